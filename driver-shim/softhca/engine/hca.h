@@ -1,0 +1,186 @@
+// The software HCA as its two control planes see it: uverbs/ (verbs objects) and devx/ (PRM commands)
+// create the same objects here, in one number space, as on a ConnectX. Below this line there is no
+// kernel ABI: pointers are plain addresses of this process, errors are positive errno values.
+// Threads: every method locks the HCA; progress() does nothing when another thread holds it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "driver-shim/softhca/transport/rc.h"
+#include "driver-shim/softhca/wire/wire.h"
+#include "proto/byte_order.h"
+
+namespace gdx::softhca {
+
+// A value, or the errno with which the kernel would have answered.
+template <typename T>
+using Answer = tl::expected<T, int>;
+inline tl::unexpected<int> refuse(int error_number) { return tl::unexpected<int>(error_number); }
+using Errno = int;  // 0: done
+
+struct HcaConfig {
+  std::string name = "gdx0";
+  wire::UdpConfig udp;
+  std::uint32_t mtu_bytes = 4096;
+  std::size_t device_memory_bytes = 128 * 1024;
+};
+
+enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
+  kLocalWrite = 1,
+  kRemoteWrite = 2,
+  kRemoteRead = 4,
+  kRemoteAtomic = 8,
+  kZeroBased = 1 << 5,
+};
+
+struct MemoryRegionSpec {
+  std::uint32_t pd = 0;
+  std::byte* base = nullptr;  // where byte 0 is in this process
+  std::uint64_t iova = 0;     // how the NIC addresses byte 0 (0 for zero-based keys)
+  std::uint64_t length_bytes = 0;
+  std::uint32_t access = 0;
+  bool device_memory = false;  // base lies in this HCA's device memory
+};
+
+// A UAR page as user space maps it; the engine polls its doorbell registers.
+struct UarSpec {
+  std::byte* page = nullptr;
+};
+
+struct CompletionQueueSpec {
+  std::byte* ring = nullptr;
+  Be32* doorbell_record = nullptr;  // [2]
+  std::uint32_t log_entries = 0;
+  std::uint32_t entry_bytes = 64;  // 64 or 128
+  bool collapsed = false;          // every CQE goes to slot 0
+  bool ignore_overrun = false;
+  // An armed CQ got its completion. Called with the HCA locked; must not call back.
+  std::function<void()> on_event;
+};
+
+enum class QpType { kRc, kUc, kUd };
+enum class QpState : std::uint8_t { kReset = 0, kInit, kRtr, kRts, kSqd, kSqe, kError };  // enum ib_qp_state
+
+struct QueuePairSpec {
+  QpType type = QpType::kRc;
+  std::uint32_t pd = 0;
+  std::uint32_t uar = 0;  // UAR number: a doorbell on it makes the engine read the record
+  std::uint32_t send_cqn = 0;
+  std::uint32_t receive_cqn = 0;
+  std::uint32_t srqn = 0;        // 0: own receive queue
+  std::uint32_t user_index = 0;  // reported in CQEs (cqe_version 1)
+  std::byte* send_ring = nullptr;
+  std::uint32_t send_blocks = 0;  // WQEBBs, a power of two, or 0
+  std::byte* receive_ring = nullptr;
+  std::uint32_t receive_entries = 0;
+  std::uint32_t receive_stride_bytes = 0;
+  Be32* doorbell_record = nullptr;               // [2]
+  std::function<void(int event_type)> on_event;  // enum ib_event_type; rules as for a CQ
+};
+
+struct SharedReceiveQueueSpec {
+  std::uint32_t pd = 0;
+  std::byte* ring = nullptr;
+  std::uint32_t entries = 0;
+  std::uint32_t stride_bytes = 0;
+  Be32* doorbell_record = nullptr;
+  std::uint32_t user_index = 0;
+};
+
+// enum ib_qp_attr_mask, the bits that queue pairs here understand.
+enum QpAttributeMask : std::uint32_t {
+  kQpState = 1 << 0,
+  kQpAccessFlags = 1 << 3,
+  kQpPkeyIndex = 1 << 4,
+  kQpPort = 1 << 5,
+  kQpQkey = 1 << 6,
+  kQpAddress = 1 << 7,
+  kQpPathMtu = 1 << 8,
+  kQpTimeout = 1 << 9,
+  kQpRetryCount = 1 << 10,
+  kQpRnrRetry = 1 << 11,
+  kQpReceivePsn = 1 << 12,
+  kQpMaxRdAtomic = 1 << 13,
+  kQpMinRnrTimer = 1 << 15,
+  kQpSendPsn = 1 << 16,
+  kQpMaxDestRdAtomic = 1 << 17,
+  kQpDestinationQpn = 1 << 20,
+};
+
+struct QpAttributes {
+  QpState state = QpState::kReset;
+  std::uint32_t access = 0;
+  std::uint8_t port = 1;
+  std::uint32_t qkey = 0;
+  wire::Address remote;  // from the GRH, or from the LID where none was given
+  std::uint32_t mtu_bytes = 1024;
+  std::uint8_t timeout = 14;
+  std::uint8_t retry_count = 7;
+  std::uint8_t rnr_retry = 7;
+  std::uint8_t min_rnr_timer = 12;
+  std::uint8_t max_rd_atomic = 1;
+  std::uint8_t max_dest_rd_atomic = 1;
+  std::uint32_t receive_psn = 0;
+  std::uint32_t send_psn = 0;
+  std::uint32_t remote_qpn = 0;
+};
+
+struct HcaCounters {
+  transport::TransportCounters transport;  // summed over all queue pairs, closed ones too
+  wire::WireCounters wire;
+  std::uint64_t doorbells = 0;
+  std::uint64_t wqes = 0;
+  std::uint64_t cqes = 0;
+  std::uint64_t staging_sends = 0;       // WQEs that gathered from device memory
+  std::uint64_t staging_violations = 0;  // device memory reused or changed while a WQE still held it
+};
+
+class Hca {
+ public:
+  virtual ~Hca() = default;
+
+  [[nodiscard]] virtual const HcaConfig& config() const = 0;
+  [[nodiscard]] virtual const wire::Address& address() const = 0;
+
+  virtual Answer<std::uint32_t> alloc_pd() = 0;
+  virtual Errno dealloc_pd(std::uint32_t pd) = 0;
+
+  // Returns the mkey: lkey and rkey are the same number. EBUSY on release while device memory is held.
+  virtual Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
+  virtual Errno deregister_memory(std::uint32_t mkey) = 0;
+
+  virtual Answer<std::uint32_t> add_uar(const UarSpec& spec) = 0;
+  virtual Errno remove_uar(std::uint32_t uar) = 0;
+
+  virtual Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
+  // The ring moves after ibv_resize_cq; consumer index and ownership carry on as the PRM says.
+  virtual Errno destroy_cq(std::uint32_t cqn) = 0;
+
+  virtual Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;
+  virtual Errno destroy_srq(std::uint32_t srqn) = 0;
+
+  virtual Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) = 0;
+  // EINVAL for a transition that the queue pair state machine forbids or that lacks an attribute.
+  virtual Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) = 0;
+  virtual Answer<QpAttributes> query_qp(std::uint32_t qpn) = 0;
+  virtual Errno destroy_qp(std::uint32_t qpn) = 0;
+
+  // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
+  virtual int progress() = 0;
+  // How long nothing will be due, for a thread that wants to sleep; 0 when work is at hand.
+  [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
+  // Readable when packets wait.
+  [[nodiscard]] virtual int poll_fd() const = 0;
+  [[nodiscard]] virtual HcaCounters counters() = 0;
+};
+
+// `device_memory` is what the HCA treats as its MEMIC: config.device_memory_bytes, zeroed by the caller.
+[[nodiscard]] Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device_memory);
+
+}  // namespace gdx::softhca

@@ -1,0 +1,79 @@
+// What carries packets between software HCAs. A Wire moves datagrams (BTH to ICRC) and knows nothing
+// of queue pairs. Not thread-safe: the HCA's engine lock serialises all calls.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace gdx::softhca::wire {
+
+// An IPv6 address, or an IPv4 one mapped into ::ffff:0:0/96: exactly a RoCE v2 GID.
+struct Address {
+  std::array<std::uint8_t, 16> gid{};
+
+  bool operator==(const Address&) const = default;
+  [[nodiscard]] bool is_ipv4() const;
+  [[nodiscard]] static Address ipv4(std::uint32_t host_order);
+  [[nodiscard]] static Result<Address> parse(const std::string& text);
+  [[nodiscard]] std::uint32_t ipv4_host_order() const;
+  [[nodiscard]] std::string text() const;
+};
+
+// Probabilities in [0, 1], applied to packets as they are sent, from one seeded generator.
+struct FaultConfig {
+  double loss = 0;
+  double corrupt = 0;  // one random bit of the datagram is flipped
+  double duplicate = 0;
+  double reorder = 0;  // the packet is held back behind the next one
+  std::uint64_t seed = 1;
+};
+
+struct WireCounters {
+  std::uint64_t packets_sent = 0;
+  std::uint64_t packets_received = 0;
+  std::uint64_t faults_lost = 0;
+  std::uint64_t faults_corrupted = 0;
+  std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
+  std::uint64_t send_errors = 0;  // the kernel refused the datagram: treated as lost
+};
+
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  // The address this wire answers on.
+  [[nodiscard]] virtual const Address& local() const = 0;
+  // Room for one outgoing datagram of BTH to padding, at most 4096 + 64 bytes. Fill it, then commit.
+  [[nodiscard]] virtual std::span<std::byte> begin_packet() = 0;
+  // Appends the ICRC and queues the datagram; it leaves at the latest at flush().
+  virtual void commit_packet(const Address& destination, std::uint16_t source_port,
+                             std::size_t length_bytes) = 0;
+  virtual void flush() = 0;
+
+  // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks.
+  using Sink = std::function<void(const Address& source, std::span<const std::byte> datagram)>;
+  virtual std::size_t receive(std::size_t max_packets, const Sink& sink) = 0;
+
+  // Readable when packets wait, for poll(2).
+  [[nodiscard]] virtual int poll_fd() const = 0;
+  [[nodiscard]] virtual const WireCounters& counters() const = 0;
+};
+
+struct UdpConfig {
+  std::string address;    // empty: a free 127.0.0.x, chosen by binding
+  std::string pcap_path;  // empty: none
+  FaultConfig faults;
+};
+
+// RoCE v2 on UDP port 4791. Errors: kBusy when the address is taken or none is free,
+// kInvalidArgument for an address that does not parse, kSystem with errno's text otherwise.
+[[nodiscard]] Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config);
+
+}  // namespace gdx::softhca::wire

@@ -1,0 +1,101 @@
+// mlx5 send work queue entries. Source: rdma-core providers/mlx5/mlx5dv.h (mlx5_wqe_*), and for the
+// fence and completion modes the ConnectX Programmer's Reference Manual, "Control Segment".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/byte_order.h"
+
+namespace gdx::mlx5 {
+
+inline constexpr std::size_t kWqeBasicBlockBytes = 64;     // WQEBB: the unit of the send queue
+inline constexpr std::size_t kSegmentBytes = 16;           // the unit of ControlSegment's ds
+inline constexpr std::uint32_t kInlineFlag = 0x80000000u;  // in a data segment's byte count
+inline constexpr std::uint32_t kInvalidLkey = 0x100;       // ends a receive WQE's scatter list
+inline constexpr std::uint32_t kMaxMessageBytes = 0x80000000u;
+
+enum class WqeOpcode : std::uint8_t {
+  kNop = 0x00,
+  kSendInvalidate = 0x01,
+  kRdmaWrite = 0x08,
+  kRdmaWriteImmediate = 0x09,
+  kSend = 0x0a,
+  kSendImmediate = 0x0b,
+  kRdmaRead = 0x10,
+  kAtomicCompareSwap = 0x11,
+  kAtomicFetchAdd = 0x12,
+  kAtomicMaskedCompareSwap = 0x14,
+  kAtomicMaskedFetchAdd = 0x15,
+  kUmr = 0x25,
+};
+
+// fm_ce_se of ControlSegment.
+inline constexpr std::uint8_t kSolicited = 1u << 1;
+inline constexpr std::uint8_t kCompletionOnError = 0u << 2;
+inline constexpr std::uint8_t kCompletionAlways = 2u << 2;
+inline constexpr std::uint8_t kCompletionMask = 3u << 2;
+inline constexpr std::uint8_t kFenceShift = 5;
+inline constexpr std::uint8_t kFenceInitiatorSmall = 1u << kFenceShift;
+inline constexpr std::uint8_t kFenceStrongOrdering = 2u << kFenceShift;
+inline constexpr std::uint8_t kFence = 4u << kFenceShift;
+
+struct ControlSegment {
+  Be32 opmod_index_opcode;  // opmod << 24 | WQEBB index << 8 | opcode
+  Be32 qpn_ds;              // qpn << 8 | WQE size in 16 B segments (6 bits)
+  std::uint8_t signature;
+  std::uint8_t reserved[2];
+  std::uint8_t fm_ce_se;
+  Be32 immediate;  // immediate data, or the rkey to invalidate
+};
+
+struct RemoteAddressSegment {
+  Be64 address;
+  Be32 rkey;
+  Be32 reserved;
+};
+
+struct AtomicSegment {
+  Be64 swap_or_add;
+  Be64 compare;
+};
+
+struct DataSegment {
+  Be32 byte_count;
+  Be32 lkey;
+  Be64 address;
+};
+
+// struct mlx5_wqe_av, the UD address vector.
+struct AddressVector {
+  Be32 qkey;
+  Be32 reserved0;
+  Be32 destination_qpn;  // bit 31: the extended form, always set
+  std::uint8_t stat_rate_sl;
+  std::uint8_t fl_mlid;
+  Be16 remote_lid_or_udp_source_port;
+  std::uint8_t reserved1[4];
+  std::uint8_t remote_mac[6];
+  std::uint8_t traffic_class;
+  std::uint8_t hop_limit;
+  Be32 grh_gid_flow;
+  std::uint8_t remote_gid[16];
+};
+
+// struct mlx5_wqe_srq_next_seg, which begins every SRQ WQE.
+struct SrqNextSegment {
+  std::uint8_t reserved0[2];
+  Be16 next_wqe_index;
+  std::uint8_t signature;
+  std::uint8_t reserved1[11];
+};
+
+struct alignas(kWqeBasicBlockBytes) WqeBasicBlock {
+  std::byte bytes[kWqeBasicBlockBytes];
+};
+
+static_assert(sizeof(ControlSegment) == 16 && sizeof(RemoteAddressSegment) == 16);
+static_assert(sizeof(AtomicSegment) == 16 && sizeof(DataSegment) == 16);
+static_assert(sizeof(AddressVector) == 48 && sizeof(SrqNextSegment) == 16);
+
+}  // namespace gdx::mlx5

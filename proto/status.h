@@ -1,0 +1,72 @@
+// The one status vocabulary of gdx, shared by kernels, host code and the daemon's protocol.
+#pragma once
+
+#include <cstdint>
+
+namespace gdx {
+
+// Grouped by what died, in the high byte: the caller needs to know what is still usable.
+//   0x00 nothing: success, or a state that is no error
+//   0x01 the operation: the queue is intact, the call had no effect
+//   0x02 the queue: it is in error and posts nothing more until it is reset
+//   0x03 the peer: the queue is in error because the remote side cannot be reached or refused
+//   0x04 the process or its HCA: nothing can go on
+enum class Status : std::uint32_t {
+  kOk = 0x0000,
+  kPending = 0x0001,
+
+  kInvalidArgument = 0x0101,
+  kInvalidLength = 0x0102,
+  kTimeout = 0x0103,
+  kAborted = 0x0104,
+  kNotFound = 0x0105,
+  kBusy = 0x0106,
+  kUnsupported = 0x0107,
+  kVersionMismatch = 0x0108,
+
+  kQueueError = 0x0201,
+  kLocalProtection = 0x0202,
+  kFlushed = 0x0203,
+
+  kPeerUnreachable = 0x0301,
+  kPeerNotReady = 0x0302,
+  kRemoteAccess = 0x0303,
+  kRemoteInvalid = 0x0304,
+  kRemoteOperation = 0x0305,
+  kPeerGone = 0x0306,
+
+  kNoDevice = 0x0401,
+  kNoMemory = 0x0402,
+  kSystem = 0x0403,
+};
+
+// A short English phrase for messages; never null. Thread-safe.
+constexpr const char* status_name(Status status) {
+  switch (status) {
+    case Status::kOk: return "ok";
+    case Status::kPending: return "pending";
+    case Status::kInvalidArgument: return "invalid argument";
+    case Status::kInvalidLength: return "invalid length";
+    case Status::kTimeout: return "timed out";
+    case Status::kAborted: return "aborted by the host";
+    case Status::kNotFound: return "not found";
+    case Status::kBusy: return "busy";
+    case Status::kUnsupported: return "unsupported";
+    case Status::kVersionMismatch: return "layout version mismatch";
+    case Status::kQueueError: return "queue error";
+    case Status::kLocalProtection: return "local protection error";
+    case Status::kFlushed: return "flushed";
+    case Status::kPeerUnreachable: return "peer unreachable (transport retries exceeded)";
+    case Status::kPeerNotReady: return "peer not ready (RNR retries exceeded)";
+    case Status::kRemoteAccess: return "remote access error";
+    case Status::kRemoteInvalid: return "remote invalid request";
+    case Status::kRemoteOperation: return "remote operation error";
+    case Status::kPeerGone: return "peer gone";
+    case Status::kNoDevice: return "no device";
+    case Status::kNoMemory: return "out of memory";
+    case Status::kSystem: return "system error";
+  }
+  return "unknown status";
+}
+
+}  // namespace gdx
