@@ -34,3 +34,32 @@ function(gdx_test name label)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30 PROPERTIES LABELS ${label} TIMEOUT ${arg_TIMEOUT_S})
 endfunction()
+
+# A sanitizer's runtime must be the first library of a process; a preloaded one comes earlier still.
+set(GDX_SANITIZER_RUNTIME "")
+if(GDX_SANITIZER MATCHES "address")
+  set(GDX_SANITIZER_RUNTIME libasan.so)
+elseif(GDX_SANITIZER MATCHES "thread")
+  set(GDX_SANITIZER_RUNTIME libtsan.so)
+endif()
+if(GDX_SANITIZER_RUNTIME)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${GDX_SANITIZER_RUNTIME}
+    OUTPUT_VARIABLE GDX_SANITIZER_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
+# What LD_PRELOAD must say for a program of this build, or a foreign one, to run on the software HCA.
+set(GDX_SOFTHCA_PRELOAD $<TARGET_FILE:gdx_softhca>)
+if(GDX_SANITIZER_RUNTIME)
+  string(PREPEND GDX_SOFTHCA_PRELOAD ${GDX_SANITIZER_RUNTIME}:)
+endif()
+
+# As gdx_test, on the software HCA. At build time the binary only lists its tests, which needs no HCA.
+function(gdx_softhca_test name label)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  gdx_target(${name})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  add_dependencies(${name} gdx_softhca)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30
+    PROPERTIES LABELS ${label} TIMEOUT 120 ENVIRONMENT "LD_PRELOAD=${GDX_SOFTHCA_PRELOAD}")
+endfunction()

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "proto/byte_order.h"
+#include "proto/status.h"
 
 namespace gdx::mlx5 {
 
@@ -54,6 +55,26 @@ constexpr const char* syndrome_name(Syndrome syndrome) {
     case Syndrome::kRemoteAborted: return "remote aborted";
   }
   return "unknown syndrome";
+}
+
+constexpr Status status_of(Syndrome syndrome) {
+  switch (syndrome) {
+    case Syndrome::kNone: return Status::kOk;
+    case Syndrome::kLocalLength: return Status::kInvalidLength;
+    case Syndrome::kLocalProtection:
+    case Syndrome::kLocalAccess: return Status::kLocalProtection;
+    case Syndrome::kFlushed: return Status::kFlushed;
+    case Syndrome::kRemoteInvalidRequest: return Status::kRemoteInvalid;
+    case Syndrome::kRemoteAccess: return Status::kRemoteAccess;
+    case Syndrome::kRemoteOperation:
+    case Syndrome::kRemoteAborted: return Status::kRemoteOperation;
+    case Syndrome::kRetryExceeded: return Status::kPeerUnreachable;
+    case Syndrome::kRnrRetryExceeded: return Status::kPeerNotReady;
+    case Syndrome::kLocalQpOperation:
+    case Syndrome::kMemoryWindowBind:
+    case Syndrome::kBadResponse: return Status::kQueueError;
+  }
+  return Status::kQueueError;
 }
 
 inline constexpr std::uint8_t kCqeOwnerMask = 0x01;  // of op_own: flips on every pass of the ring

@@ -36,9 +36,10 @@ inline constexpr std::uint8_t kCompletionOnError = 0u << 2;
 inline constexpr std::uint8_t kCompletionAlways = 2u << 2;
 inline constexpr std::uint8_t kCompletionMask = 3u << 2;
 inline constexpr std::uint8_t kFenceShift = 5;
-inline constexpr std::uint8_t kFenceInitiatorSmall = 1u << kFenceShift;
-inline constexpr std::uint8_t kFenceStrongOrdering = 2u << kFenceShift;
-inline constexpr std::uint8_t kFence = 4u << kFenceShift;
+inline constexpr std::uint8_t kFenceInitiatorSmall = 1u << kFenceShift;  // after local invalidations
+inline constexpr std::uint8_t kFenceReads = 2u << kFenceShift;           // after READs and atomics
+inline constexpr std::uint8_t kFenceStrongOrdering = 3u << kFenceShift;  // after everything before it
+inline constexpr std::uint8_t kFence = 4u << kFenceShift;                // small and reads: IBV_SEND_FENCE
 
 struct ControlSegment {
   Be32 opmod_index_opcode;  // opmod << 24 | WQEBB index << 8 | opcode

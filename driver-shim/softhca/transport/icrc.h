@@ -1,0 +1,23 @@
+// The invariant CRC of a RoCE v2 datagram; proto/roce/icrc.h says what it covers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gdx::softhca::transport {
+
+// The value to store little-endian behind `bth_to_padding` (at least a BTH, else 0). The datagram must
+// leave with DF set and with exactly this IP id. Addresses and port in host byte order.
+// Threads: any. Source: see proto/roce/icrc.h.
+[[nodiscard]] std::uint32_t icrc_ipv4(std::uint32_t source_host_order, std::uint32_t destination_host_order,
+                                      std::uint16_t source_port, std::uint16_t ip_id,
+                                      std::span<const std::byte> bth_to_padding);
+
+// The same over IPv6, which has no id. Addresses as they stand in the header.
+[[nodiscard]] std::uint32_t icrc_ipv6(const std::array<std::uint8_t, 16>& source,
+                                      const std::array<std::uint8_t, 16>& destination,
+                                      std::uint16_t source_port, std::span<const std::byte> bth_to_padding);
+
+}  // namespace gdx::softhca::transport

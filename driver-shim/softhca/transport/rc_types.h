@@ -1,0 +1,120 @@
+// What the RC requester and responder share with whoever drives them: configuration, work requests,
+// counters, and the Ports through which everything they do goes out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "proto/mlx5/cqe.h"
+#include "proto/mlx5/wqe.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::transport {
+
+inline constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+struct RcConfig {
+  std::uint32_t local_qpn = 0;
+  std::uint32_t remote_qpn = 0;
+  std::uint32_t send_psn = 0;
+  std::uint32_t receive_psn = 0;
+  std::uint32_t mtu_bytes = 1024;
+  std::uint8_t ack_timeout = 14;         // 4.096 us << n, later retries up to 4 times that; 0: never
+  std::uint8_t retry_count = 7;          // 0..7, 7 is seven (not endless)
+  std::uint8_t rnr_retry = 7;            // 0..7, 7 is endless
+  std::uint8_t min_rnr_timer = 12;       // the code sent in RNR NAKs
+  std::uint8_t max_rd_atomic = 16;       // outstanding READs and atomics, as requester
+  std::uint8_t max_dest_rd_atomic = 16;  // response cache depth, as responder
+  bool remote_write = false;
+  bool remote_read = false;
+  bool remote_atomic = false;
+  std::uint32_t max_unacked_packets = 128;  // requester's window; 0: no limit
+};
+
+// One send WQE, decoded. Its payload stays where it is: the Port gathers from `cookie`.
+struct WorkRequest {
+  mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;
+  std::uint8_t fm_ce_se = 0;
+  std::uint16_t wqe_counter = 0;
+  std::uint32_t length_bytes = 0;
+  std::uint64_t remote_address = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t immediate = 0;  // immediate data or the rkey to invalidate
+  std::uint64_t swap_or_add = 0;
+  std::uint64_t compare = 0;
+  std::uint64_t cookie = 0;  // the engine's: names the gather list
+};
+
+struct TransportCounters {
+  std::uint64_t packets_sent = 0;
+  std::uint64_t packets_received = 0;
+  std::uint64_t retransmitted_packets = 0;
+  std::uint64_t timeouts = 0;       // local_ack_timeout_err
+  std::uint64_t naks_received = 0;  // packet_seq_err
+  std::uint64_t out_of_sequence = 0;
+  std::uint64_t duplicate_requests = 0;
+  std::uint64_t rnr_naks_received = 0;  // rnr_nak_retry_err
+};
+
+class RequesterPort {
+ public:
+  virtual ~RequesterPort() = default;
+
+  // Sends `headers` followed by bytes [offset, offset + length) of the work request's gather list.
+  // kNone, or what is wrong with the local memory (nothing was sent then).
+  virtual mlx5::Syndrome send(const roce::Headers& headers, const WorkRequest& request,
+                              std::uint32_t offset_bytes, std::uint32_t length_bytes) = 0;
+  // Stores response payload into the work request's scatter list; an atomic's original value comes as
+  // eight bytes in host order.
+  virtual mlx5::Syndrome scatter(const WorkRequest& request, std::uint32_t offset_bytes,
+                                 std::span<const std::byte> payload) = 0;
+  // Called once for every posted work request, in posting order. After the first one that is not
+  // kNone all later ones complete with kFlushed. Must not call back into the Requester.
+  virtual void complete(const WorkRequest& request, mlx5::Syndrome syndrome) = 0;
+};
+
+// A receive WQE taken from a RQ or SRQ.
+struct ReceiveCompletion {
+  mlx5::CqeOpcode opcode = mlx5::CqeOpcode::kResponderSend;
+  mlx5::Syndrome syndrome = mlx5::Syndrome::kNone;
+  std::uint32_t byte_count = 0;
+  std::uint32_t immediate_or_rkey = 0;
+  bool solicited = false;
+};
+
+enum class RemoteOperation { kWrite, kRead, kAtomic };
+
+class ResponderPort {
+ public:
+  virtual ~ResponderPort() = default;
+
+  // Sends an ACK, NAK or atomic acknowledge.
+  virtual void send(const roce::Headers& headers) = 0;
+  // Sends a READ response whose payload is `length_bytes` at (rkey, address). False: access denied.
+  virtual bool send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
+                                std::uint32_t length_bytes) = 0;
+  // May the peer do `operation` on [address, address + length) under `rkey` in this queue's PD?
+  virtual bool check(RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
+                     std::uint32_t length_bytes) = 0;
+  virtual bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) = 0;
+  // Atomically on 8 B in host byte order; returns the original. The caller has checked.
+  virtual std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
+                                     std::uint64_t swap) = 0;
+  virtual std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) = 0;
+
+  // Takes the next receive WQE and keeps it current until complete_receive(). False: none posted.
+  virtual bool take_receive() = 0;
+  // Into the current receive WQE. kLocalLength: too small; kLocalProtection: bad lkey.
+  virtual mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) = 0;
+  // Writes the receive completion. The ACK for it has been given to send() before.
+  virtual void complete_receive(const ReceiveCompletion& completion) = 0;
+  // SEND with invalidate. False: no such key in this PD.
+  virtual bool invalidate(std::uint32_t rkey) = 0;
+  // The responder hit an error that takes the queue pair to the error state; its NAK has been given to
+  // send(). A receive WQE that is current and not completed is to be flushed. Must not destroy the
+  // Responder, which ignores every later packet.
+  virtual void fatal(mlx5::Syndrome syndrome) = 0;
+};
+
+}  // namespace gdx::softhca::transport

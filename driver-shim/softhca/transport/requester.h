@@ -1,0 +1,103 @@
+// The sending half of an RC queue pair: work requests in, request packets out, completions in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "driver-shim/softhca/transport/psn.h"
+#include "driver-shim/softhca/transport/rc_types.h"
+#include "driver-shim/softhca/transport/ring.h"
+
+namespace gdx::softhca::transport {
+
+// States and their events:
+//   sending: post, pump, responses, timeouts; on RNR NAK to waiting, on any failure to error
+//   waiting (the receiver was not ready): as sending, but nothing is sent before the RNR timer ends
+//   error: posts are flushed at once; packets and timers are ignored; there is no way back
+class Requester {
+ public:
+  Requester(const RcConfig& config, RequesterPort& port);
+
+  // Queues a work request. It is accepted in the error state too, and flushed at once.
+  void post(const WorkRequest& request);
+  // Sends what window, fences and read credits allow, at most `max_packets`. Returns packets sent.
+  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets);
+  // An ACK, NAK, READ response or atomic acknowledge for this queue pair.
+  void on_packet(std::uint64_t now_ns, const roce::Headers& headers, std::span<const std::byte> payload);
+  // Call when now_ns >= next_deadline_ns().
+  void on_timer(std::uint64_t now_ns);
+  [[nodiscard]] std::uint64_t next_deadline_ns() const;
+  // Moves to the error state and flushes everything outstanding (modify to ERR, or a local fault).
+  void fail_all(mlx5::Syndrome first);
+
+  [[nodiscard]] bool idle() const;  // nothing outstanding, nothing queued
+  [[nodiscard]] bool in_error() const;
+  [[nodiscard]] bool can_send(std::uint64_t now_ns) const;  // pump() would do something
+  [[nodiscard]] std::uint32_t next_psn() const;
+  [[nodiscard]] const TransportCounters& counters() const;
+
+ private:
+  struct Entry {
+    WorkRequest request;
+    ExtendedPsn first_psn = 0;
+    std::uint32_t packets = 0;                       // PSNs it takes; none for a NOP or a local failure
+    bool wants_response = false;                     // READ or atomic: an ACK does not complete it
+    mlx5::Syndrome failure = mlx5::Syndrome::kNone;  // found here, to be reported when its turn comes
+
+    [[nodiscard]] ExtendedPsn end_psn() const { return first_psn + packets; }
+  };
+
+  [[nodiscard]] std::uint64_t unacked_requests() const;
+  [[nodiscard]] bool may_start(const Entry& entry) const;
+  mlx5::Syndrome transmit(const Entry& entry);
+  mlx5::Syndrome transmit_segment(const Entry& entry);
+  mlx5::Syndrome transmit_request(const Entry& entry);
+  void account_sent(std::uint64_t now_ns, const Entry& entry);
+  [[nodiscard]] std::uint64_t deadline_after(std::uint64_t now_ns) const;
+
+  void on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, ExtendedPsn psn);
+  void on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_code);
+  void on_response(std::uint64_t now_ns, const roce::Headers& headers, ExtendedPsn psn,
+                   std::span<const std::byte> payload);
+  mlx5::Syndrome accept_response(const Entry& entry, const roce::Headers& headers, ExtendedPsn psn,
+                                 std::span<const std::byte> payload);
+
+  bool acknowledge_before(std::uint64_t now_ns, ExtendedPsn end);
+  void note_progress(std::uint64_t now_ns);
+  void retire_settled();
+  void retire_front(mlx5::Syndrome syndrome);
+  void recover_once();
+  bool take_retry();
+  void go_back();
+
+  RcConfig config_;
+  RequesterPort& port_;
+  TransportCounters counters_;
+  std::uint64_t ack_timeout_ns_;
+
+  // Order: queue_.first() <= send_index_ <= queue_.end(); unacked_ <= send_psn_ <= sent_end_ <= posted_end_.
+  Ring<Entry> queue_;
+  std::uint64_t send_index_ = 0;  // the entry to which send_psn_ belongs
+  ExtendedPsn unacked_;           // oldest PSN without its acknowledgement; lies in the front entry
+  ExtendedPsn send_psn_;          // the next to send; goes back to unacked_ on a loss
+  ExtendedPsn sent_end_;          // one past the newest ever sent
+  ExtendedPsn posted_end_;        // one past the newest posted
+
+  std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)
+  std::uint64_t response_psns_pending_ = 0;  // their PSNs in [unacked_, send_psn_)
+  std::uint32_t unrequested_acks_ = 0;       // packets sent since the last one that asked for an ACK
+
+  std::uint32_t retries_left_;
+  std::uint32_t rnr_retries_left_;
+  std::uint64_t ack_deadline_ns_ = kNever;
+  std::uint64_t rnr_deadline_ns_ = kNever;    // kNever: not waiting
+  std::optional<ExtendedPsn> recovered_psn_;  // a NAK has already brought us back to here
+  bool in_error_ = false;
+};
+
+// RNR timer codes of the AETH in nanoseconds. Source: IBA 1.4, table 45.
+[[nodiscard]] std::uint64_t rnr_timer_ns(std::uint8_t code);
+
+}  // namespace gdx::softhca::transport

@@ -1,0 +1,431 @@
+#include "driver-shim/softhca/transport/responder.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "proto/roce/codec.h"
+
+namespace gdx::softhca::transport {
+
+// What a request opcode means to the responder.
+struct RequestTraits {
+  enum class Operation : std::uint8_t { kNone, kSend, kWrite, kRead, kAtomic };
+  Operation operation = Operation::kNone;
+  bool first = false;
+  bool last = false;
+  bool immediate = false;
+  bool invalidate = false;
+};
+
+namespace {
+
+using mlx5::CqeOpcode;
+using mlx5::Syndrome;
+using roce::Opcode;
+using Operation = RequestTraits::Operation;
+
+constexpr std::uint64_t kAtomicAlignment = 8;
+constexpr std::uint32_t kAtomicBytes = 8;
+
+constexpr std::array<RequestTraits, 256> make_traits() {
+  using enum Opcode;
+  std::array<RequestTraits, 256> table{};
+  const auto at = [&table](Opcode opcode) -> RequestTraits& {
+    return table[static_cast<std::uint8_t>(opcode)];
+  };
+  at(kRcSendFirst) = {Operation::kSend, true, false};
+  at(kRcSendMiddle) = {Operation::kSend, false, false};
+  at(kRcSendLast) = {Operation::kSend, false, true};
+  at(kRcSendLastImmediate) = {Operation::kSend, false, true, true};
+  at(kRcSendLastInvalidate) = {Operation::kSend, false, true, false, true};
+  at(kRcSendOnly) = {Operation::kSend, true, true};
+  at(kRcSendOnlyImmediate) = {Operation::kSend, true, true, true};
+  at(kRcSendOnlyInvalidate) = {Operation::kSend, true, true, false, true};
+  at(kRcWriteFirst) = {Operation::kWrite, true, false};
+  at(kRcWriteMiddle) = {Operation::kWrite, false, false};
+  at(kRcWriteLast) = {Operation::kWrite, false, true};
+  at(kRcWriteLastImmediate) = {Operation::kWrite, false, true, true};
+  at(kRcWriteOnly) = {Operation::kWrite, true, true};
+  at(kRcWriteOnlyImmediate) = {Operation::kWrite, true, true, true};
+  at(kRcReadRequest) = {Operation::kRead, true, true};
+  at(kRcCompareSwap) = {Operation::kAtomic, true, true};
+  at(kRcFetchAdd) = {Operation::kAtomic, true, true};
+  return table;
+}
+
+constexpr std::array<RequestTraits, 256> kTraits = make_traits();
+
+Syndrome syndrome_of_nak(std::uint8_t nak) {
+  switch (nak) {
+    case roce::kNakRemoteAccess: return Syndrome::kRemoteAccess;
+    case roce::kNakRemoteOperation: return Syndrome::kRemoteOperation;
+    default: return Syndrome::kRemoteInvalidRequest;
+  }
+}
+
+}  // namespace
+
+Responder::Responder(const RcConfig& config, ResponderPort& port)
+    : config_(config),
+      port_(port),
+      expected_(first_psn(config.receive_psn)),
+      atomic_results_(config.max_dest_rd_atomic) {}
+
+void Responder::on_packet(std::uint64_t /*now_ns*/, const roce::Headers& headers,
+                          std::span<const std::byte> payload) {
+  ++counters_.packets_received;
+  const RequestTraits& traits = kTraits[static_cast<std::uint8_t>(headers.bth.opcode)];
+  if (dead_ || traits.operation == Operation::kNone) return;
+  const ExtendedPsn psn = extend_psn(headers.bth.psn, expected_);
+  if (psn < expected_) return on_duplicate(headers, traits, psn);
+  if (psn > expected_) {
+    ++counters_.out_of_sequence;
+    if (!gap_reported_) queue_nak(roce::kNakSequenceError);
+    return;
+  }
+  gap_reported_ = false;
+  if (!sequence_permits(traits) || !length_permits(traits, payload.size())) {
+    return refuse(roce::kNakInvalidRequest);
+  }
+  switch (traits.operation) {
+    case Operation::kSend: return on_send(headers, traits, payload);
+    case Operation::kWrite: return on_write(headers, traits, payload);
+    case Operation::kRead: return on_read(headers);
+    case Operation::kAtomic: return on_atomic(headers);
+    case Operation::kNone: return;
+  }
+}
+
+bool Responder::sequence_permits(const RequestTraits& traits) const {
+  switch (message_) {
+    case Message::kNone: return traits.first;
+    case Message::kSend: return !traits.first && traits.operation == Operation::kSend;
+    case Message::kWrite: return !traits.first && traits.operation == Operation::kWrite;
+  }
+  return false;
+}
+
+// FIRST and MIDDLE are full, LAST is not empty. Source: IBA 1.4, 9.7.4.1.6.
+bool Responder::length_permits(const RequestTraits& traits, std::size_t payload_bytes) const {
+  if (!traits.last) return payload_bytes == config_.mtu_bytes;
+  return payload_bytes <= config_.mtu_bytes && (traits.first || payload_bytes > 0);
+}
+
+// A request seen before is answered again and executed only where that changes nothing.
+// Source: IBA 1.4, 9.7.5.1.2 to 9.7.5.1.3.
+void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn) {
+  ++counters_.duplicate_requests;
+  if (traits.operation == Operation::kRead) return on_duplicate_read(headers, psn);
+  if (traits.operation != Operation::kAtomic) return queue_ack(std::nullopt);
+  const auto known = std::find_if(atomic_results_.begin(), atomic_results_.end(),
+                                  [psn](const AtomicResult& result) { return result.psn == psn; });
+  if (known == atomic_results_.end()) return;
+  Response response;
+  response.kind = Response::Kind::kAtomic;
+  response.duplicate = true;
+  response.msn = msn_;
+  response.psn = psn;
+  response.original = known->original;
+  responses_.push_back(response);
+  send_control_responses();
+}
+
+// Memory is read afresh. A key that is gone draws no NAK: the duplicate may be a stray copy of a READ
+// that was answered long ago.
+void Responder::on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn) {
+  const roce::Reth& reth = headers.reth;
+  if (!config_.remote_read || reth.length_bytes > mlx5::kMaxMessageBytes) return;
+  if (psn + packets_of(reth.length_bytes, config_.mtu_bytes) > expected_) return;
+  if (reth.length_bytes > 0 &&
+      !port_.check(RemoteOperation::kRead, reth.rkey, reth.address, reth.length_bytes)) {
+    return;
+  }
+  Response again = read_response(reth, psn);
+  again.duplicate = true;
+  const ExtendedPsn end = psn + again.remaining_packets;
+  std::uint32_t duplicates = 0;
+  for (std::uint64_t i = responses_.first(); i != responses_.end(); ++i) {
+    const Response& queued = responses_[i];
+    if (queued.kind != Response::Kind::kRead) continue;
+    if (queued.psn <= psn && end <= queued.psn + queued.remaining_packets) return;  // on its way already
+    duplicates += queued.duplicate ? 1 : 0;
+  }
+  // More than the peer may have outstanding: it repeats itself faster than we answer.
+  if (duplicates < config_.max_dest_rd_atomic) responses_.push_back(again);
+}
+
+void Responder::on_send(const roce::Headers& headers, const RequestTraits& traits,
+                        std::span<const std::byte> payload) {
+  if (traits.first) {
+    if (!take_receive()) return;
+    offset_bytes_ = 0;
+  }
+  if (payload.size() > mlx5::kMaxMessageBytes - offset_bytes_) return refuse(roce::kNakInvalidRequest);
+  const Syndrome syndrome = payload.empty() ? Syndrome::kNone : port_.scatter_receive(offset_bytes_, payload);
+  if (syndrome != Syndrome::kNone) {
+    const bool too_long = syndrome == Syndrome::kLocalLength;
+    return refuse(too_long ? roce::kNakInvalidRequest : roce::kNakRemoteOperation,
+                  ReceiveCompletion{.syndrome = syndrome});
+  }
+  offset_bytes_ += static_cast<std::uint32_t>(payload.size());
+  message_ = traits.last ? Message::kNone : Message::kSend;
+  if (!traits.last) return finish_packet(headers, traits, std::nullopt);
+  if (traits.invalidate && !port_.invalidate(headers.immediate)) {
+    return refuse(roce::kNakRemoteAccess, ReceiveCompletion{.syndrome = Syndrome::kRemoteInvalidRequest});
+  }
+  const CqeOpcode opcode = traits.immediate    ? CqeOpcode::kResponderSendImmediate
+                           : traits.invalidate ? CqeOpcode::kResponderSendInvalidate
+                                               : CqeOpcode::kResponderSend;
+  finish_packet(headers, traits,
+                ReceiveCompletion{.opcode = opcode,
+                                  .byte_count = offset_bytes_,
+                                  .immediate_or_rkey = headers.immediate,
+                                  .solicited = headers.bth.solicited});
+}
+
+void Responder::on_write(const roce::Headers& headers, const RequestTraits& traits,
+                         std::span<const std::byte> payload) {
+  if (traits.first && !begin_write(headers, traits, payload.size())) return;
+  const auto payload_bytes = static_cast<std::uint32_t>(payload.size());
+  const bool fits =
+      traits.last ? payload_bytes == write_remaining_bytes_ : payload_bytes < write_remaining_bytes_;
+  if (!fits) return refuse(roce::kNakInvalidRequest);
+  // Before the payload lands: without a receive WQE the packet must leave no trace.
+  if (traits.immediate && !take_receive()) return;
+  if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) {
+    return refuse(roce::kNakRemoteAccess);
+  }
+  offset_bytes_ += payload_bytes;
+  write_remaining_bytes_ -= payload_bytes;
+  message_ = traits.last ? Message::kNone : Message::kWrite;
+  if (!traits.immediate) return finish_packet(headers, traits, std::nullopt);
+  finish_packet(headers, traits,
+                ReceiveCompletion{.opcode = CqeOpcode::kResponderWriteImmediate,
+                                  .byte_count = write_.length_bytes,
+                                  .immediate_or_rkey = headers.immediate,
+                                  .solicited = headers.bth.solicited});
+}
+
+// Checks the whole range of the message before its first byte. An empty one needs no valid key.
+bool Responder::begin_write(const roce::Headers& headers, const RequestTraits& traits,
+                            std::size_t payload_bytes) {
+  const roce::Reth& reth = headers.reth;
+  const bool length_consistent =
+      traits.last ? reth.length_bytes == payload_bytes : reth.length_bytes > payload_bytes;
+  if (!config_.remote_write || !length_consistent || reth.length_bytes > mlx5::kMaxMessageBytes) {
+    refuse(roce::kNakInvalidRequest);
+    return false;
+  }
+  if (reth.length_bytes > 0 &&
+      !port_.check(RemoteOperation::kWrite, reth.rkey, reth.address, reth.length_bytes)) {
+    refuse(roce::kNakRemoteAccess);
+    return false;
+  }
+  write_ = reth;
+  write_remaining_bytes_ = reth.length_bytes;
+  offset_bytes_ = 0;
+  return true;
+}
+
+void Responder::on_read(const roce::Headers& headers) {
+  const roce::Reth& reth = headers.reth;
+  if (!config_.remote_read || reth.length_bytes > mlx5::kMaxMessageBytes ||
+      packets_of(reth.length_bytes, config_.mtu_bytes) >= kPsnHalfSpace ||
+      requests_pending_ >= config_.max_dest_rd_atomic) {
+    return refuse(roce::kNakInvalidRequest);
+  }
+  if (reth.length_bytes > 0 &&
+      !port_.check(RemoteOperation::kRead, reth.rkey, reth.address, reth.length_bytes)) {
+    return refuse(roce::kNakRemoteAccess);
+  }
+  msn_ = (msn_ + 1) & roce::kPsnMask;
+  const Response response = read_response(reth, expected_);
+  expected_ += response.remaining_packets;
+  ++requests_pending_;
+  responses_.push_back(response);
+}
+
+void Responder::on_atomic(const roce::Headers& headers) {
+  const roce::AtomicEth& atomic = headers.atomic;
+  if (!config_.remote_atomic || atomic_results_.empty() || atomic.address % kAtomicAlignment != 0) {
+    return refuse(roce::kNakInvalidRequest);
+  }
+  if (!port_.check(RemoteOperation::kAtomic, atomic.rkey, atomic.address, kAtomicBytes)) {
+    return refuse(roce::kNakRemoteAccess);
+  }
+  Response response;
+  response.kind = Response::Kind::kAtomic;
+  response.original =
+      headers.bth.opcode == Opcode::kRcCompareSwap
+          ? port_.compare_swap(atomic.rkey, atomic.address, atomic.compare, atomic.swap_or_add)
+          : port_.fetch_add(atomic.rkey, atomic.address, atomic.swap_or_add);
+  atomic_results_[next_atomic_result_] = {expected_, response.original};
+  next_atomic_result_ = (next_atomic_result_ + 1) % atomic_results_.size();
+  msn_ = (msn_ + 1) & roce::kPsnMask;
+  response.msn = msn_;
+  response.psn = expected_++;
+  responses_.push_back(response);
+  send_control_responses();
+}
+
+// Makes a receive WQE current, or answers that there is none.
+bool Responder::take_receive() {
+  // There is one current WQE only. Its completion waits behind READ responses: let those go first.
+  if (completion_pending_) pump(0, std::numeric_limits<std::uint32_t>::max());
+  if (dead_) return false;
+  if (port_.take_receive()) return true;
+  queue_nak(static_cast<std::uint8_t>(roce::kAethKindRnr | (config_.min_rnr_timer & 0x1f)));
+  return false;
+}
+
+// A SEND or WRITE packet has been executed.
+void Responder::finish_packet(const roce::Headers& headers, const RequestTraits& traits,
+                              const std::optional<ReceiveCompletion>& completion) {
+  ++expected_;
+  if (traits.last) msn_ = (msn_ + 1) & roce::kPsnMask;
+  if (headers.bth.ack_request || completion) queue_ack(completion);
+}
+
+void Responder::queue_ack(const std::optional<ReceiveCompletion>& completion) {
+  const bool merges =
+      !responses_.empty() && responses_.back().kind == Response::Kind::kAck && !responses_.back().completion;
+  if (!merges) responses_.push_back(Response{});
+  Response& response = responses_.back();
+  response.psn = expected_ - 1;
+  response.msn = msn_;
+  response.completion = completion;
+  if (!completion) return;
+  completion_pending_ = true;
+  send_control_responses();
+}
+
+// A NAK after which the peer sends again: sequence error or receiver not ready.
+void Responder::queue_nak(std::uint8_t syndrome) {
+  gap_reported_ = true;
+  Response response;
+  response.kind = Response::Kind::kNak;
+  response.syndrome = syndrome;
+  response.msn = msn_;
+  response.psn = expected_;
+  responses_.push_back(response);
+  send_control_responses();
+}
+
+// A fatal NAK. The queue pair lives on until it has been sent, but takes no more packets.
+void Responder::refuse(std::uint8_t nak, const std::optional<ReceiveCompletion>& completion) {
+  dead_ = true;
+  Response response;
+  response.kind = Response::Kind::kNak;
+  response.syndrome = nak;
+  response.msn = msn_;
+  response.psn = expected_;
+  response.completion = completion;
+  response.fatal = syndrome_of_nak(nak);
+  responses_.push_back(response);
+  send_control_responses();
+}
+
+Responder::Response Responder::read_response(const roce::Reth& reth, ExtendedPsn psn) const {
+  Response response;
+  response.kind = Response::Kind::kRead;
+  response.msn = msn_;
+  response.psn = psn;
+  response.address = reth.address;
+  response.rkey = reth.rkey;
+  response.remaining_bytes = reth.length_bytes;
+  response.remaining_packets = packets_of(reth.length_bytes, config_.mtu_bytes);
+  return response;
+}
+
+std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packets) {
+  std::uint32_t sent = 0;
+  for (; sent < max_packets && !responses_.empty(); ++sent) {
+    Response& response = responses_.front();
+    if (response.kind == Response::Kind::kRead) {
+      send_read_packet(response);
+    } else {
+      const Response control = response;
+      responses_.pop_front();
+      send_control(control);
+    }
+  }
+  return sent;
+}
+
+// Sends what is at the front of the queue and needs no pacing.
+void Responder::send_control_responses() {
+  while (!responses_.empty() && responses_.front().kind != Response::Kind::kRead) {
+    const Response control = responses_.front();
+    responses_.pop_front();
+    send_control(control);
+  }
+}
+
+void Responder::send_control(const Response& response) {
+  const bool atomic = response.kind == Response::Kind::kAtomic;
+  roce::Headers headers =
+      response_headers(atomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcAcknowledge, response);
+  headers.atomic_original = response.original;
+  ++counters_.packets_sent;
+  port_.send(headers);
+  if (response.completion) {
+    completion_pending_ = false;
+    port_.complete_receive(*response.completion);
+  }
+  if (response.fatal != Syndrome::kNone) {
+    responses_.clear();
+    port_.fatal(response.fatal);
+  }
+}
+
+void Responder::send_read_packet(Response& response) {
+  const bool last = response.remaining_packets == 1;
+  const Opcode opcode = response.started
+                            ? (last ? Opcode::kRcReadResponseLast : Opcode::kRcReadResponseMiddle)
+                            : (last ? Opcode::kRcReadResponseOnly : Opcode::kRcReadResponseFirst);
+  const std::uint32_t length_bytes = std::min(config_.mtu_bytes, response.remaining_bytes);
+  roce::Headers headers = response_headers(opcode, response);
+  headers.bth.pad_count = roce::pad_count_for(length_bytes);
+  if (!port_.send_from_memory(headers, response.rkey, response.address, length_bytes)) {
+    // The region went away under the READ. A duplicate may be a stray one, so it just ends.
+    const Response refused = response;
+    responses_.pop_front();
+    if (refused.duplicate) return;
+    responses_.clear();
+    dead_ = true;
+    Response nak;
+    nak.kind = Response::Kind::kNak;
+    nak.syndrome = roce::kNakRemoteAccess;
+    nak.msn = refused.msn;
+    nak.psn = refused.psn;
+    nak.fatal = Syndrome::kRemoteAccess;
+    return send_control(nak);
+  }
+  ++counters_.packets_sent;
+  response.started = true;
+  response.address += length_bytes;
+  response.remaining_bytes -= length_bytes;
+  --response.remaining_packets;
+  ++response.psn;
+  if (!last) return;
+  if (!response.duplicate) --requests_pending_;
+  responses_.pop_front();
+  send_control_responses();
+}
+
+roce::Headers Responder::response_headers(Opcode opcode, const Response& response) const {
+  roce::Headers headers;
+  headers.bth.opcode = opcode;
+  headers.bth.pkey = roce::kDefaultPkey;
+  headers.bth.destination_qpn = config_.remote_qpn;
+  headers.bth.psn = wire_psn(response.psn);
+  headers.aeth = {response.syndrome, response.msn};
+  return headers;
+}
+
+bool Responder::can_send() const { return !responses_.empty(); }
+std::uint32_t Responder::expected_psn() const { return wire_psn(expected_); }
+const TransportCounters& Responder::counters() const { return counters_; }
+
+}  // namespace gdx::softhca::transport

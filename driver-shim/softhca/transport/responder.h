@@ -1,0 +1,105 @@
+// The receiving half of an RC queue pair: request packets in, memory operations and responses out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/transport/psn.h"
+#include "driver-shim/softhca/transport/rc_types.h"
+#include "driver-shim/softhca/transport/ring.h"
+
+namespace gdx::softhca::transport {
+
+struct RequestTraits;
+
+// Responses leave in the order of their requests. ACKs of WRITEs wait for pump() and merge there; ACKs
+// that complete a receive, NAKs and atomic acknowledges leave from on_packet() unless a READ response
+// is due before them.
+// States and their events:
+//   idle: FIRST to in-message; ONLY, READ and atomics stay; MIDDLE and LAST are forbidden
+//   in-message (SEND or WRITE): MIDDLE stays, LAST to idle, both of the same kind only
+//   dead, after a fatal NAK: every packet is ignored; there is no way back
+class Responder {
+ public:
+  Responder(const RcConfig& config, ResponderPort& port);
+
+  // A SEND, WRITE, READ request or atomic for this queue pair.
+  void on_packet(std::uint64_t now_ns, const roce::Headers& headers, std::span<const std::byte> payload);
+  // Sends pending ACKs and READ responses, at most `max_packets`, so that one long READ cannot hog the
+  // wire. Returns packets sent.
+  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets);
+  [[nodiscard]] bool can_send() const;  // pump() would send something
+  [[nodiscard]] std::uint32_t expected_psn() const;
+  [[nodiscard]] const TransportCounters& counters() const;
+
+ private:
+  enum class Message : std::uint8_t { kNone, kSend, kWrite };
+
+  struct Response {
+    enum class Kind : std::uint8_t { kAck, kNak, kAtomic, kRead };
+    Kind kind = Kind::kAck;
+    bool duplicate = false;
+    std::uint8_t syndrome = roce::kAethAck;
+    std::uint32_t msn = 0;
+    ExtendedPsn psn = 0;         // of the next packet
+    std::uint64_t original = 0;  // atomic: the value to return
+    std::uint64_t address = 0;   // READ: what is still to be sent
+    std::uint32_t rkey = 0;
+    std::uint32_t remaining_bytes = 0;
+    std::uint32_t remaining_packets = 0;
+    bool started = false;                          // READ: FIRST has been sent
+    std::optional<ReceiveCompletion> completion;   // to be written once this has been sent
+    mlx5::Syndrome fatal = mlx5::Syndrome::kNone;  // the queue pair dies once this has been sent
+  };
+  struct AtomicResult {
+    ExtendedPsn psn = 0;
+    std::uint64_t original = 0;
+  };
+
+  void on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn);
+  void on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn);
+  [[nodiscard]] bool sequence_permits(const RequestTraits& traits) const;
+  [[nodiscard]] bool length_permits(const RequestTraits& traits, std::size_t payload_bytes) const;
+  void on_send(const roce::Headers& headers, const RequestTraits& traits, std::span<const std::byte> payload);
+  void on_write(const roce::Headers& headers, const RequestTraits& traits,
+                std::span<const std::byte> payload);
+  bool begin_write(const roce::Headers& headers, const RequestTraits& traits, std::size_t payload_bytes);
+  void on_read(const roce::Headers& headers);
+  void on_atomic(const roce::Headers& headers);
+
+  bool take_receive();
+  void finish_packet(const roce::Headers& headers, const RequestTraits& traits,
+                     const std::optional<ReceiveCompletion>& completion);
+  void queue_ack(const std::optional<ReceiveCompletion>& completion);
+  void queue_nak(std::uint8_t syndrome);
+  void refuse(std::uint8_t nak, const std::optional<ReceiveCompletion>& completion = std::nullopt);
+  [[nodiscard]] Response read_response(const roce::Reth& reth, ExtendedPsn psn) const;
+  void send_control_responses();
+  void send_control(const Response& response);
+  void send_read_packet(Response& response);
+  [[nodiscard]] roce::Headers response_headers(roce::Opcode opcode, const Response& response) const;
+
+  RcConfig config_;
+  ResponderPort& port_;
+  TransportCounters counters_;
+  ExtendedPsn expected_;
+  std::uint32_t msn_ = 0;
+  bool dead_ = false;
+  bool gap_reported_ = false;  // a NAK went out for expected_: silence until that packet comes
+
+  Message message_ = Message::kNone;
+  std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
+  std::uint32_t write_remaining_bytes_ = 0;
+  roce::Reth write_{};
+
+  Ring<Response> responses_;
+  std::uint32_t requests_pending_ = 0;        // READs in responses_ that are no duplicates
+  bool completion_pending_ = false;           // a receive completion waits in responses_
+  std::vector<AtomicResult> atomic_results_;  // the newest ones, a ring
+  std::size_t next_atomic_result_ = 0;
+};
+
+}  // namespace gdx::softhca::transport

@@ -1,0 +1,54 @@
+// The bootstrap protocol: ranks meet over TCP at rank 0. Every message is a FrameHeader and
+// `length_bytes` of payload, all integers big-endian.
+//
+//   rank r -> rank 0   kHello   HelloBody      once, first
+//   rank 0 -> rank r   kWelcome                once, when all ranks are there
+//   rank r -> rank 0   kContribution           one per collective, sequence 1, 2, 3, ...
+//   rank 0 -> rank r   kGathered               all contributions in rank order, same sequence
+//   rank 0 -> rank r   kFailed  FailedBody     the job cannot go on; then the connection closes
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/byte_order.h"
+
+namespace gdx::bootstrap {
+
+inline constexpr std::uint32_t kMagic = 0x67647862;  // "gdxb"
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint32_t kMaxRanks = 1024;
+inline constexpr std::uint32_t kMaxContributionBytes = 1u << 20;
+inline constexpr std::uint32_t kMaxGatheredBytes = 64u << 20;
+inline constexpr std::uint32_t kMaxReasonBytes = 480;
+
+enum class FrameType : std::uint16_t {
+  kHello = 1,
+  kWelcome = 2,
+  kContribution = 3,
+  kGathered = 4,
+  kFailed = 5,
+};
+
+struct FrameHeader {
+  Be32 magic;
+  Be16 version;
+  Be16 type;
+  Be32 rank;      // the sender's
+  Be32 sequence;  // of the collective; 0 outside of one
+  Be32 length_bytes;
+};
+
+struct HelloBody {
+  Be32 world_size;
+};
+
+// Followed by the reason, text of at most kMaxReasonBytes.
+struct FailedBody {
+  Be32 status;  // enum Status
+  Be32 rank;    // the rank at fault
+};
+
+static_assert(sizeof(FrameHeader) == 20 && sizeof(HelloBody) == 4 && sizeof(FailedBody) == 8);
+
+}  // namespace gdx::bootstrap

@@ -1,0 +1,35 @@
+// Registered memory as kernels name it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gdx {
+
+// Memory of this rank: an address that the kernel can load from, and the key that the NIC knows it by.
+struct LocalMemory {
+  std::byte* address;
+  std::uint64_t bytes;
+  std::uint32_t lkey;
+  std::uint32_t reserved;
+
+  constexpr LocalMemory operator+(std::uint64_t offset_bytes) const {
+    return {address + offset_bytes, bytes - offset_bytes, lkey, 0};
+  }
+};
+
+// Memory of a peer. Trivially copyable: ranks exchange it as it is.
+struct RemoteMemory {
+  std::uint64_t address;
+  std::uint64_t bytes;
+  std::uint32_t rkey;
+  std::uint32_t reserved;
+
+  constexpr RemoteMemory operator+(std::uint64_t offset_bytes) const {
+    return {address + offset_bytes, bytes - offset_bytes, rkey, 0};
+  }
+};
+
+static_assert(sizeof(LocalMemory) == 24 && sizeof(RemoteMemory) == 24);
+
+}  // namespace gdx

@@ -1,0 +1,323 @@
+// Commands of the mlx5 device as DevX carries them: big-endian buffers whose fields are named by bit
+// offset, bit 0 being the most significant bit of the first dword. Two parties: whoever creates queues
+// through mlx5dv_devx_* and the device that executes the commands.
+// Source: rdma-core providers/mlx5/mlx5_ifc.h; Linux include/linux/mlx5/mlx5_ifc.h for the CQ context,
+// RoCE capabilities and umem offsets, which rdma-core's copy leaves out; PRM "Command Reference".
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "proto/byte_order.h"
+
+namespace gdx::mlx5::prm {
+
+// A field of 1 to 32 bits inside one dword, or of 64 bits on a dword boundary.
+struct PrmField {
+  std::uint32_t bit_offset;
+  std::uint32_t bit_width;
+};
+
+constexpr std::size_t end_byte(PrmField field) { return (field.bit_offset + field.bit_width + 7) / 8; }
+
+constexpr std::uint32_t load_dword(std::span<const std::uint8_t> bytes, std::size_t at) {
+  return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 |
+         std::uint32_t{bytes[at + 2]} << 8 | std::uint32_t{bytes[at + 3]};
+}
+
+constexpr void store_dword(std::span<std::uint8_t> bytes, std::size_t at, std::uint32_t value) {
+  for (std::size_t i = 0; i < 4; ++i) bytes[at + i] = static_cast<std::uint8_t>(value >> (24 - 8 * i));
+}
+
+constexpr std::uint32_t field_shift(PrmField field) { return 32 - field.bit_width - field.bit_offset % 32; }
+constexpr std::uint32_t field_mask(PrmField field) {
+  return field.bit_width == 32 ? ~0u : (1u << field.bit_width) - 1;
+}
+constexpr std::size_t dword_at(PrmField field) { return field.bit_offset / 32 * 4; }
+
+// The field's value; 0 where the buffer ends before it, as a device reads a short mailbox.
+constexpr std::uint64_t get(std::span<const std::uint8_t> bytes, PrmField field) {
+  const std::size_t at = dword_at(field);
+  if (field.bit_width == 64) {
+    if (at + 8 > bytes.size()) return 0;
+    return std::uint64_t{load_dword(bytes, at)} << 32 | load_dword(bytes, at + 4);
+  }
+  if (at + 4 > bytes.size()) return 0;
+  return (load_dword(bytes, at) >> field_shift(field)) & field_mask(field);
+}
+
+constexpr std::uint32_t get32(std::span<const std::uint8_t> bytes, PrmField field) {
+  return static_cast<std::uint32_t>(get(bytes, field));
+}
+
+// Stores the low bits of `value`; nothing where the buffer ends before the field.
+constexpr void set(std::span<std::uint8_t> bytes, PrmField field, std::uint64_t value) {
+  const std::size_t at = dword_at(field);
+  if (field.bit_width == 64) {
+    if (at + 8 > bytes.size()) return;
+    store_dword(bytes, at, static_cast<std::uint32_t>(value >> 32));
+    store_dword(bytes, at + 4, static_cast<std::uint32_t>(value));
+    return;
+  }
+  if (at + 4 > bytes.size()) return;
+  const std::uint32_t mask = field_mask(field) << field_shift(field);
+  const std::uint32_t bits = (static_cast<std::uint32_t>(value) << field_shift(field)) & mask;
+  store_dword(bytes, at, (load_dword(bytes, at) & ~mask) | bits);
+}
+
+enum class Opcode : std::uint16_t {
+  kQueryHcaCap = 0x100,
+  kCreateMkey = 0x200,
+  kDestroyMkey = 0x202,
+  kCreateCq = 0x400,
+  kDestroyCq = 0x401,
+  kQueryCq = 0x402,
+  kCreateQp = 0x500,
+  kDestroyQp = 0x501,
+  kRst2Init = 0x502,
+  kInit2Rtr = 0x503,
+  kRtr2Rts = 0x504,
+  kRts2Rts = 0x505,
+  k2Err = 0x507,
+  k2Rst = 0x50a,
+  kQueryQp = 0x50b,
+  kInit2Init = 0x50e,
+  kQueryNicVportContext = 0x754,
+  kQueryRoceAddress = 0x760,
+  kQueryHcaVportContext = 0x762,
+  kAllocPd = 0x800,
+  kDeallocPd = 0x801,
+  kQueryLag = 0x842,
+  kCreateRmp = 0x90c,
+};
+
+// Byte 0 of every output.
+enum class CommandStatus : std::uint8_t {
+  kOk = 0x00,
+  kInternalError = 0x01,
+  kBadOperation = 0x02,
+  kBadParameter = 0x03,
+  kBadSystemState = 0x04,
+  kBadResource = 0x05,
+  kResourceBusy = 0x06,
+  kLimitExceeded = 0x08,
+  kBadResourceState = 0x09,
+  kBadIndex = 0x0a,
+  kNoResources = 0x0f,
+  kBadQpState = 0x10,
+  kBadInputLength = 0x50,
+  kBadOutputLength = 0x51,
+};
+
+// Common to all commands.
+inline constexpr PrmField kOpcode{0x00, 16};
+inline constexpr PrmField kUid{0x10, 16};
+inline constexpr PrmField kOpMod{0x30, 16};
+inline constexpr PrmField kStatus{0x00, 8};
+inline constexpr PrmField kSyndrome{0x20, 32};
+// The object's number: input of every command on an existing object, output of every create.
+inline constexpr PrmField kObjectId{0x48, 24};
+inline constexpr PrmField kOptParamMask{0x80, 32};
+
+inline constexpr std::size_t kShortCommandBytes = 0x80 / 8;  // in and out of commands with no context
+inline constexpr std::size_t kCreateCqInBytes = 0x880 / 8;
+inline constexpr std::size_t kCreateQpInBytes = 0x880 / 8;
+inline constexpr std::size_t kModifyQpInBytes = 0x880 / 8;
+inline constexpr std::size_t kInit2InitInBytes = 0xe80 / 8;
+inline constexpr std::size_t kQueryQpOutBytes = 0x880 / 8;
+inline constexpr std::size_t kQueryHcaCapOutBytes = 0x880 / 8;
+inline constexpr std::size_t kQueryRoceAddressOutBytes = 0x180 / 8;
+
+// CREATE_CQ; the CQ context begins at bit 0x80.
+namespace cq {
+inline constexpr std::uint32_t kContext = 0x80;
+inline constexpr PrmField kDbrUmemValid{kContext + 0x06, 1};
+inline constexpr PrmField kCqeSize{kContext + 0x08, 3};  // 0: 64 B, 1: 128 B
+inline constexpr PrmField kCollapsed{kContext + 0x0b, 1};
+inline constexpr PrmField kOverrunIgnore{kContext + 0x0e, 1};
+inline constexpr PrmField kDbrUmemId{kContext + 0x20, 32};
+inline constexpr PrmField kLogSize{kContext + 0x63, 5};
+inline constexpr PrmField kUarPage{kContext + 0x68, 24};
+inline constexpr PrmField kEqn{kContext + 0xa0, 32};
+inline constexpr PrmField kLogPageSize{kContext + 0xc3, 5};
+inline constexpr PrmField kDbrAddress{kContext + 0x1c0, 64};  // an offset where a umem is given
+inline constexpr PrmField kUmemOffset{0x280, 64};
+inline constexpr PrmField kUmemId{0x2c0, 32};
+inline constexpr PrmField kUmemValid{0x2e0, 1};
+}  // namespace cq
+
+// CREATE_QP, the transitions and QUERY_QP's output: the QP context begins at bit 0xc0 in all of them.
+namespace qp {
+inline constexpr std::uint32_t kContext = 0xc0;
+inline constexpr PrmField kState{kContext + 0x00, 4};
+inline constexpr PrmField kServiceType{kContext + 0x08, 8};
+inline constexpr PrmField kPathMigrationState{kContext + 0x13, 2};
+inline constexpr PrmField kPd{kContext + 0x28, 24};
+inline constexpr PrmField kMtu{kContext + 0x40, 3};  // enum ibv_mtu: 1 is 256 B, 5 is 4096 B
+inline constexpr PrmField kLogMaxMessage{kContext + 0x43, 5};
+inline constexpr PrmField kLogRqSize{kContext + 0x49, 4};    // receive WQEs
+inline constexpr PrmField kLogRqStride{kContext + 0x4d, 3};  // 16 B << n
+inline constexpr PrmField kNoSq{kContext + 0x50, 1};
+inline constexpr PrmField kLogSqSize{kContext + 0x51, 4};  // WQEBBs
+inline constexpr PrmField kTimestampFormat{kContext + 0x58, 2};
+inline constexpr PrmField kUarPage{kContext + 0x68, 24};
+inline constexpr PrmField kUserIndex{kContext + 0x88, 24};
+inline constexpr PrmField kLogPageSize{kContext + 0xa3, 5};
+inline constexpr PrmField kRemoteQpn{kContext + 0xa8, 24};
+inline constexpr PrmField kLogAckRequestFrequency{kContext + 0x380, 4};
+inline constexpr PrmField kLogSraMax{kContext + 0x388, 3};  // READs and atomics in flight, requester
+inline constexpr PrmField kRetryCount{kContext + 0x38d, 3};
+inline constexpr PrmField kRnrRetry{kContext + 0x390, 3};
+inline constexpr PrmField kNextSendPsn{kContext + 0x3c8, 24};
+inline constexpr PrmField kSendCqn{kContext + 0x3e8, 24};
+inline constexpr PrmField kLogRraMax{kContext + 0x488, 3};  // READs and atomics in flight, responder
+inline constexpr PrmField kAtomicMode{kContext + 0x48c, 4};
+inline constexpr PrmField kRemoteRead{kContext + 0x490, 1};
+inline constexpr PrmField kRemoteWrite{kContext + 0x491, 1};
+inline constexpr PrmField kRemoteAtomic{kContext + 0x492, 1};
+inline constexpr PrmField kPageOffset{kContext + 0x494, 6};
+inline constexpr PrmField kMinRnrNak{kContext + 0x4a3, 5};
+inline constexpr PrmField kNextReceivePsn{kContext + 0x4a8, 24};
+inline constexpr PrmField kReceiveCqn{kContext + 0x4e8, 24};
+inline constexpr PrmField kDbrAddress{kContext + 0x500, 64};
+inline constexpr PrmField kQkey{kContext + 0x540, 32};
+inline constexpr PrmField kRqType{kContext + 0x565, 3};
+inline constexpr PrmField kSrqn{kContext + 0x568, 24};
+inline constexpr PrmField kHwSqCounter{kContext + 0x5a0, 16};
+inline constexpr PrmField kSwSqCounter{kContext + 0x5b0, 16};
+inline constexpr PrmField kDbrUmemValid{kContext + 0x683, 1};
+inline constexpr PrmField kDbrUmemId{kContext + 0x720, 32};
+inline constexpr PrmField kUmemOffset{0x800, 64};  // CREATE_QP only
+inline constexpr PrmField kUmemId{0x840, 32};
+inline constexpr PrmField kUmemValid{0x860, 1};
+
+// The primary address path (struct ads).
+inline constexpr std::uint32_t kPath = kContext + 0xc0;
+inline constexpr PrmField kPathPkeyIndex{kPath + 0x10, 16};
+inline constexpr PrmField kPathGrh{kPath + 0x28, 1};
+inline constexpr PrmField kPathRemoteLid{kPath + 0x30, 16};
+inline constexpr PrmField kPathAckTimeout{kPath + 0x40, 5};
+inline constexpr PrmField kPathSourceGidIndex{kPath + 0x48, 8};
+inline constexpr PrmField kPathHopLimit{kPath + 0x58, 8};
+inline constexpr PrmField kPathTrafficClass{kPath + 0x64, 8};
+inline constexpr PrmField kPathFlowLabel{kPath + 0x6c, 20};
+inline constexpr std::size_t kPathRemoteGidByte = (kPath + 0x80) / 8;  // 16 bytes
+inline constexpr PrmField kPathDscp{kPath + 0x10a, 6};
+inline constexpr PrmField kPathUdpSourcePort{kPath + 0x110, 16};
+inline constexpr PrmField kPathEthernetPriority{kPath + 0x121, 3};
+inline constexpr PrmField kPathPort{kPath + 0x128, 8};
+inline constexpr PrmField kPathRemoteMacHigh{kPath + 0x130, 16};
+inline constexpr PrmField kPathRemoteMacLow{kPath + 0x140, 32};
+
+enum ServiceType : std::uint32_t { kRc = 0, kUc = 1, kUd = 2 };
+enum ReceiveQueueType : std::uint32_t { kOwnReceiveQueue = 0, kSharedReceiveQueue = 1, kNoReceiveQueue = 3 };
+enum State : std::uint32_t {
+  kReset = 0,
+  kInit = 1,
+  kRtr = 2,
+  kRts = 3,
+  kSqError = 4,
+  kSqDrained = 5,
+  kError = 6
+};
+inline constexpr std::uint32_t kMigrated = 3;
+inline constexpr std::uint32_t kAtomicModeIbSpec = 1;
+}  // namespace qp
+
+// QUERY_HCA_CAP: op_mod is capability << 1 | 1 for the current value, | 0 for the maximum.
+namespace cap {
+enum Capability : std::uint32_t {
+  kGeneral = 0x0,
+  kAtomic = 0x3,
+  kRoce = 0x4,
+  kDeviceMemory = 0xf,
+  kGeneral2 = 0x20,
+};
+constexpr std::uint32_t op_mod_current(Capability capability) { return capability << 1 | 1; }
+
+inline constexpr std::uint32_t kBase = 0x80;  // the capability in the output
+inline constexpr PrmField kHcaCap2{kBase + 0x20, 1};
+inline constexpr PrmField kVhcaId{kBase + 0x30, 16};
+inline constexpr PrmField kLogMaxSrqSize{kBase + 0x80, 8};
+inline constexpr PrmField kLogMaxQpSize{kBase + 0x88, 8};
+inline constexpr PrmField kLogMaxQp{kBase + 0x9b, 5};
+inline constexpr PrmField kLogMaxSrq{kBase + 0xab, 5};
+inline constexpr PrmField kLogMaxCqSize{kBase + 0xc8, 8};
+inline constexpr PrmField kLogMaxCq{kBase + 0xdb, 5};
+inline constexpr PrmField kLogMaxMkey{kBase + 0xea, 6};
+inline constexpr PrmField kLogMaxRequesterReads{kBase + 0x14a, 6};
+inline constexpr PrmField kLogMaxResponderReads{kBase + 0x15a, 6};
+inline constexpr PrmField kRts2RtsUdpSourcePort{kBase + 0x151, 1};
+inline constexpr PrmField kRts2RtsDscp{kBase + 0x16a, 1};
+inline constexpr PrmField kGidTableSize{kBase + 0x170, 16};
+inline constexpr PrmField kPkeyTableSize{kBase + 0x190, 16};
+inline constexpr PrmField kDeviceMemorySupported{kBase + 0x1a8, 1};
+inline constexpr PrmField kPortType{kBase + 0x1b6, 2};  // 1: Ethernet
+inline constexpr PrmField kNumPorts{kBase + 0x1b8, 8};
+inline constexpr PrmField kLogMaxMessage{kBase + 0x1c3, 5};
+inline constexpr PrmField kCqeVersion{kBase + 0x1fc, 4};
+inline constexpr PrmField kCompactAddressVector{kBase + 0x200, 1};
+inline constexpr PrmField kRoceSupported{kBase + 0x21d, 1};
+inline constexpr PrmField kAtomicSupported{kBase + 0x21e, 1};
+inline constexpr PrmField kCqOverrunIgnore{kBase + 0x220, 1};
+inline constexpr PrmField kUd{kBase + 0x23d, 1};
+inline constexpr PrmField kUc{kBase + 0x23e, 1};
+inline constexpr PrmField kRc{kBase + 0x23f, 1};
+inline constexpr PrmField kUar4k{kBase + 0x240, 1};
+inline constexpr PrmField kLogPageSize{kBase + 0x258, 8};
+inline constexpr PrmField kBlueFlame{kBase + 0x260, 1};
+inline constexpr PrmField kLogBlueFlameRegisterSize{kBase + 0x26b, 5};
+inline constexpr PrmField kMaxWqeSizeSq{kBase + 0x290, 16};
+inline constexpr PrmField kMaxWqeSizeRq{kBase + 0x2b0, 16};
+inline constexpr PrmField kLogMaxPd{kBase + 0x32b, 5};
+inline constexpr PrmField kDeviceFrequencyMhz{kBase + 0x4c0, 32};
+inline constexpr PrmField kDeviceFrequencyKhz{kBase + 0x4e0, 32};
+inline constexpr PrmField kUarsPerPage{kBase + 0x520, 32};
+inline constexpr PrmField kCqe128Always{kBase + 0x5bd, 1};
+
+inline constexpr PrmField kAtomicOperations{kBase + 0x90, 16};  // enum AtomicOperation
+inline constexpr PrmField kAtomicSizeQp{kBase + 0xb0, 16};      // bit n: 2^n B
+enum AtomicOperation : std::uint32_t {
+  kCompareSwap = 1 << 0,
+  kFetchAdd = 1 << 1,
+  kMaskedCompareSwap = 1 << 2,
+  kMaskedFetchAdd = 1 << 3,
+};
+
+inline constexpr PrmField kRoceL3Type{kBase + 0x8c, 4};    // 1: IPv4 as well
+inline constexpr PrmField kRoceVersions{kBase + 0x98, 8};  // bit 2: v2
+inline constexpr PrmField kRoceDestinationUdpPort{kBase + 0xb0, 16};
+inline constexpr PrmField kRoceMaxSourceUdpPort{kBase + 0xc0, 16};
+inline constexpr PrmField kRoceMinSourceUdpPort{kBase + 0xd0, 16};
+inline constexpr PrmField kRoceAddressTableSize{kBase + 0xf0, 16};
+
+inline constexpr PrmField kMemic{kBase + 0x00, 1};
+inline constexpr PrmField kLogMinMemicAllocation{kBase + 0x2b, 5};
+inline constexpr PrmField kLogMaxMemicAlignment{kBase + 0x38, 8};
+inline constexpr PrmField kMaxMemicBytes{kBase + 0xa0, 32};
+}  // namespace cap
+
+// QUERY_ROCE_ADDRESS.
+namespace roce_address {
+inline constexpr PrmField kIndex{0x40, 16};              // input
+inline constexpr std::size_t kSourceGidByte = 0x80 / 8;  // output: 16 bytes
+inline constexpr PrmField kSourceMacHigh{0x110, 16};
+inline constexpr PrmField kSourceMacLow{0x120, 32};
+inline constexpr PrmField kL3Type{0x154, 4};   // 0: IPv4, 1: IPv6
+inline constexpr PrmField kVersion{0x158, 8};  // 0: v1, 2: v2
+}  // namespace roce_address
+
+// QUERY_NIC_VPORT_CONTEXT, output.
+inline constexpr PrmField kNicVportRoceEnabled{0x9f, 1};
+
+// A command's input or output, zeroed.
+template <std::size_t kBytes>
+using Mailbox = std::array<std::uint8_t, kBytes>;
+
+static_assert(get(Mailbox<4>{0x12, 0x34, 0x56, 0x78}, PrmField{8, 8}) == 0x34);
+static_assert(end_byte(qp::kUmemValid) <= kCreateQpInBytes && end_byte(cq::kUmemValid) <= kCreateCqInBytes);
+static_assert(qp::kContext % 32 == 0 && qp::kPathRemoteGidByte == 0x40);
+
+}  // namespace gdx::mlx5::prm

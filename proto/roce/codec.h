@@ -1,0 +1,197 @@
+// RoCE v2 transport headers to and from bytes. A datagram here is what lies between the UDP header and
+// the ICRC: BTH, extension headers, payload, padding.
+// Source: InfiniBand Architecture Specification 1.4, sections 9.2 to 9.3 and 9.4.1; annex A17.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "proto/byte_order.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::roce {
+
+// What may follow the BTH, in wire order.
+enum Extension : std::uint8_t {
+  kHasDeth = 1 << 0,
+  kHasReth = 1 << 1,
+  kHasAtomicEth = 1 << 2,
+  kHasAeth = 1 << 3,
+  kHasAtomicAckEth = 1 << 4,
+  kHasImmediate = 1 << 5,  // ImmDt or IETH: four bytes either way
+  kHasPayload = 1 << 6,
+  kKnownOpcode = 1 << 7,
+};
+
+namespace detail {
+
+constexpr std::array<std::uint8_t, 256> make_extension_table() {
+  std::array<std::uint8_t, 256> table{};
+  const auto set = [&table](Opcode opcode, int extensions) {
+    table[static_cast<std::uint8_t>(opcode)] = static_cast<std::uint8_t>(kKnownOpcode | extensions);
+  };
+  set(Opcode::kRcSendFirst, kHasPayload);
+  set(Opcode::kRcSendMiddle, kHasPayload);
+  set(Opcode::kRcSendLast, kHasPayload);
+  set(Opcode::kRcSendLastImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kRcSendOnly, kHasPayload);
+  set(Opcode::kRcSendOnlyImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kRcSendLastInvalidate, kHasImmediate | kHasPayload);
+  set(Opcode::kRcSendOnlyInvalidate, kHasImmediate | kHasPayload);
+  set(Opcode::kRcWriteFirst, kHasReth | kHasPayload);
+  set(Opcode::kRcWriteMiddle, kHasPayload);
+  set(Opcode::kRcWriteLast, kHasPayload);
+  set(Opcode::kRcWriteLastImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kRcWriteOnly, kHasReth | kHasPayload);
+  set(Opcode::kRcWriteOnlyImmediate, kHasReth | kHasImmediate | kHasPayload);
+  set(Opcode::kRcReadRequest, kHasReth);
+  set(Opcode::kRcReadResponseFirst, kHasAeth | kHasPayload);
+  set(Opcode::kRcReadResponseMiddle, kHasPayload);
+  set(Opcode::kRcReadResponseLast, kHasAeth | kHasPayload);
+  set(Opcode::kRcReadResponseOnly, kHasAeth | kHasPayload);
+  set(Opcode::kRcAcknowledge, kHasAeth);
+  set(Opcode::kRcAtomicAcknowledge, kHasAeth | kHasAtomicAckEth);
+  set(Opcode::kRcCompareSwap, kHasAtomicEth);
+  set(Opcode::kRcFetchAdd, kHasAtomicEth);
+  set(Opcode::kUdSendOnly, kHasDeth | kHasPayload);
+  set(Opcode::kUdSendOnlyImmediate, kHasDeth | kHasImmediate | kHasPayload);
+  set(Opcode::kCongestionNotification, kHasPayload);  // 16 reserved bytes
+  return table;
+}
+
+inline constexpr std::array<std::uint8_t, 256> kExtensionTable = make_extension_table();
+
+template <typename T>
+inline void put(std::byte*& at, T value) {
+  const BigEndian<T> wire(value);
+  std::memcpy(at, &wire, sizeof wire);
+  at += sizeof wire;
+}
+
+template <typename T>
+inline T take(const std::byte*& at) {
+  BigEndian<T> wire;
+  std::memcpy(&wire, at, sizeof wire);
+  at += sizeof wire;
+  return wire;
+}
+
+}  // namespace detail
+
+// The Extension bits of an opcode; 0 for one that this codec does not know.
+constexpr std::uint8_t extensions_of(Opcode opcode) {
+  return detail::kExtensionTable[static_cast<std::uint8_t>(opcode)];
+}
+
+// Bytes of BTH and extension headers; 0 for an unknown opcode.
+constexpr std::size_t header_bytes(Opcode opcode) {
+  const std::uint8_t extensions = extensions_of(opcode);
+  if (extensions == 0) return 0;
+  return kBthBytes + ((extensions & kHasDeth) ? kDethBytes : 0) + ((extensions & kHasReth) ? kRethBytes : 0) +
+         ((extensions & kHasAtomicEth) ? kAtomicEthBytes : 0) + ((extensions & kHasAeth) ? kAethBytes : 0) +
+         ((extensions & kHasAtomicAckEth) ? kAtomicAckEthBytes : 0) +
+         ((extensions & kHasImmediate) ? kImmediateBytes : 0);
+}
+
+// Zero bytes that bring a payload to a multiple of four.
+constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
+  return static_cast<std::uint8_t>((4 - payload_bytes % 4) % 4);
+}
+
+// Writes the BTH and the extension headers that bth.opcode calls for; fields wider than their place on
+// the wire lose their upper bits. Returns the bytes written.
+// Errors: 0, nothing written, for an unknown opcode or a span that is too short.
+[[nodiscard]] inline std::size_t encode(const Headers& headers, std::span<std::byte> out) {
+  const Bth& bth = headers.bth;
+  const std::size_t length_bytes = header_bytes(bth.opcode);
+  if (length_bytes == 0 || out.size() < length_bytes) return 0;
+  const std::uint8_t extensions = extensions_of(bth.opcode);
+  std::byte* at = out.data();
+  detail::put(at, static_cast<std::uint32_t>(bth.opcode) << 24 | (bth.solicited ? 0x800000u : 0u) |
+                      (bth.migration ? 0x400000u : 0u) | (bth.pad_count & 3u) << 20 | bth.pkey);
+  detail::put(at, bth.destination_qpn & kQpnMask);
+  detail::put(at, (bth.ack_request ? 0x80000000u : 0u) | (bth.psn & kPsnMask));
+  if (extensions & kHasDeth) {
+    detail::put(at, headers.deth.qkey);
+    detail::put(at, headers.deth.source_qpn & kQpnMask);
+  }
+  if (extensions & kHasReth) {
+    detail::put(at, headers.reth.address);
+    detail::put(at, headers.reth.rkey);
+    detail::put(at, headers.reth.length_bytes);
+  }
+  if (extensions & kHasAtomicEth) {
+    detail::put(at, headers.atomic.address);
+    detail::put(at, headers.atomic.rkey);
+    detail::put(at, headers.atomic.swap_or_add);
+    detail::put(at, headers.atomic.compare);
+  }
+  if (extensions & kHasAeth) {
+    detail::put(at, static_cast<std::uint32_t>(headers.aeth.syndrome) << 24 | (headers.aeth.msn & kPsnMask));
+  }
+  if (extensions & kHasAtomicAckEth) detail::put(at, headers.atomic_original);
+  if (extensions & kHasImmediate) detail::put(at, headers.immediate);
+  return length_bytes;
+}
+
+struct Decoded {
+  Headers headers;
+  std::span<const std::byte> payload;  // of the datagram's own bytes, padding excluded
+};
+
+// Errors: nullopt for a datagram that is too short, has an unknown opcode or transport version, has
+// more padding than payload, or carries payload where its opcode allows none.
+[[nodiscard]] inline std::optional<Decoded> decode(std::span<const std::byte> datagram) {
+  if (datagram.size() < kBthBytes) return std::nullopt;
+  const std::byte* at = datagram.data();
+  Decoded decoded;
+  Headers& headers = decoded.headers;
+  Bth& bth = headers.bth;
+  const auto first_word = detail::take<std::uint32_t>(at);
+  bth.opcode = static_cast<Opcode>(first_word >> 24);
+  bth.solicited = first_word & 0x800000u;
+  bth.migration = first_word & 0x400000u;
+  bth.pad_count = first_word >> 20 & 3;
+  bth.pkey = static_cast<std::uint16_t>(first_word);
+  const bool version_known = (first_word & 0x0f0000u) == 0;
+  const std::uint8_t extensions = extensions_of(bth.opcode);
+  const std::size_t length_bytes = header_bytes(bth.opcode);
+  if (extensions == 0 || !version_known || datagram.size() < length_bytes + bth.pad_count)
+    return std::nullopt;
+
+  bth.destination_qpn = detail::take<std::uint32_t>(at) & kQpnMask;
+  const auto ack_psn = detail::take<std::uint32_t>(at);
+  bth.ack_request = ack_psn & 0x80000000u;
+  bth.psn = ack_psn & kPsnMask;
+  if (extensions & kHasDeth) {
+    headers.deth.qkey = detail::take<std::uint32_t>(at);
+    headers.deth.source_qpn = detail::take<std::uint32_t>(at) & kQpnMask;
+  }
+  if (extensions & kHasReth) {
+    headers.reth.address = detail::take<std::uint64_t>(at);
+    headers.reth.rkey = detail::take<std::uint32_t>(at);
+    headers.reth.length_bytes = detail::take<std::uint32_t>(at);
+  }
+  if (extensions & kHasAtomicEth) {
+    headers.atomic.address = detail::take<std::uint64_t>(at);
+    headers.atomic.rkey = detail::take<std::uint32_t>(at);
+    headers.atomic.swap_or_add = detail::take<std::uint64_t>(at);
+    headers.atomic.compare = detail::take<std::uint64_t>(at);
+  }
+  if (extensions & kHasAeth) {
+    const auto aeth = detail::take<std::uint32_t>(at);
+    headers.aeth = {static_cast<std::uint8_t>(aeth >> 24), aeth & kPsnMask};
+  }
+  if (extensions & kHasAtomicAckEth) headers.atomic_original = detail::take<std::uint64_t>(at);
+  if (extensions & kHasImmediate) headers.immediate = detail::take<std::uint32_t>(at);
+
+  decoded.payload = datagram.subspan(length_bytes, datagram.size() - length_bytes - bth.pad_count);
+  if (!(extensions & kHasPayload) && datagram.size() != length_bytes) return std::nullopt;
+  return decoded;
+}
+
+}  // namespace gdx::roce

@@ -1,0 +1,241 @@
+#include "tests/sim/ledger.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace gdx::sim {
+namespace {
+
+using mlx5::CqeOpcode;
+using mlx5::Syndrome;
+using mlx5::WqeOpcode;
+
+constexpr std::uint32_t kAtomicBytes = 8;
+
+bool is_atomic(WqeOpcode opcode) {
+  return opcode == WqeOpcode::kAtomicCompareSwap || opcode == WqeOpcode::kAtomicFetchAdd;
+}
+bool is_write(WqeOpcode opcode) {
+  return opcode == WqeOpcode::kRdmaWrite || opcode == WqeOpcode::kRdmaWriteImmediate;
+}
+bool is_send(WqeOpcode opcode) {
+  return opcode == WqeOpcode::kSend || opcode == WqeOpcode::kSendImmediate ||
+         opcode == WqeOpcode::kSendInvalidate;
+}
+
+CqeOpcode receive_opcode(WqeOpcode opcode) {
+  switch (opcode) {
+    case WqeOpcode::kSendImmediate: return CqeOpcode::kResponderSendImmediate;
+    case WqeOpcode::kSendInvalidate: return CqeOpcode::kResponderSendInvalidate;
+    case WqeOpcode::kRdmaWriteImmediate: return CqeOpcode::kResponderWriteImmediate;
+    default: return CqeOpcode::kResponderSend;
+  }
+}
+
+std::string describe(const char* what, std::uint64_t number) {
+  return std::string(what) + ", work request " + std::to_string(number);
+}
+
+}  // namespace
+
+Ledger::Ledger(std::span<const std::byte> initial_memory)
+    : memory_(initial_memory.begin(), initial_memory.end()), last_writer_(initial_memory.size(), 0) {}
+
+void Ledger::choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request) const {
+  static constexpr std::array kOperations{
+      WqeOpcode::kRdmaWrite,          WqeOpcode::kRdmaWrite,      WqeOpcode::kRdmaWrite,
+      WqeOpcode::kRdmaWriteImmediate, WqeOpcode::kSend,           WqeOpcode::kSendImmediate,
+      WqeOpcode::kSendInvalidate,     WqeOpcode::kRdmaRead,       WqeOpcode::kRdmaRead,
+      WqeOpcode::kAtomicCompareSwap,  WqeOpcode::kAtomicFetchAdd, WqeOpcode::kNop};
+  request.opcode = kOperations[random.between(0, kOperations.size() - 1)];
+  request.rkey = kRegionRkey;
+  request.immediate = static_cast<std::uint32_t>(random.next());
+  if (random.chance(0.3)) request.fm_ce_se |= mlx5::kSolicited;
+  const std::uint64_t size_class = random.between(0, 9);
+  request.length_bytes = static_cast<std::uint32_t>(
+      size_class == 0 ? 0
+                      : std::min<std::uint64_t>(random.between(1, size_class < 6 ? mtu_bytes : 7 * mtu_bytes),
+                                                kRegionBytes));
+  std::uint64_t offset = random.between(0, kRegionBytes - request.length_bytes);
+  if (is_atomic(request.opcode)) {
+    request.length_bytes = kAtomicBytes;
+    offset = random.between(0, kRegionBytes / kAtomicBytes - 1) * kAtomicBytes;
+    request.swap_or_add = random.next();
+    std::uint64_t now;
+    std::memcpy(&now, memory_.data() + offset, sizeof now);
+    request.compare = random.chance(0.7) ? now : random.next();
+  }
+  request.remote_address = kRegionAddress + offset;
+}
+
+void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
+  switch (flaw) {
+    case Flaw::kNone: return;
+    case Flaw::kBadRkey:
+    case Flaw::kOutOfRange:
+    case Flaw::kLocalMemory:
+      request.opcode = WqeOpcode::kRdmaWrite;
+      request.length_bytes = 1500;
+      request.remote_address = kRegionAddress;
+      if (flaw == Flaw::kBadRkey) request.rkey ^= 1;
+      if (flaw == Flaw::kOutOfRange) request.remote_address += kRegionBytes - request.length_bytes + 1;
+      break;
+    case Flaw::kMisalignedAtomic:
+      request.opcode = WqeOpcode::kAtomicFetchAdd;
+      request.remote_address = kRegionAddress + 4;
+      break;
+    case Flaw::kTooLongForReceive:
+      request.opcode = WqeOpcode::kSend;
+      request.length_bytes = kReceiveBytes + 1;
+      break;
+    case Flaw::kUnknownOpcode: request.opcode = WqeOpcode::kUmr; break;
+  }
+  flawed_ = posted_.size();
+  static constexpr std::array kSyndromes{Syndrome::kNone,
+                                         Syndrome::kRemoteAccess,
+                                         Syndrome::kRemoteAccess,
+                                         Syndrome::kRemoteInvalidRequest,
+                                         Syndrome::kRemoteInvalidRequest,
+                                         Syndrome::kLocalProtection,
+                                         Syndrome::kLocalQpOperation};
+  flaw_syndrome_ = kSyndromes[static_cast<std::size_t>(flaw)];
+}
+
+// What a READ returns is certain only if nothing posted after it can overtake it.
+void Ledger::fence_if_needed(WorkRequest& request) {
+  if (request.opcode == WqeOpcode::kRdmaRead) return;
+  const Range range{request.remote_address, request.remote_address + request.length_bytes};
+  const bool overlaps =
+      (is_write(request.opcode) || is_atomic(request.opcode)) &&
+      std::any_of(unfenced_reads_.begin(), unfenced_reads_.end(),
+                  [range](const Range& read) { return read.begin < range.end && range.begin < read.end; });
+  if (!overlaps) return;
+  request.fm_ce_se |= mlx5::kFence;
+  unfenced_reads_.clear();
+}
+
+WorkRequest Ledger::post(Random& random, std::uint32_t mtu_bytes, Flaw flaw) {
+  Posted posted;
+  choose_operation(random, mtu_bytes, posted.request);
+  if (!flawed_) apply_flaw(flaw, posted.request);
+  fence_if_needed(posted.request);
+  posted.request.cookie = posted_.size();
+  posted.request.wqe_counter = static_cast<std::uint16_t>(posted_.size());
+  // A local failure is found packet by packet: what went before it has reached the peer.
+  const bool flawed_here = flawed_ == posted_.size();
+  if (!flawed_ || (flawed_here && flaw == Flaw::kLocalMemory)) execute(posted);
+  if (posted.request.opcode == WqeOpcode::kRdmaRead) {
+    unfenced_reads_.push_back(
+        {posted.request.remote_address, posted.request.remote_address + posted.request.length_bytes});
+  }
+  posted_.push_back(std::move(posted));
+  return posted_.back().request;
+}
+
+void Ledger::store(std::uint32_t offset, std::byte value, std::uint64_t writer) {
+  memory_[offset] = value;
+  last_writer_[offset] = writer;
+}
+
+void Ledger::execute(Posted& posted) {
+  const WorkRequest& request = posted.request;
+  const auto at = static_cast<std::uint32_t>(request.remote_address - kRegionAddress);
+  const std::uint64_t writer = posted_.size() + 1;
+  if (is_write(request.opcode)) {
+    for (std::uint32_t i = 0; i < request.length_bytes; ++i) {
+      store(at + i, payload_byte(request.cookie, i), writer);
+    }
+  } else if (request.opcode == WqeOpcode::kRdmaRead) {
+    posted.expected.assign(memory_.begin() + at, memory_.begin() + at + request.length_bytes);
+  } else if (is_atomic(request.opcode)) {
+    posted.expected.assign(memory_.begin() + at, memory_.begin() + at + kAtomicBytes);
+    std::uint64_t value;
+    std::memcpy(&value, posted.expected.data(), sizeof value);
+    if (request.opcode == WqeOpcode::kAtomicFetchAdd) {
+      value += request.swap_or_add;
+    } else if (value == request.compare) {
+      value = request.swap_or_add;
+    }
+    std::array<std::byte, kAtomicBytes> bytes;
+    std::memcpy(bytes.data(), &value, sizeof value);
+    for (std::uint32_t i = 0; i < kAtomicBytes; ++i) store(at + i, bytes[i], writer);
+  }
+  if (is_send(request.opcode) || request.opcode == WqeOpcode::kRdmaWriteImmediate) {
+    receives_.push_back(posted_.size());
+  }
+}
+
+std::string Ledger::on_complete(const WorkRequest& request, Syndrome syndrome,
+                                std::span<const std::byte> peer_memory) {
+  const std::uint64_t number = request.cookie;
+  if (number != completed_ || number >= posted_.size()) return describe("completed out of turn", number);
+  ++completed_;
+  if (first_error_ != Syndrome::kNone) {
+    return syndrome == Syndrome::kFlushed ? "" : describe("not flushed after an error", number);
+  }
+  if (syndrome != Syndrome::kNone) {
+    first_error_ = syndrome;
+    return "";
+  }
+  ++succeeded_;
+  const Posted& posted = posted_[number];
+  if (flawed_ && number >= *flawed_) return describe("a flawed request succeeded", number);
+  if (posted.scattered_bytes != posted.expected.size()) return describe("completed without its data", number);
+  if (!is_write(request.opcode) && !is_atomic(request.opcode)) return "";
+  const std::uint64_t at = request.remote_address - kRegionAddress;
+  for (std::uint64_t i = at; i < at + request.length_bytes; ++i) {
+    if (last_writer_[i] == number + 1 && peer_memory[i] != memory_[i]) {
+      return describe("acknowledged before it was in memory", number);
+    }
+  }
+  return "";
+}
+
+std::string Ledger::on_scatter(const WorkRequest& request, std::uint32_t offset_bytes,
+                               std::span<const std::byte> payload) {
+  Posted& posted = posted_[request.cookie];
+  if (offset_bytes != posted.scattered_bytes || offset_bytes + payload.size() > posted.expected.size()) {
+    return describe("response data at the wrong offset", request.cookie);
+  }
+  if (!std::equal(payload.begin(), payload.end(), posted.expected.begin() + offset_bytes)) {
+    return describe("response data is wrong", request.cookie);
+  }
+  posted.scattered_bytes += static_cast<std::uint32_t>(payload.size());
+  return "";
+}
+
+std::string Ledger::on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
+                               std::span<const std::byte> memory) {
+  if (completion.syndrome != Syndrome::kNone) {
+    return flawed_ ? "" : "a receive failed though no request was flawed";
+  }
+  if (received_ == receives_.size()) return "a receive completion that nobody is owed";
+  const std::size_t number = receives_[received_++];
+  const WorkRequest& request = posted_[number].request;
+  const bool solicited = (request.fm_ce_se & mlx5::kSolicited) != 0;
+  if (completion.opcode != receive_opcode(request.opcode) || completion.byte_count != request.length_bytes ||
+      completion.solicited != solicited ||
+      (request.opcode != WqeOpcode::kSend && completion.immediate_or_rkey != request.immediate)) {
+    return describe("receive completion does not match", number);
+  }
+  if (is_send(request.opcode)) {
+    if (buffer.size() != request.length_bytes) return describe("received length is wrong", number);
+    for (std::uint32_t i = 0; i < buffer.size(); ++i) {
+      if (buffer[i] != payload_byte(request.cookie, i)) return describe("received data is wrong", number);
+    }
+  }
+  return check_memory(memory, number + 1);
+}
+
+// Every byte whose last writer is among the first `upto` work requests.
+std::string Ledger::check_memory(std::span<const std::byte> memory, std::uint64_t upto) const {
+  for (std::uint32_t i = 0; i < memory_.size(); ++i) {
+    if (last_writer_[i] <= upto && memory[i] != memory_[i]) {
+      return "memory byte " + std::to_string(i) + " is wrong" + describe("", last_writer_[i] - 1);
+    }
+  }
+  return "";
+}
+
+}  // namespace gdx::sim

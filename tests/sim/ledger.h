@@ -1,0 +1,95 @@
+// The oracle of one direction: what a requester posted, what the peer's memory must therefore hold, and
+// which completions both sides are owed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "driver-shim/softhca/transport/rc_types.h"
+#include "tests/sim/random.h"
+
+namespace gdx::sim {
+
+using softhca::transport::ReceiveCompletion;
+using softhca::transport::WorkRequest;
+
+inline constexpr std::uint64_t kRegionAddress = 0x7fff00000000;
+inline constexpr std::uint32_t kRegionBytes = 8192;
+inline constexpr std::uint32_t kRegionRkey = 0x00c0ffee;
+inline constexpr std::uint32_t kReceiveBytes = 8192;
+
+// Payload byte `offset` of the work request with this cookie.
+constexpr std::byte payload_byte(std::uint64_t cookie, std::uint32_t offset) {
+  return static_cast<std::byte>(cookie * 131 + offset * 7 + (offset >> 8) * 13);
+}
+
+// Faults that a work request can carry in itself.
+enum class Flaw {
+  kNone,
+  kBadRkey,
+  kOutOfRange,
+  kMisalignedAtomic,
+  kTooLongForReceive,
+  kLocalMemory,
+  kUnknownOpcode
+};
+
+class Ledger {
+ public:
+  explicit Ledger(std::span<const std::byte> initial_memory);
+
+  // A random work request, entered into the books as if executed at once. After a flawed one nothing
+  // more is expected to execute.
+  WorkRequest post(Random& random, std::uint32_t mtu_bytes, Flaw flaw);
+
+  // The following note events and return what is wrong with them, or an empty string.
+  std::string on_complete(const WorkRequest& request, mlx5::Syndrome syndrome,
+                          std::span<const std::byte> peer_memory);
+  std::string on_scatter(const WorkRequest& request, std::uint32_t offset_bytes,
+                         std::span<const std::byte> payload);
+  std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
+                         std::span<const std::byte> memory);
+
+  [[nodiscard]] std::string check_memory(std::span<const std::byte> memory, std::uint64_t upto) const;
+  [[nodiscard]] bool all_completed() const { return completed_ == posted_.size(); }
+  [[nodiscard]] bool all_received() const { return received_ == receives_.size(); }
+  [[nodiscard]] std::size_t posted() const { return posted_.size(); }
+  [[nodiscard]] std::size_t succeeded() const { return succeeded_; }
+  [[nodiscard]] mlx5::Syndrome first_error() const { return first_error_; }
+  [[nodiscard]] std::optional<std::size_t> flawed() const { return flawed_; }
+  [[nodiscard]] mlx5::Syndrome flaw_syndrome() const { return flaw_syndrome_; }
+
+ private:
+  struct Posted {
+    WorkRequest request;
+    std::vector<std::byte> expected;  // READ or atomic: what must come back
+    std::uint32_t scattered_bytes = 0;
+  };
+  struct Range {
+    std::uint64_t begin, end;
+  };
+
+  void choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request) const;
+  void apply_flaw(Flaw flaw, WorkRequest& request);
+  void fence_if_needed(WorkRequest& request);
+  void execute(Posted& posted);
+  void store(std::uint32_t offset, std::byte value, std::uint64_t writer);
+
+  std::vector<std::byte> memory_;           // the peer's, once everything posted has executed
+  std::vector<std::uint64_t> last_writer_;  // per byte of it: number of the work request, from 1
+  std::vector<Posted> posted_;
+  std::vector<std::size_t> receives_;  // those that complete a receive, in order
+  std::vector<Range> unfenced_reads_;
+  std::size_t completed_ = 0;
+  std::size_t succeeded_ = 0;
+  std::size_t received_ = 0;
+  mlx5::Syndrome first_error_ = mlx5::Syndrome::kNone;
+  std::optional<std::size_t> flawed_;
+  mlx5::Syndrome flaw_syndrome_ = mlx5::Syndrome::kNone;
+};
+
+}  // namespace gdx::sim

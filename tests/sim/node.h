@@ -1,0 +1,85 @@
+// One end of the simulated connection: memory, a receive queue, a requester and a responder, and the
+// Ports between them and the link.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "driver-shim/softhca/transport/rc.h"
+#include "tests/sim/ledger.h"
+
+namespace gdx::sim {
+
+namespace transport = softhca::transport;
+
+class Node final : transport::RequesterPort, transport::ResponderPort {
+ public:
+  using Transmit = std::function<void(std::vector<std::byte>)>;
+
+  // `initial_memory` is this node's; the peer's ledger must start from the same bytes.
+  Node(const transport::RcConfig& config, std::vector<std::byte> initial_memory, Transmit transmit);
+
+  // The books of what this node posts, and those of what its peer posts. Both outlive the node.
+  void attach(Node& peer, Ledger& own, Ledger& peers);
+  void post(const WorkRequest& request) { requester_.post(request); }
+  void post_receives(std::uint32_t count) { receives_posted_ += count; }
+  void on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram);
+  void on_timer(std::uint64_t now_ns);
+  void pump(std::uint64_t now_ns, std::uint32_t max_packets);
+  void fail_local_memory_of(std::uint64_t cookie) { broken_request_ = cookie; }
+
+  [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
+  [[nodiscard]] std::uint64_t next_deadline_ns() const { return requester_.next_deadline_ns(); }
+  [[nodiscard]] bool in_error() const { return dead_ || requester_.in_error(); }
+  [[nodiscard]] bool idle() const { return requester_.idle(); }
+  [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+  [[nodiscard]] const transport::Requester& requester() const { return requester_; }
+  [[nodiscard]] const transport::Responder& responder() const { return responder_; }
+
+ private:
+  mlx5::Syndrome send(const roce::Headers& headers, const WorkRequest& request, std::uint32_t offset_bytes,
+                      std::uint32_t length_bytes) override;
+  mlx5::Syndrome scatter(const WorkRequest& request, std::uint32_t offset_bytes,
+                         std::span<const std::byte> payload) override;
+  void complete(const WorkRequest& request, mlx5::Syndrome syndrome) override;
+
+  void send(const roce::Headers& headers) override;
+  bool send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
+                        std::uint32_t length_bytes) override;
+  bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
+             std::uint32_t length_bytes) override;
+  bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
+  std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
+                             std::uint64_t swap) override;
+  std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) override;
+  bool take_receive() override;
+  mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
+  void complete_receive(const transport::ReceiveCompletion& completion) override;
+  bool invalidate(std::uint32_t /*rkey*/) override { return true; }
+  void fatal(mlx5::Syndrome syndrome) override;
+
+  std::byte* locate(std::uint64_t address, std::size_t length_bytes);
+  void note(std::string problem);
+
+  std::vector<std::byte> memory_;
+  Transmit transmit_;
+  Node* peer_ = nullptr;
+  Ledger* own_ = nullptr;
+  Ledger* peers_ = nullptr;
+  std::uint32_t receives_posted_ = 0;
+  bool receive_current_ = false;
+  std::vector<std::byte> receive_buffer_;
+  std::optional<std::uint64_t> broken_request_;
+  bool dead_ = false;
+  std::string problem_;
+  transport::Requester requester_;
+  transport::Responder responder_;
+};
+
+}  // namespace gdx::sim

@@ -1,0 +1,26 @@
+// Two nodes, a link that loses, repeats, delays and reorders, and virtual time. A run is a function of
+// its seed and of nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gdx::sim {
+
+struct Outcome {
+  std::string problem;   // empty: the run kept every promise
+  std::string scenario;  // what the seed chose, for a person who replays it
+  bool finished = false;
+  std::uint64_t packets = 0;
+  std::uint64_t dropped = 0;
+  std::uint64_t retransmitted = 0;
+  std::uint64_t timeouts = 0;
+  std::uint64_t sequence_naks = 0;
+  std::uint64_t receiver_not_ready = 0;
+  std::uint64_t completions = 0;
+  std::uint64_t failures = 0;  // directions that ended in an error, as owed
+};
+
+[[nodiscard]] Outcome run(std::uint64_t seed);
+
+}  // namespace gdx::sim
