@@ -139,6 +139,7 @@ struct HcaCounters {
   std::uint64_t cqes = 0;
   std::uint64_t staging_sends = 0;       // WQEs that gathered from device memory
   std::uint64_t staging_violations = 0;  // device memory reused or changed while a WQE still held it
+  std::uint64_t dropped_packets = 0;     // undecodable, for no queue pair in RTR or RTS, or not from its peer
 };
 
 class Hca {

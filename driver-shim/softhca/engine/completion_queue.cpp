@@ -1,0 +1,97 @@
+#include "driver-shim/softhca/engine/completion_queue.h"
+
+#include <array>
+#include <atomic>
+#include <bit>
+
+#include "driver-shim/softhca/engine/dma.h"
+#include "proto/mlx5/doorbell.h"
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::uint32_t kIndexMask = 0xffffff;
+constexpr std::uint32_t kNeverArmed = 0xffffffff;  // the sequence number has two bits: no client writes this
+
+mlx5::CqeOpcode wire_opcode(const Completion& completion) {
+  if (completion.syndrome == mlx5::Syndrome::kNone) return completion.opcode;
+  return completion.opcode == mlx5::CqeOpcode::kRequester ? mlx5::CqeOpcode::kRequesterError
+                                                          : mlx5::CqeOpcode::kResponderError;
+}
+
+mlx5::Cqe64 encode(const Completion& completion, bool owner) {
+  mlx5::Cqe64 cqe{};
+  cqe.srqn_user_index = completion.user_index & kIndexMask;
+  cqe.send_opcode_qpn = static_cast<std::uint32_t>(completion.send_opcode) << 24 | completion.qpn;
+  cqe.wqe_counter = completion.wqe_counter;
+  const auto opcode = static_cast<unsigned>(wire_opcode(completion));
+  cqe.op_own = static_cast<std::uint8_t>(opcode << mlx5::kCqeOpcodeShift | (owner ? 1u : 0u) |
+                                         (completion.solicited ? mlx5::kCqeSolicited : 0u));
+  if (completion.syndrome == mlx5::Syndrome::kNone) {
+    cqe.byte_count = completion.byte_count;
+    cqe.immediate_or_invalidated_rkey = completion.immediate;
+    cqe.timestamp = completion.timestamp_ns;
+    return cqe;
+  }
+  auto error = std::bit_cast<mlx5::ErrorCqe>(cqe);
+  error.syndrome = static_cast<std::uint8_t>(completion.syndrome);
+  error.vendor_error_syndrome = completion.vendor_syndrome;
+  return std::bit_cast<mlx5::Cqe64>(error);
+}
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec) : spec_(spec), arm_seen_(kNeverArmed) {
+  std::atomic_ref(spec_.doorbell_record[mlx5::kArmRecord].raw)
+      .store(byte_swap(kNeverArmed), std::memory_order_release);
+}
+
+bool CompletionQueue::full() const {
+  if (spec_.ignore_overrun || spec_.collapsed) return false;
+  const std::uint32_t consumer = load_record(spec_.doorbell_record[mlx5::kConsumerRecord]);
+  return ((producer_ - consumer) & kIndexMask) >= entries();
+}
+
+bool CompletionQueue::write(const Completion& completion) {
+  if (overrun_ || full()) {
+    overrun_ = true;
+    return false;
+  }
+  store(encode(completion, (producer_ >> spec_.log_entries) & 1));
+  ++producer_;
+  const bool urgent = completion.solicited || completion.syndrome != mlx5::Syndrome::kNone;
+  if (urgent) solicited_producer_ = producer_;
+  if (arm_ == Arm::kNext || (arm_ == Arm::kSolicited && urgent)) fire();
+  return true;
+}
+
+// Word by word and atomically: a reader of a collapsed queue looks at an entry while it changes.
+void CompletionQueue::store(const mlx5::Cqe64& cqe) {
+  const auto words = std::bit_cast<std::array<std::uint64_t, 8>>(cqe);
+  const std::uint32_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
+  const std::size_t half = spec_.entry_bytes - sizeof cqe;  // of a 128 B entry the second one
+  std::byte* at = spec_.ring + std::size_t{index} * spec_.entry_bytes + half;
+  auto* to = reinterpret_cast<std::uint64_t*>(at);
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    std::atomic_ref(to[i]).store(words[i], std::memory_order_relaxed);
+  }
+  std::atomic_ref(to[words.size() - 1]).store(words.back(), std::memory_order_release);
+}
+
+void CompletionQueue::check_arm() {
+  const std::uint32_t arm = load_record(spec_.doorbell_record[mlx5::kArmRecord]);
+  if (arm == arm_seen_) return;
+  arm_seen_ = arm;
+  const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
+  arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
+  const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
+  const std::uint32_t waiting = (newest - arm) & kIndexMask;
+  if (waiting != 0 && waiting < kIndexMask / 2) fire();
+}
+
+void CompletionQueue::fire() {
+  arm_ = Arm::kNo;
+  if (spec_.on_event) spec_.on_event();
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,53 @@
+// Writes CQEs as a ConnectX does. Source: rdma-core providers/mlx5/cq.c; PRM "Completion Queues".
+#pragma once
+
+#include <cstdint>
+
+#include "driver-shim/softhca/engine/hca.h"
+#include "proto/mlx5/cqe.h"
+
+namespace gdx::softhca {
+
+struct Completion {
+  mlx5::CqeOpcode opcode = mlx5::CqeOpcode::kRequester;  // for success; errors turn into *Error
+  mlx5::Syndrome syndrome = mlx5::Syndrome::kNone;
+  std::uint8_t vendor_syndrome = 0;
+  std::uint8_t send_opcode = 0;
+  bool solicited = false;
+  std::uint16_t wqe_counter = 0;
+  std::uint32_t qpn = 0;
+  std::uint32_t user_index = 0;
+  std::uint32_t byte_count = 0;
+  std::uint32_t immediate = 0;
+  std::uint64_t timestamp_ns = 0;
+};
+
+class CompletionQueue {
+ public:
+  // Marks the arm record as never armed: the first arm value of libmlx5 equals a fresh record.
+  explicit CompletionQueue(const CompletionQueueSpec& spec);
+
+  // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then and
+  // takes no more. Ordering: the word with the owner bit is stored last, with release.
+  [[nodiscard]] bool write(const Completion& completion);
+  // Reads the arm record after a doorbell. Fires at once when a completion is already waiting.
+  void check_arm();
+
+  [[nodiscard]] std::uint32_t entries() const { return 1u << spec_.log_entries; }
+
+ private:
+  enum class Arm { kNo, kNext, kSolicited };
+
+  [[nodiscard]] bool full() const;
+  void store(const mlx5::Cqe64& cqe);
+  void fire();
+
+  CompletionQueueSpec spec_;
+  std::uint32_t producer_ = 0;
+  std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
+  std::uint32_t arm_seen_;
+  Arm arm_ = Arm::kNo;
+  bool overrun_ = false;
+};
+
+}  // namespace gdx::softhca

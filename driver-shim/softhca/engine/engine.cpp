@@ -1,0 +1,367 @@
+#include "driver-shim/softhca/engine/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "driver-shim/softhca/engine/dma.h"
+#include "proto/mlx5/doorbell.h"
+#include "proto/mlx5/wqe.h"
+#include "proto/roce/codec.h"
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
+constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
+constexpr std::size_t kReceiveBudget = 256;           // packets a step
+constexpr std::uint32_t kSendBudget = 64;             // packets a step and queue pair, each way
+constexpr std::uint64_t kMaxIdleNs = 1'000'000'000;
+constexpr std::size_t kRecordlessDoorbell = 0x600;  // DOCA's mode that carries the producer index itself
+
+// Where clients ring: two BlueFlame registers of two alternating halves each.
+constexpr std::array<std::size_t, 4> kSendDoorbells{
+    mlx5::kUarBlueFlame, mlx5::kUarBlueFlame + mlx5::kBlueFlameBufferBytes,
+    mlx5::kUarBlueFlame + mlx5::kBlueFlameRegisterBytes,
+    mlx5::kUarBlueFlame + mlx5::kBlueFlameRegisterBytes + mlx5::kBlueFlameBufferBytes};
+
+std::atomic_ref<std::uint64_t> uar_word(std::byte* page, std::size_t offset) {
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(page + offset));
+}
+
+// Takes a doorbell. Ordering: acquire, so that the record written before it is visible.
+bool take_doorbell(std::byte* page, std::size_t offset) {
+  const auto word = uar_word(page, offset);
+  return word.load(std::memory_order_relaxed) != 0 && word.exchange(0, std::memory_order_acquire) != 0;
+}
+
+bool is_queue_size(std::uint32_t entries) {
+  return std::has_single_bit(entries) && entries <= kMaxQueueEntries;
+}
+
+bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t stride_bytes) {
+  return ring != nullptr && is_queue_size(entries) && stride_bytes >= mlx5::kSegmentBytes &&
+         stride_bytes % mlx5::kSegmentBytes == 0;
+}
+
+}  // namespace
+
+Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
+               std::uint64_t seed)
+    : parts_{.config = config,
+             .wire = std::move(wire),
+             .device_memory = device_memory,
+             .staging = StagingAudit({device_memory, config.device_memory_bytes}),
+             .memory = {},
+             .counters = {},
+             .arrivals = {}},
+      random_(seed),
+      next_number_(static_cast<std::uint32_t>(random_()) & roce::kQpnMask) {}
+
+template <typename Table>
+std::uint32_t Engine::free_number(const Table& table) {
+  for (;;) {
+    const std::uint32_t number = next_number_;
+    next_number_ = (next_number_ + 1) & roce::kQpnMask;
+    if (number > 1 && table.find(number) == table.end()) return number;
+  }
+}
+
+Answer<std::uint32_t> Engine::alloc_pd() {
+  const std::scoped_lock lock(mutex_);
+  return *pds_.insert(free_number(pds_)).first;
+}
+
+Errno Engine::dealloc_pd(std::uint32_t pd) {
+  const std::scoped_lock lock(mutex_);
+  const bool used =
+      parts_.memory.uses_pd(pd) ||
+      std::any_of(qps_.begin(), qps_.end(), [pd](const auto& it) { return it.second->spec().pd == pd; }) ||
+      std::any_of(srqs_.begin(), srqs_.end(), [pd](const auto& it) { return it.second.pd == pd; });
+  if (used) return EBUSY;
+  return pds_.erase(pd) == 1 ? 0 : EINVAL;
+}
+
+Answer<std::uint32_t> Engine::register_memory(const MemoryRegionSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  if (!pds_.contains(spec.pd) || spec.base == nullptr || spec.length_bytes == 0) return refuse(EINVAL);
+  if (spec.iova + spec.length_bytes < spec.iova) return refuse(EINVAL);
+  if (spec.device_memory) {
+    const std::byte* begin = parts_.device_memory;
+    const std::size_t size = parts_.config.device_memory_bytes;
+    const bool inside = spec.base >= begin && spec.base <= begin + size &&
+                        spec.length_bytes <= static_cast<std::size_t>(begin + size - spec.base);
+    if (!inside) return refuse(EINVAL);
+  }
+  return parts_.memory.add(spec, random_);
+}
+
+Errno Engine::deregister_memory(std::uint32_t mkey) {
+  const std::scoped_lock lock(mutex_);
+  const MemoryRegionSpec* region = parts_.memory.find(mkey);
+  if (region == nullptr) return EINVAL;
+  if (region->device_memory) {
+    const auto offset = static_cast<std::size_t>(region->base - parts_.device_memory);
+    if (parts_.staging.held(offset, region->length_bytes)) return EBUSY;
+  }
+  parts_.memory.remove(mkey);
+  return 0;
+}
+
+Answer<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  if (spec.page == nullptr || !is_aligned(spec.page, sizeof(std::uint64_t))) return refuse(EINVAL);
+  const std::uint32_t number = free_number(uars_);
+  uars_[number].page = spec.page;
+  return number;
+}
+
+Errno Engine::remove_uar(std::uint32_t uar) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = uars_.find(uar);
+  if (found == uars_.end()) return EINVAL;
+  if (!found->second.queue_pairs.empty()) return EBUSY;
+  uars_.erase(found);
+  return 0;
+}
+
+Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  const bool whole = spec.ring != nullptr && is_aligned(spec.ring, sizeof(std::uint64_t)) &&
+                     spec.doorbell_record != nullptr && is_aligned(spec.doorbell_record, sizeof(Be32));
+  const bool sized =
+      (spec.entry_bytes == 64 || spec.entry_bytes == 128) && spec.log_entries <= kMaxLogCqEntries;
+  if (!whole || !sized) return refuse(EINVAL);
+  const std::uint32_t number = free_number(cqs_);
+  cqs_.emplace(number, std::make_unique<CompletionQueue>(spec));
+  return number;
+}
+
+Errno Engine::destroy_cq(std::uint32_t cqn) {
+  const std::scoped_lock lock(mutex_);
+  const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
+    return it.second->spec().send_cqn == cqn || it.second->spec().receive_cqn == cqn;
+  });
+  if (used) return EBUSY;
+  return cqs_.erase(cqn) == 1 ? 0 : EINVAL;
+}
+
+Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  const bool room = spec.stride_bytes > sizeof(mlx5::SrqNextSegment);
+  if (!pds_.contains(spec.pd) || spec.doorbell_record == nullptr || !room ||
+      !is_receive_ring(spec.ring, spec.entries, spec.stride_bytes)) {
+    return refuse(EINVAL);
+  }
+  const std::uint32_t number = free_number(srqs_);
+  const ReceiveQueue::Layout layout{.ring = spec.ring,
+                                    .entries = spec.entries,
+                                    .stride_bytes = spec.stride_bytes,
+                                    .record = spec.doorbell_record,
+                                    .shared = true};
+  srqs_.emplace(number, SharedQueue{.pd = spec.pd, .queue = ReceiveQueue(layout)});
+  return number;
+}
+
+Errno Engine::destroy_srq(std::uint32_t srqn) {
+  const std::scoped_lock lock(mutex_);
+  const bool used = std::any_of(qps_.begin(), qps_.end(),
+                                [srqn](const auto& it) { return it.second->spec().srqn == srqn; });
+  if (used) return EBUSY;
+  return srqs_.erase(srqn) == 1 ? 0 : EINVAL;
+}
+
+Errno Engine::check(const QueuePairSpec& spec) const {
+  if (spec.type != QpType::kRc) return EOPNOTSUPP;
+  if (!pds_.contains(spec.pd) || !uars_.contains(spec.uar) || !cqs_.contains(spec.send_cqn) ||
+      !cqs_.contains(spec.receive_cqn) || spec.doorbell_record == nullptr) {
+    return EINVAL;
+  }
+  if (spec.srqn != 0 && !srqs_.contains(spec.srqn)) return EINVAL;
+  if (spec.send_blocks != 0 && (spec.send_ring == nullptr || !is_queue_size(spec.send_blocks))) return EINVAL;
+  const bool receives = spec.srqn == 0 && spec.receive_entries != 0;
+  if (receives && !is_receive_ring(spec.receive_ring, spec.receive_entries, spec.receive_stride_bytes)) {
+    return EINVAL;
+  }
+  return 0;
+}
+
+Answer<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  const Errno refused = check(spec);
+  if (refused != 0) return refuse(refused);
+  const std::uint32_t qpn = free_number(qps_);
+  ReceiveQueue* shared = spec.srqn == 0 ? nullptr : &srqs_.at(spec.srqn).queue;
+  auto qp = std::make_unique<QueuePair>(qpn, spec, parts_, *cqs_.at(spec.send_cqn),
+                                        *cqs_.at(spec.receive_cqn), shared);
+  uars_.at(spec.uar).queue_pairs.push_back(qp.get());
+  qps_.emplace(qpn, std::move(qp));
+  return qpn;
+}
+
+QueuePair* Engine::find_qp(std::uint32_t qpn) {
+  const auto found = qps_.find(qpn);
+  return found == qps_.end() ? nullptr : found->second.get();
+}
+
+Errno Engine::modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) {
+  const std::scoped_lock lock(mutex_);
+  QueuePair* qp = find_qp(qpn);
+  if (qp == nullptr) return EINVAL;
+  parts_.now_ns = monotonic_ns();
+  const Errno refused = qp->modify(mask, attributes);
+  activate(*qp);
+  finish_step();
+  return refused;
+}
+
+Answer<QpAttributes> Engine::query_qp(std::uint32_t qpn) {
+  const std::scoped_lock lock(mutex_);
+  const QueuePair* qp = find_qp(qpn);
+  if (qp == nullptr) return refuse(EINVAL);
+  return qp->attributes();
+}
+
+Errno Engine::destroy_qp(std::uint32_t qpn) {
+  const std::scoped_lock lock(mutex_);
+  QueuePair* qp = find_qp(qpn);
+  if (qp == nullptr) return EINVAL;
+  parts_.wire->flush();  // an ACK may still be on its way
+  closed_ += qp->counters();
+  std::erase(active_, qp);
+  std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);
+  qps_.erase(qpn);
+  return 0;
+}
+
+void Engine::activate(QueuePair& qp) {
+  if (qp.listed || !qp.busy()) return;
+  qp.listed = true;
+  active_.push_back(&qp);
+}
+
+int Engine::poll_uar(Uar& uar) {
+  int done = 0;
+  if (take_doorbell(uar.page, mlx5::kUarCqDoorbell)) {
+    // Another CQ's arm may have overwritten this one's on the way: every record counts.
+    for (const auto& [cqn, cq] : cqs_) cq->check_arm();
+    ++done;
+  }
+  if (take_doorbell(uar.page, kRecordlessDoorbell) && !recordless_reported_) {
+    recordless_reported_ = true;
+    log::warn("{}: a doorbell without a doorbell record is not supported; create the queue with a record",
+              parts_.config.name);
+  }
+  bool rung = false;
+  for (const std::size_t offset : kSendDoorbells) {
+    if (!take_doorbell(uar.page, offset)) continue;
+    rung = true;
+    ++parts_.counters.doorbells;
+    ++done;
+  }
+  if (!rung) return done;
+  // Two rings may have shared a register: every queue's record counts, no doorbell's value does.
+  for (QueuePair* qp : uar.queue_pairs) {
+    if (qp->fetch_sends() > 0) activate(*qp);
+  }
+  return done;
+}
+
+int Engine::poll_doorbells() {
+  int done = 0;
+  for (auto& [number, uar] : uars_) done += poll_uar(uar);
+  return done;
+}
+
+void Engine::accept(const wire::Address& source, std::span<const std::byte> datagram) {
+  const std::optional<roce::Decoded> packet = roce::decode(datagram);
+  QueuePair* qp = packet ? find_qp(packet->headers.bth.destination_qpn) : nullptr;
+  if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet)) {
+    ++parts_.counters.dropped_packets;
+    return;
+  }
+  activate(*qp);
+}
+
+int Engine::serve_active() {
+  int done = 0;
+  if (active_.empty()) return 0;
+  first_active_ = (first_active_ + 1) % active_.size();
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    done += active_[(first_active_ + i) % active_.size()]->serve(parts_.now_ns, kSendBudget);
+  }
+  std::erase_if(active_, [](QueuePair* qp) { return !(qp->listed = qp->busy()); });
+  return done;
+}
+
+// Packets first, then the completions that promise them.
+void Engine::finish_step() {
+  parts_.wire->flush();
+  for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
+    const HcaParts::Arrival arrival = parts_.arrivals[i];
+    arrival.qp->deliver(arrival.completion);
+  }
+  parts_.arrivals.clear();
+}
+
+int Engine::progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return 0;
+  parts_.now_ns = monotonic_ns();
+  int done = poll_doorbells();
+  const std::size_t received = parts_.wire->receive(
+      kReceiveBudget,
+      [this](const wire::Address& source, std::span<const std::byte> datagram) { accept(source, datagram); });
+  arrivals_left_ = received == kReceiveBudget;
+  done += static_cast<int>(received);
+  done += serve_active();
+  finish_step();
+  return done;
+}
+
+std::uint64_t Engine::idle_ns() {
+  const std::scoped_lock lock(mutex_);
+  if (arrivals_left_) return 0;
+  const auto rung = [](std::byte* page, std::size_t offset) {
+    return uar_word(page, offset).load(std::memory_order_relaxed) != 0;
+  };
+  for (const auto& [number, uar] : uars_) {
+    if (rung(uar.page, mlx5::kUarCqDoorbell)) return 0;
+    for (const std::size_t offset : kSendDoorbells) {
+      if (rung(uar.page, offset)) return 0;
+    }
+  }
+  const std::uint64_t now_ns = monotonic_ns();
+  std::uint64_t deadline_ns = now_ns + kMaxIdleNs;
+  for (const QueuePair* qp : active_) {
+    if (qp->can_send(now_ns)) return 0;
+    deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());
+  }
+  return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+}
+
+HcaCounters Engine::counters() {
+  const std::scoped_lock lock(mutex_);
+  HcaCounters sum = parts_.counters;
+  sum.transport = closed_;
+  for (const auto& [qpn, qp] : qps_) sum.transport += qp->counters();
+  sum.wire = parts_.wire->counters();
+  return sum;
+}
+
+Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device_memory) {
+  if (!std::has_single_bit(config.mtu_bytes) || config.mtu_bytes < 256 || config.mtu_bytes > 4096) {
+    return fail(Status::kInvalidArgument, config.name + ": an MTU is 256, 512, 1024, 2048 or 4096 bytes");
+  }
+  Result<std::unique_ptr<wire::Wire>> wire = wire::open_udp(config.udp);
+  if (!wire) return tl::unexpected<Error>(wire.error());
+  std::random_device entropy;
+  const std::uint64_t seed = static_cast<std::uint64_t>(entropy()) << 32 | entropy();
+  return std::make_unique<Engine>(config, std::move(*wire), device_memory, seed);
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,82 @@
+// The HCA itself: its tables of objects by number, and the step that moves everything on.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/queue_pair.h"
+
+namespace gdx::softhca {
+
+class Engine final : public Hca {
+ public:
+  Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
+         std::uint64_t seed);
+
+  const HcaConfig& config() const override { return parts_.config; }
+  const wire::Address& address() const override { return parts_.wire->local(); }
+
+  Answer<std::uint32_t> alloc_pd() override;
+  Errno dealloc_pd(std::uint32_t pd) override;
+  Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) override;
+  Errno deregister_memory(std::uint32_t mkey) override;
+  Answer<std::uint32_t> add_uar(const UarSpec& spec) override;
+  Errno remove_uar(std::uint32_t uar) override;
+  Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override;
+  Errno destroy_cq(std::uint32_t cqn) override;
+  Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) override;
+  Errno destroy_srq(std::uint32_t srqn) override;
+  Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) override;
+  Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) override;
+  Answer<QpAttributes> query_qp(std::uint32_t qpn) override;
+  Errno destroy_qp(std::uint32_t qpn) override;
+
+  int progress() override;
+  std::uint64_t idle_ns() override;
+  int poll_fd() const override { return parts_.wire->poll_fd(); }
+  HcaCounters counters() override;
+
+ private:
+  struct Uar {
+    std::byte* page = nullptr;
+    std::vector<QueuePair*> queue_pairs;
+  };
+  struct SharedQueue {
+    std::uint32_t pd = 0;
+    ReceiveQueue queue;
+  };
+
+  // A number not in `table`, of 24 bits; 0 and 1 are never given out (QP 0 and 1 are special).
+  template <typename Table>
+  std::uint32_t free_number(const Table& table);
+  [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
+  [[nodiscard]] QueuePair* find_qp(std::uint32_t qpn);
+  void activate(QueuePair& qp);
+  int poll_doorbells();
+  int poll_uar(Uar& uar);
+  int serve_active();
+  void accept(const wire::Address& source, std::span<const std::byte> datagram);
+  void finish_step();
+
+  std::mutex mutex_;
+  HcaParts parts_;
+  std::mt19937_64 random_;
+  std::uint32_t next_number_;
+  std::unordered_set<std::uint32_t> pds_;
+  std::unordered_map<std::uint32_t, Uar> uars_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
+  std::unordered_map<std::uint32_t, SharedQueue> srqs_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
+  std::vector<QueuePair*> active_;  // with something to send, to wait for or to flush
+  std::size_t first_active_ = 0;    // who is served first: a different one every step
+  bool arrivals_left_ = false;
+  bool recordless_reported_ = false;
+  transport::TransportCounters closed_;  // of queue pairs that are gone
+};
+
+}  // namespace gdx::softhca

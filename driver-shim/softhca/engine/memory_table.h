@@ -1,0 +1,32 @@
+// Protection: which key may touch which bytes of this process, for whom.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <unordered_map>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca {
+
+class MemoryTable {
+ public:
+  // A key is a random number, so that a peer cannot guess another's (full width, never 0 or the lkey
+  // that ends scatter lists).
+  std::uint32_t add(const MemoryRegionSpec& spec, std::mt19937_64& random);
+  bool remove(std::uint32_t mkey) { return regions_.erase(mkey) == 1; }
+
+  // Null: no such key.
+  [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
+  // Where [address, address + length) under `mkey` is in this process. Null: unknown key, another
+  // protection domain, a range that is not wholly inside, or an access bit that the region lacks.
+  [[nodiscard]] std::byte* resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
+                                   std::uint64_t length_bytes, std::uint32_t access) const;
+  [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
+
+ private:
+  std::unordered_map<std::uint32_t, MemoryRegionSpec> regions_;
+};
+
+}  // namespace gdx::softhca

@@ -1,0 +1,328 @@
+#include "driver-shim/softhca/engine/queue_pair.h"
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/qp_state.h"
+#include "proto/mlx5/doorbell.h"
+
+namespace gdx::softhca {
+namespace {
+
+constexpr int kEventQpFatal = 1;             // enum ib_event_type, IB_EVENT_QP_FATAL
+constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
+
+bool is_rc(roce::Opcode opcode) { return static_cast<unsigned>(opcode) >> 5 == 0; }
+
+bool is_response(roce::Opcode opcode) {
+  return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
+}
+
+bool gathers(mlx5::WqeOpcode opcode) {
+  switch (opcode) {
+    case mlx5::WqeOpcode::kSend:
+    case mlx5::WqeOpcode::kSendImmediate:
+    case mlx5::WqeOpcode::kSendInvalidate:
+    case mlx5::WqeOpcode::kRdmaWrite:
+    case mlx5::WqeOpcode::kRdmaWriteImmediate: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+transport::TransportCounters& operator+=(transport::TransportCounters& sum,
+                                         const transport::TransportCounters& more) {
+  sum.packets_sent += more.packets_sent;
+  sum.packets_received += more.packets_received;
+  sum.retransmitted_packets += more.retransmitted_packets;
+  sum.timeouts += more.timeouts;
+  sum.naks_received += more.naks_received;
+  sum.out_of_sequence += more.out_of_sequence;
+  sum.duplicate_requests += more.duplicate_requests;
+  sum.rnr_naks_received += more.rnr_naks_received;
+  return sum;
+}
+
+QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca, CompletionQueue& send_cq,
+                     CompletionQueue& receive_cq, ReceiveQueue* shared_receives)
+    : qpn_(qpn),
+      spec_(spec),
+      hca_(hca),
+      send_cq_(send_cq),
+      receive_cq_(receive_cq),
+      own_receives_({.ring = spec.receive_ring,
+                     .entries = shared_receives != nullptr ? 0 : spec.receive_entries,
+                     .stride_bytes = spec.receive_stride_bytes,
+                     .record = &spec.doorbell_record[mlx5::kReceiveRecord]}),
+      receives_(shared_receives != nullptr ? *shared_receives : own_receives_),
+      shared_receives_(shared_receives != nullptr),
+      slots_(spec.send_blocks) {}
+
+QueuePair::~QueuePair() {
+  for (SendSlot& slot : slots_) release_staging(slot);
+}
+
+Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
+  const QpState from = attributes_.state;
+  const Errno refused = check_modify(spec_.type, from, mask, attributes);
+  if (refused != 0) return refused;
+  if ((mask & kQpPathMtu) && attributes.mtu_bytes > hca_.config.mtu_bytes) return EINVAL;
+  if ((mask & kQpAddress) && attributes.remote.is_ipv4() != hca_.wire->local().is_ipv4()) return EINVAL;
+  if (mask & kQpAccessFlags) attributes_.access = attributes.access;
+  if (mask & kQpPort) attributes_.port = attributes.port;
+  if (mask & kQpQkey) attributes_.qkey = attributes.qkey;
+  if (mask & kQpAddress) attributes_.remote = attributes.remote;
+  if (mask & kQpPathMtu) attributes_.mtu_bytes = attributes.mtu_bytes;
+  if (mask & kQpTimeout) attributes_.timeout = attributes.timeout;
+  if (mask & kQpRetryCount) attributes_.retry_count = attributes.retry_count;
+  if (mask & kQpRnrRetry) attributes_.rnr_retry = attributes.rnr_retry;
+  if (mask & kQpReceivePsn) attributes_.receive_psn = attributes.receive_psn & roce::kPsnMask;
+  if (mask & kQpMaxRdAtomic) attributes_.max_rd_atomic = attributes.max_rd_atomic;
+  if (mask & kQpMinRnrTimer) attributes_.min_rnr_timer = attributes.min_rnr_timer;
+  if (mask & kQpSendPsn) attributes_.send_psn = attributes.send_psn & roce::kPsnMask;
+  if (mask & kQpMaxDestRdAtomic) attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+  if (mask & kQpDestinationQpn) attributes_.remote_qpn = attributes.remote_qpn;
+  if (!(mask & kQpState) || attributes.state == from) return 0;
+
+  attributes_.state = attributes.state;
+  switch (attributes.state) {
+    case QpState::kReset: reset(); break;
+    case QpState::kRtr: start_responder(); break;
+    case QpState::kRts: start_requester(); break;
+    case QpState::kError: enter_error(); break;
+    case QpState::kInit:
+    case QpState::kSqd:
+    case QpState::kSqe: break;
+  }
+  return 0;
+}
+
+transport::RcConfig QueuePair::rc_config() const {
+  transport::RcConfig config;
+  config.local_qpn = qpn_;
+  config.remote_qpn = attributes_.remote_qpn;
+  config.send_psn = attributes_.send_psn;
+  config.receive_psn = attributes_.receive_psn;
+  config.mtu_bytes = attributes_.mtu_bytes;
+  config.ack_timeout = attributes_.timeout;
+  config.retry_count = attributes_.retry_count;
+  config.rnr_retry = attributes_.rnr_retry;
+  config.min_rnr_timer = attributes_.min_rnr_timer;
+  config.max_rd_atomic = attributes_.max_rd_atomic;
+  config.max_dest_rd_atomic = attributes_.max_dest_rd_atomic;
+  config.remote_write = attributes_.access & kRemoteWrite;
+  config.remote_read = attributes_.access & kRemoteRead;
+  config.remote_atomic = attributes_.access & kRemoteAtomic;
+  return config;
+}
+
+void QueuePair::forget_transport() {
+  past_ = counters();
+  requester_.reset();
+  responder_.reset();
+}
+
+void QueuePair::reset() {
+  forget_transport();
+  for (SendSlot& slot : slots_) release_staging(slot);
+  fetched_ = 0;
+  completed_ = 0;
+  receive_current_ = false;
+  failure_.reset();
+  std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
+  if (!shared_receives_) own_receives_.reset();
+  attributes_ = {};
+}
+
+// Acts on a failure that a call of the transport has left behind. Only the first one counts.
+void QueuePair::settle() {
+  if (!failure_) return;
+  const Failure failure = *failure_;
+  failure_.reset();
+  if (attributes_.state == QpState::kError) return;
+  attributes_.state = QpState::kError;
+  enter_error();
+  if (failure.event_type >= 0 && spec_.on_event) spec_.on_event(failure.event_type);
+}
+
+void QueuePair::enter_error() {
+  if (requester_ && !requester_->in_error()) requester_->fail_all(mlx5::Syndrome::kFlushed);
+  failure_.reset();
+  if (responder_) {
+    past_ += responder_->counters();
+    responder_.reset();
+  }
+  flush_receives();
+}
+
+void QueuePair::flush_receives() {
+  const auto flush_current = [this] { complete_receive({.syndrome = mlx5::Syndrome::kFlushed}); };
+  if (receive_current_) flush_current();
+  // What waits in a shared queue belongs to the others too.
+  while (!shared_receives_ && own_receives_.take(current_receive_)) flush_current();
+}
+
+QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {
+  return slots_[wqe_counter & (spec_.send_blocks - 1)];
+}
+
+int QueuePair::fetch_sends() {
+  const bool ready = attributes_.state == QpState::kRts || attributes_.state == QpState::kError;
+  if (!ready || spec_.send_blocks == 0) return 0;
+  const auto posted = static_cast<std::uint16_t>(load_record(spec_.doorbell_record[mlx5::kSendRecord]));
+  if (static_cast<std::uint16_t>(posted - completed_) > spec_.send_blocks) {
+    log::warn("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error", hca_.config.name,
+              qpn_);
+    failure_ = Failure{.event_type = kEventQpFatal};
+    settle();
+    return 0;
+  }
+  int fetched = 0;
+  while (fetched_ != posted) {
+    post_next(static_cast<std::uint16_t>(posted - fetched_));
+    ++fetched;
+  }
+  hca_.counters.wqes += static_cast<std::uint64_t>(fetched);
+  settle();
+  return fetched;
+}
+
+void QueuePair::post_next(std::uint16_t available_blocks) {
+  SendSlot& slot = slot_at(fetched_);
+  parse_send_wqe({spec_.send_ring, spec_.send_blocks * mlx5::kWqeBasicBlockBytes}, fetched_, available_blocks,
+                 qpn_, slot.wqe);
+  slot.wqe.request.cookie = fetched_;
+  fetched_ = static_cast<std::uint16_t>(fetched_ + slot.wqe.blocks);
+  transport::WorkRequest request = slot.wqe.request;
+  if (slot.wqe.fault == mlx5::Syndrome::kNone) {
+    hold_staging(slot);
+  } else {
+    log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, slot.wqe.reason);
+    // Takes its turn as an empty WRITE, which send() then refuses with the fault.
+    request.opcode = mlx5::WqeOpcode::kRdmaWrite;
+    request.length_bytes = 0;
+  }
+  if (requester_) {
+    requester_->post(request);
+  } else {
+    complete(request, mlx5::Syndrome::kFlushed);
+  }
+}
+
+bool QueuePair::on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
+  const roce::Bth& bth = packet.headers.bth;
+  if (source != attributes_.remote || (bth.pkey & kPkeyMask) != kPkeyMask) return false;
+  if (!is_rc(bth.opcode)) return false;
+  if (is_response(bth.opcode)) {
+    if (!requester_ || attributes_.state != QpState::kRts) return false;
+    requester_->on_packet(now_ns, packet.headers, packet.payload);
+  } else {
+    if (!responder_) return false;
+    responder_->on_packet(now_ns, packet.headers, packet.payload);
+  }
+  settle();
+  return true;
+}
+
+int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
+  int done = 0;
+  if (requester_ && attributes_.state == QpState::kRts) {
+    if (now_ns >= requester_->next_deadline_ns()) {
+      requester_->on_timer(now_ns);
+      ++done;
+    }
+    done += static_cast<int>(requester_->pump(now_ns, max_packets));
+  }
+  if (responder_) done += static_cast<int>(responder_->pump(now_ns, max_packets));
+  settle();
+  if (attributes_.state == QpState::kError) flush_receives();
+  return done;
+}
+
+bool QueuePair::busy() const {
+  // In ERROR receives may still be posted, which only their record tells.
+  if (attributes_.state == QpState::kError) return true;
+  return (requester_ && !requester_->idle()) || (responder_ && responder_->can_send());
+}
+
+bool QueuePair::can_send(std::uint64_t now_ns) const {
+  if (attributes_.state != QpState::kRts && attributes_.state != QpState::kRtr) return false;
+  return (requester_ && requester_->can_send(now_ns)) || (responder_ && responder_->can_send());
+}
+
+std::uint64_t QueuePair::next_deadline_ns() const {
+  const bool timed = requester_ && attributes_.state == QpState::kRts;
+  return timed ? requester_->next_deadline_ns() : transport::kNever;
+}
+
+transport::TransportCounters QueuePair::counters() const {
+  transport::TransportCounters sum = past_;
+  if (requester_) sum += requester_->counters();
+  if (responder_) sum += responder_->counters();
+  return sum;
+}
+
+void QueuePair::hold_staging(SendSlot& slot) {
+  if (!gathers(slot.wqe.request.opcode)) return;
+  bool overlaps = false;
+  for (const DataPiece& piece : slot.wqe.pieces) {
+    const MemoryRegionSpec* region = piece.is_inline ? nullptr : hca_.memory.find(piece.lkey);
+    if (region == nullptr || !region->device_memory) continue;
+    const std::byte* at = hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, 0);
+    if (at == nullptr) continue;
+    const auto offset = static_cast<std::size_t>(at - hca_.device_memory);
+    slot.holds.push_back({.offset_bytes = offset, .length_bytes = piece.length_bytes});
+    overlaps = overlaps || hca_.staging.held(offset, piece.length_bytes);
+  }
+  if (slot.holds.empty()) return;
+  ++hca_.counters.staging_sends;
+  for (StagingHold& hold : slot.holds) hold = hca_.staging.acquire(hold.offset_bytes, hold.length_bytes);
+  if (!overlaps) return;
+  report_violation("gathers from device memory that another WQE holds", slot.wqe.request.wqe_counter);
+}
+
+void QueuePair::release_staging(SendSlot& slot) {
+  bool changed = false;
+  for (const StagingHold& hold : slot.holds) changed = !hca_.staging.release(hold) || changed;
+  slot.holds.clear();
+  if (!changed) return;
+  report_violation("had its device memory overwritten before it completed", slot.wqe.request.wqe_counter);
+}
+
+void QueuePair::report_violation(const char* what, std::uint16_t wqe_counter) {
+  ++hca_.counters.staging_violations;
+  if (violation_reported_) return;
+  violation_reported_ = true;
+  log::warn("{}: QP 0x{:x} WQE {} {}: a slot was used without its credit", hca_.config.name, qpn_,
+            wqe_counter, what);
+}
+
+void QueuePair::write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome) {
+  Completion completion;
+  completion.syndrome = syndrome;
+  completion.send_opcode = static_cast<std::uint8_t>(wqe.request.opcode);
+  completion.wqe_counter = wqe.request.wqe_counter;
+  completion.qpn = qpn_;
+  completion.user_index = spec_.user_index;
+  completion.byte_count = wqe.request.length_bytes;
+  completion.timestamp_ns = hca_.now_ns;
+  write_completion(send_cq_, completion);
+}
+
+void QueuePair::deliver(const Completion& completion) {
+  write_completion(receive_cq_, completion);
+  settle();
+}
+
+void QueuePair::write_completion(CompletionQueue& cq, const Completion& completion) {
+  if (cq.write(completion)) {
+    ++hca_.counters.cqes;
+    return;
+  }
+  log::debug("{}: QP 0x{:x} has nowhere to put a completion", hca_.config.name, qpn_);
+  failure_ = Failure{.event_type = kEventQpFatal};
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,152 @@
+// A queue pair: fetches WQEs, lends its memory and its wire to the RC transport, writes completions.
+// Driven by the engine under the HCA's lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "driver-shim/softhca/engine/completion_queue.h"
+#include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/memory_table.h"
+#include "driver-shim/softhca/engine/receive_queue.h"
+#include "driver-shim/softhca/engine/staging_audit.h"
+#include "driver-shim/softhca/engine/wqe_parser.h"
+#include "driver-shim/softhca/transport/rc.h"
+#include "driver-shim/softhca/wire/wire.h"
+#include "proto/roce/codec.h"
+
+namespace gdx::softhca {
+
+class QueuePair;
+
+// What the queue pairs of one HCA share.
+struct HcaParts {
+  HcaConfig config;
+  std::unique_ptr<wire::Wire> wire;
+  std::byte* device_memory = nullptr;
+  StagingAudit staging;
+  MemoryTable memory;
+  HcaCounters counters;
+  std::uint64_t now_ns = 0;  // of the step in progress
+  // Receive completions wait here until their ACKs have left: a program that exits on a completion must
+  // not strand its peer.
+  struct Arrival {
+    QueuePair* qp;
+    Completion completion;
+  };
+  std::vector<Arrival> arrivals;
+};
+
+class QueuePair final : private transport::RequesterPort, private transport::ResponderPort {
+ public:
+  QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca, CompletionQueue& send_cq,
+            CompletionQueue& receive_cq, ReceiveQueue* shared_receives);
+  ~QueuePair() override;
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  [[nodiscard]] const QueuePairSpec& spec() const { return spec_; }
+  [[nodiscard]] const QpAttributes& attributes() const { return attributes_; }
+
+  Errno modify(std::uint32_t mask, const QpAttributes& attributes);
+  // Takes what the doorbell record says is posted. Returns WQEs fetched.
+  int fetch_sends();
+  // False: not from this queue pair's peer, or not for its state.
+  bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  // Timers, then at most `max_packets` from each direction. Returns packets sent and timers run.
+  int serve(std::uint64_t now_ns, std::uint32_t max_packets);
+  // Writes a receive completion whose ACK has left.
+  void deliver(const Completion& completion);
+
+  // Whether the engine has this queue pair on its list of those to serve: the engine's own note.
+  bool listed = false;
+
+  [[nodiscard]] bool busy() const;  // serve() has, or will have, something to do
+  [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
+  [[nodiscard]] std::uint64_t next_deadline_ns() const;
+  [[nodiscard]] transport::TransportCounters counters() const;
+
+ private:
+  struct SendSlot {
+    SendWqe wqe;
+    std::vector<StagingHold> holds;
+  };
+  // What ended the queue pair; acted on when the transport's call has returned.
+  struct Failure {
+    int event_type = -1;  // enum ib_event_type, or -1: the error CQE says it all
+  };
+
+  // transport::RequesterPort
+  mlx5::Syndrome send(const roce::Headers& headers, const transport::WorkRequest& request,
+                      std::uint32_t offset_bytes, std::uint32_t length_bytes) override;
+  mlx5::Syndrome scatter(const transport::WorkRequest& request, std::uint32_t offset_bytes,
+                         std::span<const std::byte> payload) override;
+  void complete(const transport::WorkRequest& request, mlx5::Syndrome syndrome) override;
+
+  // transport::ResponderPort
+  void send(const roce::Headers& headers) override;
+  bool send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
+                        std::uint32_t length_bytes) override;
+  bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
+             std::uint32_t length_bytes) override;
+  bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
+  std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
+                             std::uint64_t swap) override;
+  std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) override;
+  bool take_receive() override;
+  mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
+  void complete_receive(const transport::ReceiveCompletion& completion) override;
+  bool invalidate(std::uint32_t rkey) override;
+  void fatal(mlx5::Syndrome syndrome) override;
+
+  [[nodiscard]] SendSlot& slot_at(std::uint16_t wqe_counter);
+  [[nodiscard]] transport::RcConfig rc_config() const;
+  void start_responder() { responder_.emplace(rc_config(), static_cast<transport::ResponderPort&>(*this)); }
+  void start_requester() { requester_.emplace(rc_config(), static_cast<transport::RequesterPort&>(*this)); }
+  void reset();
+  void settle();
+  void enter_error();
+  void flush_receives();
+  void forget_transport();
+  void hold_staging(SendSlot& slot);
+  void release_staging(SendSlot& slot);
+  void report_violation(const char* what, std::uint16_t wqe_counter);
+  [[nodiscard]] bool can_scatter(const SendSlot& slot) const;
+  mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
+  mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
+                              std::span<const std::byte> payload) const;
+  void commit(std::size_t header_bytes, std::size_t payload_bytes, std::span<std::byte> packet);
+  void post_next(std::uint16_t available_blocks);
+  void write_completion(CompletionQueue& cq, const Completion& completion);
+  void write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome);
+  [[nodiscard]] std::uint64_t* atomic_target(std::uint32_t rkey, std::uint64_t address) const;
+
+  std::uint32_t qpn_;
+  QueuePairSpec spec_;
+  QpAttributes attributes_;
+  HcaParts& hca_;
+  CompletionQueue& send_cq_;
+  CompletionQueue& receive_cq_;
+  ReceiveQueue own_receives_;
+  ReceiveQueue& receives_;
+  bool shared_receives_;
+
+  std::optional<transport::Requester> requester_;  // in RTS, and in ERROR after it
+  std::optional<transport::Responder> responder_;  // in RTR and RTS
+  transport::TransportCounters past_;              // of transports that a reset ended
+
+  std::vector<SendSlot> slots_;   // by the WQE's first block
+  std::uint16_t fetched_ = 0;     // WQEBBs, cumulative
+  std::uint16_t completed_ = 0;   // behind the newest completed WQE
+  bool receive_current_ = false;  // current_receive_ is taken and not completed
+  ReceiveWqe current_receive_;
+  std::optional<Failure> failure_;
+  bool violation_reported_ = false;
+};
+
+transport::TransportCounters& operator+=(transport::TransportCounters& sum,
+                                         const transport::TransportCounters& more);
+
+}  // namespace gdx::softhca

@@ -1,0 +1,223 @@
+// What the RC transport asks of a queue pair: bytes of this process, packets on the wire.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/queue_pair.h"
+
+namespace gdx::softhca {
+namespace {
+
+using mlx5::Syndrome;
+
+constexpr int kEventQpRequestError = 2;  // enum ib_event_type, IB_EVENT_QP_REQ_ERR
+constexpr int kEventQpAccessError = 3;   // IB_EVENT_QP_ACCESS_ERR
+
+// Soft-RoCE's rule; the wire may use another port, see its header.
+std::uint16_t udp_source_port(std::uint32_t qpn) {
+  return static_cast<std::uint16_t>(0xc000 | (qpn & 0x3fff));
+}
+
+// Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length).
+// False: the list ends before the range does, or visit said no.
+template <typename Visit>
+bool walk(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes, std::size_t length_bytes,
+          Visit visit) {
+  std::size_t done = 0;
+  for (const DataPiece& piece : pieces) {
+    if (done == length_bytes) break;
+    if (offset_bytes >= piece.length_bytes) {
+      offset_bytes -= piece.length_bytes;
+      continue;
+    }
+    const std::size_t n = std::min<std::size_t>(piece.length_bytes - offset_bytes, length_bytes - done);
+    if (!visit(piece, offset_bytes, done, n)) return false;
+    done += n;
+    offset_bytes = 0;
+  }
+  return done == length_bytes;
+}
+
+}  // namespace
+
+bool QueuePair::can_scatter(const SendSlot& slot) const {
+  return std::all_of(slot.wqe.pieces.begin(), slot.wqe.pieces.end(), [this](const DataPiece& piece) {
+    return hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, kLocalWrite) !=
+           nullptr;
+  });
+}
+
+Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const {
+  const bool whole = walk(
+      slot.wqe.pieces, offset_bytes, out.size(),
+      [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
+        const std::byte* from =
+            piece.is_inline ? slot.wqe.inline_bytes.data() + piece.address + piece_offset
+                            : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
+        if (from == nullptr) return false;
+        dma_load(out.data() + at, from, n);
+        return true;
+      });
+  return whole ? Syndrome::kNone : Syndrome::kLocalProtection;
+}
+
+Syndrome QueuePair::scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
+                                 std::span<const std::byte> payload) const {
+  bool allowed = true;
+  const bool whole =
+      walk(pieces, offset_bytes, payload.size(),
+           [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
+             std::byte* to =
+                 hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, kLocalWrite);
+             allowed = to != nullptr;
+             if (allowed) dma_store(to, payload.data() + at, n);
+             return allowed;
+           });
+  if (!allowed) return Syndrome::kLocalProtection;
+  return whole ? Syndrome::kNone : Syndrome::kLocalLength;
+}
+
+void QueuePair::commit(std::size_t header_bytes, std::size_t payload_bytes, std::span<std::byte> packet) {
+  const std::size_t unpadded = header_bytes + payload_bytes;
+  const std::size_t pad = roce::pad_count_for(payload_bytes);
+  std::memset(packet.data() + unpadded, 0, pad);
+  hca_.wire->commit_packet(attributes_.remote, udp_source_port(qpn_), unpadded + pad);
+}
+
+Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,
+                         std::uint32_t offset_bytes, std::uint32_t length_bytes) {
+  const SendSlot& slot = slot_at(request.wqe_counter);
+  if (slot.wqe.fault != Syndrome::kNone) return slot.wqe.fault;
+  const bool reads = request.opcode == mlx5::WqeOpcode::kRdmaRead ||
+                     request.opcode == mlx5::WqeOpcode::kAtomicCompareSwap ||
+                     request.opcode == mlx5::WqeOpcode::kAtomicFetchAdd;
+  if (reads && !can_scatter(slot)) return Syndrome::kLocalProtection;
+
+  roce::Headers padded = headers;
+  padded.bth.pad_count = roce::pad_count_for(length_bytes);
+  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  const std::size_t header_bytes = roce::encode(padded, packet);
+  const Syndrome syndrome = gather(slot, offset_bytes, packet.subspan(header_bytes, length_bytes));
+  if (syndrome != Syndrome::kNone) return syndrome;
+  commit(header_bytes, length_bytes, packet);
+  return Syndrome::kNone;
+}
+
+Syndrome QueuePair::scatter(const transport::WorkRequest& request, std::uint32_t offset_bytes,
+                            std::span<const std::byte> payload) {
+  return scatter_list(slot_at(request.wqe_counter).wqe.pieces, offset_bytes, payload);
+}
+
+// The staging memory is free before the completion says so.
+void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrome) {
+  SendSlot& slot = slot_at(request.wqe_counter);
+  release_staging(slot);
+  completed_ = static_cast<std::uint16_t>(request.wqe_counter + slot.wqe.blocks);
+  const bool failed = syndrome != Syndrome::kNone;
+  const bool signaled = (request.fm_ce_se & mlx5::kCompletionMask) >= mlx5::kCompletionAlways;
+  if (failed && !failure_) failure_ = Failure{};
+  if (failed || signaled) write_send_completion(slot.wqe, syndrome);
+}
+
+void QueuePair::send(const roce::Headers& headers) {
+  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  commit(roce::encode(headers, packet), 0, packet);
+}
+
+bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
+                                 std::uint32_t length_bytes) {
+  const std::byte* from = nullptr;
+  if (length_bytes > 0) {
+    from = hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteRead);
+    if (from == nullptr) return false;
+  }
+  roce::Headers padded = headers;
+  padded.bth.pad_count = roce::pad_count_for(length_bytes);
+  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  const std::size_t header_bytes = roce::encode(padded, packet);
+  if (length_bytes > 0) dma_load(packet.data() + header_bytes, from, length_bytes);
+  commit(header_bytes, length_bytes, packet);
+  return true;
+}
+
+// The key of an empty WRITE or READ is not looked at (IBA 9.7.4.1.5).
+bool QueuePair::check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
+                      std::uint32_t length_bytes) {
+  switch (operation) {
+    case transport::RemoteOperation::kWrite:
+      return length_bytes == 0 ||
+             hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteWrite) != nullptr;
+    case transport::RemoteOperation::kRead:
+      return length_bytes == 0 ||
+             hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteRead) != nullptr;
+    case transport::RemoteOperation::kAtomic: return atomic_target(rkey, address) != nullptr;
+  }
+  return false;
+}
+
+bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) {
+  if (payload.empty()) return true;
+  std::byte* to = hca_.memory.resolve(rkey, spec_.pd, address, payload.size(), kRemoteWrite);
+  if (to == nullptr) return false;
+  dma_store(to, payload.data(), payload.size());
+  return true;
+}
+
+std::uint64_t* QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t address) const {
+  std::byte* at = hca_.memory.resolve(rkey, spec_.pd, address, sizeof(std::uint64_t), kRemoteAtomic);
+  return at != nullptr && is_aligned(at, sizeof(std::uint64_t)) ? reinterpret_cast<std::uint64_t*>(at)
+                                                                : nullptr;
+}
+
+std::uint64_t QueuePair::compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
+                                      std::uint64_t swap) {
+  std::uint64_t* target = atomic_target(rkey, address);
+  if (target == nullptr) return 0;
+  std::uint64_t original = compare;
+  std::atomic_ref(*target).compare_exchange_strong(original, swap);
+  return original;
+}
+
+std::uint64_t QueuePair::fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) {
+  std::uint64_t* target = atomic_target(rkey, address);
+  return target == nullptr ? 0 : std::atomic_ref(*target).fetch_add(add);
+}
+
+bool QueuePair::take_receive() {
+  if (receive_current_) return true;
+  receive_current_ = receives_.take(current_receive_);
+  return receive_current_;
+}
+
+Syndrome QueuePair::scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) {
+  if (offset_bytes + std::uint64_t{payload.size()} > current_receive_.capacity_bytes) {
+    return Syndrome::kLocalLength;
+  }
+  return scatter_list(current_receive_.pieces, offset_bytes, payload);
+}
+
+void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
+  receive_current_ = false;
+  Completion completion;
+  completion.opcode = received.opcode;
+  completion.syndrome = received.syndrome;
+  completion.solicited = received.solicited;
+  completion.wqe_counter = current_receive_.wqe_counter;
+  completion.qpn = qpn_;
+  completion.user_index = spec_.user_index;
+  completion.byte_count = received.byte_count;
+  completion.immediate = received.immediate_or_rkey;
+  completion.timestamp_ns = hca_.now_ns;
+  hca_.arrivals.push_back({this, completion});
+}
+
+// Only memory windows can be invalidated by a peer, and there are none.
+bool QueuePair::invalidate(std::uint32_t /*rkey*/) { return false; }
+
+void QueuePair::fatal(Syndrome syndrome) {
+  const bool access = syndrome == Syndrome::kRemoteAccess || syndrome == Syndrome::kLocalAccess;
+  failure_ = Failure{.event_type = access ? kEventQpAccessError : kEventQpRequestError};
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,35 @@
+#include "driver-shim/softhca/engine/receive_queue.h"
+
+#include <cstring>
+
+#include "driver-shim/softhca/engine/dma.h"
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca {
+
+bool ReceiveQueue::take(ReceiveWqe& out) {
+  if (layout_.entries == 0) return false;
+  const auto posted = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);
+  // A record that runs ahead of its ring counts as nothing posted: the peer then sees RNR.
+  if (posted == 0 || posted > layout_.entries) return false;
+  const std::uint16_t index = layout_.shared ? next_index_ : taken_;
+  const std::byte* wqe = layout_.ring + std::size_t{index % layout_.entries} * layout_.stride_bytes;
+  std::span<const std::byte> segments(wqe, layout_.stride_bytes);
+  if (layout_.shared) {
+    mlx5::SrqNextSegment next;
+    std::memcpy(&next, wqe, sizeof next);
+    next_index_ = next.next_wqe_index;
+    segments = segments.subspan(sizeof next);
+  }
+  out.wqe_counter = index;
+  out.capacity_bytes = parse_scatter_list(segments, out.pieces);
+  ++taken_;
+  return true;
+}
+
+void ReceiveQueue::reset() {
+  taken_ = 0;
+  next_index_ = 0;
+}
+
+}  // namespace gdx::softhca

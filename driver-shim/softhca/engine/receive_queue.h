@@ -1,0 +1,41 @@
+// Receive WQEs in a ring of a queue pair's own (RQ) or in one that several share (SRQ).
+// Source: rdma-core providers/mlx5/{qp.c,srq.c}.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/wqe_parser.h"
+
+namespace gdx::softhca {
+
+struct ReceiveWqe {
+  std::uint16_t wqe_counter = 0;
+  std::uint64_t capacity_bytes = 0;
+  std::vector<DataPiece> pieces;
+};
+
+class ReceiveQueue {
+ public:
+  struct Layout {
+    std::byte* ring = nullptr;
+    std::uint32_t entries = 0;  // a power of two, or 0: no queue
+    std::uint32_t stride_bytes = 0;
+    Be32* record = nullptr;
+    bool shared = false;  // WQEs begin with a next segment and are taken along that chain
+  };
+  explicit ReceiveQueue(const Layout& layout) : layout_(layout) {}
+
+  // Takes the oldest posted WQE. False: none is posted.
+  bool take(ReceiveWqe& out);
+  // Forgets what was taken, as a reset of the queue pair does.
+  void reset();
+
+ private:
+  Layout layout_;
+  std::uint16_t taken_ = 0;       // cumulative
+  std::uint16_t next_index_ = 0;  // SRQ: the head of the chain
+};
+
+}  // namespace gdx::softhca

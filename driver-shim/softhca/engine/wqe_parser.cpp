@@ -1,0 +1,178 @@
+#include "driver-shim/softhca/engine/wqe_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca {
+namespace {
+
+using mlx5::Syndrome;
+using mlx5::WqeOpcode;
+
+constexpr std::uint32_t kMaxSegments = 63;  // ds has six bits
+constexpr std::uint32_t kSegmentsPerBlock = mlx5::kWqeBasicBlockBytes / mlx5::kSegmentBytes;
+
+// The WQE's bytes in one piece: in the ring it may wrap.
+class SegmentReader {
+ public:
+  explicit SegmentReader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <typename Segment>
+  bool take(Segment& out) {
+    if (rest_.size() < sizeof out) return false;
+    std::memcpy(&out, rest_.data(), sizeof out);
+    rest_ = rest_.subspan(sizeof out);
+    return true;
+  }
+  [[nodiscard]] bool empty() const { return rest_.empty(); }
+  [[nodiscard]] std::span<const std::byte> rest() const { return rest_; }
+  void skip(std::size_t bytes) { rest_ = rest_.subspan(std::min(bytes, rest_.size())); }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+void reject(SendWqe& wqe, Syndrome fault, const char* reason) {
+  if (wqe.fault != Syndrome::kNone) return;
+  wqe.fault = fault;
+  wqe.reason = reason;
+}
+
+bool take_inline(SegmentReader& reader, std::uint32_t length_bytes, SendWqe& wqe) {
+  const std::span<const std::byte> rest = reader.rest();
+  if (length_bytes > rest.size() - sizeof(Be32)) return false;
+  const auto start = static_cast<std::uint64_t>(wqe.inline_bytes.size());
+  const std::span<const std::byte> data = rest.subspan(sizeof(Be32), length_bytes);
+  wqe.inline_bytes.insert(wqe.inline_bytes.end(), data.begin(), data.end());
+  if (length_bytes > 0) {
+    wqe.pieces.push_back({.lkey = 0, .length_bytes = length_bytes, .address = start, .is_inline = true});
+  }
+  const std::size_t used = sizeof(Be32) + length_bytes;
+  reader.skip((used + mlx5::kSegmentBytes - 1) / mlx5::kSegmentBytes * mlx5::kSegmentBytes);
+  return true;
+}
+
+void parse_data(SegmentReader& reader, bool inline_allowed, SendWqe& wqe) {
+  std::uint64_t total_bytes = 0;
+  while (!reader.empty()) {
+    Be32 byte_count;
+    std::memcpy(&byte_count, reader.rest().data(), sizeof byte_count);
+    if (byte_count & mlx5::kInlineFlag) {
+      const std::uint32_t length_bytes = byte_count & ~mlx5::kInlineFlag;
+      if (!inline_allowed) return reject(wqe, Syndrome::kLocalQpOperation, "inline data to scatter into");
+      if (!take_inline(reader, length_bytes, wqe)) {
+        return reject(wqe, Syndrome::kLocalLength, "inline data runs past the WQE");
+      }
+      total_bytes += length_bytes;
+      continue;
+    }
+    mlx5::DataSegment segment;
+    if (!reader.take(segment)) return reject(wqe, Syndrome::kLocalQpOperation, "a data segment is cut off");
+    total_bytes += segment.byte_count;
+    if (segment.byte_count > 0) {
+      wqe.pieces.push_back(
+          {.lkey = segment.lkey, .length_bytes = segment.byte_count, .address = segment.address});
+    }
+  }
+  if (total_bytes > mlx5::kMaxMessageBytes) {
+    return reject(wqe, Syndrome::kLocalLength, "longer than a message may be");
+  }
+  wqe.request.length_bytes = static_cast<std::uint32_t>(total_bytes);
+}
+
+void parse_remote(SegmentReader& reader, SendWqe& wqe) {
+  mlx5::RemoteAddressSegment remote;
+  if (!reader.take(remote)) return reject(wqe, Syndrome::kLocalQpOperation, "no remote address segment");
+  wqe.request.remote_address = remote.address;
+  wqe.request.rkey = remote.rkey;
+}
+
+void parse_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
+  mlx5::AtomicSegment atomic;
+  if (opmod != 0) return reject(wqe, Syndrome::kLocalQpOperation, "an extended atomic");
+  if (!reader.take(atomic)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic segment");
+  wqe.request.swap_or_add = atomic.swap_or_add;
+  wqe.request.compare = atomic.compare;
+  parse_data(reader, false, wqe);
+  if (wqe.request.length_bytes != sizeof(std::uint64_t)) {
+    reject(wqe, Syndrome::kLocalLength, "an atomic's result takes 8 bytes");
+  }
+}
+
+void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
+  switch (wqe.request.opcode) {
+    case WqeOpcode::kNop: return;
+    case WqeOpcode::kSend:
+    case WqeOpcode::kSendImmediate:
+    case WqeOpcode::kSendInvalidate: return parse_data(reader, true, wqe);
+    case WqeOpcode::kRdmaWrite:
+    case WqeOpcode::kRdmaWriteImmediate: parse_remote(reader, wqe); return parse_data(reader, true, wqe);
+    case WqeOpcode::kRdmaRead: parse_remote(reader, wqe); return parse_data(reader, false, wqe);
+    case WqeOpcode::kAtomicCompareSwap:
+    case WqeOpcode::kAtomicFetchAdd: parse_remote(reader, wqe); return parse_atomic(reader, opmod, wqe);
+    case WqeOpcode::kAtomicMaskedCompareSwap:
+    case WqeOpcode::kAtomicMaskedFetchAdd:
+    case WqeOpcode::kUmr: break;
+  }
+  reject(wqe, Syndrome::kLocalQpOperation, "an opcode that this HCA does not execute");
+}
+
+}  // namespace
+
+void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
+                    std::uint32_t qpn, SendWqe& out) {
+  out.request = {};
+  out.request.wqe_counter = index;
+  out.blocks = 1;
+  out.fault = Syndrome::kNone;
+  out.reason = nullptr;
+  out.pieces.clear();
+  out.inline_bytes.clear();
+
+  const std::size_t ring_blocks = ring.size() / mlx5::kWqeBasicBlockBytes;
+  const std::size_t start = index % ring_blocks * mlx5::kWqeBasicBlockBytes;
+  mlx5::ControlSegment control;
+  std::memcpy(&control, ring.data() + start, sizeof control);
+  const std::uint32_t word = control.opmod_index_opcode;
+  const std::uint32_t segments = control.qpn_ds & 0x3f;
+  out.request.opcode = static_cast<WqeOpcode>(word & 0xff);
+  out.request.fm_ce_se = control.fm_ce_se;
+  out.request.immediate = control.immediate;
+  // A WQE that was never written, or belongs to an earlier pass of the ring, betrays itself here.
+  if (((word >> 8) & 0xffff) != index || control.qpn_ds >> 8 != qpn) {
+    return reject(out, Syndrome::kLocalQpOperation, "its control segment is another WQE's");
+  }
+  const std::uint32_t blocks = (segments + kSegmentsPerBlock - 1) / kSegmentsPerBlock;
+  if (segments == 0 || blocks > available_blocks || blocks > ring_blocks) {
+    return reject(out, Syndrome::kLocalQpOperation, "its size goes past what is posted");
+  }
+  out.blocks = blocks;
+
+  std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;
+  const std::size_t length_bytes = segments * mlx5::kSegmentBytes;
+  const std::size_t before_wrap = std::min(length_bytes, ring.size() - start);
+  std::memcpy(linear.data(), ring.data() + start, before_wrap);
+  std::memcpy(linear.data() + before_wrap, ring.data(), length_bytes - before_wrap);
+  SegmentReader reader(std::span<const std::byte>(linear).first(length_bytes));
+  reader.skip(sizeof control);
+  parse_body(reader, word >> 24, out);
+}
+
+std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vector<DataPiece>& out) {
+  out.clear();
+  std::uint64_t capacity_bytes = 0;
+  SegmentReader reader(segments);
+  mlx5::DataSegment segment;
+  while (reader.take(segment)) {
+    if (segment.lkey == mlx5::kInvalidLkey) break;
+    if (segment.byte_count == 0) continue;
+    out.push_back({.lkey = segment.lkey, .length_bytes = segment.byte_count, .address = segment.address});
+    capacity_bytes += segment.byte_count;
+  }
+  return capacity_bytes;
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,43 @@
+// Send and receive WQEs, from bytes to values. Pure; what a client wrote is never trusted.
+// Source: rdma-core providers/mlx5/qp.c (how WQEs are built); proto/mlx5/wqe.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/transport/rc.h"
+#include "proto/mlx5/cqe.h"
+
+namespace gdx::softhca {
+
+// One stretch of a gather or scatter list.
+struct DataPiece {
+  std::uint32_t lkey = 0;
+  std::uint32_t length_bytes = 0;
+  std::uint64_t address = 0;  // under lkey, or the offset into the WQE's inline bytes
+  bool is_inline = false;
+
+  bool operator==(const DataPiece&) const = default;
+};
+
+struct SendWqe {
+  transport::WorkRequest request;
+  std::uint32_t blocks = 1;  // WQEBBs that it occupies
+  // Not kNone: the WQE cannot be executed, for this reason; it completes with it, in its turn.
+  mlx5::Syndrome fault = mlx5::Syndrome::kNone;
+  const char* reason = nullptr;
+  std::vector<DataPiece> pieces;
+  std::vector<std::byte> inline_bytes;
+};
+
+// Reads the WQE at `index` of the ring (a power of two of WQEBBs), of which `available_blocks` are
+// posted. Whatever the bytes say, `out` is a work request that can be queued.
+void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
+                    std::uint32_t qpn, SendWqe& out);
+
+// The scatter list of a receive WQE, up to the end mark. Returns its capacity in bytes.
+std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vector<DataPiece>& out);
+
+}  // namespace gdx::softhca

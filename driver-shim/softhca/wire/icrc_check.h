@@ -1,0 +1,41 @@
+// The ICRC between two addresses, and its check by a receiver that cannot see the IPv4 id it covers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::softhca::wire {
+
+// Both addresses of one family. `ip_id` counts for IPv4 only.
+[[nodiscard]] std::uint32_t icrc_between(const Address& source, const Address& destination,
+                                         std::uint16_t source_port, std::uint16_t ip_id,
+                                         std::span<const std::byte> bth_to_padding);
+
+// A UDP socket hides the IPv4 id of what it receives. With DF set Linux numbers the segments of one GSO
+// send 0, 1, ... and everything else 0, so only kIpIds values are possible. CRC is linear: what an id
+// adds to the ICRC depends on the id and on the length alone.
+class IcrcChecker {
+ public:
+  static constexpr std::uint16_t kIpIds = 64;
+
+  // The id with which the ICRC is right, trying `likely_id` first, or nullopt when none makes it so.
+  // `icrc` as read little-endian behind the padding.
+  [[nodiscard]] std::optional<std::uint16_t> check(const Address& source, const Address& destination,
+                                                   std::uint16_t source_port, std::uint16_t likely_id,
+                                                   std::span<const std::byte> bth_to_padding,
+                                                   std::uint32_t icrc);
+
+ private:
+  using BitDifferences = std::array<std::uint32_t, 6>;
+  const BitDifferences& differences(std::size_t length_bytes);
+
+  std::unordered_map<std::size_t, BitDifferences> by_length_;
+};
+
+}  // namespace gdx::softhca::wire

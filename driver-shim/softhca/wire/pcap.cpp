@@ -1,0 +1,162 @@
+#include "driver-shim/softhca/wire/pcap.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "proto/byte_order.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+constexpr std::size_t kEthernetBytes = 14;
+constexpr std::size_t kIpv4Bytes = 20;
+constexpr std::size_t kIpv6Bytes = 40;
+constexpr std::size_t kUdpBytes = 8;
+constexpr std::uint8_t kTtl = 64;
+constexpr std::uint8_t kProtocolUdp = 17;
+constexpr std::size_t kFlushAtBytes = std::size_t{1} << 20;
+
+struct FileHeader {
+  std::uint32_t magic = 0xa1b2c3d4;  // host byte order, microseconds
+  std::uint16_t major_version = 2;
+  std::uint16_t minor_version = 4;
+  std::int32_t time_zone = 0;
+  std::uint32_t accuracy = 0;
+  std::uint32_t snap_length_bytes = 65535;
+  std::uint32_t link_type = 1;  // LINKTYPE_ETHERNET
+};
+
+struct RecordHeader {
+  std::uint32_t seconds;
+  std::uint32_t microseconds;
+  std::uint32_t captured_bytes;
+  std::uint32_t original_bytes;
+};
+
+static_assert(sizeof(FileHeader) == 24 && sizeof(RecordHeader) == 16);
+
+template <typename T>
+void append(std::vector<std::byte>& out, const T& value) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof value);
+}
+
+void append_be16(std::vector<std::byte>& out, std::size_t value) {
+  append(out, Be16(static_cast<std::uint16_t>(value)));
+}
+
+// A locally administered MAC address that tells hosts apart: 02:00 and the address's last four bytes.
+void append_mac(std::vector<std::byte>& out, const Address& address) {
+  append_be16(out, 0x0200);
+  for (std::size_t i = 12; i < 16; ++i) append(out, address.gid[i]);
+}
+
+std::uint16_t ip_checksum(std::span<const std::byte> header) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i + 1 < header.size(); i += 2) {
+    sum += std::to_integer<std::uint32_t>(header[i]) << 8 | std::to_integer<std::uint32_t>(header[i + 1]);
+  }
+  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+  return static_cast<std::uint16_t>(~sum);
+}
+
+void append_ipv4(std::vector<std::byte>& out, const Address& source, const Address& destination,
+                 std::uint16_t ip_id, std::size_t payload_bytes) {
+  const std::size_t start = out.size();
+  append_be16(out, 0x4500);
+  append_be16(out, kIpv4Bytes + payload_bytes);
+  append_be16(out, ip_id);
+  append_be16(out, 0x4000);  // DF
+  append(out, kTtl);
+  append(out, kProtocolUdp);
+  append_be16(out, 0);
+  append(out, Be32(source.ipv4_host_order()));
+  append(out, Be32(destination.ipv4_host_order()));
+  const Be16 checksum(ip_checksum(std::span(out).subspan(start, kIpv4Bytes)));
+  std::memcpy(out.data() + start + 10, &checksum, sizeof checksum);
+}
+
+void append_ipv6(std::vector<std::byte>& out, const Address& source, const Address& destination,
+                 std::size_t payload_bytes) {
+  append(out, Be32(0x60000000));
+  append_be16(out, payload_bytes);
+  append(out, kProtocolUdp);
+  append(out, kTtl);
+  append(out, source.gid);
+  append(out, destination.gid);
+}
+
+}  // namespace
+
+void append_frame(std::vector<std::byte>& out, const Address& source, const Address& destination,
+                  std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram) {
+  const bool v4 = source.is_ipv4();
+  append_mac(out, destination);
+  append_mac(out, source);
+  append_be16(out, v4 ? 0x0800 : 0x86dd);
+  const std::size_t udp_bytes = kUdpBytes + datagram.size();
+  if (v4) {
+    append_ipv4(out, source, destination, ip_id, udp_bytes);
+  } else {
+    append_ipv6(out, source, destination, udp_bytes);
+  }
+  append_be16(out, source_port);
+  append_be16(out, roce::kUdpPort);
+  append_be16(out, udp_bytes);
+  append_be16(out, 0);  // no checksum, as Soft-RoCE sends it: the ICRC protects the packet
+  out.insert(out.end(), datagram.begin(), datagram.end());
+}
+
+Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return fail(Status::kSystem, "cannot write the capture " + path + ": " + std::strerror(errno) +
+                                     "; name a file in a directory that exists and is writable");
+  }
+  auto writer = std::unique_ptr<PcapWriter>(new PcapWriter(fd, path));
+  append(writer->pending_, FileHeader{});
+  writer->flush();
+  return writer;
+}
+
+PcapWriter::PcapWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+PcapWriter::~PcapWriter() {
+  flush();
+  ::close(fd_);
+}
+
+void PcapWriter::record(std::uint64_t unix_time_ns, const Address& source, const Address& destination,
+                        std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram) {
+  const std::size_t frame_bytes =
+      kEthernetBytes + (source.is_ipv4() ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes + datagram.size();
+  const auto length = static_cast<std::uint32_t>(frame_bytes);
+  append(pending_,
+         RecordHeader{static_cast<std::uint32_t>(unix_time_ns / 1'000'000'000),
+                      static_cast<std::uint32_t>(unix_time_ns % 1'000'000'000 / 1000), length, length});
+  append_frame(pending_, source, destination, source_port, ip_id, datagram);
+  if (pending_.size() >= kFlushAtBytes) flush();
+}
+
+void PcapWriter::flush() {
+  std::span<const std::byte> rest(pending_);
+  while (!rest.empty() && !failed_) {
+    const ssize_t written = ::write(fd_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      // The traffic matters more than its record.
+      log::warn("capture {} ends here: {}; free some space and run again", path_, std::strerror(errno));
+      failed_ = true;
+      break;
+    }
+    rest = rest.subspan(static_cast<std::size_t>(written));
+  }
+  pending_.clear();
+}
+
+}  // namespace gdx::softhca::wire

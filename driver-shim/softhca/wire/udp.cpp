@@ -1,0 +1,341 @@
+// RoCE v2 over one UDP socket. It is bound to port 4791, so that is the source port of everything that
+// leaves; the caller's choice is not used.
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include "base/log.h"
+#include "driver-shim/softhca/wire/faults.h"
+#include "driver-shim/softhca/wire/icrc_check.h"
+#include "driver-shim/softhca/wire/pcap.h"
+#include "driver-shim/softhca/wire/udp_socket.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+constexpr std::size_t kMaxDatagramBytes = 4096 + 64;
+constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
+constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
+constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
+constexpr std::size_t kArenaBytes = std::size_t{1} << 20;
+constexpr std::size_t kReceiveMessages = 16;
+constexpr std::size_t kReceiveBytes = 65536;
+
+std::uint64_t unix_time_ns() {
+  timespec ts{};
+  clock_gettime(CLOCK_REALTIME, &ts);
+  return static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(ts.tv_nsec);
+}
+
+// Consecutive datagrams for one peer, equal in size except that the last may be shorter: one GSO send.
+struct Run {
+  Address destination;
+  std::size_t offset = 0;
+  std::size_t length_bytes = 0;
+  std::size_t segment_bytes = 0;
+  std::size_t segments = 0;
+  bool closed = false;
+};
+
+class UdpWire final : public Wire {
+ public:
+  UdpWire(BoundSocket socket, const UdpConfig& config, std::unique_ptr<PcapWriter> pcap)
+      : socket_(std::move(socket.socket)),
+        local_(socket.address),
+        faults_(config.faults),
+        pcap_(std::move(pcap)),
+        arena_(kArenaBytes),
+        receive_buffer_(kReceiveMessages * kReceiveBytes) {
+    runs_.reserve(kMaxRuns);
+    const int off = 0;
+    gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+    const int on = 1;
+    if (setsockopt(socket_.fd(), SOL_UDP, UDP_GRO, &on, sizeof on) != 0) {
+      log::debug("no UDP_GRO here: {}", std::strerror(errno));
+    }
+  }
+  ~UdpWire() override { flush(); }
+  UdpWire(const UdpWire&) = delete;
+  UdpWire& operator=(const UdpWire&) = delete;
+
+  const Address& local() const override { return local_; }
+  std::span<std::byte> begin_packet() override;
+  void commit_packet(const Address& destination, std::uint16_t source_port,
+                     std::size_t length_bytes) override;
+  void flush() override;
+  std::size_t receive(std::size_t max_packets, const Sink& sink) override;
+  int poll_fd() const override { return socket_.fd(); }
+  const WireCounters& counters() const override { return counters_; }
+
+ private:
+  struct Held {
+    Address destination;
+    std::vector<std::byte> body;
+  };
+
+  void suffer(const Address& destination, std::size_t length_bytes);
+  void append_copy(const Address& destination, std::span<const std::byte> body);
+  void append(const Address& destination, std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
+  void send_runs();
+  bool refill();
+  std::size_t deliver_message(std::size_t max_packets, const Sink& sink);
+
+  Socket socket_;
+  Address local_;
+  FaultInjector faults_;
+  std::unique_ptr<PcapWriter> pcap_;
+  bool gso_ = false;
+  WireCounters counters_;
+
+  std::vector<std::byte> arena_;
+  std::size_t used_ = 0;
+  std::vector<Run> runs_;
+  std::optional<Held> held_;
+
+  IcrcChecker checker_;
+  std::vector<std::byte> receive_buffer_;
+  struct Arrival {
+    Endpoint from;
+    std::size_t length_bytes = 0;
+    std::size_t segment_bytes = 0;
+  };
+  std::array<Arrival, kReceiveMessages> arrivals_;
+  std::size_t arrival_count_ = 0;
+  std::size_t arrival_ = 0;         // the message being delivered
+  std::size_t arrival_offset_ = 0;  // bytes of it that are delivered
+};
+
+std::span<std::byte> UdpWire::begin_packet() {
+  if (arena_.size() - used_ < kMaxDatagramBytes + roce::kIcrcBytes) send_runs();
+  return std::span(arena_).subspan(used_, kMaxDatagramBytes);
+}
+
+void UdpWire::commit_packet(const Address& destination, std::uint16_t /*source_port*/,
+                            std::size_t length_bytes) {
+  if (!faults_.active()) return append(destination, length_bytes, std::nullopt);
+  suffer(destination, length_bytes);
+}
+
+void UdpWire::suffer(const Address& destination, std::size_t length_bytes) {
+  const Fault fault = faults_.next(length_bytes + roce::kIcrcBytes);
+  if (fault.lose) {
+    ++counters_.faults_lost;
+    return;
+  }
+  const std::byte* body = arena_.data() + used_;
+  if (fault.hold_back && !held_) {
+    held_ = Held{destination, std::vector<std::byte>(body, body + length_bytes)};
+    return;
+  }
+  std::vector<std::byte> copy;
+  if (fault.duplicate) copy.assign(body, body + length_bytes);
+  if (fault.corrupt_bit) ++counters_.faults_corrupted;
+  append(destination, length_bytes, fault.corrupt_bit);
+  if (fault.duplicate) append_copy(destination, copy);
+  if (held_) {
+    const Held late = std::move(*held_);
+    held_.reset();
+    append_copy(late.destination, late.body);
+  }
+}
+
+void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body) {
+  const std::span<std::byte> room = begin_packet();
+  std::copy(body.begin(), body.end(), room.begin());
+  append(destination, body.size(), std::nullopt);
+}
+
+// Takes the datagram at the arena's end into the newest run, or starts one with it.
+void UdpWire::append(const Address& destination, std::size_t length_bytes,
+                     std::optional<std::size_t> corrupt_bit) {
+  const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
+  const bool joins = gso_ && !runs_.empty() && !runs_.back().closed &&
+                     runs_.back().destination == destination &&
+                     datagram_bytes <= runs_.back().segment_bytes && runs_.back().segments < kMaxSegments &&
+                     runs_.back().length_bytes + datagram_bytes <= kMaxGsoBytes;
+  if (!joins) {
+    if (runs_.size() == kMaxRuns) {
+      const std::size_t at = used_;
+      send_runs();
+      std::memmove(arena_.data(), arena_.data() + at, length_bytes);
+    }
+    runs_.push_back(Run{.destination = destination, .offset = used_, .segment_bytes = datagram_bytes});
+  }
+  Run& run = runs_.back();
+  const std::span<std::byte> datagram = std::span(arena_).subspan(used_, datagram_bytes);
+  const auto ip_id = static_cast<std::uint16_t>(run.segments);
+  const std::uint32_t icrc =
+      icrc_between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
+  std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
+  if (corrupt_bit) datagram[*corrupt_bit / 8] ^= std::byte{1} << (*corrupt_bit % 8);
+  if (pcap_) pcap_->record(unix_time_ns(), local_, destination, roce::kUdpPort, ip_id, datagram);
+  run.segments += 1;
+  run.length_bytes += datagram_bytes;
+  run.closed = datagram_bytes < run.segment_bytes;
+  used_ += datagram_bytes;
+  ++counters_.packets_sent;
+}
+
+void UdpWire::flush() {
+  if (held_) {
+    const Held late = std::move(*held_);
+    held_.reset();
+    append_copy(late.destination, late.body);
+  }
+  send_runs();
+  if (pcap_) pcap_->flush();
+}
+
+void UdpWire::send_runs() {
+  if (runs_.empty()) return;
+  struct alignas(cmsghdr) Control {
+    std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
+  };
+  std::array<mmsghdr, kMaxRuns> messages{};
+  std::array<iovec, kMaxRuns> vectors{};
+  std::array<sockaddr_storage, kMaxRuns> names;
+  std::array<Control, kMaxRuns> controls{};
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const Run& run = runs_[i];
+    vectors[i] = {arena_.data() + run.offset, run.length_bytes};
+    msghdr& header = messages[i].msg_hdr;
+    header.msg_name = &names[i];
+    header.msg_namelen = to_sockaddr(run.destination, names[i]);
+    header.msg_iov = &vectors[i];
+    header.msg_iovlen = 1;
+    if (run.segments < 2) continue;
+    header.msg_control = &controls[i];
+    header.msg_controllen = sizeof controls[i].bytes;
+    cmsghdr* control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_UDP;
+    control->cmsg_type = UDP_SEGMENT;
+    control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+    const auto segment_bytes = static_cast<std::uint16_t>(run.segment_bytes);
+    std::memcpy(CMSG_DATA(control), &segment_bytes, sizeof segment_bytes);
+  }
+  for (std::size_t sent = 0; sent < runs_.size();) {
+    const int n =
+        sendmmsg(socket_.fd(), messages.data() + sent, static_cast<unsigned>(runs_.size() - sent), 0);
+    if (n > 0) {
+      sent += static_cast<std::size_t>(n);
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    counters_.send_errors += runs_[sent].segments;
+    // A path that cannot segment says so once; what it refused is lost and comes again unsegmented.
+    if (runs_[sent].segments > 1 && (errno == EIO || errno == EINVAL)) gso_ = false;
+    log::debug("datagram for {} not sent: {}", runs_[sent].destination.text(), std::strerror(errno));
+    ++sent;
+  }
+  runs_.clear();
+  used_ = 0;
+}
+
+bool UdpWire::refill() {
+  struct alignas(cmsghdr) Control {
+    std::byte bytes[CMSG_SPACE(sizeof(int)) + 32];
+  };
+  std::array<mmsghdr, kReceiveMessages> messages{};
+  std::array<iovec, kReceiveMessages> vectors;
+  std::array<sockaddr_storage, kReceiveMessages> names;
+  std::array<Control, kReceiveMessages> controls;
+  for (std::size_t i = 0; i < kReceiveMessages; ++i) {
+    vectors[i] = {receive_buffer_.data() + i * kReceiveBytes, kReceiveBytes};
+    msghdr& header = messages[i].msg_hdr;
+    header.msg_name = &names[i];
+    header.msg_namelen = sizeof names[i];
+    header.msg_iov = &vectors[i];
+    header.msg_iovlen = 1;
+    header.msg_control = &controls[i];
+    header.msg_controllen = sizeof controls[i].bytes;
+  }
+  const int n = recvmmsg(socket_.fd(), messages.data(), kReceiveMessages, MSG_DONTWAIT, nullptr);
+  arrival_ = 0;
+  arrival_offset_ = 0;
+  arrival_count_ = n > 0 ? static_cast<std::size_t>(n) : 0;
+  for (std::size_t i = 0; i < arrival_count_; ++i) {
+    Arrival& arrival = arrivals_[i];
+    arrival.from = from_sockaddr(names[i]);
+    arrival.length_bytes = messages[i].msg_len;
+    arrival.segment_bytes = messages[i].msg_len;
+    msghdr& header = messages[i].msg_hdr;
+    for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+         control = CMSG_NXTHDR(&header, control)) {
+      if (control->cmsg_level != SOL_UDP || control->cmsg_type != UDP_GRO) continue;
+      int segment_bytes = 0;
+      std::memcpy(&segment_bytes, CMSG_DATA(control), sizeof segment_bytes);
+      if (segment_bytes > 0) arrival.segment_bytes = static_cast<std::size_t>(segment_bytes);
+    }
+  }
+  return arrival_count_ > 0;
+}
+
+std::size_t UdpWire::receive(std::size_t max_packets, const Sink& sink) {
+  std::size_t taken = 0;
+  while (taken < max_packets) {
+    if (arrival_ == arrival_count_ && !refill()) break;
+    taken += deliver_message(max_packets - taken, sink);
+  }
+  if (pcap_ && taken > 0) pcap_->flush();
+  return taken;
+}
+
+// Delivers what is left of the current message. Packets that fail the ICRC count against the budget.
+std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) {
+  const Arrival& arrival = arrivals_[arrival_];
+  const std::byte* base = receive_buffer_.data() + arrival_ * kReceiveBytes;
+  std::size_t taken = 0;
+  while (arrival_offset_ < arrival.length_bytes && taken < max_packets) {
+    const std::size_t length = std::min(arrival.segment_bytes, arrival.length_bytes - arrival_offset_);
+    const std::span<const std::byte> datagram(base + arrival_offset_, length);
+    const auto place = static_cast<std::uint16_t>(arrival_offset_ / arrival.segment_bytes);
+    arrival_offset_ += length;
+    ++taken;
+    std::optional<std::uint16_t> ip_id;
+    if (length > roce::kIcrcBytes) {
+      std::uint32_t icrc = 0;
+      std::memcpy(&icrc, datagram.data() + length - sizeof icrc, sizeof icrc);
+      ip_id = checker_.check(arrival.from.address, local_, arrival.from.port, place,
+                             datagram.first(length - sizeof icrc), icrc);
+    }
+    if (pcap_) {
+      pcap_->record(unix_time_ns(), arrival.from.address, local_, arrival.from.port, ip_id.value_or(place),
+                    datagram);
+    }
+    if (!ip_id) {
+      ++counters_.icrc_errors;
+      continue;
+    }
+    ++counters_.packets_received;
+    sink(arrival.from.address, datagram.first(length - roce::kIcrcBytes));
+  }
+  if (arrival_offset_ >= arrival.length_bytes) {
+    ++arrival_;
+    arrival_offset_ = 0;
+  }
+  return taken;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config) {
+  Result<BoundSocket> bound = bind_socket(config.address);
+  if (!bound) return tl::unexpected<Error>(bound.error());
+  std::unique_ptr<PcapWriter> pcap;
+  if (!config.pcap_path.empty()) {
+    Result<std::unique_ptr<PcapWriter>> opened = PcapWriter::open(config.pcap_path);
+    if (!opened) return tl::unexpected<Error>(opened.error());
+    pcap = std::move(*opened);
+  }
+  return std::make_unique<UdpWire>(std::move(*bound), config, std::move(pcap));
+}
+
+}  // namespace gdx::softhca::wire

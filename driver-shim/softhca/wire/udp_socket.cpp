@@ -1,0 +1,132 @@
+#include "driver-shim/softhca/wire/udp_socket.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+constexpr int kSocketBufferBytes = 16 << 20;
+constexpr std::uint32_t kFirstLoopback = 0x7f000002;  // 127.0.0.2
+constexpr std::uint32_t kLoopbacks = 0xfffd;          // up to 127.0.255.254
+
+void set_buffer(int fd, int forced, int plain) {
+  const int bytes = kSocketBufferBytes;
+  if (setsockopt(fd, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0) return;
+  if (setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes) != 0) {
+    log::debug("socket buffer stays at its default: {}", std::strerror(errno));
+  }
+}
+
+Result<Socket> open_socket(const Address& family_of) {
+  const bool v4 = family_of.is_ipv4();
+  Socket socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.fd() < 0) {
+    return fail(Status::kSystem,
+                std::string("no UDP socket: ") + std::strerror(errno) + "; check the limit on open files");
+  }
+  const int discover = v4 ? IP_PMTUDISC_DO : IPV6_PMTUDISC_DO;
+  const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+  if (setsockopt(socket.fd(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &discover, sizeof discover) !=
+      0) {
+    return fail(Status::kSystem,
+                std::string("cannot make datagrams unfragmentable (DF), which the ICRC needs: ") +
+                    std::strerror(errno) + "; use a Linux kernel");
+  }
+  if (!v4) {
+    const int on = 1;  // Soft-RoCE sends UDP checksum 0 over IPv6
+    if (setsockopt(socket.fd(), SOL_UDP, UDP_NO_CHECK6_RX, &on, sizeof on) != 0) {
+      log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
+    }
+  }
+  set_buffer(socket.fd(), SO_SNDBUFFORCE, SO_SNDBUF);
+  set_buffer(socket.fd(), SO_RCVBUFFORCE, SO_RCVBUF);
+  return socket;
+}
+
+// 0, or errno.
+int bind_to(const Socket& socket, const Address& address) {
+  sockaddr_storage name;
+  const socklen_t length = to_sockaddr(address, name);
+  return ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
+}
+
+Result<BoundSocket> bind_given(const std::string& text) {
+  const Result<Address> address = Address::parse(text);
+  if (!address) return tl::unexpected<Error>(address.error());
+  const std::uint32_t v4 = address->ipv4_host_order();
+  const bool unusable = address->is_ipv4() ? v4 == 0 || v4 >> 28 == 0xe : *address == Address{};
+  if (unusable) {
+    return fail(Status::kInvalidArgument, text + " is no address of one host: give a unicast address");
+  }
+  Result<Socket> socket = open_socket(*address);
+  if (!socket) return tl::unexpected<Error>(socket.error());
+  const int error_number = bind_to(*socket, *address);
+  if (error_number == EADDRINUSE) {
+    return fail(Status::kBusy, text + " port 4791 is taken by another HCA: give another address, or none");
+  }
+  if (error_number != 0) {
+    return fail(Status::kSystem, "cannot bind " + text + " port 4791: " + std::strerror(error_number) +
+                                     "; give an address of this machine");
+  }
+  return BoundSocket{std::move(*socket), *address};
+}
+
+// Starts at a place of the process's own, so that processes started together seldom collide.
+Result<BoundSocket> bind_free_loopback() {
+  Result<Socket> socket = open_socket(Address::ipv4(kFirstLoopback));
+  if (!socket) return tl::unexpected<Error>(socket.error());
+  const auto start = static_cast<std::uint32_t>(::getpid());
+  for (std::uint32_t i = 0; i < kLoopbacks; ++i) {
+    const Address address = Address::ipv4(kFirstLoopback + (start + i) % kLoopbacks);
+    const int error_number = bind_to(*socket, address);
+    if (error_number == 0) return BoundSocket{std::move(*socket), address};
+    if (error_number != EADDRINUSE) {
+      return fail(Status::kSystem, "cannot bind " + address.text() + " port 4791: " +
+                                       std::strerror(error_number) + "; check that lo is up");
+    }
+  }
+  return fail(Status::kBusy, "no free loopback address 127.0.x.y with port 4791: end some HCAs");
+}
+
+}  // namespace
+
+socklen_t to_sockaddr(const Address& address, sockaddr_storage& out) {
+  out = {};
+  if (address.is_ipv4()) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(roce::kUdpPort);
+    v4.sin_addr.s_addr = htonl(address.ipv4_host_order());
+    return sizeof v4;
+  }
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(roce::kUdpPort);
+  std::memcpy(&v6.sin6_addr, address.gid.data(), address.gid.size());
+  return sizeof v6;
+}
+
+Endpoint from_sockaddr(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    return {Address::ipv4(ntohl(v4.sin_addr.s_addr)), ntohs(v4.sin_port)};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+  Endpoint endpoint{.address = {}, .port = ntohs(v6.sin6_port)};
+  std::memcpy(endpoint.address.gid.data(), &v6.sin6_addr, endpoint.address.gid.size());
+  return endpoint;
+}
+
+Result<BoundSocket> bind_socket(const std::string& address) {
+  return address.empty() ? bind_free_loopback() : bind_given(address);
+}
+
+}  // namespace gdx::softhca::wire

@@ -1,0 +1,53 @@
+// The socket beneath the UDP wire. It stays unconnected and demands DF, because only then does Linux send
+// IPv4 id 0 (and 0, 1, ... within a GSO send), which the ICRC covers.
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::softhca::wire {
+
+// Owns a file descriptor.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct BoundSocket {
+  Socket socket;
+  Address address;
+};
+
+// A non-blocking socket bound to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
+// Errors: as open_udp() in wire.h.
+[[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address);
+
+struct Endpoint {
+  Address address;
+  std::uint16_t port = 0;
+};
+
+socklen_t to_sockaddr(const Address& address, sockaddr_storage& out);
+Endpoint from_sockaddr(const sockaddr_storage& from);
+
+}  // namespace gdx::softhca::wire

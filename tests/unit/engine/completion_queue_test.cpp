@@ -1,0 +1,164 @@
+#include "driver-shim/softhca/engine/completion_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "proto/mlx5/doorbell.h"
+
+namespace gdx::softhca {
+namespace {
+
+class CompletionQueueTest : public testing::Test {
+ protected:
+  static constexpr std::uint32_t kLogEntries = 2;
+
+  CompletionQueueTest() : ring_(4 * 128, std::byte{0xff}) {
+    spec_.ring = ring_.data();
+    spec_.doorbell_record = record_.data();
+    spec_.log_entries = kLogEntries;
+    spec_.on_event = [this] { ++events_; };
+  }
+
+  [[nodiscard]] mlx5::Cqe64 entry(std::size_t index) const {
+    mlx5::Cqe64 cqe;
+    std::memcpy(&cqe, ring_.data() + (index + 1) * spec_.entry_bytes - sizeof cqe, sizeof cqe);
+    return cqe;
+  }
+  static Completion numbered(std::uint16_t wqe_counter) {
+    Completion completion;
+    completion.wqe_counter = wqe_counter;
+    completion.qpn = 0x123456;
+    completion.user_index = 0x77;
+    completion.send_opcode = 8;
+    return completion;
+  }
+  void arm(std::uint32_t consumer, std::uint32_t sequence, bool solicited = false) {
+    record_[mlx5::kArmRecord] = sequence << 28 | (solicited ? mlx5::kArmSolicitedOnly : 0) | consumer;
+  }
+
+  alignas(8) std::vector<std::byte> ring_;
+  std::array<Be32, 2> record_{};
+  CompletionQueueSpec spec_;
+  int events_ = 0;
+};
+
+TEST_F(CompletionQueueTest, success_fills_the_fields_of_the_prm) {
+  CompletionQueue cq(spec_);
+  Completion completion = numbered(9);
+  completion.byte_count = 4096;
+  completion.immediate = 0xcafe;
+  ASSERT_TRUE(cq.write(completion));
+  const mlx5::Cqe64 cqe = entry(0);
+  EXPECT_EQ(cqe.wqe_counter, 9);
+  EXPECT_EQ(cqe.send_opcode_qpn, 0x08123456u);
+  EXPECT_EQ(cqe.srqn_user_index, 0x77u);
+  EXPECT_EQ(cqe.byte_count, 4096u);
+  EXPECT_EQ(cqe.immediate_or_invalidated_rkey, 0xcafeu);
+  EXPECT_EQ(cqe.op_own, 0) << "opcode 0, owner 0 on the first pass";
+}
+
+TEST_F(CompletionQueueTest, failure_carries_the_syndrome) {
+  CompletionQueue cq(spec_);
+  Completion completion = numbered(1);
+  completion.syndrome = mlx5::Syndrome::kRemoteAccess;
+  ASSERT_TRUE(cq.write(completion));
+  completion.opcode = mlx5::CqeOpcode::kResponderSend;
+  ASSERT_TRUE(cq.write(completion));
+  EXPECT_EQ(std::to_integer<int>(ring_[55]), 0x13);
+  EXPECT_EQ(entry(0).op_own >> 4, 13);
+  EXPECT_EQ(entry(1).op_own >> 4, 14);
+}
+
+TEST_F(CompletionQueueTest, owner_bit_flips_on_each_pass) {
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 12; ++i) {
+    ASSERT_TRUE(cq.write(numbered(i)));
+    EXPECT_EQ(entry(i % 4).op_own & 1, (i / 4) & 1) << i;
+    EXPECT_EQ(entry(i % 4).wqe_counter, i);
+    record_[mlx5::kConsumerRecord] = i + 1u;
+  }
+}
+
+TEST_F(CompletionQueueTest, big_entries_use_their_second_half) {
+  spec_.entry_bytes = 128;
+  CompletionQueue cq(spec_);
+  ASSERT_TRUE(cq.write(numbered(1)));
+  ASSERT_TRUE(cq.write(numbered(2)));
+  EXPECT_EQ(entry(1).wqe_counter, 2);
+  EXPECT_EQ(ring_[0], std::byte{0xff}) << "the first half is left alone";
+}
+
+TEST_F(CompletionQueueTest, collapsed_queue_reuses_its_first_entry_for_ever) {
+  spec_.collapsed = true;
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(cq.write(numbered(i)));
+    EXPECT_EQ(entry(0).wqe_counter, i);
+  }
+  EXPECT_EQ(ring_[64], std::byte{0xff});
+}
+
+TEST_F(CompletionQueueTest, full_queue_refuses_and_stays_in_error) {
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 4; ++i) ASSERT_TRUE(cq.write(numbered(i)));
+  EXPECT_FALSE(cq.write(numbered(4)));
+  record_[mlx5::kConsumerRecord] = 4u;
+  EXPECT_FALSE(cq.write(numbered(5)));
+  EXPECT_EQ(entry(0).wqe_counter, 0);
+}
+
+TEST_F(CompletionQueueTest, ignored_overrun_overwrites) {
+  spec_.ignore_overrun = true;
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 5; ++i) ASSERT_TRUE(cq.write(numbered(i)));
+  EXPECT_EQ(entry(0).wqe_counter, 4);
+}
+
+TEST_F(CompletionQueueTest, first_arm_value_zero_counts) {
+  CompletionQueue cq(spec_);
+  EXPECT_NE(record_[mlx5::kArmRecord], 0u);
+  arm(0, 0);
+  cq.check_arm();
+  EXPECT_EQ(events_, 0);
+  ASSERT_TRUE(cq.write(numbered(0)));
+  EXPECT_EQ(events_, 1);
+  ASSERT_TRUE(cq.write(numbered(1)));
+  EXPECT_EQ(events_, 1) << "one event an arm";
+}
+
+TEST_F(CompletionQueueTest, arm_behind_a_completion_fires_at_once) {
+  CompletionQueue cq(spec_);
+  ASSERT_TRUE(cq.write(numbered(0)));
+  arm(0, 1);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1) << "the same record is no new arm";
+  arm(1, 2);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1) << "nothing waits";
+}
+
+TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_completion) {
+  CompletionQueue cq(spec_);
+  ASSERT_TRUE(cq.write(numbered(0)));
+  arm(0, 1, true);
+  cq.check_arm();
+  EXPECT_EQ(events_, 0);
+  Completion completion = numbered(1);
+  completion.solicited = true;
+  ASSERT_TRUE(cq.write(completion));
+  EXPECT_EQ(events_, 1);
+  arm(2, 2, true);
+  cq.check_arm();
+  completion = numbered(2);
+  completion.syndrome = mlx5::Syndrome::kFlushed;
+  ASSERT_TRUE(cq.write(completion));
+  EXPECT_EQ(events_, 2);
+}
+
+}  // namespace
+}  // namespace gdx::softhca

@@ -1,0 +1,246 @@
+#include "tests/unit/engine/node.h"
+
+#include <gtest/gtest.h>
+
+#include "proto/mlx5/doorbell.h"
+
+namespace gdx::softhca::test {
+namespace {
+
+constexpr std::uint32_t kReceiveStride = 2 * sizeof(mlx5::DataSegment);
+
+template <typename... Segments>
+std::vector<std::byte> pack(const Segments&... segments) {
+  std::vector<std::byte> bytes;
+  const auto add = [&bytes](const auto& segment) {
+    const auto* at = reinterpret_cast<const std::byte*>(&segment);
+    bytes.insert(bytes.end(), at, at + sizeof segment);
+  };
+  (add(segments), ...);
+  return bytes;
+}
+
+mlx5::DataSegment data(const Local& local) { return {local.length_bytes, local.lkey, local.address}; }
+mlx5::RemoteAddressSegment raddr(const Remote& remote) { return {remote.address, remote.rkey, 0}; }
+
+template <typename T>
+T unwrap(const Answer<T>& answer) {
+  EXPECT_TRUE(answer) << "errno " << (answer ? 0 : answer.error());
+  return answer ? *answer : T{};
+}
+
+}  // namespace
+
+Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes)
+    : memory(memory_bytes),
+      device_memory(kDeviceMemoryBytes / 8),
+      uar_page(mlx5::kUarPageBytes / 8),
+      send_queue(kSendBlocks),
+      receive_queue(kReceives * 2) {
+  HcaConfig config;
+  config.device_memory_bytes = kDeviceMemoryBytes;
+  config.udp.faults = faults;
+  auto* staging_base = reinterpret_cast<std::byte*>(device_memory.data());
+  Result<std::unique_ptr<Hca>> opened = open_hca(config, staging_base);
+  if (!opened) {
+    ADD_FAILURE() << opened.error().message;
+    std::abort();
+  }
+  hca = std::move(*opened);
+  pd = unwrap(hca->alloc_pd());
+  mkey = unwrap(hca->register_memory({.pd = pd,
+                                      .base = memory.data(),
+                                      .iova = reinterpret_cast<std::uint64_t>(memory.data()),
+                                      .length_bytes = memory.size(),
+                                      .access = kAllAccess}));
+  staging_key = unwrap(hca->register_memory({.pd = pd,
+                                             .base = staging_base,
+                                             .iova = 0,
+                                             .length_bytes = kDeviceMemoryBytes,
+                                             .access = kAllAccess,
+                                             .device_memory = true}));
+  QueuePairSpec spec;
+  spec.pd = pd;
+  spec.uar = unwrap(hca->add_uar({reinterpret_cast<std::byte*>(uar_page.data())}));
+  spec.send_cqn = make_cq(send_ring_, send_record_);
+  spec.receive_cqn = make_cq(receive_cq_ring_, receive_cq_record_);
+  spec.user_index = 0x55;
+  spec.send_ring = send_queue[0].bytes;
+  spec.send_blocks = kSendBlocks;
+  spec.receive_ring = reinterpret_cast<std::byte*>(receive_queue.data());
+  spec.receive_entries = kReceives;
+  spec.receive_stride_bytes = kReceiveStride;
+  spec.doorbell_record = record_;
+  spec.on_event = [this](int event_type) { events.push_back(event_type); };
+  qpn = unwrap(hca->create_qp(spec));
+}
+
+std::uint32_t Node::make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record) {
+  ring.resize(std::size_t{1} << kLogCqEntries);
+  for (mlx5::Cqe64& cqe : ring) cqe.op_own = 0xf0;
+  CompletionQueueSpec spec;
+  spec.ring = reinterpret_cast<std::byte*>(ring.data());
+  spec.doorbell_record = record;
+  spec.log_entries = kLogCqEntries;
+  return unwrap(hca->create_cq(spec));
+}
+
+void Node::connect(const Node& peer, std::uint8_t timeout, std::uint8_t retry_count) {
+  QpAttributes attributes;
+  attributes.state = QpState::kInit;
+  attributes.access = kAllAccess;
+  ASSERT_EQ(hca->modify_qp(qpn, kQpState | kQpAccessFlags | kQpPkeyIndex | kQpPort, attributes), 0);
+  attributes.state = QpState::kRtr;
+  attributes.remote = peer.hca->address();
+  attributes.remote_qpn = peer.qpn;
+  attributes.mtu_bytes = 4096;
+  attributes.receive_psn = 0xfffff0;  // wraps soon
+  attributes.max_dest_rd_atomic = 16;
+  attributes.min_rnr_timer = 1;
+  ASSERT_EQ(hca->modify_qp(qpn,
+                           kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
+                               kQpMaxDestRdAtomic | kQpMinRnrTimer,
+                           attributes),
+            0);
+  attributes.state = QpState::kRts;
+  attributes.timeout = timeout;
+  attributes.retry_count = retry_count;
+  attributes.send_psn = 0xfffff0;
+  attributes.max_rd_atomic = 16;
+  ASSERT_EQ(
+      hca->modify_qp(qpn, kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic,
+                     attributes),
+      0);
+}
+
+Errno Node::modify_to_error() {
+  QpAttributes attributes;
+  attributes.state = QpState::kError;
+  return hca->modify_qp(qpn, kQpState, attributes);
+}
+
+std::uint16_t Node::post_raw(mlx5::WqeOpcode opcode, std::span<const std::byte> segments,
+                             std::uint8_t fm_ce_se, std::uint32_t immediate) {
+  const std::uint16_t index = produced_;
+  const std::size_t total = sizeof(mlx5::ControlSegment) + segments.size();
+  const auto ds = static_cast<std::uint32_t>(total / mlx5::kSegmentBytes);
+  mlx5::ControlSegment control{};
+  control.opmod_index_opcode = std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
+  control.qpn_ds = qpn << 8 | ds;
+  control.fm_ce_se = fm_ce_se;
+  control.immediate = immediate;
+  std::byte* const ring = send_queue[0].bytes;
+  const std::size_t ring_bytes = kSendBlocks * mlx5::kWqeBasicBlockBytes;
+  const std::size_t start = index % kSendBlocks * mlx5::kWqeBasicBlockBytes;
+  std::memcpy(ring + start, &control, sizeof control);
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    ring[(start + sizeof control + i) % ring_bytes] = segments[i];
+  }
+  produced_ = static_cast<std::uint16_t>(produced_ + (ds + 3) / 4);
+  return index;
+}
+
+std::uint16_t Node::post_write(const Local& from, const Remote& to, bool signaled) {
+  return post_raw(mlx5::WqeOpcode::kRdmaWrite, pack(raddr(to), data(from)),
+                  signaled ? mlx5::kCompletionAlways : mlx5::kCompletionOnError);
+}
+
+std::uint16_t Node::post_write_immediate(const Local& from, const Remote& to, std::uint32_t immediate) {
+  return post_raw(mlx5::WqeOpcode::kRdmaWriteImmediate, pack(raddr(to), data(from)), mlx5::kCompletionAlways,
+                  immediate);
+}
+
+std::uint16_t Node::post_read(const Local& to, const Remote& from) {
+  return post_raw(mlx5::WqeOpcode::kRdmaRead, pack(raddr(from), data(to)), mlx5::kCompletionAlways);
+}
+
+std::uint16_t Node::post_send_inline(std::span<const char> text, std::uint32_t immediate) {
+  std::vector<std::byte> segments = pack(Be32(mlx5::kInlineFlag | static_cast<std::uint32_t>(text.size())));
+  for (const char c : text) segments.push_back(static_cast<std::byte>(c));
+  segments.resize((segments.size() + 15) / 16 * 16);
+  return post_raw(mlx5::WqeOpcode::kSendImmediate, segments, mlx5::kCompletionAlways, immediate);
+}
+
+std::uint16_t Node::post_fetch_add(const Local& result, const Remote& target, std::uint64_t add) {
+  return post_raw(mlx5::WqeOpcode::kAtomicFetchAdd,
+                  pack(raddr(target), mlx5::AtomicSegment{add, 0}, data(result)), mlx5::kCompletionAlways);
+}
+
+std::uint16_t Node::post_compare_swap(const Local& result, const Remote& target, std::uint64_t compare,
+                                      std::uint64_t swap) {
+  return post_raw(mlx5::WqeOpcode::kAtomicCompareSwap,
+                  pack(raddr(target), mlx5::AtomicSegment{swap, compare}, data(result)),
+                  mlx5::kCompletionAlways);
+}
+
+void Node::write_record() {
+  std::atomic_ref(record_[mlx5::kSendRecord].raw)
+      .store(byte_swap(std::uint32_t{produced_}), std::memory_order_release);
+}
+
+void Node::ring() {
+  write_record();
+  std::atomic_ref(uar_page[mlx5::kUarBlueFlame / 8]).store(~std::uint64_t{0}, std::memory_order_release);
+}
+
+void Node::post_receive(const Local& to) {
+  const std::size_t entry = receives_posted_ % kReceives;
+  receive_queue[entry * 2] = data(to);
+  receive_queue[entry * 2 + 1] = {0, mlx5::kInvalidLkey, 0};
+  ++receives_posted_;
+  std::atomic_ref(record_[mlx5::kReceiveRecord].raw)
+      .store(byte_swap(std::uint32_t{receives_posted_}), std::memory_order_release);
+}
+
+std::optional<Polled> Node::poll(std::vector<mlx5::Cqe64>& ring, Be32* record, std::uint32_t& consumer) {
+  mlx5::Cqe64& cqe = ring[consumer % ring.size()];
+  const std::uint8_t op_own = std::atomic_ref(cqe.op_own).load(std::memory_order_acquire);
+  const bool owner = (consumer >> kLogCqEntries) & 1;
+  const auto opcode = static_cast<mlx5::CqeOpcode>(op_own >> mlx5::kCqeOpcodeShift);
+  if (opcode == mlx5::CqeOpcode::kInvalid || (op_own & mlx5::kCqeOwnerMask) != owner) return std::nullopt;
+  mlx5::ErrorCqe error;
+  std::memcpy(&error, &cqe, sizeof error);
+  const bool failed =
+      opcode == mlx5::CqeOpcode::kRequesterError || opcode == mlx5::CqeOpcode::kResponderError;
+  EXPECT_EQ(cqe.srqn_user_index, 0x55u);
+  EXPECT_EQ(cqe.send_opcode_qpn & 0xffffff, qpn);
+  ++consumer;
+  record[mlx5::kConsumerRecord] = consumer;
+  return Polled{opcode, failed ? static_cast<mlx5::Syndrome>(error.syndrome) : mlx5::Syndrome::kNone,
+                cqe.wqe_counter, cqe.byte_count, cqe.immediate_or_invalidated_rkey};
+}
+
+Local Node::local(std::size_t offset, std::uint32_t length_bytes) const {
+  return {reinterpret_cast<std::uint64_t>(memory.data() + offset), length_bytes, mkey};
+}
+
+Remote Node::remote(std::size_t offset) const {
+  return {reinterpret_cast<std::uint64_t>(memory.data() + offset), mkey};
+}
+
+Local Node::staging(std::size_t offset, std::uint32_t length_bytes) const {
+  return {offset, length_bytes, staging_key};
+}
+
+bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit) {
+  for (int i = 0; i < limit; ++i) {
+    if (done()) return true;
+    a.hca->progress();
+    b.hca->progress();
+  }
+  return done();
+}
+
+std::optional<Polled> await_send(Node& a, Node& b) {
+  std::optional<Polled> polled;
+  drive(a, b, [&] { return (polled = a.poll_send()).has_value(); });
+  return polled;
+}
+
+std::optional<Polled> await_receive(Node& a, Node& b) {
+  std::optional<Polled> polled;
+  drive(a, b, [&] { return (polled = a.poll_receive()).has_value(); });
+  return polled;
+}
+
+}  // namespace gdx::softhca::test

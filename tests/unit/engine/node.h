@@ -1,0 +1,113 @@
+// One HCA with a queue pair laid out by hand, as libmlx5 lays it out: rings and doorbell records in
+// memory, a UAR page to ring, CQEs polled by their owner bit.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+#include "proto/mlx5/cqe.h"
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca::test {
+
+struct Remote {
+  std::uint64_t address = 0;
+  std::uint32_t rkey = 0;
+};
+
+struct Local {
+  std::uint64_t address = 0;
+  std::uint32_t length_bytes = 0;
+  std::uint32_t lkey = 0;
+};
+
+// What a CQE says, whichever of its forms it has.
+struct Polled {
+  mlx5::CqeOpcode opcode;
+  mlx5::Syndrome syndrome;
+  std::uint16_t wqe_counter;
+  std::uint32_t byte_count;
+  std::uint32_t immediate;
+};
+
+class Node {
+ public:
+  static constexpr std::uint32_t kSendBlocks = 64;
+  static constexpr std::uint32_t kReceives = 16;
+  static constexpr std::uint32_t kLogCqEntries = 8;
+  static constexpr std::size_t kDeviceMemoryBytes = 4096;
+  static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+
+  explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20);
+
+  // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
+  void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);
+  Errno modify_to_error();
+
+  // Queues a WQE without ringing. `signaled`: completes with a CQE.
+  std::uint16_t post_write(const Local& local, const Remote& remote, bool signaled = true);
+  std::uint16_t post_write_immediate(const Local& local, const Remote& remote, std::uint32_t immediate);
+  std::uint16_t post_read(const Local& local, const Remote& remote);
+  std::uint16_t post_send_inline(std::span<const char> text, std::uint32_t immediate);
+  std::uint16_t post_fetch_add(const Local& local, const Remote& remote, std::uint64_t add);
+  std::uint16_t post_compare_swap(const Local& local, const Remote& remote, std::uint64_t compare,
+                                  std::uint64_t swap);
+  std::uint16_t post_raw(mlx5::WqeOpcode opcode, std::span<const std::byte> segments, std::uint8_t fm_ce_se,
+                         std::uint32_t immediate = 0);
+  void ring();          // record, then doorbell
+  void write_record();  // the record alone
+  void post_receive(const Local& local);
+
+  std::optional<Polled> poll_send() { return poll(send_ring_, send_record_, send_consumer_); }
+  std::optional<Polled> poll_receive() {
+    return poll(receive_cq_ring_, receive_cq_record_, receive_consumer_);
+  }
+
+  [[nodiscard]] Local local(std::size_t offset, std::uint32_t length_bytes) const;
+  [[nodiscard]] Remote remote(std::size_t offset) const;
+  [[nodiscard]] Local staging(std::size_t offset, std::uint32_t length_bytes) const;
+
+  // Order: the HCA goes first, the memory that it watches last.
+  std::vector<std::byte> memory;
+  std::vector<std::uint64_t> device_memory;
+  std::vector<std::uint64_t> uar_page;
+  std::vector<int> events;
+  std::vector<mlx5::WqeBasicBlock> send_queue;
+  std::vector<mlx5::DataSegment> receive_queue;
+  std::uint32_t pd = 0;
+  std::uint32_t qpn = 0;
+  std::uint32_t mkey = 0;
+  std::uint32_t staging_key = 0;
+
+ private:
+  std::optional<Polled> poll(std::vector<mlx5::Cqe64>& ring, Be32* record, std::uint32_t& consumer);
+  std::uint32_t make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record);
+
+  std::vector<mlx5::Cqe64> send_ring_;
+  std::vector<mlx5::Cqe64> receive_cq_ring_;
+  Be32 send_record_[2]{};
+  Be32 receive_cq_record_[2]{};
+  Be32 record_[2]{};
+  std::uint16_t produced_ = 0;
+  std::uint16_t receives_posted_ = 0;
+  std::uint32_t send_consumer_ = 0;
+  std::uint32_t receive_consumer_ = 0;
+
+ public:
+  std::unique_ptr<Hca> hca;
+};
+
+// Steps both HCAs in turn until `done`, at most `limit` times. Returns whether it was.
+bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit = 2'000'000);
+// The next send completion of `a`.
+std::optional<Polled> await_send(Node& a, Node& b);
+std::optional<Polled> await_receive(Node& a, Node& b);
+
+}  // namespace gdx::softhca::test

@@ -1,0 +1,78 @@
+#include "driver-shim/softhca/engine/receive_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::uint32_t kEntries = 4;
+constexpr std::uint32_t kStride = 64;
+
+class ReceiveQueueTest : public testing::Test {
+ protected:
+  template <typename T>
+  void put(std::size_t entry, std::size_t offset, const T& value) {
+    std::memcpy(ring_.data() + entry * kStride + offset, &value, sizeof value);
+  }
+  ReceiveQueue::Layout layout(bool shared) {
+    return {.ring = ring_.data(),
+            .entries = kEntries,
+            .stride_bytes = kStride,
+            .record = &record_,
+            .shared = shared};
+  }
+
+  std::array<std::byte, kEntries * kStride> ring_{};
+  Be32 record_{0};
+  ReceiveWqe wqe_;
+};
+
+TEST_F(ReceiveQueueTest, ring_gives_each_posted_entry_once_across_the_counter_wrap) {
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    put(i, 0, mlx5::DataSegment{100u + static_cast<std::uint32_t>(i), 0x77, 0x1000});
+    put(i, 16, mlx5::DataSegment{0, mlx5::kInvalidLkey, 0});
+    put(i, 32, mlx5::DataSegment{55, 0x88, 0});
+  }
+  ReceiveQueue queue(layout(false));
+  EXPECT_FALSE(queue.take(wqe_));
+  for (std::uint32_t i = 0; i < 70000; ++i) {
+    record_ = (i + 1) & 0xffff;
+    ASSERT_TRUE(queue.take(wqe_));
+    ASSERT_EQ(wqe_.wqe_counter, i & 0xffff);
+    ASSERT_EQ(wqe_.capacity_bytes, 100 + i % kEntries) << "the list ends at lkey 0x100";
+    ASSERT_FALSE(queue.take(wqe_));
+  }
+}
+
+TEST_F(ReceiveQueueTest, record_beyond_the_ring_counts_as_nothing) {
+  ReceiveQueue queue(layout(false));
+  record_ = kEntries + 1;
+  EXPECT_FALSE(queue.take(wqe_));
+}
+
+TEST_F(ReceiveQueueTest, shared_queue_follows_the_chain_and_reports_the_index) {
+  const std::array<std::uint16_t, kEntries> next{2, 3, 1, 0};  // 0 -> 2 -> 1 -> 3
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    mlx5::SrqNextSegment segment{};
+    segment.next_wqe_index = next[i];
+    put(i, 0, segment);
+    put(i, 16, mlx5::DataSegment{10, static_cast<std::uint32_t>(i), 0});
+    put(i, 32, mlx5::DataSegment{0, mlx5::kInvalidLkey, 0});
+  }
+  ReceiveQueue queue(layout(true));
+  record_ = 4;
+  std::vector<std::uint16_t> order;
+  while (queue.take(wqe_)) {
+    order.push_back(wqe_.wqe_counter);
+    EXPECT_EQ(wqe_.pieces.at(0).lkey, wqe_.wqe_counter);
+  }
+  EXPECT_THAT(order, testing::ElementsAre(0, 2, 1, 3));
+}
+
+}  // namespace
+}  // namespace gdx::softhca

@@ -1,0 +1,214 @@
+// Two HCAs in one process: everything that should fail, and how.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/unit/engine/node.h"
+
+namespace gdx::softhca::test {
+namespace {
+
+using mlx5::CqeOpcode;
+using mlx5::Syndrome;
+
+constexpr int kEventQpFatal = 1;        // enum ib_event_type: IB_EVENT_QP_FATAL
+constexpr int kEventQpAccessError = 3;  // IB_EVENT_QP_ACCESS_ERR
+
+void expect_failure(const std::optional<Polled>& polled, std::uint16_t wqe_counter, Syndrome syndrome) {
+  ASSERT_TRUE(polled) << "no completion";
+  EXPECT_EQ(polled->opcode, CqeOpcode::kRequesterError);
+  EXPECT_EQ(polled->wqe_counter, wqe_counter);
+  EXPECT_EQ(polled->syndrome, syndrome) << mlx5::syndrome_name(polled->syndrome);
+}
+
+class FailingHcas : public testing::Test {
+ protected:
+  void SetUp() override {
+    a.connect(b);
+    b.connect(a);
+  }
+  [[nodiscard]] static QpState state(Node& node) { return node.hca->query_qp(node.qpn)->state; }
+
+  Node a;
+  Node b;
+};
+
+TEST_F(FailingHcas, wrong_rkey_is_a_remote_access_error_and_flushes_the_rest) {
+  a.post_receive(a.local(0, 64));
+  a.post_write(a.local(0, 64), {b.remote(0).address, b.mkey + 1});
+  a.post_write(a.local(0, 64), b.remote(0), false);
+  a.ring();
+  expect_failure(await_send(a, b), 0, Syndrome::kRemoteAccess);
+  expect_failure(await_send(a, b), 1, Syndrome::kFlushed);
+  const std::optional<Polled> received = await_receive(a, b);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->opcode, CqeOpcode::kResponderError);
+  EXPECT_EQ(received->syndrome, Syndrome::kFlushed);
+  EXPECT_EQ(state(a), QpState::kError);
+  EXPECT_EQ(state(b), QpState::kError);
+  EXPECT_EQ(b.events, std::vector<int>{kEventQpAccessError});
+
+  a.post_write(a.local(0, 64), b.remote(0));
+  a.post_write(a.local(0, 64), b.remote(0));
+  a.ring();
+  expect_failure(await_send(a, b), 2, Syndrome::kFlushed);
+  expect_failure(await_send(a, b), 3, Syndrome::kFlushed);
+  a.post_receive(a.local(0, 64));
+  EXPECT_TRUE(await_receive(a, b)) << "posted in ERROR: flushed";
+}
+
+TEST_F(FailingHcas, range_past_the_region_is_refused) {
+  a.post_write(a.local(0, 64), b.remote(b.memory.size() - 63));
+  a.ring();
+  expect_failure(await_send(a, b), 0, Syndrome::kRemoteAccess);
+}
+
+TEST_F(FailingHcas, bad_lkey_is_a_local_protection_error) {
+  Local bad = a.local(0, 64);
+  bad.lkey += 1;
+  a.post_write(a.local(0, 64), b.remote(0));
+  a.post_write(bad, b.remote(0));
+  a.ring();
+  ASSERT_EQ(await_send(a, b)->syndrome, Syndrome::kNone) << "the one before is not harmed";
+  expect_failure(await_send(a, b), 1, Syndrome::kLocalProtection);
+}
+
+TEST_F(FailingHcas, read_into_a_bad_lkey_is_refused_before_it_is_sent) {
+  Local bad = a.local(0, 64);
+  bad.lkey += 1;
+  a.post_read(bad, b.remote(0));
+  a.ring();
+  expect_failure(await_send(a, b), 0, Syndrome::kLocalProtection);
+  EXPECT_EQ(b.hca->counters().transport.packets_received, 0u);
+}
+
+TEST_F(FailingHcas, malformed_wqe_completes_in_its_turn) {
+  a.post_write(a.local(0, 64), b.remote(0));
+  a.post_raw(mlx5::WqeOpcode::kUmr, {}, mlx5::kCompletionAlways);
+  a.ring();
+  ASSERT_EQ(await_send(a, b)->syndrome, Syndrome::kNone);
+  expect_failure(await_send(a, b), 1, Syndrome::kLocalQpOperation);
+}
+
+TEST_F(FailingHcas, dead_peer_exceeds_the_retries) {
+  b.hca.reset();
+  a.post_write(a.local(0, 64), {0x1000, 7});
+  a.ring();
+  std::optional<Polled> polled;
+  for (int i = 0; i < 5'000'000 && !(polled = a.poll_send()); ++i) a.hca->progress();
+  expect_failure(polled, 0, Syndrome::kRetryExceeded);
+  EXPECT_GT(a.hca->counters().transport.timeouts, 0u);
+}
+
+TEST_F(FailingHcas, modify_to_error_flushes_and_reset_starts_again) {
+  a.post_receive(a.local(0, 64));
+  ASSERT_EQ(a.modify_to_error(), 0);
+  const std::optional<Polled> received = a.poll_receive();
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->syndrome, Syndrome::kFlushed);
+  QpAttributes reset;
+  reset.state = QpState::kReset;
+  EXPECT_EQ(a.hca->modify_qp(a.qpn, kQpState, reset), 0);
+  EXPECT_EQ(state(a), QpState::kReset);
+}
+
+TEST_F(FailingHcas, slot_sent_twice_without_its_credit_is_a_violation) {
+  a.post_write(a.staging(0, 64), b.remote(0));
+  a.post_write(a.staging(0, 64), b.remote(64));
+  a.ring();
+  ASSERT_TRUE(await_send(a, b));
+  ASSERT_TRUE(await_send(a, b));
+  EXPECT_EQ(a.hca->counters().staging_sends, 2u);
+  EXPECT_EQ(a.hca->counters().staging_violations, 1u);
+}
+
+TEST_F(FailingHcas, store_to_a_slot_that_is_not_acknowledged_is_a_violation) {
+  a.post_write(a.staging(128, 64), b.remote(0));
+  a.ring();
+  a.hca->progress();
+  EXPECT_EQ(a.hca->deregister_memory(a.staging_key), EBUSY);
+  a.device_memory[128 / 8] = 1;
+  ASSERT_TRUE(await_send(a, b));
+  EXPECT_EQ(a.hca->counters().staging_violations, 1u);
+  EXPECT_EQ(a.hca->deregister_memory(a.staging_key), 0);
+}
+
+TEST_F(FailingHcas, overrun_completion_queue_is_fatal_to_the_queue_pair) {
+  const int rounds = (1 << Node::kLogCqEntries) / static_cast<int>(Node::kSendBlocks);
+  const auto post_round = [this] {
+    for (std::uint32_t i = 0; i < Node::kSendBlocks; ++i) {
+      a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+    }
+    a.ring();
+    for (int i = 0; i < 10; ++i) a.hca->progress();
+  };
+  for (int round = 0; round < rounds; ++round) post_round();
+  EXPECT_EQ(state(a), QpState::kRts);
+  EXPECT_TRUE(a.events.empty());
+  post_round();
+  EXPECT_EQ(state(a), QpState::kError);
+  EXPECT_EQ(a.events, std::vector<int>{kEventQpFatal});
+}
+
+TEST_F(FailingHcas, record_beyond_the_send_queue_is_fatal_to_the_queue_pair) {
+  for (std::uint32_t i = 0; i <= Node::kSendBlocks; ++i) {
+    a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+  }
+  for (int i = 0; i < 2; ++i) {
+    a.ring();
+    a.hca->progress();
+    EXPECT_EQ(state(a), QpState::kError);
+    EXPECT_EQ(a.events, std::vector<int>{kEventQpFatal}) << "once";
+  }
+}
+
+TEST_F(FailingHcas, packet_from_a_stranger_changes_nothing) {
+  Node stranger;
+  stranger.connect(b, 6, 1);  // claims b as its peer, but b's peer is a
+  stranger.memory[0] = std::byte{1};
+  stranger.post_write(stranger.local(0, 64), b.remote(0));
+  stranger.ring();
+  std::optional<Polled> polled = await_send(stranger, b);
+  expect_failure(polled, 0, Syndrome::kRetryExceeded);
+  EXPECT_EQ(b.memory[0], std::byte{0});
+  EXPECT_GE(b.hca->counters().dropped_packets, 2u);
+}
+
+TEST_F(FailingHcas, objects_in_use_are_busy_and_unknown_ones_invalid) {
+  EXPECT_EQ(a.hca->dealloc_pd(a.pd), EBUSY);
+  EXPECT_EQ(a.hca->destroy_cq(0), EINVAL);
+  EXPECT_EQ(a.hca->destroy_qp(a.qpn + 1), EINVAL);
+  EXPECT_EQ(a.hca->deregister_memory(0), EINVAL);
+  EXPECT_EQ(a.hca->destroy_qp(a.qpn), 0);
+  EXPECT_FALSE(a.hca->query_qp(a.qpn));
+}
+
+TEST_F(FailingHcas, specs_that_make_no_sense_are_refused) {
+  QueuePairSpec spec;
+  spec.pd = a.pd;
+  EXPECT_EQ(a.hca->create_qp(spec).error(), EINVAL) << "no UAR, no CQ";
+  spec.type = QpType::kUd;
+  EXPECT_EQ(a.hca->create_qp(spec).error(), EOPNOTSUPP);
+  EXPECT_EQ(a.hca->create_cq({}).error(), EINVAL);
+  MemoryRegionSpec region{.pd = a.pd, .base = a.memory.data(), .iova = ~std::uint64_t{0}, .length_bytes = 2};
+  EXPECT_EQ(a.hca->register_memory(region).error(), EINVAL) << "wraps";
+  region = {.pd = a.pd, .base = a.memory.data(), .iova = 0, .length_bytes = 2, .device_memory = true};
+  EXPECT_EQ(a.hca->register_memory(region).error(), EINVAL) << "not device memory";
+}
+
+TEST(OpenHca, bad_mtu_and_taken_address_are_errors) {
+  std::vector<std::uint64_t> device_memory(64);
+  HcaConfig config;
+  config.device_memory_bytes = 512;
+  config.mtu_bytes = 1500;
+  auto* base = reinterpret_cast<std::byte*>(device_memory.data());
+  EXPECT_EQ(open_hca(config, base).error().status, Status::kInvalidArgument);
+  config.mtu_bytes = 1024;
+  const auto first = open_hca(config, base);
+  ASSERT_TRUE(first);
+  config.udp.address = (*first)->address().text();
+  EXPECT_EQ(open_hca(config, base).error().status, Status::kBusy);
+}
+
+}  // namespace
+}  // namespace gdx::softhca::test

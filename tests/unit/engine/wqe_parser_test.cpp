@@ -1,0 +1,172 @@
+#include "driver-shim/softhca/engine/wqe_parser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca {
+namespace {
+
+using mlx5::Syndrome;
+using mlx5::WqeOpcode;
+
+constexpr std::uint32_t kQpn = 0xabcdef;
+constexpr std::size_t kBlocks = 16;
+
+class WqeParser : public testing::Test {
+ protected:
+  // Starts a WQE; put() appends segments, wrapping at the ring's end.
+  void begin(std::uint16_t index, WqeOpcode opcode, std::uint32_t segments, std::uint32_t opmod = 0) {
+    index_ = index;
+    at_ = index % kBlocks * mlx5::kWqeBasicBlockBytes;
+    mlx5::ControlSegment control{};
+    control.opmod_index_opcode = opmod << 24 | std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
+    control.qpn_ds = kQpn << 8 | segments;
+    control.fm_ce_se = mlx5::kCompletionAlways | mlx5::kSolicited;
+    control.immediate = 0x11223344;
+    put(control);
+  }
+  template <typename T>
+  void put(const T& value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    for (std::size_t i = 0; i < sizeof value; ++i) ring_[(at_ + i) % ring_.size()] = bytes[i];
+    at_ += sizeof value;
+  }
+  const SendWqe& parse(std::uint32_t available = kBlocks) {
+    parse_send_wqe(ring_, index_, available, kQpn, wqe_);
+    return wqe_;
+  }
+
+  std::array<std::byte, kBlocks * mlx5::kWqeBasicBlockBytes> ring_{};
+  std::uint16_t index_ = 0;
+  std::size_t at_ = 0;
+  SendWqe wqe_;
+};
+
+constexpr mlx5::RemoteAddressSegment kRemote{0x1122334455667788, 0x99aabbcc, 0};
+
+TEST_F(WqeParser, write_with_two_segments_decodes_every_field) {
+  begin(5, WqeOpcode::kRdmaWrite, 4);
+  put(kRemote);
+  put(mlx5::DataSegment{1000, 0x77, 0x5000});
+  put(mlx5::DataSegment{24, 0x78, 0x6000});
+  const SendWqe& wqe = parse();
+  EXPECT_EQ(wqe.fault, Syndrome::kNone);
+  EXPECT_EQ(wqe.blocks, 1u);
+  EXPECT_EQ(wqe.request.opcode, WqeOpcode::kRdmaWrite);
+  EXPECT_EQ(wqe.request.wqe_counter, 5);
+  EXPECT_EQ(wqe.request.fm_ce_se, mlx5::kCompletionAlways | mlx5::kSolicited);
+  EXPECT_EQ(wqe.request.immediate, 0x11223344u);
+  EXPECT_EQ(wqe.request.length_bytes, 1024u);
+  EXPECT_EQ(wqe.request.remote_address, 0x1122334455667788u);
+  EXPECT_EQ(wqe.request.rkey, 0x99aabbccu);
+  EXPECT_THAT(wqe.pieces, testing::ElementsAre(DataPiece{0x77, 1000, 0x5000}, DataPiece{0x78, 24, 0x6000}));
+}
+
+TEST_F(WqeParser, wqe_that_wraps_at_the_ring_end_is_read_whole) {
+  begin(kBlocks + 15, WqeOpcode::kRdmaWrite, 6);
+  put(kRemote);
+  for (std::uint32_t i = 0; i < 4; ++i) put(mlx5::DataSegment{i + 1, i, i});
+  const SendWqe& wqe = parse();
+  EXPECT_EQ(wqe.fault, Syndrome::kNone);
+  EXPECT_EQ(wqe.blocks, 2u);
+  EXPECT_EQ(wqe.request.length_bytes, 10u);
+}
+
+TEST_F(WqeParser, inline_data_is_copied_and_padded) {
+  begin(0, WqeOpcode::kSend, 4);
+  put(Be32(mlx5::kInlineFlag | 13));
+  put(std::array<char, 28>{"hello, world"});
+  put(mlx5::DataSegment{7, 0x77, 0x5000});
+  const SendWqe& wqe = parse();
+  EXPECT_EQ(wqe.fault, Syndrome::kNone);
+  EXPECT_EQ(wqe.request.length_bytes, 20u);
+  ASSERT_EQ(wqe.pieces.size(), 2u);
+  EXPECT_TRUE(wqe.pieces[0].is_inline);
+  EXPECT_EQ(wqe.pieces[1], (DataPiece{0x77, 7, 0x5000}));
+  EXPECT_STREQ(reinterpret_cast<const char*>(wqe.inline_bytes.data()), "hello, world");
+}
+
+TEST_F(WqeParser, atomics_take_operands_and_eight_bytes) {
+  begin(0, WqeOpcode::kAtomicCompareSwap, 4);
+  put(kRemote);
+  put(mlx5::AtomicSegment{41, 42});
+  put(mlx5::DataSegment{8, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.request.swap_or_add, 41u);
+  EXPECT_EQ(wqe_.request.compare, 42u);
+
+  begin(0, WqeOpcode::kAtomicFetchAdd, 4);
+  put(kRemote);
+  put(mlx5::AtomicSegment{1, 0});
+  put(mlx5::DataSegment{4, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength);
+
+  begin(0, WqeOpcode::kAtomicFetchAdd, 4, 8);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "extended atomics are not executed";
+}
+
+TEST_F(WqeParser, nop_and_empty_write_need_nothing_more) {
+  begin(0, WqeOpcode::kNop, 1);
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  begin(1, WqeOpcode::kRdmaWrite, 2);
+  put(kRemote);
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.request.length_bytes, 0u);
+}
+
+TEST_F(WqeParser, malformed_wqes_are_faults) {
+  begin(0, WqeOpcode::kRdmaWrite, 0);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no size";
+  begin(0, WqeOpcode::kRdmaWrite, 1);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no remote address";
+  begin(0, static_cast<WqeOpcode>(0x7e), 1);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "unknown opcode";
+  begin(0, WqeOpcode::kNop, 5);
+  EXPECT_EQ(parse(1).fault, Syndrome::kLocalQpOperation) << "larger than what is posted";
+  EXPECT_EQ(wqe_.blocks, 1u);
+
+  begin(0, WqeOpcode::kSend, 2);
+  put(Be32(mlx5::kInlineFlag | 13));
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength) << "inline data past the WQE";
+  begin(0, WqeOpcode::kRdmaRead, 3);
+  put(kRemote);
+  put(Be32(mlx5::kInlineFlag | 4));
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "reading into inline data";
+
+  begin(0, WqeOpcode::kRdmaWrite, 4);
+  put(kRemote);
+  put(mlx5::DataSegment{0x7fffffff, 0, 0});
+  put(mlx5::DataSegment{0x7fffffff, 0, 0});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength) << "longer than 2 GiB";
+}
+
+TEST_F(WqeParser, stale_control_segment_is_a_fault) {
+  begin(3, WqeOpcode::kNop, 1);
+  index_ = 3 + kBlocks;  // the next pass: nothing new was written here
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation);
+}
+
+TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 20000; ++round) {
+    for (std::byte& byte : ring_) byte = static_cast<std::byte>(random());
+    static constexpr std::array kOpcodes{WqeOpcode::kSend, WqeOpcode::kRdmaWrite, WqeOpcode::kRdmaRead,
+                                         WqeOpcode::kAtomicFetchAdd};
+    begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f);
+    const SendWqe& wqe = parse();
+    ASSERT_GE(wqe.blocks, 1u);
+    for (const DataPiece& piece : wqe.pieces) {
+      if (piece.is_inline) {
+        ASSERT_LE(piece.address + piece.length_bytes, wqe.inline_bytes.size());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gdx::softhca

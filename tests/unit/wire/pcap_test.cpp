@@ -1,0 +1,107 @@
+#include "driver-shim/softhca/wire/pcap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "driver-shim/softhca/wire/icrc_check.h"
+#include "proto/roce/codec.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+const Address kSource = Address::ipv4(0x7f000002);
+const Address kDestination = Address::ipv4(0x7f000003);
+
+class PcapFile : public testing::Test {
+ protected:
+  PcapFile() : path_(testing::TempDir() + "gdx_pcap_" + std::to_string(::getpid()) + ".pcap") {}
+  ~PcapFile() override { std::filesystem::remove(path_); }
+
+  [[nodiscard]] std::vector<unsigned char> bytes() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string path_;
+};
+
+// A WRITE ONLY of 8 bytes, ICRC included.
+std::vector<std::byte> write_only(std::uint16_t ip_id) {
+  roce::Headers headers;
+  headers.bth.opcode = roce::Opcode::kRcWriteOnly;
+  headers.bth.pkey = roce::kDefaultPkey;
+  headers.bth.destination_qpn = 0x1234;
+  headers.bth.psn = 77;
+  headers.reth = {.address = 0x1000, .rkey = 0xabcd, .length_bytes = 8};
+  std::vector<std::byte> datagram(roce::kBthBytes + roce::kRethBytes + 8);
+  EXPECT_EQ(roce::encode(headers, datagram), roce::kBthBytes + roce::kRethBytes);
+  const std::uint32_t icrc = icrc_between(kSource, kDestination, 4791, ip_id, datagram);
+  const auto* at = reinterpret_cast<const std::byte*>(&icrc);
+  datagram.insert(datagram.end(), at, at + sizeof icrc);
+  return datagram;
+}
+
+TEST_F(PcapFile, record_flush_gives_a_frame_with_valid_ip_header) {
+  auto writer = PcapWriter::open(path_);
+  ASSERT_TRUE(writer);
+  EXPECT_EQ(bytes().size(), 24u) << "the file header is there before the first packet";
+  const std::vector<std::byte> datagram = write_only(3);
+  (*writer)->record(5'000'006'000, kSource, kDestination, 4791, 3, datagram);
+  (*writer)->flush();
+
+  const std::vector<unsigned char> file = bytes();
+  const std::size_t frame_bytes = 14 + 20 + 8 + datagram.size();
+  ASSERT_EQ(file.size(), 24 + 16 + frame_bytes);
+  EXPECT_THAT(std::vector(file.begin(), file.begin() + 4), testing::ElementsAre(0xd4, 0xc3, 0xb2, 0xa1));
+  EXPECT_EQ(file[20], 1) << "Ethernet";
+  EXPECT_EQ(file[24], 5) << "seconds";
+  EXPECT_EQ(file[28], 6) << "microseconds";
+  const unsigned char* ip = file.data() + 24 + 16 + 14;
+  EXPECT_EQ(ip[0], 0x45);
+  EXPECT_EQ(ip[5], 3) << "IP id";
+  EXPECT_EQ(ip[6], 0x40) << "DF";
+  std::uint32_t sum = 0;
+  for (int i = 0; i < 20; i += 2) sum += static_cast<std::uint32_t>(ip[i] << 8 | ip[i + 1]);
+  EXPECT_EQ((sum & 0xffff) + (sum >> 16), 0xffffu) << "IP checksum";
+  EXPECT_EQ(ip[20] << 8 | ip[21], 4791);
+  EXPECT_EQ(ip[26] << 8 | ip[27], 0) << "UDP checksum";
+}
+
+TEST_F(PcapFile, unwritable_path_is_an_error_that_names_it) {
+  const auto writer = PcapWriter::open("/no/such/directory/x.pcap");
+  ASSERT_FALSE(writer);
+  EXPECT_EQ(writer.error().status, Status::kSystem);
+  EXPECT_THAT(writer.error().message, testing::AllOf(testing::HasSubstr("/no/such/directory/x.pcap"),
+                                                     testing::HasSubstr("No such file")));
+}
+
+TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
+  if (std::system("command -v tshark >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "tshark is not installed: nothing checked that analysers decode our captures";
+  }
+  {
+    auto writer = PcapWriter::open(path_);
+    ASSERT_TRUE(writer);
+    (*writer)->record(1'000'000'000, kSource, kDestination, 4791, 0, write_only(0));
+  }
+  const std::string command =
+      "timeout 50 tshark -r " + path_ +
+      " -T fields -e _ws.col.Protocol -e infiniband.bth.destqp -e infiniband.bth.psn -e ip.checksum.status"
+      " -o ip.check_checksum:TRUE 2>/dev/null";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::array<char, 256> line{};
+  ASSERT_NE(std::fgets(line.data(), line.size(), pipe), nullptr);
+  pclose(pipe);
+  EXPECT_STREQ(line.data(), "RRoCE\t0x001234\t77\t1\n");
+}
+
+}  // namespace
+}  // namespace gdx::softhca::wire

@@ -1,0 +1,195 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <vector>
+
+#include "driver-shim/softhca/wire/icrc_check.h"
+#include "driver-shim/softhca/wire/wire.h"
+#include "tests/unit/roce/pcap_reader.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
+  Result<std::unique_ptr<Wire>> wire = open_udp(config);
+  EXPECT_TRUE(wire) << (wire ? "" : wire.error().message);
+  return wire ? std::move(*wire) : nullptr;
+}
+
+void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_bytes) {
+  const std::span<std::byte> packet = wire.begin_packet();
+  std::fill_n(packet.begin(), length_bytes, std::byte{tag});
+  wire.commit_packet(to, 4791, length_bytes);
+}
+
+// Loopback delivers within the send call, so one pass finds everything.
+std::vector<Bytes> receive_all(Wire& wire) {
+  std::vector<Bytes> arrivals;
+  while (wire.receive(7, [&](const Address&, std::span<const std::byte> datagram) {
+    arrivals.emplace_back(datagram.begin(), datagram.end());
+  }) > 0) {
+  }
+  return arrivals;
+}
+
+TEST(UdpWire, two_without_an_address_get_different_ones) {
+  const auto a = open();
+  const auto b = open();
+  EXPECT_NE(a->local(), b->local());
+  EXPECT_TRUE(a->local().is_ipv4());
+}
+
+TEST(UdpWire, taken_address_is_busy_and_named) {
+  const auto a = open();
+  const auto second = open_udp(UdpConfig{.address = a->local().text(), .pcap_path = {}, .faults = {}});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().status, Status::kBusy);
+  EXPECT_THAT(second.error().message, testing::HasSubstr(a->local().text()));
+}
+
+TEST(UdpWire, bad_addresses_are_refused) {
+  for (const char* text : {"300.1.1.1", "0.0.0.0", "::", "224.0.0.1"}) {
+    const auto wire = open_udp(UdpConfig{.address = text, .pcap_path = {}, .faults = {}});
+    ASSERT_FALSE(wire) << text;
+    EXPECT_EQ(wire.error().status, Status::kInvalidArgument) << text;
+  }
+}
+
+TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
+  const auto a = open();
+  const auto b = open();
+  const std::vector<std::size_t> sizes{4156, 4156, 4156, 100, 20, 20, 20, 4156, 16, 4156};
+  std::uint8_t tag = 0;
+  for (const std::size_t size : sizes) send(*a, b->local(), ++tag, size);
+  a->flush();
+  const std::vector<Bytes> arrivals = receive_all(*b);
+  ASSERT_EQ(arrivals.size(), sizes.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(arrivals[i], Bytes(sizes[i], std::byte{static_cast<std::uint8_t>(i + 1)})) << i;
+  }
+  EXPECT_EQ(b->counters().icrc_errors, 0u);
+  EXPECT_EQ(b->counters().packets_received, sizes.size());
+}
+
+TEST(UdpWire, more_than_the_arena_leaves_without_a_flush) {
+  const auto a = open();
+  const auto b = open();
+  std::size_t arrived = 0;
+  for (int i = 0; i < 1000; ++i) {
+    send(*a, b->local(), static_cast<std::uint8_t>(i), 4156);
+    if (i % 100 == 99) arrived += receive_all(*b).size();
+  }
+  a->flush();
+  arrived += receive_all(*b).size();
+  EXPECT_EQ(arrived, 1000u);
+}
+
+TEST(UdpWire, corrupted_packets_are_dropped_and_counted) {
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.corrupt = 1}});
+  const auto b = open();
+  // Bit flips in the BTH's resv8a byte, which the ICRC leaves out, may pass.
+  for (int i = 0; i < 200; ++i) send(*a, b->local(), 5, 1000);
+  a->flush();
+  EXPECT_LE(receive_all(*b).size(), 2u);
+  EXPECT_GE(b->counters().icrc_errors, 198u);
+  EXPECT_EQ(a->counters().faults_corrupted, 200u);
+}
+
+TEST(UdpWire, lost_packets_never_leave) {
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.loss = 1}});
+  const auto b = open();
+  for (int i = 0; i < 10; ++i) send(*a, b->local(), 5, 100);
+  a->flush();
+  EXPECT_TRUE(receive_all(*b).empty());
+  EXPECT_EQ(a->counters().faults_lost, 10u);
+}
+
+TEST(UdpWire, duplicates_arrive_twice) {
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.duplicate = 1}});
+  const auto b = open();
+  send(*a, b->local(), 5, 100);
+  a->flush();
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{5}), Bytes(100, std::byte{5})));
+}
+
+TEST(UdpWire, held_back_packet_follows_the_next_one) {
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.reorder = 1}});
+  const auto b = open();
+  send(*a, b->local(), 1, 100);
+  send(*a, b->local(), 2, 100);
+  a->flush();
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{2}), Bytes(100, std::byte{1})));
+}
+
+TEST(UdpWire, ipv6_loopback_carries_packets) {
+  const auto wire = open_udp(UdpConfig{.address = "::1", .pcap_path = {}, .faults = {}});
+  if (!wire) GTEST_SKIP() << "IPv6 is untested here: " << wire.error().message;
+  for (const std::size_t size : {4156, 4156, 4156, 40}) send(**wire, (*wire)->local(), 9, size);
+  (*wire)->flush();
+  EXPECT_EQ(receive_all(**wire).size(), 4u);
+  EXPECT_EQ((*wire)->counters().icrc_errors, 0u);
+}
+
+bool kernel_segments() {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int off = 0;
+  const bool known = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+  close(fd);
+  return known;
+}
+
+// Every packet of the capture, the segments of one GSO send included, has the ICRC of its own headers.
+TEST(UdpWire, capture_of_both_ends_verifies) {
+  const std::string stem = testing::TempDir() + "gdx_udp_" + std::to_string(::getpid());
+  const std::array<std::string, 2> paths{stem + "_a.pcap", stem + "_b.pcap"};
+  {
+    const auto a = open(UdpConfig{.address = {}, .pcap_path = paths[0], .faults = {}});
+    const auto b = open(UdpConfig{.address = {}, .pcap_path = paths[1], .faults = {}});
+    for (const std::size_t size : {4156, 4156, 4156, 100, 16, 16}) send(*a, b->local(), 9, size);
+    a->flush();
+    EXPECT_EQ(receive_all(*b).size(), 6u);
+  }
+  for (const std::string& path : paths) {
+    const std::vector<gdx::test::CapturedPacket> packets = gdx::test::read_roce_pcap(path);
+    std::filesystem::remove(path);
+    std::vector<int> ids;
+    for (const gdx::test::CapturedPacket& packet : packets) ids.push_back(packet.ip_id);
+    const std::vector<int> expected = kernel_segments() ? std::vector{0, 1, 2, 3, 0, 1} : std::vector(6, 0);
+    EXPECT_EQ(ids, expected) << "as Linux numbers the segments of a GSO send";
+    for (const gdx::test::CapturedPacket& packet : packets) {
+      EXPECT_TRUE(packet.dont_fragment);
+      EXPECT_EQ(packet.icrc,
+                icrc_between(Address::ipv4(packet.source_ipv4), Address::ipv4(packet.destination_ipv4),
+                             packet.source_port, packet.ip_id, packet.datagram));
+    }
+  }
+}
+
+TEST(IcrcChecker, unknown_id_is_found_and_wrong_icrc_is_not) {
+  const Address from = Address::ipv4(0x7f000002);
+  const Address to = Address::ipv4(0x7f000003);
+  IcrcChecker checker;
+  for (const std::size_t length : {std::size_t{12}, std::size_t{28}, std::size_t{4124}}) {
+    const Bytes datagram(length, std::byte{0x5a});
+    for (const std::uint16_t id : std::initializer_list<std::uint16_t>{0, 1, 17, 63}) {
+      const std::uint32_t icrc = icrc_between(from, to, 4791, id, datagram);
+      EXPECT_EQ(checker.check(from, to, 4791, 0, datagram, icrc), id);
+      EXPECT_EQ(checker.check(from, to, 4791, 63, datagram, icrc), id);
+      EXPECT_EQ(checker.check(from, to, 4791, 0, datagram, icrc ^ 0x10), std::nullopt);
+    }
+    const std::uint32_t beyond = icrc_between(from, to, 4791, 64, datagram);
+    EXPECT_EQ(checker.check(from, to, 4791, 0, datagram, beyond), std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace gdx::softhca::wire
