@@ -1,0 +1,58 @@
+#include "driver-shim/softhca/devx/addressing.h"
+
+#include <algorithm>
+
+namespace gdx::softhca::devx {
+namespace {
+
+constexpr std::uint32_t kLoopback16 = 0x7f00;  // 127.0/16
+constexpr std::uint8_t kMacFirst = 0x02;       // unicast, locally administered
+constexpr std::uint8_t kMacSecond = 0x67;
+constexpr std::uint8_t kUniversalBit = 0x02;
+
+bool is_own_link_local(const Gid& gid) {
+  return gid[0] == 0xfe && gid[1] == 0x80 &&
+         std::all_of(gid.begin() + 2, gid.begin() + 8, [](auto b) { return b == 0; }) &&
+         gid[8] == (kMacFirst ^ kUniversalBit) && gid[9] == kMacSecond && gid[11] == 0xff && gid[12] == 0xfe;
+}
+
+}  // namespace
+
+Mac mac_of(const wire::Address& address) {
+  const Gid& gid = address.gid;
+  return {kMacFirst, kMacSecond, gid[12], gid[13], gid[14], gid[15]};
+}
+
+std::uint64_t guid_of(const wire::Address& address) {
+  const Mac mac = mac_of(address);
+  const std::array<std::uint8_t, 8> bytes = {
+      static_cast<std::uint8_t>(mac[0] ^ kUniversalBit), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
+  std::uint64_t guid = 0;
+  for (const std::uint8_t byte : bytes) guid = guid << 8 | byte;
+  return guid;
+}
+
+Gid gid_of(const wire::Address& address, std::uint8_t index) {
+  if (index == 1) return address.gid;
+  if (index != 0) return {};
+  Gid gid{0xfe, 0x80};
+  const std::uint64_t guid = guid_of(address);
+  for (std::size_t i = 0; i < 8; ++i) gid[8 + i] = static_cast<std::uint8_t>(guid >> (56 - 8 * i));
+  return gid;
+}
+
+wire::Address address_of(const Gid& gid) {
+  if (!is_own_link_local(gid)) return wire::Address{gid};
+  return wire::Address::ipv4(std::uint32_t{gid[10]} << 24 | std::uint32_t{gid[13]} << 16 |
+                             std::uint32_t{gid[14]} << 8 | gid[15]);
+}
+
+std::uint16_t lid_of(const wire::Address& address) {
+  if (!address.is_ipv4()) return 0;
+  const std::uint32_t ip = address.ipv4_host_order();
+  return ip >> 16 == kLoopback16 ? static_cast<std::uint16_t>(ip) : std::uint16_t{0};
+}
+
+wire::Address address_of_lid(std::uint16_t lid) { return wire::Address::ipv4(kLoopback16 << 16 | lid); }
+
+}  // namespace gdx::softhca::devx

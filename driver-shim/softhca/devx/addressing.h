@@ -1,0 +1,29 @@
+// How one IPv4 address shows as MAC, GUID, GIDs and LID, and how a peer's address vector leads back to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::softhca::devx {
+
+using Mac = std::array<std::uint8_t, 6>;
+using Gid = std::array<std::uint8_t, 16>;
+
+inline constexpr std::uint8_t kGidTableSize = 2;  // 0: link-local, from the MAC; 1: the address itself
+
+// Locally administered: 02:67 followed by the IPv4 address (or the low half of an IPv6 one).
+[[nodiscard]] Mac mac_of(const wire::Address& address);
+// Modified EUI-64 of the MAC, host order.
+[[nodiscard]] std::uint64_t guid_of(const wire::Address& address);
+[[nodiscard]] Gid gid_of(const wire::Address& address, std::uint8_t index);
+// The address behind a GID of either kind. Link-local GIDs that are not a software HCA's stay as they are.
+[[nodiscard]] wire::Address address_of(const Gid& gid);
+
+// Not standard: a RoCE port has no LID and needs a GRH. So that programs that exchange LIDs only still
+// find each other, a port on 127.0.x.y reports the LID x.y; 0 elsewhere.
+[[nodiscard]] std::uint16_t lid_of(const wire::Address& address);
+[[nodiscard]] wire::Address address_of_lid(std::uint16_t lid);
+
+}  // namespace gdx::softhca::devx

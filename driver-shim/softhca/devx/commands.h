@@ -1,0 +1,79 @@
+// The device's side of the DevX command interface. Source: PRM "Command Reference"; for which command
+// may travel by which ioctl, Linux drivers/infiniband/hw/mlx5/devx.c.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/devx/umem_table.h"
+#include "driver-shim/softhca/engine/hca.h"
+#include "proto/mlx5/prm.h"
+
+namespace gdx::softhca::devx {
+
+using Input = std::span<const std::uint8_t>;
+using Output = std::span<std::uint8_t>;
+
+// What a command did: the PRM status, and a syndrome that names the place that refused.
+struct Outcome {
+  mlx5::prm::CommandStatus status = mlx5::prm::CommandStatus::kOk;
+  std::uint32_t syndrome = 0;
+  [[nodiscard]] bool ok() const { return status == mlx5::prm::CommandStatus::kOk; }
+};
+
+// Syndromes are firmware-private on a real device; these are ours, in a range that says so.
+enum class Syndrome : std::uint32_t {
+  kUnsupportedCommand = 0x67640001,
+  kUnsupportedCapability = 0x67640002,
+  kBadUmem = 0x67640003,
+  kBadQueueSize = 0x67640004,
+  kUnsupportedServiceType = 0x67640005,
+  kUnsupportedPageOffset = 0x67640006,
+  kBadTransition = 0x67640007,
+  kBadMtu = 0x67640008,
+  kNoSuchObject = 0x67640009,
+  kBadIndex = 0x6764000a,
+  kRefusedByEngine = 0x67640100,  // | errno
+};
+
+Outcome refuse_with(mlx5::prm::CommandStatus status, Syndrome syndrome);
+Outcome outcome_of(Errno error);
+
+enum class ObjectKind : std::uint8_t { kCq, kQp };
+
+struct Object {
+  ObjectKind kind;
+  std::uint32_t number;
+  std::vector<std::uint32_t> umems;  // held while the object lives
+};
+
+// One per open device file. Each call answers 0 or the errno of the ioctl; EREMOTEIO means that the
+// output carries a status that is not OK. Threads: the caller serialises.
+class Commands {
+ public:
+  Commands(Hca& hca, UmemTable& umems) : hca_(hca), umems_(umems) {}
+
+  // Commands on no object. Errors: EINVAL for a command that is not of this kind.
+  Errno general(Input in, Output out);
+  Answer<Object> create(Input in, Output out);
+  // Errors: EINVAL when the command is for another kind of object, or names another one.
+  Errno modify(const Object& object, Input in, Output out);
+  Errno query(const Object& object, Input in, Output out);
+  Errno destroy(const Object& object);
+
+ private:
+  Hca& hca_;
+  UmemTable& umems_;
+};
+
+// The parts, by file.
+Outcome query_hca_cap(const Hca& hca, Input in, Output out);
+Outcome query_roce_address(const Hca& hca, Input in, Output out);
+Outcome query_nic_vport_context(Output out);
+Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
+Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);
+Outcome modify_qp(Hca& hca, mlx5::prm::Opcode opcode, std::uint32_t qpn, Input in);
+Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out);
+
+}  // namespace gdx::softhca::devx

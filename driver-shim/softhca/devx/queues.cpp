@@ -1,0 +1,108 @@
+#include "driver-shim/softhca/devx/commands.h"
+#include "driver-shim/softhca/devx/limits.h"
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca::devx {
+namespace prm = mlx5::prm;
+namespace {
+
+constexpr std::uint64_t kDoorbellRecordBytes = 8;
+constexpr std::uint32_t kStrideUnitBytes = 16;
+
+// Umem numbers count even where a client left the *_umem_valid bits clear: the kernel sets those itself.
+Be32* doorbell_record(const UmemTable& umems, std::uint32_t id, std::uint64_t offset) {
+  if (offset % alignof(Be32) != 0) return nullptr;
+  return reinterpret_cast<Be32*>(umems.resolve(id, offset, kDoorbellRecordBytes));
+}
+
+Outcome bad_umem() { return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadUmem); }
+Outcome bad_size() { return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadQueueSize); }
+
+struct RingSizes {
+  std::uint64_t receive_bytes = 0;
+  std::uint64_t send_bytes = 0;
+};
+
+// Fills in the sizes of `spec` and returns what the rings take: the receive queue first, then the send
+// queue. PRM "QP Context", fields log_rq_size, log_rq_stride, log_sq_size.
+RingSizes size_rings(Input in, QueuePairSpec& spec) {
+  RingSizes sizes;
+  if (prm::get32(in, prm::qp::kRqType) == prm::qp::kOwnReceiveQueue) {
+    spec.receive_entries = 1u << prm::get32(in, prm::qp::kLogRqSize);
+    spec.receive_stride_bytes = kStrideUnitBytes << prm::get32(in, prm::qp::kLogRqStride);
+    sizes.receive_bytes = std::uint64_t{spec.receive_entries} * spec.receive_stride_bytes;
+  }
+  if (prm::get32(in, prm::qp::kNoSq) == 0) {
+    spec.send_blocks = 1u << prm::get32(in, prm::qp::kLogSqSize);
+    sizes.send_bytes = std::uint64_t{spec.send_blocks} * mlx5::kWqeBasicBlockBytes;
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
+  if (in.size() < prm::end_byte(prm::cq::kUmemId)) {
+    return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadUmem);
+  }
+  CompletionQueueSpec spec;
+  spec.log_entries = prm::get32(in, prm::cq::kLogSize);
+  if (spec.log_entries > kLogMaxCqEntries) return bad_size();
+  spec.entry_bytes = prm::get32(in, prm::cq::kCqeSize) == 0 ? 64 : 128;
+  spec.collapsed = prm::get32(in, prm::cq::kCollapsed) != 0;
+  spec.ignore_overrun = prm::get32(in, prm::cq::kOverrunIgnore) != 0;
+
+  const std::uint32_t ring_umem = prm::get32(in, prm::cq::kUmemId);
+  const std::uint32_t record_umem = prm::get32(in, prm::cq::kDbrUmemId);
+  spec.ring = umems.resolve(ring_umem, prm::get(in, prm::cq::kUmemOffset),
+                            std::uint64_t{spec.entry_bytes} << spec.log_entries);
+  spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::cq::kDbrAddress));
+  if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
+
+  const Answer<std::uint32_t> cqn = hca.create_cq(spec);
+  if (!cqn) return outcome_of(cqn.error());
+  object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}};
+  return {};
+}
+
+Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
+  if (in.size() < prm::end_byte(prm::qp::kUmemId)) {
+    return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadUmem);
+  }
+  if (prm::get32(in, prm::qp::kServiceType) != prm::qp::kRc) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedServiceType);
+  }
+  if (prm::get32(in, prm::qp::kPageOffset) != 0) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedPageOffset);
+  }
+  QueuePairSpec spec;
+  const RingSizes sizes = size_rings(in, spec);
+  if (spec.send_blocks > 1u << kLogMaxSendBlocks) return bad_size();
+  spec.pd = prm::get32(in, prm::qp::kPd);
+  spec.uar = prm::get32(in, prm::qp::kUarPage);
+  spec.send_cqn = prm::get32(in, prm::qp::kSendCqn);
+  spec.receive_cqn = prm::get32(in, prm::qp::kReceiveCqn);
+  // A send-only queue pair need not name a receive CQ; nothing will ever complete there.
+  if (prm::get32(in, prm::qp::kRqType) == prm::qp::kNoReceiveQueue && spec.receive_cqn == 0) {
+    spec.receive_cqn = spec.send_cqn;
+  }
+  if (prm::get32(in, prm::qp::kRqType) == prm::qp::kSharedReceiveQueue)
+    spec.srqn = prm::get32(in, prm::qp::kSrqn);
+  spec.user_index = prm::get32(in, prm::qp::kUserIndex);
+
+  const std::uint32_t ring_umem = prm::get32(in, prm::qp::kUmemId);
+  const std::uint32_t record_umem = prm::get32(in, prm::qp::kDbrUmemId);
+  std::byte* const rings =
+      umems.resolve(ring_umem, prm::get(in, prm::qp::kUmemOffset), sizes.receive_bytes + sizes.send_bytes);
+  spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::qp::kDbrAddress));
+  if (rings == nullptr || spec.doorbell_record == nullptr) return bad_umem();
+  if (spec.receive_entries != 0) spec.receive_ring = rings;
+  if (spec.send_blocks != 0) spec.send_ring = rings + sizes.receive_bytes;
+
+  const Answer<std::uint32_t> qpn = hca.create_qp(spec);
+  if (!qpn) return outcome_of(qpn.error());
+  object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}};
+  return {};
+}
+
+}  // namespace gdx::softhca::devx

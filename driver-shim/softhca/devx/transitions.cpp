@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <bit>
+
+#include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/devx/commands.h"
+
+namespace gdx::softhca::devx {
+namespace prm = mlx5::prm;
+namespace {
+
+constexpr std::uint32_t kMtuUnitBytes = 128;  // IB MTU codes: 256 B is 1, 4096 B is 5
+constexpr std::uint32_t kSmallestMtuCode = 1;
+constexpr std::uint32_t kLargestMtuCode = 5;
+
+// Bits of opt_param_mask. Source: Linux include/linux/mlx5/qp.h, enum mlx5_qp_optpar.
+enum OptionalParameter : std::uint32_t {
+  kOptRemoteRead = 1 << 1,
+  kOptRemoteAtomic = 1 << 2,
+  kOptRemoteWrite = 1 << 3,
+  kOptRnrTimer = 1 << 6,
+};
+
+std::uint32_t access_flags(Input in) {
+  return (prm::get32(in, prm::qp::kRemoteWrite) ? kRemoteWrite : 0u) |
+         (prm::get32(in, prm::qp::kRemoteRead) ? kRemoteRead : 0u) |
+         (prm::get32(in, prm::qp::kRemoteAtomic) ? kRemoteAtomic : 0u);
+}
+
+// The optional parameters that a transition may carry besides its required ones.
+void apply_optional(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  const std::uint32_t optional = prm::get32(in, prm::kOptParamMask);
+  if ((optional & (kOptRemoteRead | kOptRemoteAtomic | kOptRemoteWrite)) != 0) {
+    mask |= kQpAccessFlags;
+    attributes.access = access_flags(in);
+  }
+  if ((optional & kOptRnrTimer) != 0) {
+    mask |= kQpMinRnrTimer;
+    attributes.min_rnr_timer = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kMinRnrNak));
+  }
+}
+
+Gid remote_gid(Input in) {
+  Gid gid;
+  std::copy_n(in.begin() + prm::qp::kPathRemoteGidByte, gid.size(), gid.begin());
+  return gid;
+}
+
+Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
+  attributes.state = QpState::kInit;
+  attributes.access = access_flags(in);
+  return {};
+}
+
+Outcome to_rtr(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  const std::uint32_t mtu = prm::get32(in, prm::qp::kMtu);
+  if (mtu < kSmallestMtuCode || mtu > kLargestMtuCode) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadMtu);
+  }
+  mask = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn | kQpMaxDestRdAtomic |
+         kQpMinRnrTimer;
+  attributes.state = QpState::kRtr;
+  attributes.remote = address_of(remote_gid(in));
+  attributes.mtu_bytes = kMtuUnitBytes << mtu;
+  attributes.remote_qpn = prm::get32(in, prm::qp::kRemoteQpn);
+  attributes.receive_psn = prm::get32(in, prm::qp::kNextReceivePsn);
+  attributes.max_dest_rd_atomic = static_cast<std::uint8_t>(1u << prm::get32(in, prm::qp::kLogRraMax));
+  attributes.min_rnr_timer = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kMinRnrNak));
+  apply_optional(in, mask, attributes);
+  return {};
+}
+
+Outcome to_rts(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  mask = kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic;
+  attributes.state = QpState::kRts;
+  attributes.timeout = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathAckTimeout));
+  attributes.retry_count = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRetryCount));
+  attributes.rnr_retry = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRnrRetry));
+  attributes.send_psn = prm::get32(in, prm::qp::kNextSendPsn);
+  attributes.max_rd_atomic = static_cast<std::uint8_t>(1u << prm::get32(in, prm::qp::kLogSraMax));
+  apply_optional(in, mask, attributes);
+  return {};
+}
+
+Outcome stay(Input in, QpState state, std::uint32_t& mask, QpAttributes& attributes) {
+  mask = kQpState;
+  attributes.state = state;
+  apply_optional(in, mask, attributes);
+  return {};
+}
+
+Outcome decode(prm::Opcode opcode, Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  switch (opcode) {
+    case prm::Opcode::kRst2Init: return to_init(in, mask, attributes);
+    case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, mask, attributes);
+    case prm::Opcode::kInit2Rtr: return to_rtr(in, mask, attributes);
+    case prm::Opcode::kRtr2Rts: return to_rts(in, mask, attributes);
+    case prm::Opcode::kRts2Rts: return stay(in, QpState::kRts, mask, attributes);
+    case prm::Opcode::k2Err: return stay({}, QpState::kError, mask, attributes);
+    case prm::Opcode::k2Rst: return stay({}, QpState::kReset, mask, attributes);
+    default: return refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
+  }
+}
+
+// The state from which the command's name says it starts; any for 2ERR and 2RST.
+bool starts_from(prm::Opcode opcode, QpState state) {
+  switch (opcode) {
+    case prm::Opcode::kRst2Init: return state == QpState::kReset;
+    case prm::Opcode::kInit2Init:
+    case prm::Opcode::kInit2Rtr: return state == QpState::kInit;
+    case prm::Opcode::kRtr2Rts: return state == QpState::kRtr;
+    case prm::Opcode::kRts2Rts: return state == QpState::kRts;
+    default: return true;
+  }
+}
+
+// The PRM and the verbs number the two drained states the other way round.
+prm::qp::State prm_state(QpState state) {
+  switch (state) {
+    case QpState::kReset: return prm::qp::kReset;
+    case QpState::kInit: return prm::qp::kInit;
+    case QpState::kRtr: return prm::qp::kRtr;
+    case QpState::kRts: return prm::qp::kRts;
+    case QpState::kSqd: return prm::qp::kSqDrained;
+    case QpState::kSqe: return prm::qp::kSqError;
+    case QpState::kError: return prm::qp::kError;
+  }
+  return prm::qp::kError;
+}
+
+std::uint32_t log2_floor(std::uint32_t value) {
+  return value == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(value)) - 1;
+}
+
+}  // namespace
+
+Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
+  const Answer<QpAttributes> current = hca.query_qp(qpn);
+  if (!current) return outcome_of(current.error());
+  if (!starts_from(opcode, current->state)) {
+    return refuse_with(prm::CommandStatus::kBadQpState, Syndrome::kBadTransition);
+  }
+  const bool has_context = opcode != prm::Opcode::k2Err && opcode != prm::Opcode::k2Rst;
+  if (has_context && in.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
+    return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadTransition);
+  }
+  std::uint32_t mask = 0;
+  QpAttributes attributes;
+  const Outcome decoded = decode(opcode, in, mask, attributes);
+  if (!decoded.ok()) return decoded;
+  return outcome_of(hca.modify_qp(qpn, mask, attributes));
+}
+
+Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
+  const Answer<QpAttributes> found = hca.query_qp(qpn);
+  if (!found) return outcome_of(found.error());
+  if (out.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
+    return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kNoSuchObject);
+  }
+  prm::set(out, prm::qp::kState, prm_state(found->state));
+  prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
+  prm::set(out, prm::qp::kMtu, log2_floor(found->mtu_bytes / kMtuUnitBytes));
+  prm::set(out, prm::qp::kRemoteQpn, found->remote_qpn);
+  prm::set(out, prm::qp::kRemoteRead, (found->access & kRemoteRead) != 0);
+  prm::set(out, prm::qp::kRemoteWrite, (found->access & kRemoteWrite) != 0);
+  prm::set(out, prm::qp::kRemoteAtomic, (found->access & kRemoteAtomic) != 0);
+  prm::set(out, prm::qp::kNextSendPsn, found->send_psn);
+  prm::set(out, prm::qp::kNextReceivePsn, found->receive_psn);
+  prm::set(out, prm::qp::kRetryCount, found->retry_count);
+  prm::set(out, prm::qp::kRnrRetry, found->rnr_retry);
+  prm::set(out, prm::qp::kMinRnrNak, found->min_rnr_timer);
+  prm::set(out, prm::qp::kLogSraMax, log2_floor(found->max_rd_atomic));
+  prm::set(out, prm::qp::kLogRraMax, log2_floor(found->max_dest_rd_atomic));
+  prm::set(out, prm::qp::kPathAckTimeout, found->timeout);
+  prm::set(out, prm::qp::kPathPort, found->port);
+  std::copy(found->remote.gid.begin(), found->remote.gid.end(), out.begin() + prm::qp::kPathRemoteGidByte);
+  return {};
+}
+
+}  // namespace gdx::softhca::devx

@@ -1,0 +1,35 @@
+// User memory registered through DevX, by the number that commands carry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::devx {
+
+// Threads: the caller serialises.
+class UmemTable {
+ public:
+  // Errors: EINVAL for a base that is not 4 KiB aligned, an empty or a wrapping range.
+  Answer<std::uint32_t> add(std::byte* base, std::uint64_t length_bytes);
+  // Errors: ENOENT; EBUSY while a queue lies in it.
+  Errno remove(std::uint32_t id);
+
+  // Where [offset, offset + length) of umem `id` is; null when it is not inside one.
+  [[nodiscard]] std::byte* resolve(std::uint32_t id, std::uint64_t offset, std::uint64_t length_bytes) const;
+  void hold(std::uint32_t id);
+  void release(std::uint32_t id);
+
+ private:
+  struct Umem {
+    std::byte* base;
+    std::uint64_t length_bytes;
+    std::uint32_t holders;
+  };
+  std::map<std::uint32_t, Umem> umems_;
+  std::uint32_t next_id_ = 1;  // 0 is what a client sends that forgot to set the field
+};
+
+}  // namespace gdx::softhca::devx

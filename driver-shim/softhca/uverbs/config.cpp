@@ -1,0 +1,113 @@
+#include "driver-shim/softhca/uverbs/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+// mlx5's mmap encoding keeps the pages of device memory contiguous only within 256 pages.
+constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
+
+tl::unexpected<Error> bad(const char* name, std::string_view value, std::string_view allowed) {
+  return fail(Status::kInvalidArgument, fmt::format("{}={}: must be {}", name, value, allowed));
+}
+
+template <typename T>
+bool parse_whole(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() && !text.empty();
+}
+
+struct Probability {
+  const char* name;
+  double* value;
+};
+
+Result<void> read_probability(const Environment& environment, Probability field) {
+  const char* const text = environment(field.name);
+  if (text == nullptr || *text == '\0') return {};
+  double value = 0;
+  if (!parse_whole<double>(text, value) || !std::isfinite(value) || value < 0 || value > 1) {
+    return bad(field.name, text, "a probability from 0 to 1");
+  }
+  *field.value = value;
+  return {};
+}
+
+// Reads an integer into `value` where the variable is set. `allowed` is for the message.
+Result<void> read_integer(const Environment& environment, const char* name, std::string_view allowed,
+                          const std::function<bool(std::uint64_t)>& permitted, std::uint64_t& value) {
+  const char* const text = environment(name);
+  if (text == nullptr || *text == '\0') return {};
+  std::uint64_t parsed = 0;
+  if (!parse_whole<std::uint64_t>(text, parsed) || !permitted(parsed)) return bad(name, text, allowed);
+  value = parsed;
+  return {};
+}
+
+std::string expand_pid(std::string path, int pid) {
+  const std::size_t at = path.find("%p");
+  if (at != std::string::npos) path.replace(at, 2, std::to_string(pid));
+  return path;
+}
+
+Result<void> read_faults(const Environment& environment, wire::FaultConfig& faults) {
+  const std::array<Probability, 4> fields = {{{"GDX_SOFTHCA_LOSS", &faults.loss},
+                                              {"GDX_SOFTHCA_CORRUPT", &faults.corrupt},
+                                              {"GDX_SOFTHCA_DUPLICATE", &faults.duplicate},
+                                              {"GDX_SOFTHCA_REORDER", &faults.reorder}}};
+  for (const Probability& field : fields) {
+    if (auto read = read_probability(environment, field); !read) return read;
+  }
+  return read_integer(
+      environment, "GDX_SOFTHCA_SEED", "an unsigned integer", [](std::uint64_t) { return true; },
+      faults.seed);
+}
+
+}  // namespace
+
+Result<HcaConfig> config_from(const Environment& environment, int pid) {
+  HcaConfig config;
+  if (const char* const address = environment("GDX_SOFTHCA_ADDR"); address != nullptr && *address != '\0') {
+    const auto parsed = wire::Address::parse(address);
+    if (!parsed) return bad("GDX_SOFTHCA_ADDR", address, "an IP address of this host, such as 127.0.0.5");
+    config.udp.address = address;
+  }
+  if (auto read = read_faults(environment, config.udp.faults); !read) return tl::unexpected(read.error());
+  if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
+    config.udp.pcap_path = expand_pid(path, pid);
+  }
+
+  std::uint64_t mtu_bytes = config.mtu_bytes;
+  const auto is_ib_mtu = [](std::uint64_t value) {
+    return std::ranges::count(std::array<std::uint64_t, 5>{256, 512, 1024, 2048, 4096}, value) == 1;
+  };
+  if (auto read =
+          read_integer(environment, "GDX_SOFTHCA_MTU", "256, 512, 1024, 2048 or 4096", is_ib_mtu, mtu_bytes);
+      !read) {
+    return tl::unexpected(read.error());
+  }
+  config.mtu_bytes = static_cast<std::uint32_t>(mtu_bytes);
+
+  std::uint64_t device_memory_bytes = config.device_memory_bytes;
+  const auto is_pool = [](std::uint64_t value) {
+    return value % kPageBytes == 0 && value <= kMaxDeviceMemoryBytes;
+  };
+  if (auto read = read_integer(environment, "GDX_SOFTHCA_DEVICE_MEMORY_BYTES",
+                               "a multiple of 4096 from 0 to 1048576", is_pool, device_memory_bytes);
+      !read) {
+    return tl::unexpected(read.error());
+  }
+  config.device_memory_bytes = device_memory_bytes;
+  return config;
+}
+
+}  // namespace gdx::softhca::uverbs

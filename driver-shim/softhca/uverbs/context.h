@@ -1,0 +1,48 @@
+// One open of the device node, and what its methods work on.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "driver-shim/softhca/devx/commands.h"
+#include "driver-shim/softhca/devx/umem_table.h"
+#include "driver-shim/softhca/uverbs/event_channel.h"
+#include "driver-shim/softhca/uverbs/objects.h"
+#include "driver-shim/softhca/uverbs/page_file.h"
+
+namespace gdx::softhca::uverbs {
+
+// The program's ends of event channels, over all contexts: a close of one must find its channel.
+// Threads: the device lock.
+class ChannelRegistry {
+ public:
+  virtual ~ChannelRegistry() = default;
+  // Errors: the errno of socketpair(2); EMFILE for a descriptor above what is tracked.
+  virtual Answer<std::shared_ptr<EventChannel>> open_channel() = 0;
+  // Errors: EBADF.
+  virtual Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) = 0;
+};
+
+// Threads: the device lock.
+struct Context {
+  Context(Hca& the_hca, PageFile& the_pages, ChannelRegistry& the_channels)
+      : hca(the_hca), pages(the_pages), channels(the_channels), commands(the_hca, umems) {}
+  ~Context() { objects.clear(); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Hca& hca;
+  PageFile& pages;
+  ChannelRegistry& channels;
+  bool opened = false;  // GET_CONTEXT has been here
+  bool devx = false;    // and asked for DevX
+  std::shared_ptr<EventChannel> asyncs;
+  devx::UmemTable umems;
+  devx::Commands commands;
+  ObjectTable objects;
+};
+
+// Adds `object`, tells the program its handle in attribute `id`; takes it back where that fails.
+Errno publish(Context& context, class Attributes& request, std::uint16_t id, std::unique_ptr<Object> object);
+
+}  // namespace gdx::softhca::uverbs

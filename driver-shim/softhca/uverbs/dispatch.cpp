@@ -1,0 +1,57 @@
+#include <array>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+#include "driver-shim/softhca/uverbs/methods.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+const Method* find_method(std::uint16_t object, std::uint16_t method) {
+  for (const auto& methods : {device_methods(), memory_methods(), queue_methods(), devx_methods()}) {
+    for (const Method& candidate : methods) {
+      if (candidate.object == object && candidate.method == method) return &candidate;
+    }
+  }
+  return nullptr;
+}
+
+void report_unknown_once(std::uint16_t object, std::uint16_t method) {
+  static std::set<std::pair<std::uint16_t, std::uint16_t>> reported;
+  if (!reported.emplace(object, method).second) return;
+  log::info("the software HCA has no uverbs method {:#x} on object {:#x}; the program was told so", method,
+            object);
+}
+
+}  // namespace
+
+Errno dispatch(Context& context, std::uint64_t request_address) {
+  Answer<Attributes> request = Attributes::read(request_address);
+  if (!request) return request.error();
+  const Method* const method = find_method(request->object(), request->method());
+  if (method == nullptr) {
+    report_unknown_once(request->object(), request->method());
+    return EPROTONOSUPPORT;
+  }
+  if (!context.opened && !method->before_context) return EINVAL;
+  return method->handler(context, *request);
+}
+
+Errno publish(Context& context, Attributes& request, std::uint16_t id, std::unique_ptr<Object> object) {
+  Object& added = *object;
+  const Errno error = request.write_handle(id, context.objects.add(std::move(object)));
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
+}
+
+Errno destroy_object(Context& context, const Attributes& request, std::uint16_t id, ObjectType type) {
+  const Answer<std::uint32_t> handle = request.handle(id);
+  if (!handle) return handle.error();
+  const Answer<Object*> object = context.objects.find(*handle, type);
+  if (!object) return object.error();
+  return context.objects.remove(**object);
+}
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,92 @@
+#include "driver-shim/softhca/uverbs/engine_thread.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+// Doorbells are stores to memory: nothing wakes a sleeper, so these bound how late one is seen.
+constexpr std::uint64_t kShortestSleepNs = 20'000;
+constexpr std::uint64_t kLongSleepNs = 1'000'000;
+constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
+constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
+constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
+constexpr unsigned long kTimerSlackNs = 1'000;
+constexpr int kNiceness = -10;
+
+timespec to_timespec(std::uint64_t duration_ns) {
+  return {static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
+}
+
+}  // namespace
+
+EngineThread::EngineThread(Hca& hca, std::function<void()> on_round)
+    : hca_(hca), on_round_(std::move(on_round)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread inherits it: no handler runs there, ever
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+EngineThread::~EngineThread() {
+  stop_.store(true);
+  eventfd_write(wake_fd_, 1);
+  thread_.join();
+  real_close(wake_fd_);
+}
+
+void EngineThread::set_parked(bool parked) {
+  parked_.store(parked);
+  eventfd_write(wake_fd_, 1);
+}
+
+void EngineThread::sleep(std::uint64_t backoff_ns, bool watch_wire) const {
+  std::array<pollfd, 2> files = {pollfd{wake_fd_, POLLIN, 0}, pollfd{hca_.poll_fd(), POLLIN, 0}};
+  const timespec timeout = to_timespec(backoff_ns);
+  ppoll(files.data(), watch_wire ? 2 : 1, parked_.load() ? nullptr : &timeout, nullptr);
+  eventfd_t count = 0;
+  if ((files[0].revents & POLLIN) != 0) eventfd_read(wake_fd_, &count);
+}
+
+void EngineThread::run() {
+  pthread_setname_np(pthread_self(), "gdx-softhca");
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
+  // Against programs that spin on a completion and so starve what would bring it. Best effort.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+  std::uint64_t backoff_ns = kShortestSleepNs;
+  int idle_rounds = 0;
+  while (!stop_.load()) {
+    if (parked_.load()) {
+      sleep(0, false);
+      continue;
+    }
+    if (hca_.progress() > 0) {
+      idle_rounds = 0;
+      backoff_ns = kShortestSleepNs;
+      continue;
+    }
+    on_round_();
+    if (++idle_rounds > kShortSleeps) {
+      const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
+      backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
+    }
+    // Packets may be waiting while another thread holds the engine: then watching the wire would spin.
+    const bool watch_wire = idle_rounds % 2 == 0 || idle_rounds > kShortSleeps;
+    sleep(std::clamp(hca_.idle_ns(), kShortestSleepNs, backoff_ns), watch_wire);
+  }
+}
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,99 @@
+#include "driver-shim/softhca/uverbs/event_channel.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+// Both records of the kernel begin with the handle of the object that the event is about.
+static_assert(offsetof(ib_uverbs_comp_event_desc, cq_handle) == 0);
+static_assert(offsetof(ib_uverbs_async_event_desc, element) == 0);
+
+std::uint64_t owner_of(std::span<const std::byte> record) {
+  std::uint64_t owner = 0;
+  std::memcpy(&owner, record.data(), sizeof owner);
+  return owner;
+}
+
+}  // namespace
+
+Answer<std::shared_ptr<EventChannel>> EventChannel::open() {
+  // A socket, not a pipe: it can be drained without touching the program's file flags, and writing to
+  // one whose reader is gone raises no signal.
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
+  return std::shared_ptr<EventChannel>(new EventChannel(ends[0], ends[1]));
+}
+
+EventChannel::~EventChannel() { real_close(own_fd_); }
+
+void EventChannel::push_completion(std::uint64_t owner) {
+  ib_uverbs_comp_event_desc record{};
+  record.cq_handle = owner;
+  const std::lock_guard lock(mutex_);
+  push_locked(owner, std::as_bytes(std::span(&record, 1)));
+}
+
+void EventChannel::push_async(std::uint64_t owner, std::uint32_t event_type) {
+  ib_uverbs_async_event_desc record{};
+  record.element = owner;
+  record.event_type = event_type;
+  const std::lock_guard lock(mutex_);
+  push_locked(owner, std::as_bytes(std::span(&record, 1)));
+}
+
+void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> record) {
+  if (!user_open_) return;
+  ++pushed_[owner];
+  backlog_.emplace_back(record.begin(), record.end());
+  flush_locked();
+}
+
+void EventChannel::flush_locked() {
+  while (user_open_ && !backlog_.empty()) {
+    const Record& record = backlog_.front();
+    if (send(own_fd_, record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    backlog_.pop_front();
+  }
+}
+
+void EventChannel::flush() {
+  const std::lock_guard lock(mutex_);
+  flush_locked();
+}
+
+std::uint32_t EventChannel::forget(std::uint64_t owner) {
+  const std::lock_guard lock(mutex_);
+  std::deque<Record> unread;
+  std::array<std::byte, sizeof(ib_uverbs_async_event_desc)> buffer{};
+  while (user_open_) {
+    const ssize_t length = recv(user_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (length < static_cast<ssize_t>(sizeof(std::uint64_t))) break;
+    unread.emplace_back(buffer.begin(), buffer.begin() + length);
+  }
+  unread.insert(unread.end(), backlog_.begin(), backlog_.end());
+  const std::size_t before = unread.size();
+  std::erase_if(unread, [owner](const Record& record) { return owner_of(record) == owner; });
+  const auto taken_back = static_cast<std::uint32_t>(before - unread.size());
+  backlog_ = std::move(unread);
+  flush_locked();
+
+  const auto found = pushed_.find(owner);
+  if (found == pushed_.end()) return 0;
+  const std::uint32_t reported = found->second - taken_back;
+  pushed_.erase(found);
+  return reported;
+}
+
+void EventChannel::user_closed() {
+  const std::lock_guard lock(mutex_);
+  user_open_ = false;
+}
+
+}  // namespace gdx::softhca::uverbs

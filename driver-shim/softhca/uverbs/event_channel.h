@@ -1,0 +1,55 @@
+// A file descriptor from which a program reads the kernel's event records, one a read(2): a completion
+// channel, or a context's asynchronous events.
+#pragma once
+
+#include <rdma/ib_user_verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+// Threads: all methods lock. Never calls out, so that the engine may push with its own lock held.
+class EventChannel {
+ public:
+  // Errors: the errno of socketpair(2).
+  static Answer<std::shared_ptr<EventChannel>> open();
+  ~EventChannel();
+  EventChannel(const EventChannel&) = delete;
+  EventChannel& operator=(const EventChannel&) = delete;
+
+  // The program's end. It belongs to the program, who closes it.
+  [[nodiscard]] int user_fd() const { return user_fd_; }
+
+  // `owner` is the handle that the program gave the object when it made it.
+  void push_completion(std::uint64_t owner);
+  void push_async(std::uint64_t owner, std::uint32_t event_type);
+  // Takes back what of `owner` nobody has read yet; returns how many were read.
+  std::uint32_t forget(std::uint64_t owner);
+  // Hands the socket what it had no room for.
+  void flush();
+  // The program closed its end: everything later is dropped.
+  void user_closed();
+
+ private:
+  using Record = std::vector<std::byte>;
+  EventChannel(int user_fd, int own_fd) : user_fd_(user_fd), own_fd_(own_fd) {}
+  void push_locked(std::uint64_t owner, std::span<const std::byte> record);
+  void flush_locked();
+
+  const int user_fd_;
+  const int own_fd_;
+  std::mutex mutex_;
+  bool user_open_ = true;
+  std::deque<Record> backlog_;
+  std::map<std::uint64_t, std::uint32_t> pushed_;  // by owner, since it was made
+};
+
+}  // namespace gdx::softhca::uverbs

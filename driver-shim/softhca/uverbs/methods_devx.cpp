@@ -1,0 +1,161 @@
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
+
+#include <cerrno>
+
+#include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/user_memory.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+struct DevxObject : Object {
+  devx::Object devx{};
+};
+
+// A command's mailboxes. The output is filled and returned even when the device refuses the command.
+struct Mailboxes {
+  std::vector<std::uint8_t> in;
+  std::vector<std::uint8_t> out;
+};
+
+Answer<Mailboxes> mailboxes(const Context& context, const Attributes& request, std::uint16_t in_id,
+                            std::uint16_t out_id) {
+  if (!context.devx) return refuse(EPERM);
+  Answer<std::vector<std::uint8_t>> in = request.blob(in_id);
+  if (!in) return refuse(in.error());
+  if (!request.has(out_id)) return refuse(EINVAL);
+  return Mailboxes{std::move(*in), std::vector<std::uint8_t>(request.length(out_id))};
+}
+
+Errno write_back(Attributes& request, std::uint16_t out_id, const Mailboxes& boxes, Errno outcome) {
+  if (outcome != 0 && outcome != EREMOTEIO) return outcome;
+  const Errno error = request.write_bytes(out_id, boxes.out.data(), boxes.out.size());
+  return error != 0 ? error : outcome;
+}
+
+Errno general_command(Context& context, Attributes& request) {
+  Answer<Mailboxes> boxes =
+      mailboxes(context, request, MLX5_IB_ATTR_DEVX_OTHER_CMD_IN, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT);
+  if (!boxes) return boxes.error();
+  const Errno outcome = context.commands.general(boxes->in, boxes->out);
+  return write_back(request, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, *boxes, outcome);
+}
+
+Errno query_eqn(Context& context, Attributes& request) {
+  if (!context.devx) return EPERM;
+  const Answer<std::uint32_t> vector = request.value<std::uint32_t>(MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC);
+  if (!vector) return vector.error();
+  if (*vector >= devx::kCompletionVectors) return EINVAL;
+  return request.write(MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN, devx::kFirstEqn + *vector);
+}
+
+Errno create_object(Context& context, Attributes& request) {
+  Answer<Mailboxes> boxes =
+      mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT);
+  if (!boxes) return boxes.error();
+  const Answer<devx::Object> created = context.commands.create(boxes->in, boxes->out);
+  const Errno outcome =
+      write_back(request, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, *boxes, created ? 0 : created.error());
+  if (!created) return outcome;
+  auto object = std::make_unique<DevxObject>();
+  object->type = ObjectType::kDevx;
+  object->number = created->number;
+  object->devx = *created;
+  object->release = [&commands = context.commands, devx = *created] { return commands.destroy(devx); };
+  if (outcome != 0) {
+    static_cast<void>(object->release());
+    return outcome;
+  }
+  return publish(context, request, MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE, std::move(object));
+}
+
+Errno destroy_devx(Context& context, Attributes& request) {
+  return destroy_object(context, request, MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, ObjectType::kDevx);
+}
+
+// Modify and query take verbs queues as well as DevX ones: both are objects of the same device.
+Answer<devx::Object> any_queue(Context& context, const Attributes& request, std::uint16_t id) {
+  const Answer<std::uint32_t> handle = request.handle(id);
+  if (!handle) return refuse(handle.error());
+  const Answer<Object*> found = context.objects.find_any(*handle);
+  if (!found) return refuse(found.error());
+  switch ((*found)->type) {
+    case ObjectType::kDevx: return static_cast<const DevxObject&>(**found).devx;
+    case ObjectType::kQp: return devx::Object{devx::ObjectKind::kQp, (*found)->number, {}};
+    case ObjectType::kCq: return devx::Object{devx::ObjectKind::kCq, (*found)->number, {}};
+    default: return refuse(EINVAL);
+  }
+}
+
+Errno modify_object(Context& context, Attributes& request) {
+  Answer<Mailboxes> boxes =
+      mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT);
+  if (!boxes) return boxes.error();
+  const Answer<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE);
+  if (!object) return object.error();
+  const Errno outcome = context.commands.modify(*object, boxes->in, boxes->out);
+  return write_back(request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT, *boxes, outcome);
+}
+
+Errno query_object(Context& context, Attributes& request) {
+  Answer<Mailboxes> boxes =
+      mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT);
+  if (!boxes) return boxes.error();
+  const Answer<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE);
+  if (!object) return object.error();
+  const Errno outcome = context.commands.query(*object, boxes->in, boxes->out);
+  return write_back(request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, *boxes, outcome);
+}
+
+Errno register_umem(Context& context, Attributes& request) {
+  if (!context.devx) return EPERM;
+  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) return EOPNOTSUPP;
+  const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
+  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
+  if (!address || !length_bytes) return EINVAL;
+  if (const Errno error = check_mapped(*address, *length_bytes)) return error;
+  const Answer<std::uint32_t> id = context.umems.add(reinterpret_cast<std::byte*>(*address), *length_bytes);
+  if (!id) return id.error();
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kUmem;
+  object->number = *id;
+  object->release = [&umems = context.umems, number = *id] { return umems.remove(number); };
+  if (const Errno error = request.write(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, *id)) {
+    static_cast<void>(object->release());
+    return error;
+  }
+  return publish(context, request, MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, std::move(object));
+}
+
+Errno deregister_umem(Context& context, Attributes& request) {
+  return destroy_object(context, request, MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, ObjectType::kUmem);
+}
+
+// The descriptor exists so that clients which open one at start can go on; nothing is ever sent on it.
+Errno allocate_event_fd(Context& context, Attributes& request) {
+  if (!context.devx) return EPERM;
+  const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
+  if (!channel) return channel.error();
+  return request.write_handle(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE,
+                              static_cast<std::uint32_t>((*channel)->user_fd()));
+}
+
+constexpr Method kMethods[] = {
+    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER, false, general_command},
+    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN, false, query_eqn},
+    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_CREATE, false, create_object},
+    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, false, destroy_devx},
+    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY, false, modify_object},
+    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_QUERY, false, query_object},
+    {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG, false, register_umem},
+    {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG, false, deregister_umem},
+    {MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC, false, allocate_event_fd},
+};
+
+}  // namespace
+
+std::span<const Method> devx_methods() { return kMethods; }
+
+}  // namespace gdx::softhca::uverbs

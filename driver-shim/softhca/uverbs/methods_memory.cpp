@@ -1,0 +1,167 @@
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_verbs.h>
+
+#include <cerrno>
+
+#include "driver-shim/softhca/uverbs/methods.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+struct DeviceMemoryObject : Object {
+  std::uint64_t length_bytes = 0;
+  std::uint16_t first_page = 0;
+};
+
+Errno destroy_pd(Context& context, Attributes& request) {
+  return destroy_object(context, request, UVERBS_ATTR_DESTROY_PD_HANDLE, ObjectType::kPd);
+}
+
+Errno destroy_mr(Context& context, Attributes& request) {
+  return destroy_object(context, request, UVERBS_ATTR_DESTROY_MR_HANDLE, ObjectType::kMr);
+}
+
+Errno destroy_ah(Context& context, Attributes& request) {
+  return destroy_object(context, request, UVERBS_ATTR_DESTROY_AH_HANDLE, ObjectType::kAh);
+}
+
+Errno query_pd(Context& context, Attributes& request) {
+  const Answer<std::uint32_t> handle = request.handle(MLX5_IB_ATTR_QUERY_PD_HANDLE);
+  if (!handle) return handle.error();
+  const Answer<Object*> pd = context.objects.find(*handle, ObjectType::kPd);
+  if (!pd) return pd.error();
+  return request.write(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, (*pd)->number);
+}
+
+Errno allocate_dm(Context& context, Attributes& request) {
+  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_ALLOC_DM_LENGTH);
+  const Answer<std::uint32_t> log_alignment = request.value<std::uint32_t>(UVERBS_ATTR_ALLOC_DM_ALIGNMENT);
+  if (!length_bytes || !log_alignment) return EINVAL;
+  if (request.has(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE)) {
+    const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE);
+    if (!type) return type.error();
+    if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return EOPNOTSUPP;
+  }
+  const Answer<std::uint16_t> first_page = context.pages.allocate(*length_bytes, *log_alignment);
+  if (!first_page) return first_page.error();
+
+  auto object = std::make_unique<DeviceMemoryObject>();
+  object->type = ObjectType::kDm;
+  object->length_bytes = *length_bytes;
+  object->first_page = *first_page;
+  object->release = [&pages = context.pages, page = *first_page] {
+    pages.release(page);
+    return 0;
+  };
+  const std::uint64_t start_offset = 0;
+  Errno error = request.write(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, start_offset);
+  if (error == 0) error = request.write(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, *first_page);
+  if (error != 0) {
+    context.pages.release(*first_page);
+    return error;
+  }
+  return publish(context, request, UVERBS_ATTR_ALLOC_DM_HANDLE, std::move(object));
+}
+
+Errno free_dm(Context& context, Attributes& request) {
+  return destroy_object(context, request, UVERBS_ATTR_FREE_DM_HANDLE, ObjectType::kDm);
+}
+
+// The range of a device memory registration, checked.
+Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
+                                   const DeviceMemoryObject& memory) {
+  const Answer<std::uint64_t> offset = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_OFFSET);
+  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_LENGTH);
+  const Answer<std::uint32_t> access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS);
+  if (!offset || !length_bytes || !access) return refuse(EINVAL);
+  if ((*access & IB_UVERBS_ACCESS_ZERO_BASED) == 0) return refuse(EINVAL);
+  if (*offset > memory.length_bytes || *length_bytes > memory.length_bytes - *offset) return refuse(EINVAL);
+  MemoryRegionSpec spec;
+  spec.base = context.pages.device_memory() + memory.first_page * kPageBytes + *offset;
+  spec.length_bytes = *length_bytes;
+  spec.access = *access;
+  spec.device_memory = true;
+  return spec;
+}
+
+Errno register_dm(Context& context, Attributes& request) {
+  const Answer<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE);
+  const Answer<std::uint32_t> dm_handle = request.handle(UVERBS_ATTR_REG_DM_MR_DM_HANDLE);
+  if (!pd_handle || !dm_handle) return EINVAL;
+  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error();
+  const Answer<Object*> dm = context.objects.find(*dm_handle, ObjectType::kDm);
+  if (!dm) return dm.error();
+  Answer<MemoryRegionSpec> spec = dm_region(context, request, static_cast<DeviceMemoryObject&>(**dm));
+  if (!spec) return spec.error();
+  spec->pd = (*pd)->number;
+  const Answer<std::uint32_t> mkey = context.hca.register_memory(*spec);
+  if (!mkey) return mkey.error();
+
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kMr;
+  object->number = *mkey;
+  object->stands_on = {*pd_handle, *dm_handle};
+  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
+  Errno error = request.write(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, *mkey);
+  if (error == 0) error = request.write(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, *mkey);
+  if (error != 0) {
+    static_cast<void>(context.hca.deregister_memory(*mkey));
+    return error;
+  }
+  return publish(context, request, UVERBS_ATTR_REG_DM_MR_HANDLE, std::move(object));
+}
+
+Errno allocate_uar(Context& context, Attributes& request) {
+  const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE);
+  if (!type) return type.error();
+  if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) return EOPNOTSUPP;
+  const Answer<PageFile::DoorbellPage> page = context.pages.add_doorbell_page();
+  if (!page) return page.error();
+  const Answer<std::uint32_t> uar = context.hca.add_uar({page->address});
+  if (!uar) {
+    context.pages.remove_doorbell_page(*page);
+    return uar.error();
+  }
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kUar;
+  object->number = *uar;
+  object->release = [&context, number = *uar, doorbells = *page] {
+    const Errno error = context.hca.remove_uar(number);
+    if (error == 0) context.pages.remove_doorbell_page(doorbells);
+    return error;
+  };
+  const std::uint32_t length_bytes = kPageBytes;
+  Errno error = request.write(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, page->mmap_offset);
+  if (error == 0) error = request.write(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, length_bytes);
+  if (error == 0) error = request.write(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, *uar);
+  if (error != 0) {
+    static_cast<void>(object->release());
+    return error;
+  }
+  return publish(context, request, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, std::move(object));
+}
+
+Errno destroy_uar(Context& context, Attributes& request) {
+  return destroy_object(context, request, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, ObjectType::kUar);
+}
+
+constexpr Method kMethods[] = {
+    {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, false, destroy_pd},
+    {UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY, false, query_pd},
+    {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, false, destroy_mr},
+    {UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG, false, register_dm},
+    {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, false, destroy_ah},
+    {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC, false, allocate_dm},
+    {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, false, free_dm},
+    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, false, allocate_uar},
+    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, false, destroy_uar},
+};
+
+}  // namespace
+
+std::span<const Method> memory_methods() { return kMethods; }
+
+}  // namespace gdx::softhca::uverbs

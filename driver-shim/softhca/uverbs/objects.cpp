@@ -1,0 +1,56 @@
+#include "driver-shim/softhca/uverbs/objects.h"
+
+#include <cerrno>
+
+namespace gdx::softhca::uverbs {
+
+std::uint32_t ObjectTable::add(std::unique_ptr<Object> object) {
+  while (objects_.contains(next_handle_) || next_handle_ == 0) ++next_handle_;
+  const std::uint32_t handle = next_handle_++;
+  object->handle = handle;
+  for (const std::uint32_t below : object->stands_on) ++objects_.at(below)->users;
+  objects_.emplace(handle, std::move(object));
+  return handle;
+}
+
+Answer<Object*> ObjectTable::find(std::uint32_t handle, ObjectType type) {
+  const auto found = find_any(handle);
+  if (found && (*found)->type != type) return refuse(EINVAL);
+  return found;
+}
+
+Answer<Object*> ObjectTable::find_any(std::uint32_t handle) {
+  const auto found = objects_.find(handle);
+  if (found == objects_.end()) return refuse(ENOENT);
+  return found->second.get();
+}
+
+Errno ObjectTable::remove(Object& object) {
+  if (object.users != 0) return EBUSY;
+  if (object.release) {
+    if (const Errno error = object.release()) return error;
+  }
+  drop(object);
+  return 0;
+}
+
+void ObjectTable::drop(Object& object) {
+  for (const std::uint32_t below : object.stands_on) --objects_.at(below)->users;
+  objects_.erase(object.handle);
+}
+
+void ObjectTable::clear() {
+  while (!objects_.empty()) {
+    bool dropped = false;
+    for (auto at = objects_.begin(); at != objects_.end();) {
+      Object& object = *(at++)->second;
+      if (object.users != 0) continue;
+      if (object.release) static_cast<void>(object.release());
+      drop(object);
+      dropped = true;
+    }
+    if (!dropped) return;
+  }
+}
+
+}  // namespace gdx::softhca::uverbs

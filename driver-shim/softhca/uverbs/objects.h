@@ -1,0 +1,52 @@
+// The objects of one open device file, by handle, with what each stands on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/uverbs/event_channel.h"
+
+namespace gdx::softhca::uverbs {
+
+enum class ObjectType : std::uint8_t { kPd, kMr, kAh, kDm, kCq, kQp, kSrq, kUar, kUmem, kDevx };
+
+struct Object {
+  ObjectType type = ObjectType::kPd;
+  std::uint32_t handle = 0;
+  std::uint32_t number = 0;  // the HCA's: pdn, mkey, cqn, qpn, srqn, UAR page
+  std::uint32_t users = 0;   // objects that stand on this one
+  std::vector<std::uint32_t> stands_on;
+  std::uint64_t user_handle = 0;
+  std::shared_ptr<EventChannel> completions;
+  std::shared_ptr<EventChannel> asyncs;
+  // Undoes what creation did in the HCA. A refusal keeps the object.
+  std::function<Errno()> release;
+
+  virtual ~Object() = default;
+};
+
+// Threads: the caller serialises.
+class ObjectTable {
+ public:
+  // Takes `object` in, and a hold on everything that it stands on. Returns its handle.
+  std::uint32_t add(std::unique_ptr<Object> object);
+  // Errors: ENOENT for no such handle, EINVAL for an object of another type.
+  Answer<Object*> find(std::uint32_t handle, ObjectType type);
+  Answer<Object*> find_any(std::uint32_t handle);
+  // Errors: EBUSY while another object stands on it, or the HCA's refusal.
+  Errno remove(Object& object);
+  // Everything, users before what they use. What refuses is dropped all the same.
+  void clear();
+
+ private:
+  void drop(Object& object);
+
+  std::map<std::uint32_t, std::unique_ptr<Object>> objects_;
+  std::uint32_t next_handle_ = 1;
+};
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,114 @@
+#include "driver-shim/softhca/uverbs/page_file.h"
+
+#include <fcntl.h>
+#include <rdma/mlx5-abi.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+// Page numbers in the file. mlx5's mmap encoding: command << 8 | index; for device memory the index's
+// upper part would go on at bit 16, which config.cpp keeps from happening. Doorbell pages are found by
+// the offset that UAR allocation returns, so any free range serves; the kernel takes this one too.
+constexpr std::uint64_t kDeviceMemoryFirstPage = std::uint64_t{MLX5_IB_MMAP_DEVICE_MEM} << 8;
+constexpr std::uint64_t kDoorbellFirstPage = std::uint64_t{9} << 16;
+constexpr std::uint64_t kMaxDoorbellPages = 1 << 14;
+constexpr std::uint64_t kFilePages = kDoorbellFirstPage + kMaxDoorbellPages;
+constexpr std::uint32_t kLogPageBytes = 12;
+
+}  // namespace
+
+Answer<PageFile> PageFile::create(std::size_t device_memory_bytes) {
+  const int fd = memfd_create("gdx-softhca", MFD_CLOEXEC);
+  if (fd < 0) return refuse(errno);
+  std::byte* device_memory = nullptr;
+  if (ftruncate(fd, static_cast<off_t>(kFilePages * kPageBytes)) == 0) {
+    if (device_memory_bytes == 0) return PageFile(fd, 0, nullptr);
+    void* const mapped = mmap(nullptr, device_memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                              static_cast<off_t>(kDeviceMemoryFirstPage * kPageBytes));
+    if (mapped != MAP_FAILED) device_memory = static_cast<std::byte*>(mapped);
+  }
+  if (device_memory == nullptr) {
+    const int error = errno;
+    real_close(fd);
+    return refuse(error);
+  }
+  return PageFile(fd, device_memory_bytes, device_memory);
+}
+
+PageFile::PageFile(PageFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      device_memory_bytes_(other.device_memory_bytes_),
+      device_memory_(std::exchange(other.device_memory_, nullptr)),
+      page_used_(std::move(other.page_used_)),
+      allocations_(std::move(other.allocations_)),
+      free_doorbell_pages_(std::move(other.free_doorbell_pages_)),
+      next_doorbell_page_(other.next_doorbell_page_) {}
+
+PageFile::~PageFile() {
+  if (device_memory_ != nullptr) munmap(device_memory_, device_memory_bytes_);
+  if (fd_ >= 0) real_close(fd_);
+}
+
+Answer<int> PageFile::duplicate(bool close_on_exec) const {
+  const int fd = fcntl(fd_, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+  if (fd < 0) return refuse(errno);
+  return fd;
+}
+
+Answer<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
+  std::uint64_t offset = 0;
+  if (!free_doorbell_pages_.empty()) {
+    offset = free_doorbell_pages_.back();
+    free_doorbell_pages_.pop_back();
+  } else {
+    if (next_doorbell_page_ == kMaxDoorbellPages) return refuse(ENOMEM);
+    offset = (kDoorbellFirstPage + next_doorbell_page_++) * kPageBytes;
+  }
+  void* const mapped =
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) {
+    free_doorbell_pages_.push_back(offset);
+    return refuse(ENOMEM);
+  }
+  std::memset(mapped, 0, kPageBytes);
+  return DoorbellPage{static_cast<std::byte*>(mapped), offset};
+}
+
+void PageFile::remove_doorbell_page(const DoorbellPage& page) {
+  munmap(page.address, kPageBytes);
+  free_doorbell_pages_.push_back(page.mmap_offset);
+}
+
+Answer<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
+  if (length_bytes == 0 || log_alignment > kLogPageBytes) return refuse(EINVAL);
+  if (length_bytes > device_memory_bytes_) return refuse(ENOMEM);
+  const std::size_t pages = (length_bytes + kPageBytes - 1) / kPageBytes;
+  std::size_t run = 0;
+  for (std::size_t page = 0; page < page_used_.size(); ++page) {
+    run = page_used_[page] ? 0 : run + 1;
+    if (run < pages) continue;
+    const std::size_t first = page + 1 - pages;
+    for (std::size_t i = first; i <= page; ++i) page_used_[i] = true;
+    std::memset(device_memory_ + first * kPageBytes, 0, pages * kPageBytes);
+    allocations_.emplace(static_cast<std::uint16_t>(first), pages);
+    return static_cast<std::uint16_t>(first);
+  }
+  return refuse(ENOMEM);
+}
+
+void PageFile::release(std::uint16_t first_page) {
+  const auto found = allocations_.find(first_page);
+  if (found == allocations_.end()) return;
+  for (std::size_t i = 0; i < found->second; ++i) page_used_[first_page + i] = false;
+  allocations_.erase(found);
+}
+
+}  // namespace gdx::softhca::uverbs

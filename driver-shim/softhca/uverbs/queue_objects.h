@@ -1,0 +1,21 @@
+// What queries of queue objects answer from.
+#pragma once
+
+#include <rdma/ib_user_ioctl_verbs.h>
+
+#include "driver-shim/softhca/uverbs/objects.h"
+
+namespace gdx::softhca::uverbs {
+
+struct QueuePairObject : Object {
+  ib_uverbs_qp_cap capacity{};
+  QpType qp_type = QpType::kRc;
+  ib_uverbs_qp_dest destination{};  // as the program gave it
+};
+
+struct SharedReceiveQueueObject : Object {
+  std::uint32_t max_wr = 0;
+  std::uint32_t max_sge = 0;
+};
+
+}  // namespace gdx::softhca::uverbs

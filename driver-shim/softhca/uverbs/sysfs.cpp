@@ -1,0 +1,231 @@
+#include "driver-shim/softhca/uverbs/sysfs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPciAddress[] = "0000:67:00.0";
+constexpr char kPciRoot[] = "sys/devices/pci0000:67";
+constexpr char kLockName[] = ".lock";
+
+using Files = std::vector<std::pair<std::string, std::string>>;
+
+std::string guid_text(std::uint64_t guid) {
+  return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", guid >> 48, guid >> 32 & 0xffff, guid >> 16 & 0xffff,
+                     guid & 0xffff);
+}
+
+std::string gid_text(const devx::Gid& gid) {
+  std::string text;
+  for (std::size_t i = 0; i < gid.size(); i += 2) {
+    text += fmt::format("{}{:02x}{:02x}", i == 0 ? "" : ":", gid[i], gid[i + 1]);
+  }
+  return text;
+}
+
+Files pci_files() {
+  const unsigned last_cpu = std::max(1u, std::thread::hardware_concurrency()) - 1;
+  return {{"vendor", "0x15b3"},
+          {"device", "0x1021"},
+          {"subsystem_vendor", "0x15b3"},
+          {"subsystem_device", "0x0067"},
+          {"class", "0x020700"},
+          {"revision", "0x00"},
+          {"modalias", "pci:v000015B3d00001021sv000015B3sd00000067bc02sc07i00"},
+          {"numa_node", "-1"},
+          {"local_cpus", last_cpu >= 31 ? "ffffffff" : fmt::format("{:08x}", (2u << last_cpu) - 1)},
+          {"local_cpulist", last_cpu == 0 ? "0" : fmt::format("0-{}", last_cpu)},
+          {"current_link_speed", "32.0 GT/s PCIe"},
+          {"max_link_speed", "32.0 GT/s PCIe"},
+          {"current_link_width", "16"},
+          {"max_link_width", "16"}};
+}
+
+Files device_files(const Hca& hca) {
+  const std::string guid = guid_text(devx::guid_of(hca.address()));
+  return {{"node_type", "1: CA"},        {"node_guid", guid},
+          {"sys_image_guid", guid},      {"node_desc", "gdx software HCA"},
+          {"fw_ver", "28.0.0"},          {"hca_type", "MT4129"},
+          {"board_id", "GDX0000000001"}, {"hw_rev", "0"}};
+}
+
+Files port_files(const Hca& hca) {
+  Files files = {{"state", "4: ACTIVE"},
+                 {"phys_state", "5: LinkUp"},
+                 {"rate", "100 Gb/sec (4X EDR)"},
+                 {"link_layer", "Ethernet"},
+                 {"lid", fmt::format("{:#x}", devx::lid_of(hca.address()))},
+                 {"sm_lid", "0x0"},
+                 {"sm_sl", "0"},
+                 {"lid_mask_count", "0"},
+                 {"cap_mask", "0x04010000"},
+                 {"pkeys/0", "0xffff"}};
+  for (std::uint8_t index = 0; index < devx::kGidTableSize; ++index) {
+    files.emplace_back(fmt::format("gids/{}", index), gid_text(devx::gid_of(hca.address(), index)));
+    files.emplace_back(fmt::format("gid_attrs/types/{}", index), "RoCE v2");
+    files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index), "lo");
+  }
+  return files;
+}
+
+// The names are mlx5's where it has one; those that no hardware has begin with softhca_.
+Files counter_files(const HcaCounters& counters) {
+  const auto text = [](std::uint64_t value) { return std::to_string(value); };
+  const auto& transport = counters.transport;
+  return {{"hw_counters/local_ack_timeout_err", text(transport.timeouts)},
+          {"hw_counters/packet_seq_err", text(transport.naks_received)},
+          {"hw_counters/out_of_sequence", text(transport.out_of_sequence)},
+          {"hw_counters/duplicate_request", text(transport.duplicate_requests)},
+          {"hw_counters/rnr_nak_retry_err", text(transport.rnr_naks_received)},
+          {"hw_counters/softhca_retransmitted_packets", text(transport.retransmitted_packets)},
+          {"hw_counters/softhca_packets_sent", text(counters.wire.packets_sent)},
+          {"hw_counters/softhca_packets_received", text(counters.wire.packets_received)},
+          {"hw_counters/softhca_faults_lost", text(counters.wire.faults_lost)},
+          {"hw_counters/softhca_faults_corrupted", text(counters.wire.faults_corrupted)},
+          {"hw_counters/softhca_icrc_errors", text(counters.wire.icrc_errors)},
+          {"hw_counters/softhca_doorbells", text(counters.doorbells)},
+          {"hw_counters/softhca_wqes", text(counters.wqes)},
+          {"hw_counters/softhca_cqes", text(counters.cqes)},
+          {"hw_counters/softhca_staging_sends", text(counters.staging_sends)},
+          {"hw_counters/softhca_staging_violations", text(counters.staging_violations)},
+          {"counters/port_xmit_packets", text(counters.wire.packets_sent)},
+          {"counters/port_rcv_packets", text(counters.wire.packets_received)}};
+}
+
+bool write_file(const fs::path& path, const std::string& content) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  std::ofstream file(path, std::ios::trunc);
+  file << content << '\n';
+  return static_cast<bool>(file.flush());
+}
+
+bool write_files(const fs::path& folder, const Files& files) {
+  for (const auto& [name, content] : files) {
+    if (!write_file(folder / name, content)) return false;
+  }
+  return true;
+}
+
+std::string prefix() {
+  const char* const folder = std::getenv("TMPDIR");
+  return fmt::format("{}/gdx-softhca-{}-", folder != nullptr && *folder != '\0' ? folder : "/tmp", geteuid());
+}
+
+// A directory whose lock can be taken belongs to nobody alive. One without a lock file is being made at
+// this moment, or its maker died before it put anything in: removing it when empty is right for the
+// latter, and the former then simply makes another.
+void remove_stale_trees() {
+  const fs::path pattern = prefix();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(pattern.parent_path(), error)) {
+    const fs::path& path = entry.path();
+    if (!path.filename().string().starts_with(pattern.filename().string())) continue;
+    const int lock = real_open((path / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (lock < 0) {
+      if (errno == ENOENT) rmdir(path.c_str());
+      continue;
+    }
+    std::error_code ignored;
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, ignored);
+    real_close(lock);
+  }
+}
+
+// The directory made and its lock held, or -1. A concurrent clean-up may take it away in between.
+int make_locked_directory(std::string& path) {
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    path = prefix() + "XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) return -1;
+    const std::string lock_path = path + "/" + kLockName;
+    const int lock = real_open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock < 0) continue;
+    struct stat found {};
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0 && ::stat(lock_path.c_str(), &found) == 0) return lock;
+    real_close(lock);
+  }
+  return -1;
+}
+
+bool populate(const fs::path& root, const Hca& hca) {
+  const std::string& name = hca.config().name;
+  const fs::path pci = root / kPciRoot / kPciAddress;
+  const fs::path device = pci / "infiniband" / name;
+  const fs::path uverbs = pci / "infiniband_verbs" / "uverbs0";
+  bool done = write_files(pci, pci_files()) && write_files(device, device_files(hca)) &&
+              write_files(device / "ports/1", port_files(hca)) &&
+              write_files(uverbs, {{"ibdev", name},
+                                   {"dev", fmt::format("{}:{}", kCharDeviceMajor, kCharDeviceMinor)},
+                                   {"abi_version", "1"}}) &&
+              write_file(root / "sys/class/infiniband_verbs/abi_version", "6") &&
+              write_file(root / (kDeviceNode + 1), "");
+
+  std::error_code error;
+  const auto link = [&error](const fs::path& target, const fs::path& at) {
+    std::error_code failed;
+    fs::create_directories(at.parent_path(), failed);
+    fs::create_symlink(fs::relative(target, at.parent_path()), at, failed);
+    if (failed) error = failed;
+  };
+  link(pci, device / "device");
+  link(pci, uverbs / "device");
+  link(device, root / "sys/class/infiniband" / name);
+  link(uverbs, root / "sys/class/infiniband_verbs/uverbs0");
+  return done && !error;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const Hca& hca) {
+  remove_stale_trees();
+  std::string root;
+  const int lock = make_locked_directory(root);
+  if (lock < 0) {
+    return fail(Status::kSystem,
+                fmt::format("cannot make a directory {}XXXXXX: {}; set TMPDIR to a folder that can "
+                            "be written",
+                            prefix(), std::strerror(errno)));
+  }
+  std::unique_ptr<SysfsTree> tree(new SysfsTree(root, lock));
+  if (!populate(root, hca)) {
+    return fail(Status::kSystem, fmt::format("cannot fill {}: {}", root, std::strerror(errno)));
+  }
+  tree->write_counters({});
+  return tree;
+}
+
+SysfsTree::~SysfsTree() {
+  std::error_code ignored;
+  fs::remove_all(root_, ignored);
+  real_close(lock_fd_);
+}
+
+void SysfsTree::write_counters(const HcaCounters& counters) const {
+  // Through the class link, so that this knows the device's name no better than a reader does.
+  std::error_code ignored;
+  for (const auto& device : fs::directory_iterator(root_ + "/sys/class/infiniband", ignored)) {
+    write_files(device.path() / "ports/1", counter_files(counters));
+  }
+}
+
+}  // namespace gdx::softhca::uverbs

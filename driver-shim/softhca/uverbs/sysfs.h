@@ -1,0 +1,39 @@
+// The part of /sys and /dev that RDMA programs look at, as ordinary files in a private directory:
+//   ROOT/sys/class/infiniband, ROOT/sys/class/infiniband_verbs, ROOT/sys/devices/pci..., ROOT/dev/infiniband
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+inline constexpr std::uint32_t kCharDeviceMajor = 231;  // what the kernel gives uverbs devices
+inline constexpr std::uint32_t kCharDeviceMinor = 192;
+inline constexpr char kDeviceNode[] = "/dev/infiniband/uverbs0";
+
+class SysfsTree {
+ public:
+  // Clears away trees that dead processes left, and makes one under TMPDIR, or /tmp.
+  // Errors: kSystem, naming the file.
+  static Result<std::unique_ptr<SysfsTree>> create(const Hca& hca);
+  // Removes the tree.
+  ~SysfsTree();
+  SysfsTree(const SysfsTree&) = delete;
+  SysfsTree& operator=(const SysfsTree&) = delete;
+
+  [[nodiscard]] const std::string& root() const { return root_; }
+  void write_counters(const HcaCounters& counters) const;
+
+ private:
+  SysfsTree(std::string root, int lock_fd) : root_(std::move(root)), lock_fd_(lock_fd) {}
+
+  std::string root_;
+  int lock_fd_;  // locked while this process lives: the proof against removal by others
+};
+
+}  // namespace gdx::softhca::uverbs

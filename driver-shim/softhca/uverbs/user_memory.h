@@ -1,0 +1,19 @@
+// Copies to and from addresses that a program handed to an ioctl. A bad one answers EFAULT, as the
+// kernel would, and not a crash.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+// Threads: safe. Errors: EFAULT, or the errno of memfd_create(2).
+Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes);
+Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes);
+
+// Is every page of [address, address + length) mapped? Errors: EFAULT, EINVAL when the range wraps.
+Errno check_mapped(std::uint64_t address, std::uint64_t length_bytes);
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,172 @@
+#include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5-abi.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/uverbs/user_memory.h"
+#include "driver-shim/softhca/uverbs/write_handlers.h"
+#include "proto/byte_order.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+constexpr std::uint32_t kAtomicWithinHca = 1;  // enum ib_atomic_cap
+constexpr std::uint64_t kFirmwareVersion = std::uint64_t{28} << 32;
+
+ib_uverbs_query_device_resp device_attributes(const Hca& hca) {
+  ib_uverbs_query_device_resp answer{};
+  const std::uint64_t guid = byte_swap(devx::guid_of(hca.address()));
+  constexpr std::uint32_t kObjects = 1u << devx::kLogMaxObjects;
+  answer.fw_ver = kFirmwareVersion;
+  answer.node_guid = guid;
+  answer.sys_image_guid = guid;
+  answer.max_mr_size = ~std::uint64_t{0};
+  answer.page_size_cap = ~std::uint64_t{kPageBytes - 1};
+  answer.vendor_id = 0x02c9;  // the OUI, not the PCI vendor
+  answer.vendor_part_id = 0x1021;
+  answer.max_qp = kObjects;
+  answer.max_qp_wr = 1u << devx::kLogMaxSendBlocks;
+  answer.device_cap_flags =
+      IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT | IB_UVERBS_DEVICE_SYS_IMAGE_GUID | IB_UVERBS_DEVICE_RC_RNR_NAK_GEN;
+  answer.max_sge = 30;
+  answer.max_sge_rd = 30;
+  answer.max_cq = kObjects;
+  answer.max_cqe = (1u << devx::kLogMaxCqEntries) - 1;
+  answer.max_mr = kObjects;
+  answer.max_pd = kObjects;
+  answer.max_qp_rd_atom = 1u << devx::kLogMaxReads;
+  answer.max_res_rd_atom = kObjects << devx::kLogMaxReads;
+  answer.max_qp_init_rd_atom = 1u << devx::kLogMaxReads;
+  answer.atomic_cap = kAtomicWithinHca;
+  answer.max_ah = kObjects;
+  answer.max_srq = kObjects;
+  answer.max_srq_wr = (1u << devx::kLogMaxSrqEntries) - 1;
+  answer.max_srq_sge = 31;
+  answer.max_pkeys = 1;
+  answer.local_ca_ack_delay = 16;
+  answer.phys_port_cnt = 1;
+  return answer;
+}
+
+}  // namespace
+
+Errno write_query_device(Context& context, WriteRequest& request) {
+  return request.respond(device_attributes(context.hca));
+}
+
+Errno write_query_device_ex(Context& context, WriteRequest& request) {
+  ib_uverbs_ex_query_device asked{};
+  if (const Errno error = request.read(asked)) return error;
+  if (asked.comp_mask != 0 || asked.reserved != 0) return EINVAL;
+  ib_uverbs_ex_query_device_resp answer{};
+  answer.base = device_attributes(context.hca);
+  answer.device_cap_flags_ex = answer.base.device_cap_flags;
+  answer.max_dm_size = context.hca.config().device_memory_bytes;
+  answer.response_length =
+      static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_CORE_OUT), sizeof answer));
+  if (const Errno error = request.respond(answer)) return error;
+  mlx5_ib_query_device_resp driver{};
+  driver.response_length =
+      static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_UHW_OUT), sizeof driver));
+  return request.respond_driver(driver);
+}
+
+Errno write_alloc_pd(Context& context, WriteRequest& request) {
+  const Answer<std::uint32_t> pdn = context.hca.alloc_pd();
+  if (!pdn) return pdn.error();
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kPd;
+  object->number = *pdn;
+  object->release = [&hca = context.hca, number = *pdn] { return hca.dealloc_pd(number); };
+  Object& added = *object;
+  ib_uverbs_alloc_pd_resp answer{};
+  answer.pd_handle = context.objects.add(std::move(object));
+  Errno error = request.respond(answer);
+  if (error == 0) error = request.respond_driver(mlx5_ib_alloc_pd_resp{*pdn});
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
+}
+
+namespace {
+
+Answer<MemoryRegionSpec> region(const ib_uverbs_reg_mr& asked) {
+  constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
+  if ((asked.access_flags & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return refuse(EOPNOTSUPP);
+  if ((asked.access_flags & kRemoteStores) != 0 && (asked.access_flags & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0) {
+    return refuse(EINVAL);
+  }
+  if (asked.length == 0 || (asked.start ^ asked.hca_va) % kPageBytes != 0) return refuse(EINVAL);
+  if (const Errno error = check_mapped(asked.start, asked.length)) return refuse(error);
+  MemoryRegionSpec spec;
+  spec.base = reinterpret_cast<std::byte*>(asked.start);
+  spec.iova = asked.hca_va;
+  spec.length_bytes = asked.length;
+  spec.access = asked.access_flags;
+  return spec;
+}
+
+}  // namespace
+
+Errno write_reg_mr(Context& context, WriteRequest& request) {
+  ib_uverbs_reg_mr asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
+  Answer<MemoryRegionSpec> spec = region(asked);
+  if (!spec) return spec.error();
+  spec->pd = (*pd)->number;
+  const Answer<std::uint32_t> mkey = context.hca.register_memory(*spec);
+  if (!mkey) return mkey.error();
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kMr;
+  object->number = *mkey;
+  object->stands_on = {asked.pd_handle};
+  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
+  Object& added = *object;
+  ib_uverbs_reg_mr_resp answer{};
+  answer.mr_handle = context.objects.add(std::move(object));
+  answer.lkey = *mkey;
+  answer.rkey = *mkey;
+  const Errno error = request.respond(answer);
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
+}
+
+Errno write_create_comp_channel(Context& context, WriteRequest& request) {
+  const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
+  if (!channel) return channel.error();
+  return request.respond(
+      ib_uverbs_create_comp_channel_resp{static_cast<std::uint32_t>((*channel)->user_fd())});
+}
+
+Errno write_create_ah(Context& context, WriteRequest& request) {
+  ib_uverbs_create_ah asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
+  if (asked.attr.port_num != 1 || asked.attr.is_global == 0) return EINVAL;
+  if (asked.attr.grh.sgid_index >= devx::kGidTableSize) return EINVAL;
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kAh;
+  object->stands_on = {asked.pd_handle};
+  Object& added = *object;
+  ib_uverbs_create_ah_resp answer{};
+  answer.ah_handle = context.objects.add(std::move(object));
+
+  devx::Gid gid;
+  std::copy_n(asked.attr.grh.dgid, gid.size(), gid.begin());
+  const devx::Mac mac = devx::mac_of(devx::address_of(gid));
+  mlx5_ib_create_ah_resp driver{};
+  driver.response_length = sizeof driver;
+  std::copy(mac.begin(), mac.end(), driver.dmac);
+  Errno error = request.respond(answer);
+  if (error == 0) error = request.respond_driver(driver);
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
+}
+
+}  // namespace gdx::softhca::uverbs

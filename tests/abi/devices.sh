@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Discovery: what programs see, and what is left when they end.
+. "$(dirname "$0")/common.sh"
+need ibv_devices
+need ibv_devinfo
+
+expect() {
+  grep -Eq "$1" "$scratch/out" || { cat "$scratch/out" >&2; fail "no line matches: $1"; }
+}
+
+case $1 in
+  list)
+    on_hca ibv_devices > "$scratch/out" 2>&1 || fail "ibv_devices exited with $?"
+    expect '^ *gdx0[[:space:]]+0067[0-9a-f]{12}$'
+    ;;
+  info)
+    GDX_SOFTHCA_MTU=1024 on_hca ibv_devinfo -v > "$scratch/out" 2>&1 || fail "ibv_devinfo exited with $?"
+    expect 'state:.*PORT_ACTIVE'
+    expect 'link_layer:.*Ethernet'
+    expect 'active_mtu:.*1024'
+    expect 'vendor_part_id:.*4129'
+    expect 'GID\[ *0\]:.*fe80::.*RoCE v2'
+    expect 'GID\[ *1\]:.*::ffff:127\.0\..*RoCE v2'
+    expect 'maximum available device memory:.*131072'
+    ;;
+  bad_configuration)
+    GDX_SOFTHCA_LOSS=often on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "ibv_devinfo found a device"
+    expect 'GDX_SOFTHCA_LOSS=often: must be'
+    expect 'IB devices'
+    [ "$(grep -c GDX_SOFTHCA_LOSS "$scratch/out")" = 1 ] || fail "said more than once"
+    ;;
+  busy_address)
+    address=127.77.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
+    # The holder lists its devices, then keeps its HCA while it sleeps in the same process.
+    GDX_SOFTHCA_ADDR=$address on_hca bash -c 'cd /sys/class/infiniband 2> /dev/null; exec 3< /sys/class/infiniband/gdx0/node_guid; echo ready; read -r' \
+      > "$scratch/holder" 2>&1 < <(sleep 20) &
+    holder=$!
+    for _ in $(seq 100); do grep -q ready "$scratch/holder" && break; sleep 0.1; done
+    GDX_SOFTHCA_ADDR=$address on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "two HCAs on $address"
+    kill $holder
+    expect "$address"
+    expect 'IB devices'
+    ;;
+  leftovers)
+    TMPDIR=$scratch on_hca ibv_devinfo > "$scratch/out" 2>&1 || fail "ibv_devinfo exited with $?"
+    ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "a tree was left behind"
+    # One whose owner died without a word is cleared by the next process.
+    mkdir "$scratch/gdx-softhca-$(id -u)-abcdef" && touch "$scratch/gdx-softhca-$(id -u)-abcdef/.lock"
+    TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
+    ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "a stale tree was not cleared"
+    ;;
+  untouched)
+    need strace
+    TMPDIR=$scratch timeout 60 strace -f -o "$scratch/trace" -E LD_PRELOAD="$GDX_TEST_PRELOAD" \
+      sh -c 'ls / > /dev/null; true' || fail "sh exited with $?"
+    cost='memfd_create|gdx-softhca|socket\('
+    # ThreadSanitizer's runtime has a thread of its own.
+    case $GDX_TEST_PRELOAD in *tsan*) ;; *) cost="$cost|clone3?\(.*CLONE_THREAD" ;; esac
+    grep -E "$cost" "$scratch/trace" > "$scratch/out" || exit 0
+    cat "$scratch/out" >&2
+    fail "a program without RDMA paid for the device"
+    ;;
+esac
+exit 0

@@ -1,0 +1,187 @@
+// Requests that no library would send: each is answered with an errno, none harms the process.
+#include <fcntl.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/abi/open_device.h"
+
+namespace gdx::abi_tests {
+namespace {
+
+// A request in the kernel's layout, any part of which can be made wrong.
+class Request {
+ public:
+  Request(std::uint16_t object, std::uint16_t method) {
+    header().object_id = object;
+    header().method_id = method;
+    finish();
+  }
+  Request& attribute(std::uint16_t id, std::uint16_t length, std::uint64_t data, std::uint16_t flags = 0) {
+    ib_uverbs_attr added{};
+    added.attr_id = id;
+    added.len = length;
+    added.flags = flags;
+    added.data = data;
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&added);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof added);
+    ++count_;
+    finish();
+    return *this;
+  }
+  ib_uverbs_ioctl_hdr& header() { return *reinterpret_cast<ib_uverbs_ioctl_hdr*>(bytes_.data()); }
+  std::vector<std::uint8_t>& bytes() { return bytes_; }
+  int send(int fd) { return ioctl(fd, RDMA_VERBS_IOCTL, bytes_.data()) == 0 ? 0 : errno; }
+
+ private:
+  void finish() {
+    header().num_attrs = count_;
+    header().length = static_cast<std::uint16_t>(bytes_.size());
+    header().driver_id = 1;
+  }
+  std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(sizeof(ib_uverbs_ioctl_hdr));
+  std::uint16_t count_ = 0;
+};
+
+class MalformedRequests : public testing::Test {
+ protected:
+  void SetUp() override {
+    context_ = open_device();
+    ASSERT_NE(context_, nullptr) << "no software HCA: errno " << errno;
+    fd_ = context_->cmd_fd;
+  }
+  Context context_;
+  int fd_ = -1;
+};
+
+constexpr std::uint64_t kUnmapped = 0x10;
+constexpr std::uint16_t kHandle = 0;  // the attribute that carries the handle in every destroy method
+
+TEST_F(MalformedRequests, header_at_an_unmapped_address_answers_efault) {
+  EXPECT_EQ(ioctl(fd_, RDMA_VERBS_IOCTL, reinterpret_cast<void*>(kUnmapped)), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(ioctl(fd_, RDMA_VERBS_IOCTL, nullptr), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
+TEST_F(MalformedRequests, other_ioctl_answers_enotty) {
+  int value = 0;
+  EXPECT_EQ(ioctl(fd_, FIONREAD, &value), -1);
+  EXPECT_EQ(errno, ENOTTY);
+}
+
+TEST_F(MalformedRequests, length_that_disagrees_with_the_count_answers_einval) {
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  for (const std::uint16_t count : std::initializer_list<std::uint16_t>{1, 255, 256, 4096, 65535}) {
+    request.header().num_attrs = count;
+    EXPECT_EQ(request.send(fd_), EINVAL) << count;
+  }
+  request.header().num_attrs = 0;
+  for (const std::uint16_t length : std::initializer_list<std::uint16_t>{0, 8, 23, 25, 65535}) {
+    request.header().length = length;
+    EXPECT_EQ(request.send(fd_), EINVAL) << length;
+  }
+}
+
+TEST_F(MalformedRequests, unknown_object_or_method_answers_eprotonosupport) {
+  EXPECT_EQ(Request(0x7777, 1).send(fd_), EPROTONOSUPPORT);
+  EXPECT_EQ(Request(UVERBS_OBJECT_DEVICE, 0x777).send(fd_), EPROTONOSUPPORT);
+}
+
+TEST_F(MalformedRequests, write_probe_without_a_request_answers_enospc) {
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
+  request.attribute(UVERBS_ATTR_WRITE_CMD, 8, IB_USER_VERBS_CMD_QUERY_DEVICE);
+  EXPECT_EQ(request.send(fd_), ENOSPC);
+}
+
+TEST_F(MalformedRequests, handle_that_is_not_there_answers_enoent) {
+  const std::vector<std::pair<std::uint16_t, std::uint16_t>> destroyers = {
+      {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY},   {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY},
+      {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY},   {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY},
+      {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY}, {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY},
+      {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE}};
+  for (const auto& [object, method] : destroyers) {
+    Request absent(object, method);
+    absent.attribute(kHandle, 0, 0x7fffffff);
+    EXPECT_EQ(absent.send(fd_), ENOENT) << object;
+    Request none(object, method);
+    EXPECT_EQ(none.send(fd_), EINVAL) << object;
+    Request wide(object, method);
+    wide.attribute(kHandle, 0, std::uint64_t{1} << 32);
+    EXPECT_EQ(wide.send(fd_), EINVAL) << object;
+  }
+}
+
+TEST_F(MalformedRequests, handle_of_another_type_answers_einval) {
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ASSERT_NE(pd, nullptr);
+  Request request(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY);
+  request.attribute(kHandle, 0, pd->handle);
+  EXPECT_EQ(request.send(fd_), EINVAL);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+}
+
+TEST_F(MalformedRequests, output_at_an_unmapped_address_answers_efault) {
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+      .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, kUnmapped);
+  EXPECT_EQ(request.send(fd_), EFAULT);
+}
+
+TEST_F(MalformedRequests, device_node_without_a_context_refuses_methods) {
+  const int fresh = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fresh, 0);
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1);
+  EXPECT_EQ(request.send(fresh), EINVAL);
+  EXPECT_EQ(close(fresh), 0);
+}
+
+// Every method with attributes of random shape. Small numbers often, so that some are real handles.
+TEST_F(MalformedRequests, random_attributes_never_harm_the_process) {
+  constexpr std::uint32_t kSeed = 20'240'601;
+  std::mt19937 random(kSeed);
+  std::vector<std::uint64_t> scratch(512);
+  const auto data = [&]() -> std::uint64_t {
+    switch (random() % 4) {
+      case 0: return random() % 8;
+      case 1: return kUnmapped;
+      case 2: return std::uint64_t{random()} << 32 | random();
+      default: return reinterpret_cast<std::uintptr_t>(scratch.data());
+    }
+  };
+  const std::uint16_t objects = UVERBS_OBJECT_ASYNC_EVENT + 1;
+  for (int round = 0; round < 20'000; ++round) {
+    const bool driver = random() % 2 == 0;
+    const auto object =
+        static_cast<std::uint16_t>(driver ? MLX5_IB_OBJECT_DEVX + random() % 9 : random() % objects);
+    const auto method = static_cast<std::uint16_t>((driver ? 1u << UVERBS_ID_NS_SHIFT : 0u) + random() % 5);
+    // Each of these hands out a descriptor; a thousand of them would only exhaust the process.
+    if (object == UVERBS_OBJECT_ASYNC_EVENT || object == MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD) continue;
+    Request request(object, method);
+    const int attributes = static_cast<int>(random() % 8);
+    for (int i = 0; i < attributes; ++i) {
+      const auto id =
+          static_cast<std::uint16_t>((random() % 2 == 0 ? 1u << UVERBS_ID_NS_SHIFT : 0u) + random() % 9);
+      const std::uint16_t lengths[] = {0, 4, 8, 64, 272, 4096};
+      request.attribute(id, lengths[random() % std::size(lengths)], data(),
+                        static_cast<std::uint16_t>(random() % 2));
+    }
+    for (std::uint64_t& word : scratch) word = random() % 4 == 0 ? random() : 0;
+    static_cast<void>(request.send(fd_));
+  }
+  ibv_port_attr port{};
+  EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0) << "seed " << kSeed;
+}
+
+}  // namespace
+}  // namespace gdx::abi_tests

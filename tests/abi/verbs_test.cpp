@@ -1,0 +1,157 @@
+// Plain verbs: device memory, address handles, registration errors, counters.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "tests/abi/open_device.h"
+
+namespace gdx::abi_tests {
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+using ToleratedLeaks = __lsan::ScopedDisabler;
+#else
+struct ToleratedLeaks {
+  ToleratedLeaks() {}  // not trivial: an unused one is meant
+};
+#endif
+
+class Verbs : public testing::Test {
+ protected:
+  void SetUp() override {
+    context_ = open_device();
+    ASSERT_NE(context_, nullptr) << "no software HCA: errno " << errno;
+    pd_ = ibv_alloc_pd(context_.get());
+    ASSERT_NE(pd_, nullptr);
+  }
+  void TearDown() override {
+    if (pd_ != nullptr) {
+      EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
+    }
+  }
+
+  Context context_;
+  ibv_pd* pd_ = nullptr;
+};
+
+TEST_F(Verbs, device_memory_allocated_is_a_plain_pointer_and_ends_at_the_pool) {
+  ibv_alloc_dm_attr whole{};
+  whole.length = 128 * 1024;
+  ibv_dm* const dm = ibv_alloc_dm(context_.get(), &whole);
+  ASSERT_NE(dm, nullptr);
+  mlx5dv_dm pointer{};
+  mlx5dv_obj object{};
+  object.dm = {dm, &pointer};
+  ASSERT_EQ(mlx5dv_init_obj(&object, MLX5DV_OBJ_DM), 0);
+  std::memset(pointer.buf, 0x5a, whole.length);
+  std::array<std::uint8_t, 8> seen{};
+  EXPECT_EQ(ibv_memcpy_from_dm(seen.data(), dm, whole.length - seen.size(), seen.size()), 0);
+  EXPECT_EQ(seen, (std::array<std::uint8_t, 8>{0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a}));
+
+  ibv_alloc_dm_attr more{};
+  more.length = 1;
+  EXPECT_EQ(ibv_alloc_dm(context_.get(), &more), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+
+  ibv_mr* const mr = ibv_reg_dm_mr(pd_, dm, 64, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED);
+  ASSERT_NE(mr, nullptr);
+  EXPECT_EQ(ibv_reg_dm_mr(pd_, dm, 64, whole.length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED),
+            nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(ibv_free_dm(dm), EBUSY);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_free_dm(dm), 0);
+  ibv_dm* const again = ibv_alloc_dm(context_.get(), &more);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(ibv_free_dm(again), 0);
+}
+
+TEST_F(Verbs, address_handle_created_carries_gid_and_mac) {
+  ibv_ah_attr attributes{};
+  attributes.is_global = 1;
+  attributes.port_num = 1;
+  attributes.grh.sgid_index = 1;
+  ASSERT_EQ(ibv_query_gid(context_.get(), 1, 1, &attributes.grh.dgid), 0);
+  ibv_ah* const ah = ibv_create_ah(pd_, &attributes);
+  ASSERT_NE(ah, nullptr);
+  mlx5dv_ah vector{};
+  mlx5dv_obj object{};
+  object.ah = {ah, &vector};
+  ASSERT_EQ(mlx5dv_init_obj(&object, MLX5DV_OBJ_AH), 0);
+  EXPECT_EQ(std::memcmp(vector.av->rgid, attributes.grh.dgid.raw, 16), 0);
+  const std::array<std::uint8_t, 3> mac_start = {0x02, 0x67, 127};
+  EXPECT_EQ(std::memcmp(vector.av->rmac, mac_start.data(), mac_start.size()), 0);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+}
+
+TEST_F(Verbs, unmapped_memory_registered_answers_efault) {
+  void* const pages = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  munmap(static_cast<char*>(pages) + 4096, 4096);
+  EXPECT_EQ(ibv_reg_mr(pd_, pages, 8192, IBV_ACCESS_LOCAL_WRITE), nullptr);
+  EXPECT_EQ(errno, EFAULT);
+  munmap(pages, 4096);
+}
+
+TEST_F(Verbs, remote_write_without_local_write_registered_answers_einval) {
+  std::array<char, 64> buffer{};
+  EXPECT_EQ(ibv_reg_mr(pd_, buffer.data(), buffer.size(), IBV_ACCESS_REMOTE_WRITE), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Verbs, domain_with_a_region_deallocated_answers_ebusy) {
+  std::array<char, 64> buffer{};
+  ibv_mr* const mr = ibv_reg_mr(pd_, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_NE(mr, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(pd_), EBUSY);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(Verbs, context_closed_with_objects_left_lets_the_next_one_open) {
+  Context other = open_device();
+  ASSERT_NE(other, nullptr);
+  {
+    const ToleratedLeaks libraries_own_structures;
+    ASSERT_NE(ibv_alloc_pd(other.get()), nullptr);
+    ASSERT_NE(ibv_create_cq(other.get(), 16, nullptr, nullptr, 0), nullptr);
+  }
+  other.reset();
+  EXPECT_NE(open_device(), nullptr);
+}
+
+TEST_F(Verbs, counters_read_are_numbers) {
+  for (const char* name : {"local_ack_timeout_err", "softhca_packets_sent", "softhca_staging_violations"}) {
+    FILE* const counter =
+        fopen((std::string("/sys/class/infiniband/gdx0/ports/1/hw_counters/") + name).c_str(), "r");
+    ASSERT_NE(counter, nullptr) << name;
+    unsigned long long value = ~0ull;
+    EXPECT_EQ(fscanf(counter, "%llu", &value), 1) << name;
+    fclose(counter);
+  }
+}
+
+TEST_F(Verbs, child_of_a_fork_is_refused_and_the_parent_goes_on) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ibv_device_attr attributes{};
+    _exit(ibv_query_device(context_.get(), &attributes) == ENODEV ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ibv_device_attr attributes{};
+  EXPECT_EQ(ibv_query_device(context_.get(), &attributes), 0);
+}
+
+}  // namespace
+}  // namespace gdx::abi_tests

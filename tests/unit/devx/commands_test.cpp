@@ -1,0 +1,180 @@
+#include "driver-shim/softhca/devx/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+
+namespace gdx::softhca::devx {
+namespace {
+
+namespace prm = mlx5::prm;
+using testing::_;
+using testing::DoAll;
+using testing::Return;
+using testing::SaveArg;
+
+class MockHca : public Hca {
+ public:
+  MOCK_METHOD(const HcaConfig&, config, (), (const, override));
+  MOCK_METHOD(const wire::Address&, address, (), (const, override));
+  MOCK_METHOD(Answer<std::uint32_t>, alloc_pd, (), (override));
+  MOCK_METHOD(Errno, dealloc_pd, (std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, register_memory, (const MemoryRegionSpec&), (override));
+  MOCK_METHOD(Errno, deregister_memory, (std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, add_uar, (const UarSpec&), (override));
+  MOCK_METHOD(Errno, remove_uar, (std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, create_cq, (const CompletionQueueSpec&), (override));
+  MOCK_METHOD(Errno, destroy_cq, (std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, create_srq, (const SharedReceiveQueueSpec&), (override));
+  MOCK_METHOD(Errno, destroy_srq, (std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, create_qp, (const QueuePairSpec&), (override));
+  MOCK_METHOD(Errno, modify_qp, (std::uint32_t, std::uint32_t, const QpAttributes&), (override));
+  MOCK_METHOD(Answer<QpAttributes>, query_qp, (std::uint32_t), (override));
+  MOCK_METHOD(Errno, destroy_qp, (std::uint32_t), (override));
+  MOCK_METHOD(int, progress, (), (override));
+  MOCK_METHOD(std::uint64_t, idle_ns, (), (override));
+  MOCK_METHOD(int, poll_fd, (), (const, override));
+  MOCK_METHOD(HcaCounters, counters, (), (override));
+};
+
+constexpr std::uint32_t kQpn = 0x4321;
+constexpr std::size_t kUmemBytes = 4 * 4096;
+
+class DevxCommands : public testing::Test {
+ protected:
+  DevxCommands() {
+    ON_CALL(hca_, config).WillByDefault(testing::ReturnRef(config_));
+    ON_CALL(hca_, address).WillByDefault(testing::ReturnRef(address_));
+    umem_ = *umems_.add(memory_.data(), kUmemBytes);
+  }
+
+  // A CREATE_QP that a device accepts: 8 receive WQEs of 32 B, then 16 WQEBBs.
+  prm::Mailbox<prm::kCreateQpInBytes> valid_create_qp() const {
+    prm::Mailbox<prm::kCreateQpInBytes> in{};
+    prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateQp));
+    prm::set(in, prm::qp::kPd, 7);
+    prm::set(in, prm::qp::kUarPage, 8);
+    prm::set(in, prm::qp::kUserIndex, 9);
+    prm::set(in, prm::qp::kSendCqn, 10);
+    prm::set(in, prm::qp::kReceiveCqn, 11);
+    prm::set(in, prm::qp::kLogRqSize, 3);
+    prm::set(in, prm::qp::kLogRqStride, 1);
+    prm::set(in, prm::qp::kLogSqSize, 4);
+    prm::set(in, prm::qp::kDbrUmemId, umem_);
+    prm::set(in, prm::qp::kDbrAddress, 64);
+    prm::set(in, prm::qp::kUmemId, umem_);
+    prm::set(in, prm::qp::kUmemOffset, 4096);
+    return in;
+  }
+
+  Errno modify(prm::Opcode opcode, QpState from, prm::Mailbox<prm::kModifyQpInBytes> in) {
+    QpAttributes current;
+    current.state = from;
+    ON_CALL(hca_, query_qp(kQpn)).WillByDefault(Return(current));
+    prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(opcode));
+    prm::set(in, prm::kObjectId, kQpn);
+    return commands_.modify({ObjectKind::kQp, kQpn, {}}, in, out_);
+  }
+  prm::CommandStatus status() const { return static_cast<prm::CommandStatus>(prm::get(out_, prm::kStatus)); }
+
+  alignas(4096) std::array<std::byte, kUmemBytes> memory_{};
+  HcaConfig config_;
+  wire::Address address_ = wire::Address::ipv4(0x7f000005);
+  testing::NiceMock<MockHca> hca_;
+  UmemTable umems_;
+  Commands commands_{hca_, umems_};
+  std::uint32_t umem_ = 0;
+  prm::Mailbox<prm::kShortCommandBytes> out_{};
+};
+
+TEST_F(DevxCommands, create_qp_without_valid_bits_lays_rings_out_in_the_umem) {
+  QueuePairSpec spec;
+  EXPECT_CALL(hca_, create_qp(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(kQpn)));
+  ASSERT_TRUE(commands_.create(valid_create_qp(), out_));
+  EXPECT_EQ(prm::get(out_, prm::kObjectId), kQpn);
+  EXPECT_EQ(spec.receive_ring, memory_.data() + 4096);
+  EXPECT_EQ(spec.send_ring, memory_.data() + 4096 + 8 * 32);
+  EXPECT_EQ(spec.send_blocks, 16u);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(spec.doorbell_record), memory_.data() + 64);
+  EXPECT_EQ(spec.pd, 7u);
+  EXPECT_EQ(spec.uar, 8u);
+  EXPECT_EQ(spec.user_index, 9u);
+  EXPECT_EQ(spec.send_cqn, 10u);
+  EXPECT_EQ(spec.receive_cqn, 11u);
+}
+
+TEST_F(DevxCommands, create_qp_with_rings_beyond_the_umem_is_refused_with_a_syndrome) {
+  EXPECT_CALL(hca_, create_qp(_)).Times(0);
+  auto in = valid_create_qp();
+  prm::set(in, prm::qp::kUmemOffset, kUmemBytes - 1024);
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+  EXPECT_EQ(status(), prm::CommandStatus::kBadParameter);
+  EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadUmem));
+  prm::set(in, prm::qp::kUmemOffset, ~std::uint64_t{0});
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+}
+
+TEST_F(DevxCommands, umem_of_a_live_queue_is_held_until_the_queue_goes) {
+  EXPECT_CALL(hca_, create_qp(_)).WillOnce(Return(kQpn));
+  const Answer<Object> object = commands_.create(valid_create_qp(), out_);
+  ASSERT_TRUE(object);
+  EXPECT_EQ(umems_.remove(umem_), EBUSY);
+  EXPECT_CALL(hca_, destroy_qp(kQpn)).WillOnce(Return(0));
+  EXPECT_EQ(commands_.destroy(*object), 0);
+  EXPECT_EQ(umems_.remove(umem_), 0);
+}
+
+TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::qp::kMtu, 5);
+  prm::set(in, prm::qp::kRemoteQpn, 0x1234);
+  prm::set(in, prm::qp::kNextReceivePsn, 0xfedcba);
+  prm::set(in, prm::qp::kLogRraMax, 4);
+  const wire::Address peer = wire::Address::ipv4(0x7f000009);
+  std::copy(peer.gid.begin(), peer.gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
+  QpAttributes set;
+  std::uint32_t mask = 0;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<1>(&mask), SaveArg<2>(&set), Return(0)));
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
+  EXPECT_EQ(mask, kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
+                      kQpMaxDestRdAtomic | kQpMinRnrTimer);
+  EXPECT_EQ(set.state, QpState::kRtr);
+  EXPECT_EQ(set.mtu_bytes, 4096u);
+  EXPECT_EQ(set.remote_qpn, 0x1234u);
+  EXPECT_EQ(set.receive_psn, 0xfedcbau);
+  EXPECT_EQ(set.max_dest_rd_atomic, 16);
+  EXPECT_EQ(set.remote, peer);
+}
+
+TEST_F(DevxCommands, transition_from_another_state_is_refused_without_reaching_the_engine) {
+  EXPECT_CALL(hca_, modify_qp(_, _, _)).Times(0);
+  EXPECT_EQ(modify(prm::Opcode::kRtr2Rts, QpState::kInit, {}), EREMOTEIO);
+  EXPECT_EQ(status(), prm::CommandStatus::kBadQpState);
+}
+
+TEST_F(DevxCommands, command_for_another_object_answers_einval) {
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::k2Err));
+  prm::set(in, prm::kObjectId, kQpn + 1);
+  EXPECT_EQ(commands_.modify({ObjectKind::kQp, kQpn, {}}, in, out_), EINVAL);
+  EXPECT_EQ(commands_.modify({ObjectKind::kCq, kQpn + 1, {}}, in, out_), EINVAL);
+}
+
+TEST_F(DevxCommands, buffers_too_short_for_a_header_answer_einval) {
+  const std::array<std::uint8_t, 8> in{};
+  EXPECT_EQ(commands_.general(in, out_), EINVAL);
+  EXPECT_EQ(commands_.create(in, out_).error(), EINVAL);
+  EXPECT_EQ(commands_.general(out_, {}), EINVAL);
+}
+
+TEST_F(DevxCommands, umem_not_on_a_page_or_wrapping_is_refused) {
+  EXPECT_EQ(umems_.add(memory_.data() + 64, 4096).error(), EINVAL);
+  EXPECT_EQ(umems_.add(memory_.data(), 0).error(), EINVAL);
+  EXPECT_EQ(umems_.add(memory_.data(), ~std::uint64_t{0}).error(), EINVAL);
+  EXPECT_EQ(umems_.remove(999), ENOENT);
+}
+
+}  // namespace
+}  // namespace gdx::softhca::devx
