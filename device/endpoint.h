@@ -1,0 +1,238 @@
+// An endpoint opened by a kernel: the queue's counters in registers, its constants in kernel
+// parameters. Owned by exactly one thread, warp or block (its Scope) from construction to close(),
+// so posting needs no atomics. All threads of the scope hold the object and make the same calls; the
+// thread of rank 0, the leader, does the posting and the waiting.
+//
+// Ordering: a call that posts publishes, in this order, payload stores (push), WQE stores, the
+// doorbell record, the doorbell. The release before the record is cumulative, so it also orders
+// payload that other threads of the scope stored before the scope's barrier.
+#pragma once
+
+#include <cstdint>
+
+#include "device/exec/exec.h"
+#include "device/impl/wqe.h"
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+#include "proto/mlx5/cqe.h"
+#include "proto/status.h"
+
+namespace gdx {
+
+// When the NIC is told: at once, or with a later call on the same endpoint (its doorbell covers all
+// WQEs before it; gdx_flush rings too).
+enum class Doorbell { kRing, kDefer };
+
+}  // namespace gdx
+
+namespace gdx::device {
+
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+class Endpoint {
+ public:
+  // Opens an endpoint. status() is kVersionMismatch when host and device code disagree on the layout,
+  // kInvalidArgument when the queue does not live where P says, or the fault of an earlier kernel.
+  GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
+  GDX_DEVICE ~Endpoint() { close(); }
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Writes the counters back for the next kernel. Outstanding work goes on. Idempotent.
+  GDX_DEVICE void close();
+
+  // kOk, or the first error of this endpoint. In the leader only until a call has returned it.
+  GDX_DEVICE Status status() const { return fault_.status; }
+  // What failed: status, CQE syndrome, WQE. Valid in the leader.
+  GDX_DEVICE const EndpointFault& fault() const { return fault_; }
+  GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
+  GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
+
+  // Everything below is for device/gdx.h, and in the leader only unless it says otherwise.
+
+  // Waits until `blocks` WQEBBs are free.
+  GDX_DEVICE Status reserve_blocks(std::uint32_t blocks);
+  // The k-th block of the WQE that is being built.
+  GDX_DEVICE std::byte* block(std::uint32_t k) const {
+    return handle_.send_queue[(producer_ + k) & (send_queue_blocks() - 1)].bytes;
+  }
+  GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
+  // Makes the WQE of `blocks` blocks at wqe_index() part of the queue.
+  GDX_DEVICE void commit(std::uint32_t blocks) {
+    last_wqe_ = producer_;
+    producer_ += blocks;
+  }
+  // Publishes all committed WQEs. `Payload` is where this kernel stored their payload: NIC memory and
+  // host memory need a wider release than a queue in GPU memory.
+  template <Placement Payload = P>
+  GDX_DEVICE void ring(std::uint64_t doorbell_value) {
+    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
+    exec::store_release<kObserver>(handle_.send_record, producer_ & 0xffff);
+    exec::ring<kObserver>(handle_.doorbell, doorbell_value);
+    rung_ = producer_;
+  }
+  GDX_DEVICE void ring_if_deferred();
+  GDX_DEVICE void count_message() { ++messages_; }
+
+  // Staging. A credit is the right to fill slot `filled % slot_count`.
+  GDX_DEVICE bool has_staging() const { return handle_.staging.slot_count != 0; }
+  GDX_DEVICE Status reserve_credit();
+  GDX_DEVICE std::uint32_t next_slot() const {
+    return filled_ & (handle_.staging.slot_count - 1);
+  }                                                // all threads
+  GDX_DEVICE void consume_credit() { ++filled_; }  // all threads
+  // Remembers which WQE holds the slot just filled; call before commit().
+  GDX_DEVICE void bind_slot(std::uint32_t slot) { handle_.staging.slot_owner[slot] = producer_; }
+
+  // Takes every completion that is there.
+  GDX_DEVICE void drain();
+  GDX_DEVICE bool all_completed() const {
+    return producer_ == completed_ || static_cast<std::int32_t>(completed_ - 1 - last_wqe_) >= 0;
+  }
+  // Spins until done(), an error, an abort, or the endpoint's timeout. Never longer.
+  template <typename Done>
+  GDX_DEVICE Status wait_until(Done done);
+  GDX_DEVICE bool aborted() const { return handle_.abort != nullptr && exec::load_flag(handle_.abort) != 0; }
+
+ private:
+  GDX_DEVICE std::uint32_t send_queue_blocks() const { return 1u << handle_.log_send_queue; }
+  GDX_DEVICE bool take_completion();
+  GDX_DEVICE void return_credits();
+
+  const EndpointHandle& handle_;
+  std::uint32_t producer_;
+  std::uint32_t rung_;
+  std::uint32_t completed_;
+  std::uint32_t last_wqe_;
+  std::uint32_t cq_consumer_;
+  std::uint32_t filled_;
+  std::uint32_t returned_;
+  std::uint64_t stalls_;
+  std::uint64_t messages_;
+  EndpointFault fault_;
+  bool open_ = true;
+};
+
+template <Scope S, Placement P>
+GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle) : handle_(handle) {
+  const QueueState& state = *handle.state;
+  producer_ = rung_ = state.producer;
+  completed_ = state.completed;
+  last_wqe_ = state.last_wqe;
+  cq_consumer_ = state.cq_consumer;
+  filled_ = state.staging.filled;
+  returned_ = state.staging.returned;
+  stalls_ = state.staging.stalls;
+  messages_ = state.messages;
+  fault_ = state.fault;
+  if (handle.layout_version != kQueueLayoutVersion) {
+    fault_ = {Status::kVersionMismatch, 0, 0, 0};
+  } else if (handle.placement != P) {
+    fault_ = {Status::kInvalidArgument, 0, 0, 0};
+  }
+  exec::sync<S>();  // nobody may write the state back before all have read it
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE void Endpoint<S, P>::close() {
+  if (!open_) return;
+  open_ = false;
+  exec::sync<S>();
+  if (!is_leader()) return;
+  if (fault_.status == Status::kOk) ring_if_deferred();
+  *handle_.state = {producer_, completed_, last_wqe_, cq_consumer_, {filled_, returned_, stalls_},
+                    fault_,    messages_};
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE void Endpoint<S, P>::ring_if_deferred() {
+  if (rung_ == producer_) return;
+  // The doorbell's value is the first 8 B of the newest WQE, as libmlx5 writes it.
+  const std::byte* wqe = handle_.send_queue[last_wqe_ & (send_queue_blocks() - 1)].bytes;
+  // What the deferred WQEs send may lie anywhere.
+  ring<Placement::kHost>(*reinterpret_cast<const std::uint64_t*>(wqe));
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status Endpoint<S, P>::reserve_blocks(std::uint32_t blocks) {
+  if (fault_.status != Status::kOk) return fault_.status;
+  if (producer_ + blocks - completed_ <= send_queue_blocks()) return Status::kOk;
+  ring_if_deferred();  // only what the NIC knows of can complete
+  return wait_until([&] { return producer_ + blocks - completed_ <= send_queue_blocks(); });
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status Endpoint<S, P>::reserve_credit() {
+  if (fault_.status != Status::kOk) return fault_.status;
+  const auto free = [&] { return filled_ - returned_ < handle_.staging.slot_count; };
+  if (free()) return Status::kOk;
+  drain();
+  if (fault_.status != Status::kOk) return fault_.status;
+  if (free()) return Status::kOk;
+  ++stalls_;
+  ring_if_deferred();
+  return wait_until(free);
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE bool Endpoint<S, P>::take_completion() {
+  const mlx5::Cqe64& cqe =
+      handle_.completion_queue[cq_consumer_ & ((1u << handle_.log_completion_queue) - 1)];
+  // Opcode and QPN, wqe_counter (big-endian), signature and op_own are the last word, which the NIC
+  // writes whole and last: one load decides everything.
+  const std::uint64_t tail = exec::load_acquire(reinterpret_cast<const std::uint64_t*>(&cqe) + 7);
+  const std::uint32_t op_own = static_cast<std::uint32_t>(tail >> 56);
+  const std::uint32_t opcode = op_own >> mlx5::kCqeOpcodeShift;
+  const std::uint32_t pass = cq_consumer_ >> handle_.log_completion_queue & 1;
+  if ((op_own & mlx5::kCqeOwnerMask) != pass ||
+      opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kInvalid)) {
+    return false;
+  }
+  ++cq_consumer_;
+  const std::uint16_t counter = byte_swap(static_cast<std::uint16_t>(tail >> 32));
+  if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequesterError)) {
+    if (fault_.status != Status::kOk) return true;  // the first error is the cause, the rest is flushing
+    const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(cqe);
+    fault_ = {mlx5::status_of(static_cast<mlx5::Syndrome>(error.syndrome)), error.syndrome,
+              error.vendor_error_syndrome, counter};
+    return true;
+  }
+  // One past the completed WQE's first block, extended from 16 to 32 bits. The other blocks of a long
+  // inline WQE count as free only when the next WQE completes; the queue is always longer than that.
+  completed_ += static_cast<std::uint16_t>(counter + 1 - completed_);
+  return true;
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE void Endpoint<S, P>::return_credits() {
+  const StagingHandle& staging = handle_.staging;
+  while (returned_ != filled_ &&
+         static_cast<std::int32_t>(completed_ - 1 -
+                                   staging.slot_owner[returned_ & (staging.slot_count - 1)]) >= 0) {
+    ++returned_;
+  }
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE void Endpoint<S, P>::drain() {
+  bool any = false;
+  while (take_completion()) any = true;
+  if (any && fault_.status == Status::kOk) return_credits();
+  // In error the NIC holds nothing any more: every slot was flushed with its WQE.
+  if (fault_.status != Status::kOk) returned_ = filled_;
+}
+
+template <Scope S, Placement P>
+template <typename Done>
+GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
+  const std::uint64_t deadline = exec::now_ns() + handle_.timeout_ns;
+  for (;;) {
+    drain();
+    if (fault_.status != Status::kOk) return fault_.status;
+    if (done()) return Status::kOk;
+    if (aborted()) return Status::kAborted;
+    if (exec::now_ns() >= deadline) return Status::kTimeout;
+    exec::relax();
+  }
+}
+
+}  // namespace gdx::device

@@ -1,0 +1,22 @@
+// The execution layer: what device code needs of the machine that runs it. Everything above this
+// folder is one source for GPU and CPU; PTX, fences and #ifdef live below it and nowhere else.
+//
+// Both layers provide, in namespace gdx::exec:
+//   thread_rank<S>(), thread_count<S>()   this thread's place in its scope
+//   sync<S>()                             barrier over the scope
+//   broadcast<S>(v)                       the scope's rank 0 decides v for all
+//   store_segment(p, v)                   one 16 B store
+//   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
+//   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
+//   load_acquire(p), load_flag(p)         memory that a NIC, or the host, writes
+//   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
+//   store_word(p, v), add(p, n)           one 4 B store; an atomic add, relaxed
+//   now_ns(), relax()                     for bounded waits
+//   launch(config, kernel, args...)       runs a kernel to its end
+#pragma once
+
+#if defined(__CUDACC__)
+#include "device/exec/cuda.h"
+#else
+#include "device/exec/cpu.h"
+#endif

@@ -1,0 +1,206 @@
+// gdx device API: one-sided RDMA from inside a kernel.
+//
+// Common to every call on an endpoint:
+//  - All threads of the endpoint's scope call it together, with the same arguments, and all get the
+//    same Status. It begins with a barrier over the scope, so payload that any of them stored before
+//    the call is sent.
+//  - It never waits longer than the endpoint's timeout. kTimeout and kAborted leave the queue intact;
+//    every other error is sticky and Endpoint::fault() tells the CQE syndrome behind it.
+//  - kOk means posted. The source may be reused after gdx_flush (push and inline: at once).
+//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength.
+// Calls on one endpoint take effect at the peer in the order they were made: the signal of a
+// put+signal, or of a later gdx_signal, is visible only after the payload before it. Results of
+// gdx_get and the atomics are in local memory after gdx_flush.
+// Source of the order of publication: papers/design.md, "Ordering".
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/endpoint.h"
+#include "device/impl/post.h"
+#include "device/impl/put.h"
+#include "proto/gpu/memory.h"
+
+namespace gdx {
+
+// How payload reaches the NIC. kAuto: inline up to 28 B, push up to one staging slot, pull above.
+enum class Mode { kAuto, kPull, kPush, kInline };
+
+enum class SignalOp { kSet, kAdd };
+
+enum class Compare { kEqual, kNotEqual, kGreaterEqual, kGreater, kLessEqual, kLess };
+
+// Writes `bytes` of `from` to the peer's `to`.
+// Errors: kInvalidLength for 0 bytes, or 2 GiB and more in pull mode; kUnsupported for push on an
+// endpoint without staging memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle
+// of a chunked message leaves the chunks before it sent.
+template <Mode M = Mode::kAuto, Scope S, Placement P>
+GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
+                          std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  if (bytes == 0) return Status::kInvalidLength;
+  if constexpr (M == Mode::kPull) return device::impl::put_pull(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kPush) return device::impl::put_push(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kInline) return device::impl::put_inline(endpoint, to, from, bytes, doorbell);
+  if (bytes <= device::impl::kShortInlineBytes)
+    return device::impl::put_inline(endpoint, to, from, bytes, doorbell);
+  if (bytes <= endpoint.handle().staging.slot_bytes && endpoint.has_staging()) {
+    return device::impl::put_push(endpoint, to, from, bytes, doorbell);
+  }
+  return device::impl::put_pull(endpoint, to, from, bytes, doorbell);
+}
+
+// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
+template <typename T, Scope S, Placement P>
+GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
+                                Doorbell doorbell = Doorbell::kRing) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  return device::impl::by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    device::impl::post_value(endpoint, to, static_cast<std::uint64_t>(value), sizeof(T), 0, doorbell);
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// Sets, or atomically adds to, the peer's 8-byte aligned signal word. Rings for deferred calls too.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
+                             SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
+  return device::impl::by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    const EndpointHandle& handle = endpoint.handle();
+    if (op == SignalOp::kSet) {
+      device::impl::post_value(endpoint, signal, value, 8, handle.signal_fence, doorbell);
+    } else {
+      device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, signal, value, 0,
+                                reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey,
+                                handle.signal_fence, doorbell);
+    }
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// gdx_put and gdx_signal with one doorbell for both.
+template <Mode M = Mode::kAuto, Scope S, Placement P>
+GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
+                                 std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
+                                 SignalOp op = SignalOp::kSet) {
+  const Status status = gdx_put<M>(endpoint, to, from, bytes, Doorbell::kDefer);
+  return status != Status::kOk ? status : gdx_signal(endpoint, signal, value, op);
+}
+
+// Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
+                          std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  if (bytes == 0 || bytes > mlx5::kMaxMessageBytes - 1) return Status::kInvalidLength;
+  return device::impl::by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    device::impl::post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
+                                   reinterpret_cast<std::uint64_t>(to.address), to.lkey,
+                                   static_cast<std::uint32_t>(bytes), doorbell);
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// Atomically adds to the peer's 8-byte aligned word; the original value lands in `original`.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
+                                std::uint64_t add) {
+  return device::impl::by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
+                              reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
+                              Doorbell::kRing);
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original
+// value lands in `original` either way.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
+                                   RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
+  return device::impl::by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
+                              reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
+                              Doorbell::kRing);
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// Waits until everything posted on the endpoint is complete: sources may be reused, results have
+// landed, and (RC) the peer's NIC has acknowledged. That is local completion; it does not say that the
+// peer's kernel has looked.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
+  return device::impl::by_leader(endpoint, [&] {
+    if (endpoint.status() != Status::kOk) return endpoint.status();
+    endpoint.ring_if_deferred();
+    return endpoint.wait_until([&] { return endpoint.all_completed(); });
+  });
+}
+
+GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
+  switch (how) {
+    case Compare::kEqual: return left == right;
+    case Compare::kNotEqual: return left != right;
+    case Compare::kGreaterEqual: return left >= right;
+    case Compare::kGreater: return left > right;
+    case Compare::kLessEqual: return left <= right;
+    case Compare::kLess: return left < right;
+  }
+  return false;
+}
+
+// Does the local signal word compare true? Payload sent before that signal may be read then.
+GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t value) {
+  return compare(exec::load_acquire(signal), how, value);
+}
+
+// Waits until the local signal word compares true. The endpoint is the one whose peer will signal: when
+// nothing comes for a while the wait asks that peer's NIC for life (a zero-length WRITE), so that a dead
+// peer ends it as kPeerUnreachable and not only as kTimeout.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
+                           std::uint64_t value) {
+  return device::impl::by_leader(endpoint, [&] {
+    if (gdx_test(signal, how, value)) return Status::kOk;
+    if (endpoint.status() != Status::kOk) return endpoint.status();
+    endpoint.ring_if_deferred();
+    std::uint64_t probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
+    return endpoint.wait_until([&] {
+      if (gdx_test(signal, how, value)) return true;
+      if (exec::now_ns() >= probe_at && endpoint.all_completed()) {
+        device::impl::post_probe(endpoint);
+        probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
+      }
+      return false;
+    });
+  });
+}
+
+}  // namespace gdx
+
+// The prefix is namespace enough for kernel authors.
+using gdx::gdx_compare_swap;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put;
+using gdx::gdx_put_signal;
+using gdx::gdx_put_value;
+using gdx::gdx_signal;
+using gdx::gdx_test;
+using gdx::gdx_wait;

@@ -1,0 +1,73 @@
+// The three ways a payload reaches the NIC: it fetches (pull), the kernel stores it into staging
+// memory (push), or it travels in the WQE (inline). Messages of any length, in chunks where needed.
+#pragma once
+
+#include <cstdint>
+
+#include "device/impl/post.h"
+
+namespace gdx::device::impl {
+
+template <Scope S, Placement P>
+GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                           std::uint64_t bytes, Doorbell doorbell) {
+  if (bytes > mlx5::kMaxMessageBytes - 1) return Status::kInvalidLength;
+  return by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
+                     from.lkey, static_cast<std::uint32_t>(bytes), doorbell);
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+// Fills one slot per chunk, each under a credit. Chunk k travels while chunk k+1 is being stored.
+template <Scope S, Placement P>
+GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                           std::uint64_t bytes, Doorbell doorbell) {
+  if (!endpoint.has_staging()) return Status::kUnsupported;
+  const StagingHandle& staging = endpoint.handle().staging;
+  for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
+    const Status status = by_leader(endpoint, [&] {
+      const Status credit = endpoint.reserve_credit();
+      return credit != Status::kOk ? credit : endpoint.reserve_blocks(1);
+    });
+    if (status != Status::kOk) return status;
+
+    const bool last = bytes - at <= staging.slot_bytes;
+    const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
+    const std::uint32_t slot = endpoint.next_slot();
+    const std::uint64_t slot_offset = static_cast<std::uint64_t>(slot) * staging.slot_bytes;
+    exec::copy<S>(staging.base + slot_offset, from.address + at, n);
+    endpoint.consume_credit();
+    exec::sync<S>();  // the leader's release must cover every thread's part of the slot
+    if (!endpoint.is_leader()) continue;
+    endpoint.bind_slot(slot);
+    // Host scope: the payload is in NIC memory, which no GPU-scope release orders.
+    post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
+                                    staging.nic_offset + slot_offset, staging.lkey, n,
+                                    last ? doorbell : Doorbell::kRing);
+    if (last) endpoint.count_message();
+  }
+  return Status::kOk;
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                             std::uint64_t bytes, Doorbell doorbell) {
+  return by_leader(endpoint, [&] {
+    for (std::uint64_t at = 0; at < bytes; at += kMaxInlineBytes) {
+      const bool last = bytes - at <= kMaxInlineBytes;
+      const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : kMaxInlineBytes;
+      const Status status = endpoint.reserve_blocks(blocks_of(inline_segments(n)));
+      if (status != Status::kOk) return status;
+      // A ring per WQE would cost more than it hides: the queue is rung when it fills, and at the end.
+      post_inline(endpoint, to + at, from.address + at, n, last ? doorbell : Doorbell::kDefer);
+    }
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
+}  // namespace gdx::device::impl

@@ -1,0 +1,147 @@
+// The CPU execution layer keeps the promises that kernels rely on.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/exec/exec.h"
+
+namespace gdx::exec {
+namespace {
+
+__global__ void record_indices(std::vector<unsigned>* seen) {
+  const unsigned block = blockIdx.x + gridDim.x * blockIdx.y;
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  ++(*seen)[block * blockDim.x * blockDim.y * blockDim.z + thread];
+}
+
+TEST(Launch, grid_of_blocks_runs_every_thread_once) {
+  std::vector<unsigned> seen(3 * 2 * 5 * 4 * 2, 0);
+  const LaunchConfig config{.grid = {3, 2}, .block = {5, 4, 2}, .workers = 2};
+  ASSERT_EQ(launch(config, record_indices, &seen), Status::kOk);
+  EXPECT_EQ(seen, std::vector<unsigned>(seen.size(), 1));
+}
+
+TEST(Launch, impossible_shape_is_refused) {
+  std::vector<unsigned> seen(1);
+  for (const LaunchConfig& config :
+       {LaunchConfig{.grid = {0}}, LaunchConfig{.block = {0}}, LaunchConfig{.block = {kMaxBlockThreads + 1}},
+        LaunchConfig{.workers = 0}}) {
+    EXPECT_EQ(launch(config, record_indices, &seen), Status::kInvalidArgument);
+  }
+  EXPECT_EQ(seen[0], 0u);
+}
+
+// Thread t writes cell t, all meet, thread t reads its neighbour's: right only if the barrier is one.
+__global__ void rotate(std::vector<unsigned>* cells, std::vector<unsigned>* out, unsigned rounds) {
+  const unsigned n = blockDim.x;
+  for (unsigned round = 0; round < rounds; ++round) {
+    (*cells)[threadIdx.x] = round * n + threadIdx.x;
+    __syncthreads();
+    (*out)[threadIdx.x] = (*cells)[(threadIdx.x + 1) % n];
+    __syncthreads();
+    if ((*out)[threadIdx.x] != round * n + (threadIdx.x + 1) % n) return;
+  }
+}
+
+TEST(BlockBarrier, many_rounds_order_every_thread) {
+  constexpr unsigned kThreads = 77;
+  std::vector<unsigned> cells(kThreads), out(kThreads);
+  ASSERT_EQ(launch({.block = {kThreads}}, rotate, &cells, &out, 50u), Status::kOk);
+  for (unsigned t = 0; t < kThreads; ++t) EXPECT_EQ(out[t], 49 * kThreads + (t + 1) % kThreads);
+}
+
+template <Scope S>
+__global__ void elect(std::vector<unsigned>* out) {
+  const unsigned mine = 1000 + threadIdx.x;
+  (*out)[threadIdx.x] = broadcast<S>(mine);
+}
+
+TEST(Broadcast, warps_with_a_short_last_one_take_their_own_leader) {
+  std::vector<unsigned> out(70);
+  ASSERT_EQ(launch({.block = {70}}, elect<Scope::kWarp>, &out), Status::kOk);
+  for (unsigned t = 0; t < out.size(); ++t) EXPECT_EQ(out[t], 1000 + t / kWarpThreads * kWarpThreads);
+}
+
+TEST(Broadcast, block_takes_thread_zero) {
+  std::vector<unsigned> out(70);
+  ASSERT_EQ(launch({.block = {70}}, elect<Scope::kBlock>, &out), Status::kOk);
+  EXPECT_EQ(out, std::vector<unsigned>(70, 1000));
+}
+
+__global__ void leave_early(unsigned* after) {
+  if (threadIdx.x % 2 == 0) return;
+  __syncthreads();
+  ++after[threadIdx.x];
+}
+
+TEST(BlockBarrier, threads_that_returned_are_not_waited_for) {
+  unsigned after[8] = {};
+  ASSERT_EQ(launch({.block = {8}}, leave_early, &after[0]), Status::kOk);
+  EXPECT_EQ(after[1], 1u);
+  EXPECT_EQ(after[0], 0u);
+}
+
+__global__ void diverge(unsigned* reached) {
+  if (threadIdx.x == 0) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+  ++*reached;
+}
+
+TEST(BlockBarrier, divergent_threads_end_the_launch_as_an_error) {
+  unsigned reached = 0;
+  EXPECT_EQ(launch({.block = {2}}, diverge, &reached), Status::kSystem);
+  EXPECT_EQ(reached, 0u);
+}
+
+std::uint64_t arrivals = 0;
+int deliver() {
+  std::atomic_ref<std::uint64_t>(arrivals).fetch_add(1);
+  return 1;
+}
+
+__global__ void wait_for_arrivals(std::uint64_t wanted) {
+  while (load_acquire(&arrivals) < wanted) relax();
+}
+
+TEST(Relax, waiting_threads_let_progress_run) {
+  arrivals = 0;
+  ASSERT_EQ(launch({.block = {40}, .progress = deliver}, wait_for_arrivals, std::uint64_t{10}), Status::kOk);
+  EXPECT_GE(arrivals, 10u);
+}
+
+__global__ void meet_across_blocks(std::uint64_t* count) {
+  add(count, 1);
+  while (load_acquire(count) < gridDim.x) relax();
+}
+
+TEST(Relax, blocks_that_wait_for_each_other_all_run) {
+  std::uint64_t count = 0;
+  ASSERT_EQ(launch({.grid = {9}, .workers = 2}, meet_across_blocks, &count), Status::kOk);
+  EXPECT_EQ(count, 9u);
+}
+
+template <Scope S>
+__global__ void copy_range(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  copy<S>(to, from, bytes);
+}
+
+TEST(Copy, every_length_copies_exactly_that) {
+  std::vector<std::byte> from(300), to;
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (std::uint64_t bytes = 0; bytes <= 260; ++bytes) {
+    to.assign(from.size(), std::byte{0});
+    ASSERT_EQ(launch({.block = {37}}, copy_range<Scope::kBlock>, to.data(), from.data(), bytes), Status::kOk);
+    std::vector<std::byte> expected(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(bytes));
+    expected.resize(from.size());
+    ASSERT_EQ(to, expected) << bytes;
+  }
+}
+
+}  // namespace
+}  // namespace gdx::exec

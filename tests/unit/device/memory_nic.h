@@ -1,0 +1,126 @@
+// The memory half of a NIC: rings, records and a doorbell that device code posts to, and a hand that
+// writes completions. It executes nothing; tests look at the bytes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "device/gdx.h"
+
+namespace gdx::device {
+
+class MemoryNic {
+ public:
+  static constexpr std::uint32_t kLogBlocks = 4;
+  static constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
+  static constexpr std::uint32_t kSlots = 4;
+  static constexpr std::uint32_t kSlotBytes = 64;
+  static constexpr std::uint32_t kQpn = 0x00abcdef & 0xffffff;
+  static constexpr std::uint32_t kStagingLkey = 0x51a61000;
+
+  // Tests of the timeout itself shorten it; no other test comes near it.
+  std::uint64_t timeout_ns = 60'000'000'000;
+
+  MemoryNic() {
+    for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1;  // invalid, owned by hardware
+  }
+
+  [[nodiscard]] EndpointHandle handle() {
+    EndpointHandle h{};
+    h.layout_version = kQueueLayoutVersion;
+    h.qpn = kQpn;
+    h.send_queue = send_queue_.data();
+    h.completion_queue = completion_queue_.data();
+    h.send_record = &record_[1];
+    h.doorbell = &doorbell_;
+    h.scratch = &scratch_;
+    h.state = &state_;
+    h.abort = &abort_;
+    h.timeout_ns = timeout_ns;
+    h.probe_after_ns = 200'000;
+    h.scratch_lkey = 0x5c;
+    h.log_send_queue = kLogBlocks;
+    h.log_completion_queue = kLogBlocks;
+    h.placement = Placement::kHost;
+    h.staging = {staging_.data(), 0x1000, slot_owner_.data(), kStagingLkey, kSlotBytes, kSlots, 0};
+    return h;
+  }
+
+  // Completes the WQE at `index`, and so all before it.
+  void complete(std::uint32_t index) {
+    mlx5::Cqe64& cqe = completion_queue_[written_ % kBlocks];
+    cqe.wqe_counter = static_cast<std::uint16_t>(index);
+    publish(cqe, mlx5::CqeOpcode::kRequester);
+  }
+
+  void fail(std::uint32_t index, mlx5::Syndrome syndrome) {
+    auto& cqe = reinterpret_cast<mlx5::ErrorCqe&>(completion_queue_[written_ % kBlocks]);
+    cqe.wqe_counter = static_cast<std::uint16_t>(index);
+    cqe.syndrome = static_cast<std::uint8_t>(syndrome);
+    cqe.vendor_error_syndrome = 0x81;
+    publish(reinterpret_cast<mlx5::Cqe64&>(cqe), mlx5::CqeOpcode::kRequesterError);
+  }
+
+  // Completes everything that the doorbell record has published. True if that was something.
+  bool complete_published() {
+    const auto published = static_cast<std::uint16_t>(record());
+    if (published == completed_) return false;
+    completed_ = published;
+    complete(static_cast<std::uint32_t>(published) - 1u);
+    return true;
+  }
+
+  template <typename Segment>
+  [[nodiscard]] Segment segment(std::uint32_t block, std::size_t offset_bytes) const {
+    Segment out;
+    std::memcpy(&out, send_queue_[block % kBlocks].bytes + offset_bytes, sizeof out);
+    return out;
+  }
+
+  [[nodiscard]] std::uint32_t record() {
+    return byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
+  }
+  [[nodiscard]] std::uint64_t doorbell() const { return doorbell_; }
+  [[nodiscard]] std::uint32_t written() const { return written_; }  // completions so far
+  [[nodiscard]] std::byte* staging() { return staging_.data(); }
+  QueueState& state() { return state_; }
+  std::uint32_t& abort() { return abort_; }
+
+ private:
+  void publish(mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode) {
+    const unsigned owner = written_ / kBlocks & 1;
+    const unsigned op_own = static_cast<unsigned>(opcode) << mlx5::kCqeOpcodeShift | owner;
+    auto& tail = reinterpret_cast<std::uint64_t*>(&cqe)[7];
+    const std::uint64_t rest = tail & ~(std::uint64_t{0xff} << 56);
+    std::atomic_ref<std::uint64_t>(tail).store(rest | std::uint64_t{op_own} << 56, std::memory_order_release);
+    ++written_;
+  }
+
+  std::array<mlx5::WqeBasicBlock, kBlocks> send_queue_{};
+  std::array<mlx5::Cqe64, kBlocks> completion_queue_{};
+  alignas(64) std::array<Be32, 2> record_{};
+  alignas(64) std::array<std::byte, kSlots * kSlotBytes> staging_{};
+  std::array<std::uint32_t, kSlots> slot_owner_{};
+  std::uint64_t doorbell_ = 0;
+  std::uint64_t scratch_ = 0;
+  QueueState state_{};
+  std::uint32_t abort_ = 0;
+  std::uint32_t written_ = 0;
+  std::uint16_t completed_ = 0;
+};
+
+// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S.
+template <Scope S = Scope::kThread, typename Body>
+void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned threads = 1) {
+  const auto kernel = [&](EndpointHandle handle) {
+    Endpoint<S> endpoint(handle);
+    body(endpoint);
+  };
+  ASSERT_EQ(exec::launch({.block = {threads}, .progress = progress}, kernel, nic.handle()), Status::kOk);
+}
+
+}  // namespace gdx::device

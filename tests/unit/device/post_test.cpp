@@ -1,0 +1,161 @@
+// What a posting call leaves in the ring, the doorbell record and the doorbell, byte by byte.
+#include <gtest/gtest.h>
+
+#include "tests/unit/device/memory_nic.h"
+
+namespace gdx::device {
+namespace {
+
+constexpr RemoteMemory kTarget{0x1122334455667788, 4096, 0xaabbccdd, 0};
+const LocalMemory kSource{reinterpret_cast<std::byte*>(0x0000700012345000), 4096, 0x01020304, 0};
+
+void expect_control(const mlx5::ControlSegment& control, mlx5::WqeOpcode opcode, std::uint32_t index,
+                    std::uint32_t segments) {
+  EXPECT_EQ(control.opmod_index_opcode, index << 8 | static_cast<std::uint32_t>(opcode));
+  EXPECT_EQ(control.qpn_ds, MemoryNic::kQpn << 8 | segments);
+  EXPECT_EQ(control.fm_ce_se & mlx5::kCompletionMask, mlx5::kCompletionAlways);
+}
+
+TEST(Put, pull_posts_write_with_gather_segment_and_rings) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) { EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 4096), Status::kOk); });
+
+  const auto control = nic.segment<mlx5::ControlSegment>(0, 0);
+  expect_control(control, mlx5::WqeOpcode::kRdmaWrite, 0, 3);
+  const auto address = nic.segment<mlx5::RemoteAddressSegment>(0, 16);
+  EXPECT_EQ(address.address, kTarget.address);
+  EXPECT_EQ(address.rkey, kTarget.rkey);
+  const auto data = nic.segment<mlx5::DataSegment>(0, 32);
+  EXPECT_EQ(data.byte_count, 4096u);
+  EXPECT_EQ(data.lkey, kSource.lkey);
+  EXPECT_EQ(data.address, reinterpret_cast<std::uint64_t>(kSource.address));
+  EXPECT_EQ(nic.record(), 1u);
+  EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(0, 0));
+}
+
+TEST(Put, deferred_doorbell_rings_with_the_next_call) {
+  MemoryNic nic;
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
+    EXPECT_EQ(nic.record(), 0u);
+    EXPECT_EQ(nic.doorbell(), 0u);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk);
+  });
+  EXPECT_EQ(nic.record(), 2u);
+  EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(1, 0));
+}
+
+TEST(Put, deferred_doorbell_rings_when_the_endpoint_closes) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) { (void)gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer); });
+  EXPECT_EQ(nic.record(), 1u);
+  EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(0, 0));
+}
+
+TEST(Put, second_kernel_continues_where_the_first_stopped) {
+  MemoryNic nic;
+  for (std::uint32_t launch = 0; launch < 3; ++launch) {
+    in_kernel(nic, [](auto& ep) { (void)gdx_put<Mode::kPull>(ep, kTarget, kSource, 8); });
+    EXPECT_EQ(nic.record(), launch + 1);
+    expect_control(nic.segment<mlx5::ControlSegment>(launch, 0), mlx5::WqeOpcode::kRdmaWrite, launch, 3);
+  }
+  EXPECT_EQ(nic.state().messages, 3u);
+}
+
+TEST(Put, inline_carries_the_payload_in_the_wqe) {
+  std::array<std::byte, impl::kMaxInlineBytes> payload;
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i + 1);
+  for (const std::uint32_t bytes : {1u, 8u, 12u, 28u, 29u, 92u, 93u, 219u, 220u}) {
+    MemoryNic nic;
+    nic.state().producer = nic.state().completed = MemoryNic::kBlocks - 2;  // so that long WQEs wrap
+    in_kernel(nic, [&](auto& ep) {
+      EXPECT_EQ(gdx_put<Mode::kInline>(ep, kTarget, {payload.data(), bytes, 0, 0}, bytes), Status::kOk);
+    });
+    const std::uint32_t first = MemoryNic::kBlocks - 2;
+    const std::uint32_t segments = impl::inline_segments(bytes);
+    expect_control(nic.segment<mlx5::ControlSegment>(first, 0), mlx5::WqeOpcode::kRdmaWrite, first, segments);
+    EXPECT_EQ(nic.segment<Be32>(first, 32), mlx5::kInlineFlag | bytes);
+    for (std::uint32_t i = 0; i < bytes; ++i) {
+      const std::uint32_t at = 36 + i;
+      ASSERT_EQ(nic.segment<std::byte>(first + at / 64, at % 64), payload[i]) << bytes << " byte " << i;
+    }
+    EXPECT_EQ(nic.record(), first + impl::blocks_of(segments));
+  }
+}
+
+TEST(Put, value_travels_little_endian) {
+  MemoryNic nic;
+  in_kernel(nic,
+            [](auto& ep) { EXPECT_EQ(gdx_put_value(ep, kTarget, std::uint32_t{0x04030201}), Status::kOk); });
+  EXPECT_EQ(nic.segment<Be32>(0, 32), mlx5::kInlineFlag | 4u);
+  EXPECT_EQ(nic.segment<std::uint32_t>(0, 36), 0x04030201u);
+}
+
+TEST(Put, zero_bytes_is_refused_and_posts_nothing) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 0), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, kSource, 0), Status::kInvalidLength);
+    EXPECT_EQ(gdx_get(ep, kSource, kTarget, 0), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 1ull << 31), Status::kInvalidLength);
+    EXPECT_EQ(ep.status(), Status::kOk);
+  });
+  EXPECT_EQ(nic.record(), 0u);
+}
+
+TEST(Signal, set_is_an_inline_write_and_add_a_fetch_add_into_scratch) {
+  MemoryNic nic;
+  EndpointHandle handle = nic.handle();
+  handle.signal_fence = mlx5::kFenceReads;
+  const auto kernel = [](EndpointHandle h) {
+    Endpoint<> ep(h);
+    EXPECT_EQ(gdx_signal(ep, kTarget, 7), Status::kOk);
+    EXPECT_EQ(gdx_signal(ep, kTarget, 9, SignalOp::kAdd), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({}, kernel, handle), Status::kOk);
+  expect_control(nic.segment<mlx5::ControlSegment>(0, 0), mlx5::WqeOpcode::kRdmaWrite, 0, 3);
+  EXPECT_EQ(nic.segment<mlx5::ControlSegment>(0, 0).fm_ce_se, mlx5::kCompletionAlways | mlx5::kFenceReads);
+  EXPECT_EQ(nic.segment<Be32>(0, 32), mlx5::kInlineFlag | 8u);
+  EXPECT_EQ(nic.segment<std::uint64_t>(0, 36), 7u);
+  expect_control(nic.segment<mlx5::ControlSegment>(1, 0), mlx5::WqeOpcode::kAtomicFetchAdd, 1, 4);
+  EXPECT_EQ(nic.segment<mlx5::AtomicSegment>(1, 32).swap_or_add, 9u);
+  const auto result = nic.segment<mlx5::DataSegment>(1, 48);
+  EXPECT_EQ(result.lkey, handle.scratch_lkey);
+  EXPECT_EQ(result.byte_count, 8u);
+  EXPECT_EQ(result.address, reinterpret_cast<std::uint64_t>(handle.scratch));
+}
+
+TEST(Atomics, compare_swap_posts_both_operands) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) { EXPECT_EQ(gdx_compare_swap(ep, kSource, kTarget, 3, 5), Status::kOk); });
+  expect_control(nic.segment<mlx5::ControlSegment>(0, 0), mlx5::WqeOpcode::kAtomicCompareSwap, 0, 4);
+  EXPECT_EQ(nic.segment<mlx5::AtomicSegment>(0, 32).swap_or_add, 5u);
+  EXPECT_EQ(nic.segment<mlx5::AtomicSegment>(0, 32).compare, 3u);
+  EXPECT_EQ(nic.segment<mlx5::DataSegment>(0, 48).lkey, kSource.lkey);
+}
+
+TEST(PutSignal, rings_once_for_both) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) {
+    EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, kTarget, kSource, 64, kTarget + 4088, 1), Status::kOk);
+  });
+  EXPECT_EQ(nic.record(), 2u);
+  EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(1, 0));
+  EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(1, 16).address, kTarget.address + 4088);
+}
+
+TEST(Put, warp_and_block_post_once) {
+  for (const bool block : {false, true}) {
+    MemoryNic nic;
+    const auto put = [](auto& ep) { EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk); };
+    if (block) {
+      in_kernel<Scope::kBlock>(nic, put, nullptr, 96);
+    } else {
+      in_kernel<Scope::kWarp>(nic, put, nullptr, kWarpThreads);
+    }
+    EXPECT_EQ(nic.record(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace gdx::device

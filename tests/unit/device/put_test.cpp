@@ -1,0 +1,257 @@
+// Waiting, credits and failure: every wait ends, every error has its cause.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/unit/device/memory_nic.h"
+
+namespace gdx::device {
+namespace {
+
+constexpr RemoteMemory kTarget{0x10000, 1 << 20, 0xaabbccdd, 0};
+
+MemoryNic* serving = nullptr;
+int serve() { return serving->complete_published() ? 1 : 0; }
+
+std::vector<std::byte> pattern(std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 13 + i / 256);
+  return out;
+}
+
+TEST(Push, message_within_the_pool_fills_slots_in_order) {
+  MemoryNic nic;
+  std::vector<std::byte> source = pattern(3 * MemoryNic::kSlotBytes + 10);
+  in_kernel<Scope::kWarp>(
+      nic,
+      [&](auto& ep) {
+        EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+                  Status::kOk);
+      },
+      nullptr, kWarpThreads);
+  EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.staging()));
+  EXPECT_EQ(nic.record(), 4u);
+  for (std::uint32_t k = 0; k < 4; ++k) {
+    const auto data = nic.segment<mlx5::DataSegment>(k, 32);
+    EXPECT_EQ(data.lkey, MemoryNic::kStagingLkey);
+    EXPECT_EQ(data.address, 0x1000u + k * MemoryNic::kSlotBytes);
+    EXPECT_EQ(data.byte_count, k == 3 ? 10u : MemoryNic::kSlotBytes);
+    EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(k, 16).address,
+              kTarget.address + k * MemoryNic::kSlotBytes);
+  }
+  EXPECT_EQ(nic.state().staging.filled, 4u);
+  EXPECT_EQ(nic.state().messages, 1u);
+}
+
+TEST(Push, no_credit_left_leaves_every_held_slot_alone) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::vector<std::byte> source = pattern(5 * MemoryNic::kSlotBytes);
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+              Status::kTimeout);
+    EXPECT_EQ(ep.status(), Status::kOk);
+  });
+  EXPECT_TRUE(std::equal(nic.staging(), nic.staging() + 4 * MemoryNic::kSlotBytes, source.begin()));
+  EXPECT_EQ(nic.state().staging.filled - nic.state().staging.returned, MemoryNic::kSlots);
+  EXPECT_EQ(nic.state().staging.stalls, 1u);
+}
+
+TEST(Push, message_beyond_the_pool_flows_as_credits_return) {
+  MemoryNic nic;
+  serving = &nic;
+  std::vector<std::byte> source = pattern(1000 * MemoryNic::kSlotBytes);
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+                  Status::kOk);
+        ASSERT_EQ(gdx_flush(ep), Status::kOk);
+      },
+      serve);
+  EXPECT_GT(nic.state().staging.stalls, 0u);
+  EXPECT_EQ(nic.state().staging.filled, 1000u);
+}
+
+TEST(Push, pulls_in_between_return_no_credit_early) {
+  MemoryNic nic;
+  std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
+  const LocalMemory local{source.data(), source.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);   // WQE 0
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // WQE 1, slot 0
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);   // WQE 2
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // WQE 3, slot 1
+    nic.complete(0);
+    ep.drain();
+  });
+  EXPECT_EQ(nic.state().staging.returned, 0u);
+  in_kernel(nic, [&](auto& ep) {
+    nic.complete(2);
+    ep.drain();
+  });
+  EXPECT_EQ(nic.state().staging.returned, 1u);
+}
+
+TEST(Push, endpoint_without_staging_says_unsupported) {
+  MemoryNic nic;
+  EndpointHandle handle = nic.handle();
+  handle.staging = {};
+  std::vector<std::byte> source(64);
+  const auto kernel = [&](EndpointHandle h) {
+    Endpoint<> ep(h);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), 64, 0, 0}, 64), Status::kUnsupported);
+  };
+  ASSERT_EQ(exec::launch({}, kernel, handle), Status::kOk);
+}
+
+TEST(Queue, full_waits_for_completions_and_never_overwrites) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::vector<std::byte> source(8);
+  const LocalMemory local{source.data(), 8, 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    for (std::uint32_t i = 0; i < MemoryNic::kBlocks; ++i) {
+      ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+    }
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kTimeout);
+    nic.complete(0);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kTimeout);
+  });
+  EXPECT_EQ(nic.record(), MemoryNic::kBlocks + 1);
+}
+
+TEST(Queue, counters_wrap_at_sixteen_and_thirty_two_bits) {
+  for (const std::uint32_t start : {0xfff8u, 0xfffffff8u}) {
+    MemoryNic nic;
+    serving = &nic;
+    nic.state().producer = nic.state().completed = start;
+    nic.state().last_wqe = start - 1;
+    std::vector<std::byte> source(8);
+    in_kernel(
+        nic,
+        [&](auto& ep) {
+          for (int i = 0; i < 40; ++i) {
+            ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, {source.data(), 8, 0, 0}, 8), Status::kOk);
+          }
+          ASSERT_EQ(gdx_flush(ep), Status::kOk);
+        },
+        serve);
+    EXPECT_EQ(nic.state().producer, start + 40);
+    EXPECT_EQ(nic.state().completed, start + 40);
+  }
+}
+
+TEST(Fault, error_completion_is_sticky_and_keeps_the_first_syndrome) {
+  MemoryNic nic;
+  std::vector<std::byte> source(64);
+  const LocalMemory local{source.data(), 64, 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+    nic.fail(0, mlx5::Syndrome::kRetryExceeded);
+    nic.fail(1, mlx5::Syndrome::kFlushed);
+    EXPECT_EQ(gdx_flush(ep), Status::kPeerUnreachable);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kPeerUnreachable);
+    EXPECT_EQ(gdx_signal(ep, kTarget, 1), Status::kPeerUnreachable);
+  });
+  EXPECT_EQ(nic.state().fault.syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRetryExceeded));
+  EXPECT_EQ(nic.state().fault.vendor_syndrome, 0x81);
+  EXPECT_EQ(nic.state().fault.wqe_counter, 0u);
+  EXPECT_EQ(nic.state().staging.filled, nic.state().staging.returned);  // all credits came back
+  EXPECT_EQ(nic.record(), 2u);
+  in_kernel(nic, [&](auto& ep) { EXPECT_EQ(ep.status(), Status::kPeerUnreachable); });
+}
+
+TEST(Fault, all_threads_of_a_block_get_the_same_status) {
+  MemoryNic nic;
+  nic.fail(0, mlx5::Syndrome::kRemoteAccess);
+  std::vector<std::byte> source(8);
+  std::vector<Status> seen(40);
+  in_kernel<Scope::kBlock>(
+      nic,
+      [&](auto& ep) {
+        (void)gdx_put<Mode::kPull>(ep, kTarget, {source.data(), 8, 0, 0}, 8);
+        seen[threadIdx.x] = gdx_flush(ep);
+      },
+      nullptr, 40);
+  EXPECT_EQ(seen, std::vector<Status>(40, Status::kRemoteAccess));
+}
+
+TEST(Open, other_layout_version_or_placement_is_refused) {
+  MemoryNic nic;
+  EndpointHandle handle = nic.handle();
+  const auto kernel = [](EndpointHandle h, Status expected) {
+    Endpoint<> ep(h);
+    EXPECT_EQ(gdx_signal(ep, kTarget, 1), expected);
+  };
+  handle.layout_version = kQueueLayoutVersion + 1;
+  ASSERT_EQ(exec::launch({}, kernel, handle, Status::kVersionMismatch), Status::kOk);
+  nic.state() = {};
+  handle.layout_version = kQueueLayoutVersion;
+  handle.placement = Placement::kGpu;
+  ASSERT_EQ(exec::launch({}, kernel, handle, Status::kInvalidArgument), Status::kOk);
+  EXPECT_EQ(nic.record(), 0u);
+}
+
+TEST(Wait, host_abort_ends_it_and_leaves_the_queue_intact) {
+  MemoryNic nic;
+  nic.abort() = 1;
+  std::uint64_t signal = 0;
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kAborted);
+    EXPECT_EQ(ep.status(), Status::kOk);
+  });
+}
+
+TEST(Wait, silence_probes_the_peer_once_and_times_out) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::uint64_t signal = 0;
+  in_kernel(nic, [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout); });
+  EXPECT_EQ(nic.record(), 1u);
+  EXPECT_EQ(nic.segment<mlx5::ControlSegment>(0, 0).qpn_ds, MemoryNic::kQpn << 8 | 2u);
+}
+
+TEST(Wait, dead_peer_ends_it_with_the_probes_syndrome) {
+  MemoryNic nic;
+  serving = &nic;
+  std::uint64_t signal = 0;
+  const auto refuse_the_probe = [] {
+    if (serving->record() == 0 || serving->written() != 0) return 0;
+    serving->fail(0, mlx5::Syndrome::kRetryExceeded);
+    return 1;
+  };
+  in_kernel(
+      nic, [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kPeerUnreachable); },
+      refuse_the_probe);
+}
+
+TEST(Wait, signal_that_holds_returns_even_on_a_failed_endpoint) {
+  MemoryNic nic;
+  nic.state().fault = {Status::kRemoteAccess, 0x13, 0, 0};
+  std::uint64_t signal = 5;
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kGreaterEqual, 5), Status::kOk);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kGreaterEqual, 6), Status::kRemoteAccess);
+  });
+}
+
+TEST(Test, compares_as_named) {
+  const std::uint64_t signal = 5;
+  const auto kernel = [&] {
+    EXPECT_TRUE(gdx_test(&signal, Compare::kEqual, 5) && !gdx_test(&signal, Compare::kEqual, 4));
+    EXPECT_TRUE(gdx_test(&signal, Compare::kNotEqual, 4) && !gdx_test(&signal, Compare::kNotEqual, 5));
+    EXPECT_TRUE(gdx_test(&signal, Compare::kGreaterEqual, 5) &&
+                !gdx_test(&signal, Compare::kGreaterEqual, 6));
+    EXPECT_TRUE(gdx_test(&signal, Compare::kGreater, 4) && !gdx_test(&signal, Compare::kGreater, 5));
+    EXPECT_TRUE(gdx_test(&signal, Compare::kLessEqual, 5) && !gdx_test(&signal, Compare::kLessEqual, 4));
+    EXPECT_TRUE(gdx_test(&signal, Compare::kLess, 6) && !gdx_test(&signal, Compare::kLess, 5));
+  };
+  ASSERT_EQ(exec::launch({}, kernel), Status::kOk);
+}
+
+}  // namespace
+}  // namespace gdx::device
