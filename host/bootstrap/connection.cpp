@@ -1,0 +1,75 @@
+#include "host/bootstrap/connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace gdx::bootstrap {
+namespace {
+
+constexpr std::size_t kReadBytes = 64 * 1024;
+
+tl::unexpected<Error> closed() { return fail(Status::kPeerGone, "closed its connection"); }
+
+bool must_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+Result<std::optional<Frame>> Connection::receive(FrameSet allowed) {
+  std::array<std::byte, kReadBytes> chunk;
+  for (;;) {
+    auto frame = parser_.take(allowed);
+    if (!frame || frame->has_value()) return frame;
+    const std::size_t wanted = std::min(parser_.wanted_bytes(), chunk.size());
+    const ssize_t got = ::recv(socket_.descriptor(), chunk.data(), wanted, 0);
+    if (got > 0) {
+      parser_.feed(std::span(chunk).first(static_cast<std::size_t>(got)));
+    } else if (got == 0) {
+      return closed();
+    } else if (must_wait(errno)) {
+      return std::optional<Frame>{};
+    } else if (errno != EINTR) {
+      return closed();
+    }
+  }
+}
+
+Result<void> Connection::expect_silence() const {
+  std::byte next{};
+  const ssize_t got = ::recv(socket_.descriptor(), &next, sizeof next, MSG_PEEK);
+  if (got > 0) return fail(Status::kInvalidArgument, "sent a frame out of turn");
+  if (got < 0 && (must_wait(errno) || errno == EINTR)) return {};
+  return closed();
+}
+
+void Connection::queue(std::vector<std::byte> frame) {
+  if (!has_unsent()) {
+    outgoing_ = std::move(frame);
+    sent_ = 0;
+    return;
+  }
+  outgoing_.insert(outgoing_.end(), frame.begin(), frame.end());
+}
+
+Result<void> Connection::flush() {
+  while (has_unsent()) {
+    const ssize_t sent =
+        ::send(socket_.descriptor(), outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
+    if (sent >= 0) {
+      sent_ += static_cast<std::size_t>(sent);
+    } else if (must_wait(errno)) {
+      return {};
+    } else if (errno != EINTR) {
+      return closed();
+    }
+  }
+  return {};
+}
+
+void Connection::finish() {
+  if (socket_) ::shutdown(socket_.descriptor(), SHUT_WR);
+}
+
+}  // namespace gdx::bootstrap

@@ -1,0 +1,146 @@
+#include "host/bootstrap/frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace gdx::bootstrap {
+namespace {
+
+struct LengthBounds {
+  std::size_t least;
+  std::size_t most;
+};
+
+std::optional<LengthBounds> length_bounds(std::uint16_t type) {
+  switch (static_cast<FrameType>(type)) {
+    case FrameType::kHello: return LengthBounds{sizeof(HelloBody), sizeof(HelloBody)};
+    case FrameType::kWelcome: return LengthBounds{0, 0};
+    case FrameType::kContribution: return LengthBounds{0, kMaxContributionBytes};
+    case FrameType::kGathered: return LengthBounds{0, kMaxGatheredBytes};
+    case FrameType::kFailed: return LengthBounds{sizeof(FailedBody), sizeof(FailedBody) + kMaxReasonBytes};
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+T load(std::span<const std::byte> bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+tl::unexpected<Error> not_a_rank(std::uint32_t magic) {
+  return fail(Status::kInvalidArgument,
+              fmt::format("is not a gdx rank: its stream begins with {:#010x}", magic));
+}
+
+// The magic has been checked.
+Result<std::size_t> check_header(const FrameHeader& header, FrameSet allowed) {
+  if (header.version != kVersion) {
+    return fail(Status::kVersionMismatch,
+                fmt::format("speaks bootstrap protocol version {}, this side {}: run the "
+                            "same gdx everywhere",
+                            std::uint16_t{header.version}, kVersion));
+  }
+  const std::uint16_t type = header.type;
+  const auto bounds = length_bounds(type);
+  if (!bounds || !allowed.contains(static_cast<FrameType>(type))) {
+    return fail(Status::kInvalidArgument, fmt::format("sent a frame of type {} out of turn", type));
+  }
+  const std::uint32_t length = header.length_bytes;
+  if (length < bounds->least || length > bounds->most) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("sent a frame of type {} with the impossible length {}", type, length));
+  }
+  return length;
+}
+
+void append(std::vector<std::byte>& out, const void* from, std::size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(from);
+  out.insert(out.end(), first, first + bytes);
+}
+
+}  // namespace
+
+std::size_t FrameParser::wanted_bytes() const {
+  if (!header_checked_) return sizeof(FrameHeader) - std::min(buffer_.size(), sizeof(FrameHeader));
+  return sizeof(FrameHeader) + payload_bytes_ - buffer_.size();
+}
+
+void FrameParser::feed(std::span<const std::byte> bytes) {
+  assert(bytes.size() <= wanted_bytes());
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+Result<std::optional<Frame>> FrameParser::take(FrameSet allowed) {
+  // As soon as it can be told: a stranger may say little and wait.
+  if (buffer_.size() >= sizeof(Be32) && load<Be32>(buffer_) != kMagic) return not_a_rank(load<Be32>(buffer_));
+  if (buffer_.size() < sizeof(FrameHeader)) return std::optional<Frame>{};
+  const auto header = load<FrameHeader>(buffer_);
+  if (!header_checked_) {
+    const auto length = check_header(header, allowed);
+    if (!length) return tl::unexpected(length.error());
+    payload_bytes_ = *length;
+    header_checked_ = true;
+  }
+  if (buffer_.size() < sizeof(FrameHeader) + payload_bytes_) return std::optional<Frame>{};
+  Frame frame;
+  frame.type = static_cast<FrameType>(std::uint16_t{header.type});
+  frame.rank = header.rank;
+  frame.sequence = header.sequence;
+  frame.payload.assign(buffer_.begin() + sizeof(FrameHeader), buffer_.end());
+  buffer_.clear();
+  header_checked_ = false;
+  return std::optional<Frame>{std::move(frame)};
+}
+
+std::vector<std::byte> encode_frame(FrameType type, std::uint32_t rank, std::uint32_t sequence,
+                                    std::span<const std::byte> payload) {
+  const FrameHeader header{kMagic, kVersion, static_cast<std::uint16_t>(type),
+                           rank,   sequence, static_cast<std::uint32_t>(payload.size())};
+  std::vector<std::byte> bytes;
+  bytes.reserve(sizeof header + payload.size());
+  append(bytes, &header, sizeof header);
+  append(bytes, payload.data(), payload.size());
+  return bytes;
+}
+
+std::vector<std::byte> encode_hello(std::uint32_t rank, std::uint32_t world_size) {
+  const HelloBody body{world_size};
+  return encode_frame(FrameType::kHello, rank, 0, std::as_bytes(std::span(&body, 1)));
+}
+
+std::vector<std::byte> encode_failure(const Failure& failure) {
+  const FailedBody body{static_cast<std::uint32_t>(failure.status), failure.rank};
+  std::vector<std::byte> payload;
+  append(payload, &body, sizeof body);
+  append(payload, failure.reason.data(), std::min<std::size_t>(failure.reason.size(), kMaxReasonBytes));
+  return encode_frame(FrameType::kFailed, 0, 0, payload);
+}
+
+std::uint32_t decode_hello(const Frame& frame) {
+  assert(frame.type == FrameType::kHello && frame.payload.size() == sizeof(HelloBody));
+  return load<HelloBody>(frame.payload).world_size;
+}
+
+Failure decode_failure(const Frame& frame) {
+  assert(frame.type == FrameType::kFailed && frame.payload.size() >= sizeof(FailedBody));
+  const auto body = load<FailedBody>(frame.payload);
+  Failure failure;
+  failure.rank = body.rank;
+  failure.status = static_cast<Status>(std::uint32_t{body.status});
+  if (std::string_view(status_name(failure.status)) == status_name(static_cast<Status>(~0u)) ||
+      failure.status == Status::kOk || failure.status == Status::kPending) {
+    failure.status = Status::kSystem;
+  }
+  for (const std::byte byte : std::span(frame.payload).subspan(sizeof(FailedBody))) {
+    const auto character = std::to_integer<char>(byte);
+    failure.reason += character >= ' ' && character <= '~' ? character : '?';
+  }
+  return failure;
+}
+
+}  // namespace gdx::bootstrap

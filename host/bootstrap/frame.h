@@ -1,0 +1,75 @@
+// Bytes to frames and back, for proto/bootstrap/messages.h: pure, no sockets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/bootstrap/messages.h"
+
+namespace gdx::bootstrap {
+
+struct Frame {
+  FrameType type{};
+  std::uint32_t rank = 0;
+  std::uint32_t sequence = 0;
+  std::vector<std::byte> payload;
+};
+
+// Which frames may come next: the types that the receiver's state permits, all others being an error.
+class FrameSet {
+ public:
+  constexpr FrameSet(std::initializer_list<FrameType> types) {
+    for (const FrameType type : types) bits_ |= 1u << static_cast<unsigned>(type);
+  }
+  [[nodiscard]] constexpr bool contains(FrameType type) const {
+    return (bits_ >> static_cast<unsigned>(type) & 1u) != 0;
+  }
+
+ private:
+  std::uint32_t bits_ = 0;
+};
+
+// Collects bytes of a stream until they make a frame. Never holds more than one frame, and refuses a
+// header as soon as it is complete, so that no peer decides how much memory is spent.
+class FrameParser {
+ public:
+  // How many bytes to read next: up to the end of the header, then up to the end of the frame.
+  [[nodiscard]] std::size_t wanted_bytes() const;
+  void feed(std::span<const std::byte> bytes);
+
+  // The frame, once complete; nothing yet otherwise.
+  // Errors: kInvalidArgument (not our magic, a type not in `allowed`, a length that the type cannot
+  // have), kVersionMismatch. After an error the stream is lost.
+  [[nodiscard]] Result<std::optional<Frame>> take(FrameSet allowed);
+
+  [[nodiscard]] bool empty() const { return buffer_.empty(); }
+
+ private:
+  std::vector<std::byte> buffer_;
+  std::size_t payload_bytes_ = 0;  // valid once the header has been checked
+  bool header_checked_ = false;
+};
+
+[[nodiscard]] std::vector<std::byte> encode_frame(FrameType type, std::uint32_t rank, std::uint32_t sequence,
+                                                  std::span<const std::byte> payload = {});
+[[nodiscard]] std::vector<std::byte> encode_hello(std::uint32_t rank, std::uint32_t world_size);
+
+struct Failure {
+  Status status = Status::kSystem;
+  std::uint32_t rank = 0;
+  std::string reason;
+};
+[[nodiscard]] std::vector<std::byte> encode_failure(const Failure& failure);
+
+// `frame` has the type in question and passed FrameParser.
+[[nodiscard]] std::uint32_t decode_hello(const Frame& frame);
+// An unknown status becomes kSystem; unprintable bytes of the reason become '?'.
+[[nodiscard]] Failure decode_failure(const Frame& frame);
+
+}  // namespace gdx::bootstrap

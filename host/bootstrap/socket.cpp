@@ -1,0 +1,224 @@
+#include "host/bootstrap/socket.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "host/bootstrap/parse_number.h"
+
+namespace gdx::bootstrap {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr std::uint64_t kRetryIntervalNs = 20'000'000;
+constexpr std::uint64_t kNsPerMs = 1'000'000;
+
+struct AddressListDelete {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDelete>;
+
+Result<AddressList> resolve(const std::string& root, bool passive) {
+  const auto parsed = parse_host_port(root);
+  if (!parsed) return tl::unexpected(parsed.error());
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(parsed->host.c_str(), parsed->port.c_str(), &hints, &list); error != 0) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("no address for the root '{}': {}", root, gai_strerror(error)));
+  }
+  return AddressList(list);
+}
+
+Socket make_socket(const addrinfo& address) {
+  return Socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+void send_at_once(const Socket& socket) {
+  const int one = 1;
+  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+std::string numeric_text(const sockaddr_storage& address, socklen_t length) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host.data(), host.size(), port.data(),
+                  port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  const bool v6 = address.ss_family == AF_INET6;
+  return v6 ? fmt::format("[{}]:{}", host.data(), port.data())
+            : fmt::format("{}:{}", host.data(), port.data());
+}
+
+// While nobody listens, TCP may connect a socket to itself if its own port happens to be the wanted one.
+bool is_connected_to_itself(const Socket& socket) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_length = sizeof own;
+  socklen_t other_length = sizeof other;
+  if (getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &own_length) != 0) return false;
+  if (getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&other), &other_length) != 0) return false;
+  return own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
+}
+
+// One attempt. An empty Socket: nobody there yet.
+Socket try_connect(const addrinfo& address, std::uint64_t deadline_ns) {
+  Socket socket = make_socket(address);
+  if (!socket) return {};
+  if (::connect(socket.descriptor(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return {};
+    pollfd ready{socket.descriptor(), POLLOUT, 0};
+    if (!wait_until(std::span(&ready, 1), deadline_ns)) return {};
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return {};
+  }
+  if (is_connected_to_itself(socket)) return {};
+  send_at_once(socket);
+  return socket;
+}
+
+}  // namespace
+
+Socket::Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    close();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+  }
+  return *this;
+}
+
+void Socket::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+Result<HostPort> parse_host_port(const std::string& text) {
+  const auto refuse = [&] {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("root address '{}': use HOST:PORT or [IPV6]:PORT, for instance 127.0.0.1:18515", text));
+  };
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return refuse();
+  HostPort parsed{text.substr(0, colon), text.substr(colon + 1)};
+  const bool bracketed = parsed.host.size() > 2 && parsed.host.front() == '[' && parsed.host.back() == ']';
+  if (bracketed) parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
+  if (!bracketed && parsed.host.find_first_of(":[]") != std::string::npos) return refuse();
+  const auto port = parse_unsigned(parsed.port);
+  if (!port || *port == 0 || *port > UINT16_MAX) return refuse();
+  return parsed;
+}
+
+Result<Socket> listen_at(const std::string& root) {
+  const auto addresses = resolve(root, true);
+  if (!addresses) return tl::unexpected(addresses.error());
+  Socket socket = make_socket(**addresses);
+  if (!socket) {
+    return fail(Status::kSystem, fmt::format("cannot make a socket: {}", std::strerror(errno)));
+  }
+  const int one = 1;
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (::bind(socket.descriptor(), (*addresses)->ai_addr, (*addresses)->ai_addrlen) == 0 &&
+      ::listen(socket.descriptor(), kBacklog) == 0) {
+    return socket;
+  }
+  switch (errno) {
+    case EADDRINUSE:
+      return fail(
+          Status::kBusy,
+          fmt::format("rank 0 cannot listen at {}: the port is in use; choose another root port", root));
+    case EADDRNOTAVAIL:
+      return fail(Status::kInvalidArgument,
+                  fmt::format("rank 0 cannot listen at {}: not an address of this machine", root));
+    default:
+      return fail(Status::kSystem, fmt::format("rank 0 cannot listen at {}: {}", root, std::strerror(errno)));
+  }
+}
+
+Result<Socket> adopt_listener(int descriptor) {
+  int listening = 0;
+  socklen_t length = sizeof listening;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
+    return fail(Status::kInvalidArgument, fmt::format("descriptor {} is not a listening socket", descriptor));
+  }
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  return Socket(descriptor);
+}
+
+Result<Socket> accept_one(const Socket& listener) {
+  Socket socket(::accept4(listener.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket) {
+    send_at_once(socket);
+    return socket;
+  }
+  switch (errno) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED: return Socket();
+    case EMFILE:
+    case ENFILE:
+      return fail(Status::kNoMemory, "rank 0 has no file descriptors left for more ranks: raise ulimit -n");
+    default:
+      return fail(Status::kSystem, fmt::format("rank 0 cannot accept connections: {}", std::strerror(errno)));
+  }
+}
+
+Result<Socket> connect_to(const std::string& root, std::uint64_t deadline_ns) {
+  const auto addresses = resolve(root, false);
+  if (!addresses) return tl::unexpected(addresses.error());
+  for (;;) {
+    for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+      Socket socket = try_connect(*address, deadline_ns);
+      if (socket) return socket;
+    }
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) {
+      return fail(Status::kTimeout,
+                  fmt::format("rank 0 did not answer at {}: start it, or correct the root address", root));
+    }
+    static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + kRetryIntervalNs)));
+  }
+}
+
+std::string peer_text(const Socket& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return "a closed connection";
+  }
+  return numeric_text(address, length);
+}
+
+bool wait_until(std::span<pollfd> sockets, std::uint64_t deadline_ns) {
+  for (;;) {
+    const std::uint64_t now_ns = monotonic_ns();
+    const std::uint64_t left_ms =
+        now_ns >= deadline_ns ? 0 : (deadline_ns - now_ns + kNsPerMs - 1) / kNsPerMs;
+    const int timeout_ms = static_cast<int>(std::min<std::uint64_t>(left_ms, 1'000'000));
+    const int ready = ::poll(sockets.data(), sockets.size(), timeout_ms);
+    if (ready > 0) return true;
+    if (ready == 0 && monotonic_ns() >= deadline_ns) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+}  // namespace gdx::bootstrap

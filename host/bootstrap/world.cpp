@@ -1,0 +1,242 @@
+#include "host/bootstrap/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "host/bootstrap/connection.h"
+#include "host/bootstrap/rendezvous.h"
+
+namespace gdx {
+
+using bootstrap::Connection;
+using bootstrap::Frame;
+using bootstrap::FrameType;
+
+struct World::Impl {
+  WorldOptions options;
+  // Rank 0: by rank, its own place empty. Others: rank 0 alone.
+  std::vector<Connection> members;
+  std::vector<std::optional<Frame>> contributions;  // rank 0: those that came for the next collective
+  std::uint32_t sequence = 1;                       // of the collective in progress or, between, the next
+  std::optional<Error> broken;
+
+  // Ends the world: tells the others why, keeps the error for later calls.
+  tl::unexpected<Error> break_up(Error error);
+  tl::unexpected<Error> break_up(std::uint32_t rank, const Error& error);
+
+  Result<void> read_member(std::uint32_t rank);
+  Result<std::vector<std::byte>> collect(std::span<const std::byte> mine, std::uint64_t deadline_ns);
+  Result<std::vector<std::byte>> contribute(std::span<const std::byte> mine, std::uint64_t deadline_ns);
+  Result<void> wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns);
+  Result<void> send_to_members(const std::vector<std::byte>& frame, std::uint64_t deadline_ns);
+};
+
+namespace {
+
+Result<void> check_options(const WorldOptions& options) {
+  if (options.size == 0 || options.size > bootstrap::kMaxRanks) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} ranks are impossible: use 1 to {}", options.size, bootstrap::kMaxRanks));
+  }
+  if (options.rank >= options.size) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("rank {} is impossible: with {} ranks it goes from 0 to {}", options.rank,
+                            options.size, options.size - 1));
+  }
+  if (options.size == 1) return {};
+  if (auto parsed = bootstrap::parse_host_port(options.root); !parsed) return tl::unexpected(parsed.error());
+  return {};
+}
+
+}  // namespace
+
+tl::unexpected<Error> World::Impl::break_up(Error error) {
+  if (options.rank == 0) {
+    bootstrap::announce_failure(members, {error.status, 0, error.message});
+  } else {
+    for (Connection& member : members) member.finish();
+  }
+  broken = error;
+  return tl::unexpected(std::move(error));
+}
+
+tl::unexpected<Error> World::Impl::break_up(std::uint32_t rank, const Error& error) {
+  return break_up(Error{error.status, fmt::format("rank {} {}", rank, error.message)});
+}
+
+// Takes in what rank `rank` has sent, and notices whether it left.
+Result<void> World::Impl::read_member(std::uint32_t rank) {
+  Connection& member = members[rank];
+  if (contributions[rank]) {
+    auto quiet = member.expect_silence();
+    if (!quiet) return break_up(rank, quiet.error());
+    return quiet;
+  }
+  auto frame = member.receive({FrameType::kContribution});
+  if (!frame) return break_up(rank, frame.error());
+  if (!*frame) return {};
+  if ((*frame)->rank != rank || (*frame)->sequence != sequence) {
+    return break_up(rank, {Status::kInvalidArgument,
+                           fmt::format("contributed as rank {} to collective {}, rank 0 is at {}",
+                                       (*frame)->rank, (*frame)->sequence, sequence)});
+  }
+  contributions[rank] = std::move(**frame);
+  return {};
+}
+
+Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns) {
+  for (;;) {
+    std::vector<std::uint32_t> absent;
+    std::vector<pollfd> set;
+    for (std::uint32_t rank = 1; rank < options.size; ++rank) {
+      if (auto read = read_member(rank); !read) return read;
+      if (!contributions[rank]) absent.push_back(rank);
+      set.push_back({members[rank].socket().descriptor(), POLLIN, 0});
+      if (contributions[rank] && contributions[rank]->payload.size() != bytes) {
+        return break_up(rank,
+                        {Status::kInvalidArgument,
+                         fmt::format("contributed {} bytes where rank 0 contributed {}: all ranks must give "
+                                     "the same number",
+                                     contributions[rank]->payload.size(), bytes)});
+      }
+    }
+    if (absent.empty()) return {};
+    if (!bootstrap::wait_until(set, deadline_ns)) {
+      return break_up(Error{Status::kTimeout, fmt::format("{} did not come to collective {} in time",
+                                                          bootstrap::rank_list(absent), sequence)});
+    }
+  }
+}
+
+Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, std::uint64_t deadline_ns) {
+  for (std::uint32_t rank = 1; rank < options.size; ++rank) members[rank].queue(frame);
+  for (;;) {
+    std::vector<pollfd> set;
+    std::vector<std::uint32_t> absent;
+    for (std::uint32_t rank = 1; rank < options.size; ++rank) {
+      if (auto sent = members[rank].flush(); !sent) return break_up(rank, sent.error());
+      if (!members[rank].has_unsent()) continue;
+      set.push_back({members[rank].socket().descriptor(), POLLOUT, 0});
+      absent.push_back(rank);
+    }
+    if (set.empty()) return {};
+    if (!bootstrap::wait_until(set, deadline_ns)) {
+      return break_up(
+          Error{Status::kTimeout, fmt::format("{} did not take the result of collective {} in time",
+                                              bootstrap::rank_list(absent), sequence)});
+    }
+  }
+}
+
+Result<std::vector<std::byte>> World::Impl::collect(std::span<const std::byte> mine,
+                                                    std::uint64_t deadline_ns) {
+  if (auto came = wait_for_contributions(mine.size(), deadline_ns); !came)
+    return tl::unexpected(came.error());
+  std::vector<std::byte> gathered(mine.begin(), mine.end());
+  gathered.reserve(mine.size() * options.size);
+  for (std::uint32_t rank = 1; rank < options.size; ++rank) {
+    const auto& payload = contributions[rank]->payload;
+    gathered.insert(gathered.end(), payload.begin(), payload.end());
+    contributions[rank].reset();
+  }
+  const auto frame = bootstrap::encode_frame(FrameType::kGathered, 0, sequence, gathered);
+  if (auto sent = send_to_members(frame, deadline_ns); !sent) return tl::unexpected(sent.error());
+  ++sequence;
+  return gathered;
+}
+
+Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte> mine,
+                                                       std::uint64_t deadline_ns) {
+  Connection& root = members.front();
+  root.queue(bootstrap::encode_frame(FrameType::kContribution, options.rank, sequence, mine));
+  for (;;) {
+    // What rank 0 says goes before what can be sent to it: it says why it closes.
+    const auto sent = root.flush();
+    auto frame = root.receive({FrameType::kGathered, FrameType::kFailed});
+    if (!frame) return break_up(0, frame.error());
+    if (*frame && (*frame)->type == FrameType::kFailed) {
+      return break_up(bootstrap::received_failure(bootstrap::decode_failure(**frame)));
+    }
+    if (*frame &&
+        ((*frame)->sequence != sequence || (*frame)->payload.size() != mine.size() * options.size)) {
+      return break_up(0, {Status::kInvalidArgument,
+                          fmt::format("answered collective {} with {} bytes, where {} with {} were due",
+                                      (*frame)->sequence, (*frame)->payload.size(), sequence,
+                                      mine.size() * options.size)});
+    }
+    if (*frame) {
+      ++sequence;
+      return std::move((*frame)->payload);
+    }
+    if (!sent) return break_up(0, sent.error());
+    const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
+    pollfd ready{root.socket().descriptor(), events, 0};
+    if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
+      return break_up(
+          Error{Status::kTimeout, fmt::format("rank 0 did not answer collective {} in time", sequence)});
+    }
+  }
+}
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::World(World&&) noexcept = default;
+World& World::operator=(World&&) noexcept = default;
+World::~World() = default;
+
+std::uint32_t World::rank() const { return impl_->options.rank; }
+std::uint32_t World::size() const { return impl_->options.size; }
+
+Result<World> World::join(const WorldOptions& options) {
+  if (auto checked = check_options(options); !checked) return tl::unexpected(checked.error());
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  if (options.size > 1) {
+    const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
+    auto members = options.rank == 0 ? bootstrap::gather_members(options, deadline_ns)
+                                     : bootstrap::join_root(options, deadline_ns);
+    if (!members) return tl::unexpected(members.error());
+    impl->members = std::move(*members);
+    impl->contributions.resize(options.size);
+  }
+  return World(std::move(impl));
+}
+
+Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine, std::uint64_t timeout_ns) {
+  if (impl_->broken) return tl::unexpected(*impl_->broken);
+  if (mine.size() > bootstrap::kMaxContributionBytes || mine.size() * size() > bootstrap::kMaxGatheredBytes) {
+    return fail(
+        Status::kInvalidLength,
+        fmt::format("{} bytes of each of {} ranks are too many to gather: at most {} each and {} in all",
+                    mine.size(), size(), bootstrap::kMaxContributionBytes, bootstrap::kMaxGatheredBytes));
+  }
+  if (size() == 1) return std::vector<std::byte>(mine.begin(), mine.end());
+  const std::uint64_t deadline_ns = monotonic_ns() + timeout_ns;
+  return rank() == 0 ? impl_->collect(mine, deadline_ns) : impl_->contribute(mine, deadline_ns);
+}
+
+Result<void> World::barrier(std::uint64_t timeout_ns) {
+  auto met = allgather({}, timeout_ns);
+  if (!met) return tl::unexpected(met.error());
+  return {};
+}
+
+Result<void> World::poll_peers() {
+  if (impl_->broken) return tl::unexpected(*impl_->broken);
+  if (size() == 1) return {};
+  if (rank() == 0) {
+    for (std::uint32_t rank = 1; rank < size(); ++rank) {
+      if (auto read = impl_->read_member(rank); !read) return read;
+    }
+    return {};
+  }
+  auto frame = impl_->members.front().receive({FrameType::kFailed});
+  if (!frame) return impl_->break_up(0, frame.error());
+  if (!*frame) return {};
+  return impl_->break_up(bootstrap::received_failure(bootstrap::decode_failure(**frame)));
+}
+
+}  // namespace gdx

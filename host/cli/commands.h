@@ -1,0 +1,29 @@
+// The commands of the gdx executable. Each adds its subcommand; when chosen, that runs at parse time
+// and leaves the process's exit status in `exit_status`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "host/cli/launcher.h"
+
+namespace gdx {
+
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNotFound = 127;
+
+// Prints "gdx: MESSAGE" on stderr and returns the exit status that belongs to it.
+[[nodiscard]] int report(const Error& error);
+
+// `program`: what the command line has after "--".
+void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status);
+void add_info_command(CLI::App& app, int& exit_status);
+void add_demo_command(CLI::App& app, int& exit_status);
+
+// The options that `run` and `demo` share. `softhca` must outlive the parsing.
+void add_softhca_options(CLI::App& command, SofthcaOptions& softhca);
+
+}  // namespace gdx

@@ -1,0 +1,44 @@
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "host/cli/commands.h"
+#include "host/cli/launcher.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint32_t kDemoRanks = 2;
+constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
+
+// The rank program lies beside this one once installed, in the demo folder of a build tree.
+std::string demo_program() {
+  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* place : {"gdx_demo", "../../demo/gdx_demo"}) {
+    if (std::filesystem::exists(here / place)) return (here / place).lexically_normal().string();
+  }
+  return "gdx_demo";
+}
+
+}  // namespace
+
+void add_demo_command(CLI::App& app, int& exit_status) {
+  auto options = std::make_shared<LaunchOptions>();
+  CLI::App* demo =
+      app.add_subcommand("demo", "Two ranks put, signal and check messages of every size and mode");
+  add_softhca_options(*demo, options->softhca);
+  demo->allow_extras();
+  demo->footer(
+      "Further options: --break-memory, --kill-rank R, --modes LIST, --min-bytes N, --max-bytes N, "
+      "--messages N, --slots N, --hca NAME, --json");
+  demo->callback([demo, options, &exit_status] {
+    options->ranks = kDemoRanks;
+    options->timeout_ns = kDemoTimeoutNs;
+    options->command = demo->remaining();
+    options->command.insert(options->command.begin(), demo_program());
+    const auto status = launch(*options);
+    exit_status = status ? *status : report(status.error());
+  });
+}
+
+}  // namespace gdx

@@ -1,0 +1,90 @@
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "host/cli/commands.h"
+#include "host/hca/hca.h"
+
+namespace gdx {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string gid_text(const ibv_gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
+  return text.data();
+}
+
+Json describe(const Hca& hca) {
+  return {{"name", hca.name()},
+          {"usable", true},
+          {"devx", true},
+          {"firmware", hca.firmware()},
+          {"address", hca.address_text()},
+          {"gid", gid_text(hca.gid())},
+          {"gid_index", hca.gid_index()},
+          {"path_mtu_bytes", hca.path_mtu_bytes()},
+          {"device_memory_bytes", hca.device_memory_bytes()}};
+}
+
+Json describe_unusable(const std::string& name, const Error& error) {
+  return {{"name", name}, {"usable", false}, {"reason", error.message}};
+}
+
+void print_text(const Json& hca) {
+  if (!hca["usable"].get<bool>()) {
+    fmt::print("{}\n  usable         no: {}\n", hca["name"].get<std::string>(),
+               hca["reason"].get<std::string>());
+    return;
+  }
+  fmt::print("{}\n  usable         yes\n  DevX           yes\n  firmware       {}\n",
+             hca["name"].get<std::string>(), hca["firmware"].get<std::string>());
+  fmt::print("  address        {}\n  GID            {} (index {})\n", hca["address"].get<std::string>(),
+             hca["gid"].get<std::string>(), hca["gid_index"].get<int>());
+  fmt::print("  path MTU       {} B\n  device memory  {} B\n", hca["path_mtu_bytes"].get<std::uint32_t>(),
+             hca["device_memory_bytes"].get<std::uint64_t>());
+}
+
+int print_info(const std::string& wanted, bool as_json) {
+  std::vector<std::string> names{wanted};
+  if (wanted.empty()) {
+    auto listed = list_hcas();
+    if (!listed) return report(listed.error());
+    if (!listed->empty()) names = std::move(*listed);
+  }
+  Json hcas = Json::array();
+  int exit_status = kExitFailure;
+  for (const std::string& name : names) {
+    const auto hca = Hca::open({name});
+    if (hca) exit_status = 0;
+    // One that was asked for by name, or none at all: the error is the answer.
+    if (!hca && names.size() == 1) return report(hca.error());
+    hcas.push_back(hca ? describe(*hca) : describe_unusable(name, hca.error()));
+  }
+  if (as_json) {
+    fmt::print("{}\n", hcas.dump(2));
+  } else {
+    for (const Json& hca : hcas) print_text(hca);
+  }
+  return exit_status;
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app, int& exit_status) {
+  struct Chosen {
+    std::string name;
+    bool as_json = false;
+  };
+  auto chosen = std::make_shared<Chosen>();
+  CLI::App* info = app.add_subcommand("info", "Show the HCAs of this machine");
+  info->add_option("--hca", chosen->name, "Only this one");
+  info->add_flag("--json", chosen->as_json, "As JSON");
+  info->callback([chosen, &exit_status] { exit_status = print_info(chosen->name, chosen->as_json); });
+}
+
+}  // namespace gdx

@@ -1,0 +1,131 @@
+// What a launch asks of the environment: checked options in, variables out.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "host/cli/launcher.h"
+#include "proto/bootstrap/messages.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+
+tl::unexpected<Error> refuse(const char* option, const std::string& value, const char* wanted) {
+  return fail(Status::kInvalidArgument, fmt::format("{} {}: {}", option, value, wanted));
+}
+
+Result<void> check_probability(const char* option, const std::optional<double>& value) {
+  if (!value || (*value >= 0.0 && *value <= 1.0)) return {};
+  return refuse(option, fmt::format("{}", *value), "use a probability from 0 to 1");
+}
+
+Result<void> check_softhca(const SofthcaOptions& options) {
+  in6_addr parsed{};
+  if (options.address && inet_pton(AF_INET, options.address->c_str(), &parsed) != 1 &&
+      inet_pton(AF_INET6, options.address->c_str(), &parsed) != 1) {
+    return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
+  }
+  if (options.mtu_bytes &&
+      (!std::has_single_bit(*options.mtu_bytes) || *options.mtu_bytes < 256 || *options.mtu_bytes > 4096)) {
+    return refuse("--mtu", fmt::format("{}", *options.mtu_bytes), "use 256, 512, 1024, 2048 or 4096");
+  }
+  if (auto done = check_probability("--loss", options.loss); !done) return done;
+  if (auto done = check_probability("--corrupt", options.corrupt); !done) return done;
+  if (auto done = check_probability("--duplicate", options.duplicate); !done) return done;
+  if (auto done = check_probability("--reorder", options.reorder); !done) return done;
+  if (options.pcap && options.pcap->empty()) return refuse("--pcap", "''", "give a file name");
+  if (options.device_memory_bytes &&
+      (*options.device_memory_bytes == 0 || *options.device_memory_bytes % kPageBytes != 0)) {
+    return refuse("--device-memory-bytes", fmt::format("{}", *options.device_memory_bytes),
+                  "use a multiple of 4096");
+  }
+  return {};
+}
+
+template <typename T>
+void add(std::vector<std::string>& variables, const char* name, const std::optional<T>& value) {
+  if (value) variables.push_back(fmt::format("{}={}", name, *value));
+}
+
+// Beside the executable, in the build tree and in an installation.
+Result<std::string> find_softhca() {
+  if (const char* given = std::getenv(kSofthcaLibraryVariable); given != nullptr) return std::string(given);
+  std::error_code error;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* relative : {GDX_SOFTHCA_BUILD_PATH, GDX_SOFTHCA_INSTALL_PATH}) {
+    const auto candidate = (here / relative).lexically_normal();
+    if (std::filesystem::exists(candidate, error)) return candidate.string();
+  }
+  return fail(Status::kNotFound,
+              fmt::format("no libgdx_softhca.so for the executable in {}: build the target "
+                          "gdx_softhca, or name the file in {}",
+                          here.string(), kSofthcaLibraryVariable));
+}
+
+// The dynamic linker's list: a sanitizer's runtime must come first, what the user had comes last.
+Result<std::string> preload_list() {
+  auto library = find_softhca();
+  if (!library) return library;
+  if (library->find_first_of(" :") != std::string::npos) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("the path {} cannot be preloaded: move gdx to one without spaces and colons", *library));
+  }
+  std::string list = GDX_SANITIZER_RUNTIME;
+  if (!list.empty()) list += ':';
+  list += *library;
+  if (const char* present = std::getenv("LD_PRELOAD"); present != nullptr && *present != '\0') {
+    list += ':';
+    list += present;
+  }
+  return list;
+}
+
+}  // namespace
+
+Result<void> check_launch_options(const LaunchOptions& options) {
+  if (options.command.empty()) {
+    return fail(Status::kInvalidArgument, "no program to run: gdx run [OPTIONS] -- PROGRAM [ARGUMENTS]");
+  }
+  if (options.ranks == 0 || options.ranks > bootstrap::kMaxRanks) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("--ranks {}: use 1 to {}", options.ranks, bootstrap::kMaxRanks));
+  }
+  if (options.softhca.address && options.ranks > 1) {
+    return refuse("--addr", *options.softhca.address, "with several ranks each needs its own, leave it out");
+  }
+  return check_softhca(options.softhca);
+}
+
+std::string pcap_path(const std::string& path, std::uint32_t rank) {
+  if (rank == 0) return path;
+  const std::filesystem::path file(path);
+  auto named = file.parent_path() / file.stem();
+  named += fmt::format(".rank{}", rank);
+  named += file.extension();
+  return named.string();
+}
+
+Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
+  const auto preload = preload_list();
+  if (!preload) return tl::unexpected(preload.error());
+  std::vector<std::string> variables{"LD_PRELOAD=" + *preload};
+  const SofthcaOptions& softhca = options.softhca;
+  add(variables, "GDX_SOFTHCA_ADDR", softhca.address);
+  add(variables, "GDX_SOFTHCA_MTU", softhca.mtu_bytes);
+  add(variables, "GDX_SOFTHCA_LOSS", softhca.loss);
+  add(variables, "GDX_SOFTHCA_CORRUPT", softhca.corrupt);
+  add(variables, "GDX_SOFTHCA_DUPLICATE", softhca.duplicate);
+  add(variables, "GDX_SOFTHCA_REORDER", softhca.reorder);
+  if (softhca.seed) variables.push_back(fmt::format("GDX_SOFTHCA_SEED={}", *softhca.seed + rank));
+  if (softhca.pcap) variables.push_back("GDX_SOFTHCA_PCAP=" + pcap_path(*softhca.pcap, rank));
+  add(variables, "GDX_SOFTHCA_DEVICE_MEMORY_BYTES", softhca.device_memory_bytes);
+  return variables;
+}
+
+}  // namespace gdx

@@ -1,0 +1,307 @@
+#include "host/cli/launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "host/bootstrap/socket.h"
+#include "host/bootstrap/world.h"
+
+namespace gdx {
+namespace {
+
+using bootstrap::Socket;
+
+constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
+constexpr std::uint64_t kTermToKillNs = 2 * kNsPerSecond;
+constexpr int kSignalBase = 128;  // a shell's status of a process that a signal ended
+constexpr int kExitCannotRun = 127;
+
+struct Listener {
+  Socket socket;
+  std::string root;  // "127.0.0.1:PORT"
+};
+
+// Bound before the ranks start and inherited by rank 0, so that nobody can take the port in between.
+Result<Listener> listen_on_loopback() {
+  Listener listener;
+  listener.socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const int descriptor = listener.socket.descriptor();
+  if (::bind(descriptor, generic, length) != 0 || ::listen(descriptor, SOMAXCONN) != 0 ||
+      ::getsockname(descriptor, generic, &length) != 0) {
+    return fail(Status::kSystem,
+                fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
+  }
+  listener.root = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  return listener;
+}
+
+// A child's argv and envp, complete before fork(): after it nothing may allocate.
+class ExecArguments {
+ public:
+  ExecArguments(const std::vector<std::string>& command, const std::vector<std::string>& overrides)
+      : command_(command), environment_(overrides) {
+    for (char** present = environ; *present != nullptr; ++present) {
+      const std::string_view variable(*present);
+      const auto name = variable.substr(0, variable.find('=') + 1);
+      const bool replaced = std::any_of(overrides.begin(), overrides.end(),
+                                        [&](const std::string& given) { return given.starts_with(name); });
+      if (!replaced) environment_.emplace_back(variable);
+    }
+    for (auto& argument : command_) argv_.push_back(argument.data());
+    for (auto& variable : environment_) envp_.push_back(variable.data());
+    argv_.push_back(nullptr);
+    envp_.push_back(nullptr);
+  }
+  ExecArguments(const ExecArguments&) = delete;
+  ExecArguments& operator=(const ExecArguments&) = delete;
+
+  // Returns only on failure, with errno set. Async-signal-safe.
+  void exec() const { ::execvpe(argv_[0], argv_.data(), envp_.data()); }
+
+ private:
+  std::vector<std::string> command_;
+  std::vector<std::string> environment_;
+  std::vector<char*> argv_;
+  std::vector<char*> envp_;
+};
+
+Error exec_error(const std::string& program, int error) {
+  return {Status::kNotFound, fmt::format("cannot run {}: {}", program, std::strerror(error))};
+}
+
+sigset_t launcher_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+// Takes the launcher's signals by sigtimedwait instead of handlers, and gives them back at the end.
+class SignalGuard {
+ public:
+  SignalGuard() : waited_(launcher_signals()) {
+    pthread_sigmask(SIG_BLOCK, &waited_, &previous_);
+    // An ignored SIGCHLD would let children vanish before they are waited for.
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &plain, &previous_child_);
+  }
+  ~SignalGuard() {
+    sigaction(SIGCHLD, &previous_child_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+  }
+  SignalGuard(const SignalGuard&) = delete;
+  SignalGuard& operator=(const SignalGuard&) = delete;
+
+  [[nodiscard]] const sigset_t& previous() const { return previous_; }
+
+  // The next signal, or 0 when the deadline passed.
+  [[nodiscard]] int wait(std::uint64_t deadline_ns) const {
+    const std::uint64_t now_ns = monotonic_ns();
+    const std::uint64_t left_ns =
+        deadline_ns <= now_ns ? 0 : std::min(deadline_ns - now_ns, 3600 * kNsPerSecond);
+    const timespec timeout{static_cast<time_t>(left_ns / kNsPerSecond),
+                           static_cast<long>(left_ns % kNsPerSecond)};
+    return std::max(0, sigtimedwait(&waited_, nullptr, &timeout));
+  }
+
+ private:
+  sigset_t waited_;
+  sigset_t previous_{};
+  struct sigaction previous_child_ {};
+};
+
+// Where a launch stands. Only forward: kRunning -> kGrace -> kEnding -> kKilling, any of them skipped.
+enum class Phase : std::uint8_t {
+  kRunning,  // all well
+  kGrace,    // a rank failed: the others may notice by themselves and say why
+  kEnding,   // SIGTERM sent
+  kKilling,  // SIGKILL sent
+};
+
+class Launch {
+ public:
+  explicit Launch(const LaunchOptions& options) : options_(options) {}
+  ~Launch();
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  Result<void> start();
+  int wait();
+
+ private:
+  Result<void> start_rank(const ExecArguments& arguments, int inherited);
+  void reap(std::uint64_t now_ns);
+  void on_exit(int wait_status, std::uint64_t now_ns);
+  void on_deadline(std::uint64_t now_ns);
+  void end(int status, std::uint64_t now_ns);
+  void signal_all(int signal) const;
+
+  const LaunchOptions& options_;
+  SignalGuard signals_;
+  std::vector<pid_t> running_;
+  Phase phase_ = Phase::kRunning;
+  int status_ = 0;                          // of the first failure
+  std::uint64_t timeout_at_ns_ = kNeverNs;  // the user's bound
+  std::uint64_t phase_end_ns_ = kNeverNs;   // when the present phase turns into the next
+};
+
+// Reached with ranks running only when a later rank could not be started.
+Launch::~Launch() {
+  signal_all(SIGKILL);
+  for (const pid_t pid : running_) waitpid(pid, nullptr, 0);
+}
+
+Result<void> Launch::start() {
+  Listener listener;
+  if (options_.ranks > 1) {
+    auto made = listen_on_loopback();
+    if (!made) return tl::unexpected(made.error());
+    listener = std::move(*made);
+  }
+  for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
+    auto variables = launch_environment(options_, rank);
+    if (!variables) return tl::unexpected(variables.error());
+    int inherited = -1;
+    if (options_.ranks > 1) {
+      variables->push_back(fmt::format("{}={}", kRankVariable, rank));
+      variables->push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
+      variables->push_back(fmt::format("{}={}", kRootVariable, listener.root));
+      if (rank == 0) inherited = listener.socket.descriptor();
+      if (rank == 0) variables->push_back(fmt::format("{}={}", kRootSocketVariable, inherited));
+    }
+    if (auto started = start_rank(ExecArguments(options_.command, *variables), inherited); !started)
+      return started;
+  }
+  if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
+  return {};
+}
+
+Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
+  int report[2];  // the child writes errno here if it cannot exec; exec closes it
+  if (pipe2(report, O_CLOEXEC) != 0) {
+    return fail(Status::kSystem, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  const Socket reader(report[0]);
+  Socket writer(report[1]);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return fail(Status::kSystem, fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(kExitCannotRun);
+    pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
+    if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+    arguments.exec();
+    const int error = errno;
+    [[maybe_unused]] const ssize_t written = write(writer.descriptor(), &error, sizeof error);
+    _exit(kExitCannotRun);
+  }
+  running_.push_back(pid);
+  writer.close();
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(reader.descriptor(), &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof error)) {
+    return tl::unexpected(exec_error(options_.command.front(), error));
+  }
+  return {};
+}
+
+int Launch::wait() {
+  while (!running_.empty()) {
+    const std::uint64_t bound_ns = phase_ < Phase::kEnding ? timeout_at_ns_ : kNeverNs;
+    const int signal = signals_.wait(std::min(bound_ns, phase_end_ns_));
+    const std::uint64_t now_ns = monotonic_ns();
+    if (signal != 0 && signal != SIGCHLD) end(kSignalBase + signal, now_ns);
+    reap(now_ns);
+    on_deadline(now_ns);
+  }
+  return status_;
+}
+
+void Launch::reap(std::uint64_t now_ns) {
+  std::erase_if(running_, [&](pid_t pid) {
+    int wait_status = 0;
+    if (waitpid(pid, &wait_status, WNOHANG) != pid) return false;
+    on_exit(wait_status, now_ns);
+    return true;
+  });
+}
+
+void Launch::on_exit(int wait_status, std::uint64_t now_ns) {
+  const int status =
+      WIFSIGNALED(wait_status) ? kSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+  if (status == 0 || phase_ != Phase::kRunning) return;
+  status_ = status;
+  phase_ = Phase::kGrace;
+  phase_end_ns_ = now_ns + options_.grace_ns;
+}
+
+void Launch::on_deadline(std::uint64_t now_ns) {
+  if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) return end(kExitTimeout, now_ns);
+  if (now_ns < phase_end_ns_) return;
+  switch (phase_) {
+    case Phase::kGrace: return end(status_, now_ns);
+    case Phase::kEnding:
+      signal_all(SIGKILL);
+      phase_ = Phase::kKilling;
+      phase_end_ns_ = kNeverNs;
+      return;
+    case Phase::kRunning:
+    case Phase::kKilling: return;  // neither has an end of its own
+  }
+}
+
+void Launch::end(int status, std::uint64_t now_ns) {
+  if (phase_ >= Phase::kEnding) return;
+  if (running_.empty()) return;
+  if (phase_ == Phase::kRunning) status_ = status;
+  signal_all(SIGTERM);
+  phase_ = Phase::kEnding;
+  phase_end_ns_ = now_ns + kTermToKillNs;
+}
+
+void Launch::signal_all(int signal) const {
+  for (const pid_t pid : running_) kill(pid, signal);
+}
+
+}  // namespace
+
+Result<int> launch(const LaunchOptions& options) {
+  if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
+  Launch running(options);
+  if (auto started = running.start(); !started) return tl::unexpected(started.error());
+  return running.wait();
+}
+
+Error run_in_place(const LaunchOptions& options) {
+  if (auto checked = check_launch_options(options); !checked) return checked.error();
+  const auto variables = launch_environment(options, 0);
+  if (!variables) return variables.error();
+  ExecArguments(options.command, *variables).exec();
+  return exec_error(options.command.front(), errno);
+}
+
+}  // namespace gdx

@@ -1,0 +1,60 @@
+// Starts a program, or several ranks of it, on the software HCA.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace gdx {
+
+// What the software HCA is told, through GDX_SOFTHCA_* variables. Absent: its own default.
+struct SofthcaOptions {
+  std::optional<std::string> address;  // an address of this machine, 127.0.0.0/8 for loopback
+  std::optional<std::uint32_t> mtu_bytes;
+  std::optional<double> loss;  // probabilities per packet, 0..1
+  std::optional<double> corrupt;
+  std::optional<double> duplicate;
+  std::optional<double> reorder;
+  std::optional<std::uint64_t> seed;  // rank r gets seed + r
+  std::optional<std::string> pcap;    // rank 0 writes here, rank r to NAME.rankR.EXTENSION
+  std::optional<std::uint64_t> device_memory_bytes;
+};
+
+struct LaunchOptions {
+  std::vector<std::string> command;  // a program, searched in PATH, and its arguments
+  std::uint32_t ranks = 1;
+  std::uint64_t timeout_ns = 0;             // 0: none; otherwise all ranks are ended after it
+  std::uint64_t grace_ns = 10'000'000'000;  // how long others may go on after one rank failed
+  SofthcaOptions softhca;
+};
+
+inline constexpr int kExitTimeout = 124;  // as timeout(1)
+
+// Names libgdx_softhca.so where it is not beside the executable.
+inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
+
+// Errors: kInvalidArgument naming the option.
+[[nodiscard]] Result<void> check_launch_options(const LaunchOptions& options);
+
+// Where rank `rank` writes its capture.
+[[nodiscard]] std::string pcap_path(const std::string& path, std::uint32_t rank);
+
+// The variables that rank `rank` needs beyond this process's own: "NAME=VALUE".
+// Errors: kNotFound when libgdx_softhca.so is at none of the places where it may be.
+[[nodiscard]] Result<std::vector<std::string>> launch_environment(const LaunchOptions& options,
+                                                                  std::uint32_t rank);
+
+// Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
+// Returns the exit status for the shell: 0 when every rank returned 0, otherwise that of the first
+// rank to fail (128 + signal when it was killed), kExitTimeout when the time was up.
+// Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem.
+// Threads: once at a time; it takes the process's signals while it runs.
+[[nodiscard]] Result<int> launch(const LaunchOptions& options);
+
+// Replaces this process by the command on the software HCA; returns only if it cannot.
+[[nodiscard]] Error run_in_place(const LaunchOptions& options);
+
+}  // namespace gdx

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "host/cli/commands.h"
+
+namespace gdx {
+
+int report(const Error& error) {
+  fmt::print(stderr, "gdx: {}\n", error.message);
+  switch (error.status) {
+    case Status::kInvalidArgument: return kExitUsage;
+    case Status::kNotFound: return kExitNotFound;
+    default: return kExitFailure;
+  }
+}
+
+namespace {
+
+int run_command_line(std::vector<std::string> arguments) {
+  // What follows "--" belongs to the program, whatever it looks like.
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  std::vector<std::string> program;
+  if (dashes != arguments.end()) program.assign(dashes + 1, arguments.end());
+  arguments.erase(dashes, arguments.end());
+
+  CLI::App app("gdx: GPU-initiated RDMA", "gdx");
+  app.set_version_flag("--version", "gdx " GDX_VERSION);
+  app.require_subcommand(1);
+  int exit_status = 0;
+  add_run_command(app, program, exit_status);
+  add_info_command(app, exit_status);
+  add_demo_command(app, exit_status);
+  // CLI11 takes arguments from the back.
+  std::reverse(arguments.begin(), arguments.end());
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "gdx: {}; see gdx --help\n", error.what());
+    return kExitUsage;
+  }
+  return exit_status;
+}
+
+}  // namespace
+}  // namespace gdx
+
+int main(int argc, char** argv) { return gdx::run_command_line({argv + 1, argv + argc}); }

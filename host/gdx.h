@@ -1,0 +1,9 @@
+// libgdx, the host side: open an HCA, register memory, make endpoints, meet the other ranks, and hand
+// EndpointHandles to kernels.
+#pragma once
+
+#include "host/bootstrap/world.h"
+#include "host/hca/hca.h"
+#include "host/memory/memory.h"
+#include "host/queue/endpoint.h"
+#include "host/staging/staging_pool.h"

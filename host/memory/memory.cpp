@@ -1,0 +1,88 @@
+#include "host/memory/memory.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace gdx {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kMaxRegionBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+
+Result<void> check_region(const void* address, std::size_t bytes, Access access) {
+  if (address == nullptr) return fail(Status::kInvalidArgument, "cannot register memory at a null address");
+  if (bytes == 0) {
+    return fail(Status::kInvalidArgument, "cannot register memory of zero length: give at least 1 byte");
+  }
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes > kMaxRegionBytes || first + bytes - 1 < first) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("cannot register {} bytes at {}: the range leaves the address space", bytes, address));
+  }
+  // IBA 10.6.3: what a peer may change, the local side must be allowed to change.
+  const auto bits = static_cast<unsigned>(access);
+  const auto remote_change = static_cast<unsigned>(Access::kRemoteWrite | Access::kRemoteAtomic);
+  if ((bits & remote_change) != 0 && (bits & static_cast<unsigned>(Access::kLocalWrite)) == 0) {
+    return fail(Status::kInvalidArgument,
+                "remote write or atomic access to memory needs local write access too");
+  }
+  return {};
+}
+
+}  // namespace
+
+void Memory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  // The registration goes before the pages it pins.
+  mr_ = std::move(other.mr_);
+  owned_ = std::move(other.owned_);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
+  if (auto checked = check_region(address, bytes, access); !checked) return tl::unexpected(checked.error());
+  Memory memory;
+  memory.data_ = static_cast<std::byte*>(address);
+  memory.bytes_ = bytes;
+  memory.mr_.reset(ibv_reg_mr(hca.pd(), address, bytes, static_cast<int>(access)));
+  if (memory.mr_) return memory;
+  const int error = errno;
+  const std::string what = fmt::format("HCA {} cannot register {} bytes at {}: {}", hca.name(), bytes,
+                                       address, std::strerror(error));
+  if (error == ENOMEM) {
+    return fail(Status::kNoMemory, what + "; raise the locked-memory limit (ulimit -l)");
+  }
+  if (error == EFAULT) {
+    return fail(Status::kInvalidArgument, what + "; the range must be mapped and writable");
+  }
+  return fail(Status::kSystem, what);
+}
+
+Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access) {
+  if (bytes == 0) {
+    return fail(Status::kInvalidArgument, "cannot allocate memory of zero length: give at least 1 byte");
+  }
+  if (bytes > kMaxRegionBytes - kPageBytes) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("cannot allocate {} bytes: no machine has them", bytes));
+  }
+  const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  std::unique_ptr<std::byte, Memory::FreePages> pages(
+      static_cast<std::byte*>(std::aligned_alloc(kPageBytes, rounded)));
+  if (!pages) return fail(Status::kNoMemory, fmt::format("no memory for a buffer of {} bytes", bytes));
+  std::memset(pages.get(), 0, rounded);
+  auto memory = register_memory(hca, pages.get(), bytes, access);
+  if (memory) memory->owned_ = std::move(pages);
+  return memory;
+}
+
+}  // namespace gdx

@@ -1,0 +1,288 @@
+#include "host/queue/endpoint.h"
+
+#include <fmt/format.h>
+#include <infiniband/mlx5_api.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "host/queue/queue_commands.h"
+#include "host/queue/queue_memory.h"
+#include "proto/mlx5/doorbell.h"
+
+namespace gdx {
+namespace {
+
+enum class Connection : std::uint8_t { kNone, kConnected, kBroken };
+
+constexpr std::uint32_t kPsnMask = 0xffffff;
+
+// A PSN that a third party cannot guess (IBA asks only that it be any; off-path forgers need it).
+Result<std::uint32_t> random_psn() {
+  std::uint32_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
+    return fail(Status::kSystem, fmt::format("no random PSN to be had: {}", std::strerror(errno)));
+  }
+  return value & kPsnMask;
+}
+
+// Non-cached first: doorbells are single 8 B stores, and the page costs none of the few BlueFlame ones.
+Result<UarHandle> allocate_uar(const Hca& hca) {
+  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
+  if (!uar) uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
+  if (uar) return uar;
+  return fail(Status::kSystem,
+              fmt::format("HCA {} gives no doorbell page: {}", hca.name(), std::strerror(errno)));
+}
+
+// Spreads the queue pairs of two hosts over the paths between them, as IBA A17.9.4.2 suggests.
+std::uint16_t udp_source_port(std::uint32_t qpn, std::uint32_t remote_qpn) {
+  std::uint64_t mixed = std::uint64_t{qpn} * remote_qpn;
+  mixed ^= mixed >> 20;
+  mixed ^= mixed >> 40;
+  return ibv_flow_label_to_udp_sport(static_cast<std::uint32_t>(mixed & 0xfffff));
+}
+
+// This side of a connection: what of the Hca is needed after create(). The Hca may have moved by then.
+struct LocalEnd {
+  explicit LocalEnd(const Hca& hca)
+      : hca_name(hca.name()),
+        address_text(hca.address_text()),
+        pd(hca.pd()),
+        gid(hca.gid()),
+        gid_index(hca.gid_index()),
+        port(hca.port()),
+        mtu_bytes(hca.path_mtu_bytes()) {}
+
+  std::string hca_name;
+  std::string address_text;
+  ibv_pd* pd;
+  ibv_gid gid;
+  std::uint8_t gid_index;
+  std::uint8_t port;
+  std::uint32_t mtu_bytes;
+};
+
+Result<std::array<std::uint8_t, 6>> resolve_mac(const LocalEnd& local, const EndpointOptions& options,
+                                                const EndpointAddress& peer) {
+  ibv_ah_attr attributes{};
+  attributes.is_global = 1;
+  attributes.port_num = local.port;
+  std::memcpy(attributes.grh.dgid.raw, peer.gid, sizeof peer.gid);
+  attributes.grh.sgid_index = local.gid_index;
+  attributes.grh.hop_limit = options.hop_limit;
+  attributes.grh.traffic_class = options.traffic_class;
+  const AhHandle ah(ibv_create_ah(local.pd, &attributes));
+  if (!ah) {
+    return fail(Status::kSystem,
+                fmt::format("HCA {} ({}) finds no way to the peer: {}; check that its address "
+                            "can be reached from here",
+                            local.hca_name, local.address_text, std::strerror(errno)));
+  }
+  mlx5dv_ah details{};
+  mlx5dv_obj object{};
+  object.ah.in = ah.get();
+  object.ah.out = &details;
+  if (const int error = mlx5dv_init_obj(&object, MLX5DV_OBJ_AH); error != 0) {
+    return fail(Status::kSystem, fmt::format("cannot read the peer's MAC address: {}", std::strerror(error)));
+  }
+  std::array<std::uint8_t, 6> mac{};
+  std::copy(std::begin(details.av->rmac), std::end(details.av->rmac), mac.begin());
+  return mac;
+}
+
+}  // namespace
+
+struct Endpoint::Impl {
+  Impl(const Hca& hca, const EndpointOptions& checked_options, QueueMemory queue_memory)
+      : local(hca), options(checked_options), memory(std::move(queue_memory)) {}
+
+  Result<void> show_memory_to(const Hca& hca);
+  Result<void> create_queues(const Hca& hca);
+  Result<void> transition(const EndpointAddress& peer);
+
+  // Members go in reverse order: the queues before all that they use.
+  LocalEnd local;
+  EndpointOptions options;
+  StagingLease staging;
+  QueueMemory memory;
+  UmemHandle umem;
+  MrHandle scratch;
+  UarHandle uar;
+  commands::NumberedObject completion_queue;
+  commands::NumberedObject queue_pair;
+  std::uint32_t psn = 0;
+  Connection connection = Connection::kNone;
+};
+
+Result<void> Endpoint::Impl::show_memory_to(const Hca& hca) {
+  umem.reset(
+      mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
+  if (!umem) {
+    return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+                fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
+                            memory.registered_bytes(), std::strerror(errno)));
+  }
+  std::uint64_t& word = memory.control().scratch;
+  scratch.reset(ibv_reg_mr(hca.pd(), &word, sizeof word, IBV_ACCESS_LOCAL_WRITE));
+  if (!scratch) {
+    return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+                fmt::format("HCA {} cannot register an endpoint's scratch word: {}", hca.name(),
+                            std::strerror(errno)));
+  }
+  return {};
+}
+
+Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
+  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
+  commands::CompletionQueueSpec cq;
+  cq.eqn = hca.eqn();
+  cq.uar_page = uar->page_id;
+  cq.umem_id = umem->umem_id;
+  cq.ring_offset = memory.completion_queue_offset();
+  cq.record_offset = memory.completion_record_offset();
+  cq.log_entries = log_blocks;
+  auto made_cq = commands::create_completion_queue(hca.context(), cq);
+  if (!made_cq) return tl::unexpected(made_cq.error());
+  completion_queue = std::move(*made_cq);
+
+  commands::QueuePairSpec qp;
+  qp.pdn = hca.pdn();
+  qp.cqn = completion_queue.number;
+  qp.uar_page = uar->page_id;
+  qp.umem_id = umem->umem_id;
+  qp.ring_offset = 0;
+  qp.record_offset = memory.queue_pair_record_offset();
+  qp.log_blocks = log_blocks;
+  auto made_qp = commands::create_queue_pair(hca.context(), qp);
+  if (!made_qp) return tl::unexpected(made_qp.error());
+  queue_pair = std::move(*made_qp);
+  return {};
+}
+
+Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
+  const auto mac = resolve_mac(local, options, peer);
+  if (!mac) return tl::unexpected(mac.error());
+  commands::ReceiveSpec receive;
+  receive.remote_qpn = peer.qpn;
+  receive.mtu_bytes = std::min(local.mtu_bytes, peer.mtu_bytes);
+  receive.next_receive_psn = peer.psn;
+  receive.min_rnr_timer = options.min_rnr_timer;
+  receive.path.port = local.port;
+  receive.path.source_gid_index = local.gid_index;
+  std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
+  receive.path.mac = *mac;
+  receive.path.hop_limit = options.hop_limit;
+  receive.path.traffic_class = options.traffic_class;
+  receive.path.udp_source_port = udp_source_port(queue_pair.number, peer.qpn);
+
+  commands::SendSpec send;
+  send.next_send_psn = psn;
+  send.ack_timeout = options.ack_timeout;
+  send.retry_count = options.retry_count;
+  send.rnr_retry = options.rnr_retry;
+
+  if (auto done = commands::reset_to_init(queue_pair, local.port); !done) return done;
+  if (auto done = commands::init_to_ready_to_receive(queue_pair, receive); !done) return done;
+  return commands::ready_to_receive_to_send(queue_pair, send);
+}
+
+Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Endpoint::Endpoint(Endpoint&&) noexcept = default;
+Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
+Endpoint::~Endpoint() = default;
+
+Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const EndpointOptions& options) {
+  if (auto checked = check_endpoint_options(options); !checked) return tl::unexpected(checked.error());
+  if (options.slot_count != 0 && staging == nullptr) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("endpoint option slot_count = {}: without a staging pool use 0", options.slot_count));
+  }
+  auto memory = QueueMemory::allocate(options.send_queue_blocks, options.slot_count);
+  if (!memory) return tl::unexpected(memory.error());
+  auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
+  if (options.slot_count != 0) {
+    auto lease = staging->lease(options.slot_count);
+    if (!lease) return tl::unexpected(lease.error());
+    impl->staging = std::move(*lease);
+  }
+  const auto psn = random_psn();
+  if (!psn) return tl::unexpected(psn.error());
+  impl->psn = *psn;
+  auto uar = allocate_uar(hca);
+  if (!uar) return tl::unexpected(uar.error());
+  impl->uar = std::move(*uar);
+  if (auto shown = impl->show_memory_to(hca); !shown) return tl::unexpected(shown.error());
+  if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
+  return Endpoint(std::move(impl));
+}
+
+EndpointAddress Endpoint::address() const {
+  EndpointAddress address{};
+  address.version = kEndpointAddressVersion;
+  address.qpn = impl_->queue_pair.number;
+  address.psn = impl_->psn;
+  address.mtu_bytes = impl_->local.mtu_bytes;
+  std::copy(std::begin(impl_->local.gid.raw), std::end(impl_->local.gid.raw), std::begin(address.gid));
+  return address;
+}
+
+Result<void> Endpoint::connect(const EndpointAddress& peer) {
+  if (auto checked = check_endpoint_address(peer); !checked) return checked;
+  switch (impl_->connection) {
+    case Connection::kNone: break;
+    case Connection::kConnected:
+      return fail(Status::kBusy, "the endpoint is connected already: make another");
+    case Connection::kBroken:
+      return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
+  }
+  auto done = impl_->transition(peer);
+  impl_->connection = done ? Connection::kConnected : Connection::kBroken;
+  return done;
+}
+
+EndpointHandle Endpoint::handle() const {
+  const Impl& own = *impl_;
+  ControlPage& control = own.memory.control();
+  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(own.options.send_queue_blocks));
+  EndpointHandle handle{};
+  handle.layout_version = kQueueLayoutVersion;
+  handle.qpn = own.queue_pair.number;
+  handle.send_queue = own.memory.send_queue();
+  handle.completion_queue = own.memory.completion_queue();
+  handle.send_record = &control.queue_pair_record[mlx5::kSendRecord];
+  handle.doorbell = static_cast<std::uint64_t*>(own.uar->reg_addr);
+  handle.scratch = &control.scratch;
+  handle.state = &control.state;
+  handle.abort = &control.abort;
+  handle.timeout_ns = own.options.timeout_ns;
+  handle.probe_after_ns = own.options.probe_after_ns;
+  handle.scratch_lkey = own.scratch->lkey;
+  handle.log_send_queue = log_blocks;
+  handle.log_completion_queue = log_blocks;
+  handle.placement = own.options.placement;
+  handle.signal_fence = own.options.adaptive_routing ? mlx5::kFenceReads : 0;
+  handle.staging.base = own.staging.base();
+  handle.staging.nic_offset = own.staging.nic_offset();
+  handle.staging.slot_owner = own.staging.slot_count() == 0 ? nullptr : own.memory.slot_owner();
+  handle.staging.lkey = own.staging.lkey();
+  handle.staging.slot_bytes = own.staging.slot_bytes();
+  handle.staging.slot_count = own.staging.slot_count();
+  return handle;
+}
+
+EndpointFault Endpoint::fault() const { return impl_->memory.control().state.fault; }
+const QueueState& Endpoint::state() const { return impl_->memory.control().state; }
+
+void Endpoint::abort() {
+  std::atomic_ref<std::uint32_t>(impl_->memory.control().abort).store(1, std::memory_order_release);
+}
+
+}  // namespace gdx

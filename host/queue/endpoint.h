@@ -1,0 +1,98 @@
+// An endpoint: one RC queue pair whose rings device code drives by itself. Every object is made with
+// DevX commands, so that rings, doorbell record and UAR are ours to place and to hand to a kernel.
+// Source: ConnectX Programmer's Reference Manual, CREATE_CQ, CREATE_QP, RST2INIT_QP, INIT2RTR_QP,
+// RTR2RTS_QP; layouts in proto/mlx5/prm.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "base/result.h"
+#include "host/hca/hca.h"
+#include "host/staging/staging_pool.h"
+#include "proto/gpu/queue.h"
+
+namespace gdx {
+
+inline constexpr std::uint32_t kMaxSendQueueBlocks = 32768;  // the doorbell record counts 16 bits of WQEBBs
+inline constexpr std::uint32_t kMinSendQueueBlocks = 16;
+
+struct EndpointOptions {
+  std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two
+  std::uint32_t slot_count = 0;           // staging slots to lease, a power of two; 0: cannot push
+  Placement placement = Placement::kHost;
+  std::uint64_t timeout_ns = 5'000'000'000;    // bound of every wait in device code
+  std::uint64_t probe_after_ns = 500'000'000;  // a wait on a signal asks the peer for life after this
+  std::uint8_t ack_timeout = 14;               // 4.096 us * 2^ack_timeout before a resend; 1..31
+  std::uint8_t retry_count = 5;                // resends before "peer unreachable"; 0..7
+  std::uint8_t rnr_retry = 7;                  // 0..7; 7: without end
+  std::uint8_t min_rnr_timer = 12;             // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
+  std::uint8_t hop_limit = 64;
+  std::uint8_t traffic_class = 0;
+  bool adaptive_routing = false;  // the network may reorder packets: signals are fenced behind puts
+};
+
+// Errors: kInvalidArgument naming the option, its value and what it may be; kUnsupported for a
+// placement that cannot be served.
+[[nodiscard]] Result<void> check_endpoint_options(const EndpointOptions& options);
+
+inline constexpr std::uint32_t kEndpointAddressVersion = 1;
+
+// What a peer needs to connect; exchanged at bootstrap, hence checked by connect().
+struct EndpointAddress {
+  std::uint32_t version;
+  std::uint32_t qpn;  // 24 bits
+  std::uint32_t psn;  // 24 bits: the first that this side will send
+  std::uint32_t mtu_bytes;
+  std::uint8_t gid[16];
+};
+static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<EndpointAddress>);
+
+// Errors: kVersionMismatch, kInvalidArgument naming the field that no endpoint can have.
+[[nodiscard]] Result<void> check_endpoint_address(const EndpointAddress& address);
+
+// Threads: one at a time, but abort(), which any thread may call while a kernel runs. fault() and
+// state() show what kernels have written back: read them when no kernel runs on the endpoint.
+class Endpoint {
+ public:
+  // `staging` may be null when options.slot_count is 0; its slots are leased for the endpoint's life.
+  // Errors: as check_endpoint_options and StagingPool::lease; kNoMemory; kSystem with the command's
+  // name, status and syndrome.
+  [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPool* staging,
+                                               const EndpointOptions& options = {});
+
+  Endpoint(Endpoint&&) noexcept;
+  Endpoint& operator=(Endpoint&&) noexcept;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+  ~Endpoint();
+
+  [[nodiscard]] EndpointAddress address() const;
+
+  // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'.
+  // Errors: as check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
+  // transition or cannot resolve the peer's MAC address.
+  [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
+
+  // Everything a kernel needs, by value. The pointers live as long as the Endpoint.
+  [[nodiscard]] EndpointHandle handle() const;
+
+  // The first fault that a kernel recorded when it closed the endpoint; status kOk while healthy.
+  [[nodiscard]] EndpointFault fault() const;
+  // "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
+  [[nodiscard]] static std::string describe(const EndpointFault& fault);
+  [[nodiscard]] const QueueState& state() const;
+
+  // From now on every wait of a kernel on this endpoint returns kAborted.
+  void abort();
+
+ private:
+  struct Impl;
+  explicit Endpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gdx

@@ -1,0 +1,91 @@
+// What can be judged without an HCA: an endpoint's options, and an address that a peer sent.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "host/queue/endpoint.h"
+#include "proto/mlx5/cqe.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint32_t kMaxStagingSlots = 1u << 20;
+constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
+
+tl::unexpected<Error> refuse_option(const char* option, std::uint64_t value, const char* wanted) {
+  return fail(Status::kInvalidArgument,
+              fmt::format("endpoint option {} = {}: use {}", option, value, wanted));
+}
+
+constexpr bool is_mtu(std::uint32_t bytes) {
+  return std::has_single_bit(bytes) && bytes >= 256 && bytes <= 4096;
+}
+
+}  // namespace
+
+Result<void> check_endpoint_options(const EndpointOptions& options) {
+  if (options.placement == Placement::kGpu) {
+    return fail(Status::kUnsupported,
+                "endpoint option placement = gpu: queues in GPU memory are not supported yet, use host");
+  }
+  if (options.placement != Placement::kHost) {
+    return refuse_option("placement", static_cast<std::uint64_t>(options.placement), "host");
+  }
+  if (!std::has_single_bit(options.send_queue_blocks) || options.send_queue_blocks < kMinSendQueueBlocks ||
+      options.send_queue_blocks > kMaxSendQueueBlocks) {
+    return refuse_option("send_queue_blocks", options.send_queue_blocks, "a power of two, 16 to 32768");
+  }
+  if (options.slot_count != 0 &&
+      (!std::has_single_bit(options.slot_count) || options.slot_count > kMaxStagingSlots)) {
+    return refuse_option("slot_count", options.slot_count, "0 or a power of two up to 1048576");
+  }
+  if (options.timeout_ns == 0) return refuse_option("timeout_ns", 0, "at least 1: every wait is bounded");
+  if (options.probe_after_ns == 0) return refuse_option("probe_after_ns", 0, "at least 1");
+  // 0 would mean "wait for ever" on the wire: a dead peer would never be noticed.
+  if (options.ack_timeout == 0 || options.ack_timeout > 31) {
+    return refuse_option("ack_timeout", options.ack_timeout, "1 to 31 (4.096 us * 2^n)");
+  }
+  if (options.retry_count > 7) return refuse_option("retry_count", options.retry_count, "0 to 7");
+  if (options.rnr_retry > 7) return refuse_option("rnr_retry", options.rnr_retry, "0 to 7");
+  if (options.min_rnr_timer > 31) return refuse_option("min_rnr_timer", options.min_rnr_timer, "0 to 31");
+  if (options.hop_limit == 0) return refuse_option("hop_limit", 0, "1 to 255");
+  return {};
+}
+
+Result<void> check_endpoint_address(const EndpointAddress& address) {
+  if (address.version != kEndpointAddressVersion) {
+    return fail(
+        Status::kVersionMismatch,
+        fmt::format("the peer's endpoint address has layout version {}, this side has {}: run the same "
+                    "gdx on both",
+                    address.version, kEndpointAddressVersion));
+  }
+  if (address.qpn == 0 || address.qpn >= kNumberLimit) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible QPN {:#x}", address.qpn));
+  }
+  if (address.psn >= kNumberLimit) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible PSN {:#x}", address.psn));
+  }
+  if (!is_mtu(address.mtu_bytes)) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible MTU {}", address.mtu_bytes));
+  }
+  if (std::all_of(std::begin(address.gid), std::end(address.gid),
+                  [](std::uint8_t byte) { return byte == 0; })) {
+    return fail(Status::kInvalidArgument, "the peer's endpoint address has no GID");
+  }
+  return {};
+}
+
+std::string Endpoint::describe(const EndpointFault& fault) {
+  if (fault.status == Status::kOk) return "ok";
+  if (fault.syndrome == 0) return status_name(fault.status);
+  return fmt::format("{}, syndrome {:#04x} ({}), vendor {:#04x}, WQE {}", status_name(fault.status),
+                     fault.syndrome, mlx5::syndrome_name(static_cast<mlx5::Syndrome>(fault.syndrome)),
+                     fault.vendor_syndrome, fault.wqe_counter);
+}
+
+}  // namespace gdx

@@ -1,0 +1,72 @@
+// The DevX commands that make and connect a queue pair, one function each.
+// Source: PRM "Command Reference"; field layouts in proto/mlx5/prm.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/result.h"
+#include "host/hca/handles.h"
+
+namespace gdx::commands {
+
+struct CompletionQueueSpec {
+  std::uint32_t eqn = 0;
+  std::uint32_t uar_page = 0;
+  std::uint32_t umem_id = 0;
+  std::uint64_t ring_offset = 0;    // in the umem, page-aligned
+  std::uint64_t record_offset = 0;  // in the umem
+  std::uint32_t log_entries = 0;
+};
+
+struct QueuePairSpec {
+  std::uint32_t pdn = 0;
+  std::uint32_t cqn = 0;
+  std::uint32_t uar_page = 0;
+  std::uint32_t umem_id = 0;
+  std::uint64_t ring_offset = 0;    // in the umem, page-aligned
+  std::uint64_t record_offset = 0;  // in the umem
+  std::uint32_t log_blocks = 0;
+};
+
+struct RemotePath {
+  std::uint8_t port = 1;
+  std::uint8_t source_gid_index = 0;
+  std::array<std::uint8_t, 16> gid{};
+  std::array<std::uint8_t, 6> mac{};
+  std::uint8_t hop_limit = 0;
+  std::uint8_t traffic_class = 0;
+  std::uint16_t udp_source_port = 0;
+};
+
+struct ReceiveSpec {  // what INIT2RTR sets
+  std::uint32_t remote_qpn = 0;
+  std::uint32_t mtu_bytes = 0;
+  std::uint32_t next_receive_psn = 0;
+  std::uint8_t min_rnr_timer = 0;
+  RemotePath path;
+};
+
+struct SendSpec {  // what RTR2RTS sets
+  std::uint32_t next_send_psn = 0;
+  std::uint8_t ack_timeout = 0;
+  std::uint8_t retry_count = 0;
+  std::uint8_t rnr_retry = 0;
+};
+
+struct NumberedObject {
+  DevxHandle object;
+  std::uint32_t number = 0;  // cqn or qpn
+};
+
+// All of them. Errors: kNoMemory and kNotFound when the HCA says so, else kSystem; the message names
+// the command, its status and syndrome. Threads: any.
+[[nodiscard]] Result<NumberedObject> create_completion_queue(ibv_context* context,
+                                                             const CompletionQueueSpec& spec);
+[[nodiscard]] Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSpec& spec);
+[[nodiscard]] Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port);
+[[nodiscard]] Result<void> init_to_ready_to_receive(const NumberedObject& queue_pair,
+                                                    const ReceiveSpec& spec);
+[[nodiscard]] Result<void> ready_to_receive_to_send(const NumberedObject& queue_pair, const SendSpec& spec);
+
+}  // namespace gdx::commands

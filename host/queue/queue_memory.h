@@ -1,0 +1,64 @@
+// The memory of one endpoint: a single allocation, so that one registration shows it to the HCA and,
+// later, one call to a GPU.
+//
+//   offset 0          send queue        blocks * 64 B
+//   page boundary     completion queue  blocks * 64 B
+//   page boundary     control page      doorbell records, scratch, QueueState, abort word
+//   page boundary     slot owners       slot_count * 4 B; not shown to the HCA
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "proto/byte_order.h"
+#include "proto/gpu/queue.h"
+#include "proto/mlx5/cqe.h"
+#include "proto/mlx5/wqe.h"
+
+namespace gdx {
+
+inline constexpr std::size_t kQueuePageBytes = 4096;
+
+// What the HCA writes and what kernels write lie on different cache lines.
+struct ControlPage {
+  alignas(64) Be32 queue_pair_record[2];
+  alignas(64) Be32 completion_record[2];
+  alignas(64) std::uint64_t scratch;
+  alignas(64) QueueState state;
+  alignas(64) std::uint32_t abort;
+};
+static_assert(sizeof(ControlPage) <= kQueuePageBytes);
+
+class QueueMemory {
+ public:
+  // All zero, but for the completion queue, whose entries are invalid and still the hardware's.
+  // Errors: kNoMemory.
+  [[nodiscard]] static Result<QueueMemory> allocate(std::uint32_t send_queue_blocks,
+                                                    std::uint32_t slot_count);
+
+  [[nodiscard]] std::byte* base() const { return pages_.get(); }
+  [[nodiscard]] std::size_t registered_bytes() const { return slot_owner_offset_; }
+  [[nodiscard]] std::size_t completion_queue_offset() const { return completion_queue_offset_; }
+  [[nodiscard]] std::size_t queue_pair_record_offset() const;
+  [[nodiscard]] std::size_t completion_record_offset() const;
+
+  [[nodiscard]] mlx5::WqeBasicBlock* send_queue() const;
+  [[nodiscard]] mlx5::Cqe64* completion_queue() const;
+  [[nodiscard]] ControlPage& control() const;
+  [[nodiscard]] std::uint32_t* slot_owner() const;
+
+ private:
+  struct FreePages {
+    void operator()(std::byte* pages) const;
+  };
+  QueueMemory() = default;
+
+  std::unique_ptr<std::byte, FreePages> pages_;
+  std::size_t completion_queue_offset_ = 0;
+  std::size_t control_offset_ = 0;
+  std::size_t slot_owner_offset_ = 0;
+};
+
+}  // namespace gdx

@@ -1,0 +1,238 @@
+// The host library against an HCA, through libibverbs and libmlx5: CTest preloads the software one.
+#include "host/queue/endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "host/hca/hca.h"
+#include "host/memory/memory.h"
+#include "host/staging/staging_pool.h"
+
+namespace gdx {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OnHca : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv(kHcaVariable);
+    auto opened = Hca::open();
+    ASSERT_TRUE(opened) << opened.error().message;
+    hca_ = std::make_unique<Hca>(std::move(*opened));
+  }
+  [[nodiscard]] const Hca& hca() const { return *hca_; }
+
+ private:
+  std::unique_ptr<Hca> hca_;
+};
+
+TEST_F(OnHca, open_by_default_finds_an_active_port_with_an_ipv4_address) {
+  EXPECT_NE(hca().name(), "");
+  EXPECT_GE(hca().path_mtu_bytes(), 256u);
+  EXPECT_LE(hca().path_mtu_bytes(), 4096u);
+  EXPECT_THAT(hca().address_text(), ::testing::StartsWith("127."));
+  EXPECT_GE(hca().device_memory_bytes(), 64u * 1024);
+}
+
+TEST_F(OnHca, open_by_name_and_by_variable_finds_the_same) {
+  const auto by_name = Hca::open({hca().name()});
+  ASSERT_TRUE(by_name) << by_name.error().message;
+  EXPECT_EQ(by_name->name(), hca().name());
+  setenv(kHcaVariable, hca().name().c_str(), 1);
+  EXPECT_TRUE(Hca::open());
+  setenv(kHcaVariable, "no_such_hca", 1);
+  EXPECT_EQ(Hca::open().error().status, Status::kNotFound);
+  EXPECT_TRUE(Hca::open({hca().name()})) << "a name goes before the variable";
+  unsetenv(kHcaVariable);
+}
+
+TEST_F(OnHca, unknown_hca_open_lists_those_that_exist) {
+  const auto unknown = Hca::open({"no_such_hca"});
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().status, Status::kNotFound);
+  EXPECT_THAT(unknown.error().message, HasSubstr("no_such_hca"));
+  EXPECT_THAT(unknown.error().message, HasSubstr(hca().name()));
+}
+
+TEST_F(OnHca, counter_is_read_from_sysfs) {
+  const auto timeouts = hca().counter("local_ack_timeout_err");
+  ASSERT_TRUE(timeouts) << timeouts.error().message;
+  EXPECT_EQ(*timeouts, 0u);
+}
+
+TEST_F(OnHca, unknown_counter_is_not_found) {
+  EXPECT_EQ(hca().counter("no_such_counter").error().status, Status::kNotFound);
+  EXPECT_EQ(hca().counter("../../node_guid").error().status, Status::kNotFound);
+  EXPECT_EQ(hca().counter("").error().status, Status::kNotFound);
+}
+
+TEST_F(OnHca, memory_registered_has_keys_and_a_descriptor) {
+  auto memory = allocate_memory(hca(), 10'000);
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->data()) % 4096, 0u);
+  EXPECT_EQ(memory->bytes(), 10'000u);
+  const RemoteMemory remote = memory->remote();
+  EXPECT_EQ(remote.address, reinterpret_cast<std::uintptr_t>(memory->data()));
+  EXPECT_EQ(remote.rkey, memory->rkey());
+  Memory moved = std::move(*memory);
+  EXPECT_EQ(moved.bytes(), 10'000u);
+  moved.data()[9'999] = std::byte{1};
+}
+
+TEST_F(OnHca, impossible_memory_is_refused) {
+  std::vector<std::byte> buffer(64);
+  const auto status_of = [](const Result<Memory>& memory) {
+    return memory ? Status::kOk : memory.error().status;
+  };
+  EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), 0)), Status::kInvalidArgument);
+  EXPECT_EQ(status_of(register_memory(hca(), nullptr, 64)), Status::kInvalidArgument);
+  EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), std::numeric_limits<std::size_t>::max())),
+            Status::kInvalidArgument);
+  EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), 64, Access::kRemoteWrite)),
+            Status::kInvalidArgument);
+  EXPECT_EQ(status_of(allocate_memory(hca(), 0)), Status::kInvalidArgument);
+  EXPECT_EQ(status_of(allocate_memory(hca(), std::numeric_limits<std::size_t>::max())),
+            Status::kInvalidArgument);
+  EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), buffer.size())), Status::kOk);
+}
+
+TEST_F(OnHca, staging_leases_are_mapped_disjoint_and_come_back) {
+  auto pool = StagingPool::create(hca());
+  ASSERT_TRUE(pool) << pool.error().message;
+  EXPECT_EQ(pool->slot_count(), pool->bytes() / kDefaultSlotBytes);
+  {
+    auto first = pool->lease(8);
+    auto second = pool->lease(8);
+    ASSERT_TRUE(first && second);
+    EXPECT_EQ(second->base() - first->base(), 8 * static_cast<std::ptrdiff_t>(kDefaultSlotBytes));
+    EXPECT_EQ(second->nic_offset() - first->nic_offset(), 8u * kDefaultSlotBytes);
+    first->base()[0] = std::byte{0x5a};
+    second->base()[8 * kDefaultSlotBytes - 1] = std::byte{0xa5};
+    EXPECT_EQ(first->base()[0], std::byte{0x5a});
+    EXPECT_EQ(pool->leased_slots(), 16u);
+    EXPECT_EQ(pool->leased_slots() + pool->free_slots(), pool->slot_count());
+    EXPECT_EQ(pool->lease(32).error().status, Status::kBusy);
+  }
+  EXPECT_EQ(pool->leased_slots(), 0u);
+}
+
+TEST_F(OnHca, staging_lease_outlives_the_pool) {
+  StagingLease lease;
+  {
+    auto pool = StagingPool::create(hca());
+    ASSERT_TRUE(pool);
+    lease = *pool->lease(4);
+  }
+  lease.base()[0] = std::byte{1};
+  EXPECT_EQ(lease.slot_count(), 4u);
+}
+
+TEST_F(OnHca, device_memory_taken_next_pool_is_refused) {
+  const auto all = StagingPool::create(hca(), {.pool_bytes = hca().device_memory_bytes()});
+  ASSERT_TRUE(all) << all.error().message;
+  const auto more = StagingPool::create(hca());
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().status, Status::kNoMemory);
+}
+
+TEST_F(OnHca, two_endpoints_connect_to_each_other) {
+  auto pool = StagingPool::create(hca());
+  ASSERT_TRUE(pool) << pool.error().message;
+  auto first = Endpoint::create(hca(), &*pool, {.slot_count = 8});
+  ASSERT_TRUE(first) << first.error().message;
+  auto second = Endpoint::create(hca(), &*pool, {.send_queue_blocks = 16, .slot_count = 8});
+  ASSERT_TRUE(second) << second.error().message;
+  EXPECT_NE(first->address().qpn, second->address().qpn);
+  const auto forth = first->connect(second->address());
+  ASSERT_TRUE(forth) << forth.error().message;
+  const auto back = second->connect(first->address());
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(first->connect(second->address()).error().status, Status::kBusy);
+  EXPECT_EQ(first->fault().status, Status::kOk);
+}
+
+TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
+  auto pool = StagingPool::create(hca());
+  ASSERT_TRUE(pool);
+  auto endpoint =
+      Endpoint::create(hca(), &*pool, {.send_queue_blocks = 64, .slot_count = 16, .timeout_ns = 77});
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  const EndpointHandle handle = endpoint->handle();
+  EXPECT_EQ(handle.layout_version, kQueueLayoutVersion);
+  EXPECT_EQ(handle.qpn, endpoint->address().qpn);
+  for (const void* pointer :
+       {static_cast<const void*>(handle.send_queue), static_cast<const void*>(handle.completion_queue),
+        static_cast<const void*>(handle.send_record), static_cast<const void*>(handle.doorbell),
+        static_cast<const void*>(handle.scratch), static_cast<const void*>(handle.state),
+        static_cast<const void*>(handle.abort), static_cast<const void*>(handle.staging.base),
+        static_cast<const void*>(handle.staging.slot_owner)}) {
+    EXPECT_NE(pointer, nullptr);
+  }
+  EXPECT_EQ(1u << handle.log_send_queue, 64u);
+  EXPECT_GE(1u << handle.log_completion_queue, 64u);
+  EXPECT_EQ(handle.timeout_ns, 77u);
+  EXPECT_EQ(handle.staging.slot_count, 16u);
+  EXPECT_EQ(handle.staging.slot_bytes, kDefaultSlotBytes);
+  EXPECT_EQ(*handle.abort, 0u);
+  endpoint->abort();
+  EXPECT_EQ(*handle.abort, 1u);
+}
+
+TEST_F(OnHca, endpoint_closes_its_slots_come_back) {
+  auto pool = StagingPool::create(hca());
+  ASSERT_TRUE(pool);
+  for (int round = 0; round < 20; ++round) {
+    const auto endpoint = Endpoint::create(hca(), &*pool, {.slot_count = pool->slot_count()});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    EXPECT_EQ(pool->free_slots(), 0u);
+    EXPECT_EQ(Endpoint::create(hca(), &*pool, {.slot_count = 1}).error().status, Status::kBusy);
+  }
+  EXPECT_EQ(pool->leased_slots(), 0u);
+}
+
+TEST_F(OnHca, endpoint_without_staging_has_an_empty_staging_handle) {
+  const auto endpoint = Endpoint::create(hca(), nullptr);
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  EXPECT_EQ(endpoint->handle().staging.slot_count, 0u);
+  EXPECT_EQ(endpoint->handle().staging.base, nullptr);
+  EXPECT_EQ(Endpoint::create(hca(), nullptr, {.slot_count = 4}).error().status, Status::kInvalidArgument);
+}
+
+TEST_F(OnHca, impossible_peer_address_is_refused_and_the_endpoint_stays_usable) {
+  auto endpoint = Endpoint::create(hca(), nullptr);
+  auto peer = Endpoint::create(hca(), nullptr);
+  ASSERT_TRUE(endpoint && peer);
+  auto address = peer->address();
+  address.qpn = 0;
+  EXPECT_EQ(endpoint->connect(address).error().status, Status::kInvalidArgument);
+  EXPECT_TRUE(endpoint->connect(peer->address()));
+}
+
+TEST_F(OnHca, moved_hca_endpoints_made_before_still_connect) {
+  auto opened = Hca::open();
+  ASSERT_TRUE(opened);
+  std::optional<Hca> home;  // before the endpoint, which it must outlive
+  auto endpoint = Endpoint::create(*opened, nullptr);
+  ASSERT_TRUE(endpoint);
+  home.emplace(std::move(*opened));
+  EXPECT_TRUE(endpoint->connect(endpoint->address()));
+}
+
+TEST_F(OnHca, assigned_to_the_old_device_is_closed_and_the_new_one_works) {
+  auto first = Hca::open();
+  auto second = Hca::open();
+  ASSERT_TRUE(first && second);
+  Hca hca = std::move(*first);
+  hca = std::move(*second);
+  EXPECT_TRUE(allocate_memory(hca, 64));
+}
+
+}  // namespace
+}  // namespace gdx

@@ -1,0 +1,101 @@
+// Loopback sockets for bootstrap tests: a listener on a free port, and a client that says what it likes.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/bootstrap/frame.h"
+#include "host/bootstrap/socket.h"
+#include "host/bootstrap/world.h"
+
+namespace gdx::test {
+
+inline constexpr std::uint64_t kLongNs = 30'000'000'000;  // never reached unless a test fails
+inline constexpr std::uint64_t kShortNs = 100'000'000;    // for waits that must run out
+
+struct LoopbackRoot {
+  LoopbackRoot() {
+    descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(descriptor, generic, length), 0);
+    EXPECT_EQ(::listen(descriptor, 64), 0);
+    EXPECT_EQ(::getsockname(descriptor, generic, &length), 0);
+    root = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+
+  // World::join takes the listening socket over when rank 0 is given it.
+  [[nodiscard]] WorldOptions options(std::uint32_t rank, std::uint32_t size,
+                                     std::uint64_t timeout_ns = kLongNs) const {
+    return {rank, size, root, rank == 0 ? descriptor : -1, timeout_ns};
+  }
+
+  int descriptor = -1;
+  sockaddr_in address{};
+  std::string root;
+};
+
+// A peer under the test's control. Reads are bounded, so that a failing test ends.
+class RawPeer {
+ public:
+  static RawPeer connect(const LoopbackRoot& root) {
+    RawPeer peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(peer.socket_.descriptor(), reinterpret_cast<const sockaddr*>(&root.address),
+                        sizeof root.address),
+              0);
+    return peer;
+  }
+  static RawPeer accept(const LoopbackRoot& root) {
+    return RawPeer(::accept(root.descriptor, nullptr, nullptr));
+  }
+
+  void send(std::span<const std::byte> bytes) const {
+    EXPECT_EQ(::send(socket_.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void send(const std::string& text) const { send(std::as_bytes(std::span(text))); }
+
+  // The next `bytes` bytes, fewer when the other side closed before.
+  [[nodiscard]] std::vector<std::byte> receive(std::size_t bytes) const {
+    std::vector<std::byte> got(bytes);
+    const ssize_t count = ::recv(socket_.descriptor(), got.data(), bytes, MSG_WAITALL);
+    got.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    return got;
+  }
+  // Whether the other side closed, orderly or by reset.
+  [[nodiscard]] bool sees_close() const {
+    std::byte byte{};
+    const ssize_t count = ::recv(socket_.descriptor(), &byte, 1, 0);
+    return count == 0 || (count < 0 && errno != EAGAIN);
+  }
+  void close() { socket_.close(); }
+
+ private:
+  explicit RawPeer(int descriptor) : socket_(descriptor) {
+    const timeval bound{20, 0};
+    setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
+  }
+  bootstrap::Socket socket_;
+};
+
+// Runs `body(rank)` for every rank on a thread of its own.
+template <typename Body>
+void run_ranks(std::uint32_t size, Body body) {
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace gdx::test

@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include "host/staging/staging_pool.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kDeviceBytes = 128 * 1024;
+
+Status status_of(const StagingOptions& options, std::uint64_t device_bytes) {
+  const auto bytes = resolve_staging_bytes(options, device_bytes);
+  return bytes ? Status::kOk : bytes.error().status;
+}
+
+TEST(StagingOptions, defaults_resolve_to_128_kib_or_what_the_hca_has) {
+  EXPECT_EQ(resolve_staging_bytes({}, kDeviceBytes).value(), kDeviceBytes);
+  EXPECT_EQ(resolve_staging_bytes({}, 1024 * 1024).value(), kDeviceBytes);
+  EXPECT_EQ(resolve_staging_bytes({}, 100'000).value(), 65'536u);
+}
+
+TEST(StagingOptions, impossible_values_are_refused) {
+  EXPECT_EQ(status_of({}, 0), Status::kUnsupported);
+  EXPECT_EQ(status_of({.pool_bytes = 3000}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.pool_bytes = 2 * kDeviceBytes}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.slot_bytes = 0}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.slot_bytes = 32}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.slot_bytes = 96}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 4096}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
+}
+
+TEST(StagingLease, empty_lease_has_no_slots_and_may_be_moved) {
+  StagingLease lease;
+  StagingLease other(std::move(lease));
+  other = StagingLease();
+  EXPECT_EQ(other.slot_count(), 0u);
+  EXPECT_EQ(other.base(), nullptr);
+}
+
+}  // namespace
+}  // namespace gdx

@@ -1,0 +1,207 @@
+// Peers that lie: every one must end in one clear error, or be dropped, never in a hang or a crash.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <future>
+
+#include "host/bootstrap/world.h"
+#include "tests/unit/host/loopback.h"
+
+namespace gdx {
+namespace {
+
+using bootstrap::encode_frame;
+using bootstrap::encode_hello;
+using bootstrap::FrameHeader;
+using bootstrap::FrameType;
+using test::kLongNs;
+using test::LoopbackRoot;
+using test::RawPeer;
+using ::testing::HasSubstr;
+
+std::future<Result<World>> join_in_background(WorldOptions options) {
+  return std::async(std::launch::async, [options] { return World::join(options); });
+}
+
+// Rank 0 of two while `bytes` come in as another rank's first words.
+Error rank_0_hears(const std::vector<std::byte>& bytes) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2));
+  const RawPeer peer = RawPeer::connect(root);
+  peer.send(bytes);
+  const auto world = joined.get();
+  return world ? Error{Status::kOk, "joined"} : world.error();
+}
+
+TEST(WorldHostile, stranger_with_wrong_magic_is_dropped_and_the_job_goes_on) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2));
+  const RawPeer scanner = RawPeer::connect(root);
+  scanner.send(std::string("GET / HTTP/1.1\r\n\r\n"));
+  EXPECT_TRUE(scanner.sees_close());
+  const auto other = World::join(root.options(1, 2));
+  EXPECT_TRUE(other) << other.error().message;
+  const auto world = joined.get();
+  EXPECT_TRUE(world) << world.error().message;
+}
+
+TEST(WorldHostile, stranger_that_closes_in_mid_hello_is_dropped_and_the_job_goes_on) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2));
+  RawPeer half = RawPeer::connect(root);
+  const auto hello = encode_hello(1, 2);
+  half.send(std::span(hello).first(10));
+  half.close();
+  const auto other = World::join(root.options(1, 2));
+  EXPECT_TRUE(other) << other.error().message;
+  EXPECT_TRUE(joined.get());
+}
+
+TEST(WorldHostile, only_strangers_come_the_timeout_says_so) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2, 5 * test::kShortNs));
+  const RawPeer scanner = RawPeer::connect(root);
+  scanner.send(std::string(64, '\0'));
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kTimeout);
+  EXPECT_THAT(world.error().message, HasSubstr("rank 1 of 2 never came"));
+  EXPECT_THAT(world.error().message, HasSubstr("not a gdx rank"));
+}
+
+TEST(WorldHostile, other_protocol_version_ends_the_join) {
+  auto hello = encode_hello(1, 2);
+  hello[5] = std::byte{9};
+  const Error error = rank_0_hears(hello);
+  EXPECT_EQ(error.status, Status::kVersionMismatch);
+  EXPECT_THAT(error.message, HasSubstr("version 9"));
+}
+
+TEST(WorldHostile, rank_out_of_range_ends_the_join) {
+  for (const std::uint32_t rank : {0u, 2u, 0xffffffffu}) {
+    const Error error = rank_0_hears(encode_hello(rank, 2));
+    EXPECT_EQ(error.status, Status::kInvalidArgument) << rank;
+    EXPECT_THAT(error.message, HasSubstr("as rank " + std::to_string(rank)));
+  }
+}
+
+TEST(WorldHostile, other_world_size_ends_the_join_and_both_are_told) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2));
+  const auto other = World::join(root.options(1, 3));
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(other.error().message, HasSubstr("expects 3 ranks, rank 0 expects 2"));
+  EXPECT_EQ(joined.get().error().status, Status::kInvalidArgument);
+}
+
+TEST(WorldHostile, duplicate_rank_ends_the_join) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 3));
+  const RawPeer first = RawPeer::connect(root);
+  first.send(encode_hello(1, 3));
+  const RawPeer second = RawPeer::connect(root);
+  second.send(encode_hello(1, 3));
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(world.error().message, HasSubstr("rank 1 came twice"));
+}
+
+TEST(WorldHostile, member_leaves_before_all_have_come_ends_the_join) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 3));
+  RawPeer member = RawPeer::connect(root);
+  member.send(encode_hello(1, 3));
+  member.close();
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kPeerGone);
+  EXPECT_THAT(world.error().message, HasSubstr("rank 1"));
+}
+
+// A member that joined as it should and then sends `bytes` where a contribution is due.
+Error barrier_after_member_sends(const std::vector<std::byte>& bytes) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2));
+  RawPeer member = RawPeer::connect(root);
+  member.send(encode_hello(1, 2));
+  EXPECT_EQ(member.receive(sizeof(FrameHeader)).size(), sizeof(FrameHeader));
+  auto world = joined.get();
+  if (!world) return world.error();
+  member.send(bytes);
+  member.close();
+  const auto met = world->barrier(kLongNs);
+  return met ? Error{Status::kOk, "met"} : met.error();
+}
+
+TEST(WorldHostile, member_sends_an_oversize_frame_breaks_the_world) {
+  FrameHeader header{
+      bootstrap::kMagic, bootstrap::kVersion, static_cast<std::uint16_t>(FrameType::kContribution), 1, 1,
+      0xffffffffu};
+  std::vector<std::byte> bytes(sizeof header);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  const Error error = barrier_after_member_sends(bytes);
+  EXPECT_EQ(error.status, Status::kInvalidArgument);
+  EXPECT_THAT(error.message, HasSubstr("rank 1 sent a frame of type 3 with the impossible length"));
+}
+
+TEST(WorldHostile, member_dies_in_mid_frame_breaks_the_world) {
+  const std::byte payload[64] = {};
+  auto bytes = encode_frame(FrameType::kContribution, 1, 1, payload);
+  bytes.resize(bytes.size() - 1);
+  const Error error = barrier_after_member_sends(bytes);
+  EXPECT_EQ(error.status, Status::kPeerGone);
+  EXPECT_THAT(error.message, HasSubstr("rank 1"));
+}
+
+TEST(WorldHostile, member_speaks_for_another_or_out_of_turn_breaks_the_world) {
+  for (const auto& bytes :
+       {encode_frame(FrameType::kContribution, 0, 1), encode_frame(FrameType::kContribution, 1, 2),
+        encode_frame(FrameType::kWelcome, 1, 1), encode_hello(1, 2)}) {
+    const Error error = barrier_after_member_sends(bytes);
+    EXPECT_EQ(error.status, Status::kInvalidArgument) << error.message;
+    EXPECT_THAT(error.message, HasSubstr("rank 1"));
+  }
+}
+
+// Rank 1 of two whose rank 0 answers the hello with `bytes` and closes.
+Error rank_1_hears(const std::vector<std::byte>& bytes) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(1, 2));
+  RawPeer rank_0 = RawPeer::accept(root);
+  EXPECT_EQ(rank_0.receive(encode_hello(1, 2).size()), encode_hello(1, 2));
+  rank_0.send(bytes);
+  rank_0.close();
+  ::close(root.descriptor);
+  auto world = joined.get();
+  if (!world) return world.error();
+  const auto met = world->barrier(kLongNs);
+  return met ? Error{Status::kOk, "met"} : met.error();
+}
+
+TEST(WorldHostile, root_is_no_gdx_rank_join_says_so) {
+  const std::string text = "SSH-2.0-OpenSSH_9.2\r\n";
+  const auto bytes = std::as_bytes(std::span(text));
+  const Error error = rank_1_hears({bytes.begin(), bytes.end()});
+  EXPECT_EQ(error.status, Status::kInvalidArgument);
+  EXPECT_THAT(error.message, HasSubstr("not a gdx rank"));
+}
+
+TEST(WorldHostile, root_closes_before_the_welcome_is_peer_gone) {
+  EXPECT_EQ(rank_1_hears({}).status, Status::kPeerGone);
+}
+
+TEST(WorldHostile, root_answers_with_a_wrong_result_breaks_the_world) {
+  auto bytes = encode_frame(FrameType::kWelcome, 0, 0);
+  const std::byte payload[3] = {};
+  const auto wrong = encode_frame(FrameType::kGathered, 0, 1, payload);
+  bytes.insert(bytes.end(), wrong.begin(), wrong.end());
+  const Error error = rank_1_hears(bytes);
+  EXPECT_EQ(error.status, Status::kInvalidArgument) << error.message;
+  EXPECT_THAT(error.message, HasSubstr("rank 0 answered collective 1 with 3 bytes"));
+}
+
+}  // namespace
+}  // namespace gdx

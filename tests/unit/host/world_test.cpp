@@ -1,0 +1,212 @@
+#include "host/bootstrap/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <optional>
+
+#include "host/bootstrap/rendezvous.h"
+#include "tests/unit/host/loopback.h"
+
+namespace gdx {
+namespace {
+
+using test::kLongNs;
+using test::kShortNs;
+using test::LoopbackRoot;
+using test::run_ranks;
+using ::testing::HasSubstr;
+
+TEST(World, single_rank_gathers_its_own_value_without_a_network) {
+  auto world = World::join({});
+  ASSERT_TRUE(world);
+  const auto values = world->allgather_value(42, kLongNs);
+  ASSERT_TRUE(values);
+  EXPECT_THAT(*values, ::testing::ElementsAre(42));
+  EXPECT_TRUE(world->barrier(kLongNs));
+  EXPECT_TRUE(world->poll_peers());
+}
+
+TEST(World, five_ranks_gather_many_rounds_in_rank_order) {
+  constexpr std::uint32_t kSize = 5;
+  const LoopbackRoot root;
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    for (std::uint32_t round = 0; round < 50; ++round) {
+      const auto values = world->allgather_value(rank * 1000 + round, kLongNs);
+      ASSERT_TRUE(values) << values.error().message;
+      for (std::uint32_t other = 0; other < kSize; ++other) EXPECT_EQ((*values)[other], other * 1000 + round);
+      ASSERT_TRUE(world->poll_peers());
+    }
+    EXPECT_TRUE(world->barrier(kLongNs));
+  });
+}
+
+TEST(World, contributions_of_a_mebibyte_arrive_whole) {
+  constexpr std::uint32_t kSize = 3;
+  const LoopbackRoot root;
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    const std::vector<std::byte> mine(bootstrap::kMaxContributionBytes, static_cast<std::byte>(rank + 1));
+    const auto gathered = world->allgather(mine, kLongNs);
+    ASSERT_TRUE(gathered) << gathered.error().message;
+    ASSERT_EQ(gathered->size(), kSize * mine.size());
+    for (std::size_t i = 0; i < gathered->size(); i += 4093) {
+      ASSERT_EQ((*gathered)[i], static_cast<std::byte>(i / mine.size() + 1)) << i;
+    }
+  });
+}
+
+TEST(World, contribution_beyond_the_bound_is_refused_and_the_world_stays_usable) {
+  auto world = World::join({});
+  ASSERT_TRUE(world);
+  const std::vector<std::byte> mine(bootstrap::kMaxContributionBytes + 1);
+  EXPECT_EQ(world->allgather(mine, kLongNs).error().status, Status::kInvalidLength);
+  EXPECT_TRUE(world->barrier(kLongNs));
+}
+
+TEST(World, impossible_options_join_is_refused) {
+  const auto refused = [](WorldOptions options) {
+    const auto world = World::join(options);
+    return !world && world.error().status == Status::kInvalidArgument ? world.error().message : "not refused";
+  };
+  EXPECT_THAT(refused({.rank = 0, .size = 0}), HasSubstr("1 to 1024"));
+  EXPECT_THAT(refused({.rank = 0, .size = 1025, .root = "127.0.0.1:1"}), HasSubstr("1 to 1024"));
+  EXPECT_THAT(refused({.rank = 2, .size = 2, .root = "127.0.0.1:1"}), HasSubstr("rank 2"));
+  EXPECT_THAT(refused({.rank = 0, .size = 2, .root = "nonsense"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(refused({.rank = 0, .size = 2, .root = "127.0.0.1:18515", .root_socket = 0}),
+              HasSubstr("not a listening socket"));
+}
+
+TEST(World, port_in_use_rank_0_is_busy_and_names_it) {
+  const LoopbackRoot taken;
+  const auto world = World::join({0, 2, taken.root, -1, kLongNs});
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kBusy);
+  EXPECT_THAT(world.error().message, HasSubstr(taken.root));
+  ::close(taken.descriptor);
+}
+
+TEST(World, peer_never_comes_all_time_out_and_name_it) {
+  const LoopbackRoot root;
+  run_ranks(2, [&](std::uint32_t rank) {
+    const auto world = World::join(root.options(rank, 4, rank == 0 ? 5 * kShortNs : kLongNs));
+    ASSERT_FALSE(world);
+    EXPECT_EQ(world.error().status, Status::kTimeout);
+    // Rank 1 may connect too late for rank 0's patience only on a machine that stalls for seconds.
+    EXPECT_THAT(world.error().message, HasSubstr("ranks 2 and 3 of 4"));
+  });
+}
+
+TEST(World, rank_0_never_comes_others_time_out_and_name_the_address) {
+  const LoopbackRoot free_port;
+  ::close(free_port.descriptor);
+  const auto world = World::join(free_port.options(1, 2, kShortNs));
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kTimeout);
+  EXPECT_THAT(world.error().message, HasSubstr("rank 0 did not answer at " + free_port.root));
+}
+
+TEST(World, rank_comes_before_rank_0_listens_join_retries_until_it_does) {
+  const LoopbackRoot placeholder;
+  ::close(placeholder.descriptor);
+  std::latch first_try(1);
+  run_ranks(2, [&](std::uint32_t rank) {
+    if (rank == 0) first_try.wait();
+    if (rank == 1) first_try.count_down();
+    const auto world = World::join({rank, 2, placeholder.root, -1, kLongNs});
+    EXPECT_TRUE(world) << world.error().message;
+  });
+}
+
+TEST(World, peer_leaves_before_a_barrier_everybody_learns_which) {
+  constexpr std::uint32_t kSize = 3;
+  const LoopbackRoot root;
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    if (rank == 2) return;
+    const auto met = world->barrier(kLongNs);
+    ASSERT_FALSE(met);
+    EXPECT_EQ(met.error().status, Status::kPeerGone);
+    EXPECT_THAT(met.error().message, HasSubstr("rank 2 closed its connection"));
+    EXPECT_EQ(world->barrier(kLongNs).error().message, met.error().message) << "a broken world stays broken";
+    EXPECT_EQ(world->poll_peers().error().status, Status::kPeerGone);
+  });
+}
+
+TEST(World, peer_leaves_between_collectives_polling_finds_out_which) {
+  constexpr std::uint32_t kSize = 3;
+  const LoopbackRoot root;
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    ASSERT_TRUE(world->barrier(kLongNs));
+    if (rank == 1) return;
+    // Ends because rank 1's socket closes; bounded by the test's own timeout.
+    Result<void> all_here = world->poll_peers();
+    while (all_here) {
+      std::this_thread::yield();
+      all_here = world->poll_peers();
+    }
+    EXPECT_EQ(all_here.error().status, Status::kPeerGone);
+    EXPECT_THAT(all_here.error().message, HasSubstr("rank 1 closed its connection"));
+  });
+}
+
+TEST(World, rank_0_leaves_others_learn_it) {
+  const LoopbackRoot root;
+  run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    if (rank == 0) return;
+    const auto met = world->barrier(kLongNs);
+    ASSERT_FALSE(met);
+    EXPECT_EQ(met.error().status, Status::kPeerGone);
+    EXPECT_THAT(met.error().message, HasSubstr("rank 0"));
+  });
+}
+
+TEST(World, peer_never_comes_to_a_collective_rank_0_times_out_and_names_it) {
+  constexpr std::uint32_t kSize = 3;
+  const LoopbackRoot root;
+  std::latch judged(2);
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    if (rank == 2) return judged.wait();
+    const auto met = world->barrier(rank == 0 ? 5 * kShortNs : kLongNs);
+    judged.count_down();
+    ASSERT_FALSE(met);
+    EXPECT_EQ(met.error().status, Status::kTimeout);
+    EXPECT_THAT(met.error().message, HasSubstr("rank 2 did not come"));
+  });
+}
+
+TEST(World, ranks_contribute_different_sizes_all_are_told) {
+  const LoopbackRoot root;
+  run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    const std::vector<std::byte> mine(rank == 0 ? 8 : 16);
+    const auto gathered = world->allgather(mine, kLongNs);
+    ASSERT_FALSE(gathered);
+    EXPECT_EQ(gathered.error().status, Status::kInvalidArgument);
+    EXPECT_THAT(gathered.error().message, HasSubstr("rank 1"));
+    EXPECT_THAT(gathered.error().message, HasSubstr("contributed 16 bytes where rank 0 contributed 8"));
+  });
+}
+
+TEST(RankList, few_are_named_and_many_are_counted) {
+  using bootstrap::rank_list;
+  EXPECT_EQ(rank_list({2}), "rank 2");
+  EXPECT_EQ(rank_list({1, 2}), "ranks 1 and 2");
+  EXPECT_EQ(rank_list({1, 2, 5}), "ranks 1, 2 and 5");
+  EXPECT_EQ(rank_list({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
+}
+
+}  // namespace
+}  // namespace gdx
