@@ -1,0 +1,304 @@
+// The demo's rank program: `gdx demo` starts two of it. Rank 0 sends, rank 1 receives and checks.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demo/pingpong.h"
+#include "host/gdx.h"
+#include "proto/softhca.h"
+
+namespace gdx::demo {
+namespace {
+
+constexpr std::uint64_t kExchangeTimeoutNs = 120'000'000'000;
+constexpr std::uint32_t kSenderRank = 0;
+constexpr std::uint32_t kWorldSize = 2;
+constexpr int kNobody = -1;
+
+struct Options {
+  std::string hca;
+  std::uint64_t min_bytes = 8;
+  std::uint64_t max_bytes = 16u << 20;
+  std::uint32_t slot_count = 32;
+  std::uint32_t messages = 0;
+  std::vector<std::string> modes = {"pull", "push", "inline"};
+  bool break_memory = false;
+  int kill_rank = kNobody;
+  bool json = false;
+};
+
+struct Row {
+  std::string mode;
+  Case shape{};
+  Outcome sent{};
+  Outcome received{};
+  std::uint64_t credit_stalls = 0;
+  std::uint64_t retransmissions = 0;
+
+  [[nodiscard]] bool verified() const {
+    return received.bad_bytes == 0 && received.messages_done == shape.messages &&
+           sent.messages_done == shape.messages;
+  }
+  [[nodiscard]] double round_trip_us() const {
+    return static_cast<double>(sent.round_trip_ns) / std::max(1u, sent.messages_done) / 1e3;
+  }
+  [[nodiscard]] double gigabytes_per_second() const {
+    const double bytes = static_cast<double>(shape.bytes) * sent.messages_done;
+    return sent.completion_ns == 0 ? 0 : bytes / static_cast<double>(sent.completion_ns);
+  }
+};
+
+Result<Mode> parse_mode(const std::string& text) {
+  if (text == "pull") return Mode::kPull;
+  if (text == "push") return Mode::kPush;
+  if (text == "inline") return Mode::kInline;
+  if (text == "auto") return Mode::kAuto;
+  return fail(Status::kInvalidArgument, fmt::format("mode '{}' is none of pull, push, inline, auto", text));
+}
+
+// Enough messages for a steady figure, few enough for a demo of a minute.
+std::uint32_t messages_for(std::uint64_t bytes) {
+  if (bytes <= 4096) return 200;
+  if (bytes <= 1u << 20) return 20;
+  return 3;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  if (bytes >= 1u << 20) return fmt::format("{} MiB", bytes >> 20);
+  if (bytes >= 1u << 10) return fmt::format("{} KiB", bytes >> 10);
+  return fmt::format("{} B", bytes);
+}
+
+// Whoever waits for the software HCA runs it; on real hardware there is nobody to run.
+SofthcaProgress find_progress() {
+  return reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
+}
+
+// Packets sent again where the HCA counts them, otherwise the events that make it do so.
+std::uint64_t retransmissions(const Hca& hca) {
+  if (const auto packets = hca.counter("softhca_retransmitted_packets")) return *packets;
+  return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
+}
+
+// One rank's resources, connected to its peer.
+class Rank {
+ public:
+  static Result<Rank> connect(World& world, const Options& options);
+
+  Result<Row> run(World& world, const std::string& mode, const Case& shape);
+  [[nodiscard]] std::uint64_t staging_violations() const {
+    return hca_.counter("softhca_staging_violations").value_or(0);
+  }
+  [[nodiscard]] const Hca& hca() const { return hca_; }
+
+ private:
+  Rank(Hca hca, StagingPool staging, Memory buffer, Memory signals, Endpoint endpoint)
+      : hca_(std::move(hca)),
+        staging_(std::move(staging)),
+        buffer_(std::move(buffer)),
+        signals_(std::move(signals)),
+        endpoint_(std::move(endpoint)) {}
+
+  Hca hca_;
+  StagingPool staging_;
+  Memory buffer_;
+  Memory signals_;
+  Endpoint endpoint_;
+  RemoteMemory peer_buffer_{};
+  RemoteMemory peer_signals_{};
+};
+
+struct Introduction {
+  EndpointAddress endpoint;
+  RemoteMemory buffer;
+  RemoteMemory signals;
+};
+
+Result<Rank> Rank::connect(World& world, const Options& options) {
+  auto hca = Hca::open({.name = options.hca});
+  if (!hca) return tl::unexpected(hca.error());
+  auto staging = StagingPool::create(*hca);
+  if (!staging) return tl::unexpected(staging.error());
+  auto buffer = allocate_memory(*hca, options.max_bytes);
+  if (!buffer) return tl::unexpected(buffer.error());
+  auto signals = allocate_memory(*hca, kSignalWords * sizeof(std::uint64_t));
+  if (!signals) return tl::unexpected(signals.error());
+  auto endpoint = Endpoint::create(*hca, &*staging, {.slot_count = options.slot_count, .retry_count = 7});
+  if (!endpoint) return tl::unexpected(endpoint.error());
+
+  const Introduction mine{endpoint->address(), buffer->remote(), signals->remote()};
+  const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
+  if (!all) return tl::unexpected(all.error());
+  const Introduction& peer = (*all)[1 - world.rank()];
+  if (const auto connected = endpoint->connect(peer.endpoint); !connected)
+    return tl::unexpected(connected.error());
+
+  Rank rank(std::move(*hca), std::move(*staging), std::move(*buffer), std::move(*signals),
+            std::move(*endpoint));
+  rank.peer_buffer_ = peer.buffer;
+  rank.peer_signals_ = peer.signals;
+  if (const auto ready = world.barrier(kExchangeTimeoutNs); !ready) return tl::unexpected(ready.error());
+  return rank;
+}
+
+Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape) {
+  const std::uint64_t retransmissions_before = retransmissions(hca_);
+  const std::uint64_t stalls_before = endpoint_.state().staging.stalls;
+  const Exchange exchange{endpoint_.handle(), buffer_.local(), peer_buffer_,
+                          reinterpret_cast<const std::uint64_t*>(signals_.data()), peer_signals_};
+  const bool sender = world.rank() == kSenderRank;
+  Outcome outcome;
+  const Status launched = sender ? run_sender(exchange, shape, &outcome, find_progress())
+                                 : run_receiver(exchange, shape, &outcome, find_progress());
+  if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
+  if (outcome.status != Status::kOk) {
+    return fail(outcome.status,
+                fmt::format("{} of {}, message {} of {}: rank {}'s peer, rank {}, failed: {}", mode,
+                            size_text(shape.bytes), outcome.messages_done + 1, shape.messages, world.rank(),
+                            1 - world.rank(),
+                            endpoint_.fault().status == Status::kOk ? status_name(outcome.status)
+                                                                    : Endpoint::describe(endpoint_.fault())));
+  }
+  struct Share {
+    Outcome outcome;
+    std::uint64_t stalls;
+    std::uint64_t retransmissions;
+  };
+  const auto shares = world.allgather_value(Share{outcome, endpoint_.state().staging.stalls - stalls_before,
+                                                  retransmissions(hca_) - retransmissions_before},
+                                            kExchangeTimeoutNs);
+  if (!shares) return tl::unexpected(shares.error());
+  const Share& sent = (*shares)[kSenderRank];
+  const Share& received = (*shares)[1 - kSenderRank];
+  return Row{mode,         shape,
+             sent.outcome, received.outcome,
+             sent.stalls,  sent.retransmissions + received.retransmissions};
+}
+
+void print_header() {
+  fmt::print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "latency (us)",
+             "GB/s", "credit stalls", "retransmissions", "verified");
+}
+
+void print_row(const Row& row) {
+  fmt::print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3f}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
+             row.sent.messages_done, row.round_trip_us(), row.gigabytes_per_second(), row.credit_stalls,
+             row.retransmissions, row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
+  std::fflush(stdout);
+}
+
+nlohmann::json to_json(const Row& row) {
+  return {{"mode", row.mode},
+          {"bytes", row.shape.bytes},
+          {"messages", row.sent.messages_done},
+          {"round_trip_us", row.round_trip_us()},
+          {"gigabytes_per_second", row.gigabytes_per_second()},
+          {"credit_stalls", row.credit_stalls},
+          {"retransmissions", row.retransmissions},
+          {"bad_bytes", row.received.bad_bytes},
+          {"verified", row.verified()}};
+}
+
+Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& options) {
+  std::vector<Row> rows;
+  std::uint64_t sequence = 1;
+  const bool speaks = world.rank() == kSenderRank && !options.json;
+  if (speaks) print_header();
+  for (const std::string& mode_name : options.modes) {
+    const Mode mode = *parse_mode(mode_name);
+    for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
+      const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
+      const Case shape{mode, bytes, messages, sequence, options.break_memory};
+      if (options.kill_rank == static_cast<int>(world.rank()) && bytes > options.min_bytes) raise(SIGKILL);
+      auto row = rank.run(world, mode_name, shape);
+      if (!row) return tl::unexpected(row.error());
+      sequence += messages;
+      if (speaks) print_row(*row);
+      rows.push_back(std::move(*row));
+    }
+  }
+  return rows;
+}
+
+Result<int> run(const Options& options) {
+  if (options.min_bytes == 0 || options.min_bytes % 8 != 0 || options.max_bytes < options.min_bytes) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("sizes from {} to {} B: the smallest must be a multiple of 8, above 0, and not above the "
+                    "largest",
+                    options.min_bytes, options.max_bytes));
+  }
+  for (const std::string& mode : options.modes) {
+    if (const auto parsed = parse_mode(mode); !parsed) return tl::unexpected(parsed.error());
+  }
+  const auto world_options = WorldOptions::from_environment();
+  if (!world_options) return tl::unexpected(world_options.error());
+  if (world_options->size != kWorldSize) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`", world_options->size));
+  }
+  auto world = World::join(*world_options);
+  if (!world) return tl::unexpected(world.error());
+  auto rank = Rank::connect(*world, options);
+  if (!rank) return tl::unexpected(rank.error());
+
+  const auto rows = run_cases(*world, *rank, options);
+  if (!rows) return tl::unexpected(rows.error());
+  const auto violations = world->allgather_value(rank->staging_violations(), kExchangeTimeoutNs);
+  if (!violations) return tl::unexpected(violations.error());
+  const std::uint64_t unlicensed = (*violations)[0] + (*violations)[1];
+  const bool verified =
+      std::all_of(rows->begin(), rows->end(), [](const Row& row) { return row.verified(); });
+  if (world->rank() != kSenderRank) return verified && unlicensed == 0 ? 0 : 1;
+
+  if (options.json) {
+    nlohmann::json out{
+        {"hca", rank->hca().name()}, {"verified", verified}, {"staging_violations", unlicensed}};
+    for (const Row& row : *rows) out["rows"].push_back(to_json(row));
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print(
+        "\nlatency: put+signal until the peer's answering signal arrives; GB/s: put+signal until the local "
+        "flush.\nslots written without a credit: {}\n{}\n",
+        unlicensed, verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
+  }
+  return verified && unlicensed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace gdx::demo
+
+int main(int argc, char** argv) {
+  gdx::demo::Options options;
+  CLI::App app{"gdx demo, one rank; start it as `gdx demo`"};
+  app.add_option("--hca", options.hca, "HCA to use; default: the first");
+  app.add_option("--min-bytes", options.min_bytes, "smallest message, a multiple of 8");
+  app.add_option("--max-bytes", options.max_bytes, "largest message; sizes grow by a factor of 8");
+  app.add_option("--slots", options.slot_count, "staging slots to lease, a power of two");
+  app.add_option("--messages", options.messages, "messages per row; default: by size");
+  app.add_option("--modes", options.modes, "pull, push, inline, auto")->delimiter(',');
+  app.add_flag("--break-memory", options.break_memory, "damage one byte at the target: the demo must fail");
+  app.add_option("--kill-rank", options.kill_rank, "this rank kills itself after the first row");
+  app.add_flag("--json", options.json, "one JSON document instead of the table");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "gdx_demo: {}; see gdx_demo --help\n", error.what());
+    return 2;
+  }
+  const auto done = gdx::demo::run(options);
+  if (done) return *done;
+  fmt::print(stderr, "gdx_demo: {}\n", done.error().message);
+  return 1;
+}

@@ -1,0 +1,99 @@
+// The demo's kernels. A warp on one rank puts a message and signals; a warp on the other waits for the
+// signal, answers it, checks every byte and says so. On a machine without CUDA this file is compiled as
+// C++ and the same threads run on the CPU.
+#include "demo/pingpong.h"
+
+namespace gdx::demo {
+namespace {
+
+constexpr unsigned kThreads = kWarpThreads;
+
+// What word `index` of message `sequence` must hold: unlike its neighbours and unlike the same word of
+// every other message.
+GDX_DEVICE std::uint64_t expected_word(std::uint64_t sequence, std::uint64_t index) {
+  return (sequence * 0x9e3779b97f4a7c15u ^ index) * 0xd6e8feb86659fd93u;
+}
+
+template <Mode M>
+__global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
+  device::Endpoint<Scope::kWarp> peer(x.endpoint);
+  auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
+  Outcome result = {peer.status(), 0, 0, 0, 0, ~std::uint64_t{0}};
+
+  for (std::uint32_t m = 0; m < shape.messages && result.status == Status::kOk; ++m) {
+    const std::uint64_t sequence = shape.first_sequence + m;
+    for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads)
+      words[i] = expected_word(sequence, i);
+
+    const std::uint64_t start = exec::now_ns();
+    result.status =
+        gdx_put_signal<M>(peer, x.remote, x.local, shape.bytes, x.remote_signals + 8 * kData, sequence);
+    if (result.status == Status::kOk) result.status = gdx_flush(peer);
+    const std::uint64_t flushed = exec::now_ns();
+    if (result.status == Status::kOk) {
+      result.status = gdx_wait(peer, &x.signals[kArrived], Compare::kGreaterEqual, sequence);
+    }
+    const std::uint64_t answered = exec::now_ns();
+    if (result.status == Status::kOk) {
+      result.status = gdx_wait(peer, &x.signals[kVerified], Compare::kGreaterEqual, sequence);
+    }
+    if (result.status != Status::kOk) break;
+
+    ++result.messages_done;
+    result.completion_ns += flushed - start;
+    result.round_trip_ns += answered - start;
+    if (answered - start < result.fastest_round_trip_ns) result.fastest_round_trip_ns = answered - start;
+  }
+  if (peer.is_leader()) *outcome = result;
+}
+
+__global__ void receive_messages(Exchange x, Case shape, Outcome* outcome) {
+  device::Endpoint<Scope::kWarp> peer(x.endpoint);
+  auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
+  Outcome result = {peer.status(), 0, 0, 0, 0, 0};
+
+  for (std::uint32_t m = 0; m < shape.messages && result.status == Status::kOk; ++m) {
+    const std::uint64_t sequence = shape.first_sequence + m;
+    result.status = gdx_wait(peer, &x.signals[kData], Compare::kGreaterEqual, sequence);
+    if (result.status == Status::kOk)
+      result.status = gdx_signal(peer, x.remote_signals + 8 * kArrived, sequence);
+    if (result.status != Status::kOk) break;
+
+    if (shape.break_memory && m == 0 && peer.is_leader()) x.local.address[shape.bytes / 2] ^= std::byte{1};
+    __syncwarp();
+    for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads) {
+      std::uint64_t wrong = words[i] ^ expected_word(sequence, i);
+      for (; wrong != 0; wrong >>= 8) result.bad_bytes += (wrong & 0xff) != 0;
+    }
+    ++result.messages_done;
+    result.status = gdx_signal(peer, x.remote_signals + 8 * kVerified, sequence);
+  }
+  if (result.status == Status::kOk) result.status = gdx_flush(peer);
+  exec::add(&outcome->bad_bytes, result.bad_bytes);  // every thread has checked its own words
+  if (peer.is_leader()) {
+    outcome->status = result.status;
+    outcome->messages_done = result.messages_done;
+  }
+}
+
+}  // namespace
+
+Status run_sender(const Exchange& exchange, const Case& shape, Outcome* outcome, int (*progress)()) {
+  const exec::LaunchConfig config{.grid = {1}, .block = {kThreads}, .progress = progress};
+  *outcome = {};
+  switch (shape.mode) {
+    case Mode::kPull: return exec::launch(config, send_messages<Mode::kPull>, exchange, shape, outcome);
+    case Mode::kPush: return exec::launch(config, send_messages<Mode::kPush>, exchange, shape, outcome);
+    case Mode::kInline: return exec::launch(config, send_messages<Mode::kInline>, exchange, shape, outcome);
+    case Mode::kAuto: return exec::launch(config, send_messages<Mode::kAuto>, exchange, shape, outcome);
+  }
+  return Status::kInvalidArgument;
+}
+
+Status run_receiver(const Exchange& exchange, const Case& shape, Outcome* outcome, int (*progress)()) {
+  *outcome = {};
+  return exec::launch({.grid = {1}, .block = {kThreads}, .progress = progress}, receive_messages, exchange,
+                      shape, outcome);
+}
+
+}  // namespace gdx::demo

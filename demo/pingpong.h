@@ -1,0 +1,48 @@
+// What the demo's kernels and its host program say to each other.
+#pragma once
+
+#include <cstdint>
+
+#include "device/gdx.h"
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+#include "proto/status.h"
+
+namespace gdx::demo {
+
+struct Case {
+  Mode mode;
+  std::uint64_t bytes;  // of one message; a multiple of 8
+  std::uint32_t messages;
+  std::uint64_t first_sequence;  // of the first message; grows through the whole run
+  bool break_memory;             // the receiver damages one byte before it checks
+};
+
+// A rank's view of the two buffers and the three signal words of the exchange.
+struct Exchange {
+  EndpointHandle endpoint;
+  LocalMemory local;             // what I send from, or what I receive into
+  RemoteMemory remote;           // the peer's buffer
+  const std::uint64_t* signals;  // mine: [kArrived], [kVerified] at the sender, [kData] at the receiver
+  RemoteMemory remote_signals;
+};
+
+enum SignalWord : std::uint32_t { kData = 0, kArrived = 1, kVerified = 2, kSignalWords = 3 };
+
+struct Outcome {
+  Status status;
+  std::uint32_t messages_done;
+  std::uint64_t bad_bytes;      // receiver: bytes that were not what they must be
+  std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed
+  std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed
+  std::uint64_t fastest_round_trip_ns;
+};
+
+// Run one case's kernel to its end. `outcome` is memory that the kernel can write.
+// Errors: what launch() returns; the kernel's own status is outcome->status.
+[[nodiscard]] Status run_sender(const Exchange& exchange, const Case& shape, Outcome* outcome,
+                                int (*progress)());
+[[nodiscard]] Status run_receiver(const Exchange& exchange, const Case& shape, Outcome* outcome,
+                                  int (*progress)());
+
+}  // namespace gdx::demo

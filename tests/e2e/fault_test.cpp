@@ -1,0 +1,130 @@
+// Bad keys, bad ranges and broken credits: one clear status each, and the audit sees what it must.
+#include <cstring>
+#include <vector>
+
+#include "tests/e2e/pair.h"
+
+namespace gdx {
+namespace {
+
+class Fault : public Pair {
+ protected:
+  // Posts one operation that must end as `status` with `syndrome`, and nothing may have changed at the peer.
+  template <typename Post>
+  void expect_fault(Post post, Status status, mlx5::Syndrome syndrome) {
+    std::fill_n(b_.buffer->data(), kBufferBytes, std::byte{0xee});
+    in_kernel(a_, [&](auto& ep) {
+      EXPECT_EQ(post(ep), Status::kOk) << "posting succeeds, completion does not";
+      EXPECT_EQ(gdx_flush(ep), status);
+      EXPECT_EQ(post(ep), status) << "the error is sticky";
+    });
+    EXPECT_EQ(a_.endpoint->fault().status, status);
+    EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(syndrome));
+    const std::vector<std::byte> untouched(kBufferBytes, std::byte{0xee});
+    EXPECT_EQ(std::memcmp(b_.buffer->data(), untouched.data(), kBufferBytes), 0);
+  }
+};
+
+TEST_F(Fault, put_with_a_wrong_rkey_is_remote_access) {
+  RemoteMemory wrong = a_.peer;
+  wrong.rkey ^= 0x10001;
+  expect_fault([&](auto& ep) { return gdx_put<Mode::kPull>(ep, wrong, a_.buffer->local(), 64); },
+               Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
+}
+
+TEST_F(Fault, put_one_byte_beyond_the_region_is_remote_access) {
+  expect_fault(
+      [&](auto& ep) {
+        return gdx_put<Mode::kPull>(ep, a_.peer + (kBufferBytes - 63), a_.buffer->local(), 64);
+      },
+      Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
+}
+
+TEST_F(Fault, put_from_unregistered_memory_is_local_protection) {
+  std::vector<std::byte> unregistered(64);
+  const LocalMemory local{unregistered.data(), 64, 0x12345, 0};
+  expect_fault([&](auto& ep) { return gdx_put<Mode::kPull>(ep, a_.peer, local, 64); },
+               Status::kLocalProtection, mlx5::Syndrome::kLocalProtection);
+}
+
+TEST_F(Fault, put_from_beyond_the_region_is_local_protection) {
+  expect_fault(
+      [&](auto& ep) {
+        return gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local() + (kBufferBytes - 63), 64);
+      },
+      Status::kLocalProtection, mlx5::Syndrome::kLocalProtection);
+}
+
+TEST_F(Fault, get_into_unregistered_memory_is_local_protection) {
+  std::vector<std::byte> unregistered(64);
+  const LocalMemory local{unregistered.data(), 64, 0x12345, 0};
+  expect_fault([&](auto& ep) { return gdx_get(ep, local, a_.peer, 64); }, Status::kLocalProtection,
+               mlx5::Syndrome::kLocalProtection);
+}
+
+TEST_F(Fault, atomic_at_a_misaligned_address_is_remote_invalid) {
+  expect_fault([&](auto& ep) { return gdx_fetch_add(ep, a_.buffer->local(), a_.peer + 4, 1); },
+               Status::kRemoteInvalid, mlx5::Syndrome::kRemoteInvalidRequest);
+}
+
+TEST_F(Fault, write_without_remote_write_permission_is_remote_access) {
+  auto read_only = allocate_memory(*hca_, 4096, Access::kLocalWrite | Access::kRemoteRead);
+  ASSERT_TRUE(read_only) << read_only.error().message;
+  expect_fault(
+      [&](auto& ep) { return gdx_put<Mode::kInline>(ep, read_only->remote(), a_.buffer->local(), 8); },
+      Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
+}
+
+TEST_F(Fault, error_returns_every_credit) {
+  RemoteMemory wrong = a_.peer;
+  wrong.rkey ^= 1;
+  in_kernel(a_, [&](auto& ep) {
+    const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), 10 * kDefaultSlotBytes);
+    EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);
+  });
+  EXPECT_EQ(a_.endpoint->state().staging.filled, a_.endpoint->state().staging.returned);
+  EXPECT_EQ(a_.endpoint->fault().status, Status::kRemoteAccess);
+}
+
+// The audit must be able to fire: slots sent again before they are free, and stores to a slot in flight.
+class Audit : public Pair {};
+
+TEST_F(Audit, push_without_credits_is_counted_as_a_violation) {
+  const std::uint64_t before = staging_violations();
+  // Every slot twice behind one doorbell: the HCA fetches both uses before it has sent the first.
+  const auto kernel = [&](EndpointHandle h) {
+    device::Endpoint<> ep(h);
+    for (std::uint32_t round = 0; round < 2; ++round) {
+      for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        ASSERT_EQ(ep.reserve_blocks(1), Status::kOk);
+        const std::uint64_t at = static_cast<std::uint64_t>(slot) * h.staging.slot_bytes;
+        device::impl::post_transfer<Placement::kHost>(ep, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
+                                                      h.staging.nic_offset + at, h.staging.lkey, 64,
+                                                      Doorbell::kDefer);
+      }
+    }
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({.progress = progress_}, kernel, a_.endpoint->handle()), Status::kOk);
+  EXPECT_EQ(staging_violations() - before, kSlots);
+}
+
+TEST_F(Audit, store_to_a_held_slot_is_counted_as_a_violation) {
+  const std::uint64_t before = staging_violations();
+  b_.endpoint.reset();  // nobody acknowledges: the slot stays held until the transport gives up
+  const auto kernel = [&](EndpointHandle h) {
+    device::Endpoint<> ep(h);
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 64), Status::kOk);
+    for (unsigned turn = 1; ep.status() == Status::kOk; ++turn) {
+      *h.staging.base = static_cast<std::byte>(turn);
+      exec::relax();
+      ep.drain();
+    }
+    EXPECT_EQ(ep.status(), Status::kPeerUnreachable);
+  };
+  ASSERT_EQ(exec::launch({.progress = progress_}, kernel, a_.endpoint->handle()), Status::kOk);
+  EXPECT_EQ(staging_violations() - before, 1u);
+}
+
+}  // namespace
+}  // namespace gdx

@@ -1,0 +1,35 @@
+#include "tests/e2e/pair.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "proto/softhca.h"
+
+namespace gdx {
+
+void Pair::SetUp() {
+  progress_ = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
+  auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  hca_ = std::make_unique<Hca>(std::move(*hca));
+  auto staging = StagingPool::create(*hca_);
+  ASSERT_TRUE(staging) << staging.error().message;
+  staging_ = std::make_unique<StagingPool>(std::move(*staging));
+  for (Side* side : {&a_, &b_}) {
+    auto endpoint = Endpoint::create(*hca_, staging_.get(), {.slot_count = kSlots});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    side->endpoint = std::make_unique<Endpoint>(std::move(*endpoint));
+    auto buffer = allocate_memory(*hca_, kBufferBytes);
+    ASSERT_TRUE(buffer) << buffer.error().message;
+    side->buffer = std::make_unique<Memory>(std::move(*buffer));
+  }
+  ASSERT_TRUE(a_.endpoint->connect(b_.endpoint->address()));
+  ASSERT_TRUE(b_.endpoint->connect(a_.endpoint->address()));
+  a_.peer = b_.buffer->remote();
+  b_.peer = a_.buffer->remote();
+}
+
+std::uint64_t Pair::staging_violations() const { return hca_->counter("softhca_staging_violations").value(); }
+
+}  // namespace gdx

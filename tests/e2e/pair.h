@@ -1,0 +1,46 @@
+// Two endpoints of one process, connected to each other through the HCA, each with a buffer.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "device/gdx.h"
+#include "host/gdx.h"
+
+namespace gdx {
+
+struct Side {
+  std::unique_ptr<Endpoint> endpoint;
+  std::unique_ptr<Memory> buffer;
+  RemoteMemory peer{};  // the other side's buffer
+};
+
+class Pair : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kBufferBytes = 1u << 20;
+  static constexpr std::uint32_t kSlots = 16;
+
+  void SetUp() override;
+
+  // Runs `body(endpoint)` in every thread of one block on side `from`'s endpoint, opened at scope S.
+  template <Scope S = Scope::kThread, typename Body>
+  void in_kernel(Side& from, Body body, unsigned threads = 1) {
+    const auto kernel = [&](EndpointHandle handle) {
+      device::Endpoint<S> endpoint(handle);
+      body(endpoint);
+    };
+    ASSERT_EQ(exec::launch({.block = {threads}, .progress = progress_}, kernel, from.endpoint->handle()),
+              Status::kOk);
+  }
+
+  [[nodiscard]] std::uint64_t staging_violations() const;
+
+  std::unique_ptr<Hca> hca_;
+  std::unique_ptr<StagingPool> staging_;
+  Side a_;
+  Side b_;
+  int (*progress_)() = nullptr;
+};
+
+}  // namespace gdx
