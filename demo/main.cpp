@@ -19,6 +19,8 @@ namespace gdx::demo {
 namespace {
 
 constexpr std::uint64_t kExchangeTimeoutNs = 120'000'000'000;
+// For slow machines: a dead peer is noticed by its silence long before.
+constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
@@ -131,7 +133,8 @@ Result<Rank> Rank::connect(World& world, const Options& options) {
   if (!buffer) return tl::unexpected(buffer.error());
   auto signals = allocate_memory(*hca, kSignalWords * sizeof(std::uint64_t));
   if (!signals) return tl::unexpected(signals.error());
-  auto endpoint = Endpoint::create(*hca, &*staging, {.slot_count = options.slot_count, .retry_count = 7});
+  auto endpoint = Endpoint::create(
+      *hca, &*staging, {.slot_count = options.slot_count, .timeout_ns = kWaitTimeoutNs, .retry_count = 7});
   if (!endpoint) return tl::unexpected(endpoint.error());
 
   const Introduction mine{endpoint->address(), buffer->remote(), signals->remote()};
