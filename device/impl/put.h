@@ -22,12 +22,14 @@ GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
   });
 }
 
-// Fills one slot per chunk, each under a credit. Chunk k travels while chunk k+1 is being stored.
+// Fills one slot per chunk, each under a credit. The doorbell rings for every quarter of the pool, so that
+// one quarter travels while the next is being stored; a push that must wait for credits rings first.
 template <Scope S, Placement P>
 GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, Doorbell doorbell) {
   if (!endpoint.has_staging()) return Status::kUnsupported;
   const StagingHandle& staging = endpoint.handle().staging;
+  const std::uint32_t ring_mask = (staging.slot_count - 1) / 4;
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
     const Status status = by_leader(endpoint, [&] {
       const Status credit = endpoint.reserve_credit();
@@ -44,10 +46,11 @@ GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
     endpoint.bind_slot(slot);
+    const Doorbell quarter = (slot & ring_mask) == ring_mask ? Doorbell::kRing : Doorbell::kDefer;
     // Host scope: the payload is in NIC memory, which no GPU-scope release orders.
     post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
                                     staging.nic_offset + slot_offset, staging.lkey, n,
-                                    last ? doorbell : Doorbell::kRing);
+                                    last ? doorbell : quarter);
     if (last) endpoint.count_message();
   }
   return Status::kOk;
