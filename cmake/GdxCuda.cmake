@@ -5,6 +5,7 @@ if(GDX_CUDA)
 endif()
 
 function(gdx_cuda_objects name)
+  set(copies "")
   foreach(source ${ARGN})
     get_filename_component(stem ${source} NAME_WE)
     set(copy ${CMAKE_CURRENT_BINARY_DIR}/${stem}.nvcc.cu)

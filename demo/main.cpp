@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -84,6 +85,15 @@ SofthcaProgress find_progress() {
   return reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
 }
 
+// A rank that is to die does so from inside its wait, in the middle of a message.
+SofthcaProgress progress_until_death = nullptr;
+int progress_and_die() {
+  constexpr int kStepsToLive = 20;
+  static int steps = 0;
+  if (++steps == kStepsToLive) raise(SIGKILL);
+  return progress_until_death != nullptr ? progress_until_death() : 0;
+}
+
 // Packets sent again where the HCA counts them, otherwise the events that make it do so.
 std::uint64_t retransmissions(const Hca& hca) {
   if (const auto packets = hca.counter("softhca_retransmitted_packets")) return *packets;
@@ -93,26 +103,30 @@ std::uint64_t retransmissions(const Hca& hca) {
 // One rank's resources, connected to its peer.
 class Rank {
  public:
-  static Result<Rank> connect(World& world, const Options& options);
+  static Result<Rank> connect(Hca opened, World& world, const Options& options);
 
-  Result<Row> run(World& world, const std::string& mode, const Case& shape);
+  Result<Row> run(World& world, const std::string& mode, const Case& shape, bool die);
   [[nodiscard]] std::uint64_t staging_violations() const {
-    return hca_.counter("softhca_staging_violations").value_or(0);
+    return hca_->counter("softhca_staging_violations").value_or(0);
   }
-  [[nodiscard]] const Hca& hca() const { return hca_; }
+  [[nodiscard]] const Hca& hca() const { return *hca_; }
 
  private:
-  Rank(Hca hca, StagingPool staging, Memory buffer, Memory signals, Endpoint endpoint)
+  [[nodiscard]] std::string blame(const World& world, Status status) const;
+  Rank(std::unique_ptr<Hca> hca, StagingPool staging, Memory buffer, Memory signals, Memory outcome,
+       Endpoint endpoint)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
         buffer_(std::move(buffer)),
         signals_(std::move(signals)),
+        outcome_(std::move(outcome)),
         endpoint_(std::move(endpoint)) {}
 
-  Hca hca_;
+  std::unique_ptr<Hca> hca_;
   StagingPool staging_;
   Memory buffer_;
   Memory signals_;
+  Memory outcome_;  // where the kernel leaves its Outcome
   Endpoint endpoint_;
   RemoteMemory peer_buffer_{};
   RemoteMemory peer_signals_{};
@@ -124,15 +138,16 @@ struct Introduction {
   RemoteMemory signals;
 };
 
-Result<Rank> Rank::connect(World& world, const Options& options) {
-  auto hca = Hca::open({.name = options.hca});
-  if (!hca) return tl::unexpected(hca.error());
+Result<Rank> Rank::connect(Hca opened, World& world, const Options& options) {
+  auto hca = std::make_unique<Hca>(std::move(opened));
   auto staging = StagingPool::create(*hca);
   if (!staging) return tl::unexpected(staging.error());
   auto buffer = allocate_memory(*hca, options.max_bytes);
   if (!buffer) return tl::unexpected(buffer.error());
   auto signals = allocate_memory(*hca, kSignalWords * sizeof(std::uint64_t));
   if (!signals) return tl::unexpected(signals.error());
+  auto outcome = allocate_memory(*hca, sizeof(Outcome));
+  if (!outcome) return tl::unexpected(outcome.error());
   auto endpoint = Endpoint::create(
       *hca, &*staging, {.slot_count = options.slot_count, .timeout_ns = kWaitTimeoutNs, .retry_count = 7});
   if (!endpoint) return tl::unexpected(endpoint.error());
@@ -144,7 +159,7 @@ Result<Rank> Rank::connect(World& world, const Options& options) {
   if (const auto connected = endpoint->connect(peer.endpoint); !connected)
     return tl::unexpected(connected.error());
 
-  Rank rank(std::move(*hca), std::move(*staging), std::move(*buffer), std::move(*signals),
+  Rank rank(std::move(hca), std::move(*staging), std::move(*buffer), std::move(*signals), std::move(*outcome),
             std::move(*endpoint));
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
@@ -152,23 +167,30 @@ Result<Rank> Rank::connect(World& world, const Options& options) {
   return rank;
 }
 
-Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape) {
-  const std::uint64_t retransmissions_before = retransmissions(hca_);
+// Who failed: the peer, where the status says so or it kept silent, otherwise this rank.
+std::string Rank::blame(const World& world, Status status) const {
+  const EndpointFault fault = endpoint_.fault();
+  const std::string what = fault.status == Status::kOk ? status_name(status) : Endpoint::describe(fault);
+  const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
+  return peers ? fmt::format("rank {} failed rank {}: {}", 1 - world.rank(), world.rank(), what)
+               : fmt::format("rank {}: {}", world.rank(), what);
+}
+
+Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
+  const std::uint64_t retransmissions_before = retransmissions(*hca_);
   const std::uint64_t stalls_before = endpoint_.state().staging.stalls;
   const Exchange exchange{endpoint_.handle(), buffer_.local(), peer_buffer_,
                           reinterpret_cast<const std::uint64_t*>(signals_.data()), peer_signals_};
-  const bool sender = world.rank() == kSenderRank;
-  Outcome outcome;
-  const Status launched = sender ? run_sender(exchange, shape, &outcome, find_progress())
-                                 : run_receiver(exchange, shape, &outcome, find_progress());
+  progress_until_death = find_progress();
+  const SofthcaProgress progress = die ? progress_and_die : progress_until_death;
+  auto& outcome = *reinterpret_cast<Outcome*>(outcome_.data());
+  const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, progress)
+                                                      : run_receiver(exchange, shape, &outcome, progress);
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
   if (outcome.status != Status::kOk) {
     return fail(outcome.status,
-                fmt::format("{} of {}, message {} of {}: rank {}'s peer, rank {}, failed: {}", mode,
-                            size_text(shape.bytes), outcome.messages_done + 1, shape.messages, world.rank(),
-                            1 - world.rank(),
-                            endpoint_.fault().status == Status::kOk ? status_name(outcome.status)
-                                                                    : Endpoint::describe(endpoint_.fault())));
+                fmt::format("{} of {}, message {} of {}: {}", mode, size_text(shape.bytes),
+                            outcome.messages_done + 1, shape.messages, blame(world, outcome.status)));
   }
   struct Share {
     Outcome outcome;
@@ -176,7 +198,7 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape) 
     std::uint64_t retransmissions;
   };
   const auto shares = world.allgather_value(Share{outcome, endpoint_.state().staging.stalls - stalls_before,
-                                                  retransmissions(hca_) - retransmissions_before},
+                                                  retransmissions(*hca_) - retransmissions_before},
                                             kExchangeTimeoutNs);
   if (!shares) return tl::unexpected(shares.error());
   const Share& sent = (*shares)[kSenderRank];
@@ -220,8 +242,9 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
     for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
       const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
       const Case shape{mode, bytes, messages, sequence, options.break_memory};
-      if (options.kill_rank == static_cast<int>(world.rank()) && bytes > options.min_bytes) raise(SIGKILL);
-      auto row = rank.run(world, mode_name, shape);
+      const bool largest = bytes * 8 > options.max_bytes;
+      const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
+      auto row = rank.run(world, mode_name, shape, die);
       if (!row) return tl::unexpected(row.error());
       sequence += messages;
       if (speaks) print_row(*row);
@@ -240,7 +263,12 @@ Result<int> run(const Options& options) {
                     options.min_bytes, options.max_bytes));
   }
   for (const std::string& mode : options.modes) {
-    if (const auto parsed = parse_mode(mode); !parsed) return tl::unexpected(parsed.error());
+    const auto parsed = parse_mode(mode);
+    if (!parsed) return tl::unexpected(parsed.error());
+    if (*parsed == Mode::kPush && options.slot_count == 0) {
+      return fail(Status::kInvalidArgument,
+                  "--slots 0 leaves nothing to push into; give slots or leave push out");
+    }
   }
   const auto world_options = WorldOptions::from_environment();
   if (!world_options) return tl::unexpected(world_options.error());
@@ -249,9 +277,12 @@ Result<int> run(const Options& options) {
         Status::kInvalidArgument,
         fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`", world_options->size));
   }
+  auto hca =
+      Hca::open({.name = options.hca});  // before the others are met: what is wrong here is said at once
+  if (!hca) return tl::unexpected(hca.error());
   auto world = World::join(*world_options);
   if (!world) return tl::unexpected(world.error());
-  auto rank = Rank::connect(*world, options);
+  auto rank = Rank::connect(std::move(*hca), *world, options);
   if (!rank) return tl::unexpected(rank.error());
 
   const auto rows = run_cases(*world, *rank, options);
@@ -290,7 +321,8 @@ int main(int argc, char** argv) {
   app.add_option("--messages", options.messages, "messages per row; default: by size");
   app.add_option("--modes", options.modes, "pull, push, inline, auto")->delimiter(',');
   app.add_flag("--break-memory", options.break_memory, "damage one byte at the target: the demo must fail");
-  app.add_option("--kill-rank", options.kill_rank, "this rank kills itself after the first row");
+  app.add_option("--kill-rank", options.kill_rank, "this rank kills itself in the largest message")
+      ->check(CLI::Range(0, 1));
   app.add_flag("--json", options.json, "one JSON document instead of the table");
   try {
     app.parse(argc, argv);

@@ -35,7 +35,6 @@ struct Outcome {
   std::uint64_t bad_bytes;      // receiver: bytes that were not what they must be
   std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed
   std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed
-  std::uint64_t fastest_round_trip_ns;
 };
 
 // Run one case's kernel to its end. `outcome` is memory that the kernel can write.

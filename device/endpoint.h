@@ -12,27 +12,22 @@
 
 #include "device/exec/exec.h"
 #include "device/impl/wqe.h"
+#include "device/options.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/mlx5/cqe.h"
 #include "proto/status.h"
-
-namespace gdx {
-
-// When the NIC is told: at once, or with a later call on the same endpoint (its doorbell covers all
-// WQEs before it; gdx_flush rings too).
-enum class Doorbell { kRing, kDefer };
-
-}  // namespace gdx
 
 namespace gdx::device {
 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 class Endpoint {
  public:
-  // Opens an endpoint. status() is kVersionMismatch when host and device code disagree on the layout,
-  // kInvalidArgument when the queue does not live where P says, or the fault of an earlier kernel.
+  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
+  // host and device code disagree on the layout, kInvalidArgument when the queue does not live where P says
+  // (both touch nothing), or the fault of an earlier kernel.
   GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
+  explicit Endpoint(EndpointHandle&&) = delete;
   GDX_DEVICE ~Endpoint() { close(); }
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -40,14 +35,23 @@ class Endpoint {
   // Writes the counters back for the next kernel. Outstanding work goes on. Idempotent.
   GDX_DEVICE void close();
 
-  // kOk, or the first error of this endpoint. In the leader only until a call has returned it.
+  // kOk, or the first error of this endpoint: the same in all threads of the scope after every call.
   GDX_DEVICE Status status() const { return fault_.status; }
-  // What failed: status, CQE syndrome, WQE. Valid in the leader.
+  // What failed: status, CQE syndrome, WQE. Beyond the status, valid in the leader.
   GDX_DEVICE const EndpointFault& fault() const { return fault_; }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
   GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
 
   // Everything below is for device/gdx.h, and in the leader only unless it says otherwise.
+
+  // Begins an API call: all its waits together are bounded by the endpoint's timeout.
+  GDX_DEVICE void start_call() { deadline_ns_ = 0; }
+  // All threads: takes over what the leader's part of a call came to.
+  GDX_DEVICE void learn(Status status) {
+    if (is_sticky(status)) fault_.status = status;
+  }
+  // The next WQE starts only when all READs and atomics before it have been answered.
+  GDX_DEVICE void fence_next() { fence_ = mlx5::kFenceReads; }
 
   // Waits until `blocks` WQEBBs are free.
   GDX_DEVICE Status reserve_blocks(std::uint32_t blocks);
@@ -56,10 +60,13 @@ class Endpoint {
     return handle_.send_queue[(producer_ + k) & (send_queue_blocks() - 1)].bytes;
   }
   GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
+  // Completion and fence bits of the WQE that is being built.
+  GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
   // Makes the WQE of `blocks` blocks at wqe_index() part of the queue.
   GDX_DEVICE void commit(std::uint32_t blocks) {
     last_wqe_ = producer_;
     producer_ += blocks;
+    fence_ = 0;
   }
   // Publishes all committed WQEs. `Payload` is where this kernel stored their payload: NIC memory and
   // host memory need a wider release than a queue in GPU memory.
@@ -88,7 +95,7 @@ class Endpoint {
   GDX_DEVICE bool all_completed() const {
     return producer_ == completed_ || static_cast<std::int32_t>(completed_ - 1 - last_wqe_) >= 0;
   }
-  // Spins until done(), an error, an abort, or the endpoint's timeout. Never longer.
+  // Spins until done(), an error, an abort, or the deadline of the call.
   template <typename Done>
   GDX_DEVICE Status wait_until(Done done);
   GDX_DEVICE bool aborted() const { return handle_.abort != nullptr && exec::load_flag(handle_.abort) != 0; }
@@ -98,22 +105,36 @@ class Endpoint {
   GDX_DEVICE bool take_completion();
   GDX_DEVICE void return_credits();
 
+  GDX_DEVICE static bool is_sticky(Status status) {
+    return static_cast<std::uint32_t>(status) >= static_cast<std::uint32_t>(Status::kQueueError);
+  }
+
   const EndpointHandle& handle_;
-  std::uint32_t producer_;
-  std::uint32_t rung_;
-  std::uint32_t completed_;
-  std::uint32_t last_wqe_;
-  std::uint32_t cq_consumer_;
-  std::uint32_t filled_;
-  std::uint32_t returned_;
-  std::uint64_t stalls_;
-  std::uint64_t messages_;
-  EndpointFault fault_;
-  bool open_ = true;
+  std::uint32_t producer_ = 0;
+  std::uint32_t rung_ = 0;
+  std::uint32_t completed_ = 0;
+  std::uint32_t last_wqe_ = 0;
+  std::uint32_t cq_consumer_ = 0;
+  std::uint32_t filled_ = 0;
+  std::uint32_t returned_ = 0;
+  std::uint32_t fence_ = 0;
+  std::uint64_t stalls_ = 0;
+  std::uint64_t messages_ = 0;
+  std::uint64_t deadline_ns_ = 0;  // 0: no wait of this call has begun
+  EndpointFault fault_{Status::kOk, 0, 0, 0};
+  bool open_ = false;
 };
 
 template <Scope S, Placement P>
 GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle) : handle_(handle) {
+  if (handle.layout_version != kQueueLayoutVersion) {
+    fault_.status = Status::kVersionMismatch;
+    return;
+  }
+  if (handle.placement != P) {
+    fault_.status = Status::kInvalidArgument;
+    return;
+  }
   const QueueState& state = *handle.state;
   producer_ = rung_ = state.producer;
   completed_ = state.completed;
@@ -124,11 +145,7 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle) : handle_(hand
   stalls_ = state.staging.stalls;
   messages_ = state.messages;
   fault_ = state.fault;
-  if (handle.layout_version != kQueueLayoutVersion) {
-    fault_ = {Status::kVersionMismatch, 0, 0, 0};
-  } else if (handle.placement != P) {
-    fault_ = {Status::kInvalidArgument, 0, 0, 0};
-  }
+  open_ = true;
   exec::sync<S>();  // nobody may write the state back before all have read it
 }
 
@@ -224,13 +241,13 @@ GDX_DEVICE void Endpoint<S, P>::drain() {
 template <Scope S, Placement P>
 template <typename Done>
 GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
-  const std::uint64_t deadline = exec::now_ns() + handle_.timeout_ns;
+  if (deadline_ns_ == 0) deadline_ns_ = exec::now_ns() + handle_.timeout_ns;
   for (;;) {
     drain();
     if (fault_.status != Status::kOk) return fault_.status;
     if (done()) return Status::kOk;
     if (aborted()) return Status::kAborted;
-    if (exec::now_ns() >= deadline) return Status::kTimeout;
+    if (exec::now_ns() >= deadline_ns_) return Status::kTimeout;
     exec::relax();
   }
 }

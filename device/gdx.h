@@ -4,12 +4,14 @@
 //  - All threads of the endpoint's scope call it together, with the same arguments, and all get the
 //    same Status. It begins with a barrier over the scope, so payload that any of them stored before
 //    the call is sent.
-//  - It never waits longer than the endpoint's timeout. kTimeout and kAborted leave the queue intact;
-//    every other error is sticky and Endpoint::fault() tells the CQE syndrome behind it.
+//  - All its waits together last no longer than the endpoint's timeout. Errors of the operation (0x01xx in
+//    proto/status.h, kTimeout and kAborted among them) leave the queue intact; all others are sticky and
+//    Endpoint::fault() tells the CQE syndrome behind them.
 //  - kOk means posted. The source may be reused after gdx_flush (push and inline: at once).
 //  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength.
-// Calls on one endpoint take effect at the peer in the order they were made: the signal of a
-// put+signal, or of a later gdx_signal, is visible only after the payload before it. Results of
+// Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
+// put+signal, or of a later gdx_signal, is visible only after the payload before it. A gdx_get or an atomic
+// may still be reading when a later put arrives: put gdx_fence between them where that matters. Results of
 // gdx_get and the atomics are in local memory after gdx_flush.
 // Source of the order of publication: papers/design.md, "Ordering".
 #pragma once
@@ -20,34 +22,20 @@
 #include "device/endpoint.h"
 #include "device/impl/post.h"
 #include "device/impl/put.h"
+#include "device/options.h"
 #include "proto/gpu/memory.h"
 
 namespace gdx {
 
-// How payload reaches the NIC. kAuto: inline up to 28 B, push up to one staging slot, pull above.
-enum class Mode { kAuto, kPull, kPush, kInline };
-
-enum class SignalOp { kSet, kAdd };
-
-enum class Compare { kEqual, kNotEqual, kGreaterEqual, kGreater, kLessEqual, kLess };
-
 // Writes `bytes` of `from` to the peer's `to`.
-// Errors: kInvalidLength for 0 bytes, or 2 GiB and more in pull mode; kUnsupported for push on an
-// endpoint without staging memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle
-// of a chunked message leaves the chunks before it sent.
+// Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push on an endpoint
+// without staging memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle of a chunked
+// message leaves the chunks before it sent.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  if (bytes == 0) return Status::kInvalidLength;
-  if constexpr (M == Mode::kPull) return device::impl::put_pull(endpoint, to, from, bytes, doorbell);
-  if constexpr (M == Mode::kPush) return device::impl::put_push(endpoint, to, from, bytes, doorbell);
-  if constexpr (M == Mode::kInline) return device::impl::put_inline(endpoint, to, from, bytes, doorbell);
-  if (bytes <= device::impl::kShortInlineBytes)
-    return device::impl::put_inline(endpoint, to, from, bytes, doorbell);
-  if (bytes <= endpoint.handle().staging.slot_bytes && endpoint.has_staging()) {
-    return device::impl::put_push(endpoint, to, from, bytes, doorbell);
-  }
-  return device::impl::put_pull(endpoint, to, from, bytes, doorbell);
+  endpoint.start_call();
+  return device::impl::put<M>(endpoint, to, from, bytes, doorbell);
 }
 
 // Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
@@ -55,6 +43,7 @@ template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
     const Status status = endpoint.reserve_blocks(1);
     if (status != Status::kOk) return status;
@@ -68,20 +57,8 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
-  return device::impl::by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
-    const EndpointHandle& handle = endpoint.handle();
-    if (op == SignalOp::kSet) {
-      device::impl::post_value(endpoint, signal, value, 8, handle.signal_fence, doorbell);
-    } else {
-      device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, signal, value, 0,
-                                reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey,
-                                handle.signal_fence, doorbell);
-    }
-    endpoint.count_message();
-    return Status::kOk;
-  });
+  endpoint.start_call();
+  return device::impl::signal(endpoint, signal, value, op, doorbell);
 }
 
 // gdx_put and gdx_signal with one doorbell for both.
@@ -89,15 +66,17 @@ template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
-  const Status status = gdx_put<M>(endpoint, to, from, bytes, Doorbell::kDefer);
-  return status != Status::kOk ? status : gdx_signal(endpoint, signal, value, op);
+  endpoint.start_call();
+  const Status status = device::impl::put<M>(endpoint, to, from, bytes, Doorbell::kDefer);
+  return status != Status::kOk ? status : device::impl::signal(endpoint, signal, value, op, Doorbell::kRing);
 }
 
 // Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  if (bytes == 0 || bytes > mlx5::kMaxMessageBytes - 1) return Status::kInvalidLength;
+  if (bytes == 0 || bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
     const Status status = endpoint.reserve_blocks(1);
     if (status != Status::kOk) return status;
@@ -113,6 +92,7 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
     const Status status = endpoint.reserve_blocks(1);
     if (status != Status::kOk) return status;
@@ -129,6 +109,7 @@ GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory or
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
     const Status status = endpoint.reserve_blocks(1);
     if (status != Status::kOk) return status;
@@ -140,11 +121,19 @@ GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory
   });
 }
 
+// What is posted after it starts only when every gdx_get and atomic before it has been answered. Posts
+// nothing.
+template <Scope S, Placement P>
+GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
+  endpoint.fence_next();
+}
+
 // Waits until everything posted on the endpoint is complete: sources may be reused, results have
 // landed, and (RC) the peer's NIC has acknowledged. That is local completion; it does not say that the
 // peer's kernel has looked.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
     if (endpoint.status() != Status::kOk) return endpoint.status();
     endpoint.ring_if_deferred();
@@ -164,9 +153,12 @@ GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
   return false;
 }
 
-// Does the local signal word compare true? Payload sent before that signal may be read then.
+// Does the local signal word compare true? Payload sent before that signal may be read then. Never waits, so
+// a loop around it is the caller's to bound; gdx_wait is bounded.
 GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t value) {
-  return compare(exec::load_acquire(signal), how, value);
+  if (compare(exec::load_acquire(signal), how, value)) return true;
+  exec::yield();
+  return false;
 }
 
 // Waits until the local signal word compares true. The endpoint is the one whose peer will signal: when
@@ -175,13 +167,15 @@ GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
+  endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
-    if (gdx_test(signal, how, value)) return Status::kOk;
+    const auto holds = [&] { return compare(exec::load_acquire(signal), how, value); };
+    if (holds()) return Status::kOk;
     if (endpoint.status() != Status::kOk) return endpoint.status();
     endpoint.ring_if_deferred();
     std::uint64_t probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
     return endpoint.wait_until([&] {
-      if (gdx_test(signal, how, value)) return true;
+      if (holds()) return true;
       if (exec::now_ns() >= probe_at && endpoint.all_completed()) {
         device::impl::post_probe(endpoint);
         probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
@@ -195,6 +189,7 @@ GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t
 
 // The prefix is namespace enough for kernel authors.
 using gdx::gdx_compare_swap;
+using gdx::gdx_fence;
 using gdx::gdx_fetch_add;
 using gdx::gdx_flush;
 using gdx::gdx_get;

@@ -67,15 +67,30 @@ inline void store_segment(void* to, const Segment& segment) {
 
 inline void store_word(void* to, std::uint32_t value) { std::memcpy(to, &value, sizeof value); }
 
+// Orders stores to write-combining memory (a real NIC's staging memory and doorbell pages, seen from a CPU)
+// before what follows. A release does not: it orders ordinary memory only.
+inline void write_combining_barrier() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#elif defined(__aarch64__)
+  asm volatile("dmb oshst" ::: "memory");
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 // The release is on the atomic itself, not a fence before it: ThreadSanitizer does not model fences.
 template <Placement>
 void store_release(Be32* to, std::uint32_t value) {
+  write_combining_barrier();
   std::atomic_ref<std::uint32_t>(to->raw).store(byte_swap(value), std::memory_order_release);
 }
 
 template <Placement>
 void ring(std::uint64_t* doorbell, std::uint64_t value) {
+  write_combining_barrier();
   std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
+  write_combining_barrier();  // out of the buffer now, not when it happens to fill
 }
 
 inline std::uint32_t load_acquire(const std::uint32_t* from) {

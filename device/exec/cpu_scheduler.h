@@ -56,5 +56,6 @@ void sync_warp();
 [[nodiscard]] std::uint64_t now_ns();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.
 void relax();
+inline void yield() { relax(); }
 
 }  // namespace gdx::exec

@@ -43,17 +43,23 @@ GDX_DEVICE std::uint32_t thread_count() {
   return block_threads();
 }
 
+// The lanes of this warp; the last warp of a block may be short.
+GDX_DEVICE std::uint32_t warp_mask() { return 0xffffffffu >> (kWarpThreads - thread_count<Scope::kWarp>()); }
+
 template <Scope S>
 GDX_DEVICE void sync() {
-  if constexpr (S == Scope::kWarp) __syncwarp();
+  if constexpr (S == Scope::kWarp) __syncwarp(warp_mask());
   if constexpr (S == Scope::kBlock) __syncthreads();
 }
 
 template <Scope S>
 GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   if constexpr (S == Scope::kThread) return value;
-  if constexpr (S == Scope::kWarp)
-    return __shfl_sync(0xffffffffu >> (kWarpThreads - thread_count<S>()), value, 0);
+  if constexpr (S == Scope::kWarp) {
+    // A shuffle orders no memory: the barrier passes on what the leader has acquired.
+    __syncwarp(warp_mask());
+    return __shfl_sync(warp_mask(), value, 0);
+  }
   __shared__ std::uint32_t slot;
   if (thread_rank<S>() == 0) slot = value;
   __syncthreads();
@@ -142,6 +148,9 @@ GDX_DEVICE std::uint64_t now_ns() {
   return now;
 }
 
+// Threads of a GPU run beside one another: nobody needs to be let in.
+GDX_DEVICE void yield() {}
+
 GDX_DEVICE void relax() { __nanosleep(20); }
 
 struct LaunchConfig {
@@ -151,10 +160,12 @@ struct LaunchConfig {
   unsigned workers = 1;         // likewise
 };
 
-// Runs a kernel to its end on the current device. Errors: kSystem when CUDA refuses or the kernel faults.
+// Runs a kernel to its end on the current device. Errors: kInvalidArgument when CUDA refuses the launch,
+// kSystem when the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   kernel<<<config.grid, config.block>>>(args...);
+  if (cudaGetLastError() != cudaSuccess) return Status::kInvalidArgument;  // the launch itself was refused
   return cudaDeviceSynchronize() == cudaSuccess ? Status::kOk : Status::kSystem;
 }
 

@@ -12,6 +12,7 @@
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
 //   store_word(p, v), add(p, n)           one 4 B store; an atomic add, relaxed
 //   now_ns(), relax()                     for bounded waits
+//   yield()                               lets threads in that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
 #pragma once
 

@@ -14,7 +14,9 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
   exec::sync<S>();
   std::uint32_t status = 0;
   if (endpoint.is_leader()) status = static_cast<std::uint32_t>(post());
-  return static_cast<Status>(exec::broadcast<S>(status));
+  const auto decided = static_cast<Status>(exec::broadcast<S>(status));
+  endpoint.learn(decided);
+  return decided;
 }
 
 GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
@@ -42,7 +44,7 @@ GDX_DEVICE void post_transfer(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, 
                               std::uint64_t address, std::uint32_t lkey, std::uint32_t bytes,
                               Doorbell doorbell) {
   const Segment control =
-      control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 3, mlx5::kCompletionAlways);
+      control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 3, endpoint.wqe_flags());
   post_block<Payload>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
                       data_segment(bytes, lkey, address), {}, doorbell);
 }
@@ -52,7 +54,7 @@ template <Scope S, Placement P>
 GDX_DEVICE void post_value(Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
                            std::uint32_t bytes, std::uint32_t fence, Doorbell doorbell) {
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, 3, mlx5::kCompletionAlways | fence);
+                                          endpoint.handle().qpn, 3, endpoint.wqe_flags() | fence);
   post_block<P>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
                 inline_value_segment(value, bytes), {}, doorbell);
 }
@@ -62,8 +64,8 @@ template <Scope S, Placement P>
 GDX_DEVICE void post_atomic(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
                             std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result,
                             std::uint32_t lkey, std::uint32_t fence, Doorbell doorbell) {
-  const Segment control = control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 4,
-                                          mlx5::kCompletionAlways | fence);
+  const Segment control =
+      control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 4, endpoint.wqe_flags() | fence);
   post_block<P>(endpoint, 4, control, address_segment(remote.address, remote.rkey),
                 atomic_segment(swap_or_add, compare), data_segment(8, lkey, result), doorbell);
 }
@@ -72,7 +74,7 @@ GDX_DEVICE void post_atomic(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, co
 template <Scope S, Placement P>
 GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, 2, mlx5::kCompletionAlways);
+                                          endpoint.handle().qpn, 2, endpoint.wqe_flags());
   post_block<P>(endpoint, 2, control, address_segment(0, 0), {}, {}, Doorbell::kRing);
 }
 
@@ -85,7 +87,7 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
   constexpr std::uint32_t kDataAt = 2 * mlx5::kSegmentBytes + kInlineHeaderBytes;
   const std::uint32_t segments = inline_segments(bytes);
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, segments, mlx5::kCompletionAlways);
+                                          endpoint.handle().qpn, segments, endpoint.wqe_flags());
   exec::store_segment(endpoint.block(0), control);
   exec::store_segment(endpoint.block(0) + 16, address_segment(remote.address, remote.rkey));
   exec::store_word(endpoint.block(0) + 32, byte_swap(mlx5::kInlineFlag | bytes));
@@ -97,6 +99,25 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
   }
   endpoint.commit(blocks_of(segments));
   if (doorbell == Doorbell::kRing) endpoint.template ring<P>(doorbell_value(control));
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value, SignalOp op,
+                         Doorbell doorbell) {
+  return by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    const EndpointHandle& handle = endpoint.handle();
+    if (op == SignalOp::kSet) {
+      post_value(endpoint, word, value, 8, handle.signal_fence, doorbell);
+    } else {
+      post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0,
+                  reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey, handle.signal_fence,
+                  doorbell);
+    }
+    endpoint.count_message();
+    return Status::kOk;
+  });
 }
 
 }  // namespace gdx::device::impl

@@ -11,7 +11,7 @@ namespace gdx::device::impl {
 template <Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, Doorbell doorbell) {
-  if (bytes > mlx5::kMaxMessageBytes - 1) return Status::kInvalidLength;
+  if (bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
   return by_leader(endpoint, [&] {
     const Status status = endpoint.reserve_blocks(1);
     if (status != Status::kOk) return status;
@@ -71,6 +71,19 @@ GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
     endpoint.count_message();
     return Status::kOk;
   });
+}
+
+template <Mode M, Scope S, Placement P>
+GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                      std::uint64_t bytes, Doorbell doorbell) {
+  if (bytes == 0) return Status::kInvalidLength;
+  if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kPush) return put_push(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, doorbell);
+  if (bytes <= kShortInlineBytes) return put_inline(endpoint, to, from, bytes, doorbell);
+  const bool one_slot = endpoint.has_staging() && bytes <= endpoint.handle().staging.slot_bytes;
+  return one_slot ? put_push(endpoint, to, from, bytes, doorbell)
+                  : put_pull(endpoint, to, from, bytes, doorbell);
 }
 
 }  // namespace gdx::device::impl

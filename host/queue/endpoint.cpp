@@ -268,7 +268,7 @@ EndpointHandle Endpoint::handle() const {
   handle.log_send_queue = log_blocks;
   handle.log_completion_queue = log_blocks;
   handle.placement = own.options.placement;
-  handle.signal_fence = own.options.adaptive_routing ? mlx5::kFenceReads : 0;
+  handle.signal_fence = own.options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
   handle.staging.base = own.staging.base();
   handle.staging.nic_offset = own.staging.nic_offset();
   handle.staging.slot_owner = own.staging.slot_count() == 0 ? nullptr : own.memory.slot_owner();

@@ -54,7 +54,7 @@ struct EndpointHandle {
   std::uint32_t log_send_queue;
   std::uint32_t log_completion_queue;
   Placement placement;
-  std::uint32_t signal_fence;  // fm bits of signals: kFenceReads where packets may be reordered, or 0
+  std::uint32_t signal_fence;  // of signals: kFenceStrongOrdering where packets may be reordered, or 0
   std::uint32_t reserved;
   StagingHandle staging;
 };

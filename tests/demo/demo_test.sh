@@ -63,9 +63,9 @@ case $case_name in
   killed_receiver | killed_sender)
     dead=1
     [ "$case_name" = killed_sender ] && dead=0
-    run 60 "$gdx" demo --kill-rank "$dead" --modes push
+    run 30 "$gdx" demo --kill-rank "$dead" --modes push --min-bytes 16777216
     expect_failure
-    expect "rank $dead.*syndrome 0x15"
+    expect "message [0-9] of 3: rank $dead failed rank $((1 - dead)): .*syndrome 0x15"
     ;;
   capture)
     run 100 "$gdx" demo --pcap "$folder/demo.pcap" --max-bytes 32768
@@ -90,6 +90,8 @@ case $case_name in
     run 30 "$gdx" demo --modes teleport && expect_failure && expect "'teleport' is none of" && expect_one_line
     run 30 "$gdx" demo --slots 3 && expect_failure && expect 'power of two' && expect_one_line
     run 30 "$gdx" demo --slots 4096 && expect_failure && expect '4096' && expect_one_line
+    run 30 "$gdx" demo --slots 0 && expect_failure && expect 'nothing to push into' && expect_one_line
+    run 30 "$gdx" demo --kill-rank 7 && expect_failure && expect 'kill-rank' && expect_one_line
     run 30 "$gdx" demo --no-such-option && expect_failure && expect 'no-such-option' && expect_one_line
     run 30 "$gdx" demo --loss 2 && expect_failure && expect 'loss' && expect_one_line
     run 30 "$gdx" demo --pcap /nonexistent/x.pcap && expect_failure && expect '/nonexistent/x.pcap'
@@ -97,21 +99,21 @@ case $case_name in
     run 30 "$gdx" run --ranks 100000 -- "$gdx_demo" && expect_failure && expect '100000' && expect_one_line
     run 30 "$gdx" run -- /nonexistent/program && expect_failure && expect '/nonexistent/program' && expect_one_line
     # A peer that never comes, and a port that somebody else has.
-    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39271 GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx_demo"
+    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39271 GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" run -- "$gdx_demo"
     expect_failure && expect 'rank.* 1' && expect_one_line
-    exec 9<>/dev/null
     coproc holder { exec timeout 20 bash -c 'exec env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39272 \
-      GDX_BOOTSTRAP_TIMEOUT_S=15 "$0" 2>&1' "$gdx_demo"; }
+      GDX_BOOTSTRAP_TIMEOUT_S=15 "$0" run -- "$1" 2>&1' "$gdx" "$gdx_demo"; }
     for _ in $(seq 100); do
       (exec 8<>/dev/tcp/127.0.0.1/39272) 2>/dev/null && break
       read -rt 0.05 <> <(:) || true
     done
-    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39272 GDX_BOOTSTRAP_TIMEOUT_S=2 "$gdx_demo"
+    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39272 GDX_BOOTSTRAP_TIMEOUT_S=2 "$gdx" run -- "$gdx_demo"
     kill "$holder_PID" 2>/dev/null
     expect_failure && expect '127.0.0.1:39272' && expect_one_line
     # Without the software HCA and without hardware.
     if ! ls /sys/class/infiniband/* >/dev/null 2>&1; then
-      run 30 env GDX_RANK=0 GDX_WORLD_SIZE=1 "$gdx_demo" && expect_failure && expect_one_line
+      run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39273 "$gdx_demo" && expect_failure
+      expect 'gdx run' && expect_one_line
       run 30 "$gdx" info && expect_failure && expect 'gdx run' && expect_one_line
     fi
     ;;

@@ -114,7 +114,8 @@ TEST_F(Operations, added_signals_sum_up) {
 
 // One block sends, the other checks on every signal that the payload before it is all there.
 __global__ void stream(EndpointHandle sender, EndpointHandle receiver, LocalMemory source,
-                       RemoteMemory target, const std::byte* arrivals, std::uint64_t* torn) {
+                       RemoteMemory target, RemoteMemory back, const std::byte* arrivals,
+                       std::uint64_t* torn) {
   constexpr std::uint64_t kMessages = 200;
   constexpr std::uint64_t kWords = 512;
   constexpr std::uint64_t kSignalAt = kWords * 8;
@@ -132,14 +133,12 @@ __global__ void stream(EndpointHandle sender, EndpointHandle receiver, LocalMemo
   } else {
     device::Endpoint<Scope::kWarp> ep(receiver);
     auto* words = reinterpret_cast<const std::uint64_t*>(arrivals);
-    const RemoteMemory answer{reinterpret_cast<std::uint64_t>(source.address) + kSignalAt, 8, source.reserved,
-                              0};
     for (std::uint64_t m = 1; m <= kMessages; ++m) {
       ASSERT_EQ(gdx_wait(ep, words + kWords, Compare::kEqual, m), Status::kOk);
       for (std::uint64_t i = threadIdx.x; i < kWords; i += kWarpThreads) {
         if (words[i] != m) exec::add(torn, 1);
       }
-      ASSERT_EQ(gdx_signal(ep, answer, m), Status::kOk);
+      ASSERT_EQ(gdx_signal(ep, back + kSignalAt, m), Status::kOk);
     }
     ASSERT_EQ(gdx_flush(ep), Status::kOk);
   }
@@ -147,10 +146,8 @@ __global__ void stream(EndpointHandle sender, EndpointHandle receiver, LocalMemo
 
 TEST_F(Operations, signal_is_visible_only_after_its_payload) {
   std::uint64_t torn = 0;
-  LocalMemory source = a_.buffer->local();
-  source.reserved = a_.buffer->rkey();
   ASSERT_EQ(exec::launch({.grid = {2}, .block = {kWarpThreads}, .progress = progress_, .workers = 2}, stream,
-                         a_.endpoint->handle(), b_.endpoint->handle(), source, a_.peer,
+                         a_.endpoint->handle(), b_.endpoint->handle(), a_.buffer->local(), a_.peer, b_.peer,
                          static_cast<const std::byte*>(b_.buffer->data()), &torn),
             Status::kOk);
   EXPECT_EQ(torn, 0u);

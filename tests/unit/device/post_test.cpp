@@ -97,7 +97,7 @@ TEST(Put, zero_bytes_is_refused_and_posts_nothing) {
     EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 0), Status::kInvalidLength);
     EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, kSource, 0), Status::kInvalidLength);
     EXPECT_EQ(gdx_get(ep, kSource, kTarget, 0), Status::kInvalidLength);
-    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 1ull << 31), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, (1ull << 30) + 1), Status::kInvalidLength);
     EXPECT_EQ(ep.status(), Status::kOk);
   });
   EXPECT_EQ(nic.record(), 0u);
@@ -123,6 +123,22 @@ TEST(Signal, set_is_an_inline_write_and_add_a_fetch_add_into_scratch) {
   EXPECT_EQ(result.lkey, handle.scratch_lkey);
   EXPECT_EQ(result.byte_count, 8u);
   EXPECT_EQ(result.address, reinterpret_cast<std::uint64_t>(handle.scratch));
+}
+
+TEST(Fence, marks_the_next_work_request_only) {
+  MemoryNic nic;
+  in_kernel(nic, [](auto& ep) {
+    ASSERT_EQ(gdx_get(ep, kSource, kTarget, 8), Status::kOk);
+    gdx_fence(ep);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk);
+  });
+  const auto flags = [&](std::uint32_t block) {
+    return nic.segment<mlx5::ControlSegment>(block, 0).fm_ce_se;
+  };
+  EXPECT_EQ(flags(0), mlx5::kCompletionAlways);
+  EXPECT_EQ(flags(1), mlx5::kCompletionAlways | mlx5::kFenceReads);
+  EXPECT_EQ(flags(2), mlx5::kCompletionAlways);
 }
 
 TEST(Atomics, compare_swap_posts_both_operands) {

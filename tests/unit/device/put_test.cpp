@@ -94,6 +94,30 @@ TEST(Push, pulls_in_between_return_no_credit_early) {
   EXPECT_EQ(nic.state().staging.returned, 1u);
 }
 
+// Completions that come one by one, each well within the timeout, must not stretch a call beyond it.
+TEST(Push, slow_credits_do_not_extend_the_deadline_of_the_call) {
+  static constexpr std::uint64_t kTimeoutNs = 60'000'000;
+  static std::uint64_t last_ns;
+  MemoryNic nic;
+  nic.timeout_ns = kTimeoutNs;
+  serving = &nic;
+  last_ns = exec::now_ns();
+  const auto serve_one_now_and_then = [] {
+    if (exec::now_ns() - last_ns < kTimeoutNs / 2) return 0;
+    last_ns = exec::now_ns();
+    serving->complete(serving->written());
+    return 1;
+  };
+  std::vector<std::byte> source = pattern(12 * MemoryNic::kSlotBytes);
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+                  Status::kTimeout);
+      },
+      serve_one_now_and_then);
+}
+
 TEST(Push, endpoint_without_staging_says_unsupported) {
   MemoryNic nic;
   EndpointHandle handle = nic.handle();
@@ -169,15 +193,17 @@ TEST(Fault, all_threads_of_a_block_get_the_same_status) {
   MemoryNic nic;
   nic.fail(0, mlx5::Syndrome::kRemoteAccess);
   std::vector<std::byte> source(8);
-  std::vector<Status> seen(40);
+  std::vector<Status> returned(40), kept(40);
   in_kernel<Scope::kBlock>(
       nic,
       [&](auto& ep) {
         (void)gdx_put<Mode::kPull>(ep, kTarget, {source.data(), 8, 0, 0}, 8);
-        seen[threadIdx.x] = gdx_flush(ep);
+        returned[threadIdx.x] = gdx_flush(ep);
+        kept[threadIdx.x] = ep.status();
       },
       nullptr, 40);
-  EXPECT_EQ(seen, std::vector<Status>(40, Status::kRemoteAccess));
+  EXPECT_EQ(returned, std::vector<Status>(40, Status::kRemoteAccess));
+  EXPECT_EQ(kept, returned);
 }
 
 TEST(Open, other_layout_version_or_placement_is_refused) {
@@ -189,10 +215,11 @@ TEST(Open, other_layout_version_or_placement_is_refused) {
   };
   handle.layout_version = kQueueLayoutVersion + 1;
   ASSERT_EQ(exec::launch({}, kernel, handle, Status::kVersionMismatch), Status::kOk);
-  nic.state() = {};
+  EXPECT_EQ(nic.state().fault.status, Status::kOk) << "a refused kernel must not harm the next one";
   handle.layout_version = kQueueLayoutVersion;
   handle.placement = Placement::kGpu;
   ASSERT_EQ(exec::launch({}, kernel, handle, Status::kInvalidArgument), Status::kOk);
+  EXPECT_EQ(nic.state().fault.status, Status::kOk);
   EXPECT_EQ(nic.record(), 0u);
 }
 

@@ -1,0 +1,39 @@
+// Every device call at every scope and placement, so that each compiles as CUDA and as C++. Nothing runs it.
+#include "device/gdx.h"
+
+namespace gdx {
+
+template <Scope S, Placement P>
+__global__ void all_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local, std::uint64_t bytes,
+                          const std::uint64_t* signal, Status* out) {
+  device::Endpoint<S, P> ep(handle);
+  out[0] = gdx_put<Mode::kPull>(ep, remote, local, bytes);
+  out[1] = gdx_put<Mode::kPush>(ep, remote, local, bytes, Doorbell::kDefer);
+  out[2] = gdx_put<Mode::kInline>(ep, remote, local, bytes);
+  out[3] = gdx_put(ep, remote, local, bytes);
+  out[4] = gdx_put_value(ep, remote, std::uint32_t{1});
+  out[5] = gdx_put_signal<Mode::kPush>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
+  out[6] = gdx_signal(ep, remote, 1);
+  out[7] = gdx_get(ep, local, remote, bytes);
+  gdx_fence(ep);
+  out[8] = gdx_fetch_add(ep, local, remote, 1);
+  out[9] = gdx_compare_swap(ep, local, remote, 1, 2);
+  out[10] = gdx_flush(ep);
+  out[11] = gdx_wait(ep, signal, Compare::kGreaterEqual, 1);
+  if (gdx_test(signal, Compare::kNotEqual, 0)) out[12] = ep.fault().status;
+}
+
+template __global__ void all_calls<Scope::kThread, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                     std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kThread, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                    std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kWarp, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                   std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kWarp, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                  std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kBlock, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                    std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kBlock, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                                   std::uint64_t, const std::uint64_t*, Status*);
+
+}  // namespace gdx
