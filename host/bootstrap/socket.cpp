@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr std::uint64_t kRetryIntervalNs = 20'000'000;
+constexpr std::uint64_t kConnectAttemptNs = 2'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 
 struct AddressListDelete {
@@ -187,7 +188,8 @@ Result<Socket> connect_to(const std::string& root, std::uint64_t deadline_ns) {
   if (!addresses) return tl::unexpected(addresses.error());
   for (;;) {
     for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
-      Socket socket = try_connect(*address, deadline_ns);
+      // An address that swallows packets must not use up the time of the next one.
+      Socket socket = try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs));
       if (socket) return socket;
     }
     const std::uint64_t now_ns = monotonic_ns();

@@ -4,7 +4,12 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
+#include <type_traits>
+
+#include "base/log.h"
 
 namespace gdx {
 
@@ -12,7 +17,12 @@ template <auto Destroy>
 struct CallDestroy {
   template <typename T>
   void operator()(T* object) const {
-    Destroy(object);
+    if constexpr (std::is_void_v<decltype(Destroy(object))>) {
+      Destroy(object);
+    } else if (const int error = Destroy(object); error != 0) {
+      log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
+                std::strerror(errno));
+    }
   }
 };
 

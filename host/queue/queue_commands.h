@@ -59,7 +59,7 @@ struct NumberedObject {
   std::uint32_t number = 0;  // cqn or qpn
 };
 
-// All of them. Errors: kNoMemory and kNotFound when the HCA says so, else kSystem; the message names
+// All of them. Errors: kNoMemory when the HCA says so, else kSystem; the message names
 // the command, its status and syndrome. Threads: any.
 [[nodiscard]] Result<NumberedObject> create_completion_queue(ibv_context* context,
                                                              const CompletionQueueSpec& spec);
