@@ -28,14 +28,25 @@ bool track(int fd, FileKind kind) {
   return true;
 }
 
-constexpr std::uint64_t kFlushLimitNs = 50'000'000;
+constexpr std::uint64_t kExitLimitNs = 50'000'000;  // for each thing that the end of the process waits for
 constexpr std::uint64_t kQuietNs = 2'000'000;
+
+// Tries `attempt` until it succeeds. False: it has not in kExitLimitNs.
+template <typename Attempt>
+bool within_limit(Attempt attempt) {
+  const std::uint64_t start_ns = monotonic_ns();
+  while (!attempt()) {
+    if (monotonic_ns() - start_ns > kExitLimitNs) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 // A peer may still wait for the acknowledgement of what it sent last.
 void let_finish(Hca& hca) {
   const std::uint64_t start_ns = monotonic_ns();
   std::uint64_t last_work_ns = start_ns;
-  for (std::uint64_t now_ns = start_ns; now_ns - start_ns < kFlushLimitNs && now_ns - last_work_ns < kQuietNs;
+  for (std::uint64_t now_ns = start_ns; now_ns - start_ns < kExitLimitNs && now_ns - last_work_ns < kQuietNs;
        now_ns = monotonic_ns()) {
     if (hca.progress() > 0) {
       last_work_ns = now_ns;
@@ -72,7 +83,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(*parts->hca);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
-  parts->thread = std::make_unique<EngineThread>(*parts->hca, [this] { flush_channels(); });
+  parts->thread = std::make_unique<EngineThread>(*parts->hca, driven_at_ns_, [this] { flush_channels(); });
   return parts;
 }
 
@@ -153,29 +164,29 @@ void Device::refresh_counters() {
 int Device::progress() {
   // Counted in before the pointer is read, so that shut_down can wait for whoever may hold it.
   progressing_.fetch_add(1);
+  driven_at_ns_.store(monotonic_ns(), std::memory_order_relaxed);
   Hca* const hca = running_.load();
   const int done = hca == nullptr ? 0 : hca->progress();
   progressing_.fetch_sub(1);
   return done;
 }
 
+// The end of the process may come from a signal handler that interrupted this very thread inside the
+// engine or a method of ours: every wait here ends, and what may still be in use stays where it is.
 void Device::shut_down() {
   if (in_forked_child_.load()) return;
-  const std::lock_guard lock(mutex_);
-  if (state_ != State::kReady) return;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!within_limit([&lock] { return lock.try_lock(); }) || state_ != State::kReady) return;
   state_ = State::kClosed;
-  parts_->thread.reset();
+  bool free = parts_->thread->stop(kExitLimitNs);
   let_finish(*parts_->hca);
   running_.store(nullptr);
-  const std::uint64_t start_ns = monotonic_ns();
-  while (progressing_.load() != 0) {
-    if (monotonic_ns() - start_ns > kFlushLimitNs) {
-      static_cast<void>(parts_.release());  // a thread is stuck in the engine: leave everything where it is
-      return;
-    }
-    std::this_thread::yield();
+  free = within_limit([this] { return progressing_.load() == 0; }) && free;
+  if (free) {
+    parts_.reset();
+  } else {
+    static_cast<void>(parts_.release());
   }
-  parts_.reset();
 }
 
 Answer<std::shared_ptr<EventChannel>> Device::open_channel() {

@@ -65,6 +65,7 @@ class Device : public ChannelRegistry {
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::atomic<Hca*> running_{nullptr};  // what progress() may drive
   std::atomic<int> progressing_{0};     // threads inside progress()
+  std::atomic<std::uint64_t> driven_at_ns_{0};
   std::atomic<bool> in_forked_child_{false};
 };
 
