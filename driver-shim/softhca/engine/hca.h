@@ -135,6 +135,7 @@ struct HcaCounters {
   transport::TransportCounters transport;  // summed over all queue pairs, closed ones too
   wire::WireCounters wire;
   std::uint64_t doorbells = 0;
+  std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
   std::uint64_t wqes = 0;
   std::uint64_t cqes = 0;
   std::uint64_t staging_sends = 0;       // WQEs that gathered from device memory
@@ -160,7 +161,6 @@ class Hca {
   virtual Errno remove_uar(std::uint32_t uar) = 0;
 
   virtual Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
-  // The ring moves after ibv_resize_cq; consumer index and ownership carry on as the PRM says.
   virtual Errno destroy_cq(std::uint32_t cqn) = 0;
 
   virtual Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;

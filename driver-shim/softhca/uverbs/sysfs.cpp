@@ -103,6 +103,7 @@ Files counter_files(const HcaCounters& counters) {
           {"hw_counters/softhca_faults_corrupted", text(counters.wire.faults_corrupted)},
           {"hw_counters/softhca_icrc_errors", text(counters.wire.icrc_errors)},
           {"hw_counters/softhca_doorbells", text(counters.doorbells)},
+          {"hw_counters/softhca_bad_doorbells", text(counters.bad_doorbells)},
           {"hw_counters/softhca_wqes", text(counters.wqes)},
           {"hw_counters/softhca_cqes", text(counters.cqes)},
           {"hw_counters/softhca_staging_sends", text(counters.staging_sends)},
