@@ -101,6 +101,21 @@ TEST_F(Verbs, unmapped_memory_registered_answers_efault) {
   munmap(pages, 4096);
 }
 
+TEST_F(Verbs, memory_without_the_rights_registered_answers_efault) {
+  void* const pages = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<char*>(pages) + 4096, 4096, PROT_READ), 0);
+  EXPECT_EQ(ibv_reg_mr(pd_, pages, 8192, IBV_ACCESS_LOCAL_WRITE), nullptr);
+  EXPECT_EQ(errno, EFAULT);
+  ibv_mr* const read_only = ibv_reg_mr(pd_, pages, 8192, IBV_ACCESS_REMOTE_READ);
+  ASSERT_NE(read_only, nullptr);
+  EXPECT_EQ(ibv_dereg_mr(read_only), 0);
+  ASSERT_EQ(mprotect(static_cast<char*>(pages) + 4096, 4096, PROT_NONE), 0);
+  EXPECT_EQ(ibv_reg_mr(pd_, pages, 8192, 0), nullptr);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(munmap(pages, 8192), 0);
+}
+
 TEST_F(Verbs, remote_write_without_local_write_registered_answers_einval) {
   std::array<char, 64> buffer{};
   EXPECT_EQ(ibv_reg_mr(pd_, buffer.data(), buffer.size(), IBV_ACCESS_REMOTE_WRITE), nullptr);
