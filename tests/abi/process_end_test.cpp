@@ -33,5 +33,17 @@ TEST(ProcessEndDeathTest, exit_in_a_handler_amid_progress_ends_the_process) {
   }
 }
 
+TEST(ProcessEndDeathTest, forked_after_listing_alone_the_child_opens_an_hca_of_its_own) {
+  GTEST_FLAG_SET(death_test_style, "fast");
+  alarm(kLimitSeconds);
+  ibv_device** const devices = ibv_get_device_list(nullptr);
+  ASSERT_NE(devices, nullptr);
+  EXPECT_EXIT(std::_Exit(open_device() == nullptr ? 1 : 0), testing::ExitedWithCode(0), "");
+  EXPECT_NE(open_device(), nullptr);
+  EXPECT_EXIT(std::_Exit(open_device() == nullptr ? 1 : 0), testing::ExitedWithCode(0), "");
+  ibv_free_device_list(devices);
+  alarm(0);
+}
+
 }  // namespace
 }  // namespace gdx::abi_tests

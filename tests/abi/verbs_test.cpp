@@ -1,5 +1,10 @@
 // Plain verbs: device memory, address handles, registration errors, counters.
+#include <fcntl.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -151,6 +156,42 @@ TEST_F(Verbs, counters_read_are_numbers) {
     EXPECT_EQ(fscanf(counter, "%llu", &value), 1) << name;
     fclose(counter);
   }
+}
+
+TEST_F(Verbs, child_of_a_vfork_closing_the_device_leaves_the_parents_open) {
+  const int fd = context_->cmd_fd;
+  const pid_t child = vfork();
+  if (child == 0) {
+    close(fd);
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ibv_port_attr port{};
+  EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+}
+
+TEST_F(Verbs, descriptor_replaced_behind_the_device_is_the_new_file) {
+  Context other = open_device();
+  ASSERT_NE(other, nullptr);
+  const int fd = other->cmd_fd;
+  const int copy = dup(fd);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(dup2(null, fd), fd);
+  struct stat found {};
+  EXPECT_EQ(fstat(fd, &found), 0);
+  EXPECT_EQ(found.st_rdev, makedev(1, 3)) << "/dev/null";
+  EXPECT_EQ(ioctl(fd, RDMA_VERBS_IOCTL, nullptr), -1);
+  EXPECT_EQ(errno, ENOTTY);
+  EXPECT_EQ(close(copy), 0);
+  EXPECT_EQ(close(null), 0);
+  other.reset();
+  ibv_port_attr port{};
+  EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+  const Context next = open_device();
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(ibv_query_port(next.get(), 1, &port), 0);
 }
 
 TEST_F(Verbs, child_of_a_fork_is_refused_and_the_parent_goes_on) {
