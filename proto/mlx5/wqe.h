@@ -9,11 +9,11 @@
 
 namespace gdx::mlx5 {
 
-inline constexpr std::size_t kWqeBasicBlockBytes = 64;     // WQEBB: the unit of the send queue
-inline constexpr std::size_t kSegmentBytes = 16;           // the unit of ControlSegment's ds
-inline constexpr std::uint32_t kInlineFlag = 0x80000000u;  // in a data segment's byte count
-inline constexpr std::uint32_t kInvalidLkey = 0x100;       // ends a receive WQE's scatter list
-inline constexpr std::uint32_t kMaxMessageBytes = 1u << 30;  // log_msg_max of a QP context
+inline constexpr std::size_t kWqeBasicBlockBytes = 64;       // WQEBB: the unit of the send queue
+inline constexpr std::size_t kSegmentBytes = 16;             // the unit of ControlSegment's ds
+inline constexpr std::uint32_t kInlineFlag = 0x80000000u;    // in a data segment's byte count
+inline constexpr std::uint32_t kInvalidLkey = 0x100;         // ends a receive WQE's scatter list
+inline constexpr std::uint32_t kMaxMessageBytes = 1u << 30;  // log_msg_max of ports and queue pairs
 
 enum class WqeOpcode : std::uint8_t {
   kNop = 0x00,
@@ -40,6 +40,8 @@ inline constexpr std::uint8_t kFenceInitiatorSmall = 1u << kFenceShift;  // afte
 inline constexpr std::uint8_t kFenceReads = 2u << kFenceShift;           // after READs and atomics
 inline constexpr std::uint8_t kFenceStrongOrdering = 3u << kFenceShift;  // after everything before it
 inline constexpr std::uint8_t kFence = 4u << kFenceShift;                // small and reads: IBV_SEND_FENCE
+
+inline constexpr std::uint8_t kQpnShift = 8;  // in qpn_ds
 
 struct ControlSegment {
   Be32 opmod_index_opcode;  // opmod << 24 | WQEBB index << 8 | opcode

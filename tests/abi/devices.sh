@@ -48,6 +48,11 @@ case $1 in
     mkdir "$scratch/gdx-softhca-$(id -u)-abcdef" && touch "$scratch/gdx-softhca-$(id -u)-abcdef/.lock"
     TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
     ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "a stale tree was not cleared"
+    # A link by that name is not ours.
+    mkdir "$scratch/elsewhere" && touch "$scratch/elsewhere/.lock"
+    ln -s elsewhere "$scratch/gdx-softhca-$(id -u)-abcdef"
+    TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
+    [ -L "$scratch/gdx-softhca-$(id -u)-abcdef" ] || fail "a link was followed and cleared"
     ;;
   untouched)
     need strace

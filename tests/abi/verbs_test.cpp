@@ -1,5 +1,10 @@
 // Plain verbs: device memory, address handles, registration errors, counters.
+#include <fcntl.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -101,6 +106,21 @@ TEST_F(Verbs, unmapped_memory_registered_answers_efault) {
   munmap(pages, 4096);
 }
 
+TEST_F(Verbs, memory_without_the_rights_registered_answers_efault) {
+  void* const pages = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<char*>(pages) + 4096, 4096, PROT_READ), 0);
+  EXPECT_EQ(ibv_reg_mr(pd_, pages, 8192, IBV_ACCESS_LOCAL_WRITE), nullptr);
+  EXPECT_EQ(errno, EFAULT);
+  ibv_mr* const read_only = ibv_reg_mr(pd_, pages, 8192, IBV_ACCESS_REMOTE_READ);
+  ASSERT_NE(read_only, nullptr);
+  EXPECT_EQ(ibv_dereg_mr(read_only), 0);
+  ASSERT_EQ(mprotect(static_cast<char*>(pages) + 4096, 4096, PROT_NONE), 0);
+  EXPECT_EQ(ibv_reg_mr(pd_, pages, 8192, 0), nullptr);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(munmap(pages, 8192), 0);
+}
+
 TEST_F(Verbs, remote_write_without_local_write_registered_answers_einval) {
   std::array<char, 64> buffer{};
   EXPECT_EQ(ibv_reg_mr(pd_, buffer.data(), buffer.size(), IBV_ACCESS_REMOTE_WRITE), nullptr);
@@ -136,6 +156,42 @@ TEST_F(Verbs, counters_read_are_numbers) {
     EXPECT_EQ(fscanf(counter, "%llu", &value), 1) << name;
     fclose(counter);
   }
+}
+
+TEST_F(Verbs, child_of_a_vfork_closing_the_device_leaves_the_parents_open) {
+  const int fd = context_->cmd_fd;
+  const pid_t child = vfork();
+  if (child == 0) {
+    close(fd);
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ibv_port_attr port{};
+  EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+}
+
+TEST_F(Verbs, descriptor_replaced_behind_the_device_is_the_new_file) {
+  Context other = open_device();
+  ASSERT_NE(other, nullptr);
+  const int fd = other->cmd_fd;
+  const int copy = dup(fd);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(dup2(null, fd), fd);
+  struct stat found {};
+  EXPECT_EQ(fstat(fd, &found), 0);
+  EXPECT_EQ(found.st_rdev, makedev(1, 3)) << "/dev/null";
+  EXPECT_EQ(ioctl(fd, RDMA_VERBS_IOCTL, nullptr), -1);
+  EXPECT_EQ(errno, ENOTTY);
+  EXPECT_EQ(close(copy), 0);
+  EXPECT_EQ(close(null), 0);
+  other.reset();
+  ibv_port_attr port{};
+  EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+  const Context next = open_device();
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(ibv_query_port(next.get(), 1, &port), 0);
 }
 
 TEST_F(Verbs, child_of_a_fork_is_refused_and_the_parent_goes_on) {

@@ -33,10 +33,17 @@ std::atomic_ref<std::uint64_t> uar_word(std::byte* page, std::size_t offset) {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(page + offset));
 }
 
-// Takes a doorbell. Ordering: acquire, so that the record written before it is visible.
-bool take_doorbell(std::byte* page, std::size_t offset) {
+// Takes a doorbell's value, 0 where nobody rang. Ordering: acquire, so that the record written before it is
+// visible.
+std::uint64_t take_doorbell(std::byte* page, std::size_t offset) {
   const auto word = uar_word(page, offset);
-  return word.load(std::memory_order_relaxed) != 0 && word.exchange(0, std::memory_order_acquire) != 0;
+  return word.load(std::memory_order_relaxed) == 0 ? 0 : word.exchange(0, std::memory_order_acquire);
+}
+
+// The second big-endian dword of a doorbell: what of the queue's number it carries.
+std::uint32_t second_dword(std::uint64_t doorbell) {
+  static_assert(std::endian::native == std::endian::little);
+  return byte_swap(static_cast<std::uint32_t>(doorbell >> 32));
 }
 
 bool is_queue_size(std::uint32_t entries) {
@@ -244,27 +251,44 @@ void Engine::activate(QueuePair& qp) {
   active_.push_back(&qp);
 }
 
+void Engine::note_bad_doorbell(std::uint64_t value) {
+  if (parts_.counters.bad_doorbells++ > 0) return;
+  log::warn(
+      "{}: a doorbell of value 0x{:016x} names no queue of its page and is ignored; ring with the WQE's "
+      "first 8 bytes, or with the CQ's arm word and number",
+      parts_.config.name, value);
+}
+
 int Engine::poll_uar(Uar& uar) {
   int done = 0;
-  if (take_doorbell(uar.page, mlx5::kUarCqDoorbell)) {
-    // Another CQ's arm may have overwritten this one's on the way: every record counts.
-    for (const auto& [cqn, cq] : cqs_) cq->check_arm();
+  if (const std::uint64_t value = take_doorbell(uar.page, mlx5::kUarCqDoorbell); value != 0) {
     ++done;
+    if (cqs_.contains(second_dword(value) & roce::kQpnMask)) {
+      // Another CQ's arm may have overwritten this one's on the way: every record counts.
+      for (const auto& [cqn, cq] : cqs_) cq->check_arm();
+    } else {
+      note_bad_doorbell(value);
+    }
   }
-  if (take_doorbell(uar.page, kRecordlessDoorbell) && !recordless_reported_) {
+  if (take_doorbell(uar.page, kRecordlessDoorbell) != 0 && !recordless_reported_) {
     recordless_reported_ = true;
     log::warn("{}: a doorbell without a doorbell record is not supported; create the queue with a record",
               parts_.config.name);
   }
   bool rung = false;
   for (const std::size_t offset : kSendDoorbells) {
-    if (!take_doorbell(uar.page, offset)) continue;
-    rung = true;
-    ++parts_.counters.doorbells;
+    const std::uint64_t value = take_doorbell(uar.page, offset);
+    if (value == 0) continue;
     ++done;
+    ++parts_.counters.doorbells;
+    const std::uint32_t qpn = second_dword(value) >> mlx5::kQpnShift;
+    const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
+                                   [qpn](const QueuePair* qp) { return qp->number() == qpn; });
+    if (!named) note_bad_doorbell(value);
+    rung = rung || named;
   }
   if (!rung) return done;
-  // Two rings may have shared a register: every queue's record counts, no doorbell's value does.
+  // Another queue's ring may have overwritten this one's in the register: every queue's record counts.
   for (QueuePair* qp : uar.queue_pairs) {
     if (qp->fetch_sends() > 0) activate(*qp);
   }
@@ -324,7 +348,8 @@ int Engine::progress() {
 }
 
 std::uint64_t Engine::idle_ns() {
-  const std::scoped_lock lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return kMaxIdleNs;
   if (arrivals_left_) return 0;
   const auto rung = [](std::byte* page, std::size_t offset) {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;

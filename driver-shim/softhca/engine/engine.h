@@ -59,6 +59,7 @@ class Engine final : public Hca {
   void activate(QueuePair& qp);
   int poll_doorbells();
   int poll_uar(Uar& uar);
+  void note_bad_doorbell(std::uint64_t value);
   int serve_active();
   void accept(const wire::Address& source, std::span<const std::byte> datagram);
   void finish_step();

@@ -1,7 +1,7 @@
 // The software HCA as its two control planes see it: uverbs/ (verbs objects) and devx/ (PRM commands)
 // create the same objects here, in one number space, as on a ConnectX. Below this line there is no
 // kernel ABI: pointers are plain addresses of this process, errors are positive errno values.
-// Threads: every method locks the HCA; progress() does nothing when another thread holds it.
+// Threads: every method locks the HCA; progress() and idle_ns() do not wait for another thread that holds it.
 #pragma once
 
 #include <cstddef>
@@ -135,6 +135,7 @@ struct HcaCounters {
   transport::TransportCounters transport;  // summed over all queue pairs, closed ones too
   wire::WireCounters wire;
   std::uint64_t doorbells = 0;
+  std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
   std::uint64_t wqes = 0;
   std::uint64_t cqes = 0;
   std::uint64_t staging_sends = 0;       // WQEs that gathered from device memory
@@ -160,7 +161,6 @@ class Hca {
   virtual Errno remove_uar(std::uint32_t uar) = 0;
 
   virtual Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
-  // The ring moves after ibv_resize_cq; consumer index and ownership carry on as the PRM says.
   virtual Errno destroy_cq(std::uint32_t cqn) = 0;
 
   virtual Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;
@@ -174,7 +174,8 @@ class Hca {
 
   // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;
-  // How long nothing will be due, for a thread that wants to sleep; 0 when work is at hand.
+  // How long nothing will be due, for a thread that wants to sleep; 0 when work is at hand. Never blocks:
+  // while another thread holds the HCA, the work is that one's.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
   // Readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;

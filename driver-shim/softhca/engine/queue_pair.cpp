@@ -84,6 +84,9 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if (mask & kQpSendPsn) attributes_.send_psn = attributes.send_psn & roce::kPsnMask;
   if (mask & kQpMaxDestRdAtomic) attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
   if (mask & kQpDestinationQpn) attributes_.remote_qpn = attributes.remote_qpn;
+  if (responder_) responder_->reconfigure(rc_config());
+  constexpr std::uint32_t kRequesterAttributes = kQpTimeout | kQpRetryCount | kQpRnrRetry;
+  if (requester_ && (mask & kRequesterAttributes)) requester_->reconfigure(hca_.now_ns, rc_config());
   if (!(mask & kQpState) || attributes.state == from) return 0;
 
   attributes_.state = attributes.state;

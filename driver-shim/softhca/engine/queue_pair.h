@@ -47,6 +47,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
+  [[nodiscard]] std::uint32_t number() const { return qpn_; }
   [[nodiscard]] const QueuePairSpec& spec() const { return spec_; }
   [[nodiscard]] const QpAttributes& attributes() const { return attributes_; }
 

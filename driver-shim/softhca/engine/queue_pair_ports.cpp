@@ -14,11 +14,6 @@ using mlx5::Syndrome;
 constexpr int kEventQpRequestError = 2;  // enum ib_event_type, IB_EVENT_QP_REQ_ERR
 constexpr int kEventQpAccessError = 3;   // IB_EVENT_QP_ACCESS_ERR
 
-// Soft-RoCE's rule; the wire may use another port, see its header.
-std::uint16_t udp_source_port(std::uint32_t qpn) {
-  return static_cast<std::uint16_t>(0xc000 | (qpn & 0x3fff));
-}
-
 // Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length).
 // False: the list ends before the range does, or visit said no.
 template <typename Visit>
@@ -82,7 +77,7 @@ void QueuePair::commit(std::size_t header_bytes, std::size_t payload_bytes, std:
   const std::size_t unpadded = header_bytes + payload_bytes;
   const std::size_t pad = roce::pad_count_for(payload_bytes);
   std::memset(packet.data() + unpadded, 0, pad);
-  hca_.wire->commit_packet(attributes_.remote, udp_source_port(qpn_), unpadded + pad);
+  hca_.wire->commit_packet(attributes_.remote, unpadded + pad);
 }
 
 Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,

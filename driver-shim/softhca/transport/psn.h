@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "proto/mlx5/wqe.h"
 #include "proto/roce/headers.h"
 
 namespace gdx::softhca::transport {
@@ -30,5 +31,9 @@ constexpr ExtendedPsn extend_psn(std::uint32_t wire, ExtendedPsn reference) {
 constexpr std::uint32_t packets_of(std::uint32_t length_bytes, std::uint32_t mtu_bytes) {
   return length_bytes == 0 ? 1 : (length_bytes - 1) / mtu_bytes + 1;
 }
+
+inline constexpr std::uint32_t kSmallestMtuBytes = 256;
+static_assert(packets_of(mlx5::kMaxMessageBytes, kSmallestMtuBytes) < kPsnHalfSpace,
+              "a message is unambiguous");
 
 }  // namespace gdx::softhca::transport

@@ -47,8 +47,21 @@ bool is_atomic(WqeOpcode opcode) {
   return opcode == WqeOpcode::kAtomicCompareSwap || opcode == WqeOpcode::kAtomicFetchAdd;
 }
 
-bool waits_for_responses(const WorkRequest& request) {
-  return (request.fm_ce_se & (mlx5::kFence | mlx5::kFenceStrongOrdering)) != 0;
+std::uint64_t timeout_ns(const RcConfig& config) {
+  return config.ack_timeout == 0 ? kNever : kAckTimeoutUnitNs << (config.ack_timeout & 31);
+}
+
+enum class Fence { kNone, kResponses, kAcknowledgements };
+
+// What a request waits for. The mode is one number of three bits. Local invalidations, which the small
+// fences are about, do not exist here.
+Fence fence_of(const WorkRequest& request) {
+  switch (request.fm_ce_se >> mlx5::kFenceShift << mlx5::kFenceShift) {
+    case mlx5::kFenceReads:
+    case mlx5::kFence: return Fence::kResponses;
+    case mlx5::kFenceStrongOrdering: return Fence::kAcknowledgements;
+    default: return Fence::kNone;
+  }
 }
 
 Syndrome syndrome_of_nak(std::uint8_t aeth_syndrome) {
@@ -73,13 +86,23 @@ std::uint64_t rnr_timer_ns(std::uint8_t code) {
 Requester::Requester(const RcConfig& config, RequesterPort& port)
     : config_(config),
       port_(port),
-      ack_timeout_ns_(config.ack_timeout == 0 ? kNever : kAckTimeoutUnitNs << (config.ack_timeout & 31)),
+      ack_timeout_ns_(timeout_ns(config)),
       unacked_(first_psn(config.send_psn)),
       send_psn_(unacked_),
       sent_end_(unacked_),
       posted_end_(unacked_),
       retries_left_(config.retry_count),
       rnr_retries_left_(config.rnr_retry) {}
+
+void Requester::reconfigure(std::uint64_t now_ns, const RcConfig& config) {
+  config_.ack_timeout = config.ack_timeout;
+  config_.retry_count = config.retry_count;
+  config_.rnr_retry = config.rnr_retry;
+  ack_timeout_ns_ = timeout_ns(config);
+  retries_left_ = config.retry_count;
+  rnr_retries_left_ = config.rnr_retry;
+  ack_deadline_ns_ = send_psn_ != unacked_ ? deadline_after(now_ns) : kNever;
+}
 
 void Requester::post(const WorkRequest& request) {
   if (in_error_) {
@@ -99,8 +122,7 @@ void Requester::post(const WorkRequest& request) {
     entry.failure = Syndrome::kLocalQpOperation;
   } else if (is_atomic(request.opcode)) {
     entry.packets = 1;
-  } else if (request.length_bytes > mlx5::kMaxMessageBytes ||
-             packets_of(request.length_bytes, config_.mtu_bytes) >= kPsnHalfSpace) {
+  } else if (request.length_bytes > mlx5::kMaxMessageBytes) {
     entry.failure = Syndrome::kLocalLength;
   } else {
     entry.packets = packets_of(request.length_bytes, config_.mtu_bytes);
@@ -112,7 +134,15 @@ void Requester::post(const WorkRequest& request) {
 std::uint64_t Requester::unacked_requests() const { return send_psn_ - unacked_ - response_psns_pending_; }
 
 bool Requester::may_start(const Entry& entry) const {
-  if (waits_for_responses(entry.request) && responses_pending_ > 0) return false;
+  switch (fence_of(entry.request)) {
+    case Fence::kNone: break;
+    case Fence::kResponses:
+      if (responses_pending_ > 0) return false;
+      break;
+    case Fence::kAcknowledgements:
+      if (send_index_ != queue_.first()) return false;
+      break;
+  }
   return !entry.wants_response || responses_pending_ < config_.max_rd_atomic;
 }
 

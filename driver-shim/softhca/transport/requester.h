@@ -20,6 +20,8 @@ class Requester {
  public:
   Requester(const RcConfig& config, RequesterPort& port);
 
+  // Takes over timeout and retry counts, which may change while the queue pair works; retries begin anew.
+  void reconfigure(std::uint64_t now_ns, const RcConfig& config);
   // Queues a work request. It is accepted in the error state too, and flushed at once.
   void post(const WorkRequest& request);
   // Sends what window, fences and read credits allow, at most `max_packets`. Returns packets sent.

@@ -72,6 +72,13 @@ Responder::Responder(const RcConfig& config, ResponderPort& port)
       expected_(first_psn(config.receive_psn)),
       atomic_results_(config.max_dest_rd_atomic) {}
 
+void Responder::reconfigure(const RcConfig& config) {
+  config_.min_rnr_timer = config.min_rnr_timer;
+  config_.remote_write = config.remote_write;
+  config_.remote_read = config.remote_read;
+  config_.remote_atomic = config.remote_atomic;
+}
+
 void Responder::on_packet(std::uint64_t /*now_ns*/, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
@@ -120,9 +127,10 @@ void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& 
   if (traits.operation != Operation::kAtomic) return queue_ack(std::nullopt);
   const auto known = std::find_if(atomic_results_.begin(), atomic_results_.end(),
                                   [psn](const AtomicResult& result) { return result.psn == psn; });
-  if (known == atomic_results_.end()) return;
+  if (known == atomic_results_.end() || !admits_duplicate(psn, psn + 1)) return;
   Response response;
   response.kind = Response::Kind::kAtomic;
+  response.remaining_packets = 1;
   response.duplicate = true;
   response.msn = msn_;
   response.psn = psn;
@@ -143,16 +151,20 @@ void Responder::on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn)
   }
   Response again = read_response(reth, psn);
   again.duplicate = true;
-  const ExtendedPsn end = psn + again.remaining_packets;
+  if (admits_duplicate(psn, psn + again.remaining_packets)) responses_.push_back(again);
+}
+
+// Whether a repeated READ or atomic of [psn, end) is to be answered. Not when the answer is on its way
+// already, nor beyond what the peer may have outstanding: it then repeats itself faster than we answer.
+bool Responder::admits_duplicate(ExtendedPsn psn, ExtendedPsn end) const {
   std::uint32_t duplicates = 0;
   for (std::uint64_t i = responses_.first(); i != responses_.end(); ++i) {
     const Response& queued = responses_[i];
-    if (queued.kind != Response::Kind::kRead) continue;
-    if (queued.psn <= psn && end <= queued.psn + queued.remaining_packets) return;  // on its way already
+    if (queued.kind != Response::Kind::kRead && queued.kind != Response::Kind::kAtomic) continue;
+    if (queued.psn <= psn && end <= queued.psn + queued.remaining_packets) return false;
     duplicates += queued.duplicate ? 1 : 0;
   }
-  // More than the peer may have outstanding: it repeats itself faster than we answer.
-  if (duplicates < config_.max_dest_rd_atomic) responses_.push_back(again);
+  return duplicates < config_.max_dest_rd_atomic;
 }
 
 void Responder::on_send(const roce::Headers& headers, const RequestTraits& traits,
@@ -231,7 +243,6 @@ bool Responder::begin_write(const roce::Headers& headers, const RequestTraits& t
 void Responder::on_read(const roce::Headers& headers) {
   const roce::Reth& reth = headers.reth;
   if (!config_.remote_read || reth.length_bytes > mlx5::kMaxMessageBytes ||
-      packets_of(reth.length_bytes, config_.mtu_bytes) >= kPsnHalfSpace ||
       requests_pending_ >= config_.max_dest_rd_atomic) {
     return refuse(roce::kNakInvalidRequest);
   }
@@ -248,7 +259,8 @@ void Responder::on_read(const roce::Headers& headers) {
 
 void Responder::on_atomic(const roce::Headers& headers) {
   const roce::AtomicEth& atomic = headers.atomic;
-  if (!config_.remote_atomic || atomic_results_.empty() || atomic.address % kAtomicAlignment != 0) {
+  if (!config_.remote_atomic || requests_pending_ >= config_.max_dest_rd_atomic ||
+      atomic.address % kAtomicAlignment != 0) {
     return refuse(roce::kNakInvalidRequest);
   }
   if (!port_.check(RemoteOperation::kAtomic, atomic.rkey, atomic.address, kAtomicBytes)) {
@@ -256,6 +268,7 @@ void Responder::on_atomic(const roce::Headers& headers) {
   }
   Response response;
   response.kind = Response::Kind::kAtomic;
+  response.remaining_packets = 1;
   response.original =
       headers.bth.opcode == Opcode::kRcCompareSwap
           ? port_.compare_swap(atomic.rkey, atomic.address, atomic.compare, atomic.swap_or_add)
@@ -265,6 +278,7 @@ void Responder::on_atomic(const roce::Headers& headers) {
   msn_ = (msn_ + 1) & roce::kPsnMask;
   response.msn = msn_;
   response.psn = expected_++;
+  ++requests_pending_;
   responses_.push_back(response);
   send_control_responses();
 }
@@ -368,6 +382,7 @@ void Responder::send_control(const Response& response) {
       response_headers(atomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcAcknowledge, response);
   headers.atomic_original = response.original;
   ++counters_.packets_sent;
+  if (atomic && !response.duplicate) --requests_pending_;
   port_.send(headers);
   if (response.completion) {
     completion_pending_ = false;

@@ -26,6 +26,8 @@ class Responder {
  public:
   Responder(const RcConfig& config, ResponderPort& port);
 
+  // Takes over rights and RNR timer, which may change while the queue pair works.
+  void reconfigure(const RcConfig& config);
   // A SEND, WRITE, READ request or atomic for this queue pair.
   void on_packet(std::uint64_t now_ns, const roce::Headers& headers, std::span<const std::byte> payload);
   // Sends pending ACKs and READ responses, at most `max_packets`, so that one long READ cannot hog the
@@ -61,6 +63,7 @@ class Responder {
 
   void on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn);
   void on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn);
+  [[nodiscard]] bool admits_duplicate(ExtendedPsn psn, ExtendedPsn end) const;
   [[nodiscard]] bool sequence_permits(const RequestTraits& traits) const;
   [[nodiscard]] bool length_permits(const RequestTraits& traits, std::size_t payload_bytes) const;
   void on_send(const roce::Headers& headers, const RequestTraits& traits, std::span<const std::byte> payload);
@@ -96,9 +99,10 @@ class Responder {
   roce::Reth write_{};
 
   Ring<Response> responses_;
-  std::uint32_t requests_pending_ = 0;        // READs in responses_ that are no duplicates
-  bool completion_pending_ = false;           // a receive completion waits in responses_
-  std::vector<AtomicResult> atomic_results_;  // the newest ones, a ring
+  std::uint32_t requests_pending_ = 0;  // READs and atomics in responses_ that are no duplicates
+  bool completion_pending_ = false;     // a receive completion waits in responses_
+  // The newest ones, a ring: as many as may be pending, so that no result still unanswered is lost.
+  std::vector<AtomicResult> atomic_results_;
   std::size_t next_atomic_result_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "driver-shim/softhca/uverbs/config.h"
+#include "driver-shim/softhca/uverbs/file_identity.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
@@ -20,22 +21,42 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 constexpr std::size_t kTrackedFiles = 1 << 16;
-std::array<std::atomic<FileKind>, kTrackedFiles> file_kinds{};
+struct TrackedFile {
+  std::atomic<FileKind> kind{FileKind::kForeign};
+  std::atomic<dev_t> device{0};
+  std::atomic<ino_t> inode{0};
+};
+std::array<TrackedFile, kTrackedFiles> tracked_files;
 
 bool track(int fd, FileKind kind) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return false;
-  file_kinds[static_cast<std::size_t>(fd)].store(kind, std::memory_order_release);
+  TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
+  const FileIdentity identity = kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd);
+  file.device.store(identity.device, std::memory_order_relaxed);
+  file.inode.store(identity.inode, std::memory_order_relaxed);
+  file.kind.store(kind, std::memory_order_release);
   return true;
 }
 
-constexpr std::uint64_t kFlushLimitNs = 50'000'000;
+constexpr std::uint64_t kExitLimitNs = 50'000'000;  // for each thing that the end of the process waits for
 constexpr std::uint64_t kQuietNs = 2'000'000;
+
+// Tries `attempt` until it succeeds. False: it has not in kExitLimitNs.
+template <typename Attempt>
+bool within_limit(Attempt attempt) {
+  const std::uint64_t start_ns = monotonic_ns();
+  while (!attempt()) {
+    if (monotonic_ns() - start_ns > kExitLimitNs) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 // A peer may still wait for the acknowledgement of what it sent last.
 void let_finish(Hca& hca) {
   const std::uint64_t start_ns = monotonic_ns();
   std::uint64_t last_work_ns = start_ns;
-  for (std::uint64_t now_ns = start_ns; now_ns - start_ns < kFlushLimitNs && now_ns - last_work_ns < kQuietNs;
+  for (std::uint64_t now_ns = start_ns; now_ns - start_ns < kExitLimitNs && now_ns - last_work_ns < kQuietNs;
        now_ns = monotonic_ns()) {
     if (hca.progress() > 0) {
       last_work_ns = now_ns;
@@ -54,7 +75,12 @@ Device& Device::instance() {
 
 FileKind Device::file_kind(int fd) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return FileKind::kForeign;
-  return file_kinds[static_cast<std::size_t>(fd)].load(std::memory_order_acquire);
+  const TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
+  const FileKind kind = file.kind.load(std::memory_order_acquire);
+  if (kind == FileKind::kForeign) return kind;
+  const FileIdentity tracked{file.device.load(std::memory_order_relaxed),
+                             file.inode.load(std::memory_order_relaxed)};
+  return identity_of(fd) == tracked ? kind : FileKind::kForeign;
 }
 
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
@@ -72,7 +98,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(*parts->hca);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
-  parts->thread = std::make_unique<EngineThread>(*parts->hca, [this] { flush_channels(); });
+  parts->thread = std::make_unique<EngineThread>(*parts->hca, driven_at_ns_, [this] { flush_channels(); });
   return parts;
 }
 
@@ -84,26 +110,42 @@ bool Device::ensure_locked() {
     log::error("software HCA: {}", parts.error().message);
     return false;
   }
-  // A child has the memory but not the thread, and would answer with its parent's address.
-  pthread_atfork(nullptr, nullptr, [] {
-    instance().in_forked_child_.store(true);
-    instance().running_.store(nullptr);
-  });
+  static const int watches_forks = pthread_atfork(nullptr, nullptr, [] { instance().after_fork(); });
+  static_cast<void>(watches_forks);
   parts_ = std::move(*parts);
+  owner_pid_.store(getpid());
   running_.store(parts_->hca.get());
   state_ = State::kReady;
   log::info("software HCA {} at {}", parts_->hca->config().name, parts_->hca->address().text());
   return true;
 }
 
+// By process id, and not by a note of fork's: a child of vfork runs in its parent's memory.
+bool Device::in_child() const {
+  const pid_t owner_pid = owner_pid_.load();
+  return owner_pid != 0 && owner_pid != getpid();
+}
+
+// A child has the memory but not the thread, and would answer with its parent's address: it is refused.
+// One whose parent had nothing open begins anew; what the parent made stays, it is still the parent's.
+void Device::after_fork() {
+  running_.store(nullptr);
+  progressing_.store(0);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || state_ != State::kReady || !parts_->contexts.empty()) return;
+  static_cast<void>(parts_.release());
+  state_ = State::kUntouched;
+  owner_pid_.store(0);
+}
+
 std::string Device::files_root() {
-  if (in_forked_child_.load()) return {};
+  if (in_child()) return {};
   const std::lock_guard lock(mutex_);
   return ensure_locked() ? parts_->tree->root() : std::string{};
 }
 
 Answer<int> Device::open_node(bool close_on_exec) {
-  if (in_forked_child_.load()) return refuse(ENODEV);
+  if (in_child()) return refuse(ENODEV);
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(EINVAL);
   const Answer<int> fd = parts_->pages.duplicate(close_on_exec);
@@ -112,13 +154,14 @@ Answer<int> Device::open_node(bool close_on_exec) {
     real_close(*fd);
     return refuse(EMFILE);
   }
-  parts_->contexts.emplace(*fd, std::make_unique<Context>(*parts_->hca, parts_->pages, *this));
+  // A context of this number is left where its descriptor was closed behind our back.
+  parts_->contexts.insert_or_assign(*fd, std::make_unique<Context>(*parts_->hca, parts_->pages, *this));
   parts_->thread->set_parked(false);
   return fd;
 }
 
 Errno Device::request(int fd, std::uint64_t request_address) {
-  if (in_forked_child_.load()) return ENODEV;
+  if (in_child()) return ENODEV;
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return ENODEV;
   const auto found = parts_->contexts.find(fd);
@@ -127,9 +170,9 @@ Errno Device::request(int fd, std::uint64_t request_address) {
 }
 
 void Device::before_close(int fd) {
+  if (in_child()) return;
   const FileKind kind = file_kind(fd);
   track(fd, FileKind::kForeign);
-  if (in_forked_child_.load()) return;
   if (kind == FileKind::kEvents) {
     const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(fd);
@@ -145,7 +188,7 @@ void Device::before_close(int fd) {
 }
 
 void Device::refresh_counters() {
-  if (in_forked_child_.load()) return;
+  if (in_child()) return;
   const std::lock_guard lock(mutex_);
   if (state_ == State::kReady) parts_->tree->write_counters(parts_->hca->counters());
 }
@@ -153,29 +196,29 @@ void Device::refresh_counters() {
 int Device::progress() {
   // Counted in before the pointer is read, so that shut_down can wait for whoever may hold it.
   progressing_.fetch_add(1);
+  driven_at_ns_.store(monotonic_ns(), std::memory_order_relaxed);
   Hca* const hca = running_.load();
   const int done = hca == nullptr ? 0 : hca->progress();
   progressing_.fetch_sub(1);
   return done;
 }
 
+// The end of the process may come from a signal handler that interrupted this very thread inside the
+// engine or a method of ours: every wait here ends, and what may still be in use stays where it is.
 void Device::shut_down() {
-  if (in_forked_child_.load()) return;
-  const std::lock_guard lock(mutex_);
-  if (state_ != State::kReady) return;
+  if (in_child()) return;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!within_limit([&lock] { return lock.try_lock(); }) || state_ != State::kReady) return;
   state_ = State::kClosed;
-  parts_->thread.reset();
+  bool free = parts_->thread->stop(kExitLimitNs);
   let_finish(*parts_->hca);
   running_.store(nullptr);
-  const std::uint64_t start_ns = monotonic_ns();
-  while (progressing_.load() != 0) {
-    if (monotonic_ns() - start_ns > kFlushLimitNs) {
-      static_cast<void>(parts_.release());  // a thread is stuck in the engine: leave everything where it is
-      return;
-    }
-    std::this_thread::yield();
+  free = within_limit([this] { return progressing_.load() == 0; }) && free;
+  if (free) {
+    parts_.reset();
+  } else {
+    static_cast<void>(parts_.release());
   }
-  parts_.reset();
 }
 
 Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
@@ -187,7 +230,9 @@ Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
     return refuse(EMFILE);
   }
   const std::lock_guard lock(channels_mutex_);
-  channels_[fd] = *channel;
+  std::shared_ptr<EventChannel>& known = channels_[fd];
+  if (known) known->user_closed();  // its descriptor was closed behind our back
+  known = *channel;
   return channel;
 }
 

@@ -23,7 +23,8 @@ class Device : public ChannelRegistry {
   // Never destroyed: libraries may still close files after the last destructor of ours has run.
   static Device& instance();
 
-  // What `fd` is. Async-signal-safe, no lock: every close of the process asks.
+  // What `fd` is, kForeign once it has come to refer to another file. Async-signal-safe, no lock: every
+  // close of the process asks.
   static FileKind file_kind(int fd);
 
   // The root of the device's files, or empty where the device cannot be: a line has said why, once.
@@ -54,6 +55,8 @@ class Device : public ChannelRegistry {
   };
 
   bool ensure_locked();
+  [[nodiscard]] bool in_child() const;
+  void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
   void flush_channels();
 
@@ -65,7 +68,8 @@ class Device : public ChannelRegistry {
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::atomic<Hca*> running_{nullptr};  // what progress() may drive
   std::atomic<int> progressing_{0};     // threads inside progress()
-  std::atomic<bool> in_forked_child_{false};
+  std::atomic<std::uint64_t> driven_at_ns_{0};
+  std::atomic<pid_t> owner_pid_{0};  // of the process that made parts_
 };
 
 }  // namespace gdx::softhca::uverbs

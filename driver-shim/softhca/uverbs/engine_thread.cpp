@@ -11,6 +11,7 @@
 #include <array>
 #include <csignal>
 
+#include "base/clock.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
@@ -22,6 +23,8 @@ constexpr std::uint64_t kLongSleepNs = 1'000'000;
 constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
 constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
+constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
+constexpr std::uint64_t kDrivenSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr int kNiceness = -10;
 
@@ -31,13 +34,20 @@ timespec to_timespec(std::uint64_t duration_ns) {
 
 }  // namespace
 
-EngineThread::EngineThread(Hca& hca, std::function<void()> on_round)
-    : hca_(hca), on_round_(std::move(on_round)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+EngineThread::EngineThread(Hca& hca, const std::atomic<std::uint64_t>& driven_at_ns,
+                           std::function<void()> on_round)
+    : hca_(hca),
+      driven_at_ns_(driven_at_ns),
+      on_round_(std::move(on_round)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread inherits it: no handler runs there, ever
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] {
+    run();
+    ended_.store(true);
+  });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -46,6 +56,17 @@ EngineThread::~EngineThread() {
   eventfd_write(wake_fd_, 1);
   thread_.join();
   real_close(wake_fd_);
+}
+
+bool EngineThread::stop(std::uint64_t limit_ns) {
+  stop_.store(true);
+  eventfd_write(wake_fd_, 1);
+  const std::uint64_t start_ns = monotonic_ns();
+  while (!ended_.load()) {
+    if (monotonic_ns() - start_ns > limit_ns) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 void EngineThread::set_parked(bool parked) {
@@ -61,6 +82,10 @@ void EngineThread::sleep(std::uint64_t backoff_ns, bool watch_wire) const {
   if ((files[0].revents & POLLIN) != 0) eventfd_read(wake_fd_, &count);
 }
 
+bool EngineThread::driven_elsewhere() const {
+  return driven_at_ns_.load(std::memory_order_relaxed) + kDrivenNs > monotonic_ns();
+}
+
 void EngineThread::run() {
   pthread_setname_np(pthread_self(), "gdx-softhca");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
@@ -71,6 +96,11 @@ void EngineThread::run() {
   while (!stop_.load()) {
     if (parked_.load()) {
       sleep(0, false);
+      continue;
+    }
+    if (driven_elsewhere()) {
+      on_round_();
+      sleep(kDrivenSleepNs, false);
       continue;
     }
     if (hca_.progress() > 0) {

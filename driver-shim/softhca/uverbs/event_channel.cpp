@@ -72,7 +72,9 @@ std::uint32_t EventChannel::forget(std::uint64_t owner) {
   const std::lock_guard lock(mutex_);
   std::deque<Record> unread;
   std::array<std::byte, sizeof(ib_uverbs_async_event_desc)> buffer{};
-  while (user_open_) {
+  // Never from another file that has come to the descriptor's number.
+  const bool readable = user_open_ && identity_of(user_fd_) == user_identity_;
+  while (readable) {
     const ssize_t length = recv(user_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (length < static_cast<ssize_t>(sizeof(std::uint64_t))) break;
     unread.emplace_back(buffer.begin(), buffer.begin() + length);

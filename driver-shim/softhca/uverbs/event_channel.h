@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/uverbs/file_identity.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -40,12 +41,14 @@ class EventChannel {
 
  private:
   using Record = std::vector<std::byte>;
-  EventChannel(int user_fd, int own_fd) : user_fd_(user_fd), own_fd_(own_fd) {}
+  EventChannel(int user_fd, int own_fd)
+      : user_fd_(user_fd), own_fd_(own_fd), user_identity_(identity_of(user_fd)) {}
   void push_locked(std::uint64_t owner, std::span<const std::byte> record);
   void flush_locked();
 
   const int user_fd_;
   const int own_fd_;
+  const FileIdentity user_identity_;
   std::mutex mutex_;
   bool user_open_ = true;
   std::deque<Record> backlog_;

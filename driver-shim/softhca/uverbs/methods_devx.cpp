@@ -115,7 +115,8 @@ Errno register_umem(Context& context, Attributes& request) {
   const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
-  if (const Errno error = check_mapped(*address, *length_bytes)) return error;
+  // Whatever access is asked for: a completion queue may be put there.
+  if (const Errno error = check_access(*address, *length_bytes, Use::kReadWrite)) return error;
   const Answer<std::uint32_t> id = context.umems.add(reinterpret_cast<std::byte*>(*address), *length_bytes);
   if (!id) return id.error();
   auto object = std::make_unique<Object>();

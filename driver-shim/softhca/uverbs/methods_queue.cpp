@@ -23,10 +23,10 @@ std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(
 // A queue's memory, as the kernel would pin it.
 Errno check_queue_memory(std::uint64_t ring, std::uint64_t ring_bytes, std::uint64_t record) {
   if (ring_bytes != 0) {
-    if (const Errno error = check_mapped(ring, ring_bytes)) return error;
+    if (const Errno error = check_access(ring, ring_bytes, Use::kReadWrite)) return error;
   }
   if (record % alignof(Be32) != 0) return EINVAL;
-  return check_mapped(record, kDoorbellRecordBytes);
+  return check_access(record, kDoorbellRecordBytes, Use::kRead);
 }
 
 // The asynchronous event channel that the request names, or the context's first one.

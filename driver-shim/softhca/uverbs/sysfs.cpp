@@ -103,6 +103,7 @@ Files counter_files(const HcaCounters& counters) {
           {"hw_counters/softhca_faults_corrupted", text(counters.wire.faults_corrupted)},
           {"hw_counters/softhca_icrc_errors", text(counters.wire.icrc_errors)},
           {"hw_counters/softhca_doorbells", text(counters.doorbells)},
+          {"hw_counters/softhca_bad_doorbells", text(counters.bad_doorbells)},
           {"hw_counters/softhca_wqes", text(counters.wqes)},
           {"hw_counters/softhca_cqes", text(counters.cqes)},
           {"hw_counters/softhca_staging_sends", text(counters.staging_sends)},
@@ -131,6 +132,12 @@ std::string prefix() {
   return fmt::format("{}/gdx-softhca-{}-", folder != nullptr && *folder != '\0' ? folder : "/tmp", geteuid());
 }
 
+// In a folder that everybody may write to, a name proves nothing: not whose it is, nor where a link leads.
+bool is_own_directory(const fs::path& path) {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid();
+}
+
 // A directory whose lock can be taken belongs to nobody alive. One without a lock file is being made at
 // this moment, or its maker died before it put anything in: removing it when empty is right for the
 // latter, and the former then simply makes another.
@@ -140,6 +147,7 @@ void remove_stale_trees() {
   for (const auto& entry : fs::directory_iterator(pattern.parent_path(), error)) {
     const fs::path& path = entry.path();
     if (!path.filename().string().starts_with(pattern.filename().string())) continue;
+    if (!is_own_directory(path)) continue;
     const int lock = real_open((path / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (lock < 0) {
       if (errno == ENOENT) rmdir(path.c_str());

@@ -4,15 +4,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
 #include <mutex>
+#include <string>
 
 namespace gdx::softhca::uverbs {
 namespace {
-
-constexpr std::uint64_t kPageBytes = 4096;
 
 std::mutex scratch_mutex;
 int scratch_fd = -1;
@@ -43,18 +44,24 @@ Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes)
   return through_scratch(to, reinterpret_cast<std::uintptr_t>(from), length_bytes);
 }
 
-Errno check_mapped(std::uint64_t address, std::uint64_t length_bytes) {
-  if (address + length_bytes < address) return EINVAL;
-  std::array<unsigned char, 4096> resident;
-  constexpr std::uint64_t kStepBytes = resident.size() * kPageBytes;
-  std::uint64_t page = address & ~(kPageBytes - 1);
+// By the kernel's list: a probe would have to store to memory that the program may be using.
+Errno check_access(std::uint64_t address, std::uint64_t length_bytes, Use use) {
   const std::uint64_t end = address + length_bytes;
-  while (page < end) {
-    const std::uint64_t step = std::min(kStepBytes, end - page);
-    if (mincore(reinterpret_cast<void*>(page), step, resident.data()) != 0) return EFAULT;
-    page += kStepBytes;
+  if (end < address) return EINVAL;
+  std::ifstream mappings("/proc/self/maps");
+  std::uint64_t checked = address;
+  for (std::string line; checked < end && std::getline(mappings, line);) {
+    std::uint64_t first = 0;
+    std::uint64_t past = 0;
+    std::array<char, 5> rights{};
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &first, &past, rights.data()) != 3)
+      return EFAULT;
+    if (past <= checked) continue;
+    const bool allowed = rights[0] == 'r' && (use == Use::kRead || rights[1] == 'w');
+    if (first > checked || !allowed) return EFAULT;
+    checked = past;
   }
-  return 0;
+  return checked < end ? EFAULT : 0;
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -13,7 +13,10 @@ namespace gdx::softhca::uverbs {
 Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes);
 Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes);
 
-// Is every page of [address, address + length) mapped? Errors: EFAULT, EINVAL when the range wraps.
-Errno check_mapped(std::uint64_t address, std::uint64_t length_bytes);
+// May the device use all of [address, address + length) so? Errors: EFAULT, EINVAL when the range wraps.
+// It holds for now only. Hardware pins the pages; here a program that unmaps or protects registered memory
+// before it deregisters it, which is its own bug, crashes when the device next touches it.
+enum class Use { kRead, kReadWrite };
+Errno check_access(std::uint64_t address, std::uint64_t length_bytes, Use use);
 
 }  // namespace gdx::softhca::uverbs

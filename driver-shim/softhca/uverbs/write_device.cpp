@@ -100,7 +100,10 @@ Answer<MemoryRegionSpec> region(const ib_uverbs_reg_mr& asked) {
     return refuse(EINVAL);
   }
   if (asked.length == 0 || (asked.start ^ asked.hca_va) % kPageBytes != 0) return refuse(EINVAL);
-  if (const Errno error = check_mapped(asked.start, asked.length)) return refuse(error);
+  const bool written = (asked.access_flags & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
+  if (const Errno error = check_access(asked.start, asked.length, written ? Use::kReadWrite : Use::kRead)) {
+    return refuse(error);
+  }
   MemoryRegionSpec spec;
   spec.base = reinterpret_cast<std::byte*>(asked.start);
   spec.iova = asked.hca_va;

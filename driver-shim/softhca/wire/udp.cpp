@@ -1,5 +1,5 @@
 // RoCE v2 over one UDP socket. It is bound to port 4791, so that is the source port of everything that
-// leaves; the caller's choice is not used.
+// leaves.
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -68,8 +68,7 @@ class UdpWire final : public Wire {
 
   const Address& local() const override { return local_; }
   std::span<std::byte> begin_packet() override;
-  void commit_packet(const Address& destination, std::uint16_t source_port,
-                     std::size_t length_bytes) override;
+  void commit_packet(const Address& destination, std::size_t length_bytes) override;
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   int poll_fd() const override { return socket_.fd(); }
@@ -118,8 +117,7 @@ std::span<std::byte> UdpWire::begin_packet() {
   return std::span(arena_).subspan(used_, kMaxDatagramBytes);
 }
 
-void UdpWire::commit_packet(const Address& destination, std::uint16_t /*source_port*/,
-                            std::size_t length_bytes) {
+void UdpWire::commit_packet(const Address& destination, std::size_t length_bytes) {
   if (!faults_.active()) return append(destination, length_bytes, std::nullopt);
   suffer(destination, length_bytes);
 }

@@ -53,8 +53,7 @@ class Wire {
   // Room for one outgoing datagram of BTH to padding, at most 4096 + 64 bytes. Fill it, then commit.
   [[nodiscard]] virtual std::span<std::byte> begin_packet() = 0;
   // Appends the ICRC and queues the datagram; it leaves at the latest at flush().
-  virtual void commit_packet(const Address& destination, std::uint16_t source_port,
-                             std::size_t length_bytes) = 0;
+  virtual void commit_packet(const Address& destination, std::size_t length_bytes) = 0;
   virtual void flush() = 0;
 
   // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks.

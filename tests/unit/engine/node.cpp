@@ -180,7 +180,15 @@ void Node::write_record() {
 
 void Node::ring() {
   write_record();
-  std::atomic_ref(uar_page[mlx5::kUarBlueFlame / 8]).store(~std::uint64_t{0}, std::memory_order_release);
+  ring_for(qpn);
+}
+
+void Node::ring_for(std::uint32_t named_qpn) {
+  mlx5::ControlSegment control{};
+  control.qpn_ds = named_qpn << mlx5::kQpnShift | 1;
+  std::uint64_t value = 0;
+  std::memcpy(&value, &control, sizeof value);
+  std::atomic_ref(uar_page[mlx5::kUarBlueFlame / 8]).store(value, std::memory_order_release);
 }
 
 void Node::post_receive(const Local& to) {

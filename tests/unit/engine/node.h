@@ -63,6 +63,8 @@ class Node {
                          std::uint32_t immediate = 0);
   void ring();          // record, then doorbell
   void write_record();  // the record alone
+  // The doorbell alone: a control segment's first 8 bytes, for whichever number.
+  void ring_for(std::uint32_t named_qpn);
   void post_receive(const Local& local);
 
   std::optional<Polled> poll_send() { return poll(send_ring_, send_record_, send_consumer_); }

@@ -175,6 +175,33 @@ TEST_F(TwoHcas, doorbell_clobbered_by_another_still_serves_the_record) {
   EXPECT_EQ(a.hca->counters().doorbells, 1u);
 }
 
+TEST_F(TwoHcas, doorbell_that_names_no_queue_of_its_page_serves_nothing) {
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  a.write_record();
+  for (const std::uint32_t named : {a.qpn + 1, 0xffffffu, 0u}) {
+    a.ring_for(named);
+    EXPECT_FALSE(drive(
+        a, b, [&] { return a.poll_send().has_value(); }, 200));
+  }
+  a.uar_page[mlx5::kUarCqDoorbell / 8] = ~std::uint64_t{0};
+  a.hca->progress();
+  EXPECT_EQ(a.hca->counters().bad_doorbells, 4u);
+  EXPECT_EQ(a.hca->counters().wqes, 0u);
+  a.ring();
+  expect_success(await_send(a, b), 0);
+}
+
+TEST_F(TwoHcas, rights_taken_away_in_rts_hold_for_the_next_write) {
+  QpAttributes attributes;
+  attributes.access = kRemoteRead;
+  ASSERT_EQ(b.hca->modify_qp(b.qpn, kQpAccessFlags, attributes), 0);
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  a.ring();
+  const std::optional<Polled> polled = await_send(a, b);
+  ASSERT_TRUE(polled);
+  EXPECT_EQ(polled->syndrome, Syndrome::kRemoteInvalidRequest);
+}
+
 TEST_F(TwoHcas, idle_time_is_zero_with_work_and_bounded_without) {
   EXPECT_GT(a.hca->idle_ns(), 0u);
   EXPECT_LE(a.hca->idle_ns(), 1'000'000'000u);

@@ -140,9 +140,9 @@ TEST_F(WqeParser, malformed_wqes_are_faults) {
 
   begin(0, WqeOpcode::kRdmaWrite, 4);
   put(kRemote);
-  put(mlx5::DataSegment{0x7fffffff, 0, 0});
-  put(mlx5::DataSegment{0x7fffffff, 0, 0});
-  EXPECT_EQ(parse().fault, Syndrome::kLocalLength) << "longer than 2 GiB";
+  put(mlx5::DataSegment{mlx5::kMaxMessageBytes, 0, 0});
+  put(mlx5::DataSegment{1, 0, 0});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength) << "longer than 1 GiB";
 }
 
 TEST_F(WqeParser, stale_control_segment_is_a_fault) {

@@ -214,19 +214,65 @@ TEST_F(RequesterLimits, timeout_gives_the_read_credit_back) {
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone)));
 }
 
-TEST_F(RequesterTest, fenced_write_waits_for_reads_before_it) {
-  for (const std::uint8_t fence : {mlx5::kFence, mlx5::kFenceStrongOrdering}) {
+TEST_F(RequesterTest, fence_on_responses_waits_for_reads_and_not_for_acknowledgements) {
+  for (const std::uint8_t fence : {mlx5::kFence, mlx5::kFenceReads}) {
+    const std::uint32_t psn = requester.next_psn();
+    post(WqeOpcode::kRdmaRead, 8);
+    post(WqeOpcode::kRdmaWrite, 8);
+    post(WqeOpcode::kRdmaWrite, 8, fence);
+    EXPECT_THAT(pump(), ElementsAre(psn, psn + 1));
+    respond(Opcode::kRcReadResponseOnly, psn, 8);
+    EXPECT_THAT(pump(), ElementsAre(psn + 2)) << int{fence};
+    acknowledge(psn + 2);
+  }
+}
+
+TEST_F(RequesterTest, strong_ordering_waits_for_everything_before_it) {
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kRdmaRead, 8);
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kRdmaWrite, 8, mlx5::kFenceStrongOrdering);
+  EXPECT_THAT(pump(), ElementsAre(100, 101, 102));
+  respond(Opcode::kRcReadResponseOnly, 101, 8);
+  EXPECT_THAT(pump(), IsEmpty()) << "the WRITE before it is not acknowledged";
+  acknowledge(102);
+  EXPECT_THAT(pump(), ElementsAre(103));
+}
+
+TEST_F(RequesterTest, no_fence_and_the_small_one_wait_for_nothing) {
+  for (const std::uint8_t fence : {std::uint8_t{0}, mlx5::kFenceInitiatorSmall}) {
     const std::uint32_t psn = requester.next_psn();
     post(WqeOpcode::kRdmaRead, 8);
     post(WqeOpcode::kRdmaWrite, 8, fence);
-    EXPECT_THAT(pump(), ElementsAre(psn));
+    EXPECT_THAT(pump(), ElementsAre(psn, psn + 1)) << int{fence};
     respond(Opcode::kRcReadResponseOnly, psn, 8);
-    EXPECT_THAT(pump(), ElementsAre(psn + 1));
     acknowledge(psn + 1);
   }
-  post(WqeOpcode::kRdmaRead, 8);
+}
+
+TEST_F(RequesterTest, reconfigured_amid_a_wait_uses_the_new_timeout_and_retries) {
+  RcConfig config = test::make_config();
+  config.ack_timeout = 0;
   post(WqeOpcode::kRdmaWrite, 8);
-  EXPECT_EQ(pump().size(), 2u);
+  pump();
+  requester.reconfigure(now_ns, config);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
+  config.ack_timeout = 3;
+  config.retry_count = 0;
+  requester.reconfigure(now_ns, config);
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + 4 * kTimeoutNs);
+  expire();
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kRetryExceeded)));
+}
+
+TEST_F(RequesterTest, reconfigured_rnr_retry_counts) {
+  RcConfig config = test::make_config();
+  config.rnr_retry = 0;
+  requester.reconfigure(now_ns, config);
+  post(WqeOpcode::kSend, 8);
+  pump();
+  acknowledge(100, roce::kAethKindRnr | 1);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kRnrRetryExceeded)));
 }
 
 TEST_F(RequesterTest, lost_read_response_is_asked_for_from_the_missing_point) {

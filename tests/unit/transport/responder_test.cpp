@@ -119,6 +119,42 @@ TEST_F(ResponderTest, duplicate_atomics_replay_what_was_returned_while_remembere
   EXPECT_EQ(port.word, 21u);
 }
 
+TEST_F(ResponderTest, atomics_behind_a_read_share_its_depth_and_their_duplicates_are_bounded) {
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  receive(Opcode::kRcFetchAdd, 101);
+  for (int i = 0; i < 5; ++i) receive(Opcode::kRcFetchAdd, 101);  // its answer waits: nothing to repeat
+  EXPECT_EQ(responder.pump(0, kAll), 1u) << "the atomic's answer leaves right behind the READ's";
+  EXPECT_EQ(port.sent.size(), 2u);
+  EXPECT_EQ(port.word, 7u);
+
+  receive(request(Opcode::kRcReadRequest, 102, kMtu));
+  receive(Opcode::kRcFetchAdd, 103);
+  receive(Opcode::kRcFetchAdd, 104);  // one beyond the depth of two
+  EXPECT_EQ(port.word, 14u);
+  pump();
+  EXPECT_EQ(port.fatal_syndrome, Syndrome::kRemoteInvalidRequest);
+}
+
+TEST_F(ResponderTest, duplicate_atomics_behind_a_read_are_answered_once) {
+  receive(Opcode::kRcFetchAdd, 100);
+  receive(Opcode::kRcFetchAdd, 101);
+  receive(request(Opcode::kRcReadRequest, 102, kMtu));
+  for (int i = 0; i < 5; ++i) receive(Opcode::kRcFetchAdd, 100);
+  pump();
+  EXPECT_EQ(port.trace, "ASASRS");
+}
+
+TEST_F(ResponderTest, reconfigured_rights_and_timer_hold_for_the_next_request) {
+  RcConfig config = test::make_config();
+  config.min_rnr_timer = 9;
+  config.remote_write = false;
+  responder.reconfigure(config);
+  receive(Opcode::kRcSendOnly, 100, 8);
+  EXPECT_THAT(answers(), ElementsAre(Pair(100, roce::kAethKindRnr | 9)));
+  receive(Opcode::kRcWriteOnly, 100, 8);
+  EXPECT_EQ(port.trace, "SSF");
+}
+
 TEST_F(ResponderTest, compare_swap_swaps_on_equality_only) {
   port.word = 3;
   auto headers = request(Opcode::kRcCompareSwap, 100);

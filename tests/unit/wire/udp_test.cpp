@@ -28,7 +28,7 @@ std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
 void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_bytes) {
   const std::span<std::byte> packet = wire.begin_packet();
   std::fill_n(packet.begin(), length_bytes, std::byte{tag});
-  wire.commit_packet(to, 4791, length_bytes);
+  wire.commit_packet(to, length_bytes);
 }
 
 // Loopback delivers within the send call, so one pass finds everything.
