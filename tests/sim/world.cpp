@@ -333,9 +333,13 @@ Outcome World::run() {
 }
 
 std::string World::verdict() const {
+  const auto name = [](std::size_t side) { return "node " + std::to_string(side) + ": "; };
+  // What a node saw stopped the run, so everything else that is missing may follow from it.
   for (std::size_t side = 0; side < 2; ++side) {
-    const std::string who = "node " + std::to_string(side) + ": ";
-    if (!nodes_[side]->problem().empty()) return who + nodes_[side]->problem();
+    if (!nodes_[side]->problem().empty()) return name(side) + nodes_[side]->problem();
+  }
+  for (std::size_t side = 0; side < 2; ++side) {
+    const std::string who = name(side);
     if (is_dead(side)) continue;
     if (!ledgers_[side]->all_completed()) return who + "work requests were never completed";
     if (ledgers_[side]->first_error() != Syndrome::kNone) {
