@@ -28,6 +28,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void attach(Node& peer, Ledger& own, Ledger& peers);
   void post(const WorkRequest& request) { requester_.post(request); }
   void post_receives(std::uint32_t count) { receives_posted_ += count; }
+  // BTH to padding, as it came out of a datagram whose ICRC was right.
   void on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram);
   void on_timer(std::uint64_t now_ns);
   void pump(std::uint64_t now_ns, std::uint32_t max_packets);

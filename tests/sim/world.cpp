@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <queue>
 #include <vector>
 
+#include "driver-shim/softhca/transport/icrc.h"
 #include "tests/sim/ledger.h"
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
@@ -23,7 +25,7 @@ constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
 constexpr std::uint64_t kPauseIntervalNs = 3000 * kMicrosecondNs;
 
 struct Scenario {
-  double loss = 0, duplication = 0, reordering = 0, pauses = 0;
+  double loss = 0, corruption = 0, duplication = 0, reordering = 0, pauses = 0;
   bool calm = false;  // none of them, no death and no flaw
   std::uint64_t delay_ns = 0, jitter_ns = 0;
   std::uint32_t operations = 0;     // of each node
@@ -37,9 +39,10 @@ Scenario make_scenario(Random& random) {
   Scenario scenario;
   const double harshness = random.chance(0.2) ? 0 : 0.08;
   scenario.loss = harshness * static_cast<double>(random.between(0, 10)) / 10;
+  scenario.corruption = harshness * static_cast<double>(random.between(0, 10)) / 40;
   scenario.duplication = harshness * static_cast<double>(random.between(0, 10)) / 10;
   scenario.reordering = harshness * static_cast<double>(random.between(0, 10)) / 10;
-  scenario.pauses = random.chance(0.3) ? 0.01 : 0;
+  scenario.pauses = random.chance(0.3) ? 0.02 : 0;
   scenario.delay_ns = random.between(1, 20) * kMicrosecondNs;
   scenario.jitter_ns = random.between(0, 2) * random.between(1, 30) * kMicrosecondNs;
   scenario.operations = static_cast<std::uint32_t>(random.between(5, 60));
@@ -73,14 +76,35 @@ Scenario make_scenario(Random& random) {
 }
 
 std::string describe(const Scenario& s) {
-  return "loss " + std::to_string(s.loss) + ", duplication " + std::to_string(s.duplication) +
-         ", reordering " + std::to_string(s.reordering) + ", delay " + std::to_string(s.delay_ns) +
-         " ns, jitter " + std::to_string(s.jitter_ns) + " ns, operations " + std::to_string(s.operations) +
-         ", mtu " + std::to_string(s.configs[0].mtu_bytes) + ", window " +
+  return "loss " + std::to_string(s.loss) + ", corruption " + std::to_string(s.corruption) +
+         ", duplication " + std::to_string(s.duplication) + ", reordering " + std::to_string(s.reordering) +
+         ", delay " + std::to_string(s.delay_ns) + " ns, jitter " + std::to_string(s.jitter_ns) +
+         " ns, operations " + std::to_string(s.operations) + ", mtu " +
+         std::to_string(s.configs[0].mtu_bytes) + ", window " +
          std::to_string(s.configs[0].max_unacked_packets) + ", depth " +
          std::to_string(s.configs[0].max_rd_atomic) + ", flaw " + std::to_string(static_cast<int>(s.flaw)) +
          " in operation " + std::to_string(s.flawed_operation) +
          (s.death_ns == kNever ? "" : ", death at " + std::to_string(s.death_ns) + " ns");
+}
+
+std::uint32_t icrc_of(std::size_t from, std::span<const std::byte> bth_to_padding) {
+  constexpr std::uint32_t kFirstAddress = 0x0a000001;
+  constexpr std::uint16_t kSourcePort = 49152;
+  const auto side = static_cast<std::uint32_t>(from);
+  return softhca::transport::icrc_ipv4(kFirstAddress + side, kFirstAddress + 1 - side, kSourcePort, 0,
+                                       bth_to_padding);
+}
+
+void append_icrc(std::size_t from, std::vector<std::byte>& datagram) {
+  const std::uint32_t icrc = icrc_of(from, datagram);
+  datagram.resize(datagram.size() + sizeof icrc);
+  std::memcpy(datagram.data() + datagram.size() - sizeof icrc, &icrc, sizeof icrc);
+}
+
+bool icrc_is_right(std::size_t from, std::span<const std::byte> datagram) {
+  std::uint32_t icrc;
+  std::memcpy(&icrc, datagram.last(sizeof icrc).data(), sizeof icrc);
+  return icrc == icrc_of(from, datagram.first(datagram.size() - sizeof icrc));
 }
 
 class World {
@@ -121,6 +145,9 @@ class World {
   void schedule(std::uint64_t time_ns, std::size_t side, Event::Kind kind,
                 std::vector<std::byte> datagram = {});
   void transmit(std::size_t from, std::vector<std::byte> datagram);
+  void damage(std::vector<std::byte>& datagram);
+  [[nodiscard]] std::uint64_t arrival_ns();
+  void on_datagram(std::size_t side, std::span<const std::byte> datagram);
   void dispatch(Event event);
   void post_some(std::size_t side);
   void after_event(std::size_t side);
@@ -135,12 +162,12 @@ class World {
   std::array<std::unique_ptr<Node>, 2> nodes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::array<std::uint64_t, 2> paused_until_ns_{};
+  std::array<std::uint64_t, 2> next_pause_ns_{};
   std::array<bool, 2> pump_scheduled_{};
   std::uint64_t now_ns_ = 0;
   std::uint64_t order_ = 0;
   std::uint64_t last_post_ns_ = 0;
-  std::uint64_t packets_ = 0;
-  std::uint64_t dropped_ = 0;
+  Outcome outcome_;
 };
 
 void World::schedule(std::uint64_t time_ns, std::size_t side, Event::Kind kind,
@@ -149,24 +176,49 @@ void World::schedule(std::uint64_t time_ns, std::size_t side, Event::Kind kind,
 }
 
 void World::transmit(std::size_t from, std::vector<std::byte> datagram) {
-  ++packets_;
-  // A corrupted packet fails its ICRC and is a lost one by the time the transport could see it.
+  ++outcome_.packets;
   if (random_.chance(scenario_.loss)) {
-    ++dropped_;
+    ++outcome_.dropped;
     return;
   }
-  const auto arrival = [this] {
-    // Without reordering packets keep their order: the link's age breaks ties.
-    std::uint64_t time_ns = now_ns_ + scenario_.delay_ns;
-    if (random_.chance(scenario_.reordering)) time_ns += random_.between(0, scenario_.jitter_ns + 2000);
-    return time_ns;
-  };
+  append_icrc(from, datagram);
+  if (random_.chance(scenario_.corruption)) damage(datagram);
   if (random_.chance(scenario_.duplication)) {
+    ++outcome_.repeated;
     // Some copies arrive long after the original has been dealt with.
     const std::uint64_t lag_ns = random_.chance(0.3) ? random_.between(0, 300 * kMicrosecondNs) : 0;
-    schedule(arrival() + lag_ns, 1 - from, Event::Kind::kDatagram, datagram);
+    schedule(arrival_ns() + lag_ns, 1 - from, Event::Kind::kDatagram, datagram);
   }
-  schedule(arrival(), 1 - from, Event::Kind::kDatagram, std::move(datagram));
+  schedule(arrival_ns(), 1 - from, Event::Kind::kDatagram, std::move(datagram));
+}
+
+void World::damage(std::vector<std::byte>& datagram) {
+  ++outcome_.damaged;
+  for (std::uint64_t bits = random_.between(1, 3); bits > 0; --bits) {
+    const std::uint64_t bit = random_.between(0, 8 * datagram.size() - 1);
+    datagram[bit / 8] ^= std::byte{1} << bit % 8;
+  }
+}
+
+// Without reordering packets keep their order: the link's age breaks ties.
+std::uint64_t World::arrival_ns() {
+  std::uint64_t time_ns = now_ns_ + scenario_.delay_ns;
+  if (random_.chance(scenario_.reordering)) {
+    ++outcome_.delayed;
+    time_ns += random_.between(0, scenario_.jitter_ns + 2000);
+  }
+  return time_ns;
+}
+
+void World::on_datagram(std::size_t side, std::span<const std::byte> datagram) {
+  // Pauses are far enough apart, and short enough, that retries outlast them.
+  if (now_ns_ >= next_pause_ns_[side] && random_.chance(scenario_.pauses)) {
+    ++outcome_.pauses;
+    paused_until_ns_[side] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
+    next_pause_ns_[side] = paused_until_ns_[side] + kPauseIntervalNs;
+  }
+  if (!icrc_is_right(1 - side, datagram)) return;
+  nodes_[side]->on_datagram(now_ns_, datagram.first(datagram.size() - roce::kIcrcBytes));
 }
 
 void World::post_some(std::size_t side) {
@@ -194,13 +246,7 @@ void World::dispatch(Event event) {
     return;
   }
   switch (event.kind) {
-    case Event::Kind::kDatagram:
-      // Far enough apart, and short enough, that retries outlast them.
-      if (now_ns_ >= paused_until_ns_[side] + kPauseIntervalNs && random_.chance(scenario_.pauses)) {
-        paused_until_ns_[side] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
-      }
-      nodes_[side]->on_datagram(now_ns_, event.datagram);
-      break;
+    case Event::Kind::kDatagram: on_datagram(side, event.datagram); break;
     case Event::Kind::kPost: post_some(side); break;
     case Event::Kind::kReplenish:
       nodes_[side]->post_receives(static_cast<std::uint32_t>(random_.between(0, 4)));
@@ -270,28 +316,30 @@ Outcome World::run() {
     events_.pop();
     dispatch(std::move(event));
   }
-  Outcome outcome;
-  outcome.problem = verdict();
-  outcome.scenario = describe(scenario_);
-  outcome.finished = done();
-  outcome.packets = packets_;
-  outcome.dropped = dropped_;
+  outcome_.problem = verdict();
+  outcome_.scenario = describe(scenario_);
+  outcome_.finished = done();
+  outcome_.deaths = is_dead(1) ? 1 : 0;
   for (std::size_t side = 0; side < 2; ++side) {
     const auto& counters = nodes_[side]->requester().counters();
-    outcome.retransmitted += counters.retransmitted_packets;
-    outcome.timeouts += counters.timeouts;
-    outcome.sequence_naks += counters.naks_received;
-    outcome.receiver_not_ready += counters.rnr_naks_received;
-    outcome.completions += ledgers_[side]->succeeded();
-    outcome.failures += ledgers_[side]->first_error() != Syndrome::kNone ? 1 : 0;
+    outcome_.retransmitted += counters.retransmitted_packets;
+    outcome_.timeouts += counters.timeouts;
+    outcome_.sequence_naks += counters.naks_received;
+    outcome_.receiver_not_ready += counters.rnr_naks_received;
+    outcome_.completions += ledgers_[side]->succeeded();
+    outcome_.failures += ledgers_[side]->first_error() != Syndrome::kNone ? 1 : 0;
   }
-  return outcome;
+  return outcome_;
 }
 
 std::string World::verdict() const {
+  const auto name = [](std::size_t side) { return "node " + std::to_string(side) + ": "; };
+  // What a node saw stopped the run, so everything else that is missing may follow from it.
   for (std::size_t side = 0; side < 2; ++side) {
-    const std::string who = "node " + std::to_string(side) + ": ";
-    if (!nodes_[side]->problem().empty()) return who + nodes_[side]->problem();
+    if (!nodes_[side]->problem().empty()) return name(side) + nodes_[side]->problem();
+  }
+  for (std::size_t side = 0; side < 2; ++side) {
+    const std::string who = name(side);
     if (is_dead(side)) continue;
     if (!ledgers_[side]->all_completed()) return who + "work requests were never completed";
     if (ledgers_[side]->first_error() != Syndrome::kNone) {

@@ -1,5 +1,5 @@
-// Two nodes, a link that loses, repeats, delays and reorders, and virtual time. A run is a function of
-// its seed and of nothing else.
+// Two nodes that may pause or die, a link that loses, damages, repeats, delays and reorders, and virtual
+// time. A run is a function of its seed and of nothing else.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,11 @@ struct Outcome {
   bool finished = false;
   std::uint64_t packets = 0;
   std::uint64_t dropped = 0;
+  std::uint64_t damaged = 0;
+  std::uint64_t repeated = 0;
+  std::uint64_t delayed = 0;
+  std::uint64_t pauses = 0;
+  std::uint64_t deaths = 0;
   std::uint64_t retransmitted = 0;
   std::uint64_t timeouts = 0;
   std::uint64_t sequence_naks = 0;
@@ -21,6 +26,7 @@ struct Outcome {
   std::uint64_t failures = 0;  // directions that ended in an error, as owed
 };
 
+// Threads: any; runs share nothing.
 [[nodiscard]] Outcome run(std::uint64_t seed);
 
 }  // namespace gdx::sim

@@ -1,0 +1,43 @@
+# A mutant is the simulation on a transport with one known bug. Production code knows nothing of it: the
+# bug is one textual replacement in a copy of one source, made at configure time.
+
+# gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
+#            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B>)
+# The test passes when one of the seeds finds the bug, and prints which.
+function(gdx_mutant name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;FIND;REPLACE;SEEDS" "")
+  set(folder driver-shim/softhca/transport)
+  set(original ${PROJECT_SOURCE_DIR}/${folder}/${arg_FILE})
+  set(root ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
+  set(copy ${root}/${folder}/${arg_FILE})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${original})
+
+  file(READ ${original} text)
+  string(LENGTH "${text}" whole)
+  string(REPLACE "${arg_FIND}" "" without "${text}")
+  string(LENGTH "${without}" rest)
+  string(LENGTH "${arg_FIND}" once)
+  math(EXPR removed "${whole} - ${rest}")
+  if(NOT removed EQUAL once)
+    message(FATAL_ERROR
+      "mutant ${name}: its text must occur exactly once in ${folder}/${arg_FILE}; adapt tests/sim/mutants.cmake:\n"
+      "${arg_FIND}")
+  endif()
+  string(REPLACE "${arg_FIND}" "${arg_REPLACE}" mutated "${text}")
+  file(CONFIGURE OUTPUT ${copy} CONTENT "${mutated}" @ONLY)
+
+  set(sources "")
+  foreach(source requester.cpp responder.cpp)
+    if(source STREQUAL arg_FILE)
+      list(APPEND sources ${copy})
+    else()
+      list(APPEND sources ${PROJECT_SOURCE_DIR}/${folder}/${source})
+    endif()
+  endforeach()
+  add_executable(gdx_mutant_${name} main.cpp ${sources})
+  gdx_target(gdx_mutant_${name})
+  target_include_directories(gdx_mutant_${name} BEFORE PRIVATE ${root})
+  target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_world CLI11::CLI11 fmt::fmt)
+  add_test(NAME Mutant.${name} COMMAND gdx_mutant_${name} --hunt --jobs 2 --seeds ${arg_SEEDS})
+  set_tests_properties(Mutant.${name} PROPERTIES LABELS sim TIMEOUT 60)
+endfunction()

@@ -1,0 +1,255 @@
+// A hostile client and a hostile peer of one HCA: PRM commands, rings, doorbells and packets in any order.
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "driver-shim/softhca/devx/commands.h"
+#include "driver-shim/softhca/engine/engine.h"
+#include "proto/mlx5/doorbell.h"
+#include "proto/mlx5/wqe.h"
+#include "proto/roce/codec.h"
+#include "tests/fuzz/input.h"
+
+namespace gdx::softhca {
+namespace {
+
+namespace prm = mlx5::prm;
+using fuzz::Input;
+
+constexpr std::size_t kUmemBytes = 16 * 4096;
+constexpr std::size_t kMaxSteps = 200;
+constexpr std::size_t kMaxObjects = 8;
+
+// Sends to nobody; arrivals are what the input says.
+class LoneWire final : public wire::Wire {
+ public:
+  const wire::Address& local() const override { return local_; }
+  std::span<std::byte> begin_packet() override { return packet_; }
+  void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
+    fuzz::expect(length_bytes <= packet_.size(), "a packet fits its buffer");
+  }
+  void flush() override {}
+  std::size_t receive(std::size_t /*max_packets*/, const Sink& sink) override {
+    const std::vector<std::byte> arrival = std::move(arrival_);
+    arrival_.clear();
+    if (arrival.empty()) return 0;
+    sink(local_, arrival);
+    return 1;
+  }
+  int poll_fd() const override { return -1; }
+  const wire::WireCounters& counters() const override { return counters_; }
+
+  void arrive(std::vector<std::byte> datagram) { arrival_ = std::move(datagram); }
+
+ private:
+  wire::Address local_ = wire::Address::ipv4(0x7f000002);
+  std::array<std::byte, 4096 + 64> packet_;
+  std::vector<std::byte> arrival_;
+  wire::WireCounters counters_;
+};
+
+struct alignas(4096) Pages {
+  std::array<std::byte, kUmemBytes> umem{};
+  std::array<std::byte, mlx5::kUarPageBytes> uar{};
+  std::array<std::byte, 4096> device_memory{};
+};
+
+class Bench {
+ public:
+  Bench() {
+    auto wire = std::make_unique<LoneWire>();
+    wire_ = wire.get();
+    HcaConfig config;
+    config.device_memory_bytes = pages_->device_memory.size();
+    engine_ = std::make_unique<Engine>(config, std::move(wire), pages_->device_memory.data(), 1);
+    commands_ = std::make_unique<devx::Commands>(*engine_, umems_);
+    umem_ = *umems_.add(pages_->umem.data(), kUmemBytes);
+    pd_ = *engine_->alloc_pd();
+    uar_ = *engine_->add_uar({pages_->uar.data()});
+    mkey_ = *engine_->register_memory({.pd = pd_,
+                                       .base = pages_->umem.data(),
+                                       .iova = 0,
+                                       .length_bytes = kUmemBytes,
+                                       .access = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic});
+  }
+  // Queue pairs before the completion queues that they use.
+  ~Bench() {
+    while (!objects_.empty()) {
+      for (std::size_t i = objects_.size(); i-- > 0;) {
+        if (commands_->destroy(objects_[i]) == 0) objects_.erase(objects_.begin() + static_cast<long>(i));
+      }
+    }
+    fuzz::expect(umems_.remove(umem_) == 0, "nobody holds a umem after its queues are gone");
+  }
+
+  void step(Input& input) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: return create(input, prm::Opcode::kCreateCq);
+      case 1: return create(input, prm::Opcode::kCreateQp);
+      case 2:
+      case 3: return modify(input);
+      case 4: return anything(input);
+      case 5: return scribble(input);
+      case 6: return ring(input);
+      default: return arrive(input);
+    }
+  }
+
+ private:
+  using Mailbox = std::array<std::uint8_t, 0xe80 / 8>;
+
+  static void patch(Input& input, std::span<std::uint8_t> mailbox) {
+    for (std::uint8_t patches = input.take<std::uint8_t>() % 8; patches > 0; --patches) {
+      const std::size_t at = input.take<std::uint16_t>() % mailbox.size();
+      mailbox[at] = input.take<std::uint8_t>();
+    }
+  }
+  const devx::Object* chosen(Input& input) const {
+    return objects_.empty() ? nullptr : &objects_[input.take<std::uint8_t>() % objects_.size()];
+  }
+
+  void create(Input& input, prm::Opcode opcode) {
+    if (objects_.size() == kMaxObjects) return;
+    Mailbox in{};
+    prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(opcode));
+    if (opcode == prm::Opcode::kCreateCq) {
+      prm::set(in, prm::cq::kLogSize, 4);
+      prm::set(in, prm::cq::kDbrUmemId, umem_);
+      prm::set(in, prm::cq::kUmemId, umem_);
+      prm::set(in, prm::cq::kUmemOffset, 4096);
+    } else {
+      prm::set(in, prm::qp::kPd, pd_);
+      prm::set(in, prm::qp::kUarPage, uar_);
+      prm::set(in, prm::qp::kSendCqn, cqn_);
+      prm::set(in, prm::qp::kReceiveCqn, cqn_);
+      prm::set(in, prm::qp::kLogRqSize, 3);
+      prm::set(in, prm::qp::kLogRqStride, 1);
+      prm::set(in, prm::qp::kLogSqSize, 4);
+      prm::set(in, prm::qp::kDbrUmemId, umem_);
+      prm::set(in, prm::qp::kDbrAddress, kQpRecord);
+      prm::set(in, prm::qp::kUmemId, umem_);
+      prm::set(in, prm::qp::kUmemOffset, 2 * 4096);
+    }
+    patch(input, in);
+    const auto object = commands_->create(in, out_);
+    if (!object) return;
+    if (object->kind == devx::ObjectKind::kCq) cqn_ = object->number;
+    objects_.push_back(*object);
+  }
+
+  // The next transition to RTS, or the one that the input names.
+  void modify(Input& input) {
+    static constexpr std::array kOpcodes{
+        prm::Opcode::kRst2Init,  prm::Opcode::kInit2Rtr, prm::Opcode::kRtr2Rts, prm::Opcode::kRts2Rts,
+        prm::Opcode::kInit2Init, prm::Opcode::k2Err,     prm::Opcode::k2Rst,    prm::Opcode::kQueryQp};
+    const devx::Object* object = chosen(input);
+    if (object == nullptr) return;
+    std::size_t which = input.take<std::uint8_t>();
+    if (which % 2 == 0 && object->kind == devx::ObjectKind::kQp) {
+      const auto state = engine_->query_qp(object->number);
+      which = state ? static_cast<std::size_t>(state->state) % 3 : 0;
+    } else {
+      which = which / 2 % kOpcodes.size();
+    }
+    Mailbox in{};
+    prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(kOpcodes[which]));
+    prm::set(in, prm::kObjectId, object->number);
+    prm::set(in, prm::qp::kMtu, 1);
+    prm::set(in, prm::qp::kRemoteQpn, 0x77);
+    prm::set(in, prm::qp::kRemoteRead, 1);
+    prm::set(in, prm::qp::kRemoteWrite, 1);
+    prm::set(in, prm::qp::kRemoteAtomic, 1);
+    prm::set(in, prm::qp::kPathPort, 1);
+    const auto& gid = wire_->local().gid;
+    std::copy(gid.begin(), gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
+    patch(input, in);
+    if (kOpcodes[which] == prm::Opcode::kQueryQp) {
+      (void)commands_->query(*object, in, out_);
+    } else {
+      (void)commands_->modify(*object, in, out_);
+    }
+  }
+
+  // A command with nothing right about it, or an early destroy.
+  void anything(Input& input) {
+    const auto kind = input.take<std::uint8_t>();
+    const devx::Object* object = chosen(input);
+    if (kind % 4 == 0 && object != nullptr) {
+      if (commands_->destroy(*object) == 0) objects_.erase(objects_.begin() + (object - objects_.data()));
+      return;
+    }
+    const auto in = input.take_bytes(input.take<std::uint8_t>());
+    const auto out = devx::Output(out_).first(input.take<std::uint8_t>() * 4u);
+    if (kind % 4 == 1 && object != nullptr) {
+      (void)commands_->modify(*object, in, out);
+    } else if (kind % 4 == 2 && object != nullptr) {
+      (void)commands_->query(*object, in, out);
+    } else {
+      (void)commands_->general(in, out);
+    }
+  }
+
+  // Anywhere in the umem: rings, records, payload.
+  void scribble(Input& input) {
+    const std::size_t at = input.take<std::uint16_t>() % kUmemBytes;
+    const auto bytes = input.take_bytes(std::min<std::size_t>(input.take<std::uint8_t>(), kUmemBytes - at));
+    std::memcpy(pages_->umem.data() + at, bytes.data(), bytes.size());
+  }
+
+  // One WQE that the parser takes, the producer index, the doorbell.
+  void ring(Input& input) {
+    const devx::Object* object = chosen(input);
+    if (object == nullptr) return;
+    const auto index = input.take<std::uint16_t>();
+    mlx5::ControlSegment control{};
+    control.opmod_index_opcode = std::uint32_t{index} << 8 | input.take<std::uint8_t>();
+    control.qpn_ds = object->number << 8 | input.take<std::uint8_t>();
+    control.fm_ce_se = input.take<std::uint8_t>();
+    const mlx5::RemoteAddressSegment remote{input.take<std::uint16_t>(), mkey_, 0};
+    const mlx5::DataSegment local{input.take<std::uint16_t>(), mkey_, input.take<std::uint16_t>()};
+    std::byte* const wqe = pages_->umem.data() + 2 * 4096 + kReceiveRingBytes + index % 16 * 64;
+    std::memcpy(wqe, &control, sizeof control);
+    std::memcpy(wqe + 16, &remote, sizeof remote);
+    std::memcpy(wqe + 32, &local, sizeof local);
+    const Be32 produced(std::uint32_t{index} + 1u);
+    std::memcpy(pages_->umem.data() + kQpRecord + sizeof produced, &produced, sizeof produced);
+    pages_->uar[mlx5::kUarBlueFlame] = std::byte{1};
+    engine_->progress();
+  }
+
+  void arrive(Input& input) {
+    const devx::Object* object = chosen(input);
+    const auto bytes = std::as_bytes(input.take_bytes(input.take<std::uint8_t>()));
+    std::vector<std::byte> datagram(bytes.begin(), bytes.end());
+    const bool addressed = object != nullptr && datagram.size() >= roce::kBthBytes;
+    if (addressed) {
+      const Be32 qpn(object->number);
+      std::memcpy(datagram.data() + 4, &qpn, sizeof qpn);
+      datagram[1] &= std::byte{0xf0};
+    }
+    wire_->arrive(std::move(datagram));
+    engine_->progress();
+  }
+
+  static constexpr std::uint64_t kQpRecord = 64;
+  static constexpr std::size_t kReceiveRingBytes = 8 * 32;
+
+  std::unique_ptr<Pages> pages_ = std::make_unique<Pages>();
+  LoneWire* wire_ = nullptr;
+  std::unique_ptr<Engine> engine_;
+  devx::UmemTable umems_;
+  std::unique_ptr<devx::Commands> commands_;
+  std::uint32_t umem_ = 0, pd_ = 0, uar_ = 0, mkey_ = 0, cqn_ = 0;
+  std::vector<devx::Object> objects_;
+  std::array<std::uint8_t, 4096> out_{};
+};
+
+}  // namespace
+}  // namespace gdx::softhca
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gdx::fuzz::Input input(data, size);
+  gdx::softhca::Bench bench;
+  for (std::size_t i = 0; i < gdx::softhca::kMaxSteps && !input.empty(); ++i) bench.step(input);
+  return 0;
+}

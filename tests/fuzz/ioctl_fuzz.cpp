@@ -1,0 +1,67 @@
+// A request of RDMA_VERBS_IOCTL: header and attributes, with lengths and addresses that lie.
+#include <array>
+#include <vector>
+
+#include "driver-shim/softhca/uverbs/attributes.h"
+#include "tests/fuzz/input.h"
+
+namespace {
+
+using gdx::softhca::uverbs::Attributes;
+
+constexpr std::size_t kMaxRequestBytes = 4096;
+constexpr std::size_t kUserBytes = 1 << 16;  // what a 16-bit attribute length can reach
+constexpr std::uint64_t kUnmapped = 0x10;
+
+// Data outside of an attribute lies in `user`, or nowhere: writes elsewhere would be the program's own doing.
+void place_data(std::vector<std::uint8_t>& request, std::vector<std::uint8_t>& user) {
+  for (std::size_t at = sizeof(ib_uverbs_ioctl_hdr); at + sizeof(ib_uverbs_attr) <= request.size();
+       at += sizeof(ib_uverbs_attr)) {
+    ib_uverbs_attr attribute;
+    std::memcpy(&attribute, request.data() + at, sizeof attribute);
+    if (attribute.len == 0) continue;
+    const bool mapped = attribute.data % 4 != 0;
+    if (attribute.len > sizeof attribute.data || mapped) {
+      attribute.data = mapped ? reinterpret_cast<std::uintptr_t>(user.data()) : kUnmapped;
+    }
+    std::memcpy(request.data() + at, &attribute, sizeof attribute);
+  }
+}
+
+void exercise(Attributes& request) {
+  for (std::uint16_t id = 0; id < 8; ++id) {
+    (void)request.handle(id);
+    (void)request.constant(id);
+    (void)request.value<std::array<std::uint8_t, 48>>(id);
+    const auto blob = request.blob(id);
+    gdx::fuzz::expect(!blob || blob->size() == request.length(id), "a blob is as long as its attribute");
+    if (request.length(id) > 0) (void)request.write(id, std::array<std::uint8_t, 48>{});
+    (void)request.write_handle(id, 7);
+  }
+  (void)request.check_known({0, 1, 2, 3});
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  gdx::fuzz::Input input(data, size);
+  const bool repair_length = input.take<std::uint8_t>() % 8 != 0;
+  const auto bytes = input.take_bytes(kMaxRequestBytes);
+  // A whole header at least: what the kernel reads past the end of a mapping answers EFAULT elsewhere.
+  std::vector<std::uint8_t> request(kUserBytes);
+  std::copy(bytes.begin(), bytes.end(), request.begin());
+  std::vector<std::uint8_t> user(kUserBytes);
+  ib_uverbs_ioctl_hdr header;
+  std::memcpy(&header, request.data(), sizeof header);
+  if (repair_length) {
+    header.num_attrs %= 9;
+    header.length = static_cast<std::uint16_t>(sizeof header + header.num_attrs * sizeof(ib_uverbs_attr));
+    header.reserved1 = 0;
+    header.reserved2 = 0;
+    std::memcpy(request.data(), &header, sizeof header);
+  }
+  place_data(request, user);
+  auto parsed = Attributes::read(reinterpret_cast<std::uintptr_t>(request.data()));
+  if (parsed) exercise(*parsed);
+  return 0;
+}

@@ -1,0 +1,69 @@
+// gdx_sim: the RC transport in virtual time, any number of seeds.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "tests/sim/seeds.h"
+
+namespace gdx::sim {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+struct Options {
+  std::string seeds = "1..100000";
+  unsigned jobs = std::max(1u, std::thread::hardware_concurrency());
+  bool verbose = false;
+  bool hunt = false;
+};
+
+int simulate(const Options& options, SeedRange seeds) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Report report = run_seeds(seeds, options.jobs);
+  const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - begin;
+  if (options.verbose) {
+    fmt::print("{}\n{:.1f} s on {} threads, {:.0f} seeds a minute\n", summary(report), elapsed_s.count(),
+               options.jobs, 60 * static_cast<double>(report.seeds) / elapsed_s.count());
+  }
+  if (options.hunt) {
+    if (report.failure) {
+      fmt::print("seed {} finds it: {}\n", report.failure->seed, report.failure->problem);
+      return 0;
+    }
+    fmt::print("seeds {}..{} find nothing: the simulation is blind to this bug\n", seeds.first, seeds.last);
+    return kExitFailure;
+  }
+  if (report.failure) {
+    fmt::print(stderr, "seed {}: {}\nscenario: {}\nreplay: ./run sim --seeds {} --verbose\n",
+               report.failure->seed, report.failure->problem, report.failure->scenario, report.failure->seed);
+    return kExitFailure;
+  }
+  fmt::print("seeds {}..{} kept every promise\n", seeds.first, seeds.last);
+  return 0;
+}
+
+int run_command_line(int argc, char** argv) {
+  Options options;
+  CLI::App app("The RC transport in virtual time under seeded faults, against an oracle", "gdx_sim");
+  app.add_option("--seeds", options.seeds, "A..B, or A alone (default 1..100000)");
+  app.add_option("--jobs", options.jobs, "threads (default: one per core)")->check(CLI::Range(1, 1024));
+  app.add_flag("--verbose", options.verbose, "print counters and speed");
+  app.add_flag("--hunt", options.hunt, "succeed if and only if a seed finds a bug");
+  CLI11_PARSE(app, argc, argv);
+  const auto seeds = parse_seeds(options.seeds);
+  if (!seeds) {
+    fmt::print(stderr, "gdx_sim: --seeds is '{}', expected A..B or A\n", options.seeds);
+    return kExitUsage;
+  }
+  return simulate(options, *seeds);
+}
+
+}  // namespace
+}  // namespace gdx::sim
+
+int main(int argc, char** argv) { return gdx::sim::run_command_line(argc, argv); }

@@ -1,0 +1,43 @@
+# The known bugs, and how many seeds may be needed to find each.
+
+gdx_mutant(atomic_executed_again_when_repeated
+  FILE responder.cpp
+  FIND [[response.original = known->original;]]
+  REPLACE [[response.original = port_.fetch_add(headers.atomic.rkey, headers.atomic.address, 1);]]
+  SEEDS 1..200)
+
+gdx_mutant(psn_compared_without_wrap
+  FILE psn.h
+  FIND [[  const std::uint64_t ahead = (wire - reference) & roce::kPsnMask;
+  return ahead < kPsnHalfSpace ? reference + ahead : reference + ahead - (roce::kPsnMask + 1ull);]]
+  REPLACE [[  return (reference & ~std::uint64_t{roce::kPsnMask}) + wire;]]
+  SEEDS 1..200)
+
+# While an answer waits to leave, payload is dropped and acknowledged all the same.
+gdx_mutant(write_acknowledged_before_it_lands
+  FILE responder.cpp
+  FIND [[if (!payload.empty() && !port_.write(]]
+  REPLACE [[if (!payload.empty() && responses_.empty() && !port_.write(]]
+  SEEDS 1..200)
+
+gdx_mutant(write_executed_again_when_repeated
+  FILE responder.cpp
+  FIND [[  if (psn < expected_) return on_duplicate(headers, traits, psn);]]
+  REPLACE [[  if (psn < expected_ && traits.operation == Operation::kWrite && traits.first && traits.last) {
+    (void)port_.write(headers.reth.rkey, headers.reth.address, payload);
+  }
+  if (psn < expected_) return on_duplicate(headers, traits, psn);]]
+  SEEDS 1..200)
+
+gdx_mutant(fence_ignored
+  FILE requester.cpp
+  FIND [[case mlx5::kFence: return Fence::kResponses;]]
+  REPLACE [[case mlx5::kFence: return Fence::kNone;]]
+  SEEDS 1..200)
+
+# A READ that resumes in its middle asks for its beginning.
+gdx_mutant(read_resumed_at_the_wrong_place
+  FILE requester.cpp
+  FIND [[headers.reth = {request.remote_address + received_bytes, request.rkey,]]
+  REPLACE [[headers.reth = {request.remote_address, request.rkey,]]
+  SEEDS 1..200)
