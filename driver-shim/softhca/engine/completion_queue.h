@@ -30,7 +30,8 @@ class CompletionQueue {
   // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then and
   // takes no more. Ordering: the word with the owner bit is stored last, with release.
   [[nodiscard]] bool write(const Completion& completion);
-  // Reads the arm record after a doorbell. Fires at once when a completion is already waiting.
+  // Reads the arm record after a doorbell. Fires at once when a completion is waiting that no event has
+  // told of yet: programs may arm before they poll what the last event was about.
   void check_arm();
 
   [[nodiscard]] std::uint32_t entries() const { return 1u << spec_.log_entries; }
@@ -45,6 +46,7 @@ class CompletionQueue {
   CompletionQueueSpec spec_;
   std::uint32_t producer_ = 0;
   std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
+  std::uint32_t announced_producer_ = 0;   // behind the newest completion that an event has told of
   std::uint32_t arm_seen_;
   Arm arm_ = Arm::kNo;
   bool overrun_ = false;
