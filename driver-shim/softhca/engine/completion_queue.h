@@ -19,6 +19,8 @@ struct Completion {
   std::uint32_t user_index = 0;
   std::uint32_t byte_count = 0;
   std::uint32_t immediate = 0;
+  std::uint32_t source_qpn = 0;  // UD receives
+  bool has_grh = false;          // UD receives
   std::uint64_t timestamp_ns = 0;
 };
 
@@ -46,7 +48,7 @@ class CompletionQueue {
   CompletionQueueSpec spec_;
   std::uint32_t producer_ = 0;
   std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
-  std::uint32_t announced_producer_ = 0;   // behind the newest completion that an event has told of
+  std::uint32_t announced_producer_ = 0;  // behind the newest completion that an event has told of
   std::uint32_t arm_seen_;
   Arm arm_ = Arm::kNo;
   bool overrun_ = false;
