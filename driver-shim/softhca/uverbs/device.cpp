@@ -72,7 +72,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(*parts->hca);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
-  parts->thread = std::make_unique<EngineThread>(*parts->hca, [this] { flush_channels(); });
+  parts->thread = std::make_unique<EngineThread>(*parts->hca, outside_steps_, [this] { flush_channels(); });
   return parts;
 }
 
@@ -153,6 +153,7 @@ void Device::refresh_counters() {
 int Device::progress() {
   // Counted in before the pointer is read, so that shut_down can wait for whoever may hold it.
   progressing_.fetch_add(1);
+  outside_steps_.fetch_add(1, std::memory_order_relaxed);
   Hca* const hca = running_.load();
   const int done = hca == nullptr ? 0 : hca->progress();
   progressing_.fetch_sub(1);

@@ -64,7 +64,8 @@ class Device : public ChannelRegistry {
   std::mutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::atomic<Hca*> running_{nullptr};  // what progress() may drive
-  std::atomic<int> progressing_{0};     // threads inside progress()
+  std::atomic<std::uint32_t> outside_steps_{0};
+  std::atomic<int> progressing_{0};  // threads inside progress()
   std::atomic<bool> in_forked_child_{false};
 };
 
