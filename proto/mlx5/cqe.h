@@ -80,6 +80,7 @@ constexpr Status status_of(Syndrome syndrome) {
 inline constexpr std::uint8_t kCqeOwnerMask = 0x01;  // of op_own: flips on every pass of the ring
 inline constexpr std::uint8_t kCqeOpcodeShift = 4;
 inline constexpr std::uint8_t kCqeSolicited = 1u << 1;     // of op_own
+inline constexpr std::uint32_t kCqeHasGrh = 1u << 28;      // of flags_remote_qpn
 inline constexpr std::uint8_t kCqeInlineScatter32 = 0x04;  // of op_own: payload inside the CQE
 
 struct Cqe64 {

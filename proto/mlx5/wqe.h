@@ -69,11 +69,13 @@ struct DataSegment {
   Be64 address;
 };
 
+inline constexpr std::uint32_t kExtendedAddressVector = 0x80000000u;  // in its destination QPN
+
 // struct mlx5_wqe_av, the UD address vector.
 struct AddressVector {
   Be32 qkey;
   Be32 reserved0;
-  Be32 destination_qpn;  // bit 31: the extended form, always set
+  Be32 destination_qpn;  // with kExtendedAddressVector
   std::uint8_t stat_rate_sl;
   std::uint8_t fl_mlid;
   Be16 remote_lid_or_udp_source_port;

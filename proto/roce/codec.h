@@ -57,6 +57,18 @@ constexpr std::array<std::uint8_t, 256> make_extension_table() {
   set(Opcode::kRcAtomicAcknowledge, kHasAeth | kHasAtomicAckEth);
   set(Opcode::kRcCompareSwap, kHasAtomicEth);
   set(Opcode::kRcFetchAdd, kHasAtomicEth);
+  set(Opcode::kUcSendFirst, kHasPayload);
+  set(Opcode::kUcSendMiddle, kHasPayload);
+  set(Opcode::kUcSendLast, kHasPayload);
+  set(Opcode::kUcSendLastImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kUcSendOnly, kHasPayload);
+  set(Opcode::kUcSendOnlyImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kUcWriteFirst, kHasReth | kHasPayload);
+  set(Opcode::kUcWriteMiddle, kHasPayload);
+  set(Opcode::kUcWriteLast, kHasPayload);
+  set(Opcode::kUcWriteLastImmediate, kHasImmediate | kHasPayload);
+  set(Opcode::kUcWriteOnly, kHasReth | kHasPayload);
+  set(Opcode::kUcWriteOnlyImmediate, kHasReth | kHasImmediate | kHasPayload);
   set(Opcode::kUdSendOnly, kHasDeth | kHasPayload);
   set(Opcode::kUdSendOnlyImmediate, kHasDeth | kHasImmediate | kHasPayload);
   set(Opcode::kCongestionNotification, kHasPayload);  // 16 reserved bytes

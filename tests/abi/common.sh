@@ -1,9 +1,10 @@
 # Shared by the scripts here. GDX_TEST_PRELOAD: what to preload, sanitizer runtime first.
 set -u
 
+# need PROGRAM [PACKAGE]
 need() {
   command -v "$1" > /dev/null && return
-  echo "SKIPPED: $1 is missing; install Debian's ibverbs-utils to run this test" >&2
+  echo "SKIPPED: $1 is missing; install Debian's ${2:-ibverbs-utils} to run this test" >&2
   exit 77
 }
 
@@ -15,6 +16,27 @@ fail() {
 # Runs a program on the software HCA, for at most 60 s.
 on_hca() {
   env LD_PRELOAD="$GDX_TEST_PRELOAD" timeout 60 "$@"
+}
+
+# both_ends PORT PROGRAM [ARGUMENTS]: a server and a client, both of which must exit with 0. Their output
+# is then in $scratch/server and $scratch/client.
+both_ends() {
+  local port=$1 server client_status server_status
+  shift
+  on_hca "$@" -p "$port" > "$scratch/server" 2>&1 &
+  server=$!
+  for _ in $(seq 200); do
+    grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null && break
+    kill -0 $server 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
+    sleep 0.05
+  done
+  on_hca "$@" -p "$port" 127.0.0.1 > "$scratch/client" 2>&1
+  client_status=$?
+  wait $server
+  server_status=$?
+  cat "$scratch/client" "$scratch/server"
+  [ $client_status = 0 ] || fail "the client exited with $client_status"
+  [ $server_status = 0 ] || fail "the server exited with $server_status"
 }
 
 scratch=$(mktemp -d)

@@ -1,4 +1,5 @@
 // Plain verbs: device memory, address handles, registration errors, counters.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
@@ -145,6 +146,23 @@ TEST_F(Verbs, context_closed_with_objects_left_lets_the_next_one_open) {
   }
   other.reset();
   EXPECT_NE(open_device(), nullptr);
+}
+
+TEST_F(Verbs, device_opened_polls_through_the_software_hca) {
+  int count = 0;
+  ibv_device** const devices = ibv_get_device_list(&count);
+  ASSERT_EQ(count, 1);
+  const Context plain(ibv_open_device(devices[0]));
+  ibv_free_device_list(devices);
+  ASSERT_NE(plain, nullptr);
+  Dl_info where{};
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(plain->ops.poll_cq), &where), 0);
+  EXPECT_NE(std::string(where.dli_fname).find("gdx_softhca"), std::string::npos) << where.dli_fname;
+  ibv_cq* const cq = ibv_create_cq(plain.get(), 16, nullptr, nullptr, 0);
+  ASSERT_NE(cq, nullptr);
+  ibv_wc completion{};
+  EXPECT_EQ(ibv_poll_cq(cq, 1, &completion), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
 TEST_F(Verbs, counters_read_are_numbers) {

@@ -50,9 +50,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   control.qpn_ds = softhca::kQpn << 8 | segments;
   std::memcpy(ring.data() + start, &control, sizeof control);
 
-  softhca::SendWqe wqe;
-  softhca::parse_send_wqe(ring, index, available, softhca::kQpn, wqe);
-  softhca::check(wqe, available);
+  for (const auto vectors : {softhca::AddressVectorUse::kNone, softhca::AddressVectorUse::kPerWqe}) {
+    softhca::SendWqe wqe;
+    softhca::parse_send_wqe(ring, index, available, softhca::kQpn, vectors, wqe);
+    softhca::check(wqe, available);
+  }
   std::vector<softhca::DataPiece> pieces;
   softhca::parse_scatter_list(ring, pieces);
   return 0;

@@ -13,6 +13,12 @@ namespace {
 constexpr std::uint32_t kIndexMask = 0xffffff;
 constexpr std::uint32_t kNeverArmed = 0xffffffff;  // the sequence number has two bits: no client writes this
 
+// Indices have 24 bits and wrap.
+bool is_ahead(std::uint32_t index, std::uint32_t reference) {
+  const std::uint32_t distance = (index - reference) & kIndexMask;
+  return distance != 0 && distance < kIndexMask / 2;
+}
+
 mlx5::CqeOpcode wire_opcode(const Completion& completion) {
   if (completion.syndrome == mlx5::Syndrome::kNone) return completion.opcode;
   return completion.opcode == mlx5::CqeOpcode::kRequester ? mlx5::CqeOpcode::kRequesterError
@@ -30,6 +36,7 @@ mlx5::Cqe64 encode(const Completion& completion, bool owner) {
   if (completion.syndrome == mlx5::Syndrome::kNone) {
     cqe.byte_count = completion.byte_count;
     cqe.immediate_or_invalidated_rkey = completion.immediate;
+    cqe.flags_remote_qpn = completion.source_qpn | (completion.has_grh ? mlx5::kCqeHasGrh : 0);
     cqe.timestamp = completion.timestamp_ns;
     return cqe;
   }
@@ -85,12 +92,12 @@ void CompletionQueue::check_arm() {
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
   arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
   const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
-  const std::uint32_t waiting = (newest - arm) & kIndexMask;
-  if (waiting != 0 && waiting < kIndexMask / 2) fire();
+  if (is_ahead(newest, arm) && is_ahead(newest, announced_producer_)) fire();
 }
 
 void CompletionQueue::fire() {
   arm_ = Arm::kNo;
+  announced_producer_ = producer_;
   if (spec_.on_event) spec_.on_event();
 }
 

@@ -19,6 +19,8 @@ struct Completion {
   std::uint32_t user_index = 0;
   std::uint32_t byte_count = 0;
   std::uint32_t immediate = 0;
+  std::uint32_t source_qpn = 0;  // UD receives
+  bool has_grh = false;          // UD receives
   std::uint64_t timestamp_ns = 0;
 };
 
@@ -30,7 +32,8 @@ class CompletionQueue {
   // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then and
   // takes no more. Ordering: the word with the owner bit is stored last, with release.
   [[nodiscard]] bool write(const Completion& completion);
-  // Reads the arm record after a doorbell. Fires at once when a completion is already waiting.
+  // Reads the arm record after a doorbell. Fires at once when a completion is waiting that no event has
+  // told of yet: programs may arm before they poll what the last event was about.
   void check_arm();
 
   [[nodiscard]] std::uint32_t entries() const { return 1u << spec_.log_entries; }
@@ -45,6 +48,7 @@ class CompletionQueue {
   CompletionQueueSpec spec_;
   std::uint32_t producer_ = 0;
   std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
+  std::uint32_t announced_producer_ = 0;  // behind the newest completion that an event has told of
   std::uint32_t arm_seen_;
   Arm arm_ = Arm::kNo;
   bool overrun_ = false;

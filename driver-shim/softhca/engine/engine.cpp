@@ -183,7 +183,6 @@ Errno Engine::destroy_srq(std::uint32_t srqn) {
 }
 
 Errno Engine::check(const QueuePairSpec& spec) const {
-  if (spec.type != QpType::kRc) return EOPNOTSUPP;
   if (!pds_.contains(spec.pd) || !uars_.contains(spec.uar) || !cqs_.contains(spec.send_cqn) ||
       !cqs_.contains(spec.receive_cqn) || spec.doorbell_record == nullptr) {
     return EINVAL;

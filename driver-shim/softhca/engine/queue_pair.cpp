@@ -6,14 +6,26 @@
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/qp_state.h"
 #include "proto/mlx5/doorbell.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca {
 namespace {
 
-constexpr int kEventQpFatal = 1;             // enum ib_event_type, IB_EVENT_QP_FATAL
+constexpr int kEventQpFatal = 1;  // enum ib_event_type, IB_EVENT_QP_FATAL
+constexpr std::size_t kUdpHeaderBytes = 8;
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
-bool is_rc(roce::Opcode opcode) { return static_cast<unsigned>(opcode) >> 5 == 0; }
+// The transport in bits 7:5 of a BTH opcode.
+unsigned transport_of(roce::Opcode opcode) { return static_cast<unsigned>(opcode) >> 5; }
+
+unsigned transport_of(QpType type) {
+  switch (type) {
+    case QpType::kRc: return 0;
+    case QpType::kUc: return 1;
+    case QpType::kUd: return 3;
+  }
+  return 0;
+}
 
 bool is_response(roce::Opcode opcode) {
   return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
@@ -72,7 +84,7 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if ((mask & kQpAddress) && attributes.remote.is_ipv4() != hca_.wire->local().is_ipv4()) return EINVAL;
   if (mask & kQpAccessFlags) attributes_.access = attributes.access;
   if (mask & kQpPort) attributes_.port = attributes.port;
-  if (mask & kQpQkey) attributes_.qkey = attributes.qkey;
+  if (mask & kQpQkey) set_qkey(attributes.qkey);
   if (mask & kQpAddress) attributes_.remote = attributes.remote;
   if (mask & kQpPathMtu) attributes_.mtu_bytes = attributes.mtu_bytes;
   if (mask & kQpTimeout) attributes_.timeout = attributes.timeout;
@@ -84,16 +96,19 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if (mask & kQpSendPsn) attributes_.send_psn = attributes.send_psn & roce::kPsnMask;
   if (mask & kQpMaxDestRdAtomic) attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
   if (mask & kQpDestinationQpn) attributes_.remote_qpn = attributes.remote_qpn;
-  if (responder_) responder_->reconfigure(rc_config());
+  if (transport::Responder* responder = receive_side_.rc()) responder->reconfigure(rc_config());
   constexpr std::uint32_t kRequesterAttributes = kQpTimeout | kQpRetryCount | kQpRnrRetry;
-  if (requester_ && (mask & kRequesterAttributes)) requester_->reconfigure(hca_.now_ns, rc_config());
+  if (transport::Requester* requester = send_side_.rc();
+      requester != nullptr && (mask & kRequesterAttributes)) {
+    requester->reconfigure(hca_.now_ns, rc_config());
+  }
   if (!(mask & kQpState) || attributes.state == from) return 0;
 
   attributes_.state = attributes.state;
   switch (attributes.state) {
     case QpState::kReset: reset(); break;
-    case QpState::kRtr: start_responder(); break;
-    case QpState::kRts: start_requester(); break;
+    case QpState::kRtr: start_receiving(); break;
+    case QpState::kRts: start_sending(); break;
     case QpState::kError: enter_error(); break;
     case QpState::kInit:
     case QpState::kSqd:
@@ -121,10 +136,54 @@ transport::RcConfig QueuePair::rc_config() const {
   return config;
 }
 
+transport::UcConfig QueuePair::uc_config() const {
+  transport::UcConfig config;
+  config.remote_qpn = attributes_.remote_qpn;
+  config.send_psn = attributes_.send_psn;
+  config.receive_psn = attributes_.receive_psn;
+  config.mtu_bytes = attributes_.mtu_bytes;
+  config.remote_write = attributes_.access & kRemoteWrite;
+  return config;
+}
+
+// A UD queue pair has no path: the port's MTU bounds its messages.
+transport::UdConfig QueuePair::ud_config() const {
+  transport::UdConfig config;
+  config.local_qpn = qpn_;
+  config.qkey = attributes_.qkey;
+  config.send_psn = attributes_.send_psn;
+  config.mtu_bytes = hca_.config.mtu_bytes;
+  return config;
+}
+
+void QueuePair::start_receiving() {
+  transport::ResponderPort& port = *this;
+  switch (spec_.type) {
+    case QpType::kRc: receive_side_.start<transport::Responder>(rc_config(), port); break;
+    case QpType::kUc: receive_side_.start<transport::UcResponder>(uc_config(), port); break;
+    case QpType::kUd: receive_side_.start<transport::UdResponder>(ud_config(), port); break;
+  }
+}
+
+void QueuePair::start_sending() {
+  transport::RequesterPort& port = *this;
+  switch (spec_.type) {
+    case QpType::kRc: send_side_.start<transport::Requester>(rc_config(), port); break;
+    case QpType::kUc: send_side_.start<transport::UcRequester>(uc_config(), port); break;
+    case QpType::kUd: send_side_.start<transport::UdRequester>(ud_config(), port); break;
+  }
+}
+
+void QueuePair::set_qkey(std::uint32_t qkey) {
+  attributes_.qkey = qkey;
+  if (transport::UdRequester* const sender = send_side_.ud()) sender->set_qkey(qkey);
+  if (transport::UdResponder* const receiver = receive_side_.ud()) receiver->set_qkey(qkey);
+}
+
 void QueuePair::forget_transport() {
   past_ = counters();
-  requester_.reset();
-  responder_.reset();
+  send_side_.stop();
+  receive_side_.stop();
 }
 
 void QueuePair::reset() {
@@ -151,12 +210,10 @@ void QueuePair::settle() {
 }
 
 void QueuePair::enter_error() {
-  if (requester_ && !requester_->in_error()) requester_->fail_all(mlx5::Syndrome::kFlushed);
+  send_side_.fail_all(mlx5::Syndrome::kFlushed);
   failure_.reset();
-  if (responder_) {
-    past_ += responder_->counters();
-    responder_.reset();
-  }
+  past_ += receive_side_.counters();
+  receive_side_.stop();
   flush_receives();
 }
 
@@ -195,7 +252,8 @@ int QueuePair::fetch_sends() {
 void QueuePair::post_next(std::uint16_t available_blocks) {
   SendSlot& slot = slot_at(fetched_);
   parse_send_wqe({spec_.send_ring, spec_.send_blocks * mlx5::kWqeBasicBlockBytes}, fetched_, available_blocks,
-                 qpn_, slot.wqe);
+                 qpn_, spec_.type == QpType::kUd ? AddressVectorUse::kPerWqe : AddressVectorUse::kNone,
+                 slot.wqe);
   slot.wqe.request.cookie = fetched_;
   fetched_ = static_cast<std::uint16_t>(fetched_ + slot.wqe.blocks);
   transport::WorkRequest request = slot.wqe.request;
@@ -203,42 +261,64 @@ void QueuePair::post_next(std::uint16_t available_blocks) {
     hold_staging(slot);
   } else {
     log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, slot.wqe.reason);
-    // Takes its turn as an empty WRITE, which send() then refuses with the fault.
-    request.opcode = mlx5::WqeOpcode::kRdmaWrite;
+    // Takes its turn as an empty message, which send() then refuses with the fault.
+    request.opcode = spec_.type == QpType::kUd ? mlx5::WqeOpcode::kSend : mlx5::WqeOpcode::kRdmaWrite;
     request.length_bytes = 0;
   }
-  if (requester_) {
-    requester_->post(request);
+  if (send_side_.started()) {
+    send_side_.post(request);
   } else {
     complete(request, mlx5::Syndrome::kFlushed);
   }
 }
 
+bool QueuePair::accepts(const wire::Address& source, const roce::Bth& bth) const {
+  if ((bth.pkey & kPkeyMask) != kPkeyMask || transport_of(bth.opcode) != transport_of(spec_.type))
+    return false;
+  return spec_.type == QpType::kUd || source == attributes_.remote;
+}
+
 bool QueuePair::on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
-  const roce::Bth& bth = packet.headers.bth;
-  if (source != attributes_.remote || (bth.pkey & kPkeyMask) != kPkeyMask) return false;
-  if (!is_rc(bth.opcode)) return false;
-  if (is_response(bth.opcode)) {
-    if (!requester_ || attributes_.state != QpState::kRts) return false;
-    requester_->on_packet(now_ns, packet.headers, packet.payload);
-  } else {
-    if (!responder_) return false;
-    responder_->on_packet(now_ns, packet.headers, packet.payload);
-  }
+  if (!accepts(source, packet.headers.bth) || !dispatch(now_ns, source, packet)) return false;
   settle();
+  return true;
+}
+
+// False: this queue pair's state has no use for the packet.
+bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
+  if (is_response(packet.headers.bth.opcode)) {
+    transport::Requester* const requester = send_side_.rc();
+    if (requester == nullptr || attributes_.state != QpState::kRts) return false;
+    requester->on_packet(now_ns, packet.headers, packet.payload);
+    return true;
+  }
+  if (transport::Responder* const rc = receive_side_.rc()) {
+    rc->on_packet(now_ns, packet.headers, packet.payload);
+  } else if (transport::UcResponder* const uc = receive_side_.uc()) {
+    uc->on_packet(packet.headers, packet.payload);
+  } else if (transport::UdResponder* const ud = receive_side_.ud()) {
+    const wire::Address& local = hca_.wire->local();
+    const std::size_t ip_payload_bytes = kUdpHeaderBytes + roce::header_bytes(packet.headers.bth.opcode) +
+                                         packet.payload.size() + packet.headers.bth.pad_count +
+                                         roce::kIcrcBytes;
+    const auto grh = roce::grh(source.gid, local.gid, local.is_ipv4(), ip_payload_bytes);
+    ud->on_packet(packet.headers, grh, packet.payload);
+  } else {
+    return false;
+  }
   return true;
 }
 
 int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
   int done = 0;
-  if (requester_ && attributes_.state == QpState::kRts) {
-    if (now_ns >= requester_->next_deadline_ns()) {
-      requester_->on_timer(now_ns);
+  if (attributes_.state == QpState::kRts) {
+    if (now_ns >= send_side_.next_deadline_ns()) {
+      send_side_.rc()->on_timer(now_ns);
       ++done;
     }
-    done += static_cast<int>(requester_->pump(now_ns, max_packets));
+    done += static_cast<int>(send_side_.pump(now_ns, max_packets));
   }
-  if (responder_) done += static_cast<int>(responder_->pump(now_ns, max_packets));
+  done += static_cast<int>(receive_side_.pump(now_ns, max_packets));
   settle();
   if (attributes_.state == QpState::kError) flush_receives();
   return done;
@@ -247,23 +327,22 @@ int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
 bool QueuePair::busy() const {
   // In ERROR receives may still be posted, which only their record tells.
   if (attributes_.state == QpState::kError) return true;
-  return (requester_ && !requester_->idle()) || (responder_ && responder_->can_send());
+  return !send_side_.idle() || receive_side_.can_send();
 }
 
 bool QueuePair::can_send(std::uint64_t now_ns) const {
   if (attributes_.state != QpState::kRts && attributes_.state != QpState::kRtr) return false;
-  return (requester_ && requester_->can_send(now_ns)) || (responder_ && responder_->can_send());
+  return send_side_.can_send(now_ns) || receive_side_.can_send();
 }
 
 std::uint64_t QueuePair::next_deadline_ns() const {
-  const bool timed = requester_ && attributes_.state == QpState::kRts;
-  return timed ? requester_->next_deadline_ns() : transport::kNever;
+  return attributes_.state == QpState::kRts ? send_side_.next_deadline_ns() : transport::kNever;
 }
 
 transport::TransportCounters QueuePair::counters() const {
   transport::TransportCounters sum = past_;
-  if (requester_) sum += requester_->counters();
-  if (responder_) sum += responder_->counters();
+  sum += send_side_.counters();
+  sum += receive_side_.counters();
   return sum;
 }
 

@@ -1,4 +1,4 @@
-// A queue pair: fetches WQEs, lends its memory and its wire to the RC transport, writes completions.
+// A queue pair: fetches WQEs, lends its memory and its wire to its transport, writes completions.
 // Driven by the engine under the HCA's lock.
 #pragma once
 
@@ -11,9 +11,9 @@
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/engine/receive_queue.h"
+#include "driver-shim/softhca/engine/sides.h"
 #include "driver-shim/softhca/engine/staging_audit.h"
 #include "driver-shim/softhca/engine/wqe_parser.h"
-#include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/codec.h"
 
@@ -104,8 +104,13 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
   [[nodiscard]] SendSlot& slot_at(std::uint16_t wqe_counter);
   [[nodiscard]] transport::RcConfig rc_config() const;
-  void start_responder() { responder_.emplace(rc_config(), static_cast<transport::ResponderPort&>(*this)); }
-  void start_requester() { requester_.emplace(rc_config(), static_cast<transport::RequesterPort&>(*this)); }
+  [[nodiscard]] transport::UcConfig uc_config() const;
+  [[nodiscard]] transport::UdConfig ud_config() const;
+  void set_qkey(std::uint32_t qkey);
+  void start_receiving();
+  void start_sending();
+  [[nodiscard]] bool accepts(const wire::Address& source, const roce::Bth& bth) const;
+  bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
   void settle();
   void enter_error();
@@ -118,7 +123,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
   mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                               std::span<const std::byte> payload) const;
-  void commit(std::size_t header_bytes, std::size_t payload_bytes, std::span<std::byte> packet);
+  void commit(const wire::Address& destination, std::size_t header_bytes, std::size_t payload_bytes,
+              std::span<std::byte> packet);
   void post_next(std::uint16_t available_blocks);
   void write_completion(CompletionQueue& cq, const Completion& completion);
   void write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome);
@@ -134,9 +140,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveQueue& receives_;
   bool shared_receives_;
 
-  std::optional<transport::Requester> requester_;  // in RTS, and in ERROR after it
-  std::optional<transport::Responder> responder_;  // in RTR and RTS
-  transport::TransportCounters past_;              // of transports that a reset ended
+  SendSide send_side_;                 // in RTS, and in ERROR after it
+  ReceiveSide receive_side_;           // in RTR and RTS
+  transport::TransportCounters past_;  // of transports that a reset ended
 
   std::vector<SendSlot> slots_;   // by the WQE's first block
   std::uint16_t fetched_ = 0;     // WQEBBs, cumulative

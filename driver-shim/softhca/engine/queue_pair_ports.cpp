@@ -1,4 +1,4 @@
-// What the RC transport asks of a queue pair: bytes of this process, packets on the wire.
+// What a transport asks of a queue pair: bytes of this process, packets on the wire.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -73,11 +73,12 @@ Syndrome QueuePair::scatter_list(const std::vector<DataPiece>& pieces, std::uint
   return whole ? Syndrome::kNone : Syndrome::kLocalLength;
 }
 
-void QueuePair::commit(std::size_t header_bytes, std::size_t payload_bytes, std::span<std::byte> packet) {
+void QueuePair::commit(const wire::Address& destination, std::size_t header_bytes, std::size_t payload_bytes,
+                       std::span<std::byte> packet) {
   const std::size_t unpadded = header_bytes + payload_bytes;
   const std::size_t pad = roce::pad_count_for(payload_bytes);
   std::memset(packet.data() + unpadded, 0, pad);
-  hca_.wire->commit_packet(attributes_.remote, unpadded + pad);
+  hca_.wire->commit_packet(destination, unpadded + pad);
 }
 
 Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,
@@ -89,13 +90,16 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
                      request.opcode == mlx5::WqeOpcode::kAtomicFetchAdd;
   if (reads && !can_scatter(slot)) return Syndrome::kLocalProtection;
 
+  const wire::Address& destination = spec_.type == QpType::kUd ? slot.wqe.destination : attributes_.remote;
+  if (destination.is_ipv4() != hca_.wire->local().is_ipv4()) return Syndrome::kLocalQpOperation;
+
   roce::Headers padded = headers;
   padded.bth.pad_count = roce::pad_count_for(length_bytes);
   const std::span<std::byte> packet = hca_.wire->begin_packet();
   const std::size_t header_bytes = roce::encode(padded, packet);
   const Syndrome syndrome = gather(slot, offset_bytes, packet.subspan(header_bytes, length_bytes));
   if (syndrome != Syndrome::kNone) return syndrome;
-  commit(header_bytes, length_bytes, packet);
+  commit(destination, header_bytes, length_bytes, packet);
   return Syndrome::kNone;
 }
 
@@ -117,7 +121,7 @@ void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrom
 
 void QueuePair::send(const roce::Headers& headers) {
   const std::span<std::byte> packet = hca_.wire->begin_packet();
-  commit(roce::encode(headers, packet), 0, packet);
+  commit(attributes_.remote, roce::encode(headers, packet), 0, packet);
 }
 
 bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
@@ -132,7 +136,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   const std::span<std::byte> packet = hca_.wire->begin_packet();
   const std::size_t header_bytes = roce::encode(padded, packet);
   if (length_bytes > 0) dma_load(packet.data() + header_bytes, from, length_bytes);
-  commit(header_bytes, length_bytes, packet);
+  commit(attributes_.remote, header_bytes, length_bytes, packet);
   return true;
 }
 
@@ -203,6 +207,8 @@ void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
   completion.user_index = spec_.user_index;
   completion.byte_count = received.byte_count;
   completion.immediate = received.immediate_or_rkey;
+  completion.source_qpn = received.source_qpn;
+  completion.has_grh = received.has_grh;
   completion.timestamp_ns = hca_.now_ns;
   hca_.arrivals.push_back({this, completion});
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "driver-shim/softhca/devx/addressing.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
@@ -102,6 +103,17 @@ void parse_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
   }
 }
 
+// A ConnectX port on Ethernet takes the long form only: the short one has no GID.
+void parse_address_vector(SegmentReader& reader, SendWqe& wqe) {
+  mlx5::AddressVector vector;
+  if (!reader.take(vector) || (vector.destination_qpn & mlx5::kExtendedAddressVector) == 0) {
+    return reject(wqe, Syndrome::kLocalQpOperation, "no address vector with a GID");
+  }
+  wqe.request.qkey = vector.qkey;
+  wqe.request.destination_qpn = vector.destination_qpn & roce::kQpnMask;
+  wqe.destination = devx::address_of(std::to_array(vector.remote_gid));
+}
+
 void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
   switch (wqe.request.opcode) {
     case WqeOpcode::kNop: return;
@@ -123,7 +135,7 @@ void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
 }  // namespace
 
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
-                    std::uint32_t qpn, SendWqe& out) {
+                    std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out) {
   out.request = {};
   out.request.wqe_counter = index;
   out.blocks = 1;
@@ -158,6 +170,9 @@ void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::u
   std::memcpy(linear.data() + before_wrap, ring.data(), length_bytes - before_wrap);
   SegmentReader reader(std::span<const std::byte>(linear).first(length_bytes));
   reader.skip(sizeof control);
+  if (vectors == AddressVectorUse::kPerWqe && out.request.opcode != WqeOpcode::kNop) {
+    parse_address_vector(reader, out);
+  }
   parse_body(reader, word >> 24, out);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/transport/rc.h"
+#include "driver-shim/softhca/wire/wire.h"
 #include "proto/mlx5/cqe.h"
 
 namespace gdx::softhca {
@@ -30,12 +31,15 @@ struct SendWqe {
   const char* reason = nullptr;
   std::vector<DataPiece> pieces;
   std::vector<std::byte> inline_bytes;
+  wire::Address destination;  // UD
 };
+
+enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs say where they go
 
 // Reads the WQE at `index` of the ring (a power of two of WQEBBs), of which `available_blocks` are
 // posted. Whatever the bytes say, `out` is a work request that can be queued.
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
-                    std::uint32_t qpn, SendWqe& out);
+                    std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out);
 
 // The scatter list of a receive WQE, up to the end mark. Returns its capacity in bytes.
 std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vector<DataPiece>& out);

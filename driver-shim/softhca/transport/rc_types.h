@@ -43,7 +43,9 @@ struct WorkRequest {
   std::uint32_t immediate = 0;  // immediate data or the rkey to invalidate
   std::uint64_t swap_or_add = 0;
   std::uint64_t compare = 0;
-  std::uint64_t cookie = 0;  // the engine's: names the gather list
+  std::uint32_t destination_qpn = 0;  // UD
+  std::uint32_t qkey = 0;             // UD
+  std::uint64_t cookie = 0;           // the engine's: names the gather list
 };
 
 struct TransportCounters {
@@ -81,6 +83,8 @@ struct ReceiveCompletion {
   std::uint32_t byte_count = 0;
   std::uint32_t immediate_or_rkey = 0;
   bool solicited = false;
+  std::uint32_t source_qpn = 0;  // UD
+  bool has_grh = false;          // UD: the first 40 bytes are the network header
 };
 
 enum class RemoteOperation { kWrite, kRead, kAtomic };

@@ -1,22 +1,12 @@
 #include "driver-shim/softhca/transport/responder.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
+#include "driver-shim/softhca/transport/request_traits.h"
 #include "proto/roce/codec.h"
 
 namespace gdx::softhca::transport {
-
-// What a request opcode means to the responder.
-struct RequestTraits {
-  enum class Operation : std::uint8_t { kNone, kSend, kWrite, kRead, kAtomic };
-  Operation operation = Operation::kNone;
-  bool first = false;
-  bool last = false;
-  bool immediate = false;
-  bool invalidate = false;
-};
 
 namespace {
 
@@ -27,34 +17,6 @@ using Operation = RequestTraits::Operation;
 
 constexpr std::uint64_t kAtomicAlignment = 8;
 constexpr std::uint32_t kAtomicBytes = 8;
-
-constexpr std::array<RequestTraits, 256> make_traits() {
-  using enum Opcode;
-  std::array<RequestTraits, 256> table{};
-  const auto at = [&table](Opcode opcode) -> RequestTraits& {
-    return table[static_cast<std::uint8_t>(opcode)];
-  };
-  at(kRcSendFirst) = {Operation::kSend, true, false};
-  at(kRcSendMiddle) = {Operation::kSend, false, false};
-  at(kRcSendLast) = {Operation::kSend, false, true};
-  at(kRcSendLastImmediate) = {Operation::kSend, false, true, true};
-  at(kRcSendLastInvalidate) = {Operation::kSend, false, true, false, true};
-  at(kRcSendOnly) = {Operation::kSend, true, true};
-  at(kRcSendOnlyImmediate) = {Operation::kSend, true, true, true};
-  at(kRcSendOnlyInvalidate) = {Operation::kSend, true, true, false, true};
-  at(kRcWriteFirst) = {Operation::kWrite, true, false};
-  at(kRcWriteMiddle) = {Operation::kWrite, false, false};
-  at(kRcWriteLast) = {Operation::kWrite, false, true};
-  at(kRcWriteLastImmediate) = {Operation::kWrite, false, true, true};
-  at(kRcWriteOnly) = {Operation::kWrite, true, true};
-  at(kRcWriteOnlyImmediate) = {Operation::kWrite, true, true, true};
-  at(kRcReadRequest) = {Operation::kRead, true, true};
-  at(kRcCompareSwap) = {Operation::kAtomic, true, true};
-  at(kRcFetchAdd) = {Operation::kAtomic, true, true};
-  return table;
-}
-
-constexpr std::array<RequestTraits, 256> kTraits = make_traits();
 
 Syndrome syndrome_of_nak(std::uint8_t nak) {
   switch (nak) {
@@ -82,7 +44,7 @@ void Responder::reconfigure(const RcConfig& config) {
 void Responder::on_packet(std::uint64_t /*now_ns*/, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
-  const RequestTraits& traits = kTraits[static_cast<std::uint8_t>(headers.bth.opcode)];
+  const RequestTraits& traits = traits_of(headers.bth.opcode);
   if (dead_ || traits.operation == Operation::kNone) return;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, expected_);
   if (psn < expected_) return on_duplicate(headers, traits, psn);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <utility>
 
 #include "base/clock.h"
 #include "driver-shim/softhca/uverbs/real.h"

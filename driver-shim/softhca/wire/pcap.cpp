@@ -9,16 +9,13 @@
 #include "base/log.h"
 #include "proto/byte_order.h"
 #include "proto/roce/headers.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
 namespace {
 
 constexpr std::size_t kEthernetBytes = 14;
-constexpr std::size_t kIpv4Bytes = 20;
-constexpr std::size_t kIpv6Bytes = 40;
 constexpr std::size_t kUdpBytes = 8;
-constexpr std::uint8_t kTtl = 64;
-constexpr std::uint8_t kProtocolUdp = 17;
 constexpr std::size_t kFlushAtBytes = std::size_t{1} << 20;
 
 struct FileHeader {
@@ -56,41 +53,6 @@ void append_mac(std::vector<std::byte>& out, const Address& address) {
   for (std::size_t i = 12; i < 16; ++i) append(out, address.gid[i]);
 }
 
-std::uint16_t ip_checksum(std::span<const std::byte> header) {
-  std::uint32_t sum = 0;
-  for (std::size_t i = 0; i + 1 < header.size(); i += 2) {
-    sum += std::to_integer<std::uint32_t>(header[i]) << 8 | std::to_integer<std::uint32_t>(header[i + 1]);
-  }
-  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-  return static_cast<std::uint16_t>(~sum);
-}
-
-void append_ipv4(std::vector<std::byte>& out, const Address& source, const Address& destination,
-                 std::uint16_t ip_id, std::size_t payload_bytes) {
-  const std::size_t start = out.size();
-  append_be16(out, 0x4500);
-  append_be16(out, kIpv4Bytes + payload_bytes);
-  append_be16(out, ip_id);
-  append_be16(out, 0x4000);  // DF
-  append(out, kTtl);
-  append(out, kProtocolUdp);
-  append_be16(out, 0);
-  append(out, Be32(source.ipv4_host_order()));
-  append(out, Be32(destination.ipv4_host_order()));
-  const Be16 checksum(ip_checksum(std::span(out).subspan(start, kIpv4Bytes)));
-  std::memcpy(out.data() + start + 10, &checksum, sizeof checksum);
-}
-
-void append_ipv6(std::vector<std::byte>& out, const Address& source, const Address& destination,
-                 std::size_t payload_bytes) {
-  append(out, Be32(0x60000000));
-  append_be16(out, payload_bytes);
-  append(out, kProtocolUdp);
-  append(out, kTtl);
-  append(out, source.gid);
-  append(out, destination.gid);
-}
-
 }  // namespace
 
 void append_frame(std::vector<std::byte>& out, const Address& source, const Address& destination,
@@ -101,9 +63,9 @@ void append_frame(std::vector<std::byte>& out, const Address& source, const Addr
   append_be16(out, v4 ? 0x0800 : 0x86dd);
   const std::size_t udp_bytes = kUdpBytes + datagram.size();
   if (v4) {
-    append_ipv4(out, source, destination, ip_id, udp_bytes);
+    append(out, roce::ipv4_header(source.gid, destination.gid, ip_id, udp_bytes));
   } else {
-    append_ipv6(out, source, destination, udp_bytes);
+    append(out, roce::ipv6_header(source.gid, destination.gid, udp_bytes));
   }
   append_be16(out, source_port);
   append_be16(out, roce::kUdpPort);
@@ -134,7 +96,7 @@ PcapWriter::~PcapWriter() {
 void PcapWriter::record(std::uint64_t unix_time_ns, const Address& source, const Address& destination,
                         std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram) {
   const std::size_t frame_bytes =
-      kEthernetBytes + (source.is_ipv4() ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes + datagram.size();
+      kEthernetBytes + (source.is_ipv4() ? roce::kIpv4Bytes : roce::kIpv6Bytes) + kUdpBytes + datagram.size();
   const auto length = static_cast<std::uint32_t>(frame_bytes);
   append(pending_,
          RecordHeader{static_cast<std::uint32_t>(unix_time_ns / 1'000'000'000),

@@ -142,6 +142,23 @@ TEST_F(CompletionQueueTest, arm_behind_a_completion_fires_at_once) {
   EXPECT_EQ(events_, 1) << "nothing waits";
 }
 
+TEST_F(CompletionQueueTest, arm_behind_an_announced_completion_waits_for_the_next) {
+  CompletionQueue cq(spec_);
+  arm(0, 0);
+  cq.check_arm();
+  ASSERT_TRUE(cq.write(numbered(0)));
+  ASSERT_EQ(events_, 1);
+  arm(0, 1);  // not polled yet
+  cq.check_arm();
+  EXPECT_EQ(events_, 1) << "the first event told of it";
+  ASSERT_TRUE(cq.write(numbered(1)));
+  EXPECT_EQ(events_, 2);
+  ASSERT_TRUE(cq.write(numbered(2)));
+  arm(0, 2);
+  cq.check_arm();
+  EXPECT_EQ(events_, 3) << "no event has told of the third";
+}
+
 TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_completion) {
   CompletionQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(0)));

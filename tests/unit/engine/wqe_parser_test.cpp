@@ -37,11 +37,12 @@ class WqeParser : public testing::Test {
     at_ += sizeof value;
   }
   const SendWqe& parse(std::uint32_t available = kBlocks) {
-    parse_send_wqe(ring_, index_, available, kQpn, wqe_);
+    parse_send_wqe(ring_, index_, available, kQpn, vectors_, wqe_);
     return wqe_;
   }
 
   std::array<std::byte, kBlocks * mlx5::kWqeBasicBlockBytes> ring_{};
+  AddressVectorUse vectors_ = AddressVectorUse::kNone;
   std::uint16_t index_ = 0;
   std::size_t at_ = 0;
   SendWqe wqe_;
@@ -117,6 +118,32 @@ TEST_F(WqeParser, nop_and_empty_write_need_nothing_more) {
   put(kRemote);
   EXPECT_EQ(parse().fault, Syndrome::kNone);
   EXPECT_EQ(wqe_.request.length_bytes, 0u);
+}
+
+TEST_F(WqeParser, datagram_send_says_where_it_goes) {
+  vectors_ = AddressVectorUse::kPerWqe;
+  mlx5::AddressVector vector{};
+  vector.qkey = 0x11223344;
+  vector.destination_qpn = mlx5::kExtendedAddressVector | 0x55;
+  const wire::Address destination = wire::Address::ipv4(0x7f000102);
+  std::copy(destination.gid.begin(), destination.gid.end(), vector.remote_gid);
+  begin(15, WqeOpcode::kSend, 5);
+  put(vector);
+  put(mlx5::DataSegment{24, 0x78, 0x6000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.blocks, 2u);
+  EXPECT_EQ(wqe_.request.qkey, 0x11223344u);
+  EXPECT_EQ(wqe_.request.destination_qpn, 0x55u);
+  EXPECT_EQ(wqe_.destination, destination);
+  EXPECT_EQ(wqe_.request.length_bytes, 24u);
+
+  vector.destination_qpn = 0x55;
+  begin(0, WqeOpcode::kSend, 5);
+  put(vector);
+  put(mlx5::DataSegment{24, 0x78, 0x6000});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no GID";
+  begin(0, WqeOpcode::kSend, 2);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no address vector";
 }
 
 TEST_F(WqeParser, malformed_wqes_are_faults) {

@@ -1,0 +1,134 @@
+#include "driver-shim/softhca/transport/uc.h"
+
+#include "driver-shim/softhca/transport/request_traits.h"
+
+namespace gdx::softhca::transport {
+
+using mlx5::CqeOpcode;
+using mlx5::Syndrome;
+using mlx5::WqeOpcode;
+using roce::Opcode;
+using Operation = RequestTraits::Operation;
+
+namespace {
+
+bool is_write(WqeOpcode opcode) {
+  return opcode == WqeOpcode::kRdmaWrite || opcode == WqeOpcode::kRdmaWriteImmediate;
+}
+
+bool has_immediate(WqeOpcode opcode) {
+  return opcode == WqeOpcode::kSendImmediate || opcode == WqeOpcode::kRdmaWriteImmediate;
+}
+
+Opcode opcode_of(const WorkRequest& request, bool first, bool last) {
+  const bool write = is_write(request.opcode);
+  const bool immediate = has_immediate(request.opcode);
+  if (first && last) {
+    if (write) return immediate ? Opcode::kUcWriteOnlyImmediate : Opcode::kUcWriteOnly;
+    return immediate ? Opcode::kUcSendOnlyImmediate : Opcode::kUcSendOnly;
+  }
+  if (first) return write ? Opcode::kUcWriteFirst : Opcode::kUcSendFirst;
+  if (!last) return write ? Opcode::kUcWriteMiddle : Opcode::kUcSendMiddle;
+  if (write) return immediate ? Opcode::kUcWriteLastImmediate : Opcode::kUcWriteLast;
+  return immediate ? Opcode::kUcSendLastImmediate : Opcode::kUcSendLast;
+}
+
+}  // namespace
+
+UcRequester::UcRequester(const UcConfig& config, RequesterPort& port)
+    : UnacknowledgedRequester(port, config.send_psn, config.mtu_bytes), remote_qpn_(config.remote_qpn) {}
+
+Syndrome UcRequester::admit(const WorkRequest& request) const {
+  const bool send = request.opcode == WqeOpcode::kSend || request.opcode == WqeOpcode::kSendImmediate;
+  return send || is_write(request.opcode) ? Syndrome::kNone : Syndrome::kLocalQpOperation;
+}
+
+void UcRequester::address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const {
+  headers.bth.opcode = opcode_of(request, segment.first, segment.last);
+  headers.bth.destination_qpn = remote_qpn_;
+  headers.reth = {request.remote_address, request.rkey, request.length_bytes};
+}
+
+UcResponder::UcResponder(const UcConfig& config, ResponderPort& port)
+    : config_(config), port_(port), expected_psn_(config.receive_psn & roce::kPsnMask) {}
+
+void UcResponder::on_packet(const roce::Headers& headers, std::span<const std::byte> payload) {
+  ++counters_.packets_received;
+  const RequestTraits& traits = traits_of(headers.bth.opcode);
+  const bool send = traits.operation == Operation::kSend && !traits.invalidate;
+  const bool write = traits.operation == Operation::kWrite;
+  if (dead_ || (!send && !write)) return;
+  if (headers.bth.psn != expected_psn_) {
+    ++counters_.out_of_sequence;
+    message_ = Message::kNone;
+  }
+  expected_psn_ = (headers.bth.psn + 1) & roce::kPsnMask;
+
+  const bool continues = message_ == (send ? Message::kSend : Message::kWrite);
+  const bool full = payload.size() == config_.mtu_bytes;
+  const bool fits =
+      traits.last ? payload.size() <= config_.mtu_bytes && (traits.first || !payload.empty()) : full;
+  message_ = Message::kNone;
+  if (!fits || (!traits.first && !continues)) return;
+  if (traits.first) offset_bytes_ = 0;
+  if (send) return on_send(headers, traits.first, traits.last, payload);
+  on_write(headers, traits.first, traits.last, payload);
+}
+
+void UcResponder::on_send(const roce::Headers& headers, bool first, bool last,
+                          std::span<const std::byte> payload) {
+  if (first && !port_.take_receive()) return;
+  if (payload.size() > mlx5::kMaxMessageBytes - offset_bytes_) return;
+  const Syndrome syndrome = payload.empty() ? Syndrome::kNone : port_.scatter_receive(offset_bytes_, payload);
+  if (syndrome != Syndrome::kNone) {
+    dead_ = true;
+    port_.complete_receive({.syndrome = syndrome});
+    return port_.fatal(syndrome);
+  }
+  offset_bytes_ += static_cast<std::uint32_t>(payload.size());
+  if (!last) {
+    message_ = Message::kSend;
+    return;
+  }
+  const bool immediate = traits_of(headers.bth.opcode).immediate;
+  port_.complete_receive(
+      {.opcode = immediate ? CqeOpcode::kResponderSendImmediate : CqeOpcode::kResponderSend,
+       .byte_count = offset_bytes_,
+       .immediate_or_rkey = headers.immediate,
+       .solicited = headers.bth.solicited});
+}
+
+void UcResponder::on_write(const roce::Headers& headers, bool first, bool last,
+                           std::span<const std::byte> payload) {
+  if (first) {
+    if (!may_write(headers.reth, payload.size(), last)) return;
+    write_ = headers.reth;
+  }
+  const auto payload_bytes = static_cast<std::uint32_t>(payload.size());
+  const std::uint32_t left_bytes = write_.length_bytes - offset_bytes_;
+  if (last ? payload_bytes != left_bytes : payload_bytes >= left_bytes) return;
+  const bool immediate = traits_of(headers.bth.opcode).immediate;
+  // Before the payload lands: without a receive WQE the packet leaves no trace.
+  if (immediate && !port_.take_receive()) return;
+  if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) return;
+  offset_bytes_ += payload_bytes;
+  if (!last) {
+    message_ = Message::kWrite;
+    return;
+  }
+  if (!immediate) return;
+  port_.complete_receive({.opcode = CqeOpcode::kResponderWriteImmediate,
+                          .byte_count = write_.length_bytes,
+                          .immediate_or_rkey = headers.immediate,
+                          .solicited = headers.bth.solicited});
+}
+
+// Checks the whole range of the message before its first byte. An empty one needs no valid key.
+bool UcResponder::may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last) const {
+  const bool consistent = last ? reth.length_bytes == payload_bytes : reth.length_bytes > payload_bytes;
+  if (!config_.remote_write || !consistent || reth.length_bytes > mlx5::kMaxMessageBytes) return false;
+  return reth.length_bytes == 0 ||
+         port_.check(RemoteOperation::kWrite, reth.rkey, reth.address, reth.length_bytes);
+}
+
+}  // namespace gdx::softhca::transport

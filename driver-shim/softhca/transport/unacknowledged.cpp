@@ -1,0 +1,74 @@
+#include "driver-shim/softhca/transport/unacknowledged.h"
+
+#include <algorithm>
+
+namespace gdx::softhca::transport {
+
+using mlx5::Syndrome;
+
+UnacknowledgedRequester::UnacknowledgedRequester(RequesterPort& port, std::uint32_t send_psn,
+                                                 std::uint32_t mtu_bytes)
+    : port_(port), psn_(send_psn & roce::kPsnMask), mtu_bytes_(mtu_bytes) {}
+
+void UnacknowledgedRequester::post(const WorkRequest& request) {
+  if (in_error_) {
+    port_.complete(request, Syndrome::kFlushed);
+    return;
+  }
+  queue_.push_back(request);
+}
+
+std::uint32_t UnacknowledgedRequester::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packets) {
+  std::uint32_t sent = 0;
+  while (sent < max_packets && !queue_.empty()) {
+    const WorkRequest request = queue_.front();
+    const bool silent = request.opcode == mlx5::WqeOpcode::kNop;
+    const std::uint32_t left_bytes = request.length_bytes - sent_bytes_;
+    const Segment segment{.offset_bytes = sent_bytes_,
+                          .length_bytes = std::min(left_bytes, mtu_bytes_),
+                          .first = sent_bytes_ == 0,
+                          .last = left_bytes <= mtu_bytes_};
+    if (!silent) {
+      const Syndrome syndrome = transmit(request, segment);
+      if (syndrome != Syndrome::kNone) {
+        fail_all(syndrome);
+        return sent;
+      }
+      ++sent;
+    }
+    sent_bytes_ += segment.length_bytes;
+    if (!silent && !segment.last) continue;
+    queue_.pop_front();
+    sent_bytes_ = 0;
+    port_.complete(request, Syndrome::kNone);
+  }
+  return sent;
+}
+
+Syndrome UnacknowledgedRequester::transmit(const WorkRequest& request, const Segment& segment) {
+  const Syndrome refused = admit(request);
+  if (refused != Syndrome::kNone) return refused;
+  roce::Headers headers;
+  headers.bth.pkey = roce::kDefaultPkey;
+  headers.bth.psn = psn_;
+  headers.bth.solicited = segment.last && (request.fm_ce_se & mlx5::kSolicited) != 0;
+  headers.immediate = request.immediate;
+  address(request, segment, headers);
+  const Syndrome syndrome = port_.send(headers, request, segment.offset_bytes, segment.length_bytes);
+  if (syndrome != Syndrome::kNone) return syndrome;
+  psn_ = (psn_ + 1) & roce::kPsnMask;
+  ++counters_.packets_sent;
+  return Syndrome::kNone;
+}
+
+void UnacknowledgedRequester::fail_all(Syndrome first) {
+  in_error_ = true;
+  sent_bytes_ = 0;
+  for (; !queue_.empty(); first = Syndrome::kFlushed) {
+    const WorkRequest request = queue_.front();
+    queue_.pop_front();
+    port_.complete(request, first);
+  }
+}
+
+}  // namespace gdx::softhca::transport

@@ -1,0 +1,57 @@
+// Programs that spin on ibv_poll_cq() starve the thread that would bring what they wait for. So whoever
+// finds nothing makes a step of progress: opening a device puts that step around the provider's poll_cq.
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "driver-shim/softhca/uverbs/device.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+using OpenDevice = ibv_context*(ibv_device*);
+using PollCq = int(ibv_cq*, int, ibv_wc*);
+
+// One for all contexts: every device that a program can see here is this HCA.
+std::atomic<PollCq*> provider_poll_cq{nullptr};
+
+int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
+  PollCq* const provider = provider_poll_cq.load(std::memory_order_relaxed);
+  const int found = provider(cq, entries, completions);
+  if (found != 0) return found;
+  return Device::instance().progress() > 0 ? provider(cq, entries, completions) : 0;
+}
+
+// A context whose provider polls in another way than the first one's keeps its own.
+void put_progress_before_polls(ibv_context& context) {
+  PollCq* first = nullptr;
+  provider_poll_cq.compare_exchange_strong(first, context.ops.poll_cq);
+  if (provider_poll_cq.load() == context.ops.poll_cq) context.ops.poll_cq = poll_cq;
+}
+
+// libibverbs may be in the scope of a plugin only, where RTLD_NEXT does not look.
+OpenDevice* find_open_device() {
+  void* found = dlsym(RTLD_NEXT, "ibv_open_device");
+  if (found == nullptr) {
+    void* const library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library != nullptr) found = dlsym(library, "ibv_open_device");
+  }
+  return reinterpret_cast<OpenDevice*>(found);
+}
+
+}  // namespace
+}  // namespace gdx::softhca::uverbs
+
+extern "C" __attribute__((visibility("default"))) ibv_context* ibv_open_device(ibv_device* device) {
+  using namespace gdx::softhca::uverbs;  // NOLINT: the function itself is C's
+  OpenDevice* const real = find_open_device();
+  if (real == nullptr) {
+    errno = ENOSYS;
+    return nullptr;
+  }
+  ibv_context* const context = real(device);
+  if (context != nullptr) put_progress_before_polls(*context);
+  return context;
+}
