@@ -44,12 +44,8 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
                                 Doorbell doorbell = Doorbell::kRing) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
   endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return device::impl::post_one(endpoint, [&] {
     device::impl::post_value(endpoint, to, static_cast<std::uint64_t>(value), sizeof(T), 0, doorbell);
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 
@@ -77,14 +73,10 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   if (bytes == 0 || bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
   endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return device::impl::post_one(endpoint, [&] {
     device::impl::post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
                                    reinterpret_cast<std::uint64_t>(to.address), to.lkey,
                                    static_cast<std::uint32_t>(bytes), doorbell);
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 
@@ -93,14 +85,10 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
   endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return device::impl::post_one(endpoint, [&] {
     device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
                               reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
                               Doorbell::kRing);
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 
@@ -110,14 +98,10 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
   endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return device::impl::post_one(endpoint, [&] {
     device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
                               reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
                               Doorbell::kRing);
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 

@@ -19,6 +19,18 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
   return decided;
 }
 
+// One user operation of one WQEBB: `build` posts it once there is room.
+template <Scope S, Placement P, typename Build>
+GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Build build) {
+  return by_leader(endpoint, [&] {
+    const Status status = endpoint.reserve_blocks(1);
+    if (status != Status::kOk) return status;
+    build();
+    endpoint.count_message();
+    return Status::kOk;
+  });
+}
+
 GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
   return static_cast<std::uint64_t>(control.words[1]) << 32 | control.words[0];
 }
@@ -104,9 +116,7 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
 template <Scope S, Placement P>
 GDX_DEVICE Status signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value, SignalOp op,
                          Doorbell doorbell) {
-  return by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return post_one(endpoint, [&] {
     const EndpointHandle& handle = endpoint.handle();
     if (op == SignalOp::kSet) {
       post_value(endpoint, word, value, 8, handle.signal_fence, doorbell);
@@ -115,8 +125,6 @@ GDX_DEVICE Status signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std
                   reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey, handle.signal_fence,
                   doorbell);
     }
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 

@@ -12,13 +12,9 @@ template <Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, Doorbell doorbell) {
   if (bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
-  return by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+  return post_one(endpoint, [&] {
     post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes), doorbell);
-    endpoint.count_message();
-    return Status::kOk;
   });
 }
 
