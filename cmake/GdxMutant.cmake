@@ -27,7 +27,7 @@ function(gdx_mutant name)
   file(CONFIGURE OUTPUT ${copy} CONTENT "${mutated}" @ONLY)
 
   set(sources "")
-  foreach(source requester.cpp responder.cpp)
+  foreach(source requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
     if(source STREQUAL arg_FILE)
       list(APPEND sources ${copy})
     else()

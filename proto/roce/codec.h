@@ -16,7 +16,7 @@
 namespace gdx::roce {
 
 // What may follow the BTH, in wire order.
-enum Extension : std::uint8_t {
+enum Extension : std::uint16_t {
   kHasDeth = 1 << 0,
   kHasReth = 1 << 1,
   kHasAtomicEth = 1 << 2,
@@ -25,14 +25,15 @@ enum Extension : std::uint8_t {
   kHasImmediate = 1 << 5,  // ImmDt or IETH: four bytes either way
   kHasPayload = 1 << 6,
   kKnownOpcode = 1 << 7,
+  kHasAtomicMaskEth = 1 << 8,
 };
 
 namespace detail {
 
-constexpr std::array<std::uint8_t, 256> make_extension_table() {
-  std::array<std::uint8_t, 256> table{};
+constexpr std::array<std::uint16_t, 256> make_extension_table() {
+  std::array<std::uint16_t, 256> table{};
   const auto set = [&table](Opcode opcode, int extensions) {
-    table[static_cast<std::uint8_t>(opcode)] = static_cast<std::uint8_t>(kKnownOpcode | extensions);
+    table[static_cast<std::uint8_t>(opcode)] = static_cast<std::uint16_t>(kKnownOpcode | extensions);
   };
   set(Opcode::kRcSendFirst, kHasPayload);
   set(Opcode::kRcSendMiddle, kHasPayload);
@@ -72,10 +73,12 @@ constexpr std::array<std::uint8_t, 256> make_extension_table() {
   set(Opcode::kUdSendOnly, kHasDeth | kHasPayload);
   set(Opcode::kUdSendOnlyImmediate, kHasDeth | kHasImmediate | kHasPayload);
   set(Opcode::kCongestionNotification, kHasPayload);  // 16 reserved bytes
+  set(Opcode::kMaskedCompareSwap, kHasAtomicEth | kHasAtomicMaskEth);
+  set(Opcode::kMaskedFetchAdd, kHasAtomicEth | kHasAtomicMaskEth);
   return table;
 }
 
-inline constexpr std::array<std::uint8_t, 256> kExtensionTable = make_extension_table();
+inline constexpr std::array<std::uint16_t, 256> kExtensionTable = make_extension_table();
 
 template <typename T>
 inline void put(std::byte*& at, T value) {
@@ -95,16 +98,18 @@ inline T take(const std::byte*& at) {
 }  // namespace detail
 
 // The Extension bits of an opcode; 0 for one that this codec does not know.
-constexpr std::uint8_t extensions_of(Opcode opcode) {
+constexpr std::uint16_t extensions_of(Opcode opcode) {
   return detail::kExtensionTable[static_cast<std::uint8_t>(opcode)];
 }
 
 // Bytes of BTH and extension headers; 0 for an unknown opcode.
 constexpr std::size_t header_bytes(Opcode opcode) {
-  const std::uint8_t extensions = extensions_of(opcode);
+  const std::uint16_t extensions = extensions_of(opcode);
   if (extensions == 0) return 0;
   return kBthBytes + ((extensions & kHasDeth) ? kDethBytes : 0) + ((extensions & kHasReth) ? kRethBytes : 0) +
-         ((extensions & kHasAtomicEth) ? kAtomicEthBytes : 0) + ((extensions & kHasAeth) ? kAethBytes : 0) +
+         ((extensions & kHasAtomicEth) ? kAtomicEthBytes : 0) +
+         ((extensions & kHasAtomicMaskEth) ? kAtomicMaskEthBytes : 0) +
+         ((extensions & kHasAeth) ? kAethBytes : 0) +
          ((extensions & kHasAtomicAckEth) ? kAtomicAckEthBytes : 0) +
          ((extensions & kHasImmediate) ? kImmediateBytes : 0);
 }
@@ -121,7 +126,7 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
   const Bth& bth = headers.bth;
   const std::size_t length_bytes = header_bytes(bth.opcode);
   if (length_bytes == 0 || out.size() < length_bytes) return 0;
-  const std::uint8_t extensions = extensions_of(bth.opcode);
+  const std::uint16_t extensions = extensions_of(bth.opcode);
   std::byte* at = out.data();
   detail::put(at, static_cast<std::uint32_t>(bth.opcode) << 24 | (bth.solicited ? 0x800000u : 0u) |
                       (bth.migration ? 0x400000u : 0u) | (bth.pad_count & 3u) << 20 | bth.pkey);
@@ -141,6 +146,10 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
     detail::put(at, headers.atomic.rkey);
     detail::put(at, headers.atomic.swap_or_add);
     detail::put(at, headers.atomic.compare);
+  }
+  if (extensions & kHasAtomicMaskEth) {
+    detail::put(at, headers.atomic_mask.swap_mask_or_boundaries);
+    detail::put(at, headers.atomic_mask.compare_mask);
   }
   if (extensions & kHasAeth) {
     detail::put(at, static_cast<std::uint32_t>(headers.aeth.syndrome) << 24 | (headers.aeth.msn & kPsnMask));
@@ -170,7 +179,7 @@ struct Decoded {
   bth.pad_count = first_word >> 20 & 3;
   bth.pkey = static_cast<std::uint16_t>(first_word);
   const bool version_known = (first_word & 0x0f0000u) == 0;
-  const std::uint8_t extensions = extensions_of(bth.opcode);
+  const std::uint16_t extensions = extensions_of(bth.opcode);
   const std::size_t length_bytes = header_bytes(bth.opcode);
   if (extensions == 0 || !version_known || datagram.size() < length_bytes + bth.pad_count)
     return std::nullopt;
@@ -193,6 +202,10 @@ struct Decoded {
     headers.atomic.rkey = detail::take<std::uint32_t>(at);
     headers.atomic.swap_or_add = detail::take<std::uint64_t>(at);
     headers.atomic.compare = detail::take<std::uint64_t>(at);
+  }
+  if (extensions & kHasAtomicMaskEth) {
+    headers.atomic_mask.swap_mask_or_boundaries = detail::take<std::uint64_t>(at);
+    headers.atomic_mask.compare_mask = detail::take<std::uint64_t>(at);
   }
   if (extensions & kHasAeth) {
     const auto aeth = detail::take<std::uint32_t>(at);

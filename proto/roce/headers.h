@@ -13,15 +13,17 @@ inline constexpr std::size_t kRethBytes = 16;
 inline constexpr std::size_t kAethBytes = 4;
 inline constexpr std::size_t kAtomicEthBytes = 28;
 inline constexpr std::size_t kAtomicAckEthBytes = 8;
+inline constexpr std::size_t kAtomicMaskEthBytes = 16;
 inline constexpr std::size_t kImmediateBytes = 4;
 inline constexpr std::size_t kDethBytes = 8;
 inline constexpr std::size_t kIcrcBytes = 4;
-inline constexpr std::size_t kMaxHeaderBytes = kBthBytes + kAtomicEthBytes;
+inline constexpr std::size_t kMaxHeaderBytes = kBthBytes + kAtomicEthBytes + kAtomicMaskEthBytes;
 inline constexpr std::uint32_t kPsnMask = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::uint16_t kDefaultPkey = 0xffff;
 
-// BTH opcode: transport in bits 7:5 (RC 0, UC 1, UD 3), operation in bits 4:0.
+// BTH opcode: transport in bits 7:5 (RC 0, UC 1, UD 3), operation in bits 4:0. Bits 7:6 set are the
+// manufacturer's own (IBA 1.4, table 38): ours are the masked atomics, numbered like the plain ones below.
 enum class Opcode : std::uint8_t {
   kRcSendFirst = 0x00,
   kRcSendMiddle = 0x01,
@@ -61,6 +63,8 @@ enum class Opcode : std::uint8_t {
   kUdSendOnly = 0x64,
   kUdSendOnlyImmediate = 0x65,
   kCongestionNotification = 0x81,
+  kMaskedCompareSwap = 0xf3,
+  kMaskedFetchAdd = 0xf4,
 };
 
 // AETH syndrome, bits 6:5 the kind, bits 4:0 its value.
@@ -103,6 +107,12 @@ struct AtomicEth {
   std::uint64_t compare;
 };
 
+// Follows AtomicETH in a masked atomic. Ours: no specification publishes a wire format for them.
+struct AtomicMaskEth {
+  std::uint64_t swap_mask_or_boundaries;
+  std::uint64_t compare_mask;  // FetchAdd: 0
+};
+
 struct Deth {
   std::uint32_t qkey;
   std::uint32_t source_qpn;
@@ -114,6 +124,7 @@ struct Headers {
   Reth reth{};
   Aeth aeth{};
   AtomicEth atomic{};
+  AtomicMaskEth atomic_mask{};
   std::uint64_t atomic_original = 0;  // AtomicAckETH
   std::uint32_t immediate = 0;        // ImmDt, or IETH's rkey
   Deth deth{};

@@ -64,7 +64,10 @@ class Victim final : RequesterPort, ResponderPort {
   // Near what the victim expects, so that the fuzzer gets past the first check.
   void deliver_likely(fuzz::Input& input) {
     roce::Headers headers;
-    headers.bth.opcode = static_cast<roce::Opcode>(input.take<std::uint8_t>() % 0x18);
+    const auto operation = input.take<std::uint8_t>();
+    headers.bth.opcode = operation < 0xf0 ? static_cast<roce::Opcode>(operation % 0x18)
+                         : operation & 1  ? roce::Opcode::kMaskedCompareSwap
+                                          : roce::Opcode::kMaskedFetchAdd;
     const auto distance = static_cast<std::uint32_t>(input.take<std::int8_t>());
     const auto flags = input.take<std::uint8_t>();
     const std::uint32_t base = flags & 1 ? requester_.next_psn() : responder_.expected_psn();
@@ -129,31 +132,27 @@ class Victim final : RequesterPort, ResponderPort {
     expect(inside(rkey, address, payload.size()), "only checked memory is written");
     return true;
   }
-  std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t /*compare*/,
-                             std::uint64_t /*swap*/) override {
-    return fetch_add(rkey, address, 0);
-  }
-  std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t /*add*/) override {
+  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
+                        const AtomicOperation& /*operation*/) override {
     expect(address % 8 == 0 && inside(rkey, address, 8), "an atomic is aligned and checked");
     return 0;
   }
   bool take_receive() override {
-    expect(!receive_current_, "one receive is current at a time");
     if (receives_ == 0) return false;
     --receives_;
-    receive_current_ = true;
+    ++taken_receives_;
     received_bytes_ = 0;
     return true;
   }
   Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override {
-    expect(receive_current_ && offset_bytes == received_bytes_, "receives fill without holes");
+    expect(taken_receives_ > 0 && offset_bytes == received_bytes_, "receives fill without holes");
     if (payload.size() > kReceiveBytes - received_bytes_) return Syndrome::kLocalLength;
     received_bytes_ += static_cast<std::uint32_t>(payload.size());
     return Syndrome::kNone;
   }
   void complete_receive(const ReceiveCompletion& /*completion*/) override {
-    expect(receive_current_, "only a taken receive completes");
-    receive_current_ = false;
+    expect(taken_receives_ > 0, "only a taken receive completes");
+    --taken_receives_;
   }
   bool invalidate(std::uint32_t rkey) override { return rkey % 2 == 0; }
   void fatal(Syndrome /*syndrome*/) override {
@@ -170,7 +169,7 @@ class Victim final : RequesterPort, ResponderPort {
   bool failed_ = false;
   bool dead_ = false;
   std::uint32_t receives_ = 1;
-  bool receive_current_ = false;
+  std::uint32_t taken_receives_ = 0;
   std::uint32_t received_bytes_ = 0;
   Requester requester_;
   Responder responder_;

@@ -14,7 +14,8 @@ using mlx5::WqeOpcode;
 constexpr std::uint32_t kAtomicBytes = 8;
 
 bool is_atomic(WqeOpcode opcode) {
-  return opcode == WqeOpcode::kAtomicCompareSwap || opcode == WqeOpcode::kAtomicFetchAdd;
+  return opcode == WqeOpcode::kAtomicCompareSwap || opcode == WqeOpcode::kAtomicFetchAdd ||
+         opcode == WqeOpcode::kAtomicMaskedCompareSwap || opcode == WqeOpcode::kAtomicMaskedFetchAdd;
 }
 bool is_write(WqeOpcode opcode) {
   return opcode == WqeOpcode::kRdmaWrite || opcode == WqeOpcode::kRdmaWriteImmediate;
@@ -37,19 +38,91 @@ std::string describe(const char* what, std::uint64_t number) {
   return std::string(what) + ", work request " + std::to_string(number);
 }
 
+// Bit by bit, as the masked atomics are defined, so that it shares nothing with the transport's own sum.
+std::uint64_t add_by_bits(std::uint64_t left, std::uint64_t right, std::uint64_t boundaries) {
+  std::uint64_t sum = 0;
+  unsigned carry = 0;
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    const auto total = static_cast<unsigned>((left >> bit & 1) + (right >> bit & 1)) + carry;
+    sum |= std::uint64_t{total & 1} << bit;
+    carry = (boundaries >> bit & 1) != 0 ? 0 : total >> 1;
+  }
+  return sum;
+}
+
+std::uint64_t swap_by_bits(const WorkRequest& request, std::uint64_t value) {
+  std::uint64_t swapped = 0;
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    const bool looked_at = request.compare_mask >> bit & 1;
+    if (looked_at && (value >> bit & 1) != (request.compare >> bit & 1)) return value;
+    const bool replaced = request.swap_mask_or_boundaries >> bit & 1;
+    swapped |= ((replaced ? request.swap_or_add : value) >> bit & 1) << bit;
+  }
+  return swapped;
+}
+
+std::uint64_t after_atomic(const WorkRequest& request, std::uint64_t value) {
+  switch (request.opcode) {
+    case WqeOpcode::kAtomicFetchAdd: return value + request.swap_or_add;
+    case WqeOpcode::kAtomicCompareSwap: return value == request.compare ? request.swap_or_add : value;
+    case WqeOpcode::kAtomicMaskedFetchAdd:
+      return add_by_bits(value, request.swap_or_add, request.swap_mask_or_boundaries);
+    default: return swap_by_bits(request, value);
+  }
+}
+
 }  // namespace
 
-Ledger::Ledger(std::span<const std::byte> initial_memory)
-    : memory_(initial_memory.begin(), initial_memory.end()), last_writer_(initial_memory.size(), 0) {}
+Ledger::Ledger(std::uint32_t poster, std::uint32_t target, std::span<const std::byte> initial_memory)
+    : poster_(poster),
+      memory_(initial_memory.begin(), initial_memory.end()),
+      last_writer_(initial_memory.size(), 0) {
+  for (std::uint32_t i = 0; i < kRegionKeys; ++i) keys_.push_back(first_key_of(target) + i);
+}
 
-void Ledger::choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request) const {
-  static constexpr std::array kOperations{
-      WqeOpcode::kRdmaWrite,          WqeOpcode::kRdmaWrite,      WqeOpcode::kRdmaWrite,
-      WqeOpcode::kRdmaWriteImmediate, WqeOpcode::kSend,           WqeOpcode::kSendImmediate,
-      WqeOpcode::kSendInvalidate,     WqeOpcode::kRdmaRead,       WqeOpcode::kRdmaRead,
-      WqeOpcode::kAtomicCompareSwap,  WqeOpcode::kAtomicFetchAdd, WqeOpcode::kNop};
+void Ledger::choose_atomic(Random& random, WorkRequest& request) const {
+  const std::uint64_t offset = random.between(0, kRegionBytes / kAtomicBytes - 1) * kAtomicBytes;
+  request.remote_address = kRegionAddress + offset;
+  request.length_bytes = kAtomicBytes;
+  request.swap_or_add = random.next();
+  std::uint64_t now;
+  std::memcpy(&now, memory_.data() + offset, sizeof now);
+  request.compare = random.chance(0.7) ? now : random.next();
+  request.swap_mask_or_boundaries = random.next();
+  request.compare_mask = random.chance(0.5) ? random.next() & random.next() & random.next() : random.next();
+}
+
+// READs that use the key must have been answered before: the invalidation does not wait for them.
+void Ledger::choose_invalidation(Random& random, WorkRequest& request) {
+  if (keys_.size() == 1) {
+    request.opcode = WqeOpcode::kSend;
+    return;
+  }
+  const auto doomed = keys_.begin() + static_cast<std::ptrdiff_t>(random.between(1, keys_.size() - 1));
+  request.immediate = *doomed;
+  gone_keys_.push_back(*doomed);
+  keys_.erase(doomed);
+  request.fm_ce_se |= mlx5::kFence;
+  unfenced_reads_.clear();
+}
+
+void Ledger::choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request) {
+  static constexpr std::array kOperations{WqeOpcode::kRdmaWrite,
+                                          WqeOpcode::kRdmaWrite,
+                                          WqeOpcode::kRdmaWrite,
+                                          WqeOpcode::kRdmaWriteImmediate,
+                                          WqeOpcode::kSend,
+                                          WqeOpcode::kSendImmediate,
+                                          WqeOpcode::kSendInvalidate,
+                                          WqeOpcode::kRdmaRead,
+                                          WqeOpcode::kRdmaRead,
+                                          WqeOpcode::kAtomicCompareSwap,
+                                          WqeOpcode::kAtomicFetchAdd,
+                                          WqeOpcode::kAtomicMaskedCompareSwap,
+                                          WqeOpcode::kAtomicMaskedFetchAdd,
+                                          WqeOpcode::kNop};
   request.opcode = kOperations[random.between(0, kOperations.size() - 1)];
-  request.rkey = kRegionRkey;
+  request.rkey = keys_[random.between(0, keys_.size() - 1)];
   request.immediate = static_cast<std::uint32_t>(random.next());
   if (random.chance(0.3)) request.fm_ce_se |= mlx5::kSolicited;
   const std::uint64_t size_class = random.between(0, 9);
@@ -57,32 +130,29 @@ void Ledger::choose_operation(Random& random, std::uint32_t mtu_bytes, WorkReque
       size_class == 0 ? 0
                       : std::min<std::uint64_t>(random.between(1, size_class < 6 ? mtu_bytes : 7 * mtu_bytes),
                                                 kRegionBytes));
-  std::uint64_t offset = random.between(0, kRegionBytes - request.length_bytes);
-  if (is_atomic(request.opcode)) {
-    request.length_bytes = kAtomicBytes;
-    offset = random.between(0, kRegionBytes / kAtomicBytes - 1) * kAtomicBytes;
-    request.swap_or_add = random.next();
-    std::uint64_t now;
-    std::memcpy(&now, memory_.data() + offset, sizeof now);
-    request.compare = random.chance(0.7) ? now : random.next();
-  }
-  request.remote_address = kRegionAddress + offset;
+  request.remote_address = kRegionAddress + random.between(0, kRegionBytes - request.length_bytes);
+  if (is_atomic(request.opcode)) choose_atomic(random, request);
+  if (request.opcode == WqeOpcode::kSendInvalidate) choose_invalidation(random, request);
 }
 
 void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
+  request.rkey = keys_.front();
   switch (flaw) {
     case Flaw::kNone: return;
     case Flaw::kBadRkey:
+    case Flaw::kInvalidatedKey:
     case Flaw::kOutOfRange:
     case Flaw::kLocalMemory:
       request.opcode = WqeOpcode::kRdmaWrite;
       request.length_bytes = 1500;
       request.remote_address = kRegionAddress;
-      if (flaw == Flaw::kBadRkey) request.rkey ^= 1;
+      if (flaw == Flaw::kBadRkey) request.rkey ^= 0x80;
+      if (flaw == Flaw::kInvalidatedKey) request.rkey = gone_keys_.empty() ? 0 : gone_keys_.back();
       if (flaw == Flaw::kOutOfRange) request.remote_address += kRegionBytes - request.length_bytes + 1;
       break;
     case Flaw::kMisalignedAtomic:
       request.opcode = WqeOpcode::kAtomicFetchAdd;
+      request.length_bytes = kAtomicBytes;
       request.remote_address = kRegionAddress + 4;
       break;
     case Flaw::kTooLongForReceive:
@@ -98,7 +168,8 @@ void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
                                          Syndrome::kRemoteInvalidRequest,
                                          Syndrome::kRemoteInvalidRequest,
                                          Syndrome::kLocalProtection,
-                                         Syndrome::kLocalQpOperation};
+                                         Syndrome::kLocalQpOperation,
+                                         Syndrome::kRemoteAccess};
   flaw_syndrome_ = kSyndromes[static_cast<std::size_t>(flaw)];
 }
 
@@ -117,8 +188,11 @@ void Ledger::fence_if_needed(WorkRequest& request) {
 
 WorkRequest Ledger::post(Random& random, std::uint32_t mtu_bytes, Flaw flaw) {
   Posted posted;
-  choose_operation(random, mtu_bytes, posted.request);
-  if (!flawed_) apply_flaw(flaw, posted.request);
+  if (flawed_ || flaw == Flaw::kNone) {
+    choose_operation(random, mtu_bytes, posted.request);
+  } else {
+    apply_flaw(flaw, posted.request);
+  }
   fence_if_needed(posted.request);
   posted.request.cookie = posted_.size();
   posted.request.wqe_counter = static_cast<std::uint16_t>(posted_.size());
@@ -144,7 +218,7 @@ void Ledger::execute(Posted& posted) {
   const std::uint64_t writer = posted_.size() + 1;
   if (is_write(request.opcode)) {
     for (std::uint32_t i = 0; i < request.length_bytes; ++i) {
-      store(at + i, payload_byte(request.cookie, i), writer);
+      store(at + i, payload_byte(request, i), writer);
     }
   } else if (request.opcode == WqeOpcode::kRdmaRead) {
     posted.expected.assign(memory_.begin() + at, memory_.begin() + at + request.length_bytes);
@@ -152,11 +226,7 @@ void Ledger::execute(Posted& posted) {
     posted.expected.assign(memory_.begin() + at, memory_.begin() + at + kAtomicBytes);
     std::uint64_t value;
     std::memcpy(&value, posted.expected.data(), sizeof value);
-    if (request.opcode == WqeOpcode::kAtomicFetchAdd) {
-      value += request.swap_or_add;
-    } else if (value == request.compare) {
-      value = request.swap_or_add;
-    }
+    value = after_atomic(request, value);
     std::array<std::byte, kAtomicBytes> bytes;
     std::memcpy(bytes.data(), &value, sizeof value);
     for (std::uint32_t i = 0; i < kAtomicBytes; ++i) store(at + i, bytes[i], writer);
@@ -222,7 +292,7 @@ std::string Ledger::on_receive(const ReceiveCompletion& completion, std::span<co
   if (is_send(request.opcode)) {
     if (buffer.size() != request.length_bytes) return describe("received length is wrong", number);
     for (std::uint32_t i = 0; i < buffer.size(); ++i) {
-      if (buffer[i] != payload_byte(request.cookie, i)) return describe("received data is wrong", number);
+      if (buffer[i] != payload_byte(request, i)) return describe("received data is wrong", number);
     }
   }
   return check_memory(memory, number + 1);

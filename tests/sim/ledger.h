@@ -19,13 +19,11 @@ using softhca::transport::WorkRequest;
 
 inline constexpr std::uint64_t kRegionAddress = 0x7fff00000000;
 inline constexpr std::uint32_t kRegionBytes = 8192;
-inline constexpr std::uint32_t kRegionRkey = 0x00c0ffee;
+inline constexpr std::uint32_t kRegionKeys = 6;  // the first one cannot be invalidated
 inline constexpr std::uint32_t kReceiveBytes = 8192;
 
-// Payload byte `offset` of the work request with this cookie.
-constexpr std::byte payload_byte(std::uint64_t cookie, std::uint32_t offset) {
-  return static_cast<std::byte>(cookie * 131 + offset * 7 + (offset >> 8) * 13);
-}
+// The keys of a node's memory are kRegionKeys numbers from this one on.
+constexpr std::uint32_t first_key_of(std::uint32_t node) { return 0x00c0ffe0 + node * 0x100; }
 
 // Faults that a work request can carry in itself.
 enum class Flaw {
@@ -35,16 +33,24 @@ enum class Flaw {
   kMisalignedAtomic,
   kTooLongForReceive,
   kLocalMemory,
-  kUnknownOpcode
+  kUnknownOpcode,
+  kInvalidatedKey
 };
+inline constexpr std::uint64_t kFlaws = 7;
 
 class Ledger {
  public:
-  explicit Ledger(std::span<const std::byte> initial_memory);
+  // What node `poster` posts to node `target`, whose memory is `initial_memory`.
+  Ledger(std::uint32_t poster, std::uint32_t target, std::span<const std::byte> initial_memory);
 
   // A random work request, entered into the books as if executed at once. After a flawed one nothing
   // more is expected to execute.
   WorkRequest post(Random& random, std::uint32_t mtu_bytes, Flaw flaw);
+
+  // Byte `offset` of what a work request of this poster carries.
+  [[nodiscard]] std::byte payload_byte(const WorkRequest& request, std::uint32_t offset) const {
+    return static_cast<std::byte>(request.cookie * 131 + poster_ * 59 + offset * 7 + (offset >> 8) * 13);
+  }
 
   // The following note events and return what is wrong with them, or an empty string.
   std::string on_complete(const WorkRequest& request, mlx5::Syndrome syndrome,
@@ -73,12 +79,17 @@ class Ledger {
     std::uint64_t begin, end;
   };
 
-  void choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request) const;
+  void choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request);
+  void choose_atomic(Random& random, WorkRequest& request) const;
+  void choose_invalidation(Random& random, WorkRequest& request);
   void apply_flaw(Flaw flaw, WorkRequest& request);
   void fence_if_needed(WorkRequest& request);
   void execute(Posted& posted);
   void store(std::uint32_t offset, std::byte value, std::uint64_t writer);
 
+  std::uint32_t poster_;
+  std::vector<std::uint32_t> keys_;         // those that still work
+  std::vector<std::uint32_t> gone_keys_;    // those that a SEND has invalidated
   std::vector<std::byte> memory_;           // the peer's, once everything posted has executed
   std::vector<std::uint64_t> last_writer_;  // per byte of it: number of the work request, from 1
   std::vector<Posted> posted_;

@@ -3,7 +3,7 @@
 gdx_mutant(atomic_executed_again_when_repeated
   FILE responder.cpp
   FIND [[response.original = known->original;]]
-  REPLACE [[response.original = port_.fetch_add(headers.atomic.rkey, headers.atomic.address, 1);]]
+  REPLACE [[response.original = port_.execute(headers.atomic.rkey, headers.atomic.address, {true, 1, 0, 0, 0});]]
   SEEDS 1..200)
 
 gdx_mutant(psn_compared_without_wrap
@@ -40,4 +40,23 @@ gdx_mutant(read_resumed_at_the_wrong_place
   FILE requester.cpp
   FIND [[headers.reth = {request.remote_address + received_bytes, request.rkey,]]
   REPLACE [[headers.reth = {request.remote_address, request.rkey,]]
+  SEEDS 1..200)
+
+gdx_mutant(rnr_retries_never_run_out
+  FILE requester.cpp
+  FIND [[    --rnr_retries_left_;
+]]
+  REPLACE [[]]
+  SEEDS 1..200)
+
+gdx_mutant(invalidated_key_still_works
+  FILE responder.cpp
+  FIND [[if (traits.invalidate && !port_.invalidate(headers.immediate)) {]]
+  REPLACE [[if (traits.invalidate && headers.immediate == 0) {]]
+  SEEDS 1..200)
+
+gdx_mutant(masked_add_carries_across_its_boundaries
+  FILE responder.cpp
+  FIND [[return {true, atomic.swap_or_add, 0, mask.swap_mask_or_boundaries, 0};]]
+  REPLACE [[return {true, atomic.swap_or_add, 0, 0, 0};]]
   SEEDS 1..200)

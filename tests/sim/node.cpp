@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "proto/roce/codec.h"
+#include "tests/sim/datagrams.h"
 
 namespace gdx::sim {
 
@@ -11,25 +12,18 @@ using mlx5::Syndrome;
 
 namespace {
 
-// Writes headers, room for the payload, and padding; `payload` is the room.
-std::vector<std::byte> make_datagram(const roce::Headers& headers, std::size_t payload_bytes,
-                                     std::span<std::byte>& payload) {
-  const std::size_t header_bytes = roce::header_bytes(headers.bth.opcode);
-  std::vector<std::byte> datagram(header_bytes + payload_bytes + headers.bth.pad_count);
-  if (roce::encode(headers, datagram) != header_bytes) datagram.clear();
-  payload = std::span(datagram).subspan(header_bytes, payload_bytes);
-  return datagram;
-}
-
 bool is_response(roce::Opcode opcode) {
   return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
 }
 
 }  // namespace
 
-Node::Node(const transport::RcConfig& config, std::vector<std::byte> initial_memory, Transmit transmit)
-    : memory_(std::move(initial_memory)),
+Node::Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
+           ReceivePool& receives, Transmit transmit)
+    : first_key_(first_key_of(number)),
+      memory_(std::move(initial_memory)),
       transmit_(std::move(transmit)),
+      receives_(receives),
       requester_(config, *this),
       responder_(config, *this) {}
 
@@ -52,13 +46,22 @@ void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram
   } else {
     responder_.on_packet(now_ns, decoded->headers, decoded->payload);
   }
+  note_error(now_ns);
 }
 
-void Node::on_timer(std::uint64_t now_ns) { requester_.on_timer(now_ns); }
+void Node::on_timer(std::uint64_t now_ns) {
+  requester_.on_timer(now_ns);
+  note_error(now_ns);
+}
 
 void Node::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   if (!dead_) responder_.pump(now_ns, max_packets);
   requester_.pump(now_ns, max_packets);
+  note_error(now_ns);
+}
+
+void Node::note_error(std::uint64_t now_ns) {
+  if (in_error() && error_ns_ == transport::kNever) error_ns_ = now_ns;
 }
 
 bool Node::can_send(std::uint64_t now_ns) const {
@@ -72,7 +75,7 @@ Syndrome Node::send(const roce::Headers& headers, const WorkRequest& request, st
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   for (std::uint32_t i = 0; i < length_bytes; ++i) {
-    payload[i] = payload_byte(request.cookie, offset_bytes + i);
+    payload[i] = own_->payload_byte(request, offset_bytes + i);
   }
   transmit_(std::move(datagram));
   return Syndrome::kNone;
@@ -106,7 +109,15 @@ bool Node::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, st
 
 bool Node::check(transport::RemoteOperation /*operation*/, std::uint32_t rkey, std::uint64_t address,
                  std::uint32_t length_bytes) {
-  return rkey == kRegionRkey && locate(address, length_bytes) != nullptr;
+  const std::uint32_t key = rkey - first_key_;
+  return key < kRegionKeys && (keys_ >> key & 1) != 0 && locate(address, length_bytes) != nullptr;
+}
+
+bool Node::invalidate(std::uint32_t rkey) {
+  const std::uint32_t key = rkey - first_key_;
+  if (key == 0 || key >= kRegionKeys || (keys_ >> key & 1) == 0) return false;
+  keys_ &= ~(1u << key);
+  return true;
 }
 
 std::byte* Node::locate(std::uint64_t address, std::size_t length_bytes) {
@@ -124,47 +135,43 @@ bool Node::write(std::uint32_t rkey, std::uint64_t address, std::span<const std:
   return true;
 }
 
-std::uint64_t Node::compare_swap(std::uint32_t /*rkey*/, std::uint64_t address, std::uint64_t compare,
-                                 std::uint64_t swap) {
+std::uint64_t Node::execute(std::uint32_t /*rkey*/, std::uint64_t address,
+                            const transport::AtomicOperation& operation) {
   std::uint64_t original;
   std::memcpy(&original, locate(address, sizeof original), sizeof original);
-  if (original == compare) std::memcpy(locate(address, sizeof swap), &swap, sizeof swap);
-  return original;
-}
-
-std::uint64_t Node::fetch_add(std::uint32_t /*rkey*/, std::uint64_t address, std::uint64_t add) {
-  std::uint64_t original;
-  std::memcpy(&original, locate(address, sizeof original), sizeof original);
-  const std::uint64_t sum = original + add;
-  std::memcpy(locate(address, sizeof sum), &sum, sizeof sum);
+  const std::uint64_t result = operation.result(original);
+  std::memcpy(locate(address, sizeof result), &result, sizeof result);
   return original;
 }
 
 bool Node::take_receive() {
-  if (receive_current_) note("took a receive while one was current");
-  if (receives_posted_ == 0) return false;
-  --receives_posted_;
-  receive_current_ = true;
-  receive_buffer_.clear();
+  if (receives_.taken == receives_.posted) return false;
+  ++receives_.taken;
+  taken_.emplace_back();
   return true;
 }
 
 Syndrome Node::scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) {
-  if (!receive_current_ || offset_bytes != receive_buffer_.size()) note("receive data at the wrong offset");
+  if (taken_.empty() || offset_bytes != taken_.back().size()) {
+    note("receive data at the wrong offset");
+    return Syndrome::kLocalLength;
+  }
+  std::vector<std::byte>& buffer = taken_.back();
   if (offset_bytes + payload.size() > kReceiveBytes) return Syndrome::kLocalLength;
-  receive_buffer_.insert(receive_buffer_.end(), payload.begin(), payload.end());
+  buffer.insert(buffer.end(), payload.begin(), payload.end());
   return Syndrome::kNone;
 }
 
 void Node::complete_receive(const transport::ReceiveCompletion& completion) {
-  if (!receive_current_) note("completed a receive that was not taken");
-  receive_current_ = false;
-  note(peers_->on_receive(completion, receive_buffer_, memory_));
+  if (taken_.empty()) return note("completed a receive that was not taken");
+  note(peers_->on_receive(completion, taken_.front(), memory_));
+  taken_.pop_front();
 }
 
-// As a queue pair does: both halves stop.
+// As a queue pair does: both halves stop, and what was taken is flushed.
 void Node::fatal(Syndrome /*syndrome*/) {
   dead_ = true;
+  taken_.clear();
   requester_.fail_all(Syndrome::kFlushed);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -17,17 +18,24 @@ namespace gdx::sim {
 
 namespace transport = softhca::transport;
 
+// Receive WQEs of one node, or of several that share them.
+struct ReceivePool {
+  std::uint64_t posted = 0;
+  std::uint64_t taken = 0;
+};
+
 class Node final : transport::RequesterPort, transport::ResponderPort {
  public:
   using Transmit = std::function<void(std::vector<std::byte>)>;
 
-  // `initial_memory` is this node's; the peer's ledger must start from the same bytes.
-  Node(const transport::RcConfig& config, std::vector<std::byte> initial_memory, Transmit transmit);
+  // `initial_memory` is this node's; the peer's ledger must start from the same bytes. `receives` outlives
+  // the node.
+  Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
+       ReceivePool& receives, Transmit transmit);
 
   // The books of what this node posts, and those of what its peer posts. Both outlive the node.
   void attach(Node& peer, Ledger& own, Ledger& peers);
   void post(const WorkRequest& request) { requester_.post(request); }
-  void post_receives(std::uint32_t count) { receives_posted_ += count; }
   // BTH to padding, as it came out of a datagram whose ICRC was right.
   void on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram);
   void on_timer(std::uint64_t now_ns);
@@ -37,6 +45,8 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const { return requester_.next_deadline_ns(); }
   [[nodiscard]] bool in_error() const { return dead_ || requester_.in_error(); }
+  // kNever: it is not in error.
+  [[nodiscard]] std::uint64_t error_ns() const { return error_ns_; }
   [[nodiscard]] bool idle() const { return requester_.idle(); }
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
   [[nodiscard]] const std::string& problem() const { return problem_; }
@@ -56,28 +66,30 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
              std::uint32_t length_bytes) override;
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
-  std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
-                             std::uint64_t swap) override;
-  std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) override;
+  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
+                        const transport::AtomicOperation& operation) override;
   bool take_receive() override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
   void complete_receive(const transport::ReceiveCompletion& completion) override;
-  bool invalidate(std::uint32_t /*rkey*/) override { return true; }
+  bool invalidate(std::uint32_t rkey) override;
   void fatal(mlx5::Syndrome syndrome) override;
 
   std::byte* locate(std::uint64_t address, std::size_t length_bytes);
   void note(std::string problem);
+  void note_error(std::uint64_t now_ns);
 
+  std::uint32_t first_key_;
+  std::uint32_t keys_ = (1u << kRegionKeys) - 1;  // a bit for each that works
   std::vector<std::byte> memory_;
   Transmit transmit_;
   Node* peer_ = nullptr;
   Ledger* own_ = nullptr;
   Ledger* peers_ = nullptr;
-  std::uint32_t receives_posted_ = 0;
-  bool receive_current_ = false;
-  std::vector<std::byte> receive_buffer_;
+  ReceivePool& receives_;
+  std::deque<std::vector<std::byte>> taken_;  // their buffers, oldest first
   std::optional<std::uint64_t> broken_request_;
   bool dead_ = false;
+  std::uint64_t error_ns_ = transport::kNever;
   std::string problem_;
   transport::Requester requester_;
   transport::Responder responder_;

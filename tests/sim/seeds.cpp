@@ -17,7 +17,7 @@ constexpr std::array kCounters{&Outcome::packets,  &Outcome::dropped,       &Out
                                &Outcome::repeated, &Outcome::delayed,       &Outcome::pauses,
                                &Outcome::deaths,   &Outcome::completions,   &Outcome::retransmitted,
                                &Outcome::timeouts, &Outcome::sequence_naks, &Outcome::receiver_not_ready,
-                               &Outcome::failures};
+                               &Outcome::failures, &Outcome::rnr_exhausted};
 
 void add(Outcome& sum, const Outcome& outcome) {
   for (const auto counter : kCounters) sum.*counter += outcome.*counter;
@@ -86,10 +86,11 @@ std::string summary(const Report& report) {
   const Outcome& sum = report.sum;
   return fmt::format(
       "{} seeds: {} packets, {} lost, {} damaged, {} repeated, {} delayed; {} pauses, {} deaths; "
-      "{} resent, {} timeouts, {} NAKs, {} RNR NAKs; {} completions, {} directions failed as owed",
+      "{} resent, {} timeouts, {} NAKs, {} RNR NAKs; {} completions, {} directions failed as owed, {} of "
+      "them out of RNR retries",
       report.seeds, sum.packets, sum.dropped, sum.damaged, sum.repeated, sum.delayed, sum.pauses, sum.deaths,
       sum.retransmitted, sum.timeouts, sum.sequence_naks, sum.receiver_not_ready, sum.completions,
-      sum.failures);
+      sum.failures, sum.rnr_exhausted);
 }
 
 }  // namespace gdx::sim

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <memory>
 #include <queue>
 #include <vector>
 
-#include "driver-shim/softhca/transport/icrc.h"
+#include "proto/roce/codec.h"
+#include "tests/sim/datagrams.h"
 #include "tests/sim/ledger.h"
+#include "tests/sim/link.h"
 #include "tests/sim/node.h"
 #include "tests/sim/random.h"
+#include "tests/sim/scenario.h"
 
 namespace gdx::sim {
 namespace {
@@ -18,111 +20,32 @@ namespace {
 using mlx5::Syndrome;
 using transport::RcConfig;
 
-constexpr std::uint64_t kMicrosecondNs = 1000;
-constexpr std::uint64_t kNever = transport::kNever;
-constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
 constexpr std::uint64_t kPauseIntervalNs = 3000 * kMicrosecondNs;
-
-struct Scenario {
-  double loss = 0, corruption = 0, duplication = 0, reordering = 0, pauses = 0;
-  bool calm = false;  // none of them, no death and no flaw
-  std::uint64_t delay_ns = 0, jitter_ns = 0;
-  std::uint32_t operations = 0;     // of each node
-  std::uint64_t death_ns = kNever;  // of node 1
-  Flaw flaw = Flaw::kNone;          // in what node 0 posts
-  std::uint32_t flawed_operation = 0;
-  std::array<RcConfig, 2> configs;
-};
-
-Scenario make_scenario(Random& random) {
-  Scenario scenario;
-  const double harshness = random.chance(0.2) ? 0 : 0.08;
-  scenario.loss = harshness * static_cast<double>(random.between(0, 10)) / 10;
-  scenario.corruption = harshness * static_cast<double>(random.between(0, 10)) / 40;
-  scenario.duplication = harshness * static_cast<double>(random.between(0, 10)) / 10;
-  scenario.reordering = harshness * static_cast<double>(random.between(0, 10)) / 10;
-  scenario.pauses = random.chance(0.3) ? 0.02 : 0;
-  scenario.delay_ns = random.between(1, 20) * kMicrosecondNs;
-  scenario.jitter_ns = random.between(0, 2) * random.between(1, 30) * kMicrosecondNs;
-  scenario.operations = static_cast<std::uint32_t>(random.between(5, 60));
-  if (random.chance(0.1)) scenario.death_ns = random.between(1, 1500) * kMicrosecondNs;
-  if (random.chance(0.2)) {
-    scenario.flaw = static_cast<Flaw>(random.between(1, 6));
-    scenario.flawed_operation = static_cast<std::uint32_t>(random.between(0, scenario.operations - 1));
-  }
-  scenario.calm =
-      harshness == 0 && scenario.pauses == 0 && scenario.death_ns == kNever && scenario.flaw == Flaw::kNone;
-  RcConfig base;
-  base.mtu_bytes = 256u << random.between(0, 2);
-  base.ack_timeout = static_cast<std::uint8_t>(random.between(5, 7));
-  base.min_rnr_timer = static_cast<std::uint8_t>(random.between(1, 10));
-  base.remote_write = base.remote_read = base.remote_atomic = true;
-  const std::uint8_t depth = static_cast<std::uint8_t>(random.between(1, 4));
-  base.max_rd_atomic = base.max_dest_rd_atomic = depth;
-  static constexpr std::array<std::uint32_t, 4> kWindows{4, 16, 128, 0};
-  base.max_unacked_packets = kWindows[random.between(0, 3)];
-  scenario.configs.fill(base);
-  for (std::uint32_t side = 0; side < 2; ++side) {
-    scenario.configs[side].local_qpn = 0x10 + side;
-    scenario.configs[side].remote_qpn = 0x11 - side;
-    // Half of all runs wrap.
-    const auto psn = static_cast<std::uint32_t>(random.chance(0.5) ? random.between(0xffff80, 0xffffff)
-                                                                   : random.between(0, 0xffffff));
-    scenario.configs[side].send_psn = psn;
-    scenario.configs[1 - side].receive_psn = psn;
-  }
-  return scenario;
-}
-
-std::string describe(const Scenario& s) {
-  return "loss " + std::to_string(s.loss) + ", corruption " + std::to_string(s.corruption) +
-         ", duplication " + std::to_string(s.duplication) + ", reordering " + std::to_string(s.reordering) +
-         ", delay " + std::to_string(s.delay_ns) + " ns, jitter " + std::to_string(s.jitter_ns) +
-         " ns, operations " + std::to_string(s.operations) + ", mtu " +
-         std::to_string(s.configs[0].mtu_bytes) + ", window " +
-         std::to_string(s.configs[0].max_unacked_packets) + ", depth " +
-         std::to_string(s.configs[0].max_rd_atomic) + ", flaw " + std::to_string(static_cast<int>(s.flaw)) +
-         " in operation " + std::to_string(s.flawed_operation) +
-         (s.death_ns == kNever ? "" : ", death at " + std::to_string(s.death_ns) + " ns");
-}
-
-std::uint32_t icrc_of(std::size_t from, std::span<const std::byte> bth_to_padding) {
-  constexpr std::uint32_t kFirstAddress = 0x0a000001;
-  constexpr std::uint16_t kSourcePort = 49152;
-  const auto side = static_cast<std::uint32_t>(from);
-  return softhca::transport::icrc_ipv4(kFirstAddress + side, kFirstAddress + 1 - side, kSourcePort, 0,
-                                       bth_to_padding);
-}
-
-void append_icrc(std::size_t from, std::vector<std::byte>& datagram) {
-  const std::uint32_t icrc = icrc_of(from, datagram);
-  datagram.resize(datagram.size() + sizeof icrc);
-  std::memcpy(datagram.data() + datagram.size() - sizeof icrc, &icrc, sizeof icrc);
-}
-
-bool icrc_is_right(std::size_t from, std::span<const std::byte> datagram) {
-  std::uint32_t icrc;
-  std::memcpy(&icrc, datagram.last(sizeof icrc).data(), sizeof icrc);
-  return icrc == icrc_of(from, datagram.first(datagram.size() - sizeof icrc));
-}
+constexpr std::uint8_t kEndlessRnrRetry = 7;
 
 class World {
  public:
-  explicit World(std::uint64_t seed) : random_(seed), scenario_(make_scenario(random_)) {
-    for (std::size_t side = 0; side < 2; ++side) {
+  explicit World(Random random)
+      : random_(random), scenario_(make_scenario(random_)), link_(scenario_.faults, random_, outcome_) {
+    const std::size_t nodes = scenario_.configs.size();
+    pools_.resize(nodes);
+    for (std::uint32_t node = 0; node < nodes; ++node) {
       std::vector<std::byte> memory(kRegionBytes);
       for (std::byte& byte : memory) byte = static_cast<std::byte>(random_.next());
-      ledgers_[1 - side] = std::make_unique<Ledger>(memory);
-      nodes_[side] = std::make_unique<Node>(
-          scenario_.configs[side], std::move(memory),
-          [this, side](std::vector<std::byte> datagram) { transmit(side, std::move(datagram)); });
+      ledgers_.push_back(std::make_unique<Ledger>(node ^ 1, node, memory));
+      nodes_.push_back(std::make_unique<Node>(
+          node, scenario_.configs[node], std::move(memory), pools_[pool_of(node)],
+          [this, node](std::vector<std::byte> datagram) { transmit(node, std::move(datagram)); }));
     }
-    for (std::size_t side = 0; side < 2; ++side) {
-      nodes_[side]->attach(*nodes_[1 - side], *ledgers_[side], *ledgers_[1 - side]);
-      schedule(0, side, Event::Kind::kPost);
-      schedule(0, side, Event::Kind::kReplenish);
+    // ledgers_[i] is so far about the memory of node i: from here on about what node i posts.
+    for (std::size_t node = 0; node < nodes; node += 2) std::swap(ledgers_[node], ledgers_[node + 1]);
+    for (std::size_t node = 0; node < nodes; ++node) {
+      nodes_[node]->attach(*nodes_[node ^ 1], *ledgers_[node], *ledgers_[node ^ 1]);
+      schedule(0, node, Event::Kind::kPost);
+      if (pool_of(node) == node) schedule(0, node, Event::Kind::kReplenish);
     }
+    pump_scheduled_.resize(nodes);
   }
 
   Outcome run();
@@ -132,7 +55,7 @@ class World {
     enum class Kind : std::uint8_t { kDatagram, kPost, kReplenish, kPump };
     std::uint64_t time_ns = 0;
     std::uint64_t order = 0;  // ties are broken by age
-    std::size_t side = 0;
+    std::size_t node = 0;     // for a datagram, any node of its host: the QPN says which
     Kind kind = Kind::kPump;
     std::vector<std::byte> datagram;
 
@@ -141,140 +64,136 @@ class World {
     }
   };
 
-  [[nodiscard]] bool is_dead(std::size_t side) const { return side == 1 && now_ns_ >= scenario_.death_ns; }
-  void schedule(std::uint64_t time_ns, std::size_t side, Event::Kind kind,
+  static std::size_t host_of(std::size_t node) { return node & 1; }
+  [[nodiscard]] std::size_t pool_of(std::size_t node) const {
+    return scenario_.shared_receives ? host_of(node) : node;
+  }
+  [[nodiscard]] bool is_dead(std::size_t node) const {
+    return host_of(node) == 1 && now_ns_ >= scenario_.death_ns;
+  }
+  [[nodiscard]] std::uint64_t paused_until_ns(std::size_t node) const {
+    return paused_until_ns_[host_of(node)];
+  }
+  void schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
                 std::vector<std::byte> datagram = {});
   void transmit(std::size_t from, std::vector<std::byte> datagram);
-  void damage(std::vector<std::byte>& datagram);
-  [[nodiscard]] std::uint64_t arrival_ns();
-  void on_datagram(std::size_t side, std::span<const std::byte> datagram);
+  void on_datagram(std::size_t host, std::span<const std::byte> datagram);
   void dispatch(Event event);
-  void post_some(std::size_t side);
-  void after_event(std::size_t side);
+  void replenish(std::size_t node);
+  void post_some(std::size_t node);
+  void after_event(std::size_t node);
+  bool step();
   [[nodiscard]] bool done() const;
+  [[nodiscard]] bool troubled() const;
   [[nodiscard]] std::uint64_t limit_ns() const;
   [[nodiscard]] std::string verdict() const;
-  [[nodiscard]] std::string verdict_of_error(std::size_t side) const;
+  [[nodiscard]] std::string verdict_of(std::size_t node) const;
+  [[nodiscard]] std::string verdict_of_error(std::size_t node) const;
 
   Random random_;
   Scenario scenario_;
-  std::array<std::unique_ptr<Ledger>, 2> ledgers_;  // [side]: what that side posts
-  std::array<std::unique_ptr<Node>, 2> nodes_;
+  Outcome outcome_;
+  Link link_;
+  std::vector<ReceivePool> pools_;
+  std::vector<std::unique_ptr<Ledger>> ledgers_;  // [node]: what it posts
+  std::vector<std::unique_ptr<Node>> nodes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::array<std::uint64_t, 2> paused_until_ns_{};
+  std::array<std::uint64_t, 2> paused_until_ns_{};  // [host]
   std::array<std::uint64_t, 2> next_pause_ns_{};
-  std::array<bool, 2> pump_scheduled_{};
+  std::vector<bool> pump_scheduled_;
   std::uint64_t now_ns_ = 0;
   std::uint64_t order_ = 0;
   std::uint64_t last_post_ns_ = 0;
-  Outcome outcome_;
 };
 
-void World::schedule(std::uint64_t time_ns, std::size_t side, Event::Kind kind,
+void World::schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
                      std::vector<std::byte> datagram) {
-  events_.push({time_ns, order_++, side, kind, std::move(datagram)});
+  events_.push({time_ns, order_++, node, kind, std::move(datagram)});
 }
 
 void World::transmit(std::size_t from, std::vector<std::byte> datagram) {
-  ++outcome_.packets;
-  if (random_.chance(scenario_.loss)) {
-    ++outcome_.dropped;
-    return;
-  }
-  append_icrc(from, datagram);
-  if (random_.chance(scenario_.corruption)) damage(datagram);
-  if (random_.chance(scenario_.duplication)) {
-    ++outcome_.repeated;
-    // Some copies arrive long after the original has been dealt with.
-    const std::uint64_t lag_ns = random_.chance(0.3) ? random_.between(0, 300 * kMicrosecondNs) : 0;
-    schedule(arrival_ns() + lag_ns, 1 - from, Event::Kind::kDatagram, datagram);
-  }
-  schedule(arrival_ns(), 1 - from, Event::Kind::kDatagram, std::move(datagram));
+  link_.transmit(now_ns_, host_of(from), std::move(datagram),
+                 [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
+                   schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
+                 });
 }
 
-void World::damage(std::vector<std::byte>& datagram) {
-  ++outcome_.damaged;
-  for (std::uint64_t bits = random_.between(1, 3); bits > 0; --bits) {
-    const std::uint64_t bit = random_.between(0, 8 * datagram.size() - 1);
-    datagram[bit / 8] ^= std::byte{1} << bit % 8;
-  }
-}
-
-// Without reordering packets keep their order: the link's age breaks ties.
-std::uint64_t World::arrival_ns() {
-  std::uint64_t time_ns = now_ns_ + scenario_.delay_ns;
-  if (random_.chance(scenario_.reordering)) {
-    ++outcome_.delayed;
-    time_ns += random_.between(0, scenario_.jitter_ns + 2000);
-  }
-  return time_ns;
-}
-
-void World::on_datagram(std::size_t side, std::span<const std::byte> datagram) {
+void World::on_datagram(std::size_t host, std::span<const std::byte> datagram) {
   // Pauses are far enough apart, and short enough, that retries outlast them.
-  if (now_ns_ >= next_pause_ns_[side] && random_.chance(scenario_.pauses)) {
+  if (now_ns_ >= next_pause_ns_[host] && random_.chance(scenario_.pauses)) {
     ++outcome_.pauses;
-    paused_until_ns_[side] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
-    next_pause_ns_[side] = paused_until_ns_[side] + kPauseIntervalNs;
+    paused_until_ns_[host] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
+    next_pause_ns_[host] = paused_until_ns_[host] + kPauseIntervalNs;
   }
-  if (!icrc_is_right(1 - side, datagram)) return;
-  nodes_[side]->on_datagram(now_ns_, datagram.first(datagram.size() - roce::kIcrcBytes));
+  const std::span<const std::byte> inside = Link::open(1 - host, datagram);
+  if (inside.empty()) return;
+  const std::uint32_t qpn = destination_qpn_of(inside);
+  for (std::size_t node = host; node < nodes_.size(); node += 2) {
+    if (scenario_.configs[node].local_qpn == qpn) nodes_[node]->on_datagram(now_ns_, inside);
+  }
 }
 
-void World::post_some(std::size_t side) {
-  Ledger& ledger = *ledgers_[side];
-  const std::uint32_t mtu_bytes = scenario_.configs[side].mtu_bytes;
+void World::post_some(std::size_t node) {
+  Ledger& ledger = *ledgers_[node];
+  const std::uint32_t mtu_bytes = scenario_.configs[node].mtu_bytes;
   std::uint64_t burst = random_.between(1, 8);
   for (; burst > 0 && ledger.posted() < scenario_.operations; --burst) {
-    const bool flawed = side == 0 && ledger.posted() == scenario_.flawed_operation;
+    const bool flawed = node == 0 && ledger.posted() == scenario_.flawed_operation;
     const Flaw flaw = flawed ? scenario_.flaw : Flaw::kNone;
-    if (flaw == Flaw::kLocalMemory) nodes_[side]->fail_local_memory_of(ledger.posted());
-    nodes_[side]->post(ledger.post(random_, mtu_bytes, flaw));
+    if (flaw == Flaw::kLocalMemory) nodes_[node]->fail_local_memory_of(ledger.posted());
+    nodes_[node]->post(ledger.post(random_, mtu_bytes, flaw));
     last_post_ns_ = now_ns_;
   }
   if (ledger.posted() < scenario_.operations) {
-    schedule(now_ns_ + random_.between(0, 200) * kMicrosecondNs, side, Event::Kind::kPost);
+    schedule(now_ns_ + random_.between(0, 200) * kMicrosecondNs, node, Event::Kind::kPost);
   }
 }
 
+void World::replenish(std::size_t node) {
+  const bool starved = host_of(node) == 1 && now_ns_ >= scenario_.starve_ns;
+  const std::uint64_t more = random_.between(0, 4);
+  if (!starved) pools_[node].posted += more;
+  if (!done()) schedule(now_ns_ + random_.between(1, 300) * kMicrosecondNs, node, Event::Kind::kReplenish);
+}
+
 void World::dispatch(Event event) {
-  const std::size_t side = event.side;
-  if (is_dead(side)) return;
-  if (now_ns_ < paused_until_ns_[side]) {
-    event.time_ns = paused_until_ns_[side];
+  const std::size_t node = event.node;
+  if (is_dead(node)) return;
+  if (now_ns_ < paused_until_ns(node)) {
+    event.time_ns = paused_until_ns(node);
     events_.push(std::move(event));
     return;
   }
   switch (event.kind) {
-    case Event::Kind::kDatagram: on_datagram(side, event.datagram); break;
-    case Event::Kind::kPost: post_some(side); break;
-    case Event::Kind::kReplenish:
-      nodes_[side]->post_receives(static_cast<std::uint32_t>(random_.between(0, 4)));
-      if (!done())
-        schedule(now_ns_ + random_.between(1, 300) * kMicrosecondNs, side, Event::Kind::kReplenish);
-      break;
-    case Event::Kind::kPump: pump_scheduled_[side] = false; break;
+    case Event::Kind::kDatagram: on_datagram(host_of(node), event.datagram); break;
+    case Event::Kind::kPost: post_some(node); break;
+    case Event::Kind::kReplenish: replenish(node); break;
+    case Event::Kind::kPump: pump_scheduled_[node] = false; break;
   }
-  after_event(side);
+  after_event(node);
 }
 
-void World::after_event(std::size_t side) {
-  Node& node = *nodes_[side];
+void World::after_event(std::size_t number) {
+  Node& node = *nodes_[number];
   if (node.next_deadline_ns() <= now_ns_) node.on_timer(now_ns_);
   node.pump(now_ns_, static_cast<std::uint32_t>(random_.between(1, 16)));
-  if (pump_scheduled_[side]) return;
+  if (pump_scheduled_[number]) return;
   if (node.can_send(now_ns_)) {
-    pump_scheduled_[side] = true;
-    schedule(now_ns_ + random_.between(200, 3000), side, Event::Kind::kPump);
+    pump_scheduled_[number] = true;
+    schedule(now_ns_ + random_.between(200, 3000), number, Event::Kind::kPump);
   }
 }
 
 bool World::done() const {
-  for (std::size_t side = 0; side < 2; ++side) {
-    if (is_dead(side)) continue;
-    if (ledgers_[side]->posted() < scenario_.operations || !ledgers_[side]->all_completed()) return false;
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (is_dead(node)) continue;
+    if (ledgers_[node]->posted() < scenario_.operations || !ledgers_[node]->all_completed()) return false;
   }
   return true;
+}
+
+bool World::troubled() const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return !node->problem().empty(); });
 }
 
 // By then every promise is due. With a dead peer: all retries, each of up to four timeouts, and some waits.
@@ -286,96 +205,109 @@ std::uint64_t World::limit_ns() const {
          transport::rnr_timer_ns(config.min_rnr_timer) + 2000 * kMicrosecondNs;
 }
 
+// One event or timer, whichever is first. False: there is none.
+bool World::step() {
+  std::uint64_t next_ns = events_.empty() ? kNever : events_.top().time_ns;
+  std::size_t timed = nodes_.size();
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (is_dead(node) || nodes_[node]->next_deadline_ns() == kNever) continue;
+    const std::uint64_t due_ns = std::max(nodes_[node]->next_deadline_ns(), paused_until_ns(node));
+    if (due_ns >= next_ns) continue;
+    next_ns = due_ns;
+    timed = node;
+  }
+  if (next_ns == kNever) return false;
+  now_ns_ = std::max(now_ns_, next_ns);
+  if (timed < nodes_.size()) {
+    after_event(timed);
+    return true;
+  }
+  Event event = events_.top();
+  events_.pop();
+  dispatch(std::move(event));
+  return true;
+}
+
 Outcome World::run() {
-  while (!done() && now_ns_ < limit_ns()) {
-    std::uint64_t next_ns = events_.empty() ? kNever : events_.top().time_ns;
-    std::size_t timer_side = 2;
-    for (std::size_t side = 0; side < 2; ++side) {
-      if (is_dead(side)) continue;
-      const std::uint64_t due_ns = std::max(nodes_[side]->next_deadline_ns(), paused_until_ns_[side]);
-      if (nodes_[side]->next_deadline_ns() != kNever && due_ns < next_ns) {
-        next_ns = due_ns;
-        timer_side = side;
-      }
-    }
-    if (next_ns == kNever) break;
-    now_ns_ = std::max(now_ns_, next_ns);
-    if (timer_side < 2) {
-      after_event(timer_side);
-    } else {
-      Event event = events_.top();
-      events_.pop();
-      dispatch(std::move(event));
-    }
-    if (!nodes_[0]->problem().empty() || !nodes_[1]->problem().empty()) break;
+  while (!done() && !troubled() && now_ns_ < limit_ns() && step()) {
   }
   // Late copies of packets must not undo anything.
-  while (done() && !events_.empty() && nodes_[0]->problem().empty() && nodes_[1]->problem().empty()) {
+  while (done() && !events_.empty() && !troubled()) {
     now_ns_ = std::max(now_ns_, events_.top().time_ns);
     Event event = events_.top();
     events_.pop();
     dispatch(std::move(event));
   }
   outcome_.problem = verdict();
-  outcome_.scenario = describe(scenario_);
+  outcome_.scenario = scenario_.text();
   outcome_.finished = done();
   outcome_.deaths = is_dead(1) ? 1 : 0;
-  for (std::size_t side = 0; side < 2; ++side) {
-    const auto& counters = nodes_[side]->requester().counters();
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    const auto& counters = nodes_[node]->requester().counters();
     outcome_.retransmitted += counters.retransmitted_packets;
     outcome_.timeouts += counters.timeouts;
     outcome_.sequence_naks += counters.naks_received;
     outcome_.receiver_not_ready += counters.rnr_naks_received;
-    outcome_.completions += ledgers_[side]->succeeded();
-    outcome_.failures += ledgers_[side]->first_error() != Syndrome::kNone ? 1 : 0;
+    outcome_.completions += ledgers_[node]->succeeded();
+    const Syndrome error = ledgers_[node]->first_error();
+    outcome_.failures += error != Syndrome::kNone ? 1 : 0;
+    outcome_.rnr_exhausted += error == Syndrome::kRnrRetryExceeded ? 1 : 0;
   }
   return outcome_;
 }
 
 std::string World::verdict() const {
-  const auto name = [](std::size_t side) { return "node " + std::to_string(side) + ": "; };
+  const auto name = [](std::size_t node) { return "node " + std::to_string(node) + ": "; };
   // What a node saw stopped the run, so everything else that is missing may follow from it.
-  for (std::size_t side = 0; side < 2; ++side) {
-    if (!nodes_[side]->problem().empty()) return name(side) + nodes_[side]->problem();
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (!nodes_[node]->problem().empty()) return name(node) + nodes_[node]->problem();
   }
-  for (std::size_t side = 0; side < 2; ++side) {
-    const std::string who = name(side);
-    if (is_dead(side)) continue;
-    if (!ledgers_[side]->all_completed()) return who + "work requests were never completed";
-    if (ledgers_[side]->first_error() != Syndrome::kNone) {
-      const std::string problem = verdict_of_error(side);
-      if (!problem.empty()) return who + problem;
-      continue;
-    }
-    if (scenario_.death_ns != kNever || scenario_.flaw != Flaw::kNone) continue;
-    const auto& counters = nodes_[side]->requester().counters();
-    if (scenario_.calm && counters.timeouts + counters.naks_received > 0) {
-      return who + "had to recover on a link without faults";
-    }
-    if (!ledgers_[side]->all_received()) return who + "the peer never received all messages";
-    const std::string memory = ledgers_[side]->check_memory(nodes_[1 - side]->memory(), ~std::uint64_t{0});
-    if (!memory.empty()) return who + "finally " + memory;
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    const std::string problem = is_dead(node) ? "" : verdict_of(node);
+    if (!problem.empty()) return name(node) + problem;
   }
+  // Whatever killed the connection before had its own cause, which has been checked.
   if (scenario_.flaw != Flaw::kNone && !is_dead(1) && ledgers_[0]->first_error() == Syndrome::kNone) {
     return "node 0: the flawed request drew no error";
   }
   return "";
 }
 
+std::string World::verdict_of(std::size_t node) const {
+  const Ledger& ledger = *ledgers_[node];
+  if (!ledger.all_completed()) return "work requests were never completed";
+  if (ledger.first_error() != Syndrome::kNone) return verdict_of_error(node);
+  if (scenario_.death_ns != kNever || nodes_[node]->in_error() || nodes_[node ^ 1]->in_error()) return "";
+  const auto& counters = nodes_[node]->requester().counters();
+  if (scenario_.calm && counters.timeouts + counters.naks_received > 0) {
+    return "had to recover on a link without faults";
+  }
+  if (!ledger.all_received()) return "the peer never received all messages";
+  const std::string memory = ledger.check_memory(nodes_[node ^ 1]->memory(), ~std::uint64_t{0});
+  return memory.empty() ? "" : "finally " + memory;
+}
+
 // An error is right only if the scenario has a cause for it.
-std::string World::verdict_of_error(std::size_t side) const {
-  const Ledger& ledger = *ledgers_[side];
+std::string World::verdict_of_error(std::size_t node) const {
+  const Ledger& ledger = *ledgers_[node];
   const Syndrome error = ledger.first_error();
-  const bool peer_can_vanish = scenario_.death_ns != kNever || scenario_.flaw != Flaw::kNone;
-  if (error == Syndrome::kRetryExceeded && peer_can_vanish) return "";
-  if (side == 1 && error == Syndrome::kFlushed && scenario_.flaw != Flaw::kNone) return "";
-  if (side == 0 && ledger.flawed() == ledger.succeeded() && error == ledger.flaw_syndrome()) return "";
+  const RcConfig& config = scenario_.configs[node];
+  const auto& counters = nodes_[node]->requester().counters();
+  const bool peer_fell_silent =
+      scenario_.death_ns != kNever || nodes_[node ^ 1]->error_ns() < nodes_[node]->error_ns();
+  const bool refused_twin = node == 1 && scenario_.flaw != Flaw::kNone;  // its responder was at fault
+  const bool out_of_rnr_retries =
+      config.rnr_retry != kEndlessRnrRetry && counters.rnr_naks_received > config.rnr_retry;
+  if (error == Syndrome::kRetryExceeded && peer_fell_silent) return "";
+  if (error == Syndrome::kFlushed && refused_twin) return "";
+  if (error == Syndrome::kRnrRetryExceeded && out_of_rnr_retries) return "";
+  if (node == 0 && ledger.flawed() == ledger.succeeded() && error == ledger.flaw_syndrome()) return "";
   return std::string("ended in ") + mlx5::syndrome_name(error) + " after " +
          std::to_string(ledger.succeeded()) + " work requests";
 }
 
 }  // namespace
 
-Outcome run(std::uint64_t seed) { return World(seed).run(); }
+Outcome run_connected(Random random) { return World(random).run(); }
 
 }  // namespace gdx::sim

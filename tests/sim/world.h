@@ -1,9 +1,11 @@
-// Two nodes that may pause or die, a link that loses, damages, repeats, delays and reorders, and virtual
-// time. A run is a function of its seed and of nothing else.
+// Two hosts that may pause or die, one to three queue pairs on each, a link that loses, damages, repeats,
+// delays and reorders, and virtual time. A run is a function of its seed and of nothing else.
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+#include "tests/sim/random.h"
 
 namespace gdx::sim {
 
@@ -23,10 +25,14 @@ struct Outcome {
   std::uint64_t sequence_naks = 0;
   std::uint64_t receiver_not_ready = 0;
   std::uint64_t completions = 0;
-  std::uint64_t failures = 0;  // directions that ended in an error, as owed
+  std::uint64_t failures = 0;       // directions that ended in an error, as owed
+  std::uint64_t rnr_exhausted = 0;  // of these: no receive came within the retries
 };
 
+// RC: nothing may be lost.
+[[nodiscard]] Outcome run_connected(Random random);
+
 // Threads: any; runs share nothing.
-[[nodiscard]] Outcome run(std::uint64_t seed);
+[[nodiscard]] inline Outcome run(std::uint64_t seed) { return run_connected(Random(seed)); }
 
 }  // namespace gdx::sim

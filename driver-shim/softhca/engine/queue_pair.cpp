@@ -15,8 +15,12 @@ constexpr int kEventQpFatal = 1;  // enum ib_event_type, IB_EVENT_QP_FATAL
 constexpr std::size_t kUdpHeaderBytes = 8;
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
-// The transport in bits 7:5 of a BTH opcode.
-unsigned transport_of(roce::Opcode opcode) { return static_cast<unsigned>(opcode) >> 5; }
+// The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
+unsigned transport_of(roce::Opcode opcode) {
+  const bool masked_atomic =
+      opcode == roce::Opcode::kMaskedCompareSwap || opcode == roce::Opcode::kMaskedFetchAdd;
+  return masked_atomic ? 0 : static_cast<unsigned>(opcode) >> 5;
+}
 
 unsigned transport_of(QpType type) {
   switch (type) {
@@ -54,6 +58,10 @@ transport::TransportCounters& operator+=(transport::TransportCounters& sum,
   sum.out_of_sequence += more.out_of_sequence;
   sum.duplicate_requests += more.duplicate_requests;
   sum.rnr_naks_received += more.rnr_naks_received;
+  sum.naks_sent += more.naks_sent;
+  sum.naks_withheld += more.naks_withheld;
+  sum.key_faults += more.key_faults;
+  sum.qkey_violations += more.qkey_violations;
   return sum;
 }
 
@@ -97,6 +105,7 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if (mask & kQpMaxDestRdAtomic) attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
   if (mask & kQpDestinationQpn) attributes_.remote_qpn = attributes.remote_qpn;
   if (transport::Responder* responder = receive_side_.rc()) responder->reconfigure(rc_config());
+  if (transport::UcResponder* responder = receive_side_.uc()) responder->reconfigure(uc_config());
   constexpr std::uint32_t kRequesterAttributes = kQpTimeout | kQpRetryCount | kQpRnrRetry;
   if (transport::Requester* requester = send_side_.rc();
       requester != nullptr && (mask & kRequesterAttributes)) {
@@ -191,7 +200,7 @@ void QueuePair::reset() {
   for (SendSlot& slot : slots_) release_staging(slot);
   fetched_ = 0;
   completed_ = 0;
-  receive_current_ = false;
+  taken_receives_.clear();
   failure_.reset();
   std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
   if (!shared_receives_) own_receives_.reset();
@@ -218,10 +227,12 @@ void QueuePair::enter_error() {
 }
 
 void QueuePair::flush_receives() {
-  const auto flush_current = [this] { complete_receive({.syndrome = mlx5::Syndrome::kFlushed}); };
-  if (receive_current_) flush_current();
+  const auto flush_taken = [this] {
+    while (!taken_receives_.empty()) complete_receive({.syndrome = mlx5::Syndrome::kFlushed});
+  };
+  flush_taken();
   // What waits in a shared queue belongs to the others too.
-  while (!shared_receives_ && own_receives_.take(current_receive_)) flush_current();
+  while (!shared_receives_ && take_receive()) flush_taken();
 }
 
 QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {

@@ -14,6 +14,7 @@
 #include "driver-shim/softhca/engine/sides.h"
 #include "driver-shim/softhca/engine/staging_audit.h"
 #include "driver-shim/softhca/engine/wqe_parser.h"
+#include "driver-shim/softhca/transport/ring.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/codec.h"
 
@@ -93,9 +94,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
              std::uint32_t length_bytes) override;
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
-  std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
-                             std::uint64_t swap) override;
-  std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) override;
+  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
+                        const transport::AtomicOperation& operation) override;
   bool take_receive() override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
   void complete_receive(const transport::ReceiveCompletion& completion) override;
@@ -144,11 +144,11 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveSide receive_side_;           // in RTR and RTS
   transport::TransportCounters past_;  // of transports that a reset ended
 
-  std::vector<SendSlot> slots_;   // by the WQE's first block
-  std::uint16_t fetched_ = 0;     // WQEBBs, cumulative
-  std::uint16_t completed_ = 0;   // behind the newest completed WQE
-  bool receive_current_ = false;  // current_receive_ is taken and not completed
-  ReceiveWqe current_receive_;
+  std::vector<SendSlot> slots_;                    // by the WQE's first block
+  std::uint16_t fetched_ = 0;                      // WQEBBs, cumulative
+  std::uint16_t completed_ = 0;                    // behind the newest completed WQE
+  ReceiveWqe current_receive_;                     // the one taken last
+  transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   std::optional<Failure> failure_;
   bool violation_reported_ = false;
 };

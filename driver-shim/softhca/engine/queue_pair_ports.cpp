@@ -34,6 +34,18 @@ bool walk(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes, std:
   return done == length_bytes;
 }
 
+// Whether a response brings bytes for the WQE's list.
+bool scatters(mlx5::WqeOpcode opcode) {
+  switch (opcode) {
+    case mlx5::WqeOpcode::kRdmaRead:
+    case mlx5::WqeOpcode::kAtomicCompareSwap:
+    case mlx5::WqeOpcode::kAtomicFetchAdd:
+    case mlx5::WqeOpcode::kAtomicMaskedCompareSwap:
+    case mlx5::WqeOpcode::kAtomicMaskedFetchAdd: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 bool QueuePair::can_scatter(const SendSlot& slot) const {
@@ -85,10 +97,7 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
                          std::uint32_t offset_bytes, std::uint32_t length_bytes) {
   const SendSlot& slot = slot_at(request.wqe_counter);
   if (slot.wqe.fault != Syndrome::kNone) return slot.wqe.fault;
-  const bool reads = request.opcode == mlx5::WqeOpcode::kRdmaRead ||
-                     request.opcode == mlx5::WqeOpcode::kAtomicCompareSwap ||
-                     request.opcode == mlx5::WqeOpcode::kAtomicFetchAdd;
-  if (reads && !can_scatter(slot)) return Syndrome::kLocalProtection;
+  if (scatters(request.opcode) && !can_scatter(slot)) return Syndrome::kLocalProtection;
 
   const wire::Address& destination = spec_.type == QpType::kUd ? slot.wqe.destination : attributes_.remote;
   if (destination.is_ipv4() != hca_.wire->local().is_ipv4()) return Syndrome::kLocalQpOperation;
@@ -169,24 +178,21 @@ std::uint64_t* QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t addres
                                                                 : nullptr;
 }
 
-std::uint64_t QueuePair::compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
-                                      std::uint64_t swap) {
+std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
+                                 const transport::AtomicOperation& operation) {
   std::uint64_t* target = atomic_target(rkey, address);
   if (target == nullptr) return 0;
-  std::uint64_t original = compare;
-  std::atomic_ref(*target).compare_exchange_strong(original, swap);
+  const std::atomic_ref word(*target);
+  std::uint64_t original = word.load();
+  while (!word.compare_exchange_weak(original, operation.result(original))) {
+  }
   return original;
 }
 
-std::uint64_t QueuePair::fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) {
-  std::uint64_t* target = atomic_target(rkey, address);
-  return target == nullptr ? 0 : std::atomic_ref(*target).fetch_add(add);
-}
-
 bool QueuePair::take_receive() {
-  if (receive_current_) return true;
-  receive_current_ = receives_.take(current_receive_);
-  return receive_current_;
+  if (!receives_.take(current_receive_)) return false;
+  taken_receives_.push_back(current_receive_.wqe_counter);
+  return true;
 }
 
 Syndrome QueuePair::scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) {
@@ -197,12 +203,11 @@ Syndrome QueuePair::scatter_receive(std::uint32_t offset_bytes, std::span<const 
 }
 
 void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
-  receive_current_ = false;
   Completion completion;
   completion.opcode = received.opcode;
   completion.syndrome = received.syndrome;
   completion.solicited = received.solicited;
-  completion.wqe_counter = current_receive_.wqe_counter;
+  completion.wqe_counter = taken_receives_.front();
   completion.qpn = qpn_;
   completion.user_index = spec_.user_index;
   completion.byte_count = received.byte_count;
@@ -210,6 +215,7 @@ void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
   completion.source_qpn = received.source_qpn;
   completion.has_grh = received.has_grh;
   completion.timestamp_ns = hca_.now_ns;
+  taken_receives_.pop_front();
   hca_.arrivals.push_back({this, completion});
 }
 

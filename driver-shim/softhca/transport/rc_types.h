@@ -32,6 +32,26 @@ struct RcConfig {
   std::uint32_t max_unacked_packets = 128;  // requester's window; 0: no limit
 };
 
+// What an atomic does to the 8 B that it finds. The plain forms are the masked ones with whole masks and
+// no boundaries.
+struct AtomicOperation {
+  bool add = false;
+  std::uint64_t swap_or_add = 0;
+  std::uint64_t compare = 0;
+  // Swap: the bits that are replaced. Add: the highest bit of each field, from which no carry goes on.
+  std::uint64_t swap_mask_or_boundaries = 0;
+  std::uint64_t compare_mask = 0;
+
+  [[nodiscard]] constexpr std::uint64_t result(std::uint64_t original) const {
+    if (add) {
+      const std::uint64_t tops = swap_mask_or_boundaries | std::uint64_t{1} << 63;
+      return ((original & ~tops) + (swap_or_add & ~tops)) ^ ((original ^ swap_or_add) & tops);
+    }
+    if (((original ^ compare) & compare_mask) != 0) return original;
+    return (original & ~swap_mask_or_boundaries) | (swap_or_add & swap_mask_or_boundaries);
+  }
+};
+
 // One send WQE, decoded. Its payload stays where it is: the Port gathers from `cookie`.
 struct WorkRequest {
   mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;
@@ -43,6 +63,8 @@ struct WorkRequest {
   std::uint32_t immediate = 0;  // immediate data or the rkey to invalidate
   std::uint64_t swap_or_add = 0;
   std::uint64_t compare = 0;
+  std::uint64_t swap_mask_or_boundaries = 0;  // masked atomics; see AtomicOperation
+  std::uint64_t compare_mask = 0;
   std::uint32_t destination_qpn = 0;  // UD
   std::uint32_t qkey = 0;             // UD
   std::uint64_t cookie = 0;           // the engine's: names the gather list
@@ -57,6 +79,10 @@ struct TransportCounters {
   std::uint64_t out_of_sequence = 0;
   std::uint64_t duplicate_requests = 0;
   std::uint64_t rnr_naks_received = 0;  // rnr_nak_retry_err
+  std::uint64_t naks_sent = 0;
+  std::uint64_t naks_withheld = 0;  // the rate of NAKs is bounded: see kNakIntervalNs
+  std::uint64_t key_faults = 0;     // requests for memory that their key, range or right does not give
+  std::uint64_t qkey_violations = 0;
 };
 
 class RequesterPort {
@@ -103,20 +129,20 @@ class ResponderPort {
                      std::uint32_t length_bytes) = 0;
   virtual bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) = 0;
   // Atomically on 8 B in host byte order; returns the original. The caller has checked.
-  virtual std::uint64_t compare_swap(std::uint32_t rkey, std::uint64_t address, std::uint64_t compare,
-                                     std::uint64_t swap) = 0;
-  virtual std::uint64_t fetch_add(std::uint32_t rkey, std::uint64_t address, std::uint64_t add) = 0;
+  virtual std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
+                                const AtomicOperation& operation) = 0;
 
-  // Takes the next receive WQE and keeps it current until complete_receive(). False: none posted.
+  // Takes the next receive WQE; scatter_receive() then stores into it. Those taken before it may still
+  // wait for their completion, which come in the order of taking. False: none posted.
   virtual bool take_receive() = 0;
-  // Into the current receive WQE. kLocalLength: too small; kLocalProtection: bad lkey.
+  // Into the receive WQE taken last. kLocalLength: too small; kLocalProtection: bad lkey.
   virtual mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) = 0;
-  // Writes the receive completion. The ACK for it has been given to send() before.
+  // Completes the oldest receive WQE that is taken. The ACK for it has been given to send() before.
   virtual void complete_receive(const ReceiveCompletion& completion) = 0;
   // SEND with invalidate. False: no such key in this PD.
   virtual bool invalidate(std::uint32_t rkey) = 0;
   // The responder hit an error that takes the queue pair to the error state; its NAK has been given to
-  // send(). A receive WQE that is current and not completed is to be flushed. Must not destroy the
+  // send(). Receive WQEs that are taken and not completed are to be flushed. Must not destroy the
   // Responder, which ignores every later packet.
   virtual void fatal(mlx5::Syndrome syndrome) = 0;
 };

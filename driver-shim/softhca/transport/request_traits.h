@@ -48,9 +48,15 @@ constexpr std::array<RequestTraits, 32> make_request_traits() {
 
 inline constexpr std::array<RequestTraits, 32> kRequestTraits = make_request_traits();
 
+static_assert((static_cast<std::uint8_t>(roce::Opcode::kMaskedCompareSwap) & 0x1f) ==
+              static_cast<std::uint8_t>(roce::Opcode::kRcCompareSwap));
+static_assert((static_cast<std::uint8_t>(roce::Opcode::kMaskedFetchAdd) & 0x1f) ==
+              static_cast<std::uint8_t>(roce::Opcode::kRcFetchAdd));
+
 }  // namespace detail
 
-// `opcode` of a transport that the caller has checked. Operation kNone: not a request.
+// `opcode` of a transport that the caller has checked. Operation kNone: not a request. The masked atomics
+// have the low bits of the plain ones.
 constexpr const RequestTraits& traits_of(roce::Opcode opcode) {
   return detail::kRequestTraits[static_cast<std::uint8_t>(opcode) & 0x1f];
 }

@@ -44,7 +44,22 @@ const PacketOpcodes* packet_opcodes(WqeOpcode opcode) {
 }
 
 bool is_atomic(WqeOpcode opcode) {
-  return opcode == WqeOpcode::kAtomicCompareSwap || opcode == WqeOpcode::kAtomicFetchAdd;
+  switch (opcode) {
+    case WqeOpcode::kAtomicCompareSwap:
+    case WqeOpcode::kAtomicFetchAdd:
+    case WqeOpcode::kAtomicMaskedCompareSwap:
+    case WqeOpcode::kAtomicMaskedFetchAdd: return true;
+    default: return false;
+  }
+}
+
+Opcode atomic_opcode(WqeOpcode opcode) {
+  switch (opcode) {
+    case WqeOpcode::kAtomicCompareSwap: return Opcode::kRcCompareSwap;
+    case WqeOpcode::kAtomicMaskedCompareSwap: return Opcode::kMaskedCompareSwap;
+    case WqeOpcode::kAtomicMaskedFetchAdd: return Opcode::kMaskedFetchAdd;
+    default: return Opcode::kRcFetchAdd;
+  }
 }
 
 std::uint64_t timeout_ns(const RcConfig& config) {
@@ -226,9 +241,11 @@ Syndrome Requester::transmit_request(const Entry& entry) {
     headers.reth = {request.remote_address + received_bytes, request.rkey,
                     request.length_bytes - received_bytes};
   } else {
-    const bool swap = request.opcode == WqeOpcode::kAtomicCompareSwap;
-    headers.bth.opcode = swap ? Opcode::kRcCompareSwap : Opcode::kRcFetchAdd;
-    headers.atomic = {request.remote_address, request.rkey, request.swap_or_add, swap ? request.compare : 0};
+    const bool add =
+        request.opcode == WqeOpcode::kAtomicFetchAdd || request.opcode == WqeOpcode::kAtomicMaskedFetchAdd;
+    headers.bth.opcode = atomic_opcode(request.opcode);
+    headers.atomic = {request.remote_address, request.rkey, request.swap_or_add, add ? 0 : request.compare};
+    headers.atomic_mask = {request.swap_mask_or_boundaries, add ? 0 : request.compare_mask};
   }
   const Syndrome syndrome = port_.send(headers, request, 0, 0);
   if (syndrome == Syndrome::kNone) unrequested_acks_ = 0;

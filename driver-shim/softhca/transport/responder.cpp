@@ -1,7 +1,6 @@
 #include "driver-shim/softhca/transport/responder.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "driver-shim/softhca/transport/request_traits.h"
 #include "proto/roce/codec.h"
@@ -17,6 +16,7 @@ using Operation = RequestTraits::Operation;
 
 constexpr std::uint64_t kAtomicAlignment = 8;
 constexpr std::uint32_t kAtomicBytes = 8;
+constexpr std::uint64_t kAllBits = ~std::uint64_t{0};
 
 Syndrome syndrome_of_nak(std::uint8_t nak) {
   switch (nak) {
@@ -26,13 +26,25 @@ Syndrome syndrome_of_nak(std::uint8_t nak) {
   }
 }
 
+AtomicOperation operation_of(const roce::Headers& headers) {
+  const roce::AtomicEth& atomic = headers.atomic;
+  const roce::AtomicMaskEth& mask = headers.atomic_mask;
+  switch (headers.bth.opcode) {
+    case Opcode::kRcCompareSwap: return {false, atomic.swap_or_add, atomic.compare, kAllBits, kAllBits};
+    case Opcode::kMaskedCompareSwap:
+      return {false, atomic.swap_or_add, atomic.compare, mask.swap_mask_or_boundaries, mask.compare_mask};
+    case Opcode::kMaskedFetchAdd: return {true, atomic.swap_or_add, 0, mask.swap_mask_or_boundaries, 0};
+    default: return {true, atomic.swap_or_add, 0, 0, 0};
+  }
+}
+
 }  // namespace
 
 Responder::Responder(const RcConfig& config, ResponderPort& port)
     : config_(config),
       port_(port),
       expected_(first_psn(config.receive_psn)),
-      atomic_results_(config.max_dest_rd_atomic) {}
+      served_(config.max_dest_rd_atomic) {}
 
 void Responder::reconfigure(const RcConfig& config) {
   config_.min_rnr_timer = config.min_rnr_timer;
@@ -41,9 +53,10 @@ void Responder::reconfigure(const RcConfig& config) {
   config_.remote_atomic = config.remote_atomic;
 }
 
-void Responder::on_packet(std::uint64_t /*now_ns*/, const roce::Headers& headers,
+void Responder::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
+  now_ns_ = now_ns;
   const RequestTraits& traits = traits_of(headers.bth.opcode);
   if (dead_ || traits.operation == Operation::kNone) return;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, expected_);
@@ -85,11 +98,12 @@ bool Responder::length_permits(const RequestTraits& traits, std::size_t payload_
 // Source: IBA 1.4, 9.7.5.1.2 to 9.7.5.1.3.
 void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn) {
   ++counters_.duplicate_requests;
-  if (traits.operation == Operation::kRead) return on_duplicate_read(headers, psn);
-  if (traits.operation != Operation::kAtomic) return queue_ack(std::nullopt);
-  const auto known = std::find_if(atomic_results_.begin(), atomic_results_.end(),
-                                  [psn](const AtomicResult& result) { return result.psn == psn; });
-  if (known == atomic_results_.end() || !admits_duplicate(psn, psn + 1)) return;
+  const bool atomic = traits.operation == Operation::kAtomic;
+  if (!atomic && traits.operation != Operation::kRead) return queue_ack(std::nullopt);
+  const Served* const known = find_served(psn, atomic);
+  if (known == nullptr) return;
+  if (!atomic) return on_duplicate_read(headers.reth, psn, *known);
+  if (!admits_duplicate(psn, psn + 1)) return;
   Response response;
   response.kind = Response::Kind::kAtomic;
   response.remaining_packets = 1;
@@ -101,12 +115,14 @@ void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& 
   send_control_responses();
 }
 
-// Memory is read afresh. A key that is gone draws no NAK: the duplicate may be a stray copy of a READ
-// that was answered long ago.
-void Responder::on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn) {
-  const roce::Reth& reth = headers.reth;
-  if (!config_.remote_read || reth.length_bytes > mlx5::kMaxMessageBytes) return;
-  if (psn + packets_of(reth.length_bytes, config_.mtu_bytes) > expected_) return;
+// Memory is read afresh, and only what the first request asked for. A key that is gone draws no NAK: the
+// duplicate may be a stray copy of a READ that was answered long ago.
+void Responder::on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const Served& served) {
+  const std::uint64_t skipped_bytes = (psn - served.first_psn) * config_.mtu_bytes;
+  const bool covered = reth.rkey == served.range.rkey &&
+                       reth.address == served.range.address + skipped_bytes &&
+                       skipped_bytes + reth.length_bytes <= served.range.length_bytes;
+  if (!config_.remote_read || !covered) return;
   if (reth.length_bytes > 0 &&
       !port_.check(RemoteOperation::kRead, reth.rkey, reth.address, reth.length_bytes)) {
     return;
@@ -114,6 +130,18 @@ void Responder::on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn)
   Response again = read_response(reth, psn);
   again.duplicate = true;
   if (admits_duplicate(psn, psn + again.remaining_packets)) responses_.push_back(again);
+}
+
+const Responder::Served* Responder::find_served(ExtendedPsn psn, bool atomic) const {
+  const auto found = std::find_if(served_.begin(), served_.end(), [psn, atomic](const Served& served) {
+    return served.first_psn <= psn && psn < served.end_psn && served.atomic == atomic;
+  });
+  return found == served_.end() ? nullptr : &*found;
+}
+
+void Responder::remember(const Served& served) {
+  served_[next_served_] = served;
+  next_served_ = (next_served_ + 1) % served_.size();
 }
 
 // Whether a repeated READ or atomic of [psn, end) is to be answered. Not when the answer is on its way
@@ -214,6 +242,7 @@ void Responder::on_read(const roce::Headers& headers) {
   }
   msn_ = (msn_ + 1) & roce::kPsnMask;
   const Response response = read_response(reth, expected_);
+  remember({.first_psn = expected_, .end_psn = expected_ + response.remaining_packets, .range = reth});
   expected_ += response.remaining_packets;
   ++requests_pending_;
   responses_.push_back(response);
@@ -231,12 +260,8 @@ void Responder::on_atomic(const roce::Headers& headers) {
   Response response;
   response.kind = Response::Kind::kAtomic;
   response.remaining_packets = 1;
-  response.original =
-      headers.bth.opcode == Opcode::kRcCompareSwap
-          ? port_.compare_swap(atomic.rkey, atomic.address, atomic.compare, atomic.swap_or_add)
-          : port_.fetch_add(atomic.rkey, atomic.address, atomic.swap_or_add);
-  atomic_results_[next_atomic_result_] = {expected_, response.original};
-  next_atomic_result_ = (next_atomic_result_ + 1) % atomic_results_.size();
+  response.original = port_.execute(atomic.rkey, atomic.address, operation_of(headers));
+  remember({.first_psn = expected_, .end_psn = expected_ + 1, .atomic = true, .original = response.original});
   msn_ = (msn_ + 1) & roce::kPsnMask;
   response.msn = msn_;
   response.psn = expected_++;
@@ -245,11 +270,8 @@ void Responder::on_atomic(const roce::Headers& headers) {
   send_control_responses();
 }
 
-// Makes a receive WQE current, or answers that there is none.
+// Takes a receive WQE, or answers that there is none.
 bool Responder::take_receive() {
-  // There is one current WQE only. Its completion waits behind READ responses: let those go first.
-  if (completion_pending_) pump(0, std::numeric_limits<std::uint32_t>::max());
-  if (dead_) return false;
   if (port_.take_receive()) return true;
   queue_nak(static_cast<std::uint8_t>(roce::kAethKindRnr | (config_.min_rnr_timer & 0x1f)));
   return false;
@@ -271,13 +293,19 @@ void Responder::queue_ack(const std::optional<ReceiveCompletion>& completion) {
   response.psn = expected_ - 1;
   response.msn = msn_;
   response.completion = completion;
-  if (!completion) return;
-  completion_pending_ = true;
-  send_control_responses();
+  if (completion) send_control_responses();
 }
 
 // A NAK after which the peer sends again: sequence error or receiver not ready.
 void Responder::queue_nak(std::uint8_t syndrome) {
+  const auto repeats = [&](const Response& last) {
+    return last.kind == Response::Kind::kNak && last.syndrome == syndrome && last.psn == expected_;
+  };
+  const bool waiting = !responses_.empty() && repeats(responses_.back());
+  if (waiting || !nak_tokens_.take(now_ns_)) {
+    ++counters_.naks_withheld;
+    return;
+  }
   gap_reported_ = true;
   Response response;
   response.kind = Response::Kind::kNak;
@@ -291,6 +319,7 @@ void Responder::queue_nak(std::uint8_t syndrome) {
 // A fatal NAK. The queue pair lives on until it has been sent, but takes no more packets.
 void Responder::refuse(std::uint8_t nak, const std::optional<ReceiveCompletion>& completion) {
   dead_ = true;
+  if (nak == roce::kNakRemoteAccess) ++counters_.key_faults;
   Response response;
   response.kind = Response::Kind::kNak;
   response.syndrome = nak;
@@ -344,12 +373,10 @@ void Responder::send_control(const Response& response) {
       response_headers(atomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcAcknowledge, response);
   headers.atomic_original = response.original;
   ++counters_.packets_sent;
+  if (response.kind == Response::Kind::kNak) ++counters_.naks_sent;
   if (atomic && !response.duplicate) --requests_pending_;
   port_.send(headers);
-  if (response.completion) {
-    completion_pending_ = false;
-    port_.complete_receive(*response.completion);
-  }
+  if (response.completion) port_.complete_receive(*response.completion);
   if (response.fatal != Syndrome::kNone) {
     responses_.clear();
     port_.fatal(response.fatal);
@@ -371,6 +398,7 @@ void Responder::send_read_packet(Response& response) {
     if (refused.duplicate) return;
     responses_.clear();
     dead_ = true;
+    ++counters_.key_faults;
     Response nak;
     nak.kind = Response::Kind::kNak;
     nak.syndrome = roce::kNakRemoteAccess;

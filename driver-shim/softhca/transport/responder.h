@@ -10,10 +10,17 @@
 #include "driver-shim/softhca/transport/psn.h"
 #include "driver-shim/softhca/transport/rc_types.h"
 #include "driver-shim/softhca/transport/ring.h"
+#include "driver-shim/softhca/transport/token_bucket.h"
 
 namespace gdx::softhca::transport {
 
 struct RequestTraits;
+
+// NAKs that ask for a packet again (sequence error, receiver not ready) are bounded in rate: whoever can
+// forge a request must not make us flood its supposed sender. The shortest RNR timer is as long as the
+// interval, and a sequence error is reported once, so an honest peer does not notice.
+inline constexpr std::uint32_t kNakBurst = 32;
+inline constexpr std::uint64_t kNakIntervalNs = 10'000;
 
 // Responses leave in the order of their requests. ACKs of WRITEs wait for pump() and merge there; ACKs
 // that complete a receive, NAKs and atomic acknowledges leave from on_packet() unless a READ response
@@ -56,13 +63,19 @@ class Responder {
     std::optional<ReceiveCompletion> completion;   // to be written once this has been sent
     mlx5::Syndrome fatal = mlx5::Syndrome::kNone;  // the queue pair dies once this has been sent
   };
-  struct AtomicResult {
-    ExtendedPsn psn = 0;
-    std::uint64_t original = 0;
+  // A READ or atomic that was executed, for its duplicates.
+  struct Served {
+    ExtendedPsn first_psn = 0;
+    ExtendedPsn end_psn = 0;
+    bool atomic = false;
+    std::uint64_t original = 0;  // atomic
+    roce::Reth range{};          // READ
   };
 
   void on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn);
-  void on_duplicate_read(const roce::Headers& headers, ExtendedPsn psn);
+  void on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const Served& served);
+  [[nodiscard]] const Served* find_served(ExtendedPsn psn, bool atomic) const;
+  void remember(const Served& served);
   [[nodiscard]] bool admits_duplicate(ExtendedPsn psn, ExtendedPsn end) const;
   [[nodiscard]] bool sequence_permits(const RequestTraits& traits) const;
   [[nodiscard]] bool length_permits(const RequestTraits& traits, std::size_t payload_bytes) const;
@@ -92,6 +105,8 @@ class Responder {
   std::uint32_t msn_ = 0;
   bool dead_ = false;
   bool gap_reported_ = false;  // a NAK went out for expected_: silence until that packet comes
+  std::uint64_t now_ns_ = 0;   // of the call in progress
+  TokenBucket nak_tokens_{kNakBurst, kNakIntervalNs};
 
   Message message_ = Message::kNone;
   std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
@@ -100,10 +115,10 @@ class Responder {
 
   Ring<Response> responses_;
   std::uint32_t requests_pending_ = 0;  // READs and atomics in responses_ that are no duplicates
-  bool completion_pending_ = false;     // a receive completion waits in responses_
-  // The newest ones, a ring: as many as may be pending, so that no result still unanswered is lost.
-  std::vector<AtomicResult> atomic_results_;
-  std::size_t next_atomic_result_ = 0;
+  // The newest ones, a ring: as many as the peer may have outstanding, so an older one has been answered
+  // and its duplicate is a stray, or a replay.
+  std::vector<Served> served_;
+  std::size_t next_served_ = 0;
 };
 
 }  // namespace gdx::softhca::transport

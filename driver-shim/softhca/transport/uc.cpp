@@ -58,6 +58,10 @@ void UcResponder::on_packet(const roce::Headers& headers, std::span<const std::b
   const bool send = traits.operation == Operation::kSend && !traits.invalidate;
   const bool write = traits.operation == Operation::kWrite;
   if (dead_ || (!send && !write)) return;
+  if (((expected_psn_ - 1 - headers.bth.psn) & roce::kPsnMask) < kMaxLatePackets) {
+    ++counters_.duplicate_requests;
+    return;
+  }
   if (headers.bth.psn != expected_psn_) {
     ++counters_.out_of_sequence;
     message_ = Message::kNone;
@@ -77,13 +81,12 @@ void UcResponder::on_packet(const roce::Headers& headers, std::span<const std::b
 
 void UcResponder::on_send(const roce::Headers& headers, bool first, bool last,
                           std::span<const std::byte> payload) {
-  if (first && !port_.take_receive()) return;
+  if (first && !take_receive()) return;
   if (payload.size() > mlx5::kMaxMessageBytes - offset_bytes_) return;
   const Syndrome syndrome = payload.empty() ? Syndrome::kNone : port_.scatter_receive(offset_bytes_, payload);
   if (syndrome != Syndrome::kNone) {
-    dead_ = true;
-    port_.complete_receive({.syndrome = syndrome});
-    return port_.fatal(syndrome);
+    complete_receive({.syndrome = syndrome});
+    return die(syndrome);
   }
   offset_bytes_ += static_cast<std::uint32_t>(payload.size());
   if (!last) {
@@ -91,11 +94,10 @@ void UcResponder::on_send(const roce::Headers& headers, bool first, bool last,
     return;
   }
   const bool immediate = traits_of(headers.bth.opcode).immediate;
-  port_.complete_receive(
-      {.opcode = immediate ? CqeOpcode::kResponderSendImmediate : CqeOpcode::kResponderSend,
-       .byte_count = offset_bytes_,
-       .immediate_or_rkey = headers.immediate,
-       .solicited = headers.bth.solicited});
+  complete_receive({.opcode = immediate ? CqeOpcode::kResponderSendImmediate : CqeOpcode::kResponderSend,
+                    .byte_count = offset_bytes_,
+                    .immediate_or_rkey = headers.immediate,
+                    .solicited = headers.bth.solicited});
 }
 
 void UcResponder::on_write(const roce::Headers& headers, bool first, bool last,
@@ -109,26 +111,50 @@ void UcResponder::on_write(const roce::Headers& headers, bool first, bool last,
   if (last ? payload_bytes != left_bytes : payload_bytes >= left_bytes) return;
   const bool immediate = traits_of(headers.bth.opcode).immediate;
   // Before the payload lands: without a receive WQE the packet leaves no trace.
-  if (immediate && !port_.take_receive()) return;
-  if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) return;
+  if (immediate && !take_receive()) return;
+  if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) {
+    return note_key_fault();
+  }
   offset_bytes_ += payload_bytes;
   if (!last) {
     message_ = Message::kWrite;
     return;
   }
   if (!immediate) return;
-  port_.complete_receive({.opcode = CqeOpcode::kResponderWriteImmediate,
-                          .byte_count = write_.length_bytes,
-                          .immediate_or_rkey = headers.immediate,
-                          .solicited = headers.bth.solicited});
+  complete_receive({.opcode = CqeOpcode::kResponderWriteImmediate,
+                    .byte_count = write_.length_bytes,
+                    .immediate_or_rkey = headers.immediate,
+                    .solicited = headers.bth.solicited});
 }
 
 // Checks the whole range of the message before its first byte. An empty one needs no valid key.
-bool UcResponder::may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last) const {
+bool UcResponder::may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last) {
   const bool consistent = last ? reth.length_bytes == payload_bytes : reth.length_bytes > payload_bytes;
-  if (!config_.remote_write || !consistent || reth.length_bytes > mlx5::kMaxMessageBytes) return false;
-  return reth.length_bytes == 0 ||
-         port_.check(RemoteOperation::kWrite, reth.rkey, reth.address, reth.length_bytes);
+  if (!consistent || reth.length_bytes > mlx5::kMaxMessageBytes) return false;
+  const bool allowed = config_.remote_write &&
+                       (reth.length_bytes == 0 ||
+                        port_.check(RemoteOperation::kWrite, reth.rkey, reth.address, reth.length_bytes));
+  if (!allowed) note_key_fault();
+  return allowed;
+}
+
+bool UcResponder::take_receive() {
+  has_receive_ = has_receive_ || port_.take_receive();
+  return has_receive_;
+}
+
+void UcResponder::complete_receive(const ReceiveCompletion& completion) {
+  has_receive_ = false;
+  port_.complete_receive(completion);
+}
+
+void UcResponder::note_key_fault() {
+  if (++counters_.key_faults >= kMaxKeyFaults) die(Syndrome::kRemoteAccess);
+}
+
+void UcResponder::die(Syndrome syndrome) {
+  dead_ = true;
+  port_.fatal(syndrome);
 }
 
 }  // namespace gdx::softhca::transport

@@ -30,16 +30,26 @@ class UcRequester final : public UnacknowledgedRequester {
   std::uint32_t remote_qpn_;
 };
 
+// A key is guessed at in silence on UC, since nothing answers, so the silence is bounded.
+inline constexpr std::uint32_t kMaxKeyFaults = 16;
+// A packet at most this far behind the expected one is a copy or came too late, and must not be delivered
+// again; one still farther behind means that the peer's packets were lost for long.
+inline constexpr std::uint32_t kMaxLatePackets = 1 << 15;
+
 // States and their events:
 //   idle: FIRST to in-message; ONLY stays; MIDDLE and LAST are dropped
 //   in-message (SEND or WRITE): MIDDLE of that kind stays, LAST of that kind to idle; a PSN out of
-//     sequence or a packet that does not fit ends the message, and a FIRST or ONLY then begins the next
-//   dead, after a receive WQE that could not hold its message: every packet is ignored
+//     sequence or a packet that does not fit ends the message, and a FIRST or ONLY then begins the next;
+//     a late packet changes nothing
+//   dead, after a receive WQE that could not hold its message, or kMaxKeyFaults WRITEs whose key, range or
+//     right was wrong: every packet is ignored
 // A receive WQE whose message was lost serves the next one.
 class UcResponder {
  public:
   UcResponder(const UcConfig& config, ResponderPort& port);
 
+  // Takes over rights, which may change while the queue pair works.
+  void reconfigure(const UcConfig& config) { config_.remote_write = config.remote_write; }
   // A UC packet for this queue pair.
   void on_packet(const roce::Headers& headers, std::span<const std::byte> payload);
   [[nodiscard]] std::uint32_t expected_psn() const { return expected_psn_; }
@@ -50,7 +60,11 @@ class UcResponder {
 
   void on_send(const roce::Headers& headers, bool first, bool last, std::span<const std::byte> payload);
   void on_write(const roce::Headers& headers, bool first, bool last, std::span<const std::byte> payload);
-  [[nodiscard]] bool may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last) const;
+  bool may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last);
+  bool take_receive();
+  void complete_receive(const ReceiveCompletion& completion);
+  void die(mlx5::Syndrome syndrome);
+  void note_key_fault();
 
   UcConfig config_;
   ResponderPort& port_;
@@ -59,6 +73,7 @@ class UcResponder {
   Message message_ = Message::kNone;
   std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
   roce::Reth write_{};
+  bool has_receive_ = false;  // taken, and not completed
   bool dead_ = false;
 };
 

@@ -33,7 +33,11 @@ void UdResponder::on_packet(const roce::Headers& headers, std::span<const std::b
   const Opcode opcode = headers.bth.opcode;
   const bool immediate = opcode == Opcode::kUdSendOnlyImmediate;
   if (dead_ || (opcode != Opcode::kUdSendOnly && !immediate)) return;
-  if (headers.deth.qkey != config_.qkey || payload.size() > config_.mtu_bytes) return;
+  if (headers.deth.qkey != config_.qkey) {
+    ++counters_.qkey_violations;
+    return;
+  }
+  if (payload.size() > config_.mtu_bytes) return;
   if (!port_.take_receive()) return;
   Syndrome syndrome = port_.scatter_receive(0, grh);
   if (syndrome == Syndrome::kNone && !payload.empty()) {

@@ -23,6 +23,7 @@ Headers full_headers(Opcode opcode) {
   headers.reth = {0x0123456789abcdef, 0x11223344, 0x55667788};
   headers.aeth = {0x62, 0x00c0de};
   headers.atomic = {0x1112131415161718, 0x21222324, 0x3132333435363738, 0x4142434445464748};
+  headers.atomic_mask = {0x9192939495969798, 0xa1a2a3a4a5a6a7a8};
   headers.atomic_original = 0x5152535455565758;
   headers.immediate = 0x61626364;
   headers.deth = {0x71727374, 0x818283};
@@ -30,7 +31,7 @@ Headers full_headers(Opcode opcode) {
 }
 
 TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
-  ASSERT_EQ(known_opcodes().size(), 38u);
+  ASSERT_EQ(known_opcodes().size(), 40u);
   for (const Opcode opcode : known_opcodes()) {
     SCOPED_TRACE(static_cast<int>(opcode));
     const Headers in = full_headers(opcode);
@@ -39,7 +40,7 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     ASSERT_EQ(length, header_bytes(opcode));
     const auto out = decode(std::span(bytes).first(length));
     ASSERT_TRUE(out);
-    const std::uint8_t extensions = extensions_of(opcode);
+    const std::uint16_t extensions = extensions_of(opcode);
     EXPECT_EQ(out->headers.bth.opcode, opcode);
     EXPECT_TRUE(out->headers.bth.solicited && out->headers.bth.migration && out->headers.bth.ack_request);
     EXPECT_EQ(out->headers.bth.pkey, in.bth.pkey);
@@ -52,6 +53,10 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     EXPECT_EQ(out->headers.aeth.msn, (extensions & kHasAeth) ? in.aeth.msn : 0);
     EXPECT_EQ(out->headers.atomic.compare, (extensions & kHasAtomicEth) ? in.atomic.compare : 0);
     EXPECT_EQ(out->headers.atomic.swap_or_add, (extensions & kHasAtomicEth) ? in.atomic.swap_or_add : 0);
+    const bool masked = (extensions & kHasAtomicMaskEth) != 0;
+    EXPECT_EQ(out->headers.atomic_mask.swap_mask_or_boundaries,
+              masked ? in.atomic_mask.swap_mask_or_boundaries : 0);
+    EXPECT_EQ(out->headers.atomic_mask.compare_mask, masked ? in.atomic_mask.compare_mask : 0);
     EXPECT_EQ(out->headers.atomic_original, (extensions & kHasAtomicAckEth) ? in.atomic_original : 0);
     EXPECT_EQ(out->headers.immediate, (extensions & kHasImmediate) ? in.immediate : 0);
     EXPECT_EQ(out->headers.deth.source_qpn, (extensions & kHasDeth) ? in.deth.source_qpn : 0);

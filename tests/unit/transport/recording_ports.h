@@ -103,14 +103,10 @@ class RecordingResponderPort final : public ResponderPort {
     std::copy(payload.begin(), payload.end(), memory.begin() + (address - kAddress));
     return true;
   }
-  std::uint64_t compare_swap(std::uint32_t /*rkey*/, std::uint64_t /*address*/, std::uint64_t compare,
-                             std::uint64_t swap) override {
+  std::uint64_t execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
+                        const AtomicOperation& operation) override {
     trace += 'A';
-    return std::exchange(word, word == compare ? swap : word);
-  }
-  std::uint64_t fetch_add(std::uint32_t /*rkey*/, std::uint64_t /*address*/, std::uint64_t add) override {
-    trace += 'A';
-    return std::exchange(word, word + add);
+    return std::exchange(word, operation.result(word));
   }
   bool take_receive() override { return receives > 0 && receives-- > 0; }
   mlx5::Syndrome scatter_receive(std::uint32_t /*offset_bytes*/,

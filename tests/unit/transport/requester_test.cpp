@@ -343,8 +343,54 @@ TEST_F(RequesterTest, local_failure_waits_for_its_turn) {
                                           Pair(2, Syndrome::kFlushed)));
 }
 
+TEST_F(RequesterTest, masked_atomics_carry_their_masks_and_plain_ones_their_operands) {
+  WorkRequest request{.opcode = WqeOpcode::kAtomicMaskedCompareSwap,
+                      .length_bytes = 8,
+                      .swap_or_add = 1,
+                      .compare = 2,
+                      .swap_mask_or_boundaries = 3,
+                      .compare_mask = 4};
+  requester.post(request);
+  request.opcode = WqeOpcode::kAtomicMaskedFetchAdd;
+  requester.post(request);
+  requester.pump(now_ns, kAll);
+  ASSERT_EQ(port.sent.size(), 2u);
+  const roce::Headers& swap = port.sent[0].headers;
+  EXPECT_EQ(swap.bth.opcode, Opcode::kMaskedCompareSwap);
+  EXPECT_EQ(swap.atomic.swap_or_add, 1u);
+  EXPECT_EQ(swap.atomic.compare, 2u);
+  EXPECT_EQ(swap.atomic_mask.swap_mask_or_boundaries, 3u);
+  EXPECT_EQ(swap.atomic_mask.compare_mask, 4u);
+  const roce::Headers& add = port.sent[1].headers;
+  EXPECT_EQ(add.bth.opcode, Opcode::kMaskedFetchAdd);
+  EXPECT_EQ(add.atomic.compare, 0u);
+  EXPECT_EQ(add.atomic_mask.swap_mask_or_boundaries, 3u);
+  respond(Opcode::kRcAtomicAcknowledge, 100, 0);
+  respond(Opcode::kRcAtomicAcknowledge, 101, 0);
+  EXPECT_EQ(port.completed.size(), 2u);
+  EXPECT_EQ(port.scattered_bytes.size(), 16u);
+}
+
+TEST(AtomicOperation, masked_swap_looks_at_and_replaces_its_bits_only) {
+  const AtomicOperation swap{
+      .swap_or_add = 0xffff, .compare = 0x1234, .swap_mask_or_boundaries = 0xff00, .compare_mask = 0x00ff};
+  EXPECT_EQ(swap.result(0xabcd0034), 0xabcdff34u);
+  EXPECT_EQ(swap.result(0xabcd0035), 0xabcd0035u);
+}
+
+TEST(AtomicOperation, masked_add_stops_each_carry_at_its_boundary) {
+  const AtomicOperation bytes{
+      .add = true, .swap_or_add = 0x0101'0101'0101'0101, .swap_mask_or_boundaries = 0x8080'8080'8080'8080};
+  EXPECT_EQ(bytes.result(0xff00'ff7f'80ff'00ff), 0x0001'0080'8100'0100u);
+  const AtomicOperation whole{.add = true, .swap_or_add = 3};
+  EXPECT_EQ(whole.result(~std::uint64_t{0}), 2u);
+  const AtomicOperation every_bit{
+      .add = true, .swap_or_add = 0xf0f0, .swap_mask_or_boundaries = ~std::uint64_t{0}};
+  EXPECT_EQ(every_bit.result(0xff00), 0x0ff0u) << "fields of one bit add as XOR";
+}
+
 TEST_F(RequesterTest, requests_that_cannot_be_carried_out_fail_on_pump) {
-  post(WqeOpcode::kAtomicMaskedFetchAdd, 8);
+  post(WqeOpcode::kUmr, 8);
   EXPECT_TRUE(requester.can_send(now_ns));
   pump();
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kLocalQpOperation)));

@@ -139,7 +139,8 @@ TEST_F(ResponderTest, duplicate_atomics_behind_a_read_are_answered_once) {
   receive(Opcode::kRcFetchAdd, 100);
   receive(Opcode::kRcFetchAdd, 101);
   receive(request(Opcode::kRcReadRequest, 102, kMtu));
-  for (int i = 0; i < 5; ++i) receive(Opcode::kRcFetchAdd, 100);
+  for (int i = 0; i < 5; ++i) receive(Opcode::kRcFetchAdd, 101);
+  receive(Opcode::kRcFetchAdd, 100);  // two requests of a depth of two came after it: a stray
   pump();
   EXPECT_EQ(port.trace, "ASASRS");
 }
@@ -198,6 +199,47 @@ TEST_F(ResponderTest, duplicate_read_from_its_middle_is_answered_from_there) {
   EXPECT_EQ(responder.expected_psn(), 103u);
 }
 
+TEST_F(ResponderTest, duplicate_read_of_other_memory_or_of_an_old_request_is_ignored) {
+  receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
+  pump();
+  EXPECT_EQ(port.sent.size(), 2u);
+  auto elsewhere = request(Opcode::kRcReadRequest, 100, kMtu);
+  elsewhere.reth.address += 8;
+  receive(elsewhere);
+  auto longer = request(Opcode::kRcReadRequest, 100, 2 * kMtu + 1);
+  receive(longer);
+  auto other_key = request(Opcode::kRcReadRequest, 100, kMtu);
+  other_key.reth.rkey ^= 1;
+  receive(other_key);
+  EXPECT_FALSE(responder.can_send());
+  receive(request(Opcode::kRcReadRequest, 102, 8));
+  receive(request(Opcode::kRcReadRequest, 103, 8));
+  pump();
+  receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
+  EXPECT_FALSE(responder.can_send()) << "two requests of a depth of two came after it";
+  EXPECT_EQ(port.fatal_syndrome, Syndrome::kNone);
+}
+
+TEST_F(ResponderTest, masked_atomics_apply_their_masks_and_replay_from_the_cache) {
+  port.word = 0x00ff'00ff;
+  auto swap = request(Opcode::kMaskedCompareSwap, 100);
+  swap.atomic = {kAddress, kRkey, 0xaaaa'0000, 0x00ff};
+  swap.atomic_mask = {0xffff'0000, 0xffff};
+  receive(swap);
+  EXPECT_EQ(port.word, 0xaaaa'00ffu);
+  auto add = request(Opcode::kMaskedFetchAdd, 101);
+  add.atomic.swap_or_add = 1;
+  add.atomic_mask = {0x80, 0};
+  receive(add);
+  EXPECT_EQ(port.word, 0xaaaa'0000u);
+  receive(swap);
+  receive(add);
+  EXPECT_EQ(port.word, 0xaaaa'0000u);
+  ASSERT_EQ(port.sent.size(), 4u);
+  EXPECT_EQ(port.sent[2].atomic_original, 0x00ff'00ffu);
+  EXPECT_EQ(port.sent[3].atomic_original, 0xaaaa'00ffu);
+}
+
 TEST_F(ResponderTest, ack_is_sent_before_the_receive_completes) {
   port.receives = 1;
   auto headers = request(Opcode::kRcSendOnlyInvalidate, 100);
@@ -211,13 +253,47 @@ TEST_F(ResponderTest, ack_is_sent_before_the_receive_completes) {
   EXPECT_TRUE(port.completions[0].solicited);
 }
 
-TEST_F(ResponderTest, receives_behind_a_read_complete_after_its_responses) {
+TEST_F(ResponderTest, receives_behind_a_read_wait_for_pump_to_send_its_responses) {
   port.receives = 2;
   receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
   receive(Opcode::kRcSendOnly, 102, 8);
-  EXPECT_EQ(port.trace, "");
   receive(Opcode::kRcSendOnly, 103, 8);
+  EXPECT_EQ(port.trace, "") << "a long READ must not be sent in one go";
+  EXPECT_EQ(responder.pump(0, 1), 1u);
+  EXPECT_EQ(port.trace, "R");
+  pump();
   EXPECT_EQ(port.trace, "RRSCSC");
+}
+
+TEST_F(ResponderTest, rnr_naks_behind_a_read_do_not_pile_up) {
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  for (int i = 0; i < 5; ++i) receive(Opcode::kRcSendOnly, 101, 8);
+  pump();
+  EXPECT_EQ(port.trace, "RS");
+  EXPECT_EQ(responder.counters().naks_withheld, 4u);
+}
+
+TEST_F(ResponderTest, flood_of_requests_draws_naks_at_a_bounded_rate) {
+  constexpr std::uint32_t kFlood = 1000;
+  for (std::uint32_t i = 0; i < kFlood; ++i) receive(Opcode::kRcSendOnly, 100, 8);
+  EXPECT_EQ(port.sent.size(), kNakBurst);
+  EXPECT_EQ(responder.counters().naks_sent, kNakBurst);
+  EXPECT_EQ(responder.counters().naks_withheld, kFlood - kNakBurst);
+  responder.on_packet(10 * kNakIntervalNs, request(Opcode::kRcSendOnly, 100), {});
+  EXPECT_EQ(port.sent.size(), kNakBurst + 1) << "time brings tokens";
+  port.receives = 1;
+  receive(Opcode::kRcSendOnly, 100, 8);
+  EXPECT_EQ(port.completions.size(), 1u) << "the flood has not harmed the queue pair";
+}
+
+TEST(TokenBucket, burst_then_one_token_an_interval) {
+  TokenBucket bucket(3, 10);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(bucket.take(100));
+  EXPECT_FALSE(bucket.take(109));
+  EXPECT_TRUE(bucket.take(110));
+  EXPECT_FALSE(bucket.take(110));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(bucket.take(1000)) << "idle time saves up one burst";
+  EXPECT_FALSE(bucket.take(1000));
 }
 
 TEST_F(ResponderTest, missing_receive_draws_rnr_and_leaves_no_trace) {

@@ -92,11 +92,12 @@ TEST_F(UcRequesterTest, read_posted_fails_and_flushes_what_follows) {
 
 class UcResponderTest : public testing::Test {
  protected:
-  void receive(Opcode opcode, std::uint32_t psn, std::size_t payload_bytes, std::uint32_t length_bytes = 0) {
+  void receive(Opcode opcode, std::uint32_t psn, std::size_t payload_bytes, std::uint32_t length_bytes = 0,
+               std::uint32_t rkey = kRkey) {
     roce::Headers headers;
     headers.bth.opcode = opcode;
     headers.bth.psn = psn;
-    headers.reth = {kAddress, kRkey, length_bytes};
+    headers.reth = {kAddress, rkey, length_bytes};
     headers.immediate = 7;
     responder.on_packet(headers, std::vector<std::byte>(payload_bytes, std::byte{0xee}));
   }
@@ -130,6 +131,43 @@ TEST_F(UcResponderTest, gap_before_only_costs_nothing_more) {
   receive(Opcode::kUcWriteOnly, 50, 8, 8);
   EXPECT_EQ(port.trace, "W");
   EXPECT_EQ(responder.expected_psn(), 51u);
+}
+
+TEST_F(UcResponderTest, copy_and_late_packet_are_not_delivered_again) {
+  port.receives = 4;
+  receive(Opcode::kUcSendOnly, 0xffffff, 4);
+  receive(Opcode::kUcSendOnly, 0xffffff, 4);
+  receive(Opcode::kUcSendFirst, 2, kMtu);
+  receive(Opcode::kUcSendOnly, 1, 4);
+  receive(Opcode::kUcSendLast, 3, 4);
+  EXPECT_EQ(port.trace, "CC") << "a late packet does not end the message around it";
+  EXPECT_EQ(responder.counters().duplicate_requests, 2u);
+  receive(Opcode::kUcSendOnly, (4 - 1 - kMaxLatePackets) & roce::kPsnMask, 4);
+  EXPECT_EQ(port.trace, "CCC") << "so far behind, it is a peer that was away for long";
+}
+
+TEST_F(UcResponderTest, key_faults_beyond_the_bound_kill_the_queue) {
+  port.receives = 1;
+  std::uint32_t psn = 0xffffff;
+  for (std::uint32_t i = 0; i < kMaxKeyFaults; ++i) {
+    EXPECT_EQ(port.fatal_syndrome, Syndrome::kNone);
+    receive(Opcode::kUcWriteOnly, psn++ & roce::kPsnMask, 8, 8, kRkey + 1 + i);
+  }
+  EXPECT_EQ(port.fatal_syndrome, Syndrome::kRemoteAccess);
+  EXPECT_EQ(responder.counters().key_faults, kMaxKeyFaults);
+  receive(Opcode::kUcSendOnly, psn & roce::kPsnMask, 8);
+  EXPECT_EQ(port.trace, "F");
+}
+
+TEST_F(UcResponderTest, reconfigured_rights_hold_for_the_next_write) {
+  UcConfig config = make_config();
+  config.remote_write = false;
+  responder.reconfigure(config);
+  receive(Opcode::kUcWriteOnly, 0xffffff, 8, 8);
+  EXPECT_EQ(port.trace, "");
+  responder.reconfigure(make_config());
+  receive(Opcode::kUcWriteOnly, 0, 8, 8);
+  EXPECT_EQ(port.trace, "W");
 }
 
 TEST_F(UcResponderTest, write_of_two_packets_lands) {
