@@ -60,3 +60,23 @@ gdx_mutant(masked_add_carries_across_its_boundaries
   FIND [[return {true, atomic.swap_or_add, 0, mask.swap_mask_or_boundaries, 0};]]
   REPLACE [[return {true, atomic.swap_or_add, 0, 0, 0};]]
   SEEDS 1..200)
+
+gdx_mutant(uc_delivers_a_message_with_a_hole
+  FILE uc.cpp
+  FIND [[    ++counters_.out_of_sequence;
+    message_ = Message::kNone;]]
+  REPLACE [[    ++counters_.out_of_sequence;]]
+  SEEDS 1..400)
+
+gdx_mutant(uc_delivers_a_copy_again
+  FILE uc.cpp
+  FIND [[    ++counters_.duplicate_requests;
+    return;]]
+  REPLACE [[    ++counters_.duplicate_requests;]]
+  SEEDS 1..400)
+
+gdx_mutant(ud_takes_any_qkey
+  FILE ud.cpp
+  FIND [[if (headers.deth.qkey != config_.qkey) {]]
+  REPLACE [[if ((headers.deth.qkey ^ config_.qkey) & 0xffff0000) {]]
+  SEEDS 1..400)

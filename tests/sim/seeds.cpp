@@ -17,7 +17,7 @@ constexpr std::array kCounters{&Outcome::packets,  &Outcome::dropped,       &Out
                                &Outcome::repeated, &Outcome::delayed,       &Outcome::pauses,
                                &Outcome::deaths,   &Outcome::completions,   &Outcome::retransmitted,
                                &Outcome::timeouts, &Outcome::sequence_naks, &Outcome::receiver_not_ready,
-                               &Outcome::failures, &Outcome::rnr_exhausted};
+                               &Outcome::failures, &Outcome::rnr_exhausted, &Outcome::loose_deliveries};
 
 void add(Outcome& sum, const Outcome& outcome) {
   for (const auto counter : kCounters) sum.*counter += outcome.*counter;
@@ -90,7 +90,7 @@ std::string summary(const Report& report) {
       "them out of RNR retries",
       report.seeds, sum.packets, sum.dropped, sum.damaged, sum.repeated, sum.delayed, sum.pauses, sum.deaths,
       sum.retransmitted, sum.timeouts, sum.sequence_naks, sum.receiver_not_ready, sum.completions,
-      sum.failures, sum.rnr_exhausted);
+      sum.failures, sum.rnr_exhausted, sum.loose_deliveries);
 }
 
 }  // namespace gdx::sim

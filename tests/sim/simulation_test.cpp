@@ -29,6 +29,7 @@ TEST(Simulation, any_seed_keeps_every_promise) {
   EXPECT_GT(sum.receiver_not_ready, 0u);
   EXPECT_GT(sum.failures, 0u);
   EXPECT_GT(sum.rnr_exhausted, 0u);
+  EXPECT_GT(sum.loose_deliveries, 0u);
 }
 
 TEST(Simulation, same_seed_repeats_itself) {

@@ -310,4 +310,9 @@ std::string World::verdict_of_error(std::size_t node) const {
 
 Outcome run_connected(Random random) { return World(random).run(); }
 
+Outcome run(std::uint64_t seed) {
+  Random random(seed);
+  return random.chance(0.75) ? run_connected(random) : run_unacknowledged(random);
+}
+
 }  // namespace gdx::sim

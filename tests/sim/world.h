@@ -25,14 +25,18 @@ struct Outcome {
   std::uint64_t sequence_naks = 0;
   std::uint64_t receiver_not_ready = 0;
   std::uint64_t completions = 0;
-  std::uint64_t failures = 0;       // directions that ended in an error, as owed
-  std::uint64_t rnr_exhausted = 0;  // of these: no receive came within the retries
+  std::uint64_t failures = 0;          // directions that ended in an error, as owed
+  std::uint64_t loose_deliveries = 0;  // on UC and UD
+  std::uint64_t rnr_exhausted = 0;     // of the failures: no receive came within the retries
 };
 
 // RC: nothing may be lost.
 [[nodiscard]] Outcome run_connected(Random random);
 
+// UC and UD: nothing may arrive torn, at the wrong queue pair or, on UC, twice.
+[[nodiscard]] Outcome run_unacknowledged(Random random);
+
 // Threads: any; runs share nothing.
-[[nodiscard]] inline Outcome run(std::uint64_t seed) { return run_connected(Random(seed)); }
+[[nodiscard]] Outcome run(std::uint64_t seed);
 
 }  // namespace gdx::sim
