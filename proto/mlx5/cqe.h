@@ -15,6 +15,7 @@ enum class CqeOpcode : std::uint8_t {
   kResponderSend = 2,
   kResponderSendImmediate = 3,
   kResponderSendInvalidate = 4,
+  kResize = 5,  // the mark that ends a ring: what follows is in the next one
   kRequesterError = 13,
   kResponderError = 14,
   kInvalid = 15,

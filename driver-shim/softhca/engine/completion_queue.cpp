@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cerrno>
 
 #include "driver-shim/softhca/engine/dma.h"
 #include "proto/mlx5/doorbell.h"
@@ -53,15 +54,21 @@ CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec) : spec_(spec),
       .store(byte_swap(kNeverArmed), std::memory_order_release);
 }
 
+std::uint32_t CompletionQueue::consumer() const {
+  return load_record(spec_.doorbell_record[mlx5::kConsumerRecord]);
+}
+
+std::uint32_t CompletionQueue::unconsumed() const { return (producer_ - consumer()) & kIndexMask; }
+
 bool CompletionQueue::full() const {
-  if (spec_.ignore_overrun || spec_.collapsed) return false;
-  const std::uint32_t consumer = load_record(spec_.doorbell_record[mlx5::kConsumerRecord]);
-  return ((producer_ - consumer) & kIndexMask) >= entries();
+  return !spec_.ignore_overrun && !spec_.collapsed && unconsumed() >= entries();
 }
 
 bool CompletionQueue::write(const Completion& completion) {
-  if (overrun_ || full()) {
+  if (overrun_) return false;
+  if (full()) {
     overrun_ = true;
+    if (spec_.on_overrun) spec_.on_overrun();
     return false;
   }
   store(encode(completion, (producer_ >> spec_.log_entries) & 1));
@@ -92,7 +99,23 @@ void CompletionQueue::check_arm() {
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
   arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
   const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
-  if (is_ahead(newest, arm) && is_ahead(newest, announced_producer_)) fire();
+  // The consumer may have come further since it armed; then the next completion is what it waits for.
+  if (is_ahead(newest, arm) && is_ahead(newest, announced_producer_) && is_ahead(newest, consumer())) fire();
+}
+
+Errno CompletionQueue::resize(std::byte* ring, std::uint32_t log_entries) {
+  // The mark takes an index, and so a place in both rings.
+  if (overrun_ || spec_.collapsed || unconsumed() >= entries()) return EINVAL;
+  if (unconsumed() >= 1u << log_entries) return EINVAL;
+  const bool owner = (producer_ >> spec_.log_entries) & 1;
+  mlx5::Cqe64 mark{};
+  mark.op_own = static_cast<std::uint8_t>(
+      static_cast<unsigned>(mlx5::CqeOpcode::kResize) << mlx5::kCqeOpcodeShift | (owner ? 1u : 0u));
+  store(mark);
+  ++producer_;
+  spec_.ring = ring;
+  spec_.log_entries = log_entries;
+  return 0;
 }
 
 void CompletionQueue::fire() {

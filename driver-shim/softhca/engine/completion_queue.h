@@ -29,18 +29,27 @@ class CompletionQueue {
   // Marks the arm record as never armed: the first arm value of libmlx5 equals a fresh record.
   explicit CompletionQueue(const CompletionQueueSpec& spec);
 
-  // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then and
-  // takes no more. Ordering: the word with the owner bit is stored last, with release.
+  // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then, says so
+  // once through on_overrun, and takes no more. Ordering: the word with the owner bit is stored last, with
+  // release.
   [[nodiscard]] bool write(const Completion& completion);
-  // Reads the arm record after a doorbell. Fires at once when a completion is waiting that no event has
-  // told of yet: programs may arm before they poll what the last event was about.
+  // Reads the arm record after a doorbell. Fires at once when a completion waits that no event has told of
+  // yet, and only then: a CQ's context has a last_notified_index for this (PRM, CQC), and programs that arm
+  // before they poll what the last event was about (perftest's -e) would lose step on a second event.
   void check_arm();
+  // Moves to another ring, of 1 << log_entries. The last CQE of the old one says so: the client copies what
+  // it has not consumed from before that mark, one index further on. Source: rdma-core
+  // providers/mlx5/cq.c, mlx5_cq_resize_copy_cqes().
+  // Errors: EINVAL, and all is as before, when what is unconsumed does not fit, or the queue has overrun.
+  [[nodiscard]] Errno resize(std::byte* ring, std::uint32_t log_entries);
 
   [[nodiscard]] std::uint32_t entries() const { return 1u << spec_.log_entries; }
 
  private:
   enum class Arm { kNo, kNext, kSolicited };
 
+  [[nodiscard]] std::uint32_t consumer() const;
+  [[nodiscard]] std::uint32_t unconsumed() const;
   [[nodiscard]] bool full() const;
   void store(const mlx5::Cqe64& cqe);
   void fire();

@@ -93,30 +93,35 @@ Errno Engine::dealloc_pd(std::uint32_t pd) {
   return pds_.erase(pd) == 1 ? 0 : EINVAL;
 }
 
+Errno Engine::check(const MemoryRegionSpec& spec) const {
+  if (!pds_.contains(spec.pd) || spec.base == nullptr || spec.length_bytes == 0) return EINVAL;
+  if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
+  if (!spec.device_memory) return 0;
+  const std::byte* begin = parts_.device_memory;
+  const std::size_t size = parts_.config.device_memory_bytes;
+  const bool inside = spec.base >= begin && spec.base <= begin + size &&
+                      spec.length_bytes <= static_cast<std::size_t>(begin + size - spec.base);
+  return inside ? 0 : EINVAL;
+}
+
 Answer<std::uint32_t> Engine::register_memory(const MemoryRegionSpec& spec) {
   const std::scoped_lock lock(mutex_);
-  if (!pds_.contains(spec.pd) || spec.base == nullptr || spec.length_bytes == 0) return refuse(EINVAL);
-  if (spec.iova + spec.length_bytes < spec.iova) return refuse(EINVAL);
-  if (spec.device_memory) {
-    const std::byte* begin = parts_.device_memory;
-    const std::size_t size = parts_.config.device_memory_bytes;
-    const bool inside = spec.base >= begin && spec.base <= begin + size &&
-                        spec.length_bytes <= static_cast<std::size_t>(begin + size - spec.base);
-    if (!inside) return refuse(EINVAL);
-  }
+  if (const Errno error = check(spec)) return refuse(error);
   return parts_.memory.add(spec, random_);
+}
+
+Errno Engine::replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) {
+  const std::scoped_lock lock(mutex_);
+  const MemoryRegionSpec* const region = parts_.memory.find(mkey);
+  if (region == nullptr || region->device_memory || spec.device_memory) return EINVAL;
+  if (const Errno error = check(spec)) return error;
+  parts_.memory.replace(mkey, spec);
+  return 0;
 }
 
 Errno Engine::deregister_memory(std::uint32_t mkey) {
   const std::scoped_lock lock(mutex_);
-  const MemoryRegionSpec* region = parts_.memory.find(mkey);
-  if (region == nullptr) return EINVAL;
-  if (region->device_memory) {
-    const auto offset = static_cast<std::size_t>(region->base - parts_.device_memory);
-    if (parts_.staging.held(offset, region->length_bytes)) return EBUSY;
-  }
-  parts_.memory.remove(mkey);
-  return 0;
+  return parts_.memory.remove(mkey) ? 0 : EINVAL;
 }
 
 Answer<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
@@ -148,6 +153,14 @@ Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
   return number;
 }
 
+Errno Engine::resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = cqs_.find(cqn);
+  const bool whole = ring != nullptr && is_aligned(ring, sizeof(std::uint64_t));
+  if (found == cqs_.end() || !whole || log_entries > kMaxLogCqEntries) return EINVAL;
+  return found->second->resize(ring, log_entries);
+}
+
 Errno Engine::destroy_cq(std::uint32_t cqn) {
   const std::scoped_lock lock(mutex_);
   const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
@@ -169,9 +182,27 @@ Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
                                     .entries = spec.entries,
                                     .stride_bytes = spec.stride_bytes,
                                     .record = spec.doorbell_record,
-                                    .shared = true};
+                                    .shared = true,
+                                    .on_limit = [on_event = spec.on_event] {
+                                      if (on_event) on_event(kEventSrqLimitReached);
+                                    }};
   srqs_.emplace(number, SharedQueue{.pd = spec.pd, .queue = ReceiveQueue(layout)});
   return number;
+}
+
+Errno Engine::set_srq_limit(std::uint32_t srqn, std::uint32_t limit) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = srqs_.find(srqn);
+  if (found == srqs_.end() || limit >= found->second.queue.entries()) return EINVAL;
+  found->second.queue.set_limit(limit);
+  return 0;
+}
+
+Answer<std::uint32_t> Engine::srq_limit(std::uint32_t srqn) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = srqs_.find(srqn);
+  if (found == srqs_.end()) return refuse(EINVAL);
+  return found->second.queue.limit();
 }
 
 Errno Engine::destroy_srq(std::uint32_t srqn) {
@@ -229,7 +260,7 @@ Answer<QpAttributes> Engine::query_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   const QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return refuse(EINVAL);
-  return qp->attributes();
+  return qp->query();
 }
 
 Errno Engine::destroy_qp(std::uint32_t qpn) {
@@ -326,7 +357,7 @@ void Engine::finish_step() {
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
     const HcaParts::Arrival arrival = parts_.arrivals[i];
-    arrival.qp->deliver(arrival.completion);
+    arrival.qp->deliver(arrival);
   }
   parts_.arrivals.clear();
 }

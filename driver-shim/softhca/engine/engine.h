@@ -25,11 +25,15 @@ class Engine final : public Hca {
   Errno dealloc_pd(std::uint32_t pd) override;
   Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) override;
   Errno deregister_memory(std::uint32_t mkey) override;
+  Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) override;
   Answer<std::uint32_t> add_uar(const UarSpec& spec) override;
   Errno remove_uar(std::uint32_t uar) override;
   Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override;
+  Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) override;
   Errno destroy_cq(std::uint32_t cqn) override;
   Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) override;
+  Errno set_srq_limit(std::uint32_t srqn, std::uint32_t limit) override;
+  Answer<std::uint32_t> srq_limit(std::uint32_t srqn) override;
   Errno destroy_srq(std::uint32_t srqn) override;
   Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) override;
   Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) override;
@@ -55,6 +59,7 @@ class Engine final : public Hca {
   template <typename Table>
   std::uint32_t free_number(const Table& table);
   [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
+  [[nodiscard]] Errno check(const MemoryRegionSpec& spec) const;
   [[nodiscard]] QueuePair* find_qp(std::uint32_t qpn);
   void activate(QueuePair& qp);
   int poll_doorbells();

@@ -62,6 +62,7 @@ struct CompletionQueueSpec {
   bool ignore_overrun = false;
   // An armed CQ got its completion. Called with the HCA locked; must not call back.
   std::function<void()> on_event;
+  std::function<void()> on_overrun;  // the queue is in error from now on; rules as for on_event
 };
 
 enum class QpType { kRc, kUc, kUd };
@@ -91,7 +92,18 @@ struct SharedReceiveQueueSpec {
   std::uint32_t stride_bytes = 0;
   Be32* doorbell_record = nullptr;
   std::uint32_t user_index = 0;
+  // IB_EVENT_SRQ_LIMIT_REACHED, once for each limit set; rules as for a CQ.
+  std::function<void(int event_type)> on_event;
 };
+
+// enum ib_event_type, those that this HCA has.
+inline constexpr int kEventCqError = 0;
+inline constexpr int kEventQpFatal = 1;
+inline constexpr int kEventQpRequestError = 2;
+inline constexpr int kEventQpAccessError = 3;
+inline constexpr int kEventCommunicationEstablished = 4;
+inline constexpr int kEventSrqLimitReached = 15;
+inline constexpr int kEventQpLastWqeReached = 16;
 
 // enum ib_qp_attr_mask, the bits that queue pairs here understand.
 enum QpAttributeMask : std::uint32_t {
@@ -153,17 +165,26 @@ class Hca {
   virtual Answer<std::uint32_t> alloc_pd() = 0;
   virtual Errno dealloc_pd(std::uint32_t pd) = 0;
 
-  // Returns the mkey: lkey and rkey are the same number. EBUSY on release while device memory is held.
+  // Returns the mkey: lkey and rkey are the same number. It can be taken back at any time: a WQE that still
+  // needs it then fails with a protection error, as on hardware.
   virtual Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
   virtual Errno deregister_memory(std::uint32_t mkey) = 0;
+  // Gives a key that is not of device memory another range, domain or set of rights. EINVAL changes nothing.
+  virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
 
   virtual Answer<std::uint32_t> add_uar(const UarSpec& spec) = 0;
   virtual Errno remove_uar(std::uint32_t uar) = 0;
 
   virtual Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
+  virtual Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) = 0;
   virtual Errno destroy_cq(std::uint32_t cqn) = 0;
 
   virtual Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;
+  // Asks for one event when fewer than `limit` receives are posted, at once where that is so; 0: none.
+  // EINVAL for a limit that the queue cannot hold.
+  virtual Errno set_srq_limit(std::uint32_t srqn, std::uint32_t limit) = 0;
+  // The limit that still waits for its event, 0 for none.
+  virtual Answer<std::uint32_t> srq_limit(std::uint32_t srqn) = 0;
   virtual Errno destroy_srq(std::uint32_t srqn) = 0;
 
   virtual Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) = 0;

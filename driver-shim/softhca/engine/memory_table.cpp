@@ -14,6 +14,13 @@ std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, std::mt19937_64& ra
   }
 }
 
+bool MemoryTable::replace(std::uint32_t mkey, const MemoryRegionSpec& spec) {
+  const auto found = regions_.find(mkey);
+  if (found == regions_.end()) return false;
+  found->second = spec;
+  return true;
+}
+
 const MemoryRegionSpec* MemoryTable::find(std::uint32_t mkey) const {
   const auto found = regions_.find(mkey);
   return found == regions_.end() ? nullptr : &found->second;

@@ -17,6 +17,9 @@ class MemoryTable {
   std::uint32_t add(const MemoryRegionSpec& spec, std::mt19937_64& random);
   bool remove(std::uint32_t mkey) { return regions_.erase(mkey) == 1; }
 
+  // False: no such key.
+  bool replace(std::uint32_t mkey, const MemoryRegionSpec& spec);
+
   // Null: no such key.
   [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
   // Where [address, address + length) under `mkey` is in this process. Null: unknown key, another

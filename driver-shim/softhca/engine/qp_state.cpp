@@ -18,10 +18,12 @@ struct Transition {
   std::uint32_t required_ud;
 };
 
+constexpr std::uint32_t kNotThere = ~0u;  // this service has no such transition
 constexpr std::uint32_t kConnected = kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn;
 
-// Besides these, every state may go to RESET and to ERROR. SQD and SQE are never entered: there is no
-// drain, and a failed send takes a connected queue pair to ERROR.
+// Besides these, every state may go to RESET and to ERROR. A failed send takes UC and UD to SQE by itself, RC
+// to ERROR; nobody can ask for SQE. SQD cannot be asked for either: a ConnectX has no command for it, and
+// its driver answers EINVAL (Linux drivers/infiniband/hw/mlx5/qp.c, the table of commands by states).
 constexpr std::array kTransitions{
     Transition{QpState::kReset, QpState::kInit, kQpPkeyIndex | kQpPort | kQpAccessFlags,
                kQpPkeyIndex | kQpPort | kQpAccessFlags, kQpPkeyIndex | kQpPort | kQpQkey},
@@ -32,6 +34,7 @@ constexpr std::array kTransitions{
                kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic, kQpSendPsn,
                kQpSendPsn},
     Transition{QpState::kRts, QpState::kRts, 0, 0, 0},
+    Transition{QpState::kSqe, QpState::kRts, kNotThere, 0, 0},
 };
 
 // The required attributes, or nullopt where no such transition exists.

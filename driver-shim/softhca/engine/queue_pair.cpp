@@ -11,7 +11,6 @@
 namespace gdx::softhca {
 namespace {
 
-constexpr int kEventQpFatal = 1;  // enum ib_event_type, IB_EVENT_QP_FATAL
 constexpr std::size_t kUdpHeaderBytes = 8;
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
@@ -117,7 +116,10 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   switch (attributes.state) {
     case QpState::kReset: reset(); break;
     case QpState::kRtr: start_receiving(); break;
-    case QpState::kRts: start_sending(); break;
+    case QpState::kRts:
+      if (from == QpState::kSqe) end_send_error();
+      start_sending();
+      break;
     case QpState::kError: enter_error(); break;
     case QpState::kInit:
     case QpState::kSqd:
@@ -183,6 +185,12 @@ void QueuePair::start_sending() {
   }
 }
 
+// What failed stays completed; what is posted from now on is sent, under the PSNs that follow.
+void QueuePair::end_send_error() {
+  attributes_.send_psn = send_side_.next_psn(attributes_.send_psn);
+  past_ += send_side_.counters();
+}
+
 void QueuePair::set_qkey(std::uint32_t qkey) {
   attributes_.qkey = qkey;
   if (transport::UdRequester* const sender = send_side_.ud()) sender->set_qkey(qkey);
@@ -195,6 +203,13 @@ void QueuePair::forget_transport() {
   receive_side_.stop();
 }
 
+QpAttributes QueuePair::query() const {
+  QpAttributes now = attributes_;
+  now.send_psn = send_side_.next_psn(now.send_psn);
+  now.receive_psn = receive_side_.expected_psn(now.receive_psn);
+  return now;
+}
+
 void QueuePair::reset() {
   forget_transport();
   for (SendSlot& slot : slots_) release_staging(slot);
@@ -202,6 +217,7 @@ void QueuePair::reset() {
   completed_ = 0;
   taken_receives_.clear();
   failure_.reset();
+  established_ = false;
   std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
   if (!shared_receives_) own_receives_.reset();
   attributes_ = {};
@@ -213,6 +229,11 @@ void QueuePair::settle() {
   const Failure failure = *failure_;
   failure_.reset();
   if (attributes_.state == QpState::kError) return;
+  // Without a connection to lose, a failed send ends the sending only (IBA 10.3.1, SQE).
+  if (failure.event_type < 0 && spec_.type != QpType::kRc) {
+    attributes_.state = QpState::kSqe;
+    return;
+  }
   attributes_.state = QpState::kError;
   enter_error();
   if (failure.event_type >= 0 && spec_.on_event) spec_.on_event(failure.event_type);
@@ -224,6 +245,13 @@ void QueuePair::enter_error() {
   past_ += receive_side_.counters();
   receive_side_.stop();
   flush_receives();
+  if (shared_receives_) hca_.arrivals.push_back({this, {}, kEventQpLastWqeReached});
+}
+
+void QueuePair::note_established() {
+  if (established_ || attributes_.state != QpState::kRtr || spec_.type == QpType::kUd) return;
+  established_ = true;
+  if (spec_.on_event) spec_.on_event(kEventCommunicationEstablished);
 }
 
 void QueuePair::flush_receives() {
@@ -240,10 +268,14 @@ QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {
 }
 
 int QueuePair::fetch_sends() {
-  const bool ready = attributes_.state == QpState::kRts || attributes_.state == QpState::kError;
+  const bool ready = attributes_.state == QpState::kRts || attributes_.state == QpState::kSqe ||
+                     attributes_.state == QpState::kError;
   if (!ready || spec_.send_blocks == 0) return 0;
   const auto posted = static_cast<std::uint16_t>(load_record(spec_.doorbell_record[mlx5::kSendRecord]));
-  if (static_cast<std::uint16_t>(posted - completed_) > spec_.send_blocks) {
+  const auto outstanding = static_cast<std::uint16_t>(fetched_ - completed_);
+  // One that moves backwards is 2^16 short of it ahead.
+  if (static_cast<std::uint16_t>(posted - fetched_) > spec_.send_blocks - outstanding) {
+    if (attributes_.state == QpState::kError) return 0;
     log::warn("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error", hca_.config.name,
               qpn_);
     failure_ = Failure{.event_type = kEventQpFatal};
@@ -291,6 +323,7 @@ bool QueuePair::accepts(const wire::Address& source, const roce::Bth& bth) const
 
 bool QueuePair::on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
   if (!accepts(source, packet.headers.bth) || !dispatch(now_ns, source, packet)) return false;
+  note_established();
   settle();
   return true;
 }
@@ -404,8 +437,12 @@ void QueuePair::write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrom
   write_completion(send_cq_, completion);
 }
 
-void QueuePair::deliver(const Completion& completion) {
-  write_completion(receive_cq_, completion);
+void QueuePair::deliver(const HcaParts::Arrival& arrival) {
+  if (arrival.event_type >= 0) {
+    if (spec_.on_event) spec_.on_event(arrival.event_type);
+    return;
+  }
+  write_completion(receive_cq_, arrival.completion);
   settle();
 }
 

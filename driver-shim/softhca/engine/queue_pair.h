@@ -36,6 +36,7 @@ struct HcaParts {
   struct Arrival {
     QueuePair* qp;
     Completion completion;
+    int event_type = -1;  // not a completion but an event that must not overtake those before it
   };
   std::vector<Arrival> arrivals;
 };
@@ -50,7 +51,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
   [[nodiscard]] std::uint32_t number() const { return qpn_; }
   [[nodiscard]] const QueuePairSpec& spec() const { return spec_; }
-  [[nodiscard]] const QpAttributes& attributes() const { return attributes_; }
+  // As they are now: the PSNs are the next ones.
+  [[nodiscard]] QpAttributes query() const;
 
   Errno modify(std::uint32_t mask, const QpAttributes& attributes);
   // Takes what the doorbell record says is posted. Returns WQEs fetched.
@@ -59,8 +61,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   // Timers, then at most `max_packets` from each direction. Returns packets sent and timers run.
   int serve(std::uint64_t now_ns, std::uint32_t max_packets);
-  // Writes a receive completion whose ACK has left.
-  void deliver(const Completion& completion);
+  // Writes a receive completion whose ACK has left, or tells of an event behind one.
+  void deliver(const HcaParts::Arrival& arrival);
 
   // Whether the engine has this queue pair on its list of those to serve: the engine's own note.
   bool listed = false;
@@ -109,10 +111,12 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void set_qkey(std::uint32_t qkey);
   void start_receiving();
   void start_sending();
+  void end_send_error();
   [[nodiscard]] bool accepts(const wire::Address& source, const roce::Bth& bth) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
   void settle();
+  void note_established();
   void enter_error();
   void flush_receives();
   void forget_transport();
@@ -140,8 +144,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveQueue& receives_;
   bool shared_receives_;
 
-  SendSide send_side_;                 // in RTS, and in ERROR after it
-  ReceiveSide receive_side_;           // in RTR and RTS
+  SendSide send_side_;                 // in RTS, and in SQE and ERROR after it
+  ReceiveSide receive_side_;           // in RTR, RTS and SQE
   transport::TransportCounters past_;  // of transports that a reset ended
 
   std::vector<SendSlot> slots_;                    // by the WQE's first block
@@ -150,6 +154,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveWqe current_receive_;                     // the one taken last
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   std::optional<Failure> failure_;
+  bool established_ = false;  // told of the first packet that came in RTR
   bool violation_reported_ = false;
 };
 

@@ -11,9 +11,6 @@ namespace {
 
 using mlx5::Syndrome;
 
-constexpr int kEventQpRequestError = 2;  // enum ib_event_type, IB_EVENT_QP_REQ_ERR
-constexpr int kEventQpAccessError = 3;   // IB_EVENT_QP_ACCESS_ERR
-
 // Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length).
 // False: the list ends before the range does, or visit said no.
 template <typename Visit>

@@ -7,11 +7,26 @@
 
 namespace gdx::softhca {
 
+// A record that runs ahead of its ring counts as nothing posted: the peer then sees RNR.
+std::uint16_t ReceiveQueue::posted() const {
+  if (layout_.entries == 0) return 0;
+  const auto ahead = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);
+  return ahead > layout_.entries ? 0 : ahead;
+}
+
+void ReceiveQueue::set_limit(std::uint32_t limit) {
+  limit_ = limit;
+  check_limit();
+}
+
+void ReceiveQueue::check_limit() {
+  if (limit_ == 0 || posted() >= limit_) return;
+  limit_ = 0;
+  if (layout_.on_limit) layout_.on_limit();
+}
+
 bool ReceiveQueue::take(ReceiveWqe& out) {
-  if (layout_.entries == 0) return false;
-  const auto posted = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);
-  // A record that runs ahead of its ring counts as nothing posted: the peer then sees RNR.
-  if (posted == 0 || posted > layout_.entries) return false;
+  if (posted() == 0) return false;
   const std::uint16_t index = layout_.shared ? next_index_ : taken_;
   const std::byte* wqe = layout_.ring + std::size_t{index % layout_.entries} * layout_.stride_bytes;
   std::span<const std::byte> segments(wqe, layout_.stride_bytes);
@@ -24,6 +39,7 @@ bool ReceiveQueue::take(ReceiveWqe& out) {
   out.wqe_counter = index;
   out.capacity_bytes = parse_scatter_list(segments, out.pieces);
   ++taken_;
+  check_limit();
   return true;
 }
 

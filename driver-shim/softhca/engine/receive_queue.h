@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "driver-shim/softhca/engine/hca.h"
@@ -24,16 +25,26 @@ class ReceiveQueue {
     std::uint32_t stride_bytes = 0;
     Be32* record = nullptr;
     bool shared = false;  // WQEs begin with a next segment and are taken along that chain
+    std::function<void()> on_limit = {};
   };
   explicit ReceiveQueue(const Layout& layout) : layout_(layout) {}
 
   // Takes the oldest posted WQE. False: none is posted.
   bool take(ReceiveWqe& out);
+  // Calls on_limit once when fewer than `limit` WQEs are posted, at once where that is so; 0: never.
+  void set_limit(std::uint32_t limit);
+  // The limit that still waits, 0 for none.
+  [[nodiscard]] std::uint32_t limit() const { return limit_; }
+  [[nodiscard]] std::uint32_t entries() const { return layout_.entries; }
   // Forgets what was taken, as a reset of the queue pair does.
   void reset();
 
  private:
+  [[nodiscard]] std::uint16_t posted() const;
+  void check_limit();
+
   Layout layout_;
+  std::uint32_t limit_ = 0;
   std::uint16_t taken_ = 0;       // cumulative
   std::uint16_t next_index_ = 0;  // SRQ: the head of the chain
 };

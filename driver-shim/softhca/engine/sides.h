@@ -53,6 +53,11 @@ class SendSide {
     const auto* timed = std::get_if<transport::Requester>(&side_);
     return timed != nullptr ? timed->next_deadline_ns() : transport::kNever;
   }
+  [[nodiscard]] std::uint32_t next_psn(std::uint32_t when_stopped) const {
+    std::uint32_t psn = when_stopped;
+    visit([&](const auto& side) { psn = side.next_psn(); });
+    return psn;
+  }
   [[nodiscard]] transport::TransportCounters counters() const {
     transport::TransportCounters counters;
     visit([&](const auto& side) { counters = side.counters(); });
@@ -103,6 +108,13 @@ class ReceiveSide {
   [[nodiscard]] bool can_send() const {
     const auto* answering = std::get_if<transport::Responder>(&side_);
     return answering != nullptr && answering->can_send();
+  }
+  [[nodiscard]] std::uint32_t expected_psn(std::uint32_t when_stopped) const {
+    if (const auto* acknowledging = std::get_if<transport::Responder>(&side_)) {
+      return acknowledging->expected_psn();
+    }
+    const auto* silent = std::get_if<transport::UcResponder>(&side_);
+    return silent != nullptr ? silent->expected_psn() : when_stopped;
   }
   [[nodiscard]] transport::TransportCounters counters() const {
     return std::visit(

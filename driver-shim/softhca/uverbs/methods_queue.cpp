@@ -72,13 +72,19 @@ Errno create_cq(Context& context, Attributes& request) {
   const Answer<std::uint32_t> vector = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR);
   if (!user_handle || !vector || *vector >= devx::kCompletionVectors) return EINVAL;
 
-  auto object = std::make_unique<Object>();
+  auto object = std::make_unique<CompletionQueueObject>();
   object->type = ObjectType::kCq;
   object->user_handle = *user_handle;
+  object->entry_bytes = spec->entry_bytes;
   Answer<std::shared_ptr<EventChannel>> asyncs =
       event_channel(context, request, UVERBS_ATTR_CREATE_CQ_EVENT_FD);
   if (!asyncs) return asyncs.error();
   object->asyncs = *asyncs;
+  if (*asyncs != nullptr) {
+    spec->on_overrun = [channel = *asyncs, owner = *user_handle] {
+      channel->push_async(owner, static_cast<std::uint32_t>(kEventCqError));
+    };
+  }
   if (request.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)) {
     Answer<std::shared_ptr<EventChannel>> completions =
         event_channel(context, request, UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL);
@@ -205,6 +211,12 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
   const Answer<ib_uverbs_qp_cap> capacity = request.value<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
   const Answer<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
   if (!capacity || !user_handle) return EINVAL;
+  if (request.has(UVERBS_ATTR_CREATE_QP_FLAGS)) {
+    const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_QP_FLAGS);
+    if (!flags) return flags.error();
+    if ((*flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_SQ_SIG_ALL}) != 0) return EOPNOTSUPP;
+    object.all_signaled = *flags != 0;
+  }
   object.capacity = *capacity;
   object.user_handle = *user_handle;
   object.qp_type = *known;
@@ -286,6 +298,11 @@ Errno create_srq(Context& context, Attributes& request) {
       event_channel(context, request, UVERBS_ATTR_CREATE_SRQ_EVENT_FD);
   if (!asyncs) return asyncs.error();
   object->asyncs = *asyncs;
+  if (*asyncs != nullptr) {
+    spec.on_event = [channel = *asyncs, owner = object->user_handle](int event_type) {
+      channel->push_async(owner, static_cast<std::uint32_t>(event_type));
+    };
+  }
   const Answer<std::uint32_t> srqn = context.hca.create_srq(spec);
   if (!srqn) return srqn.error();
   object->number = *srqn;

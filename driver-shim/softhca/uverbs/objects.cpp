@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/uverbs/objects.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace gdx::softhca::uverbs {
@@ -32,6 +33,12 @@ Errno ObjectTable::remove(Object& object) {
   }
   drop(object);
   return 0;
+}
+
+void ObjectTable::move(Object& object, std::uint32_t from, std::uint32_t to) {
+  --objects_.at(from)->users;
+  ++objects_.at(to)->users;
+  std::replace(object.stands_on.begin(), object.stands_on.end(), from, to);
 }
 
 void ObjectTable::drop(Object& object) {

@@ -37,6 +37,8 @@ class ObjectTable {
   // Errors: ENOENT for no such handle, EINVAL for an object of another type.
   Answer<Object*> find(std::uint32_t handle, ObjectType type);
   Answer<Object*> find_any(std::uint32_t handle);
+  // Makes `object` stand on `to` where it stood on `from`: both exist.
+  void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
   Errno remove(Object& object);
   // Everything, users before what they use. What refuses is dropped all the same.

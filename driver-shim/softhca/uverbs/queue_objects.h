@@ -10,7 +10,12 @@ namespace gdx::softhca::uverbs {
 struct QueuePairObject : Object {
   ib_uverbs_qp_cap capacity{};
   QpType qp_type = QpType::kRc;
+  bool all_signaled = false;
   ib_uverbs_qp_dest destination{};  // as the program gave it
+};
+
+struct CompletionQueueObject : Object {
+  std::uint32_t entry_bytes = 0;
 };
 
 struct SharedReceiveQueueObject : Object {

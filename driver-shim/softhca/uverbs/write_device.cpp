@@ -91,54 +91,6 @@ Errno write_alloc_pd(Context& context, WriteRequest& request) {
   return error;
 }
 
-namespace {
-
-Answer<MemoryRegionSpec> region(const ib_uverbs_reg_mr& asked) {
-  constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
-  if ((asked.access_flags & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return refuse(EOPNOTSUPP);
-  if ((asked.access_flags & kRemoteStores) != 0 && (asked.access_flags & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0) {
-    return refuse(EINVAL);
-  }
-  if (asked.length == 0 || (asked.start ^ asked.hca_va) % kPageBytes != 0) return refuse(EINVAL);
-  const bool written = (asked.access_flags & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
-  if (const Errno error = check_access(asked.start, asked.length, written ? Use::kReadWrite : Use::kRead)) {
-    return refuse(error);
-  }
-  MemoryRegionSpec spec;
-  spec.base = reinterpret_cast<std::byte*>(asked.start);
-  spec.iova = asked.hca_va;
-  spec.length_bytes = asked.length;
-  spec.access = asked.access_flags;
-  return spec;
-}
-
-}  // namespace
-
-Errno write_reg_mr(Context& context, WriteRequest& request) {
-  ib_uverbs_reg_mr asked{};
-  if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
-  if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
-  Answer<MemoryRegionSpec> spec = region(asked);
-  if (!spec) return spec.error();
-  spec->pd = (*pd)->number;
-  const Answer<std::uint32_t> mkey = context.hca.register_memory(*spec);
-  if (!mkey) return mkey.error();
-  auto object = std::make_unique<Object>();
-  object->type = ObjectType::kMr;
-  object->number = *mkey;
-  object->stands_on = {asked.pd_handle};
-  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
-  Object& added = *object;
-  ib_uverbs_reg_mr_resp answer{};
-  answer.mr_handle = context.objects.add(std::move(object));
-  answer.lkey = *mkey;
-  answer.rkey = *mkey;
-  const Errno error = request.respond(answer);
-  if (error != 0) static_cast<void>(context.objects.remove(added));
-  return error;
-}
-
 Errno write_create_comp_channel(Context& context, WriteRequest& request) {
   const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
   if (!channel) return channel.error();

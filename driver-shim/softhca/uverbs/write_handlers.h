@@ -30,13 +30,17 @@ struct WriteRequest {
 Errno write_query_device(Context& context, WriteRequest& request);
 Errno write_query_device_ex(Context& context, WriteRequest& request);
 Errno write_alloc_pd(Context& context, WriteRequest& request);
-Errno write_reg_mr(Context& context, WriteRequest& request);
 Errno write_create_comp_channel(Context& context, WriteRequest& request);
 Errno write_create_ah(Context& context, WriteRequest& request);
+// write_memory.cpp
+Errno write_reg_mr(Context& context, WriteRequest& request);
+Errno write_rereg_mr(Context& context, WriteRequest& request);
 // write_queue.cpp
+Errno write_resize_cq(Context& context, WriteRequest& request);
 Errno write_query_qp(Context& context, WriteRequest& request);
 Errno write_modify_qp(Context& context, WriteRequest& request);
 Errno write_modify_qp_ex(Context& context, WriteRequest& request);
 Errno write_query_srq(Context& context, WriteRequest& request);
+Errno write_modify_srq(Context& context, WriteRequest& request);
 
 }  // namespace gdx::softhca::uverbs

@@ -8,7 +8,9 @@
 
 #include "base/log.h"
 #include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
+#include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
 
 namespace gdx::softhca::uverbs {
@@ -131,7 +133,38 @@ Errno write_query_qp(Context& context, WriteRequest& request) {
   answer.timeout = attributes->timeout;
   answer.retry_cnt = attributes->retry_count;
   answer.rnr_retry = attributes->rnr_retry;
+  answer.sq_sig_all = object.all_signaled;
   return request.respond(answer);
+}
+
+Errno write_resize_cq(Context& context, WriteRequest& request) {
+  ib_uverbs_resize_cq asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> found = context.objects.find(asked.cq_handle, ObjectType::kCq);
+  if (!found) return EINVAL;
+  const auto& object = static_cast<const CompletionQueueObject&>(**found);
+  mlx5_ib_resize_cq driver{};
+  if (request.attributes.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, sizeof driver) != 0)
+    return EINVAL;
+  if (driver.reserved0 != 0 || driver.reserved1 != 0 || driver.cqe_size != object.entry_bytes) return EINVAL;
+  if (asked.cqe == 0 || asked.cqe >= 1u << devx::kLogMaxCqEntries) return EINVAL;
+  const auto log_entries = static_cast<std::uint32_t>(std::bit_width(asked.cqe));
+  const std::uint64_t ring_bytes = std::uint64_t{object.entry_bytes} << log_entries;
+  if (const Errno error = check_access(driver.buf_addr, ring_bytes, Use::kReadWrite)) return error;
+  ib_uverbs_resize_cq_resp answer{};
+  answer.cqe = (1u << log_entries) - 1;
+  if (const Errno error = request.respond(answer)) return error;
+  return context.hca.resize_cq(object.number, reinterpret_cast<std::byte*>(driver.buf_addr), log_entries);
+}
+
+Errno write_modify_srq(Context& context, WriteRequest& request) {
+  constexpr std::uint32_t kLimit = 1u << 1;  // IB_SRQ_LIMIT; a resize, IB_SRQ_MAX_WR, mlx5 refuses
+  ib_uverbs_modify_srq asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
+  if (!found || (asked.attr_mask & ~kLimit) != 0) return EINVAL;
+  if ((asked.attr_mask & kLimit) == 0) return 0;
+  return context.hca.set_srq_limit((*found)->number, asked.srq_limit);
 }
 
 Errno write_query_srq(Context& context, WriteRequest& request) {
@@ -140,7 +173,9 @@ Errno write_query_srq(Context& context, WriteRequest& request) {
   const Answer<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   const auto& object = static_cast<const SharedReceiveQueueObject&>(**found);
-  return request.respond(ib_uverbs_query_srq_resp{object.max_wr, object.max_sge, 0, 0});
+  const Answer<std::uint32_t> limit = context.hca.srq_limit(object.number);
+  if (!limit) return limit.error();
+  return request.respond(ib_uverbs_query_srq_resp{object.max_wr, object.max_sge, *limit, 0});
 }
 
 }  // namespace gdx::softhca::uverbs

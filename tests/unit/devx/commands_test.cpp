@@ -23,11 +23,15 @@ class MockHca : public Hca {
   MOCK_METHOD(Errno, dealloc_pd, (std::uint32_t), (override));
   MOCK_METHOD(Answer<std::uint32_t>, register_memory, (const MemoryRegionSpec&), (override));
   MOCK_METHOD(Errno, deregister_memory, (std::uint32_t), (override));
+  MOCK_METHOD(Errno, replace_memory, (std::uint32_t, const MemoryRegionSpec&), (override));
   MOCK_METHOD(Answer<std::uint32_t>, add_uar, (const UarSpec&), (override));
   MOCK_METHOD(Errno, remove_uar, (std::uint32_t), (override));
   MOCK_METHOD(Answer<std::uint32_t>, create_cq, (const CompletionQueueSpec&), (override));
+  MOCK_METHOD(Errno, resize_cq, (std::uint32_t, std::byte*, std::uint32_t), (override));
   MOCK_METHOD(Errno, destroy_cq, (std::uint32_t), (override));
   MOCK_METHOD(Answer<std::uint32_t>, create_srq, (const SharedReceiveQueueSpec&), (override));
+  MOCK_METHOD(Errno, set_srq_limit, (std::uint32_t, std::uint32_t), (override));
+  MOCK_METHOD(Answer<std::uint32_t>, srq_limit, (std::uint32_t), (override));
   MOCK_METHOD(Errno, destroy_srq, (std::uint32_t), (override));
   MOCK_METHOD(Answer<std::uint32_t>, create_qp, (const QueuePairSpec&), (override));
   MOCK_METHOD(Errno, modify_qp, (std::uint32_t, std::uint32_t, const QpAttributes&), (override));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -157,6 +158,58 @@ TEST_F(CompletionQueueTest, arm_behind_an_announced_completion_waits_for_the_nex
   arm(0, 2);
   cq.check_arm();
   EXPECT_EQ(events_, 3) << "no event has told of the third";
+}
+
+TEST_F(CompletionQueueTest, arm_before_a_poll_of_everything_waits_for_the_next) {
+  CompletionQueue cq(spec_);
+  ASSERT_TRUE(cq.write(numbered(0)));
+  arm(0, 0);
+  record_[mlx5::kConsumerRecord] = 1u;  // polled before the doorbell is served
+  cq.check_arm();
+  EXPECT_EQ(events_, 0);
+  ASSERT_TRUE(cq.write(numbered(1)));
+  EXPECT_EQ(events_, 1);
+}
+
+TEST_F(CompletionQueueTest, overrun_is_told_once) {
+  int overruns = 0;
+  spec_.on_overrun = [&overruns] { ++overruns; };
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 4; ++i) ASSERT_TRUE(cq.write(numbered(i)));
+  EXPECT_EQ(overruns, 0);
+  EXPECT_FALSE(cq.write(numbered(4)));
+  EXPECT_FALSE(cq.write(numbered(5)));
+  EXPECT_EQ(overruns, 1);
+}
+
+TEST_F(CompletionQueueTest, resized_marks_the_old_ring_and_goes_on_one_further_in_the_new) {
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 6; ++i) {
+    ASSERT_TRUE(cq.write(numbered(i)));
+    if (i < 4) record_[mlx5::kConsumerRecord] = i + 1u;
+  }
+  alignas(8) std::array<std::byte, 8 * 64> larger{};
+  ASSERT_EQ(cq.resize(larger.data(), 3), 0);
+  EXPECT_EQ(entry(6 % 4).op_own, 5 << 4 | 1) << "the mark belongs to the second pass";
+  ASSERT_TRUE(cq.write(numbered(6)));
+  mlx5::Cqe64 first;
+  std::memcpy(&first, larger.data() + 7 * 64, sizeof first);
+  EXPECT_EQ(first.wqe_counter, 6);
+  EXPECT_EQ(first.op_own & 1, 0) << "the first pass of a ring of eight";
+  ASSERT_TRUE(cq.write(numbered(7)));
+  std::memcpy(&first, larger.data(), sizeof first);
+  EXPECT_EQ(first.op_own & 1, 1);
+}
+
+TEST_F(CompletionQueueTest, resized_below_what_is_unpolled_is_refused_and_changes_nothing) {
+  CompletionQueue cq(spec_);
+  for (std::uint16_t i = 0; i < 2; ++i) ASSERT_TRUE(cq.write(numbered(i)));
+  alignas(8) std::array<std::byte, 2 * 64> smaller{};
+  EXPECT_EQ(cq.resize(smaller.data(), 1), EINVAL) << "the mark needs a place too";
+  ASSERT_TRUE(cq.write(numbered(2)));
+  EXPECT_EQ(entry(2).wqe_counter, 2);
+  record_[mlx5::kConsumerRecord] = 2u;
+  EXPECT_EQ(cq.resize(smaller.data(), 1), 0);
 }
 
 TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_completion) {

@@ -173,9 +173,11 @@ std::uint16_t Node::post_compare_swap(const Local& result, const Remote& target,
                   mlx5::kCompletionAlways);
 }
 
-void Node::write_record() {
+void Node::write_record() { write_record_as(produced_); }
+
+void Node::write_record_as(std::uint16_t produced) {
   std::atomic_ref(record_[mlx5::kSendRecord].raw)
-      .store(byte_swap(std::uint32_t{produced_}), std::memory_order_release);
+      .store(byte_swap(std::uint32_t{produced}), std::memory_order_release);
 }
 
 void Node::ring() {

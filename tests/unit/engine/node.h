@@ -63,6 +63,7 @@ class Node {
                          std::uint32_t immediate = 0);
   void ring();          // record, then doorbell
   void write_record();  // the record alone
+  void write_record_as(std::uint16_t produced);
   // The doorbell alone: a control segment's first 8 bytes, for whichever number.
   void ring_for(std::uint32_t named_qpn);
   void post_receive(const Local& local);

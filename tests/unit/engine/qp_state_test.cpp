@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 
 namespace gdx::softhca {
@@ -46,14 +47,24 @@ TEST(QpState, each_missing_attribute_is_refused) {
   sweep(QpState::kRtr, QpState::kRts, kToRts);
 }
 
-TEST(QpState, skipping_and_going_back_are_forbidden) {
+// From (row) to (column), in the order of QpState: R I T S D E X for RESET INIT RTR RTS SQD SQE ERROR.
+TEST(QpState, every_pair_of_states_is_as_the_table_says) {
+  constexpr int kStates = 7;
+  constexpr std::array<const char*, kStates> kRc = {"RI....X", "RIT...X", "R..S..X", "R..S..X",
+                                                    "R.....X", "R.....X", "R.....X"};
+  constexpr std::array<const char*, kStates> kOthers = {"RI....X", "RIT...X", "R..S..X", "R..S..X",
+                                                        "R.....X", "R..S..X", "R.....X"};
   constexpr std::uint32_t kEverything = 0x3fffff;
-  EXPECT_EQ(modify(QpState::kReset, QpState::kRtr, kEverything), EINVAL);
-  EXPECT_EQ(modify(QpState::kReset, QpState::kRts, kEverything), EINVAL);
-  EXPECT_EQ(modify(QpState::kInit, QpState::kRts, kEverything), EINVAL);
-  EXPECT_EQ(modify(QpState::kRts, QpState::kRtr, kEverything), EINVAL);
-  EXPECT_EQ(modify(QpState::kRts, QpState::kSqd, kEverything), EINVAL);
-  EXPECT_EQ(modify(QpState::kError, QpState::kRts, kEverything), EINVAL);
+  for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
+    for (int from = 0; from < kStates; ++from) {
+      for (int to = 0; to < kStates; ++to) {
+        const bool permitted = (type == QpType::kRc ? kRc : kOthers)[from][to] != '.';
+        EXPECT_EQ(modify(static_cast<QpState>(from), static_cast<QpState>(to), kEverything, type),
+                  permitted ? 0 : EINVAL)
+            << "type " << static_cast<int>(type) << " from " << from << " to " << to;
+      }
+    }
+  }
 }
 
 TEST(QpState, values_out_of_range_are_refused) {

@@ -74,5 +74,34 @@ TEST_F(ReceiveQueueTest, shared_queue_follows_the_chain_and_reports_the_index) {
   EXPECT_THAT(order, testing::ElementsAre(0, 2, 1, 3));
 }
 
+TEST_F(ReceiveQueueTest, limit_reached_tells_once_and_is_gone) {
+  ReceiveQueue::Layout with_limit = layout(false);
+  int told = 0;
+  with_limit.on_limit = [&told] { ++told; };
+  ReceiveQueue queue(with_limit);
+  record_ = 4;
+  queue.set_limit(3);
+  EXPECT_EQ(queue.limit(), 3u);
+  ASSERT_TRUE(queue.take(wqe_));
+  EXPECT_EQ(told, 0) << "three are left";
+  ASSERT_TRUE(queue.take(wqe_));
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(queue.limit(), 0u);
+  ASSERT_TRUE(queue.take(wqe_));
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(ReceiveQueueTest, limit_set_above_what_is_posted_tells_at_once) {
+  ReceiveQueue::Layout with_limit = layout(false);
+  int told = 0;
+  with_limit.on_limit = [&told] { ++told; };
+  ReceiveQueue queue(with_limit);
+  record_ = 1;
+  queue.set_limit(2);
+  EXPECT_EQ(told, 1);
+  queue.set_limit(0);
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace gdx::softhca

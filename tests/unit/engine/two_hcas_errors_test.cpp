@@ -126,11 +126,30 @@ TEST_F(FailingHcas, store_to_a_slot_that_is_not_acknowledged_is_a_violation) {
   a.post_write(a.staging(128, 64), b.remote(0));
   a.ring();
   a.hca->progress();
-  EXPECT_EQ(a.hca->deregister_memory(a.staging_key), EBUSY);
   a.device_memory[128 / 8] = 1;
   ASSERT_TRUE(await_send(a, b));
   EXPECT_EQ(a.hca->counters().staging_violations, 1u);
+}
+
+TEST_F(FailingHcas, key_taken_back_before_its_wqe_is_sent_is_a_protection_error) {
+  a.post_write(a.staging(128, 64), b.remote(0));
+  a.ring();
   EXPECT_EQ(a.hca->deregister_memory(a.staging_key), 0);
+  expect_failure(await_send(a, b), 0, Syndrome::kLocalProtection);
+  EXPECT_EQ(a.hca->deregister_memory(a.staging_key), EINVAL);
+}
+
+TEST_F(FailingHcas, record_that_moves_backwards_is_fatal_to_the_queue_pair) {
+  a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+  a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+  a.ring();
+  a.hca->progress();
+  EXPECT_EQ(state(a), QpState::kRts);
+  a.write_record_as(1);
+  a.ring_for(a.qpn);
+  a.hca->progress();
+  EXPECT_EQ(state(a), QpState::kError);
+  EXPECT_EQ(a.hca->counters().wqes, 2u) << "nothing was fetched twice";
 }
 
 TEST_F(FailingHcas, overrun_completion_queue_is_fatal_to_the_queue_pair) {

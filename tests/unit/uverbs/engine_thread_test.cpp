@@ -21,11 +21,15 @@ class IdleHca final : public Hca {
   Errno dealloc_pd(std::uint32_t) override { return 0; }
   Answer<std::uint32_t> register_memory(const MemoryRegionSpec&) override { return refuse(0); }
   Errno deregister_memory(std::uint32_t) override { return 0; }
+  Errno replace_memory(std::uint32_t, const MemoryRegionSpec&) override { return 0; }
   Answer<std::uint32_t> add_uar(const UarSpec&) override { return refuse(0); }
   Errno remove_uar(std::uint32_t) override { return 0; }
   Answer<std::uint32_t> create_cq(const CompletionQueueSpec&) override { return refuse(0); }
+  Errno resize_cq(std::uint32_t, std::byte*, std::uint32_t) override { return 0; }
   Errno destroy_cq(std::uint32_t) override { return 0; }
   Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec&) override { return refuse(0); }
+  Errno set_srq_limit(std::uint32_t, std::uint32_t) override { return 0; }
+  Answer<std::uint32_t> srq_limit(std::uint32_t) override { return refuse(0); }
   Errno destroy_srq(std::uint32_t) override { return 0; }
   Answer<std::uint32_t> create_qp(const QueuePairSpec&) override { return refuse(0); }
   Errno modify_qp(std::uint32_t, std::uint32_t, const QpAttributes&) override { return 0; }

@@ -1,0 +1,111 @@
+#include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/ib_user_verbs.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "driver-shim/softhca/uverbs/user_memory.h"
+#include "driver-shim/softhca/uverbs/write_handlers.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+// enum ib_uverbs_rereg_mr_flags of libibverbs; the kernel's IB_MR_REREG_*.
+constexpr std::uint32_t kChangeTranslation = 1;
+constexpr std::uint32_t kChangeDomain = 2;
+constexpr std::uint32_t kChangeAccess = 4;
+
+struct MemoryRegionObject : Object {
+  MemoryRegionSpec spec;
+};
+
+constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
+
+// Errors: EOPNOTSUPP for paging on demand, which this device does not offer; EINVAL.
+Errno check_rights(std::uint32_t access) {
+  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
+                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
+                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
+                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
+  if ((access & ~kKnown) != 0) return EINVAL;
+  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
+
+Errno check_range(const MemoryRegionSpec& spec) {
+  const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
+  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
+  const bool written = (spec.access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
+  return check_access(start, spec.length_bytes, written ? Use::kReadWrite : Use::kRead);
+}
+
+}  // namespace
+
+Errno write_reg_mr(Context& context, WriteRequest& request) {
+  ib_uverbs_reg_mr asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
+  MemoryRegionSpec spec;
+  spec.pd = (*pd)->number;
+  spec.base = reinterpret_cast<std::byte*>(asked.start);
+  spec.iova = asked.hca_va;
+  spec.length_bytes = asked.length;
+  spec.access = asked.access_flags;
+  if (const Errno error = check_rights(spec.access)) return error;
+  if (const Errno error = check_range(spec)) return error;
+  const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
+  if (!mkey) return mkey.error();
+  auto object = std::make_unique<MemoryRegionObject>();
+  object->type = ObjectType::kMr;
+  object->number = *mkey;
+  object->stands_on = {asked.pd_handle};
+  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
+  object->spec = spec;
+  Object& added = *object;
+  ib_uverbs_reg_mr_resp answer{};
+  answer.mr_handle = context.objects.add(std::move(object));
+  answer.lkey = *mkey;
+  answer.rkey = *mkey;
+  const Errno error = request.respond(answer);
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
+}
+
+// The key stays the same. Whatever is refused leaves the region as it was.
+Errno write_rereg_mr(Context& context, WriteRequest& request) {
+  ib_uverbs_rereg_mr asked{};
+  if (const Errno error = request.read(asked)) return error;
+  if (asked.flags == 0) return EINVAL;
+  if ((asked.flags & ~(kChangeTranslation | kChangeDomain | kChangeAccess)) != 0) return EOPNOTSUPP;
+  const Answer<Object*> found = context.objects.find(asked.mr_handle, ObjectType::kMr);
+  if (!found) return EINVAL;
+  // One of device memory is another kind of object, which cannot be changed.
+  auto* const object = dynamic_cast<MemoryRegionObject*>(*found);
+  if (object == nullptr) return EINVAL;
+  MemoryRegionSpec spec = object->spec;
+  std::uint32_t domain = object->stands_on.front();
+  if ((asked.flags & kChangeDomain) != 0) {
+    const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+    if (!pd) return EINVAL;
+    domain = asked.pd_handle;
+    spec.pd = (*pd)->number;
+  }
+  if ((asked.flags & kChangeAccess) != 0) spec.access = asked.access_flags;
+  if ((asked.flags & kChangeTranslation) != 0) {
+    spec.base = reinterpret_cast<std::byte*>(asked.start);
+    spec.iova = asked.hca_va;
+    spec.length_bytes = asked.length;
+  }
+  if (const Errno error = check_rights(spec.access)) return error;
+  if (const Errno error = check_range(spec)) return error;
+  if (const Errno error = request.respond(ib_uverbs_rereg_mr_resp{object->number, object->number})) {
+    return error;
+  }
+  if (const Errno error = context.hca.replace_memory(object->number, spec)) return error;
+  object->spec = spec;
+  context.objects.move(*object, object->stands_on.front(), domain);
+  return 0;
+}
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,187 @@
+// Objects that change while they live, what queries say of them, and what this device does not offer.
+#include <cerrno>
+#include <cstring>
+
+#include "tests/abi/loopback.h"
+
+namespace gdx::abi_tests {
+namespace {
+
+class QueueChanges : public Loopback {
+ protected:
+  void SetUp() override {
+    Loopback::SetUp();
+    cq_ = make_cq();
+    ASSERT_NE(cq_, nullptr);
+  }
+  std::uint64_t at(std::size_t offset) const {
+    return reinterpret_cast<std::uintptr_t>(memory_.data()) + offset;
+  }
+  Cq cq_;
+};
+
+TEST_F(QueueChanges, cq_resized_keeps_what_is_unpolled_and_goes_on) {
+  const Cq cq = make_cq(7);
+  const Qp qp = make_qp(cq.get());
+  connect(qp.get(), qp->qp_num);
+  std::uint64_t posted = 0;
+  std::uint64_t polled = 0;
+  const auto post = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(post_receive(qp.get(), piece(0, 64), posted), 0);
+      ASSERT_EQ(post_send(qp.get(), piece(4096, 64), posted++), 0);
+    }
+  };
+  const auto poll_all = [&] {
+    for (std::uint64_t sends = 0, receives = 0; sends + receives < 2 * (posted - polled);) {
+      const auto completion = await(cq.get());
+      ASSERT_TRUE(completion);
+      ASSERT_EQ(completion->status, IBV_WC_SUCCESS);
+      auto& seen = completion->opcode == IBV_WC_SEND ? sends : receives;
+      EXPECT_EQ(completion->wr_id, polled + seen++);
+    }
+    polled = posted;
+  };
+  // Unpolled completions lie across the change, and the ring's end moves under them.
+  for (const int entries : {15, 31, 7, 63, 15}) {
+    post(2);
+    poll_all();
+    post(3);
+    ASSERT_EQ(ibv_resize_cq(cq.get(), entries), 0) << entries;
+    EXPECT_GE(cq->cqe, entries);
+    poll_all();
+    post(3);
+    poll_all();
+  }
+}
+
+TEST_F(QueueChanges, cq_resized_to_nonsense_is_refused) {
+  EXPECT_NE(ibv_resize_cq(cq_.get(), 1 << 30), 0);
+  EXPECT_NE(ibv_resize_cq(cq_.get(), -1), 0);
+}
+
+TEST_F(QueueChanges, region_changes_its_memory_rights_and_domain_under_one_key) {
+  const Qp requester = make_qp(cq_.get());
+  const Qp responder = make_qp(cq_.get());
+  const auto connect_both = [&] {
+    connect(requester.get(), responder->qp_num);
+    connect(responder.get(), requester->qp_num);
+  };
+  connect_both();
+  alignas(4096) static std::array<std::byte, 8192> other{};
+  Mr mr(ibv_reg_mr(pd_.get(), memory_.data(), 4096, IBV_ACCESS_LOCAL_WRITE));
+  ASSERT_NE(mr, nullptr);
+  const auto write_status = [&](std::uint64_t to) {
+    EXPECT_EQ(post_write(requester.get(), piece(8192, 8), to, mr->rkey), 0);
+    const auto completion = await(cq_.get());
+    if (!completion || completion->status == IBV_WC_SUCCESS) return IBV_WC_SUCCESS;
+    EXPECT_EQ(set_state(requester.get(), IBV_QPS_RESET), 0);
+    EXPECT_EQ(set_state(responder.get(), IBV_QPS_RESET), 0);
+    connect_both();
+    return completion->status;
+  };
+  EXPECT_EQ(write_status(at(0)), IBV_WC_REM_ACCESS_ERR);
+
+  ASSERT_EQ(ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kAllAccess), 0);
+  memory_[8192] = std::byte{0x77};
+  EXPECT_EQ(write_status(at(0)), IBV_WC_SUCCESS);
+  EXPECT_EQ(memory_[0], std::byte{0x77});
+
+  ASSERT_EQ(ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, other.data(), other.size(), 0),
+            0);
+  EXPECT_EQ(write_status(at(0)), IBV_WC_REM_ACCESS_ERR) << "no longer its memory";
+  EXPECT_EQ(write_status(reinterpret_cast<std::uintptr_t>(other.data())), IBV_WC_SUCCESS);
+  EXPECT_EQ(other[0], std::byte{0x77});
+
+  Pd second(ibv_alloc_pd(context_.get()));
+  ASSERT_EQ(ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_PD, second.get(), nullptr, 0, 0), 0);
+  EXPECT_EQ(write_status(reinterpret_cast<std::uintptr_t>(other.data())), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(ibv_dealloc_pd(second.get()), EBUSY) << "the region stands on it now";
+
+  // All at once, back to where it was.
+  ASSERT_EQ(
+      ibv_rereg_mr(mr.get(),
+                   IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS,
+                   pd_.get(), memory_.data(), 4096, kAllAccess),
+      0);
+  EXPECT_EQ(write_status(at(8)), IBV_WC_SUCCESS);
+  mr.reset();
+}
+
+TEST_F(QueueChanges, region_change_refused_leaves_it_as_it_was) {
+  const Qp qp = make_qp(cq_.get());
+  connect(qp.get(), qp->qp_num);
+  EXPECT_NE(ibv_rereg_mr(mr_.get(), 0, nullptr, nullptr, 0, 0), 0) << "nothing to change";
+  EXPECT_NE(ibv_rereg_mr(mr_.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_REMOTE_WRITE),
+            0);
+  EXPECT_NE(ibv_rereg_mr(mr_.get(), IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, reinterpret_cast<void*>(0x1000),
+                         4096, 0),
+            0)
+      << "nothing is mapped there";
+  ASSERT_EQ(post_write(qp.get(), piece(4096, 8), at(0), mr_->rkey), 0);
+  const auto completion = await(cq_.get());
+  ASSERT_TRUE(completion);
+  EXPECT_EQ(completion->status, IBV_WC_SUCCESS);
+}
+
+TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_stands) {
+  const Qp qp = make_qp(cq_.get());
+  connect(qp.get(), qp->qp_num);
+  ASSERT_EQ(post_receive(qp.get(), piece(0, 64)), 0);
+  ASSERT_EQ(post_send(qp.get(), piece(4096, 64)), 0);
+  ASSERT_TRUE(await(cq_.get()));
+  ASSERT_TRUE(await(cq_.get()));
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr created{};
+  ASSERT_EQ(ibv_query_qp(qp.get(), &attributes, IBV_QP_STATE, &created), 0);
+  EXPECT_EQ(attributes.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(attributes.cur_qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(attributes.path_mtu, IBV_MTU_1024);
+  EXPECT_EQ(attributes.path_mig_state, IBV_MIG_MIGRATED);
+  EXPECT_EQ(attributes.sq_psn, kPsn + 1) << "the next one";
+  EXPECT_EQ(attributes.rq_psn, kPsn + 1);
+  EXPECT_EQ(attributes.dest_qp_num, qp->qp_num);
+  EXPECT_EQ(attributes.qp_access_flags, static_cast<unsigned>(kAllAccess));
+  EXPECT_EQ(attributes.max_rd_atomic, 4);
+  EXPECT_EQ(attributes.max_dest_rd_atomic, 4);
+  EXPECT_EQ(attributes.min_rnr_timer, 1);
+  EXPECT_EQ(attributes.port_num, 1);
+  EXPECT_EQ(attributes.timeout, 10);
+  EXPECT_EQ(attributes.retry_cnt, 3);
+  EXPECT_EQ(attributes.rnr_retry, 3);
+  EXPECT_EQ(attributes.ah_attr.is_global, 1);
+  EXPECT_EQ(attributes.ah_attr.grh.sgid_index, 1);
+  EXPECT_EQ(attributes.ah_attr.grh.hop_limit, 64);
+  const ibv_gid own = gid();
+  EXPECT_EQ(std::memcmp(&attributes.ah_attr.grh.dgid, &own, sizeof own), 0);
+  EXPECT_GE(created.cap.max_send_wr, 16u);
+  EXPECT_GE(created.cap.max_recv_wr, 16u);
+  EXPECT_EQ(created.sq_sig_all, 1);
+}
+
+TEST_F(QueueChanges, what_is_not_offered_is_refused_as_the_kernel_refuses) {
+  ibv_device_attr device{};
+  ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
+  EXPECT_EQ(device.max_mw, 0);
+  EXPECT_EQ(device.device_cap_flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A |
+                                       IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS),
+            0u);
+  for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+    EXPECT_EQ(ibv_alloc_mw(pd_.get(), type), nullptr);
+    EXPECT_EQ(errno, EOPNOTSUPP);
+  }
+  EXPECT_EQ(ibv_reg_mr(pd_.get(), memory_.data(), 4096, IBV_ACCESS_ON_DEMAND), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  // A program takes EBADF here for support of dmabuf, so it must be another answer.
+  EXPECT_EQ(ibv_reg_dmabuf_mr(pd_.get(), 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE), nullptr);
+  EXPECT_TRUE(errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) << errno;
+  ibv_sge range = piece(0, 4096);
+  const int advised = ibv_advise_mr(pd_.get(), IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &range, 1);
+  EXPECT_TRUE(advised == EOPNOTSUPP || advised == EPROTONOSUPPORT) << advised;
+  const Qp qp = make_qp(cq_.get());
+  connect(qp.get(), qp->qp_num);
+  EXPECT_EQ(set_state(qp.get(), IBV_QPS_SQD), EINVAL) << "mlx5 knows no way there";
+}
+
+}  // namespace
+}  // namespace gdx::abi_tests
