@@ -5,10 +5,12 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
+#include "proto/mad/mad.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/wqe.h"
 #include "proto/roce/codec.h"
@@ -333,12 +335,42 @@ int Engine::poll_doorbells() {
 
 void Engine::accept(const wire::Address& source, std::span<const std::byte> datagram) {
   const std::optional<roce::Decoded> packet = roce::decode(datagram);
+  if (packet && accept_management(source, *packet)) return;
   QueuePair* qp = packet ? find_qp(packet->headers.bth.destination_qpn) : nullptr;
   if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet)) {
     ++parts_.counters.dropped_packets;
     return;
   }
   activate(*qp);
+}
+
+bool Engine::accept_management(const wire::Address& source, const roce::Decoded& packet) {
+  ManagementAgent* const agent = agent_.load();
+  const roce::Headers& headers = packet.headers;
+  const bool addressed = headers.bth.destination_qpn == mad::kGsiQpn &&
+                         headers.bth.opcode == roce::Opcode::kUdSendOnly &&
+                         headers.deth.qkey == mad::kGsiQkey && headers.deth.source_qpn == mad::kGsiQpn;
+  if (!addressed || agent == nullptr) return false;
+  agent->on_datagram(source, packet.payload);
+  return true;
+}
+
+void Engine::send_management(const wire::Address& destination, std::span<const std::byte> datagram) {
+  const std::scoped_lock lock(mutex_);
+  if (destination.is_ipv4() != parts_.wire->local().is_ipv4()) return;
+  roce::Headers headers;
+  headers.bth.opcode = roce::Opcode::kUdSendOnly;
+  headers.bth.pad_count = roce::pad_count_for(datagram.size());
+  headers.bth.pkey = roce::kDefaultPkey;
+  headers.bth.destination_qpn = mad::kGsiQpn;
+  headers.bth.psn = management_psn_++ & roce::kPsnMask;
+  headers.deth = {.qkey = mad::kGsiQkey, .source_qpn = mad::kGsiQpn};
+  const std::span<std::byte> packet = parts_.wire->begin_packet();
+  const std::size_t header_bytes = roce::encode(headers, packet);
+  std::memcpy(packet.data() + header_bytes, datagram.data(), datagram.size());
+  std::memset(packet.data() + header_bytes + datagram.size(), 0, headers.bth.pad_count);
+  parts_.wire->commit_packet(destination, header_bytes + datagram.size() + headers.bth.pad_count);
+  parts_.wire->flush();
 }
 
 int Engine::serve_active() {
@@ -363,6 +395,12 @@ void Engine::finish_step() {
 }
 
 int Engine::progress() {
+  const int done = step();
+  ManagementAgent* const agent = agent_.load();
+  return agent == nullptr ? done : done + agent->step(monotonic_ns());
+}
+
+int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = monotonic_ns();
@@ -392,6 +430,9 @@ std::uint64_t Engine::idle_ns() {
   }
   const std::uint64_t now_ns = monotonic_ns();
   std::uint64_t deadline_ns = now_ns + kMaxIdleNs;
+  if (const ManagementAgent* const agent = agent_.load(); agent != nullptr) {
+    deadline_ns = std::min(deadline_ns, agent->next_deadline_ns());
+  }
   for (const QueuePair* qp : active_) {
     if (qp->can_send(now_ns)) return 0;
     deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());

@@ -1,6 +1,7 @@
 // The HCA itself: its tables of objects by number, and the step that moves everything on.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -39,6 +40,8 @@ class Engine final : public Hca {
   Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) override;
   Answer<QpAttributes> query_qp(std::uint32_t qpn) override;
   Errno destroy_qp(std::uint32_t qpn) override;
+  void set_management_agent(ManagementAgent* agent) override { agent_.store(agent); }
+  void send_management(const wire::Address& destination, std::span<const std::byte> datagram) override;
 
   int progress() override;
   std::uint64_t idle_ns() override;
@@ -67,6 +70,8 @@ class Engine final : public Hca {
   void note_bad_doorbell(std::uint64_t value);
   int serve_active();
   void accept(const wire::Address& source, std::span<const std::byte> datagram);
+  bool accept_management(const wire::Address& source, const roce::Decoded& packet);
+  int step();
   void finish_step();
 
   std::mutex mutex_;
@@ -82,6 +87,8 @@ class Engine final : public Hca {
   std::size_t first_active_ = 0;    // who is served first: a different one every step
   bool arrivals_left_ = false;
   bool recordless_reported_ = false;
+  std::atomic<ManagementAgent*> agent_{nullptr};
+  std::uint32_t management_psn_ = 0;
   transport::TransportCounters closed_;  // of queue pairs that are gone
 };
 

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "driver-shim/softhca/engine/management.h"
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/byte_order.h"
@@ -192,6 +194,12 @@ class Hca {
   virtual Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) = 0;
   virtual Answer<QpAttributes> query_qp(std::uint32_t qpn) = 0;
   virtual Errno destroy_qp(std::uint32_t qpn) = 0;
+
+  // Who gets what arrives for QP 1; null: nobody. The agent must stay until it is replaced and no step runs.
+  virtual void set_management_agent(ManagementAgent* /*agent*/) {}
+  // Sends one datagram from QP 1 to QP 1 at `destination`, at once. Lost where the wire loses it.
+  virtual void send_management(const wire::Address& /*destination*/,
+                               std::span<const std::byte> /*datagram*/) {}
 
   // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;

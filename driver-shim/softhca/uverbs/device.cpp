@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "base/clock.h"
@@ -98,6 +99,8 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(*parts->hca);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
+  std::random_device entropy;
+  parts->connections = std::make_unique<RdmaCm>(std::vector<Hca*>{parts->hca.get()}, entropy());
   parts->thread = std::make_unique<EngineThread>(*parts->hca, driven_at_ns_, [this] { flush_channels(); });
   return parts;
 }
@@ -115,6 +118,7 @@ bool Device::ensure_locked() {
   parts_ = std::move(*parts);
   owner_pid_.store(getpid());
   running_.store(parts_->hca.get());
+  connections_.store(parts_->connections.get());
   state_ = State::kReady;
   log::info("software HCA {} at {}", parts_->hca->config().name, parts_->hca->address().text());
   return true;
@@ -130,9 +134,11 @@ bool Device::in_child() const {
 // One whose parent had nothing open begins anew; what the parent made stays, it is still the parent's.
 void Device::after_fork() {
   running_.store(nullptr);
+  connections_.store(nullptr);
   progressing_.store(0);
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::kReady || !parts_->contexts.empty()) return;
+  if (parts_->connections->in_use()) return;
   static_cast<void>(parts_.release());
   state_ = State::kUntouched;
   owner_pid_.store(0);
@@ -183,8 +189,47 @@ void Device::before_close(int fd) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReady) return;
     parts_->contexts.erase(fd);
-    if (parts_->contexts.empty()) parts_->thread->set_parked(true);
+    park_if_unused_locked();
+  } else if (kind == FileKind::kConnections) {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kReady) return;
+    parts_->connections->close_file(fd);
+    park_if_unused_locked();
   }
+}
+
+void Device::park_if_unused_locked() {
+  if (parts_->contexts.empty() && !parts_->connections->in_use()) parts_->thread->set_parked(true);
+}
+
+Answer<int> Device::open_connections(bool close_on_exec) {
+  if (in_child()) return refuse(ENODEV);
+  const std::lock_guard lock(mutex_);
+  if (!ensure_locked()) return refuse(ENODEV);
+  const Answer<int> fd = parts_->connections->open_file(close_on_exec);
+  if (!fd) return fd;
+  if (!track(*fd, FileKind::kConnections)) {
+    parts_->connections->close_file(*fd);
+    real_close(*fd);
+    return refuse(EMFILE);
+  }
+  parts_->thread->set_parked(false);
+  return fd;
+}
+
+// Without the device lock: a command may wait for an event.
+Errno Device::write_connections(int fd, std::uint64_t address, std::size_t length_bytes) {
+  if (in_child()) return ENODEV;
+  // Undone too where the thread is cancelled while it waits.
+  struct Counted {
+    explicit Counted(std::atomic<int>& inside) : count(inside) { count.fetch_add(1); }
+    ~Counted() { count.fetch_sub(1); }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    std::atomic<int>& count;
+  } const counted(commanding_);
+  RdmaCm* const connections = connections_.load();
+  return connections == nullptr ? ENODEV : connections->command(fd, address, length_bytes);
 }
 
 void Device::refresh_counters() {
@@ -211,12 +256,16 @@ void Device::shut_down() {
   if (!within_limit([&lock] { return lock.try_lock(); }) || state_ != State::kReady) return;
   state_ = State::kClosed;
   bool free = parts_->thread->stop(kExitLimitNs);
+  within_limit([this] { return parts_->connections->try_say_goodbye(monotonic_ns()); });
   let_finish(*parts_->hca);
   running_.store(nullptr);
+  connections_.store(nullptr);
   free = within_limit([this] { return progressing_.load() == 0; }) && free;
+  free = commanding_.load() == 0 && free;  // one that waits for an event will not end
   if (free) {
     parts_.reset();
   } else {
+    parts_->tree.reset();
     static_cast<void>(parts_.release());
   }
 }

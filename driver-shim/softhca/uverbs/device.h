@@ -10,12 +10,13 @@
 
 #include "driver-shim/softhca/uverbs/context.h"
 #include "driver-shim/softhca/uverbs/engine_thread.h"
+#include "driver-shim/softhca/uverbs/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/sysfs.h"
 
 namespace gdx::softhca::uverbs {
 
 // How a file descriptor of this process concerns the device.
-enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents };
+enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
 
 // Threads: all methods lock, but for file_kind and progress.
 class Device : public ChannelRegistry {
@@ -32,6 +33,10 @@ class Device : public ChannelRegistry {
   // A further open of the device node. Errors: ENODEV, EMFILE.
   Answer<int> open_node(bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
+  // A further open of the connection manager's node, and what a program writes to it.
+  // Errors: ENODEV, EMFILE; of a command: as the kernel's.
+  Answer<int> open_connections(bool close_on_exec);
+  Errno write_connections(int fd, std::uint64_t address, std::size_t length_bytes);
   // To be called before the descriptor is closed.
   void before_close(int fd);
   void refresh_counters();
@@ -44,12 +49,13 @@ class Device : public ChannelRegistry {
   Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) override;
 
  private:
-  // Closing order is the reverse: contexts, thread, tree, HCA, pages.
+  // Closing order is the reverse: contexts, thread, connections, tree, HCA, pages.
   struct Parts {
     explicit Parts(PageFile&& file) : pages(std::move(file)) {}
     PageFile pages;
     std::unique_ptr<Hca> hca;
     std::unique_ptr<SysfsTree> tree;
+    std::unique_ptr<RdmaCm> connections;
     std::unique_ptr<EngineThread> thread;
     std::map<int, std::unique_ptr<Context>> contexts;
   };
@@ -59,6 +65,7 @@ class Device : public ChannelRegistry {
   void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
   void flush_channels();
+  void park_if_unused_locked();
 
   enum class State { kUntouched, kReady, kFailed, kClosed };
   std::mutex mutex_;
@@ -67,7 +74,9 @@ class Device : public ChannelRegistry {
   std::mutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::atomic<Hca*> running_{nullptr};  // what progress() may drive
-  std::atomic<int> progressing_{0};     // threads inside progress()
+  std::atomic<RdmaCm*> connections_{nullptr};
+  std::atomic<int> progressing_{0};  // threads inside progress()
+  std::atomic<int> commanding_{0};   // threads inside a command of connections_
   std::atomic<std::uint64_t> driven_at_ns_{0};
   std::atomic<pid_t> owner_pid_{0};  // of the process that made parts_
 };

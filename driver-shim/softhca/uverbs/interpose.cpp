@@ -38,8 +38,10 @@ Device& device() {
 
 bool is_ours(const char* path) {
   constexpr char kClass[] = "/sys/class/infiniband";  // and infiniband_verbs, infiniband_mad, ...
+  constexpr char kConnections[] = "/sys/class/misc/rdma_cm";
   constexpr char kNodes[] = "/dev/infiniband";
   if (path == nullptr || path[0] != '/') return false;
+  if (std::strncmp(path, kConnections, sizeof kConnections - 1) == 0) return true;
   if (std::strncmp(path, kClass, sizeof kClass - 1) == 0) {
     const char next = path[sizeof kClass - 1];
     return next == '\0' || next == '/' || next == '_';
@@ -73,10 +75,17 @@ class Path {
   char buffer_[PATH_MAX];
 };
 
-bool is_node(const char* path) { return path != nullptr && std::strcmp(path, kDeviceNode) == 0; }
+// Which of the device's nodes a path names, kForeign for any other file.
+FileKind node_at(const char* path) {
+  if (path == nullptr) return FileKind::kForeign;
+  if (std::strcmp(path, kDeviceNode) == 0) return FileKind::kNode;
+  return std::strcmp(path, kConnectionsNode) == 0 ? FileKind::kConnections : FileKind::kForeign;
+}
 
-int open_node(int flags) {
-  const Answer<int> fd = device().open_node((flags & O_CLOEXEC) != 0);
+int open_node(FileKind node, int flags) {
+  const bool close_on_exec = (flags & O_CLOEXEC) != 0;
+  const Answer<int> fd =
+      node == FileKind::kNode ? device().open_node(close_on_exec) : device().open_connections(close_on_exec);
   if (fd) return *fd;
   errno = fd.error();
   return -1;
@@ -86,10 +95,11 @@ bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE
 
 // What the kernel's device node looks like.
 template <typename Stat>
-int as_node(int result, Stat* status) {
-  if (result != 0) return result;
+int as_node(FileKind node, int result, Stat* status) {
+  if (result != 0 || (node != FileKind::kNode && node != FileKind::kConnections)) return result;
   status->st_mode = S_IFCHR | 0666;
-  status->st_rdev = makedev(kCharDeviceMajor, kCharDeviceMinor);
+  status->st_rdev = node == FileKind::kNode ? makedev(kCharDeviceMajor, kCharDeviceMinor)
+                                            : makedev(kConnectionsMajor, kConnectionsMinor);
   status->st_size = 0;
   return 0;
 }
@@ -98,26 +108,24 @@ template <typename Real, typename Stat>
 int stat_path(Real& real, const char* path, Stat* status) {
   const Path target(path);
   if (!target.found()) return -1;
-  const int result = real(target.get(), status);
-  return is_node(path) ? as_node(result, status) : result;
+  return as_node(node_at(path), real(target.get(), status), status);
 }
 
 template <typename Real, typename Stat>
 int stat_file(Real& real, int fd, Stat* status) {
-  const int result = real(fd, status);
-  return Device::file_kind(fd) == FileKind::kNode ? as_node(result, status) : result;
+  return as_node(Device::file_kind(fd), real(fd, status), status);
 }
 
 template <typename Real>
 int open_path(Real& real, const char* path, int flags, mode_t mode) {
-  if (is_node(path)) return open_node(flags);
+  if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags);
   const Path target(path);
   return target.found() ? real(target.get(), flags, mode) : -1;
 }
 
 template <typename Real>
 int openat_path(Real& real, int directory, const char* path, int flags, mode_t mode) {
-  if (is_node(path)) return open_node(flags);
+  if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags);
   const Path target(path);
   return target.found() ? real(directory, target.get(), flags, mode) : -1;
 }
@@ -152,20 +160,20 @@ using namespace gdx::softhca::uverbs;  // NOLINT: what follows are libc's names,
   }
 
 // What _FORTIFY_SOURCE makes of an open without a mode.
-#define GDX_OPEN_2(name)                                              \
-  GDX_EXPORT int name(const char* path, int flags) {                  \
-    static constinit RealFunction<int(const char*, int)> real(#name); \
-    if (is_node(path)) return open_node(flags);                       \
-    const Path target(path);                                          \
-    return target.found() ? real(target.get(), flags) : -1;           \
+#define GDX_OPEN_2(name)                                                                                \
+  GDX_EXPORT int name(const char* path, int flags) {                                                    \
+    static constinit RealFunction<int(const char*, int)> real(#name);                                   \
+    if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags); \
+    const Path target(path);                                                                            \
+    return target.found() ? real(target.get(), flags) : -1;                                             \
   }
 
-#define GDX_OPENAT_2(name)                                                 \
-  GDX_EXPORT int name(int directory, const char* path, int flags) {        \
-    static constinit RealFunction<int(int, const char*, int)> real(#name); \
-    if (is_node(path)) return open_node(flags);                            \
-    const Path target(path);                                               \
-    return target.found() ? real(directory, target.get(), flags) : -1;     \
+#define GDX_OPENAT_2(name)                                                                              \
+  GDX_EXPORT int name(int directory, const char* path, int flags) {                                     \
+    static constinit RealFunction<int(int, const char*, int)> real(#name);                              \
+    if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags); \
+    const Path target(path);                                                                            \
+    return target.found() ? real(directory, target.get(), flags) : -1;                                  \
   }
 
 #define GDX_STAT(name, type)                                            \
@@ -289,6 +297,17 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
   const gdx::softhca::Errno error =
       request == RDMA_VERBS_IOCTL ? device().request(fd, reinterpret_cast<std::uintptr_t>(argument)) : ENOTTY;
   if (error == 0) return 0;
+  errno = error;
+  return -1;
+}
+
+// A command of the connection manager; everything else a program writes is none of this library's business.
+GDX_EXPORT ssize_t write(int fd, const void* buffer, size_t length) {
+  static constinit RealFunction<ssize_t(int, const void*, size_t)> real("write");
+  if (Device::file_kind(fd) != FileKind::kConnections) return real(fd, buffer, length);
+  const gdx::softhca::Errno error =
+      device().write_connections(fd, reinterpret_cast<std::uintptr_t>(buffer), length);
+  if (error == 0) return static_cast<ssize_t>(length);
   errno = error;
   return -1;
 }

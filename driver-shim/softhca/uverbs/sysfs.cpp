@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <rdma/rdma_user_cm.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -186,7 +187,10 @@ bool populate(const fs::path& root, const Hca& hca) {
                                    {"dev", fmt::format("{}:{}", kCharDeviceMajor, kCharDeviceMinor)},
                                    {"abi_version", "1"}}) &&
               write_file(root / "sys/class/infiniband_verbs/abi_version", "6") &&
-              write_file(root / (kDeviceNode + 1), "");
+              write_file(root / (kDeviceNode + 1), "") && write_file(root / (kConnectionsNode + 1), "") &&
+              write_files(root / "sys/class/misc/rdma_cm",
+                          {{"abi_version", std::to_string(RDMA_USER_CM_ABI_VERSION)},
+                           {"dev", fmt::format("{}:{}", kConnectionsMajor, kConnectionsMinor)}});
 
   std::error_code error;
   const auto link = [&error](const fs::path& target, const fs::path& at) {

@@ -15,6 +15,9 @@ namespace gdx::softhca::uverbs {
 inline constexpr std::uint32_t kCharDeviceMajor = 231;  // what the kernel gives uverbs devices
 inline constexpr std::uint32_t kCharDeviceMinor = 192;
 inline constexpr char kDeviceNode[] = "/dev/infiniband/uverbs0";
+inline constexpr std::uint32_t kConnectionsMajor = 10;  // a miscellaneous device
+inline constexpr std::uint32_t kConnectionsMinor = 122;
+inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 
 class SysfsTree {
  public:

@@ -1,0 +1,177 @@
+#include "driver-shim/softhca/cm/agent.h"
+
+#include <algorithm>
+
+#include "proto/mad/cm_codec.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::cm {
+
+using gdx::cm::Answered;
+using gdx::cm::SidrStatus;
+
+Agent::Agent(const AgentConfig& config, Port& port) : config_(config), port_(port), random_(config.seed) {}
+
+bool Agent::listen(std::uint64_t service_id, std::uint64_t token, std::uint32_t backlog) {
+  return listeners_.emplace(service_id, Listener{token, backlog}).second;
+}
+
+void Agent::stop_listening(std::uint64_t service_id) { listeners_.erase(service_id); }
+
+Connection& Agent::make(const wire::Address& remote) {
+  std::uint32_t id = 0;
+  while (id == 0 || connections_.contains(id)) id = static_cast<std::uint32_t>(random_());
+  const Connection::Identity identity{.id = id,
+                                      .transaction_id = random_(),
+                                      .starting_psn = static_cast<std::uint32_t>(random_()) & roce::kPsnMask};
+  auto made = std::make_unique<Connection>(identity, remote, config_.timing, port_);
+  return *connections_.emplace(id, std::move(made)).first->second;
+}
+
+Connection* Agent::find(std::uint32_t id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() || !found->second->owned() ? nullptr : found->second.get();
+}
+
+void Agent::release(std::uint64_t now_ns, std::uint32_t id) {
+  if (Connection* const connection = find(id)) connection->release(now_ns);
+  sweep();
+}
+
+void Agent::release_all(std::uint64_t now_ns) {
+  listeners_.clear();
+  for (const auto& [id, connection] : connections_) {
+    if (connection->owned()) connection->release(now_ns);
+  }
+  sweep();
+}
+
+void Agent::sweep() {
+  std::erase_if(connections_,
+                [](const auto& it) { return it.second->state() == State::kClosed && !it.second->owned(); });
+}
+
+void Agent::on_datagram(std::uint64_t now_ns, const wire::Address& source,
+                        std::span<const std::byte> datagram) {
+  const std::optional<Message> message = gdx::cm::decode(datagram);
+  if (!message) return;
+  if (message->type == MessageType::kReq || message->type == MessageType::kSidrReq) {
+    on_request(now_ns, source, *message);
+    return sweep();
+  }
+  // A SIDR_REP has one id only, that of the request.
+  const bool resolution = message->type == MessageType::kSidrRep;
+  const auto found = connections_.find(resolution ? message->local_id : message->remote_id);
+  if (found == connections_.end() || found->second->remote() != source) {
+    return answer_stranger(source, *message);
+  }
+  Connection& connection = *found->second;
+  const bool known = connection.remote_id() == 0 || connection.remote_id() == message->local_id;
+  if (resolution || known) connection.on_message(now_ns, *message);
+  sweep();
+}
+
+Connection* Agent::find_request(const wire::Address& source, const Message& request) {
+  const auto same = std::ranges::find_if(connections_, [&](const auto& it) {
+    const Connection& connection = *it.second;
+    const bool resolution = connection.state() == State::kSidrReceived;
+    return connection.passive() && connection.remote() == source &&
+           connection.remote_id() == request.local_id && connection.state() != State::kClosed &&
+           resolution == (request.type == MessageType::kSidrReq);
+  });
+  return same == connections_.end() ? nullptr : same->second.get();
+}
+
+std::uint32_t Agent::unanswered(std::uint64_t token) const {
+  return static_cast<std::uint32_t>(std::ranges::count_if(connections_, [token](const auto& it) {
+    const State state = it.second->state();
+    return it.second->listener() == token && (state == State::kReqReceived || state == State::kSidrReceived);
+  }));
+}
+
+// The peer reuses a queue pair that a connection here still believes in: it has lost that connection.
+bool Agent::is_stale(std::uint64_t now_ns, const wire::Address& source, const Message& request) {
+  const auto old = std::ranges::find_if(connections_, [&](const auto& it) {
+    const Connection& connection = *it.second;
+    const bool alive = connection.state() == State::kEstablished || connection.state() == State::kRepSent;
+    return alive && connection.remote() == source && connection.peer().qpn == request.endpoint.qpn;
+  });
+  if (old == connections_.end()) return false;
+  old->second->disconnect(now_ns);
+  return true;
+}
+
+void Agent::on_request(std::uint64_t now_ns, const wire::Address& source, const Message& request) {
+  if (Connection* const same = find_request(source, request)) return same->on_message(now_ns, request);
+  const auto listener = listeners_.find(request.service_id);
+  if (listener == listeners_.end()) {
+    return refuse_request(source, request, RejectReason::kInvalidServiceId);
+  }
+  if (request.type == MessageType::kReq) {
+    const bool served =
+        request.transport == gdx::cm::Transport::kRc || request.transport == gdx::cm::Transport::kUc;
+    if (!served) return refuse_request(source, request, RejectReason::kInvalidTransport);
+    if (request.path_mtu == 0 || request.path_mtu > config_.max_path_mtu) {
+      return refuse_request(source, request, RejectReason::kInvalidPathMtu);
+    }
+    if (is_stale(now_ns, source, request)) {
+      return refuse_request(source, request, RejectReason::kStaleConnection);
+    }
+  }
+  if (unanswered(listener->second.token) >= listener->second.backlog) {
+    return refuse_request(source, request, RejectReason::kNoResources);
+  }
+  make(source).on_request(request, listener->second.token);
+}
+
+void Agent::refuse_request(const wire::Address& source, const Message& request, RejectReason reason) {
+  Message answer;
+  answer.transaction_id = request.transaction_id;
+  if (request.type == MessageType::kSidrReq) {
+    const bool unknown = reason == RejectReason::kInvalidServiceId;
+    answer.type = MessageType::kSidrRep;
+    answer.local_id = request.local_id;
+    answer.service_id = request.service_id;
+    answer.reason =
+        static_cast<std::uint16_t>(unknown ? SidrStatus::kInvalidServiceId : SidrStatus::kRejected);
+  } else {
+    answer.type = MessageType::kRej;
+    answer.remote_id = request.local_id;
+    answer.answered = Answered::kReq;
+    answer.reason = static_cast<std::uint16_t>(reason);
+  }
+  port_.send(source, answer);
+}
+
+// What waits for an answer gets one, so that a peer of a connection long gone need not run into its timeouts.
+void Agent::answer_stranger(const wire::Address& source, const Message& message) {
+  Message answer;
+  answer.transaction_id = message.transaction_id;
+  answer.local_id = message.remote_id;
+  answer.remote_id = message.local_id;
+  switch (message.type) {
+    case MessageType::kDreq: answer.type = MessageType::kDrep; break;
+    case MessageType::kRep:
+      answer.type = MessageType::kRej;
+      answer.answered = Answered::kRep;
+      answer.reason = static_cast<std::uint16_t>(RejectReason::kInvalidCommunicationId);
+      break;
+    default: return;
+  }
+  port_.send(source, answer);
+}
+
+void Agent::on_timer(std::uint64_t now_ns) {
+  for (const auto& [id, connection] : connections_) connection->on_timer(now_ns);
+  sweep();
+}
+
+std::uint64_t Agent::next_deadline_ns() const {
+  std::uint64_t deadline_ns = kNever;
+  for (const auto& [id, connection] : connections_) {
+    deadline_ns = std::min(deadline_ns, connection->deadline_ns());
+  }
+  return deadline_ns;
+}
+
+}  // namespace gdx::softhca::cm

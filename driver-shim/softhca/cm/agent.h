@@ -1,0 +1,71 @@
+// All communication ids of one port: finds the connection that a datagram belongs to, makes one for a request
+// that a listener waits for, and answers what belongs to none. Pure: time and randomness are arguments.
+// Threads: the caller serialises; the port must not call back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+
+#include "driver-shim/softhca/cm/connection.h"
+
+namespace gdx::softhca::cm {
+
+struct AgentConfig {
+  wire::Address address;
+  std::uint64_t ca_guid = 0;
+  std::uint8_t max_path_mtu = 5;  // enum ib_mtu
+  std::uint64_t seed = 0;
+  Timing timing;
+};
+
+class Agent {
+ public:
+  Agent(const AgentConfig& config, Port& port);
+
+  // Requests for `service_id` raise kRequest with `token`, at most `backlog` of them unanswered at a time;
+  // more are rejected. False: somebody listens to it already.
+  bool listen(std::uint64_t service_id, std::uint64_t token, std::uint32_t backlog);
+  // Requests that nobody has answered are rejected by whoever releases their connections.
+  void stop_listening(std::uint64_t service_id);
+
+  // A new connection id for an active side, in kIdle.
+  Connection& make(const wire::Address& remote);
+  // Null: no such id, or its user has released it.
+  [[nodiscard]] Connection* find(std::uint32_t id);
+  // The user is done with it; it may live on to end as the specification would.
+  void release(std::uint64_t now_ns, std::uint32_t id);
+  // One last word to every peer, for the end of the process: nothing is sent again.
+  void release_all(std::uint64_t now_ns);
+
+  // A datagram for QP 1 from `source`. What is no communication management message is ignored.
+  void on_datagram(std::uint64_t now_ns, const wire::Address& source, std::span<const std::byte> datagram);
+  void on_timer(std::uint64_t now_ns);
+  [[nodiscard]] std::uint64_t next_deadline_ns() const;
+  [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+  [[nodiscard]] const AgentConfig& config() const { return config_; }
+
+ private:
+  struct Listener {
+    std::uint64_t token = 0;
+    std::uint32_t backlog = 0;
+  };
+
+  void on_request(std::uint64_t now_ns, const wire::Address& source, const Message& request);
+  void refuse_request(const wire::Address& source, const Message& request, RejectReason reason);
+  bool is_stale(std::uint64_t now_ns, const wire::Address& source, const Message& request);
+  [[nodiscard]] Connection* find_request(const wire::Address& source, const Message& request);
+  [[nodiscard]] std::uint32_t unanswered(std::uint64_t token) const;
+  void answer_stranger(const wire::Address& source, const Message& message);
+  void sweep();
+
+  const AgentConfig config_;
+  Port& port_;
+  std::mt19937_64 random_;
+  std::map<std::uint64_t, Listener> listeners_;
+  std::map<std::uint32_t, std::unique_ptr<Connection>> connections_;
+};
+
+}  // namespace gdx::softhca::cm

@@ -1,0 +1,24 @@
+// QP 1 of an HCA: management datagrams in and out, for an agent that somebody else runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::softhca {
+
+class ManagementAgent {
+ public:
+  virtual ~ManagementAgent() = default;
+
+  // A datagram with QP 1's Q_Key. Called with the HCA locked; must not call back.
+  virtual void on_datagram(const wire::Address& source, std::span<const std::byte> datagram) = 0;
+  // Called after every step of the HCA, which is not locked then. Never blocks. Returns things done.
+  virtual int step(std::uint64_t now_ns) = 0;
+  // When step() has something to do even if nothing arrives; ~0: never. Called with the HCA locked.
+  [[nodiscard]] virtual std::uint64_t next_deadline_ns() const = 0;
+};
+
+}  // namespace gdx::softhca

@@ -1,0 +1,34 @@
+// The addresses that programs hand to /dev/infiniband/rdma_cm, and what the host knows of them.
+#pragma once
+
+#include <linux/socket.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+// AF_INET, AF_INET6, or AF_IB with no GID, which programs bind to see whether AF_IB is known.
+struct CmAddress {
+  std::uint16_t family = 0;  // 0: none
+  wire::Address address;     // of IPv4 too: mapped
+  std::uint16_t port = 0;
+
+  [[nodiscard]] bool is_any() const;
+};
+
+// Errors: EINVAL for a family or a size that is not served.
+[[nodiscard]] Answer<CmAddress> read_address(const void* sockaddr, std::size_t length_bytes);
+// Writes the sockaddr and returns its length; 0 for none.
+std::size_t write_address(const CmAddress& address, __kernel_sockaddr_storage& out);
+
+[[nodiscard]] CmAddress any_address(std::uint16_t family);
+
+// 0, or why the host would not send to `destination`: ENETUNREACH, EHOSTUNREACH, ...
+[[nodiscard]] Errno route_error(const wire::Address& destination);
+// Whether the host has the address at all.
+[[nodiscard]] bool is_host_address(const wire::Address& address);
+
+}  // namespace gdx::softhca::uverbs

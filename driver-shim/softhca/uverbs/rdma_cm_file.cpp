@@ -1,0 +1,37 @@
+#include "driver-shim/softhca/uverbs/rdma_cm_file.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+
+Answer<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return refuse(errno);
+  fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+  if (close_on_exec) fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  return std::shared_ptr<CmFile>(new CmFile(ends[0], ends[1]));
+}
+
+CmFile::~CmFile() { real_close(own_fd_); }
+
+void CmFile::signal() {
+  char byte = 0;
+  if (!events_.empty() && !signalled_) {
+    signalled_ = ::send(own_fd_, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof byte;
+  } else if (events_.empty() && signalled_ && identity_of(user_fd_) == user_identity_) {
+    signalled_ = ::recv(user_fd_, &byte, sizeof byte, MSG_DONTWAIT) != sizeof byte;
+  }
+}
+
+Errno wait_for_event(int user_fd) {
+  char byte = 0;
+  return ::recv(user_fd, &byte, sizeof byte, MSG_PEEK) < 0 ? errno : 0;
+}
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,132 @@
+// Communication management messages as values; the codec is in cm_codec.h.
+// Source: InfiniBand Architecture Specification 1.4, chapter 12 (tables 106 to 120); annex A11 for what the
+// IP service puts into service ids and private data.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "proto/byte_order.h"
+
+namespace gdx::cm {
+
+using Gid = std::array<std::uint8_t, 16>;
+
+inline constexpr std::uint8_t kManagementClass = 0x07;
+inline constexpr std::uint8_t kClassVersion = 2;
+
+enum class MessageType : std::uint16_t {  // the MAD's attribute id
+  kReq = 0x10,
+  kMra = 0x11,
+  kRej = 0x12,
+  kRep = 0x13,
+  kRtu = 0x14,
+  kDreq = 0x15,
+  kDrep = 0x16,
+  kSidrReq = 0x17,
+  kSidrRep = 0x18,
+};
+
+// What MRA and REJ answer (two bits).
+enum class Answered : std::uint8_t { kReq = 0, kRep = 1, kOther = 2 };
+
+enum class RejectReason : std::uint16_t {  // table 109
+  kNoQp = 1,
+  kNoResources = 3,
+  kTimeout = 4,
+  kInvalidCommunicationId = 6,
+  kInvalidServiceId = 8,
+  kInvalidTransport = 9,
+  kStaleConnection = 10,
+  kInvalidPathMtu = 26,
+  kConsumerDefined = 28,
+  kVendorOptionNotSupported = 35,
+};
+
+enum class SidrStatus : std::uint8_t { kValid = 0, kInvalidServiceId = 1, kRejected = 2, kNoQp = 3 };
+
+enum class Transport : std::uint8_t { kRc = 0, kUc = 1 };
+
+// REQ's, and in part REP's: what each end tells the other about its queue pair.
+struct Endpoint {
+  std::uint32_t qpn = 0;
+  std::uint32_t starting_psn = 0;  // that the other end begins to send with (12.7.31)
+  std::uint64_t ca_guid = 0;
+  std::uint8_t responder_resources = 0;
+  std::uint8_t initiator_depth = 0;
+  std::uint8_t rnr_retry_count = 0;
+  bool flow_control = false;
+  bool srq = false;
+};
+
+// The primary path of a REQ.
+struct Path {
+  Gid local_gid{};
+  Gid remote_gid{};
+  std::uint8_t traffic_class = 0;
+  std::uint8_t hop_limit = 64;
+  std::uint8_t ack_timeout = 0;  // 4.096 us * 2^n, as in a queue pair
+};
+
+// Which of the fields are on the wire follows from `type`.
+struct Message {
+  MessageType type = MessageType::kReq;
+  std::uint64_t transaction_id = 0;
+  std::uint32_t local_id = 0;  // the sender's communication id; a SIDR's request id
+  std::uint32_t remote_id = 0;
+  std::uint64_t service_id = 0;
+  Endpoint endpoint;
+  Path path;
+  Transport transport = Transport::kRc;
+  std::uint8_t retry_count = 0;
+  std::uint8_t path_mtu = 0;                 // enum ib_mtu
+  std::uint8_t remote_response_timeout = 0;  // 4.096 us * 2^n: how long REQ's receiver may take to answer
+  std::uint8_t local_response_timeout = 0;
+  std::uint8_t max_cm_retries = 0;
+  std::uint16_t pkey = 0xffff;
+  std::uint32_t qkey = 0;  // SIDR_REP
+  Answered answered = Answered::kReq;
+  std::uint16_t reason = 0;          // RejectReason, or a SIDR_REP's SidrStatus
+  std::uint8_t service_timeout = 0;  // MRA
+  std::uint32_t remote_qpn = 0;      // DREQ
+  // At most what the type has room for; decoding always gives all of that room.
+  std::vector<std::byte> private_data;
+};
+
+// How many bytes of private data a type has room for; 0 for one that is not in use here.
+constexpr std::size_t private_data_bytes(MessageType type) {
+  switch (type) {
+    case MessageType::kReq: return 92;
+    case MessageType::kMra: return 222;
+    case MessageType::kRej: return 148;
+    case MessageType::kRep: return 196;
+    case MessageType::kRtu: return 224;
+    case MessageType::kDreq: return 220;
+    case MessageType::kDrep: return 224;
+    case MessageType::kSidrReq: return 216;
+    case MessageType::kSidrRep: return 136;
+  }
+  return 0;
+}
+
+// What the IP service's REQ and SIDR_REQ begin their private data with (A11.4).
+struct IpHeader {
+  std::uint8_t version = 0;     // major and minor, both 0
+  std::uint8_t ip_version = 0;  // in bits 7:4
+  Be16 source_port;
+  Gid source;  // an IPv4 address in the last four bytes, the rest 0
+  Gid destination;
+};
+
+inline constexpr std::size_t kIpHeaderBytes = 36;
+static_assert(sizeof(IpHeader) == kIpHeaderBytes);
+
+// Service ids of the IP service: bytes 4 and 5 the port space, 6 and 7 the port.
+constexpr std::uint64_t ip_service_id(std::uint16_t port_space, std::uint16_t port) {
+  return std::uint64_t{port_space} << 16 | port;
+}
+
+}  // namespace gdx::cm
