@@ -1,5 +1,5 @@
 // RoCE v2 over one UDP socket. It is bound to port 4791, so that is the source port of everything that
-// leaves.
+// leaves. Over IPv4 a raw socket beside it tells the ids that the ICRC covers, where a peer counts them.
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "driver-shim/softhca/wire/faults.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
+#include "driver-shim/softhca/wire/ip_ids.h"
 #include "driver-shim/softhca/wire/pcap.h"
 #include "driver-shim/softhca/wire/udp_socket.h"
 #include "proto/roce/headers.h"
@@ -57,10 +58,8 @@ class UdpWire final : public Wire {
     runs_.reserve(kMaxRuns);
     const int off = 0;
     gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
-    const int on = 1;
-    if (setsockopt(socket_.fd(), SOL_UDP, UDP_GRO, &on, sizeof on) != 0) {
-      log::debug("no UDP_GRO here: {}", std::strerror(errno));
-    }
+    set_gro(true);
+    look_for_ip_ids(config.ip_ids_on_loopback);
   }
   ~UdpWire() override { flush(); }
   UdpWire(const UdpWire&) = delete;
@@ -84,7 +83,11 @@ class UdpWire final : public Wire {
   void append_copy(const Address& destination, std::span<const std::byte> body);
   void append(const Address& destination, std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
   void send_runs();
+  void set_gro(bool on);
+  void look_for_ip_ids(bool on_loopback);
   bool refill();
+  std::optional<std::uint16_t> verified_ip_id(const Endpoint& from, std::uint16_t place,
+                                              std::span<const std::byte> datagram);
   std::size_t deliver_message(std::size_t max_packets, const Sink& sink);
 
   Socket socket_;
@@ -100,6 +103,9 @@ class UdpWire final : public Wire {
   std::optional<Held> held_;
 
   IcrcChecker checker_;
+  std::optional<IpIdReader> ip_ids_;
+  std::string no_ip_ids_;  // why there are none although a peer may need them; empty once said
+  bool gro_ = false;
   std::vector<std::byte> receive_buffer_;
   struct Arrival {
     Endpoint from;
@@ -237,6 +243,25 @@ void UdpWire::send_runs() {
   used_ = 0;
 }
 
+void UdpWire::set_gro(bool on) {
+  const int value = on;
+  gro_ = setsockopt(socket_.fd(), SOL_UDP, UDP_GRO, &value, sizeof value) == 0 && on;
+  if (on && !gro_) log::debug("no UDP_GRO here: {}", std::strerror(errno));
+}
+
+void UdpWire::look_for_ip_ids(bool on_loopback) {
+  constexpr std::uint32_t kLoopback8 = 127;
+  if (!local_.is_ipv4() || (local_.ipv4_host_order() >> 24 == kLoopback8 && !on_loopback)) return;
+  Result<IpIdReader> reader = IpIdReader::open(local_);
+  if (reader) {
+    ip_ids_ = std::move(*reader);
+    log::info("{} reads IPv4 ids from a raw socket, for peers that count them", local_.text());
+  } else {
+    no_ip_ids_ = reader.error().message;
+    log::info("{} hears only IPv4 peers whose ids are 0 to 63: {}", local_.text(), no_ip_ids_);
+  }
+}
+
 bool UdpWire::refill() {
   struct alignas(cmsghdr) Control {
     std::byte bytes[CMSG_SPACE(sizeof(int)) + 32];
@@ -286,6 +311,30 @@ std::size_t UdpWire::receive(std::size_t max_packets, const Sink& sink) {
   return taken;
 }
 
+// The IPv4 id (0 over IPv6) with which the datagram's ICRC is right, or nullopt when it is damaged.
+std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::uint16_t place,
+                                                     std::span<const std::byte> datagram) {
+  if (datagram.size() < roce::kBthBytes + roce::kIcrcBytes) return std::nullopt;
+  const std::span<const std::byte> covered = datagram.first(datagram.size() - roce::kIcrcBytes);
+  std::uint32_t icrc = 0;
+  std::memcpy(&icrc, datagram.data() + covered.size(), sizeof icrc);
+  if (const auto guessed = checker_.check(from.address, local_, from.port, place, covered, icrc)) return guessed;
+  if (!no_ip_ids_.empty()) {
+    log::warn("{} dropped a packet from {}: damaged, or of a peer that counts its IPv4 ids ({}, or use IPv6)",
+              local_.text(), from.address.text(), no_ip_ids_);
+    no_ip_ids_.clear();
+  }
+  if (!ip_ids_) return std::nullopt;
+  const auto seen = ip_ids_->take(from, covered);
+  if (!seen || icrc_between(from.address, local_, from.port, *seen, covered) != icrc) return std::nullopt;
+  if (gro_) {
+    // What the kernel joins has one header, and the ids behind it cannot be known.
+    set_gro(false);
+    log::info("{} counts its IPv4 ids: receiving without GRO", from.address.text());
+  }
+  return seen;
+}
+
 // Delivers what is left of the current message. Packets that fail the ICRC count against the budget.
 std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) {
   const Arrival& arrival = arrivals_[arrival_];
@@ -297,13 +346,7 @@ std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) 
     const auto place = static_cast<std::uint16_t>(arrival_offset_ / arrival.segment_bytes);
     arrival_offset_ += length;
     ++taken;
-    std::optional<std::uint16_t> ip_id;
-    if (length > roce::kIcrcBytes) {
-      std::uint32_t icrc = 0;
-      std::memcpy(&icrc, datagram.data() + length - sizeof icrc, sizeof icrc);
-      ip_id = checker_.check(arrival.from.address, local_, arrival.from.port, place,
-                             datagram.first(length - sizeof icrc), icrc);
-    }
+    const std::optional<std::uint16_t> ip_id = verified_ip_id(arrival.from, place, datagram);
     if (pcap_) {
       pcap_->record(unix_time_ns(), arrival.from.address, local_, arrival.from.port, ip_id.value_or(place),
                     datagram);

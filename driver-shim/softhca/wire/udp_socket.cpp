@@ -46,8 +46,7 @@ Result<Socket> open_socket(const Address& family_of) {
       log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
     }
   }
-  set_buffer(socket.fd(), SO_SNDBUFFORCE, SO_SNDBUF);
-  set_buffer(socket.fd(), SO_RCVBUFFORCE, SO_RCVBUF);
+  enlarge_buffers(socket.fd());
   return socket;
 }
 
@@ -97,6 +96,11 @@ Result<BoundSocket> bind_free_loopback() {
 }
 
 }  // namespace
+
+void enlarge_buffers(int fd) {
+  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF);
+  set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
+}
 
 socklen_t to_sockaddr(const Address& address, sockaddr_storage& out) {
   out = {};

@@ -47,6 +47,9 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
+// As large as the process may make them.
+void enlarge_buffers(int fd);
+
 socklen_t to_sockaddr(const Address& address, sockaddr_storage& out);
 Endpoint from_sockaddr(const sockaddr_storage& from);
 

@@ -69,6 +69,8 @@ struct UdpConfig {
   std::string address;    // empty: a free 127.0.0.x, chosen by binding
   std::string pcap_path;  // empty: none
   FaultConfig faults;
+  // Peers on 127.0.0.0/8 are software HCAs, whose ids can be guessed; true looks at ids there too, for tests.
+  bool ip_ids_on_loopback = false;
 };
 
 // RoCE v2 on UDP port 4791. Errors: kBusy when the address is taken or none is free,
