@@ -349,7 +349,7 @@ int Engine::progress() {
 std::uint64_t Engine::idle_ns() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return kMaxIdleNs;
-  if (arrivals_left_) return 0;
+  if (arrivals_left_ || !parts_.wire->arm()) return 0;
   const auto rung = [](std::byte* page, std::size_t offset) {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;
   };
@@ -381,7 +381,7 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device
   if (!std::has_single_bit(config.mtu_bytes) || config.mtu_bytes < 256 || config.mtu_bytes > 4096) {
     return fail(Status::kInvalidArgument, config.name + ": an MTU is 256, 512, 1024, 2048 or 4096 bytes");
   }
-  Result<std::unique_ptr<wire::Wire>> wire = wire::open_udp(config.udp);
+  Result<std::unique_ptr<wire::Wire>> wire = wire::open_wire(config.carrier, config.udp);
   if (!wire) return tl::unexpected<Error>(wire.error());
   std::random_device entropy;
   const std::uint64_t seed = static_cast<std::uint64_t>(entropy()) << 32 | entropy();
