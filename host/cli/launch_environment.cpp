@@ -30,6 +30,9 @@ Result<void> check_softhca(const SofthcaOptions& options) {
       inet_pton(AF_INET6, options.address->c_str(), &parsed) != 1) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
   }
+  if (options.wire && *options.wire != "udp" && *options.wire != "shm" && *options.wire != "auto") {
+    return refuse("--wire", *options.wire, "use udp, shm or auto");
+  }
   if (options.mtu_bytes &&
       (!std::has_single_bit(*options.mtu_bytes) || *options.mtu_bytes < 256 || *options.mtu_bytes > 4096)) {
     return refuse("--mtu", fmt::format("{}", *options.mtu_bytes), "use 256, 512, 1024, 2048 or 4096");
@@ -117,6 +120,7 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   std::vector<std::string> variables{"LD_PRELOAD=" + *preload};
   const SofthcaOptions& softhca = options.softhca;
   add(variables, "GDX_SOFTHCA_ADDR", softhca.address);
+  add(variables, "GDX_SOFTHCA_WIRE", softhca.wire);
   add(variables, "GDX_SOFTHCA_MTU", softhca.mtu_bytes);
   add(variables, "GDX_SOFTHCA_LOSS", softhca.loss);
   add(variables, "GDX_SOFTHCA_CORRUPT", softhca.corrupt);

@@ -13,6 +13,7 @@ constexpr double kMaxTimeoutSeconds = 1e6;
 
 void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
   command.add_option("--addr", softhca.address, "IP address of the HCA (a free one of 127.0.0.0/8)");
+  command.add_option("--wire", softhca.wire, "To HCAs of this host: udp, shm, or auto (shm where offered)");
   command.add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096");
   command.add_option("--loss", softhca.loss, "Probability that a packet is lost");
   command.add_option("--corrupt", softhca.corrupt, "Probability that a packet is corrupted");

@@ -3,7 +3,9 @@
 // Source: InfiniBand Architecture Specification 1.4, sections 9.2 to 9.3 and 9.4.1; annex A17.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -166,9 +168,13 @@ struct Decoded {
 
 // Errors: nullopt for a datagram that is too short, has an unknown opcode or transport version, has
 // more padding than payload, or carries payload where its opcode allows none.
+// Looks at each header byte once: the datagram may lie in memory that its sender can still write.
 [[nodiscard]] inline std::optional<Decoded> decode(std::span<const std::byte> datagram) {
   if (datagram.size() < kBthBytes) return std::nullopt;
-  const std::byte* at = datagram.data();
+  std::array<std::byte, kMaxHeaderBytes> header{};
+  std::memcpy(header.data(), datagram.data(), std::min(datagram.size(), header.size()));
+  std::atomic_signal_fence(std::memory_order_acquire);  // or a compiler might read the original again
+  const std::byte* at = header.data();
   Decoded decoded;
   Headers& headers = decoded.headers;
   Bth& bth = headers.bth;

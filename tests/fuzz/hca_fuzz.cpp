@@ -24,7 +24,8 @@ constexpr std::size_t kMaxObjects = 8;
 class LoneWire final : public wire::Wire {
  public:
   const wire::Address& local() const override { return local_; }
-  std::span<std::byte> begin_packet() override { return packet_; }
+  std::size_t room(const wire::Address& /*destination*/) override { return SIZE_MAX; }
+  std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
   void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
     fuzz::expect(length_bytes <= packet_.size(), "a packet fits its buffer");
   }
@@ -37,6 +38,7 @@ class LoneWire final : public wire::Wire {
     return 1;
   }
   int poll_fd() const override { return -1; }
+  bool arm() override { return true; }
   const wire::WireCounters& counters() const override { return counters_; }
 
   void arrive(std::vector<std::byte> datagram) { arrival_ = std::move(datagram); }

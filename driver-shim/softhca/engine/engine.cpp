@@ -365,7 +365,7 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
   headers.bth.destination_qpn = mad::kGsiQpn;
   headers.bth.psn = management_psn_++ & roce::kPsnMask;
   headers.deth = {.qkey = mad::kGsiQkey, .source_qpn = mad::kGsiQpn};
-  const std::span<std::byte> packet = parts_.wire->begin_packet();
+  const std::span<std::byte> packet = parts_.wire->begin_packet(destination);
   const std::size_t header_bytes = roce::encode(headers, packet);
   std::memcpy(packet.data() + header_bytes, datagram.data(), datagram.size());
   std::memset(packet.data() + header_bytes + datagram.size(), 0, headers.bth.pad_count);
@@ -418,7 +418,7 @@ int Engine::step() {
 std::uint64_t Engine::idle_ns() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return kMaxIdleNs;
-  if (arrivals_left_) return 0;
+  if (arrivals_left_ || !parts_.wire->arm()) return 0;
   const auto rung = [](std::byte* page, std::size_t offset) {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;
   };
@@ -453,7 +453,7 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device
   if (!std::has_single_bit(config.mtu_bytes) || config.mtu_bytes < 256 || config.mtu_bytes > 4096) {
     return fail(Status::kInvalidArgument, config.name + ": an MTU is 256, 512, 1024, 2048 or 4096 bytes");
   }
-  Result<std::unique_ptr<wire::Wire>> wire = wire::open_udp(config.udp);
+  Result<std::unique_ptr<wire::Wire>> wire = wire::open_wire(config.carrier, config.udp);
   if (!wire) return tl::unexpected<Error>(wire.error());
   std::random_device entropy;
   const std::uint64_t seed = static_cast<std::uint64_t>(entropy()) << 32 | entropy();

@@ -29,6 +29,7 @@ using Errno = int;  // 0: done
 struct HcaConfig {
   std::string name = "gdx0";
   wire::UdpConfig udp;
+  wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;
   std::size_t device_memory_bytes = 128 * 1024;
 };
@@ -203,8 +204,8 @@ class Hca {
 
   // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;
-  // How long nothing will be due, for a thread that wants to sleep; 0 when work is at hand. Never blocks:
-  // while another thread holds the HCA, the work is that one's.
+  // How long nothing will be due, for a thread that wants to sleep on poll_fd(); 0 when work is at hand.
+  // Never blocks: while another thread holds the HCA, the work is that one's.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
   // Readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;

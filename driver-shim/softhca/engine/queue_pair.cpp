@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/engine/queue_pair.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/log.h"
@@ -353,6 +354,14 @@ bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, cons
   return true;
 }
 
+// As many as the wire has room for: what it must drop comes again only after a timeout. UD has no
+// destination of its own, and may lose.
+std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
+  if (spec_.type == QpType::kUd) return max_packets;
+  return static_cast<std::uint32_t>(
+      std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
+}
+
 int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
   int done = 0;
   if (attributes_.state == QpState::kRts) {
@@ -360,9 +369,13 @@ int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
       send_side_.rc()->on_timer(now_ns);
       ++done;
     }
-    done += static_cast<int>(send_side_.pump(now_ns, max_packets));
+    if (send_side_.can_send(now_ns)) {
+      done += static_cast<int>(send_side_.pump(now_ns, packets_permitted(max_packets)));
+    }
   }
-  done += static_cast<int>(receive_side_.pump(now_ns, max_packets));
+  if (receive_side_.can_send()) {
+    done += static_cast<int>(receive_side_.pump(now_ns, packets_permitted(max_packets)));
+  }
   settle();
   if (attributes_.state == QpState::kError) flush_receives();
   return done;

@@ -113,6 +113,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void start_sending();
   void end_send_error();
   [[nodiscard]] bool accepts(const wire::Address& source, const roce::Bth& bth) const;
+  [[nodiscard]] std::uint32_t packets_permitted(std::uint32_t max_packets) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
   void settle();

@@ -101,7 +101,7 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
 
   roce::Headers padded = headers;
   padded.bth.pad_count = roce::pad_count_for(length_bytes);
-  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  const std::span<std::byte> packet = hca_.wire->begin_packet(destination);
   const std::size_t header_bytes = roce::encode(padded, packet);
   const Syndrome syndrome = gather(slot, offset_bytes, packet.subspan(header_bytes, length_bytes));
   if (syndrome != Syndrome::kNone) return syndrome;
@@ -126,7 +126,7 @@ void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrom
 }
 
 void QueuePair::send(const roce::Headers& headers) {
-  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  const std::span<std::byte> packet = hca_.wire->begin_packet(attributes_.remote);
   commit(attributes_.remote, roce::encode(headers, packet), 0, packet);
 }
 
@@ -139,7 +139,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   }
   roce::Headers padded = headers;
   padded.bth.pad_count = roce::pad_count_for(length_bytes);
-  const std::span<std::byte> packet = hca_.wire->begin_packet();
+  const std::span<std::byte> packet = hca_.wire->begin_packet(attributes_.remote);
   const std::size_t header_bytes = roce::encode(padded, packet);
   if (length_bytes > 0) dma_load(packet.data() + header_bytes, from, length_bytes);
   commit(attributes_.remote, header_bytes, length_bytes, packet);

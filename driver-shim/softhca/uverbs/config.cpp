@@ -72,6 +72,17 @@ Result<void> read_faults(const Environment& environment, wire::FaultConfig& faul
       faults.seed);
 }
 
+Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier) {
+  const char* const text = environment("GDX_SOFTHCA_WIRE");
+  if (text == nullptr || *text == '\0') return {};
+  static constexpr std::array<std::pair<std::string_view, wire::Carrier>, 3> kNames{
+      {{"udp", wire::Carrier::kUdp}, {"shm", wire::Carrier::kSharedMemory}, {"auto", wire::Carrier::kAuto}}};
+  const auto* const found = std::ranges::find(kNames, text, &decltype(kNames)::value_type::first);
+  if (found == kNames.end()) return bad("GDX_SOFTHCA_WIRE", text, "udp, shm or auto");
+  carrier = found->second;
+  return {};
+}
+
 }  // namespace
 
 Result<HcaConfig> config_from(const Environment& environment, int pid) {
@@ -82,6 +93,7 @@ Result<HcaConfig> config_from(const Environment& environment, int pid) {
     config.udp.address = address;
   }
   if (auto read = read_faults(environment, config.udp.faults); !read) return tl::unexpected(read.error());
+  if (auto read = read_carrier(environment, config.carrier); !read) return tl::unexpected(read.error());
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <optional>
 #include <random>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "driver-shim/softhca/wire/wire.h"
 
@@ -34,5 +37,58 @@ class FaultInjector {
   FaultConfig config_;
   std::mt19937_64 random_;
 };
+
+// Lets packets suffer on their way out.
+class FaultStage {
+ public:
+  explicit FaultStage(const FaultConfig& config) : injector_(config) {}
+
+  [[nodiscard]] bool active() const { return injector_.active(); }
+  // Calls emit(destination, body, corrupt_bit) for what leaves now, in its order: `body` itself unless it is
+  // lost or held back, its duplicate, and one that was held back. `body` is BTH to padding.
+  template <typename Emit>
+  void pass(const Address& destination, std::span<const std::byte> body, WireCounters& counters, Emit emit);
+  // Lets out what is held back.
+  template <typename Emit>
+  void flush(Emit emit);
+
+ private:
+  static constexpr std::size_t kIcrcBytes = 4;
+  struct Held {
+    Address destination;
+    std::vector<std::byte> body;
+  };
+
+  FaultInjector injector_;
+  std::optional<Held> held_;
+};
+
+template <typename Emit>
+void FaultStage::pass(const Address& destination, std::span<const std::byte> body, WireCounters& counters,
+                      Emit emit) {
+  const Fault fault = injector_.next(body.size() + kIcrcBytes);
+  if (fault.lose) {
+    ++counters.faults_lost;
+    return;
+  }
+  if (fault.hold_back && !held_) {
+    held_ = Held{destination, {body.begin(), body.end()}};
+    return;
+  }
+  std::vector<std::byte> copy;  // the first one's place is the wire's, which may damage it there
+  if (fault.duplicate) copy.assign(body.begin(), body.end());
+  if (fault.corrupt_bit) ++counters.faults_corrupted;
+  emit(destination, body, fault.corrupt_bit);
+  if (fault.duplicate) emit(destination, std::span<const std::byte>(copy), std::optional<std::size_t>{});
+  flush(emit);
+}
+
+template <typename Emit>
+void FaultStage::flush(Emit emit) {
+  if (!held_) return;
+  const Held late = std::move(*held_);
+  held_.reset();
+  emit(late.destination, std::span<const std::byte>(late.body), std::optional<std::size_t>{});
+}
 
 }  // namespace gdx::softhca::wire

@@ -8,33 +8,26 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "driver-shim/softhca/wire/faults.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/ip_ids.h"
 #include "driver-shim/softhca/wire/pcap.h"
-#include "driver-shim/softhca/wire/udp_socket.h"
+#include "driver-shim/softhca/wire/udp.h"
 #include "proto/roce/headers.h"
 
 namespace gdx::softhca::wire {
 namespace {
 
-constexpr std::size_t kMaxDatagramBytes = 4096 + 64;
 constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
 constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
 constexpr std::size_t kArenaBytes = std::size_t{1} << 20;
 constexpr std::size_t kReceiveMessages = 16;
 constexpr std::size_t kReceiveBytes = 65536;
-
-std::uint64_t unix_time_ns() {
-  timespec ts{};
-  clock_gettime(CLOCK_REALTIME, &ts);
-  return static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(ts.tv_nsec);
-}
 
 // Consecutive datagrams for one peer, equal in size except that the last may be shorter: one GSO send.
 struct Run {
@@ -48,7 +41,7 @@ struct Run {
 
 class UdpWire final : public Wire {
  public:
-  UdpWire(BoundSocket socket, const UdpConfig& config, std::unique_ptr<PcapWriter> pcap)
+  UdpWire(BoundSocket socket, const UdpConfig& config, std::shared_ptr<PcapWriter> pcap)
       : socket_(std::move(socket.socket)),
         local_(socket.address),
         faults_(config.faults),
@@ -66,21 +59,19 @@ class UdpWire final : public Wire {
   UdpWire& operator=(const UdpWire&) = delete;
 
   const Address& local() const override { return local_; }
-  std::span<std::byte> begin_packet() override;
+  std::size_t room(const Address& /*destination*/) override { return SIZE_MAX; }
+  std::span<std::byte> begin_packet(const Address& destination) override;
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   int poll_fd() const override { return socket_.fd(); }
+  bool arm() override { return arrival_ == arrival_count_; }
   const WireCounters& counters() const override { return counters_; }
 
  private:
-  struct Held {
-    Address destination;
-    std::vector<std::byte> body;
-  };
-
-  void suffer(const Address& destination, std::size_t length_bytes);
-  void append_copy(const Address& destination, std::span<const std::byte> body);
+  std::span<std::byte> next_place();
+  void append_copy(const Address& destination, std::span<const std::byte> body,
+                   std::optional<std::size_t> corrupt_bit);
   void append(const Address& destination, std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
   void send_runs();
   void set_gro(bool on);
@@ -92,15 +83,14 @@ class UdpWire final : public Wire {
 
   Socket socket_;
   Address local_;
-  FaultInjector faults_;
-  std::unique_ptr<PcapWriter> pcap_;
+  FaultStage faults_;
+  std::shared_ptr<PcapWriter> pcap_;
   bool gso_ = false;
   WireCounters counters_;
 
   std::vector<std::byte> arena_;
   std::size_t used_ = 0;
   std::vector<Run> runs_;
-  std::optional<Held> held_;
 
   IcrcChecker checker_;
   std::optional<IpIdReader> ip_ids_;
@@ -118,43 +108,24 @@ class UdpWire final : public Wire {
   std::size_t arrival_offset_ = 0;  // bytes of it that are delivered
 };
 
-std::span<std::byte> UdpWire::begin_packet() {
-  if (arena_.size() - used_ < kMaxDatagramBytes + roce::kIcrcBytes) send_runs();
-  return std::span(arena_).subspan(used_, kMaxDatagramBytes);
+std::span<std::byte> UdpWire::next_place() {
+  if (arena_.size() - used_ < kMaxPacketBytes + roce::kIcrcBytes) send_runs();
+  return std::span(arena_).subspan(used_, kMaxPacketBytes);
 }
+
+std::span<std::byte> UdpWire::begin_packet(const Address& /*destination*/) { return next_place(); }
 
 void UdpWire::commit_packet(const Address& destination, std::size_t length_bytes) {
   if (!faults_.active()) return append(destination, length_bytes, std::nullopt);
-  suffer(destination, length_bytes);
+  faults_.pass(destination, std::span<const std::byte>(arena_).subspan(used_, length_bytes), counters_,
+               [this](const auto&... packet) { append_copy(packet...); });
 }
 
-void UdpWire::suffer(const Address& destination, std::size_t length_bytes) {
-  const Fault fault = faults_.next(length_bytes + roce::kIcrcBytes);
-  if (fault.lose) {
-    ++counters_.faults_lost;
-    return;
-  }
-  const std::byte* body = arena_.data() + used_;
-  if (fault.hold_back && !held_) {
-    held_ = Held{destination, std::vector<std::byte>(body, body + length_bytes)};
-    return;
-  }
-  std::vector<std::byte> copy;
-  if (fault.duplicate) copy.assign(body, body + length_bytes);
-  if (fault.corrupt_bit) ++counters_.faults_corrupted;
-  append(destination, length_bytes, fault.corrupt_bit);
-  if (fault.duplicate) append_copy(destination, copy);
-  if (held_) {
-    const Held late = std::move(*held_);
-    held_.reset();
-    append_copy(late.destination, late.body);
-  }
-}
-
-void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body) {
-  const std::span<std::byte> room = begin_packet();
-  std::copy(body.begin(), body.end(), room.begin());
-  append(destination, body.size(), std::nullopt);
+// `body` may be what was begun, which is then in its place already.
+void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body,
+                          std::optional<std::size_t> corrupt_bit) {
+  std::memmove(next_place().data(), body.data(), body.size());
+  append(destination, body.size(), corrupt_bit);
 }
 
 // Takes the datagram at the arena's end into the newest run, or starts one with it.
@@ -189,11 +160,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes,
 }
 
 void UdpWire::flush() {
-  if (held_) {
-    const Held late = std::move(*held_);
-    held_.reset();
-    append_copy(late.destination, late.body);
-  }
+  faults_.flush([this](const auto&... packet) { append_copy(packet...); });
   send_runs();
   if (pcap_) pcap_->flush();
 }
@@ -367,16 +334,24 @@ std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) 
 
 }  // namespace
 
+std::unique_ptr<Wire> make_udp(BoundSocket socket, const UdpConfig& config,
+                               std::shared_ptr<PcapWriter> capture) {
+  return std::make_unique<UdpWire>(std::move(socket), config, std::move(capture));
+}
+
+Result<std::shared_ptr<PcapWriter>> open_capture(const std::string& path) {
+  if (path.empty()) return std::shared_ptr<PcapWriter>{};
+  Result<std::unique_ptr<PcapWriter>> opened = PcapWriter::open(path);
+  if (!opened) return tl::unexpected<Error>(opened.error());
+  return std::shared_ptr<PcapWriter>(std::move(*opened));
+}
+
 Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config) {
   Result<BoundSocket> bound = bind_socket(config.address);
   if (!bound) return tl::unexpected<Error>(bound.error());
-  std::unique_ptr<PcapWriter> pcap;
-  if (!config.pcap_path.empty()) {
-    Result<std::unique_ptr<PcapWriter>> opened = PcapWriter::open(config.pcap_path);
-    if (!opened) return tl::unexpected<Error>(opened.error());
-    pcap = std::move(*opened);
-  }
-  return std::make_unique<UdpWire>(std::move(*bound), config, std::move(pcap));
+  Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);
+  if (!capture) return tl::unexpected<Error>(capture.error());
+  return make_udp(std::move(*bound), config, std::move(*capture));
 }
 
 }  // namespace gdx::softhca::wire

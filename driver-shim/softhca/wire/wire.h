@@ -41,8 +41,11 @@ struct WireCounters {
   std::uint64_t faults_lost = 0;
   std::uint64_t faults_corrupted = 0;
   std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
-  std::uint64_t send_errors = 0;  // the kernel refused the datagram: treated as lost
+  std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring was full: treated as lost
+  std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
 };
+
+inline constexpr std::size_t kMaxPacketBytes = 4096 + 64;
 
 class Wire {
  public:
@@ -50,18 +53,24 @@ class Wire {
 
   // The address this wire answers on.
   [[nodiscard]] virtual const Address& local() const = 0;
-  // Room for one outgoing datagram of BTH to padding, at most 4096 + 64 bytes. Fill it, then commit.
-  [[nodiscard]] virtual std::span<std::byte> begin_packet() = 0;
-  // Appends the ICRC and queues the datagram; it leaves at the latest at flush().
+  // How many packets to `destination` can be begun before they would be lost for want of room here.
+  [[nodiscard]] virtual std::size_t room(const Address& destination) = 0;
+  // Room for one outgoing datagram of BTH to padding, at most kMaxPacketBytes. Fill it, then commit.
+  [[nodiscard]] virtual std::span<std::byte> begin_packet(const Address& destination) = 0;
+  // Queues the datagram, ICRC appended where the wire needs one; it leaves at the latest at flush().
+  // `destination` as begun.
   virtual void commit_packet(const Address& destination, std::size_t length_bytes) = 0;
   virtual void flush() = 0;
 
-  // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks.
+  // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks. What `sink`
+  // is given may lie in memory that the peer can still write: look at each byte once.
   using Sink = std::function<void(const Address& source, std::span<const std::byte> datagram)>;
   virtual std::size_t receive(std::size_t max_packets, const Sink& sink) = 0;
 
-  // Readable when packets wait, for poll(2).
+  // Readable when packets wait, for poll(2): without fail only after arm().
   [[nodiscard]] virtual int poll_fd() const = 0;
+  // From here to the next receive() every arrival makes poll_fd readable. False: some are there already.
+  [[nodiscard]] virtual bool arm() = 0;
   [[nodiscard]] virtual const WireCounters& counters() const = 0;
 };
 
@@ -76,5 +85,16 @@ struct UdpConfig {
 // RoCE v2 on UDP port 4791. Errors: kBusy when the address is taken or none is free,
 // kInvalidArgument for an address that does not parse, kSystem with errno's text otherwise.
 [[nodiscard]] Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config);
+
+// What carries packets to HCAs of the same host; all others are reached over UDP only.
+enum class Carrier {
+  kUdp,           // UDP, like everywhere
+  kAuto,          // shared memory where the peer offers it, UDP otherwise
+  kSharedMemory,  // shared memory, or packets are lost
+};
+
+// UDP port 4791 is bound in any case: it makes the address ours. Errors: as open_udp(), and with
+// kSharedMemory those of listening for peers.
+[[nodiscard]] Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config);
 
 }  // namespace gdx::softhca::wire

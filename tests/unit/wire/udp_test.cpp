@@ -26,7 +26,7 @@ std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
 }
 
 void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_bytes) {
-  const std::span<std::byte> packet = wire.begin_packet();
+  const std::span<std::byte> packet = wire.begin_packet(to);
   std::fill_n(packet.begin(), length_bytes, std::byte{tag});
   wire.commit_packet(to, length_bytes);
 }

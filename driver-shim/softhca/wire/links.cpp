@@ -1,0 +1,70 @@
+#include "driver-shim/softhca/wire/links.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "base/clock.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+// Kept for acknowledgements, which are not held back: they let the peer's window and so both rings move.
+constexpr std::size_t kReservedBytes = kRingDataBytes / 8;
+
+}  // namespace
+
+std::size_t OutgoingLink::room() {
+  const std::size_t free = ring_.free_bytes();
+  if (free >= kReservedBytes + kMaxRecordBytes) return (free - kReservedBytes) / kMaxRecordBytes;
+  const std::uint64_t now_ns = monotonic_ns();
+  if (ring_.consumed() != full_at_) {
+    full_at_ = ring_.consumed();
+    full_since_ns_ = now_ns;
+  }
+  return now_ns - full_since_ns_ < kStalledNs ? 0 : std::numeric_limits<std::size_t>::max();
+}
+
+void OutgoingLink::publish() {
+  if (ring_.unpublished_bytes() == 0 || !ring_.publish()) return;
+  // A full socket means that wake-up calls wait there already, a broken one that nobody is left to wake.
+  constexpr char kWake = 1;
+  static_cast<void>(::send(socket_.fd(), &kWake, sizeof kWake, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+bool drain_wakeups(int fd) {
+  constexpr int kMostAtOnce = 64;  // a peer may send faster than we read
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    std::array<char, 16> ignored;
+    const ssize_t n = ::recv(fd, ignored.data(), ignored.size(), MSG_DONTWAIT);
+    if (n == 0) return false;
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+  }
+  return true;
+}
+
+Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer) {
+  Result<SharedMemory::Made> made = SharedMemory::create();
+  if (!made) return tl::unexpected<Error>(made.error());
+  Result<Socket> socket = call_peer(local, peer, made->file.fd());
+  if (!socket) return tl::unexpected<Error>(socket.error());
+  return std::make_unique<OutgoingLink>(std::move(*socket), std::move(made->memory));
+}
+
+Result<LinkPair> open_loop(const Address& local) {
+  Result<SharedMemory::Made> made = SharedMemory::create();
+  if (!made) return tl::unexpected<Error>(made.error());
+  Result<SharedMemory> again = SharedMemory::adopt(made->file.fd());
+  if (!again) return tl::unexpected<Error>(again.error());
+  std::array<int, 2> ends;
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
+    return fail(Status::kSystem, std::string("no socket pair: ") + std::strerror(errno));
+  }
+  return LinkPair{std::make_unique<OutgoingLink>(Socket(ends[0]), std::move(made->memory)),
+                  std::make_unique<IncomingLink>(local, Socket(ends[1]), std::move(*again))};
+}
+
+}  // namespace gdx::softhca::wire

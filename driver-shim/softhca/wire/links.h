@@ -1,0 +1,69 @@
+// The two ends of a link, which is one ring in one direction: whoever has something to send makes it, so two
+// HCAs that begin at once need no tie-break.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "driver-shim/softhca/wire/meeting.h"
+#include "driver-shim/softhca/wire/ring.h"
+#include "driver-shim/softhca/wire/shared_memory.h"
+
+namespace gdx::softhca::wire {
+
+class OutgoingLink {
+ public:
+  OutgoingLink(Socket socket, SharedMemory memory)
+      : socket_(std::move(socket)), memory_(std::move(memory)), ring_(memory_.control(), memory_.data()) {}
+
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] RingProducer& ring() { return ring_; }
+  // Full-sized packets that may be begun. A ring that stays full for kStalledNs no longer holds anything
+  // back: what does not fit is lost, so that the transports' timers judge the peer, as on any wire.
+  [[nodiscard]] std::size_t room();
+  // Shows the peer what is committed and wakes it where it sleeps.
+  void publish();
+
+  static constexpr std::uint64_t kStalledNs = 20'000'000;
+
+ private:
+  Socket socket_;
+  SharedMemory memory_;
+  RingProducer ring_;
+  std::uint64_t full_at_ = ~std::uint64_t{0};  // how far the peer had come when it was last found full
+  std::uint64_t full_since_ns_ = 0;
+};
+
+class IncomingLink {
+ public:
+  IncomingLink(Address source, Socket socket, SharedMemory memory)
+      : source_(source),
+        socket_(std::move(socket)),
+        memory_(std::move(memory)),
+        ring_(memory_.control(), memory_.data()) {}
+
+  [[nodiscard]] const Address& source() const { return source_; }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] RingConsumer& ring() { return ring_; }
+
+ private:
+  Address source_;
+  Socket socket_;
+  SharedMemory memory_;
+  RingConsumer ring_;
+};
+
+// Takes the wake-up calls off a link's socket. False: the other end is gone.
+[[nodiscard]] bool drain_wakeups(int fd);
+
+// Errors: of call_peer and of making the memory.
+[[nodiscard]] Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer);
+
+// A link from an HCA to itself.
+struct LinkPair {
+  std::unique_ptr<OutgoingLink> outgoing;
+  std::unique_ptr<IncomingLink> incoming;
+};
+[[nodiscard]] Result<LinkPair> open_loop(const Address& local);
+
+}  // namespace gdx::softhca::wire

@@ -1,0 +1,47 @@
+// The memory of one ring, as a file without a name that one process makes and another adopts.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "base/result.h"
+#include "driver-shim/softhca/wire/ring.h"
+#include "driver-shim/softhca/wire/udp_socket.h"
+
+namespace gdx::softhca::wire {
+
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), length_bytes_(other.length_bytes_) {}
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(base_, other.base_);
+    std::swap(length_bytes_, other.length_bytes_);
+    return *this;
+  }
+  ~SharedMemory();
+
+  struct Made;
+  // Errors: kSystem with errno's text.
+  static Result<Made> create();
+  // Maps a file that somebody else made. Errors: kInvalidArgument when it is not of a ring's size or could
+  // still be cut short, which would kill who touches it; kSystem otherwise.
+  static Result<SharedMemory> adopt(int fd);
+
+  [[nodiscard]] RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }
+  [[nodiscard]] std::byte* data() const;
+
+ private:
+  static Result<SharedMemory> map(int fd);
+
+  std::byte* base_ = nullptr;
+  std::size_t length_bytes_ = 0;
+};
+
+struct SharedMemory::Made {
+  SharedMemory memory;
+  Socket file;  // to pass on; closing it leaves the memory
+};
+
+}  // namespace gdx::softhca::wire

@@ -1,0 +1,374 @@
+#include "driver-shim/softhca/wire/shared_memory_wire.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "driver-shim/softhca/wire/icrc_check.h"
+#include "driver-shim/softhca/wire/udp.h"
+#include "proto/roce/headers.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+// Packets are shown to the peer, and their room given back, by this much: often enough for both ends to
+// work at once, seldom enough for the indices' cache lines to stay where they are.
+constexpr std::size_t kBatchBytes = 16 * 1024;
+constexpr std::uint64_t kRetryNs = 100'000'000;  // before another call to an address that did not answer
+// Descriptors cost a system call to look at, as long as a packet takes altogether; a sleeper is woken by them.
+constexpr std::uint64_t kLookEveryNs = 20'000;
+constexpr std::uint64_t kLivelyNs = 1'000'000;  // where UDP packets came lately, more will come
+constexpr std::size_t kMaxCallers = 16;
+constexpr std::size_t kMaxIncoming = 4096;
+constexpr std::size_t kMaxPeers = 4096;  // addresses remembered, before those without a link are forgotten
+
+bool watch(const Socket& epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+std::size_t SharedMemoryWire::AddressHash::operator()(const Address& address) const {
+  std::array<std::uint64_t, 2> words;
+  std::memcpy(words.data(), address.gid.data(), sizeof words);
+  return (words[0] ^ words[1]) * 0x9e3779b97f4a7c15u >> 16;
+}
+
+SharedMemoryWire::SharedMemoryWire(Parts parts, const FaultConfig& faults)
+    : udp_(std::move(parts.udp)),
+      udp_carries_(parts.udp_carries),
+      capture_(std::move(parts.capture)),
+      listener_(std::move(parts.listener)),
+      epoll_(std::move(parts.epoll)),
+      faults_(faults),
+      with_icrc_(faults.corrupt > 0 || capture_ != nullptr) {}
+
+SharedMemoryWire::Peer& SharedMemoryWire::peer_at(const Address& destination) {
+  if (last_peer_ != nullptr && last_destination_ == destination) return *last_peer_;
+  if (peers_.size() >= kMaxPeers) std::erase_if(peers_, [](const auto& it) { return !it.second.link; });
+  last_peer_ = &peers_[destination];
+  last_destination_ = destination;
+  return *last_peer_;
+}
+
+// The link to `destination`, made if need be, or null where the peer has none.
+OutgoingLink* SharedMemoryWire::route(const Address& destination) {
+  Peer& peer = peer_at(destination);
+  if (peer.link && !peer.link->ring().broken()) return peer.link.get();
+  if (peer.link) hang_up(destination, peer);
+  const std::uint64_t now_ns = monotonic_ns();
+  if (now_ns < peer.retry_at_ns) return nullptr;
+  Result<std::unique_ptr<OutgoingLink>> link = connect(destination);
+  if (link && watch(epoll_, (*link)->fd())) {
+    peer.link = std::move(*link);
+    log::debug("{}: packets to {} go through shared memory", local().text(), destination.text());
+    return peer.link.get();
+  }
+  peer.retry_at_ns = now_ns + kRetryNs;
+  if (!link) log::debug("{}: {}", local().text(), link.error().message);
+  return nullptr;
+}
+
+Result<std::unique_ptr<OutgoingLink>> SharedMemoryWire::connect(const Address& destination) {
+  if (destination != local()) return open_link(local(), destination);
+  Result<LinkPair> pair = open_loop(destination);
+  if (!pair) return tl::unexpected<Error>(pair.error());
+  if (!watch(epoll_, pair->incoming->fd())) return fail(Status::kSystem, "no room to watch a link");
+  incoming_.push_back(std::move(pair->incoming));
+  return std::move(pair->outgoing);
+}
+
+void SharedMemoryWire::hang_up(const Address& destination, Peer& peer) {
+  log::debug("{}: {} is gone from shared memory", local().text(), destination.text());
+  std::erase(unpublished_, peer.link.get());
+  peer.link.reset();
+  peer.retry_at_ns = monotonic_ns() + kRetryNs;
+}
+
+// Once loudly: whoever can call can call again and again.
+void SharedMemoryWire::report_refusal(const std::string& what) {
+  if (refusals_++ == 0) {
+    log::warn("{}: {}", local().text(), what);
+  } else {
+    log::debug("{}: {}", local().text(), what);
+  }
+}
+
+std::size_t SharedMemoryWire::room(const Address& destination) {
+  OutgoingLink* const link = route(destination);
+  return link != nullptr ? link->room() : udp_->room(destination);
+}
+
+std::span<std::byte> SharedMemoryWire::begin_packet(const Address& destination) {
+  begun_ = route(destination);
+  begun_in_ring_ = false;
+  if (begun_ == nullptr) return udp_carries_ ? udp_->begin_packet(destination) : std::span(scratch_);
+  if (faults_.active()) return scratch_;
+  const std::span<std::byte> place = begun_->ring().reserve(kMaxRecordPayloadBytes);
+  begun_in_ring_ = !place.empty();
+  return begun_in_ring_ ? place.first(kMaxPacketBytes) : std::span(scratch_);
+}
+
+void SharedMemoryWire::commit_packet(const Address& destination, std::size_t length_bytes) {
+  OutgoingLink* const link = begun_;
+  if (link == nullptr && udp_carries_) return udp_->commit_packet(destination, length_bytes);
+  const std::span<const std::byte> body = std::span<const std::byte>(scratch_).first(length_bytes);
+  if (link == nullptr) {
+    ++own_.send_errors;
+  } else if (begun_in_ring_) {
+    append(*link, destination, link->ring().reserve(kMaxRecordPayloadBytes), length_bytes, std::nullopt);
+  } else if (faults_.active()) {
+    faults_.pass(destination, body, own_, [this](const auto&... packet) { emit(packet...); });
+  } else {
+    emit(destination, body, std::nullopt);
+  }
+}
+
+// Copies a packet into the ring. Without room it is lost, as on any wire.
+void SharedMemoryWire::emit(const Address& destination, std::span<const std::byte> body,
+                            std::optional<std::size_t> corrupt_bit) {
+  OutgoingLink* const link = route(destination);
+  const std::span<std::byte> place =
+      link == nullptr ? std::span<std::byte>{} : link->ring().reserve(body.size() + roce::kIcrcBytes);
+  if (place.empty()) {
+    ++own_.send_errors;
+    return;
+  }
+  std::copy(body.begin(), body.end(), place.begin());
+  append(*link, destination, place, body.size(), corrupt_bit);
+}
+
+// Takes the packet at `place`, `length_bytes` long and with room for an ICRC behind it, into the ring.
+void SharedMemoryWire::append(OutgoingLink& link, const Address& destination, std::span<std::byte> place,
+                              std::size_t length_bytes, std::optional<std::size_t> corrupt_bit) {
+  std::uint32_t flags = 0;
+  if (with_icrc_) {
+    const std::uint32_t icrc =
+        icrc_between(local(), destination, roce::kUdpPort, 0, place.first(length_bytes));
+    std::memcpy(place.data() + length_bytes, &icrc, sizeof icrc);
+    length_bytes += sizeof icrc;
+    flags = kRecordHasIcrc;
+    if (corrupt_bit) place[*corrupt_bit / 8] ^= std::byte{1} << (*corrupt_bit % 8);
+    if (capture_) {
+      capture_->record(unix_time_ns(), local(), destination, roce::kUdpPort, 0, place.first(length_bytes));
+    }
+  }
+  if (link.ring().unpublished_bytes() == 0) unpublished_.push_back(&link);
+  link.ring().commit(length_bytes, flags);
+  ++own_.packets_sent;
+  ++own_.shared_memory_sent;
+  if (link.ring().unpublished_bytes() < kBatchBytes) return;
+  link.publish();
+  std::erase(unpublished_, &link);
+}
+
+void SharedMemoryWire::flush() {
+  if (faults_.active()) faults_.flush([this](const auto&... packet) { emit(packet...); });
+  for (OutgoingLink* link : unpublished_) link->publish();
+  unpublished_.clear();
+  udp_->flush();
+  if (capture_) capture_->flush();
+}
+
+bool SharedMemoryWire::arm() {
+  armed_ = true;
+  bool quiet = udp_->arm();
+  for (const auto& link : incoming_) quiet = link->ring().arm() && quiet;
+  return quiet;
+}
+
+void SharedMemoryWire::disarm() {
+  armed_ = false;
+  look_at_ns_ = 0;  // a wake-up call may be why we are here
+  for (const auto& link : incoming_) link->ring().disarm();
+}
+
+std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink) {
+  if (armed_) disarm();
+  const std::uint64_t now_ns = monotonic_ns();
+  std::size_t taken = 0;
+  if (now_ns >= look_at_ns_) taken += look_around(now_ns, max_packets, sink);
+  if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty())) {
+    const std::size_t from_udp = udp_->receive(max_packets - taken, sink);
+    if (from_udp > 0) udp_until_ns_ = now_ns + kLivelyNs;
+    taken += from_udp;
+  }
+  if (incoming_.empty()) return taken;
+  first_incoming_ = (first_incoming_ + 1) % incoming_.size();
+  // By number: what the sink sends may add the link to ourselves.
+  const std::size_t links = incoming_.size();
+  for (std::size_t i = 0; i < links && taken < max_packets; ++i) {
+    taken += drain(*incoming_[(first_incoming_ + i) % links], max_packets - taken, sink);
+  }
+  if (capture_ && taken > 0) capture_->flush();
+  return taken;
+}
+
+std::size_t SharedMemoryWire::drain(IncomingLink& link, std::size_t max_packets, const Sink& sink) {
+  std::size_t taken = 0;
+  RingConsumer& ring = link.ring();
+  while (taken < max_packets) {
+    const std::optional<RingConsumer::Packet> packet = ring.take();
+    if (!packet) break;
+    ++taken;
+    deliver(link.source(), *packet, sink);
+    if (ring.unreleased_bytes() >= kBatchBytes) ring.release();
+  }
+  ring.release();
+  return taken;
+}
+
+void SharedMemoryWire::deliver(const Address& source, const RingConsumer::Packet& packet, const Sink& sink) {
+  std::span<const std::byte> body = packet.bytes;
+  bool intact = true;
+  if (packet.has_icrc) {
+    intact = body.size() > roce::kIcrcBytes;
+    body = intact ? body.first(body.size() - roce::kIcrcBytes) : body.first(0);
+    std::uint32_t icrc = 0;
+    if (intact) std::memcpy(&icrc, body.data() + body.size(), sizeof icrc);
+    intact = intact && icrc == icrc_between(source, local(), roce::kUdpPort, 0, body);
+  }
+  if (capture_) {
+    for_record_.assign(packet.bytes.begin(), packet.bytes.end());
+    if (!packet.has_icrc) {
+      const std::uint32_t icrc = icrc_between(source, local(), roce::kUdpPort, 0, body);
+      const auto* at = reinterpret_cast<const std::byte*>(&icrc);
+      for_record_.insert(for_record_.end(), at, at + sizeof icrc);
+    }
+    capture_->record(unix_time_ns(), source, local(), roce::kUdpPort, 0, for_record_);
+  }
+  if (!intact) {
+    ++own_.icrc_errors;
+    return;
+  }
+  ++own_.packets_received;
+  sink(source, body);
+}
+
+// Everything that takes a system call: callers, the ends of links, UDP.
+std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink) {
+  look_at_ns_ = now_ns + kLookEveryNs;
+  std::array<epoll_event, 32> events;
+  const int n = epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), 0);
+  std::size_t taken = 0;
+  for (int i = 0; i < n; ++i) {
+    const int fd = events[static_cast<std::size_t>(i)].data.fd;
+    if (fd == listener_.fd()) {
+      take_calls();
+    } else if (fd == udp_->poll_fd()) {
+      taken += udp_->receive(max_packets - taken, sink);
+      udp_until_ns_ = now_ns + kLivelyNs;
+    } else if (std::any_of(callers_.begin(), callers_.end(),
+                           [fd](const Caller& caller) { return caller.socket.fd() == fd; })) {
+      hear(fd);
+    } else {
+      on_link_event(fd, sink);
+    }
+  }
+  // Who writes nonsense into a ring gets no second chance on it; its packets are lost until it calls again.
+  const auto broken = [](const std::unique_ptr<IncomingLink>& link) { return link->ring().broken(); };
+  for (const auto& link : incoming_) {
+    if (broken(link)) report_refusal(link->source().text() + " wrote nonsense into its ring; link closed");
+  }
+  std::erase_if(incoming_, broken);
+  return taken;
+}
+
+void SharedMemoryWire::take_calls() {
+  for (std::size_t i = 0; i < kMaxCallers; ++i) {
+    Socket socket = accept_call(listener_.fd());
+    if (socket.fd() < 0) return;
+    const int fd = socket.fd();
+    if (!watch(epoll_, fd)) continue;
+    if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
+    callers_.push_back({std::move(socket)});
+    hear(fd);
+  }
+}
+
+void SharedMemoryWire::hear(int fd) {
+  const auto caller = std::find_if(callers_.begin(), callers_.end(),
+                                   [fd](const Caller& known) { return known.socket.fd() == fd; });
+  Result<std::optional<Call>> call = hear_call(fd);
+  if (call && !*call) return;
+  Socket socket = std::move(caller->socket);
+  callers_.erase(caller);
+  if (!call) return report_refusal(call.error().message);
+  adopt((*call)->source, std::move(socket), (*call)->memory.fd());
+}
+
+void SharedMemoryWire::adopt(const Address& source, Socket socket, int memory_fd) {
+  Result<SharedMemory> memory = SharedMemory::adopt(memory_fd);
+  if (!memory) return report_refusal(source.text() + " called: " + memory.error().message);
+  // A peer that calls again has given its first link up.
+  std::erase_if(incoming_, [&](const auto& link) { return link->source() == source; });
+  if (incoming_.size() >= kMaxIncoming) return;
+  incoming_.push_back(std::make_unique<IncomingLink>(source, std::move(socket), std::move(*memory)));
+}
+
+void SharedMemoryWire::on_link_event(int fd, const Sink& sink) {
+  if (drain_wakeups(fd)) return;
+  const auto incoming =
+      std::find_if(incoming_.begin(), incoming_.end(), [fd](const auto& link) { return link->fd() == fd; });
+  if (incoming != incoming_.end()) {
+    // What it sent before its end is on the wire: at most a ring full, though others may hold its memory.
+    const std::unique_ptr<IncomingLink> link = std::move(*incoming);
+    incoming_.erase(incoming);
+    drain(*link, kRingDataBytes / kRecordAlignBytes, sink);
+    return;
+  }
+  for (auto& [address, peer] : peers_) {
+    if (!peer.link || peer.link->fd() != fd) continue;
+    return hang_up(address, peer);
+  }
+}
+
+const WireCounters& SharedMemoryWire::counters() const {
+  const WireCounters& below = udp_->counters();
+  sum_ = own_;
+  sum_.packets_sent += below.packets_sent;
+  sum_.packets_received += below.packets_received;
+  sum_.faults_lost += below.faults_lost;
+  sum_.faults_corrupted += below.faults_corrupted;
+  sum_.icrc_errors += below.icrc_errors;
+  sum_.send_errors += below.send_errors;
+  return sum_;
+}
+
+Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config) {
+  if (carrier == Carrier::kUdp) return open_udp(config);
+  Result<BoundSocket> bound = bind_socket(config.address);
+  if (!bound) return tl::unexpected<Error>(bound.error());
+  const Address local = bound->address;
+  Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);
+  if (!capture) return tl::unexpected<Error>(capture.error());
+  std::unique_ptr<Wire> udp = make_udp(std::move(*bound), config, *capture);
+  Result<Socket> listener = listen_for_calls(local);
+  Socket epoll(epoll_create1(EPOLL_CLOEXEC));
+  const bool udp_carries = carrier == Carrier::kAuto;
+  if (listener && (epoll.fd() < 0 || !watch(epoll, listener->fd()) ||
+                   (udp_carries && !watch(epoll, udp->poll_fd())))) {
+    listener = fail(Status::kSystem, std::string("cannot watch for HCAs of this host: ") + std::strerror(errno));
+  }
+  if (!listener) {
+    if (carrier == Carrier::kSharedMemory) return tl::unexpected<Error>(listener.error());
+    log::warn("{}; packets take UDP", listener.error().message);
+    return udp;
+  }
+  return std::make_unique<SharedMemoryWire>(
+      SharedMemoryWire::Parts{.udp = std::move(udp),
+                              .udp_carries = udp_carries,
+                              .capture = std::move(*capture),
+                              .listener = std::move(*listener),
+                              .epoll = std::move(epoll)},
+      config.faults);
+}
+
+}  // namespace gdx::softhca::wire

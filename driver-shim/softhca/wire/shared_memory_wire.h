@@ -1,0 +1,100 @@
+// Packets to HCAs of the same host through shared memory, all others through the wire below.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "driver-shim/softhca/wire/faults.h"
+#include "driver-shim/softhca/wire/links.h"
+#include "driver-shim/softhca/wire/pcap.h"
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::softhca::wire {
+
+class SharedMemoryWire final : public Wire {
+ public:
+  struct Parts {
+    std::unique_ptr<Wire> udp;
+    bool udp_carries = true;  // false: it only holds the address
+    std::shared_ptr<PcapWriter> capture;
+    Socket listener;
+    Socket epoll;
+  };
+  // `parts.epoll` watches the listener, and UDP where it carries.
+  SharedMemoryWire(Parts parts, const FaultConfig& faults);
+  ~SharedMemoryWire() override { flush(); }
+  SharedMemoryWire(const SharedMemoryWire&) = delete;
+  SharedMemoryWire& operator=(const SharedMemoryWire&) = delete;
+
+  const Address& local() const override { return udp_->local(); }
+  std::size_t room(const Address& destination) override;
+  std::span<std::byte> begin_packet(const Address& destination) override;
+  void commit_packet(const Address& destination, std::size_t length_bytes) override;
+  void flush() override;
+  std::size_t receive(std::size_t max_packets, const Sink& sink) override;
+  int poll_fd() const override { return epoll_.fd(); }
+  bool arm() override;
+  const WireCounters& counters() const override;
+
+ private:
+  struct AddressHash {
+    std::size_t operator()(const Address& address) const;
+  };
+  struct Peer {
+    std::unique_ptr<OutgoingLink> link;  // null: over UDP
+    std::uint64_t retry_at_ns = 0;
+  };
+  struct Caller {
+    Socket socket;
+  };
+
+  [[nodiscard]] Peer& peer_at(const Address& destination);
+  [[nodiscard]] OutgoingLink* route(const Address& destination);
+  [[nodiscard]] Result<std::unique_ptr<OutgoingLink>> connect(const Address& destination);
+  void hang_up(const Address& destination, Peer& peer);
+  void report_refusal(const std::string& what);
+  void emit(const Address& destination, std::span<const std::byte> body,
+            std::optional<std::size_t> corrupt_bit);
+  void append(OutgoingLink& link, const Address& destination, std::span<std::byte> place,
+              std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
+
+  std::size_t look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
+  void take_calls();
+  void hear(int fd);
+  void adopt(const Address& source, Socket socket, int memory_fd);
+  void on_link_event(int fd, const Sink& sink);
+  std::size_t drain(IncomingLink& link, std::size_t max_packets, const Sink& sink);
+  void deliver(const Address& source, const RingConsumer::Packet& packet, const Sink& sink);
+  void disarm();
+
+  std::unique_ptr<Wire> udp_;
+  bool udp_carries_;
+  std::shared_ptr<PcapWriter> capture_;
+  Socket listener_;
+  Socket epoll_;
+  FaultStage faults_;
+  bool with_icrc_;  // what may be damaged, or is looked at, carries an ICRC
+  WireCounters own_;
+  mutable WireCounters sum_;
+
+  std::unordered_map<Address, Peer, AddressHash> peers_;
+  Address last_destination_{};  // of last_peer_
+  Peer* last_peer_ = nullptr;
+  OutgoingLink* begun_ = nullptr;  // of the packet that is being filled, null: it is UDP's
+  bool begun_in_ring_ = false;
+  std::vector<OutgoingLink*> unpublished_;
+  std::array<std::byte, kMaxPacketBytes> scratch_;
+
+  std::vector<Caller> callers_;  // have not said yet who they are
+  std::vector<std::unique_ptr<IncomingLink>> incoming_;
+  std::size_t first_incoming_ = 0;  // who is served first: a different one every time
+  std::uint64_t refusals_ = 0;
+  bool armed_ = false;
+  std::uint64_t look_at_ns_ = 0;      // when to look at the descriptors again
+  std::uint64_t udp_until_ns_ = 0;    // till then UDP is looked at every time
+  std::vector<std::byte> for_record_;  // a packet with the ICRC that it did not carry
+};
+
+}  // namespace gdx::softhca::wire
