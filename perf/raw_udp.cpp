@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <ctime>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -39,63 +41,109 @@ int open_socket() {
   return fd;
 }
 
-void receive(const Peer& peer) {
-  const int fd = open_socket();
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof name;
-  const int on = 1;
-  require(::bind(fd, reinterpret_cast<sockaddr*>(&name), length) == 0, "bind a UDP socket");
-  require(::setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof on) == 0, "turn on UDP_GRO");
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length);
-  peer.tell(name);
-
-  std::vector<char> buffer(kReceives * kReceiveBytes);
-  std::array<iovec, kReceives> vectors;
-  std::array<mmsghdr, kReceives> messages{};
-  for (std::size_t i = 0; i < kReceives; ++i) {
-    vectors[i] = {buffer.data() + i * kReceiveBytes, kReceiveBytes};
-    messages[i].msg_hdr.msg_iov = &vectors[i];
-    messages[i].msg_hdr.msg_iovlen = 1;
+class Receiver {
+ public:
+  Receiver() : fd_(open_socket()), buffer_(kReceives * kReceiveBytes) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int on = 1;
+    require(::bind(fd_, reinterpret_cast<sockaddr*>(&name), sizeof name) == 0, "bind a UDP socket");
+    require(::setsockopt(fd_, SOL_UDP, UDP_GRO, &on, sizeof on) == 0, "turn on UDP_GRO");
+    for (std::size_t i = 0; i < kReceives; ++i) {
+      vectors_[i] = {buffer_.data() + i * kReceiveBytes, kReceiveBytes};
+      messages_[i].msg_hdr.msg_iov = &vectors_[i];
+      messages_[i].msg_hdr.msg_iovlen = 1;
+    }
   }
+
+  [[nodiscard]] sockaddr_in name() const {
+    sockaddr_in name{};
+    socklen_t length = sizeof name;
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&name), &length);
+    return name;
+  }
+  [[nodiscard]] bool readable(int patience_ms) const {
+    pollfd wanted{fd_, POLLIN, 0};
+    return ::poll(&wanted, 1, patience_ms) > 0;
+  }
+  // Bytes taken out of the socket, 0 when it is empty.
+  std::uint64_t receive() {
+    const int n = ::recvmmsg(fd_, messages_.data(), kReceives, MSG_DONTWAIT, nullptr);
+    std::uint64_t bytes = 0;
+    for (int i = 0; i < n; ++i) bytes += messages_[static_cast<std::size_t>(i)].msg_len;
+    return bytes;
+  }
+
+ private:
+  int fd_;
+  std::vector<char> buffer_;
+  std::array<iovec, kReceives> vectors_{};
+  std::array<mmsghdr, kReceives> messages_{};
+};
+
+class Sender {
+ public:
+  Sender(const RawUdpOptions& options, const sockaddr_in& to)
+      : fd_(open_socket()),
+        send_bytes_(std::size_t{options.segment_bytes} * options.segments),
+        payload_(send_bytes_ * options.sends),
+        to_(to),
+        vectors_(options.sends),
+        messages_(options.sends) {
+    const int segment_bytes = static_cast<int>(options.segment_bytes);
+    require(::setsockopt(fd_, SOL_UDP, UDP_SEGMENT, &segment_bytes, sizeof segment_bytes) == 0,
+            "turn on UDP_SEGMENT");
+    for (std::size_t i = 0; i < options.sends; ++i) {
+      vectors_[i] = {payload_.data() + i * send_bytes_, send_bytes_};
+      messages_[i].msg_hdr.msg_name = &to_;
+      messages_[i].msg_hdr.msg_namelen = sizeof to_;
+      messages_[i].msg_hdr.msg_iov = &vectors_[i];
+      messages_[i].msg_hdr.msg_iovlen = 1;
+    }
+  }
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  // Bytes given to the socket.
+  std::uint64_t send() {
+    const int n = ::sendmmsg(fd_, messages_.data(), static_cast<unsigned>(messages_.size()), 0);
+    require(n > 0, "send datagrams");
+    return static_cast<std::uint64_t>(n) * send_bytes_;
+  }
+
+ private:
+  int fd_;
+  std::size_t send_bytes_;
+  std::vector<char> payload_;
+  sockaddr_in to_;
+  std::vector<iovec> vectors_;
+  std::vector<mmsghdr> messages_;
+};
+
+std::uint64_t duration_ns(const RawUdpOptions& options) {
+  return static_cast<std::uint64_t>(options.seconds * kNsPerSecond);
+}
+
+void receive(const Peer& peer) {
+  Receiver receiver;
+  peer.tell(receiver.name());
   Received received;
-  pollfd readable{fd, POLLIN, 0};
-  while (!peer.heard() || ::poll(&readable, 1, kPatienceMs) > 0) {
-    if (::poll(&readable, 1, kPatienceMs) <= 0) continue;
-    const int n = ::recvmmsg(fd, messages.data(), kReceives, MSG_DONTWAIT, nullptr);
+  while (!peer.heard() || receiver.readable(kPatienceMs)) {
+    if (!receiver.readable(kPatienceMs)) continue;
+    received.bytes += receiver.receive();
     received.last_ns = monotonic_ns();
     if (received.first_ns == 0) received.first_ns = received.last_ns;
-    for (int i = 0; i < n; ++i) received.bytes += messages[static_cast<std::size_t>(i)].msg_len;
   }
   peer.tell(received);
 }
 
-std::uint64_t send_for(int fd, const RawUdpOptions& options, const sockaddr_in& to) {
-  const int segment_bytes = static_cast<int>(options.segment_bytes);
-  require(::setsockopt(fd, SOL_UDP, UDP_SEGMENT, &segment_bytes, sizeof segment_bytes) == 0,
-          "turn on UDP_SEGMENT");
-  std::vector<char> payload(std::size_t{options.segment_bytes} * options.segments * options.sends);
-  sockaddr_in name = to;
-  std::vector<iovec> vectors(options.sends);
-  std::vector<mmsghdr> messages(options.sends);
-  for (std::size_t i = 0; i < options.sends; ++i) {
-    const std::size_t bytes = payload.size() / options.sends;
-    vectors[i] = {payload.data() + i * bytes, bytes};
-    messages[i].msg_hdr = {};
-    messages[i].msg_hdr.msg_name = &name;
-    messages[i].msg_hdr.msg_namelen = sizeof name;
-    messages[i].msg_hdr.msg_iov = &vectors[i];
-    messages[i].msg_hdr.msg_iovlen = 1;
+std::uint64_t send_for(Sender& sender, std::uint64_t limit_ns) {
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t start_ns = monotonic_ns(); monotonic_ns() - start_ns < limit_ns;) {
+    bytes += sender.send();
   }
-  std::uint64_t sent_bytes = 0;
-  const auto duration_ns = static_cast<std::uint64_t>(options.seconds * kNsPerSecond);
-  for (const std::uint64_t start_ns = monotonic_ns(); monotonic_ns() - start_ns < duration_ns;) {
-    const int n = ::sendmmsg(fd, messages.data(), options.sends, 0);
-    require(n > 0, "send datagrams");
-    sent_bytes += static_cast<std::uint64_t>(n) * payload.size() / options.sends;
-  }
-  return sent_bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -104,8 +152,8 @@ RawUdpRate measure_raw_udp(const RawUdpOptions& options) {
   RawUdpRate rate;
   in_two_processes(
       [&](const Peer& peer) {
-        const auto to = peer.hear<sockaddr_in>();
-        const std::uint64_t sent_bytes = send_for(open_socket(), options, to);
+        Sender sender(options, peer.hear<sockaddr_in>());
+        const std::uint64_t sent_bytes = send_for(sender, duration_ns(options));
         peer.tell('.');
         const auto received = peer.hear<Received>();
         require(received.last_ns > received.first_ns, "receive any datagram");
@@ -115,6 +163,23 @@ RawUdpRate measure_raw_udp(const RawUdpOptions& options) {
       },
       receive);
   return rate;
+}
+
+double raw_udp_cost(const RawUdpOptions& options) {
+  Receiver receiver;
+  Sender sender(options, receiver.name());
+  const auto cpu_ns = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * kNsPerSecond + static_cast<double>(now.tv_nsec);
+  };
+  std::uint64_t bytes = 0;
+  const double before_ns = cpu_ns();
+  for (const std::uint64_t start_ns = monotonic_ns(); monotonic_ns() - start_ns < duration_ns(options);) {
+    sender.send();
+    while (const std::uint64_t taken = receiver.receive()) bytes += taken;
+  }
+  return (cpu_ns() - before_ns) / static_cast<double>(bytes);
 }
 
 }  // namespace gdx::perf

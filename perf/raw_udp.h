@@ -20,4 +20,7 @@ struct RawUdpRate {
 // Nothing is computed, checked or kept: the receiver reads into its buffers and counts.
 [[nodiscard]] RawUdpRate measure_raw_udp(const RawUdpOptions& options);
 
+// Nanoseconds of processor time for a byte sent and received, one thread doing both in turn.
+[[nodiscard]] double raw_udp_cost(const RawUdpOptions& options);
+
 }  // namespace gdx::perf

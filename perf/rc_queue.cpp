@@ -69,9 +69,8 @@ RcAddress RcQueue::address() const {
   return mine;
 }
 
-void RcQueue::connect(const Peer& peer) {
-  const RcAddress mine = address();
-  peer_ = peer.exchange(mine);
+void RcQueue::connect(const RcAddress& peer) {
+  peer_ = peer;
   ibv_qp_attr to_rtr{};
   to_rtr.qp_state = IBV_QPS_RTR;
   to_rtr.path_mtu = IBV_MTU_4096;
@@ -93,13 +92,12 @@ void RcQueue::connect(const Peer& peer) {
   to_rts.timeout = kAckTimeout;
   to_rts.retry_cnt = 7;
   to_rts.rnr_retry = 7;
-  to_rts.sq_psn = mine.psn;
+  to_rts.sq_psn = address().psn;
   to_rts.max_rd_atomic = 1;
   require(ibv_modify_qp(qp_.get(), &to_rts,
                         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                             IBV_QP_MAX_QP_RD_ATOMIC) == 0,
           "ready the queue pair to send");
-  peer.meet();
 }
 
 void RcQueue::post_writes(std::uint32_t length_bytes, int count) {
@@ -153,6 +151,11 @@ RcQueue::Completed RcQueue::poll() {
     ++(completion.opcode == IBV_WC_RECV ? completed.receives : completed.sends);
   }
   return completed;
+}
+
+void connect(RcQueue& queue, const Peer& peer) {
+  queue.connect(peer.exchange(queue.address()));
+  peer.meet();
 }
 
 }  // namespace gdx::perf

@@ -53,9 +53,10 @@ class RcQueue {
   static constexpr int kDepth = 512;  // work requests outstanding
   static constexpr std::uint32_t kInlineBytes = 32;
 
-  RcQueue(Nic& nic, int depth = kDepth);
-  // RESET to RTS; the other process does the same at the same time.
-  void connect(const Peer& peer);
+  explicit RcQueue(Nic& nic, int depth = kDepth);
+  [[nodiscard]] RcAddress address() const;
+  // To RTS. Neither side may post before both are connected.
+  void connect(const RcAddress& peer);
 
   // `count` writes of `length_bytes` to the peer's buffer, the last one signaled, with one doorbell.
   void post_writes(std::uint32_t length_bytes, int count);
@@ -69,13 +70,14 @@ class RcQueue {
   Completed poll();
 
  private:
-  [[nodiscard]] RcAddress address() const;
-
   Nic& nic_;
   Owned<ibv_cq> cq_;
   Owned<ibv_qp> qp_;
   RcAddress peer_{};
   std::vector<ibv_send_wr> batch_;
 };
+
+// With the queue of the same turn in the other process.
+void connect(RcQueue& queue, const Peer& peer);
 
 }  // namespace gdx::perf

@@ -43,8 +43,8 @@ std::uint64_t resident_bytes() {
   return resident_pages * 4096;
 }
 
-// Keeps the queue full and stops with it empty.
-void write_for(RcQueue& queue, std::uint32_t length_bytes, double seconds) {
+// Keeps the queue full and stops with it empty. Returns the messages written.
+std::uint64_t write_for(RcQueue& queue, std::uint32_t length_bytes, double seconds) {
   const bool large = length_bytes >= kLargeMessageBytes;
   const int batch = large ? 1 : kSmallBatch;
   const int in_flight_limit = large ? kLargeInFlight : RcQueue::kDepth / kSmallBatch;
@@ -66,6 +66,7 @@ void write_for(RcQueue& queue, std::uint32_t length_bytes, double seconds) {
   const double messages_per_s = static_cast<double>(batches) * batch / elapsed_s;
   print("messages_per_s", messages_per_s);
   print("bytes_per_s", messages_per_s * length_bytes);
+  return batches * static_cast<std::uint64_t>(batch);
 }
 
 void measure_writes(std::uint32_t length_bytes, double seconds) {
@@ -73,9 +74,9 @@ void measure_writes(std::uint32_t length_bytes, double seconds) {
       [&](const Peer& peer) {
         Nic nic(length_bytes);
         RcQueue queue(nic);
-        queue.connect(peer);
+        connect(queue, peer);
         const double before_s = cpu_seconds();
-        write_for(queue, length_bytes, seconds);
+        static_cast<void>(write_for(queue, length_bytes, seconds));
         print("sender_cpu_s", cpu_seconds() - before_s);
         peer.tell('.');
         print("receiver_cpu_s", peer.hear<double>());
@@ -83,11 +84,26 @@ void measure_writes(std::uint32_t length_bytes, double seconds) {
       [&](const Peer& peer) {
         Nic nic(length_bytes);
         RcQueue queue(nic);
-        queue.connect(peer);
+        connect(queue, peer);
         const double before_s = cpu_seconds();
         static_cast<void>(peer.hear<char>());
         peer.tell(cpu_seconds() - before_s);
       });
+}
+
+// Both ends on one HCA, so that one thread does all the work and never waits: what a message costs, whoever
+// else uses the processors.
+void measure_cost(std::uint32_t length_bytes, double seconds) {
+  Nic nic(length_bytes);
+  RcQueue source(nic);
+  RcQueue target(nic);
+  source.connect(target.address());
+  target.connect(source.address());
+  const double before_s = cpu_seconds();
+  const std::uint64_t messages = write_for(source, length_bytes, seconds);
+  const double ns_per_message = (cpu_seconds() - before_s) * kNsPerSecond / static_cast<double>(messages);
+  print("cpu_ns_per_message", ns_per_message);
+  print("cpu_ns_per_byte", ns_per_message / length_bytes);
 }
 
 // SEND and back again, both sides polling; half of each round trip.
@@ -97,7 +113,7 @@ void measure_latency(std::uint32_t length_bytes, int iterations) {
     Nic nic(length_bytes);
     RcQueue queue(nic);
     for (int i = 0; i < kReceives; ++i) queue.post_receive(length_bytes);
-    queue.connect(peer);
+    connect(queue, peer);
     // A send's completion may come after the answer to it: what is still awaited carries over.
     int unsent = 0;
     int unheard = 0;
@@ -148,11 +164,11 @@ void measure_memory(int queues) {
     Nic nic(kBytes);
     std::vector<std::unique_ptr<RcQueue>> all;
     RcQueue warm_up(nic, kDepth);
-    warm_up.connect(peer);
+    connect(warm_up, peer);
     const std::uint64_t before_bytes = resident_bytes();
     for (int i = 0; i < queues; ++i) {
       all.push_back(std::make_unique<RcQueue>(nic, kDepth));
-      all.back()->connect(peer);
+      connect(*all.back(), peer);
       if (writes) all.back()->post_writes(kBytes, 1);
       while (writes && all.back()->poll().sends == 0) {
       }
@@ -170,7 +186,7 @@ void measure_idle(double seconds) {
   const auto idle = [&](const Peer& peer, bool prints) {
     Nic nic(8);
     RcQueue queue(nic);
-    queue.connect(peer);
+    connect(queue, peer);
     std::this_thread::sleep_for(std::chrono::seconds(1));  // what connecting stirred up settles
     const double before_s = cpu_seconds();
     const std::uint64_t start_ns = monotonic_ns();
@@ -198,6 +214,9 @@ int run(int argc, char** argv) {
   auto* write = add("write", "Bandwidth of RC writes", [&] { measure_writes(length_bytes, seconds); });
   write->add_option("--bytes", length_bytes, "Of a message");
   write->add_option("--seconds", seconds, "How long");
+  auto* cost = add("cost", "Processor time of RC writes", [&] { measure_cost(length_bytes, seconds); });
+  cost->add_option("--bytes", length_bytes, "Of a message");
+  cost->add_option("--seconds", seconds, "How long");
   auto* latency = add("latency", "Ping-pong of sends", [&] { measure_latency(length_bytes, iterations); });
   latency->add_option("--bytes", length_bytes, "Of a message");
   latency->add_option("--iterations", iterations, "Round trips");
@@ -210,6 +229,7 @@ int run(int argc, char** argv) {
     const RawUdpRate rate = measure_raw_udp(raw);
     print("bytes_per_s", rate.bytes_per_s);
     print("lost_share", rate.lost_share);
+    print("cpu_ns_per_byte", raw_udp_cost(raw));
   });
   udp->add_option("--seconds", seconds, "How long");
   udp->add_option("--segment-bytes", raw.segment_bytes, "UDP payload of a packet");
