@@ -101,10 +101,9 @@ std::vector<std::byte> encode_frame(FrameType type, std::uint32_t rank, std::uin
                                     std::span<const std::byte> payload) {
   const FrameHeader header{kMagic, kVersion, static_cast<std::uint16_t>(type),
                            rank,   sequence, static_cast<std::uint32_t>(payload.size())};
-  std::vector<std::byte> bytes;
-  bytes.reserve(sizeof header + payload.size());
-  append(bytes, &header, sizeof header);
-  append(bytes, payload.data(), payload.size());
+  std::vector<std::byte> bytes(sizeof header + payload.size());
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::copy(payload.begin(), payload.end(), bytes.begin() + sizeof header);
   return bytes;
 }
 

@@ -417,7 +417,7 @@ int Engine::step() {
 
 std::uint64_t Engine::idle_ns() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return kMaxIdleNs;
+  if (!lock) return kHeldElsewhere;
   if (arrivals_left_ || !parts_.wire->arm()) return 0;
   const auto rung = [](std::byte* page, std::size_t offset) {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;

@@ -158,6 +158,8 @@ struct HcaCounters {
   std::uint64_t dropped_packets = 0;     // undecodable, for no queue pair in RTR or RTS, or not from its peer
 };
 
+inline constexpr std::uint64_t kHeldElsewhere = ~std::uint64_t{0};
+
 class Hca {
  public:
   virtual ~Hca() = default;
@@ -204,8 +206,8 @@ class Hca {
 
   // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;
-  // How long nothing will be due, for a thread that wants to sleep on poll_fd(); 0 when work is at hand.
-  // Never blocks: while another thread holds the HCA, the work is that one's.
+  // How long nothing will be due, for a thread that wants to sleep on poll_fd(); 0 when work is at hand,
+  // kHeldElsewhere while another thread holds the HCA: the work is that one's. Never blocks.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
   // Readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;

@@ -114,9 +114,13 @@ void EngineThread::run() {
       const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
       backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
     }
-    // Packets may be waiting while another thread holds the engine: then watching the wire would spin.
-    const bool watch_wire = idle_rounds % 2 == 0 || idle_rounds > kShortSleeps;
-    sleep(std::clamp(hca_.idle_ns(), kShortestSleepNs, backoff_ns), watch_wire);
+    const std::uint64_t idle_ns = hca_.idle_ns();
+    if (idle_ns == kHeldElsewhere) {
+      // Packets may wait for the one that holds it, who may have been preempted: watching the wire would spin.
+      sleep(kDrivenSleepNs, false);
+    } else {
+      sleep(std::clamp(idle_ns, kShortestSleepNs, backoff_ns), true);
+    }
   }
 }
 
