@@ -150,6 +150,7 @@ Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
 
 Errno Engine::destroy_cq(std::uint32_t cqn) {
   const std::scoped_lock lock(mutex_);
+  poll_doorbells();  // one that was rung while the queue was there is no stray
   const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
     return it.second->spec().send_cqn == cqn || it.second->spec().receive_cqn == cqn;
   });
@@ -169,7 +170,8 @@ Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
                                     .entries = spec.entries,
                                     .stride_bytes = spec.stride_bytes,
                                     .record = spec.doorbell_record,
-                                    .shared = true};
+                                    .shared = true,
+                                    .cyclic = spec.cyclic};
   srqs_.emplace(number, SharedQueue{.pd = spec.pd, .queue = ReceiveQueue(layout)});
   return number;
 }
@@ -236,6 +238,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
+  poll_doorbells();      // one that was rung while the queue was there is no stray
   parts_.wire->flush();  // an ACK may still be on its way
   closed_ += qp->counters();
   std::erase(active_, qp);

@@ -91,6 +91,7 @@ struct SharedReceiveQueueSpec {
   std::uint32_t stride_bytes = 0;
   Be32* doorbell_record = nullptr;
   std::uint32_t user_index = 0;
+  bool cyclic = false;  // taken in ring order, not along the chain of next segments (DevX only)
 };
 
 // enum ib_qp_attr_mask, the bits that queue pairs here understand.

@@ -12,7 +12,8 @@ bool ReceiveQueue::take(ReceiveWqe& out) {
   const auto posted = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);
   // A record that runs ahead of its ring counts as nothing posted: the peer then sees RNR.
   if (posted == 0 || posted > layout_.entries) return false;
-  const std::uint16_t index = layout_.shared ? next_index_ : taken_;
+  const bool chained = layout_.shared && !layout_.cyclic;
+  const std::uint16_t index = chained ? next_index_ : taken_;
   const std::byte* wqe = layout_.ring + std::size_t{index % layout_.entries} * layout_.stride_bytes;
   std::span<const std::byte> segments(wqe, layout_.stride_bytes);
   if (layout_.shared) {
