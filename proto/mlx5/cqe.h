@@ -82,7 +82,12 @@ inline constexpr std::uint8_t kCqeOwnerMask = 0x01;  // of op_own: flips on ever
 inline constexpr std::uint8_t kCqeOpcodeShift = 4;
 inline constexpr std::uint8_t kCqeSolicited = 1u << 1;     // of op_own
 inline constexpr std::uint32_t kCqeHasGrh = 1u << 28;      // of flags_remote_qpn
+inline constexpr std::uint32_t kCqeRoceShift = 24;         // of flags_remote_qpn: enum CqeRoceType
 inline constexpr std::uint8_t kCqeInlineScatter32 = 0x04;  // of op_own: payload inside the CQE
+
+// What a UD receive's packet was, where InfiniBand has the service level: bit 3 is UDP, below it the network
+// header. Source: Linux include/linux/mlx5/device.h, MLX5_CQE_ROCE_L3_HEADER_TYPE_*; PRM "CQE", sl.
+enum class CqeRoceType : std::uint8_t { kNone = 0, kV2Ipv6 = 8 | 1, kV2Ipv4 = 8 | 2 };
 
 struct Cqe64 {
   std::uint8_t reserved0[2];

@@ -67,12 +67,11 @@ constexpr void set(std::span<std::uint8_t> bytes, PrmField field, std::uint64_t 
   store_dword(bytes, at, (load_dword(bytes, at) & ~mask) | bits);
 }
 
+// Those that somebody here sends or answers by more than a refusal.
 enum class Opcode : std::uint16_t {
   kQueryHcaCap = 0x100,
   kCreateMkey = 0x200,
-  kDestroyMkey = 0x202,
   kCreateCq = 0x400,
-  kDestroyCq = 0x401,
   kQueryCq = 0x402,
   kCreateQp = 0x500,
   kDestroyQp = 0x501,
@@ -87,10 +86,9 @@ enum class Opcode : std::uint16_t {
   kQueryNicVportContext = 0x754,
   kQueryRoceAddress = 0x760,
   kQueryHcaVportContext = 0x762,
-  kAllocPd = 0x800,
-  kDeallocPd = 0x801,
   kQueryLag = 0x842,
   kCreateRmp = 0x90c,
+  kQueryRmp = 0x90f,
 };
 
 // Byte 0 of every output.
@@ -124,6 +122,7 @@ inline constexpr PrmField kOptParamMask{0x80, 32};
 inline constexpr std::size_t kShortCommandBytes = 0x80 / 8;  // in and out of commands with no context
 inline constexpr std::size_t kCreateCqInBytes = 0x880 / 8;
 inline constexpr std::size_t kCreateQpInBytes = 0x880 / 8;
+inline constexpr std::size_t kCreateRmpInBytes = 0x880 / 8;
 inline constexpr std::size_t kModifyQpInBytes = 0x880 / 8;
 inline constexpr std::size_t kInit2InitInBytes = 0xe80 / 8;
 inline constexpr std::size_t kQueryQpOutBytes = 0x880 / 8;
@@ -226,6 +225,40 @@ inline constexpr std::uint32_t kMigrated = 3;
 inline constexpr std::uint32_t kAtomicModeIbSpec = 1;
 }  // namespace qp
 
+// CREATE_RMP: a receive memory pool is what verbs call an SRQ. Its context begins at bit 0x100, the work
+// queue's own at 0x280. Source: Linux include/linux/mlx5/mlx5_ifc.h, struct create_rmp_in, rmpc, wq.
+namespace rmp {
+inline constexpr std::uint32_t kContext = 0x100;
+inline constexpr PrmField kState{kContext + 0x08, 4};
+inline constexpr PrmField kBasicCyclicWqe{kContext + 0x20, 1};  // WQEs without a next segment
+inline constexpr std::uint32_t kQueue = kContext + 0x180;
+inline constexpr PrmField kQueueType{kQueue + 0x00, 4};
+inline constexpr PrmField kPd{kQueue + 0x48, 24};
+inline constexpr PrmField kDbrAddress{kQueue + 0x80, 64};
+inline constexpr PrmField kLogStride{kQueue + 0x10c, 4};  // bytes
+inline constexpr PrmField kLogSize{kQueue + 0x11b, 5};    // WQEs
+inline constexpr PrmField kDbrUmemId{kQueue + 0x140, 32};
+inline constexpr PrmField kUmemId{kQueue + 0x160, 32};
+inline constexpr PrmField kUmemOffset{kQueue + 0x180, 64};
+
+enum QueueType : std::uint32_t { kLinkedList = 0, kCyclic = 1 };
+inline constexpr std::uint32_t kReady = 1;
+}  // namespace rmp
+
+// Of an event queue entry: what mlx5dv_devx_subscribe_devx_event names.
+// Source: Linux include/linux/mlx5/device.h, enum mlx5_event.
+enum class Event : std::uint16_t {
+  kCompletion = 0x00,
+  kCommunicationEstablished = 0x02,
+  kSqDrained = 0x03,
+  kCqError = 0x04,
+  kQpFatal = 0x05,
+  kQpRequestError = 0x10,
+  kQpAccessError = 0x11,
+  kLastWqeReached = 0x13,
+  kSrqLimitReached = 0x14,
+};
+
 // QUERY_HCA_CAP: op_mod is capability << 1 | 1 for the current value, | 0 for the maximum.
 namespace cap {
 enum Capability : std::uint32_t {
@@ -272,11 +305,15 @@ inline constexpr PrmField kLogBlueFlameRegisterSize{kBase + 0x26b, 5};
 inline constexpr PrmField kMaxWqeSizeSq{kBase + 0x290, 16};
 inline constexpr PrmField kMaxWqeSizeRq{kBase + 0x2b0, 16};
 inline constexpr PrmField kLogMaxPd{kBase + 0x32b, 5};
+inline constexpr PrmField kLogMaxRmp{kBase + 0x383, 5};
+inline constexpr PrmField kLogMaxRmpSize{kBase + 0x3db, 5};
 inline constexpr PrmField kDeviceFrequencyMhz{kBase + 0x4c0, 32};
 inline constexpr PrmField kDeviceFrequencyKhz{kBase + 0x4e0, 32};
 inline constexpr PrmField kUarsPerPage{kBase + 0x520, 32};
 inline constexpr PrmField kCqe128Always{kBase + 0x5bd, 1};
 
+inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};          // of results of 8 B
+inline constexpr PrmField kAtomicHostEndianSupported{kBase + 0x46, 1};
 inline constexpr PrmField kAtomicOperations{kBase + 0x90, 16};  // enum AtomicOperation
 inline constexpr PrmField kAtomicSizeQp{kBase + 0xb0, 16};      // bit n: 2^n B
 enum AtomicOperation : std::uint32_t {

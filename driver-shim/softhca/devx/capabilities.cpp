@@ -42,12 +42,16 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kMaxWqeSizeSq, kMaxSendWqeBytes);
   prm::set(out, cap::kMaxWqeSizeRq, kMaxReceiveWqeBytes);
   prm::set(out, cap::kLogMaxPd, kLogMaxObjects);
+  prm::set(out, cap::kLogMaxRmp, kLogMaxObjects);
+  prm::set(out, cap::kLogMaxRmpSize, kLogMaxSrqEntries);
   prm::set(out, cap::kUarsPerPage, 1);
   prm::set(out, cap::kCqe128Always, 1);
 }
 
 void fill_atomic(Output out) {
   namespace cap = prm::cap;
+  prm::set(out, cap::kAtomicHostEndian, 1);
+  prm::set(out, cap::kAtomicHostEndianSupported, 1);
   prm::set(out, cap::kAtomicOperations, cap::kCompareSwap | cap::kFetchAdd);
   prm::set(out, cap::kAtomicSizeQp, 1u << 3);  // 8 B
 }

@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/log.h"
+
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
 namespace {
 
+constexpr std::uint32_t kOpModShift = 16;
+
 prm::Opcode opcode_of(Input in) { return static_cast<prm::Opcode>(prm::get32(in, prm::kOpcode)); }
+
+bool travels_as(CommandKind kind, prm::Opcode opcode) {
+  return devx::travels_as(kind, static_cast<std::uint16_t>(opcode));
+}
 
 // Writes the header every answer begins with, and turns the outcome into the ioctl's errno.
 Errno answer(Output out, Outcome outcome) {
@@ -33,6 +41,15 @@ bool is_transition(prm::Opcode opcode) {
   }
 }
 
+prm::Opcode query_of(ObjectKind kind) {
+  switch (kind) {
+    case ObjectKind::kCq: return prm::Opcode::kQueryCq;
+    case ObjectKind::kQp: return prm::Opcode::kQueryQp;
+    case ObjectKind::kRmp: return prm::Opcode::kQueryRmp;
+  }
+  return prm::Opcode::kQueryQp;
+}
+
 }  // namespace
 
 Outcome refuse_with(prm::CommandStatus status, Syndrome syndrome) {
@@ -51,34 +68,47 @@ Outcome outcome_of(Errno error) {
   }
 }
 
+Outcome Commands::refuse_unsupported(prm::Opcode opcode) {
+  const auto number = static_cast<std::uint32_t>(opcode);
+  if (reported_.insert(number).second) {
+    log::info("the software HCA does not execute the DevX command {:#x}; the program was told so", number);
+  }
+  return refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
+}
+
+Outcome Commands::query_capability(Input in, Output out) {
+  const Outcome outcome = query_hca_cap(hca_, in, out);
+  const std::uint32_t op_mod = prm::get32(in, prm::kOpMod);
+  if (!outcome.ok() && reported_.insert(op_mod << kOpModShift | prm::get32(in, prm::kOpcode)).second) {
+    log::debug("the software HCA has no capabilities of type {:#x}; the program was told so", op_mod >> 1);
+  }
+  return outcome;
+}
+
 Errno Commands::general(Input in, Output out) {
-  if (!buffers_hold_a_header(in, out)) return EINVAL;
+  const prm::Opcode opcode = opcode_of(in);
+  if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kGeneral, opcode)) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
-  switch (opcode_of(in)) {
-    case prm::Opcode::kQueryHcaCap: return answer(out, query_hca_cap(hca_, in, out));
+  switch (opcode) {
+    case prm::Opcode::kQueryHcaCap: return answer(out, query_capability(in, out));
     case prm::Opcode::kQueryRoceAddress: return answer(out, query_roce_address(hca_, in, out));
     case prm::Opcode::kQueryNicVportContext: return answer(out, query_nic_vport_context(out));
     case prm::Opcode::kQueryLag: return answer(out, {});  // no bond: all zeros
-    case prm::Opcode::kQueryHcaVportContext:
-      return answer(out, refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand));
-    default: return EINVAL;
+    default: return answer(out, refuse_unsupported(opcode));
   }
 }
 
 Answer<Object> Commands::create(Input in, Output out) {
-  if (!buffers_hold_a_header(in, out)) return refuse(EINVAL);
+  const prm::Opcode opcode = opcode_of(in);
+  if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kCreate, opcode)) return refuse(EINVAL);
   std::fill(out.begin(), out.end(), std::uint8_t{0});
   Object object{};
   Outcome outcome;
-  switch (opcode_of(in)) {
+  switch (opcode) {
     case prm::Opcode::kCreateCq: outcome = create_cq(hca_, umems_, in, object); break;
     case prm::Opcode::kCreateQp: outcome = create_qp(hca_, umems_, in, object); break;
-    case prm::Opcode::kCreateMkey:
-    case prm::Opcode::kCreateRmp:
-    case prm::Opcode::kAllocPd:
-      outcome = refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
-      break;
-    default: return refuse(EINVAL);
+    case prm::Opcode::kCreateRmp: outcome = create_rmp(hca_, umems_, in, object); break;
+    default: outcome = refuse_unsupported(opcode); break;
   }
   const Errno error = answer(out, outcome);
   if (error != 0) return refuse(error);
@@ -90,30 +120,30 @@ Answer<Object> Commands::create(Input in, Output out) {
 Errno Commands::modify(const Object& object, Input in, Output out) {
   if (!buffers_hold_a_header(in, out)) return EINVAL;
   const prm::Opcode opcode = opcode_of(in);
-  if (object.kind != ObjectKind::kQp || !is_transition(opcode)) return EINVAL;
+  if (!travels_as(CommandKind::kModify, opcode)) return EINVAL;
+  if (is_transition(opcode) != (object.kind == ObjectKind::kQp)) return EINVAL;
   if (prm::get32(in, prm::kObjectId) != object.number) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
+  if (!is_transition(opcode)) return answer(out, refuse_unsupported(opcode));
   return answer(out, modify_qp(hca_, opcode, object.number, in));
 }
 
 Errno Commands::query(const Object& object, Input in, Output out) {
-  if (!buffers_hold_a_header(in, out)) return EINVAL;
-  if (prm::get32(in, prm::kObjectId) != object.number) return EINVAL;
+  const prm::Opcode opcode = opcode_of(in);
+  if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kQuery, opcode)) return EINVAL;
+  if (prm::get32(in, prm::kObjectId) != object.number || query_of(object.kind) != opcode) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
-  switch (opcode_of(in)) {
-    case prm::Opcode::kQueryQp:
-      if (object.kind != ObjectKind::kQp) return EINVAL;
-      return answer(out, query_qp(hca_, object.number, out));
-    case prm::Opcode::kQueryCq:
-      if (object.kind != ObjectKind::kCq) return EINVAL;
-      return answer(out, refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand));
-    default: return EINVAL;
-  }
+  if (opcode == prm::Opcode::kQueryQp) return answer(out, query_qp(hca_, object.number, out));
+  return answer(out, refuse_unsupported(opcode));
 }
 
 Errno Commands::destroy(const Object& object) {
-  const Errno error =
-      object.kind == ObjectKind::kCq ? hca_.destroy_cq(object.number) : hca_.destroy_qp(object.number);
+  Errno error = 0;
+  switch (object.kind) {
+    case ObjectKind::kCq: error = hca_.destroy_cq(object.number); break;
+    case ObjectKind::kQp: error = hca_.destroy_qp(object.number); break;
+    case ObjectKind::kRmp: error = hca_.destroy_srq(object.number); break;
+  }
   if (error != 0) return error;
   for (const std::uint32_t id : object.umems) umems_.release(id);
   return 0;

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
+#include "driver-shim/softhca/devx/command_kinds.h"
+#include "driver-shim/softhca/devx/events.h"
 #include "driver-shim/softhca/devx/umem_table.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "proto/mlx5/prm.h"
@@ -34,22 +38,25 @@ enum class Syndrome : std::uint32_t {
   kBadMtu = 0x67640008,
   kNoSuchObject = 0x67640009,
   kBadIndex = 0x6764000a,
+  kUnsupportedQueueType = 0x6764000b,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 
 Outcome refuse_with(mlx5::prm::CommandStatus status, Syndrome syndrome);
 Outcome outcome_of(Errno error);
 
-enum class ObjectKind : std::uint8_t { kCq, kQp };
+enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp };
 
 struct Object {
   ObjectKind kind;
   std::uint32_t number;
-  std::vector<std::uint32_t> umems;  // held while the object lives
+  std::vector<std::uint32_t> umems;                // held while the object lives
+  std::shared_ptr<ObjectEvents> events = nullptr;  // of objects made here
 };
 
 // One per open device file. Each call answers 0 or the errno of the ioctl; EREMOTEIO means that the
-// output carries a status that is not OK. Threads: the caller serialises.
+// output carries a status that is not OK. What a driver would pass on and this device does not do is named in
+// the log once. Threads: the caller serialises.
 class Commands {
  public:
   Commands(Hca& hca, UmemTable& umems) : hca_(hca), umems_(umems) {}
@@ -63,8 +70,12 @@ class Commands {
   Errno destroy(const Object& object);
 
  private:
+  Outcome refuse_unsupported(mlx5::prm::Opcode opcode);
+  Outcome query_capability(Input in, Output out);
+
   Hca& hca_;
   UmemTable& umems_;
+  std::set<std::uint32_t> reported_;  // opcodes, and QUERY_HCA_CAP with its op_mod above them
 };
 
 // The parts, by file.
@@ -73,6 +84,7 @@ Outcome query_roce_address(const Hca& hca, Input in, Output out);
 Outcome query_nic_vport_context(Output out);
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);
+Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome modify_qp(Hca& hca, mlx5::prm::Opcode opcode, std::uint32_t qpn, Input in);
 Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out);
 

@@ -39,6 +39,10 @@ RingSizes size_rings(Input in, QueuePairSpec& spec) {
   return sizes;
 }
 
+std::function<void(int)> qp_events(const std::shared_ptr<ObjectEvents>& events) {
+  return [events](int event_type) { events->raise(prm_event(event_type)); };
+}
+
 }  // namespace
 
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
@@ -58,10 +62,12 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
                             std::uint64_t{spec.entry_bytes} << spec.log_entries);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::cq::kDbrAddress));
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
+  const auto events = std::make_shared<ObjectEvents>();
+  spec.on_event = [events] { events->raise(prm::Event::kCompletion); };
 
   const Answer<std::uint32_t> cqn = hca.create_cq(spec);
   if (!cqn) return outcome_of(cqn.error());
-  object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}};
+  object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}, events};
   return {};
 }
 
@@ -99,9 +105,43 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   if (spec.receive_entries != 0) spec.receive_ring = rings;
   if (spec.send_blocks != 0) spec.send_ring = rings + sizes.receive_bytes;
 
+  const auto events = std::make_shared<ObjectEvents>();
+  spec.on_event = qp_events(events);
+
   const Answer<std::uint32_t> qpn = hca.create_qp(spec);
   if (!qpn) return outcome_of(qpn.error());
-  object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}};
+  object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}, events};
+  return {};
+}
+
+Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
+  if (in.size() < prm::end_byte(prm::rmp::kUmemOffset)) {
+    return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadUmem);
+  }
+  const std::uint32_t type = prm::get32(in, prm::rmp::kQueueType);
+  const bool known = type == prm::rmp::kLinkedList || type == prm::rmp::kCyclic;
+  if (!known || prm::get32(in, prm::rmp::kBasicCyclicWqe) != 0 ||
+      prm::get32(in, prm::rmp::kState) != prm::rmp::kReady) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedQueueType);
+  }
+  const std::uint32_t log_size = prm::get32(in, prm::rmp::kLogSize);
+  if (log_size > kLogMaxSrqEntries) return bad_size();
+  SharedReceiveQueueSpec spec;
+  spec.pd = prm::get32(in, prm::rmp::kPd);
+  spec.entries = 1u << log_size;
+  spec.stride_bytes = 1u << prm::get32(in, prm::rmp::kLogStride);
+  spec.cyclic = type == prm::rmp::kCyclic;
+
+  const std::uint32_t ring_umem = prm::get32(in, prm::rmp::kUmemId);
+  const std::uint32_t record_umem = prm::get32(in, prm::rmp::kDbrUmemId);
+  spec.ring = umems.resolve(ring_umem, prm::get(in, prm::rmp::kUmemOffset),
+                            std::uint64_t{spec.entries} * spec.stride_bytes);
+  spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::rmp::kDbrAddress));
+  if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
+
+  const Answer<std::uint32_t> rmpn = hca.create_srq(spec);
+  if (!rmpn) return outcome_of(rmpn.error());
+  object = {ObjectKind::kRmp, *rmpn, {ring_umem, record_umem}, std::make_shared<ObjectEvents>()};
   return {};
 }
 

@@ -37,7 +37,8 @@ mlx5::Cqe64 encode(const Completion& completion, bool owner) {
   if (completion.syndrome == mlx5::Syndrome::kNone) {
     cqe.byte_count = completion.byte_count;
     cqe.immediate_or_invalidated_rkey = completion.immediate;
-    cqe.flags_remote_qpn = completion.source_qpn | (completion.has_grh ? mlx5::kCqeHasGrh : 0);
+    cqe.flags_remote_qpn = completion.source_qpn | (completion.has_grh ? mlx5::kCqeHasGrh : 0) |
+                           static_cast<std::uint32_t>(completion.roce_type) << mlx5::kCqeRoceShift;
     cqe.timestamp = completion.timestamp_ns;
     return cqe;
   }

@@ -21,6 +21,7 @@ struct Completion {
   std::uint32_t immediate = 0;
   std::uint32_t source_qpn = 0;  // UD receives
   bool has_grh = false;          // UD receives
+  mlx5::CqeRoceType roce_type = mlx5::CqeRoceType::kNone;
   std::uint64_t timestamp_ns = 0;
 };
 

@@ -165,6 +165,7 @@ Errno Engine::resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_en
 
 Errno Engine::destroy_cq(std::uint32_t cqn) {
   const std::scoped_lock lock(mutex_);
+  poll_doorbells();  // one that was rung while the queue was there is no stray
   const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
     return it.second->spec().send_cqn == cqn || it.second->spec().receive_cqn == cqn;
   });
@@ -185,6 +186,7 @@ Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
                                     .stride_bytes = spec.stride_bytes,
                                     .record = spec.doorbell_record,
                                     .shared = true,
+                                    .cyclic = spec.cyclic,
                                     .on_limit = [on_event = spec.on_event] {
                                       if (on_event) on_event(kEventSrqLimitReached);
                                     }};
@@ -269,6 +271,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
+  poll_doorbells();      // one that was rung while the queue was there is no stray
   parts_.wire->flush();  // an ACK may still be on its way
   closed_ += qp->counters();
   std::erase(active_, qp);

@@ -95,6 +95,7 @@ struct SharedReceiveQueueSpec {
   std::uint32_t stride_bytes = 0;
   Be32* doorbell_record = nullptr;
   std::uint32_t user_index = 0;
+  bool cyclic = false;  // taken in ring order, not along the chain of next segments (DevX only)
   // IB_EVENT_SRQ_LIMIT_REACHED, once for each limit set; rules as for a CQ.
   std::function<void(int event_type)> on_event;
 };

@@ -211,6 +211,10 @@ void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
   completion.immediate = received.immediate_or_rkey;
   completion.source_qpn = received.source_qpn;
   completion.has_grh = received.has_grh;
+  if (received.has_grh) {
+    const bool ipv4 = hca_.wire->local().is_ipv4();
+    completion.roce_type = ipv4 ? mlx5::CqeRoceType::kV2Ipv4 : mlx5::CqeRoceType::kV2Ipv6;
+  }
   completion.timestamp_ns = hca_.now_ns;
   taken_receives_.pop_front();
   hca_.arrivals.push_back({this, completion});

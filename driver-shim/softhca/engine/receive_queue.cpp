@@ -27,7 +27,8 @@ void ReceiveQueue::check_limit() {
 
 bool ReceiveQueue::take(ReceiveWqe& out) {
   if (posted() == 0) return false;
-  const std::uint16_t index = layout_.shared ? next_index_ : taken_;
+  const bool chained = layout_.shared && !layout_.cyclic;
+  const std::uint16_t index = chained ? next_index_ : taken_;
   const std::byte* wqe = layout_.ring + std::size_t{index % layout_.entries} * layout_.stride_bytes;
   std::span<const std::byte> segments(wqe, layout_.stride_bytes);
   if (layout_.shared) {

@@ -25,6 +25,7 @@ class ReceiveQueue {
     std::uint32_t stride_bytes = 0;
     Be32* record = nullptr;
     bool shared = false;  // WQEs begin with a next segment and are taken along that chain
+    bool cyclic = false;  // shared, but taken in ring order: the next segment is room that nobody reads
     std::function<void()> on_limit = {};
   };
   explicit ReceiveQueue(const Layout& layout) : layout_(layout) {}

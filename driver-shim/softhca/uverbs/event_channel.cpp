@@ -48,6 +48,27 @@ void EventChannel::push_async(std::uint64_t owner, std::uint32_t event_type) {
   push_locked(owner, std::as_bytes(std::span(&record, 1)));
 }
 
+// Source: Linux include/linux/mlx5/device.h, struct mlx5_eqe: the type in byte 1, the object's number in the
+// last dword of the event's data, whichever object it is.
+void EventChannel::push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number) {
+  struct {
+    std::uint64_t cookie;
+    std::array<std::byte, 64> entry;
+  } record{cookie, {}};
+  constexpr std::size_t kTypeByte = 1;
+  constexpr std::size_t kNumberByte = 56;
+  record.entry[kTypeByte] = static_cast<std::byte>(event);
+  const Be32 number = object_number;
+  std::memcpy(record.entry.data() + kNumberByte, &number, sizeof number);
+  const std::lock_guard lock(mutex_);
+  push_locked(cookie, std::as_bytes(std::span(&record, 1)).first(device_data_ ? sizeof record : sizeof cookie));
+}
+
+void EventChannel::leave_out_device_data() {
+  const std::lock_guard lock(mutex_);
+  device_data_ = false;
+}
+
 void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> record) {
   if (!user_open_) return;
   ++pushed_[owner];

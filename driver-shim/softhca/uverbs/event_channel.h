@@ -32,6 +32,9 @@ class EventChannel {
   // `owner` is the handle that the program gave the object when it made it.
   void push_completion(std::uint64_t owner);
   void push_async(std::uint64_t owner, std::uint32_t event_type);
+  // A DevX event: the cookie of the subscription and, unless the channel leaves it out, the event queue entry.
+  void push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number);
+  void leave_out_device_data();
   // Takes back what of `owner` nobody has read yet; returns how many were read.
   std::uint32_t forget(std::uint64_t owner);
   // Hands the socket what it had no room for.
@@ -51,6 +54,7 @@ class EventChannel {
   const FileIdentity user_identity_;
   std::mutex mutex_;
   bool user_open_ = true;
+  bool device_data_ = true;
   std::deque<Record> backlog_;
   std::map<std::uint64_t, std::uint32_t> pushed_;  // by owner, since it was made
 };

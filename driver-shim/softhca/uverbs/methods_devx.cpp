@@ -1,7 +1,10 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_verbs.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/uverbs/methods.h"
@@ -9,6 +12,8 @@
 
 namespace gdx::softhca::uverbs {
 namespace {
+
+constexpr std::size_t kMaxEventsPerCall = 16;
 
 struct DevxObject : Object {
   devx::Object devx{};
@@ -85,6 +90,7 @@ Answer<devx::Object> any_queue(Context& context, const Attributes& request, std:
     case ObjectType::kDevx: return static_cast<const DevxObject&>(**found).devx;
     case ObjectType::kQp: return devx::Object{devx::ObjectKind::kQp, (*found)->number, {}};
     case ObjectType::kCq: return devx::Object{devx::ObjectKind::kCq, (*found)->number, {}};
+    case ObjectType::kSrq: return devx::Object{devx::ObjectKind::kRmp, (*found)->number, {}};
     default: return refuse(EINVAL);
   }
 }
@@ -134,18 +140,63 @@ Errno deregister_umem(Context& context, Attributes& request) {
   return destroy_object(context, request, MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, ObjectType::kUmem);
 }
 
-// The descriptor exists so that clients which open one at start can go on; nothing is ever sent on it.
 Errno allocate_event_fd(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
+  std::uint32_t flags = 0;
+  if (request.has(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS)) {
+    const auto given = request.value<std::uint32_t>(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS);
+    if (!given) return given.error();
+    flags = *given;
+  }
+  if ((flags & ~std::uint32_t{MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA}) != 0) return EINVAL;
   const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
   if (!channel) return channel.error();
+  if (flags != 0) (*channel)->leave_out_device_data();
   return request.write_handle(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE,
                               static_cast<std::uint32_t>((*channel)->user_fd()));
+}
+
+// Events that this device never raises, and all that belong to no object, are not valid ones, as on a device
+// whose capabilities lack them.
+Errno subscribe_event(Context& context, Attributes& request) {
+  if (!context.devx) return EPERM;
+  const Answer<std::uint32_t> fd = request.handle(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE);
+  if (!fd) return fd.error();
+  const auto channel = context.channels.find_channel(static_cast<int>(*fd));
+  if (!channel) return channel.error();
+  if (!request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE)) return EINVAL;
+  const auto handle = request.handle(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE);
+  if (!handle) return handle.error();
+  const Answer<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
+  if (!found) return found.error();
+  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) return EOPNOTSUPP;
+  std::uint64_t cookie = 0;
+  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) {
+    const auto given = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE);
+    if (!given) return given.error();
+    cookie = *given;
+  }
+  const auto list = request.blob(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST);
+  if (!list) return list.error();
+  std::vector<std::uint16_t> events(list->size() / sizeof(std::uint16_t));
+  if (events.empty() || events.size() > kMaxEventsPerCall || list->size() % sizeof(std::uint16_t) != 0) {
+    return EINVAL;
+  }
+  std::memcpy(events.data(), list->data(), list->size());
+  if (!std::all_of(events.begin(), events.end(), devx::is_raised_here)) return EINVAL;
+  const devx::Object& object = static_cast<const DevxObject&>(**found).devx;
+  for (const std::uint16_t event : events) {
+    object.events->subscribe(event, [channel = *channel, cookie, event, number = object.number] {
+      channel->push_device_event(cookie, event, number);
+    });
+  }
+  return 0;
 }
 
 constexpr Method kMethods[] = {
     {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER, false, general_command},
     {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN, false, query_eqn},
+    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT, false, subscribe_event},
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_CREATE, false, create_object},
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, false, destroy_devx},
     {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY, false, modify_object},
