@@ -1,0 +1,49 @@
+// A PCIe link: generation, width and what its encoding, clock compensation and link-layer packets leave for
+// transaction layer packets (TLPs).
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace gdx::pcie {
+
+enum class Generation : std::uint8_t { kGen3 = 3, kGen4, kGen5, kGen6 };
+
+// Whom the ACK and flow-control packets (DLLPs) of a link delay. They travel against the data they
+// acknowledge: kCaused charges them to the reverse direction, in proportion to what was received, and not
+// while that direction idles. kBothWays charges both directions at the specification's recommended rates,
+// loaded or not; pcie-bench counts so, and is reproduced so.
+enum class DllpAccounting : std::uint8_t { kCaused, kBothWays };
+
+struct LinkConfig {
+  Generation generation = Generation::kGen5;
+  std::uint32_t lanes = 16;       // 4, 8 or 16
+  std::uint32_t mps_bytes = 256;  // maximum payload size: 128, 256, 512 or 1024
+  DllpAccounting dllp = DllpAccounting::kCaused;
+};
+
+// Errors: kInvalidArgument naming the field.
+[[nodiscard]] Result<void> check(const LinkConfig& link);
+
+// The functions below take a checked configuration.
+
+// In FLIT mode a link has no TLP framing, no ACK and no flow-control packets of its own: they are part of
+// every 256 B flit.
+[[nodiscard]] constexpr bool has_flits(Generation generation) { return generation >= Generation::kGen6; }
+
+// Bytes a second after line encoding: 128b/130b, or the 236 bytes of each 256 B flit that carry TLPs.
+// Source: PCIe Base Specification 5.0, 4.2.2; 6.0, 4.2.3.4 (236 TLP + 6 DLP + 8 CRC + 6 FEC).
+[[nodiscard]] double raw_bytes_per_s(const LinkConfig& link);
+
+// The share that SKP ordered sets take: 4 in 1538 symbols; none in FLIT mode (not published here, small).
+[[nodiscard]] double skip_share(const LinkConfig& link);
+
+// DLLP bytes sent back for every TLP byte received: 8 B of ACK each AckLimit and 8 B of credit update each
+// FC interval. Source: PCIe Base Specification 5.0, tables 2-48 and 3-9 (both have the same values).
+[[nodiscard]] double dllp_share(const LinkConfig& link);
+
+// What a direction offers to TLPs while nothing travels the other way (kCaused), or always (kBothWays).
+[[nodiscard]] double tlp_bytes_per_s(const LinkConfig& link);
+
+}  // namespace gdx::pcie

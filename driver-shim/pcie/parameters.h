@@ -1,0 +1,133 @@
+// What the model is fed with. Each value says where it comes from:
+//   [spec]      PCI Express Base Specification
+//   [measured]  a published measurement of that very thing
+//   [fitted]    chosen so that the model meets a published measurement; it is no evidence for the model
+//   [guessed]   nobody published it; plausible, and the first suspect when a figure surprises
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "driver-shim/pcie/link.h"
+
+namespace gdx::pcie {
+
+// Buffer space that the receiver of a link advertises, by flow-control class.
+struct Credits {
+  std::uint32_t headers = 0;
+  std::uint32_t data_bytes = 0;  // counted in units of 16 B [spec] 2.6.1
+};
+
+struct Buffers {
+  // [guessed] An end point's or a switch's; enough to keep a Gen5 x16 link busy across one hop.
+  Credits posted{128, 32768};
+  Credits non_posted{128, 2048};
+  Credits completion{256, 65536};
+};
+
+struct Requester {
+  std::uint32_t tags = 256;        // [spec] 8-bit tags; 10-bit tags give 768
+  std::uint32_t mrrs_bytes = 512;  // [guessed] common default of ConnectX and of servers' firmware
+};
+
+struct Completer {
+  std::uint32_t latency_ns = 0;
+  std::uint32_t completion_bytes = 0;  // one completion ends at multiples of it; cut down to MPS
+};
+
+struct RootComplex {
+  // [fitted] with host memory below to 440 ns for a 64 B DMA read, Gen3 x8, Ivy Bridge E5-2620 v2
+  // (pcie-bench data, lat_cmd_sizes).
+  std::uint32_t memory_hop_ns = 90;
+  std::uint32_t peer_hop_ns = 150;  // [guessed] port to port, one way
+  bool peer_reads = true;
+  // Peer reads are carried out line by line, with so many lines outstanding in the root complex that the
+  // request enters first. [fitted] to 6.11 GB/s, EPYC 7452 (facts of that platform below).
+  std::uint32_t peer_read_lines = 48;
+  std::uint32_t line_bytes = 64;  // [guessed] a cache line; equals the smallest RCB [spec]
+  // [guessed] One way, between two root complexes of one NUMA node.
+  std::uint32_t node_hop_ns = 30;
+  // [fitted] One way between sockets: 440 ns becomes 506 ns for a remote 64 B read (pcie-bench data, same
+  // machine).
+  std::uint32_t socket_hop_ns = 33;
+  double node_bytes_per_s = 100e9;   // [guessed] far above a link
+  double socket_bytes_per_s = 40e9;  // [guessed] peer writes between sockets; see kA30
+};
+
+struct Platform {
+  std::string_view name = "generic";
+  std::string_view what = "a server of today";
+  LinkConfig link{};
+  Buffers buffers{};
+  std::uint32_t link_latency_ns = 50;     // [guessed] one way: both physical and link layers, and the wire
+  std::uint32_t switch_latency_ns = 115;  // [measured] PEX89048, vendor's figure for Gen5
+  RootComplex root{};
+  Requester nic{};
+  Requester gpu{};
+  // [fitted] with gpu_issue_ns: 0.85 us for an A100's read from a peer's BAR under its switch.
+  Completer gpu_memory{250, 256};
+  Completer nic_memory{200, 256};  // [guessed]
+  Completer host_memory{150, 64};  // [fitted] see memory_hop_ns; 64 B completions: root complexes with RCB 64
+  double memory_bytes_per_s = 200e9;  // [guessed] host memory is not what limits
+  std::uint32_t gpu_issue_ns = 170;   // [fitted] from an instruction to the GPU's PCIe port, or back
+  // Largest packet in which GPU stores to a BAR leave. [guessed], unpublished, and it decides how fast a push
+  // is: 256 B at best, 64 B from CPUs. papers/push-vs-pull.md tells how to measure it.
+  std::uint32_t gpu_store_bytes = 256;
+};
+
+inline constexpr Platform kGeneric{};
+
+// EPYC 7452, V100 (Gen3), ConnectX-6, one root complex: NIC to GPU 14.29 GB/s, GPU to NIC 6.11 GB/s.
+inline constexpr Platform kEpyc7452 = [] {
+  Platform platform = kGeneric;
+  platform.name = "epyc-7452";
+  platform.what = "EPYC 7452, V100 Gen3 x16, ConnectX-6";
+  platform.link.generation = Generation::kGen3;
+  return platform;
+}();
+
+// Ivy Bridge with QPI between GPU and NIC: peer reads 0.25 GB/s.
+inline constexpr Platform kIvyBridge = [] {
+  Platform platform = kGeneric;
+  platform.name = "ivy-bridge";
+  platform.what = "Ivy Bridge EP, Gen3 x16";
+  platform.link.generation = Generation::kGen3;
+  platform.root.peer_read_lines = 3;  // [fitted]
+  return platform;
+}();
+
+// Intel client processors forward peer writes only.
+inline constexpr Platform kIntelClient = [] {
+  Platform platform = kGeneric;
+  platform.name = "intel-client";
+  platform.what = "Intel client processor: no peer reads across its root complex";
+  platform.link.generation = Generation::kGen4;
+  platform.root.peer_reads = false;  // [measured]
+  return platform;
+}();
+
+// A100 under a switch of an EPYC host: it reads its host's memory in 1.6 us.
+inline constexpr Platform kA100 = [] {
+  Platform platform = kGeneric;
+  platform.name = "a100";
+  platform.what = "A100 Gen4 x16 under a switch";
+  platform.link.generation = Generation::kGen4;
+  platform.root.memory_hop_ns = 425;  // [fitted]
+  return platform;
+}();
+
+// A30 pair on two sockets, Gen4: GPU to GPU 11 GB/s, GPU to host 23 GB/s.
+inline constexpr Platform kA30 = [] {
+  Platform platform = kGeneric;
+  platform.name = "a30";
+  platform.what = "A30 Gen4 x16 on two sockets";
+  platform.link.generation = Generation::kGen4;
+  platform.root.socket_bytes_per_s = 11e9;  // [fitted]
+  return platform;
+}();
+
+inline constexpr std::array<const Platform*, 6> kPlatforms = {&kGeneric,     &kEpyc7452, &kIvyBridge,
+                                                              &kIntelClient, &kA100,     &kA30};
+
+}  // namespace gdx::pcie

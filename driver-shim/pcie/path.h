@@ -1,0 +1,36 @@
+// How far a GPU and a NIC are apart. Names as nvidia-smi topo prints them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace gdx::pcie {
+
+enum class PathClass : std::uint8_t {
+  kPix,   // at most one switch between them
+  kPxb,   // several switches, no root complex
+  kPhb,   // one root complex
+  kNode,  // two root complexes of one NUMA node
+  kSys,   // two sockets
+};
+inline constexpr std::array<PathClass, 5> kPathClasses = {PathClass::kPix, PathClass::kPxb, PathClass::kPhb,
+                                                          PathClass::kNode, PathClass::kSys};
+
+constexpr std::string_view name(PathClass path) {
+  constexpr std::array<std::string_view, 5> kNames = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+  return kNames[static_cast<std::size_t>(path)];
+}
+
+constexpr std::optional<PathClass> path_class(std::string_view wanted) {
+  for (const PathClass path : kPathClasses) {
+    if (name(path) == wanted) return path;
+  }
+  return std::nullopt;
+}
+
+// Does a transfer between them cross a root complex, where peer reads are slow or refused?
+constexpr bool crosses_root_complex(PathClass path) { return path >= PathClass::kPhb; }
+
+}  // namespace gdx::pcie

@@ -1,0 +1,94 @@
+#include "driver-shim/pcie/channel.h"
+
+#include <gtest/gtest.h>
+
+namespace gdx::pcie {
+namespace {
+
+constexpr double kBytePerPs = 1e12;  // so that times are byte counts
+
+ChannelConfig config(Credits each = {4, 4096}) {
+  return {.from = 0,
+          .to = 1,
+          .bytes_per_s = kBytePerPs,
+          .buffers = {each, each, each},
+          .framing = Generation::kGen5};
+}
+
+Packet packet(TlpKind kind, std::uint32_t payload_bytes) {
+  return {.kind = kind, .payload_bytes = payload_bytes};
+}
+
+TEST(Channel, idle_packet_takes_header_and_payload) {
+  Channel channel(config());
+  channel.enqueue(7, packet(TlpKind::kWrite, 256));
+  const auto sent = channel.send_next(1000);
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->id, 7u);
+  EXPECT_EQ(sent->left_at, 1280u);
+}
+
+TEST(Channel, busy_second_packet_waits) {
+  Channel channel(config());
+  channel.enqueue(1, packet(TlpKind::kWrite, 256));
+  channel.enqueue(2, packet(TlpKind::kWrite, 256));
+  ASSERT_TRUE(channel.send_next(0));
+  EXPECT_FALSE(channel.send_next(279));
+  EXPECT_EQ(channel.send_next(280)->left_at, 560u);
+}
+
+TEST(Channel, header_credits_spent_packet_waits_for_their_return) {
+  Channel channel(config({1, 4096}));
+  channel.enqueue(1, packet(TlpKind::kWrite, 16));
+  channel.enqueue(2, packet(TlpKind::kWrite, 16));
+  ASSERT_TRUE(channel.send_next(0));
+  EXPECT_FALSE(channel.send_next(1000));
+  channel.return_credits(packet(TlpKind::kWrite, 16));
+  EXPECT_EQ(channel.send_next(1000)->id, 2u);
+}
+
+TEST(Channel, data_credits_are_counted_in_units_of_16_bytes) {
+  Channel channel(config({4, 32}));
+  channel.enqueue(1, packet(TlpKind::kWrite, 17));
+  channel.enqueue(2, packet(TlpKind::kWrite, 1));
+  ASSERT_TRUE(channel.send_next(0));
+  EXPECT_FALSE(channel.send_next(1000));
+}
+
+TEST(Channel, reads_blocked_a_later_write_passes) {
+  Channel channel(config({1, 4096}));
+  channel.enqueue(1, packet(TlpKind::kReadRequest, 0));
+  channel.enqueue(2, packet(TlpKind::kReadRequest, 0));
+  channel.enqueue(3, packet(TlpKind::kWrite, 64));
+  EXPECT_EQ(channel.send_next(0)->id, 1u);
+  EXPECT_EQ(channel.send_next(1000)->id, 3u);
+}
+
+TEST(Channel, write_blocked_nothing_behind_it_passes) {
+  Channel channel(config({1, 4096}));
+  channel.enqueue(1, packet(TlpKind::kWrite, 64));
+  channel.enqueue(2, packet(TlpKind::kWrite, 64));
+  channel.enqueue(3, packet(TlpKind::kReadRequest, 0));
+  channel.enqueue(4, packet(TlpKind::kCompletion, 64));
+  EXPECT_EQ(channel.send_next(0)->id, 1u);
+  EXPECT_FALSE(channel.send_next(1000));
+}
+
+TEST(Channel, owed_link_packets_delay_the_next_packet) {
+  Channel channel(config());
+  channel.owe_bytes(100);
+  channel.enqueue(1, packet(TlpKind::kWrite, 256));
+  EXPECT_EQ(channel.send_next(0)->left_at, 380u);
+}
+
+TEST(Channel, owed_link_packets_leave_while_the_wire_is_idle) {
+  Channel channel(config());
+  channel.owe_bytes(100);
+  channel.enqueue(1, packet(TlpKind::kWrite, 256));
+  EXPECT_EQ(channel.send_next(60)->left_at, 60u + 280 + 40);
+  channel.enqueue(2, packet(TlpKind::kWrite, 256));
+  EXPECT_EQ(channel.send_next(1000)->left_at, 1280u);
+}
+
+}  // namespace
+}  // namespace gdx::pcie

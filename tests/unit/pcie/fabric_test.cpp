@@ -1,0 +1,170 @@
+#include "driver-shim/pcie/fabric.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/pcie/rates.h"
+
+namespace gdx::pcie {
+namespace {
+
+constexpr std::uint64_t kMany = std::uint64_t{1} << 20;
+
+TEST(Fabric, every_path_carries_writes_and_reads_between_all_ends) {
+  for (const PathClass path : kPathClasses) {
+    for (const NodeId from : {kGpu, kNic, kHost}) {
+      for (const NodeId to : {kGpu, kNic, kHost}) {
+        if (from == to) continue;
+        EventQueue events;
+        Fabric fabric(events, kGeneric, path);
+        std::string happened;
+        fabric.write(from, to, 40, 1000, Purpose::kPayload, [&](TimePs) { happened += 'w'; });
+        fabric.read(from, to, 40, 5000, Purpose::kPayload, [&](TimePs) { happened += 'r'; });
+        events.run();
+        EXPECT_EQ(happened, "wr") << name(path) << ' ' << int{from} << "->" << int{to};
+      }
+    }
+  }
+}
+
+TEST(Fabric, counters_tell_transfers_packets_and_bytes_by_purpose) {
+  EventQueue events;
+  Fabric fabric(events, kGeneric, PathClass::kSys);
+  fabric.write(kGpu, kNic, 0, 1000, Purpose::kPayload, nullptr);
+  fabric.write(kGpu, kNic, 0, 8, Purpose::kDoorbell, nullptr);
+  fabric.read(kNic, kHost, 256, 1024, Purpose::kWqe, nullptr);
+  events.run();
+  const auto of = [](const std::array<Traffic, kPurposes>& traffic, Purpose purpose) {
+    const Traffic& one = traffic[static_cast<std::size_t>(purpose)];
+    return std::vector<std::uint64_t>{one.transfers, one.packets, one.bytes};
+  };
+  EXPECT_EQ(of(fabric.counters().writes, Purpose::kPayload), (std::vector<std::uint64_t>{1, 4, 1000}));
+  EXPECT_EQ(of(fabric.counters().writes, Purpose::kDoorbell), (std::vector<std::uint64_t>{1, 1, 8}));
+  EXPECT_EQ(of(fabric.counters().reads, Purpose::kWqe), (std::vector<std::uint64_t>{1, 3, 1024}));
+  EXPECT_EQ(of(fabric.counters().reads, Purpose::kPayload), (std::vector<std::uint64_t>{0, 0, 0}));
+}
+
+TEST(Fabric, doorbell_after_payload_arrives_after_it) {
+  for (const PathClass path : kPathClasses) {
+    EventQueue events;
+    Fabric fabric(events, kGeneric, path);
+    std::string order;
+    fabric.write(kGpu, kNic, 0, 65536, Purpose::kPayload, [&](TimePs) { order += 'p'; });
+    fabric.write(kGpu, kNic, 0, 8, Purpose::kDoorbell, [&](TimePs) { order += 'd'; });
+    events.run();
+    EXPECT_EQ(order, "pd") << name(path);
+  }
+}
+
+TEST(Fabric, completion_does_not_overtake_the_write_before_it) {
+  EventQueue events;
+  Fabric fabric(events, kGeneric, PathClass::kPix);
+  std::string order;
+  // The writes fill the GPU's link; the read's completion is queued behind them.
+  fabric.write(kGpu, kNic, 0, kMany, Purpose::kPayload, [&](TimePs) { order += 'w'; });
+  fabric.read(kNic, kGpu, 0, 64, Purpose::kWqe, [&](TimePs) { order += 'r'; });
+  events.run();
+  EXPECT_EQ(order, "wr");
+}
+
+TEST(Fabric, longer_paths_take_longer) {
+  double before_ns = 0;
+  for (const PathClass path : {PathClass::kPix, PathClass::kPxb}) {
+    const double ns = test::read_latency_ns(kGeneric, path, kNic, kGpu, 64);
+    EXPECT_GT(ns, before_ns) << name(path);
+    before_ns = ns;
+  }
+  before_ns = 0;
+  for (const PathClass path : {PathClass::kPhb, PathClass::kNode, PathClass::kSys}) {
+    const double ns = test::read_latency_ns(kGeneric, path, kNic, kGpu, 64);
+    EXPECT_GT(ns, before_ns) << name(path);
+    before_ns = ns;
+  }
+}
+
+TEST(Fabric, read_of_an_idle_path_takes_the_sum_of_its_parts) {
+  // PIX, 64 B: request 24 B, completion 84 B, each sent on two links; two links and a switch each way.
+  const double rate = tlp_bytes_per_s(kGeneric.link);
+  const double parts_ns = 4.0 * kGeneric.link_latency_ns + 2.0 * kGeneric.switch_latency_ns +
+                          kGeneric.gpu_memory.latency_ns + 2 * (24 + 84) / rate * 1e9;
+  // Four transmissions, each rounded to a picosecond.
+  EXPECT_NEAR(test::read_latency_ns(kGeneric, PathClass::kPix, kNic, kGpu, 64), parts_ns, 4 * 0.001);
+}
+
+TEST(Fabric, tags_few_reads_run_at_tags_times_size_per_round_trip) {
+  Platform platform = test::without_limits(kGeneric);
+  platform.nic.tags = 8;
+  platform.nic.mrrs_bytes = 512;
+  const double round_trip_ns = test::read_latency_ns(platform, PathClass::kPix, kNic, kGpu, 512);
+  const double law = 8 * 512 / round_trip_ns * 1e9;
+  // A wave of 8 completions is far shorter than the round trip: the law is exact but for where the measured
+  // interval starts and ends, at most one wave in a thousand.
+  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPix, {kNic, kGpu, 512}), law, law * 0.001);
+}
+
+TEST(Fabric, header_credits_few_writes_run_at_credits_per_credit_loop) {
+  Platform platform = test::without_limits(kGeneric);
+  platform.buffers.posted = {4, 1 << 20};
+  // A credit's way: sent (both links), there, through the switch, back.
+  const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
+  const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
+  const double law = 4 * 256 / loop_ns * 1e9;
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 256}), law, law * 0.001);
+}
+
+TEST(Fabric, data_credits_few_writes_run_at_credits_per_credit_loop) {
+  Platform platform = test::without_limits(kGeneric);
+  platform.buffers.posted = {1 << 10, 1024};
+  const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
+  const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
+  const double law = 1024 / loop_ns * 1e9;
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 256}), law, law * 0.001);
+}
+
+TEST(Fabric, root_complex_lines_few_peer_reads_run_at_lines_per_round_trip) {
+  Platform platform = test::without_limits(kGeneric);
+  platform.root.peer_read_lines = 4;
+  // A line is held from the root complex to the GPU and back through the root complex.
+  const double rate = tlp_bytes_per_s(platform.link);
+  const double held_ns = 2.0 * platform.link_latency_ns + platform.gpu_memory.latency_ns +
+                         platform.root.peer_hop_ns + (24 + 84) / rate * 1e9;
+  const double law = 4 * 64 / held_ns * 1e9;
+  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPhb, {kNic, kGpu, 512, 2048}), law, law * 0.002);
+}
+
+TEST(Fabric, root_complex_that_refuses_peer_reads_still_serves_host_memory) {
+  EventQueue events;
+  const Fabric across(events, kIntelClient, PathClass::kPhb);
+  EXPECT_FALSE(across.can_read(kNic, kGpu));
+  EXPECT_TRUE(across.can_read(kNic, kHost));
+  const Fabric beside(events, kIntelClient, PathClass::kPix);
+  EXPECT_TRUE(beside.can_read(kNic, kGpu));
+}
+
+TEST(Fabric, store_size_halved_adds_headers) {
+  Platform platform = test::without_limits(kGeneric);
+  const double large = test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 4096});
+  platform.gpu_store_bytes = 64;
+  const double small = test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 4096});
+  const double expected = (64.0 / 88) / (256.0 / 280);
+  EXPECT_NEAR(small / large, expected, expected * 0.001);
+}
+
+TEST(Fabric, run_repeated_is_the_same_to_the_picosecond) {
+  const auto run = [] {
+    EventQueue events;
+    Fabric fabric(events, kGeneric, PathClass::kSys);
+    for (int i = 0; i < 100; ++i) {
+      fabric.read(kNic, kGpu, 64 * i, 3000, Purpose::kPayload, nullptr);
+      fabric.write(kGpu, kNic, 32 * i, 2000, Purpose::kPayload, nullptr);
+    }
+    events.run();
+    return std::pair(events.now(), events.events_run());
+  };
+  EXPECT_EQ(run(), run());
+}
+
+}  // namespace
+}  // namespace gdx::pcie
