@@ -1,6 +1,7 @@
 // A hostile client and a hostile peer of one HCA: PRM commands, rings, doorbells and packets in any order.
 #include <array>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "driver-shim/softhca/devx/commands.h"
@@ -63,7 +64,9 @@ class Bench {
     wire_ = wire.get();
     HcaConfig config;
     config.device_memory_bytes = pages_->device_memory.size();
-    engine_ = std::make_unique<Engine>(config, std::move(wire), pages_->device_memory.data(), 1);
+    engine_ = std::make_unique<Engine>(
+        config, std::move(wire), pages_->device_memory.data(),
+        [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     commands_ = std::make_unique<devx::Commands>(*engine_, umems_);
     umem_ = *umems_.add(pages_->umem.data(), kUmemBytes);
     pd_ = *engine_->alloc_pd();

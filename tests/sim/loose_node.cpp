@@ -215,7 +215,7 @@ Syndrome LooseNode::scatter_receive(std::uint32_t offset_bytes, std::span<const 
 // Whether what has come is this request, whole.
 bool LooseNode::arrived(const WorkRequest& request, const LooseNode& sender,
                         const transport::ReceiveCompletion& completion) const {
-  if (completion.opcode != receive_opcode(request.opcode) ||
+  if (!completes_a_receive(request.opcode) || completion.opcode != receive_opcode(request.opcode) ||
       completion.byte_count != header_bytes() + request.length_bytes ||
       (has_immediate(request.opcode) && completion.immediate_or_rkey != request.immediate)) {
     return false;

@@ -1,4 +1,4 @@
-// gdx_sim: the RC transport in virtual time, any number of seeds.
+// gdx_sim: the transports in virtual time, any number of seeds.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -49,7 +49,8 @@ int simulate(const Options& options, SeedRange seeds) {
 
 int run_command_line(int argc, char** argv) {
   Options options;
-  CLI::App app("The RC transport in virtual time under seeded faults, against an oracle", "gdx_sim");
+  CLI::App app("The RC, UC and UD transports in virtual time under seeded faults, against an oracle",
+               "gdx_sim");
   app.add_option("--seeds", options.seeds, "A..B, or A alone (default 1..100000)");
   app.add_option("--jobs", options.jobs, "threads (default: one per core)")->check(CLI::Range(1, 1024));
   app.add_flag("--verbose", options.verbose, "print counters and speed");

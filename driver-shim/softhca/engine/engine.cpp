@@ -60,7 +60,7 @@ bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t
 }  // namespace
 
 Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
-               std::uint64_t seed)
+               Random random)
     : parts_{.config = config,
              .wire = std::move(wire),
              .device_memory = device_memory,
@@ -68,8 +68,8 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .memory = {},
              .counters = {},
              .arrivals = {}},
-      random_(seed),
-      next_number_(static_cast<std::uint32_t>(random_()) & roce::kQpnMask) {}
+      random_(std::move(random)),
+      next_number_(random_() & roce::kQpnMask) {}
 
 template <typename Table>
 std::uint32_t Engine::free_number(const Table& table) {
@@ -458,9 +458,10 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device
   }
   Result<std::unique_ptr<wire::Wire>> wire = wire::open_wire(config.carrier, config.udp);
   if (!wire) return tl::unexpected<Error>(wire.error());
-  std::random_device entropy;
-  const std::uint64_t seed = static_cast<std::uint64_t>(entropy()) << 32 | entropy();
-  return std::make_unique<Engine>(config, std::move(*wire), device_memory, seed);
+  // Not a generator with a seed: from some keys a peer could work out the others.
+  const auto entropy = std::make_shared<std::random_device>();
+  return std::make_unique<Engine>(config, std::move(*wire), device_memory,
+                                  [entropy] { return (*entropy)(); });
 }
 
 }  // namespace gdx::softhca

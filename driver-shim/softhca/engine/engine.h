@@ -16,8 +16,8 @@ namespace gdx::softhca {
 
 class Engine final : public Hca {
  public:
-  Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
-         std::uint64_t seed);
+  // `random` gives 32 bits a call, for keys and the first number.
+  Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory, Random random);
 
   const HcaConfig& config() const override { return parts_.config; }
   const wire::Address& address() const override { return parts_.wire->local(); }
@@ -76,7 +76,7 @@ class Engine final : public Hca {
 
   std::mutex mutex_;
   HcaParts parts_;
-  std::mt19937_64 random_;
+  Random random_;
   std::uint32_t next_number_;
   std::unordered_set<std::uint32_t> pds_;
   std::unordered_map<std::uint32_t, Uar> uars_;

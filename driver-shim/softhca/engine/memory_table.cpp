@@ -6,9 +6,9 @@
 
 namespace gdx::softhca {
 
-std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, std::mt19937_64& random) {
+std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, const Random& random) {
   for (;;) {
-    const auto mkey = static_cast<std::uint32_t>(random());
+    const auto mkey = random();
     if (mkey == 0 || mkey == mlx5::kInvalidLkey) continue;
     if (regions_.emplace(mkey, spec).second) return mkey;
   }

@@ -3,18 +3,21 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
+#include <functional>
 #include <unordered_map>
 
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca {
 
+// 32 random bits a call.
+using Random = std::function<std::uint32_t()>;
+
 class MemoryTable {
  public:
   // A key is a random number, so that a peer cannot guess another's (full width, never 0 or the lkey
   // that ends scatter lists).
-  std::uint32_t add(const MemoryRegionSpec& spec, std::mt19937_64& random);
+  std::uint32_t add(const MemoryRegionSpec& spec, const Random& random);
   bool remove(std::uint32_t mkey) { return regions_.erase(mkey) == 1; }
 
   // False: no such key.

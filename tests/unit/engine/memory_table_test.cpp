@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <random>
 #include <unordered_set>
 
 #include "proto/mlx5/wqe.h"
@@ -17,7 +18,7 @@ class MemoryTableTest : public testing::Test {
  protected:
   std::uint32_t add(std::uint64_t iova, std::uint32_t access) {
     return table_.add({.pd = kPd, .base = bytes_.data(), .iova = iova, .length_bytes = 100, .access = access},
-                      random_);
+                      [this] { return static_cast<std::uint32_t>(random_()); });
   }
 
   std::array<std::byte, 100> bytes_{};

@@ -1,0 +1,258 @@
+// Two HCAs move data while somebody else attacks: data stays whole, queue pairs live where the specification
+// lets them, counters tell, and what the attacker draws is bounded. Who can forge a packet with the peer's
+// address, the expected PSN and a wrong key kills the queue pair: so the specification has it (9.7.4.1).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/unit/engine/attacker.h"
+#include "tests/unit/engine/node.h"
+
+namespace gdx::softhca::test {
+namespace {
+
+using mlx5::CqeOpcode;
+using mlx5::Syndrome;
+using roce::Opcode;
+
+constexpr std::uint32_t kFirstPsn = 0xfffff0;  // of both directions; see Node::connect
+constexpr std::size_t kSource = 0;
+constexpr std::size_t kTarget = 1 << 20;
+constexpr std::size_t kForbidden = 2 << 20;  // nobody writes here, except an attacker that gets through
+constexpr std::uint32_t kBytes = 60'000;     // 15 packets
+constexpr std::uint32_t kForgeries = 200;    // a round; fits any receive buffer
+
+class UnderAttack : public testing::Test {
+ protected:
+  void SetUp() override {
+    a.connect(b);
+    b.connect(a);
+    std::mt19937 random(7);
+    for (std::size_t i = 0; i < kBytes; ++i) a.memory[kSource + i] = static_cast<std::byte>(random());
+    payload.fill(std::byte{0x66});
+  }
+
+  // A WRITE of kBytes from a to b, begun before `attack` and ended after it.
+  template <typename Attack>
+  void transfer_during(Attack attack) {
+    std::fill_n(b.memory.begin() + kTarget, kBytes, std::byte{0});
+    a.post_write(a.local(kSource, kBytes), b.remote(kTarget));
+    a.ring();
+    a.hca->progress();
+    attack();
+    const std::optional<Polled> polled = await_send(a, b);
+    ASSERT_TRUE(polled) << "no completion";
+    EXPECT_EQ(polled->opcode, CqeOpcode::kRequester) << mlx5::syndrome_name(polled->syndrome);
+    EXPECT_TRUE(std::equal(a.memory.begin() + kSource, a.memory.begin() + kSource + kBytes,
+                           b.memory.begin() + kTarget));
+    expect_unharmed();
+  }
+  void expect_unharmed() {
+    EXPECT_TRUE(std::all_of(b.memory.begin() + kForbidden, b.memory.begin() + kForbidden + kBytes,
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+    EXPECT_EQ(state(a), QpState::kRts);
+    EXPECT_EQ(state(b), QpState::kRts);
+    EXPECT_FALSE(a.poll_receive() || b.poll_receive()) << "a message that nobody sent";
+  }
+  void step() {
+    for (int i = 0; i < 50; ++i) {
+      a.hca->progress();
+      b.hca->progress();
+    }
+  }
+  [[nodiscard]] static QpState state(Node& node) { return node.hca->query_qp(node.qpn)->state; }
+  [[nodiscard]] static HcaCounters counters(Node& node) { return node.hca->counters(); }
+  roce::Headers forged_write(std::uint32_t psn, std::uint32_t rkey) {
+    roce::Headers headers = forge(Opcode::kRcWriteOnly, b.qpn, psn);
+    headers.reth = {b.remote(kForbidden).address, rkey, static_cast<std::uint32_t>(payload.size())};
+    return headers;
+  }
+
+  Node a;
+  Node b;
+  std::array<std::byte, 64> payload;
+};
+
+TEST_F(UnderAttack, stranger_who_knows_everything_is_not_heard) {
+  Node stranger_home;
+  Attacker stranger(stranger_home.hca->address());
+  transfer_during([&] {
+    for (std::uint32_t i = 0; i < kForgeries / 4; ++i) {
+      stranger.send(b.hca->address(), forged_write(kFirstPsn + i % 20, b.mkey), payload);
+      roce::Headers read = forge(Opcode::kRcReadRequest, b.qpn, kFirstPsn + i % 20);
+      read.reth = {b.remote(kSource).address, b.mkey, 4096};
+      stranger.send(b.hca->address(), read);
+      roce::Headers ack = forge(Opcode::kRcAcknowledge, a.qpn, kFirstPsn + i % 20);
+      ack.aeth.syndrome = i % 2 ? roce::kAethAck : roce::kNakRemoteAccess;
+      stranger.send(a.hca->address(), ack);
+      roce::Headers rnr = ack;
+      rnr.aeth.syndrome = roce::kAethKindRnr | 1;
+      stranger.send(a.hca->address(), rnr);
+    }
+  });
+  step();
+  EXPECT_EQ(stranger.answers(), 0u);
+  EXPECT_EQ(stranger_home.hca->progress(), 0) << "nothing went to the stranger's own HCA";
+  EXPECT_GT(counters(b).dropped_packets, 0u);
+  EXPECT_GT(counters(a).dropped_packets, 0u);
+  EXPECT_EQ(counters(a).transport.naks_received, 0u);
+  EXPECT_EQ(counters(a).transport.rnr_naks_received, 0u);
+}
+
+TEST_F(UnderAttack, keys_guessed_under_the_peers_address_miss_the_psn_and_draw_few_answers) {
+  Attacker spoofer(a.hca->address());
+  std::mt19937 random(11);
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr std::uint32_t kRounds = 10;
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    transfer_during([&] {
+      for (std::uint32_t i = 0; i < kForgeries; ++i) {
+        const std::uint32_t ahead = 100'000 + static_cast<std::uint32_t>(random() % 1'000'000);
+        spoofer.send(b.hca->address(), forged_write(kFirstPsn + ahead, static_cast<std::uint32_t>(random())),
+                     payload);
+      }
+    });
+  }
+  const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin;
+  const std::uint64_t allowed =
+      transport::kNakBurst + static_cast<std::uint64_t>(elapsed.count()) / transport::kNakIntervalNs + 1;
+  const transport::TransportCounters seen = counters(b).transport;
+  EXPECT_GT(seen.out_of_sequence, kForgeries);
+  EXPECT_LE(seen.naks_sent, allowed);
+  EXPECT_LE(seen.naks_sent, seen.out_of_sequence / 10) << "one for each gap, not for each packet";
+  EXPECT_EQ(seen.key_faults, 0u) << "the PSN was wrong: the key was not even looked at";
+  EXPECT_EQ(spoofer.answers(), 0u);
+}
+
+TEST_F(UnderAttack, replayed_requests_change_nothing) {
+  Attacker spoofer(a.hca->address());
+  const auto counter_word = [this] {
+    std::uint64_t value;
+    std::memcpy(&value, b.memory.data() + kForbidden - 8, sizeof value);
+    return value;
+  };
+  // PSNs from kFirstPsn on: a WRITE, a SEND, an atomic and a READ, as a sees them succeed.
+  b.post_receive(b.local(3 << 20, 64));
+  b.post_receive(b.local(3 << 20, 64));
+  a.post_write(a.local(kSource, 64), b.remote(kTarget));
+  a.post_send_inline(std::array{'o', 'n', 'c', 'e'}, 1);
+  a.post_fetch_add(a.local(kBytes, 8), b.remote(kForbidden - 8), 5);
+  a.post_read(a.local(kBytes + 8, 64), b.remote(kTarget));
+  a.ring();
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(await_send(a, b)->syndrome, Syndrome::kNone);
+  ASSERT_TRUE(await_receive(b, a));
+  ASSERT_EQ(counter_word(), 5u);
+
+  transfer_during([&] {
+    for (std::uint32_t i = 0; i < kForgeries / 4; ++i) {
+      roce::Headers write = forged_write(kFirstPsn, b.mkey);
+      write.reth.address = b.remote(kTarget).address;
+      spoofer.send(b.hca->address(), write, payload);
+      spoofer.send(b.hca->address(), forge(Opcode::kRcSendOnlyImmediate, b.qpn, kFirstPsn + 1), payload);
+      roce::Headers add = forge(Opcode::kRcFetchAdd, b.qpn, kFirstPsn + 2);
+      add.atomic = {b.remote(kForbidden - 8).address, b.mkey, 5, 0};
+      spoofer.send(b.hca->address(), add);
+      // The old READ, turned to other memory.
+      roce::Headers read = forge(Opcode::kRcReadRequest, b.qpn, kFirstPsn + 3);
+      read.reth = {b.remote(kSource).address, b.mkey, 64};
+      spoofer.send(b.hca->address(), read);
+    }
+  });
+  EXPECT_EQ(counter_word(), 5u) << "an atomic is executed once";
+  EXPECT_GE(counters(b).transport.duplicate_requests, kForgeries / 2);
+  EXPECT_EQ(spoofer.answers(), 0u);
+}
+
+TEST_F(UnderAttack, forged_answers_to_nothing_outstanding_are_ignored) {
+  Attacker spoofer(b.hca->address());
+  std::mt19937 random(13);
+  transfer_during([&] {
+    for (std::uint32_t i = 0; i < kForgeries; ++i) {
+      const std::uint32_t ahead = 1000 + static_cast<std::uint32_t>(random() % 1'000'000);
+      static constexpr std::array kAnswers{Opcode::kRcAcknowledge, Opcode::kRcReadResponseOnly,
+                                           Opcode::kRcAtomicAcknowledge};
+      roce::Headers answer = forge(kAnswers[i % 3], a.qpn, kFirstPsn + ahead);
+      answer.aeth.syndrome = static_cast<std::uint8_t>(i % 2 ? roce::kNakRemoteAccess : roce::kAethAck);
+      spoofer.send(a.hca->address(), answer);
+    }
+  });
+  EXPECT_EQ(counters(a).transport.naks_received, 0u);
+}
+
+TEST_F(UnderAttack, flood_for_a_receive_that_is_not_there_draws_naks_at_the_bounded_rate) {
+  Attacker spoofer(a.hca->address());
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr std::uint32_t kRounds = 20;
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    for (std::uint32_t i = 0; i < kForgeries; ++i) {
+      spoofer.send(b.hca->address(), forge(Opcode::kRcSendOnly, b.qpn, kFirstPsn), payload);
+    }
+    step();
+  }
+  const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin;
+  const std::uint64_t allowed =
+      transport::kNakBurst + static_cast<std::uint64_t>(elapsed.count()) / transport::kNakIntervalNs + 1;
+  const transport::TransportCounters seen = counters(b).transport;
+  EXPECT_GT(seen.naks_sent, 0u);
+  EXPECT_LE(seen.naks_sent, allowed);
+  EXPECT_EQ(seen.naks_sent + seen.naks_withheld, seen.packets_received);
+  transfer_during([] {});
+}
+
+TEST_F(UnderAttack, noise_is_dropped) {
+  Attacker spoofer(a.hca->address());
+  std::mt19937 random(17);
+  transfer_during([&] {
+    for (std::uint32_t i = 0; i < kForgeries; ++i) {
+      std::vector<std::byte> bytes(random() % 100);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      spoofer.send_raw(b.hca->address(), bytes);
+      roce::Headers stray = forge(static_cast<Opcode>(0x60), 0, 0);
+      stray.bth.opcode = Opcode::kUdSendOnly;  // not this queue pair's transport
+      stray.bth.destination_qpn = i % 2 ? b.qpn : static_cast<std::uint32_t>(random()) & roce::kQpnMask;
+      spoofer.send(b.hca->address(), stray, payload);
+    }
+  });
+  EXPECT_GT(counters(b).wire.icrc_errors, 0u);
+  EXPECT_GT(counters(b).dropped_packets, 0u);
+}
+
+// A peer that is let in and then guesses keys: the first wrong one ends the connection, whatever it was for.
+class KeyGuess : public testing::TestWithParam<Opcode> {};
+
+TEST_P(KeyGuess, by_the_peer_itself_kills_the_queue_and_further_ones_draw_nothing) {
+  Node a;
+  Node b;
+  a.connect(b);
+  b.connect(a);
+  Attacker spoofer(a.hca->address());
+  for (std::uint32_t guess = 1; guess <= 50; ++guess) {
+    roce::Headers headers = forge(GetParam(), b.qpn, kFirstPsn);
+    headers.reth = {b.remote(0).address, b.mkey + guess, 8};
+    headers.atomic = {b.remote(0).address, b.mkey + guess, 1, 0};
+    const std::array<std::byte, 8> payload{};
+    const bool carries = GetParam() == Opcode::kRcWriteOnly;
+    spoofer.send(b.hca->address(), headers, carries ? std::span(payload) : std::span<const std::byte>{});
+    for (int i = 0; i < 20; ++i) b.hca->progress();
+  }
+  EXPECT_EQ(b.hca->query_qp(b.qpn)->state, QpState::kError);
+  EXPECT_EQ(b.events, std::vector<int>{3}) << "IB_EVENT_QP_ACCESS_ERR, once";
+  const HcaCounters seen = b.hca->counters();
+  EXPECT_EQ(seen.transport.key_faults, 1u);
+  EXPECT_EQ(seen.transport.naks_sent, 1u);
+  EXPECT_EQ(seen.wire.packets_sent, 1u);
+  EXPECT_TRUE(std::all_of(b.memory.begin(), b.memory.begin() + 64,
+                          [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, KeyGuess,
+                         testing::Values(Opcode::kRcWriteOnly, Opcode::kRcReadRequest, Opcode::kRcCompareSwap,
+                                         Opcode::kRcFetchAdd, Opcode::kMaskedCompareSwap,
+                                         Opcode::kMaskedFetchAdd));
+
+}  // namespace
+}  // namespace gdx::softhca::test
