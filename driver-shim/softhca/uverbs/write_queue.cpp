@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/uverbs/modify_rules.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
@@ -75,6 +76,11 @@ Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
   const Answer<QpAttributes> attributes = attributes_from(asked);
   if (!attributes) return attributes.error();
   auto& object = static_cast<QueuePairObject&>(**found);
+  const Answer<QpAttributes> current = context.hca.query_qp(object.number);
+  if (!current) return current.error();
+  const QpState to = (asked.attr_mask & kQpState) != 0 ? attributes->state : current->state;
+  if (!may_modify(object.qp_type, current->state, to, asked.attr_mask)) return EINVAL;
+  if ((asked.attr_mask & kMigrationStateAttribute) != 0 && asked.path_mig_state != kMigrated) return EINVAL;
   if (const Errno error = context.hca.modify_qp(object.number, asked.attr_mask, *attributes)) return error;
   if ((asked.attr_mask & kQpAddress) != 0) object.destination = asked.dest;
   return 0;
