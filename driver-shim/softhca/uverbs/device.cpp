@@ -69,10 +69,17 @@ void let_finish(Hca& hca) {
 
 }  // namespace
 
+namespace {
+std::atomic<bool> instance_made{false};
+}  // namespace
+
 Device& Device::instance() {
   static Device* const device = new Device;
+  instance_made.store(true, std::memory_order_relaxed);
   return *device;
 }
+
+bool Device::exists() { return instance_made.load(std::memory_order_relaxed); }
 
 FileKind Device::file_kind(int fd) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return FileKind::kForeign;
@@ -236,6 +243,13 @@ void Device::refresh_counters() {
   if (in_child()) return;
   const std::lock_guard lock(mutex_);
   if (state_ == State::kReady) parts_->tree->write_counters(parts_->hca->counters());
+}
+
+std::vector<HcaIdentity> Device::identities() {
+  if (in_child()) return {};
+  const std::lock_guard lock(mutex_);
+  if (!ensure_locked()) return {};
+  return {{parts_->hca->config().name, parts_->hca->address()}};
 }
 
 int Device::progress() {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "driver-shim/softhca/uverbs/context.h"
 #include "driver-shim/softhca/uverbs/engine_thread.h"
@@ -18,11 +19,18 @@ namespace gdx::softhca::uverbs {
 // How a file descriptor of this process concerns the device.
 enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
 
+struct HcaIdentity {
+  std::string name;
+  wire::Address address;
+};
+
 // Threads: all methods lock, but for file_kind and progress.
 class Device : public ChannelRegistry {
  public:
   // Never destroyed: libraries may still close files after the last destructor of ours has run.
   static Device& instance();
+  // Whether instance() has ever been called. For the end of the process.
+  static bool exists();
 
   // What `fd` is, kForeign once it has come to refer to another file. Async-signal-safe, no lock: every
   // close of the process asks.
@@ -40,6 +48,8 @@ class Device : public ChannelRegistry {
   // To be called before the descriptor is closed.
   void before_close(int fd);
   void refresh_counters();
+  // Of every HCA; none where the device cannot be.
+  std::vector<HcaIdentity> identities();
   // One step of the engine on the calling thread; 0 where there is no device.
   int progress();
   // Ends the engine after letting it finish what it has at hand. For the end of the process.

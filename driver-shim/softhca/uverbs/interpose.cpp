@@ -29,12 +29,7 @@ constinit RealFunction<int(int)> real_close("close");
 
 namespace {
 
-std::atomic<bool> touched{false};
-
-Device& device() {
-  touched.store(true, std::memory_order_relaxed);
-  return Device::instance();
-}
+Device& device() { return Device::instance(); }
 
 bool is_ours(const char* path) {
   constexpr char kClass[] = "/sys/class/infiniband";  // and infiniband_verbs, infiniband_mad, ...
@@ -326,6 +321,6 @@ GDX_EXPORT int gdx_softhca_progress() { return device().progress(); }
 
 namespace {
 __attribute__((destructor)) void shut_down_at_exit() {
-  if (touched.load(std::memory_order_relaxed)) Device::instance().shut_down();
+  if (Device::exists()) Device::instance().shut_down();
 }
 }  // namespace

@@ -167,7 +167,7 @@ class RdmaCm {
   CmPort* port_towards(const CmId& id, const wire::Address& destination);
   Errno bind(CmId& id, const CmAddress& address);
   Errno resolve(CmId& id, const CmAddress& source, const CmAddress& destination);
-  [[nodiscard]] bool port_number_taken(const CmId& id, const CmAddress& address) const;
+  [[nodiscard]] bool port_number_taken(const CmId& id, const CmPort* port, std::uint16_t number) const;
   Errno start_connection(CmId& id, const rdma_ucm_conn_param& parameters);
   Errno start_resolution(CmId& id, const rdma_ucm_conn_param& parameters);
   cm::Connection* connection_of(const CmId& id);

@@ -43,6 +43,13 @@ bool CmAddress::is_any() const {
   return std::all_of(begin, address.gid.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
+bool CmAddress::is_loopback() const {
+  constexpr std::uint32_t kLoopbackNet = 127;
+  if (family == AF_INET) return address.ipv4_host_order() >> 24 == kLoopbackNet;
+  return family == AF_INET6 && address.gid.back() == 1 &&
+         std::all_of(address.gid.begin(), address.gid.end() - 1, [](std::uint8_t byte) { return byte == 0; });
+}
+
 CmAddress any_address(std::uint16_t family) {
   CmAddress any;
   any.family = family;

@@ -17,6 +17,7 @@ struct CmAddress {
   std::uint16_t port = 0;
 
   [[nodiscard]] bool is_any() const;
+  [[nodiscard]] bool is_loopback() const;  // 127.0.0.0/8 or ::1
 };
 
 // Errors: EINVAL for a family or a size that is not served.

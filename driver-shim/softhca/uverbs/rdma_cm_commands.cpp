@@ -117,37 +117,36 @@ Answer<CmPort*> RdmaCm::port_at(const wire::Address& address) {
   return refuse(is_host_address(address) ? ENODEV : EADDRNOTAVAIL);
 }
 
-bool RdmaCm::port_number_taken(const CmId& id, const CmAddress& address) const {
+bool RdmaCm::port_number_taken(const CmId& id, const CmPort* port, std::uint16_t number) const {
   return std::ranges::any_of(ids_, [&](const auto& it) {
     const CmId& other = *it.second;
     const bool bound = &other != &id && other.state != CmId::State::kIdle && other.connection == 0;
-    const bool overlaps =
-        other.source.is_any() || address.is_any() || other.source.address == address.address;
+    const bool overlaps = other.port == nullptr || port == nullptr || other.port == port;
     const bool shared = id.reuse_address && other.reuse_address && other.state != CmId::State::kListening;
-    return bound && other.port_space == id.port_space && other.source.port == address.port && overlaps &&
-           !shared;
+    return bound && other.port_space == id.port_space && other.source.port == number && overlaps && !shared;
   });
 }
 
+// A loopback address that is no HCA's stands for every HCA, as in the kernel.
 Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
   if (id.state != CmId::State::kIdle) return EINVAL;
-  CmAddress bound = address;
   CmPort* port = nullptr;
-  if (!bound.is_any()) {
-    if (bound.family == AF_IB) return ENODEV;  // of Ethernet ports none is known by a subnet's GID
-    const Answer<CmPort*> found = port_at(bound.address);
-    if (!found) return found.error();
-    port = *found;
+  if (!address.is_any()) {
+    if (address.family == AF_IB) return ENODEV;  // an Ethernet port is not known by a subnet's GID
+    const Answer<CmPort*> found = port_at(address.address);
+    if (!found && !address.is_loopback()) return found.error();
+    port = found ? *found : nullptr;
   }
-  if (bound.port != 0 && port_number_taken(id, bound)) return EADDRINUSE;
+  std::uint16_t number = address.port;
+  if (number != 0 && port_number_taken(id, port, number)) return EADDRINUSE;
   const auto first = static_cast<std::uint32_t>(random_() % kEphemeralPorts);
-  for (std::uint32_t i = 0; bound.port == 0 && i < kEphemeralPorts; ++i) {
-    CmAddress candidate = bound;
-    candidate.port = static_cast<std::uint16_t>(kFirstEphemeralPort + (first + i) % kEphemeralPorts);
-    if (!port_number_taken(id, candidate)) bound.port = candidate.port;
+  for (std::uint32_t i = 0; number == 0 && i < kEphemeralPorts; ++i) {
+    const auto candidate = static_cast<std::uint16_t>(kFirstEphemeralPort + (first + i) % kEphemeralPorts);
+    if (!port_number_taken(id, port, candidate)) number = candidate;
   }
-  if (bound.port == 0) return EADDRNOTAVAIL;
-  id.source = bound;
+  if (number == 0) return EADDRNOTAVAIL;
+  id.source = address;
+  id.source.port = number;
   id.port = port;
   id.state = CmId::State::kBound;
   return 0;
