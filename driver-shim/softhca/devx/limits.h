@@ -9,6 +9,7 @@ inline constexpr std::uint32_t kLogMaxSendBlocks = 15;  // doorbell counters hav
 inline constexpr std::uint32_t kLogMaxSrqEntries = 15;
 inline constexpr std::uint32_t kLogMaxCqEntries = 22;
 inline constexpr std::uint32_t kLogMaxObjects = 18;
+inline constexpr std::uint32_t kLogMaxTranslations = 16;  // entries of an indirect key
 inline constexpr std::uint32_t kLogMaxReads = 4;  // READs and atomics in flight per queue pair
 inline constexpr std::uint32_t kLogMaxMessage = 30;
 inline constexpr std::uint32_t kLogBlueFlameRegister = 9;
