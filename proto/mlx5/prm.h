@@ -346,7 +346,7 @@ inline constexpr PrmField kDeviceFrequencyKhz{kBase + 0x4e0, 32};
 inline constexpr PrmField kUarsPerPage{kBase + 0x520, 32};
 inline constexpr PrmField kCqe128Always{kBase + 0x5bd, 1};
 
-inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};          // of results of 8 B
+inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};  // of results of 8 B
 inline constexpr PrmField kAtomicHostEndianSupported{kBase + 0x46, 1};
 inline constexpr PrmField kAtomicOperations{kBase + 0x90, 16};  // enum AtomicOperation
 inline constexpr PrmField kAtomicSizeQp{kBase + 0xb0, 16};      // bit n: 2^n B

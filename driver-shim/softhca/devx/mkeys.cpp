@@ -23,8 +23,9 @@ bool is_fixed_size(Input in) {
 
 }  // namespace
 
-// Only the kind that gives memory which is in one piece a second key (UCX: atomics, invalidation, registration
-// by several threads). Pieces that lie apart are refused here, because nothing below follows them.
+// Only the kind that gives memory which is in one piece a second key (UCX: atomics, invalidation,
+// registration by several threads). Pieces that lie apart are refused here, because nothing below follows
+// them.
 Outcome create_mkey(Hca& hca, Input in, Object& object) {
   if (in.size() < prm::mkey::kEntriesByte) {
     return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kUnsupportedMkey);
@@ -49,8 +50,8 @@ Outcome create_mkey(Hca& hca, Input in, Object& object) {
     const Input entry = in.subspan(prm::mkey::kEntriesByte + i * prm::mkey::kEntryBytes);
     const IndirectPiece piece{prm::get32(entry, prm::mkey::kEntryMkey),
                               prm::get(entry, prm::mkey::kEntryAddress)};
-    const std::uint64_t next = i == 0 ? piece.address
-                                      : spec.pieces.back().address + (std::uint64_t{1} << spec.log_piece_bytes);
+    const std::uint64_t next =
+        i == 0 ? piece.address : spec.pieces.back().address + (std::uint64_t{1} << spec.log_piece_bytes);
     if (piece.address != next) return refuse_mkey(Syndrome::kScatteredMkey);
     spec.pieces.push_back(piece);
   }
