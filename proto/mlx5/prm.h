@@ -71,6 +71,7 @@ constexpr void set(std::span<std::uint8_t> bytes, PrmField field, std::uint64_t 
 enum class Opcode : std::uint16_t {
   kQueryHcaCap = 0x100,
   kCreateMkey = 0x200,
+  kQueryMkey = 0x201,
   kCreateCq = 0x400,
   kQueryCq = 0x402,
   kCreateQp = 0x500,
@@ -245,6 +246,36 @@ enum QueueType : std::uint32_t { kLinkedList = 0, kCyclic = 1 };
 inline constexpr std::uint32_t kReady = 1;
 }  // namespace rmp
 
+// CREATE_MKEY; the key's context begins at bit 0x80, its translation entries at 0x880.
+// Source: Linux include/linux/mlx5/mlx5_ifc.h, struct create_mkey_in, mkc, klm.
+namespace mkey {
+inline constexpr std::uint32_t kContext = 0x80;
+inline constexpr PrmField kFree{kContext + 0x01, 1};
+inline constexpr PrmField kAccessModeHigh{kContext + 0x03, 3};
+inline constexpr PrmField kUmrEnabled{kContext + 0x10, 1};
+inline constexpr PrmField kAtomic{kContext + 0x11, 1};
+inline constexpr PrmField kRemoteWrite{kContext + 0x12, 1};
+inline constexpr PrmField kRemoteRead{kContext + 0x13, 1};
+inline constexpr PrmField kLocalWrite{kContext + 0x14, 1};
+inline constexpr PrmField kAccessMode{kContext + 0x16, 2};
+inline constexpr PrmField kTag{kContext + 0x38, 8};
+inline constexpr PrmField kLength64{kContext + 0x60, 1};  // all of memory
+inline constexpr PrmField kSignature{kContext + 0x61, 1};
+inline constexpr PrmField kPd{kContext + 0x68, 24};
+inline constexpr PrmField kStartAddress{kContext + 0x80, 64};
+inline constexpr PrmField kLengthBytes{kContext + 0xc0, 64};
+inline constexpr PrmField kLogEntityBytes{kContext + 0x1db, 5};
+inline constexpr PrmField kEntries{0x300, 32};
+
+inline constexpr std::size_t kEntriesByte = 0x880 / 8;
+inline constexpr std::size_t kEntryBytes = 16;
+inline constexpr PrmField kEntryMkey{0x20, 32};  // within an entry
+inline constexpr PrmField kEntryAddress{0x40, 64};
+
+inline constexpr std::uint32_t kModeFixedSize = 3;  // KSM: every entry stands for 1 << kLogEntityBytes bytes
+inline constexpr std::uint32_t kTagBits = 8;        // the key is the object's number and then the tag
+}  // namespace mkey
+
 // Of an event queue entry: what mlx5dv_devx_subscribe_devx_event names.
 // Source: Linux include/linux/mlx5/device.h, enum mlx5_event.
 enum class Event : std::uint16_t {
@@ -280,6 +311,9 @@ inline constexpr PrmField kLogMaxSrq{kBase + 0xab, 5};
 inline constexpr PrmField kLogMaxCqSize{kBase + 0xc8, 8};
 inline constexpr PrmField kLogMaxCq{kBase + 0xdb, 5};
 inline constexpr PrmField kLogMaxMkey{kBase + 0xea, 6};
+inline constexpr PrmField kMaxIndirection{kBase + 0x100, 8};
+inline constexpr PrmField kFixedBufferSize{kBase + 0x108, 1};
+inline constexpr PrmField kLogMaxTranslations{kBase + 0x11a, 6};
 inline constexpr PrmField kLogMaxRequesterReads{kBase + 0x14a, 6};
 inline constexpr PrmField kLogMaxResponderReads{kBase + 0x15a, 6};
 inline constexpr PrmField kRts2RtsUdpSourcePort{kBase + 0x151, 1};
@@ -312,7 +346,7 @@ inline constexpr PrmField kDeviceFrequencyKhz{kBase + 0x4e0, 32};
 inline constexpr PrmField kUarsPerPage{kBase + 0x520, 32};
 inline constexpr PrmField kCqe128Always{kBase + 0x5bd, 1};
 
-inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};          // of results of 8 B
+inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};  // of results of 8 B
 inline constexpr PrmField kAtomicHostEndianSupported{kBase + 0x46, 1};
 inline constexpr PrmField kAtomicOperations{kBase + 0x90, 16};  // enum AtomicOperation
 inline constexpr PrmField kAtomicSizeQp{kBase + 0xb0, 16};      // bit n: 2^n B

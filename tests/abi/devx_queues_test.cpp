@@ -1,5 +1,6 @@
 // Queues made through mlx5dv DevX and worked by hand, as GPU-side clients do.
 #include <dlfcn.h>
+#include <poll.h>
 
 #include <array>
 #include <atomic>
@@ -31,9 +32,15 @@ template <typename Object, int (*release)(Object*)>
 struct Release {
   void operator()(Object* object) const { EXPECT_EQ(release(object), 0); }
 };
+struct CloseChannel {
+  void operator()(mlx5dv_devx_event_channel* channel) const { mlx5dv_devx_destroy_event_channel(channel); }
+};
 using DevxObject = std::unique_ptr<mlx5dv_devx_obj, Release<mlx5dv_devx_obj, mlx5dv_devx_obj_destroy>>;
 using Umem = std::unique_ptr<mlx5dv_devx_umem, Release<mlx5dv_devx_umem, mlx5dv_devx_umem_dereg>>;
 using Pd = std::unique_ptr<ibv_pd, Release<ibv_pd, ibv_dealloc_pd>>;
+using Cq = std::unique_ptr<ibv_cq, Release<ibv_cq, ibv_destroy_cq>>;
+using Qp = std::unique_ptr<ibv_qp, Release<ibv_qp, ibv_destroy_qp>>;
+using EventChannel = std::unique_ptr<mlx5dv_devx_event_channel, CloseChannel>;
 using Mr = std::unique_ptr<ibv_mr, Release<ibv_mr, ibv_dereg_mr>>;
 
 // One queue pair with its CQ, in one umem.
@@ -69,11 +76,15 @@ class DevxQueues : public testing::Test {
     if (uar_ != nullptr) mlx5dv_devx_free_uar(uar_);
   }
 
-  // With `set_valid_bits` off it does as UCX does.
-  void create(Queue& queue, bool set_valid_bits = true) {
+  void register_umem(Queue& queue) {
     queue.umem.reset(
         mlx5dv_devx_umem_reg(context_.get(), queue.memory.data(), kUmemBytes, IBV_ACCESS_LOCAL_WRITE));
     ASSERT_NE(queue.umem, nullptr);
+  }
+
+  // With `set_valid_bits` off it does as UCX does.
+  void create(Queue& queue, bool set_valid_bits = true) {
+    ASSERT_NO_FATAL_FAILURE(register_umem(queue));
     std::memset(queue.memory.data() + kCqOffset, 0xff, 4096);
 
     std::uint32_t eqn = 0;
@@ -145,6 +156,70 @@ class DevxQueues : public testing::Test {
     ASSERT_EQ(modify(queue, prm::Opcode::kRtr2Rts, rts), 0);
   }
 
+  // Posts the `index`th RDMA WRITE of one block, and rings.
+  void post_write(Queue& queue, std::uint32_t index, const std::uint8_t* source, const ibv_mr& from,
+                  const std::uint8_t* target, const ibv_mr& to, std::size_t length_bytes) {
+    constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
+    auto* const control = reinterpret_cast<mlx5::ControlSegment*>(
+        queue.memory.data() + std::size_t{index % kBlocks} * mlx5::kWqeBasicBlockBytes);
+    *control = {};
+    control->opmod_index_opcode = index << 8 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite);
+    control->qpn_ds = queue.qpn << 8 | 3;
+    control->fm_ce_se = mlx5::kCompletionAlways;
+    auto* const remote = reinterpret_cast<mlx5::RemoteAddressSegment*>(control + 1);
+    *remote = {reinterpret_cast<std::uintptr_t>(target), to.rkey, 0};
+    auto* const data = reinterpret_cast<mlx5::DataSegment*>(remote + 1);
+    *data = {static_cast<std::uint32_t>(length_bytes), from.lkey, reinterpret_cast<std::uintptr_t>(source)};
+    std::atomic_ref(queue.qp_record()[mlx5::kSendRecord].raw)
+        .store(byte_swap(index + 1), std::memory_order_release);
+    std::uint64_t doorbell = 0;
+    std::memcpy(&doorbell, control, sizeof doorbell);
+    std::atomic_ref(*static_cast<std::uint64_t*>(uar_->reg_addr)).store(doorbell, std::memory_order_release);
+  }
+
+  Qp verbs_qp(ibv_cq* cq) {
+    ibv_qp_init_attr init{};
+    init.send_cq = cq;
+    init.recv_cq = cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {
+        .max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+    return Qp(ibv_create_qp(pd_.get(), &init));
+  }
+
+  void connect(ibv_qp* qp, std::uint32_t peer) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+              0);
+    attr = {};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_4096;
+    attr.dest_qp_num = peer;
+    attr.max_dest_rd_atomic = 1;
+    attr.min_rnr_timer = 12;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.grh.sgid_index = 1;
+    attr.ah_attr.grh.hop_limit = 64;
+    ASSERT_EQ(ibv_query_gid(context_.get(), 1, 1, &attr.ah_attr.grh.dgid), 0);
+    ASSERT_EQ(ibv_modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+              0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 14;
+    attr.retry_cnt = 7;
+    attr.rnr_retry = 7;
+    attr.max_rd_atomic = 1;
+    ASSERT_EQ(ibv_modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+              0);
+  }
+
   std::uint32_t query_state(Queue& queue) {
     prm::Mailbox<prm::kShortCommandBytes> in{};
     prm::Mailbox<prm::kQueryQpOutBytes> out{};
@@ -175,7 +250,8 @@ TEST_F(DevxQueues, general_caps_queried_are_those_of_a_roce_port_with_cqe_versio
 TEST_F(DevxQueues, unsupported_command_answers_eremoteio_with_a_status) {
   prm::Mailbox<prm::kShortCommandBytes> in{};
   prm::Mailbox<prm::kShortCommandBytes> out{};
-  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateMkey));
+  constexpr std::uint64_t kCreateDct = 0x710;
+  prm::set(in, prm::kOpcode, kCreateDct);
   EXPECT_EQ(mlx5dv_devx_obj_create(context_.get(), in.data(), in.size(), out.data(), out.size()), nullptr);
   EXPECT_EQ(errno, EREMOTEIO);
   EXPECT_EQ(prm::get(out, prm::kStatus), static_cast<std::uint64_t>(prm::CommandStatus::kBadOperation));
@@ -200,21 +276,7 @@ TEST_F(DevxQueues, rts_write_posted_by_hand_arrives_and_completes) {
   ASSERT_NE(from, nullptr);
   ASSERT_NE(to, nullptr);
 
-  auto* const control = reinterpret_cast<mlx5::ControlSegment*>(requester.memory.data());
-  *control = {};
-  control->opmod_index_opcode = static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite);
-  control->qpn_ds = requester.qpn << 8 | 3;
-  control->fm_ce_se = mlx5::kCompletionAlways;
-  auto* const remote = reinterpret_cast<mlx5::RemoteAddressSegment*>(control + 1);
-  *remote = {reinterpret_cast<std::uintptr_t>(target.data()), to->rkey, 0};
-  auto* const data = reinterpret_cast<mlx5::DataSegment*>(remote + 1);
-  *data = {static_cast<std::uint32_t>(source.size()), from->lkey,
-           reinterpret_cast<std::uintptr_t>(source.data())};
-  std::atomic_ref(requester.qp_record()[mlx5::kSendRecord].raw)
-      .store(byte_swap(1u), std::memory_order_release);
-  std::uint64_t doorbell = 0;
-  std::memcpy(&doorbell, control, sizeof doorbell);
-  std::atomic_ref(*static_cast<std::uint64_t*>(uar_->reg_addr)).store(doorbell, std::memory_order_release);
+  post_write(requester, 0, source.data(), *from, target.data(), *to, source.size());
 
   // wqe_counter to op_own lie in one word, which the device stores last and at once.
   std::byte* const last_bytes = requester.memory.data() + kCqOffset + offsetof(mlx5::Cqe64, send_opcode_qpn);
@@ -229,6 +291,166 @@ TEST_F(DevxQueues, rts_write_posted_by_hand_arrives_and_completes) {
   EXPECT_EQ((word & 0xff) >> mlx5::kCqeOpcodeShift, static_cast<std::uint64_t>(mlx5::CqeOpcode::kRequester));
   EXPECT_EQ(word >> 16 & 0xffff, 0u) << "wqe_counter";
   EXPECT_EQ(source, target);
+}
+
+// A completion queue that verbs made and the client polls itself, as UCX does: libmlx5 does not know the
+// queue pairs that complete there.
+struct HandPolledCq {
+  mlx5dv_cq cq{};
+  std::uint32_t consumed = 0;
+
+  // The next completion's last 8 B, or 0 while there is none.
+  std::uint64_t take() {
+    auto* const entry =
+        static_cast<std::byte*>(cq.buf) + std::size_t{consumed % cq.cqe_cnt} * sizeof(mlx5::Cqe64);
+    auto* const last = reinterpret_cast<std::uint64_t*>(entry + offsetof(mlx5::Cqe64, send_opcode_qpn));
+    const std::uint64_t word = byte_swap(std::atomic_ref(*last).load(std::memory_order_acquire));
+    const bool odd_pass = (consumed / cq.cqe_cnt) % 2 != 0;
+    const bool owner = (word & mlx5::kCqeOwnerMask) != 0;
+    if (opcode_of(word) == mlx5::CqeOpcode::kInvalid || owner != odd_pass) return 0;
+    ++consumed;
+    auto* const records = reinterpret_cast<Be32*>(cq.dbrec);
+    std::atomic_ref(records[mlx5::kConsumerRecord].raw).store(byte_swap(consumed), std::memory_order_release);
+    return word;
+  }
+  static mlx5::CqeOpcode opcode_of(std::uint64_t word) {
+    return static_cast<mlx5::CqeOpcode>((word & 0xff) >> mlx5::kCqeOpcodeShift);
+  }
+};
+
+// One process, one domain: a pair of verbs queues and a pair of DevX ones, the requester of the second kind
+// on a completion queue that verbs made.
+class MixedQueues : public DevxQueues {
+ protected:
+  static constexpr std::size_t kChunkBytes = 5000;
+  static constexpr std::uint32_t kBatch = 8;
+  static constexpr std::uint32_t kChunks = 64;
+
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(DevxQueues::SetUp());
+    verbs_cq_.reset(ibv_create_cq(context_.get(), 64, nullptr, nullptr, 0));
+    shared_cq_.reset(ibv_create_cq(context_.get(), 15, nullptr, nullptr, 0));
+    ASSERT_TRUE(verbs_cq_ != nullptr && shared_cq_ != nullptr);
+    verbs_requester_ = verbs_qp(verbs_cq_.get());
+    verbs_responder_ = verbs_qp(verbs_cq_.get());
+    ASSERT_TRUE(verbs_requester_ != nullptr && verbs_responder_ != nullptr);
+    ASSERT_NO_FATAL_FAILURE(connect(verbs_requester_.get(), verbs_responder_->qp_num));
+    ASSERT_NO_FATAL_FAILURE(connect(verbs_responder_.get(), verbs_requester_->qp_num));
+    mlx5dv_obj object{};
+    object.cq = {shared_cq_.get(), &devx_cq_.cq};
+    ASSERT_EQ(mlx5dv_init_obj(&object, MLX5DV_OBJ_CQ), 0);
+    ASSERT_NO_FATAL_FAILURE(register_umem(requester_));
+    requester_.cqn = devx_cq_.cq.cqn;
+    ASSERT_NO_FATAL_FAILURE(create_qp(requester_, true));
+    ASSERT_NO_FATAL_FAILURE(create(responder_));
+    ASSERT_NO_FATAL_FAILURE(connect(requester_, responder_));
+    ASSERT_NO_FATAL_FAILURE(connect(responder_, requester_));
+  }
+
+  Mr registered(std::vector<std::uint8_t>& bytes) {
+    return Mr(
+        ibv_reg_mr(pd_.get(), bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  }
+
+  void post_verbs_write(std::uint8_t* source, const ibv_mr& from, std::uint8_t* target, const ibv_mr& to) {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(source), kChunkBytes, from.lkey};
+    ibv_send_wr work{};
+    ibv_send_wr* bad = nullptr;
+    work.sg_list = &sge;
+    work.num_sge = 1;
+    work.opcode = IBV_WR_RDMA_WRITE;
+    work.send_flags = IBV_SEND_SIGNALED;
+    work.wr.rdma = {reinterpret_cast<std::uintptr_t>(target), to.rkey};
+    ASSERT_EQ(ibv_post_send(verbs_requester_.get(), &work, &bad), 0);
+  }
+
+  void poll_until(std::uint32_t completed) {
+    const auto limit = steady_clock::now() + std::chrono::seconds(20);
+    while (verbs_done_ < completed || devx_cq_.consumed < completed) {
+      ASSERT_LT(steady_clock::now(), limit) << verbs_done_ << " and " << devx_cq_.consumed << " completed";
+      ibv_wc completion{};
+      if (ibv_poll_cq(verbs_cq_.get(), 1, &completion) == 1) {
+        ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+        ++verbs_done_;
+      }
+      const std::uint64_t word = devx_cq_.take();
+      if (word == 0) continue;
+      ASSERT_EQ(HandPolledCq::opcode_of(word), mlx5::CqeOpcode::kRequester);
+      ASSERT_EQ(word >> 16 & 0xffff, devx_cq_.consumed - 1) << "wqe_counter";
+    }
+  }
+
+  Queue responder_;
+  Cq verbs_cq_;
+  Cq shared_cq_;
+  Queue requester_;
+  Qp verbs_requester_;
+  Qp verbs_responder_;
+  HandPolledCq devx_cq_;
+  std::uint32_t verbs_done_ = 0;
+};
+
+TEST_F(MixedQueues, writes_on_verbs_and_devx_queues_posted_in_turn_all_arrive) {
+  std::vector<std::uint8_t> source(kChunks * kChunkBytes);
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
+  std::vector<std::uint8_t> by_verbs(source.size());
+  std::vector<std::uint8_t> by_devx(source.size());
+  const Mr from = registered(source);
+  const Mr to_verbs = registered(by_verbs);
+  const Mr to_devx = registered(by_devx);
+  ASSERT_TRUE(from != nullptr && to_verbs != nullptr && to_devx != nullptr);
+  for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    const std::size_t offset = chunk * kChunkBytes;
+    ASSERT_NO_FATAL_FAILURE(
+        post_verbs_write(source.data() + offset, *from, by_verbs.data() + offset, *to_verbs));
+    post_write(requester_, chunk, source.data() + offset, *from, by_devx.data() + offset, *to_devx,
+               kChunkBytes);
+    if ((chunk + 1) % kBatch != 0) continue;
+    ASSERT_NO_FATAL_FAILURE(poll_until(chunk + 1));
+  }
+  EXPECT_EQ(by_verbs, source);
+  EXPECT_EQ(by_devx, source);
+}
+
+TEST_F(DevxQueues, subscribed_completion_event_of_an_armed_cq_arrives_with_its_cookie) {
+  Queue requester;
+  Queue responder;
+  ASSERT_NO_FATAL_FAILURE(create(requester));
+  ASSERT_NO_FATAL_FAILURE(create(responder));
+  ASSERT_NO_FATAL_FAILURE(connect(requester, responder));
+  ASSERT_NO_FATAL_FAILURE(connect(responder, requester));
+  const EventChannel channel(
+      mlx5dv_devx_create_event_channel(context_.get(), MLX5DV_DEVX_CREATE_EVENT_CHANNEL_FLAGS_OMIT_EV_DATA));
+  ASSERT_NE(channel, nullptr);
+  auto completion_event = static_cast<std::uint16_t>(prm::Event::kCompletion);
+  ASSERT_EQ(mlx5dv_devx_subscribe_devx_event(channel.get(), requester.cq.get(), sizeof completion_event,
+                                             &completion_event, 0x1122334455667788),
+            0);
+  std::uint16_t page_fault = 0x0c;
+  EXPECT_EQ(
+      mlx5dv_devx_subscribe_devx_event(channel.get(), requester.cq.get(), sizeof page_fault, &page_fault, 1),
+      EINVAL)
+      << "never raised here";
+
+  std::vector<std::uint8_t> bytes(64);
+  const Mr region(
+      ibv_reg_mr(pd_.get(), bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  ASSERT_NE(region, nullptr);
+  post_write(requester, 0, bytes.data(), *region, bytes.data() + 32, *region, 32);
+  // Armed, for whatever completes next or has completed.
+  auto* const records = reinterpret_cast<Be32*>(requester.memory.data() + kRecordOffset);
+  std::atomic_ref(records[mlx5::kArmRecord].raw).store(byte_swap(0u), std::memory_order_release);
+  const std::uint64_t doorbell = std::uint64_t{byte_swap(requester.cqn)} << 32;
+  auto* const page = static_cast<std::byte*>(uar_->base_addr);
+  std::atomic_ref(*reinterpret_cast<std::uint64_t*>(page + mlx5::kUarCqDoorbell))
+      .store(doorbell, std::memory_order_release);
+
+  pollfd readable{.fd = channel->fd, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&readable, 1, 20'000), 1) << "no event";
+  mlx5dv_devx_async_event_hdr event{};
+  ASSERT_EQ(mlx5dv_devx_get_event(channel.get(), &event, sizeof event),
+            static_cast<ssize_t>(sizeof event.cookie));
+  EXPECT_EQ(event.cookie, 0x1122334455667788u);
 }
 
 TEST_F(DevxQueues, umem_under_a_queue_deregistered_answers_ebusy) {

@@ -19,6 +19,9 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kLogMaxCqSize, kLogMaxCqEntries);
   prm::set(out, cap::kLogMaxCq, kLogMaxObjects);
   prm::set(out, cap::kLogMaxMkey, kLogMaxObjects);
+  prm::set(out, cap::kMaxIndirection, 1);
+  prm::set(out, cap::kFixedBufferSize, 1);
+  prm::set(out, cap::kLogMaxTranslations, kLogMaxTranslations);
   prm::set(out, cap::kLogMaxRequesterReads, kLogMaxReads);
   prm::set(out, cap::kLogMaxResponderReads, kLogMaxReads);
   prm::set(out, cap::kGidTableSize, 0);  // encoded: 8 << n entries, of which kGidTableSize are valid

@@ -41,11 +41,17 @@ bool is_transition(prm::Opcode opcode) {
   }
 }
 
+// What commands call the object.
+std::uint32_t object_id(const Object& object) {
+  return object.kind == ObjectKind::kMkey ? object.number >> prm::mkey::kTagBits : object.number;
+}
+
 prm::Opcode query_of(ObjectKind kind) {
   switch (kind) {
     case ObjectKind::kCq: return prm::Opcode::kQueryCq;
     case ObjectKind::kQp: return prm::Opcode::kQueryQp;
     case ObjectKind::kRmp: return prm::Opcode::kQueryRmp;
+    case ObjectKind::kMkey: return prm::Opcode::kQueryMkey;
   }
   return prm::Opcode::kQueryQp;
 }
@@ -107,12 +113,13 @@ Answer<Object> Commands::create(Input in, Output out) {
   switch (opcode) {
     case prm::Opcode::kCreateCq: outcome = create_cq(hca_, umems_, in, object); break;
     case prm::Opcode::kCreateQp: outcome = create_qp(hca_, umems_, in, object); break;
+    case prm::Opcode::kCreateMkey: outcome = create_mkey(hca_, in, object); break;
     case prm::Opcode::kCreateRmp: outcome = create_rmp(hca_, umems_, in, object); break;
     default: outcome = refuse_unsupported(opcode); break;
   }
   const Errno error = answer(out, outcome);
   if (error != 0) return refuse(error);
-  prm::set(out, prm::kObjectId, object.number);
+  prm::set(out, prm::kObjectId, object_id(object));
   for (const std::uint32_t id : object.umems) umems_.hold(id);
   return object;
 }
@@ -122,7 +129,7 @@ Errno Commands::modify(const Object& object, Input in, Output out) {
   const prm::Opcode opcode = opcode_of(in);
   if (!travels_as(CommandKind::kModify, opcode)) return EINVAL;
   if (is_transition(opcode) != (object.kind == ObjectKind::kQp)) return EINVAL;
-  if (prm::get32(in, prm::kObjectId) != object.number) return EINVAL;
+  if (prm::get32(in, prm::kObjectId) != object_id(object)) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
   if (!is_transition(opcode)) return answer(out, refuse_unsupported(opcode));
   return answer(out, modify_qp(hca_, opcode, object.number, in));
@@ -131,7 +138,7 @@ Errno Commands::modify(const Object& object, Input in, Output out) {
 Errno Commands::query(const Object& object, Input in, Output out) {
   const prm::Opcode opcode = opcode_of(in);
   if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kQuery, opcode)) return EINVAL;
-  if (prm::get32(in, prm::kObjectId) != object.number || query_of(object.kind) != opcode) return EINVAL;
+  if (prm::get32(in, prm::kObjectId) != object_id(object) || query_of(object.kind) != opcode) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
   if (opcode == prm::Opcode::kQueryQp) return answer(out, query_qp(hca_, object.number, out));
   return answer(out, refuse_unsupported(opcode));
@@ -143,6 +150,7 @@ Errno Commands::destroy(const Object& object) {
     case ObjectKind::kCq: error = hca_.destroy_cq(object.number); break;
     case ObjectKind::kQp: error = hca_.destroy_qp(object.number); break;
     case ObjectKind::kRmp: error = hca_.destroy_srq(object.number); break;
+    case ObjectKind::kMkey: error = hca_.deregister_memory(object.number); break;
   }
   if (error != 0) return error;
   for (const std::uint32_t id : object.umems) umems_.release(id);

@@ -39,17 +39,19 @@ enum class Syndrome : std::uint32_t {
   kNoSuchObject = 0x67640009,
   kBadIndex = 0x6764000a,
   kUnsupportedQueueType = 0x6764000b,
+  kUnsupportedMkey = 0x6764000c,
+  kScatteredMkey = 0x6764000d,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 
 Outcome refuse_with(mlx5::prm::CommandStatus status, Syndrome syndrome);
 Outcome outcome_of(Errno error);
 
-enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp };
+enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp, kMkey };
 
 struct Object {
   ObjectKind kind;
-  std::uint32_t number;
+  std::uint32_t number;                            // of an mkey: the whole key, tag included
   std::vector<std::uint32_t> umems;                // held while the object lives
   std::shared_ptr<ObjectEvents> events = nullptr;  // of objects made here
 };
@@ -85,6 +87,7 @@ Outcome query_nic_vport_context(Output out);
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object);
+Outcome create_mkey(Hca& hca, Input in, Object& object);
 Outcome modify_qp(Hca& hca, mlx5::prm::Opcode opcode, std::uint32_t qpn, Input in);
 Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out);
 

@@ -96,7 +96,8 @@ Errno Engine::dealloc_pd(std::uint32_t pd) {
 }
 
 Errno Engine::check(const MemoryRegionSpec& spec) const {
-  if (!pds_.contains(spec.pd) || spec.base == nullptr || spec.length_bytes == 0) return EINVAL;
+  const bool placed = (spec.base != nullptr) != !spec.pieces.empty();
+  if (!pds_.contains(spec.pd) || !placed || spec.length_bytes == 0) return EINVAL;
   if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
   if (!spec.device_memory) return 0;
   const std::byte* begin = parts_.device_memory;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,12 @@ enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
   kZeroBased = 1 << 5,
 };
 
+// A stretch of another key's range.
+struct IndirectPiece {
+  std::uint32_t mkey = 0;
+  std::uint64_t address = 0;
+};
+
 struct MemoryRegionSpec {
   std::uint32_t pd = 0;
   std::byte* base = nullptr;  // where byte 0 is in this process
@@ -49,6 +56,10 @@ struct MemoryRegionSpec {
   std::uint64_t length_bytes = 0;
   std::uint32_t access = 0;
   bool device_memory = false;  // base lies in this HCA's device memory
+  // Not empty: an indirect key, and base is null. Each piece stands for 1 << log_piece_bytes bytes.
+  std::vector<IndirectPiece> pieces = {};
+  std::uint32_t log_piece_bytes = 0;
+  std::optional<std::uint8_t> key_tag = std::nullopt;  // the key's low byte, where the client chose it
 };
 
 // A UAR page as user space maps it; the engine polls its doorbell registers.

@@ -8,7 +8,8 @@ namespace gdx::softhca {
 
 std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, const Random& random) {
   for (;;) {
-    const auto mkey = random();
+    std::uint32_t mkey = random();
+    if (spec.key_tag) mkey = (mkey & ~0xffu) | *spec.key_tag;
     if (mkey == 0 || mkey == mlx5::kInvalidLkey) continue;
     if (regions_.emplace(mkey, spec).second) return mkey;
   }
@@ -33,7 +34,32 @@ std::byte* MemoryTable::resolve(std::uint32_t mkey, std::uint32_t pd, std::uint6
   if (address < region->iova) return nullptr;
   const std::uint64_t offset = address - region->iova;
   if (offset > region->length_bytes || length_bytes > region->length_bytes - offset) return nullptr;
+  if (!region->pieces.empty()) return resolve_indirect(*region, offset, length_bytes, access);
   return region->base + offset;
+}
+
+// The key itself says what a peer may do; of the keys below it only the right to change the memory counts.
+std::byte* MemoryTable::resolve_indirect(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
+                                         std::uint64_t length_bytes, std::uint32_t access) const {
+  const bool changes = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
+  const std::uint64_t piece_bytes = std::uint64_t{1} << region.log_piece_bytes;
+  std::byte* begin = nullptr;
+  std::uint64_t done = 0;
+  do {
+    const std::uint64_t at = offset_bytes + done;
+    if (at >> region.log_piece_bytes >= region.pieces.size()) return nullptr;
+    const IndirectPiece& piece = region.pieces[at >> region.log_piece_bytes];
+    const MemoryRegionSpec* below = find(piece.mkey);
+    if (below == nullptr || !below->pieces.empty()) return nullptr;  // one level of indirection
+    const std::uint64_t within = at & (piece_bytes - 1);
+    const std::uint64_t n = std::min(length_bytes - done, piece_bytes - within);
+    std::byte* const place =
+        resolve(piece.mkey, region.pd, piece.address + within, n, changes ? kLocalWrite : 0u);
+    if (place == nullptr || (begin != nullptr && place != begin + done)) return nullptr;
+    if (begin == nullptr) begin = place;
+    done += n;
+  } while (done < length_bytes);
+  return begin;
 }
 
 bool MemoryTable::uses_pd(std::uint32_t pd) const {

@@ -26,12 +26,16 @@ class MemoryTable {
   // Null: no such key.
   [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
   // Where [address, address + length) under `mkey` is in this process. Null: unknown key, another
-  // protection domain, a range that is not wholly inside, or an access bit that the region lacks.
+  // protection domain, a range that is not wholly inside, an access bit that the region lacks, or a piece of
+  // an indirect key whose own key is gone, or that does not follow on the one before it.
   [[nodiscard]] std::byte* resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
  private:
+  [[nodiscard]] std::byte* resolve_indirect(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
+                                            std::uint64_t length_bytes, std::uint32_t access) const;
+
   std::unordered_map<std::uint32_t, MemoryRegionSpec> regions_;
 };
 

@@ -180,5 +180,151 @@ TEST_F(DevxCommands, umem_not_on_a_page_or_wrapping_is_refused) {
   EXPECT_EQ(umems_.remove(999), ENOENT);
 }
 
+// A CREATE_RMP as UCX sends it: cyclic, 16 WQEs of 32 B.
+prm::Mailbox<prm::kCreateRmpInBytes> valid_create_rmp(std::uint32_t umem) {
+  prm::Mailbox<prm::kCreateRmpInBytes> in{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateRmp));
+  prm::set(in, prm::rmp::kState, prm::rmp::kReady);
+  prm::set(in, prm::rmp::kQueueType, prm::rmp::kCyclic);
+  prm::set(in, prm::rmp::kPd, 7);
+  prm::set(in, prm::rmp::kLogStride, 5);
+  prm::set(in, prm::rmp::kLogSize, 4);
+  prm::set(in, prm::rmp::kDbrUmemId, umem);
+  prm::set(in, prm::rmp::kDbrAddress, 128);
+  prm::set(in, prm::rmp::kUmemId, umem);
+  prm::set(in, prm::rmp::kUmemOffset, 4096);
+  return in;
+}
+
+TEST_F(DevxCommands, create_rmp_makes_a_cyclic_shared_queue_and_destroy_ends_it) {
+  SharedReceiveQueueSpec spec;
+  EXPECT_CALL(hca_, create_srq(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(0x77)));
+  const Answer<Object> object = commands_.create(valid_create_rmp(umem_), out_);
+  ASSERT_TRUE(object);
+  EXPECT_EQ(prm::get(out_, prm::kObjectId), 0x77u);
+  EXPECT_TRUE(spec.cyclic);
+  EXPECT_EQ(spec.pd, 7u);
+  EXPECT_EQ(spec.entries, 16u);
+  EXPECT_EQ(spec.stride_bytes, 32u);
+  EXPECT_EQ(spec.ring, memory_.data() + 4096);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(spec.doorbell_record), memory_.data() + 128);
+  EXPECT_EQ(umems_.remove(umem_), EBUSY);
+  EXPECT_CALL(hca_, destroy_srq(0x77)).WillOnce(Return(0));
+  EXPECT_EQ(commands_.destroy(*object), 0);
+  EXPECT_EQ(umems_.remove(umem_), 0);
+}
+
+TEST_F(DevxCommands, create_rmp_of_a_kind_not_offered_is_refused) {
+  EXPECT_CALL(hca_, create_srq(_)).Times(0);
+  auto in = valid_create_rmp(umem_);
+  prm::set(in, prm::rmp::kQueueType, 3);  // striding
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+  EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kUnsupportedQueueType));
+  in = valid_create_rmp(umem_);
+  prm::set(in, prm::rmp::kBasicCyclicWqe, 1);
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+  in = valid_create_rmp(umem_);
+  prm::set(in, prm::rmp::kLogSize, 16);
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+  EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadQueueSize));
+}
+
+using MkeyMailbox = prm::Mailbox<prm::mkey::kEntriesByte + 2 * prm::mkey::kEntryBytes>;
+
+// A CREATE_MKEY as UCX sends it: two pieces of 1 MiB that follow on each other.
+MkeyMailbox valid_create_mkey() {
+  MkeyMailbox in{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateMkey));
+  prm::set(in, prm::mkey::kAccessMode, prm::mkey::kModeFixedSize);
+  prm::set(in, prm::mkey::kAtomic, 1);
+  prm::set(in, prm::mkey::kRemoteRead, 1);
+  prm::set(in, prm::mkey::kTag, 0x5a);
+  prm::set(in, prm::mkey::kPd, 7);
+  prm::set(in, prm::mkey::kStartAddress, 0x7f0000000468);
+  prm::set(in, prm::mkey::kLengthBytes, 0x180000);
+  prm::set(in, prm::mkey::kLogEntityBytes, 20);
+  prm::set(in, prm::mkey::kEntries, 2);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const auto entry = std::span(in).subspan(prm::mkey::kEntriesByte + i * prm::mkey::kEntryBytes);
+    prm::set(entry, prm::mkey::kEntryMkey, 0x1234500 + i);
+    prm::set(entry, prm::mkey::kEntryAddress, 0x7f0000000000 + i * 0x100000);
+  }
+  return in;
+}
+
+TEST_F(DevxCommands, create_mkey_over_continuous_pieces_answers_the_key_without_its_tag) {
+  MemoryRegionSpec spec;
+  EXPECT_CALL(hca_, register_memory(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(0xabcdef5a)));
+  const Answer<Object> object = commands_.create(valid_create_mkey(), out_);
+  ASSERT_TRUE(object);
+  EXPECT_EQ(prm::get(out_, prm::kObjectId), 0xabcdefu);
+  EXPECT_EQ(spec.base, nullptr);
+  EXPECT_EQ(spec.iova, 0x7f0000000468u);
+  EXPECT_EQ(spec.length_bytes, 0x180000u);
+  EXPECT_EQ(spec.access, kRemoteRead | kRemoteAtomic);
+  EXPECT_EQ(spec.key_tag, 0x5a);
+  ASSERT_EQ(spec.pieces.size(), 2u);
+  EXPECT_EQ(spec.pieces[1].mkey, 0x1234501u);
+  EXPECT_EQ(spec.pieces[1].address, 0x7f0000100000u);
+  EXPECT_CALL(hca_, deregister_memory(0xabcdef5a)).WillOnce(Return(0));
+  EXPECT_EQ(commands_.destroy(*object), 0);
+}
+
+TEST_F(DevxCommands, create_mkey_that_nothing_below_could_follow_is_refused) {
+  EXPECT_CALL(hca_, register_memory(_)).Times(0);
+  const auto refused_with = [this](const MkeyMailbox& in) {
+    EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+    return static_cast<Syndrome>(prm::get(out_, prm::kSyndrome));
+  };
+  auto in = valid_create_mkey();
+  prm::set(in, prm::mkey::kAccessMode, 2);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey) << "pieces of various sizes";
+  in = valid_create_mkey();
+  prm::set(in, prm::mkey::kUmrEnabled, 1);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);
+  in = valid_create_mkey();
+  prm::set(in, prm::mkey::kLengthBytes, 0x200001);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey) << "longer than its pieces";
+  in = valid_create_mkey();
+  prm::set(std::span(in).subspan(prm::mkey::kEntriesByte), prm::mkey::kEntryAddress, 0x1000);
+  EXPECT_EQ(refused_with(in), Syndrome::kScatteredMkey);
+  in = valid_create_mkey();
+  prm::set(in, prm::mkey::kEntries, 3);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);
+  EXPECT_EQ(status(), prm::CommandStatus::kBadInputLength);
+}
+
+TEST_F(DevxCommands, command_the_driver_passes_on_is_refused_by_status_and_others_by_errno) {
+  prm::Mailbox<prm::kShortCommandBytes> in{};
+  constexpr std::uint64_t kCreateDct = 0x710;
+  constexpr std::uint64_t kCreateEq = 0x301;
+  constexpr std::uint64_t kNop = 0x80d;
+  prm::set(in, prm::kOpcode, kCreateDct);
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+  EXPECT_EQ(status(), prm::CommandStatus::kBadOperation);
+  EXPECT_EQ(commands_.general(in, out_), EINVAL);
+  prm::set(in, prm::kOpcode, kCreateEq);
+  EXPECT_EQ(commands_.create(in, out_).error(), EINVAL);
+  prm::set(in, prm::kOpcode, kNop);
+  EXPECT_EQ(commands_.general(in, out_), EREMOTEIO);
+  EXPECT_EQ(status(), prm::CommandStatus::kBadOperation);
+}
+
+TEST_F(DevxCommands, event_of_a_queue_reaches_who_subscribed_to_it_only) {
+  QueuePairSpec spec;
+  EXPECT_CALL(hca_, create_qp(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(kQpn)));
+  const Answer<Object> object = commands_.create(valid_create_qp(), out_);
+  ASSERT_TRUE(object);
+  int last_wqe = 0;
+  int fatal = 0;
+  object->events->subscribe(0x13, [&last_wqe] { ++last_wqe; });
+  object->events->subscribe(0x05, [&fatal] { ++fatal; });
+  spec.on_event(16);  // IB_EVENT_QP_LAST_WQE_REACHED
+  EXPECT_EQ(last_wqe, 1);
+  EXPECT_EQ(fatal, 0);
+  EXPECT_TRUE(is_raised_here(0x00));
+  EXPECT_FALSE(is_raised_here(0x0c)) << "page faults";
+}
+
 }  // namespace
 }  // namespace gdx::softhca::devx

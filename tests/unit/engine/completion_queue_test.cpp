@@ -46,6 +46,16 @@ class CompletionQueueTest : public testing::Test {
   int events_ = 0;
 };
 
+TEST_F(CompletionQueueTest, datagram_says_what_network_header_it_came_with) {
+  CompletionQueue cq(spec_);
+  Completion completion = numbered(9);
+  completion.source_qpn = 0xabcdef;
+  completion.has_grh = true;
+  completion.roce_type = mlx5::CqeRoceType::kV2Ipv4;
+  ASSERT_TRUE(cq.write(completion));
+  EXPECT_EQ(entry(0).flags_remote_qpn, 0x1aabcdefu);
+}
+
 TEST_F(CompletionQueueTest, success_fills_the_fields_of_the_prm) {
   CompletionQueue cq(spec_);
   Completion completion = numbered(9);

@@ -72,5 +72,36 @@ TEST_F(MemoryTableTest, keys_are_unlike_each_other) {
   EXPECT_EQ(high_bits, 0xffffffffu);
 }
 
+TEST_F(MemoryTableTest, indirect_key_resolves_through_the_keys_below_it) {
+  const std::uint32_t below = add(kIova, kLocalWrite | kRemoteWrite);
+  MemoryRegionSpec spec{
+      .pd = kPd, .iova = 0x5000, .length_bytes = 100, .access = kRemoteRead | kRemoteAtomic};
+  spec.pieces = {{below, kIova}, {below, kIova + 64}};
+  spec.log_piece_bytes = 6;
+  spec.key_tag = 0x5a;
+  const std::uint32_t key = table_.add(spec, random_);
+  EXPECT_EQ(key & 0xff, 0x5au);
+  EXPECT_EQ(table_.resolve(key, kPd, 0x5000 + 60, 40, kRemoteAtomic), bytes_.data() + 60)
+      << "over both pieces";
+  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 8, kRemoteWrite), nullptr) << "a right of the key below only";
+  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 101, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(key, kPd + 1, 0x5000, 8, kRemoteRead), nullptr);
+  ASSERT_TRUE(table_.remove(below));
+  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 8, kRemoteRead), nullptr) << "the key below is gone";
+}
+
+TEST_F(MemoryTableTest, indirect_key_over_scattered_read_only_or_indirect_pieces_is_refused) {
+  const std::uint32_t below = add(kIova, 0);
+  MemoryRegionSpec spec{.pd = kPd, .iova = 0, .length_bytes = 16, .access = kRemoteRead | kRemoteWrite};
+  spec.pieces = {{below, kIova}, {below, kIova + 32}};
+  spec.log_piece_bytes = 3;
+  const std::uint32_t scattered = table_.add(spec, random_);
+  EXPECT_NE(table_.resolve(scattered, kPd, 8, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(scattered, kPd, 0, 16, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(scattered, kPd, 0, 8, kRemoteWrite), nullptr) << "nobody may write what is below";
+  spec.pieces = {{scattered, 0}, {scattered, 8}};
+  EXPECT_EQ(table_.resolve(table_.add(spec, random_), kPd, 0, 8, kRemoteRead), nullptr);
+}
+
 }  // namespace
 }  // namespace gdx::softhca

@@ -103,5 +103,25 @@ TEST_F(ReceiveQueueTest, limit_set_above_what_is_posted_tells_at_once) {
   EXPECT_EQ(told, 1);
 }
 
+// Source: UCX masks the counter of a cyclic queue itself, and never writes a chain.
+TEST_F(ReceiveQueueTest, cyclic_shared_queue_ignores_the_chain_and_reports_the_whole_counter) {
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    mlx5::SrqNextSegment segment{};
+    segment.next_wqe_index = 0;
+    put(i, 0, segment);
+    put(i, 16, mlx5::DataSegment{10, static_cast<std::uint32_t>(i), 0});
+    put(i, 32, mlx5::DataSegment{0, mlx5::kInvalidLkey, 0});
+  }
+  ReceiveQueue::Layout cyclic = layout(true);
+  cyclic.cyclic = true;
+  ReceiveQueue queue(cyclic);
+  for (std::uint32_t i = 0; i < 70000; ++i) {
+    record_ = (i + 1) & 0xffff;
+    ASSERT_TRUE(queue.take(wqe_));
+    ASSERT_EQ(wqe_.wqe_counter, i & 0xffff);
+    ASSERT_EQ(wqe_.pieces.at(0).lkey, i % kEntries);
+  }
+}
+
 }  // namespace
 }  // namespace gdx::softhca

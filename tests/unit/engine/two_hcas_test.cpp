@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <thread>
 
@@ -189,6 +190,24 @@ TEST_F(TwoHcas, doorbell_that_names_no_queue_of_its_page_serves_nothing) {
   EXPECT_EQ(a.hca->counters().wqes, 0u);
   a.ring();
   expect_success(await_send(a, b), 0);
+}
+
+TEST_F(TwoHcas, doorbell_rung_for_a_queue_that_goes_before_it_is_served_is_no_stray) {
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  std::array<Be32, 2> record{};
+  std::vector<mlx5::Cqe64> ring(4);
+  CompletionQueueSpec spec;
+  spec.ring = reinterpret_cast<std::byte*>(ring.data());
+  spec.doorbell_record = record.data();
+  spec.log_entries = 2;
+  const auto cqn = a.hca->create_cq(spec);
+  ASSERT_TRUE(cqn);
+  a.uar_page[mlx5::kUarCqDoorbell / 8] = std::uint64_t{byte_swap(*cqn)} << 32 | 1;
+  EXPECT_EQ(a.hca->destroy_cq(*cqn), 0);
+  a.ring();
+  EXPECT_EQ(a.hca->destroy_qp(a.qpn), 0);
+  a.hca->progress();
+  EXPECT_EQ(a.hca->counters().bad_doorbells, 0u);
 }
 
 TEST_F(TwoHcas, rights_taken_away_in_rts_hold_for_the_next_write) {

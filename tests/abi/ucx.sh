@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Usage: ucx.sh info DEVX | ucx.sh PORT TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
+# Debian's ucx_perftest between two processes: both must succeed without a complaint, the connection must run
+# over TRANSPORT on the software HCA, and the last line of results must account for every iteration.
+. "$(dirname "$0")/common.sh"
+need ucx_perftest ucx-utils
+need ucx_info ucx-utils
+
+# What carries the first messages of a connection is part of UCX's short names only.
+alias_of() {
+  case $1 in
+    rc_verbs) echo rc_v ;;
+    rc_mlx5) echo rc_x ;;
+    ud_verbs) echo ud_v ;;
+    ud_mlx5) echo ud_x ;;
+    *) fail "no such transport: $1" ;;
+  esac
+}
+
+no_complaint() {
+  ! grep -E 'UCX +(ERROR|WARN|FATAL)|gdx\[[0-9]+\] (warning|error)|Assertion' "$@" >&2 || fail "complaints, above"
+}
+
+if [ "$1" = info ]; then
+  UCX_IB_MLX5_DEVX=$2 on_hca ucx_info -d > "$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "ucx_info exited with $?"; }
+  no_complaint "$scratch/out"
+  seen=$(grep -B1 'Device: gdx0:1$' "$scratch/out" | sed -n 's/.*Transport: //p' | sort | xargs)
+  # Nothing that is not there is offered: no dc_mlx5.
+  [ "$seen" = "rc_mlx5 rc_verbs ud_mlx5 ud_verbs" ] || fail "ucx_info lists: $seen"
+  exit 0
+fi
+
+port=$1
+transport=$2
+export UCX_IB_MLX5_DEVX=$3 UCX_NET_DEVICES=gdx0:1 UCX_LOG_LEVEL=info
+UCX_TLS=$(alias_of "$transport")
+export UCX_TLS
+
+# one TEST BYTES ITERATIONS
+one() {
+  echo "== $transport, DevX $UCX_IB_MLX5_DEVX: $1, $2 B"
+  both_ends "$port" ucx_perftest -t "$1" -s "$2" -n "$3" -w 4 -f > "$scratch/all" || { cat "$scratch/all" >&2; exit 1; }
+  no_complaint "$scratch/client" "$scratch/server"
+  grep -q "ep_cfg.*$transport/gdx0:1" "$scratch/client" || { cat "$scratch/client" >&2; fail "not over $transport"; }
+  tail -1 "$scratch/client" | grep -Eq "^ *$3( +[0-9]+\.[0-9]+){5} +[0-9]+ +[0-9]+ *\$" ||
+    { cat "$scratch/client" >&2; fail "no final line for $3 iterations"; }
+  port=$((port + 1))
+}
+
+one tag_lat 8 50
+one tag_lat 4096 50
+one tag_bw 65536 50
+one tag_bw 1048576 20
+one ucp_put_lat 8 50
+one ucp_put_bw 8 200
+one ucp_put_bw 1048576 20
+one ucp_get 8 50
+one ucp_get 2097152 10
+one ucp_fadd 8 50
+one ucp_cswap 8 50
