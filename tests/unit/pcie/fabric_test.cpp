@@ -111,7 +111,8 @@ TEST(Fabric, header_credits_few_writes_run_at_credits_per_credit_loop) {
   const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
   const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
   const double law = 4 * 256 / loop_ns * 1e9;
-  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law, law * 0.001);
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law,
+              law * 0.001);
 }
 
 TEST(Fabric, data_credits_few_writes_run_at_credits_per_credit_loop) {
@@ -120,7 +121,8 @@ TEST(Fabric, data_credits_few_writes_run_at_credits_per_credit_loop) {
   const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
   const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
   const double law = 1024 / loop_ns * 1e9;
-  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law, law * 0.001);
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law,
+              law * 0.001);
 }
 
 TEST(Fabric, root_complex_lines_few_peer_reads_run_at_lines_per_round_trip) {
@@ -131,7 +133,8 @@ TEST(Fabric, root_complex_lines_few_peer_reads_run_at_lines_per_round_trip) {
   const double held_ns = 2.0 * platform.link_latency_ns + platform.gpu_memory.latency_ns +
                          platform.root.peer_hop_ns + (24 + 84) / rate * 1e9;
   const double law = 4 * 64 / held_ns * 1e9;
-  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPhb, {kNicNode, kGpuNode, 512, 2048}), law, law * 0.002);
+  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPhb, {kNicNode, kGpuNode, 512, 2048}), law,
+              law * 0.002);
 }
 
 TEST(Fabric, root_complex_that_refuses_peer_reads_still_serves_host_memory) {

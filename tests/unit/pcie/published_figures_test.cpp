@@ -108,27 +108,32 @@ TEST(PublishedFigures, pcie_bench_measured_64_byte_read_latency_local_and_remote
 // EPYC 7452, Gen3: 14.29 GB/s written to the GPU. Predicted. Left out: what the device itself needs, and
 // refreshes; 2 % allowed for them.
 TEST(PublishedFigures, epyc_peer_write_is_predicted) {
-  const double rate = gigabytes(test::write_bytes_per_s(kEpyc7452, PathClass::kPhb, {kNicNode, kGpuNode, 4096}));
+  const double rate =
+      gigabytes(test::write_bytes_per_s(kEpyc7452, PathClass::kPhb, {kNicNode, kGpuNode, 4096}));
   EXPECT_NEAR(rate, 14.29, 14.29 * 0.02);
 }
 
 // 6.11 GB/s read from the GPU. Fitted by whole lines; half of one in 48 is 1.05 %.
 TEST(PublishedFigures, epyc_peer_read_is_met_by_its_line_buffers) {
-  const double rate = gigabytes(test::read_bytes_per_s(kEpyc7452, PathClass::kPhb, {kNicNode, kGpuNode, 4096, 2048}));
+  const double rate =
+      gigabytes(test::read_bytes_per_s(kEpyc7452, PathClass::kPhb, {kNicNode, kGpuNode, 4096, 2048}));
   EXPECT_NEAR(rate, 6.11, 6.11 * 0.0105);
 }
 
 // 0.25 GB/s across QPI. Fitted by whole lines; half of one in three is 17 %.
 TEST(PublishedFigures, ivy_bridge_read_across_sockets_is_met_by_its_line_buffers) {
-  const double rate = gigabytes(test::read_bytes_per_s(kIvyBridge, PathClass::kSys, {kNicNode, kGpuNode, 4096, 256}));
+  const double rate =
+      gigabytes(test::read_bytes_per_s(kIvyBridge, PathClass::kSys, {kNicNode, kGpuNode, 4096, 256}));
   EXPECT_NEAR(rate, 0.25, 0.25 * 0.17);
 }
 
 // 0.85 us from a peer's BAR, 1.6 us from its host. Fitted; the instruction's way to the port is in both.
 TEST(PublishedFigures, a100_reads_of_a_peer_and_of_its_host_are_met) {
-  const double peer_ns = kA100.gpu_issue_ns + test::read_latency_ns(kA100, PathClass::kPix, kNicNode, kGpuNode, 32);
+  const double peer_ns =
+      kA100.gpu_issue_ns + test::read_latency_ns(kA100, PathClass::kPix, kNicNode, kGpuNode, 32);
   EXPECT_NEAR(peer_ns, 850, 850 * 0.02);
-  const double host_ns = kA100.gpu_issue_ns + test::read_latency_ns(kA100, PathClass::kPix, kGpuNode, kHostNode, 32);
+  const double host_ns =
+      kA100.gpu_issue_ns + test::read_latency_ns(kA100, PathClass::kPix, kGpuNode, kHostNode, 32);
   EXPECT_NEAR(host_ns, 1600, 1600 * 0.02);
 }
 
