@@ -18,20 +18,20 @@ at() {
   local label=$1
   shift
   echo "## $label"
-  "$model" --queues gpu --size-bytes 8,4096 --mode "$ways" "$@" || true # a platform may refuse a mode
+  "$model" --size-bytes 8,4096 --mode "$ways" "$@" || true # a platform may refuse a mode
   echo
 }
 {
   at "queues in host memory, SYS" --path SYS --queues host
-  at "fences cost nothing, PIX" --path PIX --order-ns 0
-  at "fences cost nothing, SYS" --path SYS --order-ns 0
-  at "GPU stores of 64 B, SYS" --path SYS --store-bytes 64
-  at "staging of 1 MiB, SYS" --path SYS --pool-bytes 1048576
-  at "Gen3, SYS" --path SYS --gen 3
-  at "Gen4, SYS" --path SYS --gen 4
-  at "Gen6, SYS" --path SYS --gen 6
-  at "EPYC 7452, PHB" --path PHB --platform epyc-7452
-  at "Ivy Bridge, SYS" --path SYS --platform ivy-bridge
-  at "Intel client, PHB" --path PHB --platform intel-client
+  at "fences cost nothing, PIX" --queues gpu --path PIX --order-ns 0
+  at "fences cost nothing, SYS" --queues gpu --path SYS --order-ns 0
+  at "GPU stores of 64 B, SYS" --queues gpu --path SYS --store-bytes 64
+  at "staging of 1 MiB, SYS" --queues gpu --path SYS --pool-bytes 1048576
+  at "Gen3, SYS" --queues gpu --path SYS --gen 3
+  at "Gen4, SYS" --queues gpu --path SYS --gen 4
+  at "Gen6, SYS" --queues gpu --path SYS --gen 6
+  at "EPYC 7452, PHB" --queues gpu --path PHB --platform epyc-7452
+  at "Ivy Bridge, SYS" --queues gpu --path SYS --platform ivy-bridge
+  at "Intel client, PHB" --queues gpu --path PHB --platform intel-client
 } >"$out/one-at-a-time.txt"
 echo "wrote $out"
