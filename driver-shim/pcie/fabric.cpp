@@ -140,14 +140,14 @@ void Fabric::arrive(std::uint32_t channel, PacketId id, TimePs now) {
 
 TimePs Fabric::transit_ps(const Node& node, const Packet& packet) const {
   if (node.kind == NodeKind::kSwitch) return from_ns(platform_.switch_latency_ns);
-  const bool host_memory = packet.target == kHost || packet.origin == kHost;
+  const bool host_memory = packet.target == kHostNode || packet.origin == kHostNode;
   return from_ns(host_memory ? platform_.root.memory_hop_ns : platform_.root.peer_hop_ns);
 }
 
 void Fabric::pass_through(NodeId node, PacketId id, TimePs now) {
   Packet& packet = packets_[id];
   if (nodes_[node].kind == NodeKind::kRoot) {
-    const bool peers = packet.target != kHost && packet.origin != kHost;
+    const bool peers = packet.target != kHostNode && packet.origin != kHostNode;
     if (packet.kind == TlpKind::kReadRequest && peers && packet.line_holder == kNoNode) {
       nodes_[node].unserved.push_back(id);
       return serve_peer_reads(node, now);

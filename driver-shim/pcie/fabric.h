@@ -10,14 +10,14 @@
 
 #include "driver-shim/pcie/channel.h"
 #include "driver-shim/pcie/event_queue.h"
-#include "driver-shim/pcie/path.h"
+#include "proto/path_class.h"
 
 namespace gdx::pcie {
 
 // The ends of a path, in every fabric.
-inline constexpr NodeId kGpu = 0;
-inline constexpr NodeId kNic = 1;
-inline constexpr NodeId kHost = 2;  // host memory beside the NIC: on its socket, for SYS
+inline constexpr NodeId kGpuNode = 0;
+inline constexpr NodeId kNicNode = 1;
+inline constexpr NodeId kHostNode = 2;  // host memory beside the NIC: on its socket, for SYS
 
 // Errors: kInvalidArgument naming the parameter that makes no sense.
 [[nodiscard]] Result<void> check(const Platform& platform);

@@ -51,8 +51,10 @@ struct RootComplex {
   // [fitted] One way between sockets: 440 ns becomes 506 ns for a remote 64 B read (pcie-bench data, same
   // machine).
   std::uint32_t socket_hop_ns = 33;
-  double node_bytes_per_s = 100e9;   // [guessed] far above a link
-  double socket_bytes_per_s = 40e9;  // [guessed] peer writes between sockets; see kA30
+  double node_bytes_per_s = 100e9;  // [guessed] far above a link
+  // [measured] peer writes between sockets: 39 GB/s on dual EPYC 9374F, 51 on dual Turin (Gen5, RTX PRO 6000,
+  // p2pBandwidthLatencyTest, voipmonitor/rtx6kpro). Older ones are far below: kA30.
+  double socket_bytes_per_s = 40e9;
 };
 
 struct Platform {

@@ -64,41 +64,41 @@ void Fabric::build(PathClass path) {
   const RootComplex& root = platform_.root;
   const std::uint32_t mps = platform_.link.mps_bytes;
   nodes_.resize(3);
-  add_end(kGpu, platform_.gpu, platform_.gpu_memory, std::min(mps, platform_.gpu_store_bytes));
-  add_end(kNic, platform_.nic, platform_.nic_memory, mps);
+  add_end(kGpuNode, platform_.gpu, platform_.gpu_memory, std::min(mps, platform_.gpu_store_bytes));
+  add_end(kNicNode, platform_.nic, platform_.nic_memory, mps);
   // Host memory stands for the processor too: its stores leave in lines.
-  add_end(kHost, Requester{}, platform_.host_memory, std::min(mps, root.line_bytes));
+  add_end(kHostNode, Requester{}, platform_.host_memory, std::min(mps, root.line_bytes));
 
   const NodeId nic_root = add_node(NodeKind::kRoot);
-  join_inside(nic_root, kHost, platform_.memory_bytes_per_s, 0);
+  join_inside(nic_root, kHostNode, platform_.memory_bytes_per_s, 0);
   switch (path) {
     case PathClass::kPix: {
       const NodeId middle = add_node(NodeKind::kSwitch);
-      for (const NodeId neighbour : {kGpu, kNic, nic_root}) join_by_link(middle, neighbour);
+      for (const NodeId neighbour : {kGpuNode, kNicNode, nic_root}) join_by_link(middle, neighbour);
       return;
     }
     case PathClass::kPxb: {
       const NodeId lower = add_node(NodeKind::kSwitch);
       const NodeId upper = add_node(NodeKind::kSwitch);
-      join_by_link(kGpu, lower);
+      join_by_link(kGpuNode, lower);
       join_by_link(lower, upper);
-      join_by_link(upper, kNic);
+      join_by_link(upper, kNicNode);
       join_by_link(upper, nic_root);
       return;
     }
     case PathClass::kPhb: {
-      join_by_link(kGpu, nic_root);
-      join_by_link(nic_root, kNic);
+      join_by_link(kGpuNode, nic_root);
+      join_by_link(nic_root, kNicNode);
       return;
     }
     case PathClass::kNode:
     case PathClass::kSys: {
       const bool sockets = path == PathClass::kSys;
       const NodeId gpu_root = add_node(NodeKind::kRoot);
-      join_by_link(kGpu, gpu_root);
+      join_by_link(kGpuNode, gpu_root);
       join_inside(gpu_root, nic_root, sockets ? root.socket_bytes_per_s : root.node_bytes_per_s,
                   from_ns(sockets ? root.socket_hop_ns : root.node_hop_ns));
-      join_by_link(nic_root, kNic);
+      join_by_link(nic_root, kNicNode);
       return;
     }
   }
@@ -168,7 +168,7 @@ void Fabric::route() {
 }
 
 bool Fabric::can_read(NodeId from, NodeId to) const {
-  if (platform_.root.peer_reads || to == kHost || from == kHost) return true;
+  if (platform_.root.peer_reads || to == kHostNode || from == kHostNode) return true;
   for (NodeId node = from; node != to; node = channels_[nodes_[node].next[to]].config().to) {
     if (nodes_[node].kind == NodeKind::kRoot) return false;
   }

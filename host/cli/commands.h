@@ -22,6 +22,12 @@ inline constexpr int kExitNotFound = 127;
 void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status);
 void add_info_command(CLI::App& app, int& exit_status);
 void add_demo_command(CLI::App& app, int& exit_status);
+void add_model_command(CLI::App& app, int& exit_status);
+void add_topo_command(CLI::App& app, int& exit_status);
+
+// The path of a program that is installed beside this one; in a build tree it lies in `build_folder`,
+// relative to this one's. Just the name, for PATH, where it is at neither place.
+[[nodiscard]] std::string sibling_program(const std::string& name, const std::string& build_folder);
 
 // The options that `run` and `demo` share. `softhca` must outlive the parsing.
 void add_softhca_options(CLI::App& command, SofthcaOptions& softhca);

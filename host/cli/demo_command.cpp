@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -10,15 +9,6 @@ namespace {
 
 constexpr std::uint32_t kDemoRanks = 2;
 constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
-
-// The rank program lies beside this one once installed, in the demo folder of a build tree.
-std::string demo_program() {
-  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const char* place : {"gdx_demo", "../../demo/gdx_demo"}) {
-    if (std::filesystem::exists(here / place)) return (here / place).lexically_normal().string();
-  }
-  return "gdx_demo";
-}
 
 }  // namespace
 
@@ -35,7 +25,7 @@ void add_demo_command(CLI::App& app, int& exit_status) {
     options->ranks = kDemoRanks;
     options->timeout_ns = kDemoTimeoutNs;
     options->command = demo->remaining();
-    options->command.insert(options->command.begin(), demo_program());
+    options->command.insert(options->command.begin(), sibling_program("gdx_demo", "../../demo"));
     const auto status = launch(*options);
     exit_status = status ? *status : report(status.error());
   });

@@ -14,8 +14,8 @@ constexpr std::uint64_t kMany = std::uint64_t{1} << 20;
 
 TEST(Fabric, every_path_carries_writes_and_reads_between_all_ends) {
   for (const PathClass path : kPathClasses) {
-    for (const NodeId from : {kGpu, kNic, kHost}) {
-      for (const NodeId to : {kGpu, kNic, kHost}) {
+    for (const NodeId from : {kGpuNode, kNicNode, kHostNode}) {
+      for (const NodeId to : {kGpuNode, kNicNode, kHostNode}) {
         if (from == to) continue;
         EventQueue events;
         Fabric fabric(events, kGeneric, path);
@@ -32,9 +32,9 @@ TEST(Fabric, every_path_carries_writes_and_reads_between_all_ends) {
 TEST(Fabric, counters_tell_transfers_packets_and_bytes_by_purpose) {
   EventQueue events;
   Fabric fabric(events, kGeneric, PathClass::kSys);
-  fabric.write(kGpu, kNic, 0, 1000, Purpose::kPayload, nullptr);
-  fabric.write(kGpu, kNic, 0, 8, Purpose::kDoorbell, nullptr);
-  fabric.read(kNic, kHost, 256, 1024, Purpose::kWqe, nullptr);
+  fabric.write(kGpuNode, kNicNode, 0, 1000, Purpose::kPayload, nullptr);
+  fabric.write(kGpuNode, kNicNode, 0, 8, Purpose::kDoorbell, nullptr);
+  fabric.read(kNicNode, kHostNode, 256, 1024, Purpose::kWqe, nullptr);
   events.run();
   const auto of = [](const std::array<Traffic, kPurposes>& traffic, Purpose purpose) {
     const Traffic& one = traffic[static_cast<std::size_t>(purpose)];
@@ -51,8 +51,8 @@ TEST(Fabric, doorbell_after_payload_arrives_after_it) {
     EventQueue events;
     Fabric fabric(events, kGeneric, path);
     std::string order;
-    fabric.write(kGpu, kNic, 0, 65536, Purpose::kPayload, [&](TimePs) { order += 'p'; });
-    fabric.write(kGpu, kNic, 0, 8, Purpose::kDoorbell, [&](TimePs) { order += 'd'; });
+    fabric.write(kGpuNode, kNicNode, 0, 65536, Purpose::kPayload, [&](TimePs) { order += 'p'; });
+    fabric.write(kGpuNode, kNicNode, 0, 8, Purpose::kDoorbell, [&](TimePs) { order += 'd'; });
     events.run();
     EXPECT_EQ(order, "pd") << name(path);
   }
@@ -63,8 +63,8 @@ TEST(Fabric, completion_does_not_overtake_the_write_before_it) {
   Fabric fabric(events, kGeneric, PathClass::kPix);
   std::string order;
   // The writes fill the GPU's link; the read's completion is queued behind them.
-  fabric.write(kGpu, kNic, 0, kMany, Purpose::kPayload, [&](TimePs) { order += 'w'; });
-  fabric.read(kNic, kGpu, 0, 64, Purpose::kWqe, [&](TimePs) { order += 'r'; });
+  fabric.write(kGpuNode, kNicNode, 0, kMany, Purpose::kPayload, [&](TimePs) { order += 'w'; });
+  fabric.read(kNicNode, kGpuNode, 0, 64, Purpose::kWqe, [&](TimePs) { order += 'r'; });
   events.run();
   EXPECT_EQ(order, "wr");
 }
@@ -72,13 +72,13 @@ TEST(Fabric, completion_does_not_overtake_the_write_before_it) {
 TEST(Fabric, longer_paths_take_longer) {
   double before_ns = 0;
   for (const PathClass path : {PathClass::kPix, PathClass::kPxb}) {
-    const double ns = test::read_latency_ns(kGeneric, path, kNic, kGpu, 64);
+    const double ns = test::read_latency_ns(kGeneric, path, kNicNode, kGpuNode, 64);
     EXPECT_GT(ns, before_ns) << name(path);
     before_ns = ns;
   }
   before_ns = 0;
   for (const PathClass path : {PathClass::kPhb, PathClass::kNode, PathClass::kSys}) {
-    const double ns = test::read_latency_ns(kGeneric, path, kNic, kGpu, 64);
+    const double ns = test::read_latency_ns(kGeneric, path, kNicNode, kGpuNode, 64);
     EXPECT_GT(ns, before_ns) << name(path);
     before_ns = ns;
   }
@@ -90,18 +90,18 @@ TEST(Fabric, read_of_an_idle_path_takes_the_sum_of_its_parts) {
   const double parts_ns = 4.0 * kGeneric.link_latency_ns + 2.0 * kGeneric.switch_latency_ns +
                           kGeneric.gpu_memory.latency_ns + 2 * (24 + 84) / rate * 1e9;
   // Four transmissions, each rounded to a picosecond.
-  EXPECT_NEAR(test::read_latency_ns(kGeneric, PathClass::kPix, kNic, kGpu, 64), parts_ns, 4 * 0.001);
+  EXPECT_NEAR(test::read_latency_ns(kGeneric, PathClass::kPix, kNicNode, kGpuNode, 64), parts_ns, 4 * 0.001);
 }
 
 TEST(Fabric, tags_few_reads_run_at_tags_times_size_per_round_trip) {
   Platform platform = test::without_limits(kGeneric);
   platform.nic.tags = 8;
   platform.nic.mrrs_bytes = 512;
-  const double round_trip_ns = test::read_latency_ns(platform, PathClass::kPix, kNic, kGpu, 512);
+  const double round_trip_ns = test::read_latency_ns(platform, PathClass::kPix, kNicNode, kGpuNode, 512);
   const double law = 8 * 512 / round_trip_ns * 1e9;
   // A wave of 8 completions is far shorter than the round trip: the law is exact but for where the measured
   // interval starts and ends, at most one wave in a thousand.
-  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPix, {kNic, kGpu, 512}), law, law * 0.001);
+  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPix, {kNicNode, kGpuNode, 512}), law, law * 0.001);
 }
 
 TEST(Fabric, header_credits_few_writes_run_at_credits_per_credit_loop) {
@@ -111,7 +111,8 @@ TEST(Fabric, header_credits_few_writes_run_at_credits_per_credit_loop) {
   const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
   const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
   const double law = 4 * 256 / loop_ns * 1e9;
-  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 256}), law, law * 0.001);
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law,
+              law * 0.001);
 }
 
 TEST(Fabric, data_credits_few_writes_run_at_credits_per_credit_loop) {
@@ -120,7 +121,8 @@ TEST(Fabric, data_credits_few_writes_run_at_credits_per_credit_loop) {
   const double packet_ns = 280 / tlp_bytes_per_s(platform.link) * 1e9;
   const double loop_ns = 2 * packet_ns + 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
   const double law = 1024 / loop_ns * 1e9;
-  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 256}), law, law * 0.001);
+  EXPECT_NEAR(test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 256}), law,
+              law * 0.001);
 }
 
 TEST(Fabric, root_complex_lines_few_peer_reads_run_at_lines_per_round_trip) {
@@ -131,23 +133,24 @@ TEST(Fabric, root_complex_lines_few_peer_reads_run_at_lines_per_round_trip) {
   const double held_ns = 2.0 * platform.link_latency_ns + platform.gpu_memory.latency_ns +
                          platform.root.peer_hop_ns + (24 + 84) / rate * 1e9;
   const double law = 4 * 64 / held_ns * 1e9;
-  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPhb, {kNic, kGpu, 512, 2048}), law, law * 0.002);
+  EXPECT_NEAR(test::read_bytes_per_s(platform, PathClass::kPhb, {kNicNode, kGpuNode, 512, 2048}), law,
+              law * 0.002);
 }
 
 TEST(Fabric, root_complex_that_refuses_peer_reads_still_serves_host_memory) {
   EventQueue events;
   const Fabric across(events, kIntelClient, PathClass::kPhb);
-  EXPECT_FALSE(across.can_read(kNic, kGpu));
-  EXPECT_TRUE(across.can_read(kNic, kHost));
+  EXPECT_FALSE(across.can_read(kNicNode, kGpuNode));
+  EXPECT_TRUE(across.can_read(kNicNode, kHostNode));
   const Fabric beside(events, kIntelClient, PathClass::kPix);
-  EXPECT_TRUE(beside.can_read(kNic, kGpu));
+  EXPECT_TRUE(beside.can_read(kNicNode, kGpuNode));
 }
 
 TEST(Fabric, store_size_halved_adds_headers) {
   Platform platform = test::without_limits(kGeneric);
-  const double large = test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 4096});
+  const double large = test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 4096});
   platform.gpu_store_bytes = 64;
-  const double small = test::write_bytes_per_s(platform, PathClass::kPix, {kGpu, kNic, 4096});
+  const double small = test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 4096});
   const double expected = (64.0 / 88) / (256.0 / 280);
   EXPECT_NEAR(small / large, expected, expected * 0.001);
 }
@@ -157,8 +160,8 @@ TEST(Fabric, run_repeated_is_the_same_to_the_picosecond) {
     EventQueue events;
     Fabric fabric(events, kGeneric, PathClass::kSys);
     for (int i = 0; i < 100; ++i) {
-      fabric.read(kNic, kGpu, 64 * i, 3000, Purpose::kPayload, nullptr);
-      fabric.write(kGpu, kNic, 32 * i, 2000, Purpose::kPayload, nullptr);
+      fabric.read(kNicNode, kGpuNode, 64 * i, 3000, Purpose::kPayload, nullptr);
+      fabric.write(kGpuNode, kNicNode, 32 * i, 2000, Purpose::kPayload, nullptr);
     }
     events.run();
     return std::pair(events.now(), events.events_run());

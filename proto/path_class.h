@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace gdx::pcie {
+namespace gdx {
 
 enum class PathClass : std::uint8_t {
   kPix,   // at most one switch between them
@@ -33,4 +33,4 @@ constexpr std::optional<PathClass> path_class(std::string_view wanted) {
 // Does a transfer between them cross a root complex, where peer reads are slow or refused?
 constexpr bool crosses_root_complex(PathClass path) { return path >= PathClass::kPhb; }
 
-}  // namespace gdx::pcie
+}  // namespace gdx

@@ -1,0 +1,42 @@
+// What the command line asks of the model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver-shim/pcie/world/world_config.h"
+
+namespace gdx::pcie {
+
+struct ModelOptions {
+  std::string platform = "generic";
+  std::string path = "PIX";
+  unsigned generation = 0;  // 0: the platform's own
+  unsigned lanes = 0;
+  std::string modes = "all";
+  std::vector<std::uint64_t> sizes_bytes;  // empty: 8 B to 16 MiB
+  std::string queues = "host";
+  double wire_gbps = 400;
+  unsigned wire_latency_ns = 0;  // 0: the model's own
+  unsigned store_bytes = 0;
+  unsigned mps_bytes = 0;
+  unsigned mrrs_bytes = 0;
+  unsigned tags = 0;
+  std::uint64_t pool_bytes = 0;
+  unsigned slot_bytes = 0;
+  int order_ns = -1;  // -1: by scope
+  unsigned endpoints = 0;
+  bool as_json = false;
+  std::string plot;
+};
+
+struct ModelRequest {
+  WorldConfig world;
+  std::vector<Mode> modes;
+  std::vector<std::uint64_t> sizes_bytes;
+};
+
+// Errors: kInvalidArgument naming the option.
+[[nodiscard]] Result<ModelRequest> to_request(const ModelOptions& options);
+
+}  // namespace gdx::pcie

@@ -1,0 +1,107 @@
+#include "driver-shim/pcie/model/report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace gdx::pcie {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kNsPerUs = 1000;
+
+std::string traffic_text(const std::array<Traffic, kPurposes>& traffic) {
+  std::string text;
+  for (std::size_t i = 0; i < kPurposes; ++i) {
+    if (traffic[i].transfers == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", traffic[i].transfers, kPurposeNames[i]);
+  }
+  return text.empty() ? "none" : text;
+}
+
+Json traffic_json(const std::array<Traffic, kPurposes>& traffic) {
+  Json all = Json::object();
+  for (std::size_t i = 0; i < kPurposes; ++i) {
+    if (traffic[i].transfers == 0) continue;
+    all[std::string(kPurposeNames[i])] = {
+        {"transfers", traffic[i].transfers}, {"packets", traffic[i].packets}, {"bytes", traffic[i].bytes}};
+  }
+  return all;
+}
+
+}  // namespace
+
+Report run_model(const ModelRequest& request) {
+  Report report{.world = request.world, .rows = {}, .not_possible = {}};
+  for (const Mode mode : request.modes) {
+    if (auto checked = check(request.world, mode); !checked) {
+      report.not_possible.push_back(fmt::format("{}: {}", name(mode), checked.error().message));
+      continue;
+    }
+    for (const std::uint64_t size : request.sizes_bytes) {
+      report.rows.push_back({.mode = mode,
+                             .size_bytes = size,
+                             .latency = measure_latency(request.world, mode, size),
+                             .rate = measure_rate(request.world, mode, size)});
+    }
+  }
+  return report;
+}
+
+std::string heading(const WorldConfig& world) {
+  const Platform& platform = world.platform;
+  return fmt::format(
+      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {} Gb/s wire",
+      platform.name, name(world.path), static_cast<int>(platform.link.generation), platform.link.lanes,
+      platform.link.mps_bytes, platform.gpu_store_bytes,
+      world.queues == QueuePlacement::kGpu ? "GPU" : "host", world.wire.bits_per_s / 1e9);
+}
+
+std::string to_text(const Report& report) {
+  std::string text = heading(report.world) + "\n";
+  text += fmt::format("{:8} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
+                      "completed us", "Gb/s", "Mmsg/s", "PCIe transfers of one put: reads; writes");
+  for (const Row& row : report.rows) {
+    text +=
+        fmt::format("{:8} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
+                    row.size_bytes, row.latency.delivered_ns / kNsPerUs, row.latency.completed_ns / kNsPerUs,
+                    row.rate.bytes_per_s * 8 / 1e9, row.rate.messages_per_s / 1e6,
+                    traffic_text(row.latency.counters.reads), traffic_text(row.latency.counters.writes));
+  }
+  for (const std::string& why : report.not_possible) text += fmt::format("not possible: {}\n", why);
+  return text;
+}
+
+std::string to_json(const Report& report) {
+  const WorldConfig& world = report.world;
+  Json json = {{"label", "modelled"},
+               {"platform", std::string(world.platform.name)},
+               {"path", std::string(name(world.path))},
+               {"generation", static_cast<int>(world.platform.link.generation)},
+               {"lanes", world.platform.link.lanes},
+               {"mps_bytes", world.platform.link.mps_bytes},
+               {"gpu_store_bytes", world.platform.gpu_store_bytes},
+               {"queues", world.queues == QueuePlacement::kGpu ? "gpu" : "host"},
+               {"wire_gbps", world.wire.bits_per_s / 1e9},
+               {"pool_bytes", world.staging.pool_bytes},
+               {"slot_bytes", world.staging.slot_bytes},
+               {"order_gpu_scope_ns", world.ordering.gpu_scope_ns},
+               {"order_system_scope_ns", world.ordering.system_scope_ns},
+               {"endpoints", world.lanes},
+               {"rows", Json::array()},
+               {"not_possible", report.not_possible}};
+  for (const Row& row : report.rows) {
+    json["rows"].push_back({{"mode", std::string(name(row.mode))},
+                            {"size_bytes", row.size_bytes},
+                            {"delivered_ns", row.latency.delivered_ns},
+                            {"completed_ns", row.latency.completed_ns},
+                            {"gbps", row.rate.bytes_per_s * 8 / 1e9},
+                            {"messages_per_s", row.rate.messages_per_s},
+                            {"reads", traffic_json(row.latency.counters.reads)},
+                            {"writes", traffic_json(row.latency.counters.writes)}});
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace gdx::pcie

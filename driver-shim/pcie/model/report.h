@@ -1,0 +1,31 @@
+// The model's results as rows, and rows as text or JSON. Everything says that it is modelled.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver-shim/pcie/model/options.h"
+#include "driver-shim/pcie/world/measure.h"
+
+namespace gdx::pcie {
+
+struct Row {
+  Mode mode = Mode::kPull;
+  std::uint64_t size_bytes = 0;
+  Latency latency;
+  Rate rate;
+};
+
+struct Report {
+  WorldConfig world;
+  std::vector<Row> rows;
+  std::vector<std::string> not_possible;  // "MODE: why"
+};
+
+[[nodiscard]] Report run_model(const ModelRequest& request);
+[[nodiscard]] std::string heading(const WorldConfig& world);
+[[nodiscard]] std::string to_text(const Report& report);
+[[nodiscard]] std::string to_json(const Report& report);
+
+}  // namespace gdx::pcie

@@ -1,0 +1,148 @@
+// The ways a payload gets from GPU memory onto the wire, each as the PCIe transactions it consists of. This
+// is the page to read: everything else in this folder interprets these tables.
+//
+// They are a model of what device/impl/put.h and an mlx5 NIC do, not that code itself.
+// Source: papers/design.md (ordering, the endpoint); what a NIC fetches: its WQE, unless BlueFlame carried
+// it, and what the WQE points to. Nobody published whether a ConnectX also reads the doorbell record on every
+// doorbell; the model says it does not.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "driver-shim/pcie/packet.h"
+
+namespace gdx::pcie {
+
+enum class Mode : std::uint8_t { kPull, kPush, kPushBlueFlame, kInline, kBounce };
+inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kPushBlueFlame, Mode::kInline,
+                                               Mode::kBounce};
+
+enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
+
+enum class Verb : std::uint8_t {
+  kStore,   // a posted write; the actor goes on at once, another actor's next step waits for its arrival
+  kLoad,    // a read; the next step waits for its completion
+  kOrder,   // the GPU's release before what follows: at the scope that reaches the place
+  kNotice,  // the CPU comes round to looking
+  kSend,    // packet by packet onto the wire, from the place; a packet leaves when its payload is there. The
+            // next step waits for the peer's acknowledgement.
+};
+
+enum class Place : std::uint8_t {
+  kQueue,    // work and completion queue, doorbell record: in GPU or in host memory, as configured
+  kGpu,      // the source buffer
+  kHost,     // the bounce buffer and what belongs to it
+  kStaging,  // on-NIC memory
+  kUar,      // the NIC's doorbell registers
+  kWqe,      // the NIC holds it: it came with the WQE
+};
+
+// How much a step moves.
+enum class Extent : std::uint8_t {
+  kNothing,
+  kPayload,   // the batch's payload
+  kWqes,      // 64 B blocks of all work requests of the batch, inline payload included
+  kWord,      // 4 B, a doorbell record
+  kDoorbell,  // 8 B
+  kBlock,     // 64 B: a CQE, or a WQE in a BlueFlame register
+};
+
+struct Step {
+  Actor actor;
+  Verb verb;
+  Place place;
+  Purpose purpose = Purpose::kPayload;
+  Extent extent = Extent::kNothing;
+};
+
+// The NIC's fetch of the payload is part of kSend.
+inline constexpr Step kPullSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kQueue},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kGpu, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+inline constexpr Step kPushSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kStaging},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+// The ring still gets the WQE, for retransmission and for a copy that was torn.
+inline constexpr Step kPushBlueFlameSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kStaging},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kBlock},
+    {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+inline constexpr Step kInlineSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kQueue},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kWqe, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+// The CPU's own queue lies in its memory: storing a WQE there is no PCIe transaction, nor is its polling.
+inline constexpr Step kBounceSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
+    {Actor::kGpu, Verb::kOrder, Place::kHost},
+    {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kProxy, Extent::kDoorbell},
+    {Actor::kCpu, Verb::kNotice, Place::kHost},
+    {Actor::kCpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kHost, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kHost, Purpose::kCqe, Extent::kBlock},
+    {Actor::kCpu, Verb::kNotice, Place::kHost},
+    {Actor::kCpu, Verb::kStore, Place::kGpu, Purpose::kProxy, Extent::kDoorbell},
+};
+
+struct ModeEntry {
+  std::string_view name;
+  std::span<const Step> steps;
+};
+
+constexpr ModeEntry entry(Mode mode) {
+  switch (mode) {
+    case Mode::kPull: return {"pull", kPullSteps};
+    case Mode::kPush: return {"push", kPushSteps};
+    case Mode::kPushBlueFlame: return {"push-bf", kPushBlueFlameSteps};
+    case Mode::kInline: return {"inline", kInlineSteps};
+    case Mode::kBounce: return {"bounce", kBounceSteps};
+  }
+  return {};
+}
+
+constexpr std::string_view name(Mode mode) { return entry(mode).name; }
+
+constexpr std::optional<Mode> mode_of(std::string_view wanted) {
+  for (const Mode mode : kModes) {
+    if (name(mode) == wanted) return mode;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gdx::pcie

@@ -1,0 +1,57 @@
+#include "driver-shim/pcie/world/world_config.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "driver-shim/pcie/fabric.h"
+
+namespace gdx::pcie {
+namespace {
+
+constexpr double kMinBitsPerSecond = 1e9;
+constexpr double kMaxBitsPerSecond = 10e12;
+
+tl::unexpected<Error> refuse(std::string message) {
+  return fail(Status::kInvalidArgument, std::move(message));
+}
+
+}  // namespace
+
+Result<void> check(const WorldConfig& config) {
+  if (auto checked = check(config.platform); !checked) return checked;
+  const Wire& wire = config.wire;
+  if (!(wire.bits_per_s >= kMinBitsPerSecond && wire.bits_per_s <= kMaxBitsPerSecond))
+    return refuse(fmt::format("a wire of {} Gb/s: use 1 to 10000", wire.bits_per_s / 1e9));
+  if (!std::has_single_bit(wire.mtu_bytes) || wire.mtu_bytes < 256 || wire.mtu_bytes > 4096)
+    return refuse(fmt::format("MTU {}: use 256, 512, 1024, 2048 or 4096 B", wire.mtu_bytes));
+  const Staging& staging = config.staging;
+  if (!std::has_single_bit(staging.slot_bytes) || staging.slot_bytes < 64)
+    return refuse(fmt::format("slots of {} B: use a power of two from 64", staging.slot_bytes));
+  if (staging.pool_bytes < staging.slot_bytes) {
+    return refuse(fmt::format("a staging pool of {} B holds no slot of {} B: enlarge it or use smaller slots",
+                              staging.pool_bytes, staging.slot_bytes));
+  }
+  if (config.lanes == 0 || config.window == 0)
+    return refuse("no endpoint or no window: use at least 1 of each");
+  const Bounce& bounce = config.bounce;
+  if (!std::has_single_bit(bounce.chunk_bytes) || bounce.pool_bytes < bounce.chunk_bytes)
+    return refuse(fmt::format("bounce chunks of {} B in {} B: use a power of two that fits",
+                              bounce.chunk_bytes, bounce.pool_bytes));
+  return {};
+}
+
+Result<void> check(const WorldConfig& config, Mode mode) {
+  EventQueue events;
+  const Fabric fabric(events, config.platform, config.path);
+  if (fabric.can_read(kNicNode, kGpuNode)) return {};
+  const bool reads_gpu_queue =
+      config.queues == QueuePlacement::kGpu && (mode == Mode::kPush || mode == Mode::kInline);
+  if (mode == Mode::kPull || reads_gpu_queue) {
+    return fail(Status::kUnsupported, fmt::format("{} forwards no peer reads on a {} path",
+                                                  config.platform.name, name(config.path)));
+  }
+  return {};
+}
+
+}  // namespace gdx::pcie

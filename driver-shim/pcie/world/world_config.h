@@ -1,0 +1,66 @@
+// What a modelled world consists of, besides the PCIe platform. Sources as in parameters.h.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "driver-shim/pcie/parameters.h"
+#include "driver-shim/pcie/world/modes.h"
+#include "proto/path_class.h"
+
+namespace gdx::pcie {
+
+struct Wire {
+  double bits_per_s = 400e9;
+  std::uint32_t latency_ns = 800;  // [guessed] one way: two cables and a switch, with its FEC
+  std::uint32_t mtu_bytes = 4096;
+  // Preamble, Ethernet, IPv4, UDP, BTH, ICRC, FCS and gap of a packet: 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12, and
+  // RETH in the first. [spec] IEEE 802.3, InfiniBand annex A17
+  std::uint32_t packet_overhead_bytes = 82;
+  std::uint32_t reth_bytes = 16;
+};
+
+// On-NIC memory for pushes.
+struct Staging {
+  std::uint64_t pool_bytes = 128 * 1024;  // [measured] MEMIC of a ConnectX-5 and later: 128 to 256 KiB
+  std::uint32_t slot_bytes = 4096;        // as proto/gpu/staging.h
+};
+
+// Host memory through which a bounce goes.
+struct Bounce {
+  std::uint64_t pool_bytes = 4 << 20;     // [guessed] NCCL's default buffer size of a channel
+  std::uint32_t chunk_bytes = 64 * 1024;  // [guessed]
+};
+
+// A put's ordering, all its fences together. [measured] H200 with ConnectX-7, "Dissecting Down to the Bone"
+// (2026): 0.70 us at GPU scope, 2.62 us at system scope. GPU scope suffices where queue and payload are in
+// GPU memory; whatever another device or the host is to see in order needs system scope.
+struct Ordering {
+  std::uint32_t gpu_scope_ns = 700;
+  std::uint32_t system_scope_ns = 2620;
+};
+
+enum class QueuePlacement : std::uint8_t { kHost, kGpu };
+
+struct WorldConfig {
+  Platform platform = kGeneric;
+  PathClass path = PathClass::kPix;  // on both sides
+  QueuePlacement queues = QueuePlacement::kHost;
+  Wire wire;
+  Staging staging;
+  Bounce bounce;
+  Ordering ordering;
+  std::uint32_t nic_ns = 150;                    // [guessed] a NIC's pipeline, per message and direction
+  std::uint32_t notice_ns = 200;                 // [guessed] a polling CPU thread, until its next store
+  std::uint64_t fetch_ahead_bytes = 256 * 1024;  // [guessed] payload a NIC fetches before the wire takes it
+  std::uint32_t lanes = 32;   // for rates: endpoints that post at once, each one put after the other
+  std::uint32_t window = 16;  // for rates: messages that an endpoint leaves uncompleted
+};
+
+// Errors: kInvalidArgument naming what is impossible.
+[[nodiscard]] Result<void> check(const WorldConfig& config);
+
+// Errors: kUnsupported when this platform and path cannot do it, with the reason.
+[[nodiscard]] Result<void> check(const WorldConfig& config, Mode mode);
+
+}  // namespace gdx::pcie

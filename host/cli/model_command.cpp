@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "host/cli/commands.h"
+
+namespace gdx {
+namespace {
+
+// The model stands in for hardware, so it is a program of its own, below which libgdx is not linked.
+int run_model_program(const std::vector<std::string>& options) {
+  const std::string program = sibling_program("gdx_model", "../../driver-shim/pcie/model");
+  std::vector<std::string> arguments{program};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execvp(program.c_str(), pointers.data());
+  return report(
+      {errno == ENOENT ? Status::kNotFound : Status::kSystem,
+       fmt::format("cannot run {}: {}; build the target gdx_model", program, std::strerror(errno))});
+}
+
+}  // namespace
+
+void add_model_command(CLI::App& app, int& exit_status) {
+  CLI::App* model = app.add_subcommand(
+      "model", "Modelled latency, rate and PCIe transactions of a put: gdx model --path SYS --gen 5 ...");
+  model->set_help_flag();  // the program explains its options itself
+  model->allow_extras();
+  model->callback([model, &exit_status] { exit_status = run_model_program(model->remaining()); });
+}
+
+}  // namespace gdx

@@ -1,0 +1,105 @@
+#include "host/topo/topology.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace gdx {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Topology stored(const std::string& machine) {
+  auto topology = read_topology(std::string(GDX_TOPOLOGIES) + "/" + machine);
+  EXPECT_TRUE(topology) << topology.error().message;
+  return topology ? *topology : Topology{};
+}
+
+std::string path_of(const Topology& topology, const std::string& gpu, const std::string& nic) {
+  for (const GpuNicPath& path : topology.paths) {
+    if (topology.gpus[path.gpu].bus_id == gpu && topology.nics[path.nic].bus_id == nic)
+      return std::string(name(path.path));
+  }
+  return "none";
+}
+
+std::vector<std::string> pairs_of(const Topology& topology) {
+  std::vector<std::string> pairs;
+  for (const GpuNicPath& pair : pair_by_distance(topology)) {
+    pairs.push_back(topology.gpus[pair.gpu].bus_id + " " + topology.nics[pair.nic].bus_id + " " +
+                    std::string(name(pair.path)));
+  }
+  return pairs;
+}
+
+TEST(Topology, two_sockets_every_class_is_told) {
+  const Topology topology = stored("two-sockets.xml");
+  EXPECT_EQ(path_of(topology, "0000:03:00.0", "0000:05:00.0"), "PIX");   // one switch
+  EXPECT_EQ(path_of(topology, "0000:03:00.0", "0000:10:00.0"), "PHB");   // another root port
+  EXPECT_EQ(path_of(topology, "0000:03:00.0", "0000:21:00.0"), "NODE");  // another root complex
+  EXPECT_EQ(path_of(topology, "0000:81:00.0", "0000:05:00.0"), "SYS");   // another socket
+}
+
+TEST(Topology, two_sockets_display_controller_of_the_board_is_no_gpu) {
+  EXPECT_EQ(stored("two-sockets.xml").gpus.size(), 3u);
+}
+
+TEST(Topology, two_sockets_connectx_without_driver_is_a_nic_without_name) {
+  const Topology topology = stored("two-sockets.xml");
+  ASSERT_EQ(topology.nics.size(), 3u);
+  EXPECT_EQ(topology.nics[0].os_name, "mlx5_0");
+  EXPECT_EQ(topology.nics[2].os_name, "");
+}
+
+TEST(Topology, two_sockets_each_gpu_gets_its_nearest_nic) {
+  EXPECT_THAT(pairs_of(stored("two-sockets.xml")),
+              ElementsAre("0000:03:00.0 0000:05:00.0 PIX", "0000:04:00.0 0000:05:00.0 PIX",
+                          // Equally far from all: the first of those that no GPU uses yet.
+                          "0000:81:00.0 0000:10:00.0 SYS"));
+}
+
+TEST(Topology, dgx_a100_gpu_reaches_its_boards_nics_by_switches_and_others_by_sockets) {
+  const Topology topology = stored("dgx-a100.xml");
+  ASSERT_EQ(topology.gpus.size(), 8u);
+  ASSERT_EQ(topology.nics.size(), 8u);
+  std::map<PathClass, int> classes;
+  for (const GpuNicPath& path : topology.paths) ++classes[path.path];
+  EXPECT_EQ(classes[PathClass::kPxb], 16);
+  EXPECT_EQ(classes[PathClass::kSys], 48);
+}
+
+TEST(Topology, dgx_a100_every_gpu_has_a_nic_of_its_own) {
+  std::map<std::size_t, int> gpus_of;
+  for (const GpuNicPath& pair : pair_by_distance(stored("dgx-a100.xml"))) {
+    EXPECT_EQ(pair.path, PathClass::kPxb);
+    ++gpus_of[pair.nic];
+  }
+  EXPECT_EQ(gpus_of.size(), 8u);
+}
+
+TEST(Topology, dgx_a100_numa_nodes_are_told) {
+  const Topology topology = stored("dgx-a100.xml");
+  EXPECT_EQ(topology.gpus.front().numa_node, 1);
+  EXPECT_EQ(topology.gpus.back().numa_node, 7);
+}
+
+TEST(Topology, this_machine_is_read) { EXPECT_TRUE(read_topology()); }
+
+TEST(Topology, file_missing_is_named) {
+  const auto topology = read_topology("/nowhere.xml");
+  ASSERT_FALSE(topology);
+  EXPECT_EQ(topology.error().status, Status::kNotFound);
+  EXPECT_THAT(topology.error().message, HasSubstr("/nowhere.xml"));
+}
+
+TEST(Topology, file_of_something_else_is_refused) {
+  const auto topology = read_topology(std::string(GDX_TOPOLOGIES) + "/README.md");
+  ASSERT_FALSE(topology);
+  EXPECT_THAT(topology.error().message, HasSubstr("no topology"));
+}
+
+}  // namespace
+}  // namespace gdx

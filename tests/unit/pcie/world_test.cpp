@@ -1,0 +1,169 @@
+// The modelled world: which PCIe transactions each way consists of, and the laws its figures must follow.
+#include "driver-shim/pcie/world/world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "driver-shim/pcie/world/measure.h"
+
+namespace gdx::pcie {
+namespace {
+
+using testing::HasSubstr;
+
+std::uint64_t transfers(const std::array<Traffic, kPurposes>& traffic, Purpose purpose) {
+  return traffic[static_cast<std::size_t>(purpose)].transfers;
+}
+
+std::uint64_t all_transfers(const std::array<Traffic, kPurposes>& traffic) {
+  std::uint64_t sum = 0;
+  for (const Traffic& one : traffic) sum += one.transfers;
+  return sum;
+}
+
+WorldConfig config(PathClass path, QueuePlacement queues) {
+  WorldConfig config;
+  config.path = path;
+  config.queues = queues;
+  return config;
+}
+
+TEST(World, push_with_blueflame_puts_no_read_on_any_path) {
+  for (const PathClass path : kPathClasses) {
+    const WorldConfig world = config(path, QueuePlacement::kGpu);
+    const Counters counters = measure_latency(world, Mode::kPushBlueFlame, 4096).counters;
+    EXPECT_EQ(all_transfers(counters.reads), 0u) << name(path);
+    EXPECT_EQ(transfers(counters.writes, Purpose::kPayload), 1u);
+    EXPECT_EQ(transfers(counters.writes, Purpose::kDoorbell), 1u);
+    EXPECT_EQ(transfers(counters.writes, Purpose::kCqe), 1u);
+  }
+}
+
+TEST(World, push_with_blueflame_queues_in_host_memory_only_the_poster_reads_its_completion) {
+  const WorldConfig world = config(PathClass::kSys, QueuePlacement::kHost);
+  const Counters counters = measure_latency(world, Mode::kPushBlueFlame, 4096).counters;
+  EXPECT_EQ(all_transfers(counters.reads), 1u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kCqe), 1u);
+}
+
+TEST(World, push_with_doorbell_fetches_the_wqe) {
+  const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
+  EXPECT_EQ(all_transfers(counters.reads), 1u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
+}
+
+TEST(World, pull_fetches_the_wqe_and_the_payload) {
+  const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  const Counters counters = measure_latency(world, Mode::kPull, 4096).counters;
+  EXPECT_EQ(all_transfers(counters.reads), 2u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kPayload), 1u);
+}
+
+TEST(World, every_mode_delivers_every_byte_and_completes) {
+  for (const Mode mode : kModes) {
+    for (const std::uint64_t bytes : {1u, 219u, 221u, 4097u, 300001u}) {
+      const WorldConfig config;
+      World world(config, mode);
+      std::uint64_t delivered = 0;
+      std::uint64_t completed = 0;
+      world.begin(bytes, 5, 2,
+                  {.delivered = [&](TimePs, std::uint64_t more) { delivered += more; },
+                   .completed = [&](TimePs) { ++completed; }});
+      while (world.step()) {
+      }
+      EXPECT_EQ(delivered, 5 * bytes) << name(mode) << ' ' << bytes;
+      EXPECT_EQ(completed, 5u) << name(mode) << ' ' << bytes;
+    }
+  }
+}
+
+TEST(World, delivery_by_blueflame_takes_the_sum_of_its_parts) {
+  const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  const Platform& platform = world.platform;
+  const double rate = tlp_bytes_per_s(platform.link);
+  // There: fences, the doorbell's 64 B behind the payload, both over two links. Then the NICs and the wire,
+  // then the payload from the peer's NIC to its GPU.
+  const double link_ns = 2.0 * platform.link_latency_ns + platform.switch_latency_ns;
+  const double doorbell_ns = world.ordering.system_scope_ns + link_ns + 2 * (64 + 24) / rate * 1e9;
+  const double wire_ns =
+      2.0 * world.nic_ns + world.wire.latency_ns +
+      (8 + world.wire.packet_overhead_bytes + world.wire.reth_bytes) * 8 / world.wire.bits_per_s * 1e9;
+  const double landing_ns = link_ns + 2 * (8 + 24) / rate * 1e9;
+  // Five transmissions, each rounded to a picosecond.
+  EXPECT_NEAR(measure_latency(world, Mode::kPushBlueFlame, 8).delivered_ns,
+              doorbell_ns + wire_ns + landing_ns, 5 * 0.001);
+}
+
+TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
+  WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
+  world.staging.pool_bytes = world.staging.slot_bytes;
+  const double held_ns = measure_latency(world, Mode::kPushBlueFlame, 4096).completed_ns;
+  const double law = 4096 / held_ns * 1e9;
+  // The next push starts the instant a slot is back, so only the rounding of a time to a picosecond is left.
+  EXPECT_NEAR(measure_rate(world, Mode::kPushBlueFlame, 4096).bytes_per_s, law, law * 1e-6);
+}
+
+// 128 KiB of slots, each held until an acknowledgement 4 us later: 262 Gb/s at most. 32 slots are a wave of
+// 32 * 4194 B / 50 GB/s = 2.7 us, shorter than 4 us; the wave's packets wait for each other only where they
+// meet, at most one packet time (84 ns of 4000) each on the GPU's link, on the wire and on landing.
+TEST(World, slots_of_128_kib_held_for_4_us_cap_at_262_gigabits) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  world.ordering = {0, 0};
+  const double rest_ns = measure_latency(world, Mode::kPushBlueFlame, 4096).completed_ns;
+  world.wire.latency_ns += static_cast<std::uint32_t>((4000 - rest_ns) / 2);
+  const double gbps = measure_rate(world, Mode::kPushBlueFlame, 4096).bytes_per_s * 8 / 1e9;
+  EXPECT_LE(gbps, 262.2);
+  EXPECT_GE(gbps, 262.1 * (1 - 3 * 84.0 / 4000));
+}
+
+TEST(World, pull_cannot_be_faster_than_the_root_complex_reads) {
+  const WorldConfig world = [] {
+    WorldConfig made = config(PathClass::kSys, QueuePlacement::kGpu);
+    made.platform = kIvyBridge;
+    return made;
+  }();
+  EXPECT_LT(measure_rate(world, Mode::kPull, 65536).bytes_per_s, 0.3e9);
+  EXPECT_GT(measure_rate(world, Mode::kBounce, 65536).bytes_per_s, 10e9);
+}
+
+TEST(World, wire_slower_than_pcie_is_what_pull_runs_at) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  world.wire.bits_per_s = 100e9;
+  const double packet = 4096.0 / (4096 + world.wire.packet_overhead_bytes);
+  const double rate = measure_rate(world, Mode::kPull, 1 << 20).bytes_per_s * 8;
+  // One packet in 256 has a RETH; the interval is cut at packets, 1 of 1024.
+  EXPECT_NEAR(rate, 100e9 * packet, 100e9 * (1.0 / 1024));
+}
+
+TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
+  WorldConfig world = config(PathClass::kPhb, QueuePlacement::kHost);
+  world.platform = kIntelClient;
+  EXPECT_THAT(check(world, Mode::kPull).error().message, HasSubstr("intel-client"));
+  EXPECT_TRUE(check(world, Mode::kPush));
+  EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
+  EXPECT_TRUE(check(world, Mode::kBounce));
+  world.queues = QueuePlacement::kGpu;  // the WQE would have to be read from the GPU
+  EXPECT_FALSE(check(world, Mode::kPush));
+  EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
+}
+
+TEST(WorldConfig, value_impossible_is_refused_by_name) {
+  const auto message = [](auto change) {
+    WorldConfig world;
+    change(world);
+    const auto checked = check(world);
+    return checked ? std::string("accepted") : checked.error().message;
+  };
+  EXPECT_THAT(message([](WorldConfig& w) { w.wire.bits_per_s = 0; }), HasSubstr("wire"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.wire.mtu_bytes = 1500; }), HasSubstr("MTU 1500"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.staging.slot_bytes = 100; }), HasSubstr("slots of 100"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 64; }), HasSubstr("holds no slot"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.lanes = 0; }), HasSubstr("endpoint"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.bounce.chunk_bytes = 3; }), HasSubstr("bounce"));
+  EXPECT_EQ(message([](WorldConfig&) {}), "accepted");
+}
+
+}  // namespace
+}  // namespace gdx::pcie
