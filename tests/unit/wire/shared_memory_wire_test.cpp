@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
@@ -207,11 +208,12 @@ TEST(SharedMemoryWire, full_ring_has_no_room_and_then_loses_what_is_forced_in) {
   EXPECT_EQ(a->counters().send_errors, 0u) << "where there was room nothing is lost";
   send(*a, b->local(), 2, 16);
   EXPECT_EQ(a->counters().send_errors, 0u) << "there is a reserve for acknowledgements";
-  for (std::size_t i = 0; i < 100; ++i) send(*a, b->local(), 3, 4156);
+  constexpr std::size_t kForced = kRingDataBytes / 4156;
+  for (std::size_t i = 0; i < kForced; ++i) send(*a, b->local(), 3, 4156);
   const std::uint64_t lost = a->counters().send_errors;
   EXPECT_GT(lost, 0u);
   a->flush();
-  EXPECT_EQ(receive_all(*b).size(), sent + 1 + 100 - lost);
+  EXPECT_EQ(receive_all(*b).size(), sent + 1 + kForced - lost);
   EXPECT_GT(a->room(b->local()), 0u);
 }
 
@@ -391,7 +393,31 @@ TEST_F(HostilePeer, listener_for_an_address_that_it_does_not_hold_is_not_trusted
   ASSERT_TRUE(squatter) << squatter.error().message;
   const auto link = open_link(victim->local(), nobodys);
   ASSERT_FALSE(link);
-  EXPECT_EQ(link.error().status, Status::kRemoteAccess);
+  EXPECT_EQ(link.error().status, Status::kNotFound);
+}
+
+// Another user's process, in the name of an address that is ours.
+TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kNobody = 65534;
+  const Address to = victim->local();
+  Result<SharedMemory::Made> made = SharedMemory::create();
+  ASSERT_TRUE(made);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    const Result<Socket> socket = call_peer(held.address, to, made->file.fd());
+    if (!socket) _exit(2);
+    pollfd file{socket->fd(), POLLIN, 0};
+    poll(&file, 1, 20'000);
+    _exit((file.revents & POLLHUP) != 0 ? 0 : 3);
+  }
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) EXPECT_TRUE(receive_all(*victim).empty());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(HostilePeer, silent_and_babbling_callers_are_forgotten) {
