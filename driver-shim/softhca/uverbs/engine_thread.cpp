@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t kShortestSleepNs = 20'000;
 constexpr std::uint64_t kLongSleepNs = 1'000'000;
 constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
+constexpr std::uint64_t kLingerNs = 50'000;  // after the last activity, before the first sleep
 constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
@@ -94,6 +95,7 @@ void EngineThread::run() {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::uint64_t backoff_ns = kShortestSleepNs;
   int idle_rounds = 0;
+  std::uint64_t worked_at_ns = 0;
   while (!stop_.load()) {
     if (parked_.load()) {
       sleep(0, false);
@@ -107,9 +109,12 @@ void EngineThread::run() {
     if (hca_.progress() > 0) {
       idle_rounds = 0;
       backoff_ns = kShortestSleepNs;
+      worked_at_ns = monotonic_ns();
       continue;
     }
     on_round_();
+    // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last.
+    if (monotonic_ns() - worked_at_ns < kLingerNs) continue;
     if (++idle_rounds > kShortSleeps) {
       const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
       backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);

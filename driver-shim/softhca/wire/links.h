@@ -24,7 +24,7 @@ class OutgoingLink {
   // Shows the peer what is committed and wakes it where it sleeps.
   void publish();
 
-  static constexpr std::uint64_t kStalledNs = 20'000'000;
+  static constexpr std::uint64_t kStalledNs = 1'000'000'000;
 
  private:
   Socket socket_;

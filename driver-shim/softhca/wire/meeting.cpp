@@ -78,7 +78,8 @@ Result<void> check_holder(int fd, const Address& address) {
     return fail(Status::kSystem, fmt::format("SO_PEERCRED: {}", std::strerror(errno)));
   }
   const std::optional<uid_t> holder = holder_of(address);
-  if (holder && *holder == peer.uid) return {};
+  if (!holder) return fail(Status::kNotFound, "nobody holds UDP port 4791 of " + address.text() + " any more");
+  if (*holder == peer.uid) return {};
   return fail(Status::kRemoteAccess,
               fmt::format("process {} of user {} speaks for {}, whose UDP port 4791 it does not hold; refused",
                           peer.pid, peer.uid, address.text()));

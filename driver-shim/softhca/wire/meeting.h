@@ -19,8 +19,8 @@ namespace gdx::softhca::wire {
 // Errors: kBusy when the name is taken, kSystem otherwise.
 [[nodiscard]] Result<Socket> listen_for_calls(const Address& local);
 
-// Calls `peer` and hands over `memory_fd`. Never blocks. Errors: kNotFound when nobody listens there,
-// kRemoteAccess when the listener is not the address's holder, kSystem otherwise.
+// Calls `peer` and hands over `memory_fd`. Never blocks. Errors: kNotFound when nobody listens there or holds
+// the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
 [[nodiscard]] Result<Socket> call_peer(const Address& local, const Address& peer, int memory_fd);
 
 // The next caller, or one without a descriptor when there is none.
@@ -31,7 +31,8 @@ struct Call {
   Socket memory;
 };
 // What the caller said first. Nullopt inside the result: nothing yet. Never blocks.
-// Errors: kInvalidArgument for anything but a call, kRemoteAccess when the caller does not hold its address.
+// Errors: kInvalidArgument for anything but a call, kRemoteAccess when the caller does not hold its address,
+// kNotFound when nobody does: it has ended already.
 [[nodiscard]] Result<std::optional<Call>> hear_call(int fd);
 
 }  // namespace gdx::softhca::wire

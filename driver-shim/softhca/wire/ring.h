@@ -15,7 +15,9 @@
 namespace gdx::softhca::wire {
 
 inline constexpr std::size_t kRecordAlignBytes = 64;  // small packets share no cache line
-inline constexpr std::size_t kRingDataBytes = std::size_t{1} << 18;
+// Larger than a core's private cache, on purpose: by the time a line is written again, its last reader has
+// evicted it, and the writer need not take it from another core's cache (papers/softhca-shm.md).
+inline constexpr std::size_t kRingDataBytes = std::size_t{1} << 22;
 inline constexpr std::size_t kMaxRecordPayloadBytes = 4096 + 64 + 4;  // BTH to ICRC
 
 // All counters are cumulative, in bytes of records, and never wrap in 64 bits.

@@ -300,6 +300,7 @@ void SharedMemoryWire::hear(int fd) {
   if (call && !*call) return;
   Socket socket = std::move(caller->socket);
   callers_.erase(caller);
+  if (!call && call.error().status == Status::kNotFound) return;
   if (!call) return report_refusal(call.error().message);
   adopt((*call)->source, std::move(socket), (*call)->memory.fd());
 }

@@ -31,7 +31,7 @@ T unwrap(const Answer<T>& answer) {
 
 }  // namespace
 
-Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes)
+Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carrier carrier)
     : memory(memory_bytes),
       device_memory(kDeviceMemoryBytes / 8),
       uar_page(mlx5::kUarPageBytes / 8),
@@ -40,6 +40,7 @@ Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes)
   HcaConfig config;
   config.device_memory_bytes = kDeviceMemoryBytes;
   config.udp.faults = faults;
+  config.carrier = carrier;
   auto* staging_base = reinterpret_cast<std::byte*>(device_memory.data());
   Result<std::unique_ptr<Hca>> opened = open_hca(config, staging_base);
   if (!opened) {

@@ -45,7 +45,8 @@ class Node {
   static constexpr std::size_t kDeviceMemoryBytes = 4096;
   static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-  explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20);
+  explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
+                wire::Carrier carrier = wire::Carrier::kUdp);
 
   // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
   void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);

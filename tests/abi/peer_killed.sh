@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Usage: peer_killed.sh PORT. A client whose server is killed in the middle of a transfer through shared memory
+# ends by itself, and says why.
+. "$(dirname "$0")/common.sh"
+port=$1
+need ib_write_bw perftest
+export GDX_SOFTHCA_WIRE=shm
+
+listens() { grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null; }
+
+env LD_PRELOAD="$GDX_TEST_PRELOAD" ib_write_bw -F -D 50 -s 64 -p "$port" > "$scratch/server" 2>&1 &
+server=$!
+trap 'kill -9 $server 2> /dev/null; rm -rf "$scratch"' EXIT
+for _ in $(seq 200); do
+  listens && break
+  kill -0 $server 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
+  sleep 0.05
+done
+GDX_SOFTHCA_PCAP=$scratch/pcap on_hca ib_write_bw -F -D 50 -s 64 -p "$port" 127.0.0.1 > "$scratch/client" 2>&1 &
+client=$!
+# So much of a capture: the transfer runs.
+for _ in $(seq 400); do
+  [ "$(stat -c %s "$scratch/pcap" 2> /dev/null || echo 0)" -gt 100000 ] && break
+  sleep 0.05
+done
+kill -9 $server
+wait $client
+status=$?
+cat "$scratch/client"
+[ $status != 0 ] || fail "the client did not notice"
+[ $status != 124 ] || fail "the client did not end"
+grep -q 'status 12' "$scratch/client" || fail "no 'status 12', transport retry counter exceeded"
