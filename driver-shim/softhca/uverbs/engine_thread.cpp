@@ -22,12 +22,13 @@ namespace {
 constexpr std::uint64_t kShortestSleepNs = 20'000;
 constexpr std::uint64_t kLongSleepNs = 1'000'000;
 constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
+constexpr int kLingerRounds = 32;                   // without work, before the first sleep: being woken costs more
 constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
 constexpr std::uint64_t kDrivenSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
-constexpr int kNiceness = -10;
+constexpr int kNicerBy = 10;  // than the program
 
 timespec to_timespec(std::uint64_t duration_ns) {
   return {static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
@@ -91,7 +92,8 @@ void EngineThread::run() {
   pthread_setname_np(pthread_self(), "gdx-softhca");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   // Against programs that spin on a completion and so starve what would bring it. Best effort.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+  const auto thread = static_cast<id_t>(gettid());
+  setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) - kNicerBy);
   std::uint64_t backoff_ns = kShortestSleepNs;
   int idle_rounds = 0;
   while (!stop_.load()) {
@@ -109,9 +111,11 @@ void EngineThread::run() {
       backoff_ns = kShortestSleepNs;
       continue;
     }
+    if (++idle_rounds <= kLingerRounds) continue;
     on_round_();
-    if (++idle_rounds > kShortSleeps) {
-      const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
+    const int sleeps = idle_rounds - kLingerRounds;
+    if (sleeps > kShortSleeps) {
+      const bool deep = sleeps > kShortSleeps + kLongSleeps;
       backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
     }
     const std::uint64_t idle_ns = hca_.idle_ns();
