@@ -14,14 +14,16 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
+export GDX_SOFTHCA_WIRE=udp
 data=$(mktemp)
 trap 'rm -f "$data"' EXIT
 command -v perf >/dev/null && perf record -q -e cpu-clock -o "$data" true 2>/dev/null ||
   { echo "profile.sh: SKIPPED: perf cannot sample here: install linux-perf, lower kernel.perf_event_paranoid" >&2; exit 77; }
 
+# The first half second is start-up and is left out.
 profile() {
   local bytes=$1 cost_ns
-  cost_ns=$(perf record -q -F 9973 -e cpu-clock -o "$data" -- \
+  cost_ns=$(perf record -q -D 500 -F 9973 -e cpu-clock -o "$data" -- \
     "$build/host/cli/gdx" run -- "$build/perf/gdx_softhca_bench" cost --bytes "$bytes" --seconds "$seconds" |
     awk '$1 == "cpu_ns_per_message" { print $2 }')
   perf script -i "$data" -F comm,ip,sym,dso 2>/dev/null | awk -v bytes="$bytes" -v cost_ns="$cost_ns" '

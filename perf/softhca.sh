@@ -21,6 +21,7 @@ while [ $# -gt 0 ]; do
 done
 command -v ucx_perftest >/dev/null || { echo "softhca.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
 
+export GDX_SOFTHCA_WIRE=udp
 samples=$(mktemp)
 trap 'rm -f "$samples"' EXIT
 round=0
@@ -37,7 +38,7 @@ hca() {
 }
 
 # ucx TEST BYTES ITERATIONS: the last line of ucx_perftest: iterations, then latency in us (percentile,
-# average, overall), MB/s (average, overall) and messages/s (average, overall).
+# average, overall), MB/s (average, overall), messages/s (average, overall).
 ucx() {
   local port=$((20000 + RANDOM % 20000)) server line
   UCX_TLS=tcp UCX_NET_DEVICES=lo timeout 120 ucx_perftest -p "$port" >/dev/null 2>&1 &
@@ -55,9 +56,9 @@ for round in $(seq "$rounds"); do
   printf '== round %s of %s\n' "$round" "$rounds" >&2
   hca raw raw-udp --seconds "$seconds"
   hca large write --bytes 1048576 --seconds "$seconds"
-  sample ucx_large_bytes_per_s "$(ucx ucp_put_bw 1048576 1000 | awk '{ print $7 * 1048576 }')"
+  sample ucx_large_bytes_per_s "$(ucx ucp_put_bw 1048576 1000 | awk '{ print $8 * 1048576 }')"
   hca small write --bytes 8 --seconds "$seconds"
-  sample ucx_small_messages_per_s "$(ucx ucp_put_bw 8 300000 | awk '{ print $9 }')"
+  sample ucx_small_messages_per_s "$(ucx ucp_put_bw 8 300000 | awk '{ print $8 }')"
   hca latency latency --iterations 5000
   sample ucx_latency_mean_us "$(ucx tag_lat 8 5000 | awk '{ print $4 }')"
   hca large_cost cost --bytes 1048576 --seconds "$seconds"

@@ -26,7 +26,8 @@ constexpr int kLingerRounds = 32;                   // without work, before the 
 constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
-constexpr std::uint64_t kDrivenSleepNs = 200'000;
+constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
+constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr int kNicerBy = 10;  // than the program
 
@@ -121,7 +122,7 @@ void EngineThread::run() {
     const std::uint64_t idle_ns = hca_.idle_ns();
     if (idle_ns == kHeldElsewhere) {
       // Packets may wait for the one that holds it, who may have been preempted: watching the wire would spin.
-      sleep(kDrivenSleepNs, false);
+      sleep(kHeldSleepNs, false);
     } else {
       sleep(std::clamp(idle_ns, kShortestSleepNs, backoff_ns), true);
     }
