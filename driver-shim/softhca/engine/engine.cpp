@@ -411,7 +411,13 @@ int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = monotonic_ns();
+  const bool was_idle = active_.empty();
   int done = poll_doorbells();
+  if (done > 0 && was_idle) {
+    // The first post after a pause does not wait for a look at the wire; in a stream batches matter more.
+    done += serve_active();
+    parts_.wire->flush();
+  }
   const std::size_t received = parts_.wire->receive(
       kReceiveBudget,
       [this](const wire::Address& source, std::span<const std::byte> datagram) { accept(source, datagram); });

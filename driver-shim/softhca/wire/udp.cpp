@@ -192,12 +192,14 @@ void UdpWire::send_runs() {
   struct alignas(cmsghdr) Control {
     std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
   };
-  std::array<mmsghdr, kMaxRuns> messages{};
-  std::array<iovec, kMaxRuns> vectors{};
+  // Not cleared as a whole: mostly there is one run, and its latency counts.
+  std::array<mmsghdr, kMaxRuns> messages;
+  std::array<iovec, kMaxRuns> vectors;
   std::array<sockaddr_storage, kMaxRuns> names;
-  std::array<Control, kMaxRuns> controls{};
+  std::array<Control, kMaxRuns> controls;
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
+    messages[i] = {};
     vectors[i] = {arena_.data() + run.offset, run.length_bytes};
     msghdr& header = messages[i].msg_hdr;
     header.msg_name = &names[i];
@@ -205,6 +207,7 @@ void UdpWire::send_runs() {
     header.msg_iov = &vectors[i];
     header.msg_iovlen = 1;
     if (run.segments < 2) continue;
+    controls[i] = {};
     header.msg_control = &controls[i];
     header.msg_controllen = sizeof controls[i].bytes;
     cmsghdr* control = CMSG_FIRSTHDR(&header);
