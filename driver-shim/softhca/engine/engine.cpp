@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
 constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
 constexpr std::size_t kReceiveBudget = 256;           // packets a step
-constexpr std::uint32_t kSendBudget = 64;             // packets a step and queue pair, each way
+constexpr std::uint32_t kSendBudget = 128;            // packets a step and queue pair, each way
 constexpr std::uint64_t kMaxIdleNs = 1'000'000'000;
 constexpr std::size_t kRecordlessDoorbell = 0x600;  // DOCA's mode that carries the producer index itself
 
@@ -246,8 +246,11 @@ Answer<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
 }
 
 QueuePair* Engine::find_qp(std::uint32_t qpn) {
+  if (last_found_ != nullptr && last_found_->number() == qpn) return last_found_;
   const auto found = qps_.find(qpn);
-  return found == qps_.end() ? nullptr : found->second.get();
+  if (found == qps_.end()) return nullptr;
+  last_found_ = found->second.get();
+  return last_found_;
 }
 
 Errno Engine::modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) {
@@ -277,6 +280,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   closed_ += qp->counters();
   std::erase(active_, qp);
   std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);
+  last_found_ = nullptr;
   qps_.erase(qpn);
   return 0;
 }
@@ -408,11 +412,17 @@ int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = monotonic_ns();
+  const bool was_idle = active_.empty();
   int done = poll_doorbells();
+  if (done > 0 && was_idle) {
+    // The first post after a pause does not wait for a look at the wire; in a stream batches matter more.
+    done += serve_active();
+    parts_.wire->flush();
+  }
   const std::size_t received = parts_.wire->receive(
       kReceiveBudget,
       [this](const wire::Address& source, std::span<const std::byte> datagram) { accept(source, datagram); });
-  arrivals_left_ = received == kReceiveBudget;
+  arrivals_left_ = received > 0;
   done += static_cast<int>(received);
   done += serve_active();
   finish_step();

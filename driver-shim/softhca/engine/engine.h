@@ -83,6 +83,7 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
+  QueuePair* last_found_ = nullptr;  // the queue pair of the last packet: the next is often its own too
   std::vector<QueuePair*> active_;  // with something to send, to wait for or to flush
   std::size_t first_active_ = 0;    // who is served first: a different one every step
   bool arrivals_left_ = false;

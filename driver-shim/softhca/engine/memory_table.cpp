@@ -22,9 +22,18 @@ bool MemoryTable::replace(std::uint32_t mkey, const MemoryRegionSpec& spec) {
   return true;
 }
 
+bool MemoryTable::remove(std::uint32_t mkey) {
+  last_ = nullptr;
+  return regions_.erase(mkey) == 1;
+}
+
 const MemoryRegionSpec* MemoryTable::find(std::uint32_t mkey) const {
+  if (last_ != nullptr && last_mkey_ == mkey) return last_;
   const auto found = regions_.find(mkey);
-  return found == regions_.end() ? nullptr : &found->second;
+  if (found == regions_.end()) return nullptr;
+  last_mkey_ = mkey;
+  last_ = &found->second;
+  return last_;
 }
 
 std::byte* MemoryTable::resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,

@@ -18,7 +18,7 @@ class MemoryTable {
   // A key is a random number, so that a peer cannot guess another's (full width, never 0 or the lkey
   // that ends scatter lists).
   std::uint32_t add(const MemoryRegionSpec& spec, const Random& random);
-  bool remove(std::uint32_t mkey) { return regions_.erase(mkey) == 1; }
+  bool remove(std::uint32_t mkey);
 
   // False: no such key.
   bool replace(std::uint32_t mkey, const MemoryRegionSpec& spec);
@@ -37,6 +37,9 @@ class MemoryTable {
                                             std::uint64_t length_bytes, std::uint32_t access) const;
 
   std::unordered_map<std::uint32_t, MemoryRegionSpec> regions_;
+  // The key asked for last: every packet of a message asks for the same one.
+  mutable std::uint32_t last_mkey_ = 0;
+  mutable const MemoryRegionSpec* last_ = nullptr;
 };
 
 }  // namespace gdx::softhca

@@ -13,6 +13,8 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::size_t kUdpHeaderBytes = 8;
+constexpr std::size_t kMinWindowPackets = 32;
+constexpr std::size_t kMaxWindowPackets = 512;
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
 // The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
@@ -145,6 +147,8 @@ transport::RcConfig QueuePair::rc_config() const {
   config.remote_write = attributes_.access & kRemoteWrite;
   config.remote_read = attributes_.access & kRemoteRead;
   config.remote_atomic = attributes_.access & kRemoteAtomic;
+  config.max_unacked_packets = static_cast<std::uint32_t>(std::clamp(
+      hca_.wire->window_bytes() / attributes_.mtu_bytes, kMinWindowPackets, kMaxWindowPackets));
   return config;
 }
 

@@ -1,6 +1,6 @@
 #include "driver-shim/softhca/engine/staging_audit.h"
 
-#include <libdeflate.h>
+#include <isa-l/crc.h>
 
 #include <algorithm>
 #include <cassert>
@@ -34,7 +34,8 @@ bool StagingAudit::release(const StagingHold& hold) {
 }
 
 std::uint32_t StagingAudit::checksum(std::size_t offset_bytes, std::size_t length_bytes) const {
-  return libdeflate_crc32(0, memory_.data() + offset_bytes, length_bytes);
+  return crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(memory_.data() + offset_bytes),
+                         length_bytes);
 }
 
 }  // namespace gdx::softhca

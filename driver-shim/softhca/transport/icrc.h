@@ -20,4 +20,14 @@ namespace gdx::softhca::transport {
                                       const std::array<std::uint8_t, 16>& destination,
                                       std::uint16_t source_port, std::span<const std::byte> bth_to_padding);
 
+// The same in two steps. What begin gives depends on path, id and length alone, so that it can be kept for
+// many datagrams; it is linear in the id: begin(id a ^ b) == begin(a) ^ begin(b) ^ begin(0).
+[[nodiscard]] std::uint32_t begin_icrc_ipv4(std::uint32_t source_host_order,
+                                            std::uint32_t destination_host_order, std::uint16_t source_port,
+                                            std::uint16_t ip_id, std::size_t bth_to_padding_bytes);
+[[nodiscard]] std::uint32_t begin_icrc_ipv6(const std::array<std::uint8_t, 16>& source,
+                                            const std::array<std::uint8_t, 16>& destination,
+                                            std::uint16_t source_port, std::size_t bth_to_padding_bytes);
+[[nodiscard]] std::uint32_t finish_icrc(std::uint32_t begun, std::span<const std::byte> bth_to_padding);
+
 }  // namespace gdx::softhca::transport

@@ -124,9 +124,8 @@ void Requester::post(const WorkRequest& request) {
     port_.complete(request, Syndrome::kFlushed);
     return;
   }
-  Entry entry;
-  entry.request = request;
-  entry.first_psn = posted_end_;
+  Entry& entry = queue_.extend();
+  entry = Entry{.request = request, .first_psn = posted_end_};
   const bool is_read = request.opcode == WqeOpcode::kRdmaRead;
   entry.wants_response = is_read || is_atomic(request.opcode);
   if (request.opcode == WqeOpcode::kNop) {
@@ -143,7 +142,6 @@ void Requester::post(const WorkRequest& request) {
     entry.packets = packets_of(request.length_bytes, config_.mtu_bytes);
   }
   posted_end_ += entry.packets;
-  queue_.push_back(entry);
 }
 
 std::uint64_t Requester::unacked_requests() const { return send_psn_ - unacked_ - response_psns_pending_; }
@@ -401,10 +399,9 @@ void Requester::retire_settled() {
 void Requester::retire_front(Syndrome syndrome) {
   const Entry& entry = queue_.front();
   if (entry.wants_response && queue_.first() < send_index_) --responses_pending_;
-  const WorkRequest request = entry.request;
   queue_.pop_front();
   send_index_ = std::max(send_index_, queue_.first());
-  port_.complete(request, syndrome);
+  port_.complete(entry.request, syndrome);
 }
 
 // The answer to a NAK, spoken or implied. Once per PSN: everything that was behind the lost packet may

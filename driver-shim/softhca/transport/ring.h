@@ -31,6 +31,12 @@ class Ring {
     if (size() == slots_.size()) grow();
     slots_[end_++ & (slots_.size() - 1)] = std::move(value);
   }
+  // Appends a slot to be filled; it holds what some earlier element has left there.
+  T& extend() {
+    if (size() == slots_.size()) grow();
+    return slots_[end_++ & (slots_.size() - 1)];
+  }
+  // References to the element stay good until something is appended.
   void pop_front() {
     assert(!empty());
     ++first_;

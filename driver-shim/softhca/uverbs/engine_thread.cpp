@@ -26,9 +26,10 @@ constexpr std::uint64_t kLingerNs = 50'000;  // after the last activity, before 
 constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
-constexpr std::uint64_t kDrivenSleepNs = 200'000;
+constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
+constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
-constexpr int kNiceness = -10;
+constexpr int kNicerBy = 10;  // than the program
 
 timespec to_timespec(std::uint64_t duration_ns) {
   return {static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
@@ -92,7 +93,8 @@ void EngineThread::run() {
   pthread_setname_np(pthread_self(), "gdx-softhca");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   // Against programs that spin on a completion and so starve what would bring it. Best effort.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+  const auto thread = static_cast<id_t>(gettid());
+  setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) - kNicerBy);
   std::uint64_t backoff_ns = kShortestSleepNs;
   int idle_rounds = 0;
   std::uint64_t worked_at_ns = 0;
@@ -112,9 +114,9 @@ void EngineThread::run() {
       worked_at_ns = monotonic_ns();
       continue;
     }
-    on_round_();
     // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last.
     if (monotonic_ns() - worked_at_ns < kLingerNs) continue;
+    on_round_();
     if (++idle_rounds > kShortSleeps) {
       const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
       backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
@@ -122,7 +124,7 @@ void EngineThread::run() {
     const std::uint64_t idle_ns = hca_.idle_ns();
     if (idle_ns == kHeldElsewhere) {
       // Packets may wait for the one that holds it, who may have been preempted: watching the wire would spin.
-      sleep(kDrivenSleepNs, false);
+      sleep(kHeldSleepNs, false);
     } else {
       sleep(std::clamp(idle_ns, kShortestSleepNs, backoff_ns), true);
     }

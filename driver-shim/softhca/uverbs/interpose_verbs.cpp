@@ -2,6 +2,7 @@
 // finds nothing makes a step of progress: opening a device puts that step around the provider's poll_cq.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cerrno>
@@ -14,6 +15,9 @@ namespace {
 using OpenDevice = ibv_context*(ibv_device*);
 using PollCq = int(ibv_cq*, int, ibv_wc*);
 
+// The peer that a program waits for may be on its processor: after some 50 us in vain, let it run.
+constexpr unsigned kPollsBeforeYield = 64;
+
 // One for all contexts: every device that a program can see here is this HCA.
 std::atomic<PollCq*> provider_poll_cq{nullptr};
 
@@ -21,7 +25,13 @@ int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
   PollCq* const provider = provider_poll_cq.load(std::memory_order_relaxed);
   const int found = provider(cq, entries, completions);
   if (found != 0) return found;
-  return Device::instance().progress() > 0 ? provider(cq, entries, completions) : 0;
+  thread_local unsigned idle_polls = 0;
+  if (Device::instance().progress() > 0) {
+    idle_polls = 0;
+    return provider(cq, entries, completions);
+  }
+  if (++idle_polls % kPollsBeforeYield == 0) sched_yield();
+  return 0;
 }
 
 // A context whose provider polls in another way than the first one's keeps its own.

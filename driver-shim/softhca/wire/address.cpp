@@ -11,8 +11,6 @@ constexpr std::array<std::uint8_t, 12> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 
 
 }  // namespace
 
-bool Address::is_ipv4() const { return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), gid.begin()); }
-
 Address Address::ipv4(std::uint32_t host_order) {
   Address made;
   std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), made.gid.begin());

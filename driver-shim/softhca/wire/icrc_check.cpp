@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/wire/icrc_check.h"
 
+#include <bit>
 #include <vector>
 
 #include "driver-shim/softhca/transport/icrc.h"
@@ -14,6 +15,36 @@ std::uint32_t icrc_between(const Address& source, const Address& destination, st
                                 bth_to_padding);
   }
   return transport::icrc_ipv6(source.gid, destination.gid, source_port, bth_to_padding);
+}
+
+IcrcCalculator::IcrcCalculator() {
+  const std::uint32_t base = transport::begin_icrc_ipv4(0, 0, 0, 0, 0);
+  for (std::size_t bit = 0; bit < kIdBits; ++bit) {
+    id_bits_[bit] = base ^ transport::begin_icrc_ipv4(0, 0, 0, static_cast<std::uint16_t>(1u << bit), 0);
+  }
+}
+
+std::uint32_t IcrcCalculator::between(const Address& source, const Address& destination,
+                                      std::uint16_t source_port, std::uint16_t ip_id,
+                                      std::span<const std::byte> bth_to_padding) {
+  const std::size_t length_bytes = bth_to_padding.size();
+  // Lengths are multiples of four; peers differ in the last byte of their address.
+  Begun& begun = begun_[(length_bytes / 4 ^ source.gid.back() ^ destination.gid.back()) % kKept];
+  if (begun.length_bytes != length_bytes || begun.source_port != source_port ||
+      begun.destination != destination || begun.source != source) {
+    const std::uint32_t crc =
+        source.is_ipv4() ? transport::begin_icrc_ipv4(source.ipv4_host_order(), destination.ipv4_host_order(),
+                                                      source_port, 0, length_bytes)
+                         : transport::begin_icrc_ipv6(source.gid, destination.gid, source_port, length_bytes);
+    begun = {source, destination, length_bytes, source_port, crc};
+  }
+  std::uint32_t crc = begun.crc;
+  if (ip_id != 0 && source.is_ipv4()) {
+    for (unsigned rest = ip_id; rest != 0; rest &= rest - 1) {
+      crc ^= id_bits_[static_cast<std::size_t>(std::countr_zero(rest))];
+    }
+  }
+  return transport::finish_icrc(crc, bth_to_padding);
 }
 
 const IcrcChecker::BitDifferences& IcrcChecker::differences(std::size_t length_bytes) {
@@ -34,7 +65,8 @@ std::optional<std::uint16_t> IcrcChecker::check(const Address& source, const Add
                                                 std::span<const std::byte> bth_to_padding,
                                                 std::uint32_t icrc) {
   if (bth_to_padding.size() < roce::kBthBytes) return std::nullopt;
-  const std::uint32_t expected = icrc_between(source, destination, source_port, likely_id, bth_to_padding);
+  const std::uint32_t expected =
+      calculator_.between(source, destination, source_port, likely_id, bth_to_padding);
   if (expected == icrc) return likely_id;
   if (!source.is_ipv4()) return std::nullopt;
   const BitDifferences& bits = differences(bth_to_padding.size());

@@ -17,6 +17,29 @@ namespace gdx::softhca::wire {
                                          std::uint16_t source_port, std::uint16_t ip_id,
                                          std::span<const std::byte> bth_to_padding);
 
+// The same, many times over: keeps what depends on the path and the length alone.
+class IcrcCalculator {
+ public:
+  IcrcCalculator();
+  [[nodiscard]] std::uint32_t between(const Address& source, const Address& destination,
+                                      std::uint16_t source_port, std::uint16_t ip_id,
+                                      std::span<const std::byte> bth_to_padding);
+
+ private:
+  static constexpr std::size_t kKept = 16;  // a power of two
+  static constexpr std::size_t kIdBits = 16;
+  struct Begun {
+    Address source;
+    Address destination;
+    std::size_t length_bytes = 0;
+    std::uint16_t source_port = 0;
+    std::uint32_t crc = 0;  // up to the BTH, of id 0
+  };
+
+  std::array<Begun, kKept> begun_{};
+  std::array<std::uint32_t, kIdBits> id_bits_{};  // what each bit of an id changes, on any path
+};
+
 // A UDP socket hides the IPv4 id of what it receives. With DF set Linux numbers the segments of one GSO
 // send 0, 1, ... and everything else 0, so only kIpIds values are possible. CRC is linear: what an id
 // adds to the ICRC depends on the id and on the length alone.
@@ -35,6 +58,7 @@ class IcrcChecker {
   using BitDifferences = std::array<std::uint32_t, 6>;
   const BitDifferences& differences(std::size_t length_bytes);
 
+  IcrcCalculator calculator_;
   std::unordered_map<std::size_t, BitDifferences> by_length_;
 };
 

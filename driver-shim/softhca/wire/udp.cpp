@@ -25,8 +25,9 @@ namespace {
 constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
 constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
-constexpr std::size_t kArenaBytes = std::size_t{1} << 20;
-constexpr std::size_t kReceiveMessages = 16;
+// What is gathered, summed up and sent together should still be in the cache when the next step touches it.
+constexpr std::size_t kArenaBytes = std::size_t{128} << 10;
+constexpr std::size_t kReceiveMessages = 4;
 constexpr std::size_t kReceiveBytes = 65536;
 
 // Consecutive datagrams for one peer, equal in size except that the last may be shorter: one GSO send.
@@ -46,9 +47,12 @@ class UdpWire final : public Wire {
         local_(socket.address),
         faults_(config.faults),
         pcap_(std::move(pcap)),
-        arena_(kArenaBytes),
-        receive_buffer_(kReceiveMessages * kReceiveBytes) {
+        arena_(kArenaBytes) {
     runs_.reserve(kMaxRuns);
+    int receive_bytes = 0;
+    socklen_t length = sizeof receive_bytes;
+    getsockopt(socket_.fd(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length);
+    window_bytes_ = static_cast<std::size_t>(receive_bytes) / 2;  // the kernel charges its own overhead too
     const int off = 0;
     gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
@@ -67,6 +71,7 @@ class UdpWire final : public Wire {
   int poll_fd() const override { return socket_.fd(); }
   bool arm() override { return arrival_ == arrival_count_; }
   const WireCounters& counters() const override { return counters_; }
+  std::size_t window_bytes() const override { return window_bytes_; }
 
  private:
   std::span<std::byte> next_place();
@@ -86,17 +91,33 @@ class UdpWire final : public Wire {
   FaultStage faults_;
   std::shared_ptr<PcapWriter> pcap_;
   bool gso_ = false;
+  std::size_t window_bytes_ = 0;
   WireCounters counters_;
 
   std::vector<std::byte> arena_;
   std::size_t used_ = 0;
   std::vector<Run> runs_;
+  IcrcCalculator calculator_;
 
   IcrcChecker checker_;
   std::optional<IpIdReader> ip_ids_;
   std::string no_ip_ids_;  // why there are none although a peer may need them; empty once said
   bool gro_ = false;
-  std::vector<std::byte> receive_buffer_;
+  // What recvmmsg is given, made once: an empty poll should cost no more than its system call.
+  struct ReceiveBatch {
+    struct alignas(cmsghdr) Control {
+      std::byte bytes[CMSG_SPACE(sizeof(int)) + 32];
+    };
+    ReceiveBatch();
+    ReceiveBatch(const ReceiveBatch&) = delete;
+    ReceiveBatch& operator=(const ReceiveBatch&) = delete;
+    std::array<mmsghdr, kReceiveMessages> messages{};
+    std::array<iovec, kReceiveMessages> vectors{};
+    std::array<sockaddr_storage, kReceiveMessages> names{};
+    std::array<Control, kReceiveMessages> controls{};
+    std::vector<std::byte> buffer;
+  };
+  ReceiveBatch batch_;
   struct Arrival {
     Endpoint from;
     std::size_t length_bytes = 0;
@@ -148,7 +169,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes,
   const std::span<std::byte> datagram = std::span(arena_).subspan(used_, datagram_bytes);
   const auto ip_id = static_cast<std::uint16_t>(run.segments);
   const std::uint32_t icrc =
-      icrc_between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
+      calculator_.between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
   std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
   if (corrupt_bit) datagram[*corrupt_bit / 8] ^= std::byte{1} << (*corrupt_bit % 8);
   if (pcap_) pcap_->record(unix_time_ns(), local_, destination, roce::kUdpPort, ip_id, datagram);
@@ -157,6 +178,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes,
   run.closed = datagram_bytes < run.segment_bytes;
   used_ += datagram_bytes;
   ++counters_.packets_sent;
+  if (used_ + run.segment_bytes > kMaxGsoBytes) send_runs();
 }
 
 void UdpWire::flush() {
@@ -170,12 +192,14 @@ void UdpWire::send_runs() {
   struct alignas(cmsghdr) Control {
     std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
   };
-  std::array<mmsghdr, kMaxRuns> messages{};
-  std::array<iovec, kMaxRuns> vectors{};
+  // Not cleared as a whole: mostly there is one run, and its latency counts.
+  std::array<mmsghdr, kMaxRuns> messages;
+  std::array<iovec, kMaxRuns> vectors;
   std::array<sockaddr_storage, kMaxRuns> names;
-  std::array<Control, kMaxRuns> controls{};
+  std::array<Control, kMaxRuns> controls;
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
+    messages[i] = {};
     vectors[i] = {arena_.data() + run.offset, run.length_bytes};
     msghdr& header = messages[i].msg_hdr;
     header.msg_name = &names[i];
@@ -183,6 +207,7 @@ void UdpWire::send_runs() {
     header.msg_iov = &vectors[i];
     header.msg_iovlen = 1;
     if (run.segments < 2) continue;
+    controls[i] = {};
     header.msg_control = &controls[i];
     header.msg_controllen = sizeof controls[i].bytes;
     cmsghdr* control = CMSG_FIRSTHDR(&header);
@@ -229,16 +254,9 @@ void UdpWire::look_for_ip_ids(bool on_loopback) {
   }
 }
 
-bool UdpWire::refill() {
-  struct alignas(cmsghdr) Control {
-    std::byte bytes[CMSG_SPACE(sizeof(int)) + 32];
-  };
-  std::array<mmsghdr, kReceiveMessages> messages{};
-  std::array<iovec, kReceiveMessages> vectors;
-  std::array<sockaddr_storage, kReceiveMessages> names;
-  std::array<Control, kReceiveMessages> controls;
+UdpWire::ReceiveBatch::ReceiveBatch() : buffer(kReceiveMessages * kReceiveBytes) {
   for (std::size_t i = 0; i < kReceiveMessages; ++i) {
-    vectors[i] = {receive_buffer_.data() + i * kReceiveBytes, kReceiveBytes};
+    vectors[i] = {buffer.data() + i * kReceiveBytes, kReceiveBytes};
     msghdr& header = messages[i].msg_hdr;
     header.msg_name = &names[i];
     header.msg_namelen = sizeof names[i];
@@ -247,6 +265,10 @@ bool UdpWire::refill() {
     header.msg_control = &controls[i];
     header.msg_controllen = sizeof controls[i].bytes;
   }
+}
+
+bool UdpWire::refill() {
+  auto& [messages, vectors, names, controls, buffer] = batch_;
   const int n = recvmmsg(socket_.fd(), messages.data(), kReceiveMessages, MSG_DONTWAIT, nullptr);
   arrival_ = 0;
   arrival_offset_ = 0;
@@ -264,6 +286,9 @@ bool UdpWire::refill() {
       std::memcpy(&segment_bytes, CMSG_DATA(control), sizeof segment_bytes);
       if (segment_bytes > 0) arrival.segment_bytes = static_cast<std::size_t>(segment_bytes);
     }
+    // As they were before the kernel said how much of them it used.
+    header.msg_namelen = sizeof names[i];
+    header.msg_controllen = sizeof controls[i].bytes;
   }
   return arrival_count_ > 0;
 }
@@ -271,7 +296,7 @@ bool UdpWire::refill() {
 std::size_t UdpWire::receive(std::size_t max_packets, const Sink& sink) {
   std::size_t taken = 0;
   while (taken < max_packets) {
-    if (arrival_ == arrival_count_ && !refill()) break;
+    if (arrival_ == arrival_count_ && (taken > 0 || !refill())) break;
     taken += deliver_message(max_packets - taken, sink);
   }
   if (pcap_ && taken > 0) pcap_->flush();
@@ -305,7 +330,7 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
 // Delivers what is left of the current message. Packets that fail the ICRC count against the budget.
 std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) {
   const Arrival& arrival = arrivals_[arrival_];
-  const std::byte* base = receive_buffer_.data() + arrival_ * kReceiveBytes;
+  const std::byte* base = batch_.buffer.data() + arrival_ * kReceiveBytes;
   std::size_t taken = 0;
   while (arrival_offset_ < arrival.length_bytes && taken < max_packets) {
     const std::size_t length = std::min(arrival.segment_bytes, arrival.length_bytes - arrival_offset_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,12 +19,20 @@ namespace gdx::softhca::wire {
 struct Address {
   std::array<std::uint8_t, 16> gid{};
 
-  bool operator==(const Address&) const = default;
-  [[nodiscard]] bool is_ipv4() const;
+  // As two words: a packet's source is compared on the hot path, where a call of memcmp shows.
+  bool operator==(const Address& other) const { return words() == other.words(); }
+  [[nodiscard]] bool is_ipv4() const {
+    return words()[0] == 0 && gid[8] == 0 && gid[9] == 0 && gid[10] == 0xff && gid[11] == 0xff;
+  }
   [[nodiscard]] static Address ipv4(std::uint32_t host_order);
   [[nodiscard]] static Result<Address> parse(const std::string& text);
   [[nodiscard]] std::uint32_t ipv4_host_order() const;
   [[nodiscard]] std::string text() const;
+
+ private:
+  [[nodiscard]] std::array<std::uint64_t, 2> words() const {
+    return std::bit_cast<std::array<std::uint64_t, 2>>(gid);
+  }
 };
 
 // Probabilities in [0, 1], applied to packets as they are sent, from one seeded generator.
@@ -62,7 +71,8 @@ class Wire {
   virtual void commit_packet(const Address& destination, std::size_t length_bytes) = 0;
   virtual void flush() = 0;
 
-  // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks. What `sink`
+  // Hands up to `max_packets` arrivals with a right ICRC to `sink`, ICRC stripped. Never blocks. Returns how
+  // many it took; fewer than there are, so that they can be answered before the rest is fetched. What `sink`
   // is given may lie in memory that the peer can still write: look at each byte once.
   using Sink = std::function<void(const Address& source, std::span<const std::byte> datagram)>;
   virtual std::size_t receive(std::size_t max_packets, const Sink& sink) = 0;
@@ -72,6 +82,8 @@ class Wire {
   // From here to the next receive() every arrival makes poll_fd readable. False: some are there already.
   [[nodiscard]] virtual bool arm() = 0;
   [[nodiscard]] virtual const WireCounters& counters() const = 0;
+  // What a queue pair should have under way at most, lest a wire like this one overruns at the other end.
+  [[nodiscard]] virtual std::size_t window_bytes() const { return std::size_t{2} << 20; }
 };
 
 struct UdpConfig {

@@ -174,6 +174,28 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   }
 }
 
+TEST(IcrcCalculator, paths_lengths_and_ids_in_turn_agree_with_a_fresh_sum) {
+  const std::vector<Address> addresses{Address::ipv4(0x7f000002), Address::ipv4(0x7f000012),
+                                       Address::ipv4(0x7f010002)};
+  IcrcCalculator calculator;
+  const auto expect_all_lengths = [&](const Address& from, const Address& to, std::uint16_t port) {
+    // 36 and 100, like 12, 1036 and 1100, are kept in one place.
+    for (const std::size_t length : {12u, 36u, 100u, 1036u, 1100u}) {
+      const Bytes datagram(length, std::byte{0x5a});
+      for (const std::uint16_t id : std::initializer_list<std::uint16_t>{0, 1, 63, 0x8001}) {
+        EXPECT_EQ(calculator.between(from, to, port, id, datagram), icrc_between(from, to, port, id, datagram))
+            << length << " bytes, id " << id << ", port " << port;
+      }
+    }
+  };
+  for (const Address& from : addresses) {
+    for (const Address& to : addresses) {
+      expect_all_lengths(from, to, 4791);
+      expect_all_lengths(from, to, 49152);
+    }
+  }
+}
+
 TEST(IcrcChecker, unknown_id_is_found_and_wrong_icrc_is_not) {
   const Address from = Address::ipv4(0x7f000002);
   const Address to = Address::ipv4(0x7f000003);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# shared_memory.sh BUILD_FOLDER [--rounds N] [--seconds S] [--prefix COMMAND]: the software HCA's shared-memory
+# shm.sh BUILD_FOLDER [--rounds N] [--seconds S] [--prefix COMMAND]: the software HCA's shared-memory
 # wire beside UCX's own shared memory. A round runs both after one another, so that a ratio compares runs of the
 # same minute; medians over the rounds. --prefix 'chrt -r 1' keeps others of a busy machine out of the way.
 set -euo pipefail
@@ -14,12 +14,12 @@ while [ $# -gt 0 ]; do
     --seconds) seconds=${2:?--seconds needs a number} && shift 2 ;;
     --prefix) prefix=${2:?--prefix needs a command} && shift 2 ;;
     *)
-      echo "shared_memory.sh: unknown option $1; options: --rounds N, --seconds S, --prefix COMMAND" >&2
+      echo "shm.sh: unknown option $1; options: --rounds N, --seconds S, --prefix COMMAND" >&2
       exit 2
       ;;
   esac
 done
-command -v ucx_perftest >/dev/null || { echo "shared_memory.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
+command -v ucx_perftest >/dev/null || { echo "shm.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
 
 samples=$(mktemp)
 trap 'rm -f "$samples"' EXIT

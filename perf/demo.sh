@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh BUILD_FOLDER [--rounds N]: put+signal latency of push and inline as ratios to pull. A round runs
+# demo.sh BUILD_FOLDER [--rounds N]: put+signal latency of push and inline as ratios to pull. A round runs
 # all modes after one another, so a ratio compares runs of the same minute; medians over the rounds.
 set -euo pipefail
 build=$1
@@ -12,7 +12,7 @@ while [ $# -gt 0 ]; do
       shift 2
       ;;
     *)
-      echo "run.sh: unknown option $1; options: --rounds N" >&2
+      echo "demo.sh: unknown option $1; options: --rounds N" >&2
       exit 2
       ;;
   esac
@@ -25,7 +25,7 @@ for round in $(seq "$rounds"); do
   "$build/host/cli/gdx" demo | awk -v round="$round" \
     '$1 ~ /^(pull|push|inline)$/ { print round, $1, $2 $3, $5, $NF }' >>"$samples"
 done
-grep -qv ' yes$' "$samples" && { echo "run.sh: a message was damaged; no figures" >&2; exit 1; }
+grep -qv ' yes$' "$samples" && { echo "demo.sh: a message was damaged; no figures" >&2; exit 1; }
 
 echo "measured: software HCA over UDP loopback, kernels on the CPU layer, $(nproc) cores, $(uname -m), $(date -u +%F)"
 echo "latency of put+signal until the peer's answer, median of $rounds rounds; ratio to pull, median of the rounds' ratios"

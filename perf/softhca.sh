@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# softhca.sh BUILD_FOLDER [--rounds N] [--seconds S] [--json]: the software HCA over UDP loopback beside raw UDP
+# and beside UCX over TCP. A round runs all of them after one another, so that a ratio compares runs of the
+# same minute; figures are medians over the rounds, ratios medians of the rounds' ratios.
+set -euo pipefail
+build=$1
+shift
+rounds=5
+seconds=2
+json=0
+while [ $# -gt 0 ]; do
+  case $1 in
+    --rounds) rounds=${2:?--rounds needs a number} && shift 2 ;;
+    --seconds) seconds=${2:?--seconds needs a number} && shift 2 ;;
+    --json) json=1 && shift ;;
+    *)
+      echo "softhca.sh: unknown option $1; options: --rounds N, --seconds S, --json" >&2
+      exit 2
+      ;;
+  esac
+done
+command -v ucx_perftest >/dev/null || { echo "softhca.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
+
+export GDX_SOFTHCA_WIRE=udp
+samples=$(mktemp)
+trap 'rm -f "$samples"' EXIT
+round=0
+
+# sample NAME VALUE
+sample() { echo "$round $1 $2" >>"$samples"; }
+
+# hca PREFIX CASE [OPTIONS]: every "NAME VALUE" line that the case prints, as PREFIX_NAME.
+hca() {
+  local prefix=$1 name value lines
+  shift
+  lines=$(timeout 120 "$build/host/cli/gdx" run -- "$build/perf/gdx_softhca_bench" "$@")
+  while read -r name value; do sample "${prefix}_$name" "$value"; done <<<"$lines"
+}
+
+# ucx TEST BYTES ITERATIONS: the last line of ucx_perftest: iterations, then latency in us (median,
+# average, overall), MB/s (average, overall), messages/s (average, overall).
+ucx() {
+  local port=$((20000 + RANDOM % 20000)) server line
+  UCX_TLS=tcp UCX_NET_DEVICES=lo timeout 120 ucx_perftest -p "$port" >/dev/null 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    ss -ltn "sport = :$port" | grep -q LISTEN && break
+    sleep 0.05
+  done
+  line=$(UCX_TLS=tcp UCX_NET_DEVICES=lo timeout 120 ucx_perftest -p "$port" 127.0.0.1 -t "$1" -s "$2" -n "$3" -f | tail -1)
+  wait "$server"
+  echo "$line"
+}
+
+for round in $(seq "$rounds"); do
+  printf '== round %s of %s\n' "$round" "$rounds" >&2
+  hca raw raw-udp --seconds "$seconds"
+  hca large write --bytes 1048576 --seconds "$seconds"
+  sample ucx_large_bytes_per_s "$(ucx ucp_put_bw 1048576 1000 | awk '{ print $8 * 1048576 }')"
+  hca small write --bytes 8 --seconds "$seconds"
+  sample ucx_small_messages_per_s "$(ucx ucp_put_bw 8 300000 | awk '{ print $8 }')"
+  hca latency latency --iterations 5000
+  sample ucx_latency_median_us "$(ucx tag_lat 8 5000 | awk '{ print $2 }')"
+  hca large_cost cost --bytes 1048576 --seconds "$seconds"
+  hca small_cost cost --bytes 8 --seconds "$seconds"
+done
+hca idle idle --seconds 5
+hca memory memory --queues 1000
+
+where="software HCA over UDP loopback, $(nproc) cores, $(uname -m), load $(cut -d' ' -f1 /proc/loadavg), $(date -u +%F)"
+awk -v rounds="$rounds" -v json="$json" -v where="$where" '
+  function sorted_middle(v, n,    i, j, t) {
+    for (i = 2; i <= n; ++i) for (j = i; j > 1 && v[j] < v[j - 1]; --j) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
+    return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+  }
+  function median(name,    r, n, v) { for (r = 1; r <= rounds; ++r) if ((r, name) in at) v[++n] = at[r, name]; return sorted_middle(v, n) }
+  function ratio(a, b,    r, n, v) { for (r = 1; r <= rounds; ++r) if ((r, b) in at && at[r, b] > 0) v[++n] = at[r, a] / at[r, b]; return sorted_middle(v, n) }
+  function row(what, value, bar) {
+    if (json) printf "%s\n    {\"what\": \"%s\", \"value\": %.4g, \"bar\": \"%s\"}", rows++ ? "," : "", what, value, bar
+    else printf "%-64s%12.4g   %s\n", what, value, bar
+  }
+  { at[$1, $2] = $3 + 0 }
+  END {
+    if (json) printf "{\"measured\": \"%s\", \"rounds\": %d, \"rows\": [", where, rounds
+    else printf "measured: %s; medians of %d rounds\n%-64s%12s   %s\n", where, rounds, "", "", "bar"
+    row("raw UDP with GSO and GRO, GB/s", median("raw_bytes_per_s") / 1e9, "")
+    row("1 MiB writes, GB/s", median("large_bytes_per_s") / 1e9, "")
+    row("1 MiB writes over UCX over TCP, GB/s", median("ucx_large_bytes_per_s") / 1e9, "")
+    row("1 MiB writes / raw UDP", ratio("large_bytes_per_s", "raw_bytes_per_s"), ">= 0.4")
+    row("1 MiB writes / UCX over TCP", ratio("large_bytes_per_s", "ucx_large_bytes_per_s"), ">= 3")
+    row("8 B writes, M/s", median("small_messages_per_s") / 1e6, ">= 2")
+    row("8 B writes over UCX over TCP, M/s", median("ucx_small_messages_per_s") / 1e6, "")
+    row("8 B writes / UCX over TCP", ratio("small_messages_per_s", "ucx_small_messages_per_s"), ">= 8")
+    row("8 B ping-pong, one way, median us", median("latency_median_us"), "")
+    row("8 B ping-pong, one way, 99th percentile, us", median("latency_p99_us"), "")
+    row("8 B ping-pong over UCX over TCP, one way, median us", median("ucx_latency_median_us"), "")
+    row("8 B ping-pong / UCX over TCP, medians", ratio("latency_median_us", "ucx_latency_median_us"), "<= 1")
+    row("processor time of both ends of an 8 B write, ns", median("small_cost_cpu_ns_per_message"), "")
+    row("processor time of both ends of a 1 MiB write, ns/B", median("large_cost_cpu_ns_per_byte"), "")
+    row("the same for raw UDP, ns/B", median("raw_cpu_ns_per_byte"), "")
+    row("processor time, raw UDP / 1 MiB writes", ratio("raw_cpu_ns_per_byte", "large_cost_cpu_ns_per_byte"), "")
+    row("share of a core that an idle HCA takes", at[rounds, "idle_core_share"], "< 0.01")
+    row("memory of a connected queue with its rings, KiB", at[rounds, "memory_bytes_per_queue"] / 1024, "<= 64")
+    if (json) print "\n]}"
+  }' "$samples"
