@@ -12,6 +12,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <random>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -40,7 +41,8 @@ constexpr std::uint16_t kDriverSpace = 1u << UVERBS_ID_NS_SHIFT;
 class EchoWire final : public wire::Wire {
  public:
   const wire::Address& local() const override { return local_; }
-  std::span<std::byte> begin_packet() override { return packet_; }
+  std::size_t room(const wire::Address& /*destination*/) override { return kMaxPackets; }
+  std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
   void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
     fuzz::expect(length_bytes <= packet_.size(), "a packet fits its buffer");
     if (packets_.size() == kMaxPackets) return;
@@ -54,6 +56,7 @@ class EchoWire final : public wire::Wire {
     return arrived.size();
   }
   int poll_fd() const override { return -1; }
+  bool arm() override { return packets_.empty(); }
   const wire::WireCounters& counters() const override { return counters_; }
 
  private:
@@ -196,7 +199,9 @@ class Program {
   Program() : pages_(*PageFile::create(kDeviceMemoryBytes)) {
     HcaConfig config;
     config.device_memory_bytes = kDeviceMemoryBytes;
-    hca_ = std::make_unique<Engine>(config, std::make_unique<EchoWire>(), pages_.device_memory(), 1);
+    hca_ = std::make_unique<Engine>(
+        config, std::make_unique<EchoWire>(), pages_.device_memory(),
+        [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     context_ = std::make_unique<Context>(*hca_, pages_, channels_);
     file_ = *pages_.duplicate(true);
     const std::uint8_t none = 0;
