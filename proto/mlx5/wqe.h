@@ -9,10 +9,13 @@
 
 namespace gdx::mlx5 {
 
-inline constexpr std::size_t kWqeBasicBlockBytes = 64;       // WQEBB: the unit of the send queue
-inline constexpr std::size_t kSegmentBytes = 16;             // the unit of ControlSegment's ds
-inline constexpr std::uint32_t kInlineFlag = 0x80000000u;    // in a data segment's byte count
-inline constexpr std::uint32_t kInvalidLkey = 0x100;         // ends a receive WQE's scatter list
+inline constexpr std::size_t kWqeBasicBlockBytes = 64;     // WQEBB: the unit of the send queue
+inline constexpr std::size_t kSegmentBytes = 16;           // the unit of ControlSegment's ds
+inline constexpr std::uint32_t kInlineFlag = 0x80000000u;  // in a data segment's byte count
+inline constexpr std::uint32_t kInvalidLkey = 0x100;       // ends a receive WQE's scatter list
+// What a data segment's byte count of 0 means, so that clients leave out pieces that are empty: rdma-core
+// providers/mlx5/qp.c skips them, providers/mlx4/qp.c says why.
+inline constexpr std::uint32_t kZeroByteCount = 1u << 31;
 inline constexpr std::uint32_t kMaxMessageBytes = 1u << 30;  // log_msg_max of ports and queue pairs
 
 enum class WqeOpcode : std::uint8_t {

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <cerrno>
 #include <deque>
 #include <map>
 #include <random>
@@ -250,10 +251,12 @@ class Program {
   }
 
  private:
-  // Numbers that the HCA still knows after everything is destroyed: a domain that cannot be freed shows one.
+  // Numbers that the HCA still knows after everything is destroyed.
   int leftovers() {
     int left = 0;
     for (const std::uint32_t qpn : qpns_) left += hca_->query_qp(qpn) ? 1 : 0;
+    for (const std::uint32_t cqn : cqns_) left += hca_->destroy_cq(cqn) == EINVAL ? 0 : 1;
+    for (const std::uint32_t uar : uars_) left += hca_->remove_uar(uar) == EINVAL ? 0 : 1;
     return left;
   }
   // Mostly one of the kind that is asked for.

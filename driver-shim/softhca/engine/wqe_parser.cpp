@@ -42,6 +42,10 @@ void reject(SendWqe& wqe, Syndrome fault, const char* reason) {
   wqe.reason = reason;
 }
 
+std::uint32_t length_of(const mlx5::DataSegment& segment) {
+  return segment.byte_count == 0 ? mlx5::kZeroByteCount : std::uint32_t{segment.byte_count};
+}
+
 bool take_inline(SegmentReader& reader, std::uint32_t length_bytes, SendWqe& wqe) {
   const std::span<const std::byte> rest = reader.rest();
   if (length_bytes > rest.size() - sizeof(Be32)) return false;
@@ -72,11 +76,9 @@ void parse_data(SegmentReader& reader, bool inline_allowed, SendWqe& wqe) {
     }
     mlx5::DataSegment segment;
     if (!reader.take(segment)) return reject(wqe, Syndrome::kLocalQpOperation, "a data segment is cut off");
-    total_bytes += segment.byte_count;
-    if (segment.byte_count > 0) {
-      wqe.pieces.push_back(
-          {.lkey = segment.lkey, .length_bytes = segment.byte_count, .address = segment.address});
-    }
+    const std::uint32_t length_bytes = length_of(segment);
+    total_bytes += length_bytes;
+    wqe.pieces.push_back({.lkey = segment.lkey, .length_bytes = length_bytes, .address = segment.address});
   }
   if (total_bytes > mlx5::kMaxMessageBytes) {
     return reject(wqe, Syndrome::kLocalLength, "longer than a message may be");
@@ -183,9 +185,8 @@ std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vecto
   mlx5::DataSegment segment;
   while (reader.take(segment)) {
     if (segment.lkey == mlx5::kInvalidLkey) break;
-    if (segment.byte_count == 0) continue;
-    out.push_back({.lkey = segment.lkey, .length_bytes = segment.byte_count, .address = segment.address});
-    capacity_bytes += segment.byte_count;
+    out.push_back({.lkey = segment.lkey, .length_bytes = length_of(segment), .address = segment.address});
+    capacity_bytes += out.back().length_bytes;
   }
   return capacity_bytes;
 }

@@ -120,6 +120,17 @@ TEST_F(WqeParser, nop_and_empty_write_need_nothing_more) {
   EXPECT_EQ(wqe_.request.length_bytes, 0u);
 }
 
+TEST_F(WqeParser, byte_count_of_zero_is_two_gibibytes_and_too_long_to_send) {
+  begin(0, WqeOpcode::kSend, 2);
+  put(mlx5::DataSegment{0, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength);
+
+  const std::array<mlx5::DataSegment, 2> list{mlx5::DataSegment{0, 0x77, 0x5000},
+                                              mlx5::DataSegment{0, mlx5::kInvalidLkey, 0}};
+  std::vector<DataPiece> pieces;
+  EXPECT_EQ(parse_scatter_list(std::as_bytes(std::span(list)), pieces), std::uint64_t{1} << 31);
+}
+
 TEST_F(WqeParser, datagram_send_says_where_it_goes) {
   vectors_ = AddressVectorUse::kPerWqe;
   mlx5::AddressVector vector{};
