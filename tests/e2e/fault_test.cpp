@@ -115,8 +115,9 @@ TEST_F(Audit, store_to_a_held_slot_is_counted_as_a_violation) {
   const auto kernel = [&](EndpointHandle h) {
     device::Endpoint<> ep(h);
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 64), Status::kOk);
-    for (unsigned turn = 1; ep.status() == Status::kOk; ++turn) {
-      *h.staging.base = static_cast<std::byte>(turn);
+    // A count of 8 B never comes back to what it was when the WQE was fetched.
+    for (std::uint64_t turn = 1; ep.status() == Status::kOk; ++turn) {
+      std::memcpy(h.staging.base, &turn, sizeof turn);
       exec::relax();
       ep.drain();
     }

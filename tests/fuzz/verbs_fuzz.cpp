@@ -13,8 +13,8 @@
 #include <cerrno>
 #include <deque>
 #include <map>
-#include <random>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 

@@ -83,7 +83,9 @@ Offences function_offences(const Source& source) {
   for (std::size_t i = 0; i < source.lines.size(); ++i) {
     const std::string& line = source.lines[i];
     if (!std::regex_search(line, opening) || std::regex_search(line, not_function)) continue;
-    const std::string indent = line.substr(0, line.find_first_not_of(' '));
+    std::string indent = line.substr(0, line.find_first_not_of(' '));
+    // A constructor's initializers stand deeper than the brace that ends it.
+    if (line[indent.size()] == ':') indent.resize(indent.size() - 4);
     for (std::size_t j = i + 1; j < source.lines.size(); ++j) {
       if (!source.lines[j].starts_with(indent + "}")) continue;
       if (j - i + 1 > kMaxFunctionLines) {
@@ -183,11 +185,11 @@ TEST(Tidy, functions_are_short) {
   EXPECT_TRUE(offences.empty()) << listed(offences);
 }
 TEST(Tidy, function_rule_planted_offence_is_found) {
-  for (const char* opening :
-       {"int f(int a) {", "  void g() const override {", "Result<int> Hca::open(const X& x) {"}) {
+  for (const char* opening : {"int f(int a) {", "    : a_(a) {", "  void g() const override {",
+                              "Result<int> Hca::open(const X& x) {"}) {
     std::vector<std::string> lines(kMaxFunctionLines + 1, "    x();");
     lines.front() = opening;
-    lines.push_back(std::string(opening).starts_with("  ") ? "  }" : "}");
+    lines.push_back(std::string(opening).starts_with("  v") ? "  }" : "}");
     EXPECT_EQ(function_offences({"a.cpp", lines}).size(), 1u) << opening;
   }
 }

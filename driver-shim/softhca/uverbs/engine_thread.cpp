@@ -21,11 +21,11 @@ namespace {
 // Doorbells are stores to memory: nothing wakes a sleeper, so these bound how late one is seen.
 constexpr std::uint64_t kShortestSleepNs = 20'000;
 constexpr std::uint64_t kLongSleepNs = 1'000'000;
-constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
-constexpr std::uint64_t kLingerNs = 50'000;  // after the last activity, before the first sleep
-constexpr int kShortSleeps = 32;                   // after the last activity, before sleeps begin to grow
-constexpr int kLongSleeps = 200;                   // and before they grow beyond kLongSleepNs
-constexpr std::uint64_t kDrivenNs = 2'000'000;     // who drove the HCA so lately will do so again
+constexpr std::uint64_t kDeepSleepNs = 4'000'000;    // when nothing has happened for a while
+constexpr std::uint64_t kLingerNs = 50'000;          // after the last activity, before the first sleep
+constexpr int kShortSleeps = 32;                     // after the last activity, before sleeps begin to grow
+constexpr int kLongSleeps = 200;                     // and before they grow beyond kLongSleepNs
+constexpr std::uint64_t kDrivenNs = 2'000'000;       // who drove the HCA so lately will do so again
 constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
 constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
@@ -123,7 +123,8 @@ void EngineThread::run() {
     }
     const std::uint64_t idle_ns = hca_.idle_ns();
     if (idle_ns == kHeldElsewhere) {
-      // Packets may wait for the one that holds it, who may have been preempted: watching the wire would spin.
+      // Packets may wait for the one that holds it, who may have been preempted: watching the wire would
+      // spin.
       sleep(kHeldSleepNs, false);
     } else {
       sleep(std::clamp(idle_ns, kShortestSleepNs, backoff_ns), true);
