@@ -68,7 +68,7 @@ TEST_F(CmAgent, connect_unanswered_is_sent_again_as_often_as_said_then_unreachab
   world.passive_alive = false;
   const Connection& active = world.connect();
   world.settle();
-  while (world.advance()) world.settle();
+  world.run_out();
   const auto reqs = std::count_if(world.active.sent.begin(), world.active.sent.end(),
                                   [](const Message& m) { return m.type == MessageType::kReq; });
   EXPECT_EQ(reqs, 16);
@@ -144,7 +144,7 @@ TEST_F(CmAgent, disconnect_tells_both_once_and_time_wait_ends) {
   world.settle();
   EXPECT_EQ(last_of(world.active), EventType::kDisconnected);
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
-  while (world.advance()) world.settle();
+  world.run_out();
   EXPECT_EQ(last_of(world.active), EventType::kTimeWaitOver);
   EXPECT_EQ(last_of(world.passive), EventType::kTimeWaitOver);
 }
@@ -168,7 +168,7 @@ TEST_F(CmAgent, released_connection_says_goodbye_by_itself_and_is_forgotten) {
   world.advance();
   world.settle();
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
-  while (world.advance()) world.settle();
+  world.run_out();
   EXPECT_EQ(world.active.agent.connections(), 0u);
 }
 

@@ -85,7 +85,7 @@ TEST(CmNetwork, released_at_any_moment_both_ends_are_swept) {
       if (!world.advance()) break;
     }
     world.passive.agent.release_all(world.now_ns);
-    while (world.advance()) world.settle();
+    world.run_out();
     EXPECT_EQ(world.active.agent.connections(), 0u);
     EXPECT_EQ(world.passive.agent.connections(), 0u);
   }

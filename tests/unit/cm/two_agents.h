@@ -70,6 +70,11 @@ class TwoAgents {
     if (passive_alive) passive.agent.on_timer(now_ns);
     return true;
   }
+  // Until no timer is left, or for long enough to see that there always is one.
+  void run_out() {
+    constexpr int kMaxTimers = 1000;
+    for (int timer = 0; timer < kMaxTimers && advance(); ++timer) settle();
+  }
   // Loses everything under way.
   void drop() { under_way_.clear(); }
 
