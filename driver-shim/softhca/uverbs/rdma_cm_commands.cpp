@@ -265,6 +265,10 @@ Errno RdmaCm::listen(CmCall& call) {
     listening.push_back(port.get());
   }
   id.state = CmId::State::kListening;
+  for (const CmPort* const port : listening) {
+    log::info("{}: rdma_cm listens at {} port {}", port->hca().config().name, port->hca().address().text(),
+              id.source.port);
+  }
   return 0;
 }
 

@@ -1,0 +1,283 @@
+#include "driver-shim/softhca/cm/agent.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/cm/two_agents.h"
+
+namespace gdx::softhca::cm {
+namespace {
+
+class CmAgent : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(world.passive.agent.listen(7, 99, 4)); }
+
+  // Up to where the passive user has to answer.
+  Connection& requested() {
+    Connection& active = world.connect();
+    world.settle();
+    return active;
+  }
+  Connection& passive_side() { return *world.passive.agent.find(world.passive.events.front().id); }
+  Connection& established() {
+    Connection& active = requested();
+    EXPECT_TRUE(passive_side().accept(world.now_ns, TwoAgents::passive_endpoint(), {}));
+    world.settle();
+    EXPECT_TRUE(active.establish());
+    world.settle();
+    return active;
+  }
+  EventType last_of(const TwoAgents::End& end) { return end.events.back().type; }
+
+  TwoAgents world;
+};
+
+TEST_F(CmAgent, connect_to_listener_accepted_establishes_both) {
+  Connection& active = established();
+  EXPECT_EQ(active.state(), State::kEstablished);
+  EXPECT_EQ(passive_side().state(), State::kEstablished);
+  EXPECT_EQ(world.passive.events[0].listener, 99u);
+  EXPECT_EQ(world.passive.events[0].message.private_data[0], std::byte{0xab});
+  EXPECT_EQ(last_of(world.passive), EventType::kEstablished);
+  EXPECT_EQ(last_of(world.active), EventType::kResponse);
+}
+
+// Each end sends with the PSN that the other one named (12.7.31).
+TEST_F(CmAgent, established_parameters_of_both_ends_agree) {
+  const QueuePairParameters a = established().parameters();
+  const QueuePairParameters p = passive_side().parameters();
+  EXPECT_EQ(a.send_psn, p.receive_psn);
+  EXPECT_EQ(p.send_psn, a.receive_psn);
+  EXPECT_NE(a.send_psn, p.send_psn);
+  EXPECT_EQ(a.remote_qpn, 0x200u);
+  EXPECT_EQ(p.remote_qpn, 0x100u);
+  EXPECT_EQ(p.initiator_depth, 3);  // what the active side offers as responder
+  EXPECT_EQ(p.responder_resources, 4);
+  EXPECT_EQ(a.initiator_depth, 5);
+}
+
+TEST_F(CmAgent, connect_without_listener_is_rejected_by_service_id) {
+  Connection& active = world.active.agent.make(host(1));
+  active.connect(0, TwoAgents::request(8));
+  world.settle();
+  EXPECT_EQ(last_of(world.active), EventType::kRejected);
+  EXPECT_EQ(world.active.events.back().status, static_cast<int>(RejectReason::kInvalidServiceId));
+  EXPECT_EQ(world.passive.agent.connections(), 0u);
+}
+
+TEST_F(CmAgent, connect_unanswered_is_sent_again_as_often_as_said_then_unreachable) {
+  world.passive_alive = false;
+  const Connection& active = world.connect();
+  world.settle();
+  world.run_out();
+  const auto reqs = std::count_if(world.active.sent.begin(), world.active.sent.end(),
+                                  [](const Message& m) { return m.type == MessageType::kReq; });
+  EXPECT_EQ(reqs, 16);
+  ASSERT_EQ(world.active.events.size(), 1u);
+  EXPECT_EQ(world.active.events[0].type, EventType::kUnreachable);
+  EXPECT_EQ(world.active.events[0].status, kNoAnswer);
+  EXPECT_EQ(active.state(), State::kClosed);
+  EXPECT_LT(world.now_ns, 10'000'000'000u);
+}
+
+TEST_F(CmAgent, request_repeated_while_user_thinks_is_answered_with_mra_which_stretches_the_wait) {
+  Connection& active = requested();
+  const std::uint64_t first_ns = active.deadline_ns();
+  world.advance();
+  world.settle();
+  EXPECT_EQ(world.passive.sent.back().type, MessageType::kMra);
+  EXPECT_EQ(active.state(), State::kMraReceived);
+  EXPECT_GT(active.deadline_ns() - world.now_ns, 4 * first_ns);
+  EXPECT_EQ(world.passive.events.size(), 1u);
+}
+
+// An MRA renews no retries: whoever asks for time again and again is given up in the end.
+TEST_F(CmAgent, peer_that_only_asks_for_time_is_given_up) {
+  const Connection& active = requested();
+  int rounds = 0;
+  while (active.state() != State::kClosed && ++rounds < 1000) {
+    world.advance();
+    world.settle();
+  }
+  EXPECT_LE(rounds, 17);
+  EXPECT_EQ(last_of(world.active), EventType::kUnreachable);
+}
+
+TEST_F(CmAgent, peer_dead_before_accepting_is_unreachable) {
+  const Connection& active = requested();
+  world.passive_alive = false;
+  world.passive.agent.release_all(0);
+  world.drop();
+  for (int i = 0; i < 100 && active.state() != State::kClosed; ++i) {
+    world.advance();
+    world.drop();
+  }
+  EXPECT_EQ(last_of(world.active), EventType::kUnreachable);
+}
+
+TEST_F(CmAgent, reject_carries_reason_and_private_data) {
+  requested();
+  EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {std::byte{0x11}}));
+  world.settle();
+  const Event& event = world.active.events.back();
+  EXPECT_EQ(event.type, EventType::kRejected);
+  EXPECT_EQ(event.status, 28);
+  EXPECT_EQ(event.message.private_data[0], std::byte{0x11});
+}
+
+TEST_F(CmAgent, lost_rtu_is_sent_again_for_the_repeated_rep) {
+  Connection& active = requested();
+  passive_side().accept(0, TwoAgents::passive_endpoint(), {});
+  world.settle();
+  active.establish();
+  world.drop();
+  EXPECT_EQ(passive_side().state(), State::kRepSent);
+  world.advance();
+  world.settle();
+  EXPECT_EQ(passive_side().state(), State::kEstablished);
+  EXPECT_EQ(world.active.events.size(), 1u);
+}
+
+TEST_F(CmAgent, disconnect_tells_both_once_and_time_wait_ends) {
+  Connection& active = established();
+  EXPECT_TRUE(active.disconnect(0));
+  EXPECT_FALSE(active.disconnect(0));
+  world.settle();
+  EXPECT_EQ(last_of(world.active), EventType::kDisconnected);
+  EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
+  world.run_out();
+  EXPECT_EQ(last_of(world.active), EventType::kTimeWaitOver);
+  EXPECT_EQ(last_of(world.passive), EventType::kTimeWaitOver);
+}
+
+TEST_F(CmAgent, both_disconnecting_at_once_end_in_time_wait) {
+  Connection& active = established();
+  active.disconnect(0);
+  passive_side().disconnect(0);
+  world.settle();
+  EXPECT_EQ(active.state(), State::kTimeWait);
+  EXPECT_EQ(passive_side().state(), State::kTimeWait);
+  EXPECT_EQ(last_of(world.active), EventType::kDisconnected);
+}
+
+TEST_F(CmAgent, released_connection_says_goodbye_by_itself_and_is_forgotten) {
+  Connection& active = established();
+  const std::uint32_t id = active.id();
+  world.active.agent.release(0, id);
+  EXPECT_EQ(world.active.agent.find(id), nullptr);
+  world.drop();  // the first DREQ is lost
+  world.advance();
+  world.settle();
+  EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
+  world.run_out();
+  EXPECT_EQ(world.active.agent.connections(), 0u);
+}
+
+TEST_F(CmAgent, dreq_of_a_connection_long_gone_is_confirmed) {
+  Connection& active = established();
+  active.disconnect(0);
+  world.drop();
+  TwoAgents fresh;  // the passive process has come back without a memory
+  fresh.passive.agent.on_datagram(0, host(2), gdx::cm::encode(world.active.sent.back()));
+  ASSERT_EQ(fresh.passive.sent.size(), 1u);
+  EXPECT_EQ(fresh.passive.sent[0].type, MessageType::kDrep);
+  EXPECT_EQ(fresh.passive.sent[0].remote_id, active.id());
+}
+
+TEST_F(CmAgent, rep_for_nobody_is_rejected_by_communication_id) {
+  Message rep;
+  rep.type = MessageType::kRep;
+  rep.local_id = 5;
+  rep.remote_id = 12345;
+  world.active.agent.on_datagram(0, host(1), gdx::cm::encode(rep));
+  EXPECT_EQ(world.active.sent.back().type, MessageType::kRej);
+  EXPECT_EQ(world.active.sent.back().reason, static_cast<int>(RejectReason::kInvalidCommunicationId));
+}
+
+TEST_F(CmAgent, message_from_another_address_moves_nothing) {
+  Connection& active = requested();
+  Message rep;
+  rep.type = MessageType::kRep;
+  rep.local_id = 5;
+  rep.remote_id = active.id();
+  world.active.agent.on_datagram(0, host(9), gdx::cm::encode(rep));
+  EXPECT_EQ(active.state(), State::kReqSent);
+  EXPECT_TRUE(world.active.events.empty());
+}
+
+TEST_F(CmAgent, message_with_another_remote_id_moves_nothing) {
+  Connection& active = established();
+  Message dreq;
+  dreq.type = MessageType::kDreq;
+  dreq.local_id = active.remote_id() + 1;
+  dreq.remote_id = active.id();
+  world.active.agent.on_datagram(0, host(1), gdx::cm::encode(dreq));
+  EXPECT_EQ(active.state(), State::kEstablished);
+}
+
+TEST_F(CmAgent, queue_pair_used_again_by_the_peer_ends_the_stale_connection) {
+  established();
+  world.connect();  // of the same queue pair: its owner has forgotten the first
+  world.settle();
+  const auto happened = [this](EventType type, int status) {
+    return std::ranges::any_of(world.active.events, [&](const Event& event) {
+      return event.type == type && event.status == status;
+    });
+  };
+  EXPECT_TRUE(happened(EventType::kDisconnected, 0));
+  EXPECT_TRUE(happened(EventType::kRejected, static_cast<int>(RejectReason::kStaleConnection)));
+}
+
+TEST_F(CmAgent, requests_beyond_the_backlog_are_rejected) {
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    Message request = TwoAgents::request();
+    request.endpoint.qpn = 0x300 + i;
+    world.active.agent.make(host(1)).connect(0, request);
+  }
+  world.settle();
+  EXPECT_EQ(world.passive.events.size(), 4u);
+  ASSERT_EQ(world.active.events.size(), 1u);
+  EXPECT_EQ(world.active.events[0].status, static_cast<int>(RejectReason::kNoResources));
+}
+
+TEST_F(CmAgent, path_mtu_beyond_the_port_is_rejected) {
+  Message request = TwoAgents::request();
+  request.path_mtu = 6;
+  world.active.agent.make(host(1)).connect(0, request);
+  world.settle();
+  EXPECT_EQ(world.active.events.back().status, static_cast<int>(RejectReason::kInvalidPathMtu));
+}
+
+TEST_F(CmAgent, second_listener_on_a_service_is_refused) {
+  EXPECT_FALSE(world.passive.agent.listen(7, 100, 1));
+  world.passive.agent.stop_listening(7);
+  EXPECT_TRUE(world.passive.agent.listen(7, 100, 1));
+}
+
+TEST_F(CmAgent, resolution_answered_gives_queue_pair_and_key) {
+  Connection& active = world.active.agent.make(host(1));
+  active.resolve(0, TwoAgents::request());
+  world.settle();
+  Message answer;
+  answer.endpoint.qpn = 0x77;
+  answer.qkey = 0x1234;
+  EXPECT_TRUE(passive_side().reply(answer));
+  world.settle();
+  EXPECT_EQ(last_of(world.active), EventType::kResponse);
+  EXPECT_EQ(world.active.events.back().message.endpoint.qpn, 0x77u);
+  EXPECT_EQ(world.active.events.back().message.qkey, 0x1234u);
+}
+
+TEST_F(CmAgent, resolution_rejected_or_unknown_is_unreachable) {
+  world.active.agent.make(host(1)).resolve(0, TwoAgents::request());
+  world.settle();
+  EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {}));
+  world.active.agent.make(host(1)).resolve(0, TwoAgents::request(8));
+  world.settle();
+  ASSERT_EQ(world.active.events.size(), 2u);
+  EXPECT_EQ(world.active.events[0].type, EventType::kUnreachable);
+  EXPECT_EQ(world.active.events[0].status, static_cast<int>(gdx::cm::SidrStatus::kRejected));
+  EXPECT_EQ(world.active.events[1].status, static_cast<int>(gdx::cm::SidrStatus::kInvalidServiceId));
+}
+
+}  // namespace
+}  // namespace gdx::softhca::cm
