@@ -54,6 +54,7 @@ boot() {
 }
 
 start() {
+  rm -f "$GDX_INTEROP_FOLDER/skipped"
   [ "$(uname -m)" = x86_64 ] || skip "the guest is x86-64, this machine is $(uname -m)"
   need qemu-system-x86_64 qemu-system-x86
   need busybox busybox-static
@@ -65,7 +66,9 @@ start() {
   unshare -rn true 2> /dev/null || unshare -n true 2> /dev/null ||
     skip "no network namespace may be made here: allow user namespaces, or run as root"
   stop
-  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" || exit $?
+  local status=0
+  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" || status=$?
+  [ $status = 0 ] || exit $status
   # Where KVM opens but does not run guests, emulation does; what worked last comes first.
   local accelerators=("tcg,tb-size=128 -cpu max") accelerator
   [ -w /dev/kvm ] && [ ! -e "$GDX_INTEROP_FOLDER/no_kvm" ] && accelerators=("kvm -cpu host" "${accelerators[@]}")
