@@ -13,9 +13,7 @@ if ! namespace=$(guest_pid); then
   fail "no guest runs: let CTest start it, or guest.sh start"
 fi
 if [ "${GDX_INTEROP_INSIDE:-}" != "$namespace" ]; then
-  own_user=()
-  [ "$(id -u)" = 0 ] || own_user=(-U --preserve-credentials)
-  GDX_INTEROP_INSIDE=$namespace exec nsenter -t "$namespace" -n "${own_user[@]}" bash "$0" "$@"
+  GDX_INTEROP_INSIDE=$namespace exec nsenter -t "$namespace" -n "${enter_user[@]}" bash "$0" "$@"
 fi
 shift 5
 scratch=$(mktemp -d)
