@@ -1,11 +1,15 @@
 # Shared by the scripts here. GDX_INTEROP_FOLDER: image and running guest; GDX_TEST_PRELOAD: what to preload,
 # sanitizer runtime first; GDX_INTEROP_PEER: our peer program.
 set -u
+PATH=$PATH:/usr/sbin:/sbin
 
 host_ipv4=10.67.0.1 guest_ipv4=10.67.0.2
 host_ipv6=fd67::1 guest_ipv6=fd67::2
 
+# The cases repeat the reason of the guest's start.
 skip() {
+  mkdir -p "$GDX_INTEROP_FOLDER"
+  echo "$*" > "$GDX_INTEROP_FOLDER/skipped"
   echo "SKIPPED: $*" >&2
   exit 77
 }
@@ -24,6 +28,9 @@ need() {
 guest_pid() {
   local pid
   pid=$(cat "$GDX_INTEROP_FOLDER/guest/pid" 2> /dev/null) || return 1
-  tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "GDX_INTEROP_FOLDER=$GDX_INTEROP_FOLDER" || return 1
+  { tr '\0' '\n' < "/proc/$pid/environ"; } 2> /dev/null | grep -qx "GDX_INTEROP_FOLDER=$GDX_INTEROP_FOLDER" || return 1
   echo "$pid"
 }
+
+# What unshare and nsenter are told when this user may not make a network namespace as they are.
+if unshare -n true 2> /dev/null; then own_user=() enter_user=(); else own_user=(-r) enter_user=(-U --preserve-credentials); fi

@@ -22,7 +22,7 @@ stop() {
 inside() {
   ip link set lo up &&
     ip tuntap add tap0 mode tap &&
-    sysctl -qw net.ipv6.conf.tap0.accept_dad=0 &&
+    echo 0 > /proc/sys/net/ipv6/conf/tap0/accept_dad &&
     ip link set tap0 mtu "$ethernet_mtu" up &&
     ip addr add "$host_ipv4/24" dev tap0 &&
     ip -6 addr add "$host_ipv6/64" dev tap0 || { echo "SETUP FAILED"; exit 1; }
@@ -35,8 +35,7 @@ inside() {
 
 # boot DEADLINE_S ACCELERATOR: whether the guest became ready.
 boot() {
-  local deadline=$((SECONDS + $1)) own_user=()
-  [ "$(id -u)" = 0 ] || own_user=(-r)
+  local deadline=$((SECONDS + $1))
   rm -rf "$state"
   mkdir -p "$state"
   # Nothing of the test's is left open: CTest waits for whoever holds its output.
@@ -54,23 +53,29 @@ boot() {
 }
 
 start() {
+  rm -f "$GDX_INTEROP_FOLDER/skipped"
   [ "$(uname -m)" = x86_64 ] || skip "the guest is x86-64, this machine is $(uname -m)"
   need qemu-system-x86_64 qemu-system-x86
   need busybox busybox-static
-  need rdma iproute2
+  for program in ip rdma tc; do need "$program" iproute2; done
   need xz xz-utils
   need ibv_rc_pingpong ibverbs-utils
   need ib_write_bw perftest
   [ -w /dev/net/tun ] || skip "/dev/net/tun is not writable here: allow it (docker: --device /dev/net/tun)"
-  unshare -rn true 2> /dev/null || unshare -n true 2> /dev/null ||
+  unshare -n "${own_user[@]}" true 2> /dev/null ||
     skip "no network namespace may be made here: allow user namespaces, or run as root"
   stop
-  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" || exit $?
+  local status=0
+  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" || status=$?
+  [ $status = 0 ] || exit $status
   # Where KVM opens but does not run guests, emulation does; what worked last comes first.
   local accelerators=("tcg,tb-size=128 -cpu max") accelerator
   [ -w /dev/kvm ] && [ ! -e "$GDX_INTEROP_FOLDER/no_kvm" ] && accelerators=("kvm -cpu host" "${accelerators[@]}")
   for accelerator in "${accelerators[@]}"; do
-    case $accelerator in kvm*) boot 15 "$accelerator" || { touch "$GDX_INTEROP_FOLDER/no_kvm"; continue; } ;; *) boot 90 "$accelerator" || continue ;; esac
+    case $accelerator in
+      kvm*) boot 15 "$accelerator" || { touch "$GDX_INTEROP_FOLDER/no_kvm"; continue; } ;;
+      *) boot 120 "$accelerator" || continue ;;
+    esac
     echo "$(grep '^GUEST READY' "$state/console" | tr -d '\r') by ${accelerator%%[, ]*}"
     return 0
   done

@@ -2,6 +2,7 @@
 # Usage: image.sh FOLDER PEER. Makes FOLDER/kernel and FOLDER/initramfs, all from Debian packages: the kernel is
 # downloaded once, the programs are those installed here. Nothing is installed.
 # Exit: 77 with the reason when the kernel cannot be had, 1 on a fault of our own.
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
@@ -11,11 +12,6 @@ peer=$2
 modules=(virtio_pci virtio_net crc32_generic crc32c_generic rdma_rxe sch_netem)
 programs=(ibv_rc_pingpong rdma tc)
 for verb in write read send atomic; do programs+=("ib_${verb}_bw" "ib_${verb}_lat"); done
-
-skip() {
-  echo "SKIPPED: $*"
-  exit 77
-}
 
 # The compressed payload of a bzImage lies where its boot header says (Documentation/arch/x86/boot.rst).
 unpack_vmlinux() {

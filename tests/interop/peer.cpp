@@ -1,5 +1,5 @@
-// Moves patterned data over RC by every operation, in both directions, and checks every byte. The same program
-// runs on both sides, against whatever device is there.
+// Moves patterned data over RC by every operation, in both directions, and checks every byte. The same
+// program runs on both sides, against whatever device is there.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -49,8 +49,8 @@ struct Session {
       const std::byte seen = device.buffer()[kLanding + i];
       if (seen == expected) continue;
       die("{} of {} bytes: byte {} is {:#04x}, not {:#04x}", what, length_bytes,
-          static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(offset), std::to_integer<unsigned>(seen),
-          std::to_integer<unsigned>(expected));
+          static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(offset),
+          std::to_integer<unsigned>(seen), std::to_integer<unsigned>(expected));
     }
   }
   ibv_wc expect(std::string_view what, ibv_wc_opcode opcode) {
@@ -91,10 +91,11 @@ void push(Session& session, const Kind& kind, std::size_t length_bytes) {
     if (kind.is_send || kind.has_immediate) session.queue.post_receive(kLanding + offset, length_bytes + 1);
     session.meet();
     if (kind.is_send || kind.has_immediate) {
-      const ibv_wc wc =
-          session.expect(kind.name, kind.is_send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM);
-      if (wc.byte_len != length_bytes) die("{}: {} bytes received, not {}", kind.name, wc.byte_len, length_bytes);
-      if (((wc.wc_flags & IBV_WC_WITH_IMM) != 0) != kind.has_immediate) die("{}: immediate flag wrong", kind.name);
+      const ibv_wc wc = session.expect(kind.name, kind.is_send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM);
+      if (wc.byte_len != length_bytes)
+        die("{}: {} bytes received, not {}", kind.name, wc.byte_len, length_bytes);
+      if (((wc.wc_flags & IBV_WC_WITH_IMM) != 0) != kind.has_immediate)
+        die("{}: immediate flag wrong", kind.name);
       if (kind.has_immediate && ntohl(wc.imm_data) != kImmediate) die("{}: immediate wrong", kind.name);
     }
   }
@@ -130,7 +131,8 @@ void many_at_once(Session& session, std::size_t piece_bytes) {
     session.meet();
     for (std::size_t i = 0; i < kPieces; ++i) {
       const std::size_t at = i * piece_bytes;
-      Queue::Request request = session.queue.rdma(IBV_WR_RDMA_WRITE, kSource + at, piece_bytes, kLanding + at);
+      Queue::Request request =
+          session.queue.rdma(IBV_WR_RDMA_WRITE, kSource + at, piece_bytes, kLanding + at);
       request.wr.wr_id = 2 * i;
       session.queue.post(request);
       // It fetches what the WRITE before it has left there.
@@ -169,7 +171,8 @@ void atomics(Session& session) {
   const std::uint64_t sum = kStart + kAdds * kAdd;
   if (session.initiator) {
     session.meet();
-    const auto post = [&](ibv_wr_opcode opcode, std::size_t at, std::uint64_t compare_add, std::uint64_t swap) {
+    const auto post = [&](ibv_wr_opcode opcode, std::size_t at, std::uint64_t compare_add,
+                          std::uint64_t swap) {
       Queue::Request request = session.queue.request(opcode, kSource + 8 * at, 8);
       request.wr.wr.atomic = {.remote_addr = session.queue.remote_address(kLanding + 8),
                               .compare_add = compare_add,
@@ -227,7 +230,7 @@ struct Refusal {
   std::string_view name;
   ibv_wc_status status;
   ibv_wc_status soft_roce_status;  // where its NAK is another than the specification's
-  int (*post)(Session&);  // 0, or the errno of a side that refuses its own request
+  int (*post)(Session&);           // 0, or the errno of a side that refuses its own request
 };
 
 int post_bad_key(Session& session) {
@@ -272,8 +275,8 @@ void expect_refusal(Session& session, const Refusal& wanted) {
   }
 }
 
-// Each costs its queue pair: the request fails with the status that the NAK names, and what follows is flushed.
-// Soft-RoCE does not even take a misaligned atomic from its own program.
+// Each costs its queue pair: the request fails with the status that the NAK names, and what follows is
+// flushed. Soft-RoCE does not even take a misaligned atomic from its own program.
 void refusal(Device& device, Channel& channel, const Refusal& wanted, bool initiator) {
   Queue queue(device, channel);
   Session session{device, channel, queue, initiator};
@@ -306,7 +309,8 @@ void run(const Options& options) {
   Channel channel(options);
   Device device(options);
   const std::size_t mtu = options.mtu_bytes;
-  const std::array<std::size_t, 9> sizes = {0, 1, 7, mtu - 1, mtu, mtu + 1, 4 * mtu - 2, 65 * mtu + 3, 300'001};
+  const std::array<std::size_t, 9> sizes = {0,      1, 7, mtu - 1, mtu, mtu + 1, 4 * mtu - 2, 65 * mtu + 3,
+                                            300'001};
   const bool is_client = !options.server.empty();
   for (const bool client_initiates : {true, false}) {
     Queue queue(device, channel);
@@ -319,8 +323,8 @@ void run(const Options& options) {
     atomics(session);
     late_receive(session);
     for (const Refusal& wanted : kRefusals) refusal(device, channel, wanted, session.initiator);
-    fmt::print("{} initiated, {} answered: all bytes as they must be\n", client_initiates ? "client" : "server",
-               client_initiates ? "server" : "client");
+    fmt::print("{} initiated, {} answered: all bytes as they must be\n",
+               client_initiates ? "client" : "server", client_initiates ? "server" : "client");
   }
 }
 

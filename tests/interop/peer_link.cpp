@@ -43,7 +43,8 @@ int serve(std::uint16_t port) {
   sockaddr_in name{};
   name.sin_family = AF_INET;
   name.sin_port = htons(port);
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 || listen(listener, 1) != 0) {
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 ||
+      listen(listener, 1) != 0) {
     die("cannot listen on port {}: {}", port, std::strerror(errno));
   }
   const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
@@ -57,7 +58,8 @@ int call(const std::string& host, std::uint16_t port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) die("{} is no address", host);
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
+    die("{} is no address", host);
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   limit_waits(fd);
   if (connect(fd, found->ai_addr, found->ai_addrlen) != 0) {
@@ -186,7 +188,7 @@ void Queue::connect(const Info& mine) {
 
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
-  attr.timeout = 14;  // 67 ms
+  attr.timeout = 16;  // 268 ms: an emulated guest is slow
   attr.retry_cnt = 7;
   attr.rnr_retry = 7;
   attr.sq_psn = mine.psn;

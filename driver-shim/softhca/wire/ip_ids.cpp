@@ -71,7 +71,7 @@ std::optional<std::uint16_t> IpIdLog::take(const Endpoint& from, std::span<const
 Result<IpIdReader> IpIdReader::open(const Address& local) {
   Socket socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   sockaddr_storage name;
-  const socklen_t length = to_sockaddr(local, name);
+  const socklen_t length = to_sockaddr(local, 0, name);
   if (socket.fd() < 0 || !attach_filter(socket.fd()) ||
       ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
     return fail(Status::kSystem,

@@ -45,6 +45,7 @@ class UdpWire final : public Wire {
   UdpWire(BoundSocket socket, const UdpConfig& config, std::shared_ptr<PcapWriter> pcap)
       : socket_(std::move(socket.socket)),
         local_(socket.address),
+        interface_(socket.interface),
         faults_(config.faults),
         pcap_(std::move(pcap)),
         arena_(kArenaBytes) {
@@ -88,6 +89,7 @@ class UdpWire final : public Wire {
 
   Socket socket_;
   Address local_;
+  std::uint32_t interface_;
   FaultStage faults_;
   std::shared_ptr<PcapWriter> pcap_;
   bool gso_ = false;
@@ -203,7 +205,7 @@ void UdpWire::send_runs() {
     vectors[i] = {arena_.data() + run.offset, run.length_bytes};
     msghdr& header = messages[i].msg_hdr;
     header.msg_name = &names[i];
-    header.msg_namelen = to_sockaddr(run.destination, names[i]);
+    header.msg_namelen = to_sockaddr(run.destination, interface_, names[i]);
     header.msg_iov = &vectors[i];
     header.msg_iovlen = 1;
     if (run.segments < 2) continue;
@@ -310,7 +312,8 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
   const std::span<const std::byte> covered = datagram.first(datagram.size() - roce::kIcrcBytes);
   std::uint32_t icrc = 0;
   std::memcpy(&icrc, datagram.data() + covered.size(), sizeof icrc);
-  if (const auto guessed = checker_.check(from.address, local_, from.port, place, covered, icrc)) return guessed;
+  if (const auto guessed = checker_.check(from.address, local_, from.port, place, covered, icrc))
+    return guessed;
   if (!no_ip_ids_.empty()) {
     log::warn("{} dropped a packet from {}: damaged, or of a peer that counts its IPv4 ids ({}, or use IPv6)",
               local_.text(), from.address.text(), no_ip_ids_);

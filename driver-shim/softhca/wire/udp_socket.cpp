@@ -1,6 +1,8 @@
 #include "driver-shim/softhca/wire/udp_socket.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 
@@ -50,10 +52,26 @@ Result<Socket> open_socket(const Address& family_of) {
   return socket;
 }
 
+// The interface that has the IPv6 address, or 0.
+std::uint32_t interface_of(const Address& address) {
+  ifaddrs* all = nullptr;
+  if (address.is_ipv4() || getifaddrs(&all) != 0) return 0;
+  std::uint32_t index = 0;
+  for (const ifaddrs* one = all; one != nullptr && index == 0; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET6) continue;
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(*one->ifa_addr);
+    if (std::memcmp(&v6.sin6_addr, address.gid.data(), address.gid.size()) == 0) {
+      index = if_nametoindex(one->ifa_name);
+    }
+  }
+  freeifaddrs(all);
+  return index;
+}
+
 // 0, or errno.
-int bind_to(const Socket& socket, const Address& address) {
+int bind_to(const Socket& socket, const Address& address, std::uint32_t interface) {
   sockaddr_storage name;
-  const socklen_t length = to_sockaddr(address, name);
+  const socklen_t length = to_sockaddr(address, interface, name);
   return ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
@@ -67,7 +85,8 @@ Result<BoundSocket> bind_given(const std::string& text) {
   }
   Result<Socket> socket = open_socket(*address);
   if (!socket) return tl::unexpected<Error>(socket.error());
-  const int error_number = bind_to(*socket, *address);
+  const std::uint32_t interface = interface_of(*address);
+  const int error_number = bind_to(*socket, *address, interface);
   if (error_number == EADDRINUSE) {
     return fail(Status::kBusy, text + " port 4791 is taken by another HCA: give another address, or none");
   }
@@ -75,7 +94,7 @@ Result<BoundSocket> bind_given(const std::string& text) {
     return fail(Status::kSystem, "cannot bind " + text + " port 4791: " + std::strerror(error_number) +
                                      "; give an address of this machine");
   }
-  return BoundSocket{std::move(*socket), *address};
+  return BoundSocket{std::move(*socket), *address, interface};
 }
 
 // Starts at a place of the process's own, so that processes started together seldom collide.
@@ -85,8 +104,8 @@ Result<BoundSocket> bind_free_loopback() {
   const auto start = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t i = 0; i < kLoopbacks; ++i) {
     const Address address = Address::ipv4(kFirstLoopback + (start + i) % kLoopbacks);
-    const int error_number = bind_to(*socket, address);
-    if (error_number == 0) return BoundSocket{std::move(*socket), address};
+    const int error_number = bind_to(*socket, address, 0);
+    if (error_number == 0) return BoundSocket{std::move(*socket), address, 0};
     if (error_number != EADDRINUSE) {
       return fail(Status::kSystem, "cannot bind " + address.text() + " port 4791: " +
                                        std::strerror(error_number) + "; check that lo is up");
@@ -102,7 +121,7 @@ void enlarge_buffers(int fd) {
   set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
 }
 
-socklen_t to_sockaddr(const Address& address, sockaddr_storage& out) {
+socklen_t to_sockaddr(const Address& address, std::uint32_t interface, sockaddr_storage& out) {
   out = {};
   if (address.is_ipv4()) {
     auto& v4 = reinterpret_cast<sockaddr_in&>(out);
@@ -115,6 +134,7 @@ socklen_t to_sockaddr(const Address& address, sockaddr_storage& out) {
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(roce::kUdpPort);
   std::memcpy(&v6.sin6_addr, address.gid.data(), address.gid.size());
+  if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) v6.sin6_scope_id = interface;
   return sizeof v6;
 }
 

@@ -36,6 +36,7 @@ class Socket {
 struct BoundSocket {
   Socket socket;
   Address address;
+  std::uint32_t interface = 0;  // of an IPv6 address, by which link-local peers are reached; 0: unknown
 };
 
 // A non-blocking socket bound to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
@@ -50,7 +51,8 @@ struct Endpoint {
 // As large as the process may make them.
 void enlarge_buffers(int fd);
 
-socklen_t to_sockaddr(const Address& address, sockaddr_storage& out);
+// Port 4791 of `address`. `interface` counts for IPv6 link-local addresses only.
+socklen_t to_sockaddr(const Address& address, std::uint32_t interface, sockaddr_storage& out);
 Endpoint from_sockaddr(const sockaddr_storage& from);
 
 }  // namespace gdx::softhca::wire

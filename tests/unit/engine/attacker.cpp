@@ -17,7 +17,7 @@ Attacker::Attacker(const wire::Address& source)
   const int discover = IP_PMTUDISC_DO;
   EXPECT_EQ(setsockopt(socket_.fd(), IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover), 0);
   sockaddr_storage name;
-  socklen_t length = wire::to_sockaddr(source, name);
+  socklen_t length = wire::to_sockaddr(source, 0, name);
   reinterpret_cast<sockaddr_in&>(name).sin_port = 0;
   EXPECT_EQ(::bind(socket_.fd(), reinterpret_cast<sockaddr*>(&name), length), 0);
   EXPECT_EQ(::getsockname(socket_.fd(), reinterpret_cast<sockaddr*>(&name), &length), 0);
@@ -26,7 +26,7 @@ Attacker::Attacker(const wire::Address& source)
 
 void Attacker::send_raw(const wire::Address& destination, std::span<const std::byte> bytes) {
   sockaddr_storage name;
-  const socklen_t length = wire::to_sockaddr(destination, name);
+  const socklen_t length = wire::to_sockaddr(destination, 0, name);
   // A full buffer on the way is a packet that the network lost.
   (void)::sendto(socket_.fd(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&name), length);
 }
