@@ -27,7 +27,7 @@ constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet befo
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
 // What is gathered, summed up and sent together should still be in the cache when the next step touches it.
 constexpr std::size_t kArenaBytes = std::size_t{128} << 10;
-constexpr std::size_t kReceiveMessages = 4;
+constexpr unsigned kReceiveMessages = 4;
 constexpr std::size_t kReceiveBytes = 65536;
 
 // Consecutive datagrams for one peer, equal in size except that the last may be shorter: one GSO send.
@@ -120,6 +120,8 @@ class UdpWire final : public Wire {
     std::vector<std::byte> buffer;
   };
   ReceiveBatch batch_;
+  // As many as came at once the last time: who asks for more than wait pays for a look at an empty queue.
+  unsigned wanted_ = 1;
   struct Arrival {
     Endpoint from;
     std::size_t length_bytes = 0;
@@ -220,8 +222,10 @@ void UdpWire::send_runs() {
     std::memcpy(CMSG_DATA(control), &segment_bytes, sizeof segment_bytes);
   }
   for (std::size_t sent = 0; sent < runs_.size();) {
-    const int n =
-        sendmmsg(socket_.fd(), messages.data() + sent, static_cast<unsigned>(runs_.size() - sent), 0);
+    // The call for one message is the cheaper one, and in a ping-pong there is never more.
+    const auto left = static_cast<unsigned>(runs_.size() - sent);
+    const int n = left == 1 ? (sendmsg(socket_.fd(), &messages[sent].msg_hdr, 0) < 0 ? -1 : 1)
+                            : sendmmsg(socket_.fd(), messages.data() + sent, left, 0);
     if (n > 0) {
       sent += static_cast<std::size_t>(n);
       continue;
@@ -271,7 +275,15 @@ UdpWire::ReceiveBatch::ReceiveBatch() : buffer(kReceiveMessages * kReceiveBytes)
 
 bool UdpWire::refill() {
   auto& [messages, vectors, names, controls, buffer] = batch_;
-  const int n = recvmmsg(socket_.fd(), messages.data(), kReceiveMessages, MSG_DONTWAIT, nullptr);
+  int n = 0;
+  if (wanted_ == 1) {
+    const ssize_t length = recvmsg(socket_.fd(), &messages[0].msg_hdr, MSG_DONTWAIT);
+    n = length < 0 ? -1 : 1;
+    if (n == 1) messages[0].msg_len = static_cast<unsigned>(length);
+  } else {
+    n = recvmmsg(socket_.fd(), messages.data(), wanted_, MSG_DONTWAIT, nullptr);
+  }
+  wanted_ = n == static_cast<int>(wanted_) ? kReceiveMessages : 1;
   arrival_ = 0;
   arrival_offset_ = 0;
   arrival_count_ = n > 0 ? static_cast<std::size_t>(n) : 0;
