@@ -1,13 +1,14 @@
 #include "driver-shim/softhca/wire/udp_socket.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "base/log.h"
 #include "proto/roce/headers.h"
@@ -52,20 +53,18 @@ Result<Socket> open_socket(const Address& family_of) {
   return socket;
 }
 
-// The interface that has the IPv6 address, or 0.
+// The interface that has the IPv6 address, or 0. Not by getifaddrs(): the shim answers that from the HCA
+// being opened here.
 std::uint32_t interface_of(const Address& address) {
-  ifaddrs* all = nullptr;
-  if (address.is_ipv4() || getifaddrs(&all) != 0) return 0;
-  std::uint32_t index = 0;
-  for (const ifaddrs* one = all; one != nullptr && index == 0; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET6) continue;
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(*one->ifa_addr);
-    if (std::memcmp(&v6.sin6_addr, address.gid.data(), address.gid.size()) == 0) {
-      index = if_nametoindex(one->ifa_name);
-    }
+  if (address.is_ipv4()) return 0;
+  std::string digits;
+  for (const std::uint8_t byte : address.gid) digits += fmt::format("{:02x}", byte);
+  std::ifstream table("/proc/net/if_inet6");  // the address, then the index, both in hexadecimal digits
+  for (std::string line; std::getline(table, line);) {
+    if (!line.starts_with(digits)) continue;
+    return static_cast<std::uint32_t>(std::strtoul(line.c_str() + digits.size(), nullptr, 16));
   }
-  freeifaddrs(all);
-  return index;
+  return 0;
 }
 
 // 0, or errno.
