@@ -7,11 +7,13 @@ peer=${2:-}
 server_address=127.$((RANDOM % 100 + 100)).$((RANDOM % 250 + 2)).1
 client_address=${server_address%.*}.2
 loss=${GDX_TEST_LOSS:-0}
+seed=${GDX_TEST_SEED:-$RANDOM}
+[ "$loss" = 0 ] || echo "loss $loss, GDX_TEST_SEED=$seed"
 
 at() {
   local address=$1
   shift
-  GDX_SOFTHCA_ADDR=$address GDX_SOFTHCA_LOSS=$loss GDX_LOG=info on_hca "$@"
+  GDX_SOFTHCA_ADDR=$address GDX_SOFTHCA_LOSS=$loss GDX_SOFTHCA_SEED=$seed GDX_LOG=info on_hca "$@"
 }
 
 # start PROGRAM...: the server; returns when it listens.

@@ -38,12 +38,18 @@ void Agent::release(std::uint64_t now_ns, std::uint32_t id) {
   sweep();
 }
 
-void Agent::release_all(std::uint64_t now_ns) {
+std::size_t Agent::release_all(std::uint64_t now_ns) {
   listeners_.clear();
   for (const auto& [id, connection] : connections_) {
-    if (connection->owned()) connection->release(now_ns);
+    if (connection->owned()) {
+      connection->release(now_ns);
+    } else {
+      connection->remind();
+    }
   }
   sweep();
+  return static_cast<std::size_t>(std::ranges::count_if(
+      connections_, [](const auto& it) { return it.second->state() == State::kDreqSent; }));
 }
 
 void Agent::sweep() {

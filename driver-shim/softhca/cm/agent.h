@@ -37,8 +37,9 @@ class Agent {
   [[nodiscard]] Connection* find(std::uint32_t id);
   // The user is done with it; it may live on to end as the specification would.
   void release(std::uint64_t now_ns, std::uint32_t id);
-  // One last word to every peer, for the end of the process: nothing is sent again.
-  void release_all(std::uint64_t now_ns);
+  // Goodbye to every peer, for the end of the process; called again, to those who have not confirmed it.
+  // Returns how many of them there are.
+  std::size_t release_all(std::uint64_t now_ns);
 
   // A datagram for QP 1 from `source`. What is no communication management message is ignored.
   void on_datagram(std::uint64_t now_ns, const wire::Address& source, std::span<const std::byte> datagram);

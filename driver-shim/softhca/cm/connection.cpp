@@ -169,6 +169,10 @@ void Connection::release(std::uint64_t now_ns) {
   }
 }
 
+void Connection::remind() {
+  if (unanswered_) port_.send(remote_, *unanswered_);
+}
+
 void Connection::on_request(const Message& request, std::uint64_t listener) {
   passive_ = true;
   listener_ = listener;

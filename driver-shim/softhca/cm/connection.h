@@ -89,6 +89,8 @@ class Connection {
   bool disconnect(std::uint64_t now_ns);
   // The user is gone: ends what is left as the specification would, and goes on by itself until kClosed.
   void release(std::uint64_t now_ns);
+  // Sends again what the peer has not answered, before its time.
+  void remind();
 
   // The first REQ or SIDR_REQ, of a connection just made.
   void on_request(const Message& request, std::uint64_t listener);

@@ -67,6 +67,17 @@ void let_finish(Hca& hca) {
   }
 }
 
+// The peers of connections that the program has left open learn of its end. A goodbye may be lost.
+void say_goodbye(RdmaCm& connections, Hca& hca) {
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::optional<std::size_t> unconfirmed;
+    within_limit([&] { return (unconfirmed = connections.try_say_goodbye(monotonic_ns())).has_value(); });
+    let_finish(hca);
+    if (unconfirmed.value_or(0) == 0) return;
+  }
+}
+
 }  // namespace
 
 namespace {
@@ -270,8 +281,7 @@ void Device::shut_down() {
   if (!within_limit([&lock] { return lock.try_lock(); }) || state_ != State::kReady) return;
   state_ = State::kClosed;
   bool free = parts_->thread->stop(kExitLimitNs);
-  within_limit([this] { return parts_->connections->try_say_goodbye(monotonic_ns()); });
-  let_finish(*parts_->hca);
+  say_goodbye(*parts_->connections, *parts_->hca);
   running_.store(nullptr);
   connections_.store(nullptr);
   free = within_limit([this] { return progressing_.load() == 0; }) && free;

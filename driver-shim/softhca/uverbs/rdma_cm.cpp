@@ -158,11 +158,12 @@ bool RdmaCm::in_use() {
   return !files_.empty();
 }
 
-bool RdmaCm::try_say_goodbye(std::uint64_t now_ns) {
+std::optional<std::size_t> RdmaCm::try_say_goodbye(std::uint64_t now_ns) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return false;
-  for (const auto& port : ports_) port->agent().release_all(now_ns);
-  return true;
+  if (!lock) return std::nullopt;
+  std::size_t unconfirmed = 0;
+  for (const auto& port : ports_) unconfirmed += port->agent().release_all(now_ns);
+  return unconfirmed;
 }
 
 CmId& RdmaCm::add_id(CmFile& file) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -124,8 +125,9 @@ class RdmaCm {
   [[nodiscard]] bool in_use();
   // One write(2) of a command. Waits where GET_EVENT must. Errors: as the kernel's.
   Errno command(int fd, std::uint64_t address, std::size_t length_bytes);
-  // A last word to every peer. Gives up when the lock cannot be had at once: false.
-  bool try_say_goodbye(std::uint64_t now_ns);
+  // Goodbye to every peer that has not confirmed it; how many have not. Nothing where the lock cannot be had
+  // at once.
+  std::optional<std::size_t> try_say_goodbye(std::uint64_t now_ns);
 
  private:
   friend class CmPort;

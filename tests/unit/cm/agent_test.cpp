@@ -172,6 +172,16 @@ TEST_F(CmAgent, released_connection_says_goodbye_by_itself_and_is_forgotten) {
   EXPECT_EQ(world.active.agent.connections(), 0u);
 }
 
+TEST_F(CmAgent, end_of_the_process_says_goodbye_again_until_it_is_confirmed) {
+  established();
+  EXPECT_EQ(world.active.agent.release_all(0), 1u);
+  world.drop();
+  EXPECT_EQ(world.active.agent.release_all(0), 1u);
+  world.settle();
+  EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
+  EXPECT_EQ(world.active.agent.release_all(0), 0u);
+}
+
 TEST_F(CmAgent, dreq_of_a_connection_long_gone_is_confirmed) {
   Connection& active = established();
   active.disconnect(0);
