@@ -126,8 +126,7 @@ std::uint16_t Node::post_raw(mlx5::WqeOpcode opcode, std::span<const std::byte> 
   const std::size_t total = sizeof(mlx5::ControlSegment) + segments.size();
   const auto ds = static_cast<std::uint32_t>(total / mlx5::kSegmentBytes);
   mlx5::ControlSegment control{};
-  control.opmod_index_opcode =
-      opmod << 24 | std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
+  control.opmod_index_opcode = opmod << 24 | std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
   control.qpn_ds = qpn << 8 | ds;
   control.fm_ce_se = fm_ce_se;
   control.immediate = immediate;
@@ -194,10 +193,10 @@ std::uint16_t Node::post_masked_compare_swap(const Local& result, const Remote& 
   const mlx5::AtomicMaskSegment masks{operation.swap_mask_or_boundaries, operation.compare_mask};
   const mlx5::AtomicSegment32 half{low(operation.swap_or_add), low(operation.compare),
                                    low(operation.swap_mask_or_boundaries), low(operation.compare_mask)};
-  return post_raw(mlx5::WqeOpcode::kAtomicMaskedCompareSwap,
-                  whole ? pack(raddr(target), operands, masks, data(result))
-                        : pack(raddr(target), half, data(result)),
-                  mlx5::kCompletionAlways, 0, mlx5::kExtendedAtomic + (whole ? 1 : 0));
+  return post_raw(
+      mlx5::WqeOpcode::kAtomicMaskedCompareSwap,
+      whole ? pack(raddr(target), operands, masks, data(result)) : pack(raddr(target), half, data(result)),
+      mlx5::kCompletionAlways, 0, mlx5::kExtendedAtomic + (whole ? 1 : 0));
 }
 
 void Node::write_record() { write_record_as(produced_); }

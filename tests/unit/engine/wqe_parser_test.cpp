@@ -269,8 +269,11 @@ TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20000; ++round) {
     for (std::byte& byte : ring_) byte = static_cast<std::byte>(random());
-    static constexpr std::array kOpcodes{WqeOpcode::kSend, WqeOpcode::kRdmaWrite, WqeOpcode::kRdmaRead,
-                                         WqeOpcode::kAtomicFetchAdd, WqeOpcode::kAtomicMaskedCompareSwap,
+    static constexpr std::array kOpcodes{WqeOpcode::kSend,
+                                         WqeOpcode::kRdmaWrite,
+                                         WqeOpcode::kRdmaRead,
+                                         WqeOpcode::kAtomicFetchAdd,
+                                         WqeOpcode::kAtomicMaskedCompareSwap,
                                          WqeOpcode::kAtomicMaskedFetchAdd};
     begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f,
           8 + (random() & 1));
