@@ -33,6 +33,10 @@ enum class WqeOpcode : std::uint8_t {
   kUmr = 0x25,
 };
 
+// opmod of ControlSegment: the operands of a masked atomic have 4 << (opmod - kExtendedAtomic) bytes.
+// Source: UCX, src/uct/ib/mlx5/ib_mlx5.h.
+inline constexpr std::uint32_t kExtendedAtomic = 8;
+
 // fm_ce_se of ControlSegment.
 inline constexpr std::uint8_t kSolicited = 1u << 1;
 inline constexpr std::uint8_t kCompletionOnError = 0u << 2;
@@ -64,6 +68,20 @@ struct RemoteAddressSegment {
 struct AtomicSegment {
   Be64 swap_or_add;
   Be64 compare;
+};
+
+// A masked atomic on 8 B has an AtomicSegment, then for compare-and-swap this one. Fetch-and-add has its
+// field boundaries where the plain one has `compare`.
+struct AtomicMaskSegment {
+  Be64 swap_mask;
+  Be64 compare_mask;
+};
+
+struct AtomicSegment32 {
+  Be32 swap_or_add;
+  Be32 compare_or_boundaries;
+  Be32 swap_mask;  // both masks: compare-and-swap only
+  Be32 compare_mask;
 };
 
 struct DataSegment {
@@ -104,6 +122,7 @@ struct alignas(kWqeBasicBlockBytes) WqeBasicBlock {
 
 static_assert(sizeof(ControlSegment) == 16 && sizeof(RemoteAddressSegment) == 16);
 static_assert(sizeof(AtomicSegment) == 16 && sizeof(DataSegment) == 16);
+static_assert(sizeof(AtomicMaskSegment) == 16 && sizeof(AtomicSegment32) == 16);
 static_assert(sizeof(AddressVector) == 48 && sizeof(SrqNextSegment) == 16);
 
 }  // namespace gdx::mlx5

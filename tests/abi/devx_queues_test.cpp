@@ -141,6 +141,8 @@ class DevxQueues : public testing::Test {
     ASSERT_EQ(ibv_query_gid(context_.get(), 1, 1, &gid), 0);
     prm::Mailbox<prm::kModifyQpInBytes> init{};
     prm::set(init, prm::qp::kRemoteWrite, 1);
+    prm::set(init, prm::qp::kRemoteAtomic, 1);
+    prm::set(init, prm::qp::kAtomicMode, prm::qp::kAtomicModeIbSpec);
     prm::set(init, prm::qp::kPathPort, 1);
     ASSERT_EQ(modify(queue, prm::Opcode::kRst2Init, init), 0);
     prm::Mailbox<prm::kModifyQpInBytes> rtr{};
@@ -170,6 +172,28 @@ class DevxQueues : public testing::Test {
     *remote = {reinterpret_cast<std::uintptr_t>(target), to.rkey, 0};
     auto* const data = reinterpret_cast<mlx5::DataSegment*>(remote + 1);
     *data = {static_cast<std::uint32_t>(length_bytes), from.lkey, reinterpret_cast<std::uintptr_t>(source)};
+    ring(queue, index, control);
+  }
+
+  // Posts a masked fetch-and-add of 4 B as the queue's first WQE, and rings.
+  void post_masked_add(Queue& queue, std::uint32_t add, std::uint32_t boundaries, const Be32* result,
+                       const std::uint32_t* target, const ibv_mr& region) {
+    auto* const control = reinterpret_cast<mlx5::ControlSegment*>(queue.memory.data());
+    *control = {};
+    control->opmod_index_opcode =
+        mlx5::kExtendedAtomic << 24 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kAtomicMaskedFetchAdd);
+    control->qpn_ds = queue.qpn << 8 | 4;
+    control->fm_ce_se = mlx5::kCompletionAlways;
+    auto* const remote = reinterpret_cast<mlx5::RemoteAddressSegment*>(control + 1);
+    *remote = {reinterpret_cast<std::uintptr_t>(target), region.rkey, 0};
+    auto* const atomic = reinterpret_cast<mlx5::AtomicSegment32*>(remote + 1);
+    *atomic = {add, boundaries, 0, 0};
+    auto* const data = reinterpret_cast<mlx5::DataSegment*>(atomic + 1);
+    *data = {sizeof *result, region.lkey, reinterpret_cast<std::uintptr_t>(result)};
+    ring(queue, 0, control);
+  }
+
+  void ring(Queue& queue, std::uint32_t index, const mlx5::ControlSegment* control) {
     std::atomic_ref(queue.qp_record()[mlx5::kSendRecord].raw)
         .store(byte_swap(index + 1), std::memory_order_release);
     std::uint64_t doorbell = 0;
@@ -218,6 +242,20 @@ class DevxQueues : public testing::Test {
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
               0);
+  }
+
+  // The last word of the queue's first CQE: wqe_counter to op_own, which the device stores last and at once.
+  std::uint64_t first_completion(Queue& queue) {
+    std::byte* const last_bytes = queue.memory.data() + kCqOffset + offsetof(mlx5::Cqe64, send_opcode_qpn);
+    auto& last_word = *reinterpret_cast<Be64*>(last_bytes);
+    const auto limit = steady_clock::now() + std::chrono::seconds(20);
+    std::uint64_t word = ~std::uint64_t{0};
+    while ((word & 0xff) == 0xff && steady_clock::now() < limit) {
+      progress_();
+      word = byte_swap(std::atomic_ref(last_word.raw).load(std::memory_order_acquire));
+    }
+    EXPECT_NE(word & 0xff, 0xffu) << "no completion";
+    return word;
   }
 
   std::uint32_t query_state(Queue& queue) {
@@ -278,19 +316,41 @@ TEST_F(DevxQueues, rts_write_posted_by_hand_arrives_and_completes) {
 
   post_write(requester, 0, source.data(), *from, target.data(), *to, source.size());
 
-  // wqe_counter to op_own lie in one word, which the device stores last and at once.
-  std::byte* const last_bytes = requester.memory.data() + kCqOffset + offsetof(mlx5::Cqe64, send_opcode_qpn);
-  auto& last_word = *reinterpret_cast<Be64*>(last_bytes);
-  const auto limit = steady_clock::now() + std::chrono::seconds(20);
-  std::uint64_t word = ~std::uint64_t{0};
-  while ((word & 0xff) == 0xff) {
-    progress_();
-    word = byte_swap(std::atomic_ref(last_word.raw).load(std::memory_order_acquire));
-    ASSERT_LT(steady_clock::now(), limit) << "no completion";
-  }
+  const std::uint64_t word = first_completion(requester);
   EXPECT_EQ((word & 0xff) >> mlx5::kCqeOpcodeShift, static_cast<std::uint64_t>(mlx5::CqeOpcode::kRequester));
   EXPECT_EQ(word >> 16 & 0xffff, 0u) << "wqe_counter";
   EXPECT_EQ(source, target);
+}
+
+TEST_F(DevxQueues, masked_atomic_of_four_bytes_is_advertised_and_executed) {
+  prm::Mailbox<prm::kShortCommandBytes> in{};
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> out{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
+  prm::set(in, prm::kOpMod, prm::cap::op_mod_current(prm::cap::kAtomic));
+  ASSERT_EQ(mlx5dv_devx_general_cmd(context_.get(), in.data(), in.size(), out.data(), out.size()), 0);
+  EXPECT_EQ(prm::get(out, prm::cap::kAtomicOperations), 0xfu);
+  EXPECT_EQ(prm::get(out, prm::cap::kAtomicSizeQp), 4u | 8u);
+
+  Queue requester;
+  Queue responder;
+  ASSERT_NO_FATAL_FAILURE(create(requester));
+  ASSERT_NO_FATAL_FAILURE(create(responder));
+  ASSERT_NO_FATAL_FAILURE(connect(requester, responder));
+  ASSERT_NO_FATAL_FAILURE(connect(responder, requester));
+  struct {
+    alignas(8) std::array<std::uint32_t, 2> words{0x11111111, 0x0000ffff};
+    std::array<Be32, 2> results{};
+  } memory;
+  const Mr region(ibv_reg_mr(pd_.get(), &memory, sizeof memory,
+                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
+  ASSERT_NE(region, nullptr);
+  post_masked_add(requester, 0x00020001, 0x8000, memory.results.data(), &memory.words[1], *region);
+  EXPECT_EQ((first_completion(requester) & 0xff) >> mlx5::kCqeOpcodeShift,
+            static_cast<std::uint64_t>(mlx5::CqeOpcode::kRequester));
+  EXPECT_EQ(memory.words[0], 0x11111111u);
+  EXPECT_EQ(memory.words[1], 0x00020000u) << "the low field wraps and carries nothing";
+  EXPECT_EQ(memory.results[0], 0x0000ffffu);
+  EXPECT_EQ(memory.results[1], 0u);
 }
 
 // A completion queue that verbs made and the client polls itself, as UCX does: libmlx5 does not know the

@@ -57,4 +57,9 @@ one ucp_put_bw 1048576 20
 one ucp_get 8 50
 one ucp_get 2097152 10
 one ucp_fadd 8 50
+one ucp_swap 8 50
 one ucp_cswap 8 50
+one ucp_add 4 50
+one ucp_fadd 4 50
+one ucp_swap 4 50
+one ucp_cswap 4 50

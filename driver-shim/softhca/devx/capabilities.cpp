@@ -55,8 +55,9 @@ void fill_atomic(Output out) {
   namespace cap = prm::cap;
   prm::set(out, cap::kAtomicHostEndian, 1);
   prm::set(out, cap::kAtomicHostEndianSupported, 1);
-  prm::set(out, cap::kAtomicOperations, cap::kCompareSwap | cap::kFetchAdd);
-  prm::set(out, cap::kAtomicSizeQp, 1u << 3);  // 8 B
+  prm::set(out, cap::kAtomicOperations,
+           cap::kCompareSwap | cap::kFetchAdd | cap::kMaskedCompareSwap | cap::kMaskedFetchAdd);
+  prm::set(out, cap::kAtomicSizeQp, 1u << 2 | 1u << 3);  // 4 and 8 B
 }
 
 void fill_roce(Output out) {

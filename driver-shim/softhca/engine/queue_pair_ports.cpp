@@ -43,6 +43,14 @@ bool scatters(mlx5::WqeOpcode opcode) {
   }
 }
 
+// An atomic on 4 B returns big-endian what it found, although memory holds host order and an atomic on 8 B
+// returns that: what UCX expects of devices that return 8 B in host order (ext_atomic_arg_sizes_be).
+Be32 original_of(SendWqe::AtomicPart part, std::span<const std::byte> payload) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, payload.data(), std::min(sizeof word, payload.size()));
+  return static_cast<std::uint32_t>(part == SendWqe::AtomicPart::kHighHalf ? word >> 32 : word);
+}
+
 }  // namespace
 
 bool QueuePair::can_scatter(const SendSlot& slot) const {
@@ -111,7 +119,10 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
 
 Syndrome QueuePair::scatter(const transport::WorkRequest& request, std::uint32_t offset_bytes,
                             std::span<const std::byte> payload) {
-  return scatter_list(slot_at(request.wqe_counter).wqe.pieces, offset_bytes, payload);
+  const SendWqe& wqe = slot_at(request.wqe_counter).wqe;
+  if (wqe.atomic_part == SendWqe::AtomicPart::kWhole) return scatter_list(wqe.pieces, offset_bytes, payload);
+  const Be32 original = original_of(wqe.atomic_part, payload);
+  return scatter_list(wqe.pieces, 0, std::as_bytes(std::span(&original, 1)));
 }
 
 // The staging memory is free before the completion says so.

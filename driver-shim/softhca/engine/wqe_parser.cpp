@@ -93,15 +93,65 @@ void parse_remote(SegmentReader& reader, SendWqe& wqe) {
   wqe.request.rkey = remote.rkey;
 }
 
+void parse_atomic_result(SegmentReader& reader, std::size_t operand_bytes, SendWqe& wqe) {
+  parse_data(reader, false, wqe);
+  if (wqe.request.length_bytes != operand_bytes) {
+    reject(wqe, Syndrome::kLocalLength, "an atomic's result takes as many bytes as its operands");
+  }
+}
+
 void parse_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
   mlx5::AtomicSegment atomic;
-  if (opmod != 0) return reject(wqe, Syndrome::kLocalQpOperation, "an extended atomic");
+  if (opmod != 0) return reject(wqe, Syndrome::kLocalQpOperation, "a plain atomic with an extended opmod");
   if (!reader.take(atomic)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic segment");
   wqe.request.swap_or_add = atomic.swap_or_add;
   wqe.request.compare = atomic.compare;
-  parse_data(reader, false, wqe);
-  if (wqe.request.length_bytes != sizeof(std::uint64_t)) {
-    reject(wqe, Syndrome::kLocalLength, "an atomic's result takes 8 bytes");
+  parse_atomic_result(reader, sizeof(std::uint64_t), wqe);
+}
+
+void parse_masked_atomic64(SegmentReader& reader, SendWqe& wqe) {
+  mlx5::AtomicSegment atomic;
+  if (!reader.take(atomic)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic segment");
+  wqe.request.swap_or_add = atomic.swap_or_add;
+  if (wqe.request.opcode == WqeOpcode::kAtomicMaskedFetchAdd) {
+    wqe.request.swap_mask_or_boundaries = atomic.compare;
+  } else {
+    mlx5::AtomicMaskSegment masks;
+    if (!reader.take(masks)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic mask segment");
+    wqe.request.compare = atomic.compare;
+    wqe.request.swap_mask_or_boundaries = masks.swap_mask;
+    wqe.request.compare_mask = masks.compare_mask;
+  }
+  parse_atomic_result(reader, sizeof(std::uint64_t), wqe);
+}
+
+// As an operation on the aligned 8 B around the operand that leaves the other half as it is. An address
+// that is not even a multiple of 4 stays, for the responder to refuse.
+void parse_masked_atomic32(SegmentReader& reader, SendWqe& wqe) {
+  mlx5::AtomicSegment32 atomic;
+  if (!reader.take(atomic)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic segment");
+  transport::WorkRequest& request = wqe.request;
+  const bool high = request.remote_address % sizeof(std::uint64_t) == sizeof(std::uint32_t);
+  if (high) request.remote_address -= sizeof(std::uint32_t);
+  wqe.atomic_part = high ? SendWqe::AtomicPart::kHighHalf : SendWqe::AtomicPart::kLowHalf;
+  const auto in_place = [high](std::uint32_t value) { return std::uint64_t{value} << (high ? 32 : 0); };
+  request.swap_or_add = in_place(atomic.swap_or_add);
+  if (request.opcode == WqeOpcode::kAtomicMaskedFetchAdd) {
+    constexpr std::uint32_t kTop = 1u << 31;  // no carry leaves the operand
+    request.swap_mask_or_boundaries = in_place(atomic.compare_or_boundaries | kTop);
+  } else {
+    request.compare = in_place(atomic.compare_or_boundaries);
+    request.swap_mask_or_boundaries = in_place(atomic.swap_mask);
+    request.compare_mask = in_place(atomic.compare_mask);
+  }
+  parse_atomic_result(reader, sizeof(std::uint32_t), wqe);
+}
+
+void parse_masked_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
+  switch (opmod) {
+    case mlx5::kExtendedAtomic: return parse_masked_atomic32(reader, wqe);
+    case mlx5::kExtendedAtomic + 1: return parse_masked_atomic64(reader, wqe);
+    default: reject(wqe, Syndrome::kLocalQpOperation, "an atomic on neither 4 nor 8 bytes");
   }
 }
 
@@ -129,6 +179,8 @@ void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
     case WqeOpcode::kAtomicFetchAdd: parse_remote(reader, wqe); return parse_atomic(reader, opmod, wqe);
     case WqeOpcode::kAtomicMaskedCompareSwap:
     case WqeOpcode::kAtomicMaskedFetchAdd:
+      parse_remote(reader, wqe);
+      return parse_masked_atomic(reader, opmod, wqe);
     case WqeOpcode::kUmr: break;
   }
   reject(wqe, Syndrome::kLocalQpOperation, "an opcode that this HCA does not execute");
@@ -145,6 +197,7 @@ void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::u
   out.reason = nullptr;
   out.pieces.clear();
   out.inline_bytes.clear();
+  out.atomic_part = SendWqe::AtomicPart::kWhole;
 
   const std::size_t ring_blocks = ring.size() / mlx5::kWqeBasicBlockBytes;
   const std::size_t start = index % ring_blocks * mlx5::kWqeBasicBlockBytes;

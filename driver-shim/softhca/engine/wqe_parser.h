@@ -32,6 +32,8 @@ struct SendWqe {
   std::vector<DataPiece> pieces;
   std::vector<std::byte> inline_bytes;
   wire::Address destination;  // UD
+  // An atomic on 4 B travels as one on the 8 B around them; this says which of them come back.
+  enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
 };
 
 enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs say where they go

@@ -2,6 +2,7 @@
 // leaves. Over IPv4 a raw socket beside it tells the ids that the ICRC covers, where a peer counts them.
 #include <netinet/in.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -28,6 +29,9 @@ constexpr std::size_t kMaxRuns = 64;                       // messages in one se
 // What is gathered, summed up and sent together should still be in the cache when the next step touches it.
 constexpr std::size_t kArenaBytes = std::size_t{128} << 10;
 constexpr unsigned kReceiveMessages = 4;
+// How often, and how long each time, a flush waits for room in a full socket buffer before it drops.
+constexpr int kMaxSendWaits = 8;
+constexpr int kSendWaitMs = 1;
 constexpr std::size_t kReceiveBytes = 65536;
 
 // Consecutive datagrams for one peer, equal in size except that the last may be shorter: one GSO send.
@@ -221,6 +225,7 @@ void UdpWire::send_runs() {
     const auto segment_bytes = static_cast<std::uint16_t>(run.segment_bytes);
     std::memcpy(CMSG_DATA(control), &segment_bytes, sizeof segment_bytes);
   }
+  int waits_left = kMaxSendWaits;
   for (std::size_t sent = 0; sent < runs_.size();) {
     // The call for one message is the cheaper one, and in a ping-pong there is never more.
     const auto left = static_cast<unsigned>(runs_.size() - sent);
@@ -231,6 +236,11 @@ void UdpWire::send_runs() {
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN && waits_left-- > 0) {
+      pollfd room{.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
+      static_cast<void>(::poll(&room, 1, kSendWaitMs));  // whatever it says, the send decides
+      continue;
+    }
     counters_.send_errors += runs_[sent].segments;
     // A path that cannot segment says so once; what it refused is lost and comes again unsegmented.
     if (runs_[sent].segments > 1 && (errno == EIO || errno == EINVAL)) gso_ = false;

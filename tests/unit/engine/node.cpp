@@ -121,12 +121,12 @@ Errno Node::modify_to_error() {
 }
 
 std::uint16_t Node::post_raw(mlx5::WqeOpcode opcode, std::span<const std::byte> segments,
-                             std::uint8_t fm_ce_se, std::uint32_t immediate) {
+                             std::uint8_t fm_ce_se, std::uint32_t immediate, std::uint32_t opmod) {
   const std::uint16_t index = produced_;
   const std::size_t total = sizeof(mlx5::ControlSegment) + segments.size();
   const auto ds = static_cast<std::uint32_t>(total / mlx5::kSegmentBytes);
   mlx5::ControlSegment control{};
-  control.opmod_index_opcode = std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
+  control.opmod_index_opcode = opmod << 24 | std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode);
   control.qpn_ds = qpn << 8 | ds;
   control.fm_ce_se = fm_ce_se;
   control.immediate = immediate;
@@ -172,6 +172,31 @@ std::uint16_t Node::post_compare_swap(const Local& result, const Remote& target,
   return post_raw(mlx5::WqeOpcode::kAtomicCompareSwap,
                   pack(raddr(target), mlx5::AtomicSegment{swap, compare}, data(result)),
                   mlx5::kCompletionAlways);
+}
+
+std::uint16_t Node::post_masked_fetch_add(const Local& result, const Remote& target, std::uint64_t add,
+                                          std::uint64_t boundaries) {
+  const bool whole = result.length_bytes == sizeof(std::uint64_t);
+  const auto low = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
+  return post_raw(
+      mlx5::WqeOpcode::kAtomicMaskedFetchAdd,
+      whole ? pack(raddr(target), mlx5::AtomicSegment{add, boundaries}, data(result))
+            : pack(raddr(target), mlx5::AtomicSegment32{low(add), low(boundaries), 0, 0}, data(result)),
+      mlx5::kCompletionAlways, 0, mlx5::kExtendedAtomic + (whole ? 1 : 0));
+}
+
+std::uint16_t Node::post_masked_compare_swap(const Local& result, const Remote& target,
+                                             const transport::AtomicOperation& operation) {
+  const bool whole = result.length_bytes == sizeof(std::uint64_t);
+  const auto low = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
+  const mlx5::AtomicSegment operands{operation.swap_or_add, operation.compare};
+  const mlx5::AtomicMaskSegment masks{operation.swap_mask_or_boundaries, operation.compare_mask};
+  const mlx5::AtomicSegment32 half{low(operation.swap_or_add), low(operation.compare),
+                                   low(operation.swap_mask_or_boundaries), low(operation.compare_mask)};
+  return post_raw(
+      mlx5::WqeOpcode::kAtomicMaskedCompareSwap,
+      whole ? pack(raddr(target), operands, masks, data(result)) : pack(raddr(target), half, data(result)),
+      mlx5::kCompletionAlways, 0, mlx5::kExtendedAtomic + (whole ? 1 : 0));
 }
 
 void Node::write_record() { write_record_as(produced_); }

@@ -60,8 +60,13 @@ class Node {
   std::uint16_t post_fetch_add(const Local& local, const Remote& remote, std::uint64_t add);
   std::uint16_t post_compare_swap(const Local& local, const Remote& remote, std::uint64_t compare,
                                   std::uint64_t swap);
+  // On as many bytes as `result` has, 4 or 8.
+  std::uint16_t post_masked_fetch_add(const Local& result, const Remote& target, std::uint64_t add,
+                                      std::uint64_t boundaries);
+  std::uint16_t post_masked_compare_swap(const Local& result, const Remote& target,
+                                         const transport::AtomicOperation& operation);
   std::uint16_t post_raw(mlx5::WqeOpcode opcode, std::span<const std::byte> segments, std::uint8_t fm_ce_se,
-                         std::uint32_t immediate = 0);
+                         std::uint32_t immediate = 0, std::uint32_t opmod = 0);
   void ring();          // record, then doorbell
   void write_record();  // the record alone
   void write_record_as(std::uint16_t produced);

@@ -101,6 +101,61 @@ TEST_F(TwoHcas, atomics_change_the_target_and_return_the_original) {
   EXPECT_EQ(word(b, kTarget), 99u);
 }
 
+TEST_F(TwoHcas, masked_atomics_on_eight_bytes_change_their_bits_and_return_host_order) {
+  const auto word = [](Node& node, std::size_t offset) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, node.memory.data() + offset, sizeof value);
+    return value;
+  };
+  const std::uint64_t start = 0x00000000ff0000ff;
+  std::memcpy(b.memory.data() + kTarget, &start, sizeof start);
+  a.post_masked_fetch_add(a.local(kSource, 8), b.remote(kTarget), 0x01000001, 0x80);
+  a.post_masked_compare_swap(a.local(kSource + 8, 8), b.remote(kTarget),
+                             {.swap_or_add = 0x5500,
+                              .compare = 0x100000000,
+                              .swap_mask_or_boundaries = 0xff00,
+                              .compare_mask = ~std::uint64_t{0} << 32});
+  a.ring();
+  expect_success(await_send(a, b), 0);
+  expect_success(await_send(a, b), 1);
+  EXPECT_EQ(word(a, kSource), start);
+  EXPECT_EQ(word(a, kSource + 8), 0x100000000u) << "the low field wrapped, the high one carried";
+  EXPECT_EQ(word(b, kTarget), 0x100005500u);
+}
+
+TEST_F(TwoHcas, masked_atomics_on_four_bytes_leave_the_other_four_and_return_big_endian) {
+  const std::array<std::uint32_t, 2> start{0xffffffff, 0xfffffffe};
+  std::memcpy(b.memory.data() + kTarget, start.data(), sizeof start);
+  std::fill_n(a.memory.data() + kSource, 16, std::byte{0xee});
+  a.post_masked_fetch_add(a.local(kSource, 4), b.remote(kTarget), 0x12345679, 0);
+  a.post_masked_fetch_add(a.local(kSource + 4, 4), b.remote(kTarget + 4), 3, 0);
+  a.post_masked_compare_swap(a.local(kSource + 8, 4), b.remote(kTarget),
+                             {.swap_or_add = 7,
+                              .compare = 0x12345678,
+                              .swap_mask_or_boundaries = 0xffffffff,
+                              .compare_mask = 0xffffffff});
+  a.ring();
+  for (std::uint16_t i = 0; i < 3; ++i) expect_success(await_send(a, b), i);
+  std::array<Be32, 4> results{};
+  std::memcpy(results.data(), a.memory.data() + kSource, sizeof results);
+  EXPECT_EQ(results[0], start[0]);
+  EXPECT_EQ(results[1], start[1]);
+  EXPECT_EQ(results[2], 0x12345678u);
+  EXPECT_EQ(results[3], 0xeeeeeeeeu) << "a result of 4 bytes takes 4";
+  std::array<std::uint32_t, 2> now{};
+  std::memcpy(now.data(), b.memory.data() + kTarget, sizeof now);
+  EXPECT_EQ(now[0], 7u);
+  EXPECT_EQ(now[1], 1u);
+}
+
+TEST_F(TwoHcas, masked_atomic_on_four_bytes_that_are_not_aligned_is_refused) {
+  a.post_masked_fetch_add(a.local(kSource, 4), b.remote(kTarget + 2), 1, 0);
+  a.ring();
+  const std::optional<Polled> polled = await_send(a, b);
+  ASSERT_TRUE(polled);
+  EXPECT_EQ(polled->syndrome, Syndrome::kRemoteInvalidRequest);
+}
+
 TEST_F(TwoHcas, send_fills_a_receive_and_reports_the_immediate) {
   b.post_receive(b.local(kTarget, 64));
   constexpr std::string_view kText = "twenty-seven characters now";

@@ -108,7 +108,83 @@ TEST_F(WqeParser, atomics_take_operands_and_eight_bytes) {
   EXPECT_EQ(parse().fault, Syndrome::kLocalLength);
 
   begin(0, WqeOpcode::kAtomicFetchAdd, 4, 8);
-  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "extended atomics are not executed";
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "only masked atomics have other sizes";
+}
+
+TEST_F(WqeParser, masked_atomics_on_eight_bytes_take_their_masks) {
+  begin(0, WqeOpcode::kAtomicMaskedCompareSwap, 5, 9);
+  put(kRemote);
+  put(mlx5::AtomicSegment{1, 2});
+  put(mlx5::AtomicMaskSegment{3, 4});
+  put(mlx5::DataSegment{8, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.blocks, 2u);
+  EXPECT_EQ(wqe_.request.remote_address, 0x1122334455667788u);
+  EXPECT_EQ(wqe_.request.swap_or_add, 1u);
+  EXPECT_EQ(wqe_.request.compare, 2u);
+  EXPECT_EQ(wqe_.request.swap_mask_or_boundaries, 3u);
+  EXPECT_EQ(wqe_.request.compare_mask, 4u);
+  EXPECT_EQ(wqe_.atomic_part, SendWqe::AtomicPart::kWhole);
+
+  begin(0, WqeOpcode::kAtomicMaskedFetchAdd, 4, 9);
+  put(kRemote);
+  put(mlx5::AtomicSegment{5, 0x8080});
+  put(mlx5::DataSegment{8, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.request.swap_or_add, 5u);
+  EXPECT_EQ(wqe_.request.swap_mask_or_boundaries, 0x8080u);
+}
+
+TEST_F(WqeParser, masked_atomics_on_four_bytes_become_half_of_eight) {
+  begin(0, WqeOpcode::kAtomicMaskedCompareSwap, 4, 8);
+  put(mlx5::RemoteAddressSegment{0x100c, 1, 0});
+  put(mlx5::AtomicSegment32{1, 2, 3, 4});
+  put(mlx5::DataSegment{4, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.atomic_part, SendWqe::AtomicPart::kHighHalf);
+  EXPECT_EQ(wqe_.request.remote_address, 0x1008u);
+  EXPECT_EQ(wqe_.request.swap_or_add, std::uint64_t{1} << 32);
+  EXPECT_EQ(wqe_.request.compare, std::uint64_t{2} << 32);
+  EXPECT_EQ(wqe_.request.swap_mask_or_boundaries, std::uint64_t{3} << 32);
+  EXPECT_EQ(wqe_.request.compare_mask, std::uint64_t{4} << 32);
+
+  begin(0, WqeOpcode::kAtomicMaskedFetchAdd, 4, 8);
+  put(mlx5::RemoteAddressSegment{0x1008, 1, 0});
+  put(mlx5::AtomicSegment32{7, 0x80, 0, 0});
+  put(mlx5::DataSegment{4, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.atomic_part, SendWqe::AtomicPart::kLowHalf);
+  EXPECT_EQ(wqe_.request.remote_address, 0x1008u);
+  EXPECT_EQ(wqe_.request.swap_or_add, 7u);
+  EXPECT_EQ(wqe_.request.swap_mask_or_boundaries, 0x80000080u) << "nothing is carried into the other half";
+
+  begin(0, WqeOpcode::kAtomicMaskedFetchAdd, 4, 8);
+  put(mlx5::RemoteAddressSegment{0x100a, 1, 0});
+  put(mlx5::AtomicSegment32{7, 0, 0, 0});
+  put(mlx5::DataSegment{4, 0x77, 0x5000});
+  EXPECT_EQ(parse().request.remote_address, 0x100au) << "left for the responder to refuse";
+}
+
+TEST_F(WqeParser, masked_atomics_of_other_shapes_are_faults) {
+  for (const std::uint32_t opmod : {0u, 1u, 7u, 10u, 0xffu}) {
+    begin(0, WqeOpcode::kAtomicMaskedFetchAdd, 4, opmod);
+    put(kRemote);
+    put(mlx5::AtomicSegment{5, 0});
+    put(mlx5::DataSegment{8, 0x77, 0x5000});
+    EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "opmod " << opmod;
+  }
+  begin(0, WqeOpcode::kAtomicMaskedFetchAdd, 4, 8);
+  put(kRemote);
+  put(mlx5::AtomicSegment32{5, 0, 0, 0});
+  put(mlx5::DataSegment{8, 0x77, 0x5000});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalLength) << "8 bytes for a result of 4";
+  begin(0, WqeOpcode::kAtomicMaskedCompareSwap, 3, 9);
+  put(kRemote);
+  put(mlx5::AtomicSegment{5, 0});
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no masks";
+  begin(0, WqeOpcode::kAtomicMaskedCompareSwap, 2, 8);
+  put(kRemote);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no operands";
 }
 
 TEST_F(WqeParser, nop_and_empty_write_need_nothing_more) {
@@ -193,9 +269,14 @@ TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20000; ++round) {
     for (std::byte& byte : ring_) byte = static_cast<std::byte>(random());
-    static constexpr std::array kOpcodes{WqeOpcode::kSend, WqeOpcode::kRdmaWrite, WqeOpcode::kRdmaRead,
-                                         WqeOpcode::kAtomicFetchAdd};
-    begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f);
+    static constexpr std::array kOpcodes{WqeOpcode::kSend,
+                                         WqeOpcode::kRdmaWrite,
+                                         WqeOpcode::kRdmaRead,
+                                         WqeOpcode::kAtomicFetchAdd,
+                                         WqeOpcode::kAtomicMaskedCompareSwap,
+                                         WqeOpcode::kAtomicMaskedFetchAdd};
+    begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f,
+          8 + (random() & 1));
     const SendWqe& wqe = parse();
     ASSERT_GE(wqe.blocks, 1u);
     for (const DataPiece& piece : wqe.pieces) {
