@@ -100,8 +100,10 @@ void CompletionQueue::check_arm() {
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
   arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
   const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
+  // Our own counts have 32 bits; the consumer's have 24, and only they may be compared modulo 2^24.
+  const bool untold = static_cast<std::int32_t>(newest - announced_producer_) > 0;
   // The consumer may have come further since it armed; then the next completion is what it waits for.
-  if (is_ahead(newest, arm) && is_ahead(newest, announced_producer_) && is_ahead(newest, consumer())) fire();
+  if (is_ahead(newest, arm) && untold && is_ahead(newest, consumer())) fire();
 }
 
 Errno CompletionQueue::resize(std::byte* ring, std::uint32_t log_entries) {

@@ -275,8 +275,8 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
-  poll_doorbells();      // one that was rung while the queue was there is no stray
-  parts_.wire->flush();  // an ACK may still be on its way
+  poll_doorbells();  // one that was rung while the queue was there is no stray
+  finish_step();     // an ACK may still be on its way, and what has arrived names the queue pair
   closed_ += qp->counters();
   std::erase(active_, qp);
   std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);

@@ -15,6 +15,7 @@ namespace gdx::softhca::wire {
 namespace {
 
 constexpr std::size_t kHeadersAtOnce = 32;
+constexpr int kMaxReads = 32;  // for one datagram
 constexpr std::size_t kUdpAt = roce::kIpv4Bytes;
 constexpr std::size_t kBthAt = kUdpAt + 8;
 constexpr std::byte kNoOptions{0x45};  // what else the ICRC cannot cover
@@ -82,10 +83,12 @@ Result<IpIdReader> IpIdReader::open(const Address& local) {
 }
 
 std::optional<std::uint16_t> IpIdReader::take(const Endpoint& from, std::span<const std::byte> datagram) {
-  do {
+  // Bounded, though somebody may send headers faster than they are read.
+  for (int round = 0; round < kMaxReads; ++round) {
     if (const auto ip_id = log_.take(from, datagram)) return ip_id;
-  } while (read_some());
-  return std::nullopt;
+    if (!read_some()) return std::nullopt;
+  }
+  return log_.take(from, datagram);
 }
 
 bool IpIdReader::read_some() {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -160,11 +161,15 @@ Result<std::optional<Call>> hear_call(int fd) {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<Call>{};
   const cmsghdr* const header = n < 0 ? nullptr : CMSG_FIRSTHDR(&message);
   Call call;
-  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-      header->cmsg_len >= CMSG_LEN(sizeof(int))) {
-    int memory_fd = -1;
-    std::memcpy(&memory_fd, CMSG_DATA(header), sizeof memory_fd);
-    call.memory = Socket(memory_fd);  // MSG_CTRUNC closes any more than fit
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    // Alignment leaves room for a second one: whatever came is ours to close.
+    std::array<int, sizeof(DescriptorControl) / sizeof(int)> fds{};
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    std::memcpy(fds.data(), CMSG_DATA(header), count * sizeof(int));
+    for (std::size_t i = 0; i < count; ++i) {
+      Socket received(fds[i]);
+      if (count == 1) call.memory = std::move(received);
+    }
   }
   if (n != static_cast<ssize_t>(sizeof greeting) || greeting.magic != kGreeting || call.memory.fd() < 0) {
     return fail(Status::kInvalidArgument, "a caller on this host sent no call of an HCA; refused");

@@ -23,7 +23,7 @@ constexpr std::uint64_t kRetryNs = 100'000'000;  // before another call to an ad
 constexpr std::uint64_t kLookEveryNs = 20'000;
 constexpr std::uint64_t kLivelyNs = 1'000'000;  // where UDP packets came lately, more will come
 constexpr std::size_t kMaxCallers = 16;
-constexpr std::size_t kMaxIncoming = 4096;
+constexpr std::size_t kMaxIncoming = 256;  // each holds a descriptor, of which a process often has 1024
 constexpr std::size_t kMaxPeers = 4096;  // addresses remembered, before those without a link are forgotten
 
 bool watch(const Socket& epoll, int fd) {
@@ -195,7 +195,8 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
   const std::uint64_t now_ns = monotonic_ns();
   std::size_t taken = 0;
   if (now_ns >= look_at_ns_) taken += look_around(now_ns, max_packets, sink);
-  if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty())) {
+  // Not armed: the rest of a batch waits in it, of which the socket says nothing any more.
+  if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty() || !udp_->arm())) {
     const std::size_t from_udp = udp_->receive(max_packets - taken, sink);
     if (from_udp > 0) udp_until_ns_ = now_ns + kLivelyNs;
     taken += from_udp;
@@ -315,9 +316,14 @@ void SharedMemoryWire::adopt(const Address& source, Socket socket, int memory_fd
 }
 
 void SharedMemoryWire::on_link_event(int fd, const Sink& sink) {
-  if (drain_wakeups(fd)) return;
   const auto incoming =
       std::find_if(incoming_.begin(), incoming_.end(), [fd](const auto& link) { return link->fd() == fd; });
+  const auto outgoing = std::find_if(peers_.begin(), peers_.end(), [fd](const auto& it) {
+    return it.second.link && it.second.link->fd() == fd;
+  });
+  // An event before this one may have closed it, and its number may be anybody's now.
+  if (incoming == incoming_.end() && outgoing == peers_.end()) return;
+  if (drain_wakeups(fd)) return;
   if (incoming != incoming_.end()) {
     // What it sent before its end is on the wire: at most a ring full, though others may hold its memory.
     const std::unique_ptr<IncomingLink> link = std::move(*incoming);
@@ -325,10 +331,7 @@ void SharedMemoryWire::on_link_event(int fd, const Sink& sink) {
     drain(*link, kRingDataBytes / kRecordAlignBytes, sink);
     return;
   }
-  for (auto& [address, peer] : peers_) {
-    if (!peer.link || peer.link->fd() != fd) continue;
-    return hang_up(address, peer);
-  }
+  hang_up(outgoing->first, outgoing->second);
 }
 
 const WireCounters& SharedMemoryWire::counters() const {

@@ -1,6 +1,7 @@
 // Packets to HCAs of the same host through shared memory, all others through the wire below.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <unordered_map>
@@ -37,6 +38,10 @@ class SharedMemoryWire final : public Wire {
   int poll_fd() const override { return epoll_.fd(); }
   bool arm() override;
   const WireCounters& counters() const override;
+  // Any destination may turn out to be one for UDP.
+  std::size_t window_bytes() const override {
+    return udp_carries_ ? std::min(Wire::window_bytes(), udp_->window_bytes()) : Wire::window_bytes();
+  }
 
  private:
   struct AddressHash {

@@ -45,13 +45,6 @@ void Attacker::send(const wire::Address& destination, const roce::Headers& heade
   send_raw(destination, datagram);
 }
 
-std::size_t Attacker::answers() {
-  std::array<std::byte, 8192> buffer;
-  std::size_t count = 0;
-  while (::recv(socket_.fd(), buffer.data(), buffer.size(), 0) >= 0) ++count;
-  return count;
-}
-
 roce::Headers forge(roce::Opcode opcode, std::uint32_t qpn, std::uint32_t psn) {
   roce::Headers headers;
   headers.bth.opcode = opcode;

@@ -21,8 +21,6 @@ class Attacker {
             std::span<const std::byte> payload = {});
   // Anything at all, without an ICRC.
   void send_raw(const wire::Address& destination, std::span<const std::byte> bytes);
-  // Datagrams that came back to this socket since the last call.
-  [[nodiscard]] std::size_t answers();
 
  private:
   wire::Address source_;

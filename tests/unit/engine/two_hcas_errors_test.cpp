@@ -152,6 +152,17 @@ TEST_F(FailingHcas, record_that_moves_backwards_is_fatal_to_the_queue_pair) {
   EXPECT_EQ(a.hca->counters().wqes, 2u) << "nothing was fetched twice";
 }
 
+TEST_F(FailingHcas, queue_pair_that_fails_while_it_is_destroyed_leaves_nothing_behind) {
+  a.post_receive(a.local(0, 64));  // its flush is on its way when the queue pair goes
+  a.write_record_as(static_cast<std::uint16_t>(Node::kSendBlocks + 1));
+  a.ring_for(a.qpn);
+  ASSERT_EQ(a.hca->destroy_qp(a.qpn), 0);
+  const std::optional<Polled> flushed = a.poll_receive();
+  ASSERT_TRUE(flushed);
+  EXPECT_EQ(flushed->syndrome, Syndrome::kFlushed);
+  a.hca->progress();
+}
+
 TEST_F(FailingHcas, overrun_completion_queue_is_fatal_to_the_queue_pair) {
   const int rounds = (1 << Node::kLogCqEntries) / static_cast<int>(Node::kSendBlocks);
   const auto post_round = [this] {

@@ -440,6 +440,40 @@ TEST_F(HostilePeer, silent_and_babbling_callers_are_forgotten) {
   EXPECT_TRUE(drain_wakeups(callers[39].fd())) << "may yet speak";
 }
 
+TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator entries("/proc/self/fd");
+    return std::distance(begin(entries), end(entries));
+  };
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string text = "gdx-softhca-ring-1/" + victim->local().text();
+  text.copy(name.sun_path + 1, text.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  const auto before = open_files();
+  for (int i = 0; i < 20; ++i) {
+    Socket caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ASSERT_EQ(connect(caller.fd(), reinterpret_cast<const sockaddr*>(&name), length), 0);
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
+    const std::array<int, 2> fds{caller.fd(), caller.fd()};
+    char byte = 0;
+    iovec vector{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fds);
+    std::memcpy(CMSG_DATA(header), fds.data(), sizeof fds);
+    ASSERT_EQ(sendmsg(caller.fd(), &message, 0), 1);
+    EXPECT_TRUE(receive_all(*victim).empty());
+  }
+  EXPECT_LT(open_files() - before, 20);
+}
+
 TEST(SharedMemoryWire, taken_name_is_udp_for_auto_and_an_error_for_shm) {
   const Address address = open(Carrier::kUdp)->local();  // free again
   const Result<Socket> squatter = listen_for_calls(address);
