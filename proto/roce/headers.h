@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kPsnMask = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::uint16_t kDefaultPkey = 0xffff;
 
-// BTH opcode: transport in bits 7:5 (RC 0, UC 1, UD 3), operation in bits 4:0. Bits 7:6 set are the
+// BTH opcode: transport in bits 7:5 (RC 0, UC 1, UD 3), operation in bits 4:0. Bits 7:5 all set are the
 // manufacturer's own (IBA 1.4, table 38): ours are the masked atomics, numbered like the plain ones below.
 enum class Opcode : std::uint8_t {
   kRcSendFirst = 0x00,
