@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/cm/connection.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gdx::softhca::cm {
@@ -8,7 +9,14 @@ namespace {
 using gdx::cm::Answered;
 using gdx::cm::SidrStatus;
 
+// The longest that a peer may make us wait, 4.3 s; five bits on the wire mean up to 2.4 hours.
+constexpr std::uint8_t kLongestWait = 20;
+
 constexpr std::uint64_t duration_ns(std::uint8_t exponent) { return std::uint64_t{4096} << exponent; }
+
+constexpr std::uint64_t bounded_ns(std::uint8_t exponent) {
+  return duration_ns(std::min(exponent, kLongestWait));
+}
 
 Input input_of(MessageType type) {
   switch (type) {
@@ -42,6 +50,7 @@ Message Connection::message(MessageType type) const {
 void Connection::send_persistently(std::uint64_t now_ns, State state, Message message) {
   state_ = state;
   retries_left_ = timing_.max_retries;
+  stretched_ = false;
   deadline_ns_ = now_ns + duration_ns(timing_.response);
   port_.send(remote_, message);
   unanswered_ = std::move(message);
@@ -220,12 +229,14 @@ void Connection::on_repeated_req() {
   }
 }
 
-// The interval that is running is stretched; the retries are not renewed, so a peer cannot hold us for ever.
+// The interval that is running is stretched, once for each time that we send, and the retries are not
+// renewed, so a peer cannot hold us for ever.
 void Connection::on_mra(std::uint64_t now_ns, const Message& mra) {
   const bool about_req = mra.answered == Answered::kReq;
-  if (about_req == (state_ == State::kRepSent)) return;
+  if (about_req == (state_ == State::kRepSent) || stretched_) return;
   if (about_req) state_ = State::kMraReceived;
-  deadline_ns_ = now_ns + duration_ns(mra.service_timeout) + duration_ns(timing_.response);
+  stretched_ = true;
+  deadline_ns_ = now_ns + bounded_ns(mra.service_timeout) + duration_ns(timing_.response);
 }
 
 void Connection::on_rep(const Message& rep) {
@@ -263,6 +274,7 @@ void Connection::on_timer(std::uint64_t now_ns) {
   }
   if (retries_left_ == 0) return give_up(now_ns);
   --retries_left_;
+  stretched_ = false;
   if (state_ == State::kMraReceived) state_ = State::kReqSent;
   deadline_ns_ = now_ns + duration_ns(timing_.response);
   port_.send(remote_, *unanswered_);
@@ -285,7 +297,7 @@ void Connection::give_up(std::uint64_t now_ns) {
 void Connection::enter_time_wait(std::uint64_t now_ns) {
   state_ = State::kTimeWait;
   unanswered_.reset();
-  deadline_ns_ = now_ns + 2 * duration_ns(request_.path.ack_timeout);
+  deadline_ns_ = now_ns + 2 * bounded_ns(request_.path.ack_timeout);
 }
 
 void Connection::close() {

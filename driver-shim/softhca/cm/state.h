@@ -54,7 +54,7 @@ inline constexpr int kInputs = static_cast<int>(Input::kTimeout) + 1;
   switch (state) {
     case State::kIdle: return among(kConnect, kResolve);
     case State::kReqSent: return among(kMra, kRej, kRep, kTimeout);
-    case State::kMraReceived: return among(kMra, kRej, kRep, kTimeout);
+    case State::kMraReceived: return among(kRej, kRep, kTimeout);
     case State::kRepReceived: return among(kEstablish, kReject, kRej);
     case State::kReqReceived: return among(kAccept, kReject, kReq, kRej);
     case State::kRepSent:

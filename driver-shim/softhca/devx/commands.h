@@ -47,8 +47,6 @@ enum class Syndrome : std::uint32_t {
 Outcome refuse_with(mlx5::prm::CommandStatus status, Syndrome syndrome);
 Outcome outcome_of(Errno error);
 
-enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp, kMkey };
-
 struct Object {
   ObjectKind kind;
   std::uint32_t number;                            // of an mkey: the whole key, tag included

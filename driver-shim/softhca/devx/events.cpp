@@ -13,13 +13,10 @@ struct EventNumber {
   Event event;
 };
 
-constexpr std::array<EventNumber, 8> kEventNumbers{{{0, Event::kCqError},
-                                                    {1, Event::kQpFatal},
+constexpr std::array<EventNumber, 5> kEventNumbers{{{1, Event::kQpFatal},
                                                     {2, Event::kQpRequestError},
                                                     {3, Event::kQpAccessError},
                                                     {4, Event::kCommunicationEstablished},
-                                                    {5, Event::kSqDrained},
-                                                    {15, Event::kSrqLimitReached},
                                                     {16, Event::kLastWqeReached}}};
 
 }  // namespace
@@ -31,10 +28,18 @@ Event prm_event(int event_type) {
   return found == kEventNumbers.end() ? Event::kQpFatal : found->event;
 }
 
-bool is_raised_here(std::uint16_t event) {
-  return event == static_cast<std::uint16_t>(Event::kCompletion) ||
-         std::any_of(kEventNumbers.begin(), kEventNumbers.end(),
-                     [event](const EventNumber& it) { return static_cast<std::uint16_t>(it.event) == event; });
+bool is_raised_here(ObjectKind kind, std::uint16_t event) {
+  const auto is = [event](Event candidate) { return static_cast<std::uint16_t>(candidate) == event; };
+  switch (kind) {
+    case ObjectKind::kCq: return is(Event::kCompletion) || is(Event::kCqError);
+    case ObjectKind::kQp:
+      return std::any_of(kEventNumbers.begin(), kEventNumbers.end(),
+                         [is](const EventNumber& it) { return is(it.event); });
+    // There is no command that would set the limit of a receive pool.
+    case ObjectKind::kRmp:
+    case ObjectKind::kMkey: return false;
+  }
+  return false;
 }
 
 void ObjectEvents::subscribe(std::uint16_t event, Sink sink) {

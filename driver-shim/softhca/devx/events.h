@@ -10,10 +10,12 @@
 
 namespace gdx::softhca::devx {
 
-// The device's number for an asynchronous event of verbs (enum ib_event_type).
+enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp, kMkey };
+
+// The device's number for an asynchronous event of a queue pair (enum ib_event_type).
 [[nodiscard]] mlx5::prm::Event prm_event(int event_type);
-// Whether this device ever raises `event` for an object.
-[[nodiscard]] bool is_raised_here(std::uint16_t event);
+// Whether this device ever raises `event` for an object of that kind.
+[[nodiscard]] bool is_raised_here(ObjectKind kind, std::uint16_t event);
 
 // Threads: all methods lock. raise() calls the sinks with the HCA locked; they must not call back into it.
 class ObjectEvents {

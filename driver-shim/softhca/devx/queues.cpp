@@ -64,6 +64,7 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
   const auto events = std::make_shared<ObjectEvents>();
   spec.on_event = [events] { events->raise(prm::Event::kCompletion); };
+  spec.on_overrun = [events] { events->raise(prm::Event::kCqError); };
 
   const Answer<std::uint32_t> cqn = hca.create_cq(spec);
   if (!cqn) return outcome_of(cqn.error());

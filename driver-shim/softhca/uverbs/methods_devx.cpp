@@ -183,8 +183,9 @@ Errno subscribe_event(Context& context, Attributes& request) {
     return EINVAL;
   }
   std::memcpy(events.data(), list->data(), list->size());
-  if (!std::all_of(events.begin(), events.end(), devx::is_raised_here)) return EINVAL;
   const devx::Object& object = static_cast<const DevxObject&>(**found).devx;
+  const auto raised = [&object](std::uint16_t event) { return devx::is_raised_here(object.kind, event); };
+  if (!std::ranges::all_of(events, raised)) return EINVAL;
   for (const std::uint16_t event : events) {
     object.events->subscribe(event, [channel = *channel, cookie, event, number = object.number] {
       channel->push_device_event(cookie, event, number);

@@ -137,12 +137,17 @@ Answer<int> RdmaCm::open_file(bool close_on_exec) {
   if (!file) return refuse(file.error());
   const std::lock_guard lock(mutex_);
   const int fd = (*file)->user_fd();
-  files_.insert_or_assign(fd, std::move(*file));
+  forget_file(fd);  // one that was closed unseen
+  files_.emplace(fd, std::move(*file));
   return fd;
 }
 
 void RdmaCm::close_file(int fd) {
   const std::lock_guard lock(mutex_);
+  forget_file(fd);
+}
+
+void RdmaCm::forget_file(int fd) {
   const auto file = files_.find(fd);
   if (file == files_.end()) return;
   std::vector<CmId*> orphans;

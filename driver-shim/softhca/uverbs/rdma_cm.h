@@ -160,6 +160,8 @@ class RdmaCm {
 
   void on_event(CmPort& port, const cm::Event& event);
   void on_request(CmPort& port, const cm::Event& event);
+  // With its ids. Nothing, if there is none. Needs the lock.
+  void forget_file(int fd);
   CmId& add_id(CmFile& file);
   void remove_id(CmId& id);
   Answer<CmId*> find_id(const CmFile& file, std::uint32_t number);

@@ -340,6 +340,7 @@ Errno RdmaCm::migrate_id(CmCall& call) {
   if (!id) return id.error();
   const rdma_ucm_migrate_resp answer{.events_reported = (*id)->events_reported};
   if (const Errno error = copy_to_user(asked.response, &answer, sizeof answer)) return error;
+  if (from->second.get() == &call.file) return 0;
   std::deque<CmEvent>& events = from->second->events();
   const auto moved = std::stable_partition(events.begin(), events.end(),
                                            [&](const CmEvent& event) { return event.id != asked.id; });

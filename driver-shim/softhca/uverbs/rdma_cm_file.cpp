@@ -12,9 +12,9 @@ namespace gdx::softhca::uverbs {
 
 Answer<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
   std::array<int, 2> ends{};
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return refuse(errno);
-  fcntl(ends[1], F_SETFD, FD_CLOEXEC);
-  if (close_on_exec) fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  // At once, or a program that another thread starts meanwhile would inherit our end.
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
+  if (!close_on_exec) fcntl(ends[0], F_SETFD, 0);
   return std::shared_ptr<CmFile>(new CmFile(ends[0], ends[1]));
 }
 

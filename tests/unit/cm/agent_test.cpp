@@ -90,6 +90,45 @@ TEST_F(CmAgent, request_repeated_while_user_thinks_is_answered_with_mra_which_st
   EXPECT_EQ(world.passive.events.size(), 1u);
 }
 
+TEST_F(CmAgent, mra_repeated_stretches_the_wait_once_and_never_for_hours) {
+  constexpr std::uint64_t kMostNs = 6'000'000'000;
+  Message mra;
+  mra.type = MessageType::kMra;
+  mra.service_timeout = 31;
+  Connection& active = requested();
+  mra.answered = gdx::cm::Answered::kReq;
+  active.on_message(0, mra);
+  const std::uint64_t active_ns = active.deadline_ns();
+  EXPECT_LT(active_ns, kMostNs);
+  active.on_message(active_ns - 1, mra);
+  EXPECT_EQ(active.deadline_ns(), active_ns);
+
+  EXPECT_TRUE(passive_side().accept(0, TwoAgents::passive_endpoint(), {}));
+  mra.answered = gdx::cm::Answered::kRep;
+  passive_side().on_message(0, mra);
+  const std::uint64_t passive_ns = passive_side().deadline_ns();
+  EXPECT_GT(passive_ns, 0u);
+  EXPECT_LT(passive_ns, kMostNs);
+  passive_side().on_message(passive_ns - 1, mra);
+  EXPECT_EQ(passive_side().deadline_ns(), passive_ns);
+}
+
+TEST_F(CmAgent, time_wait_of_a_peer_with_the_longest_ack_timeout_is_bounded) {
+  Message request = TwoAgents::request();
+  request.path.ack_timeout = 31;
+  Connection& active = world.active.agent.make(host(1));
+  active.connect(0, std::move(request));
+  world.settle();
+  EXPECT_TRUE(passive_side().accept(0, TwoAgents::passive_endpoint(), {}));
+  world.settle();
+  EXPECT_TRUE(active.establish());
+  world.settle();
+  EXPECT_TRUE(active.disconnect(0));
+  world.settle();
+  ASSERT_EQ(passive_side().state(), State::kTimeWait);
+  EXPECT_LT(passive_side().deadline_ns(), 10'000'000'000u);
+}
+
 // An MRA renews no retries: whoever asks for time again and again is given up in the end.
 TEST_F(CmAgent, peer_that_only_asks_for_time_is_given_up) {
   const Connection& active = requested();

@@ -15,7 +15,7 @@ const std::map<State, std::set<Input>>& permitted_by_specification() {
   static const std::map<State, std::set<Input>> table = {
       {State::kIdle, {kConnect, kResolve}},
       {State::kReqSent, {kMra, kRej, kRep, kTimeout}},
-      {State::kMraReceived, {kMra, kRej, kRep, kTimeout}},
+      {State::kMraReceived, {kRej, kRep, kTimeout}},
       {State::kRepReceived, {kEstablish, kReject, kRej}},
       {State::kReqReceived, {kAccept, kReject, kReq, kRej}},
       {State::kRepSent, {kEstablish, kReject, kDisconnect, kReq, kMra, kRej, kRtu, kDreq, kTimeout}},

@@ -1,0 +1,102 @@
+// Files of /dev/infiniband/rdma_cm, by the commands that librdmacm would write to them.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <rdma/rdma_user_cm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr std::uint16_t kTcp = 0x0106;  // RDMA_PS_TCP
+constexpr std::uint32_t kAddressResolved = 0;
+
+int open_connections(int flags = O_CLOEXEC) {
+  return open("/dev/infiniband/rdma_cm", O_RDWR | O_NONBLOCK | flags);
+}
+
+template <typename Body>
+int command(int fd, std::uint32_t number, const Body& body, std::size_t output_bytes = 0) {
+  struct {
+    rdma_ucm_cmd_hdr header;
+    Body body;
+  } record{{number, sizeof body, static_cast<std::uint16_t>(output_bytes)}, body};
+  return write(fd, &record, sizeof record) == sizeof record ? 0 : errno;
+}
+
+std::uint32_t create_id(int fd) {
+  rdma_ucm_create_id_resp answer{};
+  const rdma_ucm_create_id body{.uid = 1,
+                                .response = reinterpret_cast<std::uintptr_t>(&answer),
+                                .ps = kTcp,
+                                .qp_type = 0,
+                                .reserved = {}};
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_CREATE_ID, body, sizeof answer), 0);
+  return answer.id;
+}
+
+sockaddr_in6 any_address(std::uint16_t port) {
+  sockaddr_in ipv4{};
+  ipv4.sin_family = AF_INET;
+  ipv4.sin_port = htons(port);
+  sockaddr_in6 field{};
+  std::memcpy(&field, &ipv4, sizeof ipv4);
+  return field;
+}
+
+int bind_port(int fd, std::uint32_t id, std::uint16_t port) {
+  rdma_ucm_bind_ip body{};
+  body.addr = any_address(port);
+  body.id = id;
+  return command(fd, RDMA_USER_CM_CMD_BIND_IP, body);
+}
+
+TEST(RdmaCmFile, opened_keeps_the_flag_close_on_exec_as_asked) {
+  const int kept = open_connections(0);
+  const int closed = open_connections(O_CLOEXEC);
+  ASSERT_GE(kept, 0);
+  ASSERT_GE(closed, 0);
+  EXPECT_EQ(fcntl(kept, F_GETFD), 0);
+  EXPECT_EQ(fcntl(closed, F_GETFD), FD_CLOEXEC);
+  close(kept);
+  close(closed);
+}
+
+TEST(RdmaCmFile, closed_unseen_gives_its_ids_up_when_the_number_is_opened_again) {
+  const int before = open_connections();
+  ASSERT_GE(before, 0);
+  ASSERT_EQ(bind_port(before, create_id(before), 7471), 0);
+  ASSERT_EQ(syscall(SYS_close, before), 0);
+  const int after = open_connections();
+  ASSERT_EQ(after, before);
+  EXPECT_EQ(bind_port(after, create_id(after), 7471), 0);
+  close(after);
+}
+
+TEST(RdmaCmFile, id_migrated_to_its_own_file_keeps_its_events) {
+  const int fd = open_connections();
+  ASSERT_GE(fd, 0);
+  const std::uint32_t id = create_id(fd);
+  rdma_ucm_resolve_ip resolve{};
+  resolve.dst_addr = any_address(7471);
+  resolve.id = id;
+  resolve.timeout_ms = 1000;
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
+  rdma_ucm_migrate_resp migrated{};
+  const rdma_ucm_migrate_id migrate{.response = reinterpret_cast<std::uintptr_t>(&migrated),
+                                    .id = id,
+                                    .fd = static_cast<std::uint32_t>(fd)};
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_MIGRATE_ID, migrate, sizeof migrated), 0);
+  rdma_ucm_event_resp event{};
+  const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), 0);
+  EXPECT_EQ(event.event, kAddressResolved);
+  EXPECT_EQ(event.id, id);
+  close(fd);
+}
+
+}  // namespace
