@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/cm/connection.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gdx::softhca::cm {
@@ -7,6 +8,8 @@ namespace {
 
 using gdx::cm::Answered;
 using gdx::cm::SidrStatus;
+
+constexpr std::uint8_t kMaxService = 24;  // 69 s, what Linux asks for
 
 constexpr std::uint64_t duration_ns(std::uint8_t exponent) { return std::uint64_t{4096} << exponent; }
 
@@ -42,6 +45,7 @@ Message Connection::message(MessageType type) const {
 void Connection::send_persistently(std::uint64_t now_ns, State state, Message message) {
   state_ = state;
   retries_left_ = timing_.max_retries;
+  stretched_ = false;
   deadline_ns_ = now_ns + duration_ns(timing_.response);
   port_.send(remote_, message);
   unanswered_ = std::move(message);
@@ -220,12 +224,15 @@ void Connection::on_repeated_req() {
   }
 }
 
-// The interval that is running is stretched; the retries are not renewed, so a peer cannot hold us for ever.
+// The interval that is running is stretched, once; the retries are not renewed, so a peer cannot hold us for
+// ever.
 void Connection::on_mra(std::uint64_t now_ns, const Message& mra) {
   const bool about_req = mra.answered == Answered::kReq;
-  if (about_req == (state_ == State::kRepSent)) return;
+  if (stretched_ || about_req == (state_ == State::kRepSent)) return;
   if (about_req) state_ = State::kMraReceived;
-  deadline_ns_ = now_ns + duration_ns(mra.service_timeout) + duration_ns(timing_.response);
+  stretched_ = true;
+  const std::uint8_t granted = std::min(mra.service_timeout, kMaxService);
+  deadline_ns_ = now_ns + duration_ns(granted) + duration_ns(timing_.response);
 }
 
 void Connection::on_rep(const Message& rep) {
@@ -264,6 +271,7 @@ void Connection::on_timer(std::uint64_t now_ns) {
   if (retries_left_ == 0) return give_up(now_ns);
   --retries_left_;
   if (state_ == State::kMraReceived) state_ = State::kReqSent;
+  stretched_ = false;
   deadline_ns_ = now_ns + duration_ns(timing_.response);
   port_.send(remote_, *unanswered_);
 }

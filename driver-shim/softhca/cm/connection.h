@@ -141,6 +141,7 @@ class Connection {
   std::optional<Message> unanswered_;
   std::uint64_t deadline_ns_ = kNever;
   std::uint32_t retries_left_ = 0;
+  bool stretched_ = false;  // the running interval, by an MRA
 };
 
 }  // namespace gdx::softhca::cm
