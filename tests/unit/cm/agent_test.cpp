@@ -129,6 +129,16 @@ TEST_F(CmAgent, time_wait_of_a_peer_with_the_longest_ack_timeout_is_bounded) {
   EXPECT_LT(passive_side().deadline_ns(), 10'000'000'000u);
 }
 
+TEST_F(CmAgent, repeated_mra_stretches_an_interval_only_once) {
+  const Connection& active = requested();
+  world.advance();
+  world.settle();
+  const std::uint64_t deadline_ns = active.deadline_ns();
+  world.now_ns += 1'000'000'000;
+  world.active.agent.on_datagram(world.now_ns, host(1), gdx::cm::encode(world.passive.sent.back()));
+  EXPECT_EQ(active.deadline_ns(), deadline_ns);
+}
+
 // An MRA renews no retries: whoever asks for time again and again is given up in the end.
 TEST_F(CmAgent, peer_that_only_asks_for_time_is_given_up) {
   const Connection& active = requested();
