@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,8 @@ class RdmaCm {
   using Handler = Errno (RdmaCm::*)(CmCall& call);
 
   static Handler handler_of(std::uint32_t command);
+  // What a program asked for in vain, in the log once.
+  void name_refused(const std::string& what);
   // rdma_cm_commands.cpp
   Errno create_id(CmCall& call);
   Errno destroy_id(CmCall& call);
@@ -179,6 +182,8 @@ class RdmaCm {
   std::vector<std::unique_ptr<CmPort>> ports_;
   std::map<std::uint32_t, std::unique_ptr<CmId>> ids_;
   std::map<int, std::shared_ptr<CmFile>> files_;
+  std::mutex refused_mutex_;  // nothing is taken below it
+  std::set<std::string> refused_;
 };
 
 }  // namespace gdx::softhca::uverbs
