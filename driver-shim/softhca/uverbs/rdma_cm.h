@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,8 @@ class RdmaCm {
   using Handler = Errno (RdmaCm::*)(CmCall& call);
 
   static Handler handler_of(std::uint32_t command);
+  // What a program asked for in vain, in the log once.
+  void name_refused(const std::string& what);
   // rdma_cm_commands.cpp
   Errno create_id(CmCall& call);
   Errno destroy_id(CmCall& call);
@@ -181,6 +184,8 @@ class RdmaCm {
   std::vector<std::unique_ptr<CmPort>> ports_;
   std::map<std::uint32_t, std::unique_ptr<CmId>> ids_;
   std::map<int, std::shared_ptr<CmFile>> files_;
+  std::mutex refused_mutex_;  // nothing is taken below it
+  std::set<std::string> refused_;
 };
 
 }  // namespace gdx::softhca::uverbs

@@ -50,13 +50,21 @@ RdmaCm::Handler RdmaCm::handler_of(std::uint32_t command) {
   }
 }
 
+void RdmaCm::name_refused(const std::string& what) {
+  const std::lock_guard lock(refused_mutex_);
+  if (refused_.insert(what).second) log::info("rdma_cm: {} is not supported here, and refused", what);
+}
+
 Errno RdmaCm::command(int fd, std::uint64_t address, std::size_t length_bytes) {
   rdma_ucm_cmd_hdr header{};
   if (length_bytes < sizeof header) return EINVAL;
   if (const Errno error = copy_from_user(&header, address, sizeof header)) return error;
   if (header.cmd >= kCommands || header.in + sizeof header > length_bytes) return EINVAL;
   const Handler handler = handler_of(header.cmd);
-  if (handler == nullptr) return ENOSYS;
+  if (handler == nullptr) {
+    name_refused(fmt::format("command {}", header.cmd));
+    return ENOSYS;
+  }
   std::array<std::byte, sizeof(CmCall::input)> input{};
   const std::size_t input_bytes = std::min<std::size_t>(header.in, input.size());
   if (const Errno error = copy_from_user(input.data(), address + sizeof header, input_bytes)) return error;
@@ -132,7 +140,10 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
   if (id.state != CmId::State::kIdle) return EINVAL;
   CmPort* port = nullptr;
   if (!address.is_any()) {
-    if (address.family == AF_IB) return ENODEV;  // an Ethernet port is not known by a subnet's GID
+    if (address.family == AF_IB) {  // an Ethernet port is not known by a subnet's GID
+      name_refused("an address of family AF_IB");
+      return ENODEV;
+    }
     const Answer<CmPort*> found = port_at(address.address);
     if (!found && !address.is_loopback()) return found.error();
     port = found ? *found : nullptr;
@@ -216,7 +227,10 @@ Errno RdmaCm::resolve(CmId& id, const CmAddress& source, const CmAddress& destin
     if (const Errno error = bind(id, from)) return error;
   }
   if (id.state != CmId::State::kBound || id.source.family != destination.family) return EINVAL;
-  if (destination.family == AF_IB) return ENODEV;
+  if (destination.family == AF_IB) {
+    name_refused("an address of family AF_IB");
+    return ENODEV;
+  }
   CmAddress to = destination;
   CmPort* const port = port_towards(id, to.address);
   if (to.is_any() && port != nullptr) to.address = port->hca().address();
@@ -252,7 +266,10 @@ Errno RdmaCm::listen(CmCall& call) {
     if (const Errno error = bind(id, any_address(AF_INET))) return error;
   }
   if (id.state != CmId::State::kBound) return EINVAL;
-  if (id.source.family == AF_IB) return EOPNOTSUPP;
+  if (id.source.family == AF_IB) {
+    name_refused("an address of family AF_IB");
+    return EOPNOTSUPP;
+  }
   const std::uint32_t backlog =
       asked.backlog > 0 && asked.backlog < kMaxBacklog ? asked.backlog : kMaxBacklog;
   std::vector<CmPort*> listening;
@@ -308,7 +325,10 @@ Errno RdmaCm::set_option(CmCall& call) {
   const Answer<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   CmId& id = **found;
-  if (asked.level != RDMA_OPTION_ID) return ENOSYS;
+  if (asked.level != RDMA_OPTION_ID) {
+    name_refused(fmt::format("an option of level {}", asked.level));
+    return ENOSYS;
+  }
   std::uint8_t byte = 0;
   std::int32_t number = 0;
   const bool small = asked.optname == RDMA_OPTION_ID_TOS || asked.optname == RDMA_OPTION_ID_ACK_TIMEOUT;
@@ -353,6 +373,9 @@ Errno RdmaCm::migrate_id(CmCall& call) {
   return 0;
 }
 
-Errno RdmaCm::join_multicast(CmCall& /*call*/) { return EOPNOTSUPP; }
+Errno RdmaCm::join_multicast(CmCall& /*call*/) {
+  name_refused("multicast");
+  return EOPNOTSUPP;
+}
 
 }  // namespace gdx::softhca::uverbs
