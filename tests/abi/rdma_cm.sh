@@ -121,7 +121,6 @@ case $case in
     for type in MSG DGRAM RDM; do grep -q "FI_EP_$type" "$scratch/out" || fail "no FI_EP_$type"; done
     ;;
   fi_pingpong_msg) libfabric_pingpong msg 6 ;;
-  fi_pingpong_rdm) libfabric_pingpong rdm 6 ;;
   fi_pingpong_dgram) libfabric_pingpong dgram 3 ;;
   nobody_listens)
     start "$peer" hold 7001
