@@ -70,7 +70,7 @@ command_line() {
   local gid=$1 peer=$2
   shift 2
   case $program in
-    peer) echo "$peer $port $gid $mtu" ;;
+    peer) echo "$peer $port $gid $mtu $([ "$loss_percent" = 0 ] && echo data+refusals || echo data)" ;;
     # Our timeout is long: an emulated guest is slow, and Soft-RoCE misnumbers packets when it repeats without need.
     ib_*) echo "$program -F -p $port -x $gid -m $mtu -u $([ "$loss_percent" = 0 ] && echo 20 || echo 16) $*" ;;
     # By events: two programs and an HCA that all spin would leave the guest no core of two.

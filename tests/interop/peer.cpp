@@ -145,8 +145,12 @@ void many_at_once(Session& session, std::size_t piece_bytes) {
       if (wc.wr_id != i) die("many at once: completion {} came in place {}", wc.wr_id, i);
     }
     const auto buffer = session.device.buffer();
-    if (!std::equal(buffer.begin(), buffer.begin() + kPieces * piece_bytes, buffer.begin() + kAside)) {
-      die("many at once: a READ did not see the WRITE before it");
+    for (std::size_t i = 0; i < kPieces * piece_bytes; ++i) {
+      if (buffer[kSource + i] == buffer[kSource + kAside + i]) continue;
+      die("many at once: READ {}, byte {} of {} is {:#04x}, not the {:#04x} of the WRITE before it",
+          i / piece_bytes, i % piece_bytes, piece_bytes,
+          std::to_integer<unsigned>(buffer[kSource + kAside + i]),
+          std::to_integer<unsigned>(buffer[kSource + i]));
     }
   } else {
     session.meet();
@@ -322,7 +326,10 @@ void run(const Options& options) {
     many_at_once(session, std::min<std::size_t>(2 * mtu + 5, 7000));
     atomics(session);
     late_receive(session);
-    for (const Refusal& wanted : kRefusals) refusal(device, channel, wanted, session.initiator);
+    // A NAK that kills its queue is sent once: lost, it leaves the other side repeating itself.
+    if (options.refusals) {
+      for (const Refusal& wanted : kRefusals) refusal(device, channel, wanted, session.initiator);
+    }
     fmt::print("{} initiated, {} answered: all bytes as they must be\n",
                client_initiates ? "client" : "server", client_initiates ? "server" : "client");
   }
@@ -341,11 +348,12 @@ T number(const char* text, std::string_view name) {
 
 int main(int count, char** arguments) {
   using namespace gdx::interop;
-  if (count != 4 && count != 5) die("usage: peer PORT GID_INDEX MTU [SERVER]");
+  if (count != 5 && count != 6) die("usage: peer PORT GID_INDEX MTU data|data+refusals [SERVER]");
   Options options;
   options.port = number<std::uint16_t>(arguments[1], "port");
   options.gid_index = number<std::uint8_t>(arguments[2], "GID index");
   options.mtu_bytes = number<std::uint32_t>(arguments[3], "MTU");
-  if (count == 5) options.server = arguments[4];
+  options.refusals = std::string_view(arguments[4]) == "data+refusals";
+  if (count == 6) options.server = arguments[5];
   run(options);
 }

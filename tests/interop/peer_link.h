@@ -25,7 +25,8 @@ struct Options {
   std::uint16_t port = 0;
   std::uint8_t gid_index = 0;
   std::uint32_t mtu_bytes = 0;
-  std::string server;  // empty: this is the server
+  bool refusals = false;  // also what must be refused
+  std::string server;     // empty: this is the server
 };
 
 class Channel {
