@@ -334,8 +334,8 @@ class LossyHcas : public testing::Test {
   static constexpr wire::FaultConfig kFaults{
       .loss = 0.01, .corrupt = 0.005, .duplicate = 0.01, .reorder = 0.01, .seed = 11};
   void SetUp() override {
-    a.connect(b, 8);
-    b.connect(a, 8);
+    a.connect(b, 12);
+    b.connect(a, 12);
   }
 
   Node a{kFaults};
