@@ -12,6 +12,7 @@ using gdx::softhca::uverbs::Attributes;
 constexpr std::size_t kMaxRequestBytes = 4096;
 constexpr std::size_t kUserBytes = 1 << 16;  // what a 16-bit attribute length can reach
 constexpr std::uint64_t kUnmapped = 0x10;
+constexpr std::uint64_t kNeverMapped = 1ull << 63;  // the upper half is the kernel's
 
 // Data outside of an attribute lies in `user`, or nowhere: writes elsewhere would be the program's own doing.
 void place_data(std::vector<std::uint8_t>& request, std::vector<std::uint8_t>& user) {
@@ -23,6 +24,8 @@ void place_data(std::vector<std::uint8_t>& request, std::vector<std::uint8_t>& u
     const bool mapped = attribute.data % 4 != 0;
     if (attribute.len > sizeof attribute.data || mapped) {
       attribute.data = mapped ? reinterpret_cast<std::uintptr_t>(user.data()) : kUnmapped;
+    } else {
+      attribute.data |= kNeverMapped;  // a small value, unless the method takes it for an address to write to
     }
     std::memcpy(request.data() + at, &attribute, sizeof attribute);
   }

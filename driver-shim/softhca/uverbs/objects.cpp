@@ -47,16 +47,20 @@ void ObjectTable::drop(Object& object) {
 }
 
 void ObjectTable::clear() {
+  bool refusals_count = true;
   while (!objects_.empty()) {
     bool dropped = false;
-    for (auto at = objects_.begin(); at != objects_.end();) {
-      Object& object = *(at++)->second;
+    for (auto at = objects_.end(); at != objects_.begin();) {
+      Object& object = *(--at)->second;
       if (object.users != 0) continue;
-      if (object.release) static_cast<void>(object.release());
+      const bool refused = object.release && object.release() != 0;
+      if (refused && refusals_count) continue;
+      ++at;
       drop(object);
       dropped = true;
     }
-    if (!dropped) return;
+    if (!dropped && !refusals_count) return;
+    refusals_count = dropped;
   }
 }
 

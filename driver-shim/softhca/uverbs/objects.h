@@ -41,7 +41,8 @@ class ObjectTable {
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
   Errno remove(Object& object);
-  // Everything, users before what they use. What refuses is dropped all the same.
+  // Everything, newest first, users before what they use. What refuses (a UAR page whose queue is still there)
+  // is asked again once others have gone, and dropped when nothing else goes.
   void clear();
 
  private:
