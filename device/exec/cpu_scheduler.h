@@ -27,6 +27,8 @@ struct LaunchConfig {
   // software) run on this core. Returns nonzero when it did something. Null: nobody.
   int (*progress)() = nullptr;
   unsigned workers = 1;
+  // What now_ns() reads, for kernels in virtual time. Null: CLOCK_MONOTONIC.
+  std::uint64_t (*clock)() = nullptr;
 };
 
 struct ThreadContext {

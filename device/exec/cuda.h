@@ -158,6 +158,7 @@ struct LaunchConfig {
   dim3 block{1};
   int (*progress)() = nullptr;  // a GPU makes progress beside the host: not used
   unsigned workers = 1;         // likewise
+  std::uint64_t (*clock)() = nullptr;  // likewise: a GPU has its own
 };
 
 // Runs a kernel to its end on the current device. Errors: kInvalidArgument when CUDA refuses the launch,

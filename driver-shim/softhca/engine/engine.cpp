@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
 #include "proto/mad/mad.h"
@@ -60,7 +59,7 @@ bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t
 }  // namespace
 
 Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
-               Random random)
+               Random random, Clock clock)
     : parts_{.config = config,
              .wire = std::move(wire),
              .device_memory = device_memory,
@@ -69,6 +68,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .counters = {},
              .arrivals = {}},
       random_(std::move(random)),
+      clock_(std::move(clock)),
       next_number_(random_() & roce::kQpnMask) {}
 
 template <typename Table>
@@ -257,7 +257,7 @@ Errno Engine::modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttribute
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
-  parts_.now_ns = monotonic_ns();
+  parts_.now_ns = clock_();
   const Errno refused = qp->modify(mask, attributes);
   activate(*qp);
   finish_step();
@@ -405,13 +405,13 @@ void Engine::finish_step() {
 int Engine::progress() {
   const int done = step();
   ManagementAgent* const agent = agent_.load();
-  return agent == nullptr ? done : done + agent->step(monotonic_ns());
+  return agent == nullptr ? done : done + agent->step(clock_());
 }
 
 int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
-  parts_.now_ns = monotonic_ns();
+  parts_.now_ns = clock_();
   const bool was_idle = active_.empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
@@ -442,7 +442,7 @@ std::uint64_t Engine::idle_ns() {
       if (rung(uar.page, offset)) return 0;
     }
   }
-  const std::uint64_t now_ns = monotonic_ns();
+  const std::uint64_t now_ns = clock_();
   std::uint64_t deadline_ns = now_ns + kMaxIdleNs;
   if (const ManagementAgent* const agent = agent_.load(); agent != nullptr) {
     deadline_ns = std::min(deadline_ns, agent->next_deadline_ns());

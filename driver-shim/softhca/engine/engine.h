@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -9,15 +10,19 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/clock.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 
 namespace gdx::softhca {
 
+using Clock = std::function<std::uint64_t()>;
+
 class Engine final : public Hca {
  public:
-  // `random` gives 32 bits a call, for keys and the first number.
-  Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory, Random random);
+  // `random` gives 32 bits a call, for keys and the first number; `clock` the time in ns, never backwards.
+  Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory, Random random,
+         Clock clock = monotonic_ns);
 
   const HcaConfig& config() const override { return parts_.config; }
   const wire::Address& address() const override { return parts_.wire->local(); }
@@ -77,6 +82,7 @@ class Engine final : public Hca {
   std::mutex mutex_;
   HcaParts parts_;
   Random random_;
+  Clock clock_;
   std::uint32_t next_number_;
   std::unordered_set<std::uint32_t> pds_;
   std::unordered_map<std::uint32_t, Uar> uars_;
