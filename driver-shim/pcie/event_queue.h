@@ -17,6 +17,9 @@ class EventQueue {
 
   [[nodiscard]] TimePs now() const { return now_; }
   [[nodiscard]] std::uint64_t events_run() const { return events_run_; }
+  [[nodiscard]] bool empty() const { return heap_.empty(); }
+  // When the next event is due; there must be one.
+  [[nodiscard]] TimePs next_at() const { return heap_.front().when; }
 
   // `when` before now() means now.
   void at(TimePs when, Handler handler) {
@@ -39,6 +42,12 @@ class EventQueue {
   void run() {
     while (step()) {
     }
+  }
+
+  // Everything up to and at `when`, which is now() afterwards.
+  void run_until(TimePs when) {
+    while (!empty() && next_at() <= when) step();
+    now_ = std::max(now_, when);
   }
 
  private:

@@ -1,0 +1,38 @@
+// What a simulated rank's kernel is given for each endpoint, and what it gives back.
+#pragma once
+
+#include <cstdint>
+
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+
+namespace gdx::ranks {
+
+// What one endpoint's thread is given.
+struct Flow {
+  EndpointHandle endpoint;
+  LocalMemory source;  // two messages, used in turn
+  LocalMemory inbox;   // likewise
+  RemoteMemory peer_inbox;
+  RemoteMemory peer_signal;
+  const std::uint64_t* signal;
+  std::uint64_t own_salt;  // tells the messages of this endpoint from all others
+  std::uint64_t peer_salt;
+  bool sends;
+};
+
+struct Shape {
+  std::uint64_t message_bytes;
+  std::uint32_t messages;
+  std::uint64_t post_ns;
+  std::uint64_t jitter_ns;
+};
+
+struct Outcome {
+  Status status = Status::kOk;
+  std::uint64_t messages = 0;
+  std::uint64_t wrong_words = 0;
+  std::uint64_t seen_ns = 0;  // when the last message of the peer was seen
+};
+
+}  // namespace gdx::ranks

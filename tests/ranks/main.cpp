@@ -1,0 +1,145 @@
+// gdx_ranks: how many ranks fit into one process, and what each costs.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/ranks/goal.h"
+#include "tests/ranks/simulation.h"
+
+namespace gdx::ranks {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+std::size_t heap_bytes() {
+  const struct mallinfo2 heap = mallinfo2();
+  return heap.uordblks + heap.hblkhd;
+}
+
+struct Measured {
+  Report report;
+  std::size_t heap_bytes = 0;
+  double build_s = 0;
+  double run_s = 0;
+};
+
+Measured measure(const SimulationConfig& config) {
+  using clock = std::chrono::steady_clock;
+  Measured measured;
+  const std::size_t before = heap_bytes();
+  const auto begin = clock::now();
+  Simulation simulation(config);
+  measured.heap_bytes = heap_bytes() - before;
+  const auto built = clock::now();
+  measured.report = simulation.run();
+  measured.build_s = std::chrono::duration<double>(built - begin).count();
+  measured.run_s = std::chrono::duration<double>(clock::now() - built).count();
+  return measured;
+}
+
+nlohmann::json as_json(const SimulationConfig& config, const Measured& m) {
+  const auto endpoints = static_cast<double>(m.report.endpoints);
+  return {{"ranks", config.ranks},
+          {"endpoints", m.report.endpoints},
+          {"message_bytes", config.message_bytes},
+          {"messages", m.report.messages},
+          {"wrong_words", m.report.wrong_words},
+          {"failed_endpoints", m.report.failed_endpoints},
+          {"packets", m.report.network.packets},
+          {"dropped_packets", m.report.network.dropped},
+          {"retransmitted_packets", m.report.retransmitted_packets},
+          {"virtual_us", static_cast<double>(m.report.virtual_ns) / 1e3},
+          {"rounds", m.report.rounds},
+          {"build_us_per_endpoint", 1e6 * m.build_s / endpoints},
+          {"run_us_per_message",
+           1e6 * m.run_s / static_cast<double>(std::max<std::uint64_t>(1, m.report.messages))},
+          {"heap_bytes_per_endpoint", static_cast<double>(m.heap_bytes) / endpoints}};
+}
+
+struct Options {
+  SimulationConfig simulation;
+  std::string goal_path;
+  bool loggp = false;
+  bool json = false;
+};
+
+void print(const nlohmann::json& figures, bool json) {
+  if (json) return fmt::print("{}\n", figures.dump(2));
+  for (const auto& [name, value] : figures.items()) fmt::print("{:26} {}\n", name, value.dump());
+}
+
+int export_goal(const Options& options) {
+  std::ofstream out(options.goal_path);
+  write_goal(options.simulation, out);
+  out.close();
+  if (out) return 0;
+  fmt::print(stderr, "gdx_ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
+  return kExitFailure;
+}
+
+int simulate(const Options& options) {
+  const Measured measured = measure(options.simulation);
+  print(as_json(options.simulation, measured), options.json);
+  const Report& report = measured.report;
+  if (report.failed_endpoints == 0 && report.wrong_words == 0 && report.first_failure == Status::kOk)
+    return 0;
+  fmt::print(stderr, "gdx_ranks: {} endpoints failed ({}), {} words were wrong\n", report.failed_endpoints,
+             status_name(report.first_failure), report.wrong_words);
+  return kExitFailure;
+}
+
+int print_loggp(const Options& options) {
+  const LogGp p = measure_loggp(options.simulation);
+  print({{"L_ns", p.latency_ns},
+         {"o_ns", p.overhead_ns},
+         {"g_ns", p.gap_ns},
+         {"G_ns_per_byte", p.gap_per_byte_ns}},
+        options.json);
+  return 0;
+}
+
+int run_command_line(int argc, char** argv) {
+  Options options;
+  SimulationConfig& config = options.simulation;
+  double rate_gbps = config.network.link.bits_per_s / 1e9;
+  CLI::App app("Ranks in virtual time: production device code, HCA and transport on a modelled network",
+               "gdx_ranks");
+  app.add_option("--ranks", config.ranks)->capture_default_str();
+  app.add_option("--endpoints-per-rank", config.endpoints_per_rank)->capture_default_str();
+  app.add_option("--message-bytes", config.message_bytes)->capture_default_str();
+  app.add_option("--messages", config.messages, "of each endpoint")->capture_default_str();
+  app.add_option("--pattern", config.pattern, "exchange or stream")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Pattern>{{"exchange", Pattern::kExchange}, {"stream", Pattern::kStream}}));
+  app.add_option("--rate-gbps", rate_gbps, "of each link")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--latency-ns", config.network.link.latency_ns)->capture_default_str();
+  app.add_option("--post-ns", config.post_ns)->capture_default_str();
+  app.add_option("--jitter-ns", config.jitter_ns)->capture_default_str();
+  app.add_option("--step-ns", config.step_ns)->capture_default_str();
+  app.add_option("--seed", config.seed)->capture_default_str();
+  app.add_option("--dead-rank", config.dead_rank, "the HCA of this rank does nothing");
+  app.add_option("--goal", options.goal_path, "write the exchange as a GOAL schedule into this file instead");
+  app.add_flag("--loggp", options.loggp, "print LogGP parameters of an endpoint instead");
+  app.add_flag("--json", options.json);
+  CLI11_PARSE(app, argc, argv);
+  config.network.link.bits_per_s = rate_gbps * 1e9;
+  if (const auto checked = Simulation::check(config); !checked) {
+    fmt::print(stderr, "gdx_ranks: {}\n", checked.error().message);
+    return kExitUsage;
+  }
+  if (!options.goal_path.empty()) return export_goal(options);
+  return options.loggp ? print_loggp(options) : simulate(options);
+}
+
+}  // namespace
+}  // namespace gdx::ranks
+
+int main(int argc, char** argv) { return gdx::ranks::run_command_line(argc, argv); }

@@ -1,0 +1,75 @@
+// The fabric between simulated ranks, in virtual time: a link for each host, one switch between them. It
+// carries what HCAs send as RoCE packets and knows nothing of queue pairs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "driver-shim/pcie/event_queue.h"
+#include "driver-shim/pcie/world/world_config.h"
+#include "driver-shim/softhca/wire/wire.h"
+
+namespace gdx::ranks {
+
+struct NetworkConfig {
+  pcie::Wire link = {};  // of each host, each way; its latency is from one host's port to another's
+  // [guessed] Of the switch, for each output port. A packet that finds it full is dropped.
+  std::uint64_t port_buffer_bytes = 2 << 20;
+  // What a NIC has given to its link and the link has not yet sent; beyond it the HCA holds back.
+  std::uint64_t nic_queue_bytes = 128 * 1024;
+};
+
+struct NetworkCounters {
+  std::uint64_t packets = 0;
+  std::uint64_t bytes = 0;  // on the wire
+  std::uint64_t dropped = 0;
+};
+
+class Network {
+ public:
+  Network(const NetworkConfig& config, std::uint32_t hosts);
+
+  // The wire of one host's HCA; it must not outlive the network.
+  [[nodiscard]] std::unique_ptr<softhca::wire::Wire> attach(std::uint32_t host);
+  [[nodiscard]] static softhca::wire::Address address_of(std::uint32_t host);
+
+  [[nodiscard]] std::uint64_t now_ns() const { return events_.now() / pcie::kPsPerNs; }
+  // When something happens next; kNever when nothing is under way.
+  [[nodiscard]] std::uint64_t next_event_ns() const;
+  void run_until(std::uint64_t when_ns) { events_.run_until(pcie::from_ns(when_ns)); }
+
+  [[nodiscard]] const NetworkCounters& counters() const { return counters_; }
+
+ private:
+  class HostWire;
+  using PacketId = std::uint32_t;
+  struct Packet {
+    std::uint32_t source = 0;
+    std::uint32_t destination = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Port {
+    pcie::TimePs sending_until = 0;
+    pcie::TimePs receiving_until = 0;
+    std::deque<PacketId> arrived;
+  };
+
+  void send(std::uint32_t source, std::uint32_t destination, std::span<const std::byte> datagram);
+  void reach_switch(PacketId id);
+  void drop(PacketId id);
+  [[nodiscard]] std::uint64_t waiting_bytes(pcie::TimePs busy_until) const;
+  [[nodiscard]] pcie::TimePs transfer(const Packet& packet) const;
+
+  NetworkConfig config_;
+  pcie::EventQueue events_;
+  std::vector<Port> ports_;
+  std::vector<Packet> packets_;
+  std::vector<PacketId> free_packets_;
+  NetworkCounters counters_;
+};
+
+}  // namespace gdx::ranks

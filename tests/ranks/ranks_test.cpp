@@ -1,0 +1,143 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <sstream>
+
+#include "tests/ranks/goal.h"
+#include "tests/ranks/simulation.h"
+
+namespace gdx::ranks {
+namespace {
+
+Report run(const SimulationConfig& config) {
+  EXPECT_TRUE(Simulation::check(config));
+  return Simulation(config).run();
+}
+
+TEST(Ranks, exchange_every_word_is_verified) {
+  const Report report = run({});
+  EXPECT_EQ(report.endpoints, 16u * 8);
+  EXPECT_EQ(report.messages, 16u * 8 * 16);
+  EXPECT_EQ(report.wrong_words, 0u);
+  EXPECT_EQ(report.failed_endpoints, 0u);
+  EXPECT_EQ(report.retransmitted_packets, 0u);
+}
+
+TEST(Ranks, exchange_of_1024_endpoints_costs_each_message_the_same) {
+  SimulationConfig small;
+  small.messages = 4;
+  SimulationConfig large = small;
+  large.ranks = 128;
+  const Report few = run(small);
+  const Report many = run(large);
+  EXPECT_EQ(many.endpoints, 1024u);
+  EXPECT_EQ(many.messages, 1024u * 4);
+  EXPECT_EQ(many.wrong_words + many.failed_endpoints, 0u);
+  // What the work consists of: packets, and rounds in which everybody looks once.
+  EXPECT_EQ(many.network.packets, few.network.packets * 8);
+  EXPECT_EQ(many.rounds, few.rounds);
+  EXPECT_EQ(many.virtual_ns, few.virtual_ns);
+}
+
+TEST(Ranks, same_configuration_runs_the_same) {
+  SimulationConfig config;
+  config.network.port_buffer_bytes = 1000;
+  config.jitter_ns = 2000;
+  config.message_bytes = 16384;
+  const Report first = run(config);
+  const Report second = run(config);
+  EXPECT_EQ(first.virtual_ns, second.virtual_ns);
+  EXPECT_EQ(first.network.packets, second.network.packets);
+  EXPECT_EQ(first.network.dropped, second.network.dropped);
+}
+
+TEST(Ranks, switch_that_drops_loses_no_message) {
+  SimulationConfig config;
+  config.network.port_buffer_bytes = 1000;  // two senders at once are one too many
+  config.jitter_ns = 2000;                  // in step, they would never meet
+  config.message_bytes = 16384;
+  const Report report = run(config);
+  EXPECT_GT(report.network.dropped, 0u);
+  EXPECT_GE(report.retransmitted_packets, report.network.dropped);
+  EXPECT_EQ(report.messages, 16u * 8 * 16);
+  EXPECT_EQ(report.wrong_words + report.failed_endpoints, 0u);
+}
+
+TEST(Ranks, dead_rank_fails_its_peers_and_nobody_else) {
+  SimulationConfig config;
+  config.dead_rank = 3;
+  Simulation simulation(config);
+  const Report report = simulation.run();
+  for (std::uint32_t i = 0; i < simulation.outcomes().size(); ++i) {
+    const bool dead = i / config.endpoints_per_rank == 3;
+    const bool severed = dead || Simulation::peer_of(config, i).rank == 3;
+    const Outcome& outcome = simulation.outcomes()[i];
+    EXPECT_EQ(outcome.wrong_words, 0u);
+    if (!severed) {
+      EXPECT_EQ(outcome.status, Status::kOk) << i;
+      EXPECT_EQ(outcome.messages, config.messages) << i;
+    } else if (!dead) {
+      EXPECT_EQ(outcome.status, Status::kPeerUnreachable) << i;
+    } else {
+      EXPECT_EQ(outcome.status, Status::kTimeout) << i;  // its own HCA does not even answer its kernel
+    }
+  }
+  EXPECT_EQ(report.failed_endpoints, 2u * config.endpoints_per_rank);
+}
+
+TEST(Ranks, stream_is_as_fast_as_the_link) {
+  SimulationConfig config;
+  config.ranks = 2;
+  config.endpoints_per_rank = 2;
+  config.pattern = Pattern::kStream;
+  config.message_bytes = 1 << 20;
+  config.messages = 8;
+  config.network.link.bits_per_s = 100e9;
+  const Report report = run(config);
+  const double bits = 8.0 * static_cast<double>(config.messages * config.message_bytes);
+  const double rate = bits / (static_cast<double>(report.virtual_ns) * 1e-9);
+  // 4096 of 4178 B of a packet are payload; the window fills and the last ACK returns once.
+  EXPECT_LE(rate, 100e9 * 4096 / 4178);
+  EXPECT_GE(rate, 0.97 * 100e9 * 4096 / 4178);
+}
+
+TEST(Ranks, impossible_configurations_are_refused_by_name) {
+  using testing::HasSubstr;
+  const auto message = [](SimulationConfig config) { return Simulation::check(config).error().message; };
+  EXPECT_THAT(message({.endpoints_per_rank = 3}), HasSubstr("even"));
+  EXPECT_THAT(message({.ranks = 4}), HasSubstr("at least 5 ranks"));
+  EXPECT_THAT(message({.message_bytes = 12}), HasSubstr("multiple of 8"));
+  EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
+  EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
+}
+
+TEST(Goal, every_send_has_its_receive) {
+  SimulationConfig config;
+  config.ranks = 2;
+  config.endpoints_per_rank = 2;
+  config.message_bytes = 64;
+  config.messages = 2;
+  std::ostringstream out;
+  write_goal(config, out);
+  EXPECT_THAT(out.str(), testing::StartsWith("num_ranks 2\n\nrank 0 {\n"
+                                             "s0_1: send 64b to 1 tag 0\nr0_1: recv 64b from 1 tag 1\n"
+                                             "s0_2: send 64b to 1 tag 0\nr0_2: recv 64b from 1 tag 1\n"
+                                             "s0_2 requires r0_1\n"
+                                             "s1_1: send 64b to 1 tag 1\nr1_1: recv 64b from 1 tag 0\n"));
+}
+
+TEST(LogGp, follows_the_network) {
+  SimulationConfig config;
+  config.network.link.latency_ns = 5000;
+  config.network.link.bits_per_s = 80e9;
+  const LogGp measured = measure_loggp(config);
+  EXPECT_GE(measured.latency_ns, 5000);
+  EXPECT_LE(measured.latency_ns, 5050);  // two packets of some 100 B take 20 ns
+  EXPECT_GE(measured.gap_per_byte_ns, 0.1);
+  EXPECT_LE(measured.gap_per_byte_ns, 0.105);
+  EXPECT_EQ(measured.overhead_ns, config.post_ns);
+}
+
+}  // namespace
+}  // namespace gdx::ranks

@@ -1,0 +1,141 @@
+#include "tests/ranks/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/ranks/kernels.h"
+#include "tests/sim/random.h"
+
+namespace gdx::ranks {
+namespace {
+
+thread_local Simulation* running = nullptr;
+
+RankConfig rank_config(const SimulationConfig& config) {
+  RankConfig rank;
+  rank.endpoints = config.endpoints_per_rank;
+  rank.log_send_queue = config.log_send_queue;
+  rank.buffer_bytes = 2 * config.message_bytes;
+  return rank;
+}
+
+}  // namespace
+
+Result<void> Simulation::check(const SimulationConfig& config) {
+  const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
+  if (config.endpoints_per_rank == 0 || config.endpoints_per_rank % 2 != 0)
+    return refuse(fmt::format("{} endpoints a rank: use an even number", config.endpoints_per_rank));
+  if (config.ranks <= config.endpoints_per_rank / 2) {
+    return refuse(fmt::format("{} ranks cannot have {} endpoints each: use at least {} ranks", config.ranks,
+                              config.endpoints_per_rank, config.endpoints_per_rank / 2 + 1));
+  }
+  if (config.message_bytes == 0 || config.message_bytes % 8 != 0)
+    return refuse(fmt::format("messages of {} bytes: use a multiple of 8", config.message_bytes));
+  if (config.messages == 0) return refuse("no messages: use at least 1");
+  if (config.step_ns == 0) return refuse("steps of 0 ns: time would stand still");
+  if (config.dead_rank && *config.dead_rank >= config.ranks)
+    return refuse(fmt::format("rank {} cannot be dead: there are {}", *config.dead_rank, config.ranks));
+  return {};
+}
+
+Simulation::Peer Simulation::peer_of(const SimulationConfig& config, std::uint32_t index) {
+  const std::uint32_t rank = index / config.endpoints_per_rank;
+  const std::uint32_t endpoint = index % config.endpoints_per_rank;
+  const std::uint32_t distance = endpoint / 2 + 1;
+  const bool up = endpoint % 2 == 0;
+  return {(rank + (up ? distance : config.ranks - distance)) % config.ranks, endpoint ^ 1};
+}
+
+Simulation::Simulation(const SimulationConfig& config)
+    : config_(config), network_(config.network, config.ranks) {
+  sim::Random random(config.seed);
+  for (std::uint32_t r = 0; r < config.ranks; ++r)
+    ranks_.push_back(std::make_unique<Rank>(rank_config(config), network_, r, random.next()));
+  for (std::uint32_t r = 0; r < config.ranks; ++r) {
+    if (config.dead_rank != r) alive_.push_back(&ranks_[r]->hca());
+  }
+  for (std::uint32_t i = 0; i < config.ranks * config.endpoints_per_rank; ++i) {
+    const Peer peer = peer_of(config, i);
+    ranks_[i / config.endpoints_per_rank]->connect(i % config.endpoints_per_rank, *ranks_[peer.rank],
+                                                   peer.endpoint);
+  }
+}
+
+Simulation::~Simulation() = default;
+
+int Simulation::progress() {
+  running->round();
+  return 1;
+}
+
+std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
+
+// Everybody has looked and waits. Time goes on by a step, or to the next event where nothing happens before.
+void Simulation::round() {
+  ++rounds_;
+  int done = 0;
+  for (softhca::Hca* const hca : alive_) done += hca->progress();
+  const std::uint64_t next_ns = network_.now_ns() + config_.step_ns;
+  network_.run_until(done > 0 ? next_ns : std::max(next_ns, next_event_ns()));
+}
+
+std::uint64_t Simulation::next_event_ns() {
+  // Kernels have deadlines of their own, and spend time: they must not be stepped over.
+  std::uint64_t next_ns = network_.now_ns() + std::max(config_.post_ns, config_.step_ns);
+  next_ns = std::min(next_ns, network_.next_event_ns());
+  for (softhca::Hca* const hca : alive_) next_ns = std::min(next_ns, network_.now_ns() + hca->idle_ns());
+  return next_ns;
+}
+
+std::vector<Flow> Simulation::make_flows() {
+  const std::uint32_t per_rank = config_.endpoints_per_rank;
+  std::vector<Flow> flows;
+  for (std::uint32_t i = 0; i < config_.ranks * per_rank; ++i) {
+    const Peer peer = peer_of(config_, i);
+    Rank& own = *ranks_[i / per_rank];
+    Rank& other = *ranks_[peer.rank];
+    const std::uint32_t endpoint = i % per_rank;
+    flows.push_back({.endpoint = own.handle(endpoint),
+                     .source = own.source(endpoint),
+                     .inbox = own.inbox(endpoint),
+                     .peer_inbox = other.remote_inbox(peer.endpoint),
+                     .peer_signal = other.remote_signal(peer.endpoint),
+                     .signal = own.signal(endpoint),
+                     .own_salt = std::uint64_t{i} << 32,
+                     .peer_salt = std::uint64_t{peer.rank * per_rank + peer.endpoint} << 32,
+                     .sends = endpoint % 2 == 0});
+  }
+  return flows;
+}
+
+Report Simulation::run() {
+  const std::vector<Flow> flows = make_flows();
+  outcomes_.assign(flows.size(), {});
+  const Shape shape{config_.message_bytes, config_.messages, config_.post_ns, config_.jitter_ns};
+  const exec::LaunchConfig launch{
+      .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
+  running = this;
+  const Status launched = exec::launch(launch, config_.pattern == Pattern::kExchange ? exchange : stream,
+                                       flows.data(), shape, outcomes_.data());
+  running = nullptr;
+
+  Report report;
+  report.endpoints = flows.size();
+  report.first_failure = launched;
+  for (const Outcome& outcome : outcomes_) {
+    report.messages += outcome.messages;
+    report.wrong_words += outcome.wrong_words;
+    report.seen_ns = std::max(report.seen_ns, outcome.seen_ns);
+    if (outcome.status == Status::kOk) continue;
+    if (report.failed_endpoints++ == 0) report.first_failure = outcome.status;
+  }
+  report.virtual_ns = network_.now_ns();
+  report.rounds = rounds_;
+  report.network = network_.counters();
+  for (const auto& rank : ranks_)
+    report.retransmitted_packets += rank->hca().counters().transport.retransmitted_packets;
+  return report;
+}
+
+}  // namespace gdx::ranks

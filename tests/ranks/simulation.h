@@ -1,0 +1,89 @@
+// Many ranks in one process and in virtual time: production device code on the CPU layer, production HCA and
+// transport below it, a modelled network between them. A run is a function of its configuration alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tests/ranks/flow.h"
+#include "tests/ranks/network.h"
+#include "tests/ranks/rank.h"
+
+namespace gdx::ranks {
+
+enum class Pattern : std::uint8_t {
+  kExchange,  // both ends of every connection put a message with a signal and wait for the peer's, in steps
+  kStream,    // one end puts, one message behind the other; the other end does nothing
+};
+
+struct SimulationConfig {
+  std::uint32_t ranks = 16;
+  std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
+  Pattern pattern = Pattern::kExchange;
+  std::uint32_t log_send_queue = 4;    // WQEBBs of an endpoint
+  std::uint64_t message_bytes = 1024;  // a multiple of 8
+  std::uint32_t messages = 16;         // of each endpoint that sends
+  // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
+  std::uint64_t post_ns = 700;
+  std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
+  // How far virtual time moves between two looks of everybody: the resolution of all times.
+  std::uint64_t step_ns = 100;
+  std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
+  std::uint64_t seed = 1;
+  NetworkConfig network = {};
+};
+
+struct Report {
+  std::uint64_t endpoints = 0;
+  std::uint64_t messages = 0;     // put and, in an exchange, seen and verified by the peer
+  std::uint64_t wrong_words = 0;  // 8 B words that held something else than was sent
+  std::uint64_t failed_endpoints = 0;
+  Status first_failure = Status::kOk;
+  std::uint64_t virtual_ns = 0;  // until the last flush
+  std::uint64_t seen_ns = 0;     // until the last message of an exchange was seen
+  std::uint64_t rounds = 0;      // looks of everybody
+  NetworkCounters network;
+  std::uint64_t retransmitted_packets = 0;
+};
+
+class Simulation {
+ public:
+  // `config` has passed check().
+  explicit Simulation(const SimulationConfig& config);
+  ~Simulation();
+
+  // Errors: kInvalidArgument naming what is impossible.
+  [[nodiscard]] static Result<void> check(const SimulationConfig& config);
+
+  // Once. Threads: one simulation runs at a time on a thread.
+  [[nodiscard]] Report run();
+
+  [[nodiscard]] const std::vector<Outcome>& outcomes() const {
+    return outcomes_;
+  }  // by endpoint, after run()
+
+  // Which endpoint of which rank the endpoint `index` (rank * endpoints_per_rank + endpoint) talks to.
+  struct Peer {
+    std::uint32_t rank = 0;
+    std::uint32_t endpoint = 0;
+  };
+  [[nodiscard]] static Peer peer_of(const SimulationConfig& config, std::uint32_t index);
+
+ private:
+  static int progress();
+  static std::uint64_t clock();
+  void round();
+  [[nodiscard]] std::uint64_t next_event_ns();
+  [[nodiscard]] std::vector<Flow> make_flows();
+
+  SimulationConfig config_;
+  Network network_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<softhca::Hca*> alive_;
+  std::vector<Outcome> outcomes_;
+  std::uint64_t rounds_ = 0;
+};
+
+}  // namespace gdx::ranks
