@@ -74,7 +74,19 @@ class Endpoint {
   GDX_DEVICE void ring(std::uint64_t doorbell_value) {
     constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
     exec::store_release<kObserver>(handle_.send_record, producer_ & 0xffff);
-    exec::ring<kObserver>(handle_.doorbell, doorbell_value);
+    exec::ring<kObserver>(next_doorbell(), doorbell_value);
+    rung_ = producer_;
+  }
+  // The same when the newest WQE is the one block `wqe`. Where it is the only one to be published, it goes
+  // to the NIC with the doorbell, which then need not fetch it.
+  template <Placement Payload = P>
+  GDX_DEVICE void ring_with(const exec::Segment (&wqe)[4]) {
+    if (handle_.blueflame_half_bytes == 0 || producer_ - rung_ != 1) {
+      return ring<Payload>(static_cast<std::uint64_t>(wqe[0].words[1]) << 32 | wqe[0].words[0]);
+    }
+    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
+    exec::store_release<kObserver>(handle_.send_record, producer_ & 0xffff);
+    exec::ring_blueflame<kObserver>(next_doorbell(), wqe);
     rung_ = producer_;
   }
   GDX_DEVICE void ring_if_deferred();
@@ -101,6 +113,12 @@ class Endpoint {
   GDX_DEVICE bool aborted() const { return handle_.abort != nullptr && exec::load_flag(handle_.abort) != 0; }
 
  private:
+  // The halves of a BlueFlame register alternate: two writes in a row must not merge on their way.
+  GDX_DEVICE std::uint64_t* next_doorbell() {
+    std::uint64_t* const half = handle_.doorbell + half_bytes_ / sizeof(std::uint64_t);
+    half_bytes_ ^= handle_.blueflame_half_bytes;
+    return half;
+  }
   GDX_DEVICE std::uint32_t send_queue_blocks() const { return 1u << handle_.log_send_queue; }
   GDX_DEVICE bool take_completion();
   GDX_DEVICE void return_credits();
@@ -118,6 +136,7 @@ class Endpoint {
   std::uint32_t filled_ = 0;
   std::uint32_t returned_ = 0;
   std::uint32_t fence_ = 0;
+  std::uint32_t half_bytes_ = 0;  // where the next doorbell goes
   std::uint64_t stalls_ = 0;
   std::uint64_t messages_ = 0;
   std::uint64_t deadline_ns_ = 0;  // 0: no wait of this call has begun

@@ -93,6 +93,21 @@ void ring(std::uint64_t* doorbell, std::uint64_t value) {
   write_combining_barrier();  // out of the buffer now, not when it happens to fill
 }
 
+// A doorbell and the WQE of one block that it is for. The doorbell's own 8 B go last, so that whoever sees
+// them in memory sees the rest; in a write-combining buffer the order is of no account.
+template <Placement>
+void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
+  std::uint64_t words[8];
+  static_assert(sizeof words == sizeof wqe);
+  std::memcpy(words, wqe, sizeof wqe);
+  write_combining_barrier();
+  for (int i = 1; i < 8; ++i) {
+    std::atomic_ref<std::uint64_t>(half[i]).store(words[i], std::memory_order_relaxed);
+  }
+  std::atomic_ref<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
+  write_combining_barrier();
+}
+
 inline std::uint32_t load_acquire(const std::uint32_t* from) {
   return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
 }

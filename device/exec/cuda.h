@@ -104,6 +104,19 @@ GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
                : "memory");
 }
 
+// A doorbell and the WQE of one block that it is for, in four stores of 16 B. Whether they leave the GPU as one
+// write is not documented; where they do not, the NIC fetches the WQE from the ring.
+template <Placement P>
+GDX_DEVICE void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
+  if constexpr (P == Placement::kGpu) {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  } else {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+  }
+  auto* const to = reinterpret_cast<std::byte*>(half);
+  for (unsigned i = 0; i < 4; ++i) store_segment(to + i * sizeof(Segment), wqe[i]);
+}
+
 GDX_DEVICE std::uint32_t load_acquire(const std::uint32_t* from) {
   std::uint32_t value;
   asm volatile("ld.acquire.sys.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");

@@ -47,7 +47,7 @@ GDX_DEVICE void post_block(Endpoint<S, P>& endpoint, std::uint32_t segments, con
   if (segments > 2) exec::store_segment(wqe + 32, third);
   if (segments > 3) exec::store_segment(wqe + 48, fourth);
   endpoint.commit(1);
-  if (doorbell == Doorbell::kRing) endpoint.template ring<Payload>(doorbell_value(control));
+  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>({control, second, third, fourth});
 }
 
 // RDMA WRITE or READ of [address, address + bytes) under `lkey`.
@@ -90,11 +90,25 @@ GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
   post_block<P>(endpoint, 2, control, address_segment(0, 0), {}, {}, Doorbell::kRing);
 }
 
+// RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
+template <Scope S, Placement P>
+GDX_DEVICE void post_short_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
+                                  std::uint32_t bytes, Doorbell doorbell) {
+  Segment data[2]{{{byte_swap(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}};
+  exec::copy<Scope::kThread>(reinterpret_cast<std::byte*>(data) + kInlineHeaderBytes, from, bytes);
+  const std::uint32_t segments = inline_segments(bytes);
+  const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
+                                          endpoint.handle().qpn, segments, endpoint.wqe_flags());
+  post_block<P>(endpoint, segments, control, address_segment(remote.address, remote.rkey), data[0], data[1],
+                doorbell);
+}
+
 // RDMA WRITE of `bytes` <= kMaxInlineBytes that travel in a WQE of one to kMaxInlineBlocks blocks.
 // The caller has reserved the blocks.
 template <Scope S, Placement P>
 GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
                             std::uint32_t bytes, Doorbell doorbell) {
+  if (bytes <= kShortInlineBytes) return post_short_inline(endpoint, remote, from, bytes, doorbell);
   constexpr std::uint32_t kBlockBytes = mlx5::kWqeBasicBlockBytes;
   constexpr std::uint32_t kDataAt = 2 * mlx5::kSegmentBytes + kInlineHeaderBytes;
   const std::uint32_t segments = inline_segments(bytes);

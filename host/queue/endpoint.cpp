@@ -32,11 +32,18 @@ Result<std::uint32_t> random_psn() {
   return value & kPsnMask;
 }
 
-// Non-cached first: doorbells are single 8 B stores, and the page costs none of the few BlueFlame ones.
-Result<UarHandle> allocate_uar(const Hca& hca) {
-  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
-  if (!uar) uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
-  if (uar) return uar;
+struct DoorbellRegister {
+  UarHandle uar;
+  std::uint32_t blueflame_half_bytes = 0;  // as in EndpointHandle
+};
+
+// A BlueFlame register of the endpoint's own first: with it a WQE travels in its doorbell. An HCA has few;
+// when they are used up, the context's shared page takes plain doorbells.
+Result<DoorbellRegister> allocate_doorbell(const Hca& hca) {
+  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
+  if (uar) return DoorbellRegister{std::move(uar), mlx5::kBlueFlameBufferBytes};
+  uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
+  if (uar) return DoorbellRegister{std::move(uar), 0};
   return fail(Status::kSystem,
               fmt::format("HCA {} gives no doorbell page: {}", hca.name(), std::strerror(errno)));
 }
@@ -114,7 +121,7 @@ struct Endpoint::Impl {
   QueueMemory memory;
   UmemHandle umem;
   MrHandle scratch;
-  UarHandle uar;
+  DoorbellRegister doorbell;
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
   std::uint32_t psn = 0;
@@ -143,7 +150,7 @@ Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
   const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
   commands::CompletionQueueSpec cq;
   cq.eqn = hca.eqn();
-  cq.uar_page = uar->page_id;
+  cq.uar_page = doorbell.uar->page_id;
   cq.umem_id = umem->umem_id;
   cq.ring_offset = memory.completion_queue_offset();
   cq.record_offset = memory.completion_record_offset();
@@ -155,7 +162,7 @@ Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
   commands::QueuePairSpec qp;
   qp.pdn = hca.pdn();
   qp.cqn = completion_queue.number;
-  qp.uar_page = uar->page_id;
+  qp.uar_page = doorbell.uar->page_id;
   qp.umem_id = umem->umem_id;
   qp.ring_offset = 0;
   qp.record_offset = memory.queue_pair_record_offset();
@@ -216,9 +223,9 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const En
   const auto psn = random_psn();
   if (!psn) return tl::unexpected(psn.error());
   impl->psn = *psn;
-  auto uar = allocate_uar(hca);
-  if (!uar) return tl::unexpected(uar.error());
-  impl->uar = std::move(*uar);
+  auto doorbell = allocate_doorbell(hca);
+  if (!doorbell) return tl::unexpected(doorbell.error());
+  impl->doorbell = std::move(*doorbell);
   if (auto shown = impl->show_memory_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
   return Endpoint(std::move(impl));
@@ -258,7 +265,8 @@ EndpointHandle Endpoint::handle() const {
   handle.send_queue = own.memory.send_queue();
   handle.completion_queue = own.memory.completion_queue();
   handle.send_record = &control.queue_pair_record[mlx5::kSendRecord];
-  handle.doorbell = static_cast<std::uint64_t*>(own.uar->reg_addr);
+  handle.doorbell = static_cast<std::uint64_t*>(own.doorbell.uar->reg_addr);
+  handle.blueflame_half_bytes = own.doorbell.blueflame_half_bytes;
   handle.scratch = &control.scratch;
   handle.state = &control.state;
   handle.abort = &control.abort;

@@ -14,7 +14,7 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 1;
+inline constexpr std::uint32_t kQueueLayoutVersion = 2;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -44,7 +44,7 @@ struct EndpointHandle {
   mlx5::WqeBasicBlock* send_queue;  // 1 << log_send_queue blocks
   mlx5::Cqe64* completion_queue;    // 1 << log_completion_queue entries, never fewer than blocks
   Be32* send_record;                // the send half of the doorbell record
-  std::uint64_t* doorbell;          // the UAR's BlueFlame register
+  std::uint64_t* doorbell;          // the UAR's doorbell register
   std::uint64_t* scratch;           // 8 B where the NIC drops results nobody wants
   QueueState* state;
   const std::uint32_t* abort;    // nonzero: waits return kAborted; null: cannot be aborted
@@ -55,7 +55,9 @@ struct EndpointHandle {
   std::uint32_t log_completion_queue;
   Placement placement;
   std::uint32_t signal_fence;  // of signals: kFenceStrongOrdering where packets may be reordered, or 0
-  std::uint32_t reserved;
+  // Not 0: `doorbell` is a BlueFlame register of this endpoint's own, of two halves of so many bytes that
+  // writes alternate between, and takes a WQE of one block with the doorbell.
+  std::uint32_t blueflame_half_bytes;
   StagingHandle staging;
 };
 

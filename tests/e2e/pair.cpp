@@ -30,6 +30,6 @@ void Pair::SetUp() {
   b_.peer = a_.buffer->remote();
 }
 
-std::uint64_t Pair::staging_violations() const { return hca_->counter("softhca_staging_violations").value(); }
+std::uint64_t Pair::counter(const char* name) const { return hca_->counter(name).value(); }
 
 }  // namespace gdx

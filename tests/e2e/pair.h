@@ -34,7 +34,8 @@ class Pair : public ::testing::Test {
               Status::kOk);
   }
 
-  [[nodiscard]] std::uint64_t staging_violations() const;
+  [[nodiscard]] std::uint64_t counter(const char* name) const;
+  [[nodiscard]] std::uint64_t staging_violations() const { return counter("softhca_staging_violations"); }
 
   std::unique_ptr<Hca> hca_;
   std::unique_ptr<StagingPool> staging_;

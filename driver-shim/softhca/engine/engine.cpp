@@ -24,12 +24,6 @@ constexpr std::uint32_t kSendBudget = 128;            // packets a step and queu
 constexpr std::uint64_t kMaxIdleNs = 1'000'000'000;
 constexpr std::size_t kRecordlessDoorbell = 0x600;  // DOCA's mode that carries the producer index itself
 
-// Where clients ring: two BlueFlame registers of two alternating halves each.
-constexpr std::array<std::size_t, 4> kSendDoorbells{
-    mlx5::kUarBlueFlame, mlx5::kUarBlueFlame + mlx5::kBlueFlameBufferBytes,
-    mlx5::kUarBlueFlame + mlx5::kBlueFlameRegisterBytes,
-    mlx5::kUarBlueFlame + mlx5::kBlueFlameRegisterBytes + mlx5::kBlueFlameBufferBytes};
-
 std::atomic_ref<std::uint64_t> uar_word(std::byte* page, std::size_t offset) {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(page + offset));
 }
@@ -315,22 +309,24 @@ int Engine::poll_uar(Uar& uar) {
     log::warn("{}: a doorbell without a doorbell record is not supported; create the queue with a record",
               parts_.config.name);
   }
-  bool rung = false;
+  rings_.clear();
   for (const std::size_t offset : kSendDoorbells) {
-    const std::uint64_t value = take_doorbell(uar.page, offset);
-    if (value == 0) continue;
+    const std::optional<DoorbellWrite> ring = DoorbellWrite::take(uar.page, offset);
+    if (!ring) continue;
     ++done;
     ++parts_.counters.doorbells;
-    const std::uint32_t qpn = second_dword(value) >> mlx5::kQpnShift;
     const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
-                                   [qpn](const QueuePair* qp) { return qp->number() == qpn; });
-    if (!named) note_bad_doorbell(value);
-    rung = rung || named;
+                                   [&ring](const QueuePair* qp) { return qp->number() == ring->qpn(); });
+    if (named) {
+      rings_.push_back(*ring);
+    } else {
+      note_bad_doorbell(ring->value());
+    }
   }
-  if (!rung) return done;
+  if (rings_.empty()) return done;
   // Another queue's ring may have overwritten this one's in the register: every queue's record counts.
   for (QueuePair* qp : uar.queue_pairs) {
-    if (qp->fetch_sends() > 0) activate(*qp);
+    if (qp->fetch_sends(rings_) > 0) activate(*qp);
   }
   return done;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "driver-shim/softhca/engine/blueflame.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 
@@ -90,6 +91,7 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
   QueuePair* last_found_ = nullptr;  // the queue pair of the last packet: the next is often its own too
+  std::vector<DoorbellWrite> rings_;  // of the page being polled
   std::vector<QueuePair*> active_;  // with something to send, to wait for or to flush
   std::size_t first_active_ = 0;    // who is served first: a different one every step
   bool arrivals_left_ = false;

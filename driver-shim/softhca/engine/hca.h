@@ -158,9 +158,24 @@ struct QpAttributes {
   std::uint32_t remote_qpn = 0;
 };
 
+// The PCIe transactions that a ConnectX would need for what this HCA did, as far as its manuals and drivers
+// tell: device memory is its own, so a gather from there is none. Completion and doorbell writes are `cqes`
+// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with one
+// read, looks at the records of receive and completion queues, address translation.
+struct PcieCounters {
+  std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
+  std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring
+  std::uint64_t receive_wqe_reads = 0;  // receive WQEs
+  std::uint64_t payload_reads = 0;      // one for each stretch of host memory of each packet, resent ones too
+  std::uint64_t payload_writes = 0;     // likewise
+  std::uint64_t blueflame_wqes = 0;     // WQEs that came with their doorbell: no read of record or ring
+  std::uint64_t blueflame_torn = 0;     // copies in a doorbell that were not the next WQE, or not all of it
+};
+
 struct HcaCounters {
   transport::TransportCounters transport;  // summed over all queue pairs, closed ones too
   wire::WireCounters wire;
+  PcieCounters pcie;
   std::uint64_t doorbells = 0;
   std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
   std::uint64_t wqes = 0;

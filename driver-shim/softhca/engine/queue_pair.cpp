@@ -272,7 +272,36 @@ QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {
   return slots_[wqe_counter & (spec_.send_blocks - 1)];
 }
 
-int QueuePair::fetch_sends() {
+std::span<const std::byte> QueuePair::send_ring() const {
+  return {spec_.send_ring, spec_.send_blocks * mlx5::kWqeBasicBlockBytes};
+}
+
+// The one of `rings` that brought the next WQE whole, or null.
+const DoorbellWrite* QueuePair::find_copy(std::span<const DoorbellWrite> rings) const {
+  const auto found = std::find_if(rings.begin(), rings.end(), [this](const DoorbellWrite& ring) {
+    return ring.qpn() == qpn_ && ring.is_copy_of(send_ring(), fetched_);
+  });
+  return found == rings.end() ? nullptr : &*found;
+}
+
+void QueuePair::count_fetches(std::span<const DoorbellWrite> rings, int taken, int from_copies) {
+  int named = 0;
+  int copies = 0;
+  for (const DoorbellWrite& ring : rings) {
+    if (ring.qpn() != qpn_) continue;
+    ++named;
+    copies += ring.has_copy() ? 1 : 0;
+  }
+  PcieCounters& pcie = hca_.counters.pcie;
+  hca_.counters.wqes += static_cast<std::uint64_t>(taken);
+  pcie.wqe_reads += static_cast<std::uint64_t>(taken - from_copies);
+  pcie.blueflame_wqes += static_cast<std::uint64_t>(from_copies);
+  pcie.blueflame_torn += static_cast<std::uint64_t>(copies - from_copies);
+  // A WQE that came with its doorbell says by its own index what is posted now.
+  if (taken > from_copies || named > from_copies) ++pcie.record_reads;
+}
+
+int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   const bool ready = attributes_.state == QpState::kRts || attributes_.state == QpState::kSqe ||
                      attributes_.state == QpState::kError;
   if (!ready || spec_.send_blocks == 0) return 0;
@@ -287,21 +316,27 @@ int QueuePair::fetch_sends() {
     settle();
     return 0;
   }
-  int fetched = 0;
+  int taken = 0;
+  int from_copies = 0;
   while (fetched_ != posted) {
-    post_next(static_cast<std::uint16_t>(posted - fetched_));
-    ++fetched;
+    const DoorbellWrite* const copy = find_copy(rings);
+    post_next(static_cast<std::uint16_t>(posted - fetched_), copy);
+    ++taken;
+    from_copies += copy != nullptr ? 1 : 0;
   }
-  hca_.counters.wqes += static_cast<std::uint64_t>(fetched);
+  count_fetches(rings, taken, from_copies);
   settle();
-  return fetched;
+  return taken;
 }
 
-void QueuePair::post_next(std::uint16_t available_blocks) {
+void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* copy) {
   SendSlot& slot = slot_at(fetched_);
-  parse_send_wqe({spec_.send_ring, spec_.send_blocks * mlx5::kWqeBasicBlockBytes}, fetched_, available_blocks,
-                 qpn_, spec_.type == QpType::kUd ? AddressVectorUse::kPerWqe : AddressVectorUse::kNone,
-                 slot.wqe);
+  const auto vectors = spec_.type == QpType::kUd ? AddressVectorUse::kPerWqe : AddressVectorUse::kNone;
+  if (copy != nullptr) {
+    parse_linear_wqe(copy->wqe(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
+  } else {
+    parse_send_wqe(send_ring(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
+  }
   slot.wqe.request.cookie = fetched_;
   fetched_ = static_cast<std::uint16_t>(fetched_ + slot.wqe.blocks);
   transport::WorkRequest request = slot.wqe.request;

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "driver-shim/softhca/engine/blueflame.h"
 #include "driver-shim/softhca/engine/completion_queue.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/memory_table.h"
@@ -55,8 +57,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   [[nodiscard]] QpAttributes query() const;
 
   Errno modify(std::uint32_t mask, const QpAttributes& attributes);
-  // Takes what the doorbell record says is posted. Returns WQEs fetched.
-  int fetch_sends();
+  // Takes what the doorbell record says is posted, a WQE that came with one of `rings` from there. These may
+  // be for other queue pairs. Returns WQEs taken.
+  int fetch_sends(std::span<const DoorbellWrite> rings);
   // False: not from this queue pair's peer, or not for its state.
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   // Timers, then at most `max_packets` from each direction. Returns packets sent and timers run.
@@ -124,13 +127,17 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void hold_staging(SendSlot& slot);
   void release_staging(SendSlot& slot);
   void report_violation(const char* what, std::uint16_t wqe_counter);
+  [[nodiscard]] bool crosses_pcie(const std::byte* at) const;
   [[nodiscard]] bool can_scatter(const SendSlot& slot) const;
   mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
   mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                               std::span<const std::byte> payload) const;
   void commit(const wire::Address& destination, std::size_t header_bytes, std::size_t payload_bytes,
               std::span<std::byte> packet);
-  void post_next(std::uint16_t available_blocks);
+  [[nodiscard]] std::span<const std::byte> send_ring() const;
+  [[nodiscard]] const DoorbellWrite* find_copy(std::span<const DoorbellWrite> rings) const;
+  void count_fetches(std::span<const DoorbellWrite> rings, int taken, int from_copies);
+  void post_next(std::uint16_t available_blocks, const DoorbellWrite* copy);
   void write_completion(CompletionQueue& cq, const Completion& completion);
   void write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome);
   [[nodiscard]] std::uint64_t* atomic_target(std::uint32_t rkey, std::uint64_t address) const;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
@@ -53,6 +54,11 @@ Be32 original_of(SendWqe::AtomicPart part, std::span<const std::byte> payload) {
 
 }  // namespace
 
+bool QueuePair::crosses_pcie(const std::byte* at) const {
+  const std::less<> before;
+  return before(at, hca_.device_memory) || !before(at, hca_.device_memory + hca_.config.device_memory_bytes);
+}
+
 bool QueuePair::can_scatter(const SendSlot& slot) const {
   return std::all_of(slot.wqe.pieces.begin(), slot.wqe.pieces.end(), [this](const DataPiece& piece) {
     return hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, kLocalWrite) !=
@@ -68,6 +74,7 @@ Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std
             piece.is_inline ? slot.wqe.inline_bytes.data() + piece.address + piece_offset
                             : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
         if (from == nullptr) return false;
+        if (!piece.is_inline && crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
         dma_load(out.data() + at, from, n);
         return true;
       });
@@ -83,8 +90,10 @@ Syndrome QueuePair::scatter_list(const std::vector<DataPiece>& pieces, std::uint
              std::byte* to =
                  hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, kLocalWrite);
              allowed = to != nullptr;
-             if (allowed) dma_store(to, payload.data() + at, n);
-             return allowed;
+             if (!allowed) return false;
+             if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
+             dma_store(to, payload.data() + at, n);
+             return true;
            });
   if (!allowed) return Syndrome::kLocalProtection;
   return whole ? Syndrome::kNone : Syndrome::kLocalLength;
@@ -152,7 +161,10 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   padded.bth.pad_count = roce::pad_count_for(length_bytes);
   const std::span<std::byte> packet = hca_.wire->begin_packet(attributes_.remote);
   const std::size_t header_bytes = roce::encode(padded, packet);
-  if (length_bytes > 0) dma_load(packet.data() + header_bytes, from, length_bytes);
+  if (length_bytes > 0) {
+    if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
+    dma_load(packet.data() + header_bytes, from, length_bytes);
+  }
   commit(attributes_.remote, header_bytes, length_bytes, packet);
   return true;
 }
@@ -176,6 +188,7 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
   if (payload.empty()) return true;
   std::byte* to = hca_.memory.resolve(rkey, spec_.pd, address, payload.size(), kRemoteWrite);
   if (to == nullptr) return false;
+  if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
   dma_store(to, payload.data(), payload.size());
   return true;
 }
@@ -190,6 +203,10 @@ std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
                                  const transport::AtomicOperation& operation) {
   std::uint64_t* target = atomic_target(rkey, address);
   if (target == nullptr) return 0;
+  if (crosses_pcie(reinterpret_cast<const std::byte*>(target))) {
+    ++hca_.counters.pcie.payload_reads;
+    ++hca_.counters.pcie.payload_writes;
+  }
   const std::atomic_ref word(*target);
   std::uint64_t original = word.load();
   while (!word.compare_exchange_weak(original, operation.result(original))) {
@@ -199,6 +216,7 @@ std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
 
 bool QueuePair::take_receive() {
   if (!receives_.take(current_receive_)) return false;
+  ++hca_.counters.pcie.receive_wqe_reads;
   taken_receives_.push_back(current_receive_.wqe_counter);
   return true;
 }

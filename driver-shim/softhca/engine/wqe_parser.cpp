@@ -188,8 +188,8 @@ void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
 
 }  // namespace
 
-void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
-                    std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out) {
+void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::uint32_t available_blocks,
+                      std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out) {
   out.request = {};
   out.request.wqe_counter = index;
   out.blocks = 1;
@@ -199,12 +199,10 @@ void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::u
   out.inline_bytes.clear();
   out.atomic_part = SendWqe::AtomicPart::kWhole;
 
-  const std::size_t ring_blocks = ring.size() / mlx5::kWqeBasicBlockBytes;
-  const std::size_t start = index % ring_blocks * mlx5::kWqeBasicBlockBytes;
   mlx5::ControlSegment control;
-  std::memcpy(&control, ring.data() + start, sizeof control);
+  std::memcpy(&control, wqe.data(), sizeof control);
   const std::uint32_t word = control.opmod_index_opcode;
-  const std::uint32_t segments = control.qpn_ds & 0x3f;
+  const std::uint32_t segments = control.qpn_ds & kMaxSegments;
   out.request.opcode = static_cast<WqeOpcode>(word & 0xff);
   out.request.fm_ce_se = control.fm_ce_se;
   out.request.immediate = control.immediate;
@@ -213,22 +211,33 @@ void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::u
     return reject(out, Syndrome::kLocalQpOperation, "its control segment is another WQE's");
   }
   const std::uint32_t blocks = (segments + kSegmentsPerBlock - 1) / kSegmentsPerBlock;
-  if (segments == 0 || blocks > available_blocks || blocks > ring_blocks) {
+  const std::size_t length_bytes = segments * mlx5::kSegmentBytes;
+  if (segments == 0 || blocks > available_blocks || length_bytes > wqe.size()) {
     return reject(out, Syndrome::kLocalQpOperation, "its size goes past what is posted");
   }
   out.blocks = blocks;
 
-  std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;
-  const std::size_t length_bytes = segments * mlx5::kSegmentBytes;
-  const std::size_t before_wrap = std::min(length_bytes, ring.size() - start);
-  std::memcpy(linear.data(), ring.data() + start, before_wrap);
-  std::memcpy(linear.data() + before_wrap, ring.data(), length_bytes - before_wrap);
-  SegmentReader reader(std::span<const std::byte>(linear).first(length_bytes));
+  SegmentReader reader(wqe.first(length_bytes));
   reader.skip(sizeof control);
   if (vectors == AddressVectorUse::kPerWqe && out.request.opcode != WqeOpcode::kNop) {
     parse_address_vector(reader, out);
   }
   parse_body(reader, word >> 24, out);
+}
+
+void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
+                    std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out) {
+  const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
+  mlx5::ControlSegment control;
+  std::memcpy(&control, ring.data() + start, sizeof control);
+  const std::uint32_t segments = std::max(control.qpn_ds & kMaxSegments, 1u);
+  const std::size_t length_bytes = std::min<std::size_t>(segments * mlx5::kSegmentBytes, ring.size());
+  const std::size_t before_wrap = std::min(length_bytes, ring.size() - start);
+  std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;
+  std::memcpy(linear.data(), ring.data() + start, before_wrap);
+  std::memcpy(linear.data() + before_wrap, ring.data(), length_bytes - before_wrap);
+  parse_linear_wqe(std::span<const std::byte>(linear).first(length_bytes), index, available_blocks, qpn,
+                   vectors, out);
 }
 
 std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vector<DataPiece>& out) {

@@ -42,6 +42,9 @@ enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs say 
 // posted. Whatever the bytes say, `out` is a work request that can be queued.
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
                     std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out);
+// The same for a WQE that does not wrap: `wqe` is all that there is of it.
+void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::uint32_t available_blocks,
+                      std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out);
 
 // The scatter list of a receive WQE, up to the end mark. Returns its capacity in bytes.
 std::uint64_t parse_scatter_list(std::span<const std::byte> segments, std::vector<DataPiece>& out);

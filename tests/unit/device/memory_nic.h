@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "device/gdx.h"
+#include "proto/mlx5/doorbell.h"
 
 namespace gdx::device {
 
@@ -25,6 +27,9 @@ class MemoryNic {
   // Tests of the timeout itself shorten it; no other test comes near it.
   std::uint64_t timeout_ns = 60'000'000'000;
 
+  // Not 0: doorbells are BlueFlame writes, to halves of this size.
+  std::uint32_t blueflame_half_bytes = 0;
+
   MemoryNic() {
     for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1;  // invalid, owned by hardware
   }
@@ -36,7 +41,7 @@ class MemoryNic {
     h.send_queue = send_queue_.data();
     h.completion_queue = completion_queue_.data();
     h.send_record = &record_[1];
-    h.doorbell = &doorbell_;
+    h.doorbell = doorbells_.data();
     h.scratch = &scratch_;
     h.state = &state_;
     h.abort = &abort_;
@@ -46,6 +51,7 @@ class MemoryNic {
     h.log_send_queue = kLogBlocks;
     h.log_completion_queue = kLogBlocks;
     h.placement = Placement::kHost;
+    h.blueflame_half_bytes = blueflame_half_bytes;
     h.staging = {staging_.data(), 0x1000, slot_owner_.data(), kStagingLkey, kSlotBytes, kSlots, 0};
     return h;
   }
@@ -84,7 +90,11 @@ class MemoryNic {
   [[nodiscard]] std::uint32_t record() {
     return byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
   }
-  [[nodiscard]] std::uint64_t doorbell() const { return doorbell_; }
+  [[nodiscard]] std::uint64_t doorbell() const { return doorbells_[0]; }
+  // What the second half of the BlueFlame register holds, or the first.
+  [[nodiscard]] std::span<const std::uint64_t, 8> blueflame(bool second) const {
+    return std::span<const std::uint64_t, 8>(doorbells_.data() + (second ? kHalfWords : 0), 8);
+  }
   [[nodiscard]] std::uint32_t written() const { return written_; }  // completions so far
   [[nodiscard]] std::byte* staging() { return staging_.data(); }
   QueueState& state() { return state_; }
@@ -105,7 +115,8 @@ class MemoryNic {
   alignas(64) std::array<Be32, 2> record_{};
   alignas(64) std::array<std::byte, kSlots * kSlotBytes> staging_{};
   std::array<std::uint32_t, kSlots> slot_owner_{};
-  std::uint64_t doorbell_ = 0;
+  static constexpr std::size_t kHalfWords = mlx5::kBlueFlameBufferBytes / sizeof(std::uint64_t);
+  std::array<std::uint64_t, 2 * kHalfWords> doorbells_{};
   std::uint64_t scratch_ = 0;
   QueueState state_{};
   std::uint32_t abort_ = 0;

@@ -1,6 +1,9 @@
 // What a posting call leaves in the ring, the doorbell record and the doorbell, byte by byte.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
+
 #include "tests/unit/device/memory_nic.h"
 
 namespace gdx::device {
@@ -50,6 +53,42 @@ TEST(Put, deferred_doorbell_rings_when_the_endpoint_closes) {
   in_kernel(nic, [](auto& ep) { (void)gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer); });
   EXPECT_EQ(nic.record(), 1u);
   EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(0, 0));
+}
+
+// Whether the register's half holds the WQE at `block`, of so many 16 B segments.
+bool holds_wqe(const MemoryNic& nic, bool second_half, std::uint32_t block, std::size_t segments) {
+  const auto wqe = nic.segment<mlx5::WqeBasicBlock>(block, 0);
+  return std::memcmp(nic.blueflame(second_half).data(), wqe.bytes, segments * mlx5::kSegmentBytes) == 0;
+}
+
+TEST(BlueFlame, single_wqes_travel_in_their_doorbells_and_halves_alternate) {
+  MemoryNic nic;
+  nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
+  std::array<std::byte, 28> bytes{};
+  bytes.fill(std::byte{0x5a});
+  const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, source, 28), Status::kOk);
+    EXPECT_EQ(nic.record(), 1u);
+    EXPECT_TRUE(holds_wqe(nic, false, 0, 3));
+    ASSERT_EQ(gdx_put<Mode::kInline>(ep, kTarget, source, 28), Status::kOk);
+    EXPECT_TRUE(holds_wqe(nic, true, 1, 4));
+    EXPECT_TRUE(holds_wqe(nic, false, 0, 3)) << "the first half is left alone";
+    ASSERT_EQ(gdx_signal(ep, kTarget, 7, SignalOp::kAdd), Status::kOk);
+    EXPECT_TRUE(holds_wqe(nic, false, 2, 4));
+  });
+}
+
+TEST(BlueFlame, wqe_behind_deferred_ones_rings_with_eight_bytes) {
+  MemoryNic nic;
+  nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk);
+  });
+  EXPECT_EQ(nic.record(), 2u);
+  EXPECT_EQ(nic.blueflame(false)[0], nic.segment<std::uint64_t>(1, 0));
+  EXPECT_EQ(nic.blueflame(false)[1], 0u);
 }
 
 TEST(Put, second_kernel_continues_where_the_first_stopped) {

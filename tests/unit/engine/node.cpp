@@ -219,6 +219,22 @@ void Node::ring_for(std::uint32_t named_qpn) {
   std::atomic_ref(uar_page[mlx5::kUarBlueFlame / 8]).store(value, std::memory_order_release);
 }
 
+void Node::ring_blueflame(std::uint16_t index, std::size_t offset, std::size_t blocks,
+                          const std::function<void(std::span<std::uint64_t>)>& spoil) {
+  constexpr std::size_t kBlockWords = mlx5::kWqeBasicBlockBytes / sizeof(std::uint64_t);
+  std::vector<std::uint64_t> words(blocks * kBlockWords);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    std::memcpy(&words[block * kBlockWords], send_queue[(index + block) % kSendBlocks].bytes,
+                mlx5::kWqeBasicBlockBytes);
+  }
+  if (spoil) spoil(words);
+  write_record();
+  std::uint64_t* const half = &uar_page[offset / sizeof(std::uint64_t)];
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::atomic_ref(half[i]).store(words[i], i == 0 ? std::memory_order_release : std::memory_order_relaxed);
+  }
+}
+
 void Node::post_receive(const Local& to) {
   const std::size_t entry = receives_posted_ % kReceives;
   receive_queue[entry * 2] = data(to);

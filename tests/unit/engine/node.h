@@ -72,6 +72,10 @@ class Node {
   void write_record_as(std::uint16_t produced);
   // The doorbell alone: a control segment's first 8 bytes, for whichever number.
   void ring_for(std::uint32_t named_qpn);
+  // Record, then the WQE at `index` with its doorbell, as libmlx5 writes it: ascending, `blocks` long, to the
+  // BlueFlame half at `offset`. `spoil` changes what is written on its way.
+  void ring_blueflame(std::uint16_t index, std::size_t offset, std::size_t blocks = 1,
+                      const std::function<void(std::span<std::uint64_t>)>& spoil = {});
   void post_receive(const Local& local);
 
   std::optional<Polled> poll_send() { return poll(send_ring_, send_record_, send_consumer_); }

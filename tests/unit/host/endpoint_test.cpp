@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "host/hca/hca.h"
@@ -175,6 +176,7 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
         static_cast<const void*>(handle.staging.slot_owner)}) {
     EXPECT_NE(pointer, nullptr);
   }
+  EXPECT_EQ(handle.blueflame_half_bytes, 256u) << "the software HCA has registers enough";
   EXPECT_EQ(1u << handle.log_send_queue, 64u);
   EXPECT_GE(1u << handle.log_completion_queue, 64u);
   EXPECT_EQ(handle.timeout_ns, 77u);
@@ -183,6 +185,16 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
   EXPECT_EQ(*handle.abort, 0u);
   endpoint->abort();
   EXPECT_EQ(*handle.abort, 1u);
+}
+
+TEST_F(OnHca, endpoints_share_no_blueflame_register) {
+  auto first = Endpoint::create(hca(), nullptr, {.slot_count = 0});
+  auto second = Endpoint::create(hca(), nullptr, {.slot_count = 0});
+  auto third = Endpoint::create(hca(), nullptr, {.slot_count = 0});
+  ASSERT_TRUE(first && second && third);
+  const std::set<std::uint64_t*> registers{first->handle().doorbell, second->handle().doorbell,
+                                           third->handle().doorbell};
+  EXPECT_EQ(registers.size(), 3u);
 }
 
 TEST_F(OnHca, endpoint_closes_its_slots_come_back) {

@@ -1,0 +1,65 @@
+#include "driver-shim/softhca/engine/blueflame.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+#include "proto/byte_order.h"
+#include "proto/mlx5/wqe.h"
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::size_t kBlockWords = mlx5::kWqeBasicBlockBytes / sizeof(std::uint64_t);
+constexpr std::uint32_t kSegmentCountMask = 0x3f;
+
+std::atomic_ref<std::uint64_t> word_at(std::byte* at, std::size_t index) {
+  return std::atomic_ref(reinterpret_cast<std::uint64_t*>(at)[index]);
+}
+
+std::uint32_t first_dword(std::uint64_t value) { return byte_swap(static_cast<std::uint32_t>(value)); }
+std::uint32_t second_dword(std::uint64_t value) { return byte_swap(static_cast<std::uint32_t>(value >> 32)); }
+
+}  // namespace
+
+std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t offset) {
+  static_assert(std::endian::native == std::endian::little);
+  std::byte* const at = page + offset;
+  if (word_at(at, 0).load(std::memory_order_relaxed) == 0) return std::nullopt;
+  DoorbellWrite write;
+  write.words_[0] = word_at(at, 0).exchange(0, std::memory_order_acquire);
+  // A register keeps nothing: what stayed here would be taken for the next doorbell's copy. Nobody is hurt
+  // when the client is writing again already: its copy is then found torn.
+  const std::size_t words = std::max(kBlockWords, write.wqe_bytes() / sizeof(std::uint64_t));
+  for (std::size_t i = 1; i < words; ++i) {
+    write.words_[i] = word_at(at, i).load(std::memory_order_relaxed);
+    if (write.words_[i] == 0) continue;
+    write.has_copy_ = true;
+    word_at(at, i).store(0, std::memory_order_relaxed);
+  }
+  return write;
+}
+
+std::uint32_t DoorbellWrite::qpn() const { return second_dword(value()) >> mlx5::kQpnShift; }
+
+std::size_t DoorbellWrite::wqe_bytes() const {
+  const std::size_t bytes = (second_dword(value()) & kSegmentCountMask) * mlx5::kSegmentBytes;
+  return bytes <= mlx5::kBlueFlameBufferBytes ? bytes : 0;
+}
+
+std::span<const std::byte> DoorbellWrite::wqe() const {
+  return std::as_bytes(std::span(words_)).first(has_copy_ ? wqe_bytes() : 0);
+}
+
+bool DoorbellWrite::is_copy_of(std::span<const std::byte> ring, std::uint16_t index) const {
+  const std::span<const std::byte> copy = wqe();
+  if (copy.empty() || copy.size() > ring.size()) return false;
+  if ((first_dword(value()) >> 8 & 0xffff) != index) return false;
+  const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
+  const std::size_t before_wrap = std::min(copy.size(), ring.size() - start);
+  return std::memcmp(copy.data(), ring.data() + start, before_wrap) == 0 &&
+         std::memcmp(copy.data() + before_wrap, ring.data(), copy.size() - before_wrap) == 0;
+}
+
+}  // namespace gdx::softhca

@@ -1,0 +1,140 @@
+// What a put costs on PCIe, as the HCA counts it: reads are what push is there to avoid.
+#include <cstring>
+#include <numeric>
+
+#include "proto/mlx5/doorbell.h"
+#include "tests/e2e/pair.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kPuts = 50;
+
+class Pcie : public Pair {
+ protected:
+  struct Cost {
+    std::uint64_t record_reads = 0;
+    std::uint64_t wqe_reads = 0;
+    std::uint64_t payload_reads = 0;
+    std::uint64_t doorbell_writes = 0;
+    std::uint64_t payload_writes = 0;
+    std::uint64_t cqe_writes = 0;
+    std::uint64_t blueflame_torn = 0;
+  };
+
+  void SetUp() override {
+    Pair::SetUp();
+    std::iota(reinterpret_cast<std::uint8_t*>(a_.buffer->data()),
+              reinterpret_cast<std::uint8_t*>(a_.buffer->data()) + kBufferBytes / 2, std::uint8_t{1});
+  }
+
+  [[nodiscard]] Cost total() const {
+    return {counter("softhca_pcie_record_reads"),    counter("softhca_pcie_wqe_reads"),
+            counter("softhca_pcie_payload_reads"),   counter("softhca_pcie_doorbell_writes"),
+            counter("softhca_pcie_payload_writes"),  counter("softhca_pcie_cqe_writes"),
+            counter("softhca_blueflame_torn")};
+  }
+
+  // What `body(endpoint)`, run kPuts times in a kernel with a flush after each, costs altogether.
+  template <typename Body>
+  Cost cost_of(const EndpointHandle& handle, Body body) {
+    const Cost before = total();
+    const auto kernel = [&](EndpointHandle h) {
+      device::Endpoint<> ep(h);
+      for (std::uint64_t i = 0; i < kPuts; ++i) {
+        ASSERT_EQ(body(ep), Status::kOk);
+        ASSERT_EQ(gdx_flush(ep), Status::kOk);
+      }
+    };
+    EXPECT_EQ(exec::launch({.progress = progress_}, kernel, handle), Status::kOk);
+    const Cost after = total();
+    return {after.record_reads - before.record_reads,       after.wqe_reads - before.wqe_reads,
+            after.payload_reads - before.payload_reads,     after.doorbell_writes - before.doorbell_writes,
+            after.payload_writes - before.payload_writes,   after.cqe_writes - before.cqe_writes,
+            after.blueflame_torn - before.blueflame_torn};
+  }
+
+  template <Mode M>
+  auto put(std::uint64_t bytes) {
+    return [this, bytes](auto& ep) { return gdx_put<M>(ep, a_.peer, a_.buffer->local(), bytes); };
+  }
+
+  [[nodiscard]] bool arrived(std::uint64_t bytes) const {
+    return std::memcmp(a_.buffer->data(), b_.buffer->data(), bytes) == 0;
+  }
+
+  // Every put writes one doorbell, one payload at the peer, and one completion.
+  static void expect_writes(const Cost& cost) {
+    EXPECT_EQ(cost.doorbell_writes, kPuts);
+    EXPECT_EQ(cost.payload_writes, kPuts);
+    EXPECT_EQ(cost.cqe_writes, kPuts);
+  }
+};
+
+TEST_F(Pcie, push_with_blueflame_costs_no_read) {
+  const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kPush>(4096));
+  EXPECT_EQ(cost.record_reads + cost.wqe_reads + cost.payload_reads, 0u);
+  EXPECT_EQ(cost.blueflame_torn, 0u);
+  expect_writes(cost);
+  EXPECT_TRUE(arrived(4096));
+}
+
+TEST_F(Pcie, short_inline_with_blueflame_costs_no_read) {
+  const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kInline>(28));
+  EXPECT_EQ(cost.record_reads + cost.wqe_reads + cost.payload_reads, 0u);
+  expect_writes(cost);
+  EXPECT_TRUE(arrived(28));
+}
+
+TEST_F(Pcie, push_with_a_plain_doorbell_costs_record_and_wqe) {
+  EndpointHandle plain = a_.endpoint->handle();
+  plain.blueflame_half_bytes = 0;
+  const Cost cost = cost_of(plain, put<Mode::kPush>(4096));
+  EXPECT_EQ(cost.record_reads, kPuts);
+  EXPECT_EQ(cost.wqe_reads, kPuts);
+  EXPECT_EQ(cost.payload_reads, 0u);
+  expect_writes(cost);
+}
+
+TEST_F(Pcie, pull_with_a_plain_doorbell_fetches_wqe_and_payload) {
+  EndpointHandle plain = a_.endpoint->handle();
+  plain.blueflame_half_bytes = 0;
+  const Cost cost = cost_of(plain, put<Mode::kPull>(4096));
+  EXPECT_EQ(cost.wqe_reads, kPuts);
+  EXPECT_EQ(cost.payload_reads, kPuts);
+  EXPECT_EQ(cost.record_reads, kPuts);
+  expect_writes(cost);
+  EXPECT_TRUE(arrived(4096));
+}
+
+TEST_F(Pcie, pull_with_blueflame_still_fetches_its_payload) {
+  const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kPull>(4096));
+  EXPECT_EQ(cost.record_reads + cost.wqe_reads, 0u);
+  EXPECT_EQ(cost.payload_reads, kPuts);
+}
+
+// The last 16 B of the WQE, where its data is named, never reach the register, or are another WQE's.
+TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
+  for (const std::uint32_t found_there : {0u, 0x41414141u}) {
+    std::memset(b_.buffer->data(), 0, 4096);
+    const Cost cost = cost_of(a_.endpoint->handle(), [&](auto& ep) {
+      const Status posted =
+          gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local(), 4096, Doorbell::kDefer);
+      if (posted != Status::kOk) return posted;
+      const EndpointHandle& h = ep.handle();
+      const std::uint32_t newest = ep.wqe_index() - 1;
+      exec::Segment wqe[4];
+      std::memcpy(wqe, h.send_queue[newest & ((1u << h.log_send_queue) - 1)].bytes, sizeof wqe);
+      wqe[2] = wqe[3] = {{found_there, found_there, found_there, found_there}};
+      exec::store_release<Placement::kHost>(h.send_record, ep.wqe_index() & 0xffff);
+      exec::ring_blueflame<Placement::kHost>(h.doorbell, wqe);
+      return Status::kOk;
+    });
+    EXPECT_EQ(cost.wqe_reads, kPuts);
+    EXPECT_EQ(cost.blueflame_torn, kPuts);
+    EXPECT_TRUE(arrived(4096));
+  }
+}
+
+}  // namespace
+}  // namespace gdx
