@@ -121,6 +121,18 @@ void read(Session& session, std::size_t length_bytes) {
   session.meet_next();
 }
 
+// READ `number` fetched into `landing` what the WRITE before it had brought from kSource. At once, because a
+// completion that promises too much may be the last one before the queue pair dies.
+void check_read_back(Session& session, std::size_t number, std::size_t piece_bytes, std::size_t landing) {
+  const auto buffer = session.device.buffer();
+  for (std::size_t i = number * piece_bytes; i < (number + 1) * piece_bytes; ++i) {
+    if (buffer[kSource + i] == buffer[landing + i]) continue;
+    die("many at once: READ {} is complete, but byte {} of {} is {:#04x}, not the {:#04x} of the WRITE before it",
+        number, i - number * piece_bytes, piece_bytes, std::to_integer<unsigned>(buffer[landing + i]),
+        std::to_integer<unsigned>(buffer[kSource + i]));
+  }
+}
+
 // More at once than the window and the outstanding READs allow, mixed; completions keep the order.
 void many_at_once(Session& session, std::size_t piece_bytes) {
   constexpr std::size_t kPieces = 32;
@@ -141,16 +153,10 @@ void many_at_once(Session& session, std::size_t piece_bytes) {
       session.queue.post(request);
     }
     for (std::size_t i = 0; i < 2 * kPieces; ++i) {
-      const ibv_wc wc = session.expect("many at once", i % 2 == 0 ? IBV_WC_RDMA_WRITE : IBV_WC_RDMA_READ);
+      const bool is_read = i % 2 != 0;
+      const ibv_wc wc = session.expect("many at once", is_read ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE);
       if (wc.wr_id != i) die("many at once: completion {} came in place {}", wc.wr_id, i);
-    }
-    const auto buffer = session.device.buffer();
-    for (std::size_t i = 0; i < kPieces * piece_bytes; ++i) {
-      if (buffer[kSource + i] == buffer[kSource + kAside + i]) continue;
-      die("many at once: READ {}, byte {} of {} is {:#04x}, not the {:#04x} of the WRITE before it",
-          i / piece_bytes, i % piece_bytes, piece_bytes,
-          std::to_integer<unsigned>(buffer[kSource + kAside + i]),
-          std::to_integer<unsigned>(buffer[kSource + i]));
+      if (is_read) check_read_back(session, i / 2, piece_bytes, kSource + kAside);
     }
   } else {
     session.meet();

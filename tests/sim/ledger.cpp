@@ -173,17 +173,29 @@ void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
   flaw_syndrome_ = kSyndromes[static_cast<std::size_t>(flaw)];
 }
 
-// What a READ returns is certain only if nothing posted after it can overtake it.
-void Ledger::fence_if_needed(WorkRequest& request) {
+// What a READ returns is certain only if nothing posted after it can overtake it. Some may: then it returns
+// old or new, byte by byte, but never older than what was posted before it.
+void Ledger::fence_if_needed(Random& random, WorkRequest& request) {
   if (request.opcode == WqeOpcode::kRdmaRead) return;
-  const Range range{request.remote_address, request.remote_address + request.length_bytes};
-  const bool overlaps =
-      (is_write(request.opcode) || is_atomic(request.opcode)) &&
-      std::any_of(unfenced_reads_.begin(), unfenced_reads_.end(),
-                  [range](const Range& read) { return read.begin < range.end && range.begin < read.end; });
-  if (!overlaps) return;
+  const std::uint64_t begin = request.remote_address;
+  const std::uint64_t end = begin + request.length_bytes;
+  const bool overlaps = (is_write(request.opcode) || is_atomic(request.opcode)) &&
+                        std::any_of(unfenced_reads_.begin(), unfenced_reads_.end(),
+                                    [begin, end](const UnfencedRead& read) {
+                                      return read.begin < end && begin < read.end;
+                                    });
+  if (!overlaps || random.chance(0.5)) return;
   request.fm_ce_se |= mlx5::kFence;
   unfenced_reads_.clear();
+}
+
+void Ledger::number(const WorkRequest& request, std::uint32_t mtu_bytes) {
+  if (request.opcode == WqeOpcode::kNop) return;
+  const bool atomic = is_atomic(request.opcode);
+  const std::uint32_t first = messages_.empty() ? 0 : messages_.back().end_psn;
+  const std::uint32_t packets =
+      atomic || request.length_bytes == 0 ? 1 : (request.length_bytes + mtu_bytes - 1) / mtu_bytes;
+  messages_.push_back({first, first + packets, atomic || request.opcode == WqeOpcode::kRdmaRead});
 }
 
 WorkRequest Ledger::post(Random& random, std::uint32_t mtu_bytes, Flaw flaw) {
@@ -193,15 +205,16 @@ WorkRequest Ledger::post(Random& random, std::uint32_t mtu_bytes, Flaw flaw) {
   } else {
     apply_flaw(flaw, posted.request);
   }
-  fence_if_needed(posted.request);
+  fence_if_needed(random, posted.request);
+  number(posted.request, mtu_bytes);
   posted.request.cookie = posted_.size();
   posted.request.wqe_counter = static_cast<std::uint16_t>(posted_.size());
   // A local failure is found packet by packet: what went before it has reached the peer.
   const bool flawed_here = flawed_ == posted_.size();
   if (!flawed_ || (flawed_here && flaw == Flaw::kLocalMemory)) execute(posted);
   if (posted.request.opcode == WqeOpcode::kRdmaRead) {
-    unfenced_reads_.push_back(
-        {posted.request.remote_address, posted.request.remote_address + posted.request.length_bytes});
+    unfenced_reads_.push_back({posted_.size(), posted.request.remote_address,
+                               posted.request.remote_address + posted.request.length_bytes});
   }
   posted_.push_back(std::move(posted));
   return posted_.back().request;
@@ -210,6 +223,11 @@ WorkRequest Ledger::post(Random& random, std::uint32_t mtu_bytes, Flaw flaw) {
 void Ledger::store(std::uint32_t offset, std::byte value, std::uint64_t writer) {
   memory_[offset] = value;
   last_writer_[offset] = writer;
+  const std::uint64_t address = kRegionAddress + offset;
+  for (const UnfencedRead& read : unfenced_reads_) {
+    if (read.begin > address || address >= read.end) continue;
+    posted_[read.number].newer.push_back({static_cast<std::uint32_t>(address - read.begin), value});
+  }
 }
 
 void Ledger::execute(Posted& posted) {
@@ -268,8 +286,11 @@ std::string Ledger::on_scatter(const WorkRequest& request, std::uint32_t offset_
   if (offset_bytes != posted.scattered_bytes || offset_bytes + payload.size() > posted.expected.size()) {
     return describe("response data at the wrong offset", request.cookie);
   }
-  if (!std::equal(payload.begin(), payload.end(), posted.expected.begin() + offset_bytes)) {
-    return describe("response data is wrong", request.cookie);
+  for (std::uint32_t i = 0; i < payload.size(); ++i) {
+    const std::uint32_t at = offset_bytes + i;
+    if (payload[i] == posted.expected[at]) continue;
+    const auto newer = std::find(posted.newer.begin(), posted.newer.end(), std::pair(at, payload[i]));
+    if (newer == posted.newer.end()) return describe("response data is wrong", request.cookie);
   }
   posted.scattered_bytes += static_cast<std::uint32_t>(payload.size());
   return "";
@@ -296,6 +317,33 @@ std::string Ledger::on_receive(const ReceiveCompletion& completion, std::span<co
     }
   }
   return check_memory(memory, number + 1);
+}
+
+// The MSN counts the messages that are over with the PSN that is answered; a READ is over with its acceptance.
+// What is answered again may carry the count of today.
+std::string Ledger::check_answer(const roce::Headers& answer, std::uint32_t psns, std::uint32_t executed_psns,
+                                 bool exact) const {
+  const bool acknowledges = answer.bth.opcode == roce::Opcode::kRcAcknowledge;
+  const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) != roce::kAethKindAck;
+  const auto over_with = [this](std::uint32_t psn) {
+    return static_cast<std::uint32_t>(
+        std::count_if(messages_.begin(), messages_.end(), [psn](const Message& message) {
+          return message.answered ? message.first_psn <= psn : message.end_psn <= psn + 1;
+        }));
+  };
+  // A NAK answers for what is before its PSN.
+  const std::uint32_t least = refuses ? (psns == 0 ? 0 : over_with(psns - 1)) : over_with(psns);
+  const std::uint32_t most = exact ? least : over_with(executed_psns);
+  if (answer.aeth.msn < least || answer.aeth.msn > most) {
+    return "MSN " + std::to_string(answer.aeth.msn) + " where " + std::to_string(least) + " to " +
+           std::to_string(most) + " messages are over";
+  }
+  const bool names_a_response =
+      acknowledges && !refuses &&
+      std::any_of(messages_.begin(), messages_.end(), [psns](const Message& message) {
+        return message.answered && message.first_psn <= psns && psns < message.end_psn;
+      });
+  return names_a_response ? "an ACK names a request that its response acknowledges" : "";
 }
 
 // Every byte whose last writer is among the first `upto` work requests.

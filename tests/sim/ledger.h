@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver-shim/softhca/transport/rc_types.h"
+#include "proto/roce/headers.h"
 #include "tests/sim/random.h"
 
 namespace gdx::sim {
@@ -59,6 +61,10 @@ class Ledger {
                          std::span<const std::byte> payload);
   std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
                          std::span<const std::byte> memory);
+  // What the target is about to answer. `psns` counts from the connection's first PSN to the answer's, and
+  // `executed_psns` to the newest that the target has taken; `exact`: nothing was ever asked for twice.
+  [[nodiscard]] std::string check_answer(const roce::Headers& answer, std::uint32_t psns,
+                                         std::uint32_t executed_psns, bool exact) const;
 
   [[nodiscard]] std::string check_memory(std::span<const std::byte> memory, std::uint64_t upto) const;
   [[nodiscard]] bool all_completed() const { return completed_ == posted_.size(); }
@@ -73,17 +79,26 @@ class Ledger {
   struct Posted {
     WorkRequest request;
     std::vector<std::byte> expected;  // READ or atomic: what must come back
+    std::vector<std::pair<std::uint32_t, std::byte>> newer;  // or this at that offset: written since, unfenced
     std::uint32_t scattered_bytes = 0;
   };
-  struct Range {
+  // A READ that nothing posted after it has waited for.
+  struct UnfencedRead {
+    std::size_t number;
     std::uint64_t begin, end;
+  };
+  // PSNs of a message, from the connection's first one.
+  struct Message {
+    std::uint32_t first_psn, end_psn;
+    bool answered;  // READ or atomic: by its response
   };
 
   void choose_operation(Random& random, std::uint32_t mtu_bytes, WorkRequest& request);
   void choose_atomic(Random& random, WorkRequest& request) const;
   void choose_invalidation(Random& random, WorkRequest& request);
   void apply_flaw(Flaw flaw, WorkRequest& request);
-  void fence_if_needed(WorkRequest& request);
+  void fence_if_needed(Random& random, WorkRequest& request);
+  void number(const WorkRequest& request, std::uint32_t mtu_bytes);
   void execute(Posted& posted);
   void store(std::uint32_t offset, std::byte value, std::uint64_t writer);
 
@@ -94,7 +109,8 @@ class Ledger {
   std::vector<std::uint64_t> last_writer_;  // per byte of it: number of the work request, from 1
   std::vector<Posted> posted_;
   std::vector<std::size_t> receives_;  // those that complete a receive, in order
-  std::vector<Range> unfenced_reads_;
+  std::vector<UnfencedRead> unfenced_reads_;
+  std::vector<Message> messages_;
   std::size_t completed_ = 0;
   std::size_t succeeded_ = 0;
   std::size_t received_ = 0;

@@ -49,6 +49,50 @@ gdx_mutant(rnr_retries_never_run_out
   REPLACE [[]]
   SEEDS 1..200)
 
+# What a message needed counts against the next one.
+gdx_mutant(rnr_retries_are_not_refilled
+  FILE requester.cpp
+  FIND [[  rnr_retries_left_ = config_.rnr_retry;
+  rnr_deadline_ns_ = kNever;
+  ack_deadline_ns_]]
+  REPLACE [[  rnr_deadline_ns_ = kNever;
+  ack_deadline_ns_]]
+  SEEDS 1..400)
+
+gdx_mutant(retries_are_not_refilled
+  FILE requester.cpp
+  FIND [[  retries_left_ = config_.retry_count;
+  rnr_retries_left_]]
+  REPLACE [[  rnr_retries_left_]]
+  SEEDS 1..400)
+
+gdx_mutant(msn_does_not_count_reads
+  FILE responder.cpp
+  FIND [[  msn_ = (msn_ + 1) & roce::kPsnMask;
+  const Response response = read_response(reth, expected_);]]
+  REPLACE [[  const Response response = read_response(reth, expected_);]]
+  SEEDS 1..200)
+
+gdx_mutant(msn_counts_first_packets
+  FILE responder.cpp
+  FIND [[  if (traits.last) msn_ =]]
+  REPLACE [[  if (traits.last || traits.first) msn_ =]]
+  SEEDS 1..200)
+
+gdx_mutant(ack_of_a_duplicate_names_a_read
+  FILE responder.cpp
+  FIND [[  response.psn = executed_;]]
+  REPLACE [[  response.psn = expected_ - 1;]]
+  SEEDS 1..200)
+
+# A READ is answered although a WRITE before it is missing.
+gdx_mutant(read_overtakes_a_lost_write
+  FILE responder.cpp
+  FIND [[    if (!gap_reported_) queue_nak(roce::kNakSequenceError);]]
+  REPLACE [[    if (!gap_reported_) queue_nak(roce::kNakSequenceError);
+    if (traits.operation == Operation::kRead) responses_.push_back(read_response(headers.reth, psn));]]
+  SEEDS 1..200)
+
 gdx_mutant(invalidated_key_still_works
   FILE responder.cpp
   FIND [[if (traits.invalidate && !port_.invalidate(headers.immediate)) {]]

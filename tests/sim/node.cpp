@@ -20,7 +20,8 @@ bool is_response(roce::Opcode opcode) {
 
 Node::Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
            ReceivePool& receives, Transmit transmit)
-    : first_key_(first_key_of(number)),
+    : config_(config),
+      first_key_(first_key_of(number)),
       memory_(std::move(initial_memory)),
       transmit_(std::move(transmit)),
       receives_(receives),
@@ -42,6 +43,7 @@ void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram
   if (!decoded) return note("a packet of ours does not decode");
   if (in_error()) return;
   if (is_response(decoded->headers.bth.opcode)) {
+    count_refusal(now_ns, decoded->headers);
     requester_.on_packet(now_ns, decoded->headers, decoded->payload);
   } else {
     responder_.on_packet(now_ns, decoded->headers, decoded->payload);
@@ -62,6 +64,22 @@ void Node::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
 
 void Node::note_error(std::uint64_t now_ns) {
   if (in_error() && error_ns_ == transport::kNever) error_ns_ = now_ns;
+}
+
+void Node::count_refusal(std::uint64_t now_ns, const roce::Headers& headers) {
+  const bool refuses = headers.bth.opcode == roce::Opcode::kRcAcknowledge &&
+                       (headers.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
+  const bool repeats = refusals_in_a_row_ > 0 && headers.bth.psn == refused_psn_;
+  if (!refuses || (repeats && now_ns < refused_until_ns_)) return;
+  refusals_in_a_row_ = repeats ? refusals_in_a_row_ + 1 : 1;
+  refused_psn_ = headers.bth.psn;
+  refused_until_ns_ = now_ns + transport::rnr_timer_ns(headers.aeth.syndrome & 0x1f);
+}
+
+void Node::check_answer(const roce::Headers& answer) {
+  const auto psns_to = [this](std::uint32_t psn) { return (psn - config_.receive_psn) & roce::kPsnMask; };
+  note(peers_->check_answer(answer, psns_to(answer.bth.psn), psns_to(responder_.expected_psn() - 1),
+                            responder_.counters().duplicate_requests == 0));
 }
 
 bool Node::can_send(std::uint64_t now_ns) const {
@@ -92,6 +110,7 @@ void Node::complete(const WorkRequest& request, Syndrome syndrome) {
 }
 
 void Node::send(const roce::Headers& headers) {
+  check_answer(headers);
   std::span<std::byte> payload;
   transmit_(make_datagram(headers, 0, payload));
 }
@@ -100,6 +119,7 @@ bool Node::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, st
                             std::uint32_t length_bytes) {
   if (length_bytes > 0 && !check(transport::RemoteOperation::kRead, rkey, address, length_bytes))
     return false;
+  if (headers.bth.opcode != roce::Opcode::kRcReadResponseMiddle) check_answer(headers);
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   if (length_bytes > 0) std::copy_n(locate(address, length_bytes), length_bytes, payload.begin());

@@ -47,7 +47,8 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] bool in_error() const { return dead_ || requester_.in_error(); }
   // kNever: it is not in error.
   [[nodiscard]] std::uint64_t error_ns() const { return error_ns_; }
-  [[nodiscard]] bool idle() const { return requester_.idle(); }
+  // RNR NAKs for one and the same PSN, each when the wait for the one before it was over.
+  [[nodiscard]] std::uint32_t refusals_in_a_row() const { return refusals_in_a_row_; }
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
   [[nodiscard]] const std::string& problem() const { return problem_; }
   [[nodiscard]] const transport::Requester& requester() const { return requester_; }
@@ -77,7 +78,10 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   std::byte* locate(std::uint64_t address, std::size_t length_bytes);
   void note(std::string problem);
   void note_error(std::uint64_t now_ns);
+  void check_answer(const roce::Headers& answer);
+  void count_refusal(std::uint64_t now_ns, const roce::Headers& headers);
 
+  const transport::RcConfig config_;
   std::uint32_t first_key_;
   std::uint32_t keys_ = (1u << kRegionKeys) - 1;  // a bit for each that works
   std::vector<std::byte> memory_;
@@ -90,6 +94,9 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   std::optional<std::uint64_t> broken_request_;
   bool dead_ = false;
   std::uint64_t error_ns_ = transport::kNever;
+  std::uint32_t refused_psn_ = 0;
+  std::uint64_t refused_until_ns_ = 0;
+  std::uint32_t refusals_in_a_row_ = 0;
   std::string problem_;
   transport::Requester requester_;
   transport::Responder responder_;

@@ -292,12 +292,11 @@ std::string World::verdict_of_error(std::size_t node) const {
   const Ledger& ledger = *ledgers_[node];
   const Syndrome error = ledger.first_error();
   const RcConfig& config = scenario_.configs[node];
-  const auto& counters = nodes_[node]->requester().counters();
-  const bool peer_fell_silent =
-      scenario_.death_ns != kNever || nodes_[node ^ 1]->error_ns() < nodes_[node]->error_ns();
+  const std::uint64_t silence_ns = std::min(scenario_.death_ns, nodes_[node ^ 1]->error_ns());
+  const bool peer_fell_silent = silence_ns < nodes_[node]->error_ns();
   const bool refused_twin = node == 1 && scenario_.flaw != Flaw::kNone;  // its responder was at fault
   const bool out_of_rnr_retries =
-      config.rnr_retry != kEndlessRnrRetry && counters.rnr_naks_received > config.rnr_retry;
+      config.rnr_retry != kEndlessRnrRetry && nodes_[node]->refusals_in_a_row() > config.rnr_retry;
   if (error == Syndrome::kRetryExceeded && peer_fell_silent) return "";
   if (error == Syndrome::kFlushed && refused_twin) return "";
   if (error == Syndrome::kRnrRetryExceeded && out_of_rnr_retries) return "";

@@ -413,7 +413,8 @@ int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
     }
   }
   if (receive_side_.can_send()) {
-    done += static_cast<int>(receive_side_.pump(now_ns, packets_permitted(max_packets)));
+    // An acknowledgement leaves in any case: held back it would keep the peer's window shut.
+    done += static_cast<int>(receive_side_.pump(now_ns, max_packets, packets_permitted(max_packets)));
   }
   settle();
   if (attributes_.state == QpState::kError) flush_receives();

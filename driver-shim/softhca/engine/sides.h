@@ -101,9 +101,9 @@ class ReceiveSide {
   [[nodiscard]] transport::UdResponder* ud() { return std::get_if<transport::UdResponder>(&side_); }
 
   // Only RC answers; UC and UD have nothing to pump.
-  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets) {
+  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets, std::uint32_t max_read_packets) {
     transport::Responder* const answering = rc();
-    return answering != nullptr ? answering->pump(now_ns, max_packets) : 0;
+    return answering != nullptr ? answering->pump(now_ns, max_packets, max_read_packets) : 0;
   }
   [[nodiscard]] bool can_send() const {
     const auto* answering = std::get_if<transport::Responder>(&side_);

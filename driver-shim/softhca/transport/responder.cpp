@@ -44,6 +44,7 @@ Responder::Responder(const RcConfig& config, ResponderPort& port)
     : config_(config),
       port_(port),
       expected_(first_psn(config.receive_psn)),
+      executed_(expected_ - 1),
       served_(config.max_dest_rd_atomic) {}
 
 void Responder::reconfigure(const RcConfig& config) {
@@ -280,17 +281,19 @@ bool Responder::take_receive() {
 // A SEND or WRITE packet has been executed.
 void Responder::finish_packet(const roce::Headers& headers, const RequestTraits& traits,
                               const std::optional<ReceiveCompletion>& completion) {
-  ++expected_;
+  executed_ = expected_++;
   if (traits.last) msn_ = (msn_ + 1) & roce::kPsnMask;
   if (headers.bth.ack_request || completion) queue_ack(completion);
 }
 
+// It names a SEND or WRITE, for duplicates too, although newer READs may have been executed: those are
+// acknowledged by their responses, and Soft-RoCE takes an ACK with the PSN of a READ for the READ's end.
 void Responder::queue_ack(const std::optional<ReceiveCompletion>& completion) {
   const bool merges =
       !responses_.empty() && responses_.back().kind == Response::Kind::kAck && !responses_.back().completion;
   if (!merges) responses_.push_back(Response{});
   Response& response = responses_.back();
-  response.psn = expected_ - 1;
+  response.psn = executed_;
   response.msn = msn_;
   response.completion = completion;
   if (completion) send_control_responses();
@@ -343,11 +346,13 @@ Responder::Response Responder::read_response(const roce::Reth& reth, ExtendedPsn
   return response;
 }
 
-std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packets) {
+std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packets,
+                              std::uint32_t max_read_packets) {
   std::uint32_t sent = 0;
   for (; sent < max_packets && !responses_.empty(); ++sent) {
     Response& response = responses_.front();
     if (response.kind == Response::Kind::kRead) {
+      if (max_read_packets-- == 0) break;
       send_read_packet(response);
     } else {
       const Response control = response;

@@ -38,8 +38,10 @@ class Responder {
   // A SEND, WRITE, READ request or atomic for this queue pair.
   void on_packet(std::uint64_t now_ns, const roce::Headers& headers, std::span<const std::byte> payload);
   // Sends pending ACKs and READ responses, at most `max_packets`, so that one long READ cannot hog the
-  // wire. Returns packets sent.
-  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets);
+  // wire. Of them at most `max_read_packets` are READ responses, which must find room on the wire: what the
+  // peer's window waits for needs none. Returns packets sent.
+  std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets,
+                     std::uint32_t max_read_packets = ~std::uint32_t{0});
   [[nodiscard]] bool can_send() const;  // pump() would send something
   [[nodiscard]] std::uint32_t expected_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
@@ -102,6 +104,7 @@ class Responder {
   ResponderPort& port_;
   TransportCounters counters_;
   ExtendedPsn expected_;
+  ExtendedPsn executed_;  // of the newest SEND or WRITE packet
   std::uint32_t msn_ = 0;
   bool dead_ = false;
   bool gap_reported_ = false;  // a NAK went out for expected_: silence until that packet comes

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "driver-shim/softhca/engine/engine.h"
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx::softhca::test {
@@ -32,6 +37,19 @@ T unwrap(const Answer<T>& answer) {
 }  // namespace
 
 Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carrier carrier)
+    : Node(memory_bytes, [&](HcaConfig config, std::byte* staging) {
+        config.udp.faults = faults;
+        config.carrier = carrier;
+        return open_hca(config, staging);
+      }) {}
+
+Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes)
+    : Node(memory_bytes, [&](const HcaConfig& config, std::byte* staging) -> Result<std::unique_ptr<Hca>> {
+        const auto random = std::make_shared<std::mt19937>(1);
+        return std::make_unique<Engine>(config, std::move(wire), staging, [random] { return (*random)(); });
+      }) {}
+
+Node::Node(std::size_t memory_bytes, const OpenHca& open)
     : memory(memory_bytes),
       device_memory(kDeviceMemoryBytes / 8),
       uar_page(mlx5::kUarPageBytes / 8),
@@ -39,10 +57,8 @@ Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carr
       receive_queue(kReceives * 2) {
   HcaConfig config;
   config.device_memory_bytes = kDeviceMemoryBytes;
-  config.udp.faults = faults;
-  config.carrier = carrier;
   auto* staging_base = reinterpret_cast<std::byte*>(device_memory.data());
-  Result<std::unique_ptr<Hca>> opened = open_hca(config, staging_base);
+  Result<std::unique_ptr<Hca>> opened = open(config, staging_base);
   if (!opened) {
     ADD_FAILURE() << opened.error().message;
     std::abort();

@@ -47,6 +47,8 @@ class Node {
 
   explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
                 wire::Carrier carrier = wire::Carrier::kUdp);
+  // On a wire of the test's own.
+  explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20);
 
   // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
   void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);
@@ -100,6 +102,8 @@ class Node {
   std::uint32_t staging_key = 0;
 
  private:
+  using OpenHca = std::function<Result<std::unique_ptr<Hca>>(const HcaConfig& config, std::byte* staging)>;
+  Node(std::size_t memory_bytes, const OpenHca& open);
   std::optional<Polled> poll(std::vector<mlx5::Cqe64>& ring, Be32* record, std::uint32_t& consumer);
   std::uint32_t make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record);
 

@@ -103,6 +103,17 @@ TEST_F(ResponderTest, duplicate_write_is_acknowledged_and_not_executed) {
   EXPECT_EQ(responder.counters().duplicate_requests, 1u);
 }
 
+TEST_F(ResponderTest, ack_of_a_duplicate_write_names_no_read_that_came_after_it) {
+  receive(Opcode::kRcWriteOnly, 100, 8);
+  receive(Opcode::kRcWriteOnly, 101, 8);
+  receive(request(Opcode::kRcReadRequest, 102, 2 * kMtu));
+  pump();
+  port.sent.clear();
+  receive(Opcode::kRcWriteOnly, 100, 8);
+  pump();
+  EXPECT_THAT(answers(), ElementsAre(Pair(101, roce::kAethAck)));
+}
+
 TEST_F(ResponderTest, duplicate_atomics_replay_what_was_returned_while_remembered) {
   for (std::uint32_t psn = 100; psn < 103; ++psn) receive(Opcode::kRcFetchAdd, psn);
   EXPECT_EQ(port.word, 21u);
@@ -182,6 +193,18 @@ TEST_F(ResponderTest, read_takes_psns_and_leaves_as_far_as_pump_allows) {
   EXPECT_EQ(port.sent[2].aeth.msn, 1u);
   EXPECT_THAT(port.read_ranges,
               ElementsAre(Pair(kAddress, kMtu), Pair(kAddress + kMtu, kMtu), Pair(kAddress + 2 * kMtu, 1)));
+}
+
+TEST_F(ResponderTest, acks_leave_where_the_wire_has_no_room_for_read_responses) {
+  receive(Opcode::kRcWriteOnly, 100, 8);
+  receive(request(Opcode::kRcReadRequest, 101, 2 * kMtu));
+  receive(Opcode::kRcWriteOnly, 103, 8);
+  EXPECT_EQ(responder.pump(0, kAll, 0), 1u);
+  EXPECT_EQ(port.trace, "WWS") << "the ACK in front of the READ, and not the one behind it";
+  EXPECT_EQ(responder.pump(0, kAll, 1), 1u);
+  EXPECT_EQ(responder.pump(0, kAll, 0), 0u);
+  EXPECT_EQ(responder.pump(0, kAll, 1), 1u);
+  EXPECT_EQ(port.trace, "WWSRRS");
 }
 
 TEST_F(ResponderTest, duplicate_read_from_its_middle_is_answered_from_there) {
