@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "device/credits.h"
 #include "device/exec/exec.h"
 #include "device/impl/wqe.h"
 #include "device/options.h"
@@ -92,15 +93,10 @@ class Endpoint {
   GDX_DEVICE void ring_if_deferred();
   GDX_DEVICE void count_message() { ++messages_; }
 
-  // Staging. A credit is the right to fill slot `filled % slot_count`.
+  // Staging. Waits until there is a credit.
   GDX_DEVICE bool has_staging() const { return handle_.staging.slot_count != 0; }
   GDX_DEVICE Status reserve_credit();
-  GDX_DEVICE std::uint32_t next_slot() const {
-    return filled_ & (handle_.staging.slot_count - 1);
-  }                                                // all threads
-  GDX_DEVICE void consume_credit() { ++filled_; }  // all threads
-  // Remembers which WQE holds the slot just filled; call before commit().
-  GDX_DEVICE void bind_slot(std::uint32_t slot) { handle_.staging.slot_owner[slot] = producer_; }
+  GDX_DEVICE Credits& credits() { return credits_; }
 
   // Takes every completion that is there.
   GDX_DEVICE void drain();
@@ -121,23 +117,20 @@ class Endpoint {
   }
   GDX_DEVICE std::uint32_t send_queue_blocks() const { return 1u << handle_.log_send_queue; }
   GDX_DEVICE bool take_completion();
-  GDX_DEVICE void return_credits();
 
   GDX_DEVICE static bool is_sticky(Status status) {
     return static_cast<std::uint32_t>(status) >= static_cast<std::uint32_t>(Status::kQueueError);
   }
 
   const EndpointHandle& handle_;
+  Credits credits_;
   std::uint32_t producer_ = 0;
   std::uint32_t rung_ = 0;
   std::uint32_t completed_ = 0;
   std::uint32_t last_wqe_ = 0;
   std::uint32_t cq_consumer_ = 0;
-  std::uint32_t filled_ = 0;
-  std::uint32_t returned_ = 0;
   std::uint32_t fence_ = 0;
   std::uint32_t half_bytes_ = 0;  // where the next doorbell goes
-  std::uint64_t stalls_ = 0;
   std::uint64_t messages_ = 0;
   std::uint64_t deadline_ns_ = 0;  // 0: no wait of this call has begun
   EndpointFault fault_{Status::kOk, 0, 0, 0};
@@ -145,7 +138,8 @@ class Endpoint {
 };
 
 template <Scope S, Placement P>
-GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle) : handle_(handle) {
+GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
+    : handle_(handle), credits_(handle.staging) {
   if (handle.layout_version != kQueueLayoutVersion) {
     fault_.status = Status::kVersionMismatch;
     return;
@@ -159,9 +153,7 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle) : handle_(hand
   completed_ = state.completed;
   last_wqe_ = state.last_wqe;
   cq_consumer_ = state.cq_consumer;
-  filled_ = state.staging.filled;
-  returned_ = state.staging.returned;
-  stalls_ = state.staging.stalls;
+  credits_.open(state.staging);
   messages_ = state.messages;
   fault_ = state.fault;
   open_ = true;
@@ -175,8 +167,7 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   exec::sync<S>();
   if (!is_leader()) return;
   if (fault_.status == Status::kOk) ring_if_deferred();
-  *handle_.state = {producer_, completed_, last_wqe_, cq_consumer_, {filled_, returned_, stalls_},
-                    fault_,    messages_};
+  *handle_.state = {producer_, completed_, last_wqe_, cq_consumer_, credits_.state(), fault_, messages_};
 }
 
 template <Scope S, Placement P>
@@ -199,14 +190,13 @@ GDX_DEVICE Status Endpoint<S, P>::reserve_blocks(std::uint32_t blocks) {
 template <Scope S, Placement P>
 GDX_DEVICE Status Endpoint<S, P>::reserve_credit() {
   if (fault_.status != Status::kOk) return fault_.status;
-  const auto free = [&] { return filled_ - returned_ < handle_.staging.slot_count; };
-  if (free()) return Status::kOk;
+  if (credits_.available()) return Status::kOk;
   drain();
   if (fault_.status != Status::kOk) return fault_.status;
-  if (free()) return Status::kOk;
-  ++stalls_;
+  if (credits_.available()) return Status::kOk;
+  credits_.count_stall();
   ring_if_deferred();
-  return wait_until(free);
+  return wait_until([&] { return credits_.available(); });
 }
 
 template <Scope S, Placement P>
@@ -239,22 +229,11 @@ GDX_DEVICE bool Endpoint<S, P>::take_completion() {
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE void Endpoint<S, P>::return_credits() {
-  const StagingHandle& staging = handle_.staging;
-  while (returned_ != filled_ &&
-         static_cast<std::int32_t>(completed_ - 1 -
-                                   staging.slot_owner[returned_ & (staging.slot_count - 1)]) >= 0) {
-    ++returned_;
-  }
-}
-
-template <Scope S, Placement P>
 GDX_DEVICE void Endpoint<S, P>::drain() {
   bool any = false;
   while (take_completion()) any = true;
-  if (any && fault_.status == Status::kOk) return_credits();
-  // In error the NIC holds nothing any more: every slot was flushed with its WQE.
-  if (fault_.status != Status::kOk) returned_ = filled_;
+  if (any && fault_.status == Status::kOk) credits_.on_completed(completed_);
+  if (fault_.status != Status::kOk) credits_.on_failed();
 }
 
 template <Scope S, Placement P>

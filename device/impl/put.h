@@ -35,13 +35,13 @@ GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
 
     const bool last = bytes - at <= staging.slot_bytes;
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
-    const std::uint32_t slot = endpoint.next_slot();
+    const std::uint32_t slot = endpoint.credits().next_slot();
     const std::uint64_t slot_offset = static_cast<std::uint64_t>(slot) * staging.slot_bytes;
     exec::copy<S>(staging.base + slot_offset, from.address + at, n);
-    endpoint.consume_credit();
+    endpoint.credits().consume();
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
-    endpoint.bind_slot(slot);
+    endpoint.credits().bind(slot, endpoint.wqe_index());
     const Doorbell quarter = (slot & ring_mask) == ring_mask ? Doorbell::kRing : Doorbell::kDefer;
     // Host scope: the payload is in NIC memory, which no GPU-scope release orders.
     post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
