@@ -150,7 +150,7 @@ void Rank::create_queues(EndpointMemory& memory) {
   qp.send_cqn = qp.receive_cqn = need("make a completion queue", hca_->create_cq(cq));
   qp.send_ring = memory.send_queue->bytes;
   qp.send_blocks = 1u << config_.log_send_queue;
-  qp.doorbell_record = memory.control->queue_pair_record;
+  qp.doorbell_record = bus_ ? memory.control->fetched_record : memory.control->queue_pair_record;
   memory.qpn = need("make a queue pair", hca_->create_qp(qp));
 }
 
@@ -241,23 +241,31 @@ int Rank::carry_doorbells(EndpointMemory& memory) {
   return carried;
 }
 
-// The engine takes a WQE from the ring at once; here the NIC waits for it first, unless the doorbell brought
-// it.
+// The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
+// only when they would have been fetched, in order, or when the doorbell brought them.
 void Rank::doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words,
                             bool with_wqe) {
   const auto produced =
       static_cast<std::uint16_t>(std::uint32_t{memory.control->queue_pair_record[mlx5::kSendRecord]});
-  const auto blocks = static_cast<std::uint16_t>(produced - memory.fetched_blocks);
-  memory.fetched_blocks = produced;
-  if (blocks == 0 || (with_wqe && blocks == 1)) return ring(memory, half, words);
-  bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes,
-                         [&memory, half, words] { ring(memory, half, words); });
+  const auto blocks = static_cast<std::uint16_t>(produced - memory.asked_blocks);
+  memory.asked_blocks = produced;
+  Doorbell& doorbell = memory.doorbells.emplace_back(Doorbell{half, words, produced, false});
+  const auto fetched = [&memory, &doorbell] {
+    doorbell.fetched = true;
+    ring_fetched(memory);
+  };
+  if (blocks == 0 || (with_wqe && blocks == 1)) return fetched();
+  bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes, fetched);
 }
 
-void Rank::ring(EndpointMemory& memory, std::size_t half, const DoorbellWords& words) {
-  auto* const at = reinterpret_cast<std::uint64_t*>(memory.uar_page + mlx5::kUarBlueFlame + half);
-  for (std::size_t i = 1; i < words.size(); ++i) at[i] = words[i];
-  std::atomic_ref(at[0]).store(words[0], std::memory_order_release);
+void Rank::ring_fetched(EndpointMemory& memory) {
+  for (; !memory.doorbells.empty() && memory.doorbells.front().fetched; memory.doorbells.pop_front()) {
+    const Doorbell& doorbell = memory.doorbells.front();
+    memory.control->fetched_record[mlx5::kSendRecord] = std::uint32_t{doorbell.produced};
+    auto* const at = reinterpret_cast<std::uint64_t*>(memory.uar_page + mlx5::kUarBlueFlame + doorbell.half);
+    for (std::size_t i = 1; i < doorbell.words.size(); ++i) at[i] = doorbell.words[i];
+    std::atomic_ref(at[0]).store(doorbell.words[0], std::memory_order_release);
+  }
 }
 
 int Rank::carry_completions(EndpointMemory& memory) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,8 +72,16 @@ class Rank {
     std::uint64_t scratch;
     std::uint64_t signal;
     std::uint32_t abort;
-    alignas(
-        64) std::byte doorbell[mlx5::kBlueFlameRegisterBytes];  // where the GPU rings when a bus carries it
+    // With a bus: where the GPU rings, and the record as far as the NIC has it.
+    alignas(64) std::byte doorbell[mlx5::kBlueFlameRegisterBytes];
+    Be32 fetched_record[2];
+  };
+  using DoorbellWords = std::array<std::uint64_t, 8>;
+  struct Doorbell {
+    std::size_t half = 0;
+    DoorbellWords words{};
+    std::uint16_t produced = 0;  // what the record said
+    bool fetched = false;
   };
   struct EndpointMemory {
     Control* control = nullptr;
@@ -85,10 +94,10 @@ class Rank {
     // With a bus: the NIC's side of what the GPU's side lies behind it.
     std::byte* uar_page = nullptr;
     mlx5::Cqe64* written_completions = nullptr;
-    std::uint32_t completions = 0;     // carried to the GPU's side
-    std::uint16_t fetched_blocks = 0;  // of the send queue
+    std::uint32_t completions = 0;   // carried to the GPU's side
+    std::uint16_t asked_blocks = 0;  // of the send queue, by the NIC
+    std::deque<Doorbell> doorbells;  // their WQEs are on the way, or waited for by one that is
   };
-  using DoorbellWords = std::array<std::uint64_t, 8>;
   struct Block {
     alignas(64) std::byte bytes[64];
   };
@@ -101,7 +110,7 @@ class Rank {
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;
   int carry_doorbells(EndpointMemory& memory);
   void doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words, bool with_wqe);
-  static void ring(EndpointMemory& memory, std::size_t half, const DoorbellWords& words);
+  static void ring_fetched(EndpointMemory& memory);
   int carry_completions(EndpointMemory& memory);
   [[nodiscard]] RemoteMemory remote(const void* at, std::uint64_t bytes) const;
 

@@ -172,6 +172,17 @@ TEST(Bus, production_code_takes_as_long_as_the_table_of_steps) {
   }
 }
 
+TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_wqes) {
+  SimulationConfig config = across(PathClass::kSys, pcie::Mode::kInline);
+  config.message_bytes = 1 << 16;
+  pcie::WorldConfig table;
+  table.path = PathClass::kSys;
+  table.queues = pcie::QueuePlacement::kGpu;
+  table.ordering = {0, 0};
+  const double expected = pcie::measure_rate(table, pcie::Mode::kInline, config.message_bytes).bytes_per_s;
+  EXPECT_NEAR(measure_point(config).bytes_per_s, expected, 0.05 * expected);
+}
+
 TEST(Goal, every_send_has_its_receive) {
   SimulationConfig config;
   config.ranks = 2;
