@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Regenerates papers/push-vs-pull/: ./run papers. All of it is modelled; it takes a few minutes.
 set -euo pipefail
-model=${1:?usage: push-vs-pull.sh MODEL_PROGRAM}
+usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM"
+model=${1:?$usage}
+ranks=${2:?$usage}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$here/push-vs-pull
 mkdir -p "$out"
@@ -34,4 +36,25 @@ at() {
   at "Ivy Bridge, SYS" --queues gpu --path SYS --platform ivy-bridge
   at "Intel client, PHB" --queues gpu --path PHB --platform intel-client
 } >"$out/one-at-a-time.txt"
+
+# The same paths under production code: device posting, HCA and transport in virtual time.
+{
+  printf '%-5s %-8s %9s %13s %13s %10s %10s\n' path mode bytes delivered_ns table_ns Gb/s table_Gb/s
+  for path in PIX PHB SYS; do
+    for mode in pull push push-bf inline; do
+      for bytes in 8 256 4096 65536 1048576 16777216; do
+        [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
+        production=$("$ranks" --point --path "$path" --queues gpu --mode "$mode" --message-bytes "$bytes" --json)
+        table=$("$model" --path "$path" --queues gpu --mode "$mode" --size-bytes "$bytes" --order-ns 0 --endpoints 8 --json)
+        python3 - "$production" "$table" <<'PYTHON'
+import json, sys
+production, table = json.loads(sys.argv[1]), json.loads(sys.argv[2])["rows"][0]
+print("%-5s %-8s %9d %13d %13d %10.1f %10.1f" % (
+    production["path"], production["mode"], production["message_bytes"], production["delivered_ns"],
+    round(table["delivered_ns"]), production["bytes_per_s"] * 8e-9, table["gbps"]))
+PYTHON
+      done
+    done
+  done
+} >"$out/production-code.txt"
 echo "wrote $out"

@@ -26,6 +26,8 @@ struct Shape {
   std::uint32_t messages;
   std::uint64_t post_ns;
   std::uint64_t jitter_ns;
+  // A push of `bytes` by this block begins: on a CPU nobody sees its stores.
+  void (*note_push)(std::uint32_t block, std::uint64_t bytes);
 };
 
 struct Outcome {

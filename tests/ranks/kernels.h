@@ -19,11 +19,42 @@ GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequen
   while (exec::now_ns() < until_ns) exec::relax();
 }
 
+// Slot by slot, as gdx_put does it, so that each store can be told of before it happens.
+GDX_DEVICE Status push(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
+                       const LocalMemory& from, Doorbell doorbell) {
+  const StagingHandle& staging = endpoint.handle().staging;
+  const std::uint32_t quarter = staging.slot_count < 4 ? 1 : staging.slot_count / 4;
+  std::uint32_t slots = 0;
+  for (std::uint64_t at = 0; at < shape.message_bytes; at += staging.slot_bytes) {
+    const bool last = shape.message_bytes - at <= staging.slot_bytes;
+    const std::uint64_t bytes = last ? shape.message_bytes - at : staging.slot_bytes;
+    const Doorbell between = ++slots % quarter == 0 ? Doorbell::kRing : Doorbell::kDefer;
+    shape.note_push(blockIdx.x, bytes);
+    const Status status =
+        gdx_put<Mode::kPush>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
+    if (status != Status::kOk) return status;
+  }
+  return Status::kOk;
+}
+
+template <Mode M>
+GDX_DEVICE Status put(device::Endpoint<>& endpoint, const Flow& flow, const Shape& shape,
+                      std::uint64_t sequence, Doorbell doorbell) {
+  const std::uint64_t half = (sequence & 1) * shape.message_bytes;
+  const RemoteMemory to = flow.peer_inbox + half;
+  const LocalMemory from = flow.source + half;
+  if constexpr (M == Mode::kPush) return push(endpoint, shape, to, from, doorbell);
+  return gdx_put<M>(endpoint, to, from, shape.message_bytes, doorbell);
+}
+
+template <Mode M>
 __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
   const Flow& flow = flows[blockIdx.x];
   Outcome& outcome = outcomes[blockIdx.x];
   device::Endpoint<> endpoint(flow.endpoint);
   const std::uint64_t words = shape.message_bytes / 8;
+  // One doorbell for put and signal; with BlueFlame one for each, since it carries one WQE.
+  const Doorbell between = flow.endpoint.blueflame_half_bytes == 0 ? Doorbell::kDefer : Doorbell::kRing;
   outcome.status = endpoint.status();
   for (std::uint64_t m = 1; m <= shape.messages && outcome.status == Status::kOk; ++m) {
     // The peer puts message m + 2 into the same half only after it has seen m + 1, which follows this check.
@@ -31,8 +62,8 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
     auto* const outgoing = reinterpret_cast<std::uint64_t*>((flow.source + half).address);
     for (std::uint64_t i = 0; i < words; ++i) outgoing[i] = expected_word(flow.own_salt, m, i);
     spend(shape, flow, m);
-    outcome.status = gdx_put_signal<Mode::kPull>(endpoint, flow.peer_inbox + half, flow.source + half,
-                                                 shape.message_bytes, flow.peer_signal, m);
+    outcome.status = put<M>(endpoint, flow, shape, m, between);
+    if (outcome.status == Status::kOk) outcome.status = gdx_signal(endpoint, flow.peer_signal, m);
     if (outcome.status == Status::kOk)
       outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
     if (outcome.status != Status::kOk) break;
@@ -45,6 +76,7 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
   if (outcome.status == Status::kOk) outcome.status = gdx_flush(endpoint);
 }
 
+template <Mode M>
 __global__ void stream(const Flow* flows, Shape shape, Outcome* outcomes) {
   const Flow& flow = flows[blockIdx.x];
   Outcome& outcome = outcomes[blockIdx.x];
@@ -52,10 +84,8 @@ __global__ void stream(const Flow* flows, Shape shape, Outcome* outcomes) {
   device::Endpoint<> endpoint(flow.endpoint);
   outcome.status = endpoint.status();
   for (std::uint64_t m = 1; m <= shape.messages && outcome.status == Status::kOk; ++m) {
-    const std::uint64_t half = (m & 1) * shape.message_bytes;
     spend(shape, flow, m);
-    outcome.status =
-        gdx_put<Mode::kPull>(endpoint, flow.peer_inbox + half, flow.source + half, shape.message_bytes);
+    outcome.status = put<M>(endpoint, flow, shape, m, Doorbell::kRing);
     outcome.messages += outcome.status == Status::kOk;
   }
   if (outcome.status == Status::kOk) outcome.status = gdx_flush(endpoint);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tests/ranks/goal.h"
+#include "tests/ranks/measure.h"
 #include "tests/ranks/simulation.h"
 
 namespace gdx::ranks {
@@ -67,6 +68,10 @@ nlohmann::json as_json(const SimulationConfig& config, const Measured& m) {
 struct Options {
   SimulationConfig simulation;
   std::string goal_path;
+  std::string path;
+  unsigned generation = 0;
+  std::string queues = "host";
+  bool point = false;
   bool loggp = false;
   bool json = false;
 };
@@ -106,36 +111,83 @@ int print_loggp(const Options& options) {
   return 0;
 }
 
-int run_command_line(int argc, char** argv) {
-  Options options;
+int print_point(const Options& options) {
+  const Point p = measure_point(options.simulation);
+  print({{"mode", pcie::name(options.simulation.mode)},
+         {"path", options.path},
+         {"message_bytes", options.simulation.message_bytes},
+         {"delivered_ns", p.delivered_ns},
+         {"bytes_per_s", p.bytes_per_s}},
+        options.json);
+  return 0;
+}
+
+// Errors: kInvalidArgument naming the option.
+Result<void> choose_bus(Options& options) {
+  if (options.path.empty()) {
+    if (options.point) return fail(Status::kInvalidArgument, "--point needs a --path");
+    return {};
+  }
+  BusConfig bus;
+  const auto path = path_class(options.path);
+  if (!path)
+    return fail(Status::kInvalidArgument,
+                fmt::format("--path is '{}': use PIX, PXB, PHB, NODE or SYS", options.path));
+  bus.path = *path;
+  if (options.generation != 0)
+    bus.platform.link.generation = static_cast<pcie::Generation>(options.generation);
+  bus.queues = options.queues == "gpu" ? pcie::QueuePlacement::kGpu : pcie::QueuePlacement::kHost;
+  options.simulation.bus = bus;
+  return {};
+}
+
+void add_options(CLI::App& app, Options& options) {
   SimulationConfig& config = options.simulation;
-  double rate_gbps = config.network.link.bits_per_s / 1e9;
-  CLI::App app("Ranks in virtual time: production device code, HCA and transport on a modelled network",
-               "gdx_ranks");
+  const std::map<std::string, Pattern> patterns{{"exchange", Pattern::kExchange},
+                                                {"stream", Pattern::kStream}};
+  std::map<std::string, pcie::Mode> modes;
+  for (const pcie::Mode mode : pcie::kModes) modes.emplace(pcie::name(mode), mode);
   app.add_option("--ranks", config.ranks)->capture_default_str();
   app.add_option("--endpoints-per-rank", config.endpoints_per_rank)->capture_default_str();
   app.add_option("--message-bytes", config.message_bytes)->capture_default_str();
   app.add_option("--messages", config.messages, "of each endpoint")->capture_default_str();
-  app.add_option("--pattern", config.pattern, "exchange or stream")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Pattern>{{"exchange", Pattern::kExchange}, {"stream", Pattern::kStream}}));
-  app.add_option("--rate-gbps", rate_gbps, "of each link")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--latency-ns", config.network.link.latency_ns)->capture_default_str();
+  app.add_option("--pattern", config.pattern)->transform(CLI::CheckedTransformer(patterns));
+  app.add_option("--mode", config.mode, "pull, push, push-bf or inline")
+      ->transform(CLI::CheckedTransformer(modes));
   app.add_option("--post-ns", config.post_ns)->capture_default_str();
   app.add_option("--jitter-ns", config.jitter_ns)->capture_default_str();
   app.add_option("--step-ns", config.step_ns)->capture_default_str();
-  app.add_option("--seed", config.seed)->capture_default_str();
+  app.add_option("--latency-ns", config.network.link.latency_ns)->capture_default_str();
+  app.add_option("--port-buffer-bytes", config.network.port_buffer_bytes)->capture_default_str();
+  app.add_option("--slots", config.slots, "of staging memory, of each endpoint")->capture_default_str();
   app.add_option("--dead-rank", config.dead_rank, "the HCA of this rank does nothing");
+  app.add_option("--seed", config.seed)->capture_default_str();
+  app.add_option("--path", options.path, "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)");
+  app.add_option("--gen", options.generation, "PCIe generation")->check(CLI::Range(3, 6));
+  app.add_option("--queues", options.queues, "host or gpu")->check(CLI::IsMember({"host", "gpu"}));
   app.add_option("--goal", options.goal_path, "write the exchange as a GOAL schedule into this file instead");
   app.add_flag("--loggp", options.loggp, "print LogGP parameters of an endpoint instead");
+  app.add_flag("--point", options.point, "print latency and rate of one message size over --path instead");
   app.add_flag("--json", options.json);
+}
+
+int run_command_line(int argc, char** argv) {
+  Options options;
+  CLI::App app("Ranks in virtual time: production device code, HCA and transport on a modelled network",
+               "gdx_ranks");
+  add_options(app, options);
+  double rate_gbps = options.simulation.network.link.bits_per_s / 1e9;
+  app.add_option("--rate-gbps", rate_gbps, "of each link")->check(CLI::PositiveNumber)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  config.network.link.bits_per_s = rate_gbps * 1e9;
-  if (const auto checked = Simulation::check(config); !checked) {
+  options.simulation.network.link.bits_per_s = rate_gbps * 1e9;
+  auto checked = choose_bus(options);
+  if (checked) checked = Simulation::check(options.simulation);
+  if (!checked) {
     fmt::print(stderr, "gdx_ranks: {}\n", checked.error().message);
     return kExitUsage;
   }
   if (!options.goal_path.empty()) return export_goal(options);
+  if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);
 }
 

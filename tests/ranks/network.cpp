@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "driver-shim/softhca/transport/rc_types.h"
+#include "proto/roce/codec.h"
 
 namespace gdx::ranks {
 namespace {
@@ -23,7 +25,8 @@ class Network::HostWire final : public softhca::wire::Wire {
 
   const Address& local() const override { return address_; }
   std::size_t room(const Address& /*destination*/) override {
-    const std::uint64_t waiting = network_.waiting_bytes(network_.ports_[host_].sending_until);
+    const Port& port = network_.ports_[host_];
+    const std::uint64_t waiting = port.unsent_bytes + network_.waiting_bytes(port.sending_until);
     const std::uint64_t limit = network_.config_.nic_queue_bytes;
     return waiting >= limit ? 0 : (limit - waiting) / softhca::wire::kMaxPacketBytes + 1;
   }
@@ -65,7 +68,8 @@ class Network::HostWire final : public softhca::wire::Wire {
 
 Network::Network(const NetworkConfig& config, std::uint32_t hosts) : config_(config), ports_(hosts) {}
 
-std::unique_ptr<softhca::wire::Wire> Network::attach(std::uint32_t host) {
+std::unique_ptr<softhca::wire::Wire> Network::attach(std::uint32_t host, Nic nic) {
+  ports_[host].nic = std::move(nic);
   return std::make_unique<HostWire>(*this, host);
 }
 
@@ -99,10 +103,33 @@ void Network::send(std::uint32_t source, std::uint32_t destination, std::span<co
   packet.source = source;
   packet.destination = destination;
   packet.bytes.assign(datagram.begin(), datagram.end());
-  ++counters_.packets;
-  counters_.bytes += datagram.size() + config_.link.packet_overhead_bytes - kBthBytes;
-
+  packet.ready = false;
   Port& port = ports_[source];
+  if (!port.nic.before_sending) return transmit(id);
+  const std::uint32_t flow = roce::decode(datagram)->headers.bth.destination_qpn;
+  port.unsent[flow].push_back(id);
+  port.unsent_bytes += datagram.size();
+  port.nic.before_sending(datagram, [this, id, source, flow] {
+    packets_[id].ready = true;
+    send_ready(source, flow);
+  });
+}
+
+void Network::send_ready(std::uint32_t source, std::uint32_t flow) {
+  Port& port = ports_[source];
+  std::deque<PacketId>& unsent = port.unsent[flow];
+  while (!unsent.empty() && packets_[unsent.front()].ready) {
+    port.unsent_bytes -= packets_[unsent.front()].bytes.size();
+    transmit(unsent.front());
+    unsent.pop_front();
+  }
+}
+
+void Network::transmit(PacketId id) {
+  const Packet& packet = packets_[id];
+  ++counters_.packets;
+  counters_.bytes += packet.bytes.size() + config_.link.packet_overhead_bytes - kBthBytes;
+  Port& port = ports_[packet.source];
   const pcie::TimePs begin = std::max(events_.now(), port.sending_until);
   port.sending_until = begin + transfer(packet);
   // The switch cuts through: it sends on what has begun to arrive.
@@ -114,8 +141,13 @@ void Network::reach_switch(PacketId id) {
   Port& port = ports_[packets_[id].destination];
   if (waiting_bytes(port.receiving_until) > config_.port_buffer_bytes) return drop(id);
   port.receiving_until = std::max(events_.now(), port.receiving_until) + transfer(packets_[id]);
-  events_.at(port.receiving_until,
-             [this, id](pcie::TimePs /*now*/) { ports_[packets_[id].destination].arrived.push_back(id); });
+  events_.at(port.receiving_until, [this, id](pcie::TimePs /*now*/) { reach_nic(id); });
+}
+
+void Network::reach_nic(PacketId id) {
+  Port& port = ports_[packets_[id].destination];
+  if (!port.nic.before_delivery) return port.arrived.push_back(id);
+  port.nic.before_delivery(packets_[id].bytes, [&port, id] { port.arrived.push_back(id); });
 }
 
 void Network::drop(PacketId id) {

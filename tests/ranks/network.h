@@ -5,13 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "driver-shim/pcie/event_queue.h"
 #include "driver-shim/pcie/world/world_config.h"
 #include "driver-shim/softhca/wire/wire.h"
+#include "tests/ranks/bus.h"
 
 namespace gdx::ranks {
 
@@ -33,8 +36,14 @@ class Network {
  public:
   Network(const NetworkConfig& config, std::uint32_t hosts);
 
+  // Between a host's NIC and its link. Each calls `done` when the packet may go on, at once or later.
+  struct Nic {
+    std::function<void(std::span<const std::byte> datagram, Bus::Done done)> before_sending;
+    std::function<void(std::span<const std::byte> datagram, Bus::Done done)> before_delivery;
+  };
+
   // The wire of one host's HCA; it must not outlive the network.
-  [[nodiscard]] std::unique_ptr<softhca::wire::Wire> attach(std::uint32_t host);
+  [[nodiscard]] std::unique_ptr<softhca::wire::Wire> attach(std::uint32_t host, Nic nic = {});
   [[nodiscard]] static softhca::wire::Address address_of(std::uint32_t host);
 
   [[nodiscard]] std::uint64_t now_ns() const { return events_.now() / pcie::kPsPerNs; }
@@ -43,6 +52,7 @@ class Network {
   void run_until(std::uint64_t when_ns) { events_.run_until(pcie::from_ns(when_ns)); }
 
   [[nodiscard]] const NetworkCounters& counters() const { return counters_; }
+  [[nodiscard]] pcie::EventQueue& events() { return events_; }
 
  private:
   class HostWire;
@@ -50,16 +60,24 @@ class Network {
   struct Packet {
     std::uint32_t source = 0;
     std::uint32_t destination = 0;
+    bool ready = false;
     std::vector<std::byte> bytes;
   };
   struct Port {
     pcie::TimePs sending_until = 0;
     pcie::TimePs receiving_until = 0;
     std::deque<PacketId> arrived;
+    Nic nic;
+    // Not yet on the link, by the queue pair that they go to: its packets keep their order.
+    std::unordered_map<std::uint32_t, std::deque<PacketId>> unsent;
+    std::uint64_t unsent_bytes = 0;
   };
 
   void send(std::uint32_t source, std::uint32_t destination, std::span<const std::byte> datagram);
+  void send_ready(std::uint32_t source, std::uint32_t flow);
+  void transmit(PacketId id);
   void reach_switch(PacketId id);
+  void reach_nic(PacketId id);
   void drop(PacketId id);
   [[nodiscard]] std::uint64_t waiting_bytes(pcie::TimePs busy_until) const;
   [[nodiscard]] pcie::TimePs transfer(const Packet& packet) const;

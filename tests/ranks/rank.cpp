@@ -2,18 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <utility>
 
-#include "proto/mlx5/doorbell.h"
+#include "proto/roce/codec.h"
 #include "tests/sim/random.h"
 
 namespace gdx::ranks {
 namespace {
 
 constexpr std::size_t kBlockBytes = 64;
+constexpr std::size_t kUarBlocks = mlx5::kUarPageBytes / kBlockBytes;
 constexpr std::uint32_t kAllAccess =
     softhca::kLocalWrite | softhca::kRemoteWrite | softhca::kRemoteRead | softhca::kRemoteAtomic;
 
@@ -34,32 +36,81 @@ std::uint32_t need(const char* what, const softhca::Answer<std::uint32_t>& answe
 Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std::uint64_t seed)
     : config_(config),
       memory_(config.endpoints * endpoint_blocks()),
-      uar_page_(mlx5::kUarPageBytes / kBlockBytes),
+      uar_pages_((config.bus ? config.endpoints : 1) * kUarBlocks),
+      staging_(blocks_for(std::size_t{config.endpoints} * config.slots * config.slot_bytes)),
       endpoints_(config.endpoints) {
-  softhca::HcaConfig hca;
-  hca.name = fmt::format("rank{}", number);
-  hca.device_memory_bytes = 0;
-  hca_ = std::make_unique<softhca::Engine>(
-      hca, network.attach(number), nullptr,
-      [random = sim::Random(seed)]() mutable { return static_cast<std::uint32_t>(random.next()); },
-      [&network] { return network.now_ns(); });
-  pd_ = need("make a protection domain", hca_->alloc_pd());
-  uar_ = need("make a doorbell page", hca_->add_uar({uar_page_.data()->bytes}));
-  mkey_ = need("register its memory",
-               hca_->register_memory({.pd = pd_,
-                                      .base = memory_.data()->bytes,
-                                      .iova = reinterpret_cast<std::uint64_t>(memory_.data()),
-                                      .length_bytes = memory_.size() * kBlockBytes,
-                                      .access = kAllAccess}));
+  open_hca(network, number, seed);
   for (std::uint32_t e = 0; e < config.endpoints; ++e) {
     lay_out(e);
     create_queues(endpoints_[e]);
   }
 }
 
+Network::Nic Rank::make_nic(Network& network) {
+  if (!config_.bus) return {};
+  bus_ = std::make_unique<Bus>(network.events(), *config_.bus);
+  Network::Nic nic;
+  nic.before_sending = [this](std::span<const std::byte> datagram, Bus::Done done) {
+    if (!is_fetched(datagram)) return done();
+    bus_->nic_fetches_payload(roce::decode(datagram)->payload.size(), std::move(done));
+  };
+  nic.before_delivery = [this, &network](std::span<const std::byte> datagram, Bus::Done done) {
+    const std::uint64_t bytes = roce::decode(datagram)->payload.size();
+    bus_->nic_works([this, &network, bytes, done = std::move(done)] {
+      if (bytes == 0) return done();
+      bus_->nic_delivers_payload(bytes, [this, &network, done] {
+        delivered_ns_ = network.now_ns();
+        done();
+      });
+    });
+  };
+  return nic;
+}
+
+void Rank::open_hca(Network& network, std::uint32_t number, std::uint64_t seed) {
+  softhca::HcaConfig hca;
+  hca.name = fmt::format("rank{}", number);
+  hca.device_memory_bytes = staging_.size() * kBlockBytes;
+  auto* const staging = reinterpret_cast<std::byte*>(staging_.data());
+  hca_ = std::make_unique<softhca::Engine>(
+      hca, network.attach(number, make_nic(network)), staging,
+      [random = sim::Random(seed)]() mutable { return static_cast<std::uint32_t>(random.next()); },
+      [&network] { return network.now_ns(); });
+  pd_ = need("make a protection domain", hca_->alloc_pd());
+  mkey_ = need("register its memory",
+               hca_->register_memory({.pd = pd_,
+                                      .base = memory_.data()->bytes,
+                                      .iova = reinterpret_cast<std::uint64_t>(memory_.data()),
+                                      .length_bytes = memory_.size() * kBlockBytes,
+                                      .access = kAllAccess}));
+  if (staging_.empty()) return;
+  staging_key_ =
+      need("register its staging memory", hca_->register_memory({.pd = pd_,
+                                                                 .base = staging,
+                                                                 .iova = 0,
+                                                                 .length_bytes = hca.device_memory_bytes,
+                                                                 .access = 0,
+                                                                 .device_memory = true}));
+}
+
+// Of a signal the value is in the WQE, of a push the payload is on the NIC.
+bool Rank::is_fetched(std::span<const std::byte> datagram) const {
+  using roce::Opcode;
+  const std::optional<roce::Decoded> packet = roce::decode(datagram);
+  switch (packet->headers.bth.opcode) {
+    case Opcode::kRcWriteFirst:
+    case Opcode::kRcWriteMiddle:
+    case Opcode::kRcWriteLast: return config_.pulls;
+    case Opcode::kRcWriteOnly: return config_.pulls && !peer_signals_.contains(packet->headers.reth.address);
+    default: return false;
+  }
+}
+
 std::size_t Rank::endpoint_blocks() const {
   const std::size_t queue = std::size_t{1} << config_.log_send_queue;
-  return blocks_for(sizeof(Control)) + 2 * queue + 2 * blocks_for(config_.buffer_bytes);
+  const std::size_t rings = config_.bus ? 3 : 2;
+  const std::size_t owners = blocks_for(config_.slots * sizeof(std::uint32_t));
+  return blocks_for(sizeof(Control)) + rings * queue + owners + 2 * blocks_for(config_.buffer_bytes);
 }
 
 void Rank::lay_out(std::uint32_t endpoint) {
@@ -70,17 +121,25 @@ void Rank::lay_out(std::uint32_t endpoint) {
   memory.control = new (take(sizeof(Control))) Control{};
   memory.send_queue = reinterpret_cast<mlx5::WqeBasicBlock*>(take(queue * sizeof(mlx5::WqeBasicBlock)));
   memory.completion_queue = reinterpret_cast<mlx5::Cqe64*>(take(queue * sizeof(mlx5::Cqe64)));
-  for (std::size_t i = 0; i < queue; ++i) {
-    memory.completion_queue[i].op_own = static_cast<unsigned>(mlx5::CqeOpcode::kInvalid)
-                                        << mlx5::kCqeOpcodeShift;
+  memory.written_completions = memory.completion_queue;
+  memory.uar_page = uar_pages_.data()->bytes;
+  if (bus_) {
+    memory.written_completions = reinterpret_cast<mlx5::Cqe64*>(take(queue * sizeof(mlx5::Cqe64)));
+    memory.uar_page = uar_pages_[endpoint * kUarBlocks].bytes;
   }
+  for (std::size_t i = 0; i < queue; ++i) {
+    memory.completion_queue[i].op_own = memory.written_completions[i].op_own =
+        static_cast<unsigned>(mlx5::CqeOpcode::kInvalid) << mlx5::kCqeOpcodeShift;
+  }
+  memory.slot_owner = reinterpret_cast<std::uint32_t*>(take(config_.slots * sizeof(std::uint32_t)));
   memory.source = take(config_.buffer_bytes);
   memory.inbox = take(config_.buffer_bytes);
 }
 
 void Rank::create_queues(EndpointMemory& memory) {
+  if (bus_ || uar_ == 0) uar_ = need("make a doorbell page", hca_->add_uar({memory.uar_page}));
   softhca::CompletionQueueSpec cq;
-  cq.ring = reinterpret_cast<std::byte*>(memory.completion_queue);
+  cq.ring = reinterpret_cast<std::byte*>(memory.written_completions);
   cq.doorbell_record = memory.control->completion_record;
   cq.log_entries = config_.log_send_queue;
   // The endpoint never writes a consumer index: its queue is as long as the send queue and cannot overrun.
@@ -91,12 +150,13 @@ void Rank::create_queues(EndpointMemory& memory) {
   qp.send_cqn = qp.receive_cqn = need("make a completion queue", hca_->create_cq(cq));
   qp.send_ring = memory.send_queue->bytes;
   qp.send_blocks = 1u << config_.log_send_queue;
-  qp.doorbell_record = memory.control->queue_pair_record;
+  qp.doorbell_record = bus_ ? memory.control->fetched_record : memory.control->queue_pair_record;
   memory.qpn = need("make a queue pair", hca_->create_qp(qp));
 }
 
-void Rank::connect(std::uint32_t endpoint, const Rank& peer, std::uint32_t peer_endpoint) {
+void Rank::connect(std::uint32_t endpoint, Rank& peer, std::uint32_t peer_endpoint) {
   using softhca::QpState;
+  peer_signals_.insert(peer.remote_signal(peer_endpoint).address);
   softhca::QpAttributes attributes;
   const auto to = [&](QpState state, std::uint32_t mask) {
     attributes.state = state;
@@ -126,7 +186,9 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.send_queue = memory.send_queue;
   handle.completion_queue = memory.completion_queue;
   handle.send_record = &memory.control->queue_pair_record[mlx5::kSendRecord];
-  handle.doorbell = reinterpret_cast<std::uint64_t*>(uar_page_.data()->bytes + mlx5::kUarBlueFlame);
+  handle.doorbell = reinterpret_cast<std::uint64_t*>(bus_ ? memory.control->doorbell
+                                                          : memory.uar_page + mlx5::kUarBlueFlame);
+  handle.blueflame_half_bytes = config_.blueflame ? mlx5::kBlueFlameBufferBytes : 0;
   handle.scratch = &memory.control->scratch;
   handle.state = &memory.control->state;
   handle.abort = &memory.control->abort;
@@ -136,7 +198,94 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.log_send_queue = config_.log_send_queue;
   handle.log_completion_queue = config_.log_send_queue;
   handle.placement = Placement::kHost;
+  if (config_.slots == 0) return handle;
+  const std::uint64_t offset = std::uint64_t{endpoint} * config_.slots * config_.slot_bytes;
+  handle.staging.base = reinterpret_cast<std::byte*>(staging_.data()) + offset;
+  handle.staging.nic_offset = offset;
+  handle.staging.slot_owner = memory.slot_owner;
+  handle.staging.lkey = staging_key_;
+  handle.staging.slot_bytes = config_.slot_bytes;
+  handle.staging.slot_count = config_.slots;
   return handle;
+}
+
+int Rank::progress() {
+  int done = 0;
+  if (bus_) {
+    for (EndpointMemory& memory : endpoints_) done += carry_doorbells(memory);
+  }
+  done += hca_->progress();
+  if (bus_) {
+    for (EndpointMemory& memory : endpoints_) done += carry_completions(memory);
+  }
+  return done;
+}
+
+int Rank::carry_doorbells(EndpointMemory& memory) {
+  int carried = 0;
+  for (std::size_t half = 0; half < mlx5::kBlueFlameRegisterBytes; half += mlx5::kBlueFlameBufferBytes) {
+    auto* const at = reinterpret_cast<std::uint64_t*>(memory.control->doorbell + half);
+    DoorbellWords words{std::atomic_ref(at[0]).exchange(0, std::memory_order_acquire)};
+    if (words[0] == 0) continue;
+    ++carried;
+    bool with_wqe = false;
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      words[i] = std::atomic_ref(at[i]).exchange(0, std::memory_order_relaxed);
+      with_wqe |= words[i] != 0;
+    }
+    bus_->gpu_rings(with_wqe ? sizeof words : sizeof words[0], [this, &memory, half, words, with_wqe] {
+      bus_->nic_works(
+          [this, &memory, half, words, with_wqe] { doorbell_arrives(memory, half, words, with_wqe); });
+    });
+  }
+  return carried;
+}
+
+// The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
+// only when they would have been fetched, in order, or when the doorbell brought them.
+void Rank::doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words,
+                            bool with_wqe) {
+  const auto produced =
+      static_cast<std::uint16_t>(std::uint32_t{memory.control->queue_pair_record[mlx5::kSendRecord]});
+  const auto blocks = static_cast<std::uint16_t>(produced - memory.asked_blocks);
+  memory.asked_blocks = produced;
+  Doorbell& doorbell = memory.doorbells.emplace_back(Doorbell{half, words, produced, false});
+  const auto fetched = [&memory, &doorbell] {
+    doorbell.fetched = true;
+    ring_fetched(memory);
+  };
+  if (blocks == 0 || (with_wqe && blocks == 1)) return fetched();
+  bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes, fetched);
+}
+
+void Rank::ring_fetched(EndpointMemory& memory) {
+  for (; !memory.doorbells.empty() && memory.doorbells.front().fetched; memory.doorbells.pop_front()) {
+    const Doorbell& doorbell = memory.doorbells.front();
+    memory.control->fetched_record[mlx5::kSendRecord] = std::uint32_t{doorbell.produced};
+    auto* const at = reinterpret_cast<std::uint64_t*>(memory.uar_page + mlx5::kUarBlueFlame + doorbell.half);
+    for (std::size_t i = 1; i < doorbell.words.size(); ++i) at[i] = doorbell.words[i];
+    std::atomic_ref(at[0]).store(doorbell.words[0], std::memory_order_release);
+  }
+}
+
+int Rank::carry_completions(EndpointMemory& memory) {
+  const std::uint32_t entries = 1u << config_.log_send_queue;
+  int carried = 0;
+  for (;; ++memory.completions, ++carried) {
+    const std::uint32_t index = memory.completions % entries;
+    const mlx5::Cqe64& cqe = memory.written_completions[index];
+    const unsigned pass = memory.completions / entries & 1;
+    const bool invalid =
+        cqe.op_own >> mlx5::kCqeOpcodeShift == static_cast<unsigned>(mlx5::CqeOpcode::kInvalid);
+    if (invalid || (cqe.op_own & mlx5::kCqeOwnerMask) != pass) return carried;
+    bus_->nic_completes([&memory, index, cqe] {
+      mlx5::Cqe64& seen = memory.completion_queue[index];
+      auto* const to = reinterpret_cast<std::uint64_t*>(&seen);
+      const auto* const from = reinterpret_cast<const std::uint64_t*>(&cqe);
+      for (int word = 0; word < 7; ++word) to[word] = from[word];
+      std::atomic_ref(to[7]).store(from[7], std::memory_order_release);
+    });
+  }
 }
 
 LocalMemory Rank::source(std::uint32_t endpoint) {

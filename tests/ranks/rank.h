@@ -3,14 +3,21 @@
 // milliseconds.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "driver-shim/softhca/engine/engine.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
+#include "proto/mlx5/doorbell.h"
+#include "tests/ranks/bus.h"
 #include "tests/ranks/network.h"
 
 namespace gdx::ranks {
@@ -22,6 +29,11 @@ struct RankConfig {
   std::uint64_t timeout_ns = 50'000'000;  // of every wait in device code, in virtual time
   std::uint8_t ack_timeout = 8;           // 4.096 us * 2^n
   std::uint8_t retry_count = 7;
+  std::uint32_t slots = 0;  // of staging memory, of each endpoint; 0: it cannot push
+  std::uint32_t slot_bytes = kDefaultSlotBytes;
+  bool blueflame = false;
+  std::optional<BusConfig> bus = std::nullopt;
+  bool pulls = false;  // the NIC fetches what messages consist of; signals always come with their WQE
 };
 
 class Rank {
@@ -30,7 +42,7 @@ class Rank {
   Rank(const RankConfig& config, Network& network, std::uint32_t number, std::uint64_t seed);
   Rank(const Rank&) = delete;
 
-  void connect(std::uint32_t endpoint, const Rank& peer, std::uint32_t peer_endpoint);
+  void connect(std::uint32_t endpoint, Rank& peer, std::uint32_t peer_endpoint);
 
   [[nodiscard]] EndpointHandle handle(std::uint32_t endpoint);
   [[nodiscard]] LocalMemory source(std::uint32_t endpoint);
@@ -39,7 +51,17 @@ class Rank {
   [[nodiscard]] RemoteMemory remote_inbox(std::uint32_t endpoint);
   [[nodiscard]] RemoteMemory remote_signal(std::uint32_t endpoint);
 
+  // One step of the HCA. Returns the number of things done.
+  int progress();
+  // A kernel has stored a message's payload into staging memory.
+  void note_push(std::uint64_t bytes) {
+    if (bus_) bus_->gpu_stores_payload(bytes);
+  }
+
   [[nodiscard]] softhca::Hca& hca() { return *hca_; }
+  [[nodiscard]] const Bus* bus() const { return bus_.get(); }
+  // When the last payload that crossed the bus was in the GPU's memory.
+  [[nodiscard]] std::uint64_t delivered_ns() const { return delivered_ns_; }
 
  private:
   // What of an endpoint's memory has a fixed size; its rings and buffers follow.
@@ -50,6 +72,16 @@ class Rank {
     std::uint64_t scratch;
     std::uint64_t signal;
     std::uint32_t abort;
+    // With a bus: where the GPU rings, and the record as far as the NIC has it.
+    alignas(64) std::byte doorbell[mlx5::kBlueFlameRegisterBytes];
+    Be32 fetched_record[2];
+  };
+  using DoorbellWords = std::array<std::uint64_t, 8>;
+  struct Doorbell {
+    std::size_t half = 0;
+    DoorbellWords words{};
+    std::uint16_t produced = 0;  // what the record said
+    bool fetched = false;
   };
   struct EndpointMemory {
     Control* control = nullptr;
@@ -57,7 +89,14 @@ class Rank {
     mlx5::Cqe64* completion_queue = nullptr;
     std::byte* source = nullptr;
     std::byte* inbox = nullptr;
+    std::uint32_t* slot_owner = nullptr;
     std::uint32_t qpn = 0;
+    // With a bus: the NIC's side of what the GPU's side lies behind it.
+    std::byte* uar_page = nullptr;
+    mlx5::Cqe64* written_completions = nullptr;
+    std::uint32_t completions = 0;   // carried to the GPU's side
+    std::uint16_t asked_blocks = 0;  // of the send queue, by the NIC
+    std::deque<Doorbell> doorbells;  // their WQEs are on the way, or waited for by one that is
   };
   struct Block {
     alignas(64) std::byte bytes[64];
@@ -66,16 +105,28 @@ class Rank {
   [[nodiscard]] std::size_t endpoint_blocks() const;
   void lay_out(std::uint32_t endpoint);
   void create_queues(EndpointMemory& memory);
+  void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
+  [[nodiscard]] Network::Nic make_nic(Network& network);
+  [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;
+  int carry_doorbells(EndpointMemory& memory);
+  void doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words, bool with_wqe);
+  static void ring_fetched(EndpointMemory& memory);
+  int carry_completions(EndpointMemory& memory);
   [[nodiscard]] RemoteMemory remote(const void* at, std::uint64_t bytes) const;
 
   RankConfig config_;
-  std::vector<Block> memory_;  // everything below lies in it; registered as one region
-  std::vector<Block> uar_page_;
+  std::vector<Block> memory_;     // everything below lies in it; registered as one region
+  std::vector<Block> uar_pages_;  // one, or with a bus one for each endpoint
+  std::vector<Block> staging_;
   std::vector<EndpointMemory> endpoints_;
+  std::unordered_set<std::uint64_t> peer_signals_;  // their addresses
+  std::unique_ptr<Bus> bus_;
   std::unique_ptr<softhca::Hca> hca_;
   std::uint32_t pd_ = 0;
   std::uint32_t uar_ = 0;
   std::uint32_t mkey_ = 0;
+  std::uint32_t staging_key_ = 0;
+  std::uint64_t delivered_ns_ = 0;
 };
 
 }  // namespace gdx::ranks

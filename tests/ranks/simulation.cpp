@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "tests/ranks/kernels.h"
 #include "tests/sim/random.h"
@@ -17,7 +18,23 @@ RankConfig rank_config(const SimulationConfig& config) {
   rank.endpoints = config.endpoints_per_rank;
   rank.log_send_queue = config.log_send_queue;
   rank.buffer_bytes = 2 * config.message_bytes;
+  rank.blueflame = config.mode == pcie::Mode::kPushBlueFlame;
+  rank.pulls = config.mode == pcie::Mode::kPull;
+  if (config.mode == pcie::Mode::kPush || rank.blueflame) rank.slots = config.slots;
+  rank.bus = config.bus;
   return rank;
+}
+
+using Kernel = void (*)(const Flow*, Shape, Outcome*);
+
+Kernel kernel_of(const SimulationConfig& config) {
+  const bool exchanges = config.pattern == Pattern::kExchange;
+  switch (config.mode) {
+    case pcie::Mode::kPush:
+    case pcie::Mode::kPushBlueFlame: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
+    case pcie::Mode::kInline: return exchanges ? exchange<Mode::kInline> : stream<Mode::kInline>;
+    default: return exchanges ? exchange<Mode::kPull> : stream<Mode::kPull>;
+  }
 }
 
 }  // namespace
@@ -26,13 +43,17 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
   if (config.endpoints_per_rank == 0 || config.endpoints_per_rank % 2 != 0)
     return refuse(fmt::format("{} endpoints a rank: use an even number", config.endpoints_per_rank));
-  if (config.ranks <= config.endpoints_per_rank / 2) {
-    return refuse(fmt::format("{} ranks cannot have {} endpoints each: use at least {} ranks", config.ranks,
-                              config.endpoints_per_rank, config.endpoints_per_rank / 2 + 1));
-  }
+  if (config.ranks < 2) return refuse("one rank has nobody to talk to: use at least 2");
   if (config.message_bytes == 0 || config.message_bytes % 8 != 0)
     return refuse(fmt::format("messages of {} bytes: use a multiple of 8", config.message_bytes));
   if (config.messages == 0) return refuse("no messages: use at least 1");
+  if (config.mode == pcie::Mode::kBounce)
+    return refuse("bounce: no GPU posts it, so no device code runs; use gdx model");
+  if (!std::has_single_bit(config.slots))
+    return refuse(fmt::format("{} staging slots an endpoint: use a power of two", config.slots));
+  if (config.bus) {
+    if (auto checked = pcie::check(config.bus->platform); !checked) return checked;
+  }
   if (config.step_ns == 0) return refuse("steps of 0 ns: time would stand still");
   if (config.dead_rank && *config.dead_rank >= config.ranks)
     return refuse(fmt::format("rank {} cannot be dead: there are {}", *config.dead_rank, config.ranks));
@@ -42,7 +63,7 @@ Result<void> Simulation::check(const SimulationConfig& config) {
 Simulation::Peer Simulation::peer_of(const SimulationConfig& config, std::uint32_t index) {
   const std::uint32_t rank = index / config.endpoints_per_rank;
   const std::uint32_t endpoint = index % config.endpoints_per_rank;
-  const std::uint32_t distance = endpoint / 2 + 1;
+  const std::uint32_t distance = endpoint / 2 % (config.ranks - 1) + 1;
   const bool up = endpoint % 2 == 0;
   return {(rank + (up ? distance : config.ranks - distance)) % config.ranks, endpoint ^ 1};
 }
@@ -53,7 +74,7 @@ Simulation::Simulation(const SimulationConfig& config)
   for (std::uint32_t r = 0; r < config.ranks; ++r)
     ranks_.push_back(std::make_unique<Rank>(rank_config(config), network_, r, random.next()));
   for (std::uint32_t r = 0; r < config.ranks; ++r) {
-    if (config.dead_rank != r) alive_.push_back(&ranks_[r]->hca());
+    if (config.dead_rank != r) alive_.push_back(ranks_[r].get());
   }
   for (std::uint32_t i = 0; i < config.ranks * config.endpoints_per_rank; ++i) {
     const Peer peer = peer_of(config, i);
@@ -69,13 +90,17 @@ int Simulation::progress() {
   return 1;
 }
 
+void Simulation::note_push(std::uint32_t block, std::uint64_t bytes) {
+  running->ranks_[block / running->config_.endpoints_per_rank]->note_push(bytes);
+}
+
 std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
 
 // Everybody has looked and waits. Time goes on by a step, or to the next event where nothing happens before.
 void Simulation::round() {
   ++rounds_;
   int done = 0;
-  for (softhca::Hca* const hca : alive_) done += hca->progress();
+  for (Rank* const rank : alive_) done += rank->progress();
   const std::uint64_t next_ns = network_.now_ns() + config_.step_ns;
   network_.run_until(done > 0 ? next_ns : std::max(next_ns, next_event_ns()));
 }
@@ -84,7 +109,7 @@ std::uint64_t Simulation::next_event_ns() {
   // Kernels have deadlines of their own, and spend time: they must not be stepped over.
   std::uint64_t next_ns = network_.now_ns() + std::max(config_.post_ns, config_.step_ns);
   next_ns = std::min(next_ns, network_.next_event_ns());
-  for (softhca::Hca* const hca : alive_) next_ns = std::min(next_ns, network_.now_ns() + hca->idle_ns());
+  for (Rank* const rank : alive_) next_ns = std::min(next_ns, network_.now_ns() + rank->hca().idle_ns());
   return next_ns;
 }
 
@@ -104,7 +129,7 @@ std::vector<Flow> Simulation::make_flows() {
                      .signal = own.signal(endpoint),
                      .own_salt = std::uint64_t{i} << 32,
                      .peer_salt = std::uint64_t{peer.rank * per_rank + peer.endpoint} << 32,
-                     .sends = endpoint % 2 == 0});
+                     .sends = endpoint % 2 == 0 && (!config_.one_way || i < per_rank)});
   }
   return flows;
 }
@@ -112,12 +137,11 @@ std::vector<Flow> Simulation::make_flows() {
 Report Simulation::run() {
   const std::vector<Flow> flows = make_flows();
   outcomes_.assign(flows.size(), {});
-  const Shape shape{config_.message_bytes, config_.messages, config_.post_ns, config_.jitter_ns};
+  const Shape shape{config_.message_bytes, config_.messages, config_.post_ns, config_.jitter_ns, note_push};
   const exec::LaunchConfig launch{
       .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
   running = this;
-  const Status launched = exec::launch(launch, config_.pattern == Pattern::kExchange ? exchange : stream,
-                                       flows.data(), shape, outcomes_.data());
+  const Status launched = exec::launch(launch, kernel_of(config_), flows.data(), shape, outcomes_.data());
   running = nullptr;
 
   Report report;
@@ -133,8 +157,13 @@ Report Simulation::run() {
   report.virtual_ns = network_.now_ns();
   report.rounds = rounds_;
   report.network = network_.counters();
-  for (const auto& rank : ranks_)
-    report.retransmitted_packets += rank->hca().counters().transport.retransmitted_packets;
+  for (const auto& rank : ranks_) {
+    const softhca::HcaCounters counters = rank->hca().counters();
+    report.retransmitted_packets += counters.transport.retransmitted_packets;
+    report.staging_violations += counters.staging_violations;
+    report.delivered_ns = std::max(report.delivered_ns, rank->delivered_ns());
+  }
+  if (ranks_[0]->bus() != nullptr) report.pcie = ranks_[0]->bus()->counters();
   return report;
 }
 

@@ -22,9 +22,11 @@ struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
   Pattern pattern = Pattern::kExchange;
-  std::uint32_t log_send_queue = 4;    // WQEBBs of an endpoint
-  std::uint64_t message_bytes = 1024;  // a multiple of 8
-  std::uint32_t messages = 16;         // of each endpoint that sends
+  pcie::Mode mode = pcie::Mode::kPull;  // not kBounce
+  std::uint32_t log_send_queue = 4;     // WQEBBs of an endpoint
+  bool one_way = false;                 // in a stream, only rank 0 sends
+  std::uint64_t message_bytes = 1024;   // a multiple of 8
+  std::uint32_t messages = 16;          // of each endpoint that sends
   // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
   std::uint64_t post_ns = 700;
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
@@ -33,6 +35,8 @@ struct SimulationConfig {
   std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
   std::uint64_t seed = 1;
   NetworkConfig network = {};
+  std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
+  std::uint32_t slots = 8;                      // of staging memory, of each endpoint that pushes
 };
 
 struct Report {
@@ -41,11 +45,14 @@ struct Report {
   std::uint64_t wrong_words = 0;  // 8 B words that held something else than was sent
   std::uint64_t failed_endpoints = 0;
   Status first_failure = Status::kOk;
-  std::uint64_t virtual_ns = 0;  // until the last flush
-  std::uint64_t seen_ns = 0;     // until the last message of an exchange was seen
-  std::uint64_t rounds = 0;      // looks of everybody
+  std::uint64_t virtual_ns = 0;    // until the last flush
+  std::uint64_t seen_ns = 0;       // until the last message of an exchange was seen
+  std::uint64_t rounds = 0;        // looks of everybody
+  std::uint64_t delivered_ns = 0;  // until the last payload was in its GPU's memory; with a bus
   NetworkCounters network;
   std::uint64_t retransmitted_packets = 0;
+  std::uint64_t staging_violations = 0;
+  pcie::Counters pcie;  // of rank 0's bus
 };
 
 class Simulation {
@@ -74,6 +81,7 @@ class Simulation {
  private:
   static int progress();
   static std::uint64_t clock();
+  static void note_push(std::uint32_t block, std::uint64_t bytes);
   void round();
   [[nodiscard]] std::uint64_t next_event_ns();
   [[nodiscard]] std::vector<Flow> make_flows();
@@ -81,7 +89,7 @@ class Simulation {
   SimulationConfig config_;
   Network network_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<softhca::Hca*> alive_;
+  std::vector<Rank*> alive_;
   std::vector<Outcome> outcomes_;
   std::uint64_t rounds_ = 0;
 };

@@ -1,0 +1,29 @@
+// Figures of one connection of an idle network, from runs of the production code in virtual time.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/ranks/simulation.h"
+
+namespace gdx::ranks {
+
+// Source of the model: A. Alexandrov et al., "LogGP" (1995).
+struct LogGp {
+  double latency_ns = 0;  // L: an 8 B put with its signal, from the post until the peer's kernel sees it
+  std::uint64_t overhead_ns = 0;  // o: SimulationConfig::post_ns, an input
+  double gap_ns = 0;              // g: between 8 B messages of one endpoint whose poster costs nothing
+  double gap_per_byte_ns = 0;     // G
+};
+
+[[nodiscard]] LogGp measure_loggp(const SimulationConfig& config);
+
+// A put of config.message_bytes by config.mode across config.bus, which must be there. Fences cost nothing,
+// because nobody can count them on a CPU: compare with `gdx model --order-ns 0`.
+struct Point {
+  std::uint64_t delivered_ns = 0;  // from the call to the last byte in the peer's GPU memory
+  double bytes_per_s = 0;          // of several endpoints that put one message behind the other
+};
+
+[[nodiscard]] Point measure_point(const SimulationConfig& config);
+
+}  // namespace gdx::ranks
