@@ -33,6 +33,8 @@ struct HcaConfig {
   wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;
   std::size_t device_memory_bytes = 128 * 1024;
+  std::uint32_t quantum_bytes = 64 * 1024;  // of a queue pair's turn to send: what one GSO send holds
+  double rate_gbps = 0;                     // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 
 enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
