@@ -17,9 +17,9 @@
 namespace gdx::softhca {
 namespace {
 
-constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
-constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
-constexpr std::size_t kReceiveBudget = 256;           // packets a step
+constexpr std::uint32_t kMaxQueueEntries = 1u << 15;   // the counters have 16 bits: twice that is ambiguous
+constexpr std::uint32_t kMaxLogCqEntries = 22;         // the consumer index has 24 bits
+constexpr std::size_t kReceiveBudget = 256;            // packets a step
 constexpr std::uint64_t kSendBudgetBytes = 512 << 10;  // a step, before arrivals are looked at again
 // What a rate limit lets out at once: a GSO send, and what the link carries while the engine's thread dozes.
 constexpr std::uint64_t kLinkBurstBytes = 64 << 10;
@@ -486,7 +486,8 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device
     return fail(Status::kInvalidArgument, config.name + ": an MTU is 256, 512, 1024, 2048 or 4096 bytes");
   }
   if (config.quantum_bytes == 0 || !(config.rate_gbps >= 0)) {
-    return fail(Status::kInvalidArgument, config.name + ": a turn has at least a byte, a link's rate is not negative");
+    return fail(Status::kInvalidArgument,
+                config.name + ": a turn has at least a byte, a link's rate is not negative");
   }
   Result<std::unique_ptr<wire::Wire>> wire = wire::open_wire(config.carrier, config.udp);
   if (!wire) return tl::unexpected<Error>(wire.error());

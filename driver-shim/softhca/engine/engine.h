@@ -93,8 +93,8 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
-  QueuePair* last_found_ = nullptr;  // the queue pair of the last packet: the next is often its own too
-  std::vector<DoorbellWrite> rings_;  // of the page being polled
+  QueuePair* last_found_ = nullptr;     // the queue pair of the last packet: the next is often its own too
+  std::vector<DoorbellWrite> rings_;    // of the page being polled
   FairScheduler<QueuePair> scheduler_;  // of those with something to send, to wait for or to flush
   LinkClock link_;
   std::uint64_t charged_bytes_ = 0;  // of parts_.link_bytes, those that the link has been charged for

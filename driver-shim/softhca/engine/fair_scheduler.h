@@ -3,9 +3,10 @@
 // from the queue's next turn, so nobody need know a packet's size before it is sent.
 // Pure: no time, no memory but its list.
 //
-// Of two queues that could send all the time, neither is ever ahead by more than a quantum and a packet. One that is
-// held back (by its window, a receiver that is not ready, a full wire, its rate) costs the others nothing: it is
-// passed over, keeps its place and what is left of its turn, and collects nothing while it waits.
+// Of two queues that could send all the time, neither is ever ahead by more than a quantum and a packet. One
+// that is held back (by its window, a receiver that is not ready, a full wire, its rate) costs the others
+// nothing: it is passed over, keeps its place and what is left of its turn, and collects nothing while it
+// waits.
 #pragma once
 
 #include <algorithm>

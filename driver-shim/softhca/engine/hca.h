@@ -162,8 +162,8 @@ struct QpAttributes {
 
 // The PCIe transactions that a ConnectX would need for what this HCA did, as far as its manuals and drivers
 // tell: device memory is its own, so a gather from there is none. Completion and doorbell writes are `cqes`
-// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with one
-// read, looks at the records of receive and completion queues, address translation.
+// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with
+// one read, looks at the records of receive and completion queues, address translation.
 struct PcieCounters {
   std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
   std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring

@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kUdpHeaderBytes = 8;
 constexpr std::size_t kMinWindowPackets = 32;
 constexpr std::size_t kMaxWindowPackets = 512;
-constexpr std::uint64_t kMaxBatch = 128;             // packets between two looks at a queue pair's state
+constexpr std::uint64_t kMaxBatch = 128;              // packets between two looks at a queue pair's state
 constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap of the largest packet
-constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
+constexpr std::uint16_t kPkeyMask = 0x7fff;           // bit 15 is the membership type
 
 // The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
 unsigned transport_of(roce::Opcode opcode) {
@@ -149,8 +149,8 @@ transport::RcConfig QueuePair::rc_config() const {
   config.remote_write = attributes_.access & kRemoteWrite;
   config.remote_read = attributes_.access & kRemoteRead;
   config.remote_atomic = attributes_.access & kRemoteAtomic;
-  config.max_unacked_packets = static_cast<std::uint32_t>(std::clamp(
-      hca_.wire->window_bytes() / attributes_.mtu_bytes, kMinWindowPackets, kMaxWindowPackets));
+  config.max_unacked_packets = static_cast<std::uint32_t>(
+      std::clamp(hca_.wire->window_bytes() / attributes_.mtu_bytes, kMinWindowPackets, kMaxWindowPackets));
   return config;
 }
 
@@ -399,8 +399,7 @@ bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, cons
 // destination of its own, and may lose.
 std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
   if (spec_.type == QpType::kUd) return max_packets;
-  return static_cast<std::uint32_t>(
-      std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
+  return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
 }
 
 int QueuePair::attend(std::uint64_t now_ns) {
