@@ -104,8 +104,8 @@ GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
                : "memory");
 }
 
-// A doorbell and the WQE of one block that it is for, in four stores of 16 B. Whether they leave the GPU as one
-// write is not documented; where they do not, the NIC fetches the WQE from the ring.
+// A doorbell and the WQE of one block that it is for, in four stores of 16 B. Whether they leave the GPU as
+// one write is not documented; where they do not, the NIC fetches the WQE from the ring.
 template <Placement P>
 GDX_DEVICE void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   if constexpr (P == Placement::kGpu) {
@@ -169,8 +169,8 @@ GDX_DEVICE void relax() { __nanosleep(20); }
 struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
-  int (*progress)() = nullptr;  // a GPU makes progress beside the host: not used
-  unsigned workers = 1;         // likewise
+  int (*progress)() = nullptr;         // a GPU makes progress beside the host: not used
+  unsigned workers = 1;                // likewise
   std::uint64_t (*clock)() = nullptr;  // likewise: a GPU has its own
 };
 

@@ -29,9 +29,9 @@ class Pcie : public Pair {
   }
 
   [[nodiscard]] Cost total() const {
-    return {counter("softhca_pcie_record_reads"),    counter("softhca_pcie_wqe_reads"),
-            counter("softhca_pcie_payload_reads"),   counter("softhca_pcie_doorbell_writes"),
-            counter("softhca_pcie_payload_writes"),  counter("softhca_pcie_cqe_writes"),
+    return {counter("softhca_pcie_record_reads"),   counter("softhca_pcie_wqe_reads"),
+            counter("softhca_pcie_payload_reads"),  counter("softhca_pcie_doorbell_writes"),
+            counter("softhca_pcie_payload_writes"), counter("softhca_pcie_cqe_writes"),
             counter("softhca_blueflame_torn")};
   }
 
@@ -48,9 +48,9 @@ class Pcie : public Pair {
     };
     EXPECT_EQ(exec::launch({.progress = progress_}, kernel, handle), Status::kOk);
     const Cost after = total();
-    return {after.record_reads - before.record_reads,       after.wqe_reads - before.wqe_reads,
-            after.payload_reads - before.payload_reads,     after.doorbell_writes - before.doorbell_writes,
-            after.payload_writes - before.payload_writes,   after.cqe_writes - before.cqe_writes,
+    return {after.record_reads - before.record_reads,     after.wqe_reads - before.wqe_reads,
+            after.payload_reads - before.payload_reads,   after.doorbell_writes - before.doorbell_writes,
+            after.payload_writes - before.payload_writes, after.cqe_writes - before.cqe_writes,
             after.blueflame_torn - before.blueflame_torn};
   }
 
@@ -118,8 +118,7 @@ TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
   for (const std::uint32_t found_there : {0u, 0x41414141u}) {
     std::memset(b_.buffer->data(), 0, 4096);
     const Cost cost = cost_of(a_.endpoint->handle(), [&](auto& ep) {
-      const Status posted =
-          gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local(), 4096, Doorbell::kDefer);
+      const Status posted = gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local(), 4096, Doorbell::kDefer);
       if (posted != Status::kOk) return posted;
       const EndpointHandle& h = ep.handle();
       const std::uint32_t newest = ep.wqe_index() - 1;

@@ -17,10 +17,13 @@
 namespace gdx::softhca {
 namespace {
 
-constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
-constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
-constexpr std::size_t kReceiveBudget = 256;           // packets a step
-constexpr std::uint32_t kSendBudget = 128;            // packets a step and queue pair, each way
+constexpr std::uint32_t kMaxQueueEntries = 1u << 15;   // the counters have 16 bits: twice that is ambiguous
+constexpr std::uint32_t kMaxLogCqEntries = 22;         // the consumer index has 24 bits
+constexpr std::size_t kReceiveBudget = 256;            // packets a step
+constexpr std::uint64_t kSendBudgetBytes = 512 << 10;  // a step, before arrivals are looked at again
+// What a rate limit lets out at once: a GSO send, and what the link carries while the engine's thread dozes.
+constexpr std::uint64_t kLinkBurstBytes = 64 << 10;
+constexpr double kLinkBurstNs = 100'000;
 constexpr std::uint64_t kMaxIdleNs = 1'000'000'000;
 constexpr std::size_t kRecordlessDoorbell = 0x600;  // DOCA's mode that carries the producer index itself
 
@@ -39,6 +42,11 @@ std::uint64_t take_doorbell(std::byte* page, std::size_t offset) {
 std::uint32_t second_dword(std::uint64_t doorbell) {
   static_assert(std::endian::native == std::endian::little);
   return byte_swap(static_cast<std::uint32_t>(doorbell >> 32));
+}
+
+std::uint64_t link_burst_bytes(double rate_gbps) {
+  constexpr double kBitsPerByte = 8;
+  return kLinkBurstBytes + static_cast<std::uint64_t>(rate_gbps * kLinkBurstNs / kBitsPerByte);
 }
 
 bool is_queue_size(std::uint32_t entries) {
@@ -63,7 +71,9 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .arrivals = {}},
       random_(std::move(random)),
       clock_(std::move(clock)),
-      next_number_(random_() & roce::kQpnMask) {}
+      next_number_(random_() & roce::kQpnMask),
+      scheduler_(config.quantum_bytes),
+      link_(config.rate_gbps, link_burst_bytes(config.rate_gbps)) {}
 
 template <typename Table>
 std::uint32_t Engine::free_number(const Table& table) {
@@ -272,7 +282,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   poll_doorbells();  // one that was rung while the queue was there is no stray
   finish_step();     // an ACK may still be on its way, and what has arrived names the queue pair
   closed_ += qp->counters();
-  std::erase(active_, qp);
+  scheduler_.remove(*qp);
   std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);
   last_found_ = nullptr;
   qps_.erase(qpn);
@@ -280,9 +290,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
 }
 
 void Engine::activate(QueuePair& qp) {
-  if (qp.listed || !qp.busy()) return;
-  qp.listed = true;
-  active_.push_back(&qp);
+  if (qp.busy()) scheduler_.add(qp);
 }
 
 void Engine::note_bad_doorbell(std::uint64_t value) {
@@ -377,15 +385,25 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
   parts_.wire->flush();
 }
 
+// What left since the last call, whoever sent it: acknowledgements do not wait for a turn, nor for the link.
+void Engine::charge_link() {
+  link_.charge(parts_.now_ns, parts_.link_bytes - charged_bytes_);
+  charged_bytes_ = parts_.link_bytes;
+}
+
 int Engine::serve_active() {
+  if (scheduler_.queues().empty()) return 0;
   int done = 0;
-  if (active_.empty()) return 0;
-  first_active_ = (first_active_ + 1) % active_.size();
-  for (std::size_t i = 0; i < active_.size(); ++i) {
-    done += active_[(first_active_ + i) % active_.size()]->serve(parts_.now_ns, kSendBudget);
-  }
-  std::erase_if(active_, [](QueuePair* qp) { return !(qp->listed = qp->busy()); });
-  return done;
+  for (QueuePair* qp : scheduler_.queues()) done += qp->attend(parts_.now_ns);
+  charge_link();
+  const std::uint64_t now_ns = parts_.now_ns;
+  const std::uint64_t sent_bytes = scheduler_.run(
+      std::min(kSendBudgetBytes, link_.budget_bytes(now_ns)),
+      [now_ns](const QueuePair& qp) { return qp.can_send(now_ns); },
+      [now_ns](QueuePair& qp, std::uint64_t allowance) { return qp.send_some(now_ns, allowance); });
+  charge_link();
+  scheduler_.retain([](const QueuePair& qp) { return qp.busy(); });
+  return done + (sent_bytes > 0 ? 1 : 0);
 }
 
 // Packets first, then the completions that promise them.
@@ -408,7 +426,7 @@ int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = clock_();
-  const bool was_idle = active_.empty();
+  const bool was_idle = scheduler_.queues().empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
     // The first post after a pause does not wait for a look at the wire; in a stream batches matter more.
@@ -443,8 +461,12 @@ std::uint64_t Engine::idle_ns() {
   if (const ManagementAgent* const agent = agent_.load(); agent != nullptr) {
     deadline_ns = std::min(deadline_ns, agent->next_deadline_ns());
   }
-  for (const QueuePair* qp : active_) {
-    if (qp->can_send(now_ns)) return 0;
+  for (const QueuePair* qp : scheduler_.queues()) {
+    if (qp->can_send(now_ns)) {
+      const std::uint64_t wait_ns = link_.wait_ns(now_ns);
+      if (wait_ns == 0) return 0;
+      deadline_ns = std::min(deadline_ns, now_ns + wait_ns);
+    }
     deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());
   }
   return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
@@ -462,6 +484,10 @@ HcaCounters Engine::counters() {
 Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device_memory) {
   if (!std::has_single_bit(config.mtu_bytes) || config.mtu_bytes < 256 || config.mtu_bytes > 4096) {
     return fail(Status::kInvalidArgument, config.name + ": an MTU is 256, 512, 1024, 2048 or 4096 bytes");
+  }
+  if (config.quantum_bytes == 0 || !(config.rate_gbps >= 0)) {
+    return fail(Status::kInvalidArgument,
+                config.name + ": a turn has at least a byte, a link's rate is not negative");
   }
   Result<std::unique_ptr<wire::Wire>> wire = wire::open_wire(config.carrier, config.udp);
   if (!wire) return tl::unexpected<Error>(wire.error());

@@ -12,7 +12,9 @@
 
 #include "base/clock.h"
 #include "driver-shim/softhca/engine/blueflame.h"
+#include "driver-shim/softhca/engine/fair_scheduler.h"
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/link_clock.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 
 namespace gdx::softhca {
@@ -75,6 +77,7 @@ class Engine final : public Hca {
   int poll_uar(Uar& uar);
   void note_bad_doorbell(std::uint64_t value);
   int serve_active();
+  void charge_link();
   void accept(const wire::Address& source, std::span<const std::byte> datagram);
   bool accept_management(const wire::Address& source, const roce::Decoded& packet);
   int step();
@@ -90,10 +93,11 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
-  QueuePair* last_found_ = nullptr;  // the queue pair of the last packet: the next is often its own too
-  std::vector<DoorbellWrite> rings_;  // of the page being polled
-  std::vector<QueuePair*> active_;  // with something to send, to wait for or to flush
-  std::size_t first_active_ = 0;    // who is served first: a different one every step
+  QueuePair* last_found_ = nullptr;     // the queue pair of the last packet: the next is often its own too
+  std::vector<DoorbellWrite> rings_;    // of the page being polled
+  FairScheduler<QueuePair> scheduler_;  // of those with something to send, to wait for or to flush
+  LinkClock link_;
+  std::uint64_t charged_bytes_ = 0;  // of parts_.link_bytes, those that the link has been charged for
   bool arrivals_left_ = false;
   bool recordless_reported_ = false;
   std::atomic<ManagementAgent*> agent_{nullptr};

@@ -33,6 +33,8 @@ struct HcaConfig {
   wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;
   std::size_t device_memory_bytes = 128 * 1024;
+  std::uint32_t quantum_bytes = 64 * 1024;  // of a queue pair's turn to send: what one GSO send holds
+  double rate_gbps = 0;                     // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 
 enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
@@ -160,8 +162,8 @@ struct QpAttributes {
 
 // The PCIe transactions that a ConnectX would need for what this HCA did, as far as its manuals and drivers
 // tell: device memory is its own, so a gather from there is none. Completion and doorbell writes are `cqes`
-// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with one
-// read, looks at the records of receive and completion queues, address translation.
+// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with
+// one read, looks at the records of receive and completion queues, address translation.
 struct PcieCounters {
   std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
   std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring

@@ -15,7 +15,9 @@ namespace {
 constexpr std::size_t kUdpHeaderBytes = 8;
 constexpr std::size_t kMinWindowPackets = 32;
 constexpr std::size_t kMaxWindowPackets = 512;
-constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
+constexpr std::uint64_t kMaxBatch = 128;              // packets between two looks at a queue pair's state
+constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap of the largest packet
+constexpr std::uint16_t kPkeyMask = 0x7fff;           // bit 15 is the membership type
 
 // The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
 unsigned transport_of(roce::Opcode opcode) {
@@ -147,8 +149,8 @@ transport::RcConfig QueuePair::rc_config() const {
   config.remote_write = attributes_.access & kRemoteWrite;
   config.remote_read = attributes_.access & kRemoteRead;
   config.remote_atomic = attributes_.access & kRemoteAtomic;
-  config.max_unacked_packets = static_cast<std::uint32_t>(std::clamp(
-      hca_.wire->window_bytes() / attributes_.mtu_bytes, kMinWindowPackets, kMaxWindowPackets));
+  config.max_unacked_packets = static_cast<std::uint32_t>(
+      std::clamp(hca_.wire->window_bytes() / attributes_.mtu_bytes, kMinWindowPackets, kMaxWindowPackets));
   return config;
 }
 
@@ -397,28 +399,54 @@ bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, cons
 // destination of its own, and may lose.
 std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
   if (spec_.type == QpType::kUd) return max_packets;
-  return static_cast<std::uint32_t>(
-      std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
+  return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
 }
 
-int QueuePair::serve(std::uint64_t now_ns, std::uint32_t max_packets) {
+int QueuePair::attend(std::uint64_t now_ns) {
   int done = 0;
-  if (attributes_.state == QpState::kRts) {
-    if (now_ns >= send_side_.next_deadline_ns()) {
-      send_side_.rc()->on_timer(now_ns);
-      ++done;
-    }
-    if (send_side_.can_send(now_ns)) {
-      done += static_cast<int>(send_side_.pump(now_ns, packets_permitted(max_packets)));
-    }
+  if (attributes_.state == QpState::kRts && now_ns >= send_side_.next_deadline_ns()) {
+    send_side_.rc()->on_timer(now_ns);
+    ++done;
+    settle();
   }
-  if (receive_side_.can_send()) {
-    // An acknowledgement leaves in any case: held back it would keep the peer's window shut.
-    done += static_cast<int>(receive_side_.pump(now_ns, max_packets, packets_permitted(max_packets)));
-  }
-  settle();
   if (attributes_.state == QpState::kError) flush_receives();
   return done;
+}
+
+// As many as certainly fit, and one at least.
+std::uint32_t QueuePair::next_packets(std::uint64_t until_link_bytes) const {
+  const std::uint64_t left = until_link_bytes - hca_.link_bytes;
+  const std::uint64_t largest = hca_.config.mtu_bytes + kMaxLinkOverheadBytes;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left / largest, 1, kMaxBatch));
+}
+
+void QueuePair::send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes) {
+  while (attributes_.state == QpState::kRts && hca_.link_bytes < until_link_bytes &&
+         send_side_.can_send(now_ns)) {
+    const std::uint64_t before = hca_.link_bytes;
+    send_side_.pump(now_ns, packets_permitted(next_packets(until_link_bytes)));
+    settle();
+    if (hca_.link_bytes == before) return;
+  }
+}
+
+void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes) {
+  while (hca_.link_bytes < until_link_bytes && receive_side_.can_send()) {
+    const std::uint64_t before = hca_.link_bytes;
+    // An acknowledgement leaves in any case: held back it would keep the peer's window shut.
+    const std::uint32_t packets = next_packets(until_link_bytes);
+    receive_side_.pump(now_ns, packets, packets_permitted(packets));
+    settle();
+    if (hca_.link_bytes == before) return;
+  }
+}
+
+std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance_bytes) {
+  const std::uint64_t start = hca_.link_bytes;
+  send_requests(now_ns, start + (allowance_bytes + 1) / 2);
+  send_responses(now_ns, start + allowance_bytes);
+  send_requests(now_ns, start + allowance_bytes);
+  return hca_.link_bytes - start;
 }
 
 bool QueuePair::busy() const {

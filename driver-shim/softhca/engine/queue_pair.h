@@ -10,6 +10,7 @@
 
 #include "driver-shim/softhca/engine/blueflame.h"
 #include "driver-shim/softhca/engine/completion_queue.h"
+#include "driver-shim/softhca/engine/fair_scheduler.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/engine/receive_queue.h"
@@ -32,7 +33,8 @@ struct HcaParts {
   StagingAudit staging;
   MemoryTable memory;
   HcaCounters counters;
-  std::uint64_t now_ns = 0;  // of the step in progress
+  std::uint64_t now_ns = 0;      // of the step in progress
+  std::uint64_t link_bytes = 0;  // sent so far, with all that a packet costs on a link
   // Receive completions wait here until their ACKs have left: a program that exits on a completion must
   // not strand its peer.
   struct Arrival {
@@ -62,15 +64,18 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   int fetch_sends(std::span<const DoorbellWrite> rings);
   // False: not from this queue pair's peer, or not for its state.
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
-  // Timers, then at most `max_packets` from each direction. Returns packets sent and timers run.
-  int serve(std::uint64_t now_ns, std::uint32_t max_packets);
+  // What is due whether or not it is this queue pair's turn: timers, and receives that ERROR flushes.
+  // Returns timers run.
+  int attend(std::uint64_t now_ns);
+  // Sends up to `allowance_bytes` of the link's time, the last packet perhaps beyond: requests and responses
+  // half each, where there are both. Returns the bytes.
+  std::uint64_t send_some(std::uint64_t now_ns, std::uint64_t allowance_bytes);
   // Writes a receive completion whose ACK has left, or tells of an event behind one.
   void deliver(const HcaParts::Arrival& arrival);
 
-  // Whether the engine has this queue pair on its list of those to serve: the engine's own note.
-  bool listed = false;
+  Turn turn;  // the scheduler's note
 
-  [[nodiscard]] bool busy() const;  // serve() has, or will have, something to do
+  [[nodiscard]] bool busy() const;  // attend() or send_some() has, or will have, something to do
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
   [[nodiscard]] transport::TransportCounters counters() const;
@@ -117,6 +122,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void end_send_error();
   [[nodiscard]] bool accepts(const wire::Address& source, const roce::Bth& bth) const;
   [[nodiscard]] std::uint32_t packets_permitted(std::uint32_t max_packets) const;
+  void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
+  void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
+  [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
   void settle();

@@ -12,6 +12,11 @@ namespace {
 
 using mlx5::Syndrome;
 
+constexpr std::size_t kUdpHeaderBytes = 8;
+constexpr std::size_t kIpv4HeaderBytes = 20;
+constexpr std::size_t kIpv6HeaderBytes = 40;
+constexpr std::size_t kEthernetBytes = 8 + 14 + 4 + 12;  // preamble, header, check sequence, gap
+
 // Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length).
 // False: the list ends before the range does, or visit said no.
 template <typename Visit>
@@ -105,6 +110,8 @@ void QueuePair::commit(const wire::Address& destination, std::size_t header_byte
   const std::size_t pad = roce::pad_count_for(payload_bytes);
   std::memset(packet.data() + unpadded, 0, pad);
   hca_.wire->commit_packet(destination, unpadded + pad);
+  const std::size_t network = destination.is_ipv4() ? kIpv4HeaderBytes : kIpv6HeaderBytes;
+  hca_.link_bytes += unpadded + pad + roce::kIcrcBytes + kUdpHeaderBytes + network + kEthernetBytes;
 }
 
 Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,

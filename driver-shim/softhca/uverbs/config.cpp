@@ -15,6 +15,9 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;
 // mlx5's mmap encoding keeps the pages of device memory contiguous only within 256 pages.
 constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
+constexpr std::uint64_t kMaxQuantumBytes = 16 << 20;
+constexpr double kMinRateGbps = 0.001;
+constexpr double kMaxRateGbps = 10'000;
 
 tl::unexpected<Error> bad(const char* name, std::string_view value, std::string_view allowed) {
   return fail(Status::kInvalidArgument, fmt::format("{}={}: must be {}", name, value, allowed));
@@ -83,6 +86,25 @@ Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier
   return {};
 }
 
+Result<void> read_sending(const Environment& environment, HcaConfig& config) {
+  std::uint64_t quantum_bytes = config.quantum_bytes;
+  const auto is_quantum = [](std::uint64_t value) { return value >= 256 && value <= kMaxQuantumBytes; };
+  if (auto read = read_integer(environment, "GDX_SOFTHCA_QUANTUM_BYTES", "256 to 16777216", is_quantum,
+                               quantum_bytes);
+      !read) {
+    return read;
+  }
+  config.quantum_bytes = static_cast<std::uint32_t>(quantum_bytes);
+  const char* const text = environment("GDX_SOFTHCA_RATE_GBPS");
+  if (text == nullptr || *text == '\0') return {};
+  double rate_gbps = 0;
+  if (!parse_whole<double>(text, rate_gbps) || !(rate_gbps >= kMinRateGbps && rate_gbps <= kMaxRateGbps)) {
+    return bad("GDX_SOFTHCA_RATE_GBPS", text, "a rate from 0.001 to 10000, in 10^9 bits a second");
+  }
+  config.rate_gbps = rate_gbps;
+  return {};
+}
+
 }  // namespace
 
 Result<HcaConfig> config_from(const Environment& environment, int pid) {
@@ -119,6 +141,7 @@ Result<HcaConfig> config_from(const Environment& environment, int pid) {
     return tl::unexpected(read.error());
   }
   config.device_memory_bytes = device_memory_bytes;
+  if (auto read = read_sending(environment, config); !read) return tl::unexpected(read.error());
   return config;
 }
 

@@ -1,4 +1,5 @@
-// BlueFlame: a WQE in its doorbell is executed from there if it is whole, and from the ring in every other case.
+// BlueFlame: a WQE in its doorbell is executed from there if it is whole, and from the ring in every other
+// case.
 #include "driver-shim/softhca/engine/blueflame.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "driver-shim/softhca/engine/engine.h"
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx::softhca::test {
@@ -43,10 +42,14 @@ Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carr
         return open_hca(config, staging);
       }) {}
 
-Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes)
-    : Node(memory_bytes, [&](const HcaConfig& config, std::byte* staging) -> Result<std::unique_ptr<Hca>> {
+Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes, const HcaConfig& config,
+           const Clock& clock)
+    : Node(memory_bytes, [&](const HcaConfig& common, std::byte* staging) -> Result<std::unique_ptr<Hca>> {
+        HcaConfig own = config;
+        own.device_memory_bytes = common.device_memory_bytes;
         const auto random = std::make_shared<std::mt19937>(1);
-        return std::make_unique<Engine>(config, std::move(wire), staging, [random] { return (*random)(); });
+        return std::make_unique<Engine>(
+            own, std::move(wire), staging, [random] { return (*random)(); }, clock);
       }) {}
 
 Node::Node(std::size_t memory_bytes, const OpenHca& open)

@@ -11,7 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "driver-shim/softhca/engine/hca.h"
+#include "base/clock.h"
+#include "driver-shim/softhca/engine/engine.h"
 #include "proto/mlx5/cqe.h"
 #include "proto/mlx5/wqe.h"
 
@@ -48,7 +49,8 @@ class Node {
   explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
                 wire::Carrier carrier = wire::Carrier::kUdp);
   // On a wire of the test's own.
-  explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20);
+  explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20,
+                const HcaConfig& config = {}, const Clock& clock = monotonic_ns);
 
   // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
   void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -107,6 +108,8 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mtu_bytes = 1500; }), HasSubstr("--mtu"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.loss = 1.5; }), HasSubstr("--loss"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.reorder = -0.1; }), HasSubstr("--reorder"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = 0; }), HasSubstr("--rate-gbps"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = NAN; }), HasSubstr("--rate-gbps"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = ""; }), HasSubstr("--pcap"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 100; }), HasSubstr("4096"));
 }
@@ -115,11 +118,13 @@ TEST_F(Launcher, softhca_options_become_variables) {
   auto options = shell("", 2);
   options.softhca.loss = 0.01;
   options.softhca.seed = 5;
+  options.softhca.rate_gbps = 12.5;
   options.softhca.pcap = "out/run.pcap";
   const auto variables = launch_environment(options, 1);
   ASSERT_TRUE(variables);
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_LOSS=0.01"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_SEED=6"));
+  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_PCAP=out/run.rank1.pcap"));
 }
 

@@ -1,0 +1,49 @@
+// The rate of the HCA's link, as a virtual clock: until when what has been sent keeps the link busy.
+// Pure: time comes as an argument.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace gdx::softhca {
+
+class LinkClock {
+ public:
+  // 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, and when the one who asks comes late, up to
+  // `burst_bytes` leave at once.
+  LinkClock(double rate_gbps, std::uint64_t burst_bytes)
+      : ns_per_byte_(rate_gbps > 0 ? kBitsPerByte / rate_gbps : 0),
+        burst_ns_(static_cast<std::uint64_t>(static_cast<double>(burst_bytes) * ns_per_byte_)) {}
+
+  // How much may be begun now; the packet that goes beyond it is owed.
+  [[nodiscard]] std::uint64_t budget_bytes(std::uint64_t now_ns) const {
+    if (ns_per_byte_ == 0) return ~std::uint64_t{0};
+    const std::uint64_t until_ns = now_ns + burst_ns_;
+    if (busy_until_ns_ >= until_ns) return 0;
+    const std::uint64_t free_ns = std::min(until_ns - busy_until_ns_, burst_ns_);
+    return static_cast<std::uint64_t>(static_cast<double>(free_ns) / ns_per_byte_);
+  }
+  void charge(std::uint64_t now_ns, std::uint64_t bytes) {
+    if (ns_per_byte_ == 0 || bytes == 0) return;
+    const double busy_ns = static_cast<double>(bytes) * ns_per_byte_ + fraction_ns_;
+    const auto whole_ns = static_cast<std::uint64_t>(busy_ns);
+    fraction_ns_ = busy_ns - static_cast<double>(whole_ns);
+    busy_until_ns_ = std::max(busy_until_ns_, now_ns) + whole_ns;
+  }
+  // Until budget_bytes() is at least one byte.
+  [[nodiscard]] std::uint64_t wait_ns(std::uint64_t now_ns) const {
+    if (ns_per_byte_ == 0) return 0;
+    const std::uint64_t free_at_ns = busy_until_ns_ + static_cast<std::uint64_t>(ns_per_byte_) + 1;
+    return free_at_ns > now_ns + burst_ns_ ? free_at_ns - now_ns - burst_ns_ : 0;
+  }
+
+ private:
+  static constexpr double kBitsPerByte = 8;
+
+  double ns_per_byte_;
+  std::uint64_t burst_ns_;
+  std::uint64_t busy_until_ns_ = 0;
+  double fraction_ns_ = 0;  // of the time charged: rates are not whole numbers of nanoseconds a byte
+};
+
+}  // namespace gdx::softhca

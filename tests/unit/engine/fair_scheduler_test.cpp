@@ -1,0 +1,184 @@
+// Deficit round robin: shares, bounds, and what being held back does and does not cost.
+#include "driver-shim/softhca/engine/fair_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::uint32_t kQuantum = 10'000;
+constexpr std::uint32_t kMaxPacket = 4'200;
+constexpr std::uint64_t kEndless = std::numeric_limits<std::uint64_t>::max();
+
+struct FakeQueue {
+  Turn turn;
+  std::uint64_t backlog_bytes = kEndless;
+  std::uint32_t packet_bytes = kMaxPacket;
+  bool held = false;
+  bool liar = false;  // says that it is ready and then sends nothing
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t sends = 0;
+
+  [[nodiscard]] bool ready() const { return liar || (!held && backlog_bytes > 0); }
+  std::uint64_t send(std::uint64_t allowance_bytes) {
+    ++sends;
+    std::uint64_t sent = 0;
+    while (!held && !liar && sent < allowance_bytes && backlog_bytes > 0) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(packet_bytes, backlog_bytes);
+      sent += bytes;
+      if (backlog_bytes != kEndless) backlog_bytes -= bytes;
+    }
+    sent_bytes += sent;
+    return sent;
+  }
+};
+
+class Scheduler : public testing::Test {
+ protected:
+  FakeQueue& add(std::uint32_t packet_bytes, std::uint64_t backlog_bytes = kEndless) {
+    queues_.push_back(std::make_unique<FakeQueue>());
+    queues_.back()->packet_bytes = packet_bytes;
+    queues_.back()->backlog_bytes = backlog_bytes;
+    scheduler_.add(*queues_.back());
+    return *queues_.back();
+  }
+  std::uint64_t run(std::uint64_t budget_bytes) {
+    return scheduler_.run(
+        budget_bytes, [](const FakeQueue& queue) { return queue.ready(); },
+        [](FakeQueue& queue, std::uint64_t allowance) { return queue.send(allowance); });
+  }
+
+  FairScheduler<FakeQueue> scheduler_{kQuantum};
+  std::vector<std::unique_ptr<FakeQueue>> queues_;
+};
+
+TEST_F(Scheduler, small_and_large_packets_get_the_same_bytes) {
+  FakeQueue& small = add(100);
+  FakeQueue& large = add(kMaxPacket);
+  run(10'000'000);
+  const auto ahead = static_cast<std::int64_t>(small.sent_bytes - large.sent_bytes);
+  EXPECT_LE(std::abs(ahead), kQuantum + kMaxPacket);
+  EXPECT_GE(small.sent_bytes + large.sent_bytes, 10'000'000u);
+}
+
+TEST_F(Scheduler, lone_queue_gets_the_whole_budget_and_overdraws_one_packet_at_most) {
+  FakeQueue& lone = add(kMaxPacket);
+  const std::uint64_t sent = run(1'000'000);
+  EXPECT_EQ(sent, lone.sent_bytes);
+  EXPECT_GE(sent, 1'000'000u);
+  EXPECT_LT(sent, 1'000'000u + kMaxPacket);
+}
+
+TEST_F(Scheduler, budget_that_ends_amid_a_turn_lets_it_go_on_next_time) {
+  FakeQueue& first = add(1'000);
+  FakeQueue& second = add(1'000);
+  run(4'000);
+  EXPECT_EQ(first.sent_bytes, 4'000u);
+  run(6'000);
+  EXPECT_EQ(first.sent_bytes, kQuantum);
+  EXPECT_EQ(second.sent_bytes, 0u);
+  run(1);
+  EXPECT_EQ(second.sent_bytes, 1'000u);
+}
+
+TEST_F(Scheduler, nobody_ready_ends_at_once_and_loses_nobody_his_place) {
+  FakeQueue& held = add(1'000);
+  held.held = true;
+  FakeQueue& liar = add(1'000);
+  liar.liar = true;
+  EXPECT_EQ(run(1'000'000), 0u);
+  EXPECT_LE(liar.sends, 2u);
+  EXPECT_EQ(scheduler_.queues().size(), 2u);
+  EXPECT_EQ(FairScheduler<FakeQueue>(kQuantum).run(
+                1, [](const FakeQueue&) { return true; }, [](FakeQueue&, std::uint64_t) { return 1u; }),
+            0u);
+}
+
+TEST_F(Scheduler, held_back_queue_neither_blocks_nor_collects_and_comes_back_within_a_round) {
+  FakeQueue& held = add(1'000);
+  FakeQueue& other = add(1'000);
+  FakeQueue& third = add(1'000);
+  held.held = true;
+  EXPECT_GE(run(1'000'000), 1'000'000u) << "the others have the link to themselves";
+  const std::uint64_t before = other.sent_bytes + third.sent_bytes;
+  held.held = false;
+  while (held.sent_bytes == 0) run(1'000);
+  EXPECT_LE(other.sent_bytes + third.sent_bytes - before, 2u * kQuantum) << "one turn each";
+  while (held.turn.begun) run(1'000);
+  EXPECT_LE(held.sent_bytes, kQuantum + 1'000u) << "nothing was saved up meanwhile";
+}
+
+TEST_F(Scheduler, rest_of_an_interrupted_turn_is_kept_but_never_more_than_a_quantum) {
+  FakeQueue& often_held = add(1'000);
+  FakeQueue& other = add(1'000);
+  for (int i = 0; i < 100; ++i) {
+    run(1'000);  // a packet, then it is held in the middle of its turn
+    often_held.held = true;
+    run(kQuantum);
+    often_held.held = false;
+  }
+  const std::uint64_t before = often_held.sent_bytes;
+  const std::uint64_t others = other.sent_bytes;
+  while (other.sent_bytes == others) run(1'000);
+  EXPECT_LE(often_held.sent_bytes - before, 2 * kQuantum + 1'000u);
+}
+
+TEST_F(Scheduler, leaving_queue_keeps_its_debt_and_loses_its_claim) {
+  FakeQueue& rich = add(1'000, 3'000);
+  run(kQuantum);
+  scheduler_.retain([](const FakeQueue& queue) { return queue.backlog_bytes > 0; });
+  EXPECT_TRUE(scheduler_.queues().empty());
+  EXPECT_EQ(rich.turn.deficit_bytes, 0);
+  FakeQueue& debtor = add(kMaxPacket, 3 * std::uint64_t{kMaxPacket});
+  run(kEndless);
+  const std::int64_t debt = debtor.turn.deficit_bytes;
+  EXPECT_LT(debt, 0);
+  scheduler_.remove(debtor);
+  EXPECT_EQ(debtor.turn.deficit_bytes, debt);
+  EXPECT_FALSE(debtor.turn.listed);
+}
+
+// Any mix of packet sizes, budgets, pauses and arrivals. Between two queues that could send all the time the
+// bound holds at every moment, and no budget is left over while somebody could send.
+TEST_F(Scheduler, random_runs_keep_the_bound_and_waste_nothing) {
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    scheduler_ = FairScheduler<FakeQueue>(kQuantum);
+    queues_.clear();
+    const auto size = [&] { return static_cast<std::uint32_t>(60 + random() % (kMaxPacket - 60)); };
+    const std::size_t steady = 2 + random() % 5;
+    for (std::size_t i = 0; i < steady; ++i) add(size());
+    for (std::size_t i = 0; i < 6; ++i) add(size(), random() % 100'000);
+    for (int step = 0; step < 3'000; ++step) {
+      for (std::size_t i = steady; i < queues_.size(); ++i) {
+        FakeQueue& queue = *queues_[i];
+        if (random() % 8 == 0) queue.held = !queue.held;
+        if (random() % 16 == 0) queue.backlog_bytes += random() % 50'000;
+        if (queue.backlog_bytes > 0) scheduler_.add(queue);
+      }
+      for (const auto& queue : queues_) queue->packet_bytes = size();
+      const std::uint64_t budget = 1 + random() % 60'000;
+      const std::uint64_t sent = run(budget);
+      ASSERT_GE(sent, budget);
+      ASSERT_LT(sent, budget + kMaxPacket);
+      scheduler_.retain([](const FakeQueue& queue) { return queue.backlog_bytes > 0; });
+      std::uint64_t least = kEndless;
+      std::uint64_t most = 0;
+      for (std::size_t i = 0; i < steady; ++i) {
+        least = std::min(least, queues_[i]->sent_bytes);
+        most = std::max(most, queues_[i]->sent_bytes);
+      }
+      ASSERT_LE(most - least, kQuantum + kMaxPacket);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gdx::softhca

@@ -1,0 +1,63 @@
+#include "driver-shim/softhca/engine/link_clock.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace gdx::softhca {
+namespace {
+
+TEST(LinkClock, without_a_rate_never_says_no) {
+  LinkClock link(0, 1000);
+  link.charge(5, 1u << 30);
+  EXPECT_GT(link.budget_bytes(5), 1ull << 40);
+  EXPECT_EQ(link.wait_ns(5), 0u);
+}
+
+TEST(LinkClock, idle_gives_a_burst_and_then_the_rate) {
+  LinkClock link(8, 1000);  // a byte a nanosecond
+  EXPECT_EQ(link.budget_bytes(1'000'000), 1000u);
+  link.charge(1'000'000, 1000);
+  EXPECT_EQ(link.budget_bytes(1'000'000), 0u);
+  EXPECT_EQ(link.budget_bytes(1'000'300), 300u);
+  EXPECT_EQ(link.budget_bytes(2'000'000), 1000u) << "a longer pause saves up no more";
+}
+
+TEST(LinkClock, what_goes_beyond_the_budget_is_owed) {
+  LinkClock link(8, 1000);
+  link.charge(0, 3000);
+  EXPECT_EQ(link.budget_bytes(2000), 0u);
+  const std::uint64_t wait_ns = link.wait_ns(500);
+  EXPECT_GT(link.budget_bytes(500 + wait_ns), 0u);
+  EXPECT_EQ(link.budget_bytes(500 + wait_ns - 2), 0u);
+}
+
+// Whoever sends as soon as it is allowed to, however late it asks, reaches the rate and never exceeds it.
+TEST(LinkClock, random_senders_get_the_rate_and_no_more) {
+  for (const double gbps : {0.37, 1.0, 10.0, 333.3}) {
+    std::mt19937 random(7);
+    constexpr std::uint64_t kBurst = 100'000;
+    constexpr std::uint64_t kMaxPacket = 4'200;
+    LinkClock link(gbps, kBurst);
+    std::uint64_t now_ns = 1'000'000'000;
+    const std::uint64_t start_ns = now_ns;
+    std::uint64_t sent = 0;
+    for (int i = 0; i < 200'000; ++i) {
+      if (link.budget_bytes(now_ns) == 0) {
+        now_ns += link.wait_ns(now_ns) + random() % 200;
+        ASSERT_GT(link.budget_bytes(now_ns), 0u);
+      }
+      const std::uint64_t bytes = 60 + random() % (kMaxPacket - 60);
+      link.charge(now_ns, bytes);
+      sent += bytes;
+      const double permitted =
+          static_cast<double>(now_ns - start_ns) * gbps / 8 + static_cast<double>(kBurst + kMaxPacket);
+      ASSERT_LE(static_cast<double>(sent), permitted + 1);
+    }
+    const double elapsed_ns = static_cast<double>(now_ns - start_ns);
+    EXPECT_GT(static_cast<double>(sent) * 8 / elapsed_ns, gbps * 0.99) << gbps << " Gb/s";
+  }
+}
+
+}  // namespace
+}  // namespace gdx::softhca
