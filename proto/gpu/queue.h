@@ -14,7 +14,7 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 1;
+inline constexpr std::uint32_t kQueueLayoutVersion = 2;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -59,6 +59,6 @@ struct EndpointHandle {
   StagingHandle staging;
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 48);
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 56);
 
 }  // namespace gdx
