@@ -103,6 +103,11 @@ void CreditScheduler::destroy(CreditEndpoint number) {
   endpoints_[number].state = State::kAbsent;
 }
 
+std::optional<CreditEndpoint> CreditScheduler::holder(std::uint32_t slot) const {
+  if (lessee_[slot] == kNobody) return std::nullopt;
+  return lessee_[slot];
+}
+
 void CreditScheduler::decide(std::vector<CreditAction>& actions) {
   for (CreditEndpoint number = 0; number < endpoints_.size(); ++number) {
     Endpoint& endpoint = endpoints_[number];

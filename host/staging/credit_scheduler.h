@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -73,6 +74,8 @@ class CreditScheduler {
   [[nodiscard]] std::uint32_t free() const { return static_cast<std::uint32_t>(free_.size()); }
   [[nodiscard]] std::uint32_t leased() const { return rules_.slot_count - free(); }
   [[nodiscard]] std::uint32_t leased(CreditEndpoint endpoint) const { return endpoints_[endpoint].leased; }
+  // Who holds `slot`, which must be one of the pool; nothing when it is free.
+  [[nodiscard]] std::optional<CreditEndpoint> holder(std::uint32_t slot) const;
   [[nodiscard]] std::uint32_t limit(CreditEndpoint endpoint) const { return endpoints_[endpoint].limit; }
   [[nodiscard]] std::uint32_t minimum(CreditEndpoint endpoint) const { return endpoints_[endpoint].minimum; }
 

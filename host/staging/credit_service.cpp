@@ -1,5 +1,7 @@
 #include "host/staging/credit_service.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -13,6 +15,7 @@ using std::chrono::microseconds;
 constexpr microseconds kBusyPause{20};
 constexpr microseconds kIdlePause{1'000};
 constexpr microseconds kDrivenPause{10'000};
+constexpr std::chrono::milliseconds kAdmissionPatience{100};
 
 }  // namespace
 
@@ -32,12 +35,25 @@ CreditService::~CreditService() {
 }
 
 Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::uint32_t at_most) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   auto endpoint = exchange_.open(channel, at_most);
   if (!endpoint) return endpoint;
-  (void)exchange_.look();
   changed_.notify_all();
-  return endpoint;
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  const auto give_up = std::chrono::steady_clock::now() + kAdmissionPatience;
+  for (;;) {
+    (void)exchange_.look();
+    if (scheduler.leased(*endpoint) >= scheduler.minimum(*endpoint)) return endpoint;
+    if (std::chrono::steady_clock::now() >= give_up) break;
+    lock.unlock();
+    std::this_thread::sleep_for(kBusyPause);
+    lock.lock();
+  }
+  exchange_.destroy(*endpoint);
+  return fail(Status::kBusy,
+              fmt::format("the staging slots reserved for another endpoint have not come back within {} ms: "
+                          "their holders compute, or their peers do not answer; try again",
+                          kAdmissionPatience.count()));
 }
 
 void CreditService::retire(CreditEndpoint endpoint) {

@@ -22,7 +22,8 @@ class CreditService {
   CreditService(const CreditService&) = delete;
   CreditService& operator=(const CreditService&) = delete;
 
-  // As CreditExchange; the minimum is granted before open() returns, if it is free.
+  // As CreditExchange, and the endpoint has its minimum when open() returns. Where others grew into it, they
+  // are asked back what they have above their share, and waited for, 100 ms at most. Errors: then kBusy.
   [[nodiscard]] Result<CreditEndpoint> open(const CreditChannel& channel, std::uint32_t at_most);
   void retire(CreditEndpoint endpoint);
   void destroy(CreditEndpoint endpoint);
