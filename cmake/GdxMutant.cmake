@@ -1,30 +1,34 @@
 # A mutant is the simulation on a transport with one known bug. Production code knows nothing of it: the
 # bug is one textual replacement in a copy of one source, made at configure time.
 
+# gdx_plant_bug(NAME ROOT FILE FIND REPLACE): a copy of FILE (from the repository's root) below ROOT, in which
+# FIND, a text that occurs exactly once, is REPLACEd.
+function(gdx_plant_bug name root file find replace)
+  set(original ${PROJECT_SOURCE_DIR}/${file})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${original})
+  file(READ ${original} text)
+  string(LENGTH "${text}" whole)
+  string(REPLACE "${find}" "" without "${text}")
+  string(LENGTH "${without}" rest)
+  string(LENGTH "${find}" once)
+  math(EXPR removed "${whole} - ${rest}")
+  if(NOT removed EQUAL once)
+    message(FATAL_ERROR
+      "mutant ${name}: its text must occur exactly once in ${file}; adapt ${CMAKE_CURRENT_LIST_FILE}:\n${find}")
+  endif()
+  string(REPLACE "${find}" "${replace}" mutated "${text}")
+  file(CONFIGURE OUTPUT ${root}/${file} CONTENT "${mutated}" @ONLY)
+endfunction()
+
 # gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
 #            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B>)
 # The test passes when one of the seeds finds the bug, and prints which.
 function(gdx_mutant name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;FIND;REPLACE;SEEDS" "")
   set(folder driver-shim/softhca/transport)
-  set(original ${PROJECT_SOURCE_DIR}/${folder}/${arg_FILE})
   set(root ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
   set(copy ${root}/${folder}/${arg_FILE})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${original})
-
-  file(READ ${original} text)
-  string(LENGTH "${text}" whole)
-  string(REPLACE "${arg_FIND}" "" without "${text}")
-  string(LENGTH "${without}" rest)
-  string(LENGTH "${arg_FIND}" once)
-  math(EXPR removed "${whole} - ${rest}")
-  if(NOT removed EQUAL once)
-    message(FATAL_ERROR
-      "mutant ${name}: its text must occur exactly once in ${folder}/${arg_FILE}; adapt tests/sim/mutants.cmake:\n"
-      "${arg_FIND}")
-  endif()
-  string(REPLACE "${arg_FIND}" "${arg_REPLACE}" mutated "${text}")
-  file(CONFIGURE OUTPUT ${copy} CONTENT "${mutated}" @ONLY)
+  gdx_plant_bug(${name} ${root} ${folder}/${arg_FILE} "${arg_FIND}" "${arg_REPLACE}")
 
   set(sources "")
   foreach(source requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)

@@ -1,5 +1,4 @@
 // The demo's rank program: `gdx demo` starts two of it. Rank 0 sends, rank 1 receives and checks.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -14,7 +13,6 @@
 
 #include "demo/pingpong.h"
 #include "host/gdx.h"
-#include "proto/softhca.h"
 
 namespace gdx::demo {
 namespace {
@@ -80,18 +78,12 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-// Whoever waits for the software HCA runs it; on real hardware there is nobody to run.
-SofthcaProgress find_progress() {
-  return reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
-}
-
 // A rank that is to die does so from inside its wait, in the middle of a message.
-SofthcaProgress progress_until_death = nullptr;
 int progress_and_die() {
   constexpr int kStepsToLive = 20;
   static int steps = 0;
   if (++steps == kStepsToLive) raise(SIGKILL);
-  return progress_until_death != nullptr ? progress_until_death() : 0;
+  return progress();
 }
 
 // Packets sent again where the HCA counts them, otherwise the events that make it do so.
@@ -181,11 +173,10 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
   const std::uint64_t stalls_before = endpoint_.state().staging.stalls;
   const Exchange exchange{endpoint_.handle(), buffer_.local(), peer_buffer_,
                           reinterpret_cast<const std::uint64_t*>(signals_.data()), peer_signals_};
-  progress_until_death = find_progress();
-  const SofthcaProgress progress = die ? progress_and_die : progress_until_death;
+  const auto on_wait = die ? progress_and_die : progress;
   auto& outcome = *reinterpret_cast<Outcome*>(outcome_.data());
-  const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, progress)
-                                                      : run_receiver(exchange, shape, &outcome, progress);
+  const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
+                                                      : run_receiver(exchange, shape, &outcome, on_wait);
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
   if (outcome.status != Status::kOk) {
     return fail(outcome.status,
@@ -317,7 +308,7 @@ int main(int argc, char** argv) {
   app.add_option("--hca", options.hca, "HCA to use; default: the first");
   app.add_option("--min-bytes", options.min_bytes, "smallest message, a multiple of 8");
   app.add_option("--max-bytes", options.max_bytes, "largest message; sizes grow by a factor of 8");
-  app.add_option("--slots", options.slot_count, "staging slots to lease, a power of two");
+  app.add_option("--slots", options.slot_count, "staging slots that an endpoint may hold at most");
   app.add_option("--messages", options.messages, "messages per row; default: by size");
   app.add_option("--modes", options.modes, "pull, push, inline, auto")->delimiter(',');
   app.add_flag("--break-memory", options.break_memory, "damage one byte at the target: the demo must fail");

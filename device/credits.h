@@ -1,7 +1,12 @@
 // The staging credits of one open endpoint, in registers. A credit is the right to fill one slot of staging
-// memory. All threads of the endpoint's scope hold the object; the leader calls everything, the others only
-// what says so.
-// Source: papers/design.md, "Staging credits".
+// memory. The endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and
+// nothing of the scheduler's is touched but one word that lies beside the queue. Slots come by its grants
+// and go, when the endpoint holds more than its limit, by the queue of returns.
+// All threads of the endpoint's scope hold the object; the leader calls everything, the others only what
+// says so.
+// Ordering: a slot is given back with a release, after the completion that freed it was acquired; a grant is
+// acquired. So whoever fills the slot next does it after the NIC has read it.
+// Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
 #pragma once
 
 #include <cstdint>
@@ -20,34 +25,92 @@ class Credits {
   GDX_DEVICE void open(const StagingState& state) {
     filled_ = state.filled;
     returned_ = state.returned;
+    ready_ = state.ready;
+    taken_ = wanted_ = state.taken;
     stalls_ = state.stalls;
   }
-  GDX_DEVICE StagingState state() const { return {filled_, returned_, stalls_}; }
+  GDX_DEVICE StagingState state() const { return {filled_, returned_, ready_, taken_, stalls_}; }
 
-  GDX_DEVICE bool available() const { return filled_ - returned_ < staging_.slot_count; }
-  GDX_DEVICE void count_stall() { ++stalls_; }
-
-  // All threads: the slot of the next credit, and that it has been filled.
-  GDX_DEVICE std::uint32_t next_slot() const { return filled_ & (staging_.slot_count - 1); }
-  GDX_DEVICE void consume() { ++filled_; }
-  // The WQE `wqe_index` will send the slot that was just filled.
-  GDX_DEVICE void bind(std::uint32_t slot, std::uint32_t wqe_index) { staging_.slot_owner[slot] = wqe_index; }
-
-  // All WQEs before `completed` are: the NIC needs their slots no longer.
-  GDX_DEVICE void on_completed(std::uint32_t completed) {
-    while (returned_ != filled_ &&
-           static_cast<std::int32_t>(completed - 1 -
-                                     staging_.slot_owner[returned_ & (staging_.slot_count - 1)]) >= 0) {
-      ++returned_;
-    }
+  // The kernel ends: wants nothing more, and keeps no more than the minimum and what the NIC still needs.
+  GDX_DEVICE void close() {
+    look();
+    give_back_above(staging_.minimum_slots);
+    if (wanted_ != taken_) want(0);
   }
-  // In error the NIC holds nothing any more: every slot was flushed with its WQE.
-  GDX_DEVICE void on_failed() { returned_ = filled_; }
+
+  // A credit to use.
+  GDX_DEVICE bool available() const { return ready_ != filled_; }
+  // All threads, after the leader has seen available(): the slot of the next credit, and that it has been
+  // filled.
+  GDX_DEVICE std::uint32_t next_slot() const { return at(filled_).slot; }
+  GDX_DEVICE void consume() { ++filled_; }
+  // The WQE `wqe_index` sends the slot that was filled last.
+  GDX_DEVICE void bind(std::uint32_t wqe_index) { at(filled_ - 1).wqe_index = wqe_index; }
+
+  // Slots that the endpoint holds, with the NIC or not.
+  GDX_DEVICE std::uint32_t held() const { return ready_ - returned_; }
+
+  // No credit is left: asks for as many more as the message could use.
+  GDX_DEVICE void stall(std::uint64_t slots_wanted) {
+    ++stalls_;
+    want(slots_wanted < staging_.slot_count ? static_cast<std::uint32_t>(slots_wanted) : staging_.slot_count);
+  }
+
+  // All WQEs before `completed` are done with: their slots are credits again, up to the limit.
+  GDX_DEVICE void on_completed(std::uint32_t completed) {
+    while (returned_ != filled_ && static_cast<std::int32_t>(completed - 1 - at(returned_).wqe_index) >= 0) {
+      const std::uint32_t slot = at(returned_++).slot;
+      at(ready_++).slot = slot;
+    }
+    look();
+  }
+
+  // Takes what was granted, gives back what is above the limit.
+  GDX_DEVICE void look() {
+    const std::uint64_t grants = exec::load_acquire(staging_.grants);
+    for (; taken_ != granted_of(grants); ++taken_) {
+      at(ready_++).slot = staging_.granted_slots[taken_ & mask()];
+    }
+    if (static_cast<std::int32_t>(wanted_ - taken_) < 0) wanted_ = taken_;
+    give_back_above(limit_of(grants));
+  }
+
+  // The queue is in error: gives back all but what the NIC has yet to flush. It knows of the WQEs before
+  // `rung`; the others it will never see.
+  GDX_DEVICE void on_failed(std::uint32_t rung) {
+    exec::publish(&staging_.requests->failed, 1);  // first: the minimum must not be granted again
+    while (returned_ != filled_ && static_cast<std::int32_t>(at(filled_ - 1).wqe_index - rung) >= 0)
+      --filled_;
+    look();
+    give_back_above(0);
+    if (wanted_ != taken_) want(0);
+  }
 
  private:
+  GDX_DEVICE std::uint32_t mask() const { return staging_.slot_count - 1; }
+  GDX_DEVICE HeldSlot& at(std::uint32_t position) const { return staging_.held[position & mask()]; }
+
+  GDX_DEVICE void want(std::uint32_t slots) {
+    wanted_ = taken_ + slots;
+    exec::publish(&staging_.requests->wanted, wanted_);
+  }
+
+  // Of the credits not in use; the others follow when their WQEs complete.
+  GDX_DEVICE void give_back_above(std::uint32_t limit) {
+    if (held() <= limit || ready_ == filled_) return;
+    std::uint32_t given = taken_ - held();
+    do {
+      staging_.returned_slots[given++ & mask()] = at(--ready_).slot;
+    } while (held() > limit && ready_ != filled_);
+    exec::publish(&staging_.requests->returned, given);
+  }
+
   const StagingHandle& staging_;
-  std::uint32_t filled_ = 0;
-  std::uint32_t returned_ = 0;
+  std::uint32_t filled_ = 0;    // in all threads; the rest is the leader's
+  std::uint32_t returned_ = 0;  // positions: see StagingState
+  std::uint32_t ready_ = 0;
+  std::uint32_t taken_ = 0;
+  std::uint32_t wanted_ = 0;
   std::uint64_t stalls_ = 0;
 };
 

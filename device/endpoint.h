@@ -93,9 +93,9 @@ class Endpoint {
   GDX_DEVICE void ring_if_deferred();
   GDX_DEVICE void count_message() { ++messages_; }
 
-  // Staging. Waits until there is a credit.
+  // Staging. Waits until there is a credit; asks for `slots_wanted` when there is none.
   GDX_DEVICE bool has_staging() const { return handle_.staging.slot_count != 0; }
-  GDX_DEVICE Status reserve_credit();
+  GDX_DEVICE Status reserve_credit(std::uint64_t slots_wanted);
   GDX_DEVICE Credits& credits() { return credits_; }
 
   // Takes every completion that is there.
@@ -167,6 +167,10 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   exec::sync<S>();
   if (!is_leader()) return;
   if (fault_.status == Status::kOk) ring_if_deferred();
+  if (has_staging()) {
+    drain();
+    credits_.close();
+  }
   *handle_.state = {producer_, completed_, last_wqe_, cq_consumer_, credits_.state(), fault_, messages_};
 }
 
@@ -188,13 +192,14 @@ GDX_DEVICE Status Endpoint<S, P>::reserve_blocks(std::uint32_t blocks) {
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE Status Endpoint<S, P>::reserve_credit() {
+GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
   if (fault_.status != Status::kOk) return fault_.status;
   if (credits_.available()) return Status::kOk;
   drain();
   if (fault_.status != Status::kOk) return fault_.status;
+  credits_.look();
   if (credits_.available()) return Status::kOk;
-  credits_.count_stall();
+  credits_.stall(slots_wanted);
   ring_if_deferred();
   return wait_until([&] { return credits_.available(); });
 }
@@ -215,16 +220,15 @@ GDX_DEVICE bool Endpoint<S, P>::take_completion() {
   }
   ++cq_consumer_;
   const std::uint16_t counter = byte_swap(static_cast<std::uint16_t>(tail >> 32));
+  // One past the completed WQE's first block, extended from 16 to 32 bits. The other blocks of a long
+  // inline WQE count as free only when the next WQE completes; the queue is always longer than that.
+  completed_ += static_cast<std::uint16_t>(counter + 1 - completed_);
   if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequesterError)) {
     if (fault_.status != Status::kOk) return true;  // the first error is the cause, the rest is flushing
     const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(cqe);
     fault_ = {mlx5::status_of(static_cast<mlx5::Syndrome>(error.syndrome)), error.syndrome,
               error.vendor_error_syndrome, counter};
-    return true;
   }
-  // One past the completed WQE's first block, extended from 16 to 32 bits. The other blocks of a long
-  // inline WQE count as free only when the next WQE completes; the queue is always longer than that.
-  completed_ += static_cast<std::uint16_t>(counter + 1 - completed_);
   return true;
 }
 
@@ -232,8 +236,9 @@ template <Scope S, Placement P>
 GDX_DEVICE void Endpoint<S, P>::drain() {
   bool any = false;
   while (take_completion()) any = true;
-  if (any && fault_.status == Status::kOk) credits_.on_completed(completed_);
-  if (fault_.status != Status::kOk) credits_.on_failed();
+  if (!has_staging()) return;
+  if (any) credits_.on_completed(completed_);
+  if (fault_.status != Status::kOk) credits_.on_failed(rung_);
 }
 
 template <Scope S, Placement P>
@@ -246,6 +251,7 @@ GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
     if (done()) return Status::kOk;
     if (aborted()) return Status::kAborted;
     if (exec::now_ns() >= deadline_ns_) return Status::kTimeout;
+    if (has_staging()) credits_.look();  // who waits has the time
     exec::relax();
   }
 }

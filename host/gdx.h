@@ -6,4 +6,5 @@
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
 #include "host/queue/endpoint.h"
+#include "host/staging/progress.h"
 #include "host/staging/staging_pool.h"

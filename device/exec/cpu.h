@@ -86,6 +86,11 @@ void store_release(Be32* to, std::uint32_t value) {
   std::atomic_ref<std::uint32_t>(to->raw).store(byte_swap(value), std::memory_order_release);
 }
 
+// A word that another agent of the system (the host's scheduler) will acquire.
+inline void publish(std::uint32_t* to, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
+}
+
 template <Placement>
 void ring(std::uint64_t* doorbell, std::uint64_t value) {
   write_combining_barrier();

@@ -92,6 +92,11 @@ GDX_DEVICE void store_release(Be32* to, std::uint32_t value) {
   }
 }
 
+// A word that another agent of the system (the host's scheduler) will acquire.
+GDX_DEVICE void publish(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
+}
+
 // The fence orders the doorbell record before the doorbell; st.mmio keeps the store whole and in place.
 template <Placement P>
 GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {

@@ -7,6 +7,7 @@
 //   broadcast<S>(v)                       the scope's rank 0 decides v for all
 //   store_segment(p, v)                   one 16 B store
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
+//   publish(p, v)                         ordered after all earlier stores, for a host observer
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
 //   load_acquire(p), load_flag(p)         memory that a NIC, or the host, writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows

@@ -18,31 +18,32 @@ GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
   });
 }
 
-// Fills one slot per chunk, each under a credit. The doorbell rings for every quarter of the pool, so that
-// one quarter travels while the next is being stored; a push that must wait for credits rings first.
+// Fills one slot per chunk, each under a credit. The doorbell rings for every quarter of the slots held, so
+// that one quarter travels while the next is being stored; a push that must wait for credits rings first.
 template <Scope S, Placement P>
 GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, Doorbell doorbell) {
   if (!endpoint.has_staging()) return Status::kUnsupported;
   const StagingHandle& staging = endpoint.handle().staging;
-  const std::uint32_t ring_mask = (staging.slot_count - 1) / 4;
+  Credits& credits = endpoint.credits();
+  std::uint32_t deferred = 0;
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
     const Status status = by_leader(endpoint, [&] {
-      const Status credit = endpoint.reserve_credit();
+      const Status credit = endpoint.reserve_credit((bytes - at - 1) / staging.slot_bytes + 1);
       return credit != Status::kOk ? credit : endpoint.reserve_blocks(1);
     });
     if (status != Status::kOk) return status;
 
     const bool last = bytes - at <= staging.slot_bytes;
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
-    const std::uint32_t slot = endpoint.credits().next_slot();
-    const std::uint64_t slot_offset = static_cast<std::uint64_t>(slot) * staging.slot_bytes;
+    const std::uint64_t slot_offset = static_cast<std::uint64_t>(credits.next_slot()) * staging.slot_bytes;
     exec::copy<S>(staging.base + slot_offset, from.address + at, n);
-    endpoint.credits().consume();
+    credits.consume();
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
-    endpoint.credits().bind(slot, endpoint.wqe_index());
-    const Doorbell quarter = (slot & ring_mask) == ring_mask ? Doorbell::kRing : Doorbell::kDefer;
+    credits.bind(endpoint.wqe_index());
+    const Doorbell quarter = ++deferred * 4 >= credits.held() ? Doorbell::kRing : Doorbell::kDefer;
+    if (quarter == Doorbell::kRing) deferred = 0;
     // Host scope: the payload is in NIC memory, which no GPU-scope release orders.
     post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
                                     staging.nic_offset + slot_offset, staging.lkey, n,

@@ -117,8 +117,8 @@ struct Endpoint::Impl {
   // Members go in reverse order: the queues before all that they use.
   LocalEnd local;
   EndpointOptions options;
-  StagingLease staging;
   QueueMemory memory;
+  StagingLease staging;  // after the memory that it shares with the scheduler
   UmemHandle umem;
   MrHandle scratch;
   DoorbellRegister doorbell;
@@ -212,11 +212,12 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const En
         Status::kInvalidArgument,
         fmt::format("endpoint option slot_count = {}: without a staging pool use 0", options.slot_count));
   }
-  auto memory = QueueMemory::allocate(options.send_queue_blocks, options.slot_count);
+  const std::uint32_t pool_slots = options.slot_count == 0 ? 0 : staging->slot_count();
+  auto memory = QueueMemory::allocate(options.send_queue_blocks, pool_slots);
   if (!memory) return tl::unexpected(memory.error());
   auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
   if (options.slot_count != 0) {
-    auto lease = staging->lease(options.slot_count);
+    auto lease = staging->lease(impl->memory.credit_channel(), options.slot_count);
     if (!lease) return tl::unexpected(lease.error());
     impl->staging = std::move(*lease);
   }
@@ -279,10 +280,11 @@ EndpointHandle Endpoint::handle() const {
   handle.signal_fence = own.options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
   handle.staging.base = own.staging.base();
   handle.staging.nic_offset = own.staging.nic_offset();
-  handle.staging.slot_owner = own.staging.slot_count() == 0 ? nullptr : own.memory.slot_owner();
   handle.staging.lkey = own.staging.lkey();
   handle.staging.slot_bytes = own.staging.slot_bytes();
   handle.staging.slot_count = own.staging.slot_count();
+  handle.staging.minimum_slots = own.staging.minimum_slots();
+  if (own.staging.slot_count() != 0) own.memory.describe_credits(handle.staging);
   return handle;
 }
 
@@ -291,6 +293,7 @@ const QueueState& Endpoint::state() const { return impl_->memory.control().state
 
 void Endpoint::abort() {
   std::atomic_ref<std::uint32_t>(impl_->memory.control().abort).store(1, std::memory_order_release);
+  impl_->staging.retire();
 }
 
 }  // namespace gdx

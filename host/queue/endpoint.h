@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kMinSendQueueBlocks = 16;
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two
-  std::uint32_t slot_count = 0;           // staging slots to lease, a power of two; 0: cannot push
+  std::uint32_t slot_count = 0;           // staging slots that it may hold at most; 0: cannot push
   Placement placement = Placement::kHost;
   std::uint64_t timeout_ns = 5'000'000'000;    // bound of every wait in device code
   std::uint64_t probe_after_ns = 500'000'000;  // a wait on a signal asks the peer for life after this
@@ -58,7 +58,8 @@ static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<Endp
 // state() show what kernels have written back: read them when no kernel runs on the endpoint.
 class Endpoint {
  public:
-  // `staging` may be null when options.slot_count is 0; its slots are leased for the endpoint's life.
+  // `staging` may be null when options.slot_count is 0. The pool's minimum is reserved for the endpoint's
+  // life; the slots it has beyond that come and go.
   // Errors: as check_endpoint_options and StagingPool::lease; kNoMemory; kSystem with the command's
   // name, status and syndrome.
   [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPool* staging,
@@ -86,7 +87,8 @@ class Endpoint {
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
   [[nodiscard]] const QueueState& state() const;
 
-  // From now on every wait of a kernel on this endpoint returns kAborted.
+  // From now on every wait of a kernel on this endpoint returns kAborted, and its credits go back: what the
+  // kernel holds when it ends, what the NIC holds when the endpoint goes.
   void abort();
 
  private:

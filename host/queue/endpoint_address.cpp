@@ -10,7 +10,6 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kMaxStagingSlots = 1u << 20;
 constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
 
 tl::unexpected<Error> refuse_option(const char* option, std::uint64_t value, const char* wanted) {
@@ -35,10 +34,6 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
   if (!std::has_single_bit(options.send_queue_blocks) || options.send_queue_blocks < kMinSendQueueBlocks ||
       options.send_queue_blocks > kMaxSendQueueBlocks) {
     return refuse_option("send_queue_blocks", options.send_queue_blocks, "a power of two, 16 to 32768");
-  }
-  if (options.slot_count != 0 &&
-      (!std::has_single_bit(options.slot_count) || options.slot_count > kMaxStagingSlots)) {
-    return refuse_option("slot_count", options.slot_count, "0 or a power of two up to 1048576");
   }
   if (options.timeout_ns == 0) return refuse_option("timeout_ns", 0, "at least 1: every wait is bounded");
   if (options.probe_after_ns == 0) return refuse_option("probe_after_ns", 0, "at least 1");

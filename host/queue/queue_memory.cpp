@@ -28,15 +28,18 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   const std::size_t ring_bytes = round_to_page(std::size_t{send_queue_blocks} * mlx5::kWqeBasicBlockBytes);
   memory.completion_queue_offset_ = ring_bytes;
   memory.control_offset_ = 2 * ring_bytes;
-  memory.slot_owner_offset_ = memory.control_offset_ + kQueuePageBytes;
-  const std::size_t total =
-      memory.slot_owner_offset_ + round_to_page(std::size_t{slot_count} * sizeof(std::uint32_t));
+  memory.credits_offset_ = memory.control_offset_ + kQueuePageBytes;
+  memory.slot_count_ = slot_count;
+  const std::size_t credit_bytes =
+      sizeof(CreditWords) + std::size_t{slot_count} * (2 * sizeof(std::uint32_t) + sizeof(HeldSlot));
+  const std::size_t total = memory.credits_offset_ + (slot_count == 0 ? 0 : round_to_page(credit_bytes));
   memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kQueuePageBytes, total)));
   if (!memory.pages_) {
     return fail(Status::kNoMemory, fmt::format("no memory for an endpoint's queues ({} bytes)", total));
   }
   std::memset(memory.pages_.get(), 0, total);
   new (memory.pages_.get() + memory.control_offset_) ControlPage{};
+  if (slot_count != 0) new (memory.pages_.get() + memory.credits_offset_) CreditWords{};
   for (std::uint32_t i = 0; i < send_queue_blocks; ++i) memory.completion_queue()[i].op_own = kUnwrittenCqe;
   return memory;
 }
@@ -57,8 +60,28 @@ mlx5::Cqe64* QueueMemory::completion_queue() const {
 ControlPage& QueueMemory::control() const {
   return *reinterpret_cast<ControlPage*>(pages_.get() + control_offset_);
 }
-std::uint32_t* QueueMemory::slot_owner() const {
-  return reinterpret_cast<std::uint32_t*>(pages_.get() + slot_owner_offset_);
+
+CreditWords& QueueMemory::credit_words() const {
+  return *reinterpret_cast<CreditWords*>(pages_.get() + credits_offset_);
+}
+HeldSlot* QueueMemory::held_slots() const {
+  return reinterpret_cast<HeldSlot*>(pages_.get() + credits_offset_ + sizeof(CreditWords));
+}
+std::uint32_t* QueueMemory::granted_slots() const {
+  return reinterpret_cast<std::uint32_t*>(held_slots() + slot_count_);
+}
+std::uint32_t* QueueMemory::returned_slots() const { return granted_slots() + slot_count_; }
+
+CreditChannel QueueMemory::credit_channel() const {
+  return {&credit_words().grants, granted_slots(), &credit_words().requests, returned_slots()};
+}
+
+void QueueMemory::describe_credits(StagingHandle& staging) const {
+  staging.grants = &credit_words().grants;
+  staging.granted_slots = granted_slots();
+  staging.requests = &credit_words().requests;
+  staging.returned_slots = returned_slots();
+  staging.held = held_slots();
 }
 
 }  // namespace gdx

@@ -4,7 +4,9 @@
 //   offset 0          send queue        blocks * 64 B
 //   page boundary     completion queue  blocks * 64 B
 //   page boundary     control page      doorbell records, scratch, QueueState, abort word
-//   page boundary     slot owners       slot_count * 4 B; not shown to the HCA
+//   page boundary     credits           words and queues shared with the scheduler of the staging pool, and
+//   the
+//                                       ring of held slots, slot_count entries each; not shown to the HCA
 #pragma once
 
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include <memory>
 
 #include "base/result.h"
+#include "host/staging/credit_exchange.h"
 #include "proto/byte_order.h"
 #include "proto/gpu/queue.h"
 #include "proto/mlx5/cqe.h"
@@ -31,15 +34,21 @@ struct ControlPage {
 };
 static_assert(sizeof(ControlPage) <= kQueuePageBytes);
 
+// Each side writes lines of its own.
+struct CreditWords {
+  alignas(64) std::uint64_t grants;
+  alignas(64) CreditRequests requests;
+};
+
 class QueueMemory {
  public:
   // All zero, but for the completion queue, whose entries are invalid and still the hardware's.
   // Errors: kNoMemory.
   [[nodiscard]] static Result<QueueMemory> allocate(std::uint32_t send_queue_blocks,
-                                                    std::uint32_t slot_count);
+                                                    std::uint32_t slot_count);  // 0: no credits
 
   [[nodiscard]] std::byte* base() const { return pages_.get(); }
-  [[nodiscard]] std::size_t registered_bytes() const { return slot_owner_offset_; }
+  [[nodiscard]] std::size_t registered_bytes() const { return credits_offset_; }
   [[nodiscard]] std::size_t completion_queue_offset() const { return completion_queue_offset_; }
   [[nodiscard]] std::size_t queue_pair_record_offset() const;
   [[nodiscard]] std::size_t completion_record_offset() const;
@@ -47,18 +56,25 @@ class QueueMemory {
   [[nodiscard]] mlx5::WqeBasicBlock* send_queue() const;
   [[nodiscard]] mlx5::Cqe64* completion_queue() const;
   [[nodiscard]] ControlPage& control() const;
-  [[nodiscard]] std::uint32_t* slot_owner() const;
+  [[nodiscard]] CreditChannel credit_channel() const;
+  // Points the credits' part of `staging` here.
+  void describe_credits(StagingHandle& staging) const;
 
  private:
   struct FreePages {
     void operator()(std::byte* pages) const;
   };
   QueueMemory() = default;
+  [[nodiscard]] CreditWords& credit_words() const;
+  [[nodiscard]] std::uint32_t* granted_slots() const;
+  [[nodiscard]] std::uint32_t* returned_slots() const;
+  [[nodiscard]] HeldSlot* held_slots() const;
 
   std::unique_ptr<std::byte, FreePages> pages_;
   std::size_t completion_queue_offset_ = 0;
   std::size_t control_offset_ = 0;
-  std::size_t slot_owner_offset_ = 0;
+  std::size_t credits_offset_ = 0;
+  std::uint32_t slot_count_ = 0;
 };
 
 }  // namespace gdx

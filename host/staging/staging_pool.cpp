@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
+#include <string>
 #include <utility>
+
+#include "host/staging/credit_service.h"
 
 namespace gdx {
 namespace {
@@ -17,25 +18,31 @@ constexpr std::uint32_t kLogAlignment = 6;  // of the device memory: 64 B, the s
 
 using DmHandle = std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>>;
 
+CreditRules rules_of(const StagingOptions& options, std::uint64_t pool_bytes) {
+  return {static_cast<std::uint32_t>(pool_bytes / options.slot_bytes), options.minimum_slots,
+          options.threshold_percent};
+}
+
 }  // namespace
 
 struct StagingLease::Pool {
   Pool(DmHandle device_memory, MrHandle region, std::byte* mapped, std::uint64_t pool_bytes,
-       std::uint32_t bytes_of_slot)
+       std::uint32_t bytes_of_slot, const CreditRules& credit_rules, const std::string& hca_name)
       : dm(std::move(device_memory)),
         mr(std::move(region)),
         base(mapped),
         bytes(pool_bytes),
         slot_bytes(bytes_of_slot),
-        ledger(static_cast<std::uint32_t>(pool_bytes / bytes_of_slot)) {}
+        rules(credit_rules),
+        service(credit_rules, hca_name) {}
 
   DmHandle dm;
   MrHandle mr;  // after dm: deregistered before it is freed
   std::byte* base;
   std::uint64_t bytes;
   std::uint32_t slot_bytes;
-  std::mutex mutex;
-  SlotLedger ledger;  // guarded by mutex
+  CreditRules rules;
+  CreditService service;
 };
 
 Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
@@ -64,6 +71,9 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
     return fail(Status::kInvalidArgument,
                 fmt::format("a staging pool of {} bytes holds no slot of {} bytes: use smaller slots", bytes,
                             options.slot_bytes));
+  }
+  if (const auto checked = check_credit_rules(rules_of(options, bytes)); !checked) {
+    return tl::unexpected(checked.error());
   }
   return bytes;
 }
@@ -97,58 +107,52 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& op
                                              std::strerror(errno)));
   }
   return StagingPool(std::make_shared<StagingLease::Pool>(
-      std::move(dm), std::move(mr), static_cast<std::byte*>(mapping.buf), *bytes, options.slot_bytes));
+      std::move(dm), std::move(mr), static_cast<std::byte*>(mapping.buf), *bytes, options.slot_bytes,
+      rules_of(options, *bytes), hca.name()));
 }
 
-Result<StagingLease> StagingPool::lease(std::uint32_t slot_count) {
-  const std::lock_guard lock(pool_->mutex);
-  const auto run = pool_->ledger.take(slot_count);
-  if (!run) return tl::unexpected(run.error());
-  return StagingLease(pool_, *run);
+Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {
+  const auto endpoint = pool_->service.open(channel, at_most);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  return StagingLease(pool_, *endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }
 std::uint32_t StagingPool::slot_bytes() const { return pool_->slot_bytes; }
-std::uint32_t StagingPool::slot_count() const { return pool_->ledger.total(); }
-std::uint32_t StagingPool::leased_slots() const {
-  const std::lock_guard lock(pool_->mutex);
-  return pool_->ledger.leased();
-}
-std::uint32_t StagingPool::free_slots() const {
-  const std::lock_guard lock(pool_->mutex);
-  return pool_->ledger.free();
-}
+std::uint32_t StagingPool::slot_count() const { return pool_->rules.slot_count; }
+std::uint32_t StagingPool::leased_slots() const { return pool_->service.leased_slots(); }
+std::uint32_t StagingPool::free_slots() const { return pool_->service.free_slots(); }
+std::uint64_t StagingPool::bad_returns() const { return pool_->service.bad_returns(); }
 
-StagingLease::StagingLease(std::shared_ptr<Pool> pool, SlotRun run) : pool_(std::move(pool)), run_(run) {}
+StagingLease::StagingLease(std::shared_ptr<Pool> pool, CreditEndpoint endpoint, std::uint32_t minimum_slots)
+    : pool_(std::move(pool)), endpoint_(endpoint), minimum_slots_(minimum_slots) {}
 
 StagingLease::StagingLease(StagingLease&& other) noexcept
-    : pool_(std::move(other.pool_)), run_(std::exchange(other.run_, {})) {}
+    : pool_(std::move(other.pool_)), endpoint_(other.endpoint_), minimum_slots_(other.minimum_slots_) {}
 
 StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
   if (this != &other) {
-    give_back();
+    end();
     pool_ = std::move(other.pool_);
-    run_ = std::exchange(other.run_, {});
+    endpoint_ = other.endpoint_;
+    minimum_slots_ = other.minimum_slots_;
   }
   return *this;
 }
 
-void StagingLease::give_back() {
-  if (!pool_) return;
-  {
-    const std::lock_guard lock(pool_->mutex);
-    [[maybe_unused]] const auto returned = pool_->ledger.give_back(run_);
-    assert(returned && "a lease came back twice");
-  }
-  pool_.reset();
-  run_ = {};
+void StagingLease::retire() {
+  if (pool_) pool_->service.retire(endpoint_);
 }
 
-std::byte* StagingLease::base() const { return pool_ ? pool_->base + nic_offset() : nullptr; }
-std::uint64_t StagingLease::nic_offset() const {
-  return pool_ ? std::uint64_t{run_.first} * pool_->slot_bytes : 0;
+void StagingLease::end() {
+  if (pool_) pool_->service.destroy(endpoint_);
+  pool_.reset();
 }
+
+std::byte* StagingLease::base() const { return pool_ ? pool_->base : nullptr; }
+std::uint64_t StagingLease::nic_offset() const { return 0; }  // the region is zero-based
 std::uint32_t StagingLease::lkey() const { return pool_ ? pool_->mr->lkey : 0; }
 std::uint32_t StagingLease::slot_bytes() const { return pool_ ? pool_->slot_bytes : 0; }
+std::uint32_t StagingLease::slot_count() const { return pool_ ? pool_->rules.slot_count : 0; }
 
 }  // namespace gdx

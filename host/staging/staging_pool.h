@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "host/hca/hca.h"
-#include "host/staging/slot_ledger.h"
+#include "host/staging/credit_exchange.h"
 #include "proto/gpu/staging.h"
 
 namespace gdx {
@@ -20,6 +20,12 @@ struct StagingOptions {
   // A power of two. 0: 128 KiB, or the largest power of two that the HCA has if that is less.
   std::uint64_t pool_bytes = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;  // a power of two >= kMinSlotBytes
+  // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots of them.
+  std::uint32_t minimum_slots = 1;
+  // An endpoint may have more while it holds less than so many percent of the slots that are free: with 100
+  // a lone one gets half of the pool, two a third each. More lets few use more, and leaves less for who comes
+  // while they hold it.
+  std::uint32_t threshold_percent = 100;
 };
 
 // Checks the options against the HCA's device memory and returns the pool's size in bytes.
@@ -29,47 +35,57 @@ struct StagingOptions {
 
 class StagingPool;
 
-// A run of slots on loan; returns itself when it goes, and keeps the pool's memory alive until then.
+// One endpoint's membership of a pool. When it goes, every slot that the books show with the endpoint is free
+// again: let it go after the queue pair is destroyed, and before the memory of its channel. It keeps the
+// pool's memory alive until then.
 class StagingLease {
  public:
-  StagingLease() = default;  // no slots
+  StagingLease() = default;  // of no pool
   StagingLease(StagingLease&& other) noexcept;
   StagingLease& operator=(StagingLease&& other) noexcept;
   StagingLease(const StagingLease&) = delete;
   StagingLease& operator=(const StagingLease&) = delete;
-  ~StagingLease() { give_back(); }
+  ~StagingLease() { end(); }
 
-  [[nodiscard]] SlotRun run() const { return run_; }
-  [[nodiscard]] std::byte* base() const;           // of the first slot, as this process stores to it
-  [[nodiscard]] std::uint64_t nic_offset() const;  // of the first slot, under lkey()
+  // Grants it nothing more and asks everything back; nothing without a pool.
+  void retire();
+
+  [[nodiscard]] std::byte* base() const;           // of the pool, as this process stores to it
+  [[nodiscard]] std::uint64_t nic_offset() const;  // of the pool, under lkey()
   [[nodiscard]] std::uint32_t lkey() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
-  [[nodiscard]] std::uint32_t slot_count() const { return run_.count; }
+  [[nodiscard]] std::uint32_t slot_count() const;  // of the pool; 0 without one
+  [[nodiscard]] std::uint32_t minimum_slots() const { return minimum_slots_; }
 
  private:
   friend class StagingPool;
   struct Pool;
-  StagingLease(std::shared_ptr<Pool> pool, SlotRun run);
-  void give_back();
+  StagingLease(std::shared_ptr<Pool> pool, CreditEndpoint endpoint, std::uint32_t minimum_slots);
+  void end();
 
   std::shared_ptr<Pool> pool_;
-  SlotRun run_;
+  CreditEndpoint endpoint_ = 0;
+  std::uint32_t minimum_slots_ = 0;
 };
 
+// One pool of slots for all endpoints of an HCA, and the scheduler that shares them.
 // Threads: all methods from any thread.
 class StagingPool {
  public:
   // Errors: as resolve_staging_bytes; kNoMemory when the HCA's device memory is taken; kSystem.
   [[nodiscard]] static Result<StagingPool> create(const Hca& hca, const StagingOptions& options = {});
 
-  // Errors: as SlotLedger::take.
-  [[nodiscard]] Result<StagingLease> lease(std::uint32_t slot_count);
+  // Admits an endpoint that talks to the scheduler through `channel` and may hold `at_most` slots.
+  // Errors: as CreditScheduler::open.
+  [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
 
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
   [[nodiscard]] std::uint32_t slot_count() const;
   [[nodiscard]] std::uint32_t leased_slots() const;
   [[nodiscard]] std::uint32_t free_slots() const;
+  // Slots "given back" by endpoints that did not hold them: 0 unless somebody's memory is damaged.
+  [[nodiscard]] std::uint64_t bad_returns() const;
 
  private:
   explicit StagingPool(std::shared_ptr<StagingLease::Pool> pool) : pool_(std::move(pool)) {}

@@ -61,6 +61,6 @@ struct EndpointHandle {
   StagingHandle staging;
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 48);
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 56);
 
 }  // namespace gdx

@@ -1,15 +1,10 @@
 #include "tests/e2e/pair.h"
 
-#include <dlfcn.h>
-
 #include <utility>
-
-#include "proto/softhca.h"
 
 namespace gdx {
 
 void Pair::SetUp() {
-  progress_ = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
   auto hca = Hca::open();
   ASSERT_TRUE(hca) << hca.error().message;
   hca_ = std::make_unique<Hca>(std::move(*hca));

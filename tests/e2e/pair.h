@@ -41,7 +41,7 @@ class Pair : public ::testing::Test {
   std::unique_ptr<StagingPool> staging_;
   Side a_;
   Side b_;
-  int (*progress_)() = nullptr;
+  int (*progress_)() = progress;
 };
 
 }  // namespace gdx

@@ -28,11 +28,12 @@ byte limit[ENDPOINTS]; /* an endpoint that holds more gives back */
 
 /* Between the scheduler and each endpoint. */
 chan returning[ENDPOINTS] = [SLOTS] of { byte };
-bool wants[ENDPOINTS]; /* stalled for a credit */
+bool wants[ENDPOINTS]; /* a slot more than granted. Stands until it is granted, though the stall may be over */
 
 /* The endpoint's own. */
 chan credits[ENDPOINTS] = [SLOTS] of { byte };
 byte held[ENDPOINTS];
+bool stalled[ENDPOINTS]; /* for a credit; only properties read it */
 mtype state[ENDPOINTS] = RUNNING;
 
 /* The NIC's queues. */
@@ -51,12 +52,12 @@ proctype Endpoint(byte e) {
   byte filled;
   bool filling;
   do
-  :: d_step { state[e] == RUNNING && !filling && empty(credits[e]) && !wants[e] ->
-       wants[e] = true }
+  :: d_step { state[e] == RUNNING && !filling && empty(credits[e]) && !stalled[e] ->
+       stalled[e] = true; wants[e] = true }
 
   /* Push: stores to the slot take time, so filling and posting are two steps. */
   :: d_step { state[e] == RUNNING && !filling && nempty(credits[e]) ->
-       credits[e] ? filled; wants[e] = false; filling = true;
+       credits[e] ? filled; stalled[e] = false; filling = true;
        assert(lessee[filled] == e); move(filled, AT_LOCAL, AT_FILLED) }
   :: d_step { state[e] == RUNNING && filling ->
        filling = false; move(filled, AT_FILLED, AT_POSTED); posted[e] ! filled;
@@ -91,21 +92,21 @@ proctype Endpoint(byte e) {
        s = 0 }
 
   /* The client is killed, wherever it was; its queues stay as they are. */
-  :: d_step { e == 1 && state[e] == RUNNING && may_die -> may_die = false; state[e] = DEAD; wants[e] = false }
+  :: d_step { e == 1 && state[e] == RUNNING && may_die -> may_die = false; state[e] = DEAD; wants[e] = false; stalled[e] = false }
   :: state[e] == DEAD || state[e] == GONE -> break
   od
 }
 
-/* A stalled peer never acknowledges. */
-proctype Nic(byte e; bool stalled) {
+/* A silent peer never acknowledges. */
+proctype Nic(byte e; bool silent) {
   byte s;
   do
-  :: d_step { !stalled && exists[e] && state[e] != FAILED && nempty(posted[e]) ->
+  :: d_step { !silent && exists[e] && state[e] != FAILED && nempty(posted[e]) ->
        posted[e] ? s; move(s, AT_POSTED, AT_DONE); completed[e] ! s; s = 0 }
   :: d_step { state[e] == FAILED && nempty(posted[e]) ->
        posted[e] ? s; move(s, AT_POSTED, AT_DONE); completed[e] ! s; s = 0 }
   :: d_step { e == 2 && may_fail && state[e] == RUNNING && nempty(posted[e]) ->
-       may_fail = false; state[e] = FAILED; wants[e] = false }
+       may_fail = false; state[e] = FAILED; wants[e] = false; stalled[e] = false }
   :: !exists[e] -> break
   od
 }
@@ -114,6 +115,9 @@ proctype Nic(byte e; bool stalled) {
  * while it holds less than what is free: the dynamic threshold. */
 #define unserved(e) (state[e] == RUNNING && leased[e] == 0)
 #define reserved (unserved(0) + unserved(1) + unserved(2))
+#define asked_back(e) (leased[e] > limit[e] -> leased[e] - limit[e] : 0)
+#define expected (len(pool) + asked_back(0) + asked_back(1) + asked_back(2))
+#define other_waits(e) ((e != 0 && wants[0]) || (e != 1 && wants[1]) || (e != 2 && wants[2]))
 #ifdef FAULT_NO_RESERVE
 #define may_have(e) true
 #else
@@ -131,13 +135,14 @@ proctype Scheduler(byte e) {
        lessee[s] = ENDPOINTS; leased[e]--; pool !! s; s = 0 }
 
   /* The minimum, then growth for as long as the endpoint holds less than what would stay free. */
-  :: d_step { state[e] == RUNNING && wants[e] && empty(credits[e]) && nempty(pool) && may_have(e) ->
+  :: d_step { state[e] == RUNNING && wants[e] && nempty(pool) && may_have(e) ->
+       wants[e] = false;
        pool ? s; move(s, AT_POOL, AT_LOCAL); lessee[s] = e; leased[e]++;
        limit[e] = leased[e]; held[e]++; credits[e] !! s; s = 0 }
 
-  /* Somebody waits: who holds more than the threshold allows now must shrink, down to the minimum. */
-  :: d_step { (wants[0] || wants[1] || wants[2]) && !wants[e] && limit[e] == leased[e] && leased[e] > 1 &&
-       leased[e] > len(pool) -> limit[e]-- }
+  /* Somebody else waits: who would not be granted its last slot again must shrink, down to the minimum. */
+  :: d_step { state[e] == RUNNING && other_waits(e) && limit[e] > 1 && limit[e] <= leased[e] &&
+       limit[e] - 1 >= expected + 1 - reserved -> limit[e]-- }
 
   /* A dead client: its queue pair is destroyed first, then every slot in the books comes back. */
   :: d_step { state[e] == DEAD ->
@@ -175,7 +180,7 @@ bool started;
 #define conserved (!started || len(pool) + leased[0] + leased[1] + leased[2] == SLOTS)
 ltl conservation { [] conserved }
 /* Endpoint 0 never fails and its peer is alive: it always gets to push, whoever else stalls or dies. */
-ltl progress { [] (wants[0] -> <> !wants[0]) }
+ltl progress { [] (stalled[0] -> <> !stalled[0]) }
 /* A failed or dead endpoint keeps nothing for ever. */
 ltl reclaimed { [] ((state[1] == DEAD -> <> (leased[1] == 0)) && (state[2] == FAILED -> <> (leased[2] == 0))) }
 

@@ -52,7 +52,18 @@ class MemoryNic {
     h.log_completion_queue = kLogBlocks;
     h.placement = Placement::kHost;
     h.blueflame_half_bytes = blueflame_half_bytes;
-    h.staging = {staging_.data(), 0x1000, slot_owner_.data(), kStagingLkey, kSlotBytes, kSlots, 0};
+    h.staging = {.base = staging_.data(),
+                 .nic_offset = 0x1000,
+                 .grants = &grants_,
+                 .granted_slots = granted_slots_.data(),
+                 .requests = &requests_,
+                 .returned_slots = returned_slots_.data(),
+                 .held = held_.data(),
+                 .lkey = kStagingLkey,
+                 .slot_bytes = kSlotBytes,
+                 .slot_count = kSlots,
+                 .minimum_slots = kSlots};
+>>>>>>> wip-cred
     return h;
   }
 
@@ -98,6 +109,12 @@ class MemoryNic {
   [[nodiscard]] std::uint32_t written() const { return written_; }  // completions so far
   [[nodiscard]] std::byte* staging() { return staging_.data(); }
   QueueState& state() { return state_; }
+  // The scheduler's hand: every slot is granted at first, and the limit is the pool.
+  void limit(std::uint32_t slots) {
+    std::atomic_ref<std::uint64_t>(grants_).store(pack_grants(kSlots, slots), std::memory_order_release);
+  }
+  [[nodiscard]] const CreditRequests& requests() const { return requests_; }
+  [[nodiscard]] const std::array<std::uint32_t, kSlots>& returned_slots() const { return returned_slots_; }
   std::uint32_t& abort() { return abort_; }
 
  private:
@@ -114,9 +131,13 @@ class MemoryNic {
   std::array<mlx5::Cqe64, kBlocks> completion_queue_{};
   alignas(64) std::array<Be32, 2> record_{};
   alignas(64) std::array<std::byte, kSlots * kSlotBytes> staging_{};
-  std::array<std::uint32_t, kSlots> slot_owner_{};
   static constexpr std::size_t kHalfWords = mlx5::kBlueFlameBufferBytes / sizeof(std::uint64_t);
   std::array<std::uint64_t, 2 * kHalfWords> doorbells_{};
+  std::uint64_t grants_ = pack_grants(kSlots, kSlots);
+  std::array<std::uint32_t, kSlots> granted_slots_{0, 1, 2, 3};
+  CreditRequests requests_{};
+  std::array<std::uint32_t, kSlots> returned_slots_{};
+  std::array<HeldSlot, kSlots> held_{};
   std::uint64_t scratch_ = 0;
   QueueState state_{};
   std::uint32_t abort_ = 0;

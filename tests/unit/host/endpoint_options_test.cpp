@@ -26,8 +26,6 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 0; }},
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 100; }},
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 65536; }},
-      {"slot_count", [](EndpointOptions& o) { o.slot_count = 3; }},
-      {"slot_count", [](EndpointOptions& o) { o.slot_count = 1u << 31; }},
       {"timeout_ns", [](EndpointOptions& o) { o.timeout_ns = 0; }},
       {"probe_after_ns", [](EndpointOptions& o) { o.probe_after_ns = 0; }},
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 0; }},

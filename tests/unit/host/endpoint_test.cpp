@@ -104,35 +104,51 @@ TEST_F(OnHca, impossible_memory_is_refused) {
   EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), buffer.size())), Status::kOk);
 }
 
-TEST_F(OnHca, staging_leases_are_mapped_disjoint_and_come_back) {
-  auto pool = StagingPool::create(hca());
+// An endpoint's part of the credits, in ordinary memory.
+struct Channel {
+  explicit Channel(std::uint32_t slot_count) : granted_slots(slot_count), returned_slots(slot_count) {}
+  CreditChannel channel() { return {&grants, granted_slots.data(), &requests, returned_slots.data()}; }
+
+  std::uint64_t grants = 0;
+  CreditRequests requests{};
+  std::vector<std::uint32_t> granted_slots;
+  std::vector<std::uint32_t> returned_slots;
+};
+
+TEST_F(OnHca, staging_pool_is_mapped_and_leases_hold_their_minimum) {
+  auto pool = StagingPool::create(hca(), {.minimum_slots = 2});
   ASSERT_TRUE(pool) << pool.error().message;
   EXPECT_EQ(pool->slot_count(), pool->bytes() / kDefaultSlotBytes);
+  Channel first(pool->slot_count());
+  Channel second(pool->slot_count());
   {
-    auto first = pool->lease(8);
-    auto second = pool->lease(8);
-    ASSERT_TRUE(first && second);
-    EXPECT_EQ(second->base() - first->base(), 8 * static_cast<std::ptrdiff_t>(kDefaultSlotBytes));
-    EXPECT_EQ(second->nic_offset() - first->nic_offset(), 8u * kDefaultSlotBytes);
-    first->base()[0] = std::byte{0x5a};
-    second->base()[8 * kDefaultSlotBytes - 1] = std::byte{0xa5};
-    EXPECT_EQ(first->base()[0], std::byte{0x5a});
-    EXPECT_EQ(pool->leased_slots(), 16u);
+    const auto a = pool->lease(first.channel(), 8);
+    const auto b = pool->lease(second.channel(), 8);
+    ASSERT_TRUE(a && b);
+    EXPECT_EQ(a->base(), b->base());
+    a->base()[0] = std::byte{0x5a};
+    a->base()[pool->bytes() - 1] = std::byte{0xa5};
+    EXPECT_EQ(a->base()[0], std::byte{0x5a});
+    EXPECT_EQ(first.grants, pack_grants(2, 2));
+    EXPECT_EQ(second.grants, pack_grants(2, 2));
+    EXPECT_NE(first.granted_slots[0], second.granted_slots[0]);
+    EXPECT_EQ(pool->leased_slots(), 4u);
     EXPECT_EQ(pool->leased_slots() + pool->free_slots(), pool->slot_count());
-    EXPECT_EQ(pool->lease(32).error().status, Status::kBusy);
   }
   EXPECT_EQ(pool->leased_slots(), 0u);
 }
 
 TEST_F(OnHca, staging_lease_outlives_the_pool) {
+  std::optional<Channel> channel;
   StagingLease lease;
   {
     auto pool = StagingPool::create(hca());
     ASSERT_TRUE(pool);
-    lease = *pool->lease(4);
+    channel.emplace(pool->slot_count());
+    lease = *pool->lease(channel->channel(), 4);
   }
   lease.base()[0] = std::byte{1};
-  EXPECT_EQ(lease.slot_count(), 4u);
+  EXPECT_EQ(lease.slot_count(), 32u);
 }
 
 TEST_F(OnHca, device_memory_taken_next_pool_is_refused) {
@@ -173,14 +189,18 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
         static_cast<const void*>(handle.send_record), static_cast<const void*>(handle.doorbell),
         static_cast<const void*>(handle.scratch), static_cast<const void*>(handle.state),
         static_cast<const void*>(handle.abort), static_cast<const void*>(handle.staging.base),
-        static_cast<const void*>(handle.staging.slot_owner)}) {
+        static_cast<const void*>(handle.staging.grants),
+        static_cast<const void*>(handle.staging.granted_slots),
+        static_cast<const void*>(handle.staging.requests),
+        static_cast<const void*>(handle.staging.returned_slots),
+        static_cast<const void*>(handle.staging.held)}) {
     EXPECT_NE(pointer, nullptr);
   }
   EXPECT_EQ(handle.blueflame_half_bytes, 256u) << "the software HCA has registers enough";
   EXPECT_EQ(1u << handle.log_send_queue, 64u);
   EXPECT_GE(1u << handle.log_completion_queue, 64u);
   EXPECT_EQ(handle.timeout_ns, 77u);
-  EXPECT_EQ(handle.staging.slot_count, 16u);
+  EXPECT_EQ(handle.staging.slot_count, pool->slot_count());
   EXPECT_EQ(handle.staging.slot_bytes, kDefaultSlotBytes);
   EXPECT_EQ(*handle.abort, 0u);
   endpoint->abort();
@@ -200,11 +220,18 @@ TEST_F(OnHca, endpoints_share_no_blueflame_register) {
 TEST_F(OnHca, endpoint_closes_its_slots_come_back) {
   auto pool = StagingPool::create(hca());
   ASSERT_TRUE(pool);
-  for (int round = 0; round < 20; ++round) {
-    const auto endpoint = Endpoint::create(hca(), &*pool, {.slot_count = pool->slot_count()});
-    ASSERT_TRUE(endpoint) << endpoint.error().message;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Endpoint> endpoints;
+    for (std::uint32_t i = 0; i < pool->slot_count(); ++i) {
+      auto endpoint = Endpoint::create(hca(), &*pool, {.slot_count = pool->slot_count()});
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      endpoints.push_back(std::move(*endpoint));
+    }
     EXPECT_EQ(pool->free_slots(), 0u);
-    EXPECT_EQ(Endpoint::create(hca(), &*pool, {.slot_count = 1}).error().status, Status::kBusy);
+    const auto refused = Endpoint::create(hca(), &*pool, {.slot_count = 1});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().status, Status::kBusy);
+    EXPECT_THAT(refused.error().message, HasSubstr("32 are promised"));
   }
   EXPECT_EQ(pool->leased_slots(), 0u);
 }

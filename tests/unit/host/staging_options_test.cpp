@@ -27,6 +27,11 @@ TEST(StagingOptions, impossible_values_are_refused) {
   EXPECT_EQ(status_of({.slot_bytes = 96}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 4096}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
+  EXPECT_EQ(status_of({.minimum_slots = 0}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.minimum_slots = 33}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.minimum_slots = 32}, kDeviceBytes), Status::kOk);
+  EXPECT_EQ(status_of({.threshold_percent = 0}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.threshold_percent = 10'001}, kDeviceBytes), Status::kInvalidArgument);
 }
 
 TEST(StagingLease, empty_lease_has_no_slots_and_may_be_moved) {
@@ -35,6 +40,7 @@ TEST(StagingLease, empty_lease_has_no_slots_and_may_be_moved) {
   other = StagingLease();
   EXPECT_EQ(other.slot_count(), 0u);
   EXPECT_EQ(other.base(), nullptr);
+  other.retire();
 }
 
 }  // namespace

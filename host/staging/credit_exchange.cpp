@@ -1,0 +1,95 @@
+#include "host/staging/credit_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/log.h"
+
+namespace gdx {
+namespace {
+
+std::uint32_t load(const std::uint32_t& word, std::memory_order order) {
+  return std::atomic_ref<std::uint32_t>(const_cast<std::uint32_t&>(word)).load(order);
+}
+
+}  // namespace
+
+Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::uint32_t at_most) {
+  const auto number = scheduler_.open(at_most);
+  if (!number) return number;
+  if (clients_.size() <= *number) clients_.resize(*number + 1);
+  clients_[*number] = {channel, true, false, 0, 0};
+  ++open_;
+  return number;
+}
+
+void CreditExchange::destroy(CreditEndpoint number) {
+  scheduler_.destroy(number);
+  clients_[number] = {};
+  --open_;
+}
+
+int CreditExchange::look() {
+  int done = 0;
+  for (CreditEndpoint number = 0; number < clients_.size(); ++number) {
+    if (clients_[number].exists) done += hear(number);
+  }
+  actions_.clear();
+  scheduler_.decide(actions_);
+  const std::uint32_t mask = scheduler_.rules().slot_count - 1;
+  for (const CreditAction& action : actions_) {
+    if (action.kind != CreditAction::Kind::kGrant) continue;
+    Client& client = clients_[action.endpoint];
+    client.channel.granted_slots[client.granted++ & mask] = action.value;
+  }
+  for (const CreditAction& action : actions_) {
+    const Client& client = clients_[action.endpoint];
+    std::atomic_ref<std::uint64_t>(*client.channel.grants)
+        .store(pack_grants(client.granted, scheduler_.limit(action.endpoint)), std::memory_order_release);
+  }
+  return done + static_cast<int>(actions_.size());
+}
+
+int CreditExchange::hear(CreditEndpoint number) {
+  Client& client = clients_[number];
+  const CreditRequests& requests = *client.channel.requests;
+  const std::uint32_t returned = load(requests.returned, std::memory_order_acquire);
+  // Said before the endpoint gives back its minimum, which it would be granted again.
+  if (load(requests.failed, std::memory_order_relaxed) != 0) scheduler_.retire(number);
+  const int done = take_returns(number, returned);
+  const auto more =
+      static_cast<std::int32_t>(load(requests.wanted, std::memory_order_relaxed) - client.granted);
+  const std::uint32_t wants = more > 0 ? static_cast<std::uint32_t>(more) : 0;
+  scheduler_.want(number, std::min(wants, scheduler_.rules().slot_count));
+  return done;
+}
+
+int CreditExchange::take_returns(CreditEndpoint number, std::uint32_t returned) {
+  Client& client = clients_[number];
+  const std::uint32_t slot_count = scheduler_.rules().slot_count;
+  const std::uint32_t count = returned - client.returned;
+  if (count > slot_count) {
+    client.returned = returned;
+    report(number, fmt::format("gives back {} slots at once", count));
+    return 1;
+  }
+  for (; client.returned != returned; ++client.returned) {
+    const std::uint32_t slot =
+        load(client.channel.returned_slots[client.returned & (slot_count - 1)], std::memory_order_relaxed);
+    if (!scheduler_.take_back(number, slot)) {
+      report(number, fmt::format("gives back slot {}, which it does not hold", slot));
+    }
+  }
+  return static_cast<int>(count);
+}
+
+void CreditExchange::report(CreditEndpoint number, const std::string& what) {
+  ++bad_returns_;
+  if (std::exchange(clients_[number].reported, true)) return;
+  log::warn("staging of {}: endpoint {} {}; ignored, and not reported again: close that endpoint", name_,
+            number, what);
+}
+
+}  // namespace gdx

@@ -1,0 +1,224 @@
+#include "host/staging/credit_scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+namespace gdx {
+namespace {
+
+constexpr CreditEndpoint kNobody = ~CreditEndpoint{0};
+
+}  // namespace
+
+Result<void> check_credit_rules(const CreditRules& rules) {
+  if (rules.minimum_slots == 0 || rules.minimum_slots > rules.slot_count) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("a minimum of {} staging slots per endpoint is impossible: use 1 to the pool's {}",
+                    rules.minimum_slots, rules.slot_count));
+  }
+  if (rules.threshold_percent < kMinThresholdPercent || rules.threshold_percent > kMaxThresholdPercent) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a threshold of {} percent of the free staging slots is impossible: use {} to {}",
+                            rules.threshold_percent, kMinThresholdPercent, kMaxThresholdPercent));
+  }
+  return {};
+}
+
+CreditScheduler::CreditScheduler(const CreditRules& rules)
+    : rules_(rules), lessee_(rules.slot_count, kNobody) {
+  assert(check_credit_rules(rules));
+  for (std::uint32_t slot = rules.slot_count; slot-- > 0;) free_.push_back(slot);
+}
+
+Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
+  if (at_most == 0 || at_most > rules_.slot_count) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("an endpoint with up to {} staging slots is impossible: the pool has {}", at_most,
+                            rules_.slot_count));
+  }
+  const std::uint32_t minimum = std::min(rules_.minimum_slots, at_most);
+  if (promised_ + minimum > rules_.slot_count) {
+    return fail(Status::kBusy,
+                fmt::format("no {} of {} staging slots can be reserved for another endpoint: {} are promised "
+                            "to those that exist; close one, or make the pool larger or the slots smaller",
+                            minimum, rules_.slot_count, promised_));
+  }
+  const auto unused = std::find_if(endpoints_.begin(), endpoints_.end(),
+                                   [](const Endpoint& e) { return e.state == State::kAbsent; });
+  const auto number = static_cast<CreditEndpoint>(unused - endpoints_.begin());
+  if (unused == endpoints_.end()) endpoints_.emplace_back();
+  Endpoint& endpoint = endpoints_[number];
+  const bool queued = endpoint.queued;  // by its predecessor
+  endpoint = {State::kOpen, minimum, at_most, 0, 0, 0, queued};
+  promised_ += minimum;
+  reserved_ += minimum;
+  queue_if_waiting(number);
+  return number;
+}
+
+void CreditScheduler::want(CreditEndpoint number, std::uint32_t slots) {
+  Endpoint& endpoint = endpoints_[number];
+  assert(endpoint.state != State::kAbsent);
+  if (endpoint.state != State::kOpen) return;
+  endpoint.wants = slots;
+  queue_if_waiting(number);
+}
+
+void CreditScheduler::queue_if_waiting(CreditEndpoint number) {
+  Endpoint& endpoint = endpoints_[number];
+  if (!waits(endpoint) || endpoint.queued) return;
+  endpoint.queued = true;
+  waiting_.push_back(number);
+}
+
+bool CreditScheduler::take_back(CreditEndpoint number, std::uint32_t slot) {
+  assert(endpoints_[number].state != State::kAbsent);
+  if (slot >= rules_.slot_count || lessee_[slot] != number) return false;
+  lessee_[slot] = kNobody;
+  free_.push_back(slot);
+  set_leased(endpoints_[number], endpoints_[number].leased - 1);
+  queue_if_waiting(number);
+  return true;
+}
+
+void CreditScheduler::retire(CreditEndpoint number) {
+  Endpoint& endpoint = endpoints_[number];
+  assert(endpoint.state != State::kAbsent);
+  if (endpoint.state == State::kRetired) return;
+  promised_ = promised_ - endpoint.minimum + endpoint.leased;
+  reserved_ -= endpoint.minimum - std::min(endpoint.minimum, endpoint.leased);
+  endpoint.state = State::kRetired;
+  endpoint.minimum = endpoint.wants = 0;
+}
+
+void CreditScheduler::destroy(CreditEndpoint number) {
+  retire(number);
+  for (std::uint32_t slot = 0; slot < rules_.slot_count; ++slot) {
+    if (lessee_[slot] == number) (void)take_back(number, slot);
+  }
+  assert(endpoints_[number].leased == 0);
+  endpoints_[number].state = State::kAbsent;
+}
+
+std::optional<CreditEndpoint> CreditScheduler::holder(std::uint32_t slot) const {
+  if (lessee_[slot] == kNobody) return std::nullopt;
+  return lessee_[slot];
+}
+
+void CreditScheduler::decide(std::vector<CreditAction>& actions) {
+  for (CreditEndpoint number = 0; number < endpoints_.size(); ++number) {
+    Endpoint& endpoint = endpoints_[number];
+    if (endpoint.state != State::kRetired || endpoint.limit == 0) continue;
+    endpoint.limit = 0;
+    actions.push_back({CreditAction::Kind::kLimit, number, 0});
+  }
+  grant_all(actions);
+  shrink(actions);
+}
+
+bool CreditScheduler::waits(const Endpoint& endpoint) const {
+  if (endpoint.state != State::kOpen) return false;
+  return endpoint.leased < endpoint.minimum || (endpoint.wants != 0 && endpoint.leased < endpoint.at_most);
+}
+
+bool CreditScheduler::below_threshold(std::uint32_t slots, std::uint32_t free_slots) const {
+  const std::uint64_t spare = free_slots > reserved_ ? free_slots - reserved_ : 0;
+  return std::uint64_t{slots} * 100 < spare * rules_.threshold_percent;
+}
+
+bool CreditScheduler::may_have(const Endpoint& endpoint) const {
+  if (free_.empty()) return false;
+  return endpoint.leased < endpoint.minimum || below_threshold(endpoint.leased, free());
+}
+
+void CreditScheduler::grant(CreditEndpoint number, std::vector<CreditAction>& actions) {
+  Endpoint& endpoint = endpoints_[number];
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  lessee_[slot] = number;
+  set_leased(endpoint, endpoint.leased + 1);
+  if (endpoint.wants != 0) --endpoint.wants;
+  if (endpoint.limit < endpoint.leased) {  // also takes back what was asked back
+    endpoint.limit = endpoint.leased;
+    actions.push_back({CreditAction::Kind::kLimit, number, endpoint.limit});
+  }
+  actions.push_back({CreditAction::Kind::kGrant, number, slot});
+}
+
+// One slot a turn, until a whole round has brought nothing.
+void CreditScheduler::grant_all(std::vector<CreditAction>& actions) {
+  std::size_t refused = 0;
+  while (refused < waiting_.size()) {
+    const CreditEndpoint number = waiting_.front();
+    Endpoint& endpoint = endpoints_[number];
+    waiting_.pop_front();
+    const bool granted = waits(endpoint) && may_have(endpoint);
+    if (granted) grant(number, actions);
+    endpoint.queued = waits(endpoint);
+    if (endpoint.queued) waiting_.push_back(number);
+    refused = granted ? 0 : refused + (endpoint.queued ? 1 : 0);
+  }
+}
+
+void CreditScheduler::shrink(std::vector<CreditAction>& actions) {
+  if (waiting_.empty()) return;
+  std::uint32_t expected = free();  // once all have given back what they were asked for
+  for (const Endpoint& endpoint : endpoints_) {
+    if (endpoint.state != State::kAbsent && endpoint.leased > endpoint.limit)
+      expected += endpoint.leased - endpoint.limit;
+  }
+  for (CreditEndpoint number = 0; number < endpoints_.size(); ++number) {
+    Endpoint& endpoint = endpoints_[number];
+    if (endpoint.state != State::kOpen || waiting_.size() == (endpoint.queued ? 1u : 0u)) continue;
+    std::uint32_t limit = std::min(endpoint.limit, endpoint.leased);
+    if (limit <= endpoint.minimum || below_threshold(limit - 1, expected + 1)) continue;
+    while (limit > endpoint.minimum && !below_threshold(limit - 1, expected + 1)) {
+      --limit;
+      ++expected;
+    }
+    endpoint.limit = limit;
+    actions.push_back({CreditAction::Kind::kLimit, number, limit});
+  }
+}
+
+void CreditScheduler::set_leased(Endpoint& endpoint, std::uint32_t leased) {
+  const auto lack = [&] { return endpoint.minimum - std::min(endpoint.minimum, endpoint.leased); };
+  reserved_ -= lack();
+  if (endpoint.state == State::kRetired) promised_ -= endpoint.leased - leased;
+  endpoint.leased = leased;
+  reserved_ += lack();
+}
+
+bool CreditScheduler::invariant_holds() const {
+  std::vector<std::uint32_t> leased(endpoints_.size());
+  std::uint32_t nobodys = 0;
+  for (const CreditEndpoint number : lessee_) {
+    if (number == kNobody) {
+      ++nobodys;
+    } else if (number >= endpoints_.size() || endpoints_[number].state == State::kAbsent) {
+      return false;
+    } else {
+      ++leased[number];
+    }
+  }
+  if (nobodys != free_.size()) return false;
+  for (const std::uint32_t slot : free_) {
+    if (slot >= lessee_.size() || lessee_[slot] != kNobody) return false;
+  }
+  std::uint32_t reserved = 0;
+  std::uint32_t promised = 0;
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    const Endpoint& endpoint = endpoints_[i];
+    if (endpoint.leased != leased[i] || endpoint.leased > endpoint.at_most) return false;
+    if (endpoint.state == State::kRetired) promised += endpoint.leased;
+    if (endpoint.state != State::kOpen) continue;
+    promised += endpoint.minimum;
+    reserved += endpoint.minimum - std::min(endpoint.minimum, endpoint.leased);
+  }
+  return reserved == reserved_ && promised == promised_;
+}
+
+}  // namespace gdx

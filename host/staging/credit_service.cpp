@@ -1,0 +1,113 @@
+#include "host/staging/credit_service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "host/staging/progress.h"
+
+namespace gdx {
+namespace {
+
+using std::chrono::microseconds;
+constexpr microseconds kBusyPause{20};
+constexpr microseconds kIdlePause{1'000};
+constexpr microseconds kDrivenPause{10'000};
+constexpr std::chrono::milliseconds kAdmissionPatience{100};
+
+}  // namespace
+
+CreditService::CreditService(const CreditRules& rules, std::string name)
+    : exchange_(rules, std::move(name)), thread_([this] { serve(); }) {
+  detail::add_service(*this);
+}
+
+CreditService::~CreditService() {
+  detail::remove_service(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::uint32_t at_most) {
+  std::unique_lock lock(mutex_);
+  auto endpoint = exchange_.open(channel, at_most);
+  if (!endpoint) return endpoint;
+  changed_.notify_all();
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  const auto give_up = std::chrono::steady_clock::now() + kAdmissionPatience;
+  for (;;) {
+    (void)exchange_.look();
+    if (scheduler.leased(*endpoint) >= scheduler.minimum(*endpoint)) return endpoint;
+    if (std::chrono::steady_clock::now() >= give_up) break;
+    lock.unlock();
+    std::this_thread::sleep_for(kBusyPause);
+    lock.lock();
+  }
+  exchange_.destroy(*endpoint);
+  return fail(Status::kBusy,
+              fmt::format("the staging slots reserved for another endpoint have not come back within {} ms: "
+                          "their holders compute, or their peers do not answer; try again",
+                          kAdmissionPatience.count()));
+}
+
+void CreditService::retire(CreditEndpoint endpoint) {
+  const std::lock_guard lock(mutex_);
+  exchange_.retire(endpoint);
+  (void)exchange_.look();
+}
+
+void CreditService::destroy(CreditEndpoint endpoint) {
+  const std::lock_guard lock(mutex_);
+  exchange_.destroy(endpoint);
+  (void)exchange_.look();
+}
+
+int CreditService::progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return 0;
+  ++driven_;
+  return exchange_.look();
+}
+
+void CreditService::serve() {
+  std::unique_lock lock(mutex_);
+  microseconds pause = kBusyPause;
+  while (!stopping_) {
+    if (exchange_.endpoints() == 0) {
+      changed_.wait(lock, [&] { return stopping_ || exchange_.endpoints() != 0; });
+      continue;
+    }
+    const std::uint64_t driven = driven_;
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    lock.lock();
+    if (driven_ != driven) {
+      pause = kDrivenPause;
+    } else if (exchange_.look() != 0) {
+      pause = kBusyPause;
+    } else {
+      pause = std::min(2 * pause, kIdlePause);
+    }
+  }
+}
+
+std::uint32_t CreditService::leased_slots() const {
+  const std::lock_guard lock(mutex_);
+  return exchange_.scheduler().leased();
+}
+std::uint32_t CreditService::free_slots() const {
+  const std::lock_guard lock(mutex_);
+  return exchange_.scheduler().free();
+}
+std::uint64_t CreditService::bad_returns() const {
+  const std::lock_guard lock(mutex_);
+  return exchange_.bad_returns();
+}
+
+}  // namespace gdx

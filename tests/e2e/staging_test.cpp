@@ -1,0 +1,131 @@
+// One staging pool under many endpoints: everybody gets on, nobody keeps what others need.
+#include <vector>
+
+#include "tests/e2e/pair.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kPartBytes = 64 * 1024;  // more than any endpoint's share of the pool
+
+class Sharing : public Pair {
+ protected:
+  Endpoint make(const EndpointOptions& options) {
+    auto endpoint = Endpoint::create(*hca_, staging_.get(), options);
+    EXPECT_TRUE(endpoint) << endpoint.error().message;
+    return std::move(*endpoint);
+  }
+
+  // Fills the pool from an endpoint whose peer is gone, and leaves it all with the NIC.
+  Endpoint stuck() {
+    EndpointOptions options{.slot_count = 32, .timeout_ns = 20'000'000};
+    options.ack_timeout = 20;  // 4 s a resend: it does not give up while the test runs
+    auto silent = std::make_unique<Endpoint>(make({}));
+    Endpoint endpoint = make(options);
+    EXPECT_TRUE(endpoint.connect(silent->address()));
+    silent.reset();
+    const auto kernel = [&](EndpointHandle handle) {
+      device::Endpoint<> ep(handle);
+      EXPECT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kTimeout);
+    };
+    EXPECT_EQ(exec::launch({.progress = progress_}, kernel, endpoint.handle()), Status::kOk);
+    const StagingState& credits = endpoint.state().staging;
+    EXPECT_GT(credits.filled - credits.returned, 1u);
+    return endpoint;
+  }
+
+  void push_a_megabyte() {
+    for (std::size_t i = 0; i < kBufferBytes; ++i)
+      a_.buffer->data()[i] = static_cast<std::byte>(i * 7 + i / 4096);
+    in_kernel(a_, [&](auto& ep) {
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kOk);
+      ASSERT_EQ(gdx_flush(ep), Status::kOk);
+    });
+    EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), kBufferBytes), 0);
+  }
+};
+
+// As many as the pool has minima for, each wanting all of it, all at once.
+TEST_F(Sharing, endpoints_that_want_more_than_the_pool_all_get_on) {
+  a_.endpoint.reset();
+  b_.endpoint.reset();
+  const std::uint32_t count = staging_->slot_count();
+  std::vector<Endpoint> endpoints;
+  std::vector<EndpointHandle> handles;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    endpoints.push_back(make({.slot_count = staging_->slot_count(), .timeout_ns = 60'000'000'000}));
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ASSERT_TRUE(endpoints[i].connect(endpoints[i ^ 1].address()));
+    handles.push_back(endpoints[i].handle());
+  }
+  EXPECT_EQ(Endpoint::create(*hca_, staging_.get(), {.slot_count = 1}).error().status, Status::kBusy);
+
+  constexpr std::uint64_t kPieces = kBufferBytes / kPartBytes;
+  for (std::size_t i = 0; i < kBufferBytes; ++i)
+    a_.buffer->data()[i] = static_cast<std::byte>(i * 5 + i / 4096);
+  const auto kernel = [&](const EndpointHandle* all, LocalMemory from, RemoteMemory to) {
+    device::Endpoint<> ep(all[blockIdx.x]);
+    const std::uint64_t at = blockIdx.x % kPieces * kPartBytes;
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, to + at, from + at, kPartBytes), Status::kOk);
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({.grid = {count}, .progress = progress_, .workers = 2}, kernel,
+                         static_cast<const EndpointHandle*>(handles.data()), a_.buffer->local(), a_.peer),
+            Status::kOk);
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), kBufferBytes), 0);
+  EXPECT_EQ(staging_violations(), 0u);
+  endpoints.clear();
+  EXPECT_EQ(staging_->free_slots(), staging_->slot_count());
+  EXPECT_EQ(staging_->bad_returns(), 0u);
+}
+
+TEST_F(Sharing, peer_that_does_not_answer_starves_nobody) {
+  const Endpoint held_up = stuck();
+  push_a_megabyte();
+  EXPECT_EQ(staging_violations(), 0u);
+}
+
+TEST_F(Sharing, endpoint_killed_in_mid_push_gives_its_slots_back) {
+  const std::uint32_t free_before = staging_->free_slots();
+  {
+    const Endpoint held_up = stuck();
+    EXPECT_LT(staging_->free_slots(), free_before - 1);
+  }
+  EXPECT_EQ(staging_->free_slots(), free_before);
+  push_a_megabyte();
+  EXPECT_EQ(staging_violations(), 0u);
+}
+
+TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
+  const std::uint32_t free_before = staging_->free_slots();
+  RemoteMemory wrong = a_.peer;
+  wrong.rkey ^= 1;
+  in_kernel(a_, [&](auto& ep) {
+    const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), kPartBytes);
+    EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);
+  });
+  const StagingState& credits = a_.endpoint->state().staging;
+  EXPECT_EQ(credits.ready, credits.returned);
+  while (staging_->free_slots() != free_before + 1) progress();  // its minimum, too
+}
+
+TEST_F(Sharing, kernel_that_ends_keeps_the_minimum) {
+  push_a_megabyte();
+  EXPECT_GT(a_.endpoint->state().staging.stalls, 0u);
+  const StagingState& credits = a_.endpoint->state().staging;
+  EXPECT_EQ(credits.ready - credits.returned, 1u);
+}
+
+TEST_F(Sharing, aborted_endpoint_keeps_nothing_that_the_nic_does_not_need) {
+  push_a_megabyte();
+  a_.endpoint->abort();
+  in_kernel(a_, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kAborted);
+  });
+  const StagingState& credits = a_.endpoint->state().staging;
+  EXPECT_EQ(credits.ready, credits.filled);
+}
+
+}  // namespace
+}  // namespace gdx

@@ -1,0 +1,32 @@
+// Many seeds of the credits' world.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/sim/credits/world.h"
+
+namespace gdx::sim {
+
+struct CreditReport {
+  std::uint64_t seed = 0;  // the first with a problem
+  CreditOutcome sum;       // the problem of that seed, counters of all that ran
+};
+
+inline CreditReport run_credit_seeds(std::uint64_t first, std::uint64_t last, std::uint32_t steps) {
+  CreditReport report;
+  for (std::uint64_t seed = first; seed <= last && report.sum.problem.empty(); ++seed) {
+    const CreditOutcome outcome = CreditWorld(seed).run(steps);
+    report.seed = seed;
+    report.sum.problem = outcome.problem;
+    report.sum.steps += outcome.steps;
+    report.sum.pushes += outcome.pushes;
+    report.sum.stalls += outcome.stalls;
+    report.sum.errors += outcome.errors;
+    report.sum.deaths += outcome.deaths;
+    report.sum.bad_returns += outcome.bad_returns;
+  }
+  return report;
+}
+
+}  // namespace gdx::sim

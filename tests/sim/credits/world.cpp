@@ -1,0 +1,321 @@
+#include "tests/sim/credits/world.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gdx::sim {
+namespace {
+
+constexpr std::uint32_t kNoSlot = ~0u;
+
+CreditRules rules_from(Random& random) {
+  const auto slots = std::uint32_t{1} << random.between(2, 5);
+  const std::uint32_t thresholds[] = {25, 100, 100, 300, 10'000};
+  return {slots, static_cast<std::uint32_t>(random.between(1, slots / 4)), thresholds[random.between(0, 4)]};
+}
+
+}  // namespace
+
+CreditNode::CreditNode(std::uint32_t slot_count)
+    : granted_slots(slot_count), returned_slots(slot_count), held(slot_count) {
+  handle.grants = &grants;
+  handle.granted_slots = granted_slots.data();
+  handle.requests = &requests;
+  handle.returned_slots = returned_slots.data();
+  handle.held = held.data();
+  handle.slot_count = slot_count;
+}
+
+CreditChannel CreditNode::channel() {
+  return {&grants, granted_slots.data(), &requests, returned_slots.data()};
+}
+
+CreditWorld::CreditWorld(std::uint64_t seed)
+    : random_(seed),
+      rules_(rules_from(random_)),
+      exchange_(rules_, "the simulation"),
+      most_nodes_(static_cast<std::uint32_t>(random_.between(1, 8))),
+      memory_(rules_.slot_count),
+      sending_(rules_.slot_count),
+      counted_(rules_.slot_count) {}
+
+void CreditWorld::expect(bool holds, const char* what) {
+  if (!holds && outcome_.problem.empty()) outcome_.problem = what;
+}
+
+CreditOutcome CreditWorld::run(std::uint32_t steps) {
+  for (std::uint32_t i = 0; i < steps && outcome_.problem.empty(); ++i) {
+    step();
+    check();
+    ++outcome_.steps;
+  }
+  if (outcome_.problem.empty()) everybody_alive_gets_on();
+  if (outcome_.problem.empty()) everything_comes_home();
+  outcome_.bad_returns = exchange_.bad_returns();
+  return outcome_;
+}
+
+void CreditWorld::step() {
+  if (nodes_.empty() || (nodes_.size() < most_nodes_ && random_.chance(0.01))) return open();
+  if (random_.chance(0.2)) return look();
+  const std::size_t place = random_.between(0, nodes_.size() - 1);
+  Node& node = *nodes_[place];
+  if (node.dead) {
+    // Whoever cleans up after the client may retire it first, or destroy the queue pair at once.
+    if (random_.chance(0.05)) exchange_.retire(node.number);
+    if (random_.chance(0.05)) return destroy(place);
+    return serve(node);
+  }
+  if (random_.chance(0.001)) {
+    if (node.kernel) end_kernel(node);
+    return destroy(place);
+  }
+  act(node);
+}
+
+void CreditWorld::act(Node& node) {
+  if (random_.chance(0.0005)) {
+    node.dead = true;
+    node.kernel.reset();
+    ++outcome_.deaths;
+    return;
+  }
+  if (random_.chance(0.0005)) {
+    node.in_error = true;
+    ++outcome_.errors;
+  }
+  if (random_.chance(0.0002)) node.hostile = true;
+  if (random_.chance(0.002)) node.stalled = !node.stalled;
+  if (node.hostile) {
+    node.kernel.reset();
+    return random_.chance(0.2) ? scribble(node) : serve(node);
+  }
+  if (!node.kernel) return random_.chance(0.3) ? begin_kernel(node) : serve(node);
+  switch (random_.between(0, 12)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3: return push(node);
+    case 4: return ring(node);
+    case 5:
+    case 6:
+    case 7: return serve(node);
+    case 8:
+    case 9: return drain(node);
+    case 10: return node.kernel->look();
+    case 11:
+      if (random_.chance(0.02)) return end_kernel(node);
+      return;
+    default:  // a work request without a slot
+      node.posted.push_back({node.producer++, kNoSlot, 0});
+  }
+}
+
+void CreditWorld::open() {
+  auto node = std::make_unique<Node>(rules_.slot_count);
+  const auto at_most = static_cast<std::uint32_t>(random_.between(1, rules_.slot_count));
+  const auto number = exchange_.open(node->channel(), at_most);
+  if (!number) return expect(!nodes_.empty(), "an endpoint was refused although the pool has no other");
+  node->number = *number;
+  node->handle.minimum_slots = exchange_.scheduler().minimum(*number);
+  // Counters start anywhere in the 16 or 32 bits that they have.
+  node->producer = node->rung = node->completed = static_cast<std::uint32_t>(random_.next());
+  nodes_.push_back(std::move(node));
+}
+
+void CreditWorld::push(Node& node) {
+  if (node.knows_error) return;
+  device::Credits& credits = *node.kernel;
+  if (!credits.available()) {
+    drain(node);
+    if (credits.available() || node.knows_error) return;
+    ++outcome_.stalls;
+    return credits.stall(random_.between(1, 2 * rules_.slot_count));
+  }
+  const std::uint32_t slot = credits.next_slot();
+  expect(slot < rules_.slot_count && exchange_.scheduler().holder(slot) == node.number,
+         "a slot was stored to that the books do not lease to the endpoint");
+  expect(slot < rules_.slot_count && !sending_[slot], "a slot was stored to that a NIC has yet to send");
+  if (!outcome_.problem.empty()) return;
+  memory_[slot] = ++payloads_;
+  sending_[slot] = true;
+  credits.consume();
+  credits.bind(node.producer);
+  node.posted.push_back({node.producer++, slot, payloads_});
+  ++node.pushes;
+  ++outcome_.pushes;
+}
+
+void CreditWorld::serve(Node& node) {
+  const bool rung =
+      !node.posted.empty() && static_cast<std::int32_t>(node.posted.front().index - node.rung) < 0;
+  if (!rung || (node.stalled && !node.in_error)) return;
+  const Node::Work work = node.posted.front();
+  node.posted.pop_front();
+  node.completed = work.index + 1;
+  if (work.slot == kNoSlot) return;
+  expect(memory_[work.slot] == work.payload, "the NIC finds another payload than the one that was pushed");
+  sending_[work.slot] = false;
+}
+
+void CreditWorld::drain(Node& node) {
+  node.kernel->on_completed(node.completed);
+  if (!node.in_error) return;
+  node.knows_error = true;
+  while (!node.posted.empty() && static_cast<std::int32_t>(node.posted.back().index - node.rung) >= 0) {
+    if (node.posted.back().slot != kNoSlot) sending_[node.posted.back().slot] = false;
+    node.posted.pop_back();
+  }
+  node.kernel->on_failed(node.rung);
+  const StagingState state = node.kernel->state();
+  expect(state.ready == state.filled, "a failed endpoint keeps credits that it can never use");
+}
+
+void CreditWorld::begin_kernel(Node& node) {
+  if (lacks(node)) return;  // its creation has not ended yet
+  node.kernel.emplace(node.handle);
+  node.kernel->open(node.state);
+}
+
+void CreditWorld::end_kernel(Node& node) {
+  if (!node.knows_error) ring(node);
+  drain(node);
+  node.kernel->close();
+  node.state = node.kernel->state();
+  node.kernel.reset();
+}
+
+// Says anything, but names no slot that it holds: giving those back is its right, and only its own harm.
+void CreditWorld::scribble(Node& node) {
+  for (std::uint32_t& slot : node.returned_slots) {
+    do {
+      slot = static_cast<std::uint32_t>(random_.chance(0.1) ? random_.next()
+                                                            : random_.between(0, rules_.slot_count));
+    } while (slot < rules_.slot_count && exchange_.scheduler().holder(slot) == node.number);
+  }
+  node.requests.returned += static_cast<std::uint32_t>(
+      random_.chance(0.3) ? random_.next() : random_.between(0, rules_.slot_count + 1));
+  node.requests.wanted = static_cast<std::uint32_t>(random_.next());
+  look();
+}
+
+void CreditWorld::destroy(std::size_t place) {
+  Node& node = *nodes_[place];
+  for (const Node::Work& work : node.posted) {
+    if (work.slot != kNoSlot) sending_[work.slot] = false;
+  }
+  exchange_.destroy(node.number);
+  nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(place));
+}
+
+void CreditWorld::look() {
+  std::vector<std::uint32_t> before;
+  for (const auto& node : nodes_) before.push_back(exchange_.scheduler().leased(node->number));
+  (void)exchange_.look();
+  check_growth(before);
+  expect(exchange_.look() == 0, "a second look found something to do although nobody did anything");
+}
+
+bool CreditWorld::lacks(const Node& node) const {
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  return scheduler.leased(node.number) < scheduler.minimum(node.number);
+}
+
+void CreditWorld::check_growth(const std::vector<std::uint32_t>& before) {
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  if (std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& node) { return lacks(*node); })) return;
+  expect(scheduler.free() == 0, "slots are free while an endpoint lacks its minimum");
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const std::uint32_t leased = scheduler.leased(nodes_[i]->number);
+    expect(leased <= before[i] || leased <= scheduler.minimum(nodes_[i]->number),
+           "an endpoint grew above its minimum while another lacked its own");
+  }
+}
+
+void CreditWorld::check() {
+  ++checks_;
+  expect(exchange_.scheduler().invariant_holds(), "the scheduler's books do not add up");
+  for (const auto& node : nodes_) {
+    if (!node->dead && !node->hostile) check_node(*node);
+  }
+}
+
+// Every slot that the books show with an endpoint is in exactly one place on its side.
+void CreditWorld::check_node(const Node& node) {
+  const StagingState state = node.credits();
+  const std::uint32_t mask = rules_.slot_count - 1;
+  const std::uint32_t leased = exchange_.scheduler().leased(node.number);
+  const std::uint32_t held = state.ready - state.returned;
+  const std::uint32_t untaken = granted_of(node.grants) - state.taken;
+  expect(
+      lacks(node) || exchange_.scheduler().limit(node.number) >= exchange_.scheduler().minimum(node.number),
+      "an endpoint is asked for its minimum");
+  if (held + untaken > leased)
+    return expect(false, "an endpoint holds more slots than the books lease to it");
+  expect(node.requests.returned == state.taken - held, "a slot was lost on its way back");
+  const std::uint32_t returning = leased - held - untaken;
+  for (std::uint32_t i = 0; i < held; ++i) {
+    count_slot(node, node.held[(state.returned + i) & mask].slot);
+  }
+  for (std::uint32_t i = 0; i < untaken; ++i) {
+    count_slot(node, node.granted_slots[(state.taken + i) & mask]);
+  }
+  for (std::uint32_t i = 1; i <= returning; ++i) {
+    count_slot(node, node.returned_slots[(node.requests.returned - i) & mask]);
+  }
+}
+
+void CreditWorld::count_slot(const Node& node, std::uint32_t slot) {
+  if (slot >= rules_.slot_count || exchange_.scheduler().holder(slot) != node.number) {
+    return expect(false, "an endpoint has a slot that the books do not lease to it");
+  }
+  expect(counted_[slot] != checks_, "a slot is in two places");
+  counted_[slot] = checks_;
+}
+
+// Chance ends. Stalled peers stay stalled, the dead are not cleaned up: everybody else gets on.
+void CreditWorld::everybody_alive_gets_on() {
+  constexpr std::uint64_t kPushes = 4;
+  const std::uint32_t rounds = 50 * (rules_.slot_count + 10);
+  std::vector<std::uint64_t> before;
+  for (const auto& node : nodes_) before.push_back(node->pushes);
+  for (std::uint32_t round = 0; round < rounds && outcome_.problem.empty(); ++round) {
+    for (const auto& node : nodes_) {
+      if (node->dead || node->hostile) continue;
+      if (!node->kernel) begin_kernel(*node);
+      if (!node->kernel) continue;
+      push(*node);
+      ring(*node);
+      for (int i = 0; i < 4; ++i) serve(*node);
+      drain(*node);
+    }
+    look();
+    check();
+  }
+  const bool any_stuck = std::any_of(nodes_.begin(), nodes_.end(),
+                                     [](const auto& n) { return n->stalled || n->dead || n->hostile; });
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = *nodes_[i];
+    if (!healthy(node)) continue;
+    if (lacks(node)) {  // never ended its creation: only where others sit on what it was promised
+      expect(any_stuck, "an endpoint never got its minimum");
+      continue;
+    }
+    expect(node.pushes >= before[i] + kPushes, "an endpoint with a live peer got no credit");
+  }
+}
+
+void CreditWorld::everything_comes_home() {
+  for (const auto& node : nodes_) {
+    if (node->dead || node->hostile || !node->in_error || !node->kernel) continue;
+    while (!node->posted.empty()) serve(*node);
+    drain(*node);
+    look();
+    expect(exchange_.scheduler().leased(node->number) == 0, "a failed endpoint keeps slots after the flush");
+  }
+  while (!nodes_.empty()) destroy(nodes_.size() - 1);
+  expect(exchange_.scheduler().invariant_holds() && exchange_.scheduler().free() == rules_.slot_count,
+         "not every slot came home");
+}
+
+}  // namespace gdx::sim

@@ -1,0 +1,113 @@
+// The production scheduler, the exchange and the device's credit code in virtual time, against an oracle that
+// knows of every slot who may store to it and what the NIC must still find there. A seed chooses all that
+// happens: pushes, completions, stalls of peers, errors, kernels that end, clients that die or turn hostile,
+// queue pairs destroyed, and in which order anybody looks at what the others wrote.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/credits.h"
+#include "host/staging/credit_exchange.h"
+#include "tests/sim/random.h"
+
+namespace gdx::sim {
+
+// One endpoint: the client's credits on one side, its queue pair on the other.
+struct CreditNode {
+  explicit CreditNode(std::uint32_t slot_count);
+  [[nodiscard]] CreditChannel channel();
+  [[nodiscard]] StagingState credits() const { return kernel ? kernel->state() : state; }
+
+  struct Work {
+    std::uint32_t index;
+    std::uint32_t slot;
+    std::uint64_t payload;
+  };
+
+  CreditEndpoint number = 0;
+  StagingHandle handle{};
+  std::optional<device::Credits> kernel;  // runs now
+  StagingState state{};                   // between kernels
+
+  std::deque<Work> posted;
+  std::uint32_t producer = 0;
+  std::uint32_t rung = 0;
+  std::uint32_t completed = 0;
+  bool stalled = false;  // the peer never answers
+  bool in_error = false;
+  bool knows_error = false;
+  bool dead = false;
+  bool hostile = false;
+  std::uint64_t pushes = 0;
+
+  std::uint64_t grants = 0;
+  CreditRequests requests{};
+  std::vector<std::uint32_t> granted_slots;
+  std::vector<std::uint32_t> returned_slots;
+  std::vector<HeldSlot> held;
+};
+
+struct CreditOutcome {
+  std::string problem;  // empty: every promise was kept
+  std::uint64_t steps = 0;
+  std::uint64_t pushes = 0;
+  std::uint64_t stalls = 0;
+  std::uint64_t errors = 0;
+  std::uint64_t deaths = 0;
+  std::uint64_t bad_returns = 0;
+};
+
+class CreditWorld {
+ public:
+  explicit CreditWorld(std::uint64_t seed);
+
+  // `steps` of chance, then those that can must get on, then everything must come home.
+  [[nodiscard]] CreditOutcome run(std::uint32_t steps);
+
+ private:
+  using Node = CreditNode;
+
+  void step();
+  void act(Node& node);
+  void open();
+  void push(Node& node);
+  void ring(Node& node) { node.rung = node.producer; }
+  void serve(Node& node);  // the NIC, one work request
+  void drain(Node& node);
+  void begin_kernel(Node& node);
+  void end_kernel(Node& node);
+  void scribble(Node& node);
+  void destroy(std::size_t place);
+  void look();
+
+  void check();
+  void check_node(const Node& node);
+  void check_growth(const std::vector<std::uint32_t>& before);
+  void count_slot(const Node& node, std::uint32_t slot);
+  void everybody_alive_gets_on();
+  void everything_comes_home();
+  void expect(bool holds, const char* what);
+  [[nodiscard]] bool lacks(const Node& node) const;
+  [[nodiscard]] static bool healthy(const Node& node) {
+    return !node.dead && !node.hostile && !node.in_error && !node.stalled;
+  }
+
+  Random random_;
+  CreditRules rules_;
+  CreditExchange exchange_;
+  std::uint32_t most_nodes_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::uint64_t> memory_;   // what lies in each slot
+  std::vector<bool> sending_;           // a queue pair that exists has yet to send the slot
+  std::vector<std::uint64_t> counted_;  // the check that saw the slot last
+  std::uint64_t checks_ = 0;
+  std::uint64_t payloads_ = 0;
+  CreditOutcome outcome_;
+};
+
+}  // namespace gdx::sim

@@ -1,0 +1,221 @@
+// The scheduler's decisions, and what it makes of an endpoint that lies.
+#include "host/staging/credit_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "host/staging/credit_exchange.h"
+
+namespace gdx {
+namespace {
+
+// Endpoints that take what they are granted, and hold it until told.
+class Credits : public ::testing::Test {
+ protected:
+  CreditScheduler make(CreditRules rules) { return CreditScheduler(rules); }
+
+  // Everybody wants the pool until nothing moves any more; who is above its limit gives back.
+  static void settle(CreditScheduler& scheduler, const std::vector<CreditEndpoint>& hungry,
+                     const std::vector<CreditEndpoint>& giving) {
+    std::vector<CreditAction> actions;
+    for (bool moved = true; moved;) {
+      for (const CreditEndpoint e : hungry) scheduler.want(e, scheduler.rules().slot_count);
+      actions.clear();
+      scheduler.decide(actions);
+      moved = !actions.empty();
+      for (const CreditEndpoint e : giving) {
+        for (std::uint32_t slot = 0;
+             slot < scheduler.rules().slot_count && scheduler.leased(e) > scheduler.limit(e); ++slot) {
+          moved |= scheduler.take_back(e, slot);
+        }
+      }
+      ASSERT_TRUE(scheduler.invariant_holds());
+    }
+  }
+};
+
+TEST_F(Credits, impossible_rules_are_refused) {
+  const auto status = [](CreditRules rules) {
+    const auto checked = check_credit_rules(rules);
+    return checked ? Status::kOk : checked.error().status;
+  };
+  EXPECT_EQ(status({32, 1, 100}), Status::kOk);
+  EXPECT_EQ(status({32, 32, 10'000}), Status::kOk);
+  EXPECT_EQ(status({0, 1, 100}), Status::kInvalidArgument);
+  EXPECT_EQ(status({32, 0, 100}), Status::kInvalidArgument);
+  EXPECT_EQ(status({32, 33, 100}), Status::kInvalidArgument);
+  EXPECT_EQ(status({32, 1, 0}), Status::kInvalidArgument);
+  EXPECT_EQ(status({32, 1, 10'001}), Status::kInvalidArgument);
+}
+
+TEST_F(Credits, open_grants_the_minimum_unasked) {
+  auto scheduler = make({8, 2, 100});
+  const auto e = scheduler.open(8);
+  ASSERT_TRUE(e);
+  std::vector<CreditAction> actions;
+  scheduler.decide(actions);
+  EXPECT_EQ(scheduler.leased(*e), 2u);
+  EXPECT_EQ(scheduler.limit(*e), 2u);
+  actions.clear();
+  scheduler.decide(actions);
+  EXPECT_TRUE(actions.empty()) << "nothing happened in between";
+}
+
+TEST_F(Credits, hungry_endpoints_share_by_the_threshold) {
+  struct Case {
+    std::uint32_t threshold_percent;
+    std::uint32_t endpoints;
+    std::uint32_t each;
+  };
+  // With a factor f, n hungry endpoints hold f / (1 + n * f) of the pool each.
+  for (const Case& c :
+       {Case{100, 1, 32}, Case{100, 3, 16}, Case{100, 7, 8}, Case{300, 1, 48}, Case{50, 2, 16}}) {
+    auto scheduler = make({64, 1, c.threshold_percent});
+    std::vector<CreditEndpoint> hungry;
+    for (std::uint32_t i = 0; i < c.endpoints; ++i) hungry.push_back(*scheduler.open(64));
+    settle(scheduler, hungry, {});
+    for (const CreditEndpoint e : hungry) EXPECT_EQ(scheduler.leased(e), c.each) << c.threshold_percent;
+  }
+}
+
+TEST_F(Credits, late_comer_makes_the_early_one_shrink_to_its_share) {
+  auto scheduler = make({64, 1, 100});
+  const CreditEndpoint early = *scheduler.open(64);
+  settle(scheduler, {early}, {});
+  EXPECT_EQ(scheduler.leased(early), 32u);
+  const CreditEndpoint late = *scheduler.open(64);
+  settle(scheduler, {late}, {early, late});
+  EXPECT_NEAR(scheduler.leased(early), 22, 1);
+  EXPECT_NEAR(scheduler.leased(late), 21, 1);
+}
+
+TEST_F(Credits, endpoint_that_gives_nothing_back_leaves_the_others_their_share_of_the_rest) {
+  auto scheduler = make({64, 1, 100});
+  const CreditEndpoint stalled = *scheduler.open(64);
+  settle(scheduler, {stalled}, {});
+  const CreditEndpoint a = *scheduler.open(64);
+  const CreditEndpoint b = *scheduler.open(64);
+  settle(scheduler, {stalled, a, b}, {a, b});
+  EXPECT_EQ(scheduler.leased(stalled), 32u);
+  EXPECT_GE(scheduler.leased(a), 10u);
+  EXPECT_GE(scheduler.leased(b), 10u);
+}
+
+TEST_F(Credits, cap_of_an_endpoint_holds) {
+  auto scheduler = make({64, 1, 100});
+  const CreditEndpoint e = *scheduler.open(5);
+  settle(scheduler, {e}, {});
+  EXPECT_EQ(scheduler.leased(e), 5u);
+}
+
+TEST_F(Credits, pool_of_minima_is_full_and_says_so) {
+  auto scheduler = make({8, 2, 100});
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(scheduler.open(8));
+  const auto refused = scheduler.open(8);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kBusy);
+  EXPECT_EQ(scheduler.open(0).error().status, Status::kInvalidArgument);
+  EXPECT_EQ(scheduler.open(9).error().status, Status::kInvalidArgument);
+  scheduler.destroy(2);
+  EXPECT_EQ(scheduler.open(8).value(), 2u) << "numbers are used again";
+}
+
+TEST_F(Credits, retired_keeps_its_slots_until_it_is_destroyed) {
+  auto scheduler = make({8, 1, 100});
+  const CreditEndpoint e = *scheduler.open(8);
+  settle(scheduler, {e}, {});
+  EXPECT_EQ(scheduler.leased(e), 4u);
+  scheduler.retire(e);
+  scheduler.retire(e);
+  std::vector<CreditAction> actions;
+  scheduler.want(e, 3);
+  scheduler.decide(actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].kind, CreditAction::Kind::kLimit);
+  EXPECT_EQ(actions[0].value, 0u);
+  EXPECT_EQ(scheduler.leased(e), 4u);
+  scheduler.destroy(e);
+  EXPECT_EQ(scheduler.free(), 8u);
+  EXPECT_TRUE(scheduler.invariant_holds());
+}
+
+class Hostile : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kSlots = 8;
+  struct Channel {
+    std::uint64_t grants = 0;
+    CreditRequests requests{};
+    std::uint32_t granted_slots[kSlots]{};
+    std::uint32_t returned_slots[kSlots]{};
+    CreditChannel channel() { return {&grants, granted_slots, &requests, returned_slots}; }
+  };
+
+  void SetUp() override {
+    liar_ = *exchange_.open(lies_.channel(), kSlots);
+    honest_ = *exchange_.open(truth_.channel(), kSlots);
+    exchange_.look();
+  }
+
+  CreditExchange exchange_{{kSlots, 1, 100}, "a test"};
+  Channel lies_;
+  Channel truth_;
+  CreditEndpoint liar_ = 0;
+  CreditEndpoint honest_ = 0;
+};
+
+TEST_F(Hostile, return_of_anothers_slot_is_ignored_and_reported_once) {
+  lies_.returned_slots[0] = truth_.granted_slots[0];
+  lies_.returned_slots[1] = kSlots;
+  lies_.returned_slots[2] = ~0u;
+  lies_.requests.returned = 3;
+  testing::internal::CaptureStderr();
+  exchange_.look();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(exchange_.bad_returns(), 3u);
+  EXPECT_THAT(said, ::testing::HasSubstr("which it does not hold"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_EQ(exchange_.scheduler().leased(honest_), 1u);
+  EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
+}
+
+TEST_F(Hostile, return_of_one_slot_twice_counts_once) {
+  lies_.returned_slots[0] = lies_.returned_slots[1] = lies_.granted_slots[0];
+  lies_.requests.returned = 2;
+  exchange_.look();
+  EXPECT_EQ(exchange_.bad_returns(), 1u);
+  EXPECT_TRUE(exchange_.scheduler().invariant_holds());
+}
+
+TEST_F(Hostile, return_count_beyond_the_pool_is_one_bad_return) {
+  lies_.requests.returned = 0x8000'0000;
+  exchange_.look();
+  EXPECT_EQ(exchange_.bad_returns(), 1u);
+  EXPECT_EQ(exchange_.look(), 0);
+}
+
+TEST_F(Hostile, boundless_wish_gets_the_share_of_anybody) {
+  lies_.requests.wanted = 0x7fff'ffff;
+  exchange_.look();
+  EXPECT_LE(exchange_.scheduler().leased(liar_), kSlots / 2);
+  EXPECT_EQ(granted_of(lies_.grants), exchange_.scheduler().leased(liar_));
+}
+
+TEST_F(Hostile, slot_may_come_and_go_for_ever) {
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    lies_.requests.wanted = granted_of(lies_.grants) + 1;
+    exchange_.look();
+    lies_.returned_slots[lies_.requests.returned % kSlots] =
+        lies_.granted_slots[(granted_of(lies_.grants) - 1) % kSlots];
+    ++lies_.requests.returned;
+    exchange_.look();
+  }
+  EXPECT_EQ(exchange_.bad_returns(), 0u);
+  EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
+}
+
+}  // namespace
+}  // namespace gdx
