@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,6 +24,7 @@ constexpr std::uint64_t kShortestSleepNs = 20'000;
 constexpr std::uint64_t kLongSleepNs = 1'000'000;
 constexpr std::uint64_t kDeepSleepNs = 4'000'000;    // when nothing has happened for a while
 constexpr std::uint64_t kLingerNs = 50'000;          // after the last activity, before the first sleep
+constexpr std::uint64_t kPatienceNs = 4'000;         // of these, before others may have the processor
 constexpr int kShortSleeps = 32;                     // after the last activity, before sleeps begin to grow
 constexpr int kLongSleeps = 200;                     // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;       // who drove the HCA so lately will do so again
@@ -114,8 +116,13 @@ void EngineThread::run() {
       worked_at_ns = monotonic_ns();
       continue;
     }
-    // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last.
-    if (monotonic_ns() - worked_at_ns < kLingerNs) continue;
+    // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last. But
+    // the sender may be waiting for this very processor.
+    const std::uint64_t idle_for_ns = monotonic_ns() - worked_at_ns;
+    if (idle_for_ns < kLingerNs) {
+      if (idle_for_ns > kPatienceNs) sched_yield();
+      continue;
+    }
     on_round_();
     if (++idle_rounds > kShortSleeps) {
       const bool deep = idle_rounds > kShortSleeps + kLongSleeps;

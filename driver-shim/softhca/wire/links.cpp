@@ -47,10 +47,14 @@ bool drain_wakeups(int fd) {
 }
 
 Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer) {
+  // First whether somebody listens: most addresses that are asked for have nobody.
+  Result<Socket> socket = reach_peer(peer);
+  if (!socket) return tl::unexpected<Error>(socket.error());
   Result<SharedMemory::Made> made = SharedMemory::create();
   if (!made) return tl::unexpected<Error>(made.error());
-  Result<Socket> socket = call_peer(local, peer, made->file.fd());
-  if (!socket) return tl::unexpected<Error>(socket.error());
+  if (const Result<void> said = say_call(*socket, local, made->file.fd()); !said) {
+    return tl::unexpected<Error>(said.error());
+  }
   return std::make_unique<OutgoingLink>(std::move(*socket), std::move(made->memory));
 }
 

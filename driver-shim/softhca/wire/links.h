@@ -56,7 +56,7 @@ class IncomingLink {
 // Takes the wake-up calls off a link's socket. False: the other end is gone.
 [[nodiscard]] bool drain_wakeups(int fd);
 
-// Errors: of call_peer and of making the memory.
+// Errors: of reach_peer and say_call, and of making the memory.
 [[nodiscard]] Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer);
 
 // A link from an HCA to itself.

@@ -126,7 +126,7 @@ Result<Socket> listen_for_calls(const Address& local) {
   return socket;
 }
 
-Result<Socket> call_peer(const Address& local, const Address& peer, int memory_fd) {
+Result<Socket> reach_peer(const Address& peer) {
   Result<Socket> socket = open_unix_socket();
   if (!socket) return socket;
   sockaddr_un name;
@@ -138,10 +138,12 @@ Result<Socket> call_peer(const Address& local, const Address& peer, int memory_f
   if (const Result<void> held = check_holder(socket->fd(), peer); !held) {
     return tl::unexpected<Error>(held.error());
   }
-  if (!send_greeting(socket->fd(), {kGreeting, local.gid}, memory_fd)) {
-    return fail(Status::kSystem, fmt::format("{} hung up: {}", peer.text(), std::strerror(errno)));
-  }
   return socket;
+}
+
+Result<void> say_call(const Socket& socket, const Address& local, int memory_fd) {
+  if (send_greeting(socket.fd(), {kGreeting, local.gid}, memory_fd)) return {};
+  return fail(Status::kSystem, fmt::format("an HCA of this host hung up: {}", std::strerror(errno)));
 }
 
 Socket accept_call(int listener_fd) {

@@ -19,9 +19,12 @@ namespace gdx::softhca::wire {
 // Errors: kBusy when the name is taken, kSystem otherwise.
 [[nodiscard]] Result<Socket> listen_for_calls(const Address& local);
 
-// Calls `peer` and hands over `memory_fd`. Never blocks. Errors: kNotFound when nobody listens there or holds
-// the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
-[[nodiscard]] Result<Socket> call_peer(const Address& local, const Address& peer, int memory_fd);
+// Reaches `peer`, which waits for say_call(). Never blocks. Errors: kNotFound when nobody listens there or
+// holds the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
+[[nodiscard]] Result<Socket> reach_peer(const Address& peer);
+
+// Says who calls, and hands over `memory_fd`. Never blocks. Errors: kSystem when the peer has hung up.
+[[nodiscard]] Result<void> say_call(const Socket& socket, const Address& local, int memory_fd);
 
 // The next caller, or one without a descriptor when there is none.
 [[nodiscard]] Socket accept_call(int listener_fd);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -259,16 +260,17 @@ std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_
   std::array<epoll_event, 32> events;
   const int n = epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), 0);
   std::size_t taken = 0;
+  bool heard = false;  // one call a look: to judge it takes reading all UDP sockets of the host
   for (int i = 0; i < n; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == listener_.fd()) {
-      take_calls();
+      if (!std::exchange(heard, true)) take_call();
     } else if (fd == udp_->poll_fd()) {
       taken += udp_->receive(max_packets - taken, sink);
       udp_until_ns_ = now_ns + kLivelyNs;
     } else if (std::any_of(callers_.begin(), callers_.end(),
                            [fd](const Caller& caller) { return caller.socket.fd() == fd; })) {
-      hear(fd);
+      if (!std::exchange(heard, true)) hear(fd);
     } else {
       on_link_event(fd, sink);
     }
@@ -282,16 +284,13 @@ std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_
   return taken;
 }
 
-void SharedMemoryWire::take_calls() {
-  for (std::size_t i = 0; i < kMaxCallers; ++i) {
-    Socket socket = accept_call(listener_.fd());
-    if (socket.fd() < 0) return;
-    const int fd = socket.fd();
-    if (!watch(epoll_, fd)) continue;
-    if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
-    callers_.push_back({std::move(socket)});
-    hear(fd);
-  }
+void SharedMemoryWire::take_call() {
+  Socket socket = accept_call(listener_.fd());
+  const int fd = socket.fd();
+  if (fd < 0 || !watch(epoll_, fd)) return;
+  if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
+  callers_.push_back({std::move(socket)});
+  hear(fd);
 }
 
 void SharedMemoryWire::hear(int fd) {

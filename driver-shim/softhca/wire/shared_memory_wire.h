@@ -66,7 +66,7 @@ class SharedMemoryWire final : public Wire {
               std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
 
   std::size_t look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
-  void take_calls();
+  void take_call();
   void hear(int fd);
   void adopt(const Address& source, Socket socket, int memory_fd);
   void on_link_event(int fd, const Sink& sink);

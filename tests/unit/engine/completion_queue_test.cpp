@@ -170,6 +170,24 @@ TEST_F(CompletionQueueTest, arm_behind_an_announced_completion_waits_for_the_nex
   EXPECT_EQ(events_, 3) << "no event has told of the third";
 }
 
+// Half of the 24 bits of an index lie between the last event and this one: programs that poll seldom arm.
+TEST_F(CompletionQueueTest, arm_after_half_of_all_indices_without_an_event_fires) {
+  constexpr std::uint32_t kMany = (1u << 23) + 5;
+  spec_.ignore_overrun = true;
+  CompletionQueue cq(spec_);
+  for (std::uint32_t i = 0; i < kMany; ++i) ASSERT_TRUE(cq.write(numbered(0)));
+  record_[mlx5::kConsumerRecord] = kMany - 1;
+  arm(kMany - 1, 1);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1);
+  record_[mlx5::kConsumerRecord] = kMany;
+  arm(kMany, 2);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1);
+  ASSERT_TRUE(cq.write(numbered(1)));
+  EXPECT_EQ(events_, 2);
+}
+
 TEST_F(CompletionQueueTest, arm_before_a_poll_of_everything_waits_for_the_next) {
   CompletionQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(0)));

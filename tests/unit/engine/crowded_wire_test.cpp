@@ -1,4 +1,4 @@
-// A wire that has no room for data: what an HCA still sends on it.
+// Wires with little room: what an HCA still sends on them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,6 +11,8 @@ namespace {
 
 class CrowdedWire final : public wire::Wire {
  public:
+  static constexpr std::size_t kWindowPackets = 40;
+
   CrowdedWire(std::unique_ptr<Wire> below, const bool& crowded) : below_(std::move(below)), crowded_(crowded) {}
 
   const wire::Address& local() const override { return below_->local(); }
@@ -30,6 +32,7 @@ class CrowdedWire final : public wire::Wire {
   int poll_fd() const override { return below_->poll_fd(); }
   bool arm() override { return below_->arm(); }
   const wire::WireCounters& counters() const override { return below_->counters(); }
+  std::size_t window_bytes() const override { return kWindowPackets * 4096; }
 
  private:
   std::unique_ptr<Wire> below_;
@@ -65,6 +68,20 @@ TEST(CrowdedHca, acknowledges_writes_and_holds_its_own_back) {
   EXPECT_FALSE(b.poll_send());
   crowded = false;
   EXPECT_TRUE(await_send(b, a));
+}
+
+TEST(CrowdedHca, sends_no_more_than_the_wires_window_before_an_acknowledgement) {
+  constexpr std::uint8_t kPatient = 21;
+  const bool crowded = false;
+  Node a(make_crowded(crowded));
+  Node b;
+  a.connect(b, kPatient);
+  b.connect(a, kPatient);
+  a.post_write(a.local(0, 1 << 20), b.remote(0));
+  a.ring();
+  for (int i = 0; i < 10; ++i) a.hca->progress();
+  EXPECT_EQ(a.hca->counters().transport.packets_sent, CrowdedWire::kWindowPackets);
+  EXPECT_TRUE(await_send(a, b));
 }
 
 }  // namespace

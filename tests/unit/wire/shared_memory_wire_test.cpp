@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/clock.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/links.h"
 #include "driver-shim/softhca/wire/wire.h"
@@ -35,6 +36,15 @@ std::unique_ptr<Wire> open_with(const FaultConfig& faults) {
 void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_bytes) {
   std::fill_n(wire.begin_packet(to).begin(), length_bytes, std::byte{tag});
   wire.commit_packet(to, length_bytes);
+}
+
+// Calls as an HCA would that makes its links by itself.
+Result<Socket> call_as(const Address& local, const Address& peer, int memory_fd) {
+  Result<Socket> socket = reach_peer(peer);
+  if (!socket) return socket;
+  const Result<void> said = say_call(*socket, local, memory_fd);
+  if (!said) return tl::unexpected<Error>(said.error());
+  return socket;
 }
 
 // Looks until nothing has come for a while: descriptors are looked at every 20 us only.
@@ -114,6 +124,50 @@ TEST(SharedMemoryWire, peer_without_shared_memory_is_reached_over_udp_in_the_sam
   EXPECT_THAT(receive_all(*a), testing::ElementsAre(Bytes(40, std::byte{9})));
   EXPECT_EQ(a->counters().packets_sent, 6u);
   EXPECT_EQ(a->counters().shared_memory_sent, 3u);
+}
+
+TEST(SharedMemoryWire, calls_are_judged_one_a_look_and_none_is_forgotten) {
+  const auto a = open(Carrier::kSharedMemory);
+  const auto b = open(Carrier::kSharedMemory);
+  const auto c = open(Carrier::kSharedMemory);
+  for (const auto& caller : {a.get(), b.get()}) {
+    send(*caller, c->local(), 1, 20);
+    caller->flush();
+  }
+  EXPECT_EQ(c->receive(7, [](const Address&, std::span<const std::byte>) {}), 1u);
+  EXPECT_EQ(receive_all(*c).size(), 1u);
+}
+
+TEST(SharedMemoryWire, rest_of_a_udp_batch_comes_though_the_socket_is_empty_and_quiet) {
+  constexpr std::uint64_t kQuietNs = 2'000'000;  // by then UDP is not looked at for its liveliness
+  const auto a = open(Carrier::kAuto);
+  const auto b = open(Carrier::kAuto);
+  const auto udp = open(Carrier::kUdp);
+  send(*a, b->local(), 1, 20);
+  a->flush();
+  EXPECT_EQ(receive_all(*b).size(), 1u);  // from here on a ring is there to be looked at instead
+  for (std::uint8_t i = 0; i < 10; ++i) send(*udp, b->local(), i, 100);
+  udp->flush();
+  std::size_t taken = 0;
+  const auto count = [&](const Address&, std::span<const std::byte>) { ++taken; };
+  while (taken == 0) b->receive(3, count);
+  EXPECT_FALSE(b->arm()) << "packets wait where no descriptor tells of them";
+  for (const std::uint64_t begin_ns = monotonic_ns(); monotonic_ns() - begin_ns < kQuietNs;) {
+  }
+  for (int i = 0; i < 10; ++i) b->receive(3, count);
+  EXPECT_EQ(taken, 10u);
+  EXPECT_TRUE(b->arm());
+}
+
+TEST(SharedMemoryWire, window_is_udps_where_packets_may_take_udp) {
+  const auto udp = open(Carrier::kUdp);
+  const auto either = open(Carrier::kAuto);
+  const auto shm = open(Carrier::kSharedMemory);
+  int receive_bytes = 0;
+  socklen_t length = sizeof receive_bytes;
+  ASSERT_EQ(getsockopt(udp->poll_fd(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length), 0);
+  EXPECT_EQ(udp->window_bytes(), static_cast<std::size_t>(receive_bytes) / 2);
+  EXPECT_EQ(either->window_bytes(), std::min(shm->window_bytes(), udp->window_bytes()));
 }
 
 TEST(SharedMemoryWire, shm_alone_loses_and_counts_what_udp_would_carry) {
@@ -294,7 +348,7 @@ class HostilePeer : public testing::Test {
   }
 
   Socket call(const SharedMemory::Made& made) {
-    Result<Socket> socket = call_peer(held.address, victim->local(), made.file.fd());
+    Result<Socket> socket = call_as(held.address, victim->local(), made.file.fd());
     EXPECT_TRUE(socket) << (socket ? "" : socket.error().message);
     return socket ? std::move(*socket) : Socket();
   }
@@ -372,7 +426,7 @@ TEST_F(HostilePeer, memory_of_another_size_is_refused) {
   const Socket file(memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(file.fd(), 4096), 0);
   ASSERT_EQ(fcntl(file.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  const Result<Socket> socket = call_peer(held.address, victim->local(), file.fd());
+  const Result<Socket> socket = call_as(held.address, victim->local(), file.fd());
   ASSERT_TRUE(socket);
   EXPECT_TRUE(hung_up(*socket));
 }
@@ -382,7 +436,7 @@ TEST_F(HostilePeer, caller_for_an_address_that_it_does_not_hold_is_refused) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
   const Address nobodys = Address::ipv4(0x7f000001);
-  const Result<Socket> socket = call_peer(nobodys, victim->local(), made->file.fd());
+  const Result<Socket> socket = call_as(nobodys, victim->local(), made->file.fd());
   ASSERT_TRUE(socket);
   EXPECT_TRUE(hung_up(*socket));
 }
@@ -408,7 +462,7 @@ TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
   if (child == 0) {
     alarm(30);
     if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
-    const Result<Socket> socket = call_peer(held.address, to, made->file.fd());
+    const Result<Socket> socket = call_as(held.address, to, made->file.fd());
     if (!socket) _exit(2);
     pollfd file{socket->fd(), POLLIN, 0};
     poll(&file, 1, 20'000);
