@@ -58,6 +58,11 @@ class Engine final : public Hca {
     ReceiveQueue queue;
   };
 
+  struct ManagementArrival {
+    wire::Address source;
+    std::vector<std::byte> datagram;
+  };
+
   // A number not in `table`, of 24 bits; 0 and 1 are never given out (QP 0 and 1 are special).
   template <typename Table>
   std::uint32_t free_number(const Table& table);
@@ -84,13 +89,14 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
   QueuePair* last_found_ = nullptr;  // the queue pair of the last packet: the next is often its own too
-  std::vector<QueuePair*> active_;  // with something to send, to wait for or to flush
-  std::size_t first_active_ = 0;    // who is served first: a different one every step
+  std::vector<QueuePair*> active_;   // with something to send, to wait for or to flush
+  std::size_t first_active_ = 0;     // who is served first: a different one every step
   bool arrivals_left_ = false;
   bool recordless_reported_ = false;
   std::atomic<ManagementAgent*> agent_{nullptr};
   std::uint32_t management_psn_ = 0;
-  transport::TransportCounters closed_;  // of queue pairs that are gone
+  std::vector<ManagementArrival> management_arrivals_;  // of this step
+  transport::TransportCounters closed_;                 // of queue pairs that are gone
 };
 
 }  // namespace gdx::softhca
