@@ -18,6 +18,34 @@ on_hca() {
   env LD_PRELOAD="$GDX_TEST_PRELOAD" timeout 60 "$@"
 }
 
+# Whether somebody listens to TCP port $1.
+listens() {
+  grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null
+}
+
+# await_listener PORT PID: until the server PID, whose output is in $scratch/server, listens.
+await_listener() {
+  for _ in $(seq 200); do
+    listens "$1" && return
+    kill -0 "$2" 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
+    sleep 0.05
+  done
+  cat "$scratch/server" >&2
+  fail "the server does not listen"
+}
+
+# A TCP port that nobody uses, below those that the kernel gives out by itself.
+free_port() {
+  local port
+  for _ in $(seq 100); do
+    port=$((20000 + RANDOM % 12000))
+    grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") " /proc/net/tcp /proc/net/tcp6 2> /dev/null && continue
+    echo "$port"
+    return
+  done
+  fail "no free port"
+}
+
 # both_ends PORT PROGRAM [ARGUMENTS]: a server and a client, both of which must exit with 0. Their output
 # is then in $scratch/server and $scratch/client.
 both_ends() {
@@ -25,11 +53,7 @@ both_ends() {
   shift
   on_hca "$@" -p "$port" > "$scratch/server" 2>&1 &
   server=$!
-  for _ in $(seq 200); do
-    grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null && break
-    kill -0 $server 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
-    sleep 0.05
-  done
+  await_listener "$port" $server
   on_hca "$@" -p "$port" 127.0.0.1 > "$scratch/client" 2>&1
   client_status=$?
   wait $server

@@ -6,16 +6,10 @@ port=$1
 need ib_write_bw perftest
 export GDX_SOFTHCA_WIRE=shm
 
-listens() { grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null; }
-
 env LD_PRELOAD="$GDX_TEST_PRELOAD" ib_write_bw -F -D 50 -s 64 -p "$port" > "$scratch/server" 2>&1 &
 server=$!
 trap 'kill -9 $server 2> /dev/null; rm -rf "$scratch"' EXIT
-for _ in $(seq 200); do
-  listens && break
-  kill -0 $server 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
-  sleep 0.05
-done
+await_listener "$port" $server
 GDX_SOFTHCA_PCAP=$scratch/pcap on_hca ib_write_bw -F -D 50 -s 64 -p "$port" 127.0.0.1 > "$scratch/client" 2>&1 &
 client=$!
 # So much of a capture: the transfer runs.

@@ -363,7 +363,7 @@ bool Engine::accept_management(const wire::Address& source, const roce::Decoded&
                          headers.bth.opcode == roce::Opcode::kUdSendOnly &&
                          headers.deth.qkey == mad::kGsiQkey && headers.deth.source_qpn == mad::kGsiQpn;
   if (!addressed || agent == nullptr) return false;
-  agent->on_datagram(source, packet.payload);
+  management_arrivals_.push_back({source, {packet.payload.begin(), packet.payload.end()}});
   return true;
 }
 
@@ -406,7 +406,8 @@ int Engine::serve_active() {
   return done + (sent_bytes > 0 ? 1 : 0);
 }
 
-// Packets first, then the completions that promise them.
+// Packets first, then the completions that promise them, then what came for QP 1: a connection's goodbye must
+// not be seen before what its peer sent earlier.
 void Engine::finish_step() {
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
@@ -414,6 +415,11 @@ void Engine::finish_step() {
     arrival.qp->deliver(arrival);
   }
   parts_.arrivals.clear();
+  ManagementAgent* const agent = agent_.load();
+  for (const ManagementArrival& arrival : management_arrivals_) {
+    if (agent != nullptr) agent->on_datagram(arrival.source, arrival.datagram);
+  }
+  management_arrivals_.clear();
 }
 
 int Engine::progress() {

@@ -66,6 +66,11 @@ class Engine final : public Hca {
     ReceiveQueue queue;
   };
 
+  struct ManagementArrival {
+    wire::Address source;
+    std::vector<std::byte> datagram;
+  };
+
   // A number not in `table`, of 24 bits; 0 and 1 are never given out (QP 0 and 1 are special).
   template <typename Table>
   std::uint32_t free_number(const Table& table);
@@ -102,7 +107,8 @@ class Engine final : public Hca {
   bool recordless_reported_ = false;
   std::atomic<ManagementAgent*> agent_{nullptr};
   std::uint32_t management_psn_ = 0;
-  transport::TransportCounters closed_;  // of queue pairs that are gone
+  std::vector<ManagementArrival> management_arrivals_;  // of this step
+  transport::TransportCounters closed_;                 // of queue pairs that are gone
 };
 
 }  // namespace gdx::softhca

@@ -14,6 +14,7 @@ class ManagementAgent {
   virtual ~ManagementAgent() = default;
 
   // A datagram with QP 1's Q_Key. Called with the HCA locked; must not call back.
+  // Ordering: what arrived before it is complete, and its completions can be polled.
   virtual void on_datagram(const wire::Address& source, std::span<const std::byte> datagram) = 0;
   // Called after every step of the HCA, which is not locked then. Never blocks. Returns things done.
   virtual int step(std::uint64_t now_ns) = 0;

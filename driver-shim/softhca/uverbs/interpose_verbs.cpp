@@ -26,12 +26,11 @@ int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
   const int found = provider(cq, entries, completions);
   if (found != 0) return found;
   thread_local unsigned idle_polls = 0;
-  if (Device::instance().progress() > 0) {
-    idle_polls = 0;
-    return provider(cq, entries, completions);
-  }
+  // Before the step, not behind the poll: "nothing" is true when it is returned, not a time slice ago.
+  // Programs look at their connections next, and close those whose peer has gone.
   if (++idle_polls % kPollsBeforeYield == 0) sched_yield();
-  return 0;
+  if (Device::instance().progress() > 0) idle_polls = 0;
+  return provider(cq, entries, completions);
 }
 
 // A context whose provider polls in another way than the first one's keeps its own.

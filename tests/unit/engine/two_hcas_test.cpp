@@ -371,5 +371,43 @@ TEST_F(LossyHcas, everything_arrives_in_spite_of_faults) {
   EXPECT_GT(counters.wire.icrc_errors + b.hca->counters().wire.icrc_errors, 0u);
 }
 
+// Stands for connection management: a program told of its peer's goodbye may destroy its queue pair at once,
+// and what it has not polled by then is lost to it.
+class GoodbyeSeen final : public ManagementAgent {
+ public:
+  explicit GoodbyeSeen(Node& node) : node_(node) {}
+  void on_datagram(const wire::Address&, std::span<const std::byte>) override {
+    seen = true;
+    while (node_.poll_receive()) ++completed_before;
+  }
+  int step(std::uint64_t) override { return 0; }
+  [[nodiscard]] std::uint64_t next_deadline_ns() const override { return ~std::uint64_t{0}; }
+
+  bool seen = false;
+  int completed_before = 0;
+
+ private:
+  Node& node_;
+};
+
+TEST_F(TwoHcas, goodbye_behind_sends_is_seen_behind_their_completions) {
+  GoodbyeSeen agent(b);
+  b.hca->set_management_agent(&agent);
+  // Of sizes of their own, or they travel as one. The wire takes one at first, then several at a time: the
+  // last come with the goodbye.
+  constexpr int kSends = 3;
+  constexpr std::string_view kWords = "these are my last words";
+  for (int i = 0; i < kSends; ++i) {
+    b.post_receive(b.local(kTarget, 64));
+    a.post_send_inline(kWords.substr(0, 4 * static_cast<std::size_t>(i + 1)), 1);
+  }
+  a.ring();
+  a.hca->progress();
+  a.hca->send_management(b.hca->address(), std::vector<std::byte>(256));
+  EXPECT_TRUE(drive(a, b, [&] { return agent.seen; }));
+  EXPECT_EQ(agent.completed_before, kSends);
+  b.hca->set_management_agent(nullptr);
+}
+
 }  // namespace
 }  // namespace gdx::softhca::test
