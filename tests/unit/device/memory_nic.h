@@ -63,7 +63,6 @@ class MemoryNic {
                  .slot_bytes = kSlotBytes,
                  .slot_count = kSlots,
                  .minimum_slots = kSlots};
->>>>>>> wip-cred
     return h;
   }
 
