@@ -22,13 +22,14 @@ GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequen
 // Slot by slot, as gdx_put does it, so that each store can be told of before it happens.
 GDX_DEVICE Status push(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
                        const LocalMemory& from, Doorbell doorbell) {
-  const StagingHandle& staging = endpoint.handle().staging;
-  const std::uint32_t quarter = staging.slot_count < 4 ? 1 : staging.slot_count / 4;
-  std::uint32_t slots = 0;
-  for (std::uint64_t at = 0; at < shape.message_bytes; at += staging.slot_bytes) {
-    const bool last = shape.message_bytes - at <= staging.slot_bytes;
-    const std::uint64_t bytes = last ? shape.message_bytes - at : staging.slot_bytes;
-    const Doorbell between = ++slots % quarter == 0 ? Doorbell::kRing : Doorbell::kDefer;
+  const std::uint64_t slot_bytes = endpoint.handle().staging.slot_bytes;
+  std::uint32_t deferred = 0;
+  for (std::uint64_t at = 0; at < shape.message_bytes; at += slot_bytes) {
+    const bool last = shape.message_bytes - at <= slot_bytes;
+    const std::uint64_t bytes = last ? shape.message_bytes - at : slot_bytes;
+    const bool rings = ++deferred * 4 >= endpoint.credits().held();
+    if (rings) deferred = 0;
+    const Doorbell between = rings ? Doorbell::kRing : Doorbell::kDefer;
     shape.note_push(blockIdx.x, bytes);
     const Status status =
         gdx_put<Mode::kPush>(endpoint, to + at, from + at, bytes, last ? doorbell : between);

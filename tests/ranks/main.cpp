@@ -159,7 +159,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--step-ns", config.step_ns)->capture_default_str();
   app.add_option("--latency-ns", config.network.link.latency_ns)->capture_default_str();
   app.add_option("--port-buffer-bytes", config.network.port_buffer_bytes)->capture_default_str();
-  app.add_option("--slots", config.slots, "of staging memory, of each endpoint")->capture_default_str();
+  app.add_option("--slots", config.slots, "of staging memory, of each rank")->capture_default_str();
   app.add_option("--dead-rank", config.dead_rank, "the HCA of this rank does nothing");
   app.add_option("--seed", config.seed)->capture_default_str();
   app.add_option("--path", options.path, "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)");

@@ -1,14 +1,12 @@
 #include "tests/ranks/measure.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace gdx::ranks {
 namespace {
 
 constexpr std::uint32_t kMessages = 1024;
 constexpr std::uint64_t kLargeBytes = 64 * 1024;
-constexpr std::uint32_t kPoolSlots = 32;  // 128 KiB, shared by those who send
 constexpr std::uint64_t kMaxLanes = 8;
 constexpr std::uint64_t kMaxMessages = 256;  // of each lane
 constexpr std::uint64_t kStreamBytes = 8 << 20;
@@ -51,7 +49,6 @@ Point measure_point(const SimulationConfig& config) {
   SimulationConfig once = one_connection(config, Pattern::kStream);
   once.one_way = true;
   once.messages = 1;
-  once.slots = kPoolSlots;
   Point point;
   point.delivered_ns = Simulation(once).run().delivered_ns;
 
@@ -59,7 +56,6 @@ Point measure_point(const SimulationConfig& config) {
   const auto lanes = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes, 1, kMaxLanes));
   many.endpoints_per_rank = 2 * lanes;
-  many.slots = kPoolSlots / std::bit_floor(lanes);
   many.messages = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes / lanes, 2, kMaxMessages));
   many.step_ns = kRateStepNs;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -37,12 +38,15 @@ Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std
     : config_(config),
       memory_(config.endpoints * endpoint_blocks()),
       uar_pages_((config.bus ? config.endpoints : 1) * kUarBlocks),
-      staging_(blocks_for(std::size_t{config.endpoints} * config.slots * config.slot_bytes)),
+      staging_(blocks_for(std::size_t{config.slots} * config.slot_bytes)),
       endpoints_(config.endpoints) {
   open_hca(network, number, seed);
+  if (config.slots != 0)
+    credits_.emplace(CreditRules{.slot_count = config.slots}, fmt::format("rank{}", number));
   for (std::uint32_t e = 0; e < config.endpoints; ++e) {
     lay_out(e);
     create_queues(endpoints_[e]);
+    if (credits_) share_staging(endpoints_[e]);
   }
 }
 
@@ -109,8 +113,9 @@ bool Rank::is_fetched(std::span<const std::byte> datagram) const {
 std::size_t Rank::endpoint_blocks() const {
   const std::size_t queue = std::size_t{1} << config_.log_send_queue;
   const std::size_t rings = config_.bus ? 3 : 2;
-  const std::size_t owners = blocks_for(config_.slots * sizeof(std::uint32_t));
-  return blocks_for(sizeof(Control)) + rings * queue + owners + 2 * blocks_for(config_.buffer_bytes);
+  const std::size_t credits =
+      2 * blocks_for(config_.slots * sizeof(std::uint32_t)) + blocks_for(config_.slots * sizeof(HeldSlot));
+  return blocks_for(sizeof(Control)) + rings * queue + credits + 2 * blocks_for(config_.buffer_bytes);
 }
 
 void Rank::lay_out(std::uint32_t endpoint) {
@@ -131,7 +136,9 @@ void Rank::lay_out(std::uint32_t endpoint) {
     memory.completion_queue[i].op_own = memory.written_completions[i].op_own =
         static_cast<unsigned>(mlx5::CqeOpcode::kInvalid) << mlx5::kCqeOpcodeShift;
   }
-  memory.slot_owner = reinterpret_cast<std::uint32_t*>(take(config_.slots * sizeof(std::uint32_t)));
+  memory.granted_slots = reinterpret_cast<std::uint32_t*>(take(config_.slots * sizeof(std::uint32_t)));
+  memory.returned_slots = reinterpret_cast<std::uint32_t*>(take(config_.slots * sizeof(std::uint32_t)));
+  memory.held = reinterpret_cast<HeldSlot*>(take(config_.slots * sizeof(HeldSlot)));
   memory.source = take(config_.buffer_bytes);
   memory.inbox = take(config_.buffer_bytes);
 }
@@ -152,6 +159,14 @@ void Rank::create_queues(EndpointMemory& memory) {
   qp.send_blocks = 1u << config_.log_send_queue;
   qp.doorbell_record = bus_ ? memory.control->fetched_record : memory.control->queue_pair_record;
   memory.qpn = need("make a queue pair", hca_->create_qp(qp));
+}
+
+void Rank::share_staging(EndpointMemory& memory) {
+  const CreditChannel channel{.grants = &memory.control->grants,
+                              .granted_slots = memory.granted_slots,
+                              .requests = &memory.control->requests,
+                              .returned_slots = memory.returned_slots};
+  if (!credits_->open(channel, config_.slots)) give_up("share its staging memory", ENOSPC);
 }
 
 void Rank::connect(std::uint32_t endpoint, Rank& peer, std::uint32_t peer_endpoint) {
@@ -199,13 +214,17 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.log_completion_queue = config_.log_send_queue;
   handle.placement = Placement::kHost;
   if (config_.slots == 0) return handle;
-  const std::uint64_t offset = std::uint64_t{endpoint} * config_.slots * config_.slot_bytes;
-  handle.staging.base = reinterpret_cast<std::byte*>(staging_.data()) + offset;
-  handle.staging.nic_offset = offset;
-  handle.staging.slot_owner = memory.slot_owner;
-  handle.staging.lkey = staging_key_;
-  handle.staging.slot_bytes = config_.slot_bytes;
-  handle.staging.slot_count = config_.slots;
+  handle.staging = {.base = reinterpret_cast<std::byte*>(staging_.data()),
+                    .nic_offset = 0,
+                    .grants = &memory.control->grants,
+                    .granted_slots = memory.granted_slots,
+                    .requests = &memory.control->requests,
+                    .returned_slots = memory.returned_slots,
+                    .held = memory.held,
+                    .lkey = staging_key_,
+                    .slot_bytes = config_.slot_bytes,
+                    .slot_count = config_.slots,
+                    .minimum_slots = 1};
   return handle;
 }
 
@@ -215,6 +234,7 @@ int Rank::progress() {
     for (EndpointMemory& memory : endpoints_) done += carry_doorbells(memory);
   }
   done += hca_->progress();
+  if (credits_) done += credits_->look();
   if (bus_) {
     for (EndpointMemory& memory : endpoints_) done += carry_completions(memory);
   }

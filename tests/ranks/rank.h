@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/engine/engine.h"
+#include "host/staging/credit_exchange.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/mlx5/doorbell.h"
@@ -29,7 +30,7 @@ struct RankConfig {
   std::uint64_t timeout_ns = 50'000'000;  // of every wait in device code, in virtual time
   std::uint8_t ack_timeout = 8;           // 4.096 us * 2^n
   std::uint8_t retry_count = 7;
-  std::uint32_t slots = 0;  // of staging memory, of each endpoint; 0: it cannot push
+  std::uint32_t slots = 0;  // of staging memory, a power of two, shared by all endpoints; 0: they cannot push
   std::uint32_t slot_bytes = kDefaultSlotBytes;
   bool blueflame = false;
   std::optional<BusConfig> bus = std::nullopt;
@@ -51,7 +52,7 @@ class Rank {
   [[nodiscard]] RemoteMemory remote_inbox(std::uint32_t endpoint);
   [[nodiscard]] RemoteMemory remote_signal(std::uint32_t endpoint);
 
-  // One step of the HCA. Returns the number of things done.
+  // One step of the HCA, and one look of the credit scheduler. Returns the number of things done.
   int progress();
   // A kernel has stored a message's payload into staging memory.
   void note_push(std::uint64_t bytes) {
@@ -72,6 +73,8 @@ class Rank {
     std::uint64_t scratch;
     std::uint64_t signal;
     std::uint32_t abort;
+    std::uint64_t grants;
+    CreditRequests requests;
     // With a bus: where the GPU rings, and the record as far as the NIC has it.
     alignas(64) std::byte doorbell[mlx5::kBlueFlameRegisterBytes];
     Be32 fetched_record[2];
@@ -89,7 +92,10 @@ class Rank {
     mlx5::Cqe64* completion_queue = nullptr;
     std::byte* source = nullptr;
     std::byte* inbox = nullptr;
-    std::uint32_t* slot_owner = nullptr;
+    // The credits' queues, each as long as the pool has slots.
+    std::uint32_t* granted_slots = nullptr;
+    std::uint32_t* returned_slots = nullptr;
+    HeldSlot* held = nullptr;
     std::uint32_t qpn = 0;
     // With a bus: the NIC's side of what the GPU's side lies behind it.
     std::byte* uar_page = nullptr;
@@ -105,6 +111,7 @@ class Rank {
   [[nodiscard]] std::size_t endpoint_blocks() const;
   void lay_out(std::uint32_t endpoint);
   void create_queues(EndpointMemory& memory);
+  void share_staging(EndpointMemory& memory);
   void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
   [[nodiscard]] Network::Nic make_nic(Network& network);
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;
@@ -119,6 +126,7 @@ class Rank {
   std::vector<Block> uar_pages_;  // one, or with a bus one for each endpoint
   std::vector<Block> staging_;
   std::vector<EndpointMemory> endpoints_;
+  std::optional<CreditExchange> credits_;
   std::unordered_set<std::uint64_t> peer_signals_;  // their addresses
   std::unique_ptr<Bus> bus_;
   std::unique_ptr<softhca::Hca> hca_;

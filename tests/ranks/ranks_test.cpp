@@ -133,8 +133,8 @@ TEST(Bus, every_mode_moves_every_word_over_every_path) {
       SimulationConfig config = across(path, mode);
       config.ranks = 4;
       config.endpoints_per_rank = 4;
-      config.message_bytes = 10000;  // more slots than a push has
-      config.slots = 2;
+      config.message_bytes = 10000;  // three slots, of four that four endpoints share
+      config.slots = 4;
       const Report report = run(config);
       EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode);
       EXPECT_EQ(report.wrong_words + report.failed_endpoints + report.staging_violations, 0u);

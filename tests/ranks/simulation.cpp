@@ -13,6 +13,10 @@ namespace {
 
 thread_local Simulation* running = nullptr;
 
+bool pushes(const SimulationConfig& config) {
+  return config.mode == pcie::Mode::kPush || config.mode == pcie::Mode::kPushBlueFlame;
+}
+
 RankConfig rank_config(const SimulationConfig& config) {
   RankConfig rank;
   rank.endpoints = config.endpoints_per_rank;
@@ -20,7 +24,7 @@ RankConfig rank_config(const SimulationConfig& config) {
   rank.buffer_bytes = 2 * config.message_bytes;
   rank.blueflame = config.mode == pcie::Mode::kPushBlueFlame;
   rank.pulls = config.mode == pcie::Mode::kPull;
-  if (config.mode == pcie::Mode::kPush || rank.blueflame) rank.slots = config.slots;
+  if (pushes(config)) rank.slots = config.slots;
   rank.bus = config.bus;
   return rank;
 }
@@ -49,8 +53,10 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   if (config.messages == 0) return refuse("no messages: use at least 1");
   if (config.mode == pcie::Mode::kBounce)
     return refuse("bounce: no GPU posts it, so no device code runs; use gdx model");
-  if (!std::has_single_bit(config.slots))
-    return refuse(fmt::format("{} staging slots an endpoint: use a power of two", config.slots));
+  if (!std::has_single_bit(config.slots) || (pushes(config) && config.slots < config.endpoints_per_rank)) {
+    return refuse(fmt::format("{} staging slots for {} endpoints: use a power of two, and a slot for each",
+                              config.slots, config.endpoints_per_rank));
+  }
   if (config.bus) {
     if (auto checked = pcie::check(config.bus->platform); !checked) return checked;
   }

@@ -36,7 +36,7 @@ struct SimulationConfig {
   std::uint64_t seed = 1;
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
-  std::uint32_t slots = 8;                      // of staging memory, of each endpoint that pushes
+  std::uint32_t slots = 32;                     // of 4 KiB, staging memory of each rank: 128 KiB
 };
 
 struct Report {
