@@ -14,6 +14,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint32_t kMaxHcas = 16;  // of the software HCA's library
 
 tl::unexpected<Error> refuse(const char* option, const std::string& value, const char* wanted) {
   return fail(Status::kInvalidArgument, fmt::format("{} {}: {}", option, value, wanted));
@@ -29,6 +30,9 @@ Result<void> check_softhca(const SofthcaOptions& options) {
   if (options.address && inet_pton(AF_INET, options.address->c_str(), &parsed) != 1 &&
       inet_pton(AF_INET6, options.address->c_str(), &parsed) != 1) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
+  }
+  if (options.hcas && (*options.hcas == 0 || *options.hcas > kMaxHcas)) {
+    return fail(Status::kInvalidArgument, fmt::format("--hcas {}: use 1 to {}", *options.hcas, kMaxHcas));
   }
   if (options.wire && *options.wire != "udp" && *options.wire != "shm" && *options.wire != "auto") {
     return refuse("--wire", *options.wire, "use udp, shm or auto");
@@ -122,6 +126,7 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   if (!preload) return tl::unexpected(preload.error());
   std::vector<std::string> variables{"LD_PRELOAD=" + *preload};
   const SofthcaOptions& softhca = options.softhca;
+  add(variables, "GDX_SOFTHCA_HCAS", softhca.hcas);
   add(variables, "GDX_SOFTHCA_ADDR", softhca.address);
   add(variables, "GDX_SOFTHCA_WIRE", softhca.wire);
   add(variables, "GDX_SOFTHCA_MTU", softhca.mtu_bytes);

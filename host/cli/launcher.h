@@ -12,7 +12,8 @@ namespace gdx {
 
 // What the software HCA is told, through GDX_SOFTHCA_* variables. Absent: its own default.
 struct SofthcaOptions {
-  std::optional<std::string> address;  // an address of this machine, 127.0.0.0/8 for loopback
+  std::optional<std::uint32_t> hcas;   // in each process: gdx0, gdx1, ...
+  std::optional<std::string> address;  // of gdx0; those of the others follow
   std::optional<std::string> wire;     // udp, shm or auto
   std::optional<std::uint32_t> mtu_bytes;
   std::optional<double> loss;  // probabilities per packet, 0..1

@@ -34,6 +34,8 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
   CLI::App* run =
       app.add_subcommand("run", "Run a program on the software HCA: gdx run [OPTIONS] -- PROGRAM");
   run->add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)");
+  run->add_option("--hcas", chosen->launch.softhca.hcas,
+                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)");
   add_softhca_options(*run, chosen->launch.softhca);
   run->add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
       ->check(CLI::Range(0.0, kMaxTimeoutSeconds));

@@ -29,6 +29,22 @@ case $1 in
     expect 'IB devices'
     [ "$(grep -c GDX_SOFTHCA_LOSS "$scratch/out")" = 1 ] || fail "said more than once"
     ;;
+  bad_number)
+    GDX_SOFTHCA_HCAS=17 on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "ibv_devinfo found a device"
+    expect 'GDX_SOFTHCA_HCAS=17: must be 1 to 16'
+    ;;
+  busy_second)
+    # Of the second address another process has the port.
+    address=127.78.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
+    next=${address%.*}.$((${address##*.} + 1))
+    GDX_SOFTHCA_ADDR=$next on_hca bash -c 'exec 3< /sys/class/infiniband/gdx0/node_guid; echo ready; read -r' \
+      > "$scratch/holder" 2>&1 < <(sleep 20) &
+    holder=$!
+    for _ in $(seq 100); do grep -q ready "$scratch/holder" && break; sleep 0.1; done
+    GDX_SOFTHCA_HCAS=2 GDX_SOFTHCA_ADDR=$address on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "two HCAs on $next"
+    kill $holder
+    expect "$next port 4791 is taken"
+    ;;
   busy_address)
     address=127.77.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
     # The holder lists its devices, then keeps its HCA while it sleeps in the same process.

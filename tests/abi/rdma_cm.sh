@@ -90,6 +90,17 @@ case $case in
     both rping -s -a "$server_address" -p 9999 -V -C 5 -- \
       rping -c -a "$server_address" -I "$client_address" -p 9999 -V -C 5
     ;;
+  rping_second)
+    # Each process has two HCAs; the server listens on all of them, and both ends use their second.
+    second() { echo "${1%.*}.$((${1##*.} + 1))"; }
+    client_address=${server_address%.*}.3
+    start rping -s -p 9999 -V -C 5
+    at "$client_address" rping -c -a "$(second "$server_address")" -I "$(second "$client_address")" -p 9999 -V -C 5 \
+      > "$scratch/client" 2>&1 || { cat "$scratch/client"; fail "the client exited with $?"; }
+    wait $server || fail "the server exited with $?"
+    cat "$scratch/client" "$scratch/server"
+    grep -q "gdx1: rdma_cm listens at $(second "$server_address") port 9999" "$scratch/server" || fail "not on both"
+    ;;
   ucmatose)
     need ucmatose rdmacm-utils
     both ucmatose -c 4 -C 20 -S 1000 -- ucmatose -s "$server_address" -c 4 -C 20 -S 1000
@@ -117,6 +128,13 @@ case $case in
     at "$server_address" fi_info -p verbs -v > "$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "fi_info exited with $?"; }
     grep -q "src_addr: fi_sockaddr_in://$server_address:0" "$scratch/out" || fail "the HCA's address is not listed"
     for type in MSG DGRAM RDM; do grep -q "FI_EP_$type" "$scratch/out" || fail "no FI_EP_$type"; done
+    ;;
+  fi_info_second)
+    at "$server_address" fi_info -p verbs -v > "$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "fi_info exited with $?"; }
+    for address in "$server_address" "${server_address%.*}.2"; do
+      grep -q "src_addr: fi_sockaddr_in://$address:0" "$scratch/out" || fail "$address is not listed"
+    done
+    for name in gdx0 gdx1; do grep -q "name: $name\$" "$scratch/out" || fail "$name is not listed"; done
     ;;
   fi_pingpong_msg) libfabric_pingpong msg 6 ;;
   fi_pingpong_rdm) libfabric_pingpong rdm 6 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: ucx.sh info DEVX | ucx.sh PORT TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
+# Usage: ucx.sh info DEVX [HCA] | ucx.sh PORT TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
 # Debian's ucx_perftest between two processes: both must succeed without a complaint, the connection must run
 # over TRANSPORT on the software HCA, and the last line of results must account for every iteration.
 . "$(dirname "$0")/common.sh"
@@ -24,7 +24,7 @@ no_complaint() {
 if [ "$1" = info ]; then
   UCX_IB_MLX5_DEVX=$2 on_hca ucx_info -d > "$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "ucx_info exited with $?"; }
   no_complaint "$scratch/out"
-  seen=$(grep -B1 'Device: gdx0:1$' "$scratch/out" | sed -n 's/.*Transport: //p' | sort | xargs)
+  seen=$(grep -B1 "Device: ${3:-gdx0}:1\$" "$scratch/out" | sed -n 's/.*Transport: //p' | sort | xargs)
   # Nothing that is not there is offered: no dc_mlx5.
   [ "$seen" = "rc_mlx5 rc_verbs ud_mlx5 ud_verbs" ] || fail "ucx_info lists: $seen"
   exit 0

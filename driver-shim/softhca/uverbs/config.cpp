@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 namespace gdx::softhca::uverbs {
@@ -54,6 +55,15 @@ Result<void> read_integer(const Environment& environment, const char* name, std:
   if (!parse_whole<std::uint64_t>(text, parsed) || !permitted(parsed)) return bad(name, text, allowed);
   value = parsed;
   return {};
+}
+
+// Counted in the last 32 bits, which for IPv4 is the address.
+wire::Address following(const wire::Address& address, std::uint32_t steps) {
+  const std::uint32_t last = address.ipv4_host_order() + steps;
+  wire::Address next = address;
+  const wire::Address counted = wire::Address::ipv4(last);
+  std::copy(counted.gid.end() - sizeof last, counted.gid.end(), next.gid.end() - sizeof last);
+  return next;
 }
 
 std::string expand_pid(std::string path, int pid) {
@@ -107,8 +117,9 @@ Result<void> read_sending(const Environment& environment, HcaConfig& config) {
 
 }  // namespace
 
-Result<HcaConfig> config_from(const Environment& environment, int pid) {
-  HcaConfig config;
+Result<Configuration> config_from(const Environment& environment, int pid) {
+  Configuration configuration;
+  HcaConfig& config = configuration.first;
   if (const char* const address = environment("GDX_SOFTHCA_ADDR"); address != nullptr && *address != '\0') {
     const auto parsed = wire::Address::parse(address);
     if (!parsed) return bad("GDX_SOFTHCA_ADDR", address, "an IP address of this host, such as 127.0.0.5");
@@ -142,6 +153,31 @@ Result<HcaConfig> config_from(const Environment& environment, int pid) {
   }
   config.device_memory_bytes = device_memory_bytes;
   if (auto read = read_sending(environment, config); !read) return tl::unexpected(read.error());
+
+  std::uint64_t hcas = configuration.hcas;
+  const auto is_count = [](std::uint64_t value) { return value >= 1 && value <= kMaxHcas; };
+  if (auto read =
+          read_integer(environment, "GDX_SOFTHCA_HCAS", fmt::format("1 to {}", kMaxHcas), is_count, hcas);
+      !read) {
+    return tl::unexpected(read.error());
+  }
+  configuration.hcas = static_cast<std::uint32_t>(hcas);
+  return configuration;
+}
+
+HcaConfig sibling_config(const HcaConfig& first, const wire::Address& first_address, std::uint32_t index) {
+  constexpr std::uint32_t kSeedShift = 32;  // beyond what ranks add to the seed
+  HcaConfig config = first;
+  config.name = fmt::format("gdx{}", index);
+  config.udp.address = following(first_address, index).text();
+  config.udp.faults.seed += std::uint64_t{index} << kSeedShift;
+  if (index > 0 && !config.udp.pcap_path.empty()) {
+    const std::filesystem::path path(config.udp.pcap_path);
+    auto named = path.parent_path() / path.stem();
+    named += "." + config.name;
+    named += path.extension();
+    config.udp.pcap_path = named.string();
+  }
   return config;
 }
 

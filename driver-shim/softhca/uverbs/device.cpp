@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/config.h"
 #include "driver-shim/softhca/uverbs/file_identity.h"
 #include "driver-shim/softhca/uverbs/methods.h"
@@ -23,19 +25,19 @@ namespace {
 
 constexpr std::size_t kTrackedFiles = 1 << 16;
 struct TrackedFile {
-  std::atomic<FileKind> kind{FileKind::kForeign};
+  std::atomic<DeviceFile> role{};
   std::atomic<dev_t> device{0};
   std::atomic<ino_t> inode{0};
 };
 std::array<TrackedFile, kTrackedFiles> tracked_files;
 
-bool track(int fd, FileKind kind) {
+bool track(int fd, DeviceFile role) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return false;
   TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  const FileIdentity identity = kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd);
+  const FileIdentity identity = role.kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd);
   file.device.store(identity.device, std::memory_order_relaxed);
   file.inode.store(identity.inode, std::memory_order_relaxed);
-  file.kind.store(kind, std::memory_order_release);
+  file.role.store(role, std::memory_order_release);
   return true;
 }
 
@@ -54,12 +56,14 @@ bool within_limit(Attempt attempt) {
 }
 
 // A peer may still wait for the acknowledgement of what it sent last.
-void let_finish(Hca& hca) {
+void let_finish(const Adapters& adapters) {
   const std::uint64_t start_ns = monotonic_ns();
   std::uint64_t last_work_ns = start_ns;
   for (std::uint64_t now_ns = start_ns; now_ns - start_ns < kExitLimitNs && now_ns - last_work_ns < kQuietNs;
        now_ns = monotonic_ns()) {
-    if (hca.progress() > 0) {
+    int done = 0;
+    for (const auto& adapter : adapters) done += adapter->hca->progress();
+    if (done > 0) {
       last_work_ns = now_ns;
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -68,12 +72,12 @@ void let_finish(Hca& hca) {
 }
 
 // The peers of connections that the program has left open learn of its end. A goodbye may be lost.
-void say_goodbye(RdmaCm& connections, Hca& hca) {
+void say_goodbye(RdmaCm& connections, const Adapters& adapters) {
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::optional<std::size_t> unconfirmed;
     within_limit([&] { return (unconfirmed = connections.try_say_goodbye(monotonic_ns())).has_value(); });
-    let_finish(hca);
+    let_finish(adapters);
     if (unconfirmed.value_or(0) == 0) return;
   }
 }
@@ -92,34 +96,34 @@ Device& Device::instance() {
 
 bool Device::exists() { return instance_made.load(std::memory_order_relaxed); }
 
-FileKind Device::file_kind(int fd) {
-  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return FileKind::kForeign;
+DeviceFile Device::file(int fd) {
+  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return {};
   const TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  const FileKind kind = file.kind.load(std::memory_order_acquire);
-  if (kind == FileKind::kForeign) return kind;
+  const DeviceFile role = file.role.load(std::memory_order_acquire);
+  if (role.kind == FileKind::kForeign) return role;
   const FileIdentity tracked{file.device.load(std::memory_order_relaxed),
                              file.inode.load(std::memory_order_relaxed)};
-  return identity_of(fd) == tracked ? kind : FileKind::kForeign;
+  return identity_of(fd) == tracked ? role : DeviceFile{};
 }
 
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
-  const Result<HcaConfig> config = config_from([](const char* name) { return std::getenv(name); }, getpid());
+  const auto config = config_from([](const char* name) { return std::getenv(name); }, getpid());
   if (!config) return tl::unexpected(config.error());
-  Answer<PageFile> pages = PageFile::create(config->device_memory_bytes);
-  if (!pages) {
-    return fail(Status::kSystem,
-                fmt::format("cannot make the device's memory file: {}", std::strerror(pages.error())));
-  }
-  auto parts = std::make_unique<Parts>(std::move(*pages));
-  Result<std::unique_ptr<Hca>> hca = open_hca(*config, parts->pages.device_memory());
-  if (!hca) return tl::unexpected(hca.error());
-  parts->hca = std::move(*hca);
-  Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(*parts->hca);
+  auto parts = std::make_unique<Parts>();
+  Result<Adapters> adapters = open_adapters(*config);
+  if (!adapters) return tl::unexpected(adapters.error());
+  parts->adapters = std::move(*adapters);
+  std::vector<Hca*> hcas;
+  for (const auto& adapter : parts->adapters) hcas.push_back(adapter->hca.get());
+  Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(hcas);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
   std::random_device entropy;
-  parts->connections = std::make_unique<RdmaCm>(std::vector<Hca*>{parts->hca.get()}, entropy());
-  parts->thread = std::make_unique<EngineThread>(*parts->hca, driven_at_ns_, [this] { flush_channels(); });
+  parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
+  for (Hca* const hca : hcas) {
+    parts->threads.push_back(
+        std::make_unique<EngineThread>(*hca, driven_at_ns_, [this] { flush_channels(); }));
+  }
   return parts;
 }
 
@@ -135,10 +139,11 @@ bool Device::ensure_locked() {
   static_cast<void>(watches_forks);
   parts_ = std::move(*parts);
   owner_pid_.store(getpid());
-  running_.store(parts_->hca.get());
   connections_.store(parts_->connections.get());
   state_ = State::kReady;
-  log::info("software HCA {} at {}", parts_->hca->config().name, parts_->hca->address().text());
+  for (const auto& adapter : parts_->adapters) {
+    log::info("software HCA {} at {}", adapter->hca->config().name, adapter->hca->address().text());
+  }
   return true;
 }
 
@@ -151,7 +156,7 @@ bool Device::in_child() const {
 // A child has the memory but not the thread, and would answer with its parent's address: it is refused.
 // One whose parent had nothing open begins anew; what the parent made stays, it is still the parent's.
 void Device::after_fork() {
-  running_.store(nullptr);
+  for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   progressing_.store(0);
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -164,28 +169,33 @@ void Device::after_fork() {
 
 std::string Device::files_root() {
   if (in_child()) return {};
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   return ensure_locked() ? parts_->tree->root() : std::string{};
 }
 
-Answer<int> Device::open_node(bool close_on_exec) {
+Answer<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   if (in_child()) return refuse(ENODEV);
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(EINVAL);
-  const Answer<int> fd = parts_->pages.duplicate(close_on_exec);
+  if (hca >= parts_->adapters.size()) return refuse(ENOENT);
+  Adapter& adapter = *parts_->adapters[hca];
+  const Answer<int> fd = adapter.pages.duplicate(close_on_exec);
   if (!fd) return fd;
-  if (!track(*fd, FileKind::kNode)) {
+  if (!track(*fd, {FileKind::kNode, hca})) {
     real_close(*fd);
     return refuse(EMFILE);
   }
   // A context of this number is left where its descriptor was closed behind our back.
-  parts_->contexts.insert_or_assign(*fd, std::make_unique<Context>(*parts_->hca, parts_->pages, *this));
-  parts_->thread->set_parked(false);
+  parts_->contexts.insert_or_assign(*fd, std::make_unique<Context>(*adapter.hca, adapter.pages, *this));
+  park_unused_locked();
   return fd;
 }
 
 Errno Device::request(int fd, std::uint64_t request_address) {
   if (in_child()) return ENODEV;
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return ENODEV;
   const auto found = parts_->contexts.find(fd);
@@ -195,8 +205,9 @@ Errno Device::request(int fd, std::uint64_t request_address) {
 
 void Device::before_close(int fd) {
   if (in_child()) return;
+  const CancellationOff uncancelled;
   const FileKind kind = file_kind(fd);
-  track(fd, FileKind::kForeign);
+  track(fd, {});
   if (kind == FileKind::kEvents) {
     const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(fd);
@@ -207,31 +218,43 @@ void Device::before_close(int fd) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReady) return;
     parts_->contexts.erase(fd);
-    park_if_unused_locked();
+    park_unused_locked();
   } else if (kind == FileKind::kConnections) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReady) return;
     parts_->connections->close_file(fd);
-    park_if_unused_locked();
+    park_unused_locked();
   }
 }
 
-void Device::park_if_unused_locked() {
-  if (parts_->contexts.empty() && !parts_->connections->in_use()) parts_->thread->set_parked(true);
+// An HCA is in use while it is open, and all are while connections may be made: a program that listens does
+// so on every one.
+void Device::park_unused_locked() {
+  const bool connecting = parts_->connections->in_use();
+  for (std::size_t i = 0; i < parts_->adapters.size(); ++i) {
+    Hca* const hca = parts_->adapters[i]->hca.get();
+    const bool used = connecting || std::ranges::any_of(parts_->contexts, [hca](const auto& open) {
+                        return &open.second->hca == hca;
+                      });
+    if ((running_[i].load() != nullptr) == used) continue;
+    running_[i].store(used ? hca : nullptr);
+    parts_->threads[i]->set_parked(!used);
+  }
 }
 
 Answer<int> Device::open_connections(bool close_on_exec) {
   if (in_child()) return refuse(ENODEV);
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(ENODEV);
   const Answer<int> fd = parts_->connections->open_file(close_on_exec);
   if (!fd) return fd;
-  if (!track(*fd, FileKind::kConnections)) {
+  if (!track(*fd, {FileKind::kConnections})) {
     parts_->connections->close_file(*fd);
     real_close(*fd);
     return refuse(EMFILE);
   }
-  parts_->thread->set_parked(false);
+  park_unused_locked();
   return fd;
 }
 
@@ -252,23 +275,35 @@ Errno Device::write_connections(int fd, std::uint64_t address, std::size_t lengt
 
 void Device::refresh_counters() {
   if (in_child()) return;
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kReady) parts_->tree->write_counters(parts_->hca->counters());
+  if (state_ != State::kReady) return;
+  for (const auto& adapter : parts_->adapters) {
+    parts_->tree->write_counters(*adapter->hca, adapter->hca->counters());
+  }
 }
 
 std::vector<HcaIdentity> Device::identities() {
   if (in_child()) return {};
+  const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return {};
-  return {{parts_->hca->config().name, parts_->hca->address()}};
+  std::vector<HcaIdentity> all;
+  for (const auto& adapter : parts_->adapters) {
+    all.push_back({adapter->hca->config().name, adapter->hca->address()});
+  }
+  return all;
 }
 
 int Device::progress() {
-  // Counted in before the pointer is read, so that shut_down can wait for whoever may hold it.
+  const CancellationOff uncancelled;
+  // Counted in before a pointer is read, so that shut_down can wait for whoever may hold one.
   progressing_.fetch_add(1);
   driven_at_ns_.store(monotonic_ns(), std::memory_order_relaxed);
-  Hca* const hca = running_.load();
-  const int done = hca == nullptr ? 0 : hca->progress();
+  int done = 0;
+  for (const std::atomic<Hca*>& running : running_) {
+    if (Hca* const hca = running.load(); hca != nullptr) done += hca->progress();
+  }
   progressing_.fetch_sub(1);
   return done;
 }
@@ -277,12 +312,14 @@ int Device::progress() {
 // engine or a method of ours: every wait here ends, and what may still be in use stays where it is.
 void Device::shut_down() {
   if (in_child()) return;
+  const CancellationOff uncancelled;
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!within_limit([&lock] { return lock.try_lock(); }) || state_ != State::kReady) return;
   state_ = State::kClosed;
-  bool free = parts_->thread->stop(kExitLimitNs);
-  say_goodbye(*parts_->connections, *parts_->hca);
-  running_.store(nullptr);
+  bool free = true;
+  for (const auto& thread : parts_->threads) free = thread->stop(kExitLimitNs) && free;
+  say_goodbye(*parts_->connections, parts_->adapters);
+  for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   free = within_limit([this] { return progressing_.load() == 0; }) && free;
   free = commanding_.load() == 0 && free;  // one that waits for an event will not end
@@ -298,7 +335,7 @@ Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
   Answer<std::shared_ptr<EventChannel>> channel = EventChannel::open();
   if (!channel) return channel;
   const int fd = (*channel)->user_fd();
-  if (!track(fd, FileKind::kEvents)) {
+  if (!track(fd, {FileKind::kEvents})) {
     real_close(fd);
     return refuse(EMFILE);
   }

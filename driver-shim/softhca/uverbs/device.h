@@ -1,6 +1,7 @@
-// The one software HCA of a process, made when something first looks for RDMA devices.
+// The software HCAs of a process, made when something first looks for RDMA devices.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "driver-shim/softhca/uverbs/adapter.h"
 #include "driver-shim/softhca/uverbs/context.h"
 #include "driver-shim/softhca/uverbs/engine_thread.h"
 #include "driver-shim/softhca/uverbs/rdma_cm.h"
@@ -16,15 +18,21 @@
 
 namespace gdx::softhca::uverbs {
 
-// How a file descriptor of this process concerns the device.
+// How a file descriptor of this process concerns the devices.
 enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
+
+struct DeviceFile {
+  FileKind kind = FileKind::kForeign;
+  std::uint8_t hca = 0;  // of a node: whose
+};
 
 struct HcaIdentity {
   std::string name;
   wire::Address address;
 };
 
-// Threads: all methods lock, but for file_kind and progress.
+// Threads: all methods lock, but for file and progress. None is a point of cancellation, but where a command
+// of the connection manager waits for an event.
 class Device : public ChannelRegistry {
  public:
   // Never destroyed: libraries may still close files after the last destructor of ours has run.
@@ -34,12 +42,13 @@ class Device : public ChannelRegistry {
 
   // What `fd` is, kForeign once it has come to refer to another file. Async-signal-safe, no lock: every
   // close of the process asks.
-  static FileKind file_kind(int fd);
+  static DeviceFile file(int fd);
+  static FileKind file_kind(int fd) { return file(fd).kind; }
 
-  // The root of the device's files, or empty where the device cannot be: a line has said why, once.
+  // The root of the devices' files, or empty where there can be none: a line has said why, once.
   std::string files_root();
-  // A further open of the device node. Errors: ENODEV, EMFILE.
-  Answer<int> open_node(bool close_on_exec);
+  // A further open of an HCA's node. Errors: ENOENT for one that is not there, ENODEV, EMFILE.
+  Answer<int> open_node(std::uint8_t hca, bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
   // A further open of the connection manager's node, and what a program writes to it.
   // Errors: ENODEV, EMFILE; of a command: as the kernel's.
@@ -48,25 +57,23 @@ class Device : public ChannelRegistry {
   // To be called before the descriptor is closed.
   void before_close(int fd);
   void refresh_counters();
-  // Of every HCA; none where the device cannot be.
+  // Of every HCA; none where there can be none.
   std::vector<HcaIdentity> identities();
-  // One step of the engine on the calling thread; 0 where there is no device.
+  // One step of every HCA that is in use, on the calling thread: a program waits for whichever it has.
   int progress();
-  // Ends the engine after letting it finish what it has at hand. For the end of the process.
+  // Ends the engines after letting them finish what they have at hand. For the end of the process.
   void shut_down();
 
   Answer<std::shared_ptr<EventChannel>> open_channel() override;
   Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) override;
 
  private:
-  // Closing order is the reverse: contexts, thread, connections, tree, HCA, pages.
+  // Closing order is the reverse: contexts, threads, connections, tree, HCAs.
   struct Parts {
-    explicit Parts(PageFile&& file) : pages(std::move(file)) {}
-    PageFile pages;
-    std::unique_ptr<Hca> hca;
+    Adapters adapters;
     std::unique_ptr<SysfsTree> tree;
     std::unique_ptr<RdmaCm> connections;
-    std::unique_ptr<EngineThread> thread;
+    std::vector<std::unique_ptr<EngineThread>> threads;  // of each HCA
     std::map<int, std::unique_ptr<Context>> contexts;
   };
 
@@ -75,7 +82,7 @@ class Device : public ChannelRegistry {
   void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
   void flush_channels();
-  void park_if_unused_locked();
+  void park_unused_locked();
 
   enum class State { kUntouched, kReady, kFailed, kClosed };
   std::mutex mutex_;
@@ -83,7 +90,7 @@ class Device : public ChannelRegistry {
   std::unique_ptr<Parts> parts_;
   std::mutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
-  std::atomic<Hca*> running_{nullptr};  // what progress() may drive
+  std::array<std::atomic<Hca*>, kMaxHcas> running_{};  // what progress() drives: those in use
   std::atomic<RdmaCm*> connections_{nullptr};
   std::atomic<int> progressing_{0};  // threads inside progress()
   std::atomic<int> commanding_{0};   // threads inside a command of connections_

@@ -31,6 +31,7 @@ constexpr std::uint64_t kDrivenNs = 2'000'000;       // who drove the HCA so lat
 constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
 constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
+constexpr std::uint64_t kParkedSleepNs = 1'000'000'000;
 constexpr int kNicerBy = 10;  // than the program
 
 timespec to_timespec(std::uint64_t duration_ns) {
@@ -82,9 +83,19 @@ void EngineThread::set_parked(bool parked) {
 void EngineThread::sleep(std::uint64_t backoff_ns, bool watch_wire) const {
   std::array<pollfd, 2> files = {pollfd{wake_fd_, POLLIN, 0}, pollfd{hca_.poll_fd(), POLLIN, 0}};
   const timespec timeout = to_timespec(backoff_ns);
-  ppoll(files.data(), watch_wire ? 2 : 1, parked_.load() ? nullptr : &timeout, nullptr);
+  ppoll(files.data(), watch_wire ? 2 : 1, &timeout, nullptr);
   eventfd_t count = 0;
   if ((files[0].revents & POLLIN) != 0) eventfd_read(wake_fd_, &count);
+}
+
+void EngineThread::sleep_until_due(std::uint64_t longest_ns) const {
+  const std::uint64_t idle_ns = hca_.idle_ns();
+  if (idle_ns == kHeldElsewhere) {
+    // Packets may wait for the one that holds it, who may have been preempted: watching the wire would spin.
+    sleep(kHeldSleepNs, false);
+  } else {
+    sleep(std::clamp(idle_ns, kShortestSleepNs, longest_ns), true);
+  }
 }
 
 bool EngineThread::driven_elsewhere() const {
@@ -102,7 +113,7 @@ void EngineThread::run() {
   std::uint64_t worked_at_ns = 0;
   while (!stop_.load()) {
     if (parked_.load()) {
-      sleep(0, false);
+      if (hca_.progress() == 0) sleep_until_due(kParkedSleepNs);
       continue;
     }
     if (driven_elsewhere()) {
@@ -128,14 +139,7 @@ void EngineThread::run() {
       const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
       backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
     }
-    const std::uint64_t idle_ns = hca_.idle_ns();
-    if (idle_ns == kHeldElsewhere) {
-      // Packets may wait for the one that holds it, who may have been preempted: watching the wire would
-      // spin.
-      sleep(kHeldSleepNs, false);
-    } else {
-      sleep(std::clamp(idle_ns, kShortestSleepNs, backoff_ns), true);
-    }
+    sleep_until_due(backoff_ns);
   }
 }
 

@@ -21,13 +21,15 @@ class EngineThread {
   // Ends the thread. False: it has not ended within `limit_ns`, and this object must live on.
   [[nodiscard]] bool stop(std::uint64_t limit_ns);
 
-  // Parked: nothing is open, so nothing can happen.
+  // Parked: nothing is open, so no doorbell rings. What remains are packets, and connections that end by
+  // themselves.
   void set_parked(bool parked);
 
  private:
   void run();
   [[nodiscard]] bool driven_elsewhere() const;
   void sleep(std::uint64_t backoff_ns, bool watch_wire) const;
+  void sleep_until_due(std::uint64_t longest_ns) const;
 
   Hca& hca_;
   const std::atomic<std::uint64_t>& driven_at_ns_;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
@@ -70,17 +71,23 @@ class Path {
   char buffer_[PATH_MAX];
 };
 
-// Which of the device's nodes a path names, kForeign for any other file.
-FileKind node_at(const char* path) {
-  if (path == nullptr) return FileKind::kForeign;
-  if (std::strcmp(path, kDeviceNode) == 0) return FileKind::kNode;
-  return std::strcmp(path, kConnectionsNode) == 0 ? FileKind::kConnections : FileKind::kForeign;
+// Which of the devices' nodes a path names, kForeign for any other file. The HCA need not be there.
+DeviceFile node_at(const char* path) {
+  constexpr std::size_t kPrefix = sizeof kDeviceNodes - 1;
+  if (path == nullptr) return {};
+  if (std::strcmp(path, kConnectionsNode) == 0) return {FileKind::kConnections};
+  if (std::strncmp(path, kDeviceNodes, kPrefix) != 0) return {};
+  std::uint8_t index = 0;
+  const char* const end = path + std::strlen(path);
+  const auto [rest, error] = std::from_chars(path + kPrefix, end, index);
+  const bool plain = path[kPrefix] != '0' || rest == path + kPrefix + 1;
+  return error == std::errc{} && rest == end && plain ? DeviceFile{FileKind::kNode, index} : DeviceFile{};
 }
 
-int open_node(FileKind node, int flags) {
+int open_node(DeviceFile node, int flags) {
   const bool close_on_exec = (flags & O_CLOEXEC) != 0;
-  const Answer<int> fd =
-      node == FileKind::kNode ? device().open_node(close_on_exec) : device().open_connections(close_on_exec);
+  const Answer<int> fd = node.kind == FileKind::kNode ? device().open_node(node.hca, close_on_exec)
+                                                      : device().open_connections(close_on_exec);
   if (fd) return *fd;
   errno = fd.error();
   return -1;
@@ -90,11 +97,11 @@ bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE
 
 // What the kernel's device node looks like.
 template <typename Stat>
-int as_node(FileKind node, int result, Stat* status) {
-  if (result != 0 || (node != FileKind::kNode && node != FileKind::kConnections)) return result;
+int as_node(DeviceFile node, int result, Stat* status) {
+  if (result != 0 || (node.kind != FileKind::kNode && node.kind != FileKind::kConnections)) return result;
   status->st_mode = S_IFCHR | 0666;
-  status->st_rdev = node == FileKind::kNode ? makedev(kCharDeviceMajor, kCharDeviceMinor)
-                                            : makedev(kConnectionsMajor, kConnectionsMinor);
+  status->st_rdev = node.kind == FileKind::kNode ? makedev(kCharDeviceMajor, kCharDeviceMinor + node.hca)
+                                                 : makedev(kConnectionsMajor, kConnectionsMinor);
   status->st_size = 0;
   return 0;
 }
@@ -108,19 +115,19 @@ int stat_path(Real& real, const char* path, Stat* status) {
 
 template <typename Real, typename Stat>
 int stat_file(Real& real, int fd, Stat* status) {
-  return as_node(Device::file_kind(fd), real(fd, status), status);
+  return as_node(Device::file(fd), real(fd, status), status);
 }
 
 template <typename Real>
 int open_path(Real& real, const char* path, int flags, mode_t mode) {
-  if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags);
+  if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) return open_node(node, flags);
   const Path target(path);
   return target.found() ? real(target.get(), flags, mode) : -1;
 }
 
 template <typename Real>
 int openat_path(Real& real, int directory, const char* path, int flags, mode_t mode) {
-  if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags);
+  if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) return open_node(node, flags);
   const Path target(path);
   return target.found() ? real(directory, target.get(), flags, mode) : -1;
 }
@@ -155,20 +162,22 @@ using namespace gdx::softhca::uverbs;  // NOLINT: what follows are libc's names,
   }
 
 // What _FORTIFY_SOURCE makes of an open without a mode.
-#define GDX_OPEN_2(name)                                                                                \
-  GDX_EXPORT int name(const char* path, int flags) {                                                    \
-    static constinit RealFunction<int(const char*, int)> real(#name);                                   \
-    if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags); \
-    const Path target(path);                                                                            \
-    return target.found() ? real(target.get(), flags) : -1;                                             \
+#define GDX_OPEN_2(name)                                                        \
+  GDX_EXPORT int name(const char* path, int flags) {                            \
+    static constinit RealFunction<int(const char*, int)> real(#name);           \
+    if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) \
+      return open_node(node, flags);                                            \
+    const Path target(path);                                                    \
+    return target.found() ? real(target.get(), flags) : -1;                     \
   }
 
-#define GDX_OPENAT_2(name)                                                                              \
-  GDX_EXPORT int name(int directory, const char* path, int flags) {                                     \
-    static constinit RealFunction<int(int, const char*, int)> real(#name);                              \
-    if (const FileKind node = node_at(path); node != FileKind::kForeign) return open_node(node, flags); \
-    const Path target(path);                                                                            \
-    return target.found() ? real(directory, target.get(), flags) : -1;                                  \
+#define GDX_OPENAT_2(name)                                                      \
+  GDX_EXPORT int name(int directory, const char* path, int flags) {             \
+    static constinit RealFunction<int(int, const char*, int)> real(#name);      \
+    if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) \
+      return open_node(node, flags);                                            \
+    const Path target(path);                                                    \
+    return target.found() ? real(directory, target.get(), flags) : -1;          \
   }
 
 #define GDX_STAT(name, type)                                            \

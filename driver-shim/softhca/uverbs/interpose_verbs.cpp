@@ -1,17 +1,24 @@
-// Programs that spin on ibv_poll_cq() starve the thread that would bring what they wait for. So whoever
-// finds nothing makes a step of progress: opening a device puts that step around the provider's poll_cq.
+// What libibverbs itself is asked. Programs that spin on ibv_poll_cq() starve the thread that would bring
+// what they wait for. So whoever finds nothing makes a step of progress: opening a device puts that step
+// around the provider's poll_cq. And the list of devices is put in order, as the kernel gives it: without
+// netlink libibverbs takes what a directory lists, and programs that are not told which HCA to use take the
+// first.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <string_view>
+#include <utility>
 
 #include "driver-shim/softhca/uverbs/device.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
+using GetDeviceList = ibv_device**(int*);
 using OpenDevice = ibv_context*(ibv_device*);
 using PollCq = int(ibv_cq*, int, ibv_wc*);
 
@@ -41,13 +48,22 @@ void put_progress_before_polls(ibv_context& context) {
 }
 
 // libibverbs may be in the scope of a plugin only, where RTLD_NEXT does not look.
-OpenDevice* find_open_device() {
-  void* found = dlsym(RTLD_NEXT, "ibv_open_device");
+template <typename Function>
+Function* find_in_libibverbs(const char* name) {
+  void* found = dlsym(RTLD_NEXT, name);
   if (found == nullptr) {
     void* const library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (library != nullptr) found = dlsym(library, "ibv_open_device");
+    if (library != nullptr) found = dlsym(library, name);
   }
-  return reinterpret_cast<OpenDevice*>(found);
+  if (found == nullptr) errno = ENOSYS;
+  return reinterpret_cast<Function*>(found);
+}
+
+// gdx2 before gdx10.
+bool comes_before(const ibv_device* left, const ibv_device* right) {
+  const std::string_view a(left->name);
+  const std::string_view b(right->name);
+  return std::pair(a.size(), a) < std::pair(b.size(), b);
 }
 
 }  // namespace
@@ -55,12 +71,22 @@ OpenDevice* find_open_device() {
 
 extern "C" __attribute__((visibility("default"))) ibv_context* ibv_open_device(ibv_device* device) {
   using namespace gdx::softhca::uverbs;  // NOLINT: the function itself is C's
-  OpenDevice* const real = find_open_device();
-  if (real == nullptr) {
-    errno = ENOSYS;
-    return nullptr;
-  }
+  OpenDevice* const real = find_in_libibverbs<OpenDevice>("ibv_open_device");
+  if (real == nullptr) return nullptr;
   ibv_context* const context = real(device);
   if (context != nullptr) put_progress_before_polls(*context);
   return context;
+}
+
+#undef ibv_get_device_list  // a macro of the header, for statically linked providers
+extern "C" __attribute__((visibility("default"))) ibv_device** ibv_get_device_list(int* count) {
+  using namespace gdx::softhca::uverbs;  // NOLINT: the function itself is C's
+  if (count != nullptr) *count = 0;
+  GetDeviceList* const real = find_in_libibverbs<GetDeviceList>("ibv_get_device_list");
+  if (real == nullptr) return nullptr;
+  int listed = 0;
+  ibv_device** const devices = real(&listed);
+  if (devices != nullptr) std::sort(devices, devices + listed, comes_before);
+  if (count != nullptr) *count = listed;
+  return devices;
 }

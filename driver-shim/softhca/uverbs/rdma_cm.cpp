@@ -139,6 +139,7 @@ Answer<int> RdmaCm::open_file(bool close_on_exec) {
   const int fd = (*file)->user_fd();
   forget_file(fd);  // one that was closed unseen
   files_.emplace(fd, std::move(*file));
+  open_files_.store(files_.size());
   return fd;
 }
 
@@ -156,11 +157,7 @@ void RdmaCm::forget_file(int fd) {
   }
   for (CmId* const orphan : orphans) remove_id(*orphan);
   files_.erase(file);
-}
-
-bool RdmaCm::in_use() {
-  const std::lock_guard lock(mutex_);
-  return !files_.empty();
+  open_files_.store(files_.size());
 }
 
 std::optional<std::size_t> RdmaCm::try_say_goodbye(std::uint64_t now_ns) {

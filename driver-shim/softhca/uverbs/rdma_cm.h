@@ -123,7 +123,8 @@ class RdmaCm {
   // The program's descriptor. Errors: the errno of socketpair(2).
   Answer<int> open_file(bool close_on_exec);
   void close_file(int fd);
-  [[nodiscard]] bool in_use();
+  // Whether any file is open. Takes no lock: a child of fork asks, whose parent may have held it.
+  [[nodiscard]] bool in_use() const { return open_files_.load() != 0; }
   // One write(2) of a command. Waits where GET_EVENT must. Errors: as the kernel's.
   Errno command(int fd, std::uint64_t address, std::size_t length_bytes);
   // Goodbye to every peer that has not confirmed it; how many have not. Nothing where the lock cannot be had
@@ -184,6 +185,7 @@ class RdmaCm {
   std::vector<std::unique_ptr<CmPort>> ports_;
   std::map<std::uint32_t, std::unique_ptr<CmId>> ids_;
   std::map<int, std::shared_ptr<CmFile>> files_;
+  std::atomic<std::size_t> open_files_{0};
   std::mutex refused_mutex_;  // nothing is taken below it
   std::set<std::string> refused_;
 };

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -51,6 +52,7 @@ RdmaCm::Handler RdmaCm::handler_of(std::uint32_t command) {
 }
 
 void RdmaCm::name_refused(const std::string& what) {
+  const CancellationOff uncancelled;
   const std::lock_guard lock(refused_mutex_);
   if (refused_.insert(what).second) log::info("rdma_cm: {} is not supported here, and refused", what);
 }
@@ -72,6 +74,7 @@ Errno RdmaCm::command(int fd, std::uint64_t address, std::size_t length_bytes) {
   std::shared_ptr<CmFile> file;
   for (;;) {
     {
+      const CancellationOff uncancelled;
       const std::lock_guard lock(mutex_);
       const auto found = files_.find(fd);
       if (found == files_.end() || (file && file != found->second)) return EBADF;

@@ -24,8 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kPciAddress[] = "0000:67:00.0";
-constexpr char kPciRoot[] = "sys/devices/pci0000:67";
+constexpr unsigned kFirstPciBus = 0x67;  // of HCA 0; each has a root port and a bus of its own
 constexpr char kLockName[] = ".lock";
 
 using Files = std::vector<std::pair<std::string, std::string>>;
@@ -185,21 +184,28 @@ int make_locked_directory(std::string& path) {
   return -1;
 }
 
-bool populate(const fs::path& root, const Hca& hca) {
+bool populate_common(const fs::path& root) {
+  return write_file(root / "sys/class/infiniband_verbs/abi_version", "6") &&
+         write_file(root / (kConnectionsNode + 1), "") &&
+         write_files(root / "sys/class/misc/rdma_cm",
+                     {{"abi_version", std::to_string(RDMA_USER_CM_ABI_VERSION)},
+                      {"dev", fmt::format("{}:{}", kConnectionsMajor, kConnectionsMinor)}});
+}
+
+bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
   const std::string& name = hca.config().name;
-  const fs::path pci = root / kPciRoot / kPciAddress;
+  const std::string node = fmt::format("uverbs{}", index);
+  const auto bus = static_cast<unsigned>(kFirstPciBus + index);
+  const fs::path pci = root / fmt::format("sys/devices/pci0000:{:02x}/0000:{:02x}:00.0", bus, bus);
   const fs::path device = pci / "infiniband" / name;
-  const fs::path uverbs = pci / "infiniband_verbs" / "uverbs0";
-  bool done = write_files(pci, pci_files()) && write_files(device, device_files(hca)) &&
-              write_files(device / "ports/1", port_files(hca)) &&
-              write_files(uverbs, {{"ibdev", name},
-                                   {"dev", fmt::format("{}:{}", kCharDeviceMajor, kCharDeviceMinor)},
-                                   {"abi_version", "1"}}) &&
-              write_file(root / "sys/class/infiniband_verbs/abi_version", "6") &&
-              write_file(root / (kDeviceNode + 1), "") && write_file(root / (kConnectionsNode + 1), "") &&
-              write_files(root / "sys/class/misc/rdma_cm",
-                          {{"abi_version", std::to_string(RDMA_USER_CM_ABI_VERSION)},
-                           {"dev", fmt::format("{}:{}", kConnectionsMajor, kConnectionsMinor)}});
+  const fs::path uverbs = pci / "infiniband_verbs" / node;
+  const bool done =
+      write_files(pci, pci_files()) && write_files(device, device_files(hca)) &&
+      write_files(device / "ports/1", port_files(hca)) &&
+      write_files(uverbs, {{"ibdev", name},
+                           {"dev", fmt::format("{}:{}", kCharDeviceMajor, kCharDeviceMinor + index)},
+                           {"abi_version", "1"}}) &&
+      write_file(root / fmt::format("{}{}", kDeviceNodes + 1, index), "");
 
   std::error_code error;
   const auto link = [&error](const fs::path& target, const fs::path& at) {
@@ -211,13 +217,13 @@ bool populate(const fs::path& root, const Hca& hca) {
   link(pci, device / "device");
   link(pci, uverbs / "device");
   link(device, root / "sys/class/infiniband" / name);
-  link(uverbs, root / "sys/class/infiniband_verbs/uverbs0");
+  link(uverbs, root / "sys/class/infiniband_verbs" / node);
   return done && !error;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const Hca& hca) {
+Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hcas) {
   remove_stale_trees();
   std::string root;
   const int lock = make_locked_directory(root);
@@ -228,10 +234,11 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const Hca& hca) {
                             prefix(), std::strerror(errno)));
   }
   std::unique_ptr<SysfsTree> tree(new SysfsTree(root, lock));
-  if (!populate(root, hca)) {
-    return fail(Status::kSystem, fmt::format("cannot fill {}: {}", root, std::strerror(errno)));
-  }
-  tree->write_counters({});
+  bool done = populate_common(root);
+  for (std::size_t index = 0; index < hcas.size(); ++index)
+    done = done && populate(root, *hcas[index], index);
+  if (!done) return fail(Status::kSystem, fmt::format("cannot fill {}: {}", root, std::strerror(errno)));
+  for (const Hca* const hca : hcas) tree->write_counters(*hca, {});
   return tree;
 }
 
@@ -241,12 +248,9 @@ SysfsTree::~SysfsTree() {
   real_close(lock_fd_);
 }
 
-void SysfsTree::write_counters(const HcaCounters& counters) const {
-  // Through the class link, so that this knows the device's name no better than a reader does.
-  std::error_code ignored;
-  for (const auto& device : fs::directory_iterator(root_ + "/sys/class/infiniband", ignored)) {
-    write_files(device.path() / "ports/1", counter_files(counters));
-  }
+void SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
+  write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1",
+              counter_files(counters));
 }
 
 }  // namespace gdx::softhca::uverbs

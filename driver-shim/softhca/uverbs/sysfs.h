@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "driver-shim/softhca/engine/hca.h"
@@ -14,8 +15,8 @@ namespace gdx::softhca::uverbs {
 
 inline constexpr std::uint32_t kCharDeviceMajor = 231;  // what the kernel gives uverbs devices
 inline constexpr std::uint32_t kCharDeviceMinor = 192;
-inline constexpr char kDeviceNode[] = "/dev/infiniband/uverbs0";
-inline constexpr std::uint32_t kConnectionsMajor = 10;  // a miscellaneous device
+inline constexpr char kDeviceNodes[] = "/dev/infiniband/uverbs";  // and the HCA's index
+inline constexpr std::uint32_t kConnectionsMajor = 10;            // a miscellaneous device
 inline constexpr std::uint32_t kConnectionsMinor = 122;
 inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 
@@ -23,14 +24,14 @@ class SysfsTree {
  public:
   // Clears away trees that dead processes left, and makes one under TMPDIR, or /tmp.
   // Errors: kSystem, naming the file.
-  static Result<std::unique_ptr<SysfsTree>> create(const Hca& hca);
+  static Result<std::unique_ptr<SysfsTree>> create(const std::vector<Hca*>& hcas);
   // Removes the tree.
   ~SysfsTree();
   SysfsTree(const SysfsTree&) = delete;
   SysfsTree& operator=(const SysfsTree&) = delete;
 
   [[nodiscard]] const std::string& root() const { return root_; }
-  void write_counters(const HcaCounters& counters) const;
+  void write_counters(const Hca& hca, const HcaCounters& counters) const;
 
  private:
   SysfsTree(std::string root, int lock_fd) : root_(std::move(root)), lock_fd_(lock_fd) {}

@@ -105,6 +105,8 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 0; }), HasSubstr("--ranks"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 1025; }), HasSubstr("1024"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.address = "127.0.0.9"; }), HasSubstr("--addr"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 0; }), HasSubstr("--hcas 0: use 1 to 16"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 17; }), HasSubstr("--hcas"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mtu_bytes = 1500; }), HasSubstr("--mtu"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.loss = 1.5; }), HasSubstr("--loss"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.reorder = -0.1; }), HasSubstr("--reorder"));
@@ -116,12 +118,14 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
 
 TEST_F(Launcher, softhca_options_become_variables) {
   auto options = shell("", 2);
+  options.softhca.hcas = 2;
   options.softhca.loss = 0.01;
   options.softhca.seed = 5;
   options.softhca.rate_gbps = 12.5;
   options.softhca.pcap = "out/run.pcap";
   const auto variables = launch_environment(options, 1);
   ASSERT_TRUE(variables);
+  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_HCAS=2"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_LOSS=0.01"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_SEED=6"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));

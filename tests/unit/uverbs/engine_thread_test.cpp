@@ -66,6 +66,14 @@ TEST(EngineThread, driven_by_another_keeps_out_until_that_ends) {
   EXPECT_TRUE(thread.stop(kLimitNs));
 }
 
+TEST(EngineThread, parked_still_serves_what_falls_due) {
+  IdleHca hca;
+  const std::atomic<std::uint64_t> driven_at_ns{kFarAheadNs};
+  EngineThread thread(hca, driven_at_ns, [] {});
+  while (hca.steps.load() < 3) std::this_thread::yield();
+  EXPECT_TRUE(thread.stop(kLimitNs));
+}
+
 TEST(EngineThread, busy_elsewhere_stop_gives_up_at_its_limit) {
   IdleHca hca;
   const std::atomic<std::uint64_t> driven_at_ns{0};

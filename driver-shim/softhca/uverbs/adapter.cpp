@@ -1,0 +1,54 @@
+#include "driver-shim/softhca/uverbs/adapter.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+Result<std::unique_ptr<Adapter>> open_adapter(const HcaConfig& config) {
+  Answer<PageFile> pages = PageFile::create(config.device_memory_bytes);
+  if (!pages) {
+    return fail(Status::kSystem, fmt::format("cannot make the memory file of {}: {}", config.name,
+                                             std::strerror(pages.error())));
+  }
+  auto adapter = std::make_unique<Adapter>(std::move(*pages));
+  Result<std::unique_ptr<Hca>> hca = open_hca(config, adapter->pages.device_memory());
+  if (!hca) return tl::unexpected(hca.error());
+  adapter->hca = std::move(*hca);
+  return adapter;
+}
+
+// Adds to `adapters` until there are as many as asked for.
+Result<void> open_siblings(const Configuration& configuration, Adapters& adapters) {
+  Result<std::unique_ptr<Adapter>> first = open_adapter(configuration.first);
+  if (!first) return tl::unexpected(first.error());
+  adapters.push_back(std::move(*first));
+  const wire::Address address = adapters.front()->hca->address();
+  for (std::uint32_t index = 1; index < configuration.hcas; ++index) {
+    auto sibling = open_adapter(sibling_config(configuration.first, address, index));
+    if (!sibling) return tl::unexpected(sibling.error());
+    adapters.push_back(std::move(*sibling));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Adapters> open_adapters(const Configuration& configuration) {
+  constexpr int kAttempts = 64;
+  const bool any_address = configuration.first.udp.address.empty();
+  // Held until the end, so that the next attempt begins elsewhere.
+  std::vector<Adapters> failed;
+  for (int attempt = 1;; ++attempt) {
+    Adapters adapters;
+    const Result<void> opened = open_siblings(configuration, adapters);
+    if (opened) return adapters;
+    const bool again = any_address && opened.error().status == Status::kBusy && attempt < kAttempts;
+    if (!again) return tl::unexpected(opened.error());
+    failed.push_back(std::move(adapters));
+  }
+}
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,26 @@
+// The software HCAs of a process, and what belongs to each alone.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/uverbs/config.h"
+#include "driver-shim/softhca/uverbs/page_file.h"
+
+namespace gdx::softhca::uverbs {
+
+// Closing order is the reverse.
+struct Adapter {
+  explicit Adapter(PageFile&& file) : pages(std::move(file)) {}
+  PageFile pages;
+  std::unique_ptr<Hca> hca;
+};
+using Adapters = std::vector<std::unique_ptr<Adapter>>;
+
+// As many as the configuration says. Where it gives no address, some that are free and follow one another.
+// Errors: kBusy, kInvalidArgument or kSystem, naming the address or the file.
+[[nodiscard]] Result<Adapters> open_adapters(const Configuration& configuration);
+
+}  // namespace gdx::softhca::uverbs
