@@ -137,6 +137,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void report_violation(const char* what, std::uint16_t wqe_counter);
   [[nodiscard]] bool crosses_pcie(const std::byte* at) const;
   [[nodiscard]] bool can_scatter(const SendSlot& slot) const;
+  void load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
   mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
   mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                               std::span<const std::byte> payload) const;

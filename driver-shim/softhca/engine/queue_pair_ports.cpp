@@ -6,6 +6,7 @@
 
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
+#include "driver-shim/softhca/wire/streaming.h"
 
 namespace gdx::softhca {
 namespace {
@@ -71,6 +72,15 @@ bool QueuePair::can_scatter(const SendSlot& slot) const {
   });
 }
 
+// Payload for the wire; see Wire::streams().
+void QueuePair::load(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
+  if (length_bytes >= wire::kStreamedBytes && hca_.wire->streams()) {
+    wire::stream_copy(to, from, length_bytes);
+  } else {
+    dma_load(to, from, length_bytes);
+  }
+}
+
 Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const {
   const bool whole = walk(
       slot.wqe.pieces, offset_bytes, out.size(),
@@ -80,7 +90,7 @@ Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std
                             : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
         if (from == nullptr) return false;
         if (!piece.is_inline && crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-        dma_load(out.data() + at, from, n);
+        load(out.data() + at, from, n);
         return true;
       });
   return whole ? Syndrome::kNone : Syndrome::kLocalProtection;
@@ -170,7 +180,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   const std::size_t header_bytes = roce::encode(padded, packet);
   if (length_bytes > 0) {
     if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-    dma_load(packet.data() + header_bytes, from, length_bytes);
+    load(packet.data() + header_bytes, from, length_bytes);
   }
   commit(attributes_.remote, header_bytes, length_bytes, packet);
   return true;

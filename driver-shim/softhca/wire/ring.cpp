@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "driver-shim/softhca/wire/streaming.h"
+
 namespace gdx::softhca::wire {
 
 std::size_t RingProducer::free_bytes() {
@@ -35,6 +37,7 @@ void RingProducer::commit(std::size_t packet_bytes, std::uint32_t flags) {
 
 bool RingProducer::publish() {
   published_ = tail_;
+  stream_fence();  // payload may have been streamed into the ring
   // Sequentially consistent, as in arm(): of the two, tail stored then consumer_sleeps read, and
   // consumer_sleeps stored then tail read, at least one sees the other's store. So no packet is left to a
   // sleeper that nobody wakes. It is also the release that shows the packets.

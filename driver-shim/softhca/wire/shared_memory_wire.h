@@ -33,6 +33,7 @@ class SharedMemoryWire final : public Wire {
   std::size_t room(const Address& destination) override;
   std::span<std::byte> begin_packet(const Address& destination) override;
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
+  bool streams() const override { return begun_in_ring_ && !with_icrc_; }
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   int poll_fd() const override { return epoll_.fd(); }

@@ -66,6 +66,8 @@ class Wire {
   [[nodiscard]] virtual std::size_t room(const Address& destination) = 0;
   // Room for one outgoing datagram of BTH to padding, at most kMaxPacketBytes. Fill it, then commit.
   [[nodiscard]] virtual std::span<std::byte> begin_packet(const Address& destination) = 0;
+  // Whether nobody here looks at what begin_packet() gave once it is filled: it need not stay in our cache.
+  [[nodiscard]] virtual bool streams() const { return false; }
   // Queues the datagram, ICRC appended where the wire needs one; it leaves at the latest at flush().
   // `destination` as begun.
   virtual void commit_packet(const Address& destination, std::size_t length_bytes) = 0;

@@ -159,17 +159,6 @@ TEST(SharedMemoryWire, rest_of_a_udp_batch_comes_though_the_socket_is_empty_and_
   EXPECT_TRUE(b->arm());
 }
 
-TEST(SharedMemoryWire, window_is_udps_where_packets_may_take_udp) {
-  const auto udp = open(Carrier::kUdp);
-  const auto either = open(Carrier::kAuto);
-  const auto shm = open(Carrier::kSharedMemory);
-  int receive_bytes = 0;
-  socklen_t length = sizeof receive_bytes;
-  ASSERT_EQ(getsockopt(udp->poll_fd(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length), 0);
-  EXPECT_EQ(udp->window_bytes(), static_cast<std::size_t>(receive_bytes) / 2);
-  EXPECT_EQ(either->window_bytes(), std::min(shm->window_bytes(), udp->window_bytes()));
-}
-
 TEST(SharedMemoryWire, shm_alone_loses_and_counts_what_udp_would_carry) {
   const auto a = open(Carrier::kSharedMemory);
   const auto udp = open(Carrier::kUdp);
