@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
@@ -110,6 +111,7 @@ struct Endpoint::Impl {
   Impl(const Hca& hca, const EndpointOptions& checked_options, QueueMemory queue_memory)
       : local(hca), options(checked_options), memory(std::move(queue_memory)) {}
 
+  void lift_credits();
   Result<void> show_memory_to(const Hca& hca);
   Result<void> create_queues(const Hca& hca);
   Result<void> transition(const EndpointAddress& peer);
@@ -127,6 +129,13 @@ struct Endpoint::Impl {
   std::uint32_t psn = 0;
   Connection connection = Connection::kNone;
 };
+
+void Endpoint::Impl::lift_credits() {
+  StagingHandle rings{};
+  rings.slot_count = staging.slot_count();
+  memory.describe_credits(rings);
+  memory.control().state.staging = unlimited_credits(rings, memory.credit_channel().grants);
+}
 
 Result<void> Endpoint::Impl::show_memory_to(const Hca& hca) {
   umem.reset(
@@ -216,7 +225,14 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const En
   auto memory = QueueMemory::allocate(options.send_queue_blocks, pool_slots);
   if (!memory) return tl::unexpected(memory.error());
   auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
-  if (options.slot_count != 0) {
+  if (options.slot_count != 0 && options.unsafe_push_without_credits) {
+    log::warn(
+        "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
+        "leave it out unless that is what you measure",
+        hca.name());
+    impl->staging = staging->trespass();
+    impl->lift_credits();
+  } else if (options.slot_count != 0) {
     auto lease = staging->lease(impl->memory.credit_channel(), options.slot_count);
     if (!lease) return tl::unexpected(lease.error());
     impl->staging = std::move(*lease);
@@ -283,7 +299,8 @@ EndpointHandle Endpoint::handle() const {
   handle.staging.lkey = own.staging.lkey();
   handle.staging.slot_bytes = own.staging.slot_bytes();
   handle.staging.slot_count = own.staging.slot_count();
-  handle.staging.minimum_slots = own.staging.minimum_slots();
+  handle.staging.minimum_slots =
+      own.options.unsafe_push_without_credits ? kUnlimitedSlots : own.staging.minimum_slots();
   if (own.staging.slot_count() != 0) own.memory.describe_credits(handle.staging);
   return handle;
 }

@@ -32,6 +32,9 @@ struct EndpointOptions {
   std::uint8_t min_rnr_timer = 12;             // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
   std::uint8_t hop_limit = 64;
   std::uint8_t traffic_class = 0;
+  // For research only: pushes into any slot of the pool, whoever holds it, to show what credits prevent. It
+  // damages the payload of every endpoint of the pool.
+  bool unsafe_push_without_credits = false;
   bool adaptive_routing = false;  // the network may reorder packets: signals are fenced behind puts
 };
 

@@ -23,6 +23,13 @@ struct CreditChannel {
   const std::uint32_t* returned_slots = nullptr;  // likewise
 };
 
+inline constexpr std::uint32_t kUnlimitedSlots = ~std::uint32_t{0};
+
+// For research: gives the state of an endpoint that may always push, to the slots in turn and whoever's they
+// are, and fills its rings (those of `staging`, with `grants` its word) accordingly. Its minimum_slots must
+// be kUnlimitedSlots, and no scheduler may know of it. What credits prevent then happens.
+[[nodiscard]] StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* grants);
+
 // Threads: externally synchronised among its callers; the endpoints' kernels run beside it.
 class CreditExchange {
  public:

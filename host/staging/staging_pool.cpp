@@ -117,6 +117,8 @@ Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint3
   return StagingLease(pool_, *endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
+StagingLease StagingPool::trespass() { return StagingLease(pool_, std::nullopt, 0); }
+
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }
 std::uint32_t StagingPool::slot_bytes() const { return pool_->slot_bytes; }
 std::uint32_t StagingPool::slot_count() const { return pool_->rules.slot_count; }
@@ -124,7 +126,8 @@ std::uint32_t StagingPool::leased_slots() const { return pool_->service.leased_s
 std::uint32_t StagingPool::free_slots() const { return pool_->service.free_slots(); }
 std::uint64_t StagingPool::bad_returns() const { return pool_->service.bad_returns(); }
 
-StagingLease::StagingLease(std::shared_ptr<Pool> pool, CreditEndpoint endpoint, std::uint32_t minimum_slots)
+StagingLease::StagingLease(std::shared_ptr<Pool> pool, std::optional<CreditEndpoint> endpoint,
+                           std::uint32_t minimum_slots)
     : pool_(std::move(pool)), endpoint_(endpoint), minimum_slots_(minimum_slots) {}
 
 StagingLease::StagingLease(StagingLease&& other) noexcept
@@ -141,11 +144,11 @@ StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
 }
 
 void StagingLease::retire() {
-  if (pool_) pool_->service.retire(endpoint_);
+  if (pool_ && endpoint_) pool_->service.retire(*endpoint_);
 }
 
 void StagingLease::end() {
-  if (pool_) pool_->service.destroy(endpoint_);
+  if (pool_ && endpoint_) pool_->service.destroy(*endpoint_);
   pool_.reset();
 }
 

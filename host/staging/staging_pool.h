@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "host/hca/hca.h"
@@ -60,11 +61,12 @@ class StagingLease {
  private:
   friend class StagingPool;
   struct Pool;
-  StagingLease(std::shared_ptr<Pool> pool, CreditEndpoint endpoint, std::uint32_t minimum_slots);
+  StagingLease(std::shared_ptr<Pool> pool, std::optional<CreditEndpoint> endpoint,
+               std::uint32_t minimum_slots);
   void end();
 
   std::shared_ptr<Pool> pool_;
-  CreditEndpoint endpoint_ = 0;
+  std::optional<CreditEndpoint> endpoint_;  // none: trespasses
   std::uint32_t minimum_slots_ = 0;
 };
 
@@ -78,6 +80,8 @@ class StagingPool {
   // Admits an endpoint that talks to the scheduler through `channel` and may hold `at_most` slots.
   // Errors: as CreditScheduler::open.
   [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
+  // For research (EndpointOptions::unsafe_push_without_credits): the pool's memory without the scheduler.
+  [[nodiscard]] StagingLease trespass();
 
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;

@@ -1,6 +1,12 @@
 // One staging pool under many endpoints: everybody gets on, nobody keeps what others need.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "proto/softhca.h"
 #include "tests/e2e/pair.h"
 
 namespace gdx {
@@ -108,6 +114,47 @@ TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
   const StagingState& credits = a_.endpoint->state().staging;
   EXPECT_EQ(credits.ready, credits.returned);
   while (staging_->free_slots() != free_before + 1) progress();  // its minimum, too
+}
+
+// The overload experiment on the software HCA: 16 blocks push at once, with credits and without.
+TEST_F(Sharing, push_without_credits_is_what_credits_prevent) {
+  constexpr std::uint32_t kSenders = 16;
+  for (const bool unsafe : {false, true}) {
+    const std::uint64_t before = staging_violations();
+    std::vector<Endpoint> endpoints;
+    std::vector<EndpointHandle> handles;
+    for (std::uint32_t i = 0; i < kSenders; ++i) {
+      endpoints.push_back(make({.slot_count = 32, .unsafe_push_without_credits = unsafe}));
+    }
+    for (std::uint32_t i = 0; i < kSenders; ++i) {
+      ASSERT_TRUE(endpoints[i].connect(endpoints[i ^ 1].address()));
+      handles.push_back(endpoints[i].handle());
+    }
+    const auto kernel = [&](const EndpointHandle* all, LocalMemory from, RemoteMemory to) {
+      device::Endpoint<> ep(all[blockIdx.x]);
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, to, from, kBufferBytes), Status::kOk);
+      ASSERT_EQ(gdx_flush(ep), Status::kOk);
+    };
+    ASSERT_EQ(exec::launch({.grid = {kSenders}, .progress = progress_}, kernel,
+                           static_cast<const EndpointHandle*>(handles.data()), a_.buffer->local(), a_.peer),
+              Status::kOk);
+    const std::uint64_t violations = staging_violations() - before;
+    RecordProperty(unsafe ? "violations_without_credits" : "violations_with_credits",
+                   std::to_string(violations));
+    if (unsafe) {
+      EXPECT_GT(violations, kSenders);
+    } else {
+      EXPECT_EQ(violations, 0u);
+    }
+  }
+}
+
+// On a GPU nobody drives the scheduler but its thread.
+TEST_F(Sharing, pool_driven_by_its_thread_alone_still_serves) {
+  progress_ = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
+  do {
+    push_a_megabyte();
+  } while (a_.endpoint->state().staging.taken == 1);  // until the thread was there in time
 }
 
 TEST_F(Sharing, kernel_that_ends_keeps_the_minimum) {

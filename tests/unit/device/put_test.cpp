@@ -94,6 +94,81 @@ TEST(Push, pulls_in_between_return_no_credit_early) {
   EXPECT_EQ(nic.state().staging.returned, 1u);
 }
 
+TEST(Push, steady_state_touches_nothing_of_the_schedulers_but_one_word) {
+  MemoryNic nic;
+  serving = &nic;
+  std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
+  const LocalMemory local{source.data(), source.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) { ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk); });
+  EndpointHandle handle = nic.handle();
+  handle.staging.granted_slots = nullptr;
+  handle.staging.requests = nullptr;
+  handle.staging.returned_slots = nullptr;
+  const auto kernel = [&](EndpointHandle h) {
+    Endpoint<> ep(h);
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);
+      if (i % 2 == 0) {
+        ASSERT_EQ(gdx_flush(ep), Status::kOk);
+      }
+    }
+  };
+  ASSERT_EQ(exec::launch({.progress = serve}, kernel, handle), Status::kOk);
+  EXPECT_EQ(nic.state().staging.filled, 1001u);
+}
+
+TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_completion) {
+  MemoryNic nic;
+  std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
+  const LocalMemory local{source.data(), source.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // slot 0
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // slot 1
+    nic.limit(1);
+    ep.drain();
+    EXPECT_EQ(nic.requests().returned, 0u);
+    nic.complete(0);
+    ep.drain();  // slots 0, 2 and 3 are free, 1 is with the NIC
+    EXPECT_EQ(nic.requests().returned, 3u);
+    nic.complete(1);
+    ep.drain();
+  });
+  EXPECT_EQ(nic.requests().returned, 3u);
+  EXPECT_EQ(std::count(nic.returned_slots().begin(), nic.returned_slots().begin() + 3, 1u), 0);
+  EXPECT_EQ(nic.state().staging.ready - nic.state().staging.filled, 1u);
+}
+
+TEST(Push, stall_asks_for_what_the_message_still_needs_and_takes_the_wish_back) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::vector<std::byte> source = pattern(7 * MemoryNic::kSlotBytes);
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+              Status::kTimeout);
+    EXPECT_EQ(nic.requests().wanted, MemoryNic::kSlots + 3);
+  });
+  EXPECT_EQ(nic.requests().wanted, MemoryNic::kSlots) << "the kernel has ended";
+}
+
+TEST(Fault, slots_go_back_as_the_nic_flushes_and_at_once_where_it_never_heard_of_them) {
+  MemoryNic nic;
+  std::vector<std::byte> source(64);
+  const LocalMemory local{source.data(), 64, 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);                    // slot 0
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);                    // slot 1
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64, Doorbell::kDefer), Status::kOk);  // slot 2
+    nic.fail(0, mlx5::Syndrome::kRetryExceeded);
+    ep.drain();
+    EXPECT_EQ(nic.requests().failed, 1u);
+    EXPECT_EQ(nic.requests().returned, 3u) << "all but slot 1";
+    nic.fail(1, mlx5::Syndrome::kFlushed);
+    ep.drain();
+    EXPECT_EQ(nic.requests().returned, 4u);
+  });
+  EXPECT_EQ(nic.returned_slots()[3], 1u);
+}
+
 // Completions that come one by one, each well within the timeout, must not stretch a call beyond it.
 TEST(Push, slow_credits_do_not_extend_the_deadline_of_the_call) {
   static constexpr std::uint64_t kTimeoutNs = 60'000'000;
