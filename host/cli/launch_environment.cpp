@@ -45,6 +45,7 @@ Result<void> check_softhca(const SofthcaOptions& options) {
   if (auto done = check_probability("--corrupt", options.corrupt); !done) return done;
   if (auto done = check_probability("--duplicate", options.duplicate); !done) return done;
   if (auto done = check_probability("--reorder", options.reorder); !done) return done;
+  if (auto done = check_probability("--mark", options.mark); !done) return done;
   if (options.rate_gbps && !(*options.rate_gbps >= 0.001 && *options.rate_gbps <= 10'000)) {
     return refuse("--rate-gbps", fmt::format("{}", *options.rate_gbps), "use 0.001 to 10000");
   }
@@ -134,6 +135,7 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   add(variables, "GDX_SOFTHCA_CORRUPT", softhca.corrupt);
   add(variables, "GDX_SOFTHCA_DUPLICATE", softhca.duplicate);
   add(variables, "GDX_SOFTHCA_REORDER", softhca.reorder);
+  add(variables, "GDX_SOFTHCA_MARK", softhca.mark);
   add(variables, "GDX_SOFTHCA_RATE_GBPS", softhca.rate_gbps);
   if (softhca.seed) variables.push_back(fmt::format("GDX_SOFTHCA_SEED={}", *softhca.seed + rank));
   if (softhca.pcap) variables.push_back("GDX_SOFTHCA_PCAP=" + pcap_path(*softhca.pcap, rank));

@@ -19,6 +19,7 @@ void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
   command.add_option("--corrupt", softhca.corrupt, "Probability that a packet is corrupted");
   command.add_option("--duplicate", softhca.duplicate, "Probability that a packet arrives twice");
   command.add_option("--reorder", softhca.reorder, "Probability that a packet is overtaken");
+  command.add_option("--mark", softhca.mark, "Probability that a packet is marked as congested (ECN)");
   command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)");
   command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R");
   command.add_option("--pcap", softhca.pcap, "Write what crosses the wire; rank R to FILE.rankR");

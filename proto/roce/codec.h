@@ -121,6 +121,8 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
   return static_cast<std::uint8_t>((4 - payload_bytes % 4) % 4);
 }
 
+inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
+
 // Writes the BTH and the extension headers that bth.opcode calls for; fields wider than their place on
 // the wire lose their upper bits. Returns the bytes written.
 // Errors: 0, nothing written, for an unknown opcode or a span that is too short.
@@ -132,7 +134,7 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
   std::byte* at = out.data();
   detail::put(at, static_cast<std::uint32_t>(bth.opcode) << 24 | (bth.solicited ? 0x800000u : 0u) |
                       (bth.migration ? 0x400000u : 0u) | (bth.pad_count & 3u) << 20 | bth.pkey);
-  detail::put(at, bth.destination_qpn & kQpnMask);
+  detail::put(at, (bth.backward_congestion ? kBecn : 0u) | (bth.destination_qpn & kQpnMask));
   detail::put(at, (bth.ack_request ? 0x80000000u : 0u) | (bth.psn & kPsnMask));
   if (extensions & kHasDeth) {
     detail::put(at, headers.deth.qkey);
@@ -190,7 +192,9 @@ struct Decoded {
   if (extensions == 0 || !version_known || datagram.size() < length_bytes + bth.pad_count)
     return std::nullopt;
 
-  bth.destination_qpn = detail::take<std::uint32_t>(at) & kQpnMask;
+  const auto qpn_word = detail::take<std::uint32_t>(at);
+  bth.backward_congestion = qpn_word & kBecn;
+  bth.destination_qpn = qpn_word & kQpnMask;
   const auto ack_psn = detail::take<std::uint32_t>(at);
   bth.ack_request = ack_psn & 0x80000000u;
   bth.psn = ack_psn & kPsnMask;

@@ -17,6 +17,7 @@ inline constexpr std::size_t kAtomicMaskEthBytes = 16;
 inline constexpr std::size_t kImmediateBytes = 4;
 inline constexpr std::size_t kDethBytes = 8;
 inline constexpr std::size_t kIcrcBytes = 4;
+inline constexpr std::size_t kNotificationBytes = 16;  // behind the BTH of a CNP, all zero (A17.9.3)
 inline constexpr std::size_t kMaxHeaderBytes = kBthBytes + kAtomicEthBytes + kAtomicMaskEthBytes;
 inline constexpr std::uint32_t kPsnMask = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
@@ -87,6 +88,7 @@ struct Bth {
   std::uint32_t destination_qpn;
   bool ack_request;
   std::uint32_t psn;
+  bool backward_congestion = false;  // BECN: set in notifications
 };
 
 struct Reth {

@@ -353,6 +353,7 @@ void Engine::accept(const wire::Address& source, std::span<const std::byte> data
     ++parts_.counters.dropped_packets;
     return;
   }
+  if (parts_.wire->arrival_is_marked()) qp->on_marked(parts_.now_ns, packet->headers.bth);
   activate(*qp);
 }
 

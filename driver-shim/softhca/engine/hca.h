@@ -34,7 +34,9 @@ struct HcaConfig {
   std::uint32_t mtu_bytes = 4096;
   std::size_t device_memory_bytes = 128 * 1024;
   std::uint32_t quantum_bytes = 64 * 1024;  // of a queue pair's turn to send: what one GSO send holds
-  double rate_gbps = 0;                     // of the link, outwards, in 10^9 bits a second; 0: no limit
+  // Senders of packets that arrive marked are told (CNP), and slow down when they are told (DCQCN).
+  bool congestion_control = true;
+  double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 
 enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
@@ -182,9 +184,12 @@ struct HcaCounters {
   std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
   std::uint64_t wqes = 0;
   std::uint64_t cqes = 0;
-  std::uint64_t staging_sends = 0;       // WQEs that gathered from device memory
-  std::uint64_t staging_violations = 0;  // device memory reused or changed while a WQE still held it
-  std::uint64_t dropped_packets = 0;     // undecodable, for no queue pair in RTR or RTS, or not from its peer
+  std::uint64_t staging_sends = 0;         // WQEs that gathered from device memory
+  std::uint64_t staging_violations = 0;    // device memory reused or changed while a WQE still held it
+  std::uint64_t marked_packets = 0;        // arrivals that met congestion (ECN)
+  std::uint64_t notifications_sent = 0;    // CNPs
+  std::uint64_t notifications_heeded = 0;  // CNPs that set a queue pair's rate
+  std::uint64_t dropped_packets = 0;  // undecodable, for no queue pair in RTR or RTS, or not from its peer
 };
 
 inline constexpr std::uint64_t kHeldElsewhere = ~std::uint64_t{0};

@@ -1,4 +1,4 @@
-// The rate of the HCA's link, as a virtual clock: until when what has been sent keeps the link busy.
+// The rate of a link, or of a queue pair, as a virtual clock: until when what has been sent keeps it busy.
 // Pure: time comes as an argument.
 #pragma once
 
@@ -11,9 +11,13 @@ class LinkClock {
  public:
   // 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, and when the one who asks comes late, up to
   // `burst_bytes` leave at once.
-  LinkClock(double rate_gbps, std::uint64_t burst_bytes)
-      : ns_per_byte_(rate_gbps > 0 ? kBitsPerByte / rate_gbps : 0),
-        burst_ns_(static_cast<std::uint64_t>(static_cast<double>(burst_bytes) * ns_per_byte_)) {}
+  LinkClock(double rate_gbps, std::uint64_t burst_bytes) : burst_bytes_(burst_bytes) { set_rate(rate_gbps); }
+
+  // From now on. What has been charged stays charged.
+  void set_rate(double rate_gbps) {
+    ns_per_byte_ = rate_gbps > 0 ? kBitsPerByte / rate_gbps : 0;
+    burst_ns_ = static_cast<std::uint64_t>(static_cast<double>(burst_bytes_) * ns_per_byte_);
+  }
 
   // How much may be begun now; the packet that goes beyond it is owed.
   [[nodiscard]] std::uint64_t budget_bytes(std::uint64_t now_ns) const {
@@ -40,8 +44,9 @@ class LinkClock {
  private:
   static constexpr double kBitsPerByte = 8;
 
-  double ns_per_byte_;
-  std::uint64_t burst_ns_;
+  std::uint64_t burst_bytes_;
+  double ns_per_byte_ = 0;
+  std::uint64_t burst_ns_ = 0;
   std::uint64_t busy_until_ns_ = 0;
   double fraction_ns_ = 0;  // of the time charged: rates are not whole numbers of nanoseconds a byte
 };

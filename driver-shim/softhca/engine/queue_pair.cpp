@@ -13,11 +13,11 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::size_t kUdpHeaderBytes = 8;
+constexpr double kPortGbps = 100;                    // what the port says of itself
+constexpr std::uint64_t kPaceBurstBytes = 32 << 10;  // of a queue pair whose rate is limited
 constexpr std::size_t kMinWindowPackets = 32;
 constexpr std::size_t kMaxWindowPackets = 512;
-constexpr std::uint64_t kMaxBatch = 128;              // packets between two looks at a queue pair's state
-constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap of the largest packet
-constexpr std::uint16_t kPkeyMask = 0x7fff;           // bit 15 is the membership type
+constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
 // The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
 unsigned transport_of(roce::Opcode opcode) {
@@ -82,7 +82,9 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
                      .record = &spec.doorbell_record[mlx5::kReceiveRecord]}),
       receives_(shared_receives != nullptr ? *shared_receives : own_receives_),
       shared_receives_(shared_receives != nullptr),
-      slots_(spec.send_blocks) {}
+      slots_(spec.send_blocks),
+      congestion_({.line_rate_gbps = hca.config.rate_gbps > 0 ? hca.config.rate_gbps : kPortGbps}),
+      pace_(0, kPaceBurstBytes) {}
 
 QueuePair::~QueuePair() {
   for (SendSlot& slot : slots_) release_staging(slot);
@@ -225,6 +227,8 @@ void QueuePair::reset() {
   taken_receives_.clear();
   failure_.reset();
   established_ = false;
+  congestion_.release();
+  pace_.set_rate(0);
   std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
   if (!shared_receives_) own_receives_.reset();
   attributes_ = {};
@@ -364,6 +368,9 @@ bool QueuePair::accepts(const wire::Address& source, const roce::Bth& bth) const
 }
 
 bool QueuePair::on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
+  if (packet.headers.bth.opcode == roce::Opcode::kCongestionNotification) {
+    return on_notification(now_ns, source, packet);
+  }
   if (!accepts(source, packet.headers.bth) || !dispatch(now_ns, source, packet)) return false;
   note_established();
   settle();
@@ -393,75 +400,6 @@ bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, cons
     return false;
   }
   return true;
-}
-
-// As many as the wire has room for: what it must drop comes again only after a timeout. UD has no
-// destination of its own, and may lose.
-std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
-  if (spec_.type == QpType::kUd) return max_packets;
-  return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
-}
-
-int QueuePair::attend(std::uint64_t now_ns) {
-  int done = 0;
-  if (attributes_.state == QpState::kRts && now_ns >= send_side_.next_deadline_ns()) {
-    send_side_.rc()->on_timer(now_ns);
-    ++done;
-    settle();
-  }
-  if (attributes_.state == QpState::kError) flush_receives();
-  return done;
-}
-
-// As many as certainly fit, and one at least.
-std::uint32_t QueuePair::next_packets(std::uint64_t until_link_bytes) const {
-  const std::uint64_t left = until_link_bytes - hca_.link_bytes;
-  const std::uint64_t largest = hca_.config.mtu_bytes + kMaxLinkOverheadBytes;
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left / largest, 1, kMaxBatch));
-}
-
-void QueuePair::send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes) {
-  while (attributes_.state == QpState::kRts && hca_.link_bytes < until_link_bytes &&
-         send_side_.can_send(now_ns)) {
-    const std::uint64_t before = hca_.link_bytes;
-    send_side_.pump(now_ns, packets_permitted(next_packets(until_link_bytes)));
-    settle();
-    if (hca_.link_bytes == before) return;
-  }
-}
-
-void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes) {
-  while (hca_.link_bytes < until_link_bytes && receive_side_.can_send()) {
-    const std::uint64_t before = hca_.link_bytes;
-    // An acknowledgement leaves in any case: held back it would keep the peer's window shut.
-    const std::uint32_t packets = next_packets(until_link_bytes);
-    receive_side_.pump(now_ns, packets, packets_permitted(packets));
-    settle();
-    if (hca_.link_bytes == before) return;
-  }
-}
-
-std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance_bytes) {
-  const std::uint64_t start = hca_.link_bytes;
-  send_requests(now_ns, start + (allowance_bytes + 1) / 2);
-  send_responses(now_ns, start + allowance_bytes);
-  send_requests(now_ns, start + allowance_bytes);
-  return hca_.link_bytes - start;
-}
-
-bool QueuePair::busy() const {
-  // In ERROR receives may still be posted, which only their record tells.
-  if (attributes_.state == QpState::kError) return true;
-  return !send_side_.idle() || receive_side_.can_send();
-}
-
-bool QueuePair::can_send(std::uint64_t now_ns) const {
-  if (attributes_.state != QpState::kRts && attributes_.state != QpState::kRtr) return false;
-  return send_side_.can_send(now_ns) || receive_side_.can_send();
-}
-
-std::uint64_t QueuePair::next_deadline_ns() const {
-  return attributes_.state == QpState::kRts ? send_side_.next_deadline_ns() : transport::kNever;
 }
 
 transport::TransportCounters QueuePair::counters() const {

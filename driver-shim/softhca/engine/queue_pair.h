@@ -12,12 +12,15 @@
 #include "driver-shim/softhca/engine/completion_queue.h"
 #include "driver-shim/softhca/engine/fair_scheduler.h"
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/link_clock.h"
 #include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/engine/receive_queue.h"
 #include "driver-shim/softhca/engine/sides.h"
 #include "driver-shim/softhca/engine/staging_audit.h"
 #include "driver-shim/softhca/engine/wqe_parser.h"
+#include "driver-shim/softhca/transport/dcqcn.h"
 #include "driver-shim/softhca/transport/ring.h"
+#include "driver-shim/softhca/transport/token_bucket.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/codec.h"
 
@@ -64,8 +67,10 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   int fetch_sends(std::span<const DoorbellWrite> rings);
   // False: not from this queue pair's peer, or not for its state.
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  // A packet that it took met congestion on its way: the sender is told, now and then.
+  void on_marked(std::uint64_t now_ns, const roce::Bth& bth);
   // What is due whether or not it is this queue pair's turn: timers, and receives that ERROR flushes.
-  // Returns timers run.
+  // Call it before can_send(). Returns timers run.
   int attend(std::uint64_t now_ns);
   // Sends up to `allowance_bytes` of the link's time, the last packet perhaps beyond: requests and responses
   // half each, where there are both. Returns the bytes.
@@ -124,6 +129,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   [[nodiscard]] std::uint32_t packets_permitted(std::uint32_t max_packets) const;
   void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
+  bool on_notification(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  [[nodiscard]] bool paused(std::uint64_t now_ns) const { return pace_.budget_bytes(now_ns) == 0; }
   [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
@@ -171,6 +178,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveWqe current_receive_;                     // the one taken last
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   std::optional<Failure> failure_;
+  transport::Dcqcn congestion_;
+  LinkClock pace_;  // at the rate that congestion leaves, no limit where there is none
+  transport::TokenBucket notification_tokens_{1, transport::kNotificationIntervalNs};
   bool established_ = false;  // told of the first packet that came in RTR
   bool violation_reported_ = false;
 };

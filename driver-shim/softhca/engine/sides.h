@@ -105,9 +105,9 @@ class ReceiveSide {
     transport::Responder* const answering = rc();
     return answering != nullptr ? answering->pump(now_ns, max_packets, max_read_packets) : 0;
   }
-  [[nodiscard]] bool can_send() const {
+  [[nodiscard]] bool can_send(bool reads = true) const {
     const auto* answering = std::get_if<transport::Responder>(&side_);
-    return answering != nullptr && answering->can_send();
+    return answering != nullptr && answering->can_send(reads);
   }
   [[nodiscard]] std::uint32_t expected_psn(std::uint32_t when_stopped) const {
     if (const auto* acknowledging = std::get_if<transport::Responder>(&side_)) {

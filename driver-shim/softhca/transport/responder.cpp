@@ -434,7 +434,9 @@ roce::Headers Responder::response_headers(Opcode opcode, const Response& respons
   return headers;
 }
 
-bool Responder::can_send() const { return !responses_.empty(); }
+bool Responder::can_send(bool reads) const {
+  return !responses_.empty() && (reads || responses_[responses_.first()].kind != Response::Kind::kRead);
+}
 std::uint32_t Responder::expected_psn() const { return wire_psn(expected_); }
 const TransportCounters& Responder::counters() const { return counters_; }
 

@@ -42,7 +42,8 @@ class Responder {
   // peer's window waits for needs none. Returns packets sent.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets,
                      std::uint32_t max_read_packets = ~std::uint32_t{0});
-  [[nodiscard]] bool can_send() const;  // pump() would send something
+  // pump() would send something; without READ responses, if these are not to be sent.
+  [[nodiscard]] bool can_send(bool reads = true) const;
   [[nodiscard]] std::uint32_t expected_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
 

@@ -73,10 +73,11 @@ std::string expand_pid(std::string path, int pid) {
 }
 
 Result<void> read_faults(const Environment& environment, wire::FaultConfig& faults) {
-  const std::array<Probability, 4> fields = {{{"GDX_SOFTHCA_LOSS", &faults.loss},
+  const std::array<Probability, 5> fields = {{{"GDX_SOFTHCA_LOSS", &faults.loss},
                                               {"GDX_SOFTHCA_CORRUPT", &faults.corrupt},
                                               {"GDX_SOFTHCA_DUPLICATE", &faults.duplicate},
-                                              {"GDX_SOFTHCA_REORDER", &faults.reorder}}};
+                                              {"GDX_SOFTHCA_REORDER", &faults.reorder},
+                                              {"GDX_SOFTHCA_MARK", &faults.mark}}};
   for (const Probability& field : fields) {
     if (auto read = read_probability(environment, field); !read) return read;
   }

@@ -3,26 +3,29 @@
 namespace gdx::softhca::wire {
 
 bool FaultInjector::active() const {
-  return config_.loss > 0 || config_.corrupt > 0 || config_.duplicate > 0 || config_.reorder > 0;
+  return config_.loss > 0 || config_.corrupt > 0 || config_.duplicate > 0 || config_.reorder > 0 ||
+         config_.mark > 0;
 }
 
 // Always draws, so that one probability does not shift the other faults' sequences.
-bool FaultInjector::draw(double probability) {
+bool FaultInjector::draw(std::mt19937_64& random, double probability) {
   // 53 bits of the generator as a double in [0, 1): the standard distributions are not the same everywhere.
-  return static_cast<double>(random_() >> 11) * 0x1p-53 < probability;
+  return static_cast<double>(random() >> 11) * 0x1p-53 < probability;
 }
 
 Fault FaultInjector::next(std::size_t length_bytes) {
-  const bool lose = draw(config_.loss);
-  const bool corrupt = draw(config_.corrupt);
-  const bool duplicate = draw(config_.duplicate);
-  const bool reorder = draw(config_.reorder);
+  const bool lose = draw(random_, config_.loss);
+  const bool corrupt = draw(random_, config_.corrupt);
+  const bool duplicate = draw(random_, config_.duplicate);
+  const bool reorder = draw(random_, config_.reorder);
   const std::uint64_t position = random_();
+  const bool mark = draw(marks_, config_.mark);
   if (lose) return Fault{.lose = true};
   Fault fault;
   fault.duplicate = duplicate;
   fault.hold_back = reorder;
-  if (corrupt && length_bytes > 0) fault.corrupt_bit = position % (length_bytes * 8);
+  fault.damage.mark = mark;
+  if (corrupt && length_bytes > 0) fault.damage.corrupt_bit = position % (length_bytes * 8);
   return fault;
 }
 

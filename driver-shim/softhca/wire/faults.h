@@ -13,18 +13,27 @@
 
 namespace gdx::softhca::wire {
 
+// What a packet suffers that arrives.
+struct Damage {
+  std::optional<std::size_t> corrupt_bit{};  // of the datagram, ICRC included
+  bool mark = false;
+
+  bool operator==(const Damage&) const = default;
+};
+
 struct Fault {
   bool lose = false;
   bool duplicate = false;
-  bool hold_back = false;                    // leaves behind the packet that follows
-  std::optional<std::size_t> corrupt_bit{};  // of the datagram, ICRC included
+  bool hold_back = false;  // leaves behind the packet that follows
+  Damage damage{};
 
   bool operator==(const Fault&) const = default;
 };
 
 class FaultInjector {
  public:
-  explicit FaultInjector(const FaultConfig& config) : config_(config), random_(config.seed) {}
+  explicit FaultInjector(const FaultConfig& config)
+      : config_(config), random_(config.seed), marks_(~config.seed) {}
 
   // The fate of the next packet, `length_bytes` from BTH to ICRC. A lost packet suffers nothing else.
   [[nodiscard]] Fault next(std::size_t length_bytes);
@@ -32,10 +41,11 @@ class FaultInjector {
   [[nodiscard]] bool active() const;
 
  private:
-  bool draw(double probability);
+  static bool draw(std::mt19937_64& random, double probability);
 
   FaultConfig config_;
   std::mt19937_64 random_;
+  std::mt19937_64 marks_;
 };
 
 // Lets packets suffer on their way out.
@@ -44,7 +54,7 @@ class FaultStage {
   explicit FaultStage(const FaultConfig& config) : injector_(config) {}
 
   [[nodiscard]] bool active() const { return injector_.active(); }
-  // Calls emit(destination, body, corrupt_bit) for what leaves now, in its order: `body` itself unless it is
+  // Calls emit(destination, body, damage) for what leaves now, in its order: `body` itself unless it is
   // lost or held back, its duplicate, and one that was held back. `body` is BTH to padding.
   template <typename Emit>
   void pass(const Address& destination, std::span<const std::byte> body, WireCounters& counters, Emit emit);
@@ -77,9 +87,10 @@ void FaultStage::pass(const Address& destination, std::span<const std::byte> bod
   }
   std::vector<std::byte> copy;  // the first one's place is the wire's, which may damage it there
   if (fault.duplicate) copy.assign(body.begin(), body.end());
-  if (fault.corrupt_bit) ++counters.faults_corrupted;
-  emit(destination, body, fault.corrupt_bit);
-  if (fault.duplicate) emit(destination, std::span<const std::byte>(copy), std::optional<std::size_t>{});
+  if (fault.damage.corrupt_bit) ++counters.faults_corrupted;
+  if (fault.damage.mark) ++counters.faults_marked;
+  emit(destination, body, fault.damage);
+  if (fault.duplicate) emit(destination, std::span<const std::byte>(copy), Damage{});
   flush(emit);
 }
 
@@ -88,7 +99,7 @@ void FaultStage::flush(Emit emit) {
   if (!held_) return;
   const Held late = std::move(*held_);
   held_.reset();
-  emit(late.destination, std::span<const std::byte>(late.body), std::optional<std::size_t>{});
+  emit(late.destination, std::span<const std::byte>(late.body), Damage{});
 }
 
 }  // namespace gdx::softhca::wire

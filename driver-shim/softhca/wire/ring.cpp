@@ -75,7 +75,8 @@ std::optional<RingConsumer::Packet> RingConsumer::take() {
   head_ += record_bytes(record.length_bytes);
   __builtin_prefetch(data_ + head_ % kRingDataBytes);  // the next header, while this packet is copied
   return Packet{.bytes = {at + sizeof record, record.length_bytes},
-                .has_icrc = (record.flags & kRecordHasIcrc) != 0};
+                .has_icrc = (record.flags & kRecordHasIcrc) != 0,
+                .marked = (record.flags & kRecordMarked) != 0};
 }
 
 void RingConsumer::release() {

@@ -30,9 +30,10 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct RingRecord {
   std::uint32_t length_bytes;  // of the packet behind it
-  std::uint32_t flags;         // kRecordHasIcrc
+  std::uint32_t flags;         // kRecordHasIcrc, kRecordMarked
 };
 inline constexpr std::uint32_t kRecordHasIcrc = 1;  // the packet's last four bytes are its ICRC
+inline constexpr std::uint32_t kRecordMarked = 2;   // it met congestion on its way (ECN)
 
 constexpr std::size_t record_bytes(std::size_t packet_bytes) {
   return (sizeof(RingRecord) + packet_bytes + kRecordAlignBytes - 1) / kRecordAlignBytes * kRecordAlignBytes;
@@ -72,6 +73,7 @@ class RingConsumer {
   struct Packet {
     std::span<const std::byte> bytes;  // in shared memory: its producer can still write it
     bool has_icrc = false;
+    bool marked = false;
   };
 
   RingConsumer(RingControl& control, const std::byte* data) : control_(control), data_(data) {}

@@ -20,12 +20,13 @@ namespace {
 // work at once, seldom enough for the indices' cache lines to stay where they are.
 constexpr std::size_t kBatchBytes = 16 * 1024;
 constexpr std::uint64_t kRetryNs = 100'000'000;  // before another call to an address that did not answer
-// Descriptors cost a system call to look at, as long as a packet takes altogether; a sleeper is woken by them.
+// Descriptors cost a system call to look at, as long as a packet takes altogether; a sleeper is woken by
+// them.
 constexpr std::uint64_t kLookEveryNs = 20'000;
 constexpr std::uint64_t kLivelyNs = 1'000'000;  // where UDP packets came lately, more will come
 constexpr std::size_t kMaxCallers = 16;
 constexpr std::size_t kMaxIncoming = 256;  // each holds a descriptor, of which a process often has 1024
-constexpr std::size_t kMaxPeers = 4096;  // addresses remembered, before those without a link are forgotten
+constexpr std::size_t kMaxPeers = 4096;    // addresses remembered, before those without a link are forgotten
 
 bool watch(const Socket& epoll, int fd) {
   epoll_event event{};
@@ -124,17 +125,17 @@ void SharedMemoryWire::commit_packet(const Address& destination, std::size_t len
   if (link == nullptr) {
     ++own_.send_errors;
   } else if (begun_in_ring_) {
-    append(*link, destination, link->ring().reserve(kMaxRecordPayloadBytes), length_bytes, std::nullopt);
+    append(*link, destination, link->ring().reserve(kMaxRecordPayloadBytes), length_bytes, {});
   } else if (faults_.active()) {
     faults_.pass(destination, body, own_, [this](const auto&... packet) { emit(packet...); });
   } else {
-    emit(destination, body, std::nullopt);
+    emit(destination, body, {});
   }
 }
 
 // Copies a packet into the ring. Without room it is lost, as on any wire.
 void SharedMemoryWire::emit(const Address& destination, std::span<const std::byte> body,
-                            std::optional<std::size_t> corrupt_bit) {
+                            const Damage& damage) {
   OutgoingLink* const link = route(destination);
   const std::span<std::byte> place =
       link == nullptr ? std::span<std::byte>{} : link->ring().reserve(body.size() + roce::kIcrcBytes);
@@ -143,20 +144,20 @@ void SharedMemoryWire::emit(const Address& destination, std::span<const std::byt
     return;
   }
   std::copy(body.begin(), body.end(), place.begin());
-  append(*link, destination, place, body.size(), corrupt_bit);
+  append(*link, destination, place, body.size(), damage);
 }
 
 // Takes the packet at `place`, `length_bytes` long and with room for an ICRC behind it, into the ring.
 void SharedMemoryWire::append(OutgoingLink& link, const Address& destination, std::span<std::byte> place,
-                              std::size_t length_bytes, std::optional<std::size_t> corrupt_bit) {
-  std::uint32_t flags = 0;
+                              std::size_t length_bytes, const Damage& damage) {
+  std::uint32_t flags = damage.mark ? kRecordMarked : 0;
   if (with_icrc_) {
     const std::uint32_t icrc =
         icrc_between(local(), destination, roce::kUdpPort, 0, place.first(length_bytes));
     std::memcpy(place.data() + length_bytes, &icrc, sizeof icrc);
     length_bytes += sizeof icrc;
-    flags = kRecordHasIcrc;
-    if (corrupt_bit) place[*corrupt_bit / 8] ^= std::byte{1} << (*corrupt_bit % 8);
+    flags |= kRecordHasIcrc;
+    if (const auto bit = damage.corrupt_bit) place[*bit / 8] ^= std::byte{1} << (*bit % 8);
     if (capture_) {
       capture_->record(unix_time_ns(), local(), destination, roce::kUdpPort, 0, place.first(length_bytes));
     }
@@ -198,7 +199,7 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
   if (now_ns >= look_at_ns_) taken += look_around(now_ns, max_packets, sink);
   // Not armed: the rest of a batch waits in it, of which the socket says nothing any more.
   if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty() || !udp_->arm())) {
-    const std::size_t from_udp = udp_->receive(max_packets - taken, sink);
+    const std::size_t from_udp = receive_udp(max_packets - taken, sink);
     if (from_udp > 0) udp_until_ns_ = now_ns + kLivelyNs;
     taken += from_udp;
   }
@@ -212,6 +213,15 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
   if (capture_ && taken > 0) capture_->flush();
   return taken;
 }
+
+std::size_t SharedMemoryWire::receive_udp(std::size_t max_packets, const Sink& sink) {
+  in_udp_ = true;
+  const std::size_t taken = udp_->receive(max_packets, sink);
+  in_udp_ = false;
+  return taken;
+}
+
+bool SharedMemoryWire::arrival_is_marked() const { return in_udp_ ? udp_->arrival_is_marked() : marked_; }
 
 std::size_t SharedMemoryWire::drain(IncomingLink& link, std::size_t max_packets, const Sink& sink) {
   std::size_t taken = 0;
@@ -251,6 +261,7 @@ void SharedMemoryWire::deliver(const Address& source, const RingConsumer::Packet
     return;
   }
   ++own_.packets_received;
+  marked_ = packet.marked;
   sink(source, body);
 }
 
@@ -266,7 +277,7 @@ std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_
     if (fd == listener_.fd()) {
       if (!std::exchange(heard, true)) take_call();
     } else if (fd == udp_->poll_fd()) {
-      taken += udp_->receive(max_packets - taken, sink);
+      taken += receive_udp(max_packets - taken, sink);
       udp_until_ns_ = now_ns + kLivelyNs;
     } else if (std::any_of(callers_.begin(), callers_.end(),
                            [fd](const Caller& caller) { return caller.socket.fd() == fd; })) {
@@ -340,6 +351,7 @@ const WireCounters& SharedMemoryWire::counters() const {
   sum_.packets_received += below.packets_received;
   sum_.faults_lost += below.faults_lost;
   sum_.faults_corrupted += below.faults_corrupted;
+  sum_.faults_marked += below.faults_marked;
   sum_.icrc_errors += below.icrc_errors;
   sum_.send_errors += below.send_errors;
   return sum_;
@@ -356,22 +368,22 @@ Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config
   Result<Socket> listener = listen_for_calls(local);
   Socket epoll(epoll_create1(EPOLL_CLOEXEC));
   const bool udp_carries = carrier == Carrier::kAuto;
-  if (listener && (epoll.fd() < 0 || !watch(epoll, listener->fd()) ||
-                   (udp_carries && !watch(epoll, udp->poll_fd())))) {
-    listener = fail(Status::kSystem, std::string("cannot watch for HCAs of this host: ") + std::strerror(errno));
+  if (listener &&
+      (epoll.fd() < 0 || !watch(epoll, listener->fd()) || (udp_carries && !watch(epoll, udp->poll_fd())))) {
+    listener =
+        fail(Status::kSystem, std::string("cannot watch for HCAs of this host: ") + std::strerror(errno));
   }
   if (!listener) {
     if (carrier == Carrier::kSharedMemory) return tl::unexpected<Error>(listener.error());
     log::warn("{}; packets take UDP", listener.error().message);
     return udp;
   }
-  return std::make_unique<SharedMemoryWire>(
-      SharedMemoryWire::Parts{.udp = std::move(udp),
-                              .udp_carries = udp_carries,
-                              .capture = std::move(*capture),
-                              .listener = std::move(*listener),
-                              .epoll = std::move(epoll)},
-      config.faults);
+  return std::make_unique<SharedMemoryWire>(SharedMemoryWire::Parts{.udp = std::move(udp),
+                                                                    .udp_carries = udp_carries,
+                                                                    .capture = std::move(*capture),
+                                                                    .listener = std::move(*listener),
+                                                                    .epoll = std::move(epoll)},
+                                            config.faults);
 }
 
 }  // namespace gdx::softhca::wire

@@ -36,6 +36,7 @@ class SharedMemoryWire final : public Wire {
   bool streams() const override { return begun_in_ring_ && !with_icrc_; }
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
+  bool arrival_is_marked() const override;
   int poll_fd() const override { return epoll_.fd(); }
   bool arm() override;
   const WireCounters& counters() const override;
@@ -61,16 +62,16 @@ class SharedMemoryWire final : public Wire {
   [[nodiscard]] Result<std::unique_ptr<OutgoingLink>> connect(const Address& destination);
   void hang_up(const Address& destination, Peer& peer);
   void report_refusal(const std::string& what);
-  void emit(const Address& destination, std::span<const std::byte> body,
-            std::optional<std::size_t> corrupt_bit);
+  void emit(const Address& destination, std::span<const std::byte> body, const Damage& damage);
   void append(OutgoingLink& link, const Address& destination, std::span<std::byte> place,
-              std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
+              std::size_t length_bytes, const Damage& damage);
 
   std::size_t look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
   void take_call();
   void hear(int fd);
   void adopt(const Address& source, Socket socket, int memory_fd);
   void on_link_event(int fd, const Sink& sink);
+  std::size_t receive_udp(std::size_t max_packets, const Sink& sink);
   std::size_t drain(IncomingLink& link, std::size_t max_packets, const Sink& sink);
   void deliver(const Address& source, const RingConsumer::Packet& packet, const Sink& sink);
   void disarm();
@@ -97,9 +98,11 @@ class SharedMemoryWire final : public Wire {
   std::vector<std::unique_ptr<IncomingLink>> incoming_;
   std::size_t first_incoming_ = 0;  // who is served first: a different one every time
   std::uint64_t refusals_ = 0;
+  bool marked_ = false;  // the packet that sink has from a link
+  bool in_udp_ = false;  // sink's packets come from there
   bool armed_ = false;
-  std::uint64_t look_at_ns_ = 0;      // when to look at the descriptors again
-  std::uint64_t udp_until_ns_ = 0;    // till then UDP is looked at every time
+  std::uint64_t look_at_ns_ = 0;       // when to look at the descriptors again
+  std::uint64_t udp_until_ns_ = 0;     // till then UDP is looked at every time
   std::vector<std::byte> for_record_;  // a packet with the ICRC that it did not carry
 };
 

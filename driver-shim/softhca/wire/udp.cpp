@@ -42,7 +42,56 @@ struct Run {
   std::size_t segment_bytes = 0;
   std::size_t segments = 0;
   bool closed = false;
+  bool marked = false;  // they leave as if a switch had marked them
 };
+
+constexpr int kEctZero = 2;  // ECN field of the IP header: the transport reacts to marks
+constexpr int kCongestionExperienced = 3;
+constexpr int kEcnMask = 3;
+
+// What the kernel is told about a run beyond its destination.
+struct alignas(cmsghdr) SendControl {
+  void describe(const Run& run, msghdr& header);
+
+  std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t)) + CMSG_SPACE(sizeof(int))];
+};
+
+template <typename Value>
+std::size_t put_control(std::byte* at, int level, int type, const Value& value) {
+  cmsghdr control{};
+  control.cmsg_level = level;
+  control.cmsg_type = type;
+  control.cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(at, &control, sizeof control);
+  std::memcpy(at + CMSG_LEN(0), &value, sizeof value);
+  return CMSG_SPACE(sizeof value);
+}
+
+void SendControl::describe(const Run& run, msghdr& header) {
+  *this = {};
+  std::size_t used = 0;
+  if (run.segments > 1) {
+    used += put_control(bytes, SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(run.segment_bytes));
+  }
+  if (run.marked) {
+    const bool v4 = run.destination.is_ipv4();
+    used += put_control(bytes + used, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
+                        kCongestionExperienced);
+  }
+  header.msg_control = bytes;
+  header.msg_controllen = used;
+}
+
+// The ECN field that a control message tells of, or nothing.
+std::optional<int> ecn_of(const cmsghdr& control) {
+  if (control.cmsg_level == IPPROTO_IP && control.cmsg_type == IP_TOS) {
+    return static_cast<int>(*CMSG_DATA(&control)) & kEcnMask;  // one byte
+  }
+  if (control.cmsg_level != IPPROTO_IPV6 || control.cmsg_type != IPV6_TCLASS) return std::nullopt;
+  int traffic_class = 0;
+  std::memcpy(&traffic_class, CMSG_DATA(&control), sizeof traffic_class);
+  return traffic_class & kEcnMask;
+}
 
 class UdpWire final : public Wire {
  public:
@@ -61,6 +110,7 @@ class UdpWire final : public Wire {
     const int off = 0;
     gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
+    set_ecn();
     look_for_ip_ids(config.ip_ids_on_loopback);
   }
   ~UdpWire() override { flush(); }
@@ -73,6 +123,7 @@ class UdpWire final : public Wire {
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
+  bool arrival_is_marked() const override { return arrivals_[arrival_].marked; }
   int poll_fd() const override { return socket_.fd(); }
   bool arm() override { return arrival_ == arrival_count_; }
   const WireCounters& counters() const override { return counters_; }
@@ -80,11 +131,11 @@ class UdpWire final : public Wire {
 
  private:
   std::span<std::byte> next_place();
-  void append_copy(const Address& destination, std::span<const std::byte> body,
-                   std::optional<std::size_t> corrupt_bit);
-  void append(const Address& destination, std::size_t length_bytes, std::optional<std::size_t> corrupt_bit);
+  void append_copy(const Address& destination, std::span<const std::byte> body, const Damage& damage);
+  void append(const Address& destination, std::size_t length_bytes, const Damage& damage);
   void send_runs();
   void set_gro(bool on);
+  void set_ecn();
   void look_for_ip_ids(bool on_loopback);
   bool refill();
   std::optional<std::uint16_t> verified_ip_id(const Endpoint& from, std::uint16_t place,
@@ -112,7 +163,7 @@ class UdpWire final : public Wire {
   // What recvmmsg is given, made once: an empty poll should cost no more than its system call.
   struct ReceiveBatch {
     struct alignas(cmsghdr) Control {
-      std::byte bytes[CMSG_SPACE(sizeof(int)) + 32];
+      std::byte bytes[2 * CMSG_SPACE(sizeof(int)) + 32];
     };
     ReceiveBatch();
     ReceiveBatch(const ReceiveBatch&) = delete;
@@ -130,6 +181,7 @@ class UdpWire final : public Wire {
     Endpoint from;
     std::size_t length_bytes = 0;
     std::size_t segment_bytes = 0;
+    bool marked = false;  // all of it: the kernel joins only what agrees in this
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
   std::size_t arrival_count_ = 0;
@@ -145,23 +197,21 @@ std::span<std::byte> UdpWire::next_place() {
 std::span<std::byte> UdpWire::begin_packet(const Address& /*destination*/) { return next_place(); }
 
 void UdpWire::commit_packet(const Address& destination, std::size_t length_bytes) {
-  if (!faults_.active()) return append(destination, length_bytes, std::nullopt);
+  if (!faults_.active()) return append(destination, length_bytes, {});
   faults_.pass(destination, std::span<const std::byte>(arena_).subspan(used_, length_bytes), counters_,
                [this](const auto&... packet) { append_copy(packet...); });
 }
 
 // `body` may be what was begun, which is then in its place already.
-void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body,
-                          std::optional<std::size_t> corrupt_bit) {
+void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body, const Damage& damage) {
   std::memmove(next_place().data(), body.data(), body.size());
-  append(destination, body.size(), corrupt_bit);
+  append(destination, body.size(), damage);
 }
 
 // Takes the datagram at the arena's end into the newest run, or starts one with it.
-void UdpWire::append(const Address& destination, std::size_t length_bytes,
-                     std::optional<std::size_t> corrupt_bit) {
+void UdpWire::append(const Address& destination, std::size_t length_bytes, const Damage& damage) {
   const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
-  const bool joins = gso_ && !runs_.empty() && !runs_.back().closed &&
+  const bool joins = gso_ && !runs_.empty() && !runs_.back().closed && runs_.back().marked == damage.mark &&
                      runs_.back().destination == destination &&
                      datagram_bytes <= runs_.back().segment_bytes && runs_.back().segments < kMaxSegments &&
                      runs_.back().length_bytes + datagram_bytes <= kMaxGsoBytes;
@@ -171,7 +221,8 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes,
       send_runs();
       std::memmove(arena_.data(), arena_.data() + at, length_bytes);
     }
-    runs_.push_back(Run{.destination = destination, .offset = used_, .segment_bytes = datagram_bytes});
+    runs_.push_back(Run{
+        .destination = destination, .offset = used_, .segment_bytes = datagram_bytes, .marked = damage.mark});
   }
   Run& run = runs_.back();
   const std::span<std::byte> datagram = std::span(arena_).subspan(used_, datagram_bytes);
@@ -179,7 +230,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes,
   const std::uint32_t icrc =
       calculator_.between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
   std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
-  if (corrupt_bit) datagram[*corrupt_bit / 8] ^= std::byte{1} << (*corrupt_bit % 8);
+  if (const auto bit = damage.corrupt_bit) datagram[*bit / 8] ^= std::byte{1} << (*bit % 8);
   if (pcap_) pcap_->record(unix_time_ns(), local_, destination, roce::kUdpPort, ip_id, datagram);
   run.segments += 1;
   run.length_bytes += datagram_bytes;
@@ -197,14 +248,11 @@ void UdpWire::flush() {
 
 void UdpWire::send_runs() {
   if (runs_.empty()) return;
-  struct alignas(cmsghdr) Control {
-    std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
-  };
   // Not cleared as a whole: mostly there is one run, and its latency counts.
   std::array<mmsghdr, kMaxRuns> messages;
   std::array<iovec, kMaxRuns> vectors;
   std::array<sockaddr_storage, kMaxRuns> names;
-  std::array<Control, kMaxRuns> controls;
+  std::array<SendControl, kMaxRuns> controls;
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     const Run& run = runs_[i];
     messages[i] = {};
@@ -214,16 +262,7 @@ void UdpWire::send_runs() {
     header.msg_namelen = to_sockaddr(run.destination, interface_, names[i]);
     header.msg_iov = &vectors[i];
     header.msg_iovlen = 1;
-    if (run.segments < 2) continue;
-    controls[i] = {};
-    header.msg_control = &controls[i];
-    header.msg_controllen = sizeof controls[i].bytes;
-    cmsghdr* control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_UDP;
-    control->cmsg_type = UDP_SEGMENT;
-    control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto segment_bytes = static_cast<std::uint16_t>(run.segment_bytes);
-    std::memcpy(CMSG_DATA(control), &segment_bytes, sizeof segment_bytes);
+    if (run.segments > 1 || run.marked) controls[i].describe(run, header);
   }
   int waits_left = kMaxSendWaits;
   for (std::size_t sent = 0; sent < runs_.size();) {
@@ -255,6 +294,17 @@ void UdpWire::set_gro(bool on) {
   const int value = on;
   gro_ = setsockopt(socket_.fd(), SOL_UDP, UDP_GRO, &value, sizeof value) == 0 && on;
   if (on && !gro_) log::debug("no UDP_GRO here: {}", std::strerror(errno));
+}
+
+// Without it packets travel all the same, and switches drop where they would have marked.
+void UdpWire::set_ecn() {
+  const bool v4 = local_.is_ipv4();
+  const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+  const int on = 1;
+  if (setsockopt(socket_.fd(), level, v4 ? IP_TOS : IPV6_TCLASS, &kEctZero, sizeof kEctZero) != 0 ||
+      setsockopt(socket_.fd(), level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, &on, sizeof on) != 0) {
+    log::debug("no ECN here: {}", std::strerror(errno));
+  }
 }
 
 void UdpWire::look_for_ip_ids(bool on_loopback) {
@@ -302,9 +352,11 @@ bool UdpWire::refill() {
     arrival.from = from_sockaddr(names[i]);
     arrival.length_bytes = messages[i].msg_len;
     arrival.segment_bytes = messages[i].msg_len;
+    arrival.marked = false;
     msghdr& header = messages[i].msg_hdr;
     for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
          control = CMSG_NXTHDR(&header, control)) {
+      if (const auto ecn = ecn_of(*control)) arrival.marked = *ecn == kCongestionExperienced;
       if (control->cmsg_level != SOL_UDP || control->cmsg_type != UDP_GRO) continue;
       int segment_bytes = 0;
       std::memcpy(&segment_bytes, CMSG_DATA(control), sizeof segment_bytes);

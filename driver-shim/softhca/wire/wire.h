@@ -41,6 +41,7 @@ struct FaultConfig {
   double corrupt = 0;  // one random bit of the datagram is flipped
   double duplicate = 0;
   double reorder = 0;  // the packet is held back behind the next one
+  double mark = 0;     // as by a switch whose queue is long (ECN: congestion experienced)
   std::uint64_t seed = 1;
 };
 
@@ -49,6 +50,7 @@ struct WireCounters {
   std::uint64_t packets_received = 0;
   std::uint64_t faults_lost = 0;
   std::uint64_t faults_corrupted = 0;
+  std::uint64_t faults_marked = 0;
   std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
   std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring was full: treated as lost
   std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
@@ -78,6 +80,8 @@ class Wire {
   // is given may lie in memory that the peer can still write: look at each byte once.
   using Sink = std::function<void(const Address& source, std::span<const std::byte> datagram)>;
   virtual std::size_t receive(std::size_t max_packets, const Sink& sink) = 0;
+  // Of the packet that is in `sink`'s hands: whether its IP header says "congestion experienced" (CE).
+  [[nodiscard]] virtual bool arrival_is_marked() const { return false; }
 
   // Readable when packets wait, for poll(2): without fail only after arm().
   [[nodiscard]] virtual int poll_fd() const = 0;

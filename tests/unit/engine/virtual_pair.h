@@ -16,22 +16,24 @@ namespace gdx::softhca::test {
 struct VirtualPacket {
   wire::Address source;
   std::vector<std::byte> datagram;
+  bool marked = false;  // by a switch that is congested
 };
 
 // One end of the wire: what the other one sends is in its inbox at once.
 class MemoryWire final : public wire::Wire {
  public:
   using Inbox = std::deque<VirtualPacket>;
-  MemoryWire(const wire::Address& local, Inbox& own, Inbox& peers)
-      : local_(local), own_(own), peers_(peers) {}
+  // `marks`: whether what it sends now gets marked on its way.
+  MemoryWire(const wire::Address& local, Inbox& own, Inbox& peers, const bool& marks)
+      : local_(local), own_(own), peers_(peers), marks_(marks) {}
 
   const wire::Address& local() const override { return local_; }
   std::size_t room(const wire::Address& /*destination*/) override { return SIZE_MAX; }
   std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
   void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
     ++counters_.packets_sent;
-    peers_.push_back(
-        {local_, {packet_.begin(), packet_.begin() + static_cast<std::ptrdiff_t>(length_bytes)}});
+    const auto end = packet_.begin() + static_cast<std::ptrdiff_t>(length_bytes);
+    peers_.push_back({local_, {packet_.begin(), end}, marks_});
   }
   void flush() override {}
   std::size_t receive(std::size_t max_packets, const Sink& sink) override {
@@ -40,10 +42,12 @@ class MemoryWire final : public wire::Wire {
       const VirtualPacket packet = std::move(own_.front());
       own_.pop_front();
       ++counters_.packets_received;
+      marked_ = packet.marked;
       sink(packet.source, packet.datagram);
     }
     return taken;
   }
+  bool arrival_is_marked() const override { return marked_; }
   int poll_fd() const override { return -1; }
   bool arm() override { return own_.empty(); }
   const wire::WireCounters& counters() const override { return counters_; }
@@ -52,17 +56,19 @@ class MemoryWire final : public wire::Wire {
   wire::Address local_;
   Inbox& own_;
   Inbox& peers_;
+  const bool& marks_;
+  bool marked_ = false;
   wire::WireCounters counters_;
   std::vector<std::byte> packet_ = std::vector<std::byte>(wire::kMaxPacketBytes);
 };
 
 class VirtualPair {
  public:
-  explicit VirtualPair(const HcaConfig& of_a = {})
-      : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b), kMemoryBytes, of_a,
-          [this] { return now_ns; }),
-        b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a), kMemoryBytes, {},
-          [this] { return now_ns; }) {
+  explicit VirtualPair(const HcaConfig& of_a = {}, const HcaConfig& of_b = {})
+      : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks), kMemoryBytes,
+          of_a, [this] { return now_ns; }),
+        b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks), kMemoryBytes,
+          of_b, [this] { return now_ns; }) {
     constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
     a.connect(b, kPatient);
     b.connect(a, kPatient);
@@ -86,6 +92,7 @@ class VirtualPair {
 
  public:
   std::uint64_t now_ns = 1'000'000'000;
+  bool marks = false;  // every packet, both ways
   MemoryWire::Inbox to_a;
   MemoryWire::Inbox to_b;
   Node a;

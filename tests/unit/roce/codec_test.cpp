@@ -19,7 +19,7 @@ std::vector<Opcode> known_opcodes() {
 
 Headers full_headers(Opcode opcode) {
   Headers headers;
-  headers.bth = {opcode, true, true, 0, 0x8001, 0xabcdef, true, 0xfedcba};
+  headers.bth = {opcode, true, true, 0, 0x8001, 0xabcdef, true, 0xfedcba, true};
   headers.reth = {0x0123456789abcdef, 0x11223344, 0x55667788};
   headers.aeth = {0x62, 0x00c0de};
   headers.atomic = {0x1112131415161718, 0x21222324, 0x3132333435363738, 0x4142434445464748};

@@ -23,11 +23,11 @@ TEST(FaultInjector, seeded_rates_come_out_as_configured) {
   for (int i = 0; i < kPackets; ++i) {
     const Fault fault = injector.next(40);
     lost += fault.lose;
-    corrupt += fault.corrupt_bit.has_value();
+    corrupt += fault.damage.corrupt_bit.has_value();
     duplicate += fault.duplicate;
     reorder += fault.hold_back;
-    if (fault.corrupt_bit) {
-      EXPECT_LT(*fault.corrupt_bit, 320u);
+    if (fault.damage.corrupt_bit) {
+      EXPECT_LT(*fault.damage.corrupt_bit, 320u);
     }
     if (fault.lose) {
       EXPECT_EQ(fault, Fault{.lose = true});

@@ -82,6 +82,34 @@ TEST_F(PcapFile, unwritable_path_is_an_error_that_names_it) {
                                                      testing::HasSubstr("No such file")));
 }
 
+// Wireshark 4.0 has no name for the opcode, and takes BECN for a reserved bit.
+TEST_F(PcapFile, tshark_finds_opcode_and_queue_pair_of_a_congestion_notification) {
+  if (std::system("command -v tshark >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "tshark is not installed: nothing checked that analysers decode notifications";
+  }
+  {
+    roce::Headers headers;
+    headers.bth.opcode = roce::Opcode::kCongestionNotification;
+    headers.bth.pkey = roce::kDefaultPkey;
+    headers.bth.destination_qpn = 0x1234;
+    headers.bth.backward_congestion = true;
+    std::vector<std::byte> datagram(roce::kBthBytes + roce::kNotificationBytes + roce::kIcrcBytes);
+    ASSERT_EQ(roce::encode(headers, datagram), roce::kBthBytes);
+    auto writer = PcapWriter::open(path_);
+    ASSERT_TRUE(writer);
+    (*writer)->record(1'000'000'000, kSource, kDestination, 4791, 0, datagram);
+  }
+  const std::string command = "timeout 50 tshark -r " + path_ +
+                              " -T fields -e infiniband.bth.opcode -e infiniband.bth.destqp"
+                              " -e _ws.col.Protocol -e udp.length 2>/dev/null";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::array<char, 256> line{};
+  ASSERT_NE(std::fgets(line.data(), line.size(), pipe), nullptr);
+  pclose(pipe);
+  EXPECT_STREQ(line.data(), "129\t0x001234\tRRoCE\t40\n");
+}
+
 TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
   if (std::system("command -v tshark >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "tshark is not installed: nothing checked that analysers decode our captures";

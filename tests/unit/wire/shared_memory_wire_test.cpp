@@ -61,6 +61,28 @@ std::vector<Bytes> receive_all(Wire& wire) {
   return arrivals;
 }
 
+TEST(SharedMemoryWire, marks_arrive_with_their_packets) {
+  FaultConfig marks;
+  marks.mark = 0.5;
+  const auto a = open_with(marks);
+  const auto b = open(Carrier::kSharedMemory);
+  for (int i = 0; i < 60; ++i) send(*a, b->local(), static_cast<std::uint8_t>(i), 64);
+  a->flush();
+  std::size_t marked = 0;
+  std::size_t arrived = 0;
+  for (int tries = 0; tries < 1000 && arrived < 60; ++tries) {
+    static_cast<void>(b->arm());
+    b->receive(7, [&](const Address&, std::span<const std::byte>) {
+      ++arrived;
+      marked += b->arrival_is_marked() ? 1 : 0;
+    });
+  }
+  EXPECT_EQ(arrived, 60u);
+  EXPECT_EQ(marked, a->counters().faults_marked);
+  EXPECT_GT(marked, 10u);
+  EXPECT_LT(marked, 50u);
+}
+
 bool readable(const Wire& wire) {
   pollfd file{wire.poll_fd(), POLLIN, 0};
   return poll(&file, 1, 0) == 1;

@@ -41,6 +41,48 @@ std::vector<Bytes> receive_all(Wire& wire) {
   return arrivals;
 }
 
+// How many of the packets sent from `a` arrive at `b` as marked by a switch.
+std::size_t marked_of(Wire& a, Wire& b, int packets) {
+  for (int i = 0; i < packets; ++i) send(a, b.local(), static_cast<std::uint8_t>(i), 64);
+  a.flush();
+  std::size_t marked = 0;
+  int arrived = 0;
+  while (b.receive(7, [&](const Address&, std::span<const std::byte>) {
+    ++arrived;
+    marked += b.arrival_is_marked() ? 1 : 0;
+  }) > 0) {
+  }
+  EXPECT_EQ(arrived, packets);
+  return marked;
+}
+
+UdpConfig marking(const char* address, double probability) {
+  UdpConfig config;
+  config.address = address;
+  config.faults.mark = probability;
+  return config;
+}
+
+TEST(UdpWire, marks_cross_the_network_in_the_ipv4_header) {
+  const auto b = open();
+  EXPECT_EQ(marked_of(*open(), *b, 50), 0u);
+  EXPECT_EQ(marked_of(*open(marking("", 1)), *b, 50), 50u);
+  const auto half = open(marking("", 0.5));
+  const std::size_t marked = marked_of(*half, *b, 50);
+  EXPECT_EQ(marked, half->counters().faults_marked);
+  EXPECT_GT(marked, 10u);
+  EXPECT_LT(marked, 40u);
+}
+
+TEST(UdpWire, marks_cross_the_network_in_the_ipv6_header) {
+  const auto itself = open_udp(marking("::1", 0.5));
+  if (!itself) GTEST_SKIP() << "nothing checked marks over IPv6: " << itself.error().message;
+  const std::size_t marked = marked_of(**itself, **itself, 50);
+  EXPECT_EQ(marked, (*itself)->counters().faults_marked);
+  EXPECT_GT(marked, 10u);
+  EXPECT_LT(marked, 40u);
+}
+
 TEST(UdpWire, two_without_an_address_get_different_ones) {
   const auto a = open();
   const auto b = open();
@@ -183,7 +225,8 @@ TEST(IcrcCalculator, paths_lengths_and_ids_in_turn_agree_with_a_fresh_sum) {
     for (const std::size_t length : {12u, 36u, 100u, 1036u, 1100u}) {
       const Bytes datagram(length, std::byte{0x5a});
       for (const std::uint16_t id : std::initializer_list<std::uint16_t>{0, 1, 63, 0x8001}) {
-        EXPECT_EQ(calculator.between(from, to, port, id, datagram), icrc_between(from, to, port, id, datagram))
+        EXPECT_EQ(calculator.between(from, to, port, id, datagram),
+                  icrc_between(from, to, port, id, datagram))
             << length << " bytes, id " << id << ", port " << port;
       }
     }
