@@ -63,7 +63,7 @@ class MemoryNic {
                  .slot_bytes = kSlotBytes,
                  .slot_count = kSlots,
                  .minimum_slots = kSlots};
->>>>>>> wip-cred
+    state_.handle = h;
     return h;
   }
 
