@@ -1,9 +1,9 @@
-// The staging credits of one open endpoint, in registers. A credit is the right to fill one slot of staging
-// memory. The endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and
+// The staging credits of one open endpoint. A credit is the right to fill one slot of staging memory. The endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and
 // nothing of the scheduler's is touched but one word that lies beside the queue. Slots come by its grants
 // and go, when the endpoint holds more than its limit, by the queue of returns.
-// All threads of the endpoint's scope hold the object; the leader calls everything, the others only what
-// says so.
+// All threads of the endpoint's scope hold an object, in registers, for what posting does; the leader calls that
+// too, the others only what says so. Completions, grants and returns are taken out of line (impl/wait.h), by an
+// object on StagingState in memory.
 // Ordering: a slot is given back with a release, after the completion that freed it was acquired; a grant is
 // acquired. So whoever fills the slot next does it after the NIC has read it.
 // Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
@@ -26,10 +26,19 @@ class Credits {
     filled_ = state.filled;
     returned_ = state.returned;
     ready_ = state.ready;
-    taken_ = wanted_ = state.taken;
+    taken_ = state.taken;
+    wanted_ = state.wanted;
     stalls_ = state.stalls;
   }
-  GDX_DEVICE StagingState state() const { return {filled_, returned_, ready_, taken_, stalls_}; }
+  GDX_DEVICE StagingState state() const { return {filled_, returned_, ready_, taken_, wanted_, 0, stalls_}; }
+  GDX_DEVICE std::uint32_t filled() const { return filled_; }
+  // Where the other object has come to.
+  GDX_DEVICE void learn(std::uint32_t filled, std::uint32_t ready, std::uint32_t returned) {
+    filled_ = filled;
+    ready_ = ready;
+    returned_ = returned;
+  }
+
 
   // The kernel ends: wants nothing more, and keeps no more than the minimum and what the NIC still needs.
   GDX_DEVICE void close() {

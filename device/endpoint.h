@@ -1,7 +1,7 @@
-// An endpoint opened by a kernel: the queue's counters in registers, its constants in kernel
-// parameters. Owned by exactly one thread, warp or block (its Scope) from construction to close(),
-// so posting needs no atomics. All threads of the scope hold the object and make the same calls; the
-// thread of rank 0, the leader, does the posting and the waiting.
+// An endpoint opened by a kernel: what posting changes in registers, its constants in kernel parameters, and
+// what only waiting needs in the endpoint's memory (impl/wait.h). Owned by exactly one thread, warp or block
+// (its Scope) from construction to close(), so posting needs no atomics. All threads of the scope hold the
+// object and make the same calls; the thread of rank 0, the leader, does the posting and the waiting.
 //
 // Ordering: a call that posts publishes, in this order, payload stores (push), WQE stores, the
 // doorbell record, the doorbell. The release before the record is cumulative, so it also orders
@@ -12,11 +12,11 @@
 
 #include "device/credits.h"
 #include "device/exec/exec.h"
+#include "device/impl/wait.h"
 #include "device/impl/wqe.h"
 #include "device/options.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
-#include "proto/mlx5/cqe.h"
 #include "proto/status.h"
 
 namespace gdx::device {
@@ -26,7 +26,7 @@ class Endpoint {
  public:
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
   // host and device code disagree on the layout, kInvalidArgument when the queue does not live where P says
-  // (both touch nothing), or the fault of an earlier kernel.
+  // or is a shared one (all touch nothing), or the fault of an earlier kernel.
   GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
   explicit Endpoint(EndpointHandle&&) = delete;
   GDX_DEVICE ~Endpoint() { close(); }
@@ -37,61 +37,80 @@ class Endpoint {
   GDX_DEVICE void close();
 
   // kOk, or the first error of this endpoint: the same in all threads of the scope after every call.
-  GDX_DEVICE Status status() const { return fault_.status; }
-  // What failed: status, CQE syndrome, WQE. Beyond the status, valid in the leader.
-  GDX_DEVICE const EndpointFault& fault() const { return fault_; }
+  GDX_DEVICE Status status() const { return status_; }
+  // What failed: status, CQE syndrome, WQE. Only in the leader.
+  GDX_DEVICE EndpointFault fault() const {
+    return refused_ ? EndpointFault{status_, 0, 0, 0} : handle_.state->fault;
+  }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
   GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
 
   // Everything below is for device/gdx.h, and in the leader only unless it says otherwise.
 
   // Begins an API call: all its waits together are bounded by the endpoint's timeout.
-  GDX_DEVICE void start_call() { deadline_ns_ = 0; }
+  GDX_DEVICE void start_call() { waited_ = false; }
   // All threads: takes over what the leader's part of a call came to.
   GDX_DEVICE void learn(Status status) {
-    if (is_sticky(status)) fault_.status = status;
+    if (!impl::is_sticky(status)) return;
+    status_ = status;
+    limit_ = producer_;
   }
   // The next WQE starts only when all READs and atomics before it have been answered.
   GDX_DEVICE void fence_next() { fence_ = mlx5::kFenceReads; }
 
-  // Waits until `blocks` WQEBBs are free.
-  GDX_DEVICE Status reserve_blocks(std::uint32_t blocks);
+  // Are `blocks` WQEBBs free, without a look at completions? Not on a failed endpoint.
+  GDX_DEVICE bool has_room(std::uint32_t blocks) const { return limit_ - producer_ >= blocks; }
+  // Waits until they are.
+  GDX_DEVICE Status wait_blocks(std::uint32_t blocks);
+  GDX_DEVICE Status reserve_blocks(std::uint32_t blocks) {
+    return has_room(blocks) ? Status::kOk : wait_blocks(blocks);
+  }
+  GDX_DEVICE std::uint32_t queue_pair_word() const { return queue_pair_word_; }
   // The k-th block of the WQE that is being built.
-  GDX_DEVICE std::byte* block(std::uint32_t k) const {
-    return handle_.send_queue[(producer_ + k) & (send_queue_blocks() - 1)].bytes;
+  GDX_DEVICE std::byte* block(std::uint32_t k) const { return block_at(producer_ + k); }
+  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {  // all threads
+    return handle_.send_queue[index & block_mask_].bytes;
   }
   GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
   // Completion and fence bits of the WQE that is being built.
   GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
   // Makes the WQE of `blocks` blocks at wqe_index() part of the queue.
   GDX_DEVICE void commit(std::uint32_t blocks) {
-    last_wqe_ = producer_;
     producer_ += blocks;
+    tail_blocks_ = blocks - 1;
     fence_ = 0;
+  }
+  // The same for `count` WQEs of one block each.
+  GDX_DEVICE void commit_many(std::uint32_t count) {
+    commit(count);
+    tail_blocks_ = 0;
   }
   // Publishes all committed WQEs. `Payload` is where this kernel stored their payload: NIC memory and
   // host memory need a wider release than a queue in GPU memory.
   template <Placement Payload = P>
   GDX_DEVICE void ring(std::uint64_t doorbell_value) {
-    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
-    exec::store_release<kObserver>(handle_.send_record, producer_ & 0xffff);
-    exec::ring<kObserver>(next_doorbell(), doorbell_value);
-    rung_ = producer_;
+    ring_at<Payload>(next_doorbell(), doorbell_value);
   }
   // The same when the newest WQE is the one block `wqe`. Where it is the only one to be published, it goes
   // to the NIC with the doorbell, which then need not fetch it.
   template <Placement Payload = P>
   GDX_DEVICE void ring_with(const exec::Segment (&wqe)[4]) {
-    if (handle_.blueflame_half_bytes == 0 || producer_ - rung_ != 1) {
-      return ring<Payload>(static_cast<std::uint64_t>(wqe[0].words[1]) << 32 | wqe[0].words[0]);
+    if (!blueflame_) [[likely]] {
+      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(wqe[0]));
     }
+    if (producer_ - rung_ != 1) return ring<Payload>(impl::doorbell_value(wqe[0]));
     constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
-    exec::store_release<kObserver>(handle_.send_record, producer_ & 0xffff);
+    exec::store_release<kObserver>(handle_.send_record, impl::record_value(producer_));
     exec::ring_blueflame<kObserver>(next_doorbell(), wqe);
     rung_ = producer_;
   }
-  GDX_DEVICE void ring_if_deferred();
-  GDX_DEVICE void count_message() { ++messages_; }
+  GDX_DEVICE void ring_if_deferred() {
+    if (rung_ == producer_) return;
+    impl::ring_deferred(handle_.state, next_doorbell(), producer_, last_wqe());
+    rung_ = producer_;
+  }
+  // A message is a WQE of one block unless this says so: of `blocks` posted, that many are not.
+  GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
 
   // Staging. Waits until there is a credit; asks for `slots_wanted` when there is none.
   GDX_DEVICE bool has_staging() const { return handle_.staging.slot_count != 0; }
@@ -99,63 +118,80 @@ class Endpoint {
   GDX_DEVICE Credits& credits() { return credits_; }
 
   // Takes every completion that is there.
-  GDX_DEVICE void drain();
+  GDX_DEVICE void drain() { absorb(impl::drain(handle_.state, posted())); }
   GDX_DEVICE bool all_completed() const {
-    return producer_ == completed_ || static_cast<std::int32_t>(completed_ - 1 - last_wqe_) >= 0;
+    const std::uint32_t completed = limit_ - send_queue_blocks();
+    return producer_ == completed || impl::reached(completed - 1, last_wqe());
+  }
+  // Waits for everything posted; needs all of it rung.
+  GDX_DEVICE Status wait_all_completed() {
+    return all_completed() ? Status::kOk : wait_completed(last_wqe() + 1);
   }
   // Spins until done(), an error, an abort, or the deadline of the call.
   template <typename Done>
   GDX_DEVICE Status wait_until(Done done);
-  GDX_DEVICE bool aborted() const { return handle_.abort != nullptr && exec::load_flag(handle_.abort) != 0; }
 
  private:
+  template <Placement Payload>
+  GDX_DEVICE void ring_at(std::uint64_t* doorbell, std::uint64_t doorbell_value) {
+    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
+    exec::store_release<kObserver>(handle_.send_record, impl::record_value(producer_));
+    exec::ring<kObserver>(doorbell, doorbell_value);
+    rung_ = producer_;
+  }
   // The halves of a BlueFlame register alternate: two writes in a row must not merge on their way.
   GDX_DEVICE std::uint64_t* next_doorbell() {
     std::uint64_t* const half = handle_.doorbell + half_bytes_ / sizeof(std::uint64_t);
     half_bytes_ ^= handle_.blueflame_half_bytes;
     return half;
   }
-  GDX_DEVICE std::uint32_t send_queue_blocks() const { return 1u << handle_.log_send_queue; }
-  GDX_DEVICE bool take_completion();
-
-  GDX_DEVICE static bool is_sticky(Status status) {
-    return static_cast<std::uint32_t>(status) >= static_cast<std::uint32_t>(Status::kQueueError);
+  GDX_DEVICE std::uint32_t send_queue_blocks() const { return block_mask_ + 1; }
+  GDX_DEVICE std::uint32_t last_wqe() const { return producer_ - 1 - tail_blocks_; }
+  GDX_DEVICE Status wait_completed(std::uint32_t goal);
+  GDX_DEVICE impl::Posted posted() const { return {credits_.filled(), rung_}; }
+  GDX_DEVICE void absorb(const impl::Progress& progress) {
+    limit_ = progress.completed + send_queue_blocks();
+    credits_.learn(progress.filled, progress.ready, progress.returned);
+    learn(progress.status);
   }
 
   const EndpointHandle& handle_;
+  const std::uint32_t queue_pair_word_;
+  const std::uint32_t block_mask_;
+  const bool blueflame_;
   Credits credits_;
   std::uint32_t producer_ = 0;
+  std::uint32_t limit_ = 0;  // where `producer_` must stop, as far as is known; at once after an error
   std::uint32_t rung_ = 0;
-  std::uint32_t completed_ = 0;
-  std::uint32_t last_wqe_ = 0;
-  std::uint32_t cq_consumer_ = 0;
+  std::uint32_t tail_blocks_ = 0;  // of the newest WQE, behind its first
   std::uint32_t fence_ = 0;
   std::uint32_t half_bytes_ = 0;  // where the next doorbell goes
-  std::uint64_t messages_ = 0;
-  std::uint64_t deadline_ns_ = 0;  // 0: no wait of this call has begun
-  EndpointFault fault_{Status::kOk, 0, 0, 0};
+  std::uint32_t other_blocks_ = 0;  // posted since this kernel opened the endpoint, and no message
+  Status status_ = Status::kOk;
+  bool waited_ = false;  // this call has waited: its deadline is set
+  bool refused_ = false;
   bool open_ = false;
 };
 
 template <Scope S, Placement P>
 GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
-    : handle_(handle), credits_(handle.staging) {
-  if (handle.layout_version != kQueueLayoutVersion) {
-    fault_.status = Status::kVersionMismatch;
-    return;
-  }
-  if (handle.placement != P) {
-    fault_.status = Status::kInvalidArgument;
+    : handle_(handle),
+      queue_pair_word_(impl::queue_pair_word(handle.qpn)),
+      block_mask_((1u << handle.log_send_queue) - 1),
+      blueflame_(handle.blueflame_half_bytes != 0),
+      credits_(handle.staging) {
+  const bool known = handle.layout_version == kQueueLayoutVersion;
+  if (!known || handle.placement != P || handle.sharing != Sharing::kExclusive) {
+    status_ = known ? Status::kInvalidArgument : Status::kVersionMismatch;
+    refused_ = true;
     return;
   }
   const QueueState& state = *handle.state;
   producer_ = rung_ = state.producer;
-  completed_ = state.completed;
-  last_wqe_ = state.last_wqe;
-  cq_consumer_ = state.cq_consumer;
+  tail_blocks_ = state.producer - 1 - state.last_wqe;
   credits_.open(state.staging);
-  messages_ = state.messages;
-  fault_ = state.fault;
+  limit_ = state.completed + send_queue_blocks();
+  learn(state.fault.status);
   open_ = true;
   exec::sync<S>();  // nobody may write the state back before all have read it
 }
@@ -166,93 +202,53 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   open_ = false;
   exec::sync<S>();
   if (!is_leader()) return;
-  if (fault_.status == Status::kOk) ring_if_deferred();
-  if (has_staging()) {
-    drain();
-    credits_.close();
-  }
-  *handle_.state = {producer_, completed_, last_wqe_, cq_consumer_, credits_.state(), fault_, messages_};
+  if (status_ == Status::kOk) ring_if_deferred();
+  if (has_staging()) absorb(impl::close_credits(handle_.state, posted()));
+  QueueState& state = *handle_.state;
+  state.messages += producer_ - state.producer - other_blocks_;
+  state.producer = producer_;
+  state.last_wqe = last_wqe();
+  state.staging.filled = credits_.filled();
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE void Endpoint<S, P>::ring_if_deferred() {
-  if (rung_ == producer_) return;
-  // The doorbell's value is the first 8 B of the newest WQE, as libmlx5 writes it.
-  const std::byte* wqe = handle_.send_queue[last_wqe_ & (send_queue_blocks() - 1)].bytes;
-  // What the deferred WQEs send may lie anywhere.
-  ring<Placement::kHost>(*reinterpret_cast<const std::uint64_t*>(wqe));
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE Status Endpoint<S, P>::reserve_blocks(std::uint32_t blocks) {
-  if (fault_.status != Status::kOk) return fault_.status;
-  if (producer_ + blocks - completed_ <= send_queue_blocks()) return Status::kOk;
+GDX_DEVICE Status Endpoint<S, P>::wait_blocks(std::uint32_t blocks) {
+  if (status_ != Status::kOk) return status_;
+  if (blocks > send_queue_blocks()) return Status::kUnsupported;
   ring_if_deferred();  // only what the NIC knows of can complete
-  return wait_until([&] { return producer_ + blocks - completed_ <= send_queue_blocks(); });
+  return wait_completed(producer_ + blocks - send_queue_blocks());
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status Endpoint<S, P>::wait_completed(std::uint32_t goal) {
+  const impl::Progress progress = impl::wait_completed(handle_.state, posted(), goal, waited_);
+  waited_ = true;
+  absorb(progress);
+  return progress.status;
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
-  if (fault_.status != Status::kOk) return fault_.status;
+  if (status_ != Status::kOk) return status_;
   if (credits_.available()) return Status::kOk;
   drain();
-  if (fault_.status != Status::kOk) return fault_.status;
-  credits_.look();
+  if (status_ != Status::kOk) return status_;
   if (credits_.available()) return Status::kOk;
-  credits_.stall(slots_wanted);
+  impl::stall(handle_.state, credits_.filled(), slots_wanted);
   ring_if_deferred();
   return wait_until([&] { return credits_.available(); });
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE bool Endpoint<S, P>::take_completion() {
-  const mlx5::Cqe64& cqe =
-      handle_.completion_queue[cq_consumer_ & ((1u << handle_.log_completion_queue) - 1)];
-  // Opcode and QPN, wqe_counter (big-endian), signature and op_own are the last word, which the NIC
-  // writes whole and last: one load decides everything.
-  const std::uint64_t tail = exec::load_acquire(reinterpret_cast<const std::uint64_t*>(&cqe) + 7);
-  const std::uint32_t op_own = static_cast<std::uint32_t>(tail >> 56);
-  const std::uint32_t opcode = op_own >> mlx5::kCqeOpcodeShift;
-  const std::uint32_t pass = cq_consumer_ >> handle_.log_completion_queue & 1;
-  if ((op_own & mlx5::kCqeOwnerMask) != pass ||
-      opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kInvalid)) {
-    return false;
-  }
-  ++cq_consumer_;
-  const std::uint16_t counter = byte_swap(static_cast<std::uint16_t>(tail >> 32));
-  // One past the completed WQE's first block, extended from 16 to 32 bits. The other blocks of a long
-  // inline WQE count as free only when the next WQE completes; the queue is always longer than that.
-  completed_ += static_cast<std::uint16_t>(counter + 1 - completed_);
-  if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequesterError)) {
-    if (fault_.status != Status::kOk) return true;  // the first error is the cause, the rest is flushing
-    const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(cqe);
-    fault_ = {mlx5::status_of(static_cast<mlx5::Syndrome>(error.syndrome)), error.syndrome,
-              error.vendor_error_syndrome, counter};
-  }
-  return true;
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE void Endpoint<S, P>::drain() {
-  bool any = false;
-  while (take_completion()) any = true;
-  if (!has_staging()) return;
-  if (any) credits_.on_completed(completed_);
-  if (fault_.status != Status::kOk) credits_.on_failed(rung_);
-}
-
-template <Scope S, Placement P>
 template <typename Done>
 GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
-  if (deadline_ns_ == 0) deadline_ns_ = exec::now_ns() + handle_.timeout_ns;
   for (;;) {
     drain();
-    if (fault_.status != Status::kOk) return fault_.status;
+    if (status_ != Status::kOk) return status_;
     if (done()) return Status::kOk;
-    if (aborted()) return Status::kAborted;
-    if (exec::now_ns() >= deadline_ns_) return Status::kTimeout;
-    if (has_staging()) credits_.look();  // who waits has the time
-    exec::relax();
+    const Status status = impl::wait_a_turn(handle_.state, waited_);
+    if (status != Status::kOk) return status;
+    waited_ = true;
   }
 }
 

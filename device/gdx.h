@@ -38,6 +38,16 @@ GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, Loc
   return device::impl::put<M>(endpoint, to, from, bytes, doorbell);
 }
 
+// One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
+// with one reservation and one doorbell for all. Errors: as gdx_put in pull mode, and for all lanes alike:
+// a bad length in one lane posts nothing.
+template <Placement P>
+GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
+                               std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  endpoint.start_call();
+  return device::impl::put_warp(endpoint, to, from, bytes, doorbell);
+}
+
 // Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
@@ -63,6 +73,9 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
   endpoint.start_call();
+  if constexpr (M == Mode::kPull) {
+    return device::impl::put_signal_pull(endpoint, to, from, bytes, signal, value, op);
+  }
   const Status status = device::impl::put<M>(endpoint, to, from, bytes, Doorbell::kDefer);
   return status != Status::kOk ? status : device::impl::signal(endpoint, signal, value, op, Doorbell::kRing);
 }
@@ -71,7 +84,7 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  if (bytes == 0 || bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
+  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
   endpoint.start_call();
   return device::impl::post_one(endpoint, [&] {
     device::impl::post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
@@ -121,7 +134,7 @@ GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   return device::impl::by_leader(endpoint, [&] {
     if (endpoint.status() != Status::kOk) return endpoint.status();
     endpoint.ring_if_deferred();
-    return endpoint.wait_until([&] { return endpoint.all_completed(); });
+    return endpoint.wait_all_completed();
   });
 }
 
@@ -180,6 +193,7 @@ using gdx::gdx_get;
 using gdx::gdx_put;
 using gdx::gdx_put_signal;
 using gdx::gdx_put_value;
+using gdx::gdx_put_warp;
 using gdx::gdx_signal;
 using gdx::gdx_test;
 using gdx::gdx_wait;

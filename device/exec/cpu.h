@@ -16,6 +16,7 @@
 #include "proto/status.h"
 
 #define GDX_DEVICE inline
+#define GDX_OUT_OF_LINE [[gnu::noinline]] inline
 #define __global__
 #define __device__
 #define threadIdx (::gdx::exec::current_thread().thread_index)
@@ -26,6 +27,11 @@
 #define __syncwarp() ::gdx::exec::sync_warp()
 
 namespace gdx::exec {
+
+struct Halves {
+  std::uint32_t low;
+  std::uint32_t high;
+};
 
 struct alignas(16) Segment {
   std::uint32_t words[4];
@@ -61,8 +67,50 @@ std::uint32_t broadcast(std::uint32_t value) {
   return decided;
 }
 
-inline void store_segment(void* to, const Segment& segment) {
-  std::memcpy(__builtin_assume_aligned(to, 16), &segment, sizeof segment);
+// Byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
+template <std::uint32_t Selector>
+std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(high) << 32 | low;
+  std::uint32_t out = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    out |= static_cast<std::uint32_t>(bytes >> 8 * (Selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return out;
+}
+
+inline std::uint32_t swap_bytes(std::uint32_t v) { return byte_swap(v); }
+
+// As broadcast, of a value that says nothing of memory.
+template <Scope S>
+std::uint32_t shuffle(std::uint32_t value) {
+  static_assert(S == Scope::kWarp);
+  return broadcast<S>(value);
+}
+
+// Does `condition` hold in any thread of the warp?
+template <Scope S>
+bool any(bool condition) {
+  static_assert(S == Scope::kWarp);
+  std::atomic<std::uint32_t>& slot = broadcast_slot(S);
+  if (thread_rank<S>() == 0) slot.store(0, std::memory_order_relaxed);
+  sync<S>();
+  if (condition) slot.store(1, std::memory_order_relaxed);
+  sync<S>();
+  const bool found = slot.load(std::memory_order_relaxed) != 0;
+  sync<S>();  // nobody may overwrite the slot before all have read it
+  return found;
+}
+
+inline Halves split(std::uint64_t v) {
+  return {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32)};
+}
+inline std::uint64_t join(std::uint32_t low, std::uint32_t high) {
+  return static_cast<std::uint64_t>(high) << 32 | low;
+}
+
+template <int Offset = 0>
+void store_segment(void* to, const Segment& segment) {
+  std::memcpy(__builtin_assume_aligned(static_cast<std::byte*>(to) + Offset, 16), &segment, sizeof segment);
 }
 
 inline void store_word(void* to, std::uint32_t value) { std::memcpy(to, &value, sizeof value); }
@@ -81,9 +129,9 @@ inline void write_combining_barrier() {
 
 // The release is on the atomic itself, not a fence before it: ThreadSanitizer does not model fences.
 template <Placement>
-void store_release(Be32* to, std::uint32_t value) {
+void store_release(Be32* to, Be32 value) {
   write_combining_barrier();
-  std::atomic_ref<std::uint32_t>(to->raw).store(byte_swap(value), std::memory_order_release);
+  std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
 }
 
 // A word that another agent of the system (the host's scheduler) will acquire.
@@ -111,6 +159,37 @@ void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   }
   std::atomic_ref<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
   write_combining_barrier();
+}
+
+// Orders what this thread has stored, and what it has acquired from others, before its later stores.
+template <Placement>
+void fence_release() {
+  write_combining_barrier();
+}
+
+// Each ordered as if a fence_release stood before it: ThreadSanitizer wants that said on the store.
+inline void store_counter(std::uint32_t* to, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
+}
+inline void store_record(Be32* to, Be32 value) {
+  std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
+}
+inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
+  std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
+  write_combining_barrier();
+}
+
+// Counters that the threads of one GPU share.
+inline std::uint32_t load_counter(const std::uint32_t* from) {
+  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
+}
+inline std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
+  return std::atomic_ref<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
+}
+// Returns what was there.
+inline std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {
+  std::atomic_ref<std::uint32_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  return expected;
 }
 
 inline std::uint32_t load_acquire(const std::uint32_t* from) {

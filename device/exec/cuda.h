@@ -14,8 +14,14 @@
 #include "proto/status.h"
 
 #define GDX_DEVICE __device__ __forceinline__
+#define GDX_OUT_OF_LINE __device__ __noinline__
 
 namespace gdx::exec {
+
+struct Halves {
+  std::uint32_t low;
+  std::uint32_t high;
+};
 
 struct alignas(16) Segment {
   std::uint32_t words[4];
@@ -43,12 +49,13 @@ GDX_DEVICE std::uint32_t thread_count() {
   return block_threads();
 }
 
-// The lanes of this warp; the last warp of a block may be short.
-GDX_DEVICE std::uint32_t warp_mask() { return 0xffffffffu >> (kWarpThreads - thread_count<Scope::kWarp>()); }
+// Lanes that a short last warp lacks count as exited, which these operations permit. A mask made of the
+// lanes there are costs five instructions at each of them.
+inline constexpr unsigned kWarpMask = 0xffffffffu;
 
 template <Scope S>
 GDX_DEVICE void sync() {
-  if constexpr (S == Scope::kWarp) __syncwarp(warp_mask());
+  if constexpr (S == Scope::kWarp) __syncwarp(kWarpMask);
   if constexpr (S == Scope::kBlock) __syncthreads();
 }
 
@@ -57,8 +64,8 @@ GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   if constexpr (S == Scope::kThread) return value;
   if constexpr (S == Scope::kWarp) {
     // A shuffle orders no memory: the barrier passes on what the leader has acquired.
-    __syncwarp(warp_mask());
-    return __shfl_sync(warp_mask(), value, 0);
+    __syncwarp(kWarpMask);
+    return __shfl_sync(kWarpMask, value, 0);
   }
   __shared__ std::uint32_t slot;
   if (thread_rank<S>() == 0) slot = value;
@@ -68,11 +75,49 @@ GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   return decided;
 }
 
+// Byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
+template <std::uint32_t Selector>
+GDX_DEVICE std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
+  std::uint32_t permuted;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(permuted) : "r"(low), "r"(high), "n"(Selector));
+  return permuted;
+}
+
+// One instruction: the compiler does not always see that shifts and masks are a byte swap.
+GDX_DEVICE std::uint32_t swap_bytes(std::uint32_t v) { return permute_bytes<0x0123>(v, 0); }
+
+// As broadcast, of a value that says nothing of memory.
+template <Scope S>
+GDX_DEVICE std::uint32_t shuffle(std::uint32_t value) {
+  static_assert(S == Scope::kWarp);
+  return __shfl_sync(kWarpMask, value, 0);
+}
+
+// Does `condition` hold in any thread of the warp?
+template <Scope S>
+GDX_DEVICE bool any(bool condition) {
+  static_assert(S == Scope::kWarp);
+  return __any_sync(kWarpMask, condition) != 0;
+}
+
+GDX_DEVICE Halves split(std::uint64_t v) {
+  Halves halves;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(halves.low), "=r"(halves.high) : "l"(v));
+  return halves;
+}
+GDX_DEVICE std::uint64_t join(std::uint32_t low, std::uint32_t high) {
+  std::uint64_t v;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(v) : "r"(low), "r"(high));
+  return v;
+}
+
 GDX_DEVICE std::uint64_t global_address(const void* p) { return __cvta_generic_to_global(p); }
 
+// At a fixed distance from `to`, which costs no instruction.
+template <int Offset = 0>
 GDX_DEVICE void store_segment(void* to, const Segment& s) {
-  asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global_address(to)),
-               "r"(s.words[0]), "r"(s.words[1]), "r"(s.words[2]), "r"(s.words[3])
+  asm volatile("st.relaxed.sys.global.v4.b32 [%0+%5], {%1, %2, %3, %4};" ::"l"(global_address(to)),
+               "r"(s.words[0]), "r"(s.words[1]), "r"(s.words[2]), "r"(s.words[3]), "n"(Offset)
                : "memory");
 }
 
@@ -83,12 +128,11 @@ GDX_DEVICE void store_word(void* to, std::uint32_t value) {
 // GPU scope when everything the NIC will fetch is in GPU memory: the stores meet it in the L2. System
 // scope when any of it is in host or NIC memory.
 template <Placement P>
-GDX_DEVICE void store_release(Be32* to, std::uint32_t value) {
-  const std::uint32_t word = byte_swap(value);
+GDX_DEVICE void store_release(Be32* to, Be32 value) {
   if constexpr (P == Placement::kGpu) {
-    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(word) : "memory");
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value.raw) : "memory");
   } else {
-    asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(word) : "memory");
+    asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value.raw) : "memory");
   }
 }
 
@@ -97,29 +141,68 @@ GDX_DEVICE void publish(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
 }
 
-// The fence orders the doorbell record before the doorbell; st.mmio keeps the store whole and in place.
 template <Placement P>
-GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
-  if constexpr (P == Placement::kGpu) {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  } else {
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-  }
+GDX_DEVICE void fence_release() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (P == Placement::kGpu) asm volatile("fence.release.gpu;" ::: "memory");
+  if constexpr (P == Placement::kHost) asm volatile("fence.release.sys;" ::: "memory");
+#else  // older ones cannot do half a fence
+  if constexpr (P == Placement::kGpu) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  if constexpr (P == Placement::kHost) asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
+// Each is to stand behind a fence_release, which makes the two a release.
+GDX_DEVICE void store_counter(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
+}
+GDX_DEVICE void store_record(Be32* to, Be32 value) { store_word(to, value.raw); }
+// st.mmio keeps the store whole and in place.
+GDX_DEVICE void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
   asm volatile("st.mmio.relaxed.sys.global.b64 [%0], %1;" ::"l"(global_address(doorbell)), "l"(value)
                : "memory");
+}
+
+// Counters that the threads of one GPU share.
+GDX_DEVICE std::uint32_t load_counter(const std::uint32_t* from) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
+  return value;
+}
+GDX_DEVICE std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
+  std::uint32_t old;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(global_address(to)), "r"(n)
+               : "memory");
+  return old;
+}
+// Returns what was there.
+GDX_DEVICE std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {
+  std::uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(old)
+               : "l"(global_address(to)), "r"(expected), "r"(desired)
+               : "memory");
+  return old;
+}
+
+// The fence orders the doorbell record before the doorbell.
+template <Placement P>
+GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
+  fence_release<P>();
+  store_doorbell(doorbell, value);
 }
 
 // A doorbell and the WQE of one block that it is for, in four stores of 16 B. Whether they leave the GPU as
 // one write is not documented; where they do not, the NIC fetches the WQE from the ring.
 template <Placement P>
 GDX_DEVICE void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
-  if constexpr (P == Placement::kGpu) {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  } else {
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-  }
-  auto* const to = reinterpret_cast<std::byte*>(half);
-  for (unsigned i = 0; i < 4; ++i) store_segment(to + i * sizeof(Segment), wqe[i]);
+  fence_release<P>();
+  store_segment(half, wqe[0]);
+  store_segment<16>(half, wqe[1]);
+  store_segment<32>(half, wqe[2]);
+  store_segment<48>(half, wqe[3]);
 }
 
 GDX_DEVICE std::uint32_t load_acquire(const std::uint32_t* from) {
@@ -139,20 +222,39 @@ GDX_DEVICE std::uint32_t load_flag(const std::uint32_t* from) {
   return value;
 }
 
-// Thread r of n copies the 16 B pieces r, r+n, r+2n, ...: neighbours store neighbouring pieces, which
-// leave the GPU as one write.
+// 16 B from an address of any alignment, in loads as wide as it allows.
+GDX_DEVICE uint4 load_piece(const std::byte* from) {
+  const auto address = reinterpret_cast<std::uint64_t>(from);
+  if ((address & 15) == 0) return *reinterpret_cast<const uint4*>(from);
+  std::uint32_t words[4];
+  if ((address & 3) == 0) {
+    const auto* source = reinterpret_cast<const std::uint32_t*>(from);
+    for (unsigned i = 0; i < 4; ++i) words[i] = source[i];
+  } else {
+    const auto* source = reinterpret_cast<const std::uint8_t*>(from);
+    for (unsigned i = 0; i < 4; ++i) {
+      words[i] = source[4 * i] | source[4 * i + 1] << 8 | source[4 * i + 2] << 16 |
+                 static_cast<std::uint32_t>(source[4 * i + 3]) << 24;
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Thread r of n copies the 16 B pieces r, r+n, r+2n, ...: neighbours store neighbouring pieces, which leave the
+// GPU as one write. All stores but those at the ends are of 16 B, however the source lies: a store to the NIC
+// crosses the bus by itself, a load rarely does.
 template <Scope S>
 GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   const std::uint32_t rank = thread_rank<S>();
   const std::uint32_t count = thread_count<S>();
-  std::uint64_t whole = 0;
-  if (((reinterpret_cast<std::uint64_t>(to) | reinterpret_cast<std::uint64_t>(from)) & 15) == 0) {
-    whole = bytes / 16;
-    const auto* source = reinterpret_cast<const uint4*>(from);
-    auto* target = reinterpret_cast<uint4*>(to);
-    for (std::uint64_t i = rank; i < whole; i += count) target[i] = source[i];
+  const std::uint64_t unaligned = -reinterpret_cast<std::uint64_t>(to) & 15;
+  const std::uint64_t head = unaligned < bytes ? unaligned : bytes;
+  const std::uint64_t tail = head + ((bytes - head) & ~std::uint64_t{15});
+  for (std::uint64_t i = rank; i < head; i += count) to[i] = from[i];
+  for (std::uint64_t i = head + 16 * rank; i < tail; i += 16 * count) {
+    *reinterpret_cast<uint4*>(to + i) = load_piece(from + i);
   }
-  for (std::uint64_t i = whole * 16 + rank; i < bytes; i += count) to[i] = from[i];
+  for (std::uint64_t i = tail + rank; i < bytes; i += count) to[i] = from[i];
 }
 
 // Kernels add up their threads' counts with it; relaxed.

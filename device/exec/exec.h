@@ -5,10 +5,15 @@
 //   thread_rank<S>(), thread_count<S>()   this thread's place in its scope
 //   sync<S>()                             barrier over the scope
 //   broadcast<S>(v)                       the scope's rank 0 decides v for all
-//   store_segment(p, v)                   one 16 B store
+//   shuffle<S>(v)                         the same without ordering memory; warps only
+//   any<S>(c)                             does c hold in any thread of the scope; warps only
+//   permute_bytes<Selector>, swap_bytes, split, join   words, in one instruction
+//   store_segment<Offset>(p, v)           one 16 B store
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
 //   publish(p, v)                         ordered after all earlier stores, for a host observer
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
+//   fence_release<P>(), then store_record, store_counter, store_doorbell   the same in single steps
+//   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
 //   load_acquire(p), load_flag(p)         memory that a NIC, or the host, writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
 //   store_word(p, v), add(p, n)           one 4 B store; an atomic add, relaxed

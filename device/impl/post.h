@@ -15,7 +15,7 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
   std::uint32_t status = 0;
   if (endpoint.is_leader()) status = static_cast<std::uint32_t>(post());
   const auto decided = static_cast<Status>(exec::broadcast<S>(status));
-  endpoint.learn(decided);
+  if (S != Scope::kThread && decided != Status::kOk) endpoint.learn(decided);
   return decided;
 }
 
@@ -23,16 +23,13 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
 template <Scope S, Placement P, typename Build>
 GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Build build) {
   return by_leader(endpoint, [&] {
-    const Status status = endpoint.reserve_blocks(1);
-    if (status != Status::kOk) return status;
+    if (!endpoint.has_room(1)) {
+      const Status status = endpoint.wait_blocks(1);
+      if (status != Status::kOk) return status;
+    }
     build();
-    endpoint.count_message();
     return Status::kOk;
   });
-}
-
-GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
-  return static_cast<std::uint64_t>(control.words[1]) << 32 | control.words[0];
 }
 
 // A WQE of one block, of which `segments` 16 B segments are used. `Payload` is where the payload was
@@ -43,9 +40,9 @@ GDX_DEVICE void post_block(Endpoint<S, P>& endpoint, std::uint32_t segments, con
                            Doorbell doorbell) {
   std::byte* const wqe = endpoint.block(0);
   exec::store_segment(wqe, control);
-  exec::store_segment(wqe + 16, second);
-  if (segments > 2) exec::store_segment(wqe + 32, third);
-  if (segments > 3) exec::store_segment(wqe + 48, fourth);
+  exec::store_segment<16>(wqe, second);
+  if (segments > 2) exec::store_segment<32>(wqe, third);
+  if (segments > 3) exec::store_segment<48>(wqe, fourth);
   endpoint.commit(1);
   if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>({control, second, third, fourth});
 }
@@ -53,10 +50,10 @@ GDX_DEVICE void post_block(Endpoint<S, P>& endpoint, std::uint32_t segments, con
 // RDMA WRITE or READ of [address, address + bytes) under `lkey`.
 template <Placement Payload, Scope S, Placement P>
 GDX_DEVICE void post_transfer(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
-                              std::uint64_t address, std::uint32_t lkey, std::uint32_t bytes,
+                              std::uint64_t address, Be32 lkey, std::uint32_t bytes,
                               Doorbell doorbell) {
   const Segment control =
-      control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 3, endpoint.wqe_flags());
+      control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), 3, endpoint.wqe_flags());
   post_block<Payload>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
                       data_segment(bytes, lkey, address), {}, doorbell);
 }
@@ -66,7 +63,7 @@ template <Scope S, Placement P>
 GDX_DEVICE void post_value(Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
                            std::uint32_t bytes, std::uint32_t fence, Doorbell doorbell) {
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, 3, endpoint.wqe_flags() | fence);
+                                          endpoint.queue_pair_word(), 3, endpoint.wqe_flags() | fence);
   post_block<P>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
                 inline_value_segment(value, bytes), {}, doorbell);
 }
@@ -75,9 +72,9 @@ GDX_DEVICE void post_value(Endpoint<S, P>& endpoint, const RemoteMemory& remote,
 template <Scope S, Placement P>
 GDX_DEVICE void post_atomic(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
                             std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result,
-                            std::uint32_t lkey, std::uint32_t fence, Doorbell doorbell) {
+                            Be32 lkey, std::uint32_t fence, Doorbell doorbell) {
   const Segment control =
-      control_segment(opcode, endpoint.wqe_index(), endpoint.handle().qpn, 4, endpoint.wqe_flags() | fence);
+      control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), 4, endpoint.wqe_flags() | fence);
   post_block<P>(endpoint, 4, control, address_segment(remote.address, remote.rkey),
                 atomic_segment(swap_or_add, compare), data_segment(8, lkey, result), doorbell);
 }
@@ -86,19 +83,20 @@ GDX_DEVICE void post_atomic(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, co
 template <Scope S, Placement P>
 GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, 2, endpoint.wqe_flags());
-  post_block<P>(endpoint, 2, control, address_segment(0, 0), {}, {}, Doorbell::kRing);
+                                          endpoint.queue_pair_word(), 2, endpoint.wqe_flags());
+  post_block<P>(endpoint, 2, control, address_segment(0, 0u), {}, {}, Doorbell::kRing);
+  endpoint.count_no_message(1);
 }
 
 // RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
 template <Scope S, Placement P>
 GDX_DEVICE void post_short_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
                                   std::uint32_t bytes, Doorbell doorbell) {
-  Segment data[2]{{{byte_swap(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}};
+  Segment data[2]{{{exec::swap_bytes(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}};
   exec::copy<Scope::kThread>(reinterpret_cast<std::byte*>(data) + kInlineHeaderBytes, from, bytes);
   const std::uint32_t segments = inline_segments(bytes);
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, segments, endpoint.wqe_flags());
+                                          endpoint.queue_pair_word(), segments, endpoint.wqe_flags());
   post_block<P>(endpoint, segments, control, address_segment(remote.address, remote.rkey), data[0], data[1],
                 doorbell);
 }
@@ -113,9 +111,9 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
   constexpr std::uint32_t kDataAt = 2 * mlx5::kSegmentBytes + kInlineHeaderBytes;
   const std::uint32_t segments = inline_segments(bytes);
   const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.handle().qpn, segments, endpoint.wqe_flags());
+                                          endpoint.queue_pair_word(), segments, endpoint.wqe_flags());
   exec::store_segment(endpoint.block(0), control);
-  exec::store_segment(endpoint.block(0) + 16, address_segment(remote.address, remote.rkey));
+  exec::store_segment<16>(endpoint.block(0), address_segment(remote.address, remote.rkey));
   exec::store_word(endpoint.block(0) + 32, byte_swap(mlx5::kInlineFlag | bytes));
   for (std::uint32_t copied = 0, k = 0, at = kDataAt; copied < bytes; ++k, at = 0) {
     const std::uint32_t room = kBlockBytes - at;
@@ -124,22 +122,27 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
     copied += n;
   }
   endpoint.commit(blocks_of(segments));
+  endpoint.count_no_message(blocks_of(segments) - 1);
   if (doorbell == Doorbell::kRing) endpoint.template ring<P>(doorbell_value(control));
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE void post_signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value,
+                            SignalOp op, Doorbell doorbell) {
+  const EndpointHandle& handle = endpoint.handle();
+  if (op == SignalOp::kSet) {
+    post_value(endpoint, word, value, 8, handle.signal_fence, doorbell);
+  } else {
+    post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0,
+                reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey, handle.signal_fence,
+                doorbell);
+  }
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE Status signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value, SignalOp op,
                          Doorbell doorbell) {
-  return post_one(endpoint, [&] {
-    const EndpointHandle& handle = endpoint.handle();
-    if (op == SignalOp::kSet) {
-      post_value(endpoint, word, value, 8, handle.signal_fence, doorbell);
-    } else {
-      post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0,
-                  reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey, handle.signal_fence,
-                  doorbell);
-    }
-  });
+  return post_one(endpoint, [&] { post_signal(endpoint, word, value, op, doorbell); });
 }
 
 }  // namespace gdx::device::impl

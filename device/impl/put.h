@@ -11,11 +11,63 @@ namespace gdx::device::impl {
 template <Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, Doorbell doorbell) {
-  if (bytes > mlx5::kMaxMessageBytes) return Status::kInvalidLength;
+  if (!is_message_length(bytes)) return Status::kInvalidLength;
   return post_one(endpoint, [&] {
     post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes), doorbell);
   });
+}
+
+// A pull and its signal under one reservation.
+template <Scope S, Placement P>
+GDX_DEVICE Status put_signal_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                                  std::uint64_t bytes, const RemoteMemory& word, std::uint64_t value,
+                                  SignalOp op) {
+  if (!is_message_length(bytes)) return Status::kInvalidLength;
+  return by_leader(endpoint, [&] {
+    if (!endpoint.has_room(2)) {
+      const Status status = endpoint.wait_blocks(2);
+      if (status != Status::kOk) return status;
+    }
+    post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
+                     from.lkey, static_cast<std::uint32_t>(bytes), Doorbell::kDefer);
+    post_signal(endpoint, word, value, op, Doorbell::kRing);
+    return Status::kOk;
+  });
+}
+
+// A pull from every lane with arguments of its own, under one reservation.
+template <Placement P>
+GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
+                           const LocalMemory& from, std::uint64_t bytes, Doorbell doorbell) {
+  constexpr Scope kWarp = Scope::kWarp;
+  constexpr mlx5::WqeOpcode kWrite = mlx5::WqeOpcode::kRdmaWrite;
+  const std::uint32_t lanes = exec::thread_count<kWarp>();
+  const bool bad_length = !is_message_length(bytes);
+  const bool leads = endpoint.is_leader();
+  if (exec::any<kWarp>(bad_length || (leads && !endpoint.has_room(lanes)))) {
+    if (exec::any<kWarp>(bad_length)) return Status::kInvalidLength;
+    const Status status = by_leader(endpoint, [&] { return endpoint.wait_blocks(lanes); });
+    if (status != Status::kOk) return status;
+  }
+  const std::uint32_t first = exec::shuffle<kWarp>(endpoint.wqe_index());
+  // A fence before the first WQE holds back those behind it.
+  const std::uint32_t flags = leads ? endpoint.wqe_flags() : mlx5::kCompletionAlways;
+
+  const std::uint32_t qpn = endpoint.queue_pair_word();
+  const std::uint32_t mine = first + exec::thread_rank<kWarp>();
+  std::byte* const wqe = endpoint.block_at(mine);
+  exec::store_segment(wqe, control_segment(kWrite, mine, qpn, 3, flags));
+  exec::store_segment<16>(wqe, address_segment(to.address, to.rkey));
+  exec::store_segment<32>(wqe, data_segment(static_cast<std::uint32_t>(bytes), from.lkey,
+                                            reinterpret_cast<std::uint64_t>(from.address)));
+  exec::sync<kWarp>();  // the leader's release must cover every lane's payload and WQE
+  if (!leads) return Status::kOk;
+  endpoint.commit_many(lanes);
+  if (doorbell == Doorbell::kRing) {
+    endpoint.ring(doorbell_value(control_segment(kWrite, first + lanes - 1, qpn, 3, flags)));
+  }
+  return Status::kOk;
 }
 
 // Fills one slot per chunk, each under a credit. The doorbell rings for every quarter of the slots held, so
@@ -48,7 +100,7 @@ GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
     post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
                                     staging.nic_offset + slot_offset, staging.lkey, n,
                                     last ? doorbell : quarter);
-    if (last) endpoint.count_message();
+    if (!last) endpoint.count_no_message(1);
   }
   return Status::kOk;
 }
@@ -64,8 +116,8 @@ GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
       if (status != Status::kOk) return status;
       // A ring per WQE would cost more than it hides: the queue is rung when it fills, and at the end.
       post_inline(endpoint, to + at, from.address + at, n, last ? doorbell : Doorbell::kDefer);
+      if (!last) endpoint.count_no_message(1);
     }
-    endpoint.count_message();
     return Status::kOk;
   });
 }
@@ -73,8 +125,8 @@ GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
 template <Mode M, Scope S, Placement P>
 GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                       std::uint64_t bytes, Doorbell doorbell) {
-  if (bytes == 0) return Status::kInvalidLength;
   if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, doorbell);
+  if (bytes == 0) return Status::kInvalidLength;
   if constexpr (M == Mode::kPush) return put_push(endpoint, to, from, bytes, doorbell);
   if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, doorbell);
   if (bytes <= kShortInlineBytes) return put_inline(endpoint, to, from, bytes, doorbell);

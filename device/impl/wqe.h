@@ -20,32 +20,59 @@ inline constexpr std::uint32_t kMaxInlineBlocks = 4;
 inline constexpr std::uint32_t kMaxInlineBytes =
     kMaxInlineBlocks * static_cast<std::uint32_t>(mlx5::kWqeBasicBlockBytes) - 2 * 16 - kInlineHeaderBytes;
 
-GDX_DEVICE std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
-GDX_DEVICE std::uint32_t high(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 32); }
+// The doorbell record's value once all WQEBBs before `producer` are there: its low 16 bits, big-endian.
+GDX_DEVICE Be32 record_value(std::uint32_t producer) {
+  Be32 value;
+  value.raw = exec::permute_bytes<0x0144>(producer, 0);
+  return value;
+}
 
-GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_index, std::uint32_t qpn,
+// May a message have so many bytes? Word by word: a GPU compares 64 bits in two steps and a sum.
+GDX_DEVICE bool is_message_length(std::uint64_t bytes) {
+  const exec::Halves halves = exec::split(bytes);
+  return halves.high == 0 && halves.low - 1 < mlx5::kMaxMessageBytes;
+}
+
+// The control segment's second word for most WQEs, which have kMostSegments, made once an endpoint.
+inline constexpr std::uint32_t kMostSegments = 3;
+GDX_DEVICE std::uint32_t queue_pair_word(std::uint32_t qpn) {
+  return exec::swap_bytes(qpn << mlx5::kQpnShift | kMostSegments);
+}
+
+GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_index, std::uint32_t qpn_word,
                                    std::uint32_t segments, std::uint32_t fm_ce_se) {
-  // The 16-bit WQE index sits between an opmod of 0 and the opcode.
-  const std::uint32_t index_opcode = (wqe_index & 0xffff) << 8 | static_cast<std::uint32_t>(opcode);
-  return {{byte_swap(index_opcode), byte_swap(qpn << 8 | segments), fm_ce_se << 24, 0}};
+  // Big-endian: opmod 0, the index's upper and lower byte, the opcode.
+  const std::uint32_t index_opcode =
+      exec::permute_bytes<0x4014>(wqe_index, 0) | static_cast<std::uint32_t>(opcode) << 24;
+  return {{index_opcode, qpn_word + ((segments - kMostSegments) << 24), fm_ce_se << 24, 0}};
 }
 
-GDX_DEVICE Segment address_segment(std::uint64_t address, std::uint32_t rkey) {
-  return {{byte_swap(high(address)), byte_swap(low(address)), byte_swap(rkey), 0}};
+// The first 8 B of a WQE, as libmlx5 writes them to the doorbell register.
+GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
+  return exec::join(control.words[0], control.words[1]);
 }
 
-GDX_DEVICE Segment data_segment(std::uint32_t bytes, std::uint32_t lkey, std::uint64_t address) {
-  return {{byte_swap(bytes), byte_swap(lkey), byte_swap(high(address)), byte_swap(low(address))}};
+GDX_DEVICE Segment address_segment(std::uint64_t address, Be32 rkey) {
+  const exec::Halves halves = exec::split(address);
+  return {{exec::swap_bytes(halves.high), exec::swap_bytes(halves.low), rkey.raw, 0}};
+}
+
+GDX_DEVICE Segment data_segment(std::uint32_t bytes, Be32 lkey, std::uint64_t address) {
+  const exec::Halves halves = exec::split(address);
+  return {{exec::swap_bytes(bytes), lkey.raw, exec::swap_bytes(halves.high), exec::swap_bytes(halves.low)}};
 }
 
 GDX_DEVICE Segment atomic_segment(std::uint64_t swap_or_add, std::uint64_t compare) {
-  return {{byte_swap(high(swap_or_add)), byte_swap(low(swap_or_add)), byte_swap(high(compare)),
-           byte_swap(low(compare))}};
+  const exec::Halves left = exec::split(swap_or_add);
+  const exec::Halves right = exec::split(compare);
+  return {{exec::swap_bytes(left.high), exec::swap_bytes(left.low), exec::swap_bytes(right.high),
+           exec::swap_bytes(right.low)}};
 }
 
 // 8 B of inline data with its header; the value travels in memory order, that is little-endian.
 GDX_DEVICE Segment inline_value_segment(std::uint64_t value, std::uint32_t bytes) {
-  return {{byte_swap(mlx5::kInlineFlag | bytes), low(value), high(value), 0}};
+  const exec::Halves halves = exec::split(value);
+  return {{exec::swap_bytes(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
 }
 
 // 16 B segments of an inline WQE, and the WQEBBs that they take.

@@ -115,6 +115,7 @@ struct Endpoint::Impl {
   Result<void> show_memory_to(const Hca& hca);
   Result<void> create_queues(const Hca& hca);
   Result<void> transition(const EndpointAddress& peer);
+  [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
   LocalEnd local;
@@ -245,6 +246,7 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const En
   impl->doorbell = std::move(*doorbell);
   if (auto shown = impl->show_memory_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
+  impl->memory.control().state.handle = impl->make_handle();
   return Endpoint(std::move(impl));
 }
 
@@ -272,36 +274,38 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   return done;
 }
 
-EndpointHandle Endpoint::handle() const {
-  const Impl& own = *impl_;
-  ControlPage& control = own.memory.control();
-  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(own.options.send_queue_blocks));
+EndpointHandle Endpoint::handle() const { return impl_->memory.control().state.handle; }
+
+EndpointHandle Endpoint::Impl::make_handle() const {
+  ControlPage& control = memory.control();
+  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
   EndpointHandle handle{};
   handle.layout_version = kQueueLayoutVersion;
-  handle.qpn = own.queue_pair.number;
-  handle.send_queue = own.memory.send_queue();
-  handle.completion_queue = own.memory.completion_queue();
+  handle.qpn = queue_pair.number;
+  handle.send_queue = memory.send_queue();
+  handle.completion_queue = memory.completion_queue();
   handle.send_record = &control.queue_pair_record[mlx5::kSendRecord];
-  handle.doorbell = static_cast<std::uint64_t*>(own.doorbell.uar->reg_addr);
-  handle.blueflame_half_bytes = own.doorbell.blueflame_half_bytes;
+  handle.doorbell = static_cast<std::uint64_t*>(doorbell.uar->reg_addr);
+  handle.blueflame_half_bytes = doorbell.blueflame_half_bytes;
   handle.scratch = &control.scratch;
   handle.state = &control.state;
   handle.abort = &control.abort;
-  handle.timeout_ns = own.options.timeout_ns;
-  handle.probe_after_ns = own.options.probe_after_ns;
-  handle.scratch_lkey = own.scratch->lkey;
+  handle.timeout_ns = options.timeout_ns;
+  handle.probe_after_ns = options.probe_after_ns;
+  handle.scratch_lkey = scratch->lkey;
   handle.log_send_queue = log_blocks;
   handle.log_completion_queue = log_blocks;
-  handle.placement = own.options.placement;
-  handle.signal_fence = own.options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
-  handle.staging.base = own.staging.base();
-  handle.staging.nic_offset = own.staging.nic_offset();
-  handle.staging.lkey = own.staging.lkey();
-  handle.staging.slot_bytes = own.staging.slot_bytes();
-  handle.staging.slot_count = own.staging.slot_count();
+  handle.placement = options.placement;
+  handle.sharing = options.sharing;
+  handle.signal_fence = options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
+  handle.staging.base = staging.base();
+  handle.staging.nic_offset = staging.nic_offset();
+  handle.staging.lkey = staging.lkey();
+  handle.staging.slot_bytes = staging.slot_bytes();
+  handle.staging.slot_count = staging.slot_count();
   handle.staging.minimum_slots =
-      own.options.unsafe_push_without_credits ? kUnlimitedSlots : own.staging.minimum_slots();
-  if (own.staging.slot_count() != 0) own.memory.describe_credits(handle.staging);
+      options.unsafe_push_without_credits ? kUnlimitedSlots : staging.minimum_slots();
+  if (staging.slot_count() != 0) memory.describe_credits(handle.staging);
   return handle;
 }
 

@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/byte_order.h"
+
 namespace gdx {
+
+// Keys are kept as work requests carry them, big-endian, so that a kernel never swaps one.
 
 // Memory of this rank: an address that the kernel can load from, and the key that the NIC knows it by.
 struct LocalMemory {
   std::byte* address;
   std::uint64_t bytes;
-  std::uint32_t lkey;
+  Be32 lkey;
   std::uint32_t reserved;
 
   constexpr LocalMemory operator+(std::uint64_t offset_bytes) const {
@@ -22,7 +26,7 @@ struct LocalMemory {
 struct RemoteMemory {
   std::uint64_t address;
   std::uint64_t bytes;
-  std::uint32_t rkey;
+  Be32 rkey;
   std::uint32_t reserved;
 
   constexpr RemoteMemory operator+(std::uint64_t offset_bytes) const {

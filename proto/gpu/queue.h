@@ -14,10 +14,13 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 2;
+inline constexpr std::uint32_t kQueueLayoutVersion = 3;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
+
+// Who may post: one thread, warp or block at a time without atomics, or any threads of a GPU at once.
+enum class Sharing : std::uint32_t { kExclusive = 0, kShared = 1 };
 
 // What went wrong on an endpoint, first cause only; all zero while it is healthy.
 struct EndpointFault {
@@ -27,16 +30,7 @@ struct EndpointFault {
   std::uint16_t wqe_counter;  // of the work request that failed
 };
 
-// The mutable half: written back when a kernel closes its endpoint, read when the next one opens it.
-struct QueueState {
-  std::uint32_t producer;     // WQEBBs posted, cumulative
-  std::uint32_t completed;    // index of the newest completed WQE, plus one, cumulative
-  std::uint32_t last_wqe;     // index of the newest posted WQE
-  std::uint32_t cq_consumer;  // CQEs taken, cumulative
-  StagingState staging;
-  EndpointFault fault;
-  std::uint64_t messages;  // operations posted by the user, of any kind
-};
+struct QueueState;
 
 struct EndpointHandle {
   std::uint32_t layout_version;
@@ -58,9 +52,35 @@ struct EndpointHandle {
   // Not 0: `doorbell` is a BlueFlame register of this endpoint's own, of two halves of so many bytes that
   // writes alternate between, and takes a WQE of one block with the doorbell.
   std::uint32_t blueflame_half_bytes;
+  Sharing sharing;
+  std::uint32_t reserved;
   StagingHandle staging;
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 56);
+// The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved, but that
+// `reserved` is far ahead once the endpoint has failed: nobody finds room any more.
+struct SharedState {
+  std::uint32_t reserved;   // WQEBBs handed out
+  std::uint32_t published;  // WQEBBs in the doorbell record; who reserved from here has the turn
+  std::uint32_t completed;  // WQEBBs known to be complete
+  std::uint32_t failure;    // 0; 1: a thread is writing QueueState::fault; 2: written
+};
+
+// The mutable half. What posting changes, a kernel keeps in registers while it has the endpoint open and
+// writes back when it closes; what only waiting changes is always here.
+struct QueueState {
+  std::uint32_t producer;     // WQEBBs posted, cumulative; when closed
+  std::uint32_t completed;    // index of the newest completed WQE, plus one, cumulative
+  std::uint32_t last_wqe;     // index of the newest posted WQE; when closed
+  std::uint32_t cq_consumer;  // CQEs taken, cumulative
+  StagingState staging;       // `filled`: when closed
+  EndpointFault fault;
+  std::uint64_t messages;     // operations posted by the user, of any kind; when closed
+  std::uint64_t deadline_ns;  // of the call that waits
+  SharedState shared;         // instead of the counters above, on a shared endpoint
+  EndpointHandle handle;      // again, for code out of line: it cannot see a kernel's parameters
+};
+
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 88 + sizeof(EndpointHandle));
 
 }  // namespace gdx

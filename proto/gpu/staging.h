@@ -57,9 +57,11 @@ struct StagingState {
   std::uint32_t returned;
   std::uint32_t ready;
   std::uint32_t taken;   // grants taken
+  std::uint32_t wanted;  // grants asked for, counted as `taken` is
+  std::uint32_t reserved;
   std::uint64_t stalls;  // pushes that found no free credit and waited
 };
 
-static_assert(sizeof(StagingHandle) == 72 && sizeof(StagingState) == 24 && sizeof(CreditRequests) == 16);
+static_assert(sizeof(StagingHandle) == 72 && sizeof(StagingState) == 32 && sizeof(CreditRequests) == 16);
 
 }  // namespace gdx

@@ -1,5 +1,6 @@
 // Every device call at every scope and placement, so that each compiles as CUDA and as C++. Nothing runs it.
 #include "device/gdx.h"
+#include "device/shared.h"
 
 namespace gdx {
 
@@ -21,7 +22,28 @@ __global__ void all_calls(EndpointHandle handle, RemoteMemory remote, LocalMemor
   out[10] = gdx_flush(ep);
   out[11] = gdx_wait(ep, signal, Compare::kGreaterEqual, 1);
   if (gdx_test(signal, Compare::kNotEqual, 0)) out[12] = ep.fault().status;
+  if constexpr (S == Scope::kWarp) out[13] = gdx_put_warp(ep, remote, local, bytes);
 }
+
+template <Placement P>
+__global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local, std::uint64_t bytes,
+                                 Status* out) {
+  device::SharedEndpoint<P> ep(handle);
+  out[0] = gdx_put(ep, remote, local, bytes);
+  out[1] = gdx_put_warp(ep, remote, local, bytes);
+  out[2] = gdx_put_value(ep, remote, std::uint16_t{1});
+  out[3] = gdx_signal(ep, remote, 1, SignalOp::kAdd);
+  out[4] = gdx_put_signal(ep, remote, local, bytes, remote, 1);
+  out[5] = gdx_get(ep, local, remote, bytes);
+  out[6] = gdx_fetch_add(ep, local, remote, 1);
+  out[7] = gdx_compare_swap(ep, local, remote, 1, 2);
+  out[8] = gdx_flush(ep);
+}
+
+template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory, std::uint64_t,
+                                                            Status*);
+template __global__ void all_shared_calls<Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory, std::uint64_t,
+                                                           Status*);
 
 template __global__ void all_calls<Scope::kThread, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
                                                                      std::uint64_t, const std::uint64_t*, Status*);

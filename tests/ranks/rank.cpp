@@ -213,19 +213,23 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.log_send_queue = config_.log_send_queue;
   handle.log_completion_queue = config_.log_send_queue;
   handle.placement = Placement::kHost;
-  if (config_.slots == 0) return handle;
-  handle.staging = {.base = reinterpret_cast<std::byte*>(staging_.data()),
-                    .nic_offset = 0,
-                    .grants = &memory.control->grants,
-                    .granted_slots = memory.granted_slots,
-                    .requests = &memory.control->requests,
-                    .returned_slots = memory.returned_slots,
-                    .held = memory.held,
-                    .lkey = staging_key_,
-                    .slot_bytes = config_.slot_bytes,
-                    .slot_count = config_.slots,
-                    .minimum_slots = 1};
+  if (config_.slots != 0) describe_staging(memory, handle.staging);
+  memory.control->state.handle = handle;
   return handle;
+}
+
+void Rank::describe_staging(const EndpointMemory& memory, StagingHandle& staging) {
+  staging = {.base = reinterpret_cast<std::byte*>(staging_.data()),
+             .nic_offset = 0,
+             .grants = &memory.control->grants,
+             .granted_slots = memory.granted_slots,
+             .requests = &memory.control->requests,
+             .returned_slots = memory.returned_slots,
+             .held = memory.held,
+             .lkey = staging_key_,
+             .slot_bytes = config_.slot_bytes,
+             .slot_count = config_.slots,
+             .minimum_slots = 1};
 }
 
 int Rank::progress() {

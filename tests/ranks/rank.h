@@ -112,6 +112,7 @@ class Rank {
   void lay_out(std::uint32_t endpoint);
   void create_queues(EndpointMemory& memory);
   void share_staging(EndpointMemory& memory);
+  void describe_staging(const EndpointMemory& memory, StagingHandle& staging);
   void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
   [[nodiscard]] Network::Nic make_nic(Network& network);
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;

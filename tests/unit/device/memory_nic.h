@@ -63,6 +63,7 @@ class MemoryNic {
                  .slot_bytes = kSlotBytes,
                  .slot_count = kSlots,
                  .minimum_slots = kSlots};
+    state_.handle = h;
     return h;
   }
 

@@ -1,0 +1,142 @@
+// The device API on shared endpoints. As device/gdx.h, but:
+//  - A thread calls for itself, and any number of threads may call at the same time.
+//  - kOk means posted. What one thread posts takes effect at the peer in that order; a thread that has seen
+//    another's call return is behind it.
+//  - A wait for a free queue, or for the turn to publish, that times out or is aborted ends the endpoint: a
+//    reservation cannot be given back. All threads then get the first failure, from every call; it is in
+//    Endpoint::fault() of the host. gdx_flush may time out and leave the queue intact.
+//  - No push (a pushed slot's credits have one owner), no long inline data, no deferred doorbell, no wait on a
+//    signal: gdx_test needs no endpoint.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/options.h"
+#include "device/shared_endpoint.h"
+#include "proto/gpu/memory.h"
+
+namespace gdx {
+
+namespace device::impl {
+
+// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last.
+template <Placement P, typename Store>
+GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  std::uint32_t first = 0;
+  if (const Status status = endpoint.reserve(blocks, &first); status != Status::kOk) return status;
+  return endpoint.publish(first, first + blocks, store(first));
+}
+
+}  // namespace device::impl
+
+// Writes `bytes` of `from`, which the NIC fetches, to the peer's `to`.
+// Errors: kInvalidLength for 0 bytes or more than 1 GiB; the endpoint's failure.
+template <Placement P>
+GDX_DEVICE Status gdx_put(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
+                          std::uint64_t bytes) {
+  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaWrite, to, from,
+                                   static_cast<std::uint32_t>(bytes));
+  });
+}
+
+// gdx_put from every lane of a warp, each with its own arguments, in the order of lanes: one reservation,
+// one publication and one doorbell for all. All lanes call it together and get the same Status; a bad length
+// in one lane posts nothing.
+template <Placement P>
+GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
+                               std::uint64_t bytes) {
+  constexpr Scope kWarp = Scope::kWarp;
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  if (exec::any<kWarp>(!device::impl::is_message_length(bytes))) return Status::kInvalidLength;
+  const std::uint32_t lane = exec::thread_rank<kWarp>();
+  const std::uint32_t lanes = exec::thread_count<kWarp>();
+  std::uint32_t first = 0;
+  Status status = Status::kOk;
+  if (lane == 0) status = endpoint.reserve(lanes, &first);
+  status = static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
+  if (status != Status::kOk) return status;
+  first = exec::broadcast<kWarp>(first);
+  endpoint.store_transfer(first + lane, mlx5::WqeOpcode::kRdmaWrite, to, from,
+                          static_cast<std::uint32_t>(bytes));
+  exec::sync<kWarp>();  // the release below must cover every lane's payload and WQE
+  if (lane == 0) {
+    status = endpoint.publish(first, first + lanes, endpoint.write_doorbell(first + lanes - 1));
+  }
+  return static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
+}
+
+// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
+template <typename T, Placement P>
+GDX_DEVICE Status gdx_put_value(device::SharedEndpoint<P>& endpoint, RemoteMemory to, T value) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return endpoint.store_value(first, to, static_cast<std::uint64_t>(value), sizeof(T), 0);
+  });
+}
+
+// Sets, or atomically adds to, the peer's 8-byte aligned signal word.
+template <Placement P>
+GDX_DEVICE Status gdx_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory signal, std::uint64_t value,
+                             SignalOp op = SignalOp::kSet) {
+  return device::impl::post_shared(
+      endpoint, 1, [&](std::uint32_t first) { return endpoint.store_signal(first, signal, value, op); });
+}
+
+// gdx_put and gdx_signal with one reservation and one doorbell for both.
+template <Placement P>
+GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
+                                 std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
+                                 SignalOp op = SignalOp::kSet) {
+  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  return device::impl::post_shared(endpoint, 2, [&](std::uint32_t first) {
+    endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaWrite, to, from, static_cast<std::uint32_t>(bytes));
+    return endpoint.store_signal(first + 1, signal, value, op);
+  });
+}
+
+// Reads `bytes` of the peer's `from` into `to`; they are there after gdx_flush. Errors: as gdx_put.
+template <Placement P>
+GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, RemoteMemory from,
+                          std::uint64_t bytes) {
+  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, from, to,
+                                   static_cast<std::uint32_t>(bytes));
+  });
+}
+
+// Atomically adds to the peer's 8-byte aligned word; the original value is in `original` after gdx_flush.
+template <Placement P>
+GDX_DEVICE Status gdx_fetch_add(device::SharedEndpoint<P>& endpoint, LocalMemory original, RemoteMemory target,
+                                std::uint64_t add) {
+  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return endpoint.store_atomic(first, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0, original.address,
+                                 original.lkey, 0);
+  });
+}
+
+// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original value is
+// in `original` after gdx_flush either way.
+template <Placement P>
+GDX_DEVICE Status gdx_compare_swap(device::SharedEndpoint<P>& endpoint, LocalMemory original,
+                                   RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
+  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return endpoint.store_atomic(first, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
+                                 original.address, original.lkey, 0);
+  });
+}
+
+// Waits until everything that any thread has published before is complete, this thread's own in any case.
+// Errors: kTimeout and kAborted, which leave the queue intact; the endpoint's failure.
+template <Placement P>
+GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  QueueState* const state = endpoint.handle().state;
+  return device::impl::wait_shared_completed(state, exec::load_counter(&state->shared.published));
+}
+
+}  // namespace gdx

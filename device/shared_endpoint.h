@@ -1,0 +1,127 @@
+// An endpoint on which any threads of a GPU post at once. Each thread opens it for itself and needs nothing
+// from the others; no two make a call together but the lanes of gdx_put_warp.
+//
+// Posting takes one reservation (an atomic add), the WQE's stores, and one ordered publication: threads
+// publish in the order in which they have reserved. papers/design.md, "Shared endpoints".
+#pragma once
+
+#include <cstdint>
+
+#include "device/exec/exec.h"
+#include "device/impl/shared_wait.h"
+#include "device/impl/wqe.h"
+#include "device/options.h"
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+#include "proto/status.h"
+
+namespace gdx::device {
+
+template <Placement P = Placement::kHost>
+class SharedEndpoint {
+ public:
+  // A warp posts as many blocks at once, and a put with its signal two.
+  static constexpr std::uint32_t kMinLogSendQueue = 6;
+
+  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
+  // host and device code disagree on the layout, kInvalidArgument when the queue does not live where P says,
+  // is an exclusive one, or is too short.
+  GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& handle)
+      : handle_(handle),
+        queue_pair_word_(impl::queue_pair_word(handle.qpn)),
+        block_mask_((1u << handle.log_send_queue) - 1) {
+    if (handle.layout_version != kQueueLayoutVersion) {
+      status_ = Status::kVersionMismatch;
+    } else if (handle.placement != P || handle.sharing != Sharing::kShared ||
+               handle.log_send_queue < kMinLogSendQueue) {
+      status_ = Status::kInvalidArgument;
+    }
+  }
+  explicit SharedEndpoint(EndpointHandle&&) = delete;
+  SharedEndpoint(const SharedEndpoint&) = delete;
+  SharedEndpoint& operator=(const SharedEndpoint&) = delete;
+
+  // kOk, or why this thread could not open the endpoint. That a call has failed, the call says.
+  GDX_DEVICE Status status() const { return status_; }
+  GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
+
+  // Everything below is for the calls at the end of this file.
+
+  // Hands out `blocks` blocks from `first` on, once they are free.
+  GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {
+    SharedState& shared = handle_.state->shared;
+    *first = exec::fetch_add(&shared.reserved, blocks);
+    const std::uint32_t end = *first + blocks;
+    if (end - exec::load_counter(&shared.completed) <= block_mask_ + 1) return Status::kOk;
+    return impl::wait_shared_room(handle_.state, end - (block_mask_ + 1));
+  }
+  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
+    return handle_.send_queue[index & block_mask_].bytes;
+  }
+  // Makes the blocks from `first` up to `end` part of the queue, in turn, and rings.
+  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) {
+    exec::fence_release<P>();  // payload and WQEs before the record; before the turn, where nobody waits for it
+    QueueState& state = *handle_.state;
+    if (exec::load_counter(&state.shared.published) != first) {
+      return impl::publish_late<P>(&state, first, end, doorbell_value);
+    }
+    impl::publish_in_turn<P>(handle_, state, end, doorbell_value);
+    return Status::kOk;
+  }
+
+  // The doorbell value of a gdx_put at `index`.
+  GDX_DEVICE std::uint64_t write_doorbell(std::uint32_t index) const {
+    return impl::doorbell_value(control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, 0));
+  }
+  // Each stores one WQE at `index` and returns its doorbell value.
+  GDX_DEVICE std::uint64_t store_transfer(std::uint32_t index, mlx5::WqeOpcode opcode,
+                                          const RemoteMemory& remote, const LocalMemory& local,
+                                          std::uint32_t bytes) const {
+    const exec::Segment control = control_at(index, opcode, 3, 0);
+    store_head(index, control, remote);
+    exec::store_segment<32>(
+        block_at(index), impl::data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)));
+    return impl::doorbell_value(control);
+  }
+  GDX_DEVICE std::uint64_t store_value(std::uint32_t index, const RemoteMemory& remote, std::uint64_t value,
+                                       std::uint32_t bytes, std::uint32_t fence) const {
+    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, fence);
+    store_head(index, control, remote);
+    exec::store_segment<32>(block_at(index), impl::inline_value_segment(value, bytes));
+    return impl::doorbell_value(control);
+  }
+  GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
+                                        std::uint64_t swap_or_add, std::uint64_t compare, const void* result,
+                                        Be32 lkey, std::uint32_t fence) const {
+    const exec::Segment control = control_at(index, opcode, 4, fence);
+    store_head(index, control, remote);
+    exec::store_segment<32>(block_at(index), impl::atomic_segment(swap_or_add, compare));
+    exec::store_segment<48>(block_at(index),
+                            impl::data_segment(8, lkey, reinterpret_cast<std::uint64_t>(result)));
+    return impl::doorbell_value(control);
+  }
+  GDX_DEVICE std::uint64_t store_signal(std::uint32_t index, const RemoteMemory& word, std::uint64_t value,
+                                        SignalOp op) const {
+    if (op == SignalOp::kSet) return store_value(index, word, value, 8, handle_.signal_fence);
+    return store_atomic(index, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0, handle_.scratch,
+                        handle_.scratch_lkey, handle_.signal_fence);
+  }
+
+ private:
+  GDX_DEVICE exec::Segment control_at(std::uint32_t index, mlx5::WqeOpcode opcode, std::uint32_t segments,
+                                      std::uint32_t fence) const {
+    return impl::control_segment(opcode, index, queue_pair_word_, segments, mlx5::kCompletionAlways | fence);
+  }
+  GDX_DEVICE void store_head(std::uint32_t index, const exec::Segment& control,
+                             const RemoteMemory& remote) const {
+    exec::store_segment(block_at(index), control);
+    exec::store_segment<16>(block_at(index), impl::address_segment(remote.address, remote.rkey));
+  }
+
+  const EndpointHandle& handle_;
+  const std::uint32_t queue_pair_word_;
+  const std::uint32_t block_mask_;
+  Status status_ = Status::kOk;
+};
+
+}  // namespace gdx::device

@@ -1,0 +1,84 @@
+// Kernels that instructions.py compiles and counts; nothing runs them. Each makes N calls with arguments of
+// their own, so that the kernel of two calls minus the kernel of one is what one more call costs.
+#include "device/gdx.h"
+#include "device/shared.h"
+
+namespace gdx {
+
+struct Call {
+  RemoteMemory to;
+  LocalMemory from;
+  std::uint64_t bytes;
+  RemoteMemory signal;
+  std::uint64_t value;
+};
+
+struct Calls {
+  Call calls[2];
+  Status* out;
+};
+
+// Results of single calls are left to the endpoint's status, as peers' calls, which return nothing, have it.
+template <int N, typename Ep, typename Post>
+GDX_DEVICE void make_calls(const EndpointHandle& handle, const Calls& calls, Post post) {
+  Ep endpoint(handle);
+  (void)post(endpoint, calls.calls[0]);
+  if constexpr (N == 2) (void)post(endpoint, calls.calls[1]);
+  if (endpoint.is_leader()) *calls.out = endpoint.status();
+}
+
+#define GDX_COUNTED(NAME, ENDPOINT, CALL)                                                          \
+  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {                        \
+    make_calls<1, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; });          \
+  }                                                                                                \
+  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {                        \
+    make_calls<2, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; });          \
+  }
+
+using ThreadGpu = device::Endpoint<Scope::kThread, Placement::kGpu>;
+using ThreadHost = device::Endpoint<Scope::kThread, Placement::kHost>;
+using WarpGpu = device::Endpoint<Scope::kWarp, Placement::kGpu>;
+using WarpHost = device::Endpoint<Scope::kWarp, Placement::kHost>;
+using BlockHost = device::Endpoint<Scope::kBlock, Placement::kHost>;
+
+GDX_COUNTED(put_thread_gpu, ThreadGpu, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_thread_host, ThreadHost, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_warp_gpu, WarpGpu, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_block_host, BlockHost, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_signal_thread_gpu, ThreadGpu,
+            gdx_put_signal<Mode::kPull>(ep, c.to, c.from, c.bytes, c.signal, c.value))
+GDX_COUNTED(put_signal_thread_host, ThreadHost,
+            gdx_put_signal<Mode::kPull>(ep, c.to, c.from, c.bytes, c.signal, c.value))
+GDX_COUNTED(put_32_warp_gpu, WarpGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_32_warp_host, WarpHost, gdx_put_warp(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(put_value_thread_gpu, ThreadGpu, gdx_put_value(ep, c.to, c.value))
+GDX_COUNTED(push_thread_host, ThreadHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(push_warp_host, WarpHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(push_block_host, BlockHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+
+// A shared endpoint has no leader: every thread reports its own outcome.
+template <int N, typename Ep, typename Post>
+GDX_DEVICE void make_shared_calls(const EndpointHandle& handle, const Calls& calls, Post post) {
+  Ep endpoint(handle);
+  Status status = post(endpoint, calls.calls[0]);
+  if (N == 2 && status == Status::kOk) status = post(endpoint, calls.calls[1]);
+  *calls.out = status;
+}
+
+#define GDX_COUNTED_SHARED(NAME, PLACEMENT, CALL)                                                          \
+  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {                                \
+    make_shared_calls<1, device::SharedEndpoint<PLACEMENT>>(handle, calls,                                 \
+                                                            [](auto& ep, const Call& c) { return CALL; }); \
+  }                                                                                                        \
+  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {                                \
+    make_shared_calls<2, device::SharedEndpoint<PLACEMENT>>(handle, calls,                                 \
+                                                            [](auto& ep, const Call& c) { return CALL; }); \
+  }
+
+GDX_COUNTED_SHARED(shared_put_gpu, Placement::kGpu, gdx_put(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_host, Placement::kHost, gdx_put(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_32_warp_gpu, Placement::kGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_signal_gpu, Placement::kGpu,
+                   gdx_put_signal(ep, c.to, c.from, c.bytes, c.signal, c.value))
+
+}  // namespace gdx

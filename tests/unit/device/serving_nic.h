@@ -1,0 +1,148 @@
+// A NIC of memory that serves: woken by its doorbell, it takes the WQEs that the doorbell record has published,
+// notes what each one asks for, and completes it. Any thread may step it; nothing is lost between steps.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "device/gdx.h"
+#include "device/shared.h"
+
+namespace gdx::device {
+
+class ServingNic {
+ public:
+  static constexpr std::uint32_t kLogBlocks = 6;
+  static constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
+  static constexpr std::uint32_t kQpn = 0x123456;
+  static constexpr std::uint32_t kNever = 0xffffffff;
+
+  // What a WQE asked for. `local` is the gathered address, or the value of an inline WRITE.
+  struct Request {
+    mlx5::WqeOpcode opcode;
+    std::uint64_t remote;
+    std::uint64_t local;
+  };
+
+  std::uint64_t timeout_ns = 60'000'000'000;  // tests of the timeout itself shorten it
+  std::uint32_t fails_at = kNever;            // the WQE that ends in an error; those behind it are flushed
+  std::atomic<bool> serves{true};
+
+  explicit ServingNic(Sharing sharing = Sharing::kShared, std::uint32_t first_index = 0)
+      : sharing_(sharing), taken_(first_index) {
+    for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1 ^ (first_index >> kLogBlocks & 1);
+    state_.producer = state_.completed = state_.cq_consumer = first_index;
+    state_.last_wqe = first_index - 1;
+    state_.shared = {first_index, first_index, first_index, 0};
+    record_[1] = first_index & 0xffff;
+  }
+
+  [[nodiscard]] EndpointHandle handle() {
+    EndpointHandle h{};
+    h.layout_version = kQueueLayoutVersion;
+    h.qpn = kQpn;
+    h.send_queue = send_queue_.data();
+    h.completion_queue = completion_queue_.data();
+    h.send_record = &record_[1];
+    h.doorbell = &doorbell_;
+    h.scratch = &scratch_;
+    h.state = &state_;
+    h.abort = &abort_;
+    h.timeout_ns = timeout_ns;
+    h.probe_after_ns = timeout_ns;
+    h.log_send_queue = kLogBlocks;
+    h.log_completion_queue = kLogBlocks;
+    h.placement = Placement::kHost;
+    h.sharing = sharing_;
+    state_.handle = h;
+    return h;
+  }
+
+  // True if there was something to do.
+  bool step() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || !serves) return false;
+    // Here the doorbell register is memory that keeps the last ring only; an HCA counts none twice either.
+    const std::uint64_t rung = std::atomic_ref<std::uint64_t>(doorbell_).exchange(0, std::memory_order_acquire);
+    if (rung == 0) return false;
+    ++doorbells_;
+    misdirected_ += byte_swap(static_cast<std::uint32_t>(rung >> 32)) >> 8 != kQpn;
+    const std::uint32_t record =
+        byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
+    const auto published = static_cast<std::uint16_t>(record - taken_);
+    overrun_ += published > kBlocks;
+    for (std::uint32_t end = taken_ + published; taken_ != end; ++taken_) serve(taken_);
+    return published != 0;
+  }
+
+  // After the kernel.
+  [[nodiscard]] const std::vector<Request>& requests() const { return requests_; }
+  [[nodiscard]] std::uint32_t doorbells() const { return doorbells_; }
+  // Doorbells that named another queue, records beyond the queue or backwards, WQEs without their own index.
+  [[nodiscard]] std::uint32_t mistakes() const { return misdirected_ + overrun_ + misplaced_; }
+  QueueState& state() { return state_; }
+  std::uint32_t& abort() { return abort_; }
+
+ private:
+  void serve(std::uint32_t index) {
+    const std::byte* const wqe = send_queue_[index % kBlocks].bytes;
+    mlx5::ControlSegment control;
+    mlx5::RemoteAddressSegment remote;
+    std::memcpy(&control, wqe, sizeof control);
+    std::memcpy(&remote, wqe + 16, sizeof remote);
+    const std::uint32_t word = control.opmod_index_opcode;
+    misplaced_ += (word >> 8 & 0xffff) != (index & 0xffff) || control.qpn_ds >> 8 != kQpn;
+    requests_.push_back({static_cast<mlx5::WqeOpcode>(word & 0xff), remote.address, local_of(wqe)});
+    complete(index);
+  }
+
+  static std::uint64_t local_of(const std::byte* wqe) {
+    mlx5::DataSegment data;
+    std::memcpy(&data, wqe + 32, sizeof data);
+    if ((data.byte_count & mlx5::kInlineFlag) == 0) return data.address;
+    std::uint64_t value = 0;
+    std::memcpy(&value, wqe + 36, sizeof value);
+    return value;
+  }
+
+  void complete(std::uint32_t index) {
+    mlx5::Cqe64& cqe = completion_queue_[index % kBlocks];
+    const bool fails = fails_at != kNever && static_cast<std::int32_t>(index - fails_at) >= 0;
+    if (fails) {
+      auto& error = reinterpret_cast<mlx5::ErrorCqe&>(cqe);
+      error.syndrome = static_cast<std::uint8_t>(index == fails_at ? mlx5::Syndrome::kRetryExceeded
+                                                                   : mlx5::Syndrome::kFlushed);
+      error.vendor_error_syndrome = 0x81;
+    }
+    const auto opcode = static_cast<unsigned>(fails ? mlx5::CqeOpcode::kRequesterError
+                                                    : mlx5::CqeOpcode::kRequester);
+    cqe.wqe_counter = static_cast<std::uint16_t>(index);
+    const unsigned op_own = opcode << mlx5::kCqeOpcodeShift | (index >> kLogBlocks & 1);
+    auto& tail = reinterpret_cast<std::uint64_t*>(&cqe)[7];
+    const std::uint64_t rest = tail & ~(std::uint64_t{0xff} << 56);
+    std::atomic_ref<std::uint64_t>(tail).store(rest | std::uint64_t{op_own} << 56, std::memory_order_release);
+  }
+
+  const Sharing sharing_;
+  std::mutex mutex_;
+  std::array<mlx5::WqeBasicBlock, kBlocks> send_queue_{};
+  std::array<mlx5::Cqe64, kBlocks> completion_queue_{};
+  alignas(64) std::array<Be32, 2> record_{};
+  std::uint64_t doorbell_ = 0;
+  std::uint64_t scratch_ = 0;
+  QueueState state_{};
+  std::uint32_t abort_ = 0;
+  std::uint32_t taken_;
+  std::uint32_t doorbells_ = 0;
+  std::uint32_t misdirected_ = 0;
+  std::uint32_t overrun_ = 0;
+  std::uint32_t misplaced_ = 0;
+  std::vector<Request> requests_;
+};
+
+}  // namespace gdx::device

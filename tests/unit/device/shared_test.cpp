@@ -1,0 +1,303 @@
+// Many threads on one endpoint: nothing lost, nothing twice, nothing out of turn, and one end for all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "tests/unit/device/serving_nic.h"
+
+namespace gdx::device {
+namespace {
+
+using mlx5::WqeOpcode;
+
+constexpr std::uint64_t kSignals = std::uint64_t{1} << 40;  // where signal words are, far from all else
+
+ServingNic* serving = nullptr;
+int serve() { return serving->step() ? 1 : 0; }
+
+// Thread t's k-th message, as an address that says so.
+constexpr std::uint64_t message(std::uint32_t thread, std::uint32_t k) {
+  return std::uint64_t{thread} << 20 | (k + 1) << 4;
+}
+RemoteMemory remote(std::uint64_t address) { return {address, 16, 0x77, 0}; }
+LocalMemory local(std::uint64_t address) { return {reinterpret_cast<std::byte*>(address), 16, 0x88, 0}; }
+
+std::uint32_t global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
+
+// Runs `body(endpoint, thread)` in every thread of the grid, each with an endpoint of its own on the one queue.
+template <typename Body>
+void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body) {
+  serving = &nic;
+  const auto kernel = [&](EndpointHandle handle) {
+    SharedEndpoint<> endpoint(handle);
+    body(endpoint, global_thread());
+  };
+  const exec::LaunchConfig config{
+      .grid = {blocks}, .block = {threads}, .progress = serve, .workers = workers};
+  ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
+  while (nic.step()) {
+  }
+}
+
+// Every thread's messages, each once and in its order.
+void expect_all_in_order(const ServingNic& nic, std::uint32_t threads, std::uint32_t each) {
+  std::map<std::uint32_t, std::uint32_t> next;
+  std::size_t puts = 0;
+  for (const ServingNic::Request& request : nic.requests()) {
+    if (request.remote >= kSignals) continue;
+    const auto thread = static_cast<std::uint32_t>(request.remote >> 20);
+    ASSERT_EQ(request.remote, message(thread, next[thread]++));
+    ASSERT_EQ(request.local, request.remote);
+    ++puts;
+  }
+  EXPECT_EQ(puts, std::size_t{threads} * each);
+  EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(Shared, threads_of_several_workers_post_everything_once_and_in_their_order) {
+  constexpr std::uint32_t kEach = 12;
+  ServingNic nic;
+  std::atomic<std::uint32_t> failed{0};
+  in_grid(nic, 8, 40, 4, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      failed += gdx_put(ep, remote(message(t, k)), local(message(t, k)), 16) != Status::kOk;
+      if (k % 4 == 0) exec::yield();
+    }
+    failed += gdx_flush(ep) != Status::kOk;
+  });
+  EXPECT_EQ(failed, 0u);
+  expect_all_in_order(nic, 8 * 40, kEach);
+  EXPECT_EQ(nic.state().shared.reserved, nic.state().shared.published);
+}
+
+TEST(Shared, signal_stands_right_behind_its_put) {
+  constexpr std::uint32_t kEach = 8;
+  ServingNic nic;
+  std::atomic<std::uint32_t> failed{0};
+  in_grid(nic, 6, 20, 3, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      const SignalOp op = k % 2 == 0 ? SignalOp::kSet : SignalOp::kAdd;
+      failed += gdx_put_signal(ep, remote(message(t, k)), local(message(t, k)), 16,
+                               remote(kSignals + message(t, k)), 1, op) != Status::kOk;
+    }
+  });
+  EXPECT_EQ(failed, 0u);
+  expect_all_in_order(nic, 6 * 20, kEach);
+  const auto& requests = nic.requests();
+  ASSERT_EQ(requests.size(), 2u * 6 * 20 * kEach);
+  for (std::size_t i = 0; i < requests.size(); i += 2) {
+    ASSERT_EQ(requests[i + 1].remote, kSignals + requests[i].remote);
+  }
+}
+
+TEST(Shared, warps_post_in_the_order_of_lanes_with_one_doorbell) {
+  constexpr std::uint32_t kEach = 6;
+  ServingNic nic;
+  std::atomic<std::uint32_t> failed{0};
+  in_grid(nic, 6, 72, 3, [&](auto& ep, std::uint32_t t) {  // the last warp of a block has 8 lanes
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      failed += gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), 16) != Status::kOk;
+    }
+  });
+  EXPECT_EQ(failed, 0u);
+  expect_all_in_order(nic, 6 * 72, kEach);
+  EXPECT_LE(nic.doorbells(), 6u * 3 * kEach);
+  const auto& requests = nic.requests();
+  for (std::size_t i = 1; i < requests.size(); ++i) {
+    const auto lane = static_cast<std::uint32_t>(requests[i].remote >> 20) % 72 % kWarpThreads;
+    if (lane == 0) continue;
+    ASSERT_EQ(requests[i].remote - requests[i - 1].remote, std::uint64_t{1} << 20);
+  }
+}
+
+TEST(Shared, counters_wrap) {
+  for (const std::uint32_t start : {0xfff0u, 0xfffffff0u}) {
+    ServingNic nic(Sharing::kShared, start);
+    in_grid(nic, 2, 32, 2, [&](auto& ep, std::uint32_t t) {
+      for (std::uint32_t k = 0; k < 4; ++k) {
+        EXPECT_EQ(gdx_put(ep, remote(message(t, k)), local(message(t, k)), 16), Status::kOk);
+      }
+      EXPECT_EQ(gdx_flush(ep), Status::kOk);
+    });
+    expect_all_in_order(nic, 64, 4);
+  }
+}
+
+TEST(Shared, every_operation_posts_what_it_says) {
+  ServingNic nic;
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put_value(ep, remote(0x10), std::uint64_t{0x1122}), Status::kOk);
+    EXPECT_EQ(gdx_signal(ep, remote(0x20), 7), Status::kOk);
+    EXPECT_EQ(gdx_get(ep, local(0x30), remote(0x38), 16), Status::kOk);
+    EXPECT_EQ(gdx_fetch_add(ep, local(0x40), remote(0x48), 5), Status::kOk);
+    EXPECT_EQ(gdx_compare_swap(ep, local(0x50), remote(0x58), 1, 2), Status::kOk);
+    EXPECT_EQ(gdx_put(ep, remote(0x60), local(0x60), 0), Status::kInvalidLength);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  ASSERT_EQ(nic.requests().size(), 5u);
+  EXPECT_EQ(nic.requests()[0].local, 0x1122u);
+  EXPECT_EQ(nic.requests()[1].local, 7u);
+  EXPECT_EQ(nic.requests()[2].opcode, WqeOpcode::kRdmaRead);
+  EXPECT_EQ(nic.requests()[2].local, 0x30u);
+  EXPECT_EQ(nic.requests()[3].opcode, WqeOpcode::kAtomicFetchAdd);
+  EXPECT_EQ(nic.requests()[4].opcode, WqeOpcode::kAtomicCompareSwap);
+  EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(SharedFailure, error_completion_ends_all_threads_with_the_first_cause) {
+  constexpr std::uint32_t kFails = 150;
+  ServingNic nic;
+  nic.fails_at = kFails;
+  std::vector<Status> ends(4 * 40);
+  in_grid(nic, 4, 40, 4, [&](auto& ep, std::uint32_t t) {
+    Status status = Status::kOk;
+    for (std::uint32_t k = 0; status == Status::kOk; ++k) {
+      status = k % 8 == 7 ? gdx_flush(ep) : gdx_put(ep, remote(message(t, k)), local(message(t, k)), 16);
+    }
+    ends[t] = status;
+    EXPECT_EQ(gdx_put(ep, remote(message(t, 0)), local(message(t, 0)), 16), Status::kPeerUnreachable);
+  });
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kPeerUnreachable));
+  EXPECT_EQ(nic.state().fault.syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRetryExceeded));
+  EXPECT_EQ(nic.state().fault.wqe_counter, kFails);
+  EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(SharedFailure, full_queue_times_out_once_and_for_all) {
+  ServingNic nic;
+  nic.timeout_ns = 5'000'000;
+  nic.serves = false;
+  std::atomic<std::uint32_t> posted{0};
+  std::vector<Status> ends(2 * 50);
+  in_grid(nic, 2, 50, 2, [&](auto& ep, std::uint32_t t) {
+    Status status = Status::kOk;
+    while (status == Status::kOk) {
+      status = gdx_put(ep, remote(message(t, 0)), local(message(t, 0)), 16);
+      posted += status == Status::kOk;
+    }
+    ends[t] = status;
+  });
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kTimeout));
+  EXPECT_EQ(posted, ServingNic::kBlocks);
+  EXPECT_EQ(nic.state().fault.status, Status::kTimeout);
+  nic.serves = true;  // too late
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kTimeout);
+    EXPECT_EQ(gdx_flush(ep), Status::kTimeout);
+  });
+  EXPECT_EQ(nic.requests().size(), ServingNic::kBlocks);
+}
+
+TEST(SharedFailure, abort_ends_all_who_wait) {
+  ServingNic nic;
+  nic.serves = false;
+  nic.abort() = 1;
+  std::vector<Status> ends(2 * 50);
+  in_grid(nic, 2, 50, 2, [&](auto& ep, std::uint32_t t) {
+    Status status = Status::kOk;
+    while (status == Status::kOk) status = gdx_put(ep, remote(message(t, 0)), local(message(t, 0)), 16);
+    ends[t] = status;
+  });
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
+}
+
+TEST(SharedFailure, flush_that_times_out_leaves_the_queue_intact) {
+  ServingNic nic;
+  nic.timeout_ns = 1'000'000;
+  nic.serves = false;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kTimeout);
+  });
+  nic.timeout_ns = 60'000'000'000;
+  nic.serves = true;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(32), local(32), 16), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(nic.requests().size(), 2u);
+}
+
+TEST(SharedOpen, other_policy_version_placement_or_length_is_refused) {
+  ServingNic nic;
+  const auto kernel = [](EndpointHandle h, Status expected) {
+    SharedEndpoint<> ep(h);
+    EXPECT_EQ(ep.status(), expected);
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), expected);
+    EXPECT_EQ(gdx_flush(ep), expected);
+  };
+  const auto expect = [&](Status expected, auto change) {
+    EndpointHandle handle = nic.handle();
+    change(handle);
+    ASSERT_EQ(exec::launch({}, kernel, handle, expected), Status::kOk);
+  };
+  expect(Status::kVersionMismatch, [](EndpointHandle& h) { --h.layout_version; });
+  expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.placement = Placement::kGpu; });
+  expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.sharing = Sharing::kExclusive; });
+  expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.log_send_queue = 5; });
+  const auto exclusive = [](EndpointHandle h) {
+    Endpoint<> ep(h);
+    EXPECT_EQ(ep.status(), Status::kInvalidArgument);
+  };
+  ASSERT_EQ(exec::launch({}, exclusive, nic.handle()), Status::kOk);
+  EXPECT_EQ(nic.state().shared.reserved, 0u);
+}
+
+template <typename Ep>
+void put_warps(ServingNic& nic, std::vector<Status>* ends, std::uint64_t bytes_of_lane_5) {
+  serving = &nic;
+  const auto kernel = [&](EndpointHandle handle) {
+    Ep ep(handle);
+    const std::uint32_t t = threadIdx.x;
+    const std::uint64_t bytes = t == 5 ? bytes_of_lane_5 : 16;
+    for (std::uint32_t k = 0; k < 5; ++k) {
+      (*ends)[t] = gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), bytes);
+    }
+  };
+  ASSERT_EQ(exec::launch({.block = {kWarpThreads}, .progress = serve}, kernel, nic.handle()), Status::kOk);
+  while (nic.step()) {
+  }
+}
+
+TEST(PutWarp, exclusive_endpoint_posts_every_lane_in_order) {
+  ServingNic nic(Sharing::kExclusive);
+  std::vector<Status> ends(kWarpThreads);
+  put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 16);
+  EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kOk));
+  expect_all_in_order(nic, kWarpThreads, 5);
+  EXPECT_LE(nic.doorbells(), 5u);
+  EXPECT_EQ(nic.state().messages, 5u * kWarpThreads);
+}
+
+TEST(PutWarp, bad_length_in_one_lane_posts_nothing) {
+  for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
+    ServingNic nic(sharing);
+    std::vector<Status> ends(kWarpThreads);
+    if (sharing == Sharing::kExclusive) {
+      put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 0);
+    } else {
+      put_warps<SharedEndpoint<>>(nic, &ends, 0);
+    }
+    EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kInvalidLength));
+    EXPECT_EQ(nic.requests().size(), 0u);
+  }
+}
+
+TEST(PutWarp, full_queue_times_out_in_every_lane_and_stays_intact) {
+  ServingNic nic(Sharing::kExclusive);
+  nic.timeout_ns = 1'000'000;
+  nic.serves = false;
+  std::vector<Status> ends(kWarpThreads);
+  put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 16);
+  EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kTimeout));
+  EXPECT_EQ(nic.state().fault.status, Status::kOk);
+  nic.serves = true;
+  while (nic.step()) {
+  }
+  EXPECT_EQ(nic.requests().size(), ServingNic::kBlocks);
+}
+
+}  // namespace
+}  // namespace gdx::device
