@@ -53,13 +53,28 @@ if(GDX_SANITIZER_RUNTIME)
   string(PREPEND GDX_SOFTHCA_PRELOAD ${GDX_SANITIZER_RUNTIME}:)
 endif()
 
+# Runs a test binary on the software HCA, with variables of its HCA as `NAME=VALUE`.
+#   gdx_discover_on_softhca(target label [SUFFIX suffix] [VARIABLES NAME=VALUE...])
+function(gdx_discover_on_softhca name label)
+  cmake_parse_arguments(arg "" "SUFFIX" "VARIABLES" ${ARGN})
+  set(environment "LD_PRELOAD=${GDX_SOFTHCA_PRELOAD}" ${arg_VARIABLES})
+  set(tests ${name}${arg_SUFFIX}_TESTS)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30 TEST_SUFFIX "${arg_SUFFIX}" TEST_LIST ${tests}
+    PROPERTIES LABELS ${label} TIMEOUT 120)
+  # Not as one of those properties: there a list of variables falls apart, and all but the first are lost.
+  set(script ${CMAKE_CURRENT_BINARY_DIR}/${tests}.cmake)
+  file(GENERATE OUTPUT ${script} CONTENT "if(${tests})
+  set_tests_properties(\${${tests}} PROPERTIES ENVIRONMENT \"${environment}\")
+endif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+endfunction()
+
 # As gdx_test, on the software HCA. At build time the binary only lists its tests, which needs no HCA.
 function(gdx_softhca_test name label)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;VARIABLES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   gdx_target(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   add_dependencies(${name} gdx_softhca)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30
-    PROPERTIES LABELS ${label} TIMEOUT 120 ENVIRONMENT "LD_PRELOAD=${GDX_SOFTHCA_PRELOAD}")
+  gdx_discover_on_softhca(${name} ${label} VARIABLES ${arg_VARIABLES})
 endfunction()

@@ -1,0 +1,30 @@
+// With every third packet marked on its way (CTest sets GDX_SOFTHCA_MARK): the sender is told, and all arrives.
+#include <cstring>
+
+#include "tests/e2e/pair.h"
+
+namespace gdx {
+namespace {
+
+class Congested : public Pair {};
+
+TEST_F(Congested, marked_puts_draw_notifications_and_arrive) {
+  constexpr std::uint64_t kBytes = 100'000;
+  for (std::uint64_t i = 0; i < kBytes; ++i) a_.buffer->data()[i] = static_cast<std::byte>(i * 7);
+  in_kernel(a_, [&](auto& ep) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBytes), Status::kOk);
+      ASSERT_EQ(gdx_flush(ep), Status::kOk);
+    }
+  });
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), kBytes), 0);
+  EXPECT_GT(counter("np_ecn_marked_roce_packets"), 10u);
+  EXPECT_GT(counter("np_cnp_sent"), 0u);
+  EXPECT_GT(counter("rp_cnp_handled"), 0u);
+  EXPECT_LE(counter("rp_cnp_handled"), counter("np_cnp_sent"));
+  EXPECT_EQ(counter("softhca_retransmitted_packets"), 0u);
+  EXPECT_EQ(staging_violations(), 0u);
+}
+
+}  // namespace
+}  // namespace gdx
