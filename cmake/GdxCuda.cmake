@@ -1,7 +1,15 @@
 # Device code compiled by nvcc, as objects: proof on every build that the one source is also CUDA.
 if(GDX_CUDA)
-  set(CMAKE_CUDA_ARCHITECTURES 80 90)
+  set(CMAKE_CUDA_ARCHITECTURES 80)
   enable_language(CUDA)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+  foreach(architecture 90 100)
+    if(known MATCHES "compute_${architecture}[^0-9]")
+      list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture})
+    else()
+      message(STATUS "SKIPPED: this nvcc (${CMAKE_CUDA_COMPILER_VERSION}) compiles no kernels for sm_${architecture}")
+    endif()
+  endforeach()
 endif()
 
 function(gdx_cuda_objects name)

@@ -1,6 +1,7 @@
-// The staging credits of one open endpoint. A credit is the right to fill one slot of staging memory. The endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and
-// nothing of the scheduler's is touched but one word that lies beside the queue. Slots come by its grants
-// and go, when the endpoint holds more than its limit, by the queue of returns.
+// The staging credits of one open endpoint. A credit is the right to fill one slot of staging memory. The
+// endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and nothing of
+// the scheduler's is touched but one word that lies beside the queue. Slots come by its grants and go, when
+// the endpoint holds more than its limit, by the queue of returns.
 // All threads of the endpoint's scope hold an object, in registers, for what posting does; the leader calls that
 // too, the others only what says so. Completions, grants and returns are taken out of line (impl/wait.h), by an
 // object on StagingState in memory.

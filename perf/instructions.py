@@ -10,6 +10,7 @@ endpoint left out, fetching and converting its own arguments included.
   path    instructions that a call executes which need not wait: of all ways through the kernel that take no
           function call and no loop, the one with the most doorbells of 8 B, then the most stores, and of those
           the shortest. Predicated instructions count as executed.
+          A push loops over its slots and has no path.
   blueflame  the same with the WQE in the doorbell: the way with the fewest doorbells of 8 B.
   static  all instructions inlined for the call, calls of functions out of line included.
   kernel  the whole kernel of one call with its functions out of line: the number to hold against peers' counts
@@ -29,13 +30,14 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+LOOPS = "push_"
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 
-# Low 9 bits of a SASS instruction, Volta and later; checked against probe kernels on every run.
+# Low 9 bits of a SASS instruction, Ampere and later, as found by compiling PTX of one instruction each.
 NOP, BRA, CALL_ABS, CALL_REL, EXIT, RET = 0x118, 0x147, 0x143, 0x144, 0x14D, 0x150
 BRA_CONDITION = 1 << 27  # a branch on a uniform predicate, or on divergence, which its guard does not show
 LOADS = {0x180: "LD", 0x181: "LDG", 0x183: "LDL", 0x184: "LDS"}
-STG, ORDINARY_STORE = 0x186, 1 << 26  # the bit is missing in stores to a device, checked against PTX
+STG, MMIO = 0x186, 8  # and, in bits 76 to 79, that a store is one to a device
 STORES = {0x185: "ST", STG: "STG", 0x187: "STL", 0x188: "STS"}
 ATOMICS = {0x18A: "ATOM", 0x18B: "ATOM.CAS", 0x18E: "RED", 0x1A8: "ATOMG", 0x1A9: "ATOMG.CAS"}
 FENCES = {0x192: "MEMBAR"}
@@ -72,83 +74,53 @@ def sass_instruction(low, high, index, arch):
         return Instruction("exit", None, not always)
     for kind, table in (("load", LOADS), ("store", STORES), ("atomic", ATOMICS), ("fence", FENCES)):
         if opcode in table:
-            return Instruction(kind, text="st.mmio" if opcode == STG and high & ORDINARY_STORE == 0 else "")
+            return Instruction(kind, text="st.mmio" if opcode == STG and high >> 12 & 0xF == MMIO else "")
     return Instruction("nop" if opcode == NOP else "")
 
 
 def elf_sections(image):
-    """Name to (bytes, header) of a 64-bit little-endian ELF file."""
+    """(name, bytes) of every section of a 64-bit little-endian ELF file."""
     offset, = struct.unpack_from("<Q", image, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", image, offset + i * size) for i in range(count)]
+    _, count_, names_index = struct.unpack_from("<HHH", image, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", image, offset + i * 64) for i in range(count_)]
     names = image[headers[names_index][4]:]
-    found = {}
-    for header in headers:
-        name = names[header[0]:names.index(b"\0", header[0])].decode()
-        found[name] = image[header[4]:header[4] + header[5]]
-    return found
+    return [(names[h[0]:names.index(b"\0", h[0])].decode(), image[h[4]:h[4] + h[5]]) for h in headers]
 
 
 def sass_kernels(cubin, arch):
-    """Kernel to (its instructions, those of its functions out of line)."""
+    """Kernel to (its own instructions, how many it has with its functions out of line)."""
     sections = elf_sections(cubin)
-    symbols = sections[".symtab"]
-    strings = sections[".strtab"]
-    entries = {}
-    functions = {}
+    symbols, strings = (dict(sections)[name] for name in (".symtab", ".strtab"))
+    functions = {}  # section to where its functions begin
     for at in range(0, len(symbols), 24):
-        name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", symbols, at)
+        name_at, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, at)
         if info & 0xF == 2:
-            functions.setdefault(section, []).append((value, size))
-    for name, code in sections.items():
-        if not name.startswith(".text."):
-            continue
-        all_of_it = [sass_instruction(*struct.unpack_from("<QQ", code, at), at // 16, arch)
-                     for at in range(0, len(code), 16)]
-        # Ends in a branch to itself and padding.
-        end = len(all_of_it)
-        while all_of_it[end - 1].kind == "nop":
-            end -= 1
-        entries[name[len(".text."):]] = all_of_it[:end]
-    return entries
-
-
-def split_functions(cubin, arch):
-    sections = elf_sections(cubin)
-    symbols, strings = sections[".symtab"], sections[".strtab"]
-    names = sorted_names(cubin)
+            name = strings[name_at:strings.index(b"\0", name_at)].decode()
+            functions.setdefault(sections[section][0], {})[name] = value // 16
     kernels = {}
-    whole = sass_kernels(cubin, arch)
-    for at in range(0, len(symbols), 24):
-        name_at, info, _, section, value, size = struct.unpack_from("<IBBHQQ", symbols, at)
-        if info & 0xF != 2:
+    for section, code in sections:
+        kernel = section[len(".text."):]
+        if not section.startswith(".text.") or kernel not in functions[section]:
             continue
-        name = strings[name_at:strings.index(b"\0", name_at)].decode()
-        kernels.setdefault(names[section][len(".text."):], []).append((name, value // 16, size // 16))
-    result = {}
-    for kernel, code in whole.items():
-        inner = [f for f in kernels.get(kernel, []) if f[0] != kernel]
-        end = min([f[1] for f in inner], default=len(code))
-        own = code[:end]
-        while own and own[-1].kind == "nop":
-            own.pop()
-        # The branch to itself behind the last instruction is never reached.
-        if own and own[-1].kind == "branch" and own[-1].target == len(own) - 1:
-            own.pop()
-        total = len(own) + sum(1 for i in code[end:] if i.kind != "nop")
-        result[kernel] = (own, total)
-    return result
+        whole = [sass_instruction(*struct.unpack_from("<QQ", code, at), at // 16, arch)
+                 for at in range(0, len(code), 16)]
+        others = [begin for name, begin in functions[section].items() if name != kernel]
+        own = without_padding(whole[:min(others, default=len(whole))])
+        kernels[kernel] = (own, len(own) + sum(i.kind != "nop" for i in whole[min(others, default=len(whole)):]))
+    return kernels
 
 
-def sorted_names(image):
-    offset, = struct.unpack_from("<Q", image, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", image, offset + i * size) for i in range(count)]
-    names = image[headers[names_index][4]:]
-    return [names[h[0]:names.index(b"\0", h[0])].decode() for h in headers]
+def without_padding(code):
+    """Behind the last instruction stands a branch to itself, which nothing reaches, and NOPs."""
+    end = len(code)
+    while code[end - 1].kind == "nop":
+        end -= 1
+    if code[end - 1].kind == "branch" and code[end - 1].target == end - 1:
+        end -= 1
+    return code[:end]
 
 
-def ptx_instruction(text, labels):
+def ptx_instruction(text):
     predicated = text.startswith("@")
     body = text.split(None, 1)[1] if predicated else text
     opcode = body.split()[0]
@@ -178,7 +150,7 @@ def ptx_kernels(ptx):
             if statement.endswith(":"):
                 labels[statement[:-1]] = len(code)
             elif statement and not statement.startswith((".", ")", "(", "_")):
-                code.append(ptx_instruction(statement, labels))
+                code.append(ptx_instruction(statement))
         for instruction in code:
             if isinstance(instruction.target, str):
                 instruction.target = labels[instruction.target]
@@ -240,8 +212,14 @@ def blueflame(one, two):
     return len(path_two) - len(path_one) if more > 0 else 0
 
 
-def tally(one, two):
+def count_doorbells(code):
+    return sum(i.doorbell for i in fast_path(code))
+
+
+def tally(name, one, two):
     """What the second call adds."""
+    if name.startswith(LOOPS):
+        return {"static": len(two) - len(one)}
     path_one, path_two = fast_path(one), fast_path(two)
     added = {"path": len(path_two) - len(path_one),
              "blueflame_path": blueflame(one, two),
@@ -276,7 +254,7 @@ def compile_for(arch, source, folder):
                            "stack_bytes": max(int(stack[1]) if stack else 0, int(own[1])),
                            "spill_bytes": int(own[2]) + int(own[3])}
     with open(ptx, encoding="utf-8") as text, open(cubin, "rb") as image:
-        return ptx_kernels(text.read()), split_functions(image.read(), arch), resources
+        return ptx_kernels(text.read()), sass_kernels(image.read(), arch), resources
 
 
 def measure(arch):
@@ -285,9 +263,12 @@ def measure(arch):
     table = {}
     for one in sorted(name for name in ptx if name.endswith("_1")):
         two = one[:-2] + "_2"
+        if not one.startswith(LOOPS) and count_doorbells(ptx[one]) != count_doorbells(sass[one][0]):
+            raise SystemExit("instructions.py: %s on %s: doorbells in PTX and in SASS differ: is a SASS instruction "
+                             "misread?" % (one, arch))
         table[one[:-2]] = {
-            "ptx": tally(ptx[one], ptx[two]),
-            "sass": tally(sass[one][0], sass[two][0]),
+            "ptx": tally(one, ptx[one], ptx[two]),
+            "sass": tally(one, sass[one][0], sass[two][0]),
             "kernel_sass": sass[one][1],
             **{key: max(resources[one][key], resources[two][key]) for key in resources[one]},
         }
@@ -295,15 +276,14 @@ def measure(arch):
 
 
 def print_table(arch, table):
-    print("%-24s %15s %27s %6s %6s %6s %6s %7s %5s %5s" % (
-        arch, "PTX path/static", "SASS path/blueflame/static", "loads", "stores", "atomic", "fences", "kernel",
-        "regs", "stack"))
+    columns = [("ptx", "path"), ("ptx", "static"), ("sass", "path"), ("sass", "blueflame_path"), ("sass", "static"),
+               ("sass", "loads"), ("sass", "stores"), ("sass", "atomics"), ("sass", "fences"), ("kernel_sass",),
+               ("registers",), ("stack_bytes",)]
+    print("%-24s  --- PTX ----  ------ SASS --------  ------- on the path --------" % arch)
+    print("%-24s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s" % (
+        "", "path", "static", "path", "bluefl", "static", "loads", "stores", "atomic", "fences", "kernel", "regs", "stack"))
     for name, row in table.items():
-        print("%-24s %9d /%4d %15d /%4d /%4d %6d %6d %6d %6d %7d %5d %5d" % (
-            name, row["ptx"]["path"], row["ptx"]["static"], row["sass"]["path"], row["sass"]["blueflame_path"],
-            row["sass"]["static"],
-            row["sass"]["loads"], row["sass"]["stores"], row["sass"]["atomics"], row["sass"]["fences"], row["kernel_sass"],
-            row["registers"], row["stack_bytes"]))
+        print("%-24s %s" % (name, " ".join("%6d" % value_at(row, path) for path in columns)))
 
 
 # (cases, what of them, at most, on which architectures): what device calls are built to.
@@ -312,7 +292,7 @@ BARS = [
     (("put_thread_gpu", "put_thread_host"), ("ptx", "path"), 60, ("sm_80", "sm_90")),
     (("put_thread_gpu", "put_thread_host"), ("sass", "loads"), 0, ARCHITECTURES),
     (("put_thread_gpu", "put_thread_host"), ("sass", "atomics"), 0, ARCHITECTURES),
-    (("put_thread_gpu", "put_thread_host"), ("registers",), 32, ARCHITECTURES),
+    (("put_thread_gpu", "put_thread_host"), ("registers",), 32, ("sm_90", "sm_100")),
     (("put_thread_gpu", "put_thread_host"), ("stack_bytes",), 0, ARCHITECTURES),
     (("shared_put_gpu", "shared_put_host"), ("sass", "path"), 130, ARCHITECTURES),
     (("shared_put_gpu", "shared_put_host"), ("sass", "atomics"), 1, ARCHITECTURES),
@@ -323,7 +303,7 @@ BARS = [
 
 def value_at(row, path):
     for step in path:
-        row = row[step]
+        row = row.get(step, 0)
     return row
 
 

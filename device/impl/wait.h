@@ -81,26 +81,32 @@ GDX_DEVICE Progress update_credits(QueueState& state, std::uint32_t filled, Chan
 }
 
 GDX_DEVICE Progress take_completions(QueueState& state, Posted posted) {
-  while (take_completion(state)) {
-  }
+  bool any = false;
+  while (take_completion(state)) any = true;
   return update_credits(state, posted.filled, [&](Credits& credits) {
-    credits.on_completed(state.completed);
+    if (any) credits.on_completed(state.completed);
     if (state.fault.status != Status::kOk) credits.on_failed(posted.rung);
   });
 }
 
 // kOk while the call that waits may go on. `again`: it has waited before, so its deadline stands.
-GDX_DEVICE Status may_wait(QueueState& state, bool again) {
+GDX_DEVICE Status may_wait(QueueState& state, std::uint32_t filled, bool again) {
   const std::uint64_t now_ns = exec::now_ns();
   if (!again) state.deadline_ns = now_ns + state.handle.timeout_ns;
   if (state.handle.abort != nullptr && exec::load_flag(state.handle.abort) != 0) return Status::kAborted;
   if (now_ns >= state.deadline_ns) return Status::kTimeout;
+  update_credits(state, filled, [](Credits& credits) { credits.look(); });  // who waits has the time
   exec::relax();
   return Status::kOk;
 }
 
-// Takes every completion and grant that is there.
+// Takes every completion that is there.
 GDX_OUT_OF_LINE Progress drain(QueueState* state, Posted posted) { return take_completions(*state, posted); }
+
+// Takes the grants that are there.
+GDX_OUT_OF_LINE Progress look(QueueState* state, std::uint32_t filled) {
+  return update_credits(*state, filled, [](Credits& credits) { credits.look(); });
+}
 
 // No credit is left: asks for as many as the message could use.
 GDX_OUT_OF_LINE void stall(QueueState* state, std::uint32_t filled, std::uint64_t slots_wanted) {
@@ -113,14 +119,16 @@ GDX_OUT_OF_LINE Progress close_credits(QueueState* state, Posted posted) {
   return update_credits(*state, state->staging.filled, [](Credits& credits) { credits.close(); });
 }
 
-GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, bool again) { return may_wait(*state, again); }
+GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, std::uint32_t filled, bool again) {
+  return may_wait(*state, filled, again);
+}
 
 // Waits until `completed` has come to `goal`.
 GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::uint32_t goal, bool again) {
   for (;; again = true) {
     Progress progress = take_completions(*state, posted);
     if (progress.status != Status::kOk || reached(progress.completed, goal)) return progress;
-    progress.status = may_wait(*state, again);
+    progress.status = may_wait(*state, posted.filled, again);
     if (progress.status != Status::kOk) return progress;
   }
 }

@@ -19,6 +19,7 @@ namespace gdx {
 
 inline constexpr std::uint32_t kMaxSendQueueBlocks = 32768;  // the doorbell record counts 16 bits of WQEBBs
 inline constexpr std::uint32_t kMinSendQueueBlocks = 16;
+inline constexpr std::uint32_t kMinSharedQueueBlocks = 64;
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two

@@ -35,6 +35,13 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
       options.send_queue_blocks > kMaxSendQueueBlocks) {
     return refuse_option("send_queue_blocks", options.send_queue_blocks, "a power of two, 16 to 32768");
   }
+  if (options.sharing == Sharing::kShared && options.send_queue_blocks < kMinSharedQueueBlocks) {
+    return refuse_option("send_queue_blocks", options.send_queue_blocks,
+                         "at least 64 where the endpoint is shared: a warp posts 32 at once");
+  }
+  if (options.sharing == Sharing::kShared && options.slot_count != 0) {
+    return refuse_option("slot_count", options.slot_count, "0 where the endpoint is shared: it cannot push");
+  }
   if (options.timeout_ns == 0) return refuse_option("timeout_ns", 0, "at least 1: every wait is bounded");
   if (options.probe_after_ns == 0) return refuse_option("probe_after_ns", 0, "at least 1");
   // 0 would mean "wait for ever" on the wire: a dead peer would never be noticed.

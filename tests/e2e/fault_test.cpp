@@ -27,7 +27,7 @@ class Fault : public Pair {
 
 TEST_F(Fault, put_with_a_wrong_rkey_is_remote_access) {
   RemoteMemory wrong = a_.peer;
-  wrong.rkey ^= 0x10001;
+  wrong.rkey = wrong.rkey ^ 0x10001u;
   expect_fault([&](auto& ep) { return gdx_put<Mode::kPull>(ep, wrong, a_.buffer->local(), 64); },
                Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
 }
@@ -77,7 +77,7 @@ TEST_F(Fault, write_without_remote_write_permission_is_remote_access) {
 
 TEST_F(Fault, error_returns_every_credit) {
   RemoteMemory wrong = a_.peer;
-  wrong.rkey ^= 1;
+  wrong.rkey = wrong.rkey ^ 1u;
   in_kernel(a_, [&](auto& ep) {
     const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), 10 * kDefaultSlotBytes);
     EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);

@@ -106,7 +106,7 @@ TEST_F(Sharing, endpoint_killed_in_mid_push_gives_its_slots_back) {
 TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
   const std::uint32_t free_before = staging_->free_slots();
   RemoteMemory wrong = a_.peer;
-  wrong.rkey ^= 1;
+  wrong.rkey = wrong.rkey ^ 1u;
   in_kernel(a_, [&](auto& ep) {
     const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), kPartBytes);
     EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);

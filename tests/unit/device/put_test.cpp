@@ -104,6 +104,7 @@ TEST(Push, steady_state_touches_nothing_of_the_schedulers_but_one_word) {
   handle.staging.granted_slots = nullptr;
   handle.staging.requests = nullptr;
   handle.staging.returned_slots = nullptr;
+  nic.state().handle = handle;
   const auto kernel = [&](EndpointHandle h) {
     Endpoint<> ep(h);
     for (int i = 0; i < 1000; ++i) {

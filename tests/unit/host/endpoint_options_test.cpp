@@ -26,6 +26,16 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 0; }},
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 100; }},
       {"send_queue_blocks", [](EndpointOptions& o) { o.send_queue_blocks = 65536; }},
+      {"send_queue_blocks",
+       [](EndpointOptions& o) {
+         o.sharing = Sharing::kShared;
+         o.send_queue_blocks = 32;
+       }},
+      {"slot_count",
+       [](EndpointOptions& o) {
+         o.sharing = Sharing::kShared;
+         o.slot_count = 4;
+       }},
       {"timeout_ns", [](EndpointOptions& o) { o.timeout_ns = 0; }},
       {"probe_after_ns", [](EndpointOptions& o) { o.probe_after_ns = 0; }},
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 0; }},

@@ -1,0 +1,78 @@
+// Many threads on one shared endpoint, over the software HCA.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "device/shared.h"
+#include "tests/e2e/pair.h"
+
+namespace gdx {
+namespace {
+
+class SharedEnd : public Pair {
+ protected:
+  static constexpr std::uint32_t kThreads = 4 * 40;
+  static constexpr std::uint64_t kEach = 8;
+  static constexpr std::uint64_t kCounterAt = 1u << 19;
+
+  void SetUp() override {
+    Pair::SetUp();
+    for (Side* side : {&a_, &b_}) {
+      auto endpoint = Endpoint::create(*hca_, nullptr, {.sharing = Sharing::kShared});
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      *side->endpoint = std::move(*endpoint);
+    }
+    ASSERT_TRUE(a_.endpoint->connect(b_.endpoint->address()));
+    ASSERT_TRUE(b_.endpoint->connect(a_.endpoint->address()));
+  }
+
+  // Runs `body(endpoint, thread)` in kThreads threads of four blocks, on a's endpoint.
+  template <typename Body>
+  void in_grid(Body body) {
+    const auto kernel = [&](EndpointHandle handle) {
+      device::SharedEndpoint<> endpoint(handle);
+      body(endpoint, blockIdx.x * blockDim.x + threadIdx.x);
+    };
+    const exec::LaunchConfig config{
+        .grid = {4}, .block = {kThreads / 4}, .progress = progress_, .workers = 2};
+    ASSERT_EQ(exec::launch(config, kernel, a_.endpoint->handle()), Status::kOk);
+  }
+};
+
+TEST_F(SharedEnd, puts_and_signals_of_all_threads_arrive) {
+  auto* source = reinterpret_cast<std::uint64_t*>(a_.buffer->data());
+  for (std::uint64_t i = 0; i < kThreads * kEach; ++i) source[i] = 0x9e3779b97f4a7c15u * (i + 1);
+  std::atomic<std::uint32_t> failed{0};
+  in_grid([&](auto& ep, std::uint64_t t) {
+    for (std::uint64_t k = 0; k < kEach; k += 2) {
+      const std::uint64_t at = 8 * (t * kEach + k);
+      failed += gdx_put_warp(ep, a_.peer + at, a_.buffer->local() + at, 8) != Status::kOk;
+      failed += gdx_put_signal(ep, a_.peer + at + 8, a_.buffer->local() + at + 8, 8, a_.peer + kCounterAt, 1,
+                               SignalOp::kAdd) != Status::kOk;
+    }
+    failed += gdx_flush(ep) != Status::kOk;
+  });
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), 8 * kThreads * kEach), 0);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(b_.buffer->data() + kCounterAt), kThreads * kEach / 2);
+}
+
+TEST_F(SharedEnd, wrong_key_ends_every_thread_with_its_cause) {
+  std::vector<Status> ends(kThreads);
+  in_grid([&](auto& ep, std::uint64_t t) {
+    Status status = Status::kOk;
+    for (std::uint64_t k = 0; status == Status::kOk; ++k) {
+      RemoteMemory to = a_.peer + 8 * t;
+      if (t == 77 && k == 3) to.rkey = to.rkey ^ 1u;
+      status = k % 16 == 15 ? gdx_flush(ep) : gdx_put(ep, to, a_.buffer->local(), 8);
+    }
+    ends[t] = status;
+  });
+  EXPECT_EQ(ends, std::vector<Status>(kThreads, Status::kRemoteAccess));
+  EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
+}
+
+}  // namespace
+}  // namespace gdx
