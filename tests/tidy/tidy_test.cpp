@@ -83,9 +83,12 @@ Offences function_offences(const Source& source) {
   for (std::size_t i = 0; i < source.lines.size(); ++i) {
     const std::string& line = source.lines[i];
     if (!std::regex_search(line, opening) || std::regex_search(line, not_function)) continue;
-    std::string indent = line.substr(0, line.find_first_not_of(' '));
-    // A constructor's initializers stand deeper than the brace that ends it.
-    if (line[indent.size()] == ':') indent.resize(indent.size() - 4);
+    // Parameters and a constructor's initializers stand deeper than the brace that ends the function.
+    std::size_t first = i;
+    while (first > 0 && source.lines[first - 1].ends_with(',')) --first;
+    const std::string& start = source.lines[first];
+    std::string indent = start.substr(0, start.find_first_not_of(' '));
+    if (start[indent.size()] == ':') indent.resize(indent.size() - 4);
     for (std::size_t j = i + 1; j < source.lines.size(); ++j) {
       if (!source.lines[j].starts_with(indent + "}")) continue;
       if (j - i + 1 > kMaxFunctionLines) {
@@ -186,9 +189,13 @@ TEST(Tidy, functions_are_short) {
 }
 TEST(Tidy, function_rule_planted_offence_is_found) {
   for (const char* opening : {"int f(int a) {", "    : a_(a) {", "  void g() const override {",
-                              "Result<int> Hca::open(const X& x) {"}) {
+                              "Result<int> Hca::open(const X& x) {", "    : a_(a),\n      b_(b) {",
+                              "int f(int a,\n      int b) {"}) {
     std::vector<std::string> lines(kMaxFunctionLines + 1, "    x();");
-    lines.front() = opening;
+    const std::string_view text = opening;
+    const std::size_t end = text.find('\n');
+    lines.front() = text.substr(0, end);
+    if (end != std::string_view::npos) lines.insert(lines.begin() + 1, std::string(text.substr(end + 1)));
     lines.push_back(std::string(opening).starts_with("  v") ? "  }" : "}");
     EXPECT_EQ(function_offences({"a.cpp", lines}).size(), 1u) << opening;
   }
