@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Usage: refused.sh LINE PROGRAM [options]. PROGRAM wants XRC, which the software HCA has not: it must say LINE and
+# fail, and the log must name what was asked for, once.
+. "$(dirname "$0")/common.sh"
+line=$1
+shift
+case $1 in ibv_*) need "$1" ;; *) need "$1" perftest ;; esac
+
+GDX_LOG=info on_hca "$@" -p "$(free_port)" > "$scratch/out" 2>&1
+status=$?
+cat "$scratch/out"
+[ $status != 0 ] || fail "$1 found XRC"
+[ $status -lt 124 ] || fail "$1 ended with $status"
+grep -q "$line" "$scratch/out" || fail "$1 does not say: $line"
+[ "$(grep -c 'no uverbs write command 0x25, open_xrcd (XRC)' "$scratch/out")" = 1 ] || fail "the log does not name it once"
