@@ -89,7 +89,9 @@ struct Message {
   std::uint16_t pkey = 0xffff;
   std::uint32_t qkey = 0;  // SIDR_REP
   Answered answered = Answered::kReq;
-  std::uint16_t reason = 0;          // RejectReason, or a SIDR_REP's SidrStatus
+  std::uint16_t reason = 0;  // RejectReason, or a SIDR_REP's SidrStatus
+  std::uint64_t rejecting_guid =
+      0;  // REJ for kTimeout: the sender's CA, in the additional reject information
   std::uint8_t service_timeout = 0;  // MRA
   std::uint32_t remote_qpn = 0;      // DREQ
   // At most what the type has room for; decoding always gives all of that room.

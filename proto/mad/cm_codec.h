@@ -30,7 +30,7 @@ inline constexpr Bits kReqRemoteResponseTimeout{43, 0, 5}, kReqTransport{43, 5, 
     kReqLocalResponseTimeout{47, 0, 5}, kReqRetryCount{47, 5, 3}, kReqPathMtu{50, 0, 4},
     kReqRnrRetryCount{50, 5, 3}, kReqMaxCmRetries{51, 0, 4}, kReqSrq{51, 4, 1}, kReqRate{91, 2, 6},
     kReqAckTimeout{95, 0, 5}, kRepFlowControl{26, 7, 1}, kRepRnrRetryCount{27, 0, 3}, kRepSrq{27, 3, 1},
-    kAnswered{8, 0, 2}, kMraServiceTimeout{9, 0, 5};
+    kAnswered{8, 0, 2}, kMraServiceTimeout{9, 0, 5}, kRejInfoLength{9, 0, 7};
 
 class Body {
  public:
@@ -198,7 +198,10 @@ inline void put_fields(const Message& m, Body& body) {
       return body.put(kMraServiceTimeout, m.service_timeout);
     case MessageType::kRej:
       body.put(kAnswered, static_cast<unsigned>(m.answered));
-      return body.put(10, m.reason);
+      body.put(10, m.reason);
+      if (m.rejecting_guid == 0) return;
+      body.put(kRejInfoLength, sizeof m.rejecting_guid);
+      return body.put(12, m.rejecting_guid);
     case MessageType::kRep: return put_rep(m, body);
     case MessageType::kDreq: return body.put_number(8, m.remote_qpn);
     default: return;
@@ -225,7 +228,11 @@ inline void take_fields(const ConstBody& body, Message& m) {
   m.answered = static_cast<Answered>(body.bits(kAnswered));
   switch (m.type) {
     case MessageType::kMra: m.service_timeout = body.bits(kMraServiceTimeout); return;
-    case MessageType::kRej: m.reason = body.take<std::uint16_t>(10); return;
+    case MessageType::kRej:
+      m.reason = body.take<std::uint16_t>(10);
+      if (body.bits(kRejInfoLength) == sizeof m.rejecting_guid)
+        m.rejecting_guid = body.take<std::uint64_t>(12);
+      return;
     case MessageType::kRep: return take_rep(body, m);
     case MessageType::kDreq: m.remote_qpn = body.number(8); return;
     default: return;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <rdma/rdma_user_cm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,11 +10,16 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 
 namespace {
 
 constexpr std::uint16_t kTcp = 0x0106;  // RDMA_PS_TCP
+// enum rdma_cm_event_type
 constexpr std::uint32_t kAddressResolved = 0;
+constexpr std::uint32_t kRouteResolved = 2;
+constexpr std::uint32_t kConnectRequest = 4;
+constexpr std::uint32_t kRejected = 8;
 
 int open_connections(int flags = O_CLOEXEC) {
   return open("/dev/infiniband/rdma_cm", O_RDWR | O_NONBLOCK | flags);
@@ -46,6 +52,17 @@ sockaddr_in6 any_address(std::uint16_t port) {
   sockaddr_in6 field{};
   std::memcpy(&field, &ipv4, sizeof ipv4);
   return field;
+}
+
+// The next event, once there is one.
+rdma_ucm_event_resp next_event(int fd) {
+  constexpr int kLimitMs = 20'000;
+  pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&waited, 1, kLimitMs), 1);
+  rdma_ucm_event_resp event{};
+  const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), 0);
+  return event;
 }
 
 int bind_port(int fd, std::uint32_t id, std::uint16_t port) {
@@ -96,6 +113,74 @@ TEST(RdmaCmFile, id_migrated_to_its_own_file_keeps_its_events) {
   ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), 0);
   EXPECT_EQ(event.event, kAddressResolved);
   EXPECT_EQ(event.id, id);
+  close(fd);
+}
+
+// Drops and takes back the right to ports below 1024, where the process has it.
+class Unprivileged {
+ public:
+  Unprivileged() { EXPECT_EQ(seteuid(before_ == 0 ? kNobody : before_), 0); }
+  ~Unprivileged() { EXPECT_EQ(seteuid(before_), 0); }
+  Unprivileged(const Unprivileged&) = delete;
+  Unprivileged& operator=(const Unprivileged&) = delete;
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  const uid_t before_ = geteuid();
+};
+
+TEST(RdmaCmFile, port_of_the_privileged_is_refused_to_others) {
+  int first_free = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first_free;
+  if (first_free < 1024) GTEST_SKIP() << "this host has no privileged ports below 1024";
+  const int fd = open_connections();
+  ASSERT_GE(fd, 0);
+  {
+    const Unprivileged now;
+    EXPECT_EQ(bind_port(fd, create_id(fd), 1023), EACCES);
+    EXPECT_EQ(bind_port(fd, create_id(fd), 1024), 0);
+  }
+  if (geteuid() == 0) {
+    EXPECT_EQ(bind_port(fd, create_id(fd), 1023), 0);
+  }
+  close(fd);
+}
+
+// An accept without parameters is the active side's alone. On the passive side the kernel refuses it, and the
+// peer.
+TEST(RdmaCmFile, accept_without_parameters_on_the_passive_side_is_invalid) {
+  const int fd = open_connections();
+  ASSERT_GE(fd, 0);
+  const std::uint32_t listener = create_id(fd);
+  ASSERT_EQ(bind_port(fd, listener, 7472), 0);
+  rdma_ucm_listen listen{};
+  listen.id = listener;
+  listen.backlog = 1;
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_LISTEN, listen), 0);
+
+  const std::uint32_t client = create_id(fd);
+  rdma_ucm_resolve_ip resolve{};
+  resolve.dst_addr = any_address(7472);  // the HCA's own
+  resolve.id = client;
+  resolve.timeout_ms = 1000;
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
+  EXPECT_EQ(next_event(fd).event, kAddressResolved);
+  const rdma_ucm_resolve_route route{.id = client, .timeout_ms = 1000};
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, route), 0);
+  EXPECT_EQ(next_event(fd).event, kRouteResolved);
+  rdma_ucm_connect connect{};
+  connect.id = client;
+  connect.conn_param.valid = 1;
+  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_CONNECT, connect), 0);
+  const rdma_ucm_event_resp request = next_event(fd);
+  ASSERT_EQ(request.event, kConnectRequest);
+
+  rdma_ucm_accept accept{};
+  accept.id = request.id;
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_ACCEPT, accept), EINVAL);
+  const rdma_ucm_event_resp refused = next_event(fd);
+  EXPECT_EQ(refused.event, kRejected);
+  EXPECT_EQ(refused.id, client);
   close(fd);
 }
 

@@ -1,6 +1,8 @@
 #include "driver-shim/softhca/cm/agent.h"
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "proto/mad/cm_codec.h"
 #include "proto/roce/headers.h"
@@ -9,6 +11,14 @@ namespace gdx::softhca::cm {
 
 using gdx::cm::Answered;
 using gdx::cm::SidrStatus;
+
+namespace {
+
+// How many connections may outlive their users. Beyond it those that only wait are forgotten before their
+// time, or peers that connect and leave could have memory as fast as they send.
+constexpr std::size_t kMaxRetained = 4096;
+
+}  // namespace
 
 Agent::Agent(const AgentConfig& config, Port& port) : config_(config), port_(port), random_(config.seed) {}
 
@@ -33,6 +43,10 @@ Connection* Agent::find(std::uint32_t id) {
   return found == connections_.end() || !found->second->owned() ? nullptr : found->second.get();
 }
 
+void Agent::note_read(std::uint32_t id) {
+  if (Connection* const connection = find(id)) connection->note_read();
+}
+
 void Agent::release(std::uint64_t now_ns, std::uint32_t id) {
   if (Connection* const connection = find(id)) connection->release(now_ns);
   sweep();
@@ -53,8 +67,23 @@ std::size_t Agent::release_all(std::uint64_t now_ns) {
 }
 
 void Agent::sweep() {
-  std::erase_if(connections_,
-                [](const auto& it) { return it.second->state() == State::kClosed && !it.second->owned(); });
+  std::size_t retained = 0;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const Connection& connection = *it->second;
+    const bool over = connection.state() == State::kClosed && !connection.owned();
+    retained += !over && !connection.owned() ? 1 : 0;
+    it = over ? connections_.erase(it) : std::next(it);
+  }
+  for (; retained > kMaxRetained; --retained) forget_oldest();
+}
+
+// One that waits out its time, rather than one that still has a goodbye to say.
+void Agent::forget_oldest() {
+  const auto order = [](const auto& it) {
+    const Connection& connection = *it.second;
+    return std::tuple(connection.owned(), connection.state() != State::kTimeWait, connection.deadline_ns());
+  };
+  connections_.erase(std::ranges::min_element(connections_, {}, order));
 }
 
 void Agent::on_datagram(std::uint64_t now_ns, const wire::Address& source,
@@ -67,6 +96,10 @@ void Agent::on_datagram(std::uint64_t now_ns, const wire::Address& source,
   }
   // A SIDR_REP has one id only, that of the request.
   const bool resolution = message->type == MessageType::kSidrRep;
+  if (message->type == MessageType::kRej && message->remote_id == 0) {
+    if (Connection* const rejected = find_rejected(source, *message)) rejected->on_message(now_ns, *message);
+    return sweep();
+  }
   const auto found = connections_.find(resolution ? message->local_id : message->remote_id);
   if (found == connections_.end() || found->second->remote() != source) {
     return answer_stranger(source, *message);
@@ -88,10 +121,21 @@ Connection* Agent::find_request(const wire::Address& source, const Message& requ
   return same == connections_.end() ? nullptr : same->second.get();
 }
 
-std::uint32_t Agent::unanswered(std::uint64_t token) const {
+// Of a peer that gives its request up, and was told no id of ours yet: its own one says which.
+Connection* Agent::find_rejected(const wire::Address& source, const Message& rejection) {
+  const auto same = std::ranges::find_if(connections_, [&](const auto& it) {
+    const Connection& connection = *it.second;
+    return connection.passive() && connection.remote() == source &&
+           connection.remote_id() == rejection.local_id && connection.state() != State::kClosed &&
+           connection.state() != State::kSidrReceived;
+  });
+  return same == connections_.end() ? nullptr : same->second.get();
+}
+
+std::uint32_t Agent::unread(std::uint64_t token) const {
   return static_cast<std::uint32_t>(std::ranges::count_if(connections_, [token](const auto& it) {
-    const State state = it.second->state();
-    return it.second->listener() == token && (state == State::kReqReceived || state == State::kSidrReceived);
+    const Connection& connection = *it.second;
+    return connection.passive() && connection.owned() && !connection.read() && connection.listener() == token;
   }));
 }
 
@@ -124,9 +168,7 @@ void Agent::on_request(std::uint64_t now_ns, const wire::Address& source, const 
       return refuse_request(source, request, RejectReason::kStaleConnection);
     }
   }
-  if (unanswered(listener->second.token) >= listener->second.backlog) {
-    return refuse_request(source, request, RejectReason::kNoResources);
-  }
+  if (unread(listener->second.token) >= listener->second.backlog) return;
   make(source).on_request(request, listener->second.token);
 }
 

@@ -25,8 +25,8 @@ class Agent {
  public:
   Agent(const AgentConfig& config, Port& port);
 
-  // Requests for `service_id` raise kRequest with `token`, at most `backlog` of them unanswered at a time;
-  // more are rejected. False: somebody listens to it already.
+  // Requests for `service_id` raise kRequest with `token`, at most `backlog` of them unread at a time: more
+  // are ignored, so that the peer asks again. False: somebody listens to it already.
   bool listen(std::uint64_t service_id, std::uint64_t token, std::uint32_t backlog);
   // Requests that nobody has answered are rejected by whoever releases their connections.
   void stop_listening(std::uint64_t service_id);
@@ -35,7 +35,9 @@ class Agent {
   Connection& make(const wire::Address& remote);
   // Null: no such id, or its user has released it.
   [[nodiscard]] Connection* find(std::uint32_t id);
-  // The user is done with it; it may live on to end as the specification would.
+  // The user has read the request that made `id`: it no longer counts against the backlog.
+  void note_read(std::uint32_t id);
+  // The user is done with it; it may live on to end as the specification would, but not of too many others.
   void release(std::uint64_t now_ns, std::uint32_t id);
   // Goodbye to every peer, for the end of the process; called again, to those who have not confirmed it.
   // Returns how many of them there are.
@@ -58,9 +60,11 @@ class Agent {
   void refuse_request(const wire::Address& source, const Message& request, RejectReason reason);
   bool is_stale(std::uint64_t now_ns, const wire::Address& source, const Message& request);
   [[nodiscard]] Connection* find_request(const wire::Address& source, const Message& request);
-  [[nodiscard]] std::uint32_t unanswered(std::uint64_t token) const;
+  [[nodiscard]] Connection* find_rejected(const wire::Address& source, const Message& rejection);
+  [[nodiscard]] std::uint32_t unread(std::uint64_t token) const;
   void answer_stranger(const wire::Address& source, const Message& message);
   void sweep();
+  void forget_oldest();
 
   const AgentConfig config_;
   Port& port_;

@@ -140,6 +140,8 @@ void Connection::send_reject(RejectReason reason, PrivateData private_data) {
   Message rej = message(MessageType::kRej);
   rej.reason = static_cast<std::uint16_t>(reason);
   rej.private_data = std::move(private_data);
+  // The peer may have told no id yet, by which it would know us.
+  if (reason == RejectReason::kTimeout && unanswered_) rej.rejecting_guid = unanswered_->endpoint.ca_guid;
   switch (state_) {
     case State::kReqReceived: rej.answered = Answered::kReq; break;
     case State::kRepReceived: rej.answered = Answered::kRep; break;
@@ -253,9 +255,8 @@ void Connection::on_rep(const Message& rep) {
 }
 
 void Connection::on_rej(std::uint64_t now_ns, const Message& rej) {
-  const bool established = state_ == State::kEstablished;
-  raise(established ? EventType::kDisconnected : EventType::kRejected, rej.reason, rej);
-  if (established || state_ == State::kRepSent) return enter_time_wait(now_ns);
+  raise(EventType::kRejected, rej.reason, rej);  // as Linux says it, even of a connection that stood
+  if (state_ == State::kEstablished || state_ == State::kRepSent) return enter_time_wait(now_ns);
   close();
 }
 

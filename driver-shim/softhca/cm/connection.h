@@ -105,6 +105,9 @@ class Connection {
   [[nodiscard]] const gdx::cm::Endpoint& peer() const { return peer_; }
   [[nodiscard]] bool passive() const { return passive_; }
   [[nodiscard]] bool owned() const { return owned_; }
+  // Of a request: whether the user has seen it.
+  [[nodiscard]] bool read() const { return read_; }
+  void note_read() { read_ = true; }
   [[nodiscard]] std::uint64_t listener() const { return listener_; }
   [[nodiscard]] std::uint64_t deadline_ns() const { return deadline_ns_; }
   // False while a REP is owed, and after the end: then parameters() has nothing to say.
@@ -134,6 +137,7 @@ class Connection {
   State state_ = State::kIdle;
   bool passive_ = false;
   bool owned_ = true;
+  bool read_ = false;
   std::uint32_t remote_id_ = 0;
   std::uint64_t listener_ = 0;
   Message request_;         // ours or the peer's

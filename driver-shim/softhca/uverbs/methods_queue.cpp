@@ -52,6 +52,11 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   if (request.has(UVERBS_ATTR_CREATE_CQ_FLAGS)) {
     const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_FLAGS);
     if (!flags) return refuse(flags.error());
+    constexpr std::uint32_t kKnown =
+        IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN | IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION;
+    if ((*flags & ~kKnown) != 0) return refuse(EINVAL);
+    // A CQE's time is not that of a clock which programs could read: completion_timestamp_mask is 0.
+    if ((*flags & IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION) != 0) return refuse(EOPNOTSUPP);
     spec.ignore_overrun = (*flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0;
   }
   const std::uint64_t ring_bytes = std::uint64_t{spec.entry_bytes} << spec.log_entries;

@@ -107,6 +107,7 @@ struct CmId {
   std::uint8_t tos = 0;
   std::uint8_t ack_timeout = 0;  // as chosen by the program, if not 0
   bool reuse_address = false;
+  bool one_family = false;  // of a wildcard: not reached over the other family
 
   [[nodiscard]] bool is_datagram() const;
   [[nodiscard]] std::uint64_t service_id(std::uint16_t at_port) const;

@@ -120,6 +120,13 @@ Errno route_error(const wire::Address& destination) {
                     [](int fd, const sockaddr* name, socklen_t length) { return connect(fd, name, length); });
 }
 
+bool may_bind_port(std::uint16_t port) {
+  return ask_kernel(wire::Address::ipv4(INADDR_LOOPBACK), port,
+                    [](int fd, const sockaddr* name, socklen_t length) {
+                      return ::bind(fd, name, length);
+                    }) != EACCES;
+}
+
 bool is_host_address(const wire::Address& address) {
   return ask_kernel(address, 0, [](int fd, const sockaddr* name, socklen_t length) {
            return bind(fd, name, length);

@@ -29,6 +29,8 @@ std::size_t write_address(const CmAddress& address, __kernel_sockaddr_storage& o
 
 // 0, or why the host would not send to `destination`: ENETUNREACH, EHOSTUNREACH, ...
 [[nodiscard]] Errno route_error(const wire::Address& destination);
+// Whether this process may listen at a port: those below net.ipv4.ip_unprivileged_port_start are not for all.
+[[nodiscard]] bool may_bind_port(std::uint16_t port);
 // Whether the host has the address at all.
 [[nodiscard]] bool is_host_address(const wire::Address& address);
 

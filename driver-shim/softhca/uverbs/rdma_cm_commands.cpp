@@ -152,6 +152,7 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
     port = found ? *found : nullptr;
   }
   std::uint16_t number = address.port;
+  if (number != 0 && !may_bind_port(number)) return EACCES;
   if (number != 0 && port_number_taken(id, port, number)) return EADDRINUSE;
   const auto first = static_cast<std::uint32_t>(random_() % kEphemeralPorts);
   for (std::uint32_t i = 0; number == 0 && i < kEphemeralPorts; ++i) {
@@ -278,6 +279,8 @@ Errno RdmaCm::listen(CmCall& call) {
   std::vector<CmPort*> listening;
   for (const auto& port : ports_) {
     if (id.port != nullptr && id.port != port.get()) continue;
+    const bool same_family = port->hca().address().is_ipv4() == (id.source.family == AF_INET);
+    if (id.one_family && !same_family) continue;
     if (!port->agent().listen(id.service_id(id.source.port), id.number, backlog)) {
       for (CmPort* const done : listening) done->agent().stop_listening(id.service_id(id.source.port));
       return EADDRINUSE;
@@ -317,6 +320,7 @@ Errno RdmaCm::get_event(CmCall& call) {
     if (made != nullptr) ids_.erase(made->number);
     return error;
   }
+  if (made != nullptr) event.port->agent().note_read(event.connection);
   ++ids_.at(event.id)->events_reported;
   events.pop_front();
   call.file.signal();
@@ -345,8 +349,10 @@ Errno RdmaCm::set_option(CmCall& call) {
       if (id.state != CmId::State::kIdle) return EINVAL;
       id.reuse_address = number != 0;
       return 0;
-    // An HCA here has one address of one family, so a wildcard never covers both.
-    case RDMA_OPTION_ID_AFONLY: return id.state == CmId::State::kIdle ? 0 : EINVAL;
+    case RDMA_OPTION_ID_AFONLY:
+      if (id.state != CmId::State::kIdle) return EINVAL;
+      id.one_family = number != 0;
+      return 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
       if (byte > kMaxAckTimeout) return EINVAL;
       id.ack_timeout = byte;

@@ -107,7 +107,8 @@ Errno RdmaCm::start_resolution(CmId& id, const rdma_ucm_conn_param& parameters) 
   return 0;
 }
 
-// Without parameters it is the active side's confirmation that its queue pair is set up: RTU.
+// Without parameters it is the active side's confirmation that its queue pair is set up: RTU. Of a passive
+// side it makes no sense, and the kernel then refuses the peer too.
 Errno RdmaCm::accept(CmCall& call) {
   const auto asked = call.read<rdma_ucm_accept>();
   const Answer<CmId*> found = find_id(call.file, asked.id);
@@ -115,7 +116,11 @@ Errno RdmaCm::accept(CmCall& call) {
   CmId& id = **found;
   cm::Connection* const connection = connection_of(id);
   if (connection == nullptr) return EINVAL;
-  if (asked.conn_param.valid == 0) return connection->establish() ? 0 : EINVAL;
+  if (asked.conn_param.valid == 0) {
+    if (!connection->passive() && connection->establish()) return 0;
+    connection->reject(monotonic_ns(), RejectReason::kConsumerDefined, {});
+    return EINVAL;
+  }
   cm::PrivateData data = private_data_of(asked.conn_param);
   bool done = false;
   if (id.is_datagram()) {

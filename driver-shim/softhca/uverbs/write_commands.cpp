@@ -46,10 +46,25 @@ constexpr WriteCommand kCommands[] = {
     {IB_USER_VERBS_CMD_MODIFY_SRQ, sizeof(ib_uverbs_modify_srq), 0, write_modify_srq},
 };
 
+// What people call a command that is not here.
+const char* name_of(std::uint32_t number) {
+  switch (number) {
+    case IB_USER_VERBS_CMD_ALLOC_MW: return "alloc_mw (memory windows)";
+    case IB_USER_VERBS_CMD_OPEN_XRCD: return "open_xrcd (XRC)";
+    case IB_USER_VERBS_CMD_CREATE_XSRQ: return "create_xsrq (XRC)";
+    case IB_USER_VERBS_CMD_OPEN_QP: return "open_qp (XRC)";
+    case IB_USER_VERBS_CMD_ATTACH_MCAST: return "attach_mcast (multicast)";
+    case kExtended | IB_USER_VERBS_EX_CMD_CREATE_FLOW: return "create_flow (flow steering)";
+    case kExtended | IB_USER_VERBS_EX_CMD_CREATE_WQ: return "create_wq (receive side scaling)";
+    default: return "unnamed";
+  }
+}
+
 void report_unknown_once(std::uint32_t number) {
   static std::set<std::uint32_t> reported;
   if (!reported.insert(number).second) return;
-  log::info("the software HCA has no uverbs write command {:#x}; the program was told so", number);
+  log::info("the software HCA has no uverbs write command {:#x}, {}; the program was told so", number,
+            name_of(number));
 }
 
 }  // namespace
