@@ -26,7 +26,7 @@ set yrange [-5:190]
 set key top right
 set title "goodput, % of the link (modelled)"
 plot "$rows" index 0 using 1:2 title "credits", "" index 1 using 1:2 title "tail drop", "" index 2 using 1:2 title "overwrite"
-set title "worst share of the others, % of fair (modelled)"
+set title "worst share of others, % (modelled)"
 plot "$rows" index 0 using 1:3 title "credits", "" index 1 using 1:3 title "tail drop", "" index 2 using 1:3 title "overwrite"
 unset multiplot
 GNUPLOT
