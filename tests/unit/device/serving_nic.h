@@ -121,11 +121,12 @@ class ServingNic {
     }
     const auto opcode = static_cast<unsigned>(fails ? mlx5::CqeOpcode::kRequesterError
                                                     : mlx5::CqeOpcode::kRequester);
-    cqe.wqe_counter = static_cast<std::uint16_t>(index);
+    // The last word whole, since waiters look at it all the time: wqe_counter and op_own.
     const unsigned op_own = opcode << mlx5::kCqeOpcodeShift | (index >> kLogBlocks & 1);
-    auto& tail = reinterpret_cast<std::uint64_t*>(&cqe)[7];
-    const std::uint64_t rest = tail & ~(std::uint64_t{0xff} << 56);
-    std::atomic_ref<std::uint64_t>(tail).store(rest | std::uint64_t{op_own} << 56, std::memory_order_release);
+    const std::uint64_t tail = std::uint64_t{op_own} << 56 |
+                               std::uint64_t{byte_swap(static_cast<std::uint16_t>(index))} << 32;
+    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(&cqe)[7])
+        .store(tail, std::memory_order_release);
   }
 
   const Sharing sharing_;
