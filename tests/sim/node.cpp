@@ -69,8 +69,11 @@ void Node::note_error(std::uint64_t now_ns) {
 void Node::count_refusal(std::uint64_t now_ns, const roce::Headers& headers) {
   const bool refuses = headers.bth.opcode == roce::Opcode::kRcAcknowledge &&
                        (headers.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
-  const bool repeats = refusals_in_a_row_ > 0 && headers.bth.psn == refused_psn_;
-  if (!refuses || (repeats && now_ns < refused_until_ns_)) return;
+  if (!refuses) return;
+  const std::uint32_t ahead = (headers.bth.psn - refused_psn_) & roce::kPsnMask;
+  const bool repeats = refusals_in_a_row_ > 0 && ahead == 0;
+  const bool late = refusals_in_a_row_ > 0 && ahead >= transport::kPsnHalfSpace;  // a copy of an older one
+  if (late || (repeats && now_ns < refused_until_ns_)) return;
   refusals_in_a_row_ = repeats ? refusals_in_a_row_ + 1 : 1;
   refused_psn_ = headers.bth.psn;
   refused_until_ns_ = now_ns + transport::rnr_timer_ns(headers.aeth.syndrome & 0x1f);

@@ -310,6 +310,8 @@ void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, Ext
 void Requester::on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_code) {
   ++counters_.rnr_naks_received;
   if (rnr_deadline_ns_ != kNever) return;
+  // The peer lives. Lost packets of a long wait must not add up to its death.
+  retries_left_ = config_.retry_count;
   if (config_.rnr_retry != kEndlessRnrRetry) {
     if (rnr_retries_left_ == 0) return fail_all(Syndrome::kRnrRetryExceeded);
     --rnr_retries_left_;

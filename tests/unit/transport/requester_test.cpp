@@ -159,6 +159,19 @@ TEST_F(RequesterTest, rnr_nak_waits_for_its_timer_and_resends) {
   EXPECT_EQ(requester.counters().rnr_naks_received, 1u);
 }
 
+TEST_F(RequesterTest, rnr_nak_restores_the_retries) {
+  post(WqeOpcode::kSend, 8);
+  pump();
+  for (int round = 0; round < 5; ++round) {
+    expire();  // lost, or its RNR NAK
+    EXPECT_THAT(pump(), ElementsAre(100)) << "round " << round;
+    acknowledge(100, roce::kAethKindRnr | 12);
+    expire();
+    EXPECT_THAT(pump(), ElementsAre(100)) << "round " << round;
+  }
+  EXPECT_FALSE(requester.in_error());
+}
+
 class RequesterLimits : public RequesterTest {
  protected:
   static RcConfig config() {
