@@ -112,6 +112,26 @@ TEST(Shared, warps_post_in_the_order_of_lanes_with_one_doorbell) {
   }
 }
 
+// The steps of a put with pauses between them, so that threads come to publish in another order than they
+// have reserved in.
+TEST(Shared, publication_waits_for_its_turn) {
+  constexpr std::uint32_t kEach = 10;
+  ServingNic nic;
+  std::atomic<std::uint32_t> failed{0};
+  in_grid(nic, 4, 24, 2, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      std::uint32_t first = 0;
+      failed += ep.reserve(1, &first) != Status::kOk;
+      for (std::uint32_t pause = 0; pause < (t * 7 + k * 5) % 6; ++pause) exec::relax();
+      const std::uint64_t doorbell = ep.store_transfer(first, WqeOpcode::kRdmaWrite, remote(message(t, k)),
+                                                       local(message(t, k)), 16);
+      failed += ep.publish(first, first + 1, doorbell) != Status::kOk;
+    }
+  });
+  EXPECT_EQ(failed, 0u);
+  expect_all_in_order(nic, 4 * 24, kEach);
+}
+
 TEST(Shared, counters_wrap) {
   for (const std::uint32_t start : {0xfff0u, 0xfffffff0u}) {
     ServingNic nic(Sharing::kShared, start);
@@ -163,6 +183,19 @@ TEST(SharedFailure, error_completion_ends_all_threads_with_the_first_cause) {
   EXPECT_EQ(nic.state().fault.syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRetryExceeded));
   EXPECT_EQ(nic.state().fault.wqe_counter, kFails);
   EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(SharedFailure, known_failure_is_returned_though_there_is_room) {
+  ServingNic nic;
+  nic.fails_at = 0;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kOk);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(gdx_flush(ep), Status::kPeerUnreachable);
+      EXPECT_EQ(gdx_put(ep, remote(32), local(32), 16), Status::kPeerUnreachable);
+    }
+  });
+  EXPECT_EQ(nic.requests().size(), 1u);
 }
 
 TEST(SharedFailure, full_queue_times_out_once_and_for_all) {
