@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <random>
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -38,16 +39,20 @@ Result<void> open_siblings(const Configuration& configuration, Adapters& adapter
 
 Result<Adapters> open_adapters(const Configuration& configuration) {
   constexpr int kAttempts = 64;
+  constexpr std::uint32_t kFirstLoopback = 0x7f000002;  // 127.0.0.2, of 65,532 that are given out
+  constexpr std::uint32_t kLoopbacks = 0xfffc;
   const bool any_address = configuration.first.udp.address.empty();
-  // Held until the end, so that the next attempt begins elsewhere.
-  std::vector<Adapters> failed;
+  Configuration tried = configuration;
+  std::random_device entropy;
   for (int attempt = 1;; ++attempt) {
     Adapters adapters;
-    const Result<void> opened = open_siblings(configuration, adapters);
+    const Result<void> opened = open_siblings(tried, adapters);
     if (opened) return adapters;
     const bool again = any_address && opened.error().status == Status::kBusy && attempt < kAttempts;
     if (!again) return tl::unexpected(opened.error());
-    failed.push_back(std::move(adapters));
+    // Anywhere else: processes that start together and search on side by side would stay in each other's way.
+    const std::uint32_t first = kFirstLoopback + entropy() % (kLoopbacks - configuration.hcas);
+    tried.first.udp.address = wire::Address::ipv4(first).text();
   }
 }
 
