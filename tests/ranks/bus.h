@@ -32,6 +32,12 @@ class Bus {
   void gpu_stores_payload(std::uint64_t bytes) {
     write(pcie::kGpuNode, pcie::kNicNode, bytes, pcie::Purpose::kPayload, {});
   }
+  // WQEs of so many bytes, and the doorbell record.
+  void gpu_posts(std::uint64_t wqe_bytes) {
+    if (queue_node() == pcie::kGpuNode || wqe_bytes == 0) return;
+    write(pcie::kGpuNode, pcie::kHostNode, wqe_bytes, pcie::Purpose::kWqe, {});
+    write(pcie::kGpuNode, pcie::kHostNode, sizeof(std::uint32_t), pcie::Purpose::kRecord, {});
+  }
   void gpu_rings(std::uint64_t bytes, Done done) {
     write(pcie::kGpuNode, pcie::kNicNode, bytes, pcie::Purpose::kDoorbell, std::move(done));
   }

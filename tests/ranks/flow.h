@@ -26,8 +26,11 @@ struct Shape {
   std::uint32_t messages;
   std::uint64_t post_ns;
   std::uint64_t jitter_ns;
-  // A push of `bytes` by this block begins: on a CPU nobody sees its stores.
-  void (*note_push)(std::uint32_t block, std::uint64_t bytes);
+  // What nobody could see of a kernel on a CPU, told by its block: that it has stored `bytes` of payload into
+  // staging memory, has rung, and has nothing to do until then.
+  void (*stored)(std::uint32_t block, std::uint64_t bytes);
+  void (*posted)(std::uint32_t block);
+  void (*busy_until)(std::uint64_t until_ns);
 };
 
 struct Outcome {

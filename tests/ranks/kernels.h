@@ -16,10 +16,14 @@ GDX_DEVICE std::uint64_t expected_word(std::uint64_t salt, std::uint64_t sequenc
 GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequence) {
   const std::uint64_t jitter_ns = expected_word(flow.own_salt, sequence, 0) % (shape.jitter_ns + 1);
   const std::uint64_t until_ns = exec::now_ns() + shape.post_ns + jitter_ns;
-  while (exec::now_ns() < until_ns) exec::relax();
+  while (exec::now_ns() < until_ns) {
+    shape.busy_until(until_ns);
+    exec::relax();
+  }
 }
 
-// Slot by slot, as gdx_put does it, so that each store can be told of before it happens.
+// Slot by slot, so that each store can be told of. gdx_put differs in one thing: where it has no credit it
+// asks for all that the message could use, and this asks for one.
 GDX_DEVICE Status push(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
                        const LocalMemory& from, Doorbell doorbell) {
   const std::uint64_t slot_bytes = endpoint.handle().staging.slot_bytes;
@@ -30,10 +34,11 @@ GDX_DEVICE Status push(device::Endpoint<>& endpoint, const Shape& shape, const R
     const bool rings = ++deferred * 4 >= endpoint.credits().held();
     if (rings) deferred = 0;
     const Doorbell between = rings ? Doorbell::kRing : Doorbell::kDefer;
-    shape.note_push(blockIdx.x, bytes);
     const Status status =
         gdx_put<Mode::kPush>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
     if (status != Status::kOk) return status;
+    shape.stored(blockIdx.x, bytes);
+    shape.posted(blockIdx.x);
   }
   return Status::kOk;
 }
@@ -45,7 +50,9 @@ GDX_DEVICE Status put(device::Endpoint<>& endpoint, const Flow& flow, const Shap
   const RemoteMemory to = flow.peer_inbox + half;
   const LocalMemory from = flow.source + half;
   if constexpr (M == Mode::kPush) return push(endpoint, shape, to, from, doorbell);
-  return gdx_put<M>(endpoint, to, from, shape.message_bytes, doorbell);
+  const Status status = gdx_put<M>(endpoint, to, from, shape.message_bytes, doorbell);
+  shape.posted(blockIdx.x);
+  return status;
 }
 
 template <Mode M>
@@ -65,6 +72,7 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
     spend(shape, flow, m);
     outcome.status = put<M>(endpoint, flow, shape, m, between);
     if (outcome.status == Status::kOk) outcome.status = gdx_signal(endpoint, flow.peer_signal, m);
+    shape.posted(blockIdx.x);
     if (outcome.status == Status::kOk)
       outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
     if (outcome.status != Status::kOk) break;

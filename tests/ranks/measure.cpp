@@ -1,11 +1,13 @@
 #include "tests/ranks/measure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace gdx::ranks {
 namespace {
 
-constexpr std::uint32_t kMessages = 1024;
+constexpr std::uint32_t kMessages = 512;
 constexpr std::uint64_t kLargeBytes = 64 * 1024;
 constexpr std::uint64_t kMaxLanes = 8;
 constexpr std::uint64_t kMaxMessages = 256;  // of each lane
@@ -19,6 +21,7 @@ SimulationConfig one_connection(const SimulationConfig& config, Pattern pattern)
   one.endpoints_per_rank = 2;
   one.log_send_queue = 10;
   one.pattern = pattern;
+  one.one_way = pattern == Pattern::kStream;
   one.messages = kMessages;
   one.post_ns = 0;
   one.jitter_ns = 0;
@@ -27,42 +30,67 @@ SimulationConfig one_connection(const SimulationConfig& config, Pattern pattern)
   return one;
 }
 
-double per_message(std::uint64_t ns) { return static_cast<double>(ns) / kMessages; }
+Result<Report> run(const SimulationConfig& config) {
+  if (auto checked = Simulation::check(config); !checked) return tl::unexpected(checked.error());
+  const Report report = Simulation(config).run();
+  if (report.first_failure == Status::kOk && report.wrong_words == 0) return report;
+  return fail(
+      report.first_failure == Status::kOk ? Status::kSystem : report.first_failure,
+      fmt::format("{} of {} endpoints failed ({}): choose a latency below the ACK timeout of 1 ms, or more "
+                  "buffer and slots",
+                  report.failed_endpoints, report.endpoints, status_name(report.first_failure)));
+}
+
+// What the second half of twice as many messages takes, each.
+Result<double> ns_per_message(SimulationConfig config, std::uint64_t Report::*time) {
+  const Result<Report> once = run(config);
+  config.messages *= 2;
+  const Result<Report> twice = run(config);
+  if (!once) return tl::unexpected(once.error());
+  if (!twice) return tl::unexpected(twice.error());
+  return static_cast<double>(*twice.*time - *once.*time) / (config.messages / 2);
+}
 
 }  // namespace
 
-LogGp measure_loggp(const SimulationConfig& config) {
+Result<LogGp> measure_loggp(const SimulationConfig& config) {
   SimulationConfig exchange = one_connection(config, Pattern::kExchange);
   SimulationConfig stream = one_connection(config, Pattern::kStream);
   exchange.message_bytes = stream.message_bytes = sizeof(std::uint64_t);
-  LogGp measured;
-  measured.latency_ns = per_message(Simulation(exchange).run().seen_ns);
-  measured.overhead_ns = config.post_ns;
-  measured.gap_ns = per_message(Simulation(stream).run().virtual_ns);
+  const Result<double> latency_ns = ns_per_message(exchange, &Report::seen_ns);
+  const Result<double> gap_ns = ns_per_message(stream, &Report::virtual_ns);
   stream.message_bytes = kLargeBytes;
-  measured.gap_per_byte_ns =
-      per_message(Simulation(stream).run().virtual_ns) / static_cast<double>(kLargeBytes);
-  return measured;
+  const Result<double> large_ns = ns_per_message(stream, &Report::virtual_ns);
+  for (const Result<double>* part : {&latency_ns, &gap_ns, &large_ns}) {
+    if (!*part) return tl::unexpected(part->error());
+  }
+  return LogGp{.latency_ns = *latency_ns,
+               .overhead_ns = config.post_ns,
+               .gap_ns = *gap_ns,
+               .gap_per_byte_ns = *large_ns / static_cast<double>(kLargeBytes)};
 }
 
-Point measure_point(const SimulationConfig& config) {
+Result<std::uint64_t> measure_delivery(const SimulationConfig& config) {
   SimulationConfig once = one_connection(config, Pattern::kStream);
-  once.one_way = true;
   once.messages = 1;
-  Point point;
-  point.delivered_ns = Simulation(once).run().delivered_ns;
+  const Result<Report> report = run(once);
+  if (!report) return tl::unexpected(report.error());
+  return report->delivered_ns;
+}
 
-  SimulationConfig many = once;
-  const auto lanes = static_cast<std::uint32_t>(
+Result<Rate> measure_rate(const SimulationConfig& config) {
+  Rate rate;
+  rate.lanes = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes, 1, kMaxLanes));
-  many.endpoints_per_rank = 2 * lanes;
+  SimulationConfig many = one_connection(config, Pattern::kStream);
+  many.endpoints_per_rank = 2 * rate.lanes;
   many.messages = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes / lanes, 2, kMaxMessages));
+      std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes / rate.lanes, 2, kMaxMessages));
   many.step_ns = kRateStepNs;
-  const Report report = Simulation(many).run();
-  const auto bytes = static_cast<double>(report.messages * config.message_bytes);
-  point.bytes_per_s = bytes / (static_cast<double>(report.delivered_ns) * 1e-9);
-  return point;
+  const Result<double> ns = ns_per_message(many, &Report::delivered_ns);
+  if (!ns) return tl::unexpected(ns.error());
+  rate.bytes_per_s = static_cast<double>(rate.lanes * config.message_bytes) / (*ns * 1e-9);
+  return rate;
 }
 
 }  // namespace gdx::ranks

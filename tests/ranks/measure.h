@@ -15,15 +15,19 @@ struct LogGp {
   double gap_per_byte_ns = 0;     // G
 };
 
-[[nodiscard]] LogGp measure_loggp(const SimulationConfig& config);
+// Each as a difference of two runs, so that what happens once does not count. Errors of both:
+// kInvalidArgument when such a simulation is impossible, and the first failure of an endpoint.
+[[nodiscard]] Result<LogGp> measure_loggp(const SimulationConfig& config);
 
 // A put of config.message_bytes by config.mode across config.bus, which must be there. Fences cost nothing,
-// because nobody can count them on a CPU: compare with `gdx model --order-ns 0`.
-struct Point {
-  std::uint64_t delivered_ns = 0;  // from the call to the last byte in the peer's GPU memory
-  double bytes_per_s = 0;          // of several endpoints that put one message behind the other
-};
+// because nobody can count them on a CPU: compare with `gdx model --order-ns 0`. Errors: as measure_loggp. In
+// ns, from the call to the last byte in the peer's GPU memory.
+[[nodiscard]] Result<std::uint64_t> measure_delivery(const SimulationConfig& config);
 
-[[nodiscard]] Point measure_point(const SimulationConfig& config);
+struct Rate {
+  double bytes_per_s = 0;
+  std::uint32_t lanes = 0;  // endpoints that put one message behind the other
+};
+[[nodiscard]] Result<Rate> measure_rate(const SimulationConfig& config);
 
 }  // namespace gdx::ranks

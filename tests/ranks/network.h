@@ -68,7 +68,7 @@ class Network {
     pcie::TimePs receiving_until = 0;
     std::deque<PacketId> arrived;
     Nic nic;
-    // Not yet on the link, by the queue pair that they go to: its packets keep their order.
+    // Not yet on the link. What goes to one queue pair keeps its order; responses do not wait for requests.
     std::unordered_map<std::uint32_t, std::deque<PacketId>> unsent;
     std::uint64_t unsent_bytes = 0;
   };

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -22,13 +22,18 @@ constexpr std::uint32_t kAllAccess =
 
 constexpr std::size_t blocks_for(std::size_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes; }
 
-[[noreturn]] void give_up(const char* what, int error) {
-  fmt::print(stderr, "a simulated rank cannot {}: errno {}\n", what, error);
+[[noreturn]] void give_up(const char* what, const std::string& why) {
+  fmt::print(stderr, "a simulated rank cannot {}: {}\n", what, why);
   std::abort();
 }
 
+// Of the WQE that a doorbell is for.
+std::uint16_t index_of(std::uint64_t doorbell) {
+  return static_cast<std::uint16_t>(byte_swap(static_cast<std::uint32_t>(doorbell)) >> 8);
+}
+
 std::uint32_t need(const char* what, const softhca::Answer<std::uint32_t>& answer) {
-  if (!answer) give_up(what, answer.error());
+  if (!answer) give_up(what, std::strerror(answer.error()));
   return *answer;
 }
 
@@ -46,7 +51,7 @@ Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std
   for (std::uint32_t e = 0; e < config.endpoints; ++e) {
     lay_out(e);
     create_queues(endpoints_[e]);
-    if (credits_) share_staging(endpoints_[e]);
+    if (credits_ && (config.odd_endpoints_push || e % 2 == 0)) share_staging(endpoints_[e]);
   }
 }
 
@@ -110,6 +115,10 @@ bool Rank::is_fetched(std::span<const std::byte> datagram) const {
   }
 }
 
+std::uint16_t Rank::posted_blocks(const EndpointMemory& memory) {
+  return static_cast<std::uint16_t>(std::uint32_t{memory.control->queue_pair_record[mlx5::kSendRecord]});
+}
+
 std::size_t Rank::endpoint_blocks() const {
   const std::size_t queue = std::size_t{1} << config_.log_send_queue;
   const std::size_t rings = config_.bus ? 3 : 2;
@@ -166,7 +175,8 @@ void Rank::share_staging(EndpointMemory& memory) {
                               .granted_slots = memory.granted_slots,
                               .requests = &memory.control->requests,
                               .returned_slots = memory.returned_slots};
-  if (!credits_->open(channel, config_.slots)) give_up("share its staging memory", ENOSPC);
+  const auto opened = credits_->open(channel, config_.slots);
+  if (!opened) give_up("share its staging memory", opened.error().message);
 }
 
 void Rank::connect(std::uint32_t endpoint, Rank& peer, std::uint32_t peer_endpoint) {
@@ -176,7 +186,7 @@ void Rank::connect(std::uint32_t endpoint, Rank& peer, std::uint32_t peer_endpoi
   const auto to = [&](QpState state, std::uint32_t mask) {
     attributes.state = state;
     const int error = hca_->modify_qp(endpoints_[endpoint].qpn, softhca::kQpState | mask, attributes);
-    if (error != 0) give_up("connect a queue pair", error);
+    if (error != 0) give_up("connect a queue pair", std::strerror(error));
   };
   attributes.access = kAllAccess;
   to(QpState::kInit, softhca::kQpAccessFlags | softhca::kQpPkeyIndex | softhca::kQpPort);
@@ -234,9 +244,7 @@ void Rank::describe_staging(const EndpointMemory& memory, StagingHandle& staging
 
 int Rank::progress() {
   int done = 0;
-  if (bus_) {
-    for (EndpointMemory& memory : endpoints_) done += carry_doorbells(memory);
-  }
+  for (std::uint32_t e = 0; e < config_.endpoints; ++e) done += carry_doorbells(e);
   done += hca_->progress();
   if (credits_) done += credits_->look();
   if (bus_) {
@@ -245,46 +253,57 @@ int Rank::progress() {
   return done;
 }
 
-int Rank::carry_doorbells(EndpointMemory& memory) {
+int Rank::carry_doorbells(std::uint32_t endpoint) {
+  if (!bus_) return 0;
+  EndpointMemory& memory = endpoints_[endpoint];
+  std::array<std::size_t, 2> halves{0, mlx5::kBlueFlameBufferBytes};
+  const auto word_at = [&memory](std::size_t half, std::size_t i) {
+    return std::atomic_ref(reinterpret_cast<std::uint64_t*>(memory.control->doorbell + half)[i]);
+  };
+  // Where both were rung, the older one first.
+  if (static_cast<std::int16_t>(index_of(word_at(halves[1], 0)) - index_of(word_at(halves[0], 0))) < 0)
+    std::swap(halves[0], halves[1]);
   int carried = 0;
-  for (std::size_t half = 0; half < mlx5::kBlueFlameRegisterBytes; half += mlx5::kBlueFlameBufferBytes) {
-    auto* const at = reinterpret_cast<std::uint64_t*>(memory.control->doorbell + half);
-    DoorbellWords words{std::atomic_ref(at[0]).exchange(0, std::memory_order_acquire)};
-    if (words[0] == 0) continue;
+  for (const std::size_t half : halves) {
+    CarriedDoorbell doorbell;
+    doorbell.half = half;
+    doorbell.words[0] = word_at(half, 0).exchange(0, std::memory_order_acquire);
+    if (doorbell.words[0] == 0) continue;
     ++carried;
-    bool with_wqe = false;
-    for (std::size_t i = 1; i < words.size(); ++i) {
-      words[i] = std::atomic_ref(at[i]).exchange(0, std::memory_order_relaxed);
-      with_wqe |= words[i] != 0;
+    for (std::size_t i = 1; i < doorbell.words.size(); ++i) {
+      doorbell.words[i] = word_at(half, i).exchange(0, std::memory_order_relaxed);
+      doorbell.with_wqe |= doorbell.words[i] != 0;
     }
-    bus_->gpu_rings(with_wqe ? sizeof words : sizeof words[0], [this, &memory, half, words, with_wqe] {
-      bus_->nic_works(
-          [this, &memory, half, words, with_wqe] { doorbell_arrives(memory, half, words, with_wqe); });
-    });
+    const std::uint16_t posted = posted_blocks(memory);
+    bus_->gpu_posts(static_cast<std::uint16_t>(posted - memory.stored_blocks) * mlx5::kWqeBasicBlockBytes);
+    memory.stored_blocks = posted;
+    bus_->gpu_rings(doorbell.with_wqe ? sizeof doorbell.words : sizeof doorbell.words[0],
+                    [this, &memory, doorbell] {
+                      bus_->nic_works([this, &memory, doorbell] { doorbell_arrives(memory, doorbell); });
+                    });
   }
   return carried;
 }
 
 // The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
-// only when they would have been fetched, in order, or when the doorbell brought them.
-void Rank::doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words,
-                            bool with_wqe) {
-  const auto produced =
-      static_cast<std::uint16_t>(std::uint32_t{memory.control->queue_pair_record[mlx5::kSendRecord]});
-  const auto blocks = static_cast<std::uint16_t>(produced - memory.asked_blocks);
-  memory.asked_blocks = produced;
-  Doorbell& doorbell = memory.doorbells.emplace_back(Doorbell{half, words, produced, false});
-  const auto fetched = [&memory, &doorbell] {
-    doorbell.fetched = true;
+// only when they would have been fetched, in order, or when the doorbell brought the one that is next.
+void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
+  const bool brought = doorbell.with_wqe && index_of(doorbell.words[0]) == memory.asked_blocks;
+  doorbell.produced = brought ? static_cast<std::uint16_t>(memory.asked_blocks + 1) : posted_blocks(memory);
+  const auto blocks = static_cast<std::uint16_t>(doorbell.produced - memory.asked_blocks);
+  memory.asked_blocks = doorbell.produced;
+  CarriedDoorbell& waiting = memory.doorbells.emplace_back(doorbell);
+  const auto fetched = [&memory, &waiting] {
+    waiting.fetched = true;
     ring_fetched(memory);
   };
-  if (blocks == 0 || (with_wqe && blocks == 1)) return fetched();
+  if (brought || blocks == 0) return fetched();
   bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes, fetched);
 }
 
 void Rank::ring_fetched(EndpointMemory& memory) {
   for (; !memory.doorbells.empty() && memory.doorbells.front().fetched; memory.doorbells.pop_front()) {
-    const Doorbell& doorbell = memory.doorbells.front();
+    const CarriedDoorbell& doorbell = memory.doorbells.front();
     memory.control->fetched_record[mlx5::kSendRecord] = std::uint32_t{doorbell.produced};
     auto* const at = reinterpret_cast<std::uint64_t*>(memory.uar_page + mlx5::kUarBlueFlame + doorbell.half);
     for (std::size_t i = 1; i < doorbell.words.size(); ++i) at[i] = doorbell.words[i];

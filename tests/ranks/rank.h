@@ -32,6 +32,7 @@ struct RankConfig {
   std::uint8_t retry_count = 7;
   std::uint32_t slots = 0;  // of staging memory, a power of two, shared by all endpoints; 0: they cannot push
   std::uint32_t slot_bytes = kDefaultSlotBytes;
+  bool odd_endpoints_push = true;
   bool blueflame = false;
   std::optional<BusConfig> bus = std::nullopt;
   bool pulls = false;  // the NIC fetches what messages consist of; signals always come with their WQE
@@ -54,10 +55,13 @@ class Rank {
 
   // One step of the HCA, and one look of the credit scheduler. Returns the number of things done.
   int progress();
-  // A kernel has stored a message's payload into staging memory.
-  void note_push(std::uint64_t bytes) {
+  // A kernel has stored payload into staging memory.
+  void note_store(std::uint64_t bytes) {
     if (bus_) bus_->gpu_stores_payload(bytes);
   }
+  // Starts what a kernel has rung on its way to the NIC. Returns how many doorbells. Without a bus they are
+  // there.
+  int carry_doorbells(std::uint32_t endpoint);
 
   [[nodiscard]] softhca::Hca& hca() { return *hca_; }
   [[nodiscard]] const Bus* bus() const { return bus_.get(); }
@@ -80,10 +84,11 @@ class Rank {
     Be32 fetched_record[2];
   };
   using DoorbellWords = std::array<std::uint64_t, 8>;
-  struct Doorbell {
+  struct CarriedDoorbell {
     std::size_t half = 0;
     DoorbellWords words{};
-    std::uint16_t produced = 0;  // what the record said
+    bool with_wqe = false;
+    std::uint16_t produced = 0;  // how far the NIC knows of the queue then
     bool fetched = false;
   };
   struct EndpointMemory {
@@ -97,12 +102,13 @@ class Rank {
     std::uint32_t* returned_slots = nullptr;
     HeldSlot* held = nullptr;
     std::uint32_t qpn = 0;
-    // With a bus: the NIC's side of what the GPU's side lies behind it.
+    // With a bus, which parts what the GPU writes from what the NIC sees:
     std::byte* uar_page = nullptr;
     mlx5::Cqe64* written_completions = nullptr;
-    std::uint32_t completions = 0;   // carried to the GPU's side
-    std::uint16_t asked_blocks = 0;  // of the send queue, by the NIC
-    std::deque<Doorbell> doorbells;  // their WQEs are on the way, or waited for by one that is
+    std::uint32_t completions = 0;          // carried to the GPU's side
+    std::uint16_t stored_blocks = 0;        // of the send queue, by the GPU
+    std::uint16_t asked_blocks = 0;         // of it, by the NIC
+    std::deque<CarriedDoorbell> doorbells;  // their WQEs are on the way, or waited for by one that is
   };
   struct Block {
     alignas(64) std::byte bytes[64];
@@ -116,8 +122,8 @@ class Rank {
   void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
   [[nodiscard]] Network::Nic make_nic(Network& network);
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;
-  int carry_doorbells(EndpointMemory& memory);
-  void doorbell_arrives(EndpointMemory& memory, std::size_t half, const DoorbellWords& words, bool with_wqe);
+  void doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell);
+  [[nodiscard]] static std::uint16_t posted_blocks(const EndpointMemory& memory);
   static void ring_fetched(EndpointMemory& memory);
   int carry_completions(EndpointMemory& memory);
   [[nodiscard]] RemoteMemory remote(const void* at, std::uint64_t bytes) const;

@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <algorithm>
 #include <sstream>
+#include <string>
+#include <tuple>
 
 #include "driver-shim/pcie/world/measure.h"
 #include "tests/ranks/goal.h"
@@ -39,6 +43,41 @@ TEST(Ranks, exchange_of_1024_endpoints_costs_each_message_the_same) {
   EXPECT_EQ(many.network.packets, few.network.packets * 8);
   EXPECT_EQ(many.rounds, few.rounds);
   EXPECT_EQ(many.virtual_ns, few.virtual_ns);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define GDX_HEAP_IS_COUNTED 0
+#else
+#define GDX_HEAP_IS_COUNTED 1
+#endif
+
+std::size_t heap_bytes_of(std::uint32_t ranks) {
+  const auto in_use = [] {
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+  };
+  const std::size_t before = in_use();
+  SimulationConfig config;
+  config.ranks = ranks;
+  const Simulation simulation(config);
+  return in_use() - before;
+}
+
+TEST(Ranks, memory_of_an_endpoint_is_the_same_among_1024) {
+  if (!GDX_HEAP_IS_COUNTED) GTEST_SKIP() << "a sanitizer's heap does not count itself";
+  const auto few = static_cast<double>(heap_bytes_of(16)) / (16 * 8);
+  const auto many = static_cast<double>(heap_bytes_of(128)) / (128 * 8);
+  EXPECT_NEAR(many, few, 0.01 * few);
+}
+
+TEST(Ranks, kernels_out_of_phase_are_not_stepped_over) {
+  SimulationConfig config;
+  config.jitter_ns = 500;
+  const Report coarse = run(config);
+  config.step_ns = 10;
+  const Report fine = run(config);
+  // Each of 16 exchanges waits for looks of both ends and of both HCAs, not for a jump of 700 ns.
+  EXPECT_LE(coarse.seen_ns, fine.seen_ns + 16 * 4 * 100);
 }
 
 TEST(Ranks, same_configuration_runs_the_same) {
@@ -155,22 +194,49 @@ TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_wqe_and_payload) {
   EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kWqe)].transfers, 4u * 16);
 }
 
-TEST(Bus, production_code_takes_as_long_as_the_table_of_steps) {
-  for (const PathClass path : {PathClass::kPix, PathClass::kSys}) {
-    for (const pcie::Mode mode : {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame}) {
-      SimulationConfig config = across(path, mode);
-      config.message_bytes = 4096;
-      pcie::WorldConfig table;
-      table.path = path;
-      table.queues = pcie::QueuePlacement::kGpu;
-      table.ordering = {0, 0};
-      const double expected = pcie::measure_latency(table, mode, config.message_bytes).delivered_ns;
-      // Both round in their own places; a step that one has and the other lacks is a hundred and more.
-      EXPECT_NEAR(static_cast<double>(measure_point(config).delivered_ns), expected, 40)
-          << name(path) << " " << name(mode);
-    }
+TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
+  SimulationConfig exchange = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
+  EXPECT_EQ(transfers(run(exchange).pcie.reads), 0u);
+  SimulationConfig stream = exchange;
+  stream.pattern = Pattern::kStream;
+  stream.post_ns = 0;
+  EXPECT_EQ(transfers(run(stream).pcie.reads), 0u);
+}
+
+using ProductionAndTable = testing::TestWithParam<std::tuple<PathClass, pcie::Mode, pcie::QueuePlacement>>;
+
+TEST_P(ProductionAndTable, take_the_same_time) {
+  const auto [path, mode, queues] = GetParam();
+  for (const std::uint64_t bytes : {8, 200, 4096}) {
+    if (mode == pcie::Mode::kInline && bytes > 200) continue;  // more than one work request
+    SimulationConfig config = across(path, mode);
+    config.bus->queues = queues;
+    config.message_bytes = bytes;
+    pcie::WorldConfig table;
+    table.path = path;
+    table.queues = queues;
+    table.ordering = {0, 0};
+    const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
+    const Result<std::uint64_t> delivered_ns = measure_delivery(config);
+    ASSERT_TRUE(delivered_ns) << delivered_ns.error().message;
+    EXPECT_NEAR(static_cast<double>(*delivered_ns), expected, 10)
+        << bytes;  // steps of a ns, in several places
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bus, ProductionAndTable,
+                         testing::Combine(testing::ValuesIn(kPathClasses),
+                                          testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
+                                                          pcie::Mode::kPushBlueFlame, pcie::Mode::kInline),
+                                          testing::Values(pcie::QueuePlacement::kHost,
+                                                          pcie::QueuePlacement::kGpu)),
+                         [](const auto& test) {
+                           std::string mode(pcie::name(std::get<1>(test.param)));
+                           std::ranges::replace(mode, '-', '_');
+                           const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
+                           return std::string(name(std::get<0>(test.param))) + "_" + mode +
+                                  (gpu ? "_gpu_queues" : "_host_queues");
+                         });
 
 TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_wqes) {
   SimulationConfig config = across(PathClass::kSys, pcie::Mode::kInline);
@@ -180,7 +246,9 @@ TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_wqes) {
   table.queues = pcie::QueuePlacement::kGpu;
   table.ordering = {0, 0};
   const double expected = pcie::measure_rate(table, pcie::Mode::kInline, config.message_bytes).bytes_per_s;
-  EXPECT_NEAR(measure_point(config).bytes_per_s, expected, 0.05 * expected);
+  const Result<Rate> measured = measure_rate(config);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_NEAR(measured->bytes_per_s, expected, 0.05 * expected);
 }
 
 TEST(Goal, every_send_has_its_receive) {
@@ -202,12 +270,22 @@ TEST(LogGp, follows_the_network) {
   SimulationConfig config;
   config.network.link.latency_ns = 5000;
   config.network.link.bits_per_s = 80e9;
-  const LogGp measured = measure_loggp(config);
-  EXPECT_GE(measured.latency_ns, 5000);
-  EXPECT_LE(measured.latency_ns, 5050);  // two packets of some 100 B take 20 ns
-  EXPECT_GE(measured.gap_per_byte_ns, 0.1);
-  EXPECT_LE(measured.gap_per_byte_ns, 0.105);
-  EXPECT_EQ(measured.overhead_ns, config.post_ns);
+  const Result<LogGp> measured = measure_loggp(config);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_GE(measured->latency_ns, 5000);
+  EXPECT_LE(measured->latency_ns, 5050);  // two packets of some 100 B take 20 ns
+  EXPECT_GE(measured->gap_ns, 9.8);       // 98 B of packet
+  EXPECT_GE(measured->gap_per_byte_ns, 0.1);
+  EXPECT_LE(measured->gap_per_byte_ns, 0.105);
+  EXPECT_EQ(measured->overhead_ns, config.post_ns);
+}
+
+TEST(LogGp, of_a_connection_that_fails_is_an_error) {
+  SimulationConfig config;
+  config.network.link.latency_ns = 20'000'000;
+  const Result<LogGp> measured = measure_loggp(config);
+  ASSERT_FALSE(measured);
+  EXPECT_EQ(measured.error().status, Status::kPeerUnreachable);
 }
 
 }  // namespace

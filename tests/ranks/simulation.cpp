@@ -11,6 +11,11 @@
 namespace gdx::ranks {
 namespace {
 
+constexpr unsigned kQuietRounds = 4;               // a kernel may look twice before it acts on what it saw
+constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing is known to happen
+// A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
+constexpr std::uint64_t kMaxEndpoints = 1 << 14;
+
 thread_local Simulation* running = nullptr;
 
 bool pushes(const SimulationConfig& config) {
@@ -26,6 +31,7 @@ RankConfig rank_config(const SimulationConfig& config) {
   rank.pulls = config.mode == pcie::Mode::kPull;
   if (pushes(config)) rank.slots = config.slots;
   rank.bus = config.bus;
+  rank.odd_endpoints_push = config.pattern == Pattern::kExchange;
   return rank;
 }
 
@@ -48,6 +54,10 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   if (config.endpoints_per_rank == 0 || config.endpoints_per_rank % 2 != 0)
     return refuse(fmt::format("{} endpoints a rank: use an even number", config.endpoints_per_rank));
   if (config.ranks < 2) return refuse("one rank has nobody to talk to: use at least 2");
+  if (std::uint64_t{config.ranks} * config.endpoints_per_rank > kMaxEndpoints) {
+    return refuse(fmt::format("{} ranks of {} endpoints are more than {} endpoints: use fewer", config.ranks,
+                              config.endpoints_per_rank, kMaxEndpoints));
+  }
   if (config.message_bytes == 0 || config.message_bytes % 8 != 0)
     return refuse(fmt::format("messages of {} bytes: use a multiple of 8", config.message_bytes));
   if (config.messages == 0) return refuse("no messages: use at least 1");
@@ -59,6 +69,9 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   }
   if (config.bus) {
     if (auto checked = pcie::check(config.bus->platform); !checked) return checked;
+    if (crosses_root_complex(config.bus->path) && !config.bus->platform.root.peer_reads)
+      return refuse(
+          "this platform's root complex refuses peer reads: choose another platform, or a path below it");
   }
   if (config.step_ns == 0) return refuse("steps of 0 ns: time would stand still");
   if (config.dead_rank && *config.dead_rank >= config.ranks)
@@ -96,8 +109,17 @@ int Simulation::progress() {
   return 1;
 }
 
-void Simulation::note_push(std::uint32_t block, std::uint64_t bytes) {
-  running->ranks_[block / running->config_.endpoints_per_rank]->note_push(bytes);
+void Simulation::stored(std::uint32_t block, std::uint64_t bytes) {
+  running->ranks_[block / running->config_.endpoints_per_rank]->note_store(bytes);
+}
+
+void Simulation::posted(std::uint32_t block) {
+  const std::uint32_t per_rank = running->config_.endpoints_per_rank;
+  running->ranks_[block / per_rank]->carry_doorbells(block % per_rank);
+}
+
+void Simulation::busy_until(std::uint64_t until_ns) {
+  running->busy_until_ns_ = std::min(running->busy_until_ns_, until_ns);
 }
 
 std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
@@ -108,13 +130,14 @@ void Simulation::round() {
   int done = 0;
   for (Rank* const rank : alive_) done += rank->progress();
   const std::uint64_t next_ns = network_.now_ns() + config_.step_ns;
-  network_.run_until(done > 0 ? next_ns : std::max(next_ns, next_event_ns()));
+  quiet_rounds_ = done > 0 ? 0 : quiet_rounds_ + 1;
+  network_.run_until(quiet_rounds_ < kQuietRounds ? next_ns : std::max(next_ns, next_event_ns()));
+  busy_until_ns_ = softhca::transport::kNever;
 }
 
 std::uint64_t Simulation::next_event_ns() {
-  // Kernels have deadlines of their own, and spend time: they must not be stepped over.
-  std::uint64_t next_ns = network_.now_ns() + std::max(config_.post_ns, config_.step_ns);
-  next_ns = std::min(next_ns, network_.next_event_ns());
+  std::uint64_t next_ns = network_.now_ns() + kLongestJumpNs;
+  next_ns = std::min({next_ns, network_.next_event_ns(), busy_until_ns_});
   for (Rank* const rank : alive_) next_ns = std::min(next_ns, network_.now_ns() + rank->hca().idle_ns());
   return next_ns;
 }
@@ -143,7 +166,13 @@ std::vector<Flow> Simulation::make_flows() {
 Report Simulation::run() {
   const std::vector<Flow> flows = make_flows();
   outcomes_.assign(flows.size(), {});
-  const Shape shape{config_.message_bytes, config_.messages, config_.post_ns, config_.jitter_ns, note_push};
+  const Shape shape{config_.message_bytes,
+                    config_.messages,
+                    config_.post_ns,
+                    config_.jitter_ns,
+                    stored,
+                    posted,
+                    busy_until};
   const exec::LaunchConfig launch{
       .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
   running = this;

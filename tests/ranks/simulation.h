@@ -30,7 +30,8 @@ struct SimulationConfig {
   // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
   std::uint64_t post_ns = 700;
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
-  // How far virtual time moves between two looks of everybody: the resolution of all times.
+  // How far virtual time moves between two looks of everybody: the resolution of all times. Timeouts of
+  // kernels alone may be noticed up to 0.1 ms late.
   std::uint64_t step_ns = 100;
   std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
   std::uint64_t seed = 1;
@@ -81,7 +82,9 @@ class Simulation {
  private:
   static int progress();
   static std::uint64_t clock();
-  static void note_push(std::uint32_t block, std::uint64_t bytes);
+  static void stored(std::uint32_t block, std::uint64_t bytes);
+  static void posted(std::uint32_t block);
+  static void busy_until(std::uint64_t until_ns);
   void round();
   [[nodiscard]] std::uint64_t next_event_ns();
   [[nodiscard]] std::vector<Flow> make_flows();
@@ -90,8 +93,11 @@ class Simulation {
   Network network_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Rank*> alive_;
+  std::uint64_t busy_until_ns_ =
+      0;  // the first kernel that has something to do again; told anew in each round
   std::vector<Outcome> outcomes_;
   std::uint64_t rounds_ = 0;
+  unsigned quiet_rounds_ = 0;
 };
 
 }  // namespace gdx::ranks
