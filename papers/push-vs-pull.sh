@@ -7,6 +7,7 @@ ranks=${2:?$usage}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=$here/push-vs-pull
 mkdir -p "$out"
+command -v python3 >/dev/null || { echo "push-vs-pull.sh: python3 is missing; install it" >&2; exit 127; }
 command -v gnuplot >/dev/null || { echo "push-vs-pull.sh: gnuplot is missing; install Debian's gnuplot-nox" >&2; exit 127; }
 
 # Every size, every mode.
@@ -45,7 +46,9 @@ at() {
       for bytes in 8 256 4096 65536 1048576 16777216; do
         [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
         production=$("$ranks" --point --path "$path" --queues gpu --mode "$mode" --message-bytes "$bytes" --json)
-        table=$("$model" --path "$path" --queues gpu --mode "$mode" --size-bytes "$bytes" --order-ns 0 --endpoints 8 --json)
+        lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["lanes"])' <<<"$production")
+        table=$("$model" --path "$path" --queues gpu --mode "$mode" --size-bytes "$bytes" --order-ns 0 \
+          --endpoints "$lanes" --json)
         python3 - "$production" "$table" <<'PYTHON'
 import json, sys
 production, table = json.loads(sys.argv[1]), json.loads(sys.argv[2])["rows"][0]

@@ -47,7 +47,8 @@ class Device : public ChannelRegistry {
 
   // The root of the devices' files, or empty where there can be none: a line has said why, once.
   std::string files_root();
-  // A further open of an HCA's node. Errors: ENOENT for one that is not there, ENODEV, EMFILE.
+  // A further open of an HCA's node. Errors: ENOENT for one that is not there, EINVAL
+  // where the HCA cannot be made, ENODEV, EMFILE.
   Answer<int> open_node(std::uint8_t hca, bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
   // A further open of the connection manager's node, and what a program writes to it.
