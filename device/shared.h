@@ -140,3 +140,13 @@ GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
 }
 
 }  // namespace gdx
+
+using gdx::gdx_compare_swap;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put;
+using gdx::gdx_put_signal;
+using gdx::gdx_put_value;
+using gdx::gdx_put_warp;
+using gdx::gdx_signal;
