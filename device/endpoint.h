@@ -168,7 +168,7 @@ class Endpoint {
   std::uint32_t half_bytes_ = 0;  // where the next doorbell goes
   std::uint32_t other_blocks_ = 0;  // posted since this kernel opened the endpoint, and no message
   Status status_ = Status::kOk;
-  bool waited_ = false;  // this call has waited: its deadline is set
+  bool waited_ = false;  // this call has come to a wait: its deadline is set
   bool refused_ = false;
   bool open_ = false;
 };

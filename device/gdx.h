@@ -40,7 +40,7 @@ GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, Loc
 
 // One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
 // with one reservation and one doorbell for all. Errors: as gdx_put in pull mode, and for all lanes alike:
-// a bad length in one lane posts nothing.
+// a bad length in one lane posts nothing; kUnsupported where the whole queue has fewer blocks than the warp lanes.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -118,8 +118,8 @@ GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory
   });
 }
 
-// What is posted after it starts only when every gdx_get and atomic before it has been answered. Posts
-// nothing.
+// What this kernel posts after it starts only when every gdx_get and atomic before it has been answered. Posts
+// nothing, and is lost when the endpoint closes: the next kernel's first post needs a fence of its own.
 template <Scope S, Placement P>
 GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
   endpoint.fence_next();

@@ -5,8 +5,9 @@
 //  - A wait for a free queue, or for the turn to publish, that times out or is aborted ends the endpoint: a
 //    reservation cannot be given back. All threads then get the first failure, from every call; it is in
 //    Endpoint::fault() of the host. gdx_flush may time out and leave the queue intact.
-//  - No push (a pushed slot's credits have one owner), no long inline data, no deferred doorbell, no wait on a
-//    signal: gdx_test needs no endpoint.
+//  - A call waits up to twice the endpoint's timeout: for room, then for its turn.
+//  - No Mode: every put is pulled. No push (a pushed slot's credits have one owner), no inline data but
+//    gdx_put_value's, no Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ GDX_DEVICE Status gdx_put(device::SharedEndpoint<P>& endpoint, RemoteMemory to, 
 
 // gdx_put from every lane of a warp, each with its own arguments, in the order of lanes: one reservation,
 // one publication and one doorbell for all. All lanes call it together and get the same Status; a bad length
-// in one lane posts nothing.
+// in one lane posts nothing. A shared queue is never shorter than a warp: no kUnsupported here.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes) {
@@ -140,3 +141,13 @@ GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
 }
 
 }  // namespace gdx
+
+using gdx::gdx_compare_swap;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put;
+using gdx::gdx_put_signal;
+using gdx::gdx_put_value;
+using gdx::gdx_put_warp;
+using gdx::gdx_signal;

@@ -192,9 +192,6 @@ inline std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std
   return expected;
 }
 
-inline std::uint32_t load_acquire(const std::uint32_t* from) {
-  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
-}
 inline std::uint64_t load_acquire(const std::uint64_t* from) {
   return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
 }

@@ -14,7 +14,7 @@
 #include "proto/status.h"
 
 #define GDX_DEVICE __device__ __forceinline__
-#define GDX_OUT_OF_LINE __device__ __noinline__
+#define GDX_OUT_OF_LINE inline __device__ __noinline__
 
 namespace gdx::exec {
 
@@ -205,11 +205,6 @@ GDX_DEVICE void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   store_segment<48>(half, wqe[3]);
 }
 
-GDX_DEVICE std::uint32_t load_acquire(const std::uint32_t* from) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
-  return value;
-}
 GDX_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
   std::uint64_t value;
   asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");

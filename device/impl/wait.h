@@ -123,11 +123,15 @@ GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, std::uint32_t filled, bool
   return may_wait(*state, filled, again);
 }
 
-// Waits until `completed` has come to `goal`.
+// Waits until `completed` has come to `goal`. The call's deadline is set afterwards, even if there was nothing
+// to wait for: the caller need not learn which, and its next wait comes with `again`.
 GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::uint32_t goal, bool again) {
   for (;; again = true) {
     Progress progress = take_completions(*state, posted);
-    if (progress.status != Status::kOk || reached(progress.completed, goal)) return progress;
+    if (progress.status != Status::kOk || reached(progress.completed, goal)) {
+      if (!again) state->deadline_ns = exec::now_ns() + state->handle.timeout_ns;
+      return progress;
+    }
     progress.status = may_wait(*state, posted.filled, again);
     if (progress.status != Status::kOk) return progress;
   }

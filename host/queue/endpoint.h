@@ -20,14 +20,16 @@ namespace gdx {
 inline constexpr std::uint32_t kMaxSendQueueBlocks = 32768;  // the doorbell record counts 16 bits of WQEBBs
 inline constexpr std::uint32_t kMinSendQueueBlocks = 16;
 inline constexpr std::uint32_t kMinSharedQueueBlocks = 64;
+inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two
   std::uint32_t slot_count = 0;           // staging slots that it may hold at most; 0: cannot push
   Placement placement = Placement::kHost;
   Sharing sharing = Sharing::kExclusive;       // kernels open it as device::Endpoint or SharedEndpoint
-  std::uint64_t timeout_ns = 5'000'000'000;    // bound of every wait in device code
-  std::uint64_t probe_after_ns = 500'000'000;  // a wait on a signal asks the peer for life after this
+  std::uint64_t timeout_ns = 5'000'000'000;    // bound of every wait in device code; 1..kMaxWaitNs
+  // A wait on a signal asks the peer for life after this; 1..kMaxWaitNs.
+  std::uint64_t probe_after_ns = 500'000'000;
   std::uint8_t ack_timeout = 14;               // 4.096 us * 2^ack_timeout before a resend; 1..31
   std::uint8_t retry_count = 5;                // resends before "peer unreachable"; 0..7
   std::uint8_t rnr_retry = 7;                  // 0..7; 7: without end

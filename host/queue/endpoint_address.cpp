@@ -17,6 +17,12 @@ tl::unexpected<Error> refuse_option(const char* option, std::uint64_t value, con
               fmt::format("endpoint option {} = {}: use {}", option, value, wanted));
 }
 
+// A device adds it to a clock, so it must not reach the clock's end.
+Result<void> check_duration(const char* option, std::uint64_t duration_ns) {
+  if (duration_ns != 0 && duration_ns <= kMaxWaitNs) return {};
+  return refuse_option(option, duration_ns, "1 to 3600000000000 (an hour)");
+}
+
 constexpr bool is_mtu(std::uint32_t bytes) {
   return std::has_single_bit(bytes) && bytes >= 256 && bytes <= 4096;
 }
@@ -42,8 +48,8 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
   if (options.sharing == Sharing::kShared && options.slot_count != 0) {
     return refuse_option("slot_count", options.slot_count, "0 where the endpoint is shared: it cannot push");
   }
-  if (options.timeout_ns == 0) return refuse_option("timeout_ns", 0, "at least 1: every wait is bounded");
-  if (options.probe_after_ns == 0) return refuse_option("probe_after_ns", 0, "at least 1");
+  if (auto checked = check_duration("timeout_ns", options.timeout_ns); !checked) return checked;
+  if (auto checked = check_duration("probe_after_ns", options.probe_after_ns); !checked) return checked;
   // 0 would mean "wait for ever" on the wire: a dead peer would never be noticed.
   if (options.ack_timeout == 0 || options.ack_timeout > 31) {
     return refuse_option("ack_timeout", options.ack_timeout, "1 to 31 (4.096 us * 2^n)");

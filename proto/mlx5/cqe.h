@@ -58,10 +58,9 @@ constexpr const char* syndrome_name(Syndrome syndrome) {
   return "unknown syndrome";
 }
 
+// Of an error CQE, whatever it says: its queue pair is in error, so the status is one of the queue or the peer.
 constexpr Status status_of(Syndrome syndrome) {
   switch (syndrome) {
-    case Syndrome::kNone: return Status::kOk;
-    case Syndrome::kLocalLength: return Status::kInvalidLength;
     case Syndrome::kLocalProtection:
     case Syndrome::kLocalAccess: return Status::kLocalProtection;
     case Syndrome::kFlushed: return Status::kFlushed;
@@ -71,6 +70,8 @@ constexpr Status status_of(Syndrome syndrome) {
     case Syndrome::kRemoteAborted: return Status::kRemoteOperation;
     case Syndrome::kRetryExceeded: return Status::kPeerUnreachable;
     case Syndrome::kRnrRetryExceeded: return Status::kPeerNotReady;
+    case Syndrome::kNone:
+    case Syndrome::kLocalLength:
     case Syndrome::kLocalQpOperation:
     case Syndrome::kMemoryWindowBind:
     case Syndrome::kBadResponse: return Status::kQueueError;

@@ -223,6 +223,23 @@ TEST(Queue, full_waits_for_completions_and_never_overwrites) {
   EXPECT_EQ(nic.record(), MemoryNic::kBlocks + 1);
 }
 
+TEST(Queue, wait_that_was_over_at_once_sets_the_deadline_of_the_next) {
+  MemoryNic nic;
+  serving = &nic;
+  const std::vector<std::byte> source = pattern(1100);  // five inline chunks, of which four fill the queue
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        const LocalMemory local{const_cast<std::byte*>(source.data()), source.size(), 0, 0};
+        for (std::uint32_t i = 0; i < MemoryNic::kBlocks; ++i) {
+          ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+        }
+        ASSERT_TRUE(nic.complete_published());
+        EXPECT_EQ(gdx_put<Mode::kInline>(ep, kTarget, local, source.size()), Status::kOk);
+      },
+      serve);
+}
+
 TEST(Queue, counters_wrap_at_sixteen_and_thirty_two_bits) {
   for (const std::uint32_t start : {0xfff8u, 0xfffffff8u}) {
     MemoryNic nic;
@@ -263,6 +280,24 @@ TEST(Fault, error_completion_is_sticky_and_keeps_the_first_syndrome) {
   EXPECT_EQ(nic.state().staging.filled, nic.state().staging.returned);  // all credits came back
   EXPECT_EQ(nic.record(), 2u);
   in_kernel(nic, [&](auto& ep) { EXPECT_EQ(ep.status(), Status::kPeerUnreachable); });
+}
+
+TEST(Fault, every_error_completion_is_sticky) {
+  for (unsigned syndrome = 0; syndrome < 256; ++syndrome) {
+    MemoryNic nic;
+    std::vector<std::byte> source(8);
+    const LocalMemory local{source.data(), 8, 0, 0};
+    const Status expected = mlx5::status_of(static_cast<mlx5::Syndrome>(syndrome));
+    ASSERT_TRUE(impl::is_sticky(expected)) << syndrome;
+    in_kernel(nic, [&](auto& ep) {
+      ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+      nic.fail(0, static_cast<mlx5::Syndrome>(syndrome));
+      EXPECT_EQ(gdx_flush(ep), expected) << syndrome;
+      EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), expected) << syndrome;
+    });
+    EXPECT_EQ(nic.state().fault.syndrome, syndrome);
+    EXPECT_EQ(nic.record(), 1u);
+  }
 }
 
 TEST(Fault, all_threads_of_a_block_get_the_same_status) {

@@ -7,6 +7,13 @@
 
 #include "tests/unit/device/serving_nic.h"
 
+// As kernel authors write it: outside namespace gdx.
+__global__ void post_and_flush(gdx::EndpointHandle handle, gdx::Status* end) {
+  gdx::device::SharedEndpoint<> endpoint(handle);
+  *end = gdx_put_value(endpoint, gdx::RemoteMemory{0x10000, 8, 0x77, 0}, std::uint64_t{1});
+  if (*end == gdx::Status::kOk) *end = gdx_flush(endpoint);
+}
+
 namespace gdx::device {
 namespace {
 
@@ -70,6 +77,15 @@ TEST(Shared, threads_of_several_workers_post_everything_once_and_in_their_order)
   EXPECT_EQ(failed, 0u);
   expect_all_in_order(nic, 8 * 40, kEach);
   EXPECT_EQ(nic.state().shared.reserved, nic.state().shared.published);
+}
+
+TEST(Shared, kernel_in_the_global_namespace_finds_the_calls) {
+  ServingNic nic;
+  serving = &nic;
+  Status end = Status::kPending;
+  ASSERT_EQ(exec::launch({.progress = serve}, post_and_flush, nic.handle(), &end), Status::kOk);
+  EXPECT_EQ(end, Status::kOk);
+  EXPECT_EQ(nic.requests().size(), 1u);
 }
 
 TEST(Shared, signal_stands_right_behind_its_put) {

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "host/queue/endpoint.h"
 
 namespace gdx {
@@ -38,6 +40,10 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
        }},
       {"timeout_ns", [](EndpointOptions& o) { o.timeout_ns = 0; }},
       {"probe_after_ns", [](EndpointOptions& o) { o.probe_after_ns = 0; }},
+      {"timeout_ns = 3600000000001: use 1 to 3600000000000",
+       [](EndpointOptions& o) { o.timeout_ns = kMaxWaitNs + 1; }},
+      {"probe_after_ns = 18446744073709551615: use 1 to 3600000000000",
+       [](EndpointOptions& o) { o.probe_after_ns = std::numeric_limits<std::uint64_t>::max(); }},
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 0; }},
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 32; }},
       {"retry_count", [](EndpointOptions& o) { o.retry_count = 8; }},
@@ -54,6 +60,10 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
     EXPECT_EQ(checked.error().status, Status::kInvalidArgument);
     EXPECT_THAT(checked.error().message, ::testing::HasSubstr(spoiled.named));
   }
+}
+
+TEST(EndpointOptions, longest_wait_passes) {
+  EXPECT_TRUE(check_endpoint_options({.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs}));
 }
 
 TEST(EndpointOptions, gpu_placement_is_unsupported_with_advice) {
