@@ -19,11 +19,15 @@ std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
   return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
 }
 
+void QueuePair::follow_congestion(std::uint64_t now_ns) {
+  pace_.set_rate(now_ns, congestion_.limited() ? congestion_.rate_gbps() : 0);
+}
+
 int QueuePair::attend(std::uint64_t now_ns) {
   int done = 0;
   if (congestion_.limited()) {
     congestion_.advance(now_ns);
-    pace_.set_rate(congestion_.limited() ? congestion_.rate_gbps() : 0);
+    follow_congestion(now_ns);
   }
   if (attributes_.state == QpState::kRts && now_ns >= send_side_.next_deadline_ns()) {
     send_side_.rc()->on_timer(now_ns);
@@ -119,7 +123,7 @@ bool QueuePair::on_notification(std::uint64_t now_ns, const wire::Address& sourc
   if (!expected || !hca_.config.congestion_control) return false;
   ++hca_.counters.notifications_heeded;
   congestion_.on_notification(now_ns);
-  pace_.set_rate(congestion_.rate_gbps());
+  follow_congestion(now_ns);
   return true;
 }
 
