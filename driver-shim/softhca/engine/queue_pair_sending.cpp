@@ -74,7 +74,10 @@ std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance
   send_requests(now_ns, start + paced_bytes);
   const std::uint64_t sent_bytes = hca_.link_bytes - start;
   pace_.charge(now_ns, sent_bytes);
-  congestion_.on_sent(sent_bytes);
+  if (congestion_.limited()) {
+    congestion_.on_sent(sent_bytes);
+    follow_congestion(now_ns);
+  }
   return sent_bytes;
 }
 
