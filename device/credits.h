@@ -40,12 +40,13 @@ class Credits {
     returned_ = returned;
   }
 
-
   // The kernel ends: wants nothing more, and keeps no more than the minimum and what the NIC still needs.
+  // What a scheduler grants that read the want before may arrive yet: the next kernel or the queue's end
+  // takes it.
   GDX_DEVICE void close() {
+    if (wanted_ != taken_) want(0);
     look();
     give_back_above(staging_.minimum_slots);
-    if (wanted_ != taken_) want(0);
   }
 
   // A credit to use.

@@ -33,7 +33,9 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Writes the counters back for the next kernel. Outstanding work goes on. Idempotent.
+  // Writes the counters back for the next kernel. Outstanding work goes on, and keeps its staging slots until
+  // the next kernel or the endpoint's end, beyond the minimum too: flush first where others need them.
+  // Idempotent.
   GDX_DEVICE void close();
 
   // kOk, or the first error of this endpoint: the same in all threads of the scope after every call.

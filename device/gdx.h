@@ -7,7 +7,8 @@
 //  - All its waits together last no longer than the endpoint's timeout. Errors of the operation (0x01xx in
 //    proto/status.h, kTimeout and kAborted among them) leave the queue intact; all others are sticky and
 //    Endpoint::fault() tells the CQE syndrome behind them.
-//  - kOk means posted. The source may be reused after gdx_flush (push and inline: at once).
+//  - kOk means posted. The source may be reused after gdx_flush (push and inline: at once). A kernel that
+//    ends without a flush withholds the staging slots that the NIC still reads: see Endpoint::close().
 //  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength.
 // Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
 // put+signal, or of a later gdx_signal, is visible only after the payload before it. A gdx_get or an atomic

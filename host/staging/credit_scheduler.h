@@ -70,6 +70,9 @@ class CreditScheduler {
   // Appends what has to be done now. Idempotent: without an event between them a second call adds nothing.
   void decide(std::vector<CreditAction>& actions);
 
+  // After decide(): somebody wants a slot, or lacks one of his minimum.
+  [[nodiscard]] bool anybody_waits() const { return !waiting_.empty(); }
+
   [[nodiscard]] const CreditRules& rules() const { return rules_; }
   [[nodiscard]] std::uint32_t free() const { return static_cast<std::uint32_t>(free_.size()); }
   [[nodiscard]] std::uint32_t leased() const { return rules_.slot_count - free(); }

@@ -89,7 +89,7 @@ void CreditService::serve() {
     lock.lock();
     if (driven_ != driven) {
       pause = kDrivenPause;
-    } else if (exchange_.look() != 0) {
+    } else if (exchange_.look() != 0 || exchange_.scheduler().anybody_waits()) {
       pause = kBusyPause;
     } else {
       pause = std::min(2 * pause, kIdlePause);

@@ -12,9 +12,10 @@
 
 namespace gdx {
 
-// The thread's cost is bounded: it sleeps while no endpoint is open, looks 1000 times a second when nobody
-// wants anything, and 100 times while somebody else does its work. A grant then takes up to that long; the
-// reserved minimum keeps the endpoint going. Threads: all methods from any thread.
+// The thread's cost is bounded: it sleeps while no endpoint is open, pauses 20 us between two looks while
+// somebody wants more than he has, 1 ms when nobody does, and 10 ms while somebody else does its work. A
+// first grant takes up to that long; the reserved minimum keeps the endpoint going. Threads: all methods from
+// any thread.
 class CreditService {
  public:
   CreditService(const CreditRules& rules, std::string name);

@@ -112,7 +112,7 @@ proctype Nic(byte e; bool silent) {
 }
 
 /* The minimum of every open endpoint that has nothing yet stays in the pool. Above it an endpoint may grow
- * while it holds less than what is free: the dynamic threshold. */
+ * while it holds less than what is free besides: the dynamic threshold. */
 #define unserved(e) (state[e] == RUNNING && leased[e] == 0)
 #define reserved (unserved(0) + unserved(1) + unserved(2))
 #define asked_back(e) (leased[e] > limit[e] -> leased[e] - limit[e] : 0)
@@ -121,7 +121,7 @@ proctype Nic(byte e; bool silent) {
 #ifdef FAULT_NO_RESERVE
 #define may_have(e) true
 #else
-#define may_have(e) (leased[e] == 0 || (len(pool) > reserved && leased[e] < len(pool)))
+#define may_have(e) (leased[e] == 0 || leased[e] + reserved < len(pool))
 #endif
 
 /* What the scheduler does for one endpoint; its steps interleave with those for the others. */

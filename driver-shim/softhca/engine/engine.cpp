@@ -386,7 +386,7 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
   parts_.wire->flush();
 }
 
-// What left since the last call, whoever sent it: acknowledgements do not wait for a turn, nor for the link.
+// What left since the last call, whoever sent it: acknowledgements wait for no turn, nor for the link.
 void Engine::charge_link() {
   link_.charge(parts_.now_ns, parts_.link_bytes - charged_bytes_);
   charged_bytes_ = parts_.link_bytes;

@@ -11,11 +11,18 @@ class LinkClock {
  public:
   // 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, and when the one who asks comes late, up to
   // `burst_bytes` leave at once.
-  LinkClock(double rate_gbps, std::uint64_t burst_bytes) : burst_bytes_(burst_bytes) { set_rate(rate_gbps); }
+  LinkClock(double rate_gbps, std::uint64_t burst_bytes) : burst_bytes_(burst_bytes) {
+    set_rate(0, rate_gbps);
+  }
 
-  // From now on. What has been charged stays charged.
-  void set_rate(double rate_gbps) {
+  // From now on. What is owed stays owed in bytes, and is paid off at the new rate; without one, at once.
+  void set_rate(std::uint64_t now_ns, double rate_gbps) {
+    const double before = ns_per_byte_;
     ns_per_byte_ = rate_gbps > 0 ? kBitsPerByte / rate_gbps : 0;
+    if (busy_until_ns_ > now_ns && before > 0) {
+      const double owed_ns = static_cast<double>(busy_until_ns_ - now_ns) * (ns_per_byte_ / before);
+      busy_until_ns_ = now_ns + static_cast<std::uint64_t>(owed_ns);
+    }
     burst_ns_ = static_cast<std::uint64_t>(static_cast<double>(burst_bytes_) * ns_per_byte_);
   }
 

@@ -228,7 +228,7 @@ void QueuePair::reset() {
   failure_.reset();
   established_ = false;
   congestion_.release();
-  pace_.set_rate(0);
+  pace_.set_rate(hca_.now_ns, 0);
   std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
   if (!shared_receives_) own_receives_.reset();
   attributes_ = {};

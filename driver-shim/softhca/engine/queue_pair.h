@@ -69,8 +69,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   // A packet that it took met congestion on its way: the sender is told, now and then.
   void on_marked(std::uint64_t now_ns, const roce::Bth& bth);
-  // What is due whether or not it is this queue pair's turn: timers, and receives that ERROR flushes.
-  // Call it before can_send(). Returns timers run.
+  // What is due whether or not it is this queue pair's turn, and counts for no rate: timers, responses
+  // that wait for no READ's data, and receives that ERROR flushes. Call it before can_send(). Returns
+  // timers run and packets sent.
   int attend(std::uint64_t now_ns);
   // Sends up to `allowance_bytes` of the link's time, the last packet perhaps beyond: requests and responses
   // half each, where there are both. Returns the bytes.
@@ -130,6 +131,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   bool on_notification(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  void follow_congestion(std::uint64_t now_ns);
   [[nodiscard]] bool paused(std::uint64_t now_ns) const { return pace_.budget_bytes(now_ns) == 0; }
   [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);

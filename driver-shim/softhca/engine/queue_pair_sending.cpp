@@ -1,6 +1,7 @@
 // When and how much a queue pair sends: turns, the wire's room, and congestion.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "driver-shim/softhca/engine/queue_pair.h"
 
@@ -19,15 +20,24 @@ std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
   return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
 }
 
+void QueuePair::follow_congestion(std::uint64_t now_ns) {
+  pace_.set_rate(now_ns, congestion_.limited() ? congestion_.rate_gbps() : 0);
+}
+
 int QueuePair::attend(std::uint64_t now_ns) {
   int done = 0;
   if (congestion_.limited()) {
     congestion_.advance(now_ns);
-    pace_.set_rate(congestion_.limited() ? congestion_.rate_gbps() : 0);
+    follow_congestion(now_ns);
   }
   if (attributes_.state == QpState::kRts && now_ns >= send_side_.next_deadline_ns()) {
     send_side_.rc()->on_timer(now_ns);
     ++done;
+    settle();
+  }
+  if (receive_side_.can_send(false)) {
+    // Held back, an acknowledgement would keep the peer's window shut.
+    done += static_cast<int>(receive_side_.pump(now_ns, std::numeric_limits<std::uint32_t>::max(), 0));
     settle();
   }
   if (attributes_.state == QpState::kError) flush_receives();
@@ -52,11 +62,10 @@ void QueuePair::send_requests(std::uint64_t now_ns, std::uint64_t until_link_byt
 }
 
 void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes) {
-  while (hca_.link_bytes < until_link_bytes && receive_side_.can_send(!paused(now_ns))) {
+  while (hca_.link_bytes < until_link_bytes && receive_side_.can_send()) {
     const std::uint64_t before = hca_.link_bytes;
-    // An acknowledgement leaves in any case: held back it would keep the peer's window shut.
     const std::uint32_t packets = next_packets(until_link_bytes);
-    receive_side_.pump(now_ns, packets, paused(now_ns) ? 0 : packets_permitted(packets));
+    receive_side_.pump(now_ns, packets, packets_permitted(packets));
     settle();
     if (hca_.link_bytes == before) return;
   }
@@ -66,11 +75,14 @@ std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance
   const std::uint64_t start = hca_.link_bytes;
   const std::uint64_t paced_bytes = std::min(allowance_bytes, pace_.budget_bytes(now_ns));
   send_requests(now_ns, start + (paced_bytes + 1) / 2);
-  send_responses(now_ns, start + (paused(now_ns) ? allowance_bytes : paced_bytes));
+  send_responses(now_ns, start + paced_bytes);
   send_requests(now_ns, start + paced_bytes);
   const std::uint64_t sent_bytes = hca_.link_bytes - start;
   pace_.charge(now_ns, sent_bytes);
-  congestion_.on_sent(sent_bytes);
+  if (congestion_.limited()) {
+    congestion_.on_sent(sent_bytes);
+    follow_congestion(now_ns);
+  }
   return sent_bytes;
 }
 
@@ -119,7 +131,7 @@ bool QueuePair::on_notification(std::uint64_t now_ns, const wire::Address& sourc
   if (!expected || !hca_.config.congestion_control) return false;
   ++hca_.counters.notifications_heeded;
   congestion_.on_notification(now_ns);
-  pace_.set_rate(congestion_.rate_gbps());
+  follow_congestion(now_ns);
   return true;
 }
 

@@ -118,6 +118,33 @@ TEST_F(Congestion, held_back_queue_pair_still_acknowledges) {
   EXPECT_GT(pair.a.hca->idle_ns(), 0u) << "and its thread may sleep";
 }
 
+TEST_F(Congestion, acknowledging_a_stream_takes_nothing_of_the_rate) {
+  constexpr std::uint32_t kOwnBytes = 64 << 10;
+  int streamed = 0;
+  const auto own_write_ns = [&](bool streams) {
+    const auto stream = [&] {
+      pair.b.post_write(pair.b.local(0, 64), pair.a.remote(0));
+      pair.b.ring();
+    };
+    while (write_ns() > 4'000'000) {  // until nothing limits it
+    }
+    for (int i = 0; i < 12; ++i) notify_a(pair.b.hca->address());
+    const std::uint64_t start_ns = pair.now_ns;
+    for (int i = 0; streams && i < 8; ++i) stream();
+    pair.a.post_write(pair.a.local(0, kOwnBytes), pair.b.remote(kTarget));
+    pair.a.ring();
+    EXPECT_TRUE(pair.run([&] {
+      for (; pair.b.poll_send(); ++streamed) stream();
+      return pair.a.poll_send().has_value();
+    }));
+    return pair.now_ns - start_ns;
+  };
+  const std::uint64_t alone_ns = own_write_ns(false);
+  const std::uint64_t beside_a_stream_ns = own_write_ns(true);
+  EXPECT_GT(streamed, 100);
+  EXPECT_LT(beside_a_stream_ns, alone_ns + alone_ns / 10);
+}
+
 TEST_F(Congestion, responder_of_a_read_slows_down_too) {
   const auto read_ns = [&] {
     const std::uint64_t start_ns = pair.now_ns;

@@ -32,6 +32,19 @@ TEST(LinkClock, what_goes_beyond_the_budget_is_owed) {
   EXPECT_EQ(link.budget_bytes(500 + wait_ns - 2), 0u);
 }
 
+TEST(LinkClock, another_rate_pays_off_the_same_bytes) {
+  LinkClock link(8, 0);
+  link.charge(1'000, 4'000);
+  link.set_rate(2'000, 80);  // 3000 bytes are owed
+  EXPECT_EQ(link.wait_ns(2'000), 301u);
+  link.set_rate(2'100, 4);  // 2000 bytes
+  EXPECT_EQ(link.wait_ns(2'100), 4'003u);
+  link.set_rate(2'200, 0);
+  EXPECT_EQ(link.wait_ns(2'200), 0u);
+  link.set_rate(2'300, 8);
+  EXPECT_EQ(link.wait_ns(2'300), 0u) << "no limit forgives the rest";
+}
+
 // Whoever sends as soon as it is allowed to, however late it asks, reaches the rate and never exceeds it.
 TEST(LinkClock, random_senders_get_the_rate_and_no_more) {
   for (const double gbps : {0.37, 1.0, 10.0, 333.3}) {

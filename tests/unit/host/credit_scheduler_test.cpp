@@ -105,6 +105,22 @@ TEST_F(Credits, endpoint_that_gives_nothing_back_leaves_the_others_their_share_o
   EXPECT_GE(scheduler.leased(b), 10u);
 }
 
+TEST_F(Credits, somebody_waits_until_the_want_is_granted_or_withdrawn) {
+  auto scheduler = make({8, 1, 100});
+  const CreditEndpoint e = *scheduler.open(8);
+  std::vector<CreditAction> actions;
+  EXPECT_TRUE(scheduler.anybody_waits());
+  scheduler.decide(actions);
+  EXPECT_FALSE(scheduler.anybody_waits());
+  scheduler.want(e, 8);
+  scheduler.decide(actions);
+  EXPECT_EQ(scheduler.leased(e), 4u);
+  EXPECT_TRUE(scheduler.anybody_waits()) << "the threshold refuses the rest";
+  scheduler.want(e, 0);
+  scheduler.decide(actions);
+  EXPECT_FALSE(scheduler.anybody_waits());
+}
+
 TEST_F(Credits, cap_of_an_endpoint_holds) {
   auto scheduler = make({64, 1, 100});
   const CreditEndpoint e = *scheduler.open(5);
