@@ -118,6 +118,9 @@ TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
 
 // The overload experiment on the software HCA: 16 blocks push at once, with credits and without.
 TEST_F(Sharing, push_without_credits_is_what_credits_prevent) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "without credits kernels do race for slots, and ThreadSanitizer says so";
+#endif
   constexpr std::uint32_t kSenders = 16;
   for (const bool unsafe : {false, true}) {
     const std::uint64_t before = staging_violations();

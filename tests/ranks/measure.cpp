@@ -7,11 +7,11 @@
 namespace gdx::ranks {
 namespace {
 
-constexpr std::uint32_t kMessages = 512;
+constexpr std::uint32_t kMessages = 128;
 constexpr std::uint64_t kLargeBytes = 64 * 1024;
 constexpr std::uint64_t kMaxLanes = 8;
-constexpr std::uint64_t kMaxMessages = 256;  // of each lane
-constexpr std::uint64_t kStreamBytes = 8 << 20;
+constexpr std::uint64_t kMaxMessages = 64;  // of each lane
+constexpr std::uint64_t kStreamBytes = 2 << 20;
 constexpr std::uint64_t kRateStepNs = 5;
 
 // One connection, whose poster costs nothing, watched closely. The queue is longer than a round trip.
