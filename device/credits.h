@@ -67,16 +67,15 @@ class Credits {
     want(slots_wanted < staging_.slot_count ? static_cast<std::uint32_t>(slots_wanted) : staging_.slot_count);
   }
 
-  // All WQEs before `completed` are done with: their slots are credits again, up to the limit.
+  // All WQEs before `completed` are done with: their slots are credits again.
   GDX_DEVICE void on_completed(std::uint32_t completed) {
     while (returned_ != filled_ && static_cast<std::int32_t>(completed - 1 - at(returned_).wqe_index) >= 0) {
       const std::uint32_t slot = at(returned_++).slot;
       at(ready_++).slot = slot;
     }
-    look();
   }
 
-  // Takes what was granted, gives back what is above the limit.
+  // Takes what was granted, gives back what is above the limit. Never once the queue has failed.
   GDX_DEVICE void look() {
     const std::uint64_t grants = exec::load_acquire(staging_.grants);
     for (; taken_ != granted_of(grants); ++taken_) {
@@ -87,14 +86,13 @@ class Credits {
   }
 
   // The queue is in error: gives back all but what the NIC has yet to flush. It knows of the WQEs before
-  // `rung`; the others it will never see.
+  // `rung`; the others it will never see. What is granted meanwhile the scheduler takes back by itself.
   GDX_DEVICE void on_failed(std::uint32_t rung) {
-    exec::publish(&staging_.requests->failed, 1);  // first: the minimum must not be granted again
     while (returned_ != filled_ && static_cast<std::int32_t>(at(filled_ - 1).wqe_index - rung) >= 0)
       --filled_;
-    look();
+    want(0);                                       // before `failed`, which says that this is final
+    exec::publish(&staging_.requests->failed, 1);  // before the minimum goes back, or it is granted again
     give_back_above(0);
-    if (wanted_ != taken_) want(0);
   }
 
  private:

@@ -234,9 +234,7 @@ GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
   if (status_ != Status::kOk) return status_;
   if (credits_.available()) return Status::kOk;
   drain();
-  if (status_ != Status::kOk) return status_;
-  absorb(impl::look(handle_.state, credits_.filled()));
-  if (credits_.available()) return Status::kOk;
+  if (status_ != Status::kOk || credits_.available()) return status_;
   impl::stall(handle_.state, credits_.filled(), slots_wanted);
   ring_if_deferred();
   return wait_until([&] { return credits_.available(); });
@@ -249,7 +247,7 @@ GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
     drain();
     if (status_ != Status::kOk) return status_;
     if (done()) return Status::kOk;
-    const Status status = impl::wait_a_turn(handle_.state, credits_.filled(), waited_);
+    const Status status = impl::wait_a_turn(handle_.state, waited_);
     if (status != Status::kOk) return status;
     waited_ = true;
   }

@@ -60,7 +60,6 @@ class SharedEndpoint {
   }
   // Makes the blocks from `first` up to `end` part of the queue, in turn, and rings.
   GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) {
-    exec::fence_release<P>();  // payload and WQEs before the record; before the turn, where nobody waits for it
     QueueState& state = *handle_.state;
     if (exec::load_counter(&state.shared.published) != first) {
       return impl::publish_late<P>(&state, first, end, doorbell_value);

@@ -122,12 +122,15 @@ GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
 }
 
 // The last steps of a post, by the thread whose turn it is: record, then turn and doorbell.
-// The fence in between keeps records in the order of turns, which the NIC reads as a counter, and puts the
+// The first fence puts payload and WQEs before the record, this thread's and those of all whose turns were
+// before: it must stand behind the load that acquired the turn, since a release covers only what is before its
+// fence. The second keeps records in the order of turns, which the NIC reads as a counter, and puts the
 // record before the doorbell. The doorbell need not be within the turn: the NIC goes by the record, and
 // each doorbell follows a record that covers its own blocks.
 template <Placement P>
 GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t end,
                                 std::uint64_t doorbell_value) {
+  exec::fence_release<P>();
   exec::store_record(handle.send_record, record_value(end));
   exec::fence_release<P>();
   exec::store_counter(&state.shared.published, end);

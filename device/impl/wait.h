@@ -77,36 +77,35 @@ GDX_DEVICE Progress update_credits(QueueState& state, std::uint32_t filled, Chan
   credits.open(state.staging);
   change(credits);
   state.staging = credits.state();
-  return {state.fault.status, state.completed, state.staging.filled, state.staging.ready, state.staging.returned};
+  return {state.fault.status, state.completed, state.staging.filled, state.staging.ready,
+          state.staging.returned};
 }
 
 GDX_DEVICE Progress take_completions(QueueState& state, Posted posted) {
-  bool any = false;
-  while (take_completion(state)) any = true;
+  while (take_completion(state)) {
+  }
   return update_credits(state, posted.filled, [&](Credits& credits) {
-    if (any) credits.on_completed(state.completed);
-    if (state.fault.status != Status::kOk) credits.on_failed(posted.rung);
+    credits.on_completed(state.completed);
+    if (state.fault.status == Status::kOk) {
+      credits.look();
+    } else {
+      credits.on_failed(posted.rung);
+    }
   });
 }
 
 // kOk while the call that waits may go on. `again`: it has waited before, so its deadline stands.
-GDX_DEVICE Status may_wait(QueueState& state, std::uint32_t filled, bool again) {
+GDX_DEVICE Status may_wait(QueueState& state, bool again) {
   const std::uint64_t now_ns = exec::now_ns();
   if (!again) state.deadline_ns = now_ns + state.handle.timeout_ns;
   if (state.handle.abort != nullptr && exec::load_flag(state.handle.abort) != 0) return Status::kAborted;
   if (now_ns >= state.deadline_ns) return Status::kTimeout;
-  update_credits(state, filled, [](Credits& credits) { credits.look(); });  // who waits has the time
   exec::relax();
   return Status::kOk;
 }
 
-// Takes every completion that is there.
+// Takes every completion that is there, and every grant.
 GDX_OUT_OF_LINE Progress drain(QueueState* state, Posted posted) { return take_completions(*state, posted); }
-
-// Takes the grants that are there.
-GDX_OUT_OF_LINE Progress look(QueueState* state, std::uint32_t filled) {
-  return update_credits(*state, filled, [](Credits& credits) { credits.look(); });
-}
 
 // No credit is left: asks for as many as the message could use.
 GDX_OUT_OF_LINE void stall(QueueState* state, std::uint32_t filled, std::uint64_t slots_wanted) {
@@ -116,15 +115,17 @@ GDX_OUT_OF_LINE void stall(QueueState* state, std::uint32_t filled, std::uint64_
 // The kernel ends, and keeps what it must of its credits.
 GDX_OUT_OF_LINE Progress close_credits(QueueState* state, Posted posted) {
   take_completions(*state, posted);
-  return update_credits(*state, state->staging.filled, [](Credits& credits) { credits.close(); });
+  return update_credits(*state, state->staging.filled, [&](Credits& credits) {
+    if (state->fault.status == Status::kOk) credits.close();
+  });
 }
 
-GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, std::uint32_t filled, bool again) {
-  return may_wait(*state, filled, again);
+GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, bool again) {
+  return may_wait(*state, again);
 }
 
-// Waits until `completed` has come to `goal`. The call's deadline is set afterwards, even if there was nothing
-// to wait for: the caller need not learn which, and its next wait comes with `again`.
+// Waits until `completed` has come to `goal`. The call's deadline is set afterwards, even if there was
+// nothing to wait for: the caller need not learn which, and its next wait comes with `again`.
 GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::uint32_t goal, bool again) {
   for (;; again = true) {
     Progress progress = take_completions(*state, posted);
@@ -132,7 +133,7 @@ GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::u
       if (!again) state->deadline_ns = exec::now_ns() + state->handle.timeout_ns;
       return progress;
     }
-    progress.status = may_wait(*state, posted.filled, again);
+    progress.status = may_wait(*state, again);
     if (progress.status != Status::kOk) return progress;
   }
 }

@@ -27,7 +27,7 @@ Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::u
   const auto number = scheduler_.open(at_most);
   if (!number) return number;
   if (clients_.size() <= *number) clients_.resize(*number + 1);
-  clients_[*number] = {channel, true, false, 0, 0};
+  clients_[*number] = {channel, true, false, false, 0, 0};
   ++open_;
   return number;
 }
@@ -64,13 +64,37 @@ int CreditExchange::hear(CreditEndpoint number) {
   const CreditRequests& requests = *client.channel.requests;
   const std::uint32_t returned = load(requests.returned, std::memory_order_acquire);
   // Said before the endpoint gives back its minimum, which it would be granted again.
-  if (load(requests.failed, std::memory_order_relaxed) != 0) scheduler_.retire(number);
-  const int done = take_returns(number, returned);
+  int done = 0;
+  if (load(requests.failed, std::memory_order_acquire) != 0 && !std::exchange(client.failed, true)) {
+    scheduler_.retire(number);
+    done = take_back_untaken(number, load(requests.wanted, std::memory_order_relaxed));
+  }
+  done += take_returns(number, returned);
   const auto more =
       static_cast<std::int32_t>(load(requests.wanted, std::memory_order_relaxed) - client.granted);
   const std::uint32_t wants = more > 0 ? static_cast<std::uint32_t>(more) : 0;
   scheduler_.want(number, std::min(wants, scheduler_.rules().slot_count));
   return done;
+}
+
+// What was granted while the endpoint failed, and whose owner has said that he will never take it.
+int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken) {
+  Client& client = clients_[number];
+  const std::uint32_t slot_count = scheduler_.rules().slot_count;
+  const std::uint32_t count = client.granted - taken;
+  if (count > slot_count) {
+    report(number, fmt::format("has failed and says that it took {} slots that nobody granted",
+                               taken - client.granted));
+    return 1;
+  }
+  for (client.granted = taken; taken != client.granted + count; ++taken) {
+    const std::uint32_t slot =
+        load(client.channel.granted_slots[taken & (slot_count - 1)], std::memory_order_relaxed);
+    if (!scheduler_.take_back(number, slot)) {
+      report(number, fmt::format("leaves slot {}, which it was not granted", slot));
+    }
+  }
+  return static_cast<int>(count);
 }
 
 int CreditExchange::take_returns(CreditEndpoint number, std::uint32_t returned) {

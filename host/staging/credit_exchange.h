@@ -54,11 +54,13 @@ class CreditExchange {
     CreditChannel channel;
     bool exists = false;
     bool reported = false;
+    bool failed = false;
     std::uint32_t granted = 0;   // cumulative, as the endpoint reads it
     std::uint32_t returned = 0;  // cumulative, how far its returns were taken
   };
 
   int hear(CreditEndpoint number);
+  int take_back_untaken(CreditEndpoint number, std::uint32_t taken);
   int take_returns(CreditEndpoint number, std::uint32_t returned);
   void report(CreditEndpoint number, const std::string& what);
 

@@ -25,7 +25,7 @@ constexpr std::uint32_t limit_of(std::uint64_t grants) { return static_cast<std:
 struct CreditRequests {
   std::uint32_t returned;  // slots put into the queue of returns
   std::uint32_t wanted;    // grants wanted, counted as `granted` is: ahead of it by what is still wanted
-  std::uint32_t failed;    // nonzero: the queue is in error and wants nothing any more
+  std::uint32_t failed;    // nonzero: the queue is in error and takes no grant beyond `wanted` any more
   std::uint32_t reserved;
 };
 

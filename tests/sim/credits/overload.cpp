@@ -74,6 +74,7 @@ void Overload::push(Sender& sender) {
   CreditNode& node = sender.node;
   device::Credits& credits = *node.kernel;
   credits.on_completed(node.completed);
+  credits.look();
   if (now_ns_ < sender.may_push_ns || node.producer - node.completed == kSendQueue) return;
   if (!credits.available()) return credits.stall(kSendQueue);
   sender.may_push_ns = now_ns_ + kSlotOnLinkNs * shape_.senders / shape_.overload;

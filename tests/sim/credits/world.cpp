@@ -102,7 +102,9 @@ void CreditWorld::act(Node& node) {
     case 7: return serve(node);
     case 8:
     case 9: return drain(node);
-    case 10: return node.kernel->look();
+    case 10:
+      if (!node.knows_error) hear_grants(node);
+      return;
     case 11:
       if (random_.chance(0.02)) return end_kernel(node);
       return;
@@ -114,7 +116,9 @@ void CreditWorld::act(Node& node) {
 void CreditWorld::open() {
   auto node = std::make_unique<Node>(rules_.slot_count);
   const auto at_most = static_cast<std::uint32_t>(random_.between(1, rules_.slot_count));
-  const auto number = exchange_.open(node->channel(), at_most);
+  CreditChannel channel = node->channel();
+  channel.requests = &node->seen;
+  const auto number = exchange_.open(channel, at_most);
   if (!number) return expect(!nodes_.empty(), "an endpoint was refused although the pool has no other");
   node->number = *number;
   node->handle.minimum_slots = exchange_.scheduler().minimum(*number);
@@ -158,9 +162,16 @@ void CreditWorld::serve(Node& node) {
   sending_[work.slot] = false;
 }
 
+void CreditWorld::hear_grants(Node& node) {
+  node.kernel->look();
+  const StagingState state = node.kernel->state();
+  expect(state.ready == state.filled || state.ready - state.returned <= limit_of(node.grants),
+         "an endpoint keeps credits above its limit");
+}
+
 void CreditWorld::drain(Node& node) {
   node.kernel->on_completed(node.completed);
-  if (!node.in_error) return;
+  if (!node.in_error) return hear_grants(node);
   node.knows_error = true;
   while (!node.posted.empty() && static_cast<std::int32_t>(node.posted.back().index - node.rung) >= 0) {
     if (node.posted.back().slot != kNoSlot) sending_[node.posted.back().slot] = false;
@@ -180,7 +191,7 @@ void CreditWorld::begin_kernel(Node& node) {
 void CreditWorld::end_kernel(Node& node) {
   if (!node.knows_error) ring(node);
   drain(node);
-  node.kernel->close();
+  if (!node.knows_error) node.kernel->close();
   node.state = node.kernel->state();
   node.kernel.reset();
 }
@@ -196,6 +207,7 @@ void CreditWorld::scribble(Node& node) {
   node.requests.returned += static_cast<std::uint32_t>(
       random_.chance(0.3) ? random_.next() : random_.between(0, rules_.slot_count + 1));
   node.requests.wanted = static_cast<std::uint32_t>(random_.next());
+  node.seen = node.requests;
   look();
 }
 
@@ -208,7 +220,18 @@ void CreditWorld::destroy(std::size_t place) {
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(place));
 }
 
+// Stores become visible late, but in the order of their releases.
+void CreditWorld::show(Node& node) {
+  if (random_.chance(0.1)) return;
+  node.seen.wanted = node.requests.wanted;
+  if (random_.chance(0.1)) return;
+  node.seen.failed = node.requests.failed;
+  if (random_.chance(0.1)) return;
+  node.seen.returned = node.requests.returned;
+}
+
 void CreditWorld::look() {
+  for (const auto& node : nodes_) show(*node);
   std::vector<std::uint32_t> before;
   for (const auto& node : nodes_) before.push_back(exchange_.scheduler().leased(node->number));
   (void)exchange_.look();
@@ -307,10 +330,16 @@ void CreditWorld::everybody_alive_gets_on() {
 
 void CreditWorld::everything_comes_home() {
   for (const auto& node : nodes_) {
-    if (node->dead || node->hostile || !node->in_error || !node->kernel) continue;
-    while (!node->posted.empty()) serve(*node);
-    drain(*node);
-    look();
+    if (node->dead || node->hostile || !node->in_error) continue;
+    // Only what is flushed brings the endpoint back to its credits: whoever has failed waits for nothing
+    // else.
+    if (!node->knows_error || node->credits().returned != node->credits().filled) {
+      while (!node->posted.empty()) serve(*node);
+      if (!node->kernel) begin_kernel(*node);
+      if (!node->kernel) continue;
+      drain(*node);
+    }
+    while (node->seen.returned != node->requests.returned) look();
     expect(exchange_.scheduler().leased(node->number) == 0, "a failed endpoint keeps slots after the flush");
   }
   while (!nodes_.empty()) destroy(nodes_.size() - 1);

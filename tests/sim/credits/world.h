@@ -47,6 +47,7 @@ struct CreditNode {
 
   std::uint64_t grants = 0;
   CreditRequests requests{};
+  CreditRequests seen{};  // what has come of them to the scheduler
   std::vector<std::uint32_t> granted_slots;
   std::vector<std::uint32_t> returned_slots;
   std::vector<HeldSlot> held;
@@ -78,12 +79,14 @@ class CreditWorld {
   void push(Node& node);
   void ring(Node& node) { node.rung = node.producer; }
   void serve(Node& node);  // the NIC, one work request
+  void hear_grants(Node& node);
   void drain(Node& node);
   void begin_kernel(Node& node);
   void end_kernel(Node& node);
   void scribble(Node& node);
   void destroy(std::size_t place);
   void look();
+  void show(Node& node);
 
   void check();
   void check_node(const Node& node);

@@ -118,7 +118,7 @@ TEST(Push, steady_state_touches_nothing_of_the_schedulers_but_one_word) {
   EXPECT_EQ(nic.state().staging.filled, 1001u);
 }
 
-TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_completion) {
+TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_look) {
   MemoryNic nic;
   std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
   const LocalMemory local{source.data(), source.size(), 0, 0};
@@ -126,10 +126,11 @@ TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_completion) {
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // slot 0
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // slot 1
     nic.limit(1);
-    ep.drain();
     EXPECT_EQ(nic.requests().returned, 0u);
+    ep.drain();  // slots 2 and 3 are free, 0 and 1 with the NIC
+    EXPECT_EQ(nic.requests().returned, 2u);
     nic.complete(0);
-    ep.drain();  // slots 0, 2 and 3 are free, 1 is with the NIC
+    ep.drain();
     EXPECT_EQ(nic.requests().returned, 3u);
     nic.complete(1);
     ep.drain();
