@@ -1,6 +1,6 @@
 /* Staging credits shared by several endpoints: reserve, push, post, complete, return, error and death.
  *
- * A slot travels: pool -> local -> filled -> posted -> done -> local again, or returning -> pool.
+ * A slot travels: pool -> granted -> local -> filled -> posted -> done -> local again, or returning -> pool.
  * The algorithm moves slot numbers through queues and keeps books, as the runtime does. `place` says what is
  * true of each slot; only assertions read it, so that a fault of the algorithm cannot hide behind it.
  * Source: papers/design.md, "Sharing the staging pool".
@@ -10,12 +10,13 @@
  *   FAULT_NO_RESERVE       growth may take what a waiting endpoint needs for its minimum
  *   FAULT_RECLAIM_EARLY    a dead client's slots come back before its queue pair is destroyed
  *   FAULT_LEAK_ON_ERROR    what the NIC flushes is not given back
+ *   FAULT_LEAK_GRANTS      what was granted while an endpoint failed is left with it
  */
 
 #define ENDPOINTS 3
 #define SLOTS 4
 
-mtype = { AT_POOL, AT_LOCAL, AT_FILLED, AT_POSTED, AT_DONE, AT_RETURNING };
+mtype = { AT_POOL, AT_GRANTED, AT_LOCAL, AT_FILLED, AT_POSTED, AT_DONE, AT_RETURNING };
 mtype = { RUNNING, FAILED, DEAD, GONE };
 
 mtype place[SLOTS] = AT_POOL;
@@ -27,7 +28,9 @@ byte leased[ENDPOINTS];
 byte limit[ENDPOINTS]; /* an endpoint that holds more gives back */
 
 /* Between the scheduler and each endpoint. */
+chan granted[ENDPOINTS] = [SLOTS] of { byte };
 chan returning[ENDPOINTS] = [SLOTS] of { byte };
+bool failed[ENDPOINTS]; /* the endpoint has said so: it takes no grant any more */
 bool wants[ENDPOINTS]; /* a slot more than granted. Stands until it is granted, though the stall may be over */
 
 /* The endpoint's own. */
@@ -55,6 +58,9 @@ proctype Endpoint(byte e) {
   :: d_step { state[e] == RUNNING && !filling && empty(credits[e]) && !stalled[e] ->
        stalled[e] = true; wants[e] = true }
 
+  :: d_step { state[e] == RUNNING && nempty(granted[e]) ->
+       granted[e] ? s; move(s, AT_GRANTED, AT_LOCAL); held[e]++; credits[e] !! s; s = 0 }
+
   /* Push: stores to the slot take time, so filling and posting are two steps. */
   :: d_step { state[e] == RUNNING && !filling && nempty(credits[e]) ->
        credits[e] ? filled; stalled[e] = false; filling = true;
@@ -79,12 +85,13 @@ proctype Endpoint(byte e) {
   :: d_step { state[e] == RUNNING && held[e] > limit[e] && nempty(credits[e]) ->
        credits[e] ? s; move(s, AT_LOCAL, AT_RETURNING); held[e]--; returning[e] !! s; s = 0 }
 
-  /* In error everything goes back; the NIC flushes what was posted. */
-  :: d_step { state[e] == FAILED && filling ->
+  /* In error it says so, and then everything goes back; the NIC flushes what was posted. */
+  :: d_step { state[e] == FAILED && !failed[e] -> failed[e] = true; wants[e] = false }
+  :: d_step { failed[e] && filling ->
        filling = false; move(filled, AT_FILLED, AT_RETURNING); held[e]--; returning[e] !! filled; filled = 0 }
-  :: d_step { state[e] == FAILED && nempty(credits[e]) ->
+  :: d_step { failed[e] && nempty(credits[e]) ->
        credits[e] ? s; move(s, AT_LOCAL, AT_RETURNING); held[e]--; returning[e] !! s; s = 0 }
-  :: d_step { state[e] == FAILED && nempty(completed[e]) ->
+  :: d_step { failed[e] && nempty(completed[e]) ->
        completed[e] ? s;
 #ifndef FAULT_LEAK_ON_ERROR
        move(s, AT_DONE, AT_RETURNING); held[e]--; returning[e] !! s;
@@ -106,14 +113,15 @@ proctype Nic(byte e; bool silent) {
   :: d_step { state[e] == FAILED && nempty(posted[e]) ->
        posted[e] ? s; move(s, AT_POSTED, AT_DONE); completed[e] ! s; s = 0 }
   :: d_step { e == 2 && may_fail && state[e] == RUNNING && nempty(posted[e]) ->
-       may_fail = false; state[e] = FAILED; wants[e] = false; stalled[e] = false }
+       may_fail = false; state[e] = FAILED; stalled[e] = false }
   :: !exists[e] -> break
   od
 }
 
 /* The minimum of every open endpoint that has nothing yet stays in the pool. Above it an endpoint may grow
  * while it holds less than what is free besides: the dynamic threshold. */
-#define unserved(e) (state[e] == RUNNING && leased[e] == 0)
+#define open(e) (!failed[e] && (state[e] == RUNNING || state[e] == FAILED))
+#define unserved(e) (open(e) && leased[e] == 0)
 #define reserved (unserved(0) + unserved(1) + unserved(2))
 #define asked_back(e) (leased[e] > limit[e] -> leased[e] - limit[e] : 0)
 #define expected (len(pool) + asked_back(0) + asked_back(1) + asked_back(2))
@@ -135,13 +143,18 @@ proctype Scheduler(byte e) {
        lessee[s] = ENDPOINTS; leased[e]--; pool !! s; s = 0 }
 
   /* The minimum, then growth for as long as the endpoint holds less than what would stay free. */
-  :: d_step { state[e] == RUNNING && wants[e] && nempty(pool) && may_have(e) ->
+  :: d_step { open(e) && wants[e] && nempty(pool) && may_have(e) ->
        wants[e] = false;
-       pool ? s; move(s, AT_POOL, AT_LOCAL); lessee[s] = e; leased[e]++;
-       limit[e] = leased[e]; held[e]++; credits[e] !! s; s = 0 }
+       pool ? s; move(s, AT_POOL, AT_GRANTED); lessee[s] = e; leased[e]++;
+       limit[e] = leased[e]; granted[e] !! s; s = 0 }
+
+#ifndef FAULT_LEAK_GRANTS
+  :: d_step { failed[e] && nempty(granted[e]) ->
+       granted[e] ? s; move(s, AT_GRANTED, AT_POOL); lessee[s] = ENDPOINTS; leased[e]--; pool !! s; s = 0 }
+#endif
 
   /* Somebody else waits: who would not be granted its last slot again must shrink, down to the minimum. */
-  :: d_step { state[e] == RUNNING && other_waits(e) && limit[e] > 1 && limit[e] <= leased[e] &&
+  :: d_step { open(e) && other_waits(e) && limit[e] > 1 && limit[e] <= leased[e] &&
        limit[e] - 1 >= expected + 1 - reserved -> limit[e]-- }
 
   /* A dead client: its queue pair is destroyed first, then every slot in the books comes back. */
@@ -154,10 +167,11 @@ proctype Scheduler(byte e) {
        exists[e] = false;
 #endif
        do
+       :: nempty(granted[e]) -> granted[e] ? s
        :: nempty(credits[e]) -> credits[e] ? s
        :: nempty(completed[e]) -> completed[e] ? s
        :: nempty(returning[e]) -> returning[e] ? s
-       :: empty(credits[e]) && empty(completed[e]) && empty(returning[e]) -> break
+       :: empty(granted[e]) && empty(credits[e]) && empty(completed[e]) && empty(returning[e]) -> break
        od;
        i = 0;
        do
