@@ -70,19 +70,20 @@ class ServingNic {
     // Here the doorbell register is memory that keeps the last ring only; an HCA counts none twice either.
     const std::uint64_t rung = std::atomic_ref<std::uint64_t>(doorbell_).exchange(0, std::memory_order_acquire);
     if (rung == 0) return false;
-    ++doorbells_;
     misdirected_ += byte_swap(static_cast<std::uint32_t>(rung >> 32)) >> 8 != kQpn;
     const std::uint32_t record =
         byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
     const auto published = static_cast<std::uint16_t>(record - taken_);
     overrun_ += published > kBlocks;
     for (std::uint32_t end = taken_ + published; taken_ != end; ++taken_) serve(taken_);
+    seen_.push_back(requests_.size());
     return published != 0;
   }
 
   // After the kernel.
   [[nodiscard]] const std::vector<Request>& requests() const { return requests_; }
-  [[nodiscard]] std::uint32_t doorbells() const { return doorbells_; }
+  // How many requests each doorbell that was looked at had published, cumulative.
+  [[nodiscard]] const std::vector<std::size_t>& seen() const { return seen_; }
   // Doorbells that named another queue, records beyond the queue or backwards, WQEs without their own index.
   [[nodiscard]] std::uint32_t mistakes() const { return misdirected_ + overrun_ + misplaced_; }
   QueueState& state() { return state_; }
@@ -139,11 +140,11 @@ class ServingNic {
   QueueState state_{};
   std::uint32_t abort_ = 0;
   std::uint32_t taken_;
-  std::uint32_t doorbells_ = 0;
   std::uint32_t misdirected_ = 0;
   std::uint32_t overrun_ = 0;
   std::uint32_t misplaced_ = 0;
   std::vector<Request> requests_;
+  std::vector<std::size_t> seen_;
 };
 
 }  // namespace gdx::device
