@@ -50,9 +50,12 @@ GDX_DEVICE bool take_completion(QueueState& state) {
   }
   ++state.cq_consumer;
   const std::uint16_t counter = byte_swap(static_cast<std::uint16_t>(tail >> 32));
-  // One past the completed WQE's first block, extended from 16 to 32 bits. The other blocks of a long
-  // inline WQE count as free only when the next WQE completes; the queue is always longer than that.
-  state.completed += static_cast<std::uint16_t>(counter + 1 - state.completed);
+  // One past the completed WQE's last block, extended from 16 to 32 bits. The CQE names the first; how many
+  // follow, the WQE itself says, which nobody overwrites before.
+  const std::byte* const wqe = handle.send_queue[counter & ((1u << handle.log_send_queue) - 1)].bytes;
+  const std::uint32_t qpn_ds = byte_swap(reinterpret_cast<const mlx5::ControlSegment*>(wqe)->qpn_ds.raw);
+  const auto end = static_cast<std::uint16_t>(counter + blocks_of(qpn_ds & mlx5::kSegmentCountMask));
+  state.completed += static_cast<std::uint16_t>(end - state.completed);
   if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequesterError)) {
     if (state.fault.status != Status::kOk) return true;  // the first error is the cause, the rest is flushing
     const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(cqe);

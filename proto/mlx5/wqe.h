@@ -48,7 +48,8 @@ inline constexpr std::uint8_t kFenceReads = 2u << kFenceShift;           // afte
 inline constexpr std::uint8_t kFenceStrongOrdering = 3u << kFenceShift;  // after everything before it
 inline constexpr std::uint8_t kFence = 4u << kFenceShift;                // small and reads: IBV_SEND_FENCE
 
-inline constexpr std::uint8_t kQpnShift = 8;  // in qpn_ds
+inline constexpr std::uint8_t kQpnShift = 8;              // in qpn_ds
+inline constexpr std::uint32_t kSegmentCountMask = 0x3f;  // in qpn_ds
 
 struct ControlSegment {
   Be32 opmod_index_opcode;  // opmod << 24 | WQEBB index << 8 | opcode

@@ -12,7 +12,6 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::size_t kBlockWords = mlx5::kWqeBasicBlockBytes / sizeof(std::uint64_t);
-constexpr std::uint32_t kSegmentCountMask = 0x3f;
 
 std::atomic_ref<std::uint64_t> word_at(std::byte* at, std::size_t index) {
   return std::atomic_ref(reinterpret_cast<std::uint64_t*>(at)[index]);
@@ -44,7 +43,7 @@ std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t of
 std::uint32_t DoorbellWrite::qpn() const { return second_dword(value()) >> mlx5::kQpnShift; }
 
 std::size_t DoorbellWrite::wqe_bytes() const {
-  const std::size_t bytes = (second_dword(value()) & kSegmentCountMask) * mlx5::kSegmentBytes;
+  const std::size_t bytes = (second_dword(value()) & mlx5::kSegmentCountMask) * mlx5::kSegmentBytes;
   return bytes <= mlx5::kBlueFlameBufferBytes ? bytes : 0;
 }
 

@@ -86,8 +86,13 @@ class MemoryNic {
   bool complete_published() {
     const auto published = static_cast<std::uint16_t>(record());
     if (published == completed_) return false;
-    completed_ = published;
-    complete(static_cast<std::uint32_t>(published) - 1u);
+    std::uint16_t newest = completed_;
+    while (completed_ != published) {
+      newest = completed_;
+      const std::uint32_t segments = segment<mlx5::ControlSegment>(newest, 0).qpn_ds & mlx5::kSegmentCountMask;
+      completed_ = static_cast<std::uint16_t>(newest + (segments + 3) / 4);
+    }
+    complete(newest);
     return true;
   }
 

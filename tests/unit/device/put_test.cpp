@@ -224,6 +224,18 @@ TEST(Queue, full_waits_for_completions_and_never_overwrites) {
   EXPECT_EQ(nic.record(), MemoryNic::kBlocks + 1);
 }
 
+TEST(Queue, completed_wqe_frees_all_its_blocks) {
+  MemoryNic nic;
+  std::vector<std::byte> source = pattern(200);
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kInline>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
+              Status::kOk);
+    nic.complete(0);
+    EXPECT_EQ(ep.reserve_blocks(MemoryNic::kBlocks), Status::kOk);
+  });
+  EXPECT_EQ(nic.state().completed, nic.state().producer);
+}
+
 TEST(Queue, wait_that_was_over_at_once_sets_the_deadline_of_the_next) {
   MemoryNic nic;
   serving = &nic;
