@@ -115,12 +115,18 @@ GDX_OUT_OF_LINE void stall(QueueState* state, std::uint32_t filled, std::uint64_
   update_credits(*state, filled, [&](Credits& credits) { credits.stall(slots_wanted); });
 }
 
-// The kernel ends, and keeps what it must of its credits.
+// The kernel ends, and keeps what it must of its credits. On a failed queue it waits for the NIC to flush the
+// rest, which nobody would give back later.
 GDX_OUT_OF_LINE Progress close_credits(QueueState* state, Posted posted) {
-  take_completions(*state, posted);
-  return update_credits(*state, state->staging.filled, [&](Credits& credits) {
-    if (state->fault.status == Status::kOk) credits.close();
-  });
+  Progress progress = take_completions(*state, posted);
+  bool again = false;
+  while (progress.status != Status::kOk && progress.returned != progress.filled) {
+    if (may_wait(*state, again) != Status::kOk) return progress;
+    again = true;
+    progress = take_completions(*state, {progress.filled, posted.rung});
+  }
+  if (progress.status != Status::kOk) return progress;
+  return update_credits(*state, progress.filled, [](Credits& credits) { credits.close(); });
 }
 
 GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, bool again) {
