@@ -80,9 +80,10 @@ GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
   Credits& credits = endpoint.credits();
   std::uint32_t deferred = 0;
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
+    // The credit last: whoever waits for room looks at the limit, and may have to give a credit back.
     const Status status = by_leader(endpoint, [&] {
-      const Status credit = endpoint.reserve_credit((bytes - at - 1) / staging.slot_bytes + 1);
-      return credit != Status::kOk ? credit : endpoint.reserve_blocks(1);
+      const Status room = endpoint.reserve_blocks(1);
+      return room != Status::kOk ? room : endpoint.reserve_credit((bytes - at - 1) / staging.slot_bytes + 1);
     });
     if (status != Status::kOk) return status;
 

@@ -140,6 +140,28 @@ TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_look) {
   EXPECT_EQ(nic.state().staging.ready - nic.state().staging.filled, 1u);
 }
 
+// Waiting for room in the queue looks at the limit: what it gives back must not be stored to.
+TEST(Push, limit_lowered_while_the_queue_is_full_leaves_the_slot_alone) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
+  const LocalMemory local{source.data(), source.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    for (std::uint32_t i = 3; i < MemoryNic::kBlocks; ++i) {
+      ASSERT_EQ(gdx_put_value(ep, kTarget, std::uint64_t{1}), Status::kOk);
+    }
+    for (int slot = 0; slot < 3; ++slot) {
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, source.size()), Status::kOk);
+    }
+    nic.limit(2);
+    nic.complete(0);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, source.size()), Status::kTimeout);
+  });
+  ASSERT_EQ(nic.requests().returned, 1u);
+  EXPECT_EQ(nic.returned_slots()[0], 3u);
+  EXPECT_NE(std::memcmp(nic.staging() + 3 * MemoryNic::kSlotBytes, source.data(), source.size()), 0);
+}
+
 TEST(Push, stall_asks_for_what_the_message_still_needs_and_takes_the_wish_back) {
   MemoryNic nic;
   nic.timeout_ns = 1'000'000;
