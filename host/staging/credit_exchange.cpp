@@ -27,7 +27,8 @@ Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::u
   const auto number = scheduler_.open(at_most);
   if (!number) return number;
   if (clients_.size() <= *number) clients_.resize(*number + 1);
-  clients_[*number] = {channel, true, false, false, 0, 0};
+  const std::uint32_t returned = load(channel.requests->returned, std::memory_order_relaxed);
+  clients_[*number] = {channel, true, false, false, granted_of(*channel.grants), returned};
   ++open_;
   return number;
 }

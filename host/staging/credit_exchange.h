@@ -14,8 +14,8 @@
 
 namespace gdx {
 
-// One endpoint's shared words and queues, all zero when it opens. A client's lie in one region of memory that
-// both sides map.
+// One endpoint's shared words and queues. Its counters go on from where they stand when it opens, all grants
+// taken. A client's lie in one region of memory that both sides map.
 struct CreditChannel {
   std::uint64_t* grants = nullptr;
   std::uint32_t* granted_slots = nullptr;  // ring, as long as the pool has slots

@@ -62,7 +62,10 @@ void CreditWorld::step() {
   Node& node = *nodes_[place];
   if (node.dead) {
     // Whoever cleans up after the client may retire it first, or destroy the queue pair at once.
-    if (random_.chance(0.05)) exchange_.retire(node.number);
+    if (random_.chance(0.05)) {
+      exchange_.retire(node.number);
+      node.retired = true;
+    }
     if (random_.chance(0.05)) return destroy(place);
     return serve(node);
   }
@@ -116,14 +119,24 @@ void CreditWorld::act(Node& node) {
 void CreditWorld::open() {
   auto node = std::make_unique<Node>(rules_.slot_count);
   const auto at_most = static_cast<std::uint32_t>(random_.between(1, rules_.slot_count));
+  // Counters start anywhere, most of them where they wrap soon.
+  const auto start = [&] {
+    return static_cast<std::uint32_t>(random_.chance(0.7) ? 0 - random_.between(0, 300) : random_.next());
+  };
+  node->producer = node->rung = node->completed = start();
+  const std::uint32_t granted = start();
+  const std::uint32_t position = start();
+  node->state = {position, position, position, granted, granted, 0, 0};
+  node->grants = pack_grants(granted, 0);
+  node->requests.wanted = node->requests.returned = granted;
+  node->seen = node->requests;
   CreditChannel channel = node->channel();
   channel.requests = &node->seen;
   const auto number = exchange_.open(channel, at_most);
   if (!number) return expect(!nodes_.empty(), "an endpoint was refused although the pool has no other");
   node->number = *number;
+  node->at_most = at_most;
   node->handle.minimum_slots = exchange_.scheduler().minimum(*number);
-  // Counters start anywhere in the 16 or 32 bits that they have.
-  node->producer = node->rung = node->completed = static_cast<std::uint32_t>(random_.next());
   nodes_.push_back(std::move(node));
 }
 
@@ -233,15 +246,31 @@ void CreditWorld::show(Node& node) {
 void CreditWorld::look() {
   for (const auto& node : nodes_) show(*node);
   std::vector<std::uint32_t> before;
-  for (const auto& node : nodes_) before.push_back(exchange_.scheduler().leased(node->number));
+  std::vector<std::uint32_t> counts;
+  for (const auto& node : nodes_) {
+    before.push_back(exchange_.scheduler().leased(node->number));
+    counts.push_back(granted_of(node->grants));
+  }
   (void)exchange_.look();
+  std::uint32_t granted = 0;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {  // the count of the failed falls back to what they took
+    if (!retired(*nodes_[i])) granted += granted_of(nodes_[i]->grants) - counts[i];
+  }
   check_growth(before);
+  check_threshold(before, granted);
+  check_limits();
   expect(exchange_.look() == 0, "a second look found something to do although nobody did anything");
 }
 
 bool CreditWorld::lacks(const Node& node) const {
   const CreditScheduler& scheduler = exchange_.scheduler();
   return scheduler.leased(node.number) < scheduler.minimum(node.number);
+}
+
+bool CreditWorld::waits(const Node& node) const {
+  const bool wants = static_cast<std::int32_t>(node.seen.wanted - granted_of(node.grants)) > 0;
+  return !retired(node) &&
+         (lacks(node) || (wants && exchange_.scheduler().leased(node.number) < node.at_most));
 }
 
 void CreditWorld::check_growth(const std::vector<std::uint32_t>& before) {
@@ -252,6 +281,46 @@ void CreditWorld::check_growth(const std::vector<std::uint32_t>& before) {
     const std::uint32_t leased = scheduler.leased(nodes_[i]->number);
     expect(leased <= before[i] || leased <= scheduler.minimum(nodes_[i]->number),
            "an endpoint grew above its minimum while another lacked its own");
+  }
+}
+
+std::uint64_t CreditWorld::spare(std::uint64_t free) const {
+  std::uint64_t reserved = 0;
+  for (const auto& node : nodes_) {
+    const std::uint32_t minimum = retired(*node) ? 0 : exchange_.scheduler().minimum(node->number);
+    reserved += minimum - std::min(minimum, exchange_.scheduler().leased(node->number));
+  }
+  return free - std::min(free, reserved);
+}
+
+// Nobody grows above his minimum while he holds a share or more of what is free. `granted` slots more were
+// free at most when the first of them was granted.
+void CreditWorld::check_threshold(const std::vector<std::uint32_t>& before, std::uint32_t granted) {
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  const std::uint64_t share = spare(scheduler.free() + granted) * rules_.threshold_percent;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const std::uint64_t leased = scheduler.leased(nodes_[i]->number);
+    if (leased <= before[i] || leased <= scheduler.minimum(nodes_[i]->number)) continue;
+    expect((leased - 1) * 100 < share, "an endpoint grew beyond its share of the free slots");
+  }
+}
+
+// While somebody waits, everybody else is asked for what he would not be granted again.
+void CreditWorld::check_limits() {
+  const CreditScheduler& scheduler = exchange_.scheduler();
+  std::uint64_t expected = scheduler.free();
+  std::size_t waiting = 0;
+  for (const auto& node : nodes_) {
+    const std::uint32_t leased = scheduler.leased(node->number);
+    expected += leased - std::min(leased, scheduler.limit(node->number));
+    waiting += waits(*node) ? 1 : 0;
+  }
+  for (const auto& node : nodes_) {
+    const std::uint64_t limit = std::min(scheduler.limit(node->number), scheduler.leased(node->number));
+    if (retired(*node) || waiting == (waits(*node) ? 1u : 0u) || limit <= scheduler.minimum(node->number))
+      continue;
+    expect((limit - 1) * 100 < spare(expected + 1) * rules_.threshold_percent,
+           "an endpoint keeps more than its share while another waits");
   }
 }
 

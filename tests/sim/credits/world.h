@@ -43,6 +43,8 @@ struct CreditNode {
   bool knows_error = false;
   bool dead = false;
   bool hostile = false;
+  bool retired = false;
+  std::uint32_t at_most = 0;
   std::uint64_t pushes = 0;
 
   std::uint64_t grants = 0;
@@ -89,6 +91,8 @@ class CreditWorld {
   void show(Node& node);
 
   void check();
+  void check_threshold(const std::vector<std::uint32_t>& before, std::uint32_t granted);
+  void check_limits();
   void check_node(const Node& node);
   void check_growth(const std::vector<std::uint32_t>& before);
   void count_slot(const Node& node, std::uint32_t slot);
@@ -96,6 +100,10 @@ class CreditWorld {
   void everything_comes_home();
   void expect(bool holds, const char* what);
   [[nodiscard]] bool lacks(const Node& node) const;
+  [[nodiscard]] bool retired(const Node& node) const { return node.retired || node.seen.failed != 0; }
+  [[nodiscard]] bool waits(const Node& node) const;
+  // Of `free` slots, those beyond what open endpoints lack of their minima.
+  [[nodiscard]] std::uint64_t spare(std::uint64_t free) const;
   [[nodiscard]] static bool healthy(const Node& node) {
     return !node.dead && !node.hostile && !node.in_error && !node.stalled;
   }
