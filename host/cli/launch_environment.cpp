@@ -49,6 +49,10 @@ Result<void> check_softhca(const SofthcaOptions& options) {
   if (options.rate_gbps && !(*options.rate_gbps >= 0.001 && *options.rate_gbps <= 10'000)) {
     return refuse("--rate-gbps", fmt::format("{}", *options.rate_gbps), "use 0.001 to 10000");
   }
+  if (options.congestion_control && *options.congestion_control != "dcqcn" &&
+      *options.congestion_control != "none") {
+    return refuse("--congestion-control", *options.congestion_control, "use dcqcn or none");
+  }
   if (options.pcap && options.pcap->empty()) return refuse("--pcap", "''", "give a file name");
   if (options.device_memory_bytes &&
       (*options.device_memory_bytes == 0 || *options.device_memory_bytes % kPageBytes != 0)) {
@@ -137,6 +141,7 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   add(variables, "GDX_SOFTHCA_REORDER", softhca.reorder);
   add(variables, "GDX_SOFTHCA_MARK", softhca.mark);
   add(variables, "GDX_SOFTHCA_RATE_GBPS", softhca.rate_gbps);
+  add(variables, "GDX_SOFTHCA_CONGESTION_CONTROL", softhca.congestion_control);
   if (softhca.seed) variables.push_back(fmt::format("GDX_SOFTHCA_SEED={}", *softhca.seed + rank));
   if (softhca.pcap) variables.push_back("GDX_SOFTHCA_PCAP=" + pcap_path(*softhca.pcap, rank));
   add(variables, "GDX_SOFTHCA_DEVICE_MEMORY_BYTES", softhca.device_memory_bytes);

@@ -21,6 +21,8 @@ void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
   command.add_option("--reorder", softhca.reorder, "Probability that a packet is overtaken");
   command.add_option("--mark", softhca.mark, "Probability that a packet is marked as congested (ECN)");
   command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)");
+  command.add_option("--congestion-control", softhca.congestion_control,
+                     "What marked packets lead to: dcqcn or none (dcqcn)");
   command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R");
   command.add_option("--pcap", softhca.pcap, "Write what crosses the wire; rank R to FILE.rankR");
   command.add_option("--device-memory-bytes", softhca.device_memory_bytes, "On-NIC memory (131072)");

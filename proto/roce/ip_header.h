@@ -18,6 +18,16 @@ inline constexpr std::size_t kGrhBytes = 40;
 
 using Gid = std::array<std::uint8_t, 16>;
 
+// The last two bits of an IPv4 header's TOS and of an IPv6 header's traffic class. Source: RFC 3168,
+// section 5.
+enum class Ecn : std::uint8_t {
+  kNotCapable = 0,
+  kCapableOne = 1,
+  kCapableZero = 2,
+  kCongestionExperienced = 3
+};
+inline constexpr int kEcnMask = 3;
+
 struct Ipv4Header {
   Be16 version_ihl_tos;
   Be16 total_bytes;
@@ -64,9 +74,9 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
 
 // Both GIDs IPv4-mapped; `payload_bytes` behind the header. DF is set.
 [[nodiscard]] inline Ipv4Header ipv4_header(const Gid& source, const Gid& destination, std::uint16_t ip_id,
-                                            std::size_t payload_bytes) {
+                                            std::size_t payload_bytes, Ecn ecn = Ecn::kNotCapable) {
   Ipv4Header header{};
-  header.version_ihl_tos = 0x4500;
+  header.version_ihl_tos = static_cast<std::uint16_t>(0x4500u | static_cast<unsigned>(ecn));
   header.total_bytes = static_cast<std::uint16_t>(kIpv4Bytes + payload_bytes);
   header.id = ip_id;
   header.flags_fragment = 0x4000;
@@ -79,9 +89,9 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
 }
 
 [[nodiscard]] inline Ipv6Header ipv6_header(const Gid& source, const Gid& destination,
-                                            std::size_t payload_bytes) {
+                                            std::size_t payload_bytes, Ecn ecn = Ecn::kNotCapable) {
   Ipv6Header header{};
-  header.version_class_flow = 0x60000000;
+  header.version_class_flow = 0x60000000u | static_cast<std::uint32_t>(ecn) << 20;
   header.payload_bytes = static_cast<std::uint16_t>(payload_bytes);
   header.next_header = detail::kProtocolUdp;
   header.hop_limit = detail::kTtl;

@@ -118,6 +118,37 @@ TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
   EXPECT_EQ(staging_->free_slots(), free_before + 1);  // its minimum, too
 }
 
+// Its kernel ends with slots at the NIC, the NIC fails the queue pair, and nobody looks at that before it
+// goes.
+TEST_F(Sharing, endpoint_that_failed_unseen_gives_its_slots_back_when_it_goes) {
+  const std::uint32_t free_before = staging_->free_slots();
+  RemoteMemory wrong = a_.peer;
+  wrong.rkey = wrong.rkey ^ 1u;
+  Endpoint peer = make({});
+  {
+    Endpoint failing = make({.slot_count = 32});
+    ASSERT_TRUE(failing.connect(peer.address()));
+    ASSERT_TRUE(peer.connect(failing.address()));
+    const std::uint64_t naks_before = counter("packet_seq_err");
+    const auto kernel = [&](EndpointHandle handle) {
+      device::Endpoint<> ep(handle);
+      ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kOk);
+      ASSERT_EQ(gdx_flush(ep), Status::kOk);
+      // Without a wait: one for each credit at hand.
+      while (ep.status() == Status::kOk && ep.credits().available()) {
+        (void)gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), kDefaultSlotBytes);
+      }
+    };
+    ASSERT_EQ(exec::launch({.progress = progress_}, kernel, failing.handle()), Status::kOk);
+    while (counter("packet_seq_err") == naks_before) progress();
+    EXPECT_LT(staging_->free_slots(), free_before - 1);
+  }
+  EXPECT_EQ(staging_->free_slots(), free_before);
+  push_a_megabyte();
+  EXPECT_EQ(staging_violations(), 0u);
+  EXPECT_EQ(staging_->bad_returns(), 0u);
+}
+
 // The overload experiment on the software HCA: 16 blocks push at once, with credits and without.
 TEST_F(Sharing, push_without_credits_is_what_credits_prevent) {
 #if defined(__SANITIZE_THREAD__)

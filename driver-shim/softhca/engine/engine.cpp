@@ -45,7 +45,6 @@ std::uint32_t second_dword(std::uint64_t doorbell) {
 }
 
 std::uint64_t link_burst_bytes(double rate_gbps) {
-  constexpr double kBitsPerByte = 8;
   return kLinkBurstBytes + static_cast<std::uint64_t>(rate_gbps * kLinkBurstNs / kBitsPerByte);
 }
 
@@ -72,7 +71,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
       random_(std::move(random)),
       clock_(std::move(clock)),
       next_number_(random_() & roce::kQpnMask),
-      scheduler_(config.quantum_bytes),
+      scheduler_(turn_bytes(config.rate_gbps, config.quantum_bytes, config.mtu_bytes)),
       link_(config.rate_gbps, link_burst_bytes(config.rate_gbps)) {}
 
 template <typename Table>

@@ -27,15 +27,20 @@ using Answer = tl::expected<T, int>;
 inline tl::unexpected<int> refuse(int error_number) { return tl::unexpected<int>(error_number); }
 using Errno = int;  // 0: done
 
+enum class CongestionControl : std::uint8_t {
+  kNone,   // marks are counted, and CNPs dropped
+  kDcqcn,  // senders of packets that arrive marked are told (CNP), and slow down when they are told
+};
+
 struct HcaConfig {
   std::string name = "gdx0";
   wire::UdpConfig udp;
   wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;
   std::size_t device_memory_bytes = 128 * 1024;
-  std::uint32_t quantum_bytes = 64 * 1024;  // of a queue pair's turn to send: what one GSO send holds
-  // Senders of packets that arrive marked are told (CNP), and slow down when they are told (DCQCN).
-  bool congestion_control = true;
+  // Of a queue pair's turn to send, at most: what one GSO send holds. On a slow link less; see turn_bytes().
+  std::uint32_t quantum_bytes = 64 * 1024;
+  CongestionControl congestion_control = CongestionControl::kDcqcn;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 

@@ -7,6 +7,20 @@
 
 namespace gdx::softhca {
 
+inline constexpr double kBitsPerByte = 8;
+
+// A queue pair's turn to send: at most `quantum_bytes`, and where the link has a rate what it carries in 5
+// us, but a packet at least. Staging credits leave a queue pair few packets to send. If a turn holds more
+// than these, who gets a credit back before his last packet has left goes on sending, and who has but one
+// credit gets a fraction of the others' share.
+[[nodiscard]] inline std::uint32_t turn_bytes(double rate_gbps, std::uint32_t quantum_bytes,
+                                              std::uint32_t packet_bytes) {
+  constexpr double kTurnNs = 5'000;  // 64 KiB at 100 Gb/s
+  if (rate_gbps == 0) return quantum_bytes;
+  const double carried_bytes = std::max<double>(rate_gbps * kTurnNs / kBitsPerByte, packet_bytes);
+  return static_cast<std::uint32_t>(std::min<double>(carried_bytes, quantum_bytes));
+}
+
 class LinkClock {
  public:
   // 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, and when the one who asks comes late, up to
@@ -49,8 +63,6 @@ class LinkClock {
   }
 
  private:
-  static constexpr double kBitsPerByte = 8;
-
   std::uint64_t burst_bytes_;
   double ns_per_byte_ = 0;
   std::uint64_t burst_ns_ = 0;

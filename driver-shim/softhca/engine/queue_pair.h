@@ -131,6 +131,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   bool on_notification(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  [[nodiscard]] bool controls_congestion() const;
   void follow_congestion(std::uint64_t now_ns);
   [[nodiscard]] bool paused(std::uint64_t now_ns) const { return pace_.budget_bytes(now_ns) == 0; }
   [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;

@@ -107,9 +107,13 @@ std::uint64_t QueuePair::next_deadline_ns() const {
 }
 
 // Only a connection has one sender whose rate can be set.
+bool QueuePair::controls_congestion() const {
+  return spec_.type != QpType::kUd && hca_.config.congestion_control == CongestionControl::kDcqcn;
+}
+
 void QueuePair::on_marked(std::uint64_t now_ns, const roce::Bth& bth) {
   ++hca_.counters.marked_packets;
-  if (!hca_.config.congestion_control || spec_.type == QpType::kUd) return;
+  if (!controls_congestion()) return;
   if (bth.opcode == roce::Opcode::kCongestionNotification || !notification_tokens_.take(now_ns)) return;
   roce::Headers headers;
   headers.bth.opcode = roce::Opcode::kCongestionNotification;
@@ -125,10 +129,10 @@ void QueuePair::on_marked(std::uint64_t now_ns, const roce::Bth& bth) {
 
 bool QueuePair::on_notification(std::uint64_t now_ns, const wire::Address& source,
                                 const roce::Decoded& packet) {
-  const bool expected = spec_.type != QpType::kUd && source == attributes_.remote &&
+  const bool expected = controls_congestion() && source == attributes_.remote &&
                         packet.payload.size() == roce::kNotificationBytes &&
                         (attributes_.state == QpState::kRtr || attributes_.state == QpState::kRts);
-  if (!expected || !hca_.config.congestion_control) return false;
+  if (!expected) return false;
   ++hca_.counters.notifications_heeded;
   congestion_.on_notification(now_ns);
   follow_congestion(now_ns);

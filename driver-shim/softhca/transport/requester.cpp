@@ -105,6 +105,7 @@ Requester::Requester(const RcConfig& config, RequesterPort& port)
       unacked_(first_psn(config.send_psn)),
       send_psn_(unacked_),
       sent_end_(unacked_),
+      asked_end_(unacked_),
       posted_end_(unacked_),
       retries_left_(config.retry_count),
       rnr_retries_left_(config.rnr_retry) {}
@@ -116,7 +117,7 @@ void Requester::reconfigure(std::uint64_t now_ns, const RcConfig& config) {
   ack_timeout_ns_ = timeout_ns(config);
   retries_left_ = config.retry_count;
   rnr_retries_left_ = config.rnr_retry;
-  ack_deadline_ns_ = send_psn_ != unacked_ ? deadline_after(now_ns) : kNever;
+  ack_deadline_ns_ = awaits_acknowledge() ? deadline_after(now_ns) : kNever;
 }
 
 void Requester::post(const WorkRequest& request) {
@@ -262,6 +263,10 @@ void Requester::account_sent(std::uint64_t now_ns, const Entry& entry) {
   }
   sent_end_ = std::max(sent_end_, send_psn_);
   if (send_psn_ == entry.end_psn()) ++send_index_;
+  // Only what asks is answered. The others may wait behind them for their queue pair's next turn, which on a
+  // slow link comes late; the message's last packet asks at the latest.
+  if (unrequested_acks_ != 0) return;
+  asked_end_ = send_psn_;
   if (ack_deadline_ns_ == kNever) ack_deadline_ns_ = deadline_after(now_ns);
 }
 
@@ -383,7 +388,7 @@ void Requester::note_progress(std::uint64_t now_ns) {
   retries_left_ = config_.retry_count;
   rnr_retries_left_ = config_.rnr_retry;
   rnr_deadline_ns_ = kNever;
-  ack_deadline_ns_ = send_psn_ != unacked_ ? deadline_after(now_ns) : kNever;
+  ack_deadline_ns_ = awaits_acknowledge() ? deadline_after(now_ns) : kNever;
 }
 
 // Completes what needs no packet once it has come to the front: NOPs, and failures found here.
@@ -424,7 +429,7 @@ bool Requester::take_retry() {
 }
 
 void Requester::go_back() {
-  send_psn_ = unacked_;
+  send_psn_ = asked_end_ = unacked_;
   send_index_ = queue_.first();
   responses_pending_ = 0;
   response_psns_pending_ = 0;

@@ -58,6 +58,7 @@ class Requester {
   mlx5::Syndrome transmit_request(const Entry& entry);
   void account_sent(std::uint64_t now_ns, const Entry& entry);
   [[nodiscard]] std::uint64_t deadline_after(std::uint64_t now_ns) const;
+  [[nodiscard]] bool awaits_acknowledge() const { return asked_end_ > unacked_; }
 
   void on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, ExtendedPsn psn);
   void on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_code);
@@ -85,6 +86,7 @@ class Requester {
   ExtendedPsn unacked_;           // oldest PSN without its acknowledgement; lies in the front entry
   ExtendedPsn send_psn_;          // the next to send; goes back to unacked_ on a loss
   ExtendedPsn sent_end_;          // one past the newest ever sent
+  ExtendedPsn asked_end_;         // one past the newest that asked for an ACK, since the last loss
   ExtendedPsn posted_end_;        // one past the newest posted
 
   std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)

@@ -86,15 +86,31 @@ Result<void> read_faults(const Environment& environment, wire::FaultConfig& faul
       faults.seed);
 }
 
-Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier) {
-  const char* const text = environment("GDX_SOFTHCA_WIRE");
+template <typename T, std::size_t kCount>
+using Names = std::array<std::pair<std::string_view, T>, kCount>;
+
+// Reads one of `names` where the variable is set. `allowed` is for the message.
+template <typename T, std::size_t kCount>
+Result<void> read_name(const Environment& environment, const char* name, std::string_view allowed,
+                       const Names<T, kCount>& names, T& value) {
+  const char* const text = environment(name);
   if (text == nullptr || *text == '\0') return {};
-  static constexpr std::array<std::pair<std::string_view, wire::Carrier>, 3> kNames{
-      {{"udp", wire::Carrier::kUdp}, {"shm", wire::Carrier::kSharedMemory}, {"auto", wire::Carrier::kAuto}}};
-  const auto* const found = std::ranges::find(kNames, text, &decltype(kNames)::value_type::first);
-  if (found == kNames.end()) return bad("GDX_SOFTHCA_WIRE", text, "udp, shm or auto");
-  carrier = found->second;
+  const auto* const found = std::ranges::find(names, text, &std::pair<std::string_view, T>::first);
+  if (found == names.end()) return bad(name, text, allowed);
+  value = found->second;
   return {};
+}
+
+Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier) {
+  static constexpr Names<wire::Carrier, 3> kNames{
+      {{"udp", wire::Carrier::kUdp}, {"shm", wire::Carrier::kSharedMemory}, {"auto", wire::Carrier::kAuto}}};
+  return read_name(environment, "GDX_SOFTHCA_WIRE", "udp, shm or auto", kNames, carrier);
+}
+
+Result<void> read_congestion_control(const Environment& environment, CongestionControl& control) {
+  static constexpr Names<CongestionControl, 2> kNames{
+      {{"dcqcn", CongestionControl::kDcqcn}, {"none", CongestionControl::kNone}}};
+  return read_name(environment, "GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn or none", kNames, control);
 }
 
 Result<void> read_sending(const Environment& environment, HcaConfig& config) {
@@ -106,6 +122,7 @@ Result<void> read_sending(const Environment& environment, HcaConfig& config) {
     return read;
   }
   config.quantum_bytes = static_cast<std::uint32_t>(quantum_bytes);
+  if (auto read = read_congestion_control(environment, config.congestion_control); !read) return read;
   const char* const text = environment("GDX_SOFTHCA_RATE_GBPS");
   if (text == nullptr || *text == '\0') return {};
   double rate_gbps = 0;

@@ -8,8 +8,6 @@
 
 #include "base/log.h"
 #include "proto/byte_order.h"
-#include "proto/roce/headers.h"
-#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
 namespace {
@@ -55,17 +53,18 @@ void append_mac(std::vector<std::byte>& out, const Address& address) {
 
 }  // namespace
 
-void append_frame(std::vector<std::byte>& out, const Address& source, const Address& destination,
-                  std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram) {
+void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
+                  std::span<const std::byte> datagram) {
+  const auto& [source, destination, source_port, ip_id, ecn] = headers;
   const bool v4 = source.is_ipv4();
   append_mac(out, destination);
   append_mac(out, source);
   append_be16(out, v4 ? 0x0800 : 0x86dd);
   const std::size_t udp_bytes = kUdpBytes + datagram.size();
   if (v4) {
-    append(out, roce::ipv4_header(source.gid, destination.gid, ip_id, udp_bytes));
+    append(out, roce::ipv4_header(source.gid, destination.gid, ip_id, udp_bytes, ecn));
   } else {
-    append(out, roce::ipv6_header(source.gid, destination.gid, udp_bytes));
+    append(out, roce::ipv6_header(source.gid, destination.gid, udp_bytes, ecn));
   }
   append_be16(out, source_port);
   append_be16(out, roce::kUdpPort);
@@ -93,15 +92,16 @@ PcapWriter::~PcapWriter() {
   ::close(fd_);
 }
 
-void PcapWriter::record(std::uint64_t unix_time_ns, const Address& source, const Address& destination,
-                        std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram) {
-  const std::size_t frame_bytes =
-      kEthernetBytes + (source.is_ipv4() ? roce::kIpv4Bytes : roce::kIpv6Bytes) + kUdpBytes + datagram.size();
+void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& headers,
+                        std::span<const std::byte> datagram) {
+  const std::size_t frame_bytes = kEthernetBytes +
+                                  (headers.source.is_ipv4() ? roce::kIpv4Bytes : roce::kIpv6Bytes) +
+                                  kUdpBytes + datagram.size();
   const auto length = static_cast<std::uint32_t>(frame_bytes);
   append(pending_,
          RecordHeader{static_cast<std::uint32_t>(unix_time_ns / 1'000'000'000),
                       static_cast<std::uint32_t>(unix_time_ns % 1'000'000'000 / 1000), length, length});
-  append_frame(pending_, source, destination, source_port, ip_id, datagram);
+  append_frame(pending_, headers, datagram);
   if (pending_.size() >= kFlushAtBytes) flush();
 }
 

@@ -12,8 +12,19 @@
 
 #include "base/result.h"
 #include "driver-shim/softhca/wire/wire.h"
+#include "proto/roce/headers.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
+
+// What a capture says below BTH. `ip_id` is what the ICRC was computed with.
+struct CapturedHeaders {
+  Address source;
+  Address destination;
+  std::uint16_t source_port = roce::kUdpPort;
+  std::uint16_t ip_id = 0;
+  roce::Ecn ecn = roce::Ecn::kCapableZero;
+};
 
 class PcapWriter {
  public:
@@ -23,9 +34,9 @@ class PcapWriter {
   PcapWriter(const PcapWriter&) = delete;
   PcapWriter& operator=(const PcapWriter&) = delete;
 
-  // `datagram` from BTH to ICRC, `unix_time_ns` since 1970. `ip_id` is what the ICRC was computed with.
-  void record(std::uint64_t unix_time_ns, const Address& source, const Address& destination,
-              std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram);
+  // `datagram` from BTH to ICRC, `unix_time_ns` since 1970.
+  void record(std::uint64_t unix_time_ns, const CapturedHeaders& headers,
+              std::span<const std::byte> datagram);
   // Writes out whole records only: a process that is killed leaves a readable file.
   void flush();
 
@@ -39,7 +50,7 @@ class PcapWriter {
 };
 
 // The Ethernet frame around a datagram. Appends to `out`.
-void append_frame(std::vector<std::byte>& out, const Address& source, const Address& destination,
-                  std::uint16_t source_port, std::uint16_t ip_id, std::span<const std::byte> datagram);
+void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
+                  std::span<const std::byte> datagram);
 
 }  // namespace gdx::softhca::wire

@@ -12,6 +12,7 @@
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/udp.h"
 #include "proto/roce/headers.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
 namespace {
@@ -33,6 +34,13 @@ bool watch(const Socket& epoll, int fd) {
   event.events = EPOLLIN;
   event.data.fd = fd;
   return epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// There is no IP header in shared memory: what one would say.
+CapturedHeaders headers_of(const Address& source, const Address& destination, bool marked) {
+  return {.source = source,
+          .destination = destination,
+          .ecn = marked ? roce::Ecn::kCongestionExperienced : roce::Ecn::kCapableZero};
 }
 
 }  // namespace
@@ -159,7 +167,8 @@ void SharedMemoryWire::append(OutgoingLink& link, const Address& destination, st
     flags |= kRecordHasIcrc;
     if (const auto bit = damage.corrupt_bit) place[*bit / 8] ^= std::byte{1} << (*bit % 8);
     if (capture_) {
-      capture_->record(unix_time_ns(), local(), destination, roce::kUdpPort, 0, place.first(length_bytes));
+      capture_->record(unix_time_ns(), headers_of(local(), destination, damage.mark),
+                       place.first(length_bytes));
     }
   }
   if (link.ring().unpublished_bytes() == 0) unpublished_.push_back(&link);
@@ -254,7 +263,7 @@ void SharedMemoryWire::deliver(const Address& source, const RingConsumer::Packet
       const auto* at = reinterpret_cast<const std::byte*>(&icrc);
       for_record_.insert(for_record_.end(), at, at + sizeof icrc);
     }
-    capture_->record(unix_time_ns(), source, local(), roce::kUdpPort, 0, for_record_);
+    capture_->record(unix_time_ns(), headers_of(source, local(), packet.marked), for_record_);
   }
   if (!intact) {
     ++own_.icrc_errors;

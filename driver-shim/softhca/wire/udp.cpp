@@ -19,6 +19,7 @@
 #include "driver-shim/softhca/wire/pcap.h"
 #include "driver-shim/softhca/wire/udp.h"
 #include "proto/roce/headers.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
 namespace {
@@ -44,10 +45,6 @@ struct Run {
   bool closed = false;
   bool marked = false;  // they leave as if a switch had marked them
 };
-
-constexpr int kEctZero = 2;  // ECN field of the IP header: the transport reacts to marks
-constexpr int kCongestionExperienced = 3;
-constexpr int kEcnMask = 3;
 
 // What the kernel is told about a run beyond its destination.
 struct alignas(cmsghdr) SendControl {
@@ -76,21 +73,21 @@ void SendControl::describe(const Run& run, msghdr& header) {
   if (run.marked) {
     const bool v4 = run.destination.is_ipv4();
     used += put_control(bytes + used, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
-                        kCongestionExperienced);
+                        static_cast<int>(roce::Ecn::kCongestionExperienced));
   }
   header.msg_control = bytes;
   header.msg_controllen = used;
 }
 
 // The ECN field that a control message tells of, or nothing.
-std::optional<int> ecn_of(const cmsghdr& control) {
+std::optional<roce::Ecn> ecn_of(const cmsghdr& control) {
   if (control.cmsg_level == IPPROTO_IP && control.cmsg_type == IP_TOS) {
-    return static_cast<int>(*CMSG_DATA(&control)) & kEcnMask;  // one byte
+    return static_cast<roce::Ecn>(*CMSG_DATA(&control) & roce::kEcnMask);  // one byte
   }
   if (control.cmsg_level != IPPROTO_IPV6 || control.cmsg_type != IPV6_TCLASS) return std::nullopt;
   int traffic_class = 0;
   std::memcpy(&traffic_class, CMSG_DATA(&control), sizeof traffic_class);
-  return traffic_class & kEcnMask;
+  return static_cast<roce::Ecn>(traffic_class & roce::kEcnMask);
 }
 
 class UdpWire final : public Wire {
@@ -123,7 +120,9 @@ class UdpWire final : public Wire {
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
-  bool arrival_is_marked() const override { return arrivals_[arrival_].marked; }
+  bool arrival_is_marked() const override {
+    return arrivals_[arrival_].ecn == roce::Ecn::kCongestionExperienced;
+  }
   int poll_fd() const override { return socket_.fd(); }
   bool arm() override { return arrival_ == arrival_count_; }
   const WireCounters& counters() const override { return counters_; }
@@ -147,6 +146,7 @@ class UdpWire final : public Wire {
   std::uint32_t interface_;
   FaultStage faults_;
   std::shared_ptr<PcapWriter> pcap_;
+  roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // of what leaves unmarked
   bool gso_ = false;
   std::size_t window_bytes_ = 0;
   WireCounters counters_;
@@ -181,7 +181,7 @@ class UdpWire final : public Wire {
     Endpoint from;
     std::size_t length_bytes = 0;
     std::size_t segment_bytes = 0;
-    bool marked = false;  // all of it: the kernel joins only what agrees in this
+    roce::Ecn ecn = roce::Ecn::kNotCapable;  // of all of it: the kernel joins only what agrees in this
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
   std::size_t arrival_count_ = 0;
@@ -231,7 +231,10 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
       calculator_.between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
   std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
   if (const auto bit = damage.corrupt_bit) datagram[*bit / 8] ^= std::byte{1} << (*bit % 8);
-  if (pcap_) pcap_->record(unix_time_ns(), local_, destination, roce::kUdpPort, ip_id, datagram);
+  if (pcap_) {
+    const roce::Ecn ecn = run.marked ? roce::Ecn::kCongestionExperienced : ecn_;
+    pcap_->record(unix_time_ns(), {local_, destination, roce::kUdpPort, ip_id, ecn}, datagram);
+  }
   run.segments += 1;
   run.length_bytes += datagram_bytes;
   run.closed = datagram_bytes < run.segment_bytes;
@@ -301,7 +304,11 @@ void UdpWire::set_ecn() {
   const bool v4 = local_.is_ipv4();
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
   const int on = 1;
-  if (setsockopt(socket_.fd(), level, v4 ? IP_TOS : IPV6_TCLASS, &kEctZero, sizeof kEctZero) != 0 ||
+  const int capable = static_cast<int>(roce::Ecn::kCapableZero);
+  if (setsockopt(socket_.fd(), level, v4 ? IP_TOS : IPV6_TCLASS, &capable, sizeof capable) == 0) {
+    ecn_ = roce::Ecn::kCapableZero;
+  }
+  if (ecn_ != roce::Ecn::kCapableZero ||
       setsockopt(socket_.fd(), level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, &on, sizeof on) != 0) {
     log::debug("no ECN here: {}", std::strerror(errno));
   }
@@ -352,11 +359,11 @@ bool UdpWire::refill() {
     arrival.from = from_sockaddr(names[i]);
     arrival.length_bytes = messages[i].msg_len;
     arrival.segment_bytes = messages[i].msg_len;
-    arrival.marked = false;
+    arrival.ecn = roce::Ecn::kNotCapable;
     msghdr& header = messages[i].msg_hdr;
     for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
          control = CMSG_NXTHDR(&header, control)) {
-      if (const auto ecn = ecn_of(*control)) arrival.marked = *ecn == kCongestionExperienced;
+      if (const auto ecn = ecn_of(*control)) arrival.ecn = *ecn;
       if (control->cmsg_level != SOL_UDP || control->cmsg_type != UDP_GRO) continue;
       int segment_bytes = 0;
       std::memcpy(&segment_bytes, CMSG_DATA(control), sizeof segment_bytes);
@@ -417,7 +424,8 @@ std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) 
     ++taken;
     const std::optional<std::uint16_t> ip_id = verified_ip_id(arrival.from, place, datagram);
     if (pcap_) {
-      pcap_->record(unix_time_ns(), arrival.from.address, local_, arrival.from.port, ip_id.value_or(place),
+      const Endpoint& from = arrival.from;
+      pcap_->record(unix_time_ns(), {from.address, local_, from.port, ip_id.value_or(place), arrival.ecn},
                     datagram);
     }
     if (!ip_id) {

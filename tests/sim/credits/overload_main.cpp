@@ -20,14 +20,14 @@ void print_table() {
       "modelled, in virtual time: {} slots of {} B, a link of 100 Gb/s, one peer silent for half of the "
       "run\n\n",
       kOverloadSlots, kOverloadSlotBytes);
-  fmt::print("{:<10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>13}\n", "staging", "senders", "overload", "pushed",
-             "dropped", "damaged", "goodput", "worst share");
+  fmt::print("{:<9}{:<10}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>13}\n", "where", "staging", "senders", "overload",
+             "pushed", "dropped", "damaged", "goodput", "worst share");
   for (const std::uint32_t senders : {4u, 8u, 16u}) {
     for (const std::uint32_t overload : {2u, 8u}) {
       for (const Staging staging : {Staging::kCredits, Staging::kTailDrop, Staging::kOverwrite}) {
         const OverloadResult r = run_overload({senders, overload, staging});
-        fmt::print("{:<10}{:>8}{:>8}x{:>9}{:>9}{:>9}{:>8.1f}%{:>12.1f}%\n", name(staging), senders, overload,
-                   r.pushed, r.dropped, r.damaged, 100 * r.goodput, 100 * r.worst_share);
+        fmt::print("{:<9}{:<10}{:>8}{:>8}x{:>9}{:>9}{:>9}{:>8.1f}%{:>12.1f}%\n", "virtual", name(staging),
+                   senders, overload, r.pushed, r.dropped, r.damaged, 100 * r.goodput, 100 * r.worst_share);
       }
     }
   }

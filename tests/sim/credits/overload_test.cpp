@@ -2,7 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 namespace gdx::sim {
+
+// GoogleTest would print bytes, padding among them, which is another in every build; test names have this.
+void PrintTo(const OverloadCase& shape, std::ostream* out) {
+  *out << shape.senders << "_senders_push_" << shape.overload << "_links";
+}
+
 namespace {
 
 class Overload : public ::testing::TestWithParam<OverloadCase> {};

@@ -172,7 +172,7 @@ TEST_F(Congestion, reset_queue_pair_forgets_its_congestion) {
 
 TEST(CongestionOff, nobody_is_told_and_nobody_heeds) {
   HcaConfig config = limited();
-  config.congestion_control = false;
+  config.congestion_control = CongestionControl::kNone;
   VirtualPair pair(config, config);
   pair.marks = true;
   pair.a.post_write(pair.a.local(0, kBytes), pair.b.remote(kTarget));

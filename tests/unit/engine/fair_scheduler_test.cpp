@@ -3,11 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <random>
 #include <vector>
+
+#include "driver-shim/softhca/engine/link_clock.h"
 
 namespace gdx::softhca {
 namespace {
@@ -178,6 +184,70 @@ TEST_F(Scheduler, random_runs_keep_the_bound_and_waste_nothing) {
       ASSERT_LE(most - least, kQuantum + kMaxPacket);
     }
   }
+}
+
+// A sender under staging credits: it has as many packets to send as it holds credits, and each credit comes
+// back a round trip after its packet has left.
+struct CreditedQueue {
+  static constexpr std::uint64_t kRoundTripNs = 200'000;
+
+  Turn turn;
+  std::uint32_t credits = 0;
+  std::uint64_t sent_packets = 0;
+  std::deque<std::uint64_t> returns_at_ns;
+
+  void look(std::uint64_t now_ns) {
+    for (; !returns_at_ns.empty() && returns_at_ns.front() <= now_ns; returns_at_ns.pop_front()) ++credits;
+  }
+  std::uint64_t send(std::uint64_t now_ns, std::uint64_t allowance_bytes) {
+    std::uint64_t sent = 0;
+    for (; credits > 0 && sent < allowance_bytes; --credits, ++sent_packets) {
+      sent += kMaxPacket;
+      returns_at_ns.push_back(now_ns + kRoundTripNs);
+    }
+    return sent;
+  }
+};
+
+// The most and the least that one of these got on a link of `rate_gbps`, whose round trip is shorter than a
+// packet.
+std::pair<std::uint64_t, std::uint64_t> most_and_least(double rate_gbps, std::uint32_t quantum_bytes) {
+  std::array<CreditedQueue, 6> queues;
+  const std::array<std::uint32_t, 6> held{5, 1, 2, 1, 5, 2};
+  FairScheduler<CreditedQueue> scheduler(quantum_bytes);
+  LinkClock link(rate_gbps, kMaxPacket);
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    queues[i].credits = held[i];
+    scheduler.add(queues[i]);
+  }
+  for (std::uint64_t now_ns = 0; now_ns < 1'000'000'000; now_ns += 10'000) {
+    for (CreditedQueue& queue : queues) queue.look(now_ns);
+    const std::uint64_t sent = scheduler.run(
+        link.budget_bytes(now_ns), [](const CreditedQueue& queue) { return queue.credits > 0; },
+        [now_ns](CreditedQueue& queue, std::uint64_t allowance) { return queue.send(now_ns, allowance); });
+    link.charge(now_ns, sent);
+  }
+  const auto less = [](const auto& a, const auto& b) { return a.sent_packets < b.sent_packets; };
+  const auto [least, most] = std::minmax_element(queues.begin(), queues.end(), less);
+  return {most->sent_packets, least->sent_packets};
+}
+
+TEST(TurnLength, few_credits_get_the_share_of_many_on_a_slow_link) {
+  constexpr double kRateGbps = 0.25;  // 134 us a packet: two credits outlast the round trip, one does not
+  constexpr std::uint32_t kMtu = 4096;
+  const auto [most, least] = most_and_least(kRateGbps, turn_bytes(kRateGbps, 64 << 10, kMtu));
+  EXPECT_GT(least, 1'000u);
+  EXPECT_LE(most - least, most / 20);
+  const auto [greedy, starved] = most_and_least(kRateGbps, 64 << 10);
+  EXPECT_GT(greedy, 3 * starved) << "what a turn of 64 KiB does there";
+}
+
+TEST(TurnLength, is_a_packet_on_a_slow_link_and_the_quantum_on_a_fast_one) {
+  EXPECT_EQ(turn_bytes(0, 65'536, 4096), 65'536u);
+  EXPECT_EQ(turn_bytes(0.001, 65'536, 4096), 4096u);
+  EXPECT_EQ(turn_bytes(25, 65'536, 4096), 15'625u);
+  EXPECT_EQ(turn_bytes(400, 65'536, 4096), 65'536u);
+  EXPECT_EQ(turn_bytes(1, 1'000, 4096), 1'000u) << "what is asked for is never exceeded";
 }
 
 }  // namespace

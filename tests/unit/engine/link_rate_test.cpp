@@ -60,6 +60,18 @@ TEST(LinkRate, idle_time_is_until_the_link_is_free_again) {
   EXPECT_GT(pair.packets_of_a(), sent);
 }
 
+// 32 packets, after which the requester asks for an ACK, take three timeouts here.
+TEST(LinkRate, timer_does_not_run_while_packets_wait_for_the_link) {
+  constexpr std::uint32_t kFewBytes = 256 << 10;
+  constexpr std::uint8_t kImpatient = 12;  // 16.8 ms
+  VirtualPair pair(limited(0.02), {}, kImpatient);
+  pair.a.post_write(pair.a.local(0, kFewBytes), pair.b.remote(8 << 20));
+  pair.a.ring();
+  ASSERT_TRUE(pair.run([&] { return pair.a.poll_send().has_value(); }));
+  EXPECT_EQ(pair.a.hca->counters().transport.timeouts, 0u);
+  EXPECT_EQ(pair.a.hca->counters().transport.packets_sent, kFewBytes / 4096);
+}
+
 // The responder of a READ is a sender too.
 TEST(LinkRate, read_is_answered_at_the_responders_rate) {
   VirtualPair pair(limited(2));

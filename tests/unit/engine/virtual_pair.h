@@ -64,14 +64,15 @@ class MemoryWire final : public wire::Wire {
 
 class VirtualPair {
  public:
-  explicit VirtualPair(const HcaConfig& of_a = {}, const HcaConfig& of_b = {})
+  static constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
+  explicit VirtualPair(const HcaConfig& of_a = {}, const HcaConfig& of_b = {},
+                       std::uint8_t timeout = kPatient)
       : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks), kMemoryBytes,
           of_a, [this] { return now_ns; }),
         b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks), kMemoryBytes,
           of_b, [this] { return now_ns; }) {
-    constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
-    a.connect(b, kPatient);
-    b.connect(a, kPatient);
+    a.connect(b, timeout);
+    b.connect(a, timeout);
   }
 
   // Steps both until `done`, a microsecond a step. Returns whether it was within `limit_ns`.

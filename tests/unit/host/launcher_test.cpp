@@ -113,6 +113,8 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mark = 2; }), HasSubstr("--mark"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = 0; }), HasSubstr("--rate-gbps"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = NAN; }), HasSubstr("--rate-gbps"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.congestion_control = "swift"; }),
+              HasSubstr("--congestion-control swift: use dcqcn or none"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = ""; }), HasSubstr("--pcap"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 100; }), HasSubstr("4096"));
 }
@@ -123,6 +125,7 @@ TEST_F(Launcher, softhca_options_become_variables) {
   options.softhca.loss = 0.01;
   options.softhca.seed = 5;
   options.softhca.rate_gbps = 12.5;
+  options.softhca.congestion_control = "none";
   options.softhca.pcap = "out/run.pcap";
   const auto variables = launch_environment(options, 1);
   ASSERT_TRUE(variables);
@@ -130,6 +133,7 @@ TEST_F(Launcher, softhca_options_become_variables) {
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_LOSS=0.01"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_SEED=6"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));
+  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_CONGESTION_CONTROL=none"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_PCAP=out/run.rank1.pcap"));
 }
 

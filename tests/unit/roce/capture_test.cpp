@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct Capture {
   const char* name;
   std::size_t packets;  // RoCE datagrams in it: a reader that skips some must not pass
 };
+// Test names show it; as bytes it would be an address, another in every build.
+void PrintTo(const Capture& capture, std::ostream* out) { *out << capture.name; }
 
 std::vector<CapturedPacket> load(const Capture& capture) {
   return test::read_roce_pcap(std::string(GDX_ROCE_VECTORS) + "/" + capture.name);

@@ -16,6 +16,13 @@ TEST(IpHeader, ipv4_checksum_covers_the_header) {
   EXPECT_EQ(header.checksum, 0xb861);
 }
 
+TEST(IpHeader, ecn_is_the_last_two_bits_of_tos_and_of_the_traffic_class) {
+  const Ipv4Header v4 = ipv4_header(kSource, kDestination, 0, 95, Ecn::kCongestionExperienced);
+  EXPECT_EQ(v4.version_ihl_tos, 0x4503);
+  EXPECT_EQ(ip_checksum(std::as_bytes(std::span(&v4, 1))), 0);
+  EXPECT_EQ(ipv6_header(kSource, kDestination, 95, Ecn::kCapableZero).version_class_flow, 0x60200000u);
+}
+
 TEST(IpHeader, grh_of_ipv4_stands_in_the_last_twenty_bytes) {
   const auto bytes = grh(kSource, kDestination, true, 95);
   for (std::size_t i = 0; i < kGrhBytes - kIpv4Bytes; ++i) EXPECT_EQ(bytes[i], std::byte{0}) << i;

@@ -35,6 +35,7 @@ std::span<const std::uint8_t> parse_ip(std::span<const std::uint8_t> frame, Capt
   const std::uint32_t ether_type = big(frame, 12, 2);
   const auto ip = frame.subspan(kEthernetBytes);
   if (ether_type == 0x0800 && ip[0] == 0x45 && ip[9] == 17) {
+    packet.ecn = ip[1] & 3u;
     packet.ip_id = static_cast<std::uint16_t>(big(ip, 4, 2));
     packet.dont_fragment = big(ip, 6, 2) == 0x4000;
     packet.source_ipv4 = big(ip, 12, 4);
@@ -43,6 +44,7 @@ std::span<const std::uint8_t> parse_ip(std::span<const std::uint8_t> frame, Capt
   }
   if (ether_type == 0x86dd && ip[6] == 17) {
     packet.ipv6 = true;
+    packet.ecn = (big(ip, 0, 4) >> 20) & 3u;
     std::copy_n(ip.begin() + 8, 16, packet.source_ipv6.begin());
     std::copy_n(ip.begin() + 24, 16, packet.destination_ipv6.begin());
     return ip.subspan(40);

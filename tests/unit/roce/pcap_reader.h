@@ -15,6 +15,7 @@ struct CapturedPacket {
   std::uint32_t source_ipv4 = 0;
   std::uint32_t destination_ipv4 = 0;
   std::uint16_t ip_id = 0;
+  std::uint32_t ecn = 0;  // the field's two bits
   bool dont_fragment = true;
   std::array<std::uint8_t, 16> source_ipv6{};
   std::array<std::uint8_t, 16> destination_ipv6{};

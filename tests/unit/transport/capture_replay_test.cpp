@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Capture {
   bool keys_valid = true;
   std::vector<std::size_t> lost{};  // requests that the captured responder never saw, by their place
 };
+// Test names show it; as bytes it would be an address, another in every build.
+void PrintTo(const Capture& capture, std::ostream* out) { *out << capture.name; }
 
 struct Packet {
   roce::Headers headers;

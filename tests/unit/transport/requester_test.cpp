@@ -116,6 +116,33 @@ TEST_F(RequesterTest, nak_sequence_error_resends_from_its_psn_once) {
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone)));
 }
 
+// IBA 1.4, 9.7.6.1.3: the timer is that of packets with AckReq. The rest may have to wait for a turn.
+TEST_F(RequesterTest, packets_that_ask_for_no_ack_run_no_timer) {
+  constexpr std::uint32_t kAskEvery = 32;
+  post(WqeOpcode::kRdmaWrite, 40 * kMtu);
+  requester.pump(now_ns, 10);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
+  now_ns += 100 * kTimeoutNs;
+  requester.pump(now_ns, kAskEvery - 10);
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + kTimeoutNs);
+  requester.pump(now_ns, 4);
+  acknowledge(100 + kAskEvery - 1);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever) << "four are outstanding, and none of them asked";
+  pump();
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + kTimeoutNs) << "the last one asks";
+  EXPECT_EQ(requester.counters().retransmitted_packets, 0u);
+}
+
+TEST_F(RequesterTest, timeout_starts_no_timer_before_a_resent_packet_asks) {
+  post(WqeOpcode::kRdmaWrite, 4 * kMtu);
+  pump();
+  expire();
+  requester.pump(now_ns, 3);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
+  requester.pump(now_ns, 1);
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + 2 * kTimeoutNs);
+}
+
 TEST_F(RequesterTest, timeouts_resend_then_exceed_after_retry_count) {
   post(WqeOpcode::kRdmaWrite, 8);
   post(WqeOpcode::kRdmaWrite, 8);

@@ -53,7 +53,7 @@ TEST_F(PcapFile, record_flush_gives_a_frame_with_valid_ip_header) {
   ASSERT_TRUE(writer);
   EXPECT_EQ(bytes().size(), 24u) << "the file header is there before the first packet";
   const std::vector<std::byte> datagram = write_only(3);
-  (*writer)->record(5'000'006'000, kSource, kDestination, 4791, 3, datagram);
+  (*writer)->record(5'000'006'000, {kSource, kDestination, 4791, 3, roce::Ecn::kCapableZero}, datagram);
   (*writer)->flush();
 
   const std::vector<unsigned char> file = bytes();
@@ -65,6 +65,7 @@ TEST_F(PcapFile, record_flush_gives_a_frame_with_valid_ip_header) {
   EXPECT_EQ(file[28], 6) << "microseconds";
   const unsigned char* ip = file.data() + 24 + 16 + 14;
   EXPECT_EQ(ip[0], 0x45);
+  EXPECT_EQ(ip[1], 2) << "ECT(0)";
   EXPECT_EQ(ip[5], 3) << "IP id";
   EXPECT_EQ(ip[6], 0x40) << "DF";
   std::uint32_t sum = 0;
@@ -97,7 +98,7 @@ TEST_F(PcapFile, tshark_finds_opcode_and_queue_pair_of_a_congestion_notification
     ASSERT_EQ(roce::encode(headers, datagram), roce::kBthBytes);
     auto writer = PcapWriter::open(path_);
     ASSERT_TRUE(writer);
-    (*writer)->record(1'000'000'000, kSource, kDestination, 4791, 0, datagram);
+    (*writer)->record(1'000'000'000, {kSource, kDestination}, datagram);
   }
   const std::string command = "timeout 50 tshark -r " + path_ +
                               " -T fields -e infiniband.bth.opcode -e infiniband.bth.destqp"
@@ -117,7 +118,7 @@ TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
   {
     auto writer = PcapWriter::open(path_);
     ASSERT_TRUE(writer);
-    (*writer)->record(1'000'000'000, kSource, kDestination, 4791, 0, write_only(0));
+    (*writer)->record(1'000'000'000, {kSource, kDestination}, write_only(0));
   }
   const std::string command =
       "timeout 50 tshark -r " + path_ +

@@ -254,6 +254,7 @@ TEST(SharedMemoryWire, capture_of_either_end_verifies) {
     std::filesystem::remove(path);
     EXPECT_EQ(packets.size(), 3u);
     for (const gdx::test::CapturedPacket& packet : packets) {
+      EXPECT_EQ(packet.ecn, 2u) << "ECT(0)";
       EXPECT_EQ(packet.icrc,
                 icrc_between(Address::ipv4(packet.source_ipv4), Address::ipv4(packet.destination_ipv4),
                              packet.source_port, packet.ip_id, packet.datagram));

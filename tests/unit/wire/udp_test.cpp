@@ -216,6 +216,34 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   }
 }
 
+// What each captured packet's IP header says of congestion.
+std::vector<std::uint32_t> ecn_in(const std::string& path) {
+  std::vector<std::uint32_t> fields;
+  for (const gdx::test::CapturedPacket& packet : gdx::test::read_roce_pcap(path))
+    fields.push_back(packet.ecn);
+  std::filesystem::remove(path);
+  return fields;
+}
+
+TEST(UdpWire, captures_of_both_ends_say_which_packets_were_marked) {
+  constexpr std::uint32_t kCapable = 2;
+  constexpr std::uint32_t kMarked = 3;
+  const std::string stem = testing::TempDir() + "gdx_ecn_" + std::to_string(::getpid());
+  std::uint64_t marked = 0;
+  {
+    UdpConfig config = marking("", 0.5);
+    config.pcap_path = stem + "_a.pcap";
+    const auto a = open(config);
+    const auto b = open(UdpConfig{.address = {}, .pcap_path = stem + "_b.pcap", .faults = {}});
+    EXPECT_EQ(marked_of(*a, *b, 50), a->counters().faults_marked);
+    marked = a->counters().faults_marked;
+  }
+  const std::vector<std::uint32_t> sent = ecn_in(stem + "_a.pcap");
+  EXPECT_EQ(std::ranges::count(sent, kMarked), static_cast<std::ptrdiff_t>(marked));
+  EXPECT_EQ(std::ranges::count(sent, kCapable), static_cast<std::ptrdiff_t>(50 - marked));
+  EXPECT_EQ(ecn_in(stem + "_b.pcap"), sent);
+}
+
 TEST(IcrcCalculator, paths_lengths_and_ids_in_turn_agree_with_a_fresh_sum) {
   const std::vector<Address> addresses{Address::ipv4(0x7f000002), Address::ipv4(0x7f000012),
                                        Address::ipv4(0x7f010002)};

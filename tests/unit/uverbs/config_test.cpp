@@ -1,0 +1,55 @@
+// What the environment says, and what of it is refused.
+#include "driver-shim/softhca/uverbs/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Result<Configuration> configure(const std::map<std::string, std::string>& variables) {
+  return config_from(
+      [&](const char* name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      42);
+}
+
+TEST(Config, nothing_said_is_dcqcn_on_a_link_without_a_rate) {
+  const auto config = configure({});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->hcas, 1u);
+  EXPECT_EQ(config->first.congestion_control, CongestionControl::kDcqcn);
+  EXPECT_EQ(config->first.carrier, wire::Carrier::kUdp);
+  EXPECT_EQ(config->first.rate_gbps, 0);
+}
+
+TEST(Config, named_choices_are_taken) {
+  const auto config = configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "none"},
+                                 {"GDX_SOFTHCA_WIRE", "shm"},
+                                 {"GDX_SOFTHCA_RATE_GBPS", "0.5"}});
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->first.congestion_control, CongestionControl::kNone);
+  EXPECT_EQ(config->first.carrier, wire::Carrier::kSharedMemory);
+  EXPECT_EQ(config->first.rate_gbps, 0.5);
+  EXPECT_EQ(configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn"}})->first.congestion_control,
+            CongestionControl::kDcqcn);
+}
+
+TEST(Config, other_names_are_refused_with_those_that_there_are) {
+  const auto refused = configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "DCQCN"}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "GDX_SOFTHCA_CONGESTION_CONTROL=DCQCN: must be dcqcn or none");
+  EXPECT_THAT(configure({{"GDX_SOFTHCA_WIRE", "tcp"}}).error().message,
+              AllOf(HasSubstr("GDX_SOFTHCA_WIRE=tcp"), HasSubstr("udp, shm or auto")));
+}
+
+}  // namespace
+}  // namespace gdx::softhca::uverbs
