@@ -82,7 +82,8 @@ class Ledger {
   struct Posted {
     WorkRequest request;
     std::vector<std::byte> expected;  // READ or atomic: what must come back
-    std::vector<std::pair<std::uint32_t, std::byte>> newer;  // or this at that offset: written since, unfenced
+    std::vector<std::pair<std::uint32_t, std::byte>>
+        newer;  // or this at that offset: written since, unfenced
     std::uint32_t scattered_bytes = 0;
   };
   // A READ that nothing posted after it has waited for.

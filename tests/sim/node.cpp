@@ -148,8 +148,10 @@ void Node::hear(const roce::Headers& answer) {
     heard_.note(answer, messages_to(answer.aeth.msn));
     if (heard_.newest() > before) ask_after_ns_ = now_ns_ + probe_interval_ns();
     newest_heard_ = std::max(newest_heard_, psns);
-  } else if ((answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr && psns > newest_heard_) {
-    refused_ = true;
+  } else if (answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle) {
+    const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
+    if (refuses && psns > newest_heard_) refused_ = true;
+    newest_heard_ = std::max(newest_heard_, psns - 1);
   }
 }
 

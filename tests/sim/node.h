@@ -116,9 +116,9 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   std::optional<std::uint64_t> broken_request_;
   bool dead_ = false;
   std::uint64_t error_ns_ = transport::kNever;
-  std::uint64_t now_ns_ = 0;  // of the call in progress
-  ReceiveBooks told_;         // what this node's answers permitted the peer
-  ReceiveBooks heard_;        // and what the peer's answers permitted it
+  std::uint64_t now_ns_ = 0;            // of the call in progress
+  ReceiveBooks told_;                   // what this node's answers permitted the peer
+  ReceiveBooks heard_;                  // and what the peer's answers permitted it
   std::uint32_t arriving_message_ = 0;  // to which the request in progress belongs
   bool answers_waited_ = false;         // when it came
   bool receives_wanted_ = false;        // by some message

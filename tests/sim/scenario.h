@@ -34,7 +34,7 @@ struct Scenario {
   Flaw flaw = Flaw::kNone;           // in what node 0 posts
   std::uint32_t flawed_operation = 0;
   std::uint32_t connections = 1;
-  bool shared_receives = false;  // one queue for all queue pairs of a host
+  bool shared_receives = false;      // one queue for all queue pairs of a host
   std::array<bool, 2> advertises{};  // [host]: its ACKs say how many receives are posted
   std::vector<softhca::transport::RcConfig> configs;
 

@@ -1,7 +1,7 @@
 // Message-level flow control of RC. A receiver whose receive queue is one connection's own says in its ACKs
-// how many receive WQEs are posted: `msn` + credits is the newest message that is certain to find one. Message
-// numbers (the requester's SSN, the responder's MSN) have 24 bits and wrap as PSNs do; psn.h extends both.
-// Source: IBA 1.4, 9.7.7.2 and the AETH's table of credit counts.
+// how many receive WQEs are posted: `msn` + credits is the newest message that is certain to find one.
+// Message numbers (the requester's SSN, the responder's MSN) have 24 bits and wrap as PSNs do; psn.h extends
+// both. Source: IBA 1.4, 9.7.7.2 and the AETH's table of credit counts.
 #pragma once
 
 #include <algorithm>

@@ -176,10 +176,10 @@ bool Requester::may_start(const Entry& entry) const {
   return !entry.wants_response || responses_pending_ < config_.max_rd_atomic;
 }
 
-// Beyond the limit a message may only ask: a SEND with its first packet, which takes the receive, a WRITE with
-// all of it, since its last packet does. Nobody watches for receives before a message has needed one, so the
-// first one asks at once. Where no ACK has come yet the peer may be one that advertises nothing, and only the
-// RNR timer counts.
+// Beyond the limit a message may only ask: a SEND with its first packet, which takes the receive, a WRITE
+// with all of it, since its last packet does. Nobody watches for receives before a message has needed one, so
+// the first one asks at once. Where no ACK has come yet the peer may be one that advertises nothing, and only
+// the RNR timer counts.
 bool Requester::receive_permits(const Entry& entry) const {
   if (!entry.takes_receive || limit_.permits(entry.message)) return true;
   const bool asks_at_once = limit_.known() ? !asked_ && send_psn_ == unacked_ : probing_ == 0;
@@ -188,9 +188,7 @@ bool Requester::receive_permits(const Entry& entry) const {
   return unacked_ > entry.first_psn || (may_ask && send_psn_ == entry.first_psn);
 }
 
-bool Requester::held() const {
-  return send_index_ != queue_.end() && !receive_permits(queue_[send_index_]);
-}
+bool Requester::held() const { return send_index_ != queue_.end() && !receive_permits(queue_[send_index_]); }
 
 // While packets are outstanding, their acknowledgements bring what is to be known.
 bool Requester::wants_probe_timer() const {

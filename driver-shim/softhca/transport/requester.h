@@ -100,10 +100,10 @@ class Requester {
   ExtendedPsn posted_end_;        // one past the newest posted
 
   ReceiveLimit limit_;
-  std::uint64_t newest_message_;      // number of the newest message posted
-  std::uint64_t probing_ = 0;         // number of the message that goes beyond the limit to ask; 0: none
-  bool asked_ = false;                // one has
-  std::uint64_t newest_held_ = 0;     // number of the newest message that was counted as held
+  std::uint64_t newest_message_;   // number of the newest message posted
+  std::uint64_t probing_ = 0;      // number of the message that goes beyond the limit to ask; 0: none
+  bool asked_ = false;             // one has
+  std::uint64_t newest_held_ = 0;  // number of the newest message that was counted as held
 
   std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)
   std::uint64_t response_psns_pending_ = 0;  // their PSNs in [unacked_, send_psn_)

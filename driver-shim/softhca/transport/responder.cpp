@@ -280,8 +280,8 @@ bool Responder::take_receive() {
   return false;
 }
 
-// Every message that was permitted has come, or nothing was permitted yet. While one is permitted, its own ACK
-// will say more.
+// Every message that was permitted has come, or nothing was permitted yet. While one is permitted, its own
+// ACK will say more.
 bool Responder::watches_receives() const {
   if (!receives_wanted_ || dead_) return false;
   const std::uint32_t left = (advertised_.value_or(msn_) - msn_) & roce::kPsnMask;
