@@ -179,14 +179,20 @@ void Ledger::fence_if_needed(Random& random, WorkRequest& request) {
   if (request.opcode == WqeOpcode::kRdmaRead) return;
   const std::uint64_t begin = request.remote_address;
   const std::uint64_t end = begin + request.length_bytes;
-  const bool overlaps = (is_write(request.opcode) || is_atomic(request.opcode)) &&
-                        std::any_of(unfenced_reads_.begin(), unfenced_reads_.end(),
-                                    [begin, end](const UnfencedRead& read) {
-                                      return read.begin < end && begin < read.end;
-                                    });
+  const bool overlaps =
+      (is_write(request.opcode) || is_atomic(request.opcode)) &&
+      std::any_of(unfenced_reads_.begin(), unfenced_reads_.end(),
+                  [begin, end](const UnfencedRead& read) { return read.begin < end && begin < read.end; });
   if (!overlaps || random.chance(0.5)) return;
   request.fm_ce_se |= mlx5::kFence;
   unfenced_reads_.clear();
+}
+
+std::uint32_t Ledger::message_at(std::uint32_t psns) const {
+  const auto found =
+      std::upper_bound(messages_.begin(), messages_.end(), psns,
+                       [](std::uint32_t psn, const Message& message) { return psn < message.first_psn; });
+  return static_cast<std::uint32_t>(found - messages_.begin());
 }
 
 void Ledger::number(const WorkRequest& request, std::uint32_t mtu_bytes) {
@@ -319,30 +325,28 @@ std::string Ledger::on_receive(const ReceiveCompletion& completion, std::span<co
   return check_memory(memory, number + 1);
 }
 
-// The MSN counts the messages that are over with the PSN that is answered; a READ is over with its acceptance.
-// What is answered again may carry the count of today.
-std::string Ledger::check_answer(const roce::Headers& answer, std::uint32_t psns, std::uint32_t executed_psns,
+// The MSN counts the messages that are over with the PSN that is answered; a READ is over with its
+// acceptance. What is answered again may carry the count of today.
+std::string Ledger::check_answer(const roce::Headers& answer, std::int32_t psns, std::int32_t executed_psns,
                                  bool exact) const {
   const bool acknowledges = answer.bth.opcode == roce::Opcode::kRcAcknowledge;
   const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) != roce::kAethKindAck;
-  const auto over_with = [this](std::uint32_t psn) {
+  const auto over_with = [this](std::int32_t psn) {
     return static_cast<std::uint32_t>(
-        std::count_if(messages_.begin(), messages_.end(), [psn](const Message& message) {
-          return message.answered ? message.first_psn <= psn : message.end_psn <= psn + 1;
-        }));
+        std::count_if(messages_.begin(), messages_.end(),
+                      [end = static_cast<std::uint32_t>(psn + 1)](const Message& message) {
+                        return message.answered ? message.first_psn < end : message.end_psn <= end;
+                      }));
   };
   // A NAK answers for what is before its PSN.
-  const std::uint32_t least = refuses ? (psns == 0 ? 0 : over_with(psns - 1)) : over_with(psns);
+  const std::uint32_t least = over_with(refuses ? psns - 1 : psns);
   const std::uint32_t most = exact ? least : over_with(executed_psns);
   if (answer.aeth.msn < least || answer.aeth.msn > most) {
     return "MSN " + std::to_string(answer.aeth.msn) + " where " + std::to_string(least) + " to " +
            std::to_string(most) + " messages are over";
   }
-  const bool names_a_response =
-      acknowledges && !refuses &&
-      std::any_of(messages_.begin(), messages_.end(), [psns](const Message& message) {
-        return message.answered && message.first_psn <= psns && psns < message.end_psn;
-      });
+  const bool names_a_response = acknowledges && !refuses && psns >= 0 && !messages_.empty() &&
+                                messages_[message_at(static_cast<std::uint32_t>(psns)) - 1].answered;
   return names_a_response ? "an ACK names a request that its response acknowledges" : "";
 }
 

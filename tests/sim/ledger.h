@@ -61,10 +61,13 @@ class Ledger {
                          std::span<const std::byte> payload);
   std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
                          std::span<const std::byte> memory);
-  // What the target is about to answer. `psns` counts from the connection's first PSN to the answer's, and
+  // What the target is about to answer. `psns` counts from the connection's first PSN to the answer's (-1: it
+  // names what was before), the answer's MSN from the first message, and
   // `executed_psns` to the newest that the target has taken; `exact`: nothing was ever asked for twice.
-  [[nodiscard]] std::string check_answer(const roce::Headers& answer, std::uint32_t psns,
-                                         std::uint32_t executed_psns, bool exact) const;
+  [[nodiscard]] std::string check_answer(const roce::Headers& answer, std::int32_t psns,
+                                         std::int32_t executed_psns, bool exact) const;
+  // Number, from 1, of the message to which the PSN belongs that is `psns` after the first one.
+  [[nodiscard]] std::uint32_t message_at(std::uint32_t psns) const;
 
   [[nodiscard]] std::string check_memory(std::span<const std::byte> memory, std::uint64_t upto) const;
   [[nodiscard]] bool all_completed() const { return completed_ == posted_.size(); }
@@ -79,7 +82,8 @@ class Ledger {
   struct Posted {
     WorkRequest request;
     std::vector<std::byte> expected;  // READ or atomic: what must come back
-    std::vector<std::pair<std::uint32_t, std::byte>> newer;  // or this at that offset: written since, unfenced
+    std::vector<std::pair<std::uint32_t, std::byte>>
+        newer;  // or this at that offset: written since, unfenced
     std::uint32_t scattered_bytes = 0;
   };
   // A READ that nothing posted after it has waited for.

@@ -105,6 +105,57 @@ gdx_mutant(masked_add_carries_across_its_boundaries
   REPLACE [[return {true, atomic.swap_or_add, 0, 0, 0};]]
   SEEDS 1..200)
 
+# Receives that are posted stay posted.
+gdx_mutant(receive_limit_sinks_with_a_late_ack
+  FILE credits.h
+  FIND [[    newest_permitted_ = std::max(newest_permitted_, told);]]
+  REPLACE [[    newest_permitted_ = told;]]
+  SEEDS 1..4000)
+
+gdx_mutant(receive_credits_add_up_with_each_ack
+  FILE credits.h
+  FIND [[    newest_permitted_ = std::max(newest_permitted_, told);]]
+  REPLACE [[    newest_permitted_ = std::max(told, newest_permitted_ + credits_of(code));]]
+  SEEDS 1..200)
+
+gdx_mutant(receive_limit_permits_one_too_many
+  FILE credits.h
+  FIND [[message <= newest_permitted_;]]
+  REPLACE [[message <= newest_permitted_ + 1;]]
+  SEEDS 1..200)
+
+gdx_mutant(receive_credits_rounded_up
+  FILE credits.h
+  FIND [[static_cast<int>(count >> (octave - 1) & 1)]]
+  REPLACE [[static_cast<int>((count & (count - 1)) != 0)]]
+  SEEDS 1..200)
+
+gdx_mutant(receive_limit_compared_without_wrap
+  FILE credits.h
+  FIND [[extend_psn(aeth.msn, newest_message)]]
+  REPLACE [[((newest_message & ~std::uint64_t{roce::kPsnMask}) + aeth.msn)]]
+  SEEDS 1..200)
+
+gdx_mutant(receives_posted_late_are_not_told
+  FILE responder.cpp
+  FIND [[  return !advertised_ || port_.posted_receives().value_or(0) > 0;]]
+  REPLACE [[  return !advertised_;]]
+  SEEDS 1..200)
+
+# The ACK that told of receives was lost: only asking brings the word.
+gdx_mutant(held_message_never_asks
+  FILE requester.cpp
+  FIND [[    probe_deadline_ns_ = now_ns + std::min(ack_timeout_ns_, kLongestProbeWaitNs);]]
+  REPLACE [[    probe_deadline_ns_ = kNever - 1;]]
+  SEEDS 1..200)
+
+# MIDDLE has no AETH, so its peer hears nothing.
+gdx_mutant(receives_told_by_a_packet_without_an_aeth
+  FILE responder.cpp
+  FIND [[  if (opcode != Opcode::kRcReadResponseMiddle) note_advertised]]
+  REPLACE [[  note_advertised]]
+  SEEDS 1..4000)
+
 gdx_mutant(uc_delivers_a_message_with_a_hole
   FILE uc.cpp
   FIND [[    ++counters_.out_of_sequence;

@@ -1,7 +1,9 @@
 #include "tests/sim/node.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "proto/roce/codec.h"
 #include "tests/sim/datagrams.h"
@@ -16,15 +18,42 @@ bool is_response(roce::Opcode opcode) {
   return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
 }
 
+bool acknowledges(const roce::Headers& answer) {
+  return answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle &&
+         (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindAck;
+}
+
+bool is_send(mlx5::WqeOpcode opcode) {
+  return opcode == mlx5::WqeOpcode::kSend || opcode == mlx5::WqeOpcode::kSendImmediate ||
+         opcode == mlx5::WqeOpcode::kSendInvalidate;
+}
+
+// PSNs from `first` to `psn`; -1 for the one before it.
+std::int32_t psns_from(std::uint32_t first, std::uint32_t psn) {
+  const std::uint32_t psns = (psn - first) & roce::kPsnMask;
+  return psns == roce::kPsnMask ? -1 : static_cast<std::int32_t>(psns);
+}
+
 }  // namespace
 
+void ReceiveBooks::note(const roce::Headers& answer, std::uint32_t messages) {
+  static constexpr std::array<std::uint32_t, 31> kCredits{
+      0,   1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,  192,
+      256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
+  if (!acknowledges(answer)) return;
+  const std::uint32_t code = answer.aeth.syndrome & 0x1f;
+  const bool unbounded = code == kCredits.size();
+  newest_ = std::max(newest(), unbounded ? ~0u : messages + kCredits[code]);
+}
+
 Node::Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
-           ReceivePool& receives, Transmit transmit)
+           ReceivePool& receives, bool advertises, Transmit transmit)
     : config_(config),
       first_key_(first_key_of(number)),
       memory_(std::move(initial_memory)),
       transmit_(std::move(transmit)),
       receives_(receives),
+      advertises_(advertises),
       requester_(config, *this),
       responder_(config, *this) {}
 
@@ -42,21 +71,29 @@ void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram
   const auto decoded = roce::decode(datagram);
   if (!decoded) return note("a packet of ours does not decode");
   if (in_error()) return;
+  now_ns_ = now_ns;
   if (is_response(decoded->headers.bth.opcode)) {
+    hear(decoded->headers);
     count_refusal(now_ns, decoded->headers);
     requester_.on_packet(now_ns, decoded->headers, decoded->payload);
   } else {
+    const std::int32_t psns = psns_from(config_.receive_psn, decoded->headers.bth.psn);
+    arriving_message_ = peers_->message_at(static_cast<std::uint32_t>(psns));
+    answers_waited_ = responder_.can_send();
     responder_.on_packet(now_ns, decoded->headers, decoded->payload);
   }
   note_error(now_ns);
 }
 
 void Node::on_timer(std::uint64_t now_ns) {
+  now_ns_ = now_ns;
   requester_.on_timer(now_ns);
+  check_probe();
   note_error(now_ns);
 }
 
 void Node::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
+  now_ns_ = now_ns;
   if (!dead_) responder_.pump(now_ns, max_packets);
   requester_.pump(now_ns, max_packets);
   note_error(now_ns);
@@ -79,10 +116,74 @@ void Node::count_refusal(std::uint64_t now_ns, const roce::Headers& headers) {
   refused_until_ns_ = now_ns + transport::rnr_timer_ns(headers.aeth.syndrome & 0x1f);
 }
 
+// An answer that names nothing new is about receives, or a copy.
 void Node::check_answer(const roce::Headers& answer) {
-  const auto psns_to = [this](std::uint32_t psn) { return (psn - config_.receive_psn) & roce::kPsnMask; };
-  note(peers_->check_answer(answer, psns_to(answer.bth.psn), psns_to(responder_.expected_psn() - 1),
-                            responder_.counters().duplicate_requests == 0));
+  const auto psns_to = [this](std::uint32_t psn) { return psns_from(config_.receive_psn, psn); };
+  const std::int32_t psns = psns_to(answer.bth.psn);
+  const bool exact = responder_.counters().duplicate_requests == 0 && psns > newest_answer_;
+  roce::Headers counted = answer;
+  counted.aeth.msn = messages_to(answer.aeth.msn);
+  note(peers_->check_answer(counted, psns, psns_to(responder_.expected_psn() - 1), exact));
+  check_refusal(answer);
+  if (acknowledges(answer)) newest_answer_ = std::max(newest_answer_, psns);
+  told_.note(answer, counted.aeth.msn);
+}
+
+std::uint32_t Node::messages_to(std::uint32_t msn) const {
+  return (msn - config_.first_msn) & roce::kPsnMask;
+}
+
+void Node::check_refusal(const roce::Headers& answer) {
+  const bool refuses = answer.bth.opcode == roce::Opcode::kRcAcknowledge &&
+                       (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
+  if (refuses && advertises_ && told_.promises(messages_to(answer.aeth.msn) + 1)) {
+    note("refuses a message for which it promised a receive");
+  }
+}
+
+void Node::hear(const roce::Headers& answer) {
+  const std::int32_t psns = psns_from(config_.send_psn, answer.bth.psn);
+  if (acknowledges(answer)) {
+    const std::uint32_t before = heard_.newest();
+    heard_.note(answer, messages_to(answer.aeth.msn));
+    if (heard_.newest() > before) ask_after_ns_ = now_ns_ + probe_interval_ns();
+    newest_heard_ = std::max(newest_heard_, psns);
+  } else if (answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle) {
+    const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
+    if (refuses && psns > newest_heard_) refused_ = true;
+    newest_heard_ = std::max(newest_heard_, psns - 1);
+  }
+}
+
+std::uint64_t Node::probe_interval_ns() const { return 4096ull << config_.ack_timeout; }
+
+// Beyond its limit a requester sends one message's packets until they are answered: a SEND's first, a WRITE's
+// all. The first one may ask at once, and as long as no ACK has come; else it must have waited.
+void Node::check_request(const roce::Headers& headers, const WorkRequest& request,
+                         std::uint32_t offset_bytes) {
+  if (!is_send(request.opcode) && request.opcode != mlx5::WqeOpcode::kRdmaWriteImmediate) return;
+  const std::int32_t psns = psns_from(config_.send_psn, headers.bth.psn);
+  const std::uint32_t message = own_->message_at(static_cast<std::uint32_t>(psns));
+  if (heard_.promises(message)) return;
+  if (offset_bytes > 0 && is_send(request.opcode)) {
+    const std::int32_t first = psns - static_cast<std::int32_t>(offset_bytes / config_.mtu_bytes);
+    if (newest_heard_ < first) note("goes on beyond its limit without an answer");
+    return;
+  }
+  const bool goes_on = message == asking_message_ && !refused_;
+  const bool may_ask = asking_message_ == 0 || (refused_ && !heard_.told()) || now_ns_ >= ask_after_ns_;
+  if (!goes_on && !may_ask) note("sends a message beyond its limit");
+  if (!goes_on) ask_after_ns_ = now_ns_ + probe_interval_ns();
+  asking_message_ = message;
+  refused_ = false;
+}
+
+void Node::check_probe() {
+  if (requester_.counters().credit_probes == probes_seen_) return;
+  probes_seen_ = requester_.counters().credit_probes;
+  if (heard_.promises(own_->message_at(static_cast<std::uint32_t>(newest_heard_ + 1)))) {
+    note("asked for a receive of which it had been told");
+  }
 }
 
 bool Node::can_send(std::uint64_t now_ns) const {
@@ -93,6 +194,7 @@ Syndrome Node::send(const roce::Headers& headers, const WorkRequest& request, st
                     std::uint32_t length_bytes) {
   if (broken_request_ == request.cookie && offset_bytes > 0) return Syndrome::kLocalProtection;
   if (offset_bytes + length_bytes > request.length_bytes) note("gathers past the end of a request");
+  check_request(headers, request, offset_bytes);
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   for (std::uint32_t i = 0; i < length_bytes; ++i) {
@@ -168,10 +270,19 @@ std::uint64_t Node::execute(std::uint32_t /*rkey*/, std::uint64_t address,
 }
 
 bool Node::take_receive() {
+  const bool first = !std::exchange(receives_wanted_, true);
   if (receives_.taken == receives_.posted) return false;
+  if (advertises_ && !first && !answers_waited_ && !told_.promises(arriving_message_)) {
+    note("had a receive of which its peer was not told");
+  }
   ++receives_.taken;
   taken_.emplace_back();
   return true;
+}
+
+std::optional<std::uint32_t> Node::posted_receives() const {
+  if (!advertises_) return std::nullopt;
+  return static_cast<std::uint32_t>(receives_.posted - receives_.taken);
 }
 
 Syndrome Node::scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) {

@@ -24,6 +24,20 @@ struct ReceivePool {
   std::uint64_t taken = 0;
 };
 
+// The newest message, from 1, for which answers with credits promise a receive. Kept with the specification's
+// table, not with the transport's arithmetic.
+class ReceiveBooks {
+ public:
+  // An answer whose MSN counts `messages`. Not an ACK: it says nothing.
+  void note(const roce::Headers& answer, std::uint32_t messages);
+  [[nodiscard]] bool told() const { return newest_.has_value(); }
+  [[nodiscard]] std::uint32_t newest() const { return newest_.value_or(0); }
+  [[nodiscard]] bool promises(std::uint32_t message) const { return newest_ && message <= *newest_; }
+
+ private:
+  std::optional<std::uint32_t> newest_;  // the maximum: nothing is bounded
+};
+
 class Node final : transport::RequesterPort, transport::ResponderPort {
  public:
   using Transmit = std::function<void(std::vector<std::byte>)>;
@@ -31,7 +45,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   // `initial_memory` is this node's; the peer's ledger must start from the same bytes. `receives` outlives
   // the node.
   Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
-       ReceivePool& receives, Transmit transmit);
+       ReceivePool& receives, bool advertises, Transmit transmit);
 
   // The books of what this node posts, and those of what its peer posts. Both outlive the node.
   void attach(Node& peer, Ledger& own, Ledger& peers);
@@ -70,6 +84,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
                         const transport::AtomicOperation& operation) override;
   bool take_receive() override;
+  [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
   void complete_receive(const transport::ReceiveCompletion& completion) override;
   bool invalidate(std::uint32_t rkey) override;
@@ -80,6 +95,12 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void note_error(std::uint64_t now_ns);
   void check_answer(const roce::Headers& answer);
   void count_refusal(std::uint64_t now_ns, const roce::Headers& headers);
+  [[nodiscard]] std::uint32_t messages_to(std::uint32_t msn) const;
+  void check_refusal(const roce::Headers& answer);
+  void hear(const roce::Headers& answer);
+  void check_probe();
+  [[nodiscard]] std::uint64_t probe_interval_ns() const;
+  void check_request(const roce::Headers& headers, const WorkRequest& request, std::uint32_t offset_bytes);
 
   const transport::RcConfig config_;
   std::uint32_t first_key_;
@@ -90,10 +111,23 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   Ledger* own_ = nullptr;
   Ledger* peers_ = nullptr;
   ReceivePool& receives_;
+  const bool advertises_;
   std::deque<std::vector<std::byte>> taken_;  // their buffers, oldest first
   std::optional<std::uint64_t> broken_request_;
   bool dead_ = false;
   std::uint64_t error_ns_ = transport::kNever;
+  std::uint64_t now_ns_ = 0;            // of the call in progress
+  ReceiveBooks told_;                   // what this node's answers permitted the peer
+  ReceiveBooks heard_;                  // and what the peer's answers permitted it
+  std::uint32_t arriving_message_ = 0;  // to which the request in progress belongs
+  bool answers_waited_ = false;         // when it came
+  bool receives_wanted_ = false;        // by some message
+  std::int32_t newest_answer_ = -1;     // PSN of it that this node has sent, from the first one
+  std::int32_t newest_heard_ = -1;      // and that the peer has sent, as far as it acknowledges
+  std::uint32_t asking_message_ = 0;    // that went beyond the limit last; 0: none has
+  bool refused_ = false;                // it was
+  std::uint64_t ask_after_ns_ = 0;      // before then no other may
+  std::uint64_t probes_seen_ = 0;
   std::uint32_t refused_psn_ = 0;
   std::uint64_t refused_until_ns_ = 0;
   std::uint32_t refusals_in_a_row_ = 0;

@@ -29,7 +29,8 @@ std::uint32_t make_psn(Random& random) {
 }
 
 void connect(Random& random, Scenario& scenario) {
-  const RcConfig base = make_config(random);
+  RcConfig base = make_config(random);
+  if (random.chance(0.5)) base.first_msn = static_cast<std::uint32_t>(random.between(0xffffc0, 0xffffff));
   scenario.configs.assign(2 * std::size_t{scenario.connections}, base);
   for (std::uint32_t node = 0; node < scenario.configs.size(); ++node) {
     scenario.configs[node].local_qpn = 0x10 + node;
@@ -75,6 +76,7 @@ Scenario make_scenario(Random& random) {
     scenario.flaw = static_cast<Flaw>(random.between(1, kFlaws));
     scenario.flawed_operation = static_cast<std::uint32_t>(random.between(0, scenario.operations - 1));
   }
+  for (bool& advertises : scenario.advertises) advertises = random.chance(0.75);
   connect(random, scenario);
   limit_rnr_retries(random, scenario);
   scenario.calm = scenario.faults.none() && scenario.pauses == 0 && scenario.death_ns == kNever &&
@@ -96,6 +98,9 @@ std::string Scenario::text() const {
       config.mtu_bytes, config.max_unacked_packets, config.max_rd_atomic, config.rnr_retry);
   if (flaw != Flaw::kNone) {
     text += fmt::format(", flaw {} in operation {}", static_cast<int>(flaw), flawed_operation);
+  }
+  if (advertises_receives(0) || advertises_receives(1)) {
+    text += fmt::format(", credits of {}", !advertises[0] ? "1" : !advertises[1] ? "0" : "both");
   }
   if (death_ns != kNever) text += fmt::format(", death at {} ns", death_ns);
   if (starve_ns != kNever) text += fmt::format(", no receives from {} ns", starve_ns);

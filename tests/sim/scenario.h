@@ -1,6 +1,7 @@
 // What a seed chooses: the link's faults, the peers' misfortunes, and the queue pairs' attributes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,9 +34,13 @@ struct Scenario {
   Flaw flaw = Flaw::kNone;           // in what node 0 posts
   std::uint32_t flawed_operation = 0;
   std::uint32_t connections = 1;
-  bool shared_receives = false;  // one queue for all queue pairs of a host
+  bool shared_receives = false;      // one queue for all queue pairs of a host
+  std::array<bool, 2> advertises{};  // [host]: its ACKs say how many receives are posted
   std::vector<softhca::transport::RcConfig> configs;
 
+  [[nodiscard]] bool advertises_receives(std::size_t node) const {
+    return advertises[node & 1] && !shared_receives;
+  }
   [[nodiscard]] std::string text() const;
 };
 

@@ -27,6 +27,9 @@ TEST(Simulation, any_seed_keeps_every_promise) {
   EXPECT_GT(sum.timeouts, 0u);
   EXPECT_GT(sum.sequence_naks, 0u);
   EXPECT_GT(sum.receiver_not_ready, 0u);
+  EXPECT_GT(sum.credit_waits, 0u);
+  EXPECT_GT(sum.credit_probes, 0u);
+  EXPECT_GT(sum.credit_updates, 0u);
   EXPECT_GT(sum.failures, 0u);
   EXPECT_GT(sum.rnr_exhausted, 0u);
   EXPECT_GT(sum.loose_deliveries, 0u);

@@ -36,6 +36,7 @@ class World {
       ledgers_.push_back(std::make_unique<Ledger>(node ^ 1, node, memory));
       nodes_.push_back(std::make_unique<Node>(
           node, scenario_.configs[node], std::move(memory), pools_[pool_of(node)],
+          scenario_.advertises_receives(node),
           [this, node](std::vector<std::byte> datagram) { transmit(node, std::move(datagram)); }));
     }
     // ledgers_[i] is so far about the memory of node i: from here on about what node i posts.
@@ -248,6 +249,9 @@ Outcome World::run() {
     outcome_.timeouts += counters.timeouts;
     outcome_.sequence_naks += counters.naks_received;
     outcome_.receiver_not_ready += counters.rnr_naks_received;
+    outcome_.credit_waits += counters.credit_waits;
+    outcome_.credit_probes += counters.credit_probes;
+    outcome_.credit_updates += nodes_[node]->responder().counters().credit_updates;
     outcome_.completions += ledgers_[node]->succeeded();
     const Syndrome error = ledgers_[node]->first_error();
     outcome_.failures += error != Syndrome::kNone ? 1 : 0;

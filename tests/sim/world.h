@@ -24,6 +24,9 @@ struct Outcome {
   std::uint64_t timeouts = 0;
   std::uint64_t sequence_naks = 0;
   std::uint64_t receiver_not_ready = 0;
+  std::uint64_t credit_waits = 0;
+  std::uint64_t credit_probes = 0;
+  std::uint64_t credit_updates = 0;
   std::uint64_t completions = 0;
   std::uint64_t failures = 0;          // directions that ended in an error, as owed
   std::uint64_t loose_deliveries = 0;  // on UC and UD

@@ -41,6 +41,9 @@ struct HcaConfig {
   // Of a queue pair's turn to send, at most: what one GSO send holds. On a slow link less; see turn_bytes().
   std::uint32_t quantum_bytes = 64 * 1024;
   CongestionControl congestion_control = CongestionControl::kDcqcn;
+  // ACKs say how many receives are posted, on queue pairs that do not share them. Off: no credits, as
+  // Soft-RoCE.
+  bool receive_credits = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 

@@ -113,6 +113,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
                         const transport::AtomicOperation& operation) override;
   bool take_receive() override;
+  [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
   void complete_receive(const transport::ReceiveCompletion& completion) override;
   bool invalidate(std::uint32_t rkey) override;

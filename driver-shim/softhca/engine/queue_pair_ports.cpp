@@ -238,6 +238,11 @@ bool QueuePair::take_receive() {
   return true;
 }
 
+std::optional<std::uint32_t> QueuePair::posted_receives() const {
+  if (shared_receives_ || !hca_.config.receive_credits) return std::nullopt;
+  return receives_.posted();
+}
+
 Syndrome QueuePair::scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) {
   if (offset_bytes + std::uint64_t{payload.size()} > current_receive_.capacity_bytes) {
     return Syndrome::kLocalLength;

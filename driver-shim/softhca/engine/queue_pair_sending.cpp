@@ -87,8 +87,8 @@ std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance
 }
 
 bool QueuePair::busy() const {
-  // In ERROR receives may still be posted, which only their record tells.
-  if (attributes_.state == QpState::kError) return true;
+  // Of receives that are posted only their record tells.
+  if (attributes_.state == QpState::kError || receive_side_.watches_receives()) return true;
   return !send_side_.idle() || receive_side_.can_send();
 }
 

@@ -32,6 +32,8 @@ class ReceiveQueue {
 
   // Takes the oldest posted WQE. False: none is posted.
   bool take(ReceiveWqe& out);
+  // WQEs that take() would find.
+  [[nodiscard]] std::uint16_t posted() const;
   // Calls on_limit once when fewer than `limit` WQEs are posted, at once where that is so; 0: never.
   void set_limit(std::uint32_t limit);
   // The limit that still waits, 0 for none.
@@ -41,7 +43,6 @@ class ReceiveQueue {
   void reset();
 
  private:
-  [[nodiscard]] std::uint16_t posted() const;
   void check_limit();
 
   Layout layout_;

@@ -109,6 +109,10 @@ class ReceiveSide {
     const auto* answering = std::get_if<transport::Responder>(&side_);
     return answering != nullptr && answering->can_send(reads);
   }
+  [[nodiscard]] bool watches_receives() const {
+    const auto* answering = std::get_if<transport::Responder>(&side_);
+    return answering != nullptr && answering->watches_receives();
+  }
   [[nodiscard]] std::uint32_t expected_psn(std::uint32_t when_stopped) const {
     if (const auto* acknowledging = std::get_if<transport::Responder>(&side_)) {
       return acknowledging->expected_psn();

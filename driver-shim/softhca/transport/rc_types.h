@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "proto/mlx5/cqe.h"
@@ -19,6 +20,7 @@ struct RcConfig {
   std::uint32_t remote_qpn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t receive_psn = 0;
+  std::uint32_t first_msn = 0;  // of both directions; not 0 only where the wrap is to be seen soon
   std::uint32_t mtu_bytes = 1024;
   std::uint8_t ack_timeout = 14;         // 4.096 us << n, later retries up to 4 times that; 0: never
   std::uint8_t retry_count = 7;          // 0..7, 7 is seven (not endless)
@@ -79,6 +81,9 @@ struct TransportCounters {
   std::uint64_t out_of_sequence = 0;
   std::uint64_t duplicate_requests = 0;
   std::uint64_t rnr_naks_received = 0;  // rnr_nak_retry_err
+  std::uint64_t credit_waits = 0;       // messages that had to wait for a receive of the peer's
+  std::uint64_t credit_probes = 0;      // of these, sent to find out because no word came
+  std::uint64_t credit_updates = 0;     // ACKs sent to tell of receives, for nothing else
   std::uint64_t naks_sent = 0;
   std::uint64_t naks_withheld = 0;  // the rate of NAKs is bounded: see kNakIntervalNs
   std::uint64_t key_faults = 0;     // requests for memory that their key, range or right does not give
@@ -135,6 +140,9 @@ class ResponderPort {
   // Takes the next receive WQE; scatter_receive() then stores into it. Those taken before it may still
   // wait for their completion, which come in the order of taking. False: none posted.
   virtual bool take_receive() = 0;
+  // Receive WQEs that take_receive() would find, to be advertised to the peer. Nothing: they are shared with
+  // other queue pairs, or not to be advertised.
+  [[nodiscard]] virtual std::optional<std::uint32_t> posted_receives() const { return std::nullopt; }
   // Into the receive WQE taken last. kLocalLength: too small; kLocalProtection: bad lkey.
   virtual mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) = 0;
   // Completes the oldest receive WQE that is taken. The ACK for it has been given to send() before.

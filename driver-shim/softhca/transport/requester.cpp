@@ -17,6 +17,8 @@ constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
 constexpr std::uint32_t kAckEveryPackets = 32;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 constexpr std::size_t kAtomicBytes = 8;
+// A held message asks after the ACK timeout: longer than this the loss of one ACK shall not be felt.
+constexpr std::uint64_t kLongestProbeWaitNs = 100'000'000;
 
 struct PacketOpcodes {
   Opcode first, middle, last, only;
@@ -40,6 +42,15 @@ const PacketOpcodes* packet_opcodes(WqeOpcode opcode) {
     case WqeOpcode::kRdmaWrite: return &kWrite;
     case WqeOpcode::kRdmaWriteImmediate: return &kWriteImm;
     default: return nullptr;
+  }
+}
+
+bool is_send(WqeOpcode opcode) {
+  switch (opcode) {
+    case WqeOpcode::kSend:
+    case WqeOpcode::kSendImmediate:
+    case WqeOpcode::kSendInvalidate: return true;
+    default: return false;
   }
 }
 
@@ -107,6 +118,8 @@ Requester::Requester(const RcConfig& config, RequesterPort& port)
       sent_end_(unacked_),
       asked_end_(unacked_),
       posted_end_(unacked_),
+      limit_(config.first_msn),
+      newest_message_(first_psn(config.first_msn)),
       retries_left_(config.retry_count),
       rnr_retries_left_(config.rnr_retry) {}
 
@@ -142,7 +155,10 @@ void Requester::post(const WorkRequest& request) {
   } else {
     entry.packets = packets_of(request.length_bytes, config_.mtu_bytes);
   }
+  if (entry.packets == 0) return;
   posted_end_ += entry.packets;
+  entry.message = ++newest_message_;
+  entry.takes_receive = is_send(request.opcode) || request.opcode == WqeOpcode::kRdmaWriteImmediate;
 }
 
 std::uint64_t Requester::unacked_requests() const { return send_psn_ - unacked_ - response_psns_pending_; }
@@ -160,6 +176,31 @@ bool Requester::may_start(const Entry& entry) const {
   return !entry.wants_response || responses_pending_ < config_.max_rd_atomic;
 }
 
+// Beyond the limit a message may only ask: a SEND with its first packet, which takes the receive, a WRITE
+// with all of it, since its last packet does. Nobody watches for receives before a message has needed one, so
+// the first one asks at once. Where no ACK has come yet the peer may be one that advertises nothing, and only
+// the RNR timer counts.
+bool Requester::receive_permits(const Entry& entry) const {
+  if (!entry.takes_receive || limit_.permits(entry.message)) return true;
+  const bool asks_at_once = limit_.known() ? !asked_ && send_psn_ == unacked_ : probing_ == 0;
+  const bool may_ask = asks_at_once || probing_ == entry.message;
+  if (!is_send(entry.request.opcode)) return may_ask;
+  return unacked_ > entry.first_psn || (may_ask && send_psn_ == entry.first_psn);
+}
+
+bool Requester::held() const { return send_index_ != queue_.end() && !receive_permits(queue_[send_index_]); }
+
+// While packets are outstanding, their acknowledgements bring what is to be known.
+bool Requester::wants_probe_timer() const {
+  return probe_deadline_ns_ == kNever && send_psn_ == unacked_ && held();
+}
+
+void Requester::note_held() {
+  if (!held() || newest_held_ >= queue_[send_index_].message) return;
+  newest_held_ = queue_[send_index_].message;
+  ++counters_.credit_waits;
+}
+
 bool Requester::can_send(std::uint64_t now_ns) const {
   if (in_error_ || send_index_ == queue_.end()) return false;
   if (rnr_deadline_ns_ != kNever && now_ns < rnr_deadline_ns_) return false;
@@ -168,7 +209,7 @@ bool Requester::can_send(std::uint64_t now_ns) const {
   if (entry.packets == 0) return true;
   if (config_.max_unacked_packets != 0 && unacked_requests() >= config_.max_unacked_packets) return false;
   const ExtendedPsn end = entry.wants_response ? entry.end_psn() : send_psn_ + 1;
-  if (end - unacked_ >= kPsnHalfSpace) return false;
+  if (end - unacked_ >= kPsnHalfSpace || !receive_permits(entry)) return false;
   // A message that has begun goes on; a READ that resumes in its middle counts as a start.
   return (send_psn_ != entry.first_psn && !entry.wants_response) || may_start(entry);
 }
@@ -189,6 +230,7 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
     }
     retire_settled();
   }
+  note_held();
   return sent;
 }
 
@@ -221,6 +263,11 @@ Syndrome Requester::transmit_segment(const Entry& entry) {
       .psn = wire_psn(send_psn_)};
   headers.reth = {request.remote_address, request.rkey, request.length_bytes};
   headers.immediate = request.immediate;
+  if (entry.takes_receive && !limit_.permits(entry.message)) {
+    probing_ = entry.message;
+    asked_ = true;
+    headers.bth.ack_request = headers.bth.ack_request || first;
+  }
   const Syndrome syndrome = port_.send(headers, request, offset_bytes, length_bytes);
   if (syndrome == Syndrome::kNone) unrequested_acks_ = headers.bth.ack_request ? 0 : unrequested_acks_ + 1;
   return syndrome;
@@ -282,7 +329,9 @@ void Requester::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
   ++counters_.packets_received;
   if (in_error_) return;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, unacked_);
-  if (psn < unacked_ || psn >= sent_end_) return;  // a late duplicate, or an answer to nothing we sent
+  if (psn >= sent_end_) return;  // an answer to nothing we sent
+  learn_credits(headers);
+  if (psn < unacked_) return;  // a late duplicate, or word of receives
   switch (headers.bth.opcode) {
     case Opcode::kRcAcknowledge: on_acknowledge(now_ns, headers.aeth, psn); break;
     case Opcode::kRcReadResponseFirst:
@@ -298,6 +347,7 @@ void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, Ext
   const std::uint8_t kind = aeth.syndrome & roce::kAethKindMask;
   if (kind != roce::kAethKindAck && kind != roce::kAethKindRnr && kind != roce::kAethKindNak) return;
   if (kind == roce::kAethKindNak) ++counters_.naks_received;
+  if (kind == roce::kAethKindRnr) probing_ = 0;
   // An ACK covers its own PSN, a NAK only those before it.
   const bool caught_up = acknowledge_before(now_ns, kind == roce::kAethKindAck ? psn + 1 : psn);
   if (in_error_) return;
@@ -310,6 +360,13 @@ void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, Ext
   } else if (kind == roce::kAethKindNak) {
     fail_all(syndrome_of_nak(aeth.syndrome));
   }
+}
+
+// A NAK's syndrome has no room for them.
+void Requester::learn_credits(const roce::Headers& headers) {
+  const bool acknowledges = (headers.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindAck;
+  if (headers.bth.opcode == Opcode::kRcReadResponseMiddle || !acknowledges) return;
+  if (limit_.learn(headers.aeth, newest_message_)) probe_deadline_ns_ = kNever;
 }
 
 void Requester::on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_code) {
@@ -439,6 +496,16 @@ void Requester::go_back() {
 void Requester::on_timer(std::uint64_t now_ns) {
   if (in_error_) return;
   if (now_ns >= rnr_deadline_ns_) rnr_deadline_ns_ = kNever;
+  if (wants_probe_timer()) {
+    probe_deadline_ns_ = now_ns + std::min(ack_timeout_ns_, kLongestProbeWaitNs);
+    note_held();
+  } else if (now_ns >= probe_deadline_ns_) {
+    probe_deadline_ns_ = kNever;
+    if (wants_probe_timer()) {
+      probing_ = queue_[send_index_].message;
+      ++counters_.credit_probes;
+    }
+  }
   if (now_ns < ack_deadline_ns_) return;
   ++counters_.timeouts;
   recovered_psn_.reset();
@@ -446,7 +513,9 @@ void Requester::on_timer(std::uint64_t now_ns) {
 }
 
 std::uint64_t Requester::next_deadline_ns() const {
-  return in_error_ ? kNever : std::min(ack_deadline_ns_, rnr_deadline_ns_);
+  if (in_error_) return kNever;
+  if (wants_probe_timer()) return 0;  // on_timer() starts it
+  return std::min({ack_deadline_ns_, rnr_deadline_ns_, probe_deadline_ns_});
 }
 
 void Requester::fail_all(Syndrome first) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "driver-shim/softhca/transport/credits.h"
 #include "driver-shim/softhca/transport/psn.h"
 #include "driver-shim/softhca/transport/rc_types.h"
 #include "driver-shim/softhca/transport/ring.h"
@@ -15,6 +16,8 @@ namespace gdx::softhca::transport {
 // States and their events:
 //   sending: post, pump, responses, timeouts; on RNR NAK to waiting, on any failure to error
 //   waiting (the receiver was not ready): as sending, but nothing is sent before the RNR timer ends
+//   held (the next message needs a receive that the peer has not advertised): as sending, but nothing is sent
+//     until an ACK advertises it, or until the probe timer lets the message's first packet go and ask
 //   error: posts are flushed at once; packets and timers are ignored; there is no way back
 class Requester {
  public:
@@ -44,8 +47,10 @@ class Requester {
   struct Entry {
     WorkRequest request;
     ExtendedPsn first_psn = 0;
+    std::uint64_t message = 0;                       // its number, as the peer's MSN counts
     std::uint32_t packets = 0;                       // PSNs it takes; none for a NOP or a local failure
     bool wants_response = false;                     // READ or atomic: an ACK does not complete it
+    bool takes_receive = false;                      // SEND or WRITE with immediate
     mlx5::Syndrome failure = mlx5::Syndrome::kNone;  // found here, to be reported when its turn comes
 
     [[nodiscard]] ExtendedPsn end_psn() const { return first_psn + packets; }
@@ -53,6 +58,11 @@ class Requester {
 
   [[nodiscard]] std::uint64_t unacked_requests() const;
   [[nodiscard]] bool may_start(const Entry& entry) const;
+  [[nodiscard]] bool receive_permits(const Entry& entry) const;
+  [[nodiscard]] bool held() const;
+  [[nodiscard]] bool wants_probe_timer() const;
+  void note_held();
+  void learn_credits(const roce::Headers& headers);
   mlx5::Syndrome transmit(const Entry& entry);
   mlx5::Syndrome transmit_segment(const Entry& entry);
   mlx5::Syndrome transmit_request(const Entry& entry);
@@ -89,6 +99,12 @@ class Requester {
   ExtendedPsn asked_end_;         // one past the newest that asked for an ACK, since the last loss
   ExtendedPsn posted_end_;        // one past the newest posted
 
+  ReceiveLimit limit_;
+  std::uint64_t newest_message_;   // number of the newest message posted
+  std::uint64_t probing_ = 0;      // number of the message that goes beyond the limit to ask; 0: none
+  bool asked_ = false;             // one has
+  std::uint64_t newest_held_ = 0;  // number of the newest message that was counted as held
+
   std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)
   std::uint64_t response_psns_pending_ = 0;  // their PSNs in [unacked_, send_psn_)
   std::uint32_t unrequested_acks_ = 0;       // packets sent since the last one that asked for an ACK
@@ -97,6 +113,7 @@ class Requester {
   std::uint32_t rnr_retries_left_;
   std::uint64_t ack_deadline_ns_ = kNever;
   std::uint64_t rnr_deadline_ns_ = kNever;    // kNever: not waiting
+  std::uint64_t probe_deadline_ns_ = kNever;  // kNever: not held, or something else will bring an answer
   std::optional<ExtendedPsn> recovered_psn_;  // a NAK has already brought us back to here
   bool in_error_ = false;
 };

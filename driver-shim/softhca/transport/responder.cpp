@@ -45,6 +45,7 @@ Responder::Responder(const RcConfig& config, ResponderPort& port)
       port_(port),
       expected_(first_psn(config.receive_psn)),
       executed_(expected_ - 1),
+      msn_(config.first_msn),
       served_(config.max_dest_rd_atomic) {}
 
 void Responder::reconfigure(const RcConfig& config) {
@@ -273,9 +274,32 @@ void Responder::on_atomic(const roce::Headers& headers) {
 
 // Takes a receive WQE, or answers that there is none.
 bool Responder::take_receive() {
+  receives_wanted_ = receives_wanted_ || port_.posted_receives().has_value();
   if (port_.take_receive()) return true;
   queue_nak(static_cast<std::uint8_t>(roce::kAethKindRnr | (config_.min_rnr_timer & 0x1f)));
   return false;
+}
+
+// Every message that was permitted has come, or nothing was permitted yet. While one is permitted, its own
+// ACK will say more.
+bool Responder::watches_receives() const {
+  if (!receives_wanted_ || dead_) return false;
+  const std::uint32_t left = (advertised_.value_or(msn_) - msn_) & roce::kPsnMask;
+  return left == 0 || left >= kPsnHalfSpace;
+}
+
+// Of no receives a peer is told once, so that it knows that it will be told of some.
+bool Responder::owes_credits() const {
+  if (!watches_receives() || !responses_.empty() || message_ == Message::kSend) return false;
+  return !advertised_ || port_.posted_receives().value_or(0) > 0;
+}
+
+void Responder::note_advertised(const roce::Aeth& aeth) {
+  const std::uint8_t code = aeth.syndrome & kCreditCodeMask;
+  if ((aeth.syndrome & roce::kAethKindMask) != roce::kAethKindAck || code == kNoCreditsCode) return;
+  const std::uint32_t newest = (aeth.msn + credits_of(code)) & roce::kPsnMask;
+  const bool more = !advertised_ || ((newest - *advertised_) & roce::kPsnMask) < kPsnHalfSpace;
+  if (more) advertised_ = newest;
 }
 
 // A SEND or WRITE packet has been executed.
@@ -348,6 +372,10 @@ Responder::Response Responder::read_response(const roce::Reth& reth, ExtendedPsn
 
 std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packets,
                               std::uint32_t max_read_packets) {
+  if (owes_credits()) {
+    ++counters_.credit_updates;
+    queue_ack(std::nullopt);
+  }
   std::uint32_t sent = 0;
   for (; sent < max_packets && !responses_.empty(); ++sent) {
     Response& response = responses_.front();
@@ -381,6 +409,7 @@ void Responder::send_control(const Response& response) {
   if (response.kind == Response::Kind::kNak) ++counters_.naks_sent;
   if (atomic && !response.duplicate) --requests_pending_;
   port_.send(headers);
+  note_advertised(headers.aeth);
   if (response.completion) port_.complete_receive(*response.completion);
   if (response.fatal != Syndrome::kNone) {
     responses_.clear();
@@ -413,6 +442,7 @@ void Responder::send_read_packet(Response& response) {
     return send_control(nak);
   }
   ++counters_.packets_sent;
+  if (opcode != Opcode::kRcReadResponseMiddle) note_advertised(headers.aeth);
   response.started = true;
   response.address += length_bytes;
   response.remaining_bytes -= length_bytes;
@@ -431,11 +461,17 @@ roce::Headers Responder::response_headers(Opcode opcode, const Response& respons
   headers.bth.destination_qpn = config_.remote_qpn;
   headers.bth.psn = wire_psn(response.psn);
   headers.aeth = {response.syndrome, response.msn};
+  if (response.kind == Response::Kind::kNak) return headers;
+  // The count is of now, the MSN perhaps older: together they promise no more than there is.
+  if (const auto receives = port_.posted_receives()) {
+    headers.aeth.syndrome = roce::kAethKindAck | credit_code(*receives);
+  }
   return headers;
 }
 
 bool Responder::can_send(bool reads) const {
-  return !responses_.empty() && (reads || responses_[responses_.first()].kind != Response::Kind::kRead);
+  if (responses_.empty()) return owes_credits();
+  return reads || responses_[responses_.first()].kind != Response::Kind::kRead;
 }
 std::uint32_t Responder::expected_psn() const { return wire_psn(expected_); }
 const TransportCounters& Responder::counters() const { return counters_; }

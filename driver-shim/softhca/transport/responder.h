@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "driver-shim/softhca/transport/credits.h"
 #include "driver-shim/softhca/transport/psn.h"
 #include "driver-shim/softhca/transport/rc_types.h"
 #include "driver-shim/softhca/transport/ring.h"
@@ -44,6 +45,8 @@ class Responder {
                      std::uint32_t max_read_packets = ~std::uint32_t{0});
   // pump() would send something; without READ responses, if these are not to be sent.
   [[nodiscard]] bool can_send(bool reads = true) const;
+  // The peer may be waiting for receives to be posted: can_send() must be asked again and again.
+  [[nodiscard]] bool watches_receives() const;
   [[nodiscard]] std::uint32_t expected_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
 
@@ -90,6 +93,8 @@ class Responder {
   void on_atomic(const roce::Headers& headers);
 
   bool take_receive();
+  [[nodiscard]] bool owes_credits() const;
+  void note_advertised(const roce::Aeth& aeth);
   void finish_packet(const roce::Headers& headers, const RequestTraits& traits,
                      const std::optional<ReceiveCompletion>& completion);
   void queue_ack(const std::optional<ReceiveCompletion>& completion);
@@ -107,6 +112,8 @@ class Responder {
   ExtendedPsn expected_;
   ExtendedPsn executed_;  // of the newest SEND or WRITE packet
   std::uint32_t msn_ = 0;
+  bool receives_wanted_ = false;             // a message has needed one, and credits are advertised
+  std::optional<std::uint32_t> advertised_;  // number of the newest message that an ACK has permitted
   bool dead_ = false;
   bool gap_reported_ = false;  // a NAK went out for expected_: silence until that packet comes
   std::uint64_t now_ns_ = 0;   // of the call in progress

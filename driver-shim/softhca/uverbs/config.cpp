@@ -123,6 +123,14 @@ Result<void> read_sending(const Environment& environment, HcaConfig& config) {
   }
   config.quantum_bytes = static_cast<std::uint32_t>(quantum_bytes);
   if (auto read = read_congestion_control(environment, config.congestion_control); !read) return read;
+  std::uint64_t receive_credits = config.receive_credits ? 1 : 0;
+  const auto is_flag = [](std::uint64_t value) { return value <= 1; };
+  if (auto read =
+          read_integer(environment, "GDX_SOFTHCA_RECEIVE_CREDITS", "0 or 1", is_flag, receive_credits);
+      !read) {
+    return read;
+  }
+  config.receive_credits = receive_credits == 1;
   const char* const text = environment("GDX_SOFTHCA_RATE_GBPS");
   if (text == nullptr || *text == '\0') return {};
   double rate_gbps = 0;

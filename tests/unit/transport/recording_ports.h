@@ -109,6 +109,9 @@ class RecordingResponderPort final : public ResponderPort {
     return std::exchange(word, operation.result(word));
   }
   bool take_receive() override { return receives > 0 && receives-- > 0; }
+  [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override {
+    return advertises ? std::optional(static_cast<std::uint32_t>(receives)) : std::nullopt;
+  }
   mlx5::Syndrome scatter_receive(std::uint32_t /*offset_bytes*/,
                                  std::span<const std::byte> payload) override {
     if (receive_result == mlx5::Syndrome::kNone) received_bytes += payload.size();
@@ -134,6 +137,7 @@ class RecordingResponderPort final : public ResponderPort {
   std::array<std::byte, 4096> memory{};
   std::uint64_t word = 0;
   int receives = 0;
+  bool advertises = false;
   std::size_t received_bytes = 0;
   bool memory_readable = true;
   mlx5::Syndrome receive_result = mlx5::Syndrome::kNone;

@@ -173,6 +173,7 @@ TEST_F(RequesterTest, progress_restores_the_retries) {
 }
 
 TEST_F(RequesterTest, rnr_nak_waits_for_its_timer_and_resends) {
+  acknowledge(99);  // from a peer that advertises no receives
   post(WqeOpcode::kSend, 8);
   post(WqeOpcode::kSend, 8);
   pump();
