@@ -35,6 +35,11 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
   return {};
 }
 
+Result<PointerFacts> whose_memory(const void* address) {
+  const cuda::Driver* const driver = cuda::loaded_driver();
+  return driver != nullptr ? describe_pointer(*driver, address) : PointerFacts{};
+}
+
 }  // namespace
 
 void Memory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
@@ -45,6 +50,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   owned_ = std::move(other.owned_);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  way_ = other.way_;
   return *this;
 }
 
@@ -53,6 +59,18 @@ Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
+  const auto pointer = whose_memory(address);
+  if (!pointer) return tl::unexpected(pointer.error());
+  if (pointer->kind != PointerKind::kHost) {
+    const auto facts = read_registration_facts(hca, *pointer);
+    if (!facts) return tl::unexpected(facts.error());
+    const GpuRegion region{address, bytes, static_cast<int>(access), pointer->gpu};
+    const auto registered = register_gpu_region(hca_verbs(), hca, region, *facts);
+    if (!registered) return tl::unexpected(registered.error());
+    memory.mr_.reset(registered->mr);
+    memory.way_ = registered->way;
+    return memory;
+  }
   memory.mr_.reset(ibv_reg_mr(hca.pd(), address, bytes, static_cast<int>(access)));
   if (memory.mr_) return memory;
   const int error = errno;

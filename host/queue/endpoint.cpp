@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "host/queue/queue_commands.h"
@@ -125,6 +126,7 @@ struct Endpoint::Impl {
   UmemHandle umem;
   MrHandle scratch;
   DoorbellRegister doorbell;
+  std::vector<std::shared_ptr<GpuMapping>> mappings;  // of the two above
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
   std::uint32_t psn = 0;
@@ -272,6 +274,17 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   auto done = impl_->transition(peer);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done;
+}
+
+Result<void> Endpoint::map_to(const Gpu& gpu) {
+  auto queues = gpu.map(impl_->memory.base(), impl_->memory.bytes());
+  if (!queues) return tl::unexpected(queues.error());
+  // Endpoints without a register of their own share a page, and so its mapping.
+  auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, kQueuePageBytes);
+  if (!doorbell) return tl::unexpected(doorbell.error());
+  impl_->mappings.push_back(std::move(*queues));
+  impl_->mappings.push_back(std::move(*doorbell));
+  return {};
 }
 
 EndpointHandle Endpoint::handle() const { return impl_->memory.control().state.handle; }

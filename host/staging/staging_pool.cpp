@@ -43,6 +43,7 @@ struct StagingLease::Pool {
   std::uint32_t slot_bytes;
   CreditRules rules;
   CreditService service;
+  std::shared_ptr<GpuMapping> mapping;
 };
 
 Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
@@ -115,6 +116,13 @@ Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint3
   const auto endpoint = pool_->service.open(channel, at_most);
   if (!endpoint) return tl::unexpected(endpoint.error());
   return StagingLease(pool_, *endpoint, std::min(pool_->rules.minimum_slots, at_most));
+}
+
+Result<void> StagingPool::map_to(const Gpu& gpu) {
+  auto mapped = gpu.map(pool_->base, pool_->bytes);
+  if (!mapped) return tl::unexpected(mapped.error());
+  pool_->mapping = std::move(*mapped);
+  return {};
 }
 
 StagingLease StagingPool::trespass() { return StagingLease(pool_, std::nullopt, 0); }
