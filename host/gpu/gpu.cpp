@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace gdx {
 namespace {
@@ -162,6 +163,7 @@ CUresult Gpu::Context::read() {
 }
 
 Result<Gpu> Gpu::open(int ordinal) {
+  const TraceSpan span("Gpu::open");
   const auto loaded = cuda::driver();
   if (!loaded) return tl::unexpected(loaded.error());
   const cuda::Driver& driver = **loaded;
@@ -218,6 +220,7 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes) c
 }
 
 Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, MappingChoice choice) const {
+  const TraceSpan span("Gpu::map");
   const Range range = whole_pages(address, bytes);
   const cuda::Driver& driver = context_->driver;
   const auto pages = page_kind(reinterpret_cast<void*>(range.first), range.bytes);

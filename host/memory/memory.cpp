@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/trace.h"
+
 namespace gdx {
 namespace {
 
@@ -55,6 +57,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 }
 
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
+  const TraceSpan span("register_memory");
   if (auto checked = check_region(address, bytes, access); !checked) return tl::unexpected(checked.error());
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);

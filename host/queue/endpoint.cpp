@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
@@ -218,6 +219,7 @@ Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
 Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const EndpointOptions& options) {
+  const TraceSpan span("Endpoint::create");
   if (auto checked = check_endpoint_options(options); !checked) return tl::unexpected(checked.error());
   if (options.slot_count != 0 && staging == nullptr) {
     return fail(
@@ -263,6 +265,7 @@ EndpointAddress Endpoint::address() const {
 }
 
 Result<void> Endpoint::connect(const EndpointAddress& peer) {
+  const TraceSpan span("Endpoint::connect");
   if (auto checked = check_endpoint_address(peer); !checked) return checked;
   switch (impl_->connection) {
     case Connection::kNone: break;

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/trace.h"
 #include "host/staging/credit_service.h"
 
 namespace gdx {
@@ -80,6 +81,7 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
 }
 
 Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& options) {
+  const TraceSpan span("StagingPool::create");
   const auto bytes = resolve_staging_bytes(options, hca.device_memory_bytes());
   if (!bytes) return tl::unexpected(bytes.error());
   ibv_alloc_dm_attr attributes{};
