@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
+constexpr int kExitNoGpu = 77;  // as test drivers know it: skipped
 
 struct Options {
   std::string hca;
@@ -92,10 +94,28 @@ std::uint64_t retransmissions(const Hca& hca) {
   return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
 }
 
+// Host memory that the HCA and this rank's kernels reach.
+struct SharedMemory {
+  Memory memory;
+  std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
+};
+
+Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
+  auto memory = allocate_memory(hca, bytes);
+  if (!memory) return tl::unexpected(memory.error());
+  SharedMemory shared{std::move(*memory), nullptr};
+  if (gpu == nullptr) return shared;
+  auto mapping = gpu->map(shared.memory.data(), shared.memory.bytes());
+  if (!mapping) return tl::unexpected(mapping.error());
+  shared.mapping = std::move(*mapping);
+  return shared;
+}
+
 // One rank's resources, connected to its peer.
 class Rank {
  public:
-  static Result<Rank> connect(Hca opened, World& world, const Options& options);
+  // `gpu`: where kernels run; null on the CPU layer.
+  static Result<Rank> connect(Hca opened, const Gpu* gpu, World& world, const Options& options);
 
   Result<Row> run(World& world, const std::string& mode, const Case& shape, bool die);
   [[nodiscard]] std::uint64_t staging_violations() const {
@@ -105,8 +125,8 @@ class Rank {
 
  private:
   [[nodiscard]] std::string blame(const World& world, Status status) const;
-  Rank(std::unique_ptr<Hca> hca, StagingPool staging, Memory buffer, Memory signals, Memory outcome,
-       Endpoint endpoint)
+  Rank(std::unique_ptr<Hca> hca, StagingPool staging, SharedMemory buffer, SharedMemory signals,
+       SharedMemory outcome, Endpoint endpoint)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
         buffer_(std::move(buffer)),
@@ -116,9 +136,9 @@ class Rank {
 
   std::unique_ptr<Hca> hca_;
   StagingPool staging_;
-  Memory buffer_;
-  Memory signals_;
-  Memory outcome_;  // where the kernel leaves its Outcome
+  SharedMemory buffer_;
+  SharedMemory signals_;
+  SharedMemory outcome_;  // where the kernel leaves its Outcome
   Endpoint endpoint_;
   RemoteMemory peer_buffer_{};
   RemoteMemory peer_signals_{};
@@ -130,21 +150,25 @@ struct Introduction {
   RemoteMemory signals;
 };
 
-Result<Rank> Rank::connect(Hca opened, World& world, const Options& options) {
+Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Options& options) {
   auto hca = std::make_unique<Hca>(std::move(opened));
   auto staging = StagingPool::create(*hca);
   if (!staging) return tl::unexpected(staging.error());
-  auto buffer = allocate_memory(*hca, options.max_bytes);
+  auto buffer = allocate_shared(*hca, gpu, options.max_bytes);
   if (!buffer) return tl::unexpected(buffer.error());
-  auto signals = allocate_memory(*hca, kSignalWords * sizeof(std::uint64_t));
+  auto signals = allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t));
   if (!signals) return tl::unexpected(signals.error());
-  auto outcome = allocate_memory(*hca, sizeof(Outcome));
+  auto outcome = allocate_shared(*hca, gpu, sizeof(Outcome));
   if (!outcome) return tl::unexpected(outcome.error());
   auto endpoint = Endpoint::create(
       *hca, &*staging, {.slot_count = options.slot_count, .timeout_ns = kWaitTimeoutNs, .retry_count = 7});
   if (!endpoint) return tl::unexpected(endpoint.error());
+  if (gpu != nullptr) {
+    if (const auto mapped = staging->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    if (const auto mapped = endpoint->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+  }
 
-  const Introduction mine{endpoint->address(), buffer->remote(), signals->remote()};
+  const Introduction mine{endpoint->address(), buffer->memory.remote(), signals->memory.remote()};
   const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
   if (!all) return tl::unexpected(all.error());
   const Introduction& peer = (*all)[1 - world.rank()];
@@ -171,10 +195,10 @@ std::string Rank::blame(const World& world, Status status) const {
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
   const std::uint64_t stalls_before = endpoint_.state().staging.stalls;
-  const Exchange exchange{endpoint_.handle(), buffer_.local(), peer_buffer_,
-                          reinterpret_cast<const std::uint64_t*>(signals_.data()), peer_signals_};
+  const Exchange exchange{endpoint_.handle(), buffer_.memory.local(), peer_buffer_,
+                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
   const auto on_wait = die ? progress_and_die : progress;
-  auto& outcome = *reinterpret_cast<Outcome*>(outcome_.data());
+  auto& outcome = *reinterpret_cast<Outcome*>(outcome_.memory.data());
   const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
                                                       : run_receiver(exchange, shape, &outcome, on_wait);
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
@@ -245,7 +269,7 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   return rows;
 }
 
-Result<int> run(const Options& options) {
+Result<void> check(const Options& options) {
   if (options.min_bytes == 0 || options.min_bytes % 8 != 0 || options.max_bytes < options.min_bytes) {
     return fail(
         Status::kInvalidArgument,
@@ -261,6 +285,13 @@ Result<int> run(const Options& options) {
                   "--slots 0 leaves nothing to push into; give slots or leave push out");
     }
   }
+  if (kernels_run_on_gpu() && options.kill_rank != kNobody) {
+    return fail(Status::kInvalidArgument, "--kill-rank needs the CPU layer: leave out --gpu");
+  }
+  return {};
+}
+
+Result<int> run(const Options& options, const Gpu* gpu) {
   const auto world_options = WorldOptions::from_environment();
   if (!world_options) return tl::unexpected(world_options.error());
   if (world_options->size != kWorldSize) {
@@ -273,7 +304,7 @@ Result<int> run(const Options& options) {
   if (!hca) return tl::unexpected(hca.error());
   auto world = World::join(*world_options);
   if (!world) return tl::unexpected(world.error());
-  auto rank = Rank::connect(std::move(*hca), *world, options);
+  auto rank = Rank::connect(std::move(*hca), gpu, *world, options);
   if (!rank) return tl::unexpected(rank.error());
 
   const auto rows = run_cases(*world, *rank, options);
@@ -299,7 +330,31 @@ Result<int> run(const Options& options) {
   return verified && unlicensed == 0 ? 0 : 1;
 }
 
+int report(const Error& error, int exit_status = 1) {
+  fmt::print(stderr, "gdx_demo: {}\n", error.message);
+  return exit_status;
+}
+
 }  // namespace
+
+int run_where_kernels_run(const Options& options) {
+  if (const auto checked = check(options); !checked) return report(checked.error());
+  std::optional<Gpu> gpu;
+  if (kernels_run_on_gpu()) {
+    const auto opened = Gpu::open();
+    if (!opened) {
+      const Error& error = opened.error();
+      // No driver, no GPU, a driver too old: this program is for another machine. The rest is a fault of this
+      // one.
+      const bool absent = error.status == Status::kNoDevice || error.status == Status::kUnsupported;
+      return absent ? report({error.status, "SKIPPED: " + error.message}, kExitNoGpu) : report(error);
+    }
+    gpu = *opened;
+  }
+  const auto done = run(options, gpu ? &*gpu : nullptr);
+  return done ? *done : report(done.error());
+}
+
 }  // namespace gdx::demo
 
 int main(int argc, char** argv) {
@@ -323,8 +378,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "gdx_demo: {}; see gdx_demo --help\n", error.what());
     return 2;
   }
-  const auto done = gdx::demo::run(options);
-  if (done) return *done;
-  fmt::print(stderr, "gdx_demo: {}\n", done.error().message);
-  return 1;
+  return gdx::demo::run_where_kernels_run(options);
 }

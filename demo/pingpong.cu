@@ -3,6 +3,8 @@
 // C++ and the same threads run on the CPU.
 #include "demo/pingpong.h"
 
+#include "device/gdx.h"
+
 namespace gdx::demo {
 namespace {
 
@@ -76,6 +78,8 @@ __global__ void receive_messages(Exchange x, Case shape, Outcome* outcome) {
 }
 
 }  // namespace
+
+bool kernels_run_on_gpu() { return exec::kOnGpu; }
 
 Status run_sender(const Exchange& exchange, const Case& shape, Outcome* outcome, int (*progress)()) {
   const exec::LaunchConfig config{.grid = {1}, .block = {kThreads}, .progress = progress};

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/gdx.h"
+#include "device/options.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
@@ -36,6 +36,9 @@ struct Outcome {
   std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed
   std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed
 };
+
+// False on the CPU layer.
+[[nodiscard]] bool kernels_run_on_gpu();
 
 // Run one case's kernel to its end. `outcome` is memory that the kernel can write.
 // Errors: what launch() returns; the kernel's own status is outcome->status.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "host/bootstrap/world.h"
+#include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
 #include "host/queue/endpoint.h"

@@ -28,6 +28,8 @@
 
 namespace gdx::exec {
 
+inline constexpr bool kOnGpu = false;
+
 struct Halves {
   std::uint32_t low;
   std::uint32_t high;

@@ -18,6 +18,8 @@
 
 namespace gdx::exec {
 
+inline constexpr bool kOnGpu = true;
+
 struct Halves {
   std::uint32_t low;
   std::uint32_t high;
@@ -276,12 +278,20 @@ struct LaunchConfig {
   std::uint64_t (*clock)() = nullptr;  // likewise: a GPU has its own
 };
 
-// Runs a kernel to its end on the current device. Errors: kInvalidArgument when CUDA refuses the launch,
-// kSystem when the kernel faults.
+// Runs a kernel to its end on the current device. Errors: kNoDevice without a driver or a GPU, kUnsupported
+// when this binary has no code for it, kInvalidArgument when CUDA refuses the launch otherwise, kSystem when
+// the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   kernel<<<config.grid, config.block>>>(args...);
-  if (cudaGetLastError() != cudaSuccess) return Status::kInvalidArgument;  // the launch itself was refused
+  switch (cudaGetLastError()) {  // of the launch itself
+    case cudaSuccess: break;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary: return Status::kNoDevice;
+    case cudaErrorNoKernelImageForDevice: return Status::kUnsupported;
+    default: return Status::kInvalidArgument;
+  }
   return cudaDeviceSynchronize() == cudaSuccess ? Status::kOk : Status::kSystem;
 }
 

@@ -20,6 +20,7 @@
 //   now_ns(), relax()                     for bounded waits
 //   yield()                               lets threads in that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
+//   kOnGpu                                which of the two layers this is
 #pragma once
 
 #if defined(__CUDACC__)

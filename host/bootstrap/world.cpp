@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/rendezvous.h"
 
@@ -191,6 +192,7 @@ std::uint32_t World::rank() const { return impl_->options.rank; }
 std::uint32_t World::size() const { return impl_->options.size; }
 
 Result<World> World::join(const WorldOptions& options) {
+  const TraceSpan span("World::join");
   if (auto checked = check_options(options); !checked) return tl::unexpected(checked.error());
   auto impl = std::make_unique<Impl>();
   impl->options = options;
@@ -206,6 +208,7 @@ Result<World> World::join(const WorldOptions& options) {
 }
 
 Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine, std::uint64_t timeout_ns) {
+  const TraceSpan span("World::allgather");
   if (impl_->broken) return tl::unexpected(*impl_->broken);
   if (mine.size() > bootstrap::kMaxContributionBytes || mine.size() * size() > bootstrap::kMaxGatheredBytes) {
     return fail(

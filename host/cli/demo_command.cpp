@@ -17,15 +17,18 @@ void add_demo_command(CLI::App& app, int& exit_status) {
   CLI::App* demo =
       app.add_subcommand("demo", "Two ranks put, signal and check messages of every size and mode");
   add_softhca_options(*demo, options->softhca);
+  auto on_gpu = std::make_shared<bool>(false);
+  demo->add_flag("--gpu", *on_gpu, "Kernels run on this machine's GPU (needs a build of the cuda preset)");
   demo->allow_extras();
   demo->footer(
       "Further options: --break-memory, --kill-rank R, --modes LIST, --min-bytes N, --max-bytes N, "
       "--messages N, --slots N, --hca NAME, --json");
-  demo->callback([demo, options, &exit_status] {
+  demo->callback([demo, options, on_gpu, &exit_status] {
     options->ranks = kDemoRanks;
     options->timeout_ns = kDemoTimeoutNs;
     options->command = demo->remaining();
-    options->command.insert(options->command.begin(), sibling_program("gdx_demo", "../../demo"));
+    options->command.insert(options->command.begin(),
+                            sibling_program(*on_gpu ? "gdx_demo_cuda" : "gdx_demo", "../../demo"));
     const auto status = launch(*options);
     exit_status = status ? *status : report(status.error());
   });

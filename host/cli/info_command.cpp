@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "host/cli/commands.h"
+#include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
+#include "host/memory/gpu_registration.h"
 
 namespace gdx {
 namespace {
@@ -19,6 +21,45 @@ std::string gid_text(const ibv_gid& gid) {
   return text.data();
 }
 
+// How kernels of a GPU would reach this HCA's doorbell registers: its pages decide.
+Result<std::string> doorbell_mapping(const Hca& hca) {
+  const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
+  if (!uar) return fail(Status::kSystem, fmt::format("HCA {} gives no doorbell page", hca.name()));
+  const auto pages = page_kind(uar->base_addr, kHostPageBytes);
+  if (!pages) return tl::unexpected(pages.error());
+  const auto choice = mapping_choice_from_environment();
+  if (!choice) return tl::unexpected(choice.error());
+  return fmt::format("{} ({} pages)", mapping_name(choose_mapping(*pages, *choice)),
+                     *pages == PageKind::kDevice ? "device" : "ordinary");
+}
+
+// A GPU, and how its memory would be registered with this HCA.
+Json describe_gpu(const Hca& hca, int ordinal) {
+  const auto gpu = Gpu::open(ordinal);
+  if (!gpu) return {{"ordinal", ordinal}, {"reason", gpu.error().message}};
+  const auto facts = read_registration_facts(hca, {PointerKind::kDevice, ordinal});
+  if (!facts) return {{"ordinal", ordinal}, {"reason", facts.error().message}};
+  const RegistrationWay way = decide_registration(*facts);
+  Json described{{"ordinal", ordinal},
+                 {"name", gpu->name()},
+                 {"pci", gpu->pci_bus_id()},
+                 {"compute_capability", gpu->compute_capability()},
+                 {"registration", registration_name(way)}};
+  if (way == RegistrationWay::kRefused) described["reason"] = refusal_advice(*facts);
+  return described;
+}
+
+// The GPUs as this HCA would serve them, or why there are none.
+Json describe_gpus(const Hca& hca) {
+  const auto count = Gpu::count();
+  if (!count) return {{"none", count.error().message}};
+  const auto doorbells = doorbell_mapping(hca);
+  Json described{{"driver", cuda::version_text((*cuda::driver())->version)},
+                 {"doorbells", doorbells ? *doorbells : doorbells.error().message}};
+  for (int ordinal = 0; ordinal < *count; ++ordinal) described["gpus"].push_back(describe_gpu(hca, ordinal));
+  return described;
+}
+
 Json describe(const Hca& hca) {
   return {{"name", hca.name()},
           {"usable", true},
@@ -28,11 +69,31 @@ Json describe(const Hca& hca) {
           {"gid", gid_text(hca.gid())},
           {"gid_index", hca.gid_index()},
           {"path_mtu_bytes", hca.path_mtu_bytes()},
-          {"device_memory_bytes", hca.device_memory_bytes()}};
+          {"device_memory_bytes", hca.device_memory_bytes()},
+          {"cuda", describe_gpus(hca)}};
 }
 
 Json describe_unusable(const std::string& name, const Error& error) {
   return {{"name", name}, {"usable", false}, {"reason", error.message}};
+}
+
+void print_gpus(const Json& cuda) {
+  if (cuda.contains("none")) {
+    fmt::print("  GPUs           none: {}\n", cuda["none"].get<std::string>());
+    return;
+  }
+  fmt::print("  CUDA driver    {}\n  doorbells      shown to a GPU by {}\n",
+             cuda["driver"].get<std::string>(), cuda["doorbells"].get<std::string>());
+  for (const Json& gpu : cuda["gpus"]) {
+    const std::string reason = gpu.value("reason", "");
+    fmt::print("  GPU {}          ", gpu["ordinal"].get<int>());
+    if (gpu.contains("name")) {
+      fmt::print("{} at {}, sm_{}; memory by {}", gpu["name"].get<std::string>(),
+                 gpu["pci"].get<std::string>(), gpu["compute_capability"].get<int>(),
+                 gpu["registration"].get<std::string>());
+    }
+    fmt::print("{}{}\n", gpu.contains("name") && !reason.empty() ? ": " : "", reason);
+  }
 }
 
 void print_text(const Json& hca) {
@@ -47,6 +108,7 @@ void print_text(const Json& hca) {
              hca["gid"].get<std::string>(), hca["gid_index"].get<int>());
   fmt::print("  path MTU       {} B\n  device memory  {} B\n", hca["path_mtu_bytes"].get<std::uint32_t>(),
              hca["device_memory_bytes"].get<std::uint64_t>());
+  print_gpus(hca["cuda"]);
 }
 
 int print_info(const std::string& wanted, bool as_json) {

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <utility>
 
+#include "base/trace.h"
+
 namespace gdx {
 namespace {
 
@@ -86,6 +88,7 @@ Result<std::vector<std::string>> list_hcas() {
 }
 
 Result<Hca> Hca::open(const HcaOptions& options) {
+  const TraceSpan span("Hca::open");
   auto list = read_device_list();
   if (!list) return tl::unexpected(list.error());
   const std::string wanted = wanted_name(options);

@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/trace.h"
+
 namespace gdx {
 namespace {
 
@@ -35,6 +37,11 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
   return {};
 }
 
+Result<PointerFacts> whose_memory(const void* address) {
+  const cuda::Driver* const driver = cuda::loaded_driver();
+  return driver != nullptr ? describe_pointer(*driver, address) : PointerFacts{};
+}
+
 }  // namespace
 
 void Memory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
@@ -45,14 +52,28 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   owned_ = std::move(other.owned_);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  way_ = other.way_;
   return *this;
 }
 
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
+  const TraceSpan span("register_memory");
   if (auto checked = check_region(address, bytes, access); !checked) return tl::unexpected(checked.error());
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
+  const auto pointer = whose_memory(address);
+  if (!pointer) return tl::unexpected(pointer.error());
+  if (pointer->kind != PointerKind::kHost) {
+    const auto facts = read_registration_facts(hca, *pointer);
+    if (!facts) return tl::unexpected(facts.error());
+    const GpuRegion region{address, bytes, static_cast<int>(access), pointer->gpu};
+    const auto registered = register_gpu_region(hca_verbs(), hca, region, *facts);
+    if (!registered) return tl::unexpected(registered.error());
+    memory.mr_.reset(registered->mr);
+    memory.way_ = registered->way;
+    return memory;
+  }
   memory.mr_.reset(ibv_reg_mr(hca.pd(), address, bytes, static_cast<int>(access)));
   if (memory.mr_) return memory;
   const int error = errno;

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "host/hca/handles.h"
 #include "host/hca/hca.h"
+#include "host/memory/gpu_registration.h"
 #include "proto/gpu/memory.h"
 
 namespace gdx {
@@ -40,6 +41,7 @@ class Memory {
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
   [[nodiscard]] std::uint32_t lkey() const { return mr_->lkey; }
   [[nodiscard]] std::uint32_t rkey() const { return mr_->rkey; }
+  [[nodiscard]] RegistrationWay registered_by() const { return way_; }
   // As kernels of this rank name it, and as a peer's do (exchanged at bootstrap).
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
   [[nodiscard]] RemoteMemory remote() const {
@@ -58,11 +60,15 @@ class Memory {
   std::size_t bytes_ = 0;
   std::unique_ptr<std::byte, FreePages> owned_;  // before mr_: freed after it is deregistered
   MrHandle mr_;
+  RegistrationWay way_ = RegistrationWay::kHostPages;
 };
 
-// Registers `bytes` at `address`, which the caller keeps alive as long as the result.
+// Registers `bytes` at `address`, which the caller keeps alive as long as the result. Memory of a GPU is told
+// from the host's by asking the CUDA driver, if anything in this process has loaded it, and is registered by
+// the way that $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h choose.
 // Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access
-// without local write), kNoMemory (locked-memory limit), kSystem.
+// without local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every
+// way), kSystem.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 

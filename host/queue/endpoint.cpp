@@ -11,8 +11,10 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
@@ -125,6 +127,7 @@ struct Endpoint::Impl {
   UmemHandle umem;
   MrHandle scratch;
   DoorbellRegister doorbell;
+  std::vector<std::shared_ptr<GpuMapping>> mappings;  // of the two above
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
   std::uint32_t psn = 0;
@@ -216,6 +219,7 @@ Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
 Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const EndpointOptions& options) {
+  const TraceSpan span("Endpoint::create");
   if (auto checked = check_endpoint_options(options); !checked) return tl::unexpected(checked.error());
   if (options.slot_count != 0 && staging == nullptr) {
     return fail(
@@ -261,6 +265,7 @@ EndpointAddress Endpoint::address() const {
 }
 
 Result<void> Endpoint::connect(const EndpointAddress& peer) {
+  const TraceSpan span("Endpoint::connect");
   if (auto checked = check_endpoint_address(peer); !checked) return checked;
   switch (impl_->connection) {
     case Connection::kNone: break;
@@ -272,6 +277,17 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   auto done = impl_->transition(peer);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done;
+}
+
+Result<void> Endpoint::map_to(const Gpu& gpu) {
+  auto queues = gpu.map(impl_->memory.base(), impl_->memory.bytes());
+  if (!queues) return tl::unexpected(queues.error());
+  // Endpoints without a register of their own share a page, and so its mapping.
+  auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, kQueuePageBytes);
+  if (!doorbell) return tl::unexpected(doorbell.error());
+  impl_->mappings.push_back(std::move(*queues));
+  impl_->mappings.push_back(std::move(*doorbell));
+  return {};
 }
 
 EndpointHandle Endpoint::handle() const { return impl_->memory.control().state.handle; }

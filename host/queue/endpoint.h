@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/result.h"
+#include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/staging/staging_pool.h"
 #include "proto/gpu/queue.h"
@@ -84,6 +85,10 @@ class Endpoint {
   // Errors: as check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
   // transition or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
+
+  // Lets kernels of `gpu` reach the queues and the doorbell register; kernels of the CPU layer need no call. The
+  // pool's memory is the pool's to map. Errors: as Gpu::map.
+  [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
   // Everything a kernel needs, by value. The pointers live as long as the Endpoint.
   [[nodiscard]] EndpointHandle handle() const;

@@ -37,6 +37,7 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   if (!memory.pages_) {
     return fail(Status::kNoMemory, fmt::format("no memory for an endpoint's queues ({} bytes)", total));
   }
+  memory.bytes_ = total;
   std::memset(memory.pages_.get(), 0, total);
   new (memory.pages_.get() + memory.control_offset_) ControlPage{};
   if (slot_count != 0) new (memory.pages_.get() + memory.credits_offset_) CreditWords{};

@@ -1,5 +1,5 @@
-// The memory of one endpoint: a single allocation, so that one registration shows it to the HCA and,
-// later, one call to a GPU.
+// The memory of one endpoint: a single allocation, so that one registration shows it to the HCA and one call to a
+// GPU.
 //
 //   offset 0          send queue        blocks * 64 B
 //   page boundary     completion queue  blocks * 64 B
@@ -48,6 +48,7 @@ class QueueMemory {
                                                     std::uint32_t slot_count);  // 0: no credits
 
   [[nodiscard]] std::byte* base() const { return pages_.get(); }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] std::size_t registered_bytes() const { return credits_offset_; }
   [[nodiscard]] std::size_t completion_queue_offset() const { return completion_queue_offset_; }
   [[nodiscard]] std::size_t queue_pair_record_offset() const;
@@ -71,6 +72,7 @@ class QueueMemory {
   [[nodiscard]] HeldSlot* held_slots() const;
 
   std::unique_ptr<std::byte, FreePages> pages_;
+  std::size_t bytes_ = 0;
   std::size_t completion_queue_offset_ = 0;
   std::size_t control_offset_ = 0;
   std::size_t credits_offset_ = 0;

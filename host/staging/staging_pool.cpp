@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/trace.h"
 #include "host/staging/credit_service.h"
 
 namespace gdx {
@@ -43,6 +44,7 @@ struct StagingLease::Pool {
   std::uint32_t slot_bytes;
   CreditRules rules;
   CreditService service;
+  std::shared_ptr<GpuMapping> mapping;
 };
 
 Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
@@ -79,6 +81,7 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
 }
 
 Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& options) {
+  const TraceSpan span("StagingPool::create");
   const auto bytes = resolve_staging_bytes(options, hca.device_memory_bytes());
   if (!bytes) return tl::unexpected(bytes.error());
   ibv_alloc_dm_attr attributes{};
@@ -115,6 +118,13 @@ Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint3
   const auto endpoint = pool_->service.open(channel, at_most);
   if (!endpoint) return tl::unexpected(endpoint.error());
   return StagingLease(pool_, *endpoint, std::min(pool_->rules.minimum_slots, at_most));
+}
+
+Result<void> StagingPool::map_to(const Gpu& gpu) {
+  auto mapped = gpu.map(pool_->base, pool_->bytes);
+  if (!mapped) return tl::unexpected(mapped.error());
+  pool_->mapping = std::move(*mapped);
+  return {};
 }
 
 StagingLease StagingPool::trespass() { return StagingLease(pool_, std::nullopt, 0); }

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/staging/credit_exchange.h"
 #include "proto/gpu/staging.h"
@@ -82,6 +83,9 @@ class StagingPool {
   [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
   // For research (EndpointOptions::unsafe_push_without_credits): the pool's memory without the scheduler.
   [[nodiscard]] StagingLease trespass();
+
+  // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: as Gpu::map. Threads: one.
+  [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;

@@ -26,34 +26,47 @@ struct Source {
   std::vector<std::string> lines;
 };
 
+// A file obeys the longest folder here that it lies in, and may include what lies in the folders listed.
 const std::map<std::string, std::set<std::string>>& permitted_includes() {
   static const std::map<std::string, std::set<std::string>> table = {
       {"proto", {"proto"}},
       {"base", {"base", "proto"}},
       {"device", {"device", "proto"}},
       {"driver-shim", {"driver-shim", "base", "proto"}},
-      {"host", {"host", "device", "base", "proto"}},
+      {"driver-shim/cuda", {"driver-shim/cuda", "base", "proto"}},
+      {"host", {"host", "device", "driver-shim/cuda", "base", "proto"}},
       {"demo", {"demo", "host", "device", "base", "proto"}},
   };
   return table;
 }
 
-std::string top_folder(const std::string& path) { return path.substr(0, path.find('/')); }
+// The longest folder of the table that holds `path`, or "".
+std::string ruled_folder(const std::string& path) {
+  for (fs::path folder = fs::path(path).parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    if (permitted_includes().contains(folder.string())) return folder.string();
+  }
+  return "";
+}
+
+bool lies_in_one_of(const std::string& path, const std::set<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return path.starts_with(folder + "/"); });
+}
 
 // Lines as "path:number: what".
 using Offences = std::vector<std::string>;
 
 Offences include_offences(const Source& source) {
   Offences offences;
-  const auto permitted = permitted_includes().find(top_folder(source.path));
-  if (permitted == permitted_includes().end()) return offences;
-  static const std::regex include(R"re(^\s*#include "([^/"]+)(/?)[^"]*")re");
+  const std::string folder = ruled_folder(source.path);
+  if (folder.empty()) return offences;
+  static const std::regex include(R"re(^\s*#include "([^"]+)")re");
   for (std::size_t i = 0; i < source.lines.size(); ++i) {
     std::smatch match;
     if (!std::regex_search(source.lines[i], match, include)) continue;
-    if (match[2].length() == 0 || !permitted->second.contains(match[1])) {
-      offences.push_back(fmt::format("{}:{}: {} may not include this: {}", source.path, i + 1,
-                                     top_folder(source.path), source.lines[i]));
+    if (!lies_in_one_of(match[1], permitted_includes().at(folder))) {
+      offences.push_back(
+          fmt::format("{}:{}: {} may not include this: {}", source.path, i + 1, folder, source.lines[i]));
     }
   }
   return offences;
@@ -169,9 +182,15 @@ TEST(Tidy, includes_run_down_to_proto) {
 }
 TEST(Tidy, include_rule_planted_offence_is_found) {
   EXPECT_EQ(include_offences({"host/a.h", {"#include \"driver-shim/softhca/engine/hca.h\""}}).size(), 1u);
+  EXPECT_EQ(include_offences({"host/gpu/a.h", {"#include \"driver-shim/pcie/time.h\""}}).size(), 1u);
+  EXPECT_EQ(include_offences({"driver-shim/cuda/fake/a.h", {"#include \"driver-shim/softhca/engine/hca.h\""}})
+                .size(),
+            1u);
   EXPECT_EQ(include_offences({"device/a.h", {"#include \"base/log.h\""}}).size(), 1u);
+  EXPECT_EQ(include_offences({"device/a.h", {"#include \"driver-shim/cuda/driver.h\""}}).size(), 1u);
   EXPECT_EQ(include_offences({"proto/a.h", {"#include \"sibling.h\""}}).size(), 1u);
   EXPECT_TRUE(include_offences({"host/a.h", {"#include \"proto/status.h\"", "#include <vector>"}}).empty());
+  EXPECT_TRUE(include_offences({"host/gpu/a.h", {"#include \"driver-shim/cuda/driver.h\""}}).empty());
 }
 
 TEST(Tidy, files_and_lines_are_short) {

@@ -10,8 +10,9 @@
 #include <mutex>
 #include <vector>
 
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "proto/gpu/queue.h"
+#include "proto/mlx5/cqe.h"
+#include "proto/mlx5/wqe.h"
 
 namespace gdx::device {
 

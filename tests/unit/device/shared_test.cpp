@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "device/gdx.h"
+#include "device/shared.h"
 #include "tests/unit/device/serving_nic.h"
 
 // As kernel authors write it: outside namespace gdx.

@@ -1,0 +1,42 @@
+// The CUDA driver, loaded at run time, so that one binary serves machines with and without a GPU.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "driver-shim/cuda/api.h"
+
+namespace gdx::cuda {
+
+inline constexpr char kDriverLibrary[] = "libcuda.so.1";
+// The first with cuDevicePrimaryCtxRelease_v2. As cuDriverGetVersion counts: 1000 * major + 10 * minor.
+inline constexpr int kMinDriverVersion = 11000;
+
+struct Driver {
+  Functions call;
+  int version = 0;
+
+  // "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)".
+  [[nodiscard]] std::string describe(CUresult result) const;
+  // "WHAT: describe(result)", with the status that fits.
+  [[nodiscard]] Error error(CUresult result, std::string_view what) const;
+};
+
+// "12.4"
+[[nodiscard]] std::string version_text(int version);
+
+// Loads `library` and initializes it; it stays loaded. Errors, each with what to do: kNoDevice (no such
+// library, the toolkit's stub, no GPU), kUnsupported (older than kMinDriverVersion, or a function is
+// missing), kSystem. Threads: any.
+[[nodiscard]] Result<Driver> load_driver(const std::string& library);
+
+// The process's driver, kDriverLibrary, loaded by the first call. Errors: as load_driver, the same ever
+// after. Threads: any.
+[[nodiscard]] Result<const Driver*> driver();
+
+// The same if something in this process has loaded it already, otherwise null: memory of a GPU cannot exist
+// here. Threads: any.
+[[nodiscard]] const Driver* loaded_driver();
+
+}  // namespace gdx::cuda

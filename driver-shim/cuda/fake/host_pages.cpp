@@ -1,0 +1,37 @@
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "driver-shim/cuda/fake/state.h"
+
+namespace gdx::fake_cuda {
+
+// The driver asks the same of the kernel: get_user_pages fails for an area with VM_IO or VM_PFNMAP, and
+// registering I/O memory wants one.
+HostPages host_pages(std::uintptr_t first, std::size_t bytes) {
+  std::ifstream maps("/proc/self/smaps");
+  std::uintptr_t at = first;  // everything below is known
+  const std::uintptr_t end = first + bytes;
+  bool within = false;
+  std::uintptr_t area_end = 0;
+  HostPages found = HostPages::kNone;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t low = 0;
+    std::uintptr_t high = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &low, &high) == 2) {
+      within = low <= at && at < high;
+      area_end = high;
+    } else if (within && line.rfind("VmFlags:", 0) == 0) {
+      const bool io = line.find(" io") != std::string::npos || line.find(" pf") != std::string::npos;
+      const HostPages kind = io ? HostPages::kIo : HostPages::kOrdinary;
+      if (found != HostPages::kNone && found != kind) return HostPages::kNone;
+      found = kind;
+      at = area_end;
+      if (at >= end) return found;
+    }
+  }
+  return HostPages::kNone;
+}
+
+}  // namespace gdx::fake_cuda

@@ -1,0 +1,260 @@
+#include "host/gpu/gpu.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "base/trace.h"
+
+namespace gdx {
+namespace {
+
+struct Range {
+  std::uintptr_t first;
+  std::size_t bytes;
+  friend auto operator<=>(const Range&, const Range&) = default;
+};
+
+Range whole_pages(const void* address, std::size_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t first = at / kHostPageBytes * kHostPageBytes;
+  const std::uintptr_t end = (at + bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
+  return {first, end - first};
+}
+
+// Says once per process which way was taken.
+void log_once(MappingWay way) {
+  static std::array<std::atomic<bool>, 2> said{};
+  if (said[static_cast<std::size_t>(way)].exchange(true)) return;
+  log::info("host pages are shown to the GPU by {}", mapping_name(way));
+}
+
+std::string registration_advice(CUresult result, MappingWay way, PageKind pages) {
+  if (way == MappingWay::kIoMemory && pages == PageKind::kOrdinary) {
+    return fmt::format("these are ordinary pages, as a software HCA has them: leave out {}",
+                       kGpuMappingVariable);
+  }
+  if (way == MappingWay::kPlain && pages == PageKind::kDevice) {
+    return fmt::format("these are device pages: leave out {}", kGpuMappingVariable);
+  }
+  if (way == MappingWay::kIoMemory && result != CUDA_ERROR_OUT_OF_MEMORY) {
+    return "load the nvidia module with NVreg_RegistryDwords=\"PeerMappingOverride=1\"";
+  }
+  return "raise the locked-memory limit (ulimit -l), or map less";
+}
+
+}  // namespace
+
+// Retained for as long as anything of it is used; one per GPU, so that it knows all that is mapped.
+struct Gpu::Context {
+  Context(const cuda::Driver& loaded, CUdevice opened, CUcontext primary)
+      : driver(loaded), device(opened), handle(primary) {}
+  ~Context() { driver.call.primary_ctx_release(device); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  CUresult read();
+
+  const cuda::Driver& driver;
+  CUdevice device;
+  CUcontext handle;
+  std::string name;
+  std::string pci_bus_id;
+  int compute_capability = 0;
+  bool exports_dmabuf = false;
+  std::mutex lock;
+  struct Users {
+    MappingWay way;
+    int count;
+  };
+  std::map<Range, Users> mappings;
+};
+
+namespace {
+
+// Makes a context this thread's, as long as it lives.
+class Current {
+ public:
+  Current(const cuda::Driver& driver, CUcontext context)
+      : driver_(driver), result_(driver.call.ctx_push_current(context)) {}
+  ~Current() {
+    if (result_ == CUDA_SUCCESS) driver_.call.ctx_pop_current(nullptr);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  [[nodiscard]] CUresult result() const { return result_; }
+
+ private:
+  const cuda::Driver& driver_;
+  CUresult result_;
+};
+
+}  // namespace
+
+class Gpu::Mapping : public GpuMapping {
+ public:
+  Mapping(std::shared_ptr<Context> context, Range range, MappingWay way)
+      : GpuMapping(way), context_(std::move(context)), range_(range) {}
+  ~Mapping() override {
+    const std::lock_guard guard(context_->lock);
+    const auto entry = context_->mappings.find(range_);
+    if (--entry->second.count != 0) return;
+    context_->mappings.erase(entry);
+    const Current current(context_->driver, context_->handle);
+    context_->driver.call.mem_host_unregister(reinterpret_cast<void*>(range_.first));
+  }
+
+ private:
+  std::shared_ptr<Context> context_;
+  Range range_;
+};
+
+Result<MappingChoice> mapping_choice_from_environment() {
+  const char* const text = std::getenv(kGpuMappingVariable);
+  if (text == nullptr || std::string_view(text) == "auto") return MappingChoice::kAuto;
+  if (std::string_view(text) == "plain") return MappingChoice::kPlain;
+  if (std::string_view(text) == "iomemory") return MappingChoice::kIoMemory;
+  return fail(Status::kInvalidArgument,
+              fmt::format("{} is '{}': use auto, plain or iomemory", kGpuMappingVariable, text));
+}
+
+Result<int> Gpu::count() {
+  const auto driver = cuda::driver();
+  if (!driver) return tl::unexpected(driver.error());
+  int count = 0;
+  const CUresult result = (*driver)->call.device_get_count(&count);
+  if (result != CUDA_SUCCESS) return tl::unexpected((*driver)->error(result, "cannot count the GPUs"));
+  return count;
+}
+
+// What is to be known of the GPU, once.
+CUresult Gpu::Context::read() {
+  std::array<char, 256> name_text{};
+  std::array<char, 32> bus_id{};
+  int major = 0;
+  int minor = 0;
+  CUresult result = driver.call.device_get_name(name_text.data(), static_cast<int>(name_text.size()), device);
+  if (result == CUDA_SUCCESS) {
+    result = driver.call.device_get_pci_bus_id(bus_id.data(), static_cast<int>(bus_id.size()), device);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver.call.device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = driver.call.device_get_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  name = name_text.data();
+  pci_bus_id = bus_id.data();
+  compute_capability = 10 * major + minor;
+  // A driver that does not know the attribute refuses it: then there is no export either.
+  int dmabuf = 0;
+  result = driver.call.device_get_attribute(&dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device);
+  exports_dmabuf =
+      result == CUDA_SUCCESS && dmabuf != 0 && driver.call.mem_get_handle_for_address_range != nullptr;
+  return CUDA_SUCCESS;
+}
+
+Result<Gpu> Gpu::open(int ordinal) {
+  const TraceSpan span("Gpu::open");
+  const auto loaded = cuda::driver();
+  if (!loaded) return tl::unexpected(loaded.error());
+  const cuda::Driver& driver = **loaded;
+  static std::mutex lock;
+  static std::map<int, std::weak_ptr<Context>> opened;
+  const std::lock_guard guard(lock);
+  if (auto context = opened[ordinal].lock()) return Gpu(std::move(context));
+
+  CUdevice device = 0;
+  CUcontext primary = nullptr;
+  CUresult result = driver.call.device_get(&device, ordinal);
+  if (result == CUDA_SUCCESS) result = driver.call.primary_ctx_retain(&primary, device);
+  if (result != CUDA_SUCCESS)
+    return tl::unexpected(driver.error(result, fmt::format("cannot open GPU {}", ordinal)));
+  auto context = std::make_shared<Context>(driver, device, primary);
+  result = context->read();
+  if (result != CUDA_SUCCESS)
+    return tl::unexpected(driver.error(result, fmt::format("cannot query GPU {}", ordinal)));
+  opened[ordinal] = context;
+  return Gpu(std::move(context));
+}
+
+int Gpu::ordinal() const { return context_->device; }
+const std::string& Gpu::name() const { return context_->name; }
+const std::string& Gpu::pci_bus_id() const { return context_->pci_bus_id; }
+int Gpu::compute_capability() const { return context_->compute_capability; }
+bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
+const cuda::Driver& Gpu::driver() const { return context_->driver; }
+
+CUresult Gpu::run(const std::function<CUresult()>& call) const {
+  const Current current(context_->driver, context_->handle);
+  return current.result() == CUDA_SUCCESS ? call() : current.result();
+}
+
+Result<int> Gpu::export_dmabuf(std::uintptr_t address, std::size_t bytes) const {
+  const cuda::Driver& driver = context_->driver;
+  if (!context_->exports_dmabuf) {
+    return fail(Status::kUnsupported, fmt::format("GPU {} exports no dmabuf", context_->device));
+  }
+  int descriptor = -1;
+  const CUresult result = run([&] {
+    return driver.call.mem_get_handle_for_address_range(&descriptor, address, bytes,
+                                                        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  });
+  if (result == CUDA_SUCCESS) return descriptor;
+  return tl::unexpected(driver.error(result, fmt::format("GPU {} exports no dmabuf of {} bytes at {:#x}",
+                                                         context_->device, bytes, address)));
+}
+
+Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes) const {
+  const auto choice = mapping_choice_from_environment();
+  if (!choice) return tl::unexpected(choice.error());
+  return map(address, bytes, *choice);
+}
+
+Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, MappingChoice choice) const {
+  const TraceSpan span("Gpu::map");
+  const Range range = whole_pages(address, bytes);
+  const cuda::Driver& driver = context_->driver;
+  const auto pages = page_kind(reinterpret_cast<void*>(range.first), range.bytes);
+  if (!pages) return tl::unexpected(pages.error());
+  const MappingWay way = choose_mapping(*pages, choice);
+
+  const std::lock_guard guard(context_->lock);
+  if (const auto known = context_->mappings.find(range); known != context_->mappings.end()) {
+    ++known->second.count;
+    return std::make_shared<Mapping>(context_, range, known->second.way);
+  }
+  unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  if (way == MappingWay::kIoMemory) flags |= CU_MEMHOSTREGISTER_IOMEMORY;
+  void* const first = reinterpret_cast<void*>(range.first);
+  CUresult result = run([&] { return driver.call.mem_host_register(first, range.bytes, flags); });
+  if (result != CUDA_SUCCESS) {
+    Error error = driver.error(result, fmt::format("GPU {} cannot map {} bytes at {} by {}", context_->device,
+                                                   range.bytes, first, mapping_name(way)));
+    error.message += "; " + registration_advice(result, way, *pages);
+    return tl::unexpected(std::move(error));
+  }
+  CUdeviceptr seen = 0;
+  result = run([&] { return driver.call.mem_host_get_device_pointer(&seen, first, 0); });
+  if (result != CUDA_SUCCESS || seen != range.first) {
+    run([&] { return driver.call.mem_host_unregister(first); });
+    return fail(
+        Status::kUnsupported,
+        fmt::format("GPU {} reaches host memory at other addresses than the host: hide the GPUs that do "
+                    "not with CUDA_VISIBLE_DEVICES",
+                    context_->device));
+  }
+  context_->mappings[range] = {way, 1};
+  log_once(way);
+  return std::make_shared<Mapping>(context_, range, way);
+}
+
+}  // namespace gdx

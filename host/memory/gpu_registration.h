@@ -1,0 +1,105 @@
+// How memory of a GPU is registered with an HCA. The choice is a table over named facts; each way that fails
+// is a fact learned, and the table is asked again.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "driver-shim/cuda/driver.h"
+#include "host/hca/hca.h"
+
+namespace gdx {
+
+inline constexpr char kGpuRegistrationVariable[] = "GDX_GPU_REGISTRATION";
+
+enum class PointerKind {
+  kHost,     // what the CPU may touch, pinned by CUDA or not
+  kDevice,   // cudaMalloc, cuMemCreate, stream-ordered pools
+  kManaged,  // migrates between the two
+};
+enum class RegistrationChoice { kAuto, kDmabuf, kPeermem };  // "auto", "dmabuf", "peermem"
+enum class RegistrationWay {
+  kHostPages,  // ibv_reg_mr, pages of the host
+  kDmabuf,     // cuMemGetHandleForAddressRange and ibv_reg_dmabuf_mr
+  kPeermem,    // ibv_reg_mr, whose pages the module nvidia_peermem supplies
+  kRefused,
+};
+
+struct RegistrationFacts {
+  PointerKind pointer = PointerKind::kHost;
+  bool gpu_exports_dmabuf = false;
+  bool hca_imports_dmabuf = false;
+  bool peermem_loaded = false;
+  bool dmabuf_failed = false;  // tried, in vain
+  bool peermem_failed = false;
+  RegistrationChoice choice = RegistrationChoice::kAuto;  // of a way for device memory
+};
+
+[[nodiscard]] constexpr RegistrationWay decide_registration(const RegistrationFacts& facts) {
+  switch (facts.pointer) {
+    case PointerKind::kHost: return RegistrationWay::kHostPages;
+    case PointerKind::kManaged: return RegistrationWay::kRefused;
+    case PointerKind::kDevice: break;
+  }
+  const bool dmabuf = facts.gpu_exports_dmabuf && facts.hca_imports_dmabuf && !facts.dmabuf_failed;
+  const bool peermem = facts.peermem_loaded && !facts.peermem_failed;
+  if (dmabuf && facts.choice != RegistrationChoice::kPeermem) return RegistrationWay::kDmabuf;
+  if (peermem && facts.choice != RegistrationChoice::kDmabuf) return RegistrationWay::kPeermem;
+  return RegistrationWay::kRefused;
+}
+
+// "dmabuf", "nvidia_peermem", ...
+[[nodiscard]] const char* registration_name(RegistrationWay way);
+// Why what was not tried could not be, and what would change that; for facts that decide kRefused.
+[[nodiscard]] std::string refusal_advice(const RegistrationFacts& facts);
+
+// $GDX_GPU_REGISTRATION; kAuto without it. Errors: kInvalidArgument naming what it may be.
+[[nodiscard]] Result<RegistrationChoice> registration_choice_from_environment();
+
+// Does the HCA's driver take dmabufs? It is asked with a descriptor that nobody has. Threads: any.
+[[nodiscard]] bool hca_imports_dmabuf(const Hca& hca);
+// Is nvidia_peermem, or its forerunner nv_peer_mem, among the kernel's modules? `modules` is where they are
+// listed.
+[[nodiscard]] bool peermem_loaded(const std::string& modules = "/sys/module");
+
+struct PointerFacts {
+  PointerKind kind = PointerKind::kHost;
+  int gpu = 0;  // ordinal; of device memory
+};
+// Errors: kSystem with what the driver said. Threads: any.
+[[nodiscard]] Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* address);
+
+// The facts of this HCA, this GPU and this machine. Errors: as registration_choice_from_environment,
+// Gpu::open.
+[[nodiscard]] Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerFacts& pointer);
+
+// The verbs of it, as arguments so that a test sees what an HCA that takes dmabufs is asked.
+struct RegistrationVerbs {
+  ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, std::size_t bytes, int access);
+  ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                           int descriptor, int access);
+};
+[[nodiscard]] const RegistrationVerbs& hca_verbs();
+
+struct GpuRegion {
+  void* address;
+  std::size_t bytes;
+  int access;  // ibv_access_flags
+  int gpu;     // ordinal
+};
+
+struct GpuRegistration {
+  ibv_mr* mr;  // the caller deregisters it
+  RegistrationWay way;
+};
+
+// Registers device memory by the first way that `facts` allow and that works. Logged once per way. Errors:
+// kUnsupported with the reason of every way and what to do; kNoMemory; as Gpu::open.
+[[nodiscard]] Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, const Hca& hca,
+                                                          const GpuRegion& region, RegistrationFacts facts);
+
+}  // namespace gdx

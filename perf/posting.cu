@@ -1,0 +1,182 @@
+#include "perf/posting.h"
+
+#include "device/gdx.h"
+#include "device/shared.h"
+
+namespace gdx::posting {
+namespace {
+
+#if defined(__CUDACC__)
+
+GDX_DEVICE std::uint64_t now_cycles() {
+  std::uint64_t cycles;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
+  return cycles;
+}
+
+// One chunk by TMA, through shared memory as TMA wants it. Source: PTX ISA, cp.async.bulk.
+GDX_DEVICE Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
+#if __CUDA_ARCH__ >= 900
+  __shared__ alignas(128) std::byte slot[kChunkBytes];
+  exec::copy<Scope::kBlock>(slot, from, kChunkBytes);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (exec::thread_rank<Scope::kBlock>() == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(exec::global_address(to)),
+                 "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(slot))), "r"(kChunkBytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
+  }
+  __syncthreads();
+  return Status::kOk;
+#else
+  return Status::kUnsupported;
+#endif
+}
+
+#else
+
+std::uint64_t now_cycles() { return exec::now_ns(); }
+
+// As TMA does it: one thread, all at once.
+Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
+  if (exec::thread_rank<Scope::kBlock>() == 0) exec::copy<Scope::kThread>(to, from, kChunkBytes);
+  __syncthreads();
+  return Status::kOk;
+}
+
+#endif
+
+template <typename T>
+GDX_DEVICE T* moved(T* in_first, std::uint64_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(in_first) + bytes);
+}
+
+GDX_DEVICE EndpointHandle handle_of(const Queues& queues, std::uint32_t number) {
+  const std::uint64_t distance = number * queues.queue_bytes;
+  EndpointHandle handle = queues.first;
+  handle.send_queue = moved(handle.send_queue, distance);
+  handle.completion_queue = moved(handle.completion_queue, distance);
+  handle.send_record = moved(handle.send_record, distance);
+  handle.doorbell = moved(handle.doorbell, distance);
+  handle.scratch = moved(handle.scratch, distance);
+  handle.state = moved(handle.state, distance);
+  return handle;
+}
+
+struct Clock {
+  std::uint64_t ns;
+  std::uint64_t cycles;
+};
+GDX_DEVICE Clock read_clock() { return {exec::now_ns(), now_cycles()}; }
+
+GDX_DEVICE void record(Times& times, const Clock& start, Status status) {
+  const Clock end = read_clock();
+  times = {start.ns, end.ns, end.cycles - start.cycles, status, 0};
+}
+
+GDX_DEVICE RemoteMemory to_put(std::uint64_t address) { return {address, kPutBytes, 0x77, 0}; }
+GDX_DEVICE LocalMemory from_put() { return {nullptr, kPutBytes, 0x88, 0}; }
+
+template <typename Endpoint>
+GDX_DEVICE Status put(Endpoint& endpoint, const RemoteMemory& to) {
+  return gdx_put(endpoint, to, from_put(), kPutBytes);
+}
+template <Scope S, Placement P>
+GDX_DEVICE Status put(device::Endpoint<S, P>& endpoint, const RemoteMemory& to) {
+  return gdx_put<Mode::kPull>(endpoint, to, from_put(), kPutBytes);
+}
+
+// A poster's loop; the endpoint is open already, and is closed after the clock is read.
+template <Poster Who, typename Endpoint>
+GDX_DEVICE void post_all(Endpoint& endpoint, const PostCase& what, std::uint32_t poster, Times* times) {
+  Status status = endpoint.status();
+  const Clock start = read_clock();
+  if constexpr (Who == Poster::kWarp) {
+    const std::uint32_t lane = threadIdx.x % kWarpThreads;
+    for (std::uint32_t k = lane; k < what.puts && status == Status::kOk; k += kWarpThreads) {
+      status = gdx_put_warp(endpoint, to_put(put_address(poster, what.puts, k)), from_put(), kPutBytes);
+    }
+    if (lane == 0) record(times[poster], start, status);
+  } else {
+    for (std::uint32_t k = 0; k < what.puts && status == Status::kOk; ++k) {
+      status = put(endpoint, to_put(put_address(poster, what.puts, k)));
+    }
+    record(times[poster], start, status);
+  }
+}
+
+template <Poster Who>
+GDX_DEVICE std::uint32_t poster_number() {
+  const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  return Who == Poster::kWarp ? thread / kWarpThreads : thread;
+}
+
+template <Poster Who, Placement P>
+__global__ void post_exclusively(PostCase what, Times* times) {
+  constexpr Scope kScope = Who == Poster::kWarp ? Scope::kWarp : Scope::kThread;
+  const std::uint32_t poster = poster_number<Who>();
+  const EndpointHandle handle = handle_of(what.queues, poster);
+  device::Endpoint<kScope, P> endpoint(handle);
+  post_all<Who>(endpoint, what, poster, times);
+}
+
+template <Poster Who, Placement P>
+__global__ void post_shared(PostCase what, Times* times) {
+  device::SharedEndpoint<P> endpoint(what.queues.first);
+  post_all<Who>(endpoint, what, poster_number<Who>(), times);
+}
+
+template <Poster Who, Placement P>
+Status launch_post(const PostCase& what, Times* times) {
+  const std::uint32_t width = Who == Poster::kWarp ? kWarpThreads : 1;
+  const exec::LaunchConfig config{.grid = {what.posters / what.posters_of_block},
+                                  .block = {what.posters_of_block * width}};
+  return what.sharing == Sharing::kShared ? exec::launch(config, post_shared<Who, P>, what, times)
+                                          : exec::launch(config, post_exclusively<Who, P>, what, times);
+}
+
+template <Placement P>
+Status launch_post(const PostCase& what, Times* times) {
+  return what.poster == Poster::kWarp ? launch_post<Poster::kWarp, P>(what, times)
+                                      : launch_post<Poster::kThread, P>(what, times);
+}
+
+template <Storer Who>
+__global__ void fill(StoreCase what, Times* times) {
+  std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * kChunkBytes;
+  Status status = Status::kOk;
+  const Clock start = read_clock();
+  for (std::uint32_t chunk = 0; chunk < what.chunks && status == Status::kOk; ++chunk) {
+    std::byte* const to = mine + std::uint64_t{chunk} * kChunkBytes;
+    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, kChunkBytes);
+    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, kChunkBytes);
+    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, kChunkBytes);
+    if constexpr (Who == Storer::kBulk) status = store_chunk_in_bulk(to, what.from);
+  }
+  exec::fence_release<Placement::kHost>();
+  __syncthreads();
+  if (exec::thread_rank<Scope::kBlock>() == 0) record(times[blockIdx.x], start, status);
+}
+
+}  // namespace
+
+Status post(const PostCase& what, Times* times) {
+  return what.queues.first.placement == Placement::kGpu ? launch_post<Placement::kGpu>(what, times)
+                                                        : launch_post<Placement::kHost>(what, times);
+}
+
+Status store(const StoreCase& what, Times* times) {
+  const auto config = [&](unsigned threads) {
+    return exec::LaunchConfig{.grid = {what.blocks}, .block = {threads}};
+  };
+  switch (what.storer) {
+    case Storer::kThread: return exec::launch(config(1), fill<Storer::kThread>, what, times);
+    case Storer::kWarp: return exec::launch(config(kWarpThreads), fill<Storer::kWarp>, what, times);
+    case Storer::kBlock: return exec::launch(config(kBlockThreads), fill<Storer::kBlock>, what, times);
+    case Storer::kBulk: return exec::launch(config(kBlockThreads), fill<Storer::kBulk>, what, times);
+  }
+  return Status::kInvalidArgument;
+}
+
+}  // namespace gdx::posting

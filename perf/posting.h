@@ -1,0 +1,68 @@
+// The kernels of posting_bench: puts into queues of memory that no NIC reads, and stores to host memory. What
+// a case posts is never more than its queues hold, so no completion is waited for: it is posting alone that
+// is timed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/gpu/queue.h"
+#include "proto/status.h"
+
+namespace gdx::posting {
+
+enum class Poster {
+  kThread,  // one put a call
+  kWarp,    // 32 puts and one doorbell a call, gdx_put_warp
+};
+
+// Queue i of a case lies at `arena + i * queue_bytes`, its parts where the handle has them in queue 0.
+struct Queues {
+  EndpointHandle first;
+  std::byte* arena;
+  std::uint64_t queue_bytes;
+};
+
+struct PostCase {
+  Queues queues;
+  Sharing sharing;
+  Poster poster;
+  std::uint32_t posters;  // threads or warps; one queue each, if exclusive
+  std::uint32_t posters_of_block;
+  std::uint32_t puts;  // of a poster; a warp's are a multiple of 32
+};
+
+// Put k of poster p is of kPutBytes to this address, of a thread's put and of lane l's at k = 32 * call + l.
+inline constexpr std::uint64_t kPutBytes = 64;
+constexpr std::uint64_t put_address(std::uint64_t poster, std::uint64_t puts, std::uint64_t k) {
+  return (poster * puts + k + 1) * kPutBytes;
+}
+
+struct Times {
+  std::uint64_t start_ns;
+  std::uint64_t end_ns;
+  std::uint64_t cycles;  // of the SM; nanoseconds on the CPU layer
+  Status status;
+  std::uint32_t reserved;
+};
+
+// `times`: one for each poster, where kernels may write. Errors: as exec::launch.
+[[nodiscard]] Status post(const PostCase& what, Times* times);
+
+enum class Storer { kThread, kWarp, kBlock, kBulk };  // kBulk: TMA, cp.async.bulk, from sm_90 on
+
+inline constexpr std::uint32_t kChunkBytes = 4096;  // a staging slot
+inline constexpr std::uint32_t kBlockThreads = 256;
+
+struct StoreCase {
+  Storer storer;
+  std::uint32_t blocks;  // of the grid; each fills `chunks` chunks of its own, from one chunk of `from`
+  std::uint32_t chunks;
+  std::byte* to;
+  const std::byte* from;
+};
+
+// The time of a block ends when its stores are done, not when they are issued. kUnsupported without TMA.
+[[nodiscard]] Status store(const StoreCase& what, Times* times);
+
+}  // namespace gdx::posting

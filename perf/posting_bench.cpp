@@ -1,0 +1,214 @@
+// How fast kernels post, and how fast they store to host memory: gdx_posting_bench_cuda measures it on a GPU,
+// and gdx_posting_bench runs the same on the CPU layer, where only the counts mean something. Every WQE is
+// looked at.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "perf/machine.h"
+#include "perf/posting.h"
+#include "perf/posting_queues.h"
+
+namespace gdx::posting {
+namespace {
+
+constexpr int kExitSkipped = 77;
+constexpr std::uint32_t kWarp = 32;
+
+struct Options {
+  std::uint32_t puts = 1024;   // of a poster
+  std::uint32_t chunks = 256;  // of a block
+  bool break_queue = false;
+  bool json = false;
+};
+
+using Json = nlohmann::ordered_json;
+
+struct Shape {
+  const char* who;
+  Poster poster;
+  Sharing sharing;
+  std::uint32_t posters;
+  std::uint32_t posters_of_block;
+};
+
+std::vector<Shape> shapes() {
+  const std::uint32_t all = machine::multiprocessors();
+  return {
+      {"one thread", Poster::kThread, Sharing::kExclusive, 1, 1},
+      {"one warp", Poster::kWarp, Sharing::kExclusive, 1, 1},
+      {"a thread of each SM", Poster::kThread, Sharing::kExclusive, all, 1},
+      {"4 warps of each SM", Poster::kWarp, Sharing::kExclusive, 4 * all, 4},
+      {"one thread", Poster::kThread, Sharing::kShared, 1, 1},
+      {"one warp", Poster::kWarp, Sharing::kShared, 1, 1},
+      {"a thread of each SM", Poster::kThread, Sharing::kShared, all, 1},
+      {"4 warps of each SM", Poster::kWarp, Sharing::kShared, 4 * all, 4},
+  };
+}
+
+// What the posters' clocks say together.
+struct Summary {
+  double seconds = 0;
+  double cycles = 0;  // mean
+  Status status = Status::kOk;
+};
+
+Summary summarize(const Times* times, std::uint32_t count) {
+  Summary all;
+  std::uint64_t start_ns = ~std::uint64_t{0};
+  std::uint64_t end_ns = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    start_ns = std::min(start_ns, times[i].start_ns);
+    end_ns = std::max(end_ns, times[i].end_ns);
+    all.cycles += static_cast<double>(times[i].cycles) / count;
+    if (times[i].status != Status::kOk) all.status = times[i].status;
+  }
+  all.seconds = static_cast<double>(end_ns - start_ns) / 1e9;
+  return all;
+}
+
+// A ratio of clocks that may not have moved.
+double per(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+Result post_row(const Shape& shape, Placement placement, const Options& options, Json& row) {
+  const bool shared = shape.sharing == Sharing::kShared;
+  std::uint32_t puts = options.puts / kWarp * kWarp;
+  if (shared) puts = std::max(kWarp, std::min(puts, kMaxBlocks / shape.posters / kWarp * kWarp));
+  const std::uint32_t queue_count = shared ? 1 : shape.posters;
+  const std::uint32_t puts_of_queue = shared ? puts * shape.posters : puts;
+  auto queues = MemoryQueues::make(queue_count, puts_of_queue, shape.sharing, placement);
+  auto times = machine::allocate(machine::Place::kHost, shape.posters * sizeof(Times));
+  if (!queues || !times) return {false, "no memory for the queues: ask for fewer --puts"};
+  auto* const read = reinterpret_cast<Times*>(times.get());
+  const PostCase what{queues->queues(), shape.sharing,          shape.poster,
+                      shape.posters,    shape.posters_of_block, puts};
+  const Status launched = post(what, read);
+  if (launched != Status::kOk)
+    return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
+  const Summary summary = summarize(read, shape.posters);
+  if (summary.status != Status::kOk)
+    return {false, fmt::format("posting ended with: {}", status_name(summary.status))};
+  if (options.break_queue) queues->damage();
+  const MemoryQueues::Findings found = queues->check(what);
+  const std::uint64_t total = std::uint64_t{puts} * shape.posters;
+  row = {{"what", "post"},
+         {"who", shape.who},
+         {"sharing", shared ? "shared" : "exclusive"},
+         {"queues_in", placement == Placement::kGpu ? "gpu" : "host"},
+         {"puts", total}};
+  if (machine::is_gpu()) {
+    row["cycles_per_put"] = summary.cycles / puts;
+    row["million_puts_per_s"] = per(static_cast<double>(total), summary.seconds) / 1e6;
+  }
+  row["wqes_found"] = found.wqes;
+  row["mistakes"] = found.mistakes;
+  if (found.wqes == total && found.mistakes == 0) return {true, ""};
+  return {false, fmt::format("{} of {} WQEs found, {} mistakes", found.wqes, total, found.mistakes)};
+}
+
+Result store_row(const char* who, Storer storer, std::uint32_t blocks, const Options& options, Json& row) {
+  const std::size_t bytes = std::size_t{blocks} * options.chunks * kChunkBytes;
+  auto to = machine::allocate(machine::Place::kHost, bytes);
+  auto from = machine::allocate(machine::Place::kGpu, kChunkBytes);
+  auto times = machine::allocate(machine::Place::kHost, blocks * sizeof(Times));
+  if (!to || !from || !times) return {false, "no memory to store to: ask for fewer --chunks"};
+  std::vector<std::byte> pattern(kChunkBytes);
+  for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<std::byte>(i * 131 + 7);
+  if (!machine::copy(from.get(), pattern.data(), kChunkBytes))
+    return {false, "the pattern could not be copied"};
+  auto* const read = reinterpret_cast<Times*>(times.get());
+  const Status launched = store({storer, blocks, options.chunks, to.get(), from.get()}, read);
+  if (launched != Status::kOk)
+    return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
+  const Summary summary = summarize(read, blocks);
+  row = {{"what", "store to pinned host memory"}, {"who", who}, {"bytes", bytes}};
+  if (summary.status == Status::kUnsupported) {
+    row["skipped"] = "this GPU has no TMA: it needs sm_90";
+    return {true, ""};
+  }
+  std::uint64_t wrong = 0;
+  for (std::size_t at = 0; at < bytes; at += kChunkBytes) {
+    wrong += std::memcmp(to.get() + at, pattern.data(), kChunkBytes) != 0;
+  }
+  if (machine::is_gpu()) row["gigabytes_per_s"] = per(static_cast<double>(bytes), summary.seconds) / 1e9;
+  row["wrong_chunks"] = wrong;
+  return wrong == 0 ? Result{true, ""} : Result{false, fmt::format("{} chunks are wrong", wrong)};
+}
+
+void print_row(const Json& row) {
+  std::string line;
+  for (const auto& [key, value] : row.items()) {
+    line += fmt::format("{}{} {}", line.empty() ? "" : "  ", key,
+                        value.is_string()         ? value.get<std::string>()
+                        : value.is_number_float() ? fmt::format("{:.2f}", value.get<double>())
+                                                  : value.dump());
+  }
+  fmt::print("{}\n", line);
+}
+
+int run(const Options& options) {
+  Json rows = Json::array();
+  std::string failure;
+  const auto take = [&](const Result& result, Json row) {
+    if (!options.json && !row.empty()) print_row(row);
+    if (!row.empty()) rows.push_back(std::move(row));
+    if (!result.ok && failure.empty()) failure = result.reason;
+  };
+  for (const Placement placement : {Placement::kGpu, Placement::kHost}) {
+    for (const Shape& shape : shapes()) {
+      Json row;
+      const Result result = post_row(shape, placement, options, row);
+      take(result, std::move(row));
+    }
+  }
+  const std::uint32_t all = machine::multiprocessors();
+  const struct {
+    const char* who;
+    Storer storer;
+    std::uint32_t blocks;
+  } storers[] = {{"one thread", Storer::kThread, 1},        {"one warp", Storer::kWarp, 1},
+                 {"one block", Storer::kBlock, 1},          {"one TMA", Storer::kBulk, 1},
+                 {"a warp of each SM", Storer::kWarp, all}, {"a block of each SM", Storer::kBlock, all},
+                 {"a TMA of each SM", Storer::kBulk, all}};
+  for (const auto& storer : storers) {
+    Json row;
+    const Result result = store_row(storer.who, storer.storer, storer.blocks, options, row);
+    take(result, std::move(row));
+  }
+  if (options.json) {
+    const Json out{{"machine", machine::name()}, {"is_gpu", machine::is_gpu()}, {"rows", std::move(rows)}};
+    fmt::print("{}\n", out.dump(1));
+  }
+  if (failure.empty()) return 0;
+  fmt::print(stderr, "gdx_posting_bench: {}\n", failure);
+  return 1;
+}
+
+}  // namespace
+}  // namespace gdx::posting
+
+int main(int argc, char** argv) {
+  using gdx::posting::kMaxBlocks;
+  gdx::posting::Options options;
+  CLI::App app{"Posting into queues of memory, and stores to pinned host memory"};
+  app.add_option("--puts", options.puts, "puts of each poster, rounded down to a multiple of 32")
+      ->check(CLI::Range(std::uint32_t{32}, kMaxBlocks));
+  app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")
+      ->check(CLI::Range(1, 4096));
+  app.add_flag("--break-queue", options.break_queue, "damage one WQE before the check: it must be found");
+  app.add_flag("--json", options.json, "one JSON document instead of lines");
+  CLI11_PARSE(app, argc, argv);
+  if (const std::string reason = gdx::machine::unavailable(); !reason.empty()) {
+    fmt::print(stderr, "gdx_posting_bench: SKIPPED: {}\n", reason);
+    return gdx::posting::kExitSkipped;
+  }
+  return gdx::posting::run(options);
+}

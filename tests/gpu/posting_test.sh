@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# posting_test.sh POSTING_BENCH: on the CPU layer the benchmark counts and checks what it posts, and sees what is wrong.
+set -uo pipefail
+fail() {
+  echo "FAIL: $*"
+  exit 1
+}
+out=$(timeout 60 "$1" --puts 64 --chunks 2) || fail "status $?: $out"
+echo "$out"
+# 8 shapes in 2 places, 7 ways to store.
+[ "$(grep -c '^what post .* mistakes 0$' <<<"$out")" -eq 16 ] || fail "not 16 cases of posting"
+[ "$(grep -c '^what store .* wrong_chunks 0$' <<<"$out")" -eq 7 ] || fail "not 7 cases of storing"
+out=$(timeout 60 "$1" --puts 64 --chunks 1 --json) || fail "status $? with --json"
+grep -q '"machine": "CPU layer"' <<<"$out" || fail "the JSON does not say what ran"
+! grep -q 'per_s' <<<"$out" || fail "times of the CPU layer are shown as measurements"
+timeout 60 "$1" --puts 64 --chunks 1 --break-queue >/dev/null 2>&1 && fail "a damaged WQE was not found"
+timeout 60 "$1" --puts 1 >/dev/null 2>&1 && fail "--puts 1 was taken"
+echo ok

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# start_test.sh GDX DEMO POSTING_BENCH DEVICE_TEST: programs with kernels for a GPU start on a machine without one, say
+# so in one line, and need no CUDA library for it.
+set -uo pipefail
+gdx=$1
+shift
+fail() {
+  echo "FAIL: $*"
+  exit 1
+}
+for program in "$@"; do
+  ! ldd "$program" | grep -E 'libcuda|libcudart' || fail "$program needs a CUDA library to start"
+done
+if ldconfig -p | grep -q 'libcuda\.so\.1'; then
+  echo "SKIPPED: this machine has a CUDA driver"
+  exit 77
+fi
+# one_line COMMAND...: ends with 77, and all that it says is one line, the same from every rank.
+one_line() {
+  local out status
+  out=$(timeout 60 "$@" 2>&1)
+  status=$?
+  [ "$status" -eq 77 ] || fail "status $status of $*: $out"
+  [ "$(sort -u <<<"$out" | grep -c .)" -eq 1 ] || fail "more than one line from $*: $out"
+  grep -q 'SKIPPED: no CUDA driver here: libcuda.so.1.*CPU layer' <<<"$out" || fail "$* does not say why: $out"
+}
+one_line "$1"
+one_line "$gdx" demo --gpu
+one_line "$2" --json
+out=$(timeout 60 "$3" 2>&1) || fail "status $? of $3"
+grep -q 'no CUDA driver here' <<<"$out" || fail "$3 does not say why it skips: $out"
+! grep -q '\[       OK \]' <<<"$out" || fail "$3 says that a test passed without a GPU"
+echo ok

@@ -1,0 +1,178 @@
+// The fake driver refuses what the real one refuses: whatever passes on it has asked properly.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "driver-shim/cuda/driver.h"
+
+namespace gdx::cuda {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+
+class FakeCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto loaded = load_driver(FAKE_DRIVER);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    driver_ = *loaded;
+    ASSERT_EQ(call().primary_ctx_retain(&context_, 0), CUDA_SUCCESS);
+    ASSERT_EQ(call().ctx_push_current(context_), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_EQ(call().ctx_pop_current(nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(call().primary_ctx_release(0), CUDA_SUCCESS);
+  }
+  [[nodiscard]] const Functions& call() const { return driver_.call; }
+  CUdeviceptr allocate(std::size_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(call().mem_alloc(&address, bytes), CUDA_SUCCESS);
+    return address;
+  }
+  CUresult share(CUdeviceptr address, std::size_t bytes, int* descriptor) {
+    return call().mem_get_handle_for_address_range(descriptor, address, bytes,
+                                                   CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  }
+
+  Driver driver_;
+  CUcontext context_ = nullptr;
+};
+
+struct Pages {
+  explicit Pages(std::size_t count)
+      : bytes(count * kPageBytes),
+        data(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Pages() { munmap(data, bytes); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::size_t bytes;
+  void* data;
+};
+
+// Pages of this process that are a device's to the kernel (VM_IO, VM_PFNMAP): the clock's. Null: none.
+void* io_page() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("[vvar]") != std::string::npos) {
+      return reinterpret_cast<void*>(std::stoull(line.substr(0, line.find('-')), nullptr, 16));
+    }
+  }
+  return nullptr;
+}
+
+TEST_F(FakeCuda, without_a_current_context_calls_are_refused) {
+  ASSERT_EQ(call().ctx_pop_current(nullptr), CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(call().mem_alloc(&address, 64), CUDA_ERROR_INVALID_CONTEXT);
+  Pages pages(1);
+  EXPECT_EQ(call().mem_host_register(pages.data, pages.bytes, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(call().ctx_pop_current(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(call().ctx_push_current(context_), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, device_that_is_not_there_is_refused) {
+  CUdevice device = 0;
+  EXPECT_EQ(call().device_get(&device, 1), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(call().device_get(&device, -1), CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(FakeCuda, device_memory_touched_by_the_host_is_a_fault) {
+  const CUdeviceptr address = allocate(64);
+  EXPECT_DEATH(*reinterpret_cast<volatile char*>(address) = 1, "");
+}
+
+TEST_F(FakeCuda, nothing_allocated_or_freed_twice_is_refused) {
+  CUdeviceptr address = 0;
+  EXPECT_EQ(call().mem_alloc(&address, 0), CUDA_ERROR_INVALID_VALUE);
+  address = allocate(64);
+  EXPECT_EQ(call().mem_free(address + 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_free(address), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_free(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakeCuda, dmabuf_of_anything_but_whole_pages_of_one_allocation_is_refused) {
+  const CUdeviceptr address = allocate(3 * kPageBytes);
+  ASSERT_NE(address % kPageBytes, 0u) << "small allocations are not on a page";
+  const CUdeviceptr page = address / kPageBytes * kPageBytes;
+  int descriptor = -1;
+  EXPECT_EQ(share(address, kPageBytes, &descriptor), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(share(page, 64, &descriptor), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(share(page, 5 * kPageBytes, &descriptor), CUDA_ERROR_INVALID_VALUE);
+  Pages host(1);
+  EXPECT_EQ(share(reinterpret_cast<CUdeviceptr>(host.data), kPageBytes, &descriptor),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(share(page, 4 * kPageBytes, &descriptor), CUDA_SUCCESS);
+  EXPECT_GE(descriptor, 0);
+  close(descriptor);
+}
+
+TEST_F(FakeCuda, host_pages_registered_twice_or_not_at_all_are_refused) {
+  Pages pages(2);
+  EXPECT_EQ(call().mem_host_register(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_host_register(pages.data, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_host_register(pages.data, pages.bytes, 0x80), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_host_unregister(pages.data), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  ASSERT_EQ(call().mem_host_register(pages.data, pages.bytes, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_host_register(static_cast<char*>(pages.data) + kPageBytes, 64, 0),
+            CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(call().mem_host_unregister(static_cast<char*>(pages.data) + kPageBytes),
+            CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(call().mem_host_unregister(pages.data), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, unmapped_pages_registered_are_refused) {
+  void* gone = nullptr;
+  {
+    Pages pages(1);
+    gone = pages.data;
+  }
+  EXPECT_EQ(call().mem_host_register(gone, kPageBytes, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakeCuda, ordinary_pages_registered_as_io_and_io_as_ordinary_are_refused) {
+  Pages pages(1);
+  EXPECT_EQ(call().mem_host_register(pages.data, pages.bytes, CU_MEMHOSTREGISTER_IOMEMORY),
+            CUDA_ERROR_INVALID_VALUE);
+  void* const io = io_page();
+  if (io == nullptr) GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to try";
+  EXPECT_EQ(call().mem_host_register(io, kPageBytes, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_host_register(io, kPageBytes, CU_MEMHOSTREGISTER_IOMEMORY), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_host_unregister(io), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, device_pointer_of_what_is_not_mapped_is_refused) {
+  Pages pages(1);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(call().mem_host_get_device_pointer(&address, pages.data, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(call().mem_host_register(pages.data, pages.bytes, CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_host_get_device_pointer(&address, pages.data, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().mem_host_unregister(pages.data), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, unknown_pointer_has_no_attributes_and_is_no_error) {
+  Pages pages(1);
+  unsigned type = 77;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* data = &type;
+  EXPECT_EQ(call().pointer_get_attributes(1, &attribute, &data, reinterpret_cast<CUdeviceptr>(pages.data)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(type, 0u);
+  EXPECT_EQ(call().pointer_get_attributes(1, &attribute, &data, allocate(64)), CUDA_SUCCESS);
+  EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
+}
+
+TEST_F(FakeCuda, last_release_of_a_context_takes_its_memory_along) {
+  const CUdeviceptr address = allocate(64);
+  ASSERT_EQ(call().primary_ctx_release(0), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_free(address), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(call().primary_ctx_retain(&context_, 0), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_free(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace gdx::cuda

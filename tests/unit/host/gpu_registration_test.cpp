@@ -1,0 +1,298 @@
+// How GPU memory is registered: the whole table of choices, and the ways on the fake driver and the software
+// HCA, which takes no dmabuf. What an HCA that takes them is asked is recorded instead.
+#include "host/memory/gpu_registration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "host/gpu/gpu.h"
+#include "host/memory/memory.h"
+
+namespace gdx {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kHostPages = RegistrationWay::kHostPages;
+constexpr auto kDmabuf = RegistrationWay::kDmabuf;
+constexpr auto kPeermem = RegistrationWay::kPeermem;
+constexpr auto kRefused = RegistrationWay::kRefused;
+
+// Of device memory, for: GPU exports, HCA imports, nvidia_peermem loaded; with choice auto, dmabuf, peermem.
+struct Row {
+  bool exports, imports, peermem;
+  RegistrationWay by_choice[3];
+};
+constexpr Row kTable[] = {
+    {false, false, false, {kRefused, kRefused, kRefused}},
+    {false, false, true, {kPeermem, kRefused, kPeermem}},
+    {false, true, false, {kRefused, kRefused, kRefused}},
+    {false, true, true, {kPeermem, kRefused, kPeermem}},
+    {true, false, false, {kRefused, kRefused, kRefused}},
+    {true, false, true, {kPeermem, kRefused, kPeermem}},
+    {true, true, false, {kDmabuf, kDmabuf, kRefused}},
+    {true, true, true, {kDmabuf, kDmabuf, kPeermem}},
+};
+constexpr RegistrationChoice kChoices[] = {RegistrationChoice::kAuto, RegistrationChoice::kDmabuf,
+                                           RegistrationChoice::kPeermem};
+
+RegistrationFacts facts_of(const Row& row, PointerKind pointer, RegistrationChoice choice) {
+  RegistrationFacts facts;
+  facts.pointer = pointer;
+  facts.gpu_exports_dmabuf = row.exports;
+  facts.hca_imports_dmabuf = row.imports;
+  facts.peermem_loaded = row.peermem;
+  facts.choice = choice;
+  return facts;
+}
+
+TEST(GpuRegistrationTable, every_row_decides_as_written) {
+  for (const Row& row : kTable) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      SCOPED_TRACE(::testing::Message() << row.exports << row.imports << row.peermem << " choice " << i);
+      const auto device = facts_of(row, PointerKind::kDevice, kChoices[i]);
+      EXPECT_EQ(decide_registration(device), row.by_choice[i]);
+      EXPECT_EQ(decide_registration(facts_of(row, PointerKind::kHost, kChoices[i])), kHostPages);
+      EXPECT_EQ(decide_registration(facts_of(row, PointerKind::kManaged, kChoices[i])), kRefused);
+      if (row.by_choice[i] == kRefused) {
+        EXPECT_NE(refusal_advice(device), "");
+      }
+    }
+  }
+}
+
+TEST(GpuRegistrationTable, way_that_failed_gives_way_to_the_next) {
+  for (const Row& row : kTable) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      auto facts = facts_of(row, PointerKind::kDevice, kChoices[i]);
+      facts.dmabuf_failed = true;
+      EXPECT_EQ(decide_registration(facts), row.peermem && i != 1 ? kPeermem : kRefused);
+      facts.peermem_failed = true;
+      EXPECT_EQ(decide_registration(facts), kRefused);
+    }
+  }
+}
+
+TEST(GpuRegistrationTable, refusal_advises_on_each_way_that_was_not_tried) {
+  RegistrationFacts facts{PointerKind::kDevice};
+  EXPECT_THAT(refusal_advice(facts),
+              AllOf(HasSubstr("open kernel modules"), HasSubstr("modprobe nvidia_peermem")));
+  facts.gpu_exports_dmabuf = true;
+  EXPECT_THAT(refusal_advice(facts),
+              AllOf(HasSubstr("the HCA takes none"), HasSubstr("modprobe nvidia_peermem")));
+  facts.choice = RegistrationChoice::kDmabuf;
+  EXPECT_THAT(refusal_advice(facts), HasSubstr("nvidia_peermem: excluded by $GDX_GPU_REGISTRATION"));
+  facts.choice = RegistrationChoice::kPeermem;
+  EXPECT_THAT(refusal_advice(facts), HasSubstr("dmabuf: excluded by $GDX_GPU_REGISTRATION"));
+  facts.pointer = PointerKind::kManaged;
+  EXPECT_THAT(refusal_advice(facts), HasSubstr("use cudaMalloc"));
+}
+
+TEST(GpuRegistrationTable, choice_from_the_environment_is_checked) {
+  unsetenv(kGpuRegistrationVariable);
+  EXPECT_EQ(*registration_choice_from_environment(), RegistrationChoice::kAuto);
+  for (const auto& [text, choice] : {std::pair{"auto", RegistrationChoice::kAuto},
+                                     {"dmabuf", RegistrationChoice::kDmabuf},
+                                     {"peermem", RegistrationChoice::kPeermem}}) {
+    setenv(kGpuRegistrationVariable, text, 1);
+    EXPECT_EQ(*registration_choice_from_environment(), choice) << text;
+  }
+  setenv(kGpuRegistrationVariable, "magic", 1);
+  const auto unknown = registration_choice_from_environment();
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().message, HasSubstr("'magic': use auto, dmabuf or peermem"));
+  unsetenv(kGpuRegistrationVariable);
+}
+
+TEST(GpuRegistrationTable, peermem_is_seen_among_the_modules_under_either_name) {
+  char folder[] = "/tmp/gdx_modules_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  EXPECT_FALSE(peermem_loaded(folder));
+  for (const char* module : {"/nvidia_peermem", "/nv_peer_mem"}) {
+    const std::string path = folder + std::string(module);
+    ASSERT_EQ(mkdir(path.c_str(), 0755), 0);
+    EXPECT_TRUE(peermem_loaded(folder)) << module;
+    ASSERT_EQ(rmdir(path.c_str()), 0);
+  }
+  rmdir(folder);
+}
+
+// The last call to an HCA that would take dmabufs, and what it answers.
+struct Recorded {
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+  std::uint64_t iova = 0;
+  bool descriptor_open = false;
+  int error = 0;
+  int peermem_calls = 0;
+};
+Recorded recorded;
+ibv_mr recorded_mr{};
+
+ibv_mr* record_dmabuf(ibv_pd*, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int descriptor,
+                      int) {
+  struct stat file {};
+  recorded.offset = offset;
+  recorded.bytes = bytes;
+  recorded.iova = iova;
+  recorded.descriptor_open = fstat(descriptor, &file) == 0;
+  errno = recorded.error;
+  return recorded.error == 0 ? &recorded_mr : nullptr;
+}
+ibv_mr* record_peermem(ibv_pd*, void*, std::size_t, int) {
+  ++recorded.peermem_calls;
+  return &recorded_mr;
+}
+constexpr RegistrationVerbs kRecordingVerbs{record_peermem, record_dmabuf};
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// One HCA (software) and one GPU (the fake driver), both found by their names.
+class GpuMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"GDX_FAKE_CUDA_DMABUF", kGpuRegistrationVariable}) unsetenv(name);
+    recorded = {};
+    auto hca = Hca::open();
+    ASSERT_TRUE(hca) << hca.error().message;
+    hca_ = std::make_unique<Hca>(std::move(*hca));
+  }
+  void open_gpu() {
+    auto gpu = Gpu::open();
+    ASSERT_TRUE(gpu) << gpu.error().message;
+    gpu_ = std::make_unique<Gpu>(std::move(*gpu));
+  }
+  void* allocate(std::size_t bytes) {
+    if (!gpu_) open_gpu();
+    CUdeviceptr address = 0;
+    EXPECT_EQ(gpu_->run([&] { return gpu_->driver().call.mem_alloc(&address, bytes); }), CUDA_SUCCESS);
+    return reinterpret_cast<void*>(address);
+  }
+  [[nodiscard]] RegistrationFacts facts() const {
+    const auto read = read_registration_facts(*hca_, {PointerKind::kDevice, 0});
+    EXPECT_TRUE(read) << read.error().message;
+    return *read;
+  }
+  [[nodiscard]] const Hca& hca() const { return *hca_; }
+
+  std::unique_ptr<Hca> hca_;
+  std::unique_ptr<Gpu> gpu_;
+};
+
+TEST_F(GpuMemory, facts_of_software_hca_and_fake_driver_are_read) {
+  open_gpu();
+  const auto read = facts();
+  EXPECT_TRUE(read.gpu_exports_dmabuf);
+  EXPECT_FALSE(read.hca_imports_dmabuf) << "the software HCA takes no dmabuf";
+}
+
+TEST_F(GpuMemory, driver_that_exports_no_dmabuf_is_seen) {
+  setenv("GDX_FAKE_CUDA_DMABUF", "0", 1);
+  open_gpu();
+  EXPECT_FALSE(facts().gpu_exports_dmabuf);
+  const auto exported = gpu_->export_dmabuf(0x10000, 4096);
+  ASSERT_FALSE(exported);
+  EXPECT_EQ(exported.error().status, Status::kUnsupported);
+}
+
+TEST_F(GpuMemory, host_memory_beside_a_driver_registered_as_host_pages) {
+  open_gpu();
+  const auto memory = allocate_memory(hca(), 4096);
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(memory->registered_by(), kHostPages);
+}
+
+TEST_F(GpuMemory, pointer_of_a_thread_without_context_is_known) {
+  void* const address = allocate(4096);
+  const auto device = describe_pointer(gpu_->driver(), static_cast<char*>(address) + 4095);
+  ASSERT_TRUE(device) << device.error().message;
+  EXPECT_EQ(device->kind, PointerKind::kDevice);
+  EXPECT_EQ(device->gpu, 0);
+  int local = 0;
+  EXPECT_EQ(describe_pointer(gpu_->driver(), &local)->kind, PointerKind::kHost);
+}
+
+TEST_F(GpuMemory, no_way_register_memory_gives_every_reason) {
+  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: there is a way";
+  const auto memory = register_memory(hca(), allocate(8192), 8192);
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().status, Status::kUnsupported);
+  EXPECT_THAT(memory.error().message, AllOf(HasSubstr("cannot register 8192 bytes of GPU memory"),
+                                            HasSubstr("dmabuf: the HCA takes none"),
+                                            HasSubstr("nvidia_peermem: not loaded"), Not(HasSubstr("\n"))));
+}
+
+TEST_F(GpuMemory, hca_that_refuses_the_dmabuf_reason_is_kept_and_peermem_next) {
+  auto said = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  const GpuRegion region{allocate(4096), 4096, 0, 0};
+  auto refused = register_gpu_region(hca_verbs(), hca(), region, said);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("dmabuf: HCA"), HasSubstr("not supported"),
+                                             HasSubstr("nvidia_peermem: not loaded")));
+  // And where the module is said to be loaded, but is not: the kernel finds no pages.
+  said.peermem_loaded = true;
+  refused = register_gpu_region(hca_verbs(), hca(), region, said);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("not supported"), HasSubstr("nvidia_peermem: HCA"), HasSubstr("Bad address")));
+  recorded.error = EOPNOTSUPP;
+  const auto by_peermem = register_gpu_region(kRecordingVerbs, hca(), region, said);
+  ASSERT_TRUE(by_peermem) << by_peermem.error().message;
+  EXPECT_EQ(by_peermem->way, kPeermem);
+}
+
+TEST_F(GpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_within) {
+  const auto address = reinterpret_cast<std::uintptr_t>(allocate(10'000)) + 100;
+  const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  const std::size_t before = open_descriptors();
+  const GpuRegion region{reinterpret_cast<void*>(address), 9'000, 0, 0};
+  const auto done = register_gpu_region(kRecordingVerbs, hca(), region, all);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done->way, kDmabuf);
+  EXPECT_EQ(recorded.offset, address % 4096);
+  EXPECT_EQ(recorded.bytes, 9'000u);
+  EXPECT_EQ(recorded.iova, address);
+  EXPECT_TRUE(recorded.descriptor_open);
+  EXPECT_EQ(recorded.peermem_calls, 0);
+  EXPECT_EQ(open_descriptors(), before) << "the registration holds its own reference";
+}
+
+TEST_F(GpuMemory, range_beyond_the_allocation_is_refused_by_the_driver) {
+  const auto all = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  const GpuRegion region{allocate(4096), 1 << 20, 0, 0};
+  const auto refused = register_gpu_region(kRecordingVerbs, hca(), region, all);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("CUDA_ERROR_INVALID_VALUE"));
+}
+
+TEST_F(GpuMemory, hca_out_of_memory_tries_no_other_way) {
+  const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  recorded.error = ENOMEM;
+  const auto refused = register_gpu_region(kRecordingVerbs, hca(), {allocate(4096), 4096, 0, 0}, all);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kNoMemory);
+  EXPECT_EQ(recorded.peermem_calls, 0);
+}
+
+TEST_F(GpuMemory, forced_way_is_obeyed_by_register_memory) {
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
+  const auto memory = register_memory(hca(), allocate(4096), 4096);
+  ASSERT_FALSE(memory);
+  EXPECT_THAT(memory.error().message, HasSubstr("nvidia_peermem: excluded by $GDX_GPU_REGISTRATION"));
+}
+
+}  // namespace
+}  // namespace gdx

@@ -1,0 +1,230 @@
+// Host pages shown to a GPU: what the kernel calls them, and how an endpoint's are mapped on the fake driver.
+#include "host/gpu/gpu.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "host/hca/hca.h"
+#include "host/queue/endpoint.h"
+#include "host/staging/staging_pool.h"
+
+namespace gdx {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// As Linux 6.1 prints them, most lines left out: a ConnectX's doorbell page between two ordinary areas.
+constexpr char kSmaps[] =
+    "55d000000000-55d000004000 rw-p 00000000 00:00 0                          [heap]\n"
+    "Size:                 16 kB\n"
+    "VmFlags: rd wr mr mw me ac sd \n"
+    "55d000004000-55d000005000 rw-s 800010000 00:05 500                      /dev/infiniband/uverbs0\n"
+    "Size:                  4 kB\n"
+    "VmFlags: rd wr sh mr mw me ms pf io dc de dd sd \n"
+    "55d000005000-55d000008000 rw-p 00000000 00:00 0 \n"
+    "Size:                 12 kB\n"
+    "VmFlags: rd wr mr mw me ac sd \n"
+    "55d000008000-55d000009000 rw-p 00000000 00:00 0 \n"
+    "VmFlags: rd wr mr mw me ac sd \n";
+
+Result<PageKind> kind_of(std::uintptr_t first, std::size_t bytes) {
+  std::istringstream smaps(kSmaps);
+  return parse_page_kind(smaps, first, bytes);
+}
+
+TEST(PageKind, areas_are_told_apart_by_their_flags) {
+  EXPECT_EQ(*kind_of(0x55d000000000, 0x4000), PageKind::kOrdinary);
+  EXPECT_EQ(*kind_of(0x55d000004800, 64), PageKind::kDevice);
+  EXPECT_EQ(*kind_of(0x55d000005000, 0x4000), PageKind::kOrdinary) << "two areas that touch";
+}
+
+TEST(PageKind, range_of_both_kinds_or_with_a_gap_is_refused) {
+  EXPECT_THAT(kind_of(0x55d000003000, 0x2000).error().message, HasSubstr("partly device pages"));
+  EXPECT_THAT(kind_of(0x55d000004000, 0x1001).error().message, HasSubstr("partly device pages"));
+  EXPECT_THAT(kind_of(0x55d000008000, 0x2000).error().message, HasSubstr("not all mapped"));
+  EXPECT_THAT(kind_of(0x1000, 64).error().message, HasSubstr("not all mapped"));
+}
+
+TEST(PageKind, this_process_has_ordinary_pages_and_a_kernels) {
+  int local = 0;
+  EXPECT_EQ(*page_kind(&local, sizeof local), PageKind::kOrdinary);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("[vvar]") == std::string::npos) continue;
+    const auto first = std::stoull(line.substr(0, line.find('-')), nullptr, 16);
+    EXPECT_EQ(*page_kind(reinterpret_cast<void*>(first), 4096), PageKind::kDevice);
+    return;
+  }
+  GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to look at";
+}
+
+TEST(MappingChoice, pages_decide_unless_forced) {
+  const struct {
+    PageKind pages;
+    MappingChoice choice;
+    MappingWay way;
+  } table[] = {
+      {PageKind::kOrdinary, MappingChoice::kAuto, MappingWay::kPlain},
+      {PageKind::kDevice, MappingChoice::kAuto, MappingWay::kIoMemory},
+      {PageKind::kOrdinary, MappingChoice::kPlain, MappingWay::kPlain},
+      {PageKind::kDevice, MappingChoice::kPlain, MappingWay::kPlain},
+      {PageKind::kOrdinary, MappingChoice::kIoMemory, MappingWay::kIoMemory},
+      {PageKind::kDevice, MappingChoice::kIoMemory, MappingWay::kIoMemory},
+  };
+  for (const auto& row : table) EXPECT_EQ(choose_mapping(row.pages, row.choice), row.way);
+}
+
+TEST(MappingChoice, choice_from_the_environment_is_checked) {
+  unsetenv(kGpuMappingVariable);
+  EXPECT_EQ(*mapping_choice_from_environment(), MappingChoice::kAuto);
+  setenv(kGpuMappingVariable, "plain", 1);
+  EXPECT_EQ(*mapping_choice_from_environment(), MappingChoice::kPlain);
+  setenv(kGpuMappingVariable, "iomemory", 1);
+  EXPECT_EQ(*mapping_choice_from_environment(), MappingChoice::kIoMemory);
+  setenv(kGpuMappingVariable, "yes", 1);
+  EXPECT_THAT(mapping_choice_from_environment().error().message,
+              HasSubstr("'yes': use auto, plain or iomemory"));
+  unsetenv(kGpuMappingVariable);
+}
+
+class OnFakeGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {kGpuMappingVariable, "GDX_FAKE_CUDA_PEER_MAPPING"}) unsetenv(name);
+    auto gpu = Gpu::open();
+    ASSERT_TRUE(gpu) << gpu.error().message;
+    gpu_ = std::make_unique<Gpu>(std::move(*gpu));
+  }
+  [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
+  // The driver's word: would it register these pages, or are they registered?
+  [[nodiscard]] bool is_mapped(const void* address) const {
+    CUdeviceptr seen = 0;
+    return gpu_->run([&] {
+      return gpu_->driver().call.mem_host_get_device_pointer(&seen, const_cast<void*>(address), 0);
+    }) == CUDA_SUCCESS;
+  }
+
+ private:
+  std::unique_ptr<Gpu> gpu_;
+};
+
+struct Pages {
+  explicit Pages(std::size_t count)
+      : bytes(count * kHostPageBytes),
+        data(static_cast<std::byte*>(
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+  ~Pages() { munmap(data, bytes); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::size_t bytes;
+  std::byte* data;
+};
+
+TEST_F(OnFakeGpu, open_tells_what_it_is) {
+  EXPECT_EQ(*Gpu::count(), 1);
+  EXPECT_EQ(gpu().name(), "Fake GPU");
+  EXPECT_EQ(gpu().pci_bus_id(), "0000:F0:00.0");
+  EXPECT_EQ(gpu().compute_capability(), 90);
+  const auto second = Gpu::open(1);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().status, Status::kNotFound);
+  EXPECT_THAT(second.error().message, HasSubstr("cannot open GPU 1: CUDA_ERROR_INVALID_DEVICE"));
+}
+
+TEST_F(OnFakeGpu, mapping_lives_as_long_as_its_last_handle) {
+  Pages pages(2);
+  auto first = gpu().map(pages.data + 10, 100);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ((*first)->way(), MappingWay::kPlain);
+  const auto other = Gpu::open();  // a handle of the same GPU knows of it
+  auto second = other->map(pages.data, 4096);
+  ASSERT_TRUE(second) << second.error().message;
+  first->reset();
+  EXPECT_TRUE(is_mapped(pages.data));
+  second->reset();
+  EXPECT_FALSE(is_mapped(pages.data));
+}
+
+TEST_F(OnFakeGpu, pages_of_another_mapping_are_refused) {
+  Pages pages(2);
+  const auto both = gpu().map(pages.data, pages.bytes);
+  ASSERT_TRUE(both);
+  const auto one = gpu().map(pages.data, 64);
+  ASSERT_FALSE(one);
+  EXPECT_THAT(one.error().message, HasSubstr("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"));
+}
+
+TEST_F(OnFakeGpu, way_forced_against_the_pages_says_to_leave_it_out) {
+  Pages pages(1);
+  const auto as_io = gpu().map(pages.data, 64, MappingChoice::kIoMemory);
+  ASSERT_FALSE(as_io);
+  EXPECT_THAT(as_io.error().message, AllOf(HasSubstr("IoMemory registration"), HasSubstr("ordinary pages"),
+                                           HasSubstr("leave out GDX_GPU_MAPPING")));
+  EXPECT_FALSE(is_mapped(pages.data));
+}
+
+TEST_F(OnFakeGpu, device_pages_without_peer_mapping_name_the_module_option) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("[vvar]") == std::string::npos) continue;
+    auto* const io = reinterpret_cast<void*>(std::stoull(line.substr(0, line.find('-')), nullptr, 16));
+    {
+      const auto mapped = gpu().map(io, 64);
+      ASSERT_TRUE(mapped) << mapped.error().message;
+      EXPECT_EQ((*mapped)->way(), MappingWay::kIoMemory);
+    }
+    setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
+    const auto refused = gpu().map(io, 64);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message,
+                AllOf(HasSubstr("CUDA_ERROR_NOT_PERMITTED"), HasSubstr("PeerMappingOverride=1")));
+    const auto plain = gpu().map(io, 64, MappingChoice::kPlain);
+    ASSERT_FALSE(plain);
+    EXPECT_THAT(plain.error().message, HasSubstr("these are device pages"));
+    return;
+  }
+  GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to map";
+}
+
+TEST_F(OnFakeGpu, endpoint_and_pool_mapped_their_pages_are_and_end_with_them) {
+  const auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  auto pool = StagingPool::create(*hca);
+  ASSERT_TRUE(pool) << pool.error().message;
+  const auto pool_mapped = pool->map_to(gpu());
+  ASSERT_TRUE(pool_mapped) << pool_mapped.error().message;
+  EndpointHandle handle{};
+  {
+    auto endpoint = Endpoint::create(*hca, &*pool, {.slot_count = 4});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    const auto mapped = endpoint->map_to(gpu());
+    ASSERT_TRUE(mapped) << mapped.error().message;
+    handle = endpoint->handle();
+    for (const void* reached :
+         {static_cast<const void*>(handle.send_queue), static_cast<const void*>(handle.completion_queue),
+          static_cast<const void*>(handle.send_record), static_cast<const void*>(handle.doorbell),
+          static_cast<const void*>(handle.scratch), static_cast<const void*>(handle.state),
+          static_cast<const void*>(handle.abort), static_cast<const void*>(handle.staging.base),
+          static_cast<const void*>(handle.staging.grants),
+          static_cast<const void*>(handle.staging.granted_slots),
+          static_cast<const void*>(handle.staging.requests),
+          static_cast<const void*>(handle.staging.returned_slots),
+          static_cast<const void*>(handle.staging.held)}) {
+      EXPECT_TRUE(is_mapped(reached)) << reached;
+    }
+  }
+  EXPECT_FALSE(is_mapped(handle.send_queue));
+  EXPECT_FALSE(is_mapped(handle.doorbell));
+  EXPECT_TRUE(is_mapped(handle.staging.base)) << "the pool's, as long as the pool";
+}
+
+}  // namespace
+}  // namespace gdx
