@@ -149,13 +149,6 @@ gdx_mutant(held_message_never_asks
   REPLACE [[    probe_deadline_ns_ = kNever - 1;]]
   SEEDS 1..200)
 
-# MIDDLE has no AETH, so its peer hears nothing.
-gdx_mutant(receives_told_by_a_packet_without_an_aeth
-  FILE responder.cpp
-  FIND [[  if (opcode != Opcode::kRcReadResponseMiddle) note_advertised]]
-  REPLACE [[  note_advertised]]
-  SEEDS 1..4000)
-
 gdx_mutant(uc_delivers_a_message_with_a_hole
   FILE uc.cpp
   FIND [[    ++counters_.out_of_sequence;
