@@ -32,7 +32,7 @@ struct Options {
   std::uint64_t max_bytes = 16u << 20;
   std::uint32_t slot_count = 32;
   std::uint32_t messages = 0;
-  std::vector<std::string> modes = {"pull", "push", "inline"};
+  std::vector<std::string> modes = {"pull", "push", "inline", "bounce"};
   bool break_memory = false;
   int kill_rank = kNobody;
   bool json = false;
@@ -63,8 +63,10 @@ Result<Mode> parse_mode(const std::string& text) {
   if (text == "pull") return Mode::kPull;
   if (text == "push") return Mode::kPush;
   if (text == "inline") return Mode::kInline;
+  if (text == "bounce") return Mode::kBounce;
   if (text == "auto") return Mode::kAuto;
-  return fail(Status::kInvalidArgument, fmt::format("mode '{}' is none of pull, push, inline, auto", text));
+  return fail(Status::kInvalidArgument,
+              fmt::format("mode '{}' is none of pull, push, inline, bounce, auto", text));
 }
 
 // Enough messages for a steady figure, few enough for a demo of a minute.
@@ -124,11 +126,15 @@ class Rank {
   [[nodiscard]] const Hca& hca() const { return *hca_; }
 
  private:
+  [[nodiscard]] std::uint64_t credit_stalls() const {
+    return endpoint_.state().staging.stalls + endpoint_.state().bounce.stalls;
+  }
   [[nodiscard]] std::string blame(const World& world, Status status) const;
-  Rank(std::unique_ptr<Hca> hca, StagingPool staging, SharedMemory buffer, SharedMemory signals,
-       SharedMemory outcome, Endpoint endpoint)
+  Rank(std::unique_ptr<Hca> hca, StagingPool staging, StagingPool bounce, SharedMemory buffer,
+       SharedMemory signals, SharedMemory outcome, Endpoint endpoint)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
+        bounce_(std::move(bounce)),
         buffer_(std::move(buffer)),
         signals_(std::move(signals)),
         outcome_(std::move(outcome)),
@@ -136,6 +142,7 @@ class Rank {
 
   std::unique_ptr<Hca> hca_;
   StagingPool staging_;
+  StagingPool bounce_;
   SharedMemory buffer_;
   SharedMemory signals_;
   SharedMemory outcome_;  // where the kernel leaves its Outcome
@@ -154,17 +161,23 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   auto hca = std::make_unique<Hca>(std::move(opened));
   auto staging = StagingPool::create(*hca);
   if (!staging) return tl::unexpected(staging.error());
+  auto bounce = StagingPool::create(*hca, StagingOptions::in_host_memory());
+  if (!bounce) return tl::unexpected(bounce.error());
   auto buffer = allocate_shared(*hca, gpu, options.max_bytes);
   if (!buffer) return tl::unexpected(buffer.error());
   auto signals = allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t));
   if (!signals) return tl::unexpected(signals.error());
   auto outcome = allocate_shared(*hca, gpu, sizeof(Outcome));
   if (!outcome) return tl::unexpected(outcome.error());
-  auto endpoint = Endpoint::create(
-      *hca, &*staging, {.slot_count = options.slot_count, .timeout_ns = kWaitTimeoutNs, .retry_count = 7});
+  auto endpoint = Endpoint::create(*hca, {&*staging, &*bounce},
+                                   {.slot_count = options.slot_count,
+                                    .bounce_slot_count = bounce->slot_count(),
+                                    .timeout_ns = kWaitTimeoutNs,
+                                    .retry_count = 7});
   if (!endpoint) return tl::unexpected(endpoint.error());
   if (gpu != nullptr) {
     if (const auto mapped = staging->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    if (const auto mapped = bounce->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
     if (const auto mapped = endpoint->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
   }
 
@@ -175,8 +188,8 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   if (const auto connected = endpoint->connect(peer.endpoint); !connected)
     return tl::unexpected(connected.error());
 
-  Rank rank(std::move(hca), std::move(*staging), std::move(*buffer), std::move(*signals), std::move(*outcome),
-            std::move(*endpoint));
+  Rank rank(std::move(hca), std::move(*staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
+            std::move(*outcome), std::move(*endpoint));
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
   if (const auto ready = world.barrier(kExchangeTimeoutNs); !ready) return tl::unexpected(ready.error());
@@ -194,7 +207,7 @@ std::string Rank::blame(const World& world, Status status) const {
 
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
-  const std::uint64_t stalls_before = endpoint_.state().staging.stalls;
+  const std::uint64_t stalls_before = credit_stalls();
   const Exchange exchange{endpoint_.handle(), buffer_.memory.local(), peer_buffer_,
                           reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
   const auto on_wait = die ? progress_and_die : progress;
@@ -212,9 +225,9 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
     std::uint64_t stalls;
     std::uint64_t retransmissions;
   };
-  const auto shares = world.allgather_value(Share{outcome, endpoint_.state().staging.stalls - stalls_before,
-                                                  retransmissions(*hca_) - retransmissions_before},
-                                            kExchangeTimeoutNs);
+  const auto shares = world.allgather_value(
+      Share{outcome, credit_stalls() - stalls_before, retransmissions(*hca_) - retransmissions_before},
+      kExchangeTimeoutNs);
   if (!shares) return tl::unexpected(shares.error());
   const Share& sent = (*shares)[kSenderRank];
   const Share& received = (*shares)[1 - kSenderRank];
@@ -365,7 +378,7 @@ int main(int argc, char** argv) {
   app.add_option("--max-bytes", options.max_bytes, "largest message; sizes grow by a factor of 8");
   app.add_option("--slots", options.slot_count, "staging slots that an endpoint may hold at most");
   app.add_option("--messages", options.messages, "messages per row; default: by size");
-  app.add_option("--modes", options.modes, "pull, push, inline, auto")->delimiter(',');
+  app.add_option("--modes", options.modes, "pull, push, inline, bounce, auto")->delimiter(',');
   app.add_flag("--break-memory", options.break_memory, "damage one byte at the target: the demo must fail");
   app.add_option("--kill-rank", options.kill_rank, "this rank kills itself in the largest message")
       ->check(CLI::Range(0, 1));

@@ -88,6 +88,7 @@ Status run_sender(const Exchange& exchange, const Case& shape, Outcome* outcome,
     case Mode::kPull: return exec::launch(config, send_messages<Mode::kPull>, exchange, shape, outcome);
     case Mode::kPush: return exec::launch(config, send_messages<Mode::kPush>, exchange, shape, outcome);
     case Mode::kInline: return exec::launch(config, send_messages<Mode::kInline>, exchange, shape, outcome);
+    case Mode::kBounce: return exec::launch(config, send_messages<Mode::kBounce>, exchange, shape, outcome);
     case Mode::kAuto: return exec::launch(config, send_messages<Mode::kAuto>, exchange, shape, outcome);
   }
   return Status::kInvalidArgument;

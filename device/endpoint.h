@@ -114,10 +114,14 @@ class Endpoint {
   // A message is a WQE of one block unless this says so: of `blocks` posted, that many are not.
   GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
 
-  // Staging. Waits until there is a credit; asks for `slots_wanted` when there is none.
-  GDX_DEVICE bool has_staging() const { return handle_.staging.slot_count != 0; }
+  // Staging. Waits until `Pool` (impl/pools.h) has a credit; asks for `slots_wanted` when there is none.
+  template <typename Pool>
   GDX_DEVICE Status reserve_credit(std::uint64_t slots_wanted);
-  GDX_DEVICE Credits& credits() { return credits_; }
+  GDX_DEVICE Credits& credits() { return credits_; }  // of pushes
+  // Of bounces; after drain().
+  GDX_DEVICE void update_bounce(impl::BounceStep step, std::uint64_t slots_wanted = 0) {
+    impl::update_bounce(handle_.state, step, rung_, slots_wanted);
+  }
 
   // Takes every completion that is there.
   GDX_DEVICE void drain() { absorb(impl::drain(handle_.state, posted())); }
@@ -167,7 +171,7 @@ class Endpoint {
   std::uint32_t rung_ = 0;
   std::uint32_t tail_blocks_ = 0;  // of the newest WQE, behind its first
   std::uint32_t fence_ = 0;
-  std::uint32_t half_bytes_ = 0;  // where the next doorbell goes
+  std::uint32_t half_bytes_ = 0;    // where the next doorbell goes
   std::uint32_t other_blocks_ = 0;  // posted since this kernel opened the endpoint, and no message
   Status status_ = Status::kOk;
   bool waited_ = false;  // this call has come to a wait: its deadline is set
@@ -205,12 +209,15 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   exec::sync<S>();
   if (!is_leader()) return;
   if (status_ == Status::kOk) ring_if_deferred();
-  if (has_staging()) absorb(impl::close_credits(handle_.state, posted()));
+  if (handle_.staging.slot_count != 0) absorb(impl::close_credits(handle_.state, posted()));
   QueueState& state = *handle_.state;
   state.messages += producer_ - state.producer - other_blocks_;
   state.producer = producer_;
   state.last_wqe = last_wqe();
   state.staging.filled = credits_.filled();
+  state.rung = rung_;
+  // Last, when nothing is live: a call costs the whole kernel the registers that it must keep.
+  if (handle_.bounce.slot_count != 0) impl::close_bounce(handle_.state);
 }
 
 template <Scope S, Placement P>
@@ -230,14 +237,15 @@ GDX_DEVICE Status Endpoint<S, P>::wait_completed(std::uint32_t goal) {
 }
 
 template <Scope S, Placement P>
+template <typename Pool>
 GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
   if (status_ != Status::kOk) return status_;
-  if (credits_.available()) return Status::kOk;
+  if (Pool::available(*this)) return Status::kOk;
   drain();
-  if (status_ != Status::kOk || credits_.available()) return status_;
-  impl::stall(handle_.state, credits_.filled(), slots_wanted);
+  if (status_ != Status::kOk || Pool::available(*this)) return status_;
+  Pool::stall(*this, slots_wanted);
   ring_if_deferred();
-  return wait_until([&] { return credits_.available(); });
+  return wait_until([&] { return Pool::available(*this); });
 }
 
 template <Scope S, Placement P>

@@ -7,7 +7,7 @@
 //  - All its waits together last no longer than the endpoint's timeout. Errors of the operation (0x01xx in
 //    proto/status.h, kTimeout and kAborted among them) leave the queue intact; all others are sticky and
 //    Endpoint::fault() tells the CQE syndrome behind them.
-//  - kOk means posted. The source may be reused after gdx_flush (push and inline: at once). A kernel that
+//  - kOk means posted. The source may be reused after gdx_flush (all but pull: at once). A kernel that
 //    ends without a flush withholds the staging slots that the NIC still reads: see Endpoint::close().
 //  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength.
 // Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
@@ -29,9 +29,9 @@
 namespace gdx {
 
 // Writes `bytes` of `from` to the peer's `to`.
-// Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push on an endpoint
-// without staging memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle of a chunked
-// message leaves the chunks before it sent.
+// Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push or bounce on an
+// endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle of a
+// chunked message leaves the chunks before it sent.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -41,7 +41,8 @@ GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, Loc
 
 // One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
 // with one reservation and one doorbell for all. Errors: as gdx_put in pull mode, and for all lanes alike:
-// a bad length in one lane posts nothing; kUnsupported where the whole queue has fewer blocks than the warp lanes.
+// a bad length in one lane posts nothing; kUnsupported where the whole queue has fewer blocks than the warp
+// lanes.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -119,8 +120,8 @@ GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory
   });
 }
 
-// What this kernel posts after it starts only when every gdx_get and atomic before it has been answered. Posts
-// nothing, and is lost when the endpoint closes: the next kernel's first post needs a fence of its own.
+// What this kernel posts after it starts only when every gdx_get and atomic before it has been answered.
+// Posts nothing, and is lost when the endpoint closes: the next kernel's first post needs a fence of its own.
 template <Scope S, Placement P>
 GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
   endpoint.fence_next();

@@ -7,8 +7,11 @@ namespace gdx {
 // WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too).
 enum class Doorbell { kRing, kDefer };
 
-// How payload reaches the NIC. kAuto: inline up to 28 B, push up to one staging slot, pull above.
-enum class Mode { kAuto, kPull, kPush, kInline };
+// How payload reaches the NIC: it fetches it (pull), the kernel stores it into the NIC's memory (push) or
+// into the work request (inline), or the kernel stores it into host memory, from which the NIC fetches
+// (bounce): for long paths, where a GPU writes fast and is read slowly. kAuto goes by the size and
+// EndpointHandle::modes.
+enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
 
 enum class SignalOp { kSet, kAdd };
 

@@ -10,13 +10,14 @@ mkdir -p "$out"
 command -v python3 >/dev/null || { echo "push-vs-pull.sh: python3 is missing; install it" >&2; exit 127; }
 command -v gnuplot >/dev/null || { echo "push-vs-pull.sh: gnuplot is missing; install Debian's gnuplot-nox" >&2; exit 127; }
 
-# Every size, every mode.
+ways=pull,push,push-bf,inline,bounce
+
+# Every size.
 for path in PIX PHB SYS; do
-  "$model" --path "$path" --queues gpu --plot "$out/$path.svg" >"$out/$path.txt"
+  "$model" --path "$path" --queues gpu --mode "$ways" --plot "$out/$path.svg" >"$out/$path.txt"
 done
 
 # One size, one thing changed at a time.
-ways=pull,push,push-bf,inline,bounce
 at() {
   local label=$1
   shift

@@ -1,9 +1,10 @@
-// The three ways a payload reaches the NIC: it fetches (pull), the kernel stores it into staging
-// memory (push), or it travels in the WQE (inline). Messages of any length, in chunks where needed.
+// The ways a payload reaches the NIC: it fetches (pull), the kernel stores it into memory of the NIC (push)
+// or of the host (bounce), or it travels in the WQE (inline). Messages of any length, in chunks where needed.
 #pragma once
 
 #include <cstdint>
 
+#include "device/impl/pools.h"
 #include "device/impl/post.h"
 
 namespace gdx::device::impl {
@@ -70,34 +71,36 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
   return Status::kOk;
 }
 
-// Fills one slot per chunk, each under a credit. The doorbell rings for every quarter of the slots held, so
-// that one quarter travels while the next is being stored; a push that must wait for credits rings first.
-template <Scope S, Placement P>
-GDX_DEVICE Status put_push(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                           std::uint64_t bytes, Doorbell doorbell) {
-  if (!endpoint.has_staging()) return Status::kUnsupported;
-  const StagingHandle& staging = endpoint.handle().staging;
-  Credits& credits = endpoint.credits();
+// Fills one slot of `Pool` per chunk, each under a credit. The doorbell rings for every quarter of the slots
+// held, so that one quarter travels while the next is being stored; a put that must wait for credits rings
+// first.
+template <typename Pool, Scope S, Placement P>
+GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                             std::uint64_t bytes, Doorbell doorbell) {
+  const StagingHandle& staging = Pool::of(endpoint.handle());
+  if (staging.slot_count == 0) return Status::kUnsupported;
   std::uint32_t deferred = 0;
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
     // The credit last: whoever waits for room looks at the limit, and may have to give a credit back.
     const Status status = by_leader(endpoint, [&] {
       const Status room = endpoint.reserve_blocks(1);
-      return room != Status::kOk ? room : endpoint.reserve_credit((bytes - at - 1) / staging.slot_bytes + 1);
+      if (room != Status::kOk) return room;
+      return endpoint.template reserve_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
     });
     if (status != Status::kOk) return status;
 
     const bool last = bytes - at <= staging.slot_bytes;
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
-    const std::uint64_t slot_offset = static_cast<std::uint64_t>(credits.next_slot()) * staging.slot_bytes;
+    const std::uint64_t slot_offset =
+        static_cast<std::uint64_t>(Pool::next_slot(endpoint)) * staging.slot_bytes;
     exec::copy<S>(staging.base + slot_offset, from.address + at, n);
-    credits.consume();
+    Pool::consume(endpoint);
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
-    credits.bind(endpoint.wqe_index());
-    const Doorbell quarter = ++deferred * 4 >= credits.held() ? Doorbell::kRing : Doorbell::kDefer;
+    Pool::bind(endpoint, endpoint.wqe_index());
+    const Doorbell quarter = ++deferred * 4 >= Pool::held(endpoint) ? Doorbell::kRing : Doorbell::kDefer;
     if (quarter == Doorbell::kRing) deferred = 0;
-    // Host scope: the payload is in NIC memory, which no GPU-scope release orders.
+    // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
     post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
                                     staging.nic_offset + slot_offset, staging.lkey, n,
                                     last ? doorbell : quarter);
@@ -128,12 +131,15 @@ GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const Lo
                       std::uint64_t bytes, Doorbell doorbell) {
   if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, doorbell);
   if (bytes == 0) return Status::kInvalidLength;
-  if constexpr (M == Mode::kPush) return put_push(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kPush) return put_staged<NicPool>(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kBounce) return put_staged<HostPool>(endpoint, to, from, bytes, doorbell);
   if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, doorbell);
-  if (bytes <= kShortInlineBytes) return put_inline(endpoint, to, from, bytes, doorbell);
-  const bool one_slot = endpoint.has_staging() && bytes <= endpoint.handle().staging.slot_bytes;
-  return one_slot ? put_push(endpoint, to, from, bytes, doorbell)
-                  : put_pull(endpoint, to, from, bytes, doorbell);
+  static_assert(kMaxAutoInlineBytes == kMaxInlineBytes);
+  const ModeTable& modes = endpoint.handle().modes;
+  if (bytes <= modes.inline_bytes) return put_inline(endpoint, to, from, bytes, doorbell);
+  if (bytes <= modes.push_bytes) return put<Mode::kPush>(endpoint, to, from, bytes, doorbell);
+  if (bytes <= modes.pull_bytes) return put_pull(endpoint, to, from, bytes, doorbell);
+  return put<Mode::kBounce>(endpoint, to, from, bytes, doorbell);
 }
 
 }  // namespace gdx::device::impl

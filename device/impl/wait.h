@@ -71,7 +71,7 @@ struct Posted {
   std::uint32_t rung;
 };
 
-// The endpoint's credits, as `change(credits)` leaves them.
+// The endpoint's credits of the NIC's memory, as `change(credits)` leaves them.
 template <typename Change>
 GDX_DEVICE Progress update_credits(QueueState& state, std::uint32_t filled, Change change) {
   if (state.handle.staging.slot_count == 0) return {state.fault.status, state.completed, filled, 0, 0};
@@ -115,8 +115,46 @@ GDX_OUT_OF_LINE void stall(QueueState* state, std::uint32_t filled, std::uint64_
   update_credits(*state, filled, [&](Credits& credits) { credits.stall(slots_wanted); });
 }
 
-// The kernel ends, and keeps what it must of its credits. On a failed queue it waits for the NIC to flush the
-// rest, which nobody would give back later.
+// What an endpoint does about its credits of host memory.
+enum class BounceStep : std::uint32_t { kLook, kStall, kClose };
+
+// Takes the step, after what completions and the scheduler have brought; completions were taken before. These
+// credits are in memory between two calls, so nothing else needs to know of them.
+GDX_DEVICE void change_bounce(QueueState& state, BounceStep step, std::uint32_t rung,
+                              std::uint64_t slots_wanted) {
+  Credits credits(state.handle.bounce);
+  credits.open(state.bounce);
+  credits.on_completed(state.completed);
+  if (state.fault.status != Status::kOk) {
+    credits.on_failed(rung);
+  } else if (step == BounceStep::kClose) {
+    credits.close();
+  } else {
+    credits.look();
+    if (step == BounceStep::kStall) credits.stall(slots_wanted);
+  }
+  state.bounce = credits.state();
+}
+
+GDX_OUT_OF_LINE void update_bounce(QueueState* state, BounceStep step, std::uint32_t rung,
+                                   std::uint64_t slots_wanted) {
+  change_bounce(*state, step, rung, slots_wanted);
+}
+
+// The kernel ends, and keeps what it must of its credits of host memory. On a failed queue it waits for the NIC to
+// flush the rest, which nobody would give back later.
+GDX_OUT_OF_LINE void close_bounce(QueueState* state) {
+  for (bool again = false;; again = true) {
+    while (take_completion(*state)) {
+    }
+    change_bounce(*state, BounceStep::kClose, state->rung, 0);
+    const bool all_back = state->bounce.returned == state->bounce.filled;
+    if (state->fault.status == Status::kOk || all_back) return;
+    if (may_wait(*state, again) != Status::kOk) return;
+  }
+}
+
+// The same of the NIC's memory.
 GDX_OUT_OF_LINE Progress close_credits(QueueState* state, Posted posted) {
   Progress progress = take_completions(*state, posted);
   bool again = false;
@@ -129,9 +167,7 @@ GDX_OUT_OF_LINE Progress close_credits(QueueState* state, Posted posted) {
   return update_credits(*state, progress.filled, [](Credits& credits) { credits.close(); });
 }
 
-GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, bool again) {
-  return may_wait(*state, again);
-}
+GDX_OUT_OF_LINE Status wait_a_turn(QueueState* state, bool again) { return may_wait(*state, again); }
 
 // Waits until `completed` has come to `goal`. The call's deadline is set afterwards, even if there was
 // nothing to wait for: the caller need not learn which, and its next wait comes with `again`.

@@ -23,6 +23,7 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
 void add_info_command(CLI::App& app, int& exit_status);
 void add_demo_command(CLI::App& app, int& exit_status);
 void add_model_command(CLI::App& app, int& exit_status);
+void add_calibrate_command(CLI::App& app, int& exit_status);
 void add_topo_command(CLI::App& app, int& exit_status);
 
 // The path of a program that is installed beside this one; in a build tree it lies in `build_folder`,

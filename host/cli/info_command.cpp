@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "host/calibration/choose_modes.h"
 #include "host/cli/commands.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
@@ -60,17 +61,29 @@ Json describe_gpus(const Hca& hca) {
   return described;
 }
 
+// What an endpoint with slots of both memories would go by.
+void add_auto_modes(const Hca& hca, Json& described) {
+  const ModeMeans means{hca.device_memory_bytes() != 0, true};
+  const auto choice = choose_modes(hca.name(), {}, means);
+  const auto& path = choice ? choice->path : std::nullopt;
+  described["path_class"] = path ? Json(std::string(name(*path))) : Json(nullptr);
+  described["auto"] = choice ? Json(describe(choice->modes)) : Json(nullptr);
+  described["auto_why"] = choice ? choice->why : choice.error().message;
+}
+
 Json describe(const Hca& hca) {
-  return {{"name", hca.name()},
-          {"usable", true},
-          {"devx", true},
-          {"firmware", hca.firmware()},
-          {"address", hca.address_text()},
-          {"gid", gid_text(hca.gid())},
-          {"gid_index", hca.gid_index()},
-          {"path_mtu_bytes", hca.path_mtu_bytes()},
-          {"device_memory_bytes", hca.device_memory_bytes()},
-          {"cuda", describe_gpus(hca)}};
+  Json described = {{"name", hca.name()},
+                    {"usable", true},
+                    {"devx", true},
+                    {"firmware", hca.firmware()},
+                    {"address", hca.address_text()},
+                    {"gid", gid_text(hca.gid())},
+                    {"gid_index", hca.gid_index()},
+                    {"path_mtu_bytes", hca.path_mtu_bytes()},
+                    {"device_memory_bytes", hca.device_memory_bytes()},
+                    {"cuda", describe_gpus(hca)}};
+  add_auto_modes(hca, described);
+  return described;
 }
 
 Json describe_unusable(const std::string& name, const Error& error) {
@@ -108,6 +121,9 @@ void print_text(const Json& hca) {
              hca["gid"].get<std::string>(), hca["gid_index"].get<int>());
   fmt::print("  path MTU       {} B\n  device memory  {} B\n", hca["path_mtu_bytes"].get<std::uint32_t>(),
              hca["device_memory_bytes"].get<std::uint64_t>());
+  const Json& modes = hca["auto"];
+  fmt::print("  auto           {}\n                 {}\n",
+             modes.is_null() ? "refused" : modes.get<std::string>(), hca["auto_why"].get<std::string>());
   print_gpus(hca["cuda"]);
 }
 

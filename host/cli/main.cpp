@@ -33,6 +33,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_info_command(app, exit_status);
   add_demo_command(app, exit_status);
   add_model_command(app, exit_status);
+  add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
   // CLI11 takes arguments from the back.
   std::reverse(arguments.begin(), arguments.end());

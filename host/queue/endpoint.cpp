@@ -113,6 +113,8 @@ struct Endpoint::Impl {
   Impl(const Hca& hca, const EndpointOptions& checked_options, QueueMemory queue_memory)
       : local(hca), options(checked_options), memory(std::move(queue_memory)) {}
 
+  Result<void> choose_auto_modes();
+  Result<void> lease_slots(const StagingPools& pools);
   void lift_credits();
   Result<void> show_memory_to(const Hca& hca);
   Result<void> create_queues(const Hca& hca);
@@ -122,8 +124,10 @@ struct Endpoint::Impl {
   // Members go in reverse order: the queues before all that they use.
   LocalEnd local;
   EndpointOptions options;
+  ModeTable modes{};
   QueueMemory memory;
-  StagingLease staging;  // after the memory that it shares with the scheduler
+  StagingLease staging;  // after the memory that they share with their schedulers
+  StagingLease bounce;
   UmemHandle umem;
   MrHandle scratch;
   DoorbellRegister doorbell;
@@ -137,8 +141,60 @@ struct Endpoint::Impl {
 void Endpoint::Impl::lift_credits() {
   StagingHandle rings{};
   rings.slot_count = staging.slot_count();
-  memory.describe_credits(rings);
-  memory.control().state.staging = unlimited_credits(rings, memory.credit_channel().grants);
+  memory.staging_credits().describe(rings);
+  memory.control().state.staging = unlimited_credits(rings, memory.staging_credits().channel().grants);
+}
+
+Result<void> Endpoint::Impl::choose_auto_modes() {
+  if (options.sharing == Sharing::kShared) return {};
+  const ModeMeans means{options.slot_count != 0, options.bounce_slot_count != 0};
+  auto choice = choose_modes(local.hca_name, options.auto_modes, means);
+  if (!choice) return tl::unexpected(choice.error());
+  modes = choice->modes;
+  announce(local.hca_name, *choice);
+  return {};
+}
+
+Result<void> Endpoint::Impl::lease_slots(const StagingPools& pools) {
+  if (options.slot_count != 0 && options.unsafe_push_without_credits) {
+    log::warn(
+        "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
+        "leave it out unless that is what you measure",
+        local.hca_name);
+    staging = pools.nic->trespass();
+    lift_credits();
+  } else if (options.slot_count != 0) {
+    auto lease = pools.nic->lease(memory.staging_credits().channel(), options.slot_count);
+    if (!lease) return tl::unexpected(lease.error());
+    staging = std::move(*lease);
+  }
+  if (options.bounce_slot_count == 0) return {};
+  auto lease = pools.host->lease(memory.bounce_credits().channel(), options.bounce_slot_count);
+  if (!lease) return tl::unexpected(lease.error());
+  bounce = std::move(*lease);
+  return {};
+}
+
+// Slots are wanted only of a pool that is there, and lies where it should. Returns how many it has.
+Result<std::uint32_t> check_pool(const char* option, std::uint32_t slots, const StagingPool* pool,
+                                 StagingMemory memory) {
+  if (slots == 0) return 0;
+  if (pool != nullptr && pool->memory() == memory) return pool->slot_count();
+  return fail(Status::kInvalidArgument,
+              fmt::format("endpoint option {} = {}: without a pool of {} memory use 0", option, slots,
+                          memory == StagingMemory::kNic ? "the NIC's" : "host"));
+}
+
+StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits) {
+  StagingHandle handle{};
+  handle.base = lease.base();
+  handle.nic_offset = lease.nic_offset();
+  handle.lkey = lease.lkey();
+  handle.slot_bytes = lease.slot_bytes();
+  handle.slot_count = lease.slot_count();
+  handle.minimum_slots = lease.minimum_slots();
+  credits.describe(handle);
+  return handle;
 }
 
 Result<void> Endpoint::Impl::show_memory_to(const Hca& hca) {
@@ -218,30 +274,19 @@ Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
-Result<Endpoint> Endpoint::create(const Hca& hca, StagingPool* staging, const EndpointOptions& options) {
+Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& options) {
   const TraceSpan span("Endpoint::create");
   if (auto checked = check_endpoint_options(options); !checked) return tl::unexpected(checked.error());
-  if (options.slot_count != 0 && staging == nullptr) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("endpoint option slot_count = {}: without a staging pool use 0", options.slot_count));
-  }
-  const std::uint32_t pool_slots = options.slot_count == 0 ? 0 : staging->slot_count();
-  auto memory = QueueMemory::allocate(options.send_queue_blocks, pool_slots);
+  const auto slots = check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic);
+  if (!slots) return tl::unexpected(slots.error());
+  const auto bounces =
+      check_pool("bounce_slot_count", options.bounce_slot_count, pools.host, StagingMemory::kHost);
+  if (!bounces) return tl::unexpected(bounces.error());
+  auto memory = QueueMemory::allocate(options.send_queue_blocks, *slots, *bounces);
   if (!memory) return tl::unexpected(memory.error());
   auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
-  if (options.slot_count != 0 && options.unsafe_push_without_credits) {
-    log::warn(
-        "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
-        "leave it out unless that is what you measure",
-        hca.name());
-    impl->staging = staging->trespass();
-    impl->lift_credits();
-  } else if (options.slot_count != 0) {
-    auto lease = staging->lease(impl->memory.credit_channel(), options.slot_count);
-    if (!lease) return tl::unexpected(lease.error());
-    impl->staging = std::move(*lease);
-  }
+  if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
+  if (auto leased = impl->lease_slots(pools); !leased) return tl::unexpected(leased.error());
   const auto psn = random_psn();
   if (!psn) return tl::unexpected(psn.error());
   impl->psn = *psn;
@@ -314,14 +359,10 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.placement = options.placement;
   handle.sharing = options.sharing;
   handle.signal_fence = options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
-  handle.staging.base = staging.base();
-  handle.staging.nic_offset = staging.nic_offset();
-  handle.staging.lkey = staging.lkey();
-  handle.staging.slot_bytes = staging.slot_bytes();
-  handle.staging.slot_count = staging.slot_count();
-  handle.staging.minimum_slots =
-      options.unsafe_push_without_credits ? kUnlimitedSlots : staging.minimum_slots();
-  if (staging.slot_count() != 0) memory.describe_credits(handle.staging);
+  handle.staging = describe_pool(staging, memory.staging_credits());
+  if (options.unsafe_push_without_credits) handle.staging.minimum_slots = kUnlimitedSlots;
+  handle.bounce = describe_pool(bounce, memory.bounce_credits());
+  handle.modes = modes;
   return handle;
 }
 
@@ -331,6 +372,7 @@ const QueueState& Endpoint::state() const { return impl_->memory.control().state
 void Endpoint::abort() {
   std::atomic_ref<std::uint32_t>(impl_->memory.control().abort).store(1, std::memory_order_release);
   impl_->staging.retire();
+  impl_->bounce.retire();
 }
 
 }  // namespace gdx

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/result.h"
+#include "host/calibration/choose_modes.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/staging/staging_pool.h"
@@ -25,16 +26,18 @@ inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two
-  std::uint32_t slot_count = 0;           // staging slots that it may hold at most; 0: cannot push
+  std::uint32_t slot_count = 0;         // slots of the NIC's memory that it may hold at most; 0: cannot push
+  std::uint32_t bounce_slot_count = 0;  // of host memory, likewise; 0: cannot bounce
   Placement placement = Placement::kHost;
-  Sharing sharing = Sharing::kExclusive;       // kernels open it as device::Endpoint or SharedEndpoint
-  std::uint64_t timeout_ns = 5'000'000'000;    // bound of every wait in device code; 1..kMaxWaitNs
+  Sharing sharing = Sharing::kExclusive;     // kernels open it as device::Endpoint or SharedEndpoint
+  ModeOptions auto_modes = {};               // what Mode::kAuto goes by; not on a shared endpoint
+  std::uint64_t timeout_ns = 5'000'000'000;  // bound of every wait in device code; 1..kMaxWaitNs
   // A wait on a signal asks the peer for life after this; 1..kMaxWaitNs.
   std::uint64_t probe_after_ns = 500'000'000;
-  std::uint8_t ack_timeout = 14;               // 4.096 us * 2^ack_timeout before a resend; 1..31
-  std::uint8_t retry_count = 5;                // resends before "peer unreachable"; 0..7
-  std::uint8_t rnr_retry = 7;                  // 0..7; 7: without end
-  std::uint8_t min_rnr_timer = 12;             // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
+  std::uint8_t ack_timeout = 14;    // 4.096 us * 2^ack_timeout before a resend; 1..31
+  std::uint8_t retry_count = 5;     // resends before "peer unreachable"; 0..7
+  std::uint8_t rnr_retry = 7;       // 0..7; 7: without end
+  std::uint8_t min_rnr_timer = 12;  // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
   std::uint8_t hop_limit = 64;
   std::uint8_t traffic_class = 0;
   // For research only: pushes into any slot of the pool, whoever holds it, to show what credits prevent. It
@@ -46,6 +49,15 @@ struct EndpointOptions {
 // Errors: kInvalidArgument naming the option, its value and what it may be; kUnsupported for a
 // placement that cannot be served.
 [[nodiscard]] Result<void> check_endpoint_options(const EndpointOptions& options);
+
+// The pools that an endpoint stages in; either may be missing.
+struct StagingPools {
+  StagingPools(StagingPool* nic_memory = nullptr, StagingPool* host_memory = nullptr)
+      : nic(nic_memory), host(host_memory) {}
+
+  StagingPool* nic;   // for pushes
+  StagingPool* host;  // for bounces
+};
 
 inline constexpr std::uint32_t kEndpointAddressVersion = 1;
 
@@ -66,11 +78,10 @@ static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<Endp
 // state() show what kernels have written back: read them when no kernel runs on the endpoint.
 class Endpoint {
  public:
-  // `staging` may be null when options.slot_count is 0. The pool's minimum is reserved for the endpoint's
-  // life; the slots it has beyond that come and go.
-  // Errors: as check_endpoint_options and StagingPool::lease; kNoMemory; kSystem with the command's
-  // name, status and syndrome.
-  [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPool* staging,
+  // A pool may be missing where the options want no slots of it. Its minimum is reserved for the endpoint's
+  // life; the slots it has beyond that come and go. Errors: as check_endpoint_options, StagingPool::lease and
+  // choose_modes; kNoMemory; kSystem with the command's name, status and syndrome.
+  [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPools pools,
                                                const EndpointOptions& options = {});
 
   Endpoint(Endpoint&&) noexcept;

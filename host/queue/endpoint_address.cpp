@@ -48,6 +48,10 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
   if (options.sharing == Sharing::kShared && options.slot_count != 0) {
     return refuse_option("slot_count", options.slot_count, "0 where the endpoint is shared: it cannot push");
   }
+  if (options.sharing == Sharing::kShared && options.bounce_slot_count != 0) {
+    return refuse_option("bounce_slot_count", options.bounce_slot_count,
+                         "0 where the endpoint is shared: it cannot bounce");
+  }
   if (auto checked = check_duration("timeout_ns", options.timeout_ns); !checked) return checked;
   if (auto checked = check_duration("probe_after_ns", options.probe_after_ns); !checked) return checked;
   // 0 would mean "wait for ever" on the wire: a dead peer would never be noticed.

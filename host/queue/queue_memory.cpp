@@ -23,16 +23,15 @@ constexpr std::uint8_t kUnwrittenCqe =
 
 void QueueMemory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
 
-Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count) {
+Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
+                                          std::uint32_t bounce_slot_count) {
   QueueMemory memory;
   const std::size_t ring_bytes = round_to_page(std::size_t{send_queue_blocks} * mlx5::kWqeBasicBlockBytes);
   memory.completion_queue_offset_ = ring_bytes;
   memory.control_offset_ = 2 * ring_bytes;
   memory.credits_offset_ = memory.control_offset_ + kQueuePageBytes;
-  memory.slot_count_ = slot_count;
-  const std::size_t credit_bytes =
-      sizeof(CreditWords) + std::size_t{slot_count} * (2 * sizeof(std::uint32_t) + sizeof(HeldSlot));
-  const std::size_t total = memory.credits_offset_ + (slot_count == 0 ? 0 : round_to_page(credit_bytes));
+  const std::size_t bounce_offset = memory.credits_offset_ + CreditArea::bytes(slot_count);
+  const std::size_t total = bounce_offset + CreditArea::bytes(bounce_slot_count);
   memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kQueuePageBytes, total)));
   if (!memory.pages_) {
     return fail(Status::kNoMemory, fmt::format("no memory for an endpoint's queues ({} bytes)", total));
@@ -40,7 +39,8 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   memory.bytes_ = total;
   std::memset(memory.pages_.get(), 0, total);
   new (memory.pages_.get() + memory.control_offset_) ControlPage{};
-  if (slot_count != 0) new (memory.pages_.get() + memory.credits_offset_) CreditWords{};
+  memory.staging_credits_ = CreditArea(memory.pages_.get() + memory.credits_offset_, slot_count);
+  memory.bounce_credits_ = CreditArea(memory.pages_.get() + bounce_offset, bounce_slot_count);
   for (std::uint32_t i = 0; i < send_queue_blocks; ++i) memory.completion_queue()[i].op_own = kUnwrittenCqe;
   return memory;
 }
@@ -62,25 +62,32 @@ ControlPage& QueueMemory::control() const {
   return *reinterpret_cast<ControlPage*>(pages_.get() + control_offset_);
 }
 
-CreditWords& QueueMemory::credit_words() const {
-  return *reinterpret_cast<CreditWords*>(pages_.get() + credits_offset_);
+std::size_t CreditArea::bytes(std::uint32_t slot_count) {
+  if (slot_count == 0) return 0;
+  return round_to_page(sizeof(CreditWords) +
+                       std::size_t{slot_count} * (2 * sizeof(std::uint32_t) + sizeof(HeldSlot)));
 }
-HeldSlot* QueueMemory::held_slots() const {
-  return reinterpret_cast<HeldSlot*>(pages_.get() + credits_offset_ + sizeof(CreditWords));
+
+CreditArea::CreditArea(std::byte* base, std::uint32_t slot_count) : base_(base), slot_count_(slot_count) {
+  if (slot_count != 0) new (base) CreditWords{};
 }
-std::uint32_t* QueueMemory::granted_slots() const {
+
+CreditWords& CreditArea::words() const { return *reinterpret_cast<CreditWords*>(base_); }
+HeldSlot* CreditArea::held_slots() const { return reinterpret_cast<HeldSlot*>(base_ + sizeof(CreditWords)); }
+std::uint32_t* CreditArea::granted_slots() const {
   return reinterpret_cast<std::uint32_t*>(held_slots() + slot_count_);
 }
-std::uint32_t* QueueMemory::returned_slots() const { return granted_slots() + slot_count_; }
+std::uint32_t* CreditArea::returned_slots() const { return granted_slots() + slot_count_; }
 
-CreditChannel QueueMemory::credit_channel() const {
-  return {&credit_words().grants, granted_slots(), &credit_words().requests, returned_slots()};
+CreditChannel CreditArea::channel() const {
+  return {&words().grants, granted_slots(), &words().requests, returned_slots()};
 }
 
-void QueueMemory::describe_credits(StagingHandle& staging) const {
-  staging.grants = &credit_words().grants;
+void CreditArea::describe(StagingHandle& staging) const {
+  if (slot_count_ == 0) return;
+  staging.grants = &words().grants;
   staging.granted_slots = granted_slots();
-  staging.requests = &credit_words().requests;
+  staging.requests = &words().requests;
   staging.returned_slots = returned_slots();
   staging.held = held_slots();
 }

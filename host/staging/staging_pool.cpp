@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/trace.h"
+#include "host/memory/memory.h"
 #include "host/staging/credit_service.h"
 
 namespace gdx {
@@ -24,22 +25,104 @@ CreditRules rules_of(const StagingOptions& options, std::uint64_t pool_bytes) {
           options.threshold_percent};
 }
 
+// What a pool lies in, and how kernels and the HCA name it.
+struct StagingRegion {
+  DmHandle dm;
+  MrHandle mr;  // of `dm`, and after it: deregistered before it is freed
+  std::optional<Memory> host;
+  std::byte* base = nullptr;
+  std::uint64_t nic_offset = 0;
+  std::uint32_t lkey = 0;
+};
+
+// Nobody but our own send queues uses it, which read; every key lets them.
+constexpr Access kGatherOnly = Access::kLocalRead;
+
+Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
+  StagingRegion region;
+  ibv_alloc_dm_attr attributes{};
+  attributes.length = bytes;
+  attributes.log_align_req = kLogAlignment;
+  region.dm.reset(ibv_alloc_dm(hca.context(), &attributes));
+  if (!region.dm) {
+    const Status status = errno == ENOMEM || errno == ENOSPC ? Status::kNoMemory : Status::kSystem;
+    return fail(status,
+                fmt::format("HCA {} cannot give {} bytes of device memory: {}; ask for less, or end who "
+                            "else holds it",
+                            hca.name(), bytes, std::strerror(errno)));
+  }
+  mlx5dv_dm mapping{};
+  mlx5dv_obj object{};
+  object.dm.in = region.dm.get();
+  object.dm.out = &mapping;
+  if (const int error = mlx5dv_init_obj(&object, MLX5DV_OBJ_DM); error != 0 || mapping.buf == nullptr) {
+    return fail(Status::kSystem,
+                fmt::format("cannot map device memory of HCA {}: {}", hca.name(), std::strerror(error)));
+  }
+  region.mr.reset(ibv_reg_dm_mr(hca.pd(), region.dm.get(), 0, bytes,
+                                IBV_ACCESS_ZERO_BASED | static_cast<unsigned>(kGatherOnly)));
+  if (!region.mr) {
+    return fail(Status::kSystem, fmt::format("HCA {} cannot register its device memory: {}", hca.name(),
+                                             std::strerror(errno)));
+  }
+  region.base = static_cast<std::byte*>(mapping.buf);
+  region.lkey = region.mr->lkey;
+  return region;
+}
+
+Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
+  auto memory = allocate_memory(hca, bytes, kGatherOnly);
+  if (!memory) return tl::unexpected(memory.error());
+  StagingRegion region;
+  region.base = memory->data();
+  region.nic_offset = reinterpret_cast<std::uintptr_t>(memory->data());
+  region.lkey = memory->lkey();
+  region.host.emplace(std::move(*memory));
+  return region;
+}
+
+Result<std::uint64_t> pool_bytes_of(const StagingOptions& options, std::uint64_t device_memory_bytes) {
+  const bool on_nic = options.memory == StagingMemory::kNic;
+  if (on_nic && device_memory_bytes == 0) {
+    return fail(Status::kUnsupported,
+                "this HCA has no device memory to stage in: use another mode than push");
+  }
+  std::uint64_t bytes = options.pool_bytes;
+  if (bytes == 0)
+    bytes =
+        on_nic ? std::min(kDefaultStagingBytes, std::bit_floor(device_memory_bytes)) : kDefaultBounceBytes;
+  if (!std::has_single_bit(bytes)) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a staging pool of {} bytes is impossible: use a power of two", bytes));
+  }
+  if (on_nic && bytes > device_memory_bytes) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a staging pool of {} bytes is impossible: this HCA has {} "
+                            "bytes of device memory",
+                            bytes, device_memory_bytes));
+  }
+  if (!on_nic && bytes > kMaxBounceBytes) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a pool of {} bytes of host memory is impossible: use at most {}", bytes,
+                            kMaxBounceBytes));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 struct StagingLease::Pool {
-  Pool(DmHandle device_memory, MrHandle region, std::byte* mapped, std::uint64_t pool_bytes,
+  Pool(StagingMemory pool_memory, StagingRegion pool_region, std::uint64_t pool_bytes,
        std::uint32_t bytes_of_slot, const CreditRules& credit_rules, const std::string& hca_name)
-      : dm(std::move(device_memory)),
-        mr(std::move(region)),
-        base(mapped),
+      : memory(pool_memory),
+        region(std::move(pool_region)),
         bytes(pool_bytes),
         slot_bytes(bytes_of_slot),
         rules(credit_rules),
         service(credit_rules, hca_name) {}
 
-  DmHandle dm;
-  MrHandle mr;  // after dm: deregistered before it is freed
-  std::byte* base;
+  StagingMemory memory;
+  StagingRegion region;
   std::uint64_t bytes;
   std::uint32_t slot_bytes;
   CreditRules rules;
@@ -54,21 +137,9 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                 fmt::format("staging slots of {} bytes are impossible: use a power of two of at least {}",
                             options.slot_bytes, kMinSlotBytes));
   }
-  if (device_memory_bytes == 0) {
-    return fail(Status::kUnsupported, "this HCA has no device memory to stage in: use pull or inline mode");
-  }
-  std::uint64_t bytes = options.pool_bytes;
-  if (bytes == 0) bytes = std::min(kDefaultStagingBytes, std::bit_floor(device_memory_bytes));
-  if (!std::has_single_bit(bytes)) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("a staging pool of {} bytes is impossible: use a power of two", bytes));
-  }
-  if (bytes > device_memory_bytes) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("a staging pool of {} bytes is impossible: this HCA has {} "
-                            "bytes of device memory",
-                            bytes, device_memory_bytes));
-  }
+  const auto resolved = pool_bytes_of(options, device_memory_bytes);
+  if (!resolved) return resolved;
+  const std::uint64_t bytes = *resolved;
   if (bytes < options.slot_bytes) {
     return fail(Status::kInvalidArgument,
                 fmt::format("a staging pool of {} bytes holds no slot of {} bytes: use smaller slots", bytes,
@@ -84,34 +155,10 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& op
   const TraceSpan span("StagingPool::create");
   const auto bytes = resolve_staging_bytes(options, hca.device_memory_bytes());
   if (!bytes) return tl::unexpected(bytes.error());
-  ibv_alloc_dm_attr attributes{};
-  attributes.length = *bytes;
-  attributes.log_align_req = kLogAlignment;
-  DmHandle dm(ibv_alloc_dm(hca.context(), &attributes));
-  if (!dm) {
-    const Status status = errno == ENOMEM || errno == ENOSPC ? Status::kNoMemory : Status::kSystem;
-    return fail(status,
-                fmt::format("HCA {} cannot give {} bytes of device memory: {}; ask for less, or end who "
-                            "else holds it",
-                            hca.name(), *bytes, std::strerror(errno)));
-  }
-  mlx5dv_dm mapping{};
-  mlx5dv_obj object{};
-  object.dm.in = dm.get();
-  object.dm.out = &mapping;
-  if (const int error = mlx5dv_init_obj(&object, MLX5DV_OBJ_DM); error != 0 || mapping.buf == nullptr) {
-    return fail(Status::kSystem,
-                fmt::format("cannot map device memory of HCA {}: {}", hca.name(), std::strerror(error)));
-  }
-  // Local read access only, which every key has: nobody but our own send queues uses it.
-  MrHandle mr(ibv_reg_dm_mr(hca.pd(), dm.get(), 0, *bytes, IBV_ACCESS_ZERO_BASED));
-  if (!mr) {
-    return fail(Status::kSystem, fmt::format("HCA {} cannot register its device memory: {}", hca.name(),
-                                             std::strerror(errno)));
-  }
+  auto region = options.memory == StagingMemory::kNic ? device_region(hca, *bytes) : host_region(hca, *bytes);
+  if (!region) return tl::unexpected(region.error());
   return StagingPool(std::make_shared<StagingLease::Pool>(
-      std::move(dm), std::move(mr), static_cast<std::byte*>(mapping.buf), *bytes, options.slot_bytes,
-      rules_of(options, *bytes), hca.name()));
+      options.memory, std::move(*region), *bytes, options.slot_bytes, rules_of(options, *bytes), hca.name()));
 }
 
 Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {
@@ -121,7 +168,7 @@ Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint3
 }
 
 Result<void> StagingPool::map_to(const Gpu& gpu) {
-  auto mapped = gpu.map(pool_->base, pool_->bytes);
+  auto mapped = gpu.map(pool_->region.base, pool_->bytes);
   if (!mapped) return tl::unexpected(mapped.error());
   pool_->mapping = std::move(*mapped);
   return {};
@@ -129,6 +176,7 @@ Result<void> StagingPool::map_to(const Gpu& gpu) {
 
 StagingLease StagingPool::trespass() { return StagingLease(pool_, std::nullopt, 0); }
 
+StagingMemory StagingPool::memory() const { return pool_->memory; }
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }
 std::uint32_t StagingPool::slot_bytes() const { return pool_->slot_bytes; }
 std::uint32_t StagingPool::slot_count() const { return pool_->rules.slot_count; }
@@ -162,9 +210,9 @@ void StagingLease::end() {
   pool_.reset();
 }
 
-std::byte* StagingLease::base() const { return pool_ ? pool_->base : nullptr; }
-std::uint64_t StagingLease::nic_offset() const { return 0; }  // the region is zero-based
-std::uint32_t StagingLease::lkey() const { return pool_ ? pool_->mr->lkey : 0; }
+std::byte* StagingLease::base() const { return pool_ ? pool_->region.base : nullptr; }
+std::uint64_t StagingLease::nic_offset() const { return pool_ ? pool_->region.nic_offset : 0; }
+std::uint32_t StagingLease::lkey() const { return pool_ ? pool_->region.lkey : 0; }
 std::uint32_t StagingLease::slot_bytes() const { return pool_ ? pool_->slot_bytes : 0; }
 std::uint32_t StagingLease::slot_count() const { return pool_ ? pool_->rules.slot_count : 0; }
 

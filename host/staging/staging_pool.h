@@ -1,6 +1,7 @@
-// Staging memory: a piece of the HCA's on-chip memory (MEMIC), mapped into this process, from which the
-// HCA sends without touching PCIe. Kernels push payload into slots of it under credits.
-// Source: papers/design.md, "Staging credits"; ibv_alloc_dm(3), mlx5dv_init_obj(3).
+// Staging memory, which kernels fill with payload, slot by slot under credits: a piece of the HCA's on-chip
+// memory (MEMIC), mapped into this process, from which the HCA sends without touching PCIe; or host memory,
+// which a GPU far from the HCA stores to faster than the HCA could read the GPU. Source: papers/design.md,
+// "Staging credits"; ibv_alloc_dm(3), mlx5dv_init_obj(3).
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,19 @@
 namespace gdx {
 
 inline constexpr std::uint64_t kDefaultStagingBytes = 128 * 1024;
+inline constexpr std::uint64_t kDefaultBounceBytes = 4 << 20;  // as NCCL's buffer of a channel
+inline constexpr std::uint32_t kDefaultBounceSlotBytes = 64 * 1024;
+inline constexpr std::uint64_t kMaxBounceBytes = 1 << 30;
+
+enum class StagingMemory : std::uint8_t {
+  kNic,   // for Mode::kPush
+  kHost,  // for Mode::kBounce: pinned by its registration, on the NUMA node of the thread that makes the pool
+};
 
 struct StagingOptions {
-  // A power of two. 0: 128 KiB, or the largest power of two that the HCA has if that is less.
+  StagingMemory memory = StagingMemory::kNic;
+  // A power of two. 0: in host memory 4 MiB; on the NIC 128 KiB, or the largest power of two that it has if
+  // that is less.
   std::uint64_t pool_bytes = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;  // a power of two >= kMinSlotBytes
   // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots of them.
@@ -28,10 +39,18 @@ struct StagingOptions {
   // a lone one gets half of the pool, two a third each. More lets few use more, and leaves less for who comes
   // while they hold it.
   std::uint32_t threshold_percent = 100;
+
+  // Defaults of a pool in host memory.
+  [[nodiscard]] static constexpr StagingOptions in_host_memory() {
+    StagingOptions options;
+    options.memory = StagingMemory::kHost;
+    options.slot_bytes = kDefaultBounceSlotBytes;
+    return options;
+  }
 };
 
-// Checks the options against the HCA's device memory and returns the pool's size in bytes.
-// Errors: kInvalidArgument with the reason, kUnsupported when the HCA has no device memory.
+// Checks the options, against the HCA's device memory where they ask for it, and returns the pool's size in
+// bytes. Errors: kInvalidArgument with the reason, kUnsupported when the HCA has no device memory.
 [[nodiscard]] Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                                                           std::uint64_t device_memory_bytes);
 
@@ -71,11 +90,12 @@ class StagingLease {
   std::uint32_t minimum_slots_ = 0;
 };
 
-// One pool of slots for all endpoints of an HCA, and the scheduler that shares them.
-// Threads: all methods from any thread.
+// One pool of slots for all endpoints of an HCA, and the scheduler that shares them. An HCA may have one of
+// each memory. Threads: all methods from any thread.
 class StagingPool {
  public:
-  // Errors: as resolve_staging_bytes; kNoMemory when the HCA's device memory is taken; kSystem.
+  // Errors: as resolve_staging_bytes; kNoMemory when the HCA's device memory is taken, or host memory cannot
+  // be pinned; kSystem.
   [[nodiscard]] static Result<StagingPool> create(const Hca& hca, const StagingOptions& options = {});
 
   // Admits an endpoint that talks to the scheduler through `channel` and may hold `at_most` slots.
@@ -87,6 +107,7 @@ class StagingPool {
   // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: as Gpu::map. Threads: one.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
+  [[nodiscard]] StagingMemory memory() const;
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
   [[nodiscard]] std::uint32_t slot_count() const;

@@ -159,4 +159,12 @@ std::vector<GpuNicPath> pair_by_distance(const Topology& topology) {
   return pairs;
 }
 
+std::optional<PathClass> nearest_gpu(const Topology& topology, const std::string& nic) {
+  std::optional<PathClass> nearest;
+  for (const GpuNicPath& path : topology.paths) {
+    if (topology.nics[path.nic].os_name == nic && (!nearest || path.path < *nearest)) nearest = path.path;
+  }
+  return nearest;
+}
+
 }  // namespace gdx

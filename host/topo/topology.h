@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,5 +39,8 @@ struct Topology {
 
 // For every GPU its nearest NIC. Of equally near ones, that with the fewest GPUs so far.
 [[nodiscard]] std::vector<GpuNicPath> pair_by_distance(const Topology& topology);
+
+// How far the GPU nearest to the RDMA device `nic` is; absent without a GPU or that device.
+[[nodiscard]] std::optional<PathClass> nearest_gpu(const Topology& topology, const std::string& nic);
 
 }  // namespace gdx

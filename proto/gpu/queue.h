@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "proto/byte_order.h"
+#include "proto/gpu/mode_table.h"
 #include "proto/gpu/staging.h"
 #include "proto/mlx5/cqe.h"
 #include "proto/mlx5/wqe.h"
@@ -14,7 +15,7 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 5;
+inline constexpr std::uint32_t kQueueLayoutVersion = 6;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -54,7 +55,9 @@ struct EndpointHandle {
   std::uint32_t blueflame_half_bytes;
   Sharing sharing;
   std::uint32_t reserved;
-  StagingHandle staging;
+  StagingHandle staging;      // memory of the NIC, for pushes
+  StagingHandle bounce;       // host memory that the NIC fetches from
+  ModeTable modes;            // of Mode::kAuto
 };
 
 // The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved, but that
@@ -78,9 +81,12 @@ struct QueueState {
   std::uint64_t messages;     // operations posted by the user, of any kind; when closed
   std::uint64_t deadline_ns;  // of the call that waits
   SharedState shared;         // instead of the counters above, on a shared endpoint
+  StagingState bounce;        // always here, as what only waiting changes
+  std::uint32_t rung;         // WQEBBs that the NIC was told of; when closed
+  std::uint32_t reserved;
   EndpointHandle handle;      // again, for code out of line: it cannot see a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 88 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 128 + sizeof(EndpointHandle));
 
 }  // namespace gdx

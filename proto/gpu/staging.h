@@ -46,7 +46,7 @@ struct StagingHandle {
   HeldSlot* held;                      // ring of the endpoint's own
   std::uint32_t lkey;
   std::uint32_t slot_bytes;     // a power of two, at least kMinSlotBytes
-  std::uint32_t slot_count;     // of the pool; a power of two. 0: no staging memory, cannot push
+  std::uint32_t slot_count;     // of the pool; a power of two. 0: the endpoint has none
   std::uint32_t minimum_slots;  // what the endpoint keeps when its kernel ends
 };
 

@@ -35,14 +35,14 @@ expect_failure() { [ "$status" -ne 0 ] || fail "status 0, wanted a failure"; }
 expect_one_line() { [ "$(sort -u "$out" | grep -c .)" -eq 1 ] || fail "more than one line"; }
 
 # column N of the table's data rows, summed.
-sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
-rows() { grep -cE '^(pull|push|inline|auto) .* yes$' "$out"; }
+sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
+rows() { grep -cE '^(pull|push|inline|bounce|auto) .* yes$' "$out"; }
 
 case $case_name in
   clean)
     run 200 "$gdx" demo
     expect_status 0
-    [ "$(rows)" -eq 24 ] || fail "$(rows) verified rows, wanted 3 modes of 8 sizes"
+    [ "$(rows)" -eq 32 ] || fail "$(rows) verified rows, wanted 4 modes of 8 sizes"
     expect '^push +16 MiB .* yes$'
     expect 'slots written without a credit: 0$'
     stalls=$(awk '$1 == "push" && $2 == 16 { print $(NF - 2) }' "$out")
@@ -51,7 +51,7 @@ case $case_name in
   lossy)
     run 200 "$gdx" demo --loss 0.01 --corrupt 0.001 --seed 7
     expect_status 0
-    [ "$(rows)" -eq 24 ] || fail "$(rows) verified rows, wanted 24"
+    [ "$(rows)" -eq 32 ] || fail "$(rows) verified rows, wanted 32"
     [ "$(sum_column 1)" -gt 0 ] || fail "packets were lost, and none was sent again"
     ;;
   broken_memory)

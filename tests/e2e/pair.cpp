@@ -11,8 +11,16 @@ void Pair::SetUp() {
   auto staging = StagingPool::create(*hca_);
   ASSERT_TRUE(staging) << staging.error().message;
   staging_ = std::make_unique<StagingPool>(std::move(*staging));
+  StagingOptions in_host = StagingOptions::in_host_memory();
+  in_host.pool_bytes = kBouncePoolBytes;
+  in_host.slot_bytes = 16 * 1024;
+  auto bounce = StagingPool::create(*hca_, in_host);
+  ASSERT_TRUE(bounce) << bounce.error().message;
+  bounce_ = std::make_unique<StagingPool>(std::move(*bounce));
   for (Side* side : {&a_, &b_}) {
-    auto endpoint = Endpoint::create(*hca_, staging_.get(), {.slot_count = kSlots});
+    auto endpoint = Endpoint::create(
+        *hca_, {staging_.get(), bounce_.get()},
+        {.slot_count = kSlots, .bounce_slot_count = kSlots, .auto_modes = {.table = kAutoModes}});
     ASSERT_TRUE(endpoint) << endpoint.error().message;
     side->endpoint = std::make_unique<Endpoint>(std::move(*endpoint));
     auto buffer = allocate_memory(*hca_, kBufferBytes);

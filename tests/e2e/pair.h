@@ -20,6 +20,8 @@ class Pair : public ::testing::Test {
  protected:
   static constexpr std::size_t kBufferBytes = 1u << 20;
   static constexpr std::uint32_t kSlots = 16;
+  static constexpr std::uint64_t kBouncePoolBytes = 256 * 1024;  // less than a buffer, as the NIC's memory
+  static constexpr ModeTable kAutoModes{28, 16 * 1024, 128 * 1024};
 
   void SetUp() override;
 
@@ -39,6 +41,7 @@ class Pair : public ::testing::Test {
 
   std::unique_ptr<Hca> hca_;
   std::unique_ptr<StagingPool> staging_;
+  std::unique_ptr<StagingPool> bounce_;
   Side a_;
   Side b_;
   int (*progress_)() = progress;

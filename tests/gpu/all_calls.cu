@@ -22,6 +22,7 @@ __global__ void all_calls(EndpointHandle handle, RemoteMemory remote, LocalMemor
   out[10] = gdx_flush(ep);
   out[11] = gdx_wait(ep, signal, Compare::kGreaterEqual, 1);
   if (gdx_test(signal, Compare::kNotEqual, 0)) out[12] = ep.fault().status;
+  out[14] = gdx_put<Mode::kBounce>(ep, remote, local, bytes);
   if constexpr (S == Scope::kWarp) out[13] = gdx_put_warp(ep, remote, local, bytes);
 }
 

@@ -32,6 +32,9 @@ class Bus {
   void gpu_stores_payload(std::uint64_t bytes) {
     write(pcie::kGpuNode, pcie::kNicNode, bytes, pcie::Purpose::kPayload, {});
   }
+  void gpu_stores_bounce(std::uint64_t bytes) {
+    write(pcie::kGpuNode, pcie::kHostNode, bytes, pcie::Purpose::kPayload, {});
+  }
   // WQEs of so many bytes, and the doorbell record.
   void gpu_posts(std::uint64_t wqe_bytes) {
     if (queue_node() == pcie::kGpuNode || wqe_bytes == 0) return;
@@ -44,8 +47,8 @@ class Bus {
   void nic_fetches_wqes(std::uint64_t bytes, Done done) {
     read(queue_node(), bytes, pcie::Purpose::kWqe, std::move(done));
   }
-  void nic_fetches_payload(std::uint64_t bytes, Done done) {
-    read(pcie::kGpuNode, bytes, pcie::Purpose::kPayload, std::move(done));
+  void nic_fetches_payload(bool bounced, std::uint64_t bytes, Done done) {
+    read(bounced ? pcie::kHostNode : pcie::kGpuNode, bytes, pcie::Purpose::kPayload, std::move(done));
   }
   void nic_delivers_payload(std::uint64_t bytes, Done done) {
     write(pcie::kNicNode, pcie::kGpuNode, bytes, pcie::Purpose::kPayload, std::move(done));

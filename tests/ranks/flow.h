@@ -27,7 +27,7 @@ struct Shape {
   std::uint64_t post_ns;
   std::uint64_t jitter_ns;
   // What nobody could see of a kernel on a CPU, told by its block: that it has stored `bytes` of payload into
-  // staging memory, has rung, and has nothing to do until then.
+  // staging or host memory, has rung, and has nothing to do until then.
   void (*stored)(std::uint32_t block, std::uint64_t bytes);
   void (*posted)(std::uint32_t block);
   void (*busy_until)(std::uint64_t until_ns);

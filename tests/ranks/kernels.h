@@ -24,18 +24,18 @@ GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequen
 
 // Slot by slot, so that each store can be told of. gdx_put differs in one thing: where it has no credit it
 // asks for all that the message could use, and this asks for one.
-GDX_DEVICE Status push(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
-                       const LocalMemory& from, Doorbell doorbell) {
-  const std::uint64_t slot_bytes = endpoint.handle().staging.slot_bytes;
+template <Mode M, typename Pool>
+GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
+                            const LocalMemory& from, Doorbell doorbell) {
+  const std::uint64_t slot_bytes = Pool::of(endpoint.handle()).slot_bytes;
   std::uint32_t deferred = 0;
   for (std::uint64_t at = 0; at < shape.message_bytes; at += slot_bytes) {
     const bool last = shape.message_bytes - at <= slot_bytes;
     const std::uint64_t bytes = last ? shape.message_bytes - at : slot_bytes;
-    const bool rings = ++deferred * 4 >= endpoint.credits().held();
+    const bool rings = ++deferred * 4 >= Pool::held(endpoint);
     if (rings) deferred = 0;
     const Doorbell between = rings ? Doorbell::kRing : Doorbell::kDefer;
-    const Status status =
-        gdx_put<Mode::kPush>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
+    const Status status = gdx_put<M>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
     if (status != Status::kOk) return status;
     shape.stored(blockIdx.x, bytes);
     shape.posted(blockIdx.x);
@@ -49,7 +49,10 @@ GDX_DEVICE Status put(device::Endpoint<>& endpoint, const Flow& flow, const Shap
   const std::uint64_t half = (sequence & 1) * shape.message_bytes;
   const RemoteMemory to = flow.peer_inbox + half;
   const LocalMemory from = flow.source + half;
-  if constexpr (M == Mode::kPush) return push(endpoint, shape, to, from, doorbell);
+  if constexpr (M == Mode::kPush)
+    return put_slots<M, device::impl::NicPool>(endpoint, shape, to, from, doorbell);
+  if constexpr (M == Mode::kBounce)
+    return put_slots<M, device::impl::HostPool>(endpoint, shape, to, from, doorbell);
   const Status status = gdx_put<M>(endpoint, to, from, shape.message_bytes, doorbell);
   shape.posted(blockIdx.x);
   return status;

@@ -180,7 +180,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--message-bytes", config.message_bytes)->capture_default_str();
   app.add_option("--messages", config.messages, "of each endpoint")->capture_default_str();
   app.add_option("--pattern", config.pattern)->transform(CLI::CheckedTransformer(patterns));
-  app.add_option("--mode", config.mode, "pull, push, push-bf or inline")
+  app.add_option("--mode", config.mode, "pull, push, push-bf, inline or gpu-bounce")
       ->transform(CLI::CheckedTransformer(modes));
   app.add_option("--post-ns", config.post_ns)->capture_default_str();
   app.add_option("--jitter-ns", config.jitter_ns)->capture_default_str();

@@ -61,7 +61,7 @@ Network::Nic Rank::make_nic(Network& network) {
   Network::Nic nic;
   nic.before_sending = [this](std::span<const std::byte> datagram, Bus::Done done) {
     if (!is_fetched(datagram)) return done();
-    bus_->nic_fetches_payload(roce::decode(datagram)->payload.size(), std::move(done));
+    bus_->nic_fetches_payload(config_.bounces, roce::decode(datagram)->payload.size(), std::move(done));
   };
   nic.before_delivery = [this, &network](std::span<const std::byte> datagram, Bus::Done done) {
     const std::uint64_t bytes = roce::decode(datagram)->payload.size();
@@ -79,7 +79,7 @@ Network::Nic Rank::make_nic(Network& network) {
 void Rank::open_hca(Network& network, std::uint32_t number, std::uint64_t seed) {
   softhca::HcaConfig hca;
   hca.name = fmt::format("rank{}", number);
-  hca.device_memory_bytes = staging_.size() * kBlockBytes;
+  hca.device_memory_bytes = config_.bounces ? 0 : staging_.size() * kBlockBytes;
   auto* const staging = reinterpret_cast<std::byte*>(staging_.data());
   hca_ = std::make_unique<softhca::Engine>(
       hca, network.attach(number, make_nic(network)), staging,
@@ -93,13 +93,13 @@ void Rank::open_hca(Network& network, std::uint32_t number, std::uint64_t seed) 
                                       .length_bytes = memory_.size() * kBlockBytes,
                                       .access = kAllAccess}));
   if (staging_.empty()) return;
-  staging_key_ =
-      need("register its staging memory", hca_->register_memory({.pd = pd_,
-                                                                 .base = staging,
-                                                                 .iova = 0,
-                                                                 .length_bytes = hca.device_memory_bytes,
-                                                                 .access = 0,
-                                                                 .device_memory = true}));
+  staging_key_ = need("register its staging memory",
+                      hca_->register_memory({.pd = pd_,
+                                             .base = staging,
+                                             .iova = 0,
+                                             .length_bytes = staging_.size() * kBlockBytes,
+                                             .access = 0,
+                                             .device_memory = !config_.bounces}));
 }
 
 // Of a signal the value is in the WQE, of a push the payload is on the NIC.
@@ -109,8 +109,9 @@ bool Rank::is_fetched(std::span<const std::byte> datagram) const {
   switch (packet->headers.bth.opcode) {
     case Opcode::kRcWriteFirst:
     case Opcode::kRcWriteMiddle:
-    case Opcode::kRcWriteLast: return config_.pulls;
-    case Opcode::kRcWriteOnly: return config_.pulls && !peer_signals_.contains(packet->headers.reth.address);
+    case Opcode::kRcWriteLast: return config_.pulls || config_.bounces;
+    case Opcode::kRcWriteOnly:
+      return (config_.pulls || config_.bounces) && !peer_signals_.contains(packet->headers.reth.address);
     default: return false;
   }
 }
@@ -223,7 +224,7 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.log_send_queue = config_.log_send_queue;
   handle.log_completion_queue = config_.log_send_queue;
   handle.placement = Placement::kHost;
-  if (config_.slots != 0) describe_staging(memory, handle.staging);
+  if (config_.slots != 0) describe_staging(memory, config_.bounces ? handle.bounce : handle.staging);
   memory.control->state.handle = handle;
   return handle;
 }

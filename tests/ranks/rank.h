@@ -35,7 +35,8 @@ struct RankConfig {
   bool odd_endpoints_push = true;
   bool blueflame = false;
   std::optional<BusConfig> bus = std::nullopt;
-  bool pulls = false;  // the NIC fetches what messages consist of; signals always come with their WQE
+  bool bounces = false;  // the slots are host memory
+  bool pulls = false;    // the NIC fetches what messages consist of; signals always come with their WQE
 };
 
 class Rank {
@@ -55,9 +56,14 @@ class Rank {
 
   // One step of the HCA, and one look of the credit scheduler. Returns the number of things done.
   int progress();
-  // A kernel has stored payload into staging memory.
+  // A kernel has stored payload into staging memory, or host memory.
   void note_store(std::uint64_t bytes) {
-    if (bus_) bus_->gpu_stores_payload(bytes);
+    if (!bus_) return;
+    if (config_.bounces) {
+      bus_->gpu_stores_bounce(bytes);
+    } else {
+      bus_->gpu_stores_payload(bytes);
+    }
   }
   // Starts what a kernel has rung on its way to the NIC. Returns how many doorbells. Without a bus they are
   // there.
@@ -131,7 +137,7 @@ class Rank {
   RankConfig config_;
   std::vector<Block> memory_;     // everything below lies in it; registered as one region
   std::vector<Block> uar_pages_;  // one, or with a bus one for each endpoint
-  std::vector<Block> staging_;
+  std::vector<Block> staging_;    // the NIC's, or the host's
   std::vector<EndpointMemory> endpoints_;
   std::optional<CreditExchange> credits_;
   std::unordered_set<std::uint64_t> peer_signals_;  // their addresses

@@ -150,6 +150,7 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_THAT(message({.message_bytes = 12}), HasSubstr("multiple of 8"));
   EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
   EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
+  EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));
 }
 
 SimulationConfig across(PathClass path, pcie::Mode mode) {
@@ -167,8 +168,8 @@ std::uint64_t transfers(const std::array<pcie::Traffic, pcie::kPurposes>& traffi
 
 TEST(Bus, every_mode_moves_every_word_over_every_path) {
   for (const PathClass path : kPathClasses) {
-    for (const pcie::Mode mode :
-         {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame, pcie::Mode::kInline}) {
+    for (const pcie::Mode mode : {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
+                                  pcie::Mode::kInline, pcie::Mode::kGpuBounce}) {
       SimulationConfig config = across(path, mode);
       config.ranks = 4;
       config.endpoints_per_rank = 4;
@@ -192,6 +193,33 @@ TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_wqe_and_payload) {
   const auto reads = run(pull).pcie.reads;
   EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kPayload)].transfers, 4u * 16);
   EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kWqe)].transfers, 4u * 16);
+}
+
+// What the GPU stored into host memory, the NIC reads from there: as often as a pull, but never from the GPU.
+TEST(Bus, bounce_reads_its_payload_where_no_peer_can_be_read) {
+  SimulationConfig bounce = across(PathClass::kSys, pcie::Mode::kGpuBounce);
+  bounce.bus->queues = pcie::QueuePlacement::kHost;
+  bounce.pattern = Pattern::kStream;
+  bounce.one_way = true;
+  const Report report = run(bounce);
+  const auto payload = static_cast<std::size_t>(pcie::Purpose::kPayload);
+  EXPECT_EQ(report.pcie.reads[payload].transfers, 4u * 16);
+  EXPECT_EQ(report.pcie.writes[payload].bytes, 4u * 16 * bounce.message_bytes);
+}
+
+// Across sockets a GPU stores faster than it is read: the reason why anybody bounces.
+TEST(Bus, large_bounce_is_faster_than_a_pull_across_sockets_and_not_under_a_switch) {
+  const auto delivered_ns = [](PathClass path, pcie::Mode mode) {
+    SimulationConfig config = across(path, mode);
+    config.message_bytes = 1 << 20;
+    const Result<std::uint64_t> ns = measure_delivery(config);
+    EXPECT_TRUE(ns) << ns.error().message;
+    return ns.value_or(0);
+  };
+  EXPECT_LT(2 * delivered_ns(PathClass::kSys, pcie::Mode::kGpuBounce),
+            delivered_ns(PathClass::kSys, pcie::Mode::kPull));
+  EXPECT_GT(delivered_ns(PathClass::kPix, pcie::Mode::kGpuBounce),
+            delivered_ns(PathClass::kPix, pcie::Mode::kPull));
 }
 
 TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
@@ -224,19 +252,18 @@ TEST_P(ProductionAndTable, take_the_same_time) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bus, ProductionAndTable,
-                         testing::Combine(testing::ValuesIn(kPathClasses),
-                                          testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
-                                                          pcie::Mode::kPushBlueFlame, pcie::Mode::kInline),
-                                          testing::Values(pcie::QueuePlacement::kHost,
-                                                          pcie::QueuePlacement::kGpu)),
-                         [](const auto& test) {
-                           std::string mode(pcie::name(std::get<1>(test.param)));
-                           std::ranges::replace(mode, '-', '_');
-                           const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
-                           return std::string(name(std::get<0>(test.param))) + "_" + mode +
-                                  (gpu ? "_gpu_queues" : "_host_queues");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Bus, ProductionAndTable,
+    testing::Combine(testing::ValuesIn(kPathClasses),
+                     testing::Values(pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
+                                     pcie::Mode::kInline, pcie::Mode::kGpuBounce),
+                     testing::Values(pcie::QueuePlacement::kHost, pcie::QueuePlacement::kGpu)),
+    [](const auto& test) {
+      std::string mode(pcie::name(std::get<1>(test.param)));
+      std::ranges::replace(mode, '-', '_');
+      const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
+      return std::string(name(std::get<0>(test.param))) + "_" + mode + (gpu ? "_gpu_queues" : "_host_queues");
+    });
 
 TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_wqes) {
   SimulationConfig config = across(PathClass::kSys, pcie::Mode::kInline);

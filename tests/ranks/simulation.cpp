@@ -18,8 +18,9 @@ constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 
 thread_local Simulation* running = nullptr;
 
-bool pushes(const SimulationConfig& config) {
-  return config.mode == pcie::Mode::kPush || config.mode == pcie::Mode::kPushBlueFlame;
+bool bounces(const SimulationConfig& config) { return config.mode == pcie::Mode::kGpuBounce; }
+bool stages(const SimulationConfig& config) {
+  return config.mode == pcie::Mode::kPush || config.mode == pcie::Mode::kPushBlueFlame || bounces(config);
 }
 
 RankConfig rank_config(const SimulationConfig& config) {
@@ -29,7 +30,9 @@ RankConfig rank_config(const SimulationConfig& config) {
   rank.buffer_bytes = 2 * config.message_bytes;
   rank.blueflame = config.mode == pcie::Mode::kPushBlueFlame;
   rank.pulls = config.mode == pcie::Mode::kPull;
-  if (pushes(config)) rank.slots = config.slots;
+  rank.bounces = bounces(config);
+  if (stages(config)) rank.slots = config.slots;
+  if (bounces(config)) rank.slot_bytes = pcie::Bounce{}.chunk_bytes;
   rank.bus = config.bus;
   rank.odd_endpoints_push = config.pattern == Pattern::kExchange;
   return rank;
@@ -42,6 +45,7 @@ Kernel kernel_of(const SimulationConfig& config) {
   switch (config.mode) {
     case pcie::Mode::kPush:
     case pcie::Mode::kPushBlueFlame: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
+    case pcie::Mode::kGpuBounce: return exchanges ? exchange<Mode::kBounce> : stream<Mode::kBounce>;
     case pcie::Mode::kInline: return exchanges ? exchange<Mode::kInline> : stream<Mode::kInline>;
     default: return exchanges ? exchange<Mode::kPull> : stream<Mode::kPull>;
   }
@@ -62,8 +66,8 @@ Result<void> Simulation::check(const SimulationConfig& config) {
     return refuse(fmt::format("messages of {} bytes: use a multiple of 8", config.message_bytes));
   if (config.messages == 0) return refuse("no messages: use at least 1");
   if (config.mode == pcie::Mode::kBounce)
-    return refuse("bounce: no GPU posts it, so no device code runs; use gdx model");
-  if (!std::has_single_bit(config.slots) || (pushes(config) && config.slots < config.endpoints_per_rank)) {
+    return refuse("bounce: a CPU posts it, so no device code runs; use gpu-bounce, or gdx model");
+  if (!std::has_single_bit(config.slots) || (stages(config) && config.slots < config.endpoints_per_rank)) {
     return refuse(fmt::format("{} staging slots for {} endpoints: use a power of two, and a slot for each",
                               config.slots, config.endpoints_per_rank));
   }

@@ -22,7 +22,7 @@ struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
   Pattern pattern = Pattern::kExchange;
-  pcie::Mode mode = pcie::Mode::kPull;  // not kBounce
+  pcie::Mode mode = pcie::Mode::kPull;  // not kBounce, which a CPU posts
   std::uint32_t log_send_queue = 4;     // WQEBBs of an endpoint
   bool one_way = false;                 // in a stream, only rank 0 sends
   std::uint64_t message_bytes = 1024;   // a multiple of 8
@@ -37,7 +37,8 @@ struct SimulationConfig {
   std::uint64_t seed = 1;
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
-  std::uint32_t slots = 32;                     // of 4 KiB, staging memory of each rank: 128 KiB
+  std::uint32_t slots =
+      32;  // of 4 KiB, staging memory of each rank: 128 KiB; of 64 KiB, where it is host memory
 };
 
 struct Report {

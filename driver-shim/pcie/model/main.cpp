@@ -25,7 +25,7 @@ void add_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)");
   app.add_option("--width", options.lanes, "Lanes: 4, 8 or 16 (16)");
   app.add_option("--mode", options.modes,
-                 "pull, push, push-bf, inline, bounce, a list of them, or all (all)");
+                 "pull, push, push-bf, inline, bounce, gpu-bounce, a list of them, or all (all)");
   app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")->delimiter(',');
   app.add_option("--platform", options.platform,
                  "generic, epyc-7452, ivy-bridge, intel-client, a100 or a30 (generic)");

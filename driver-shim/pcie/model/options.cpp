@@ -36,7 +36,8 @@ Result<std::vector<Mode>> modes_named(const std::string& list) {
   for (std::string word; std::getline(words, word, ',');) {
     const auto mode = mode_of(word);
     if (!mode)
-      return refuse(fmt::format("no mode '{}': use pull, push, push-bf, inline, bounce or all", word));
+      return refuse(
+          fmt::format("no mode '{}': use pull, push, push-bf, inline, bounce, gpu-bounce or all", word));
     modes.push_back(*mode);
   }
   if (modes.empty()) return refuse("--mode names no mode");

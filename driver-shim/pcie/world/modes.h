@@ -17,9 +17,9 @@
 
 namespace gdx::pcie {
 
-enum class Mode : std::uint8_t { kPull, kPush, kPushBlueFlame, kInline, kBounce };
-inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kPushBlueFlame, Mode::kInline,
-                                               Mode::kBounce};
+enum class Mode : std::uint8_t { kPull, kPush, kPushBlueFlame, kInline, kBounce, kGpuBounce };
+inline constexpr std::array<Mode, 6> kModes = {Mode::kPull,   Mode::kPush,   Mode::kPushBlueFlame,
+                                               Mode::kInline, Mode::kBounce, Mode::kGpuBounce};
 
 enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
 
@@ -106,7 +106,8 @@ inline constexpr Step kInlineSteps[] = {
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
-// The CPU's own queue lies in its memory: storing a WQE there is no PCIe transaction, nor is its polling.
+// What others do, with a CPU thread that posts. The CPU's own queue lies in its memory: storing a WQE there
+// is no PCIe transaction, nor is its polling.
 inline constexpr Step kBounceSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kOrder, Place::kHost},
@@ -118,6 +119,19 @@ inline constexpr Step kBounceSteps[] = {
     {Actor::kNic, Verb::kStore, Place::kHost, Purpose::kCqe, Extent::kBlock},
     {Actor::kCpu, Verb::kNotice, Place::kHost},
     {Actor::kCpu, Verb::kStore, Place::kGpu, Purpose::kProxy, Extent::kDoorbell},
+};
+
+// What gdx does: the GPU posts, and nobody else takes part.
+inline constexpr Step kGpuBounceSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kHost},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
 struct ModeEntry {
@@ -132,6 +146,7 @@ constexpr ModeEntry entry(Mode mode) {
     case Mode::kPushBlueFlame: return {"push-bf", kPushBlueFlameSteps};
     case Mode::kInline: return {"inline", kInlineSteps};
     case Mode::kBounce: return {"bounce", kBounceSteps};
+    case Mode::kGpuBounce: return {"gpu-bounce", kGpuBounceSteps};
   }
   return {};
 }

@@ -30,7 +30,7 @@ World::World(const WorldConfig& config, Mode mode)
       steps_(entry(mode).steps),
       sender_(events_, config_.platform, config_.path),
       receiver_(events_, config_.platform, config_.path),
-      slots_free_(static_cast<std::uint32_t>(mode == Mode::kBounce
+      slots_free_(static_cast<std::uint32_t>(mode == Mode::kBounce || mode == Mode::kGpuBounce
                                                  ? config_.bounce.pool_bytes / config_.bounce.chunk_bytes
                                                  : config_.staging.pool_bytes / config_.staging.slot_bytes)) {
 }
@@ -108,6 +108,7 @@ World::Batch World::next_batch(std::uint32_t lane) const {
       break;
     }
     case Mode::kBounce:
+    case Mode::kGpuBounce:
       batch.payload_bytes = std::min<std::uint64_t>(rest, config_.bounce.chunk_bytes);
       batch.slots = 1;
       break;

@@ -45,8 +45,8 @@ Result<void> check(const WorldConfig& config, Mode mode) {
   EventQueue events;
   const Fabric fabric(events, config.platform, config.path);
   if (fabric.can_read(kNicNode, kGpuNode)) return {};
-  const bool reads_gpu_queue =
-      config.queues == QueuePlacement::kGpu && (mode == Mode::kPush || mode == Mode::kInline);
+  const bool reads_gpu_queue = config.queues == QueuePlacement::kGpu &&
+                               (mode == Mode::kPush || mode == Mode::kInline || mode == Mode::kGpuBounce);
   if (mode == Mode::kPull || reads_gpu_queue) {
     return fail(Status::kUnsupported, fmt::format("{} forwards no peer reads on a {} path",
                                                   config.platform.name, name(config.path)));

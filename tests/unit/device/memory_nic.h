@@ -23,9 +23,13 @@ class MemoryNic {
   static constexpr std::uint32_t kSlotBytes = 64;
   static constexpr std::uint32_t kQpn = 0x00abcdef & 0xffffff;
   static constexpr std::uint32_t kStagingLkey = 0x51a61000;
+  static constexpr std::uint32_t kBounceLkey = 0xb0b0ce00;
 
   // Tests of the timeout itself shorten it; no other test comes near it.
   std::uint64_t timeout_ns = 60'000'000'000;
+
+  // Of Mode::kAuto: as where nothing is known.
+  ModeTable modes{28, kSlotBytes, kNoSizeLimit};
 
   // Not 0: doorbells are BlueFlame writes, to halves of this size.
   std::uint32_t blueflame_half_bytes = 0;
@@ -52,17 +56,9 @@ class MemoryNic {
     h.log_completion_queue = kLogBlocks;
     h.placement = Placement::kHost;
     h.blueflame_half_bytes = blueflame_half_bytes;
-    h.staging = {.base = staging_.data(),
-                 .nic_offset = 0x1000,
-                 .grants = &grants_,
-                 .granted_slots = granted_slots_.data(),
-                 .requests = &requests_,
-                 .returned_slots = returned_slots_.data(),
-                 .held = held_.data(),
-                 .lkey = kStagingLkey,
-                 .slot_bytes = kSlotBytes,
-                 .slot_count = kSlots,
-                 .minimum_slots = kSlots};
+    h.staging = staging_pool_.handle(0x1000, kStagingLkey);
+    h.bounce = bounce_pool_.handle(0x9000, kBounceLkey);
+    h.modes = modes;
     state_.handle = h;
     return h;
   }
@@ -112,17 +108,47 @@ class MemoryNic {
     return std::span<const std::uint64_t, 8>(doorbells_.data() + (second ? kHalfWords : 0), 8);
   }
   [[nodiscard]] std::uint32_t written() const { return written_; }  // completions so far
-  [[nodiscard]] std::byte* staging() { return staging_.data(); }
+  [[nodiscard]] std::byte* staging() { return staging_pool_.memory.data(); }
+  [[nodiscard]] std::byte* bounce() { return bounce_pool_.memory.data(); }
   QueueState& state() { return state_; }
   // The scheduler's hand: every slot is granted at first, and the limit is the pool.
-  void limit(std::uint32_t slots) {
-    std::atomic_ref<std::uint64_t>(grants_).store(pack_grants(kSlots, slots), std::memory_order_release);
+  void limit(std::uint32_t slots) { staging_pool_.limit(slots); }
+  void limit_bounce(std::uint32_t slots) { bounce_pool_.limit(slots); }
+  [[nodiscard]] const CreditRequests& requests() const { return staging_pool_.requests; }
+  [[nodiscard]] const CreditRequests& bounce_requests() const { return bounce_pool_.requests; }
+  [[nodiscard]] const std::array<std::uint32_t, kSlots>& returned_slots() const {
+    return staging_pool_.returned_slots;
   }
-  [[nodiscard]] const CreditRequests& requests() const { return requests_; }
-  [[nodiscard]] const std::array<std::uint32_t, kSlots>& returned_slots() const { return returned_slots_; }
   std::uint32_t& abort() { return abort_; }
 
  private:
+  // Memory to stage in, and the scheduler's side of it.
+  struct Pool {
+    alignas(64) std::array<std::byte, kSlots * kSlotBytes> memory{};
+    std::uint64_t grants = pack_grants(kSlots, kSlots);
+    std::array<std::uint32_t, kSlots> granted_slots{0, 1, 2, 3};
+    CreditRequests requests{};
+    std::array<std::uint32_t, kSlots> returned_slots{};
+    std::array<HeldSlot, kSlots> held{};
+
+    StagingHandle handle(std::uint64_t nic_offset, std::uint32_t lkey) {
+      return {.base = memory.data(),
+              .nic_offset = nic_offset,
+              .grants = &grants,
+              .granted_slots = granted_slots.data(),
+              .requests = &requests,
+              .returned_slots = returned_slots.data(),
+              .held = held.data(),
+              .lkey = lkey,
+              .slot_bytes = kSlotBytes,
+              .slot_count = kSlots,
+              .minimum_slots = kSlots};
+    }
+    void limit(std::uint32_t slots) {
+      std::atomic_ref<std::uint64_t>(grants).store(pack_grants(kSlots, slots), std::memory_order_release);
+    }
+  };
+
   void publish(mlx5::Cqe64& cqe, mlx5::CqeOpcode opcode) {
     const unsigned owner = written_ / kBlocks & 1;
     const unsigned op_own = static_cast<unsigned>(opcode) << mlx5::kCqeOpcodeShift | owner;
@@ -135,14 +161,10 @@ class MemoryNic {
   std::array<mlx5::WqeBasicBlock, kBlocks> send_queue_{};
   std::array<mlx5::Cqe64, kBlocks> completion_queue_{};
   alignas(64) std::array<Be32, 2> record_{};
-  alignas(64) std::array<std::byte, kSlots * kSlotBytes> staging_{};
+  Pool staging_pool_;
+  Pool bounce_pool_;
   static constexpr std::size_t kHalfWords = mlx5::kBlueFlameBufferBytes / sizeof(std::uint64_t);
   std::array<std::uint64_t, 2 * kHalfWords> doorbells_{};
-  std::uint64_t grants_ = pack_grants(kSlots, kSlots);
-  std::array<std::uint32_t, kSlots> granted_slots_{0, 1, 2, 3};
-  CreditRequests requests_{};
-  std::array<std::uint32_t, kSlots> returned_slots_{};
-  std::array<HeldSlot, kSlots> held_{};
   std::uint64_t scratch_ = 0;
   QueueState state_{};
   std::uint32_t abort_ = 0;

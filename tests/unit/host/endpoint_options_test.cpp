@@ -38,6 +38,12 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
          o.sharing = Sharing::kShared;
          o.slot_count = 4;
        }},
+      {"bounce_slot_count",
+       [](EndpointOptions& o) {
+         o.sharing = Sharing::kShared;
+         o.send_queue_blocks = 64;
+         o.bounce_slot_count = 4;
+       }},
       {"timeout_ns", [](EndpointOptions& o) { o.timeout_ns = 0; }},
       {"probe_after_ns", [](EndpointOptions& o) { o.probe_after_ns = 0; }},
       {"timeout_ns = 3600000000001: use 1 to 3600000000000",

@@ -24,7 +24,7 @@ TEST(QueueMemory, parts_lie_on_their_own_pages_in_one_range) {
     EXPECT_GE(memory->completion_queue_offset(), ring_bytes);
     EXPECT_GE(memory->queue_pair_record_offset(), memory->completion_queue_offset() + ring_bytes);
     EXPECT_EQ(memory->registered_bytes() % kQueuePageBytes, 0u);
-    const auto* grants = reinterpret_cast<const std::byte*>(memory->credit_channel().grants);
+    const auto* grants = reinterpret_cast<const std::byte*>(memory->staging_credits().channel().grants);
     EXPECT_EQ(grants, memory->base() + memory->registered_bytes()) << "the HCA need not see credits";
     EXPECT_EQ(reinterpret_cast<std::byte*>(memory->control().queue_pair_record),
               memory->base() + memory->queue_pair_record_offset());

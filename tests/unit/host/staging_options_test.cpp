@@ -34,6 +34,18 @@ TEST(StagingOptions, impossible_values_are_refused) {
   EXPECT_EQ(status_of({.threshold_percent = 10'001}, kDeviceBytes), Status::kInvalidArgument);
 }
 
+TEST(StagingOptions, host_memory_asks_nothing_of_the_hca) {
+  const StagingOptions host = StagingOptions::in_host_memory();
+  EXPECT_EQ(resolve_staging_bytes(host, 0).value(), kDefaultBounceBytes);
+  StagingOptions spoiled = host;
+  spoiled.pool_bytes = 3 << 20;
+  EXPECT_EQ(status_of(spoiled, kDeviceBytes), Status::kInvalidArgument);
+  spoiled.pool_bytes = 2 * kMaxBounceBytes;
+  EXPECT_EQ(status_of(spoiled, kDeviceBytes), Status::kInvalidArgument);
+  spoiled.pool_bytes = kDefaultBounceSlotBytes / 2;
+  EXPECT_EQ(status_of(spoiled, kDeviceBytes), Status::kInvalidArgument);
+}
+
 TEST(StagingLease, empty_lease_has_no_slots_and_may_be_moved) {
   StagingLease lease;
   StagingLease other(std::move(lease));

@@ -101,5 +101,18 @@ TEST(Topology, file_of_something_else_is_refused) {
   EXPECT_THAT(topology.error().message, HasSubstr("no topology"));
 }
 
+TEST(Topology, nearest_gpu_of_a_nic_gives_its_path_class) {
+  Topology topology;
+  topology.gpus.resize(2);
+  topology.nics.resize(3);
+  for (std::size_t i = 0; i < 3; ++i) topology.nics[i].os_name = "mlx5_" + std::to_string(i);
+  topology.paths = {
+      {0, 0, PathClass::kSys}, {0, 1, PathClass::kNode}, {1, 0, PathClass::kPxb}, {1, 1, PathClass::kSys}};
+  EXPECT_EQ(nearest_gpu(topology, "mlx5_0"), PathClass::kPxb);
+  EXPECT_EQ(nearest_gpu(topology, "mlx5_1"), PathClass::kNode);
+  EXPECT_EQ(nearest_gpu(topology, "mlx5_2"), std::nullopt);
+  EXPECT_EQ(nearest_gpu(topology, "gdx0"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace gdx

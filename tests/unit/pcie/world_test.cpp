@@ -144,8 +144,10 @@ TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   EXPECT_TRUE(check(world, Mode::kPush));
   EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
   EXPECT_TRUE(check(world, Mode::kBounce));
+  EXPECT_TRUE(check(world, Mode::kGpuBounce));
   world.queues = QueuePlacement::kGpu;  // the WQE would have to be read from the GPU
   EXPECT_FALSE(check(world, Mode::kPush));
+  EXPECT_FALSE(check(world, Mode::kGpuBounce));
   EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
 }
 

@@ -1,0 +1,49 @@
+// Mode tables that `gdx calibrate` measured, kept in a file of JSON. A file is somebody's text: all of it is
+// checked before any of it is believed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/gpu/mode_table.h"
+#include "proto/gpu/queue.h"
+#include "proto/path_class.h"
+
+namespace gdx {
+
+inline constexpr std::uint32_t kCalibrationVersion = 1;
+
+struct CalibrationKey {
+  std::string hca;
+  std::optional<PathClass> path;  // absent: unknown, or kernels on a CPU
+  std::uint32_t queue_layout_version = kQueueLayoutVersion;
+
+  friend bool operator==(const CalibrationKey&, const CalibrationKey&) = default;
+};
+
+struct Calibration {
+  CalibrationKey key;
+  ModeTable modes{};             // possible with all means
+  std::string measured_on;       // "the software HCA, CPU kernels"
+  std::vector<std::string> why;  // one line for each range
+};
+
+// "HCA gdx0, SYS path"
+[[nodiscard]] std::string describe(const CalibrationKey& key);
+
+// $XDG_CONFIG_HOME/gdx/calibration.json, or below $HOME/.config; empty where neither is an absolute path.
+[[nodiscard]] std::string default_calibration_file();
+
+// Errors: kNotFound without such a file; kVersionMismatch for one of another version; kInvalidArgument naming
+// what is wrong with it; kSystem when it cannot be read.
+[[nodiscard]] Result<std::vector<Calibration>> read_calibrations(const std::string& file);
+
+// Puts `calibration` in the place of the one with its key, and leaves the others. Readers see the old file or
+// the new one, whole. Makes the folder. Errors: as read_calibrations for what is there already, but for
+// kNotFound: a file that is no calibration is left alone.
+[[nodiscard]] Result<void> store_calibration(const std::string& file, const Calibration& calibration);
+
+}  // namespace gdx

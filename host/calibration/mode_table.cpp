@@ -1,0 +1,104 @@
+#include "host/calibration/mode_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kShortInlineBytes = 28;  // in a work request of one block, which BlueFlame carries
+constexpr std::uint64_t kOneSlotBytes = 4096;
+// Modelled: where pushing one message ends to be faster than pulling it under a switch, and than bouncing it
+// across a root complex. Measured in powers of four, so it may be off by two.
+constexpr std::uint64_t kModelledPushBytes = 16 * 1024;
+
+tl::unexpected<Error> refuse(std::string why) { return fail(Status::kInvalidArgument, std::move(why)); }
+
+std::string limit_text(std::uint64_t bytes) {
+  return bytes == kNoSizeLimit ? "any size" : fmt::format("{} B", bytes);
+}
+
+}  // namespace
+
+Result<void> check_mode_table(const ModeTable& table, ModeMeans means) {
+  if (table.inline_bytes > kMaxAutoInlineBytes) {
+    return refuse(fmt::format("mode table: inline up to {} does not fit a work request: use at most {} B",
+                              limit_text(table.inline_bytes), kMaxAutoInlineBytes));
+  }
+  if (table.push_bytes < table.inline_bytes) {
+    return refuse(
+        fmt::format("mode table: push up to {} ends below inline up to {}: use at least that, which is none",
+                    limit_text(table.push_bytes), limit_text(table.inline_bytes)));
+  }
+  if (table.pull_bytes < table.push_bytes) {
+    return refuse(
+        fmt::format("mode table: pull up to {} ends below push up to {}: use at least that, which is none",
+                    limit_text(table.pull_bytes), limit_text(table.push_bytes)));
+  }
+  if (table.push_bytes != table.inline_bytes && !means.push) {
+    return refuse(
+        fmt::format("mode table: push up to {}, but the endpoint has no slots of the NIC's memory: give it "
+                    "some, or use the {} of inline",
+                    limit_text(table.push_bytes), limit_text(table.inline_bytes)));
+  }
+  if (table.pull_bytes != kNoSizeLimit && !means.bounce) {
+    return refuse(
+        fmt::format("mode table: pull up to {} leaves larger messages to bounce, but the endpoint has no "
+                    "slots of host memory: give it some, or pull without a limit",
+                    limit_text(table.pull_bytes)));
+  }
+  return {};
+}
+
+ModeTable default_mode_table(std::optional<PathClass> path, ModeMeans means) {
+  ModeTable table{kShortInlineBytes, kOneSlotBytes, kNoSizeLimit};
+  if (path) table.push_bytes = kModelledPushBytes;
+  // Reads of a peer across a root complex are slow: nothing is pulled there that can be stored.
+  if (path && crosses_root_complex(*path)) {
+    if (means.bounce) {
+      table.pull_bytes = table.push_bytes;
+    } else {
+      table.push_bytes = kNoSizeLimit;
+    }
+  }
+  return with_pull_for_missing(table, means);
+}
+
+ModeTable with_pull_for_missing(const ModeTable& table, ModeMeans means) {
+  ModeTable possible = table;
+  if (!means.bounce) possible.pull_bytes = kNoSizeLimit;
+  if (!means.push) {
+    // Where nothing was pulled, what was pushed bounces with the rest.
+    if (table.pull_bytes == table.push_bytes && means.bounce) possible.pull_bytes = table.inline_bytes;
+    possible.push_bytes = table.inline_bytes;
+  }
+  return possible;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  constexpr std::uint64_t kKiB = 1 << 10;
+  if (bytes >= kMiB && bytes % kMiB == 0) return fmt::format("{} MiB", bytes / kMiB);
+  if (bytes >= kKiB && bytes % kKiB == 0) return fmt::format("{} KiB", bytes / kKiB);
+  return fmt::format("{} B", bytes);
+}
+
+std::string describe(const ModeTable& table) {
+  std::string text;
+  std::uint64_t below = 0;
+  const auto add = [&](const char* mode, std::uint64_t limit) {
+    if (limit == below) return;
+    text += text.empty() ? "" : ", ";
+    text += limit == kNoSizeLimit ? fmt::format("{}{}", below == 0 ? "always " : "then ", mode)
+                                  : fmt::format("{} up to {}", mode, size_text(limit));
+    below = limit;
+  };
+  add("inline", table.inline_bytes);
+  add("push", table.push_bytes);
+  add("pull", table.pull_bytes);
+  add("bounce", kNoSizeLimit);
+  return text;
+}
+
+}  // namespace gdx

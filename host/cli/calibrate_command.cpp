@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/cli/commands.h"
+#include "host/cli/launcher.h"
+
+namespace gdx {
+namespace {
+
+// It runs kernels, so it is a program of its own, as the demo is.
+int run_calibrate_program(const std::vector<std::string>& options, bool on_softhca) {
+  LaunchOptions launched;
+  launched.command = {sibling_program("gdx_calibrate", "../calibration")};
+  launched.command.insert(launched.command.end(), options.begin(), options.end());
+  if (on_softhca) return report(run_in_place(launched));
+  std::vector<char*> pointers;
+  for (std::string& argument : launched.command) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execvp(pointers.front(), pointers.data());
+  return report({errno == ENOENT ? Status::kNotFound : Status::kSystem,
+                 fmt::format("cannot run {}: {}; build the target gdx_calibrate", launched.command.front(),
+                             std::strerror(errno))});
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app, int& exit_status) {
+  auto on_softhca = std::make_shared<bool>(false);
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate",
+      "Measure pull, push, inline and bounce on this machine, for auto to go by: gdx calibrate [--softhca]");
+  calibrate->set_help_flag();  // the program explains its options itself
+  calibrate->add_flag("--softhca", *on_softhca, "On the software HCA");
+  calibrate->allow_extras();
+  calibrate->callback([calibrate, on_softhca, &exit_status] {
+    exit_status = run_calibrate_program(calibrate->remaining(), *on_softhca);
+  });
+}
+
+}  // namespace gdx

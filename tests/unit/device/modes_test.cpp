@@ -1,0 +1,254 @@
+// Bounces, and what Mode::kAuto takes for which size.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/unit/device/memory_nic.h"
+
+namespace gdx::device {
+namespace {
+
+constexpr RemoteMemory kTarget{0x10000, 1 << 20, 0xaabbccdd, 0};
+constexpr std::uint32_t kSourceLkey = 0x50000000;
+constexpr std::uint32_t kSlotBytes = MemoryNic::kSlotBytes;
+
+MemoryNic* serving = nullptr;
+int serve() { return serving->complete_published() ? 1 : 0; }
+
+struct Message {
+  explicit Message(std::size_t size) : bytes(size) {
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 13 + i / 256);
+  }
+  [[nodiscard]] LocalMemory local() { return {bytes.data(), bytes.size(), kSourceLkey, 0}; }
+
+  std::vector<std::byte> bytes;
+};
+
+TEST(Bounce, message_within_the_pool_fills_slots_in_order) {
+  MemoryNic nic;
+  Message message(3 * kSlotBytes + 10);
+  in_kernel<Scope::kWarp>(
+      nic,
+      [&](auto& ep) {
+        EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), message.bytes.size()), Status::kOk);
+      },
+      nullptr, kWarpThreads);
+  EXPECT_TRUE(std::equal(message.bytes.begin(), message.bytes.end(), nic.bounce()));
+  EXPECT_EQ(nic.record(), 4u);
+  for (std::uint32_t k = 0; k < 4; ++k) {
+    const auto data = nic.segment<mlx5::DataSegment>(k, 32);
+    EXPECT_EQ(data.lkey, MemoryNic::kBounceLkey);
+    EXPECT_EQ(data.address, 0x9000u + k * kSlotBytes);
+    EXPECT_EQ(data.byte_count, k == 3 ? 10u : kSlotBytes);
+    EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(k, 16).address, kTarget.address + k * kSlotBytes);
+  }
+  EXPECT_EQ(nic.state().bounce.filled, 4u);
+  EXPECT_EQ(nic.state().staging.filled, 0u);
+  EXPECT_EQ(nic.state().messages, 1u);
+}
+
+TEST(Bounce, message_beyond_the_pool_flows_as_credits_return) {
+  MemoryNic nic;
+  serving = &nic;
+  Message message(1000 * kSlotBytes);
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), message.bytes.size()), Status::kOk);
+        ASSERT_EQ(gdx_flush(ep), Status::kOk);
+      },
+      serve);
+  EXPECT_EQ(nic.state().bounce.filled, 1000u);
+  EXPECT_EQ(nic.state().bounce.ready - nic.state().bounce.filled, MemoryNic::kSlots) << "all came back";
+  EXPECT_EQ(nic.state().messages, 1u);
+  const std::byte* const last = nic.bounce() + 999 % MemoryNic::kSlots * kSlotBytes;
+  EXPECT_TRUE(std::equal(last, last + kSlotBytes, message.bytes.end() - kSlotBytes));
+}
+
+TEST(Bounce, no_credit_left_leaves_every_held_slot_alone) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  Message message(7 * kSlotBytes);
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), message.bytes.size()), Status::kTimeout);
+    EXPECT_EQ(nic.bounce_requests().wanted, MemoryNic::kSlots + 3);
+  });
+  EXPECT_TRUE(std::equal(nic.bounce(), nic.bounce() + 4 * kSlotBytes, message.bytes.begin()));
+  EXPECT_EQ(nic.state().bounce.stalls, 1u);
+  EXPECT_EQ(nic.bounce_requests().wanted, MemoryNic::kSlots) << "the kernel has ended";
+  EXPECT_EQ(nic.requests().wanted, 0u);
+}
+
+TEST(Bounce, slots_return_with_their_own_wqes_whatever_is_pushed_in_between) {
+  MemoryNic nic;
+  Message message(5 * kSlotBytes);
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, message.local(), 64), Status::kOk);    // WQE 0
+    ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);  // WQE 1
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, message.local(), 64), Status::kOk);    // WQE 2
+    nic.complete(0);
+  });
+  EXPECT_EQ(nic.state().staging.returned, 1u);
+  EXPECT_EQ(nic.state().bounce.returned, 0u);
+  in_kernel(nic, [&](auto&) { nic.complete(1); });
+  EXPECT_EQ(nic.state().staging.returned, 1u);
+  EXPECT_EQ(nic.state().bounce.returned, 1u);
+}
+
+TEST(Bounce, lowered_limit_gives_back_when_credits_are_looked_for) {
+  MemoryNic nic;
+  serving = &nic;
+  Message message(kSlotBytes);
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        for (std::uint32_t i = 0; i < MemoryNic::kSlots; ++i)
+          ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
+        nic.limit_bounce(1);
+        EXPECT_EQ(nic.bounce_requests().returned, 0u);
+        ASSERT_TRUE(nic.complete_published());
+        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
+        EXPECT_EQ(nic.bounce_requests().returned, 3u);
+      },
+      serve);
+}
+
+TEST(Bounce, failed_endpoint_gives_every_slot_back) {
+  MemoryNic nic;
+  Message message(kSlotBytes);
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64, Doorbell::kDefer), Status::kOk);
+    nic.fail(0, mlx5::Syndrome::kRemoteAccess);
+    EXPECT_EQ(gdx_flush(ep), Status::kRemoteAccess);
+    EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kRemoteAccess);
+    nic.fail(1, mlx5::Syndrome::kFlushed);
+  });
+  EXPECT_EQ(nic.bounce_requests().failed, 1u);
+  EXPECT_EQ(nic.bounce_requests().returned, MemoryNic::kSlots);
+}
+
+// The kernel ends with a slot that the NIC has yet to flush.
+TEST(Bounce, failed_endpoint_waits_for_the_flush_of_its_slots) {
+  MemoryNic nic;
+  serving = &nic;
+  Message message(kSlotBytes);
+  const auto flush = [] {
+    if (serving->written() != 1) return 0;
+    serving->fail(1, mlx5::Syndrome::kFlushed);
+    return 1;
+  };
+  in_kernel(
+      nic,
+      [&](auto& ep) {
+        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
+        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
+        nic.fail(0, mlx5::Syndrome::kRemoteAccess);
+        ep.drain();
+        EXPECT_EQ(ep.status(), Status::kRemoteAccess);
+      },
+      flush);
+  EXPECT_EQ(nic.bounce_requests().returned, MemoryNic::kSlots);
+}
+
+TEST(Bounce, endpoint_without_host_memory_says_unsupported) {
+  MemoryNic nic;
+  EndpointHandle handle = nic.handle();
+  handle.bounce = {};
+  nic.state().handle = handle;
+  Message message(64);
+  const auto kernel = [&](EndpointHandle h) {
+    Endpoint<> ep(h);
+    EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kUnsupported);
+  };
+  ASSERT_EQ(exec::launch({}, kernel, handle), Status::kOk);
+}
+
+// The NIC is told of what is stored, a quarter of the slots at a time, while the rest is still to come.
+TEST(Chunks, transmission_begins_before_the_last_chunk_is_stored) {
+  static std::uint32_t told_first;
+  for (const bool bounces : {false, true}) {
+    MemoryNic nic;
+    nic.modes = bounces ? ModeTable{0, 0, 0} : ModeTable{0, kNoSizeLimit, kNoSizeLimit};
+    serving = &nic;
+    told_first = 0;
+    const auto note_and_serve = [] {
+      if (told_first == 0) told_first = serving->record();
+      return serve();
+    };
+    Message message(3 * MemoryNic::kSlots * kSlotBytes);
+    in_kernel(
+        nic,
+        [&](auto& ep) {
+          ASSERT_EQ(gdx_put(ep, kTarget, message.local(), message.bytes.size()), Status::kOk);
+          ASSERT_EQ(gdx_flush(ep), Status::kOk);
+        },
+        note_and_serve);
+    EXPECT_EQ(told_first, MemoryNic::kSlots) << "of 12 chunks, when the first credit was waited for";
+  }
+}
+
+// Four slots are held, so each is a quarter: nothing waits here, and still all but the deferred last are out.
+TEST(Chunks, each_quarter_of_the_slots_is_rung_when_it_is_stored) {
+  for (const bool bounces : {false, true}) {
+    MemoryNic nic;
+    nic.modes = bounces ? ModeTable{0, 0, 0} : ModeTable{0, kNoSizeLimit, kNoSizeLimit};
+    Message message(MemoryNic::kSlots * kSlotBytes);
+    in_kernel(nic, [&](auto& ep) {
+      ASSERT_EQ(gdx_put(ep, kTarget, message.local(), message.bytes.size(), Doorbell::kDefer), Status::kOk);
+      EXPECT_EQ(nic.record(), MemoryNic::kSlots - 1);
+    });
+  }
+}
+
+enum class Way { kInline, kPush, kPull, kBounce };
+
+Way way_of(const MemoryNic& nic) {
+  const auto data = nic.segment<mlx5::DataSegment>(0, 32);
+  if ((data.byte_count & mlx5::kInlineFlag) != 0) return Way::kInline;
+  if (data.lkey == MemoryNic::kStagingLkey) return Way::kPush;
+  if (data.lkey == MemoryNic::kBounceLkey) return Way::kBounce;
+  EXPECT_EQ(data.lkey, kSourceLkey);
+  return Way::kPull;
+}
+
+Way chosen_by(const ModeTable& modes, std::uint64_t bytes) {
+  MemoryNic nic;
+  nic.modes = modes;
+  serving = &nic;
+  Message message(bytes);
+  in_kernel(
+      nic, [&](auto& ep) { EXPECT_EQ(gdx_put(ep, kTarget, message.local(), bytes), Status::kOk); }, serve);
+  return way_of(nic);
+}
+
+TEST(Auto, size_at_a_threshold_belongs_to_the_range_below_it) {
+  constexpr ModeTable kAll{28, 128, 192};
+  EXPECT_EQ(chosen_by(kAll, 1), Way::kInline);
+  EXPECT_EQ(chosen_by(kAll, 28), Way::kInline);
+  EXPECT_EQ(chosen_by(kAll, 29), Way::kPush);
+  EXPECT_EQ(chosen_by(kAll, 128), Way::kPush);
+  EXPECT_EQ(chosen_by(kAll, 129), Way::kPull);
+  EXPECT_EQ(chosen_by(kAll, 192), Way::kPull);
+  EXPECT_EQ(chosen_by(kAll, 193), Way::kBounce);
+}
+
+TEST(Auto, empty_ranges_are_passed_over) {
+  EXPECT_EQ(chosen_by({0, 0, 0}, 1), Way::kBounce);
+  EXPECT_EQ(chosen_by({0, 0, kNoSizeLimit}, 1), Way::kPull);
+  EXPECT_EQ(chosen_by({0, kNoSizeLimit, kNoSizeLimit}, 200), Way::kPush);
+  EXPECT_EQ(chosen_by({220, 220, 220}, 220), Way::kInline);
+  EXPECT_EQ(chosen_by({220, 220, 220}, 221), Way::kBounce);
+}
+
+TEST(Auto, nothing_is_no_length) {
+  MemoryNic nic;
+  Message message(8);
+  in_kernel(nic,
+            [&](auto& ep) { EXPECT_EQ(gdx_put(ep, kTarget, message.local(), 0), Status::kInvalidLength); });
+}
+
+}  // namespace
+}  // namespace gdx::device

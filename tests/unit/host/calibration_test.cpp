@@ -1,0 +1,270 @@
+// Calibration files, honest and hostile, and what an endpoint makes of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "host/calibration/calibration_file.h"
+#include "host/calibration/choose_modes.h"
+
+namespace gdx {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr ModeMeans kAll{true, true};
+
+Calibration measured(const std::string& hca, std::optional<PathClass> path, const ModeTable& modes) {
+  return {.key = {.hca = hca, .path = path},
+          .modes = modes,
+          .measured_on = "the software HCA, CPU kernels",
+          .why = {"push from 29 B: faster"}};
+}
+
+class CalibrationFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("gdx_calibration_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    file_ = (folder_ / "calibration.json").string();
+    setenv("XDG_CONFIG_HOME", (folder_ / "config").c_str(), 1);
+    unsetenv(kCalibrationVariable);
+    setenv(kPathClassVariable, "SYS", 1);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& text) const {
+    fs::create_directories(fs::path(file_).parent_path());
+    std::ofstream(file_, std::ios::binary) << text;
+  }
+  // A file of one table, whose fields these replace or are added to.
+  void write_table(const std::string& fields) const {
+    write(R"({"format": "gdx calibration", "version": 1, "tables": [{"hca": "mlx5_0", "path_class": "SYS",
+              "queue_layout_version": 6, "inline_bytes": 28, "push_bytes": 4096, "pull_bytes": null,
+              "measured_on": "x", "why": [])" +
+          fields + "}]}");
+  }
+  [[nodiscard]] std::string refusal() const {
+    const auto read = read_calibrations(file_);
+    if (read) return "";
+    EXPECT_EQ(read.error().message.find('\n'), std::string::npos);
+    EXPECT_THAT(read.error().message, HasSubstr(file_));
+    EXPECT_THAT(read.error().message, HasSubstr("gdx calibrate"));
+    return read.error().message;
+  }
+
+  fs::path folder_;
+  std::string file_;
+};
+
+TEST_F(CalibrationFile, stored_table_is_read_back) {
+  const Calibration stored = measured("mlx5_0", PathClass::kSys, {28, 4096, 65536});
+  ASSERT_TRUE(store_calibration(file_, stored));
+  const auto read = read_calibrations(file_);
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_THAT(*read, SizeIs(1));
+  EXPECT_EQ(read->front().key, stored.key);
+  EXPECT_EQ(read->front().modes, stored.modes);
+  EXPECT_EQ(read->front().measured_on, stored.measured_on);
+  EXPECT_EQ(read->front().why, stored.why);
+}
+
+TEST_F(CalibrationFile, no_limit_and_no_path_survive) {
+  ASSERT_TRUE(store_calibration(file_, measured("gdx0", std::nullopt, {0, kNoSizeLimit, kNoSizeLimit})));
+  const auto read = read_calibrations(file_);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->front().key.path, std::nullopt);
+  EXPECT_EQ(read->front().modes, (ModeTable{0, kNoSizeLimit, kNoSizeLimit}));
+}
+
+TEST_F(CalibrationFile, table_takes_the_place_of_its_own_key_alone) {
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {28, 28, 28})));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kPix, {1, 1, 1})));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {28, 64, 64})));
+  const auto read = read_calibrations(file_);
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_THAT(*read, SizeIs(2));
+  EXPECT_EQ(read->front().modes, (ModeTable{1, 1, 1}));
+  EXPECT_EQ(read->back().modes, (ModeTable{28, 64, 64}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing but the file is left";
+}
+
+TEST_F(CalibrationFile, what_is_no_calibration_is_left_alone) {
+  write("precious");
+  const auto stored = store_calibration(file_, measured("mlx5_0", PathClass::kSys, {28, 28, 28}));
+  ASSERT_FALSE(stored);
+  EXPECT_EQ(stored.error().status, Status::kInvalidArgument);
+  std::ifstream in(file_);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "precious");
+}
+
+TEST_F(CalibrationFile, place_that_cannot_be_written_is_said) {
+  write("");
+  const auto stored = store_calibration(file_ + "/x/y.json", measured("mlx5_0", std::nullopt, {28, 28, 28}));
+  ASSERT_FALSE(stored);
+  EXPECT_EQ(stored.error().status, Status::kSystem);
+  EXPECT_THAT(stored.error().message, HasSubstr("--output"));
+}
+
+TEST_F(CalibrationFile, hostile_files_are_refused_in_one_line) {
+  for (const char* text :
+       {"", "[", "[]", "{}", "null", "\xff\xfe", "{\"format\": 7}", "{\"format\": \"gdx calibration\"}",
+        "{\"format\": \"gdx calibration\", \"version\": \"1\"}",
+        "{\"format\": \"gdx calibration\", \"version\": 1}",
+        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": {}}",
+        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": [7]}",
+        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": [{}]}",
+        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": []} and more"}) {
+    write(text);
+    EXPECT_NE(refusal(), "") << text;
+  }
+  write(std::string(500'000, '['));
+  EXPECT_NE(refusal(), "");
+  write(std::string((1 << 20) + 1, ' '));
+  EXPECT_THAT(refusal(), HasSubstr("1 MiB"));
+}
+
+// The later of two fields with one name counts.
+TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
+  write_table("");
+  EXPECT_EQ(refusal(), "");
+  write_table(R"(, "hca": "")");
+  EXPECT_THAT(refusal(), HasSubstr("hca"));
+  write_table(R"(, "hca": "a\u001b[2J")");
+  EXPECT_THAT(refusal(), HasSubstr("hca"));
+  write_table(R"(, "path_class": "FAR")");
+  EXPECT_THAT(refusal(), HasSubstr("path_class"));
+  write_table(R"(, "queue_layout_version": 4294967296)");
+  EXPECT_THAT(refusal(), HasSubstr("queue_layout_version"));
+  write_table(R"(, "push_bytes": -1)");
+  EXPECT_THAT(refusal(), HasSubstr("push_bytes"));
+  write_table(R"(, "push_bytes": 4096.5)");
+  EXPECT_THAT(refusal(), HasSubstr("push_bytes"));
+  write_table(R"(, "push_bytes": 27)");
+  EXPECT_THAT(refusal(), HasSubstr("push up to 27 B ends below"));
+  write_table(R"(, "inline_bytes": 4096)");
+  EXPECT_THAT(refusal(), HasSubstr("does not fit a work request"));
+  write_table(R"(, "why": "because")");
+  EXPECT_THAT(refusal(), HasSubstr("why"));
+  write_table(R"(, "why": [1])");
+  EXPECT_THAT(refusal(), HasSubstr("why"));
+}
+
+TEST_F(CalibrationFile, other_version_is_a_version_mismatch) {
+  write(R"({"format": "gdx calibration", "version": 2, "tables": []})");
+  EXPECT_THAT(refusal(), HasSubstr("version 2, this gdx reads 1"));
+  EXPECT_EQ(read_calibrations(file_).error().status, Status::kVersionMismatch);
+}
+
+TEST_F(CalibrationFile, two_tables_of_one_key_are_refused) {
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {28, 28, 28})));
+  std::ifstream in(file_);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::size_t from = text.find('[') + 1;
+  const std::string table = text.substr(from, text.rfind(']') - from);
+  write(text.insert(from, table + ","));
+  EXPECT_THAT(refusal(), HasSubstr("two tables for HCA mlx5_0, SYS path"));
+}
+
+// Opening one would wait for a writer.
+TEST_F(CalibrationFile, pipes_and_folders_are_no_files) {
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_THAT(refusal(), HasSubstr("regular"));
+  EXPECT_EQ(read_calibrations(folder_.string()).error().status, Status::kInvalidArgument);
+}
+
+class ChooseModes : public CalibrationFile {
+ protected:
+  static ModeChoice chosen(const ModeOptions& options, ModeMeans means = kAll) {
+    auto choice = choose_modes("mlx5_0", options, means);
+    EXPECT_TRUE(choice) << choice.error().message;
+    return choice ? *choice : ModeChoice{};
+  }
+  static Error refused(const ModeOptions& options, ModeMeans means = kAll) {
+    auto choice = choose_modes("mlx5_0", options, means);
+    EXPECT_FALSE(choice);
+    return choice ? Error{Status::kOk, ""} : choice.error();
+  }
+};
+
+TEST_F(ChooseModes, without_a_file_defaults_of_the_path_serve) {
+  const ModeChoice choice = chosen({});
+  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(choice.path, PathClass::kSys);
+  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path"));
+  EXPECT_THAT(choice.why, HasSubstr(default_calibration_file()));
+  EXPECT_EQ(chosen({.path = PathClass::kPix}).modes, default_mode_table(PathClass::kPix, kAll));
+}
+
+TEST_F(ChooseModes, file_at_the_default_place_is_found) {
+  ASSERT_TRUE(
+      store_calibration(default_calibration_file(), measured("mlx5_0", PathClass::kSys, {7, 77, 777})));
+  EXPECT_EQ(chosen({}).modes, (ModeTable{7, 77, 777}));
+  EXPECT_THAT(chosen({}).why, HasSubstr("measured on the software HCA, CPU kernels"));
+  EXPECT_EQ(chosen({}, {true, false}).modes, (ModeTable{7, 77, kNoSizeLimit}));
+  setenv(kCalibrationVariable, "", 1);
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
+}
+
+TEST_F(ChooseModes, option_goes_before_the_variable_and_the_variable_before_the_default_place) {
+  ASSERT_TRUE(store_calibration(default_calibration_file(), measured("mlx5_0", PathClass::kSys, {1, 1, 1})));
+  const std::string second = (folder_ / "second.json").string();
+  ASSERT_TRUE(store_calibration(second, measured("mlx5_0", PathClass::kSys, {2, 2, 2})));
+  setenv(kCalibrationVariable, second.c_str(), 1);
+  EXPECT_EQ(chosen({}).modes, (ModeTable{2, 2, 2}));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {3, 3, 3})));
+  EXPECT_EQ(chosen({.calibration_file = file_}).modes, (ModeTable{3, 3, 3}));
+  EXPECT_EQ(chosen({.table = ModeTable{4, 4, 4}, .calibration_file = file_}).modes, (ModeTable{4, 4, 4}));
+}
+
+TEST_F(ChooseModes, unfit_file_at_the_default_place_leaves_defaults) {
+  file_ = default_calibration_file();
+  write("rubbish");
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_THAT(chosen({}).why, HasSubstr("is no calibration"));
+}
+
+TEST_F(ChooseModes, named_file_that_does_not_fit_is_an_error) {
+  EXPECT_EQ(refused({.calibration_file = file_}).status, Status::kNotFound);
+  write("rubbish");
+  EXPECT_EQ(refused({.calibration_file = file_}).status, Status::kInvalidArgument);
+  setenv(kCalibrationVariable, file_.c_str(), 1);
+  EXPECT_EQ(refused({}).status, Status::kInvalidArgument);
+}
+
+TEST_F(ChooseModes, foreign_file_is_told_from_an_older_one) {
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_9", PathClass::kSys, {1, 1, 1})));
+  EXPECT_THAT(refused({.calibration_file = file_}).message,
+              HasSubstr("has no table for HCA mlx5_0, SYS path;"));
+  Calibration older = measured("mlx5_0", PathClass::kSys, {1, 1, 1});
+  older.key.queue_layout_version = kQueueLayoutVersion - 1;
+  ASSERT_TRUE(store_calibration(file_, older));
+  EXPECT_THAT(refused({.calibration_file = file_}).message,
+              HasSubstr("measured with layout 5 of queues, and this is 6"));
+}
+
+TEST_F(ChooseModes, impossible_requests_are_refused) {
+  EXPECT_EQ(refused({.table = ModeTable{28, 4096, kNoSizeLimit}}, {}).status, Status::kInvalidArgument);
+  setenv(kPathClassVariable, "FAR", 1);
+  EXPECT_THAT(refused({}).message, HasSubstr("GDX_PATH_CLASS = 'FAR': use PIX"));
+}
+
+TEST_F(ChooseModes, default_place_needs_an_absolute_folder) {
+  EXPECT_EQ(default_calibration_file(), (folder_ / "config/gdx/calibration.json").string());
+  setenv("XDG_CONFIG_HOME", "relative", 1);
+  setenv("HOME", "/home/somebody", 1);
+  EXPECT_EQ(default_calibration_file(), "/home/somebody/.config/gdx/calibration.json");
+  setenv("HOME", "", 1);
+  EXPECT_EQ(default_calibration_file(), "");
+}
+
+}  // namespace
+}  // namespace gdx
