@@ -140,8 +140,13 @@ TEST_F(Sharing, endpoint_that_failed_unseen_gives_its_slots_back_when_it_goes) {
       }
     };
     ASSERT_EQ(exec::launch({.progress = progress_}, kernel, failing.handle()), Status::kOk);
-    while (counter("packet_seq_err") == naks_before) progress();
-    EXPECT_LT(staging_->free_slots(), free_before - 1);
+    constexpr int kLooks = 100'000;
+    for (int i = 0; i < kLooks && counter("packet_seq_err") == naks_before; ++i) progress();
+    ASSERT_GT(counter("packet_seq_err"), naks_before);
+    // Where the HCA's thread was quick, the kernel has seen it after all.
+    if (failing.fault().status == Status::kOk) {
+      EXPECT_LT(staging_->free_slots(), free_before - 1);
+    }
   }
   EXPECT_EQ(staging_->free_slots(), free_before);
   push_a_megabyte();
