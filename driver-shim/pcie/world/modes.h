@@ -135,6 +135,7 @@ inline constexpr Step kGpuBounceSteps[] = {
     {Actor::kGpu, Verb::kOrder, Place::kHost},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
