@@ -13,8 +13,11 @@ command -v gnuplot >/dev/null || { echo "push-vs-pull.sh: gnuplot is missing; in
 ways=pull,push,push-bf,inline,bounce
 
 # Every size.
-for path in PIX PHB SYS; do
+for path in PIX PXB PHB NODE SYS; do
   "$model" --path "$path" --queues gpu --mode "$ways" --plot "$out/$path.svg" >"$out/$path.txt"
+done
+for generation in 3 4 6; do
+  "$model" --path SYS --queues gpu --mode "$ways" --gen "$generation" >"$out/SYS-gen$generation.txt"
 done
 
 # One size, one thing changed at a time.
@@ -31,9 +34,6 @@ at() {
   at "fences cost nothing, SYS" --queues gpu --path SYS --order-ns 0
   at "GPU stores of 64 B, SYS" --queues gpu --path SYS --store-bytes 64
   at "staging of 1 MiB, SYS" --queues gpu --path SYS --pool-bytes 1048576
-  at "Gen3, SYS" --queues gpu --path SYS --gen 3
-  at "Gen4, SYS" --queues gpu --path SYS --gen 4
-  at "Gen6, SYS" --queues gpu --path SYS --gen 6
   at "EPYC 7452, PHB" --queues gpu --path PHB --platform epyc-7452
   at "Ivy Bridge, SYS" --queues gpu --path SYS --platform ivy-bridge
   at "Intel client, PHB" --queues gpu --path PHB --platform intel-client

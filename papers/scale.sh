@@ -7,19 +7,44 @@ mkdir -p "$out"
 command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install it" >&2; exit 127; }
 
 "$ranks" --loggp --json >"$out/loggp.json"
+"$ranks" --loggp --path SYS --queues gpu --mode push-bf --json >"$out/loggp_SYS_push-bf.json"
+"$ranks" --loggp --path SYS --queues gpu --mode pull --json >"$out/loggp_SYS_pull.json"
 "$ranks" --ranks 16 --endpoints-per-rank 2 --messages 8 --goal "$out/exchange_16.goal"
 
-# Twice as many ranks each time; the best of five runs, because a shared machine only ever adds time.
-{
-  printf '%9s %14s %14s %14s %14s %9s\n' endpoints heap_B/endp resident_B/endp build_us/endp run_us/message rounds
-  for count in 16 32 64 128 256 512 1024; do
-    for _ in 1 2 3 4 5; do "$ranks" --ranks "$count" --json | tr -d '\n'; echo; done | python3 -c '
+# One row, the best of five runs, because a shared machine only ever adds time. A look is one endpoint's, in
+# one round.
+row() {
+  local ranks_count=$1 endpoints=$2
+  shift 2
+  for _ in 1 2 3 4 5; do
+    "$ranks" --ranks "$ranks_count" --endpoints-per-rank "$endpoints" "$@" --json | tr -d '\n'
+    echo
+  done | python3 -c '
 import json, sys
 runs = [json.loads(line) for line in sys.stdin]
 best = lambda name: min(run[name] for run in runs)
-print("%9d %14.0f %14.0f %14.1f %14.1f %9d" % (runs[0]["endpoints"], best("heap_bytes_per_endpoint"),
-      best("resident_bytes_per_endpoint"), best("build_us_per_endpoint"), best("run_us_per_message"),
-      runs[0]["rounds"]))'
+one = runs[0]
+looks = one["endpoints"] * one["rounds"]
+print("%6d %9d %12.0f %15.0f %13.1f %14.1f %8d %8.0f" % (one["ranks"], one["endpoints"] // one["ranks"],
+      best("heap_bytes_per_endpoint"), best("resident_bytes_per_endpoint"), best("build_us_per_endpoint"),
+      best("run_us_per_message"), one["rounds"], best("run_us_per_message") * one["messages"] * 1e3 / looks))'
+}
+{
+  title() {
+    printf '%s## %s\n' "${gap-}" "$1"
+    gap=$'\n'
+    printf '%6s %9s %12s %15s %13s %14s %8s %8s\n' ranks endp/rank heap_B/endp resident_B/endp build_us/endp \
+      run_us/message rounds ns/look
+  }
+  title "twice as many ranks"
+  for count in 16 32 64 128 256 512 1024; do row "$count" 8; done
+  title "more endpoints on each of two ranks, on a link of 400 Gb/s"
+  for count in 8 64 128 256 512; do row 2 "$count"; done
+  title "likewise, on a link of 50 Gb/s for each endpoint"
+  for count in 8 64 128 256 512; do row 2 "$count" --rate-gbps "$((50 * count))"; done
+  title "likewise, pushing, with a staging slot for each endpoint"
+  for count in 8 64 128 256 512; do
+    row 2 "$count" --rate-gbps "$((50 * count))" --mode push --slots "$((count > 32 ? count : 32))"
   done
 } >"$out/growth.txt"
 echo "wrote $out"

@@ -55,8 +55,8 @@ std::optional<Channel::Sent> Channel::send_next(TimePs now) {
   const double owed_bytes = std::max(0.0, owed_bytes_ - idle_bytes);
   owed_bytes_ = 0;
   const std::uint32_t bytes =
-      next.payload_bytes +
-      (config_.framing ? overhead_bytes(*config_.framing, static_cast<TlpKind>(*kind)) : 0);
+      config_.framing ? wire_bytes(*config_.framing, static_cast<TlpKind>(*kind), next.payload_bytes)
+                      : next.payload_bytes;
   bytes_sent_ += bytes;
   free_at_ = now + transfer_ps(bytes + owed_bytes, config_.bytes_per_s);
   return Sent{next.id, free_at_};

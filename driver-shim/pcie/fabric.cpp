@@ -43,8 +43,13 @@ void Fabric::count_down(std::uint32_t job, std::uint32_t bytes, TimePs now) {
   if (done) done(now);
 }
 
+void Fabric::happen_now(Done done) {
+  if (done) events_.at(events_.now(), std::move(done));
+}
+
 void Fabric::write(NodeId from, NodeId to, std::uint64_t address, std::uint64_t length_bytes, Purpose purpose,
                    Done arrived) {
+  if (length_bytes == 0) return happen_now(std::move(arrived));
   Traffic& traffic = counters_.writes[static_cast<std::size_t>(purpose)];
   ++traffic.transfers;
   traffic.bytes += length_bytes;
@@ -65,6 +70,7 @@ void Fabric::write(NodeId from, NodeId to, std::uint64_t address, std::uint64_t 
 
 void Fabric::read(NodeId from, NodeId to, std::uint64_t address, std::uint64_t length_bytes, Purpose purpose,
                   Done done) {
+  if (length_bytes == 0) return happen_now(std::move(done));
   Traffic& traffic = counters_.reads[static_cast<std::size_t>(purpose)];
   ++traffic.transfers;
   traffic.bytes += length_bytes;
@@ -141,7 +147,9 @@ void Fabric::arrive(std::uint32_t channel, PacketId id, TimePs now) {
 TimePs Fabric::transit_ps(const Node& node, const Packet& packet) const {
   if (node.kind == NodeKind::kSwitch) return from_ns(platform_.switch_latency_ns);
   const bool host_memory = packet.target == kHostNode || packet.origin == kHostNode;
-  return from_ns(host_memory ? platform_.root.memory_hop_ns : platform_.root.peer_hop_ns);
+  if (!host_memory) return from_ns(platform_.root.peer_hop_ns);
+  // The one that only passes on to the host's own has nothing to do but the hop, which is the channel's.
+  return node.owns_host_memory ? from_ns(platform_.root.memory_hop_ns) : 0;
 }
 
 void Fabric::pass_through(NodeId node, PacketId id, TimePs now) {

@@ -30,6 +30,7 @@ class Fabric {
   Fabric(EventQueue& events, const Platform& platform, PathClass path);
 
   // A posted write. `arrived` runs when its last byte is in the target's memory: the writer learns nothing.
+  // Of no bytes there is no packet, and it runs at this instant; of a read likewise.
   // Ordering: writes from one end to one other arrive in the order of the calls.
   void write(NodeId from, NodeId to, std::uint64_t address, std::uint64_t length_bytes, Purpose purpose,
              Done arrived);
@@ -59,6 +60,7 @@ class Fabric {
     std::uint32_t tags_free = 0;
     std::deque<PacketId> untagged;
     // A root complex's:
+    bool owns_host_memory = false;
     std::uint32_t lines_free = 0;
     std::deque<PacketId> unserved;  // peer reads, the first one possibly served in part
   };
@@ -81,6 +83,7 @@ class Fabric {
   void drop_packet(PacketId id);
   std::uint32_t make_job(std::uint64_t remaining_bytes, std::uint32_t parent, Done done);
   void count_down(std::uint32_t job, std::uint32_t bytes, TimePs now);
+  void happen_now(Done done);
 
   void issue_tagged(NodeId node, TimePs now);
   void forward(NodeId node, PacketId id, TimePs now);

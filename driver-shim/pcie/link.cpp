@@ -17,8 +17,8 @@ constexpr double kDllpBytes = 8;  // 2 B start, 4 B content, 2 B CRC
 
 constexpr std::array<std::uint32_t, 3> kLanes = {4, 8, 16};
 constexpr std::array<std::uint32_t, 4> kMpsBytes = {128, 256, 512, 1024};
-// Bytes of TLPs after which an ACK is due, by lanes and MPS, at 8 GT/s and faster.
-constexpr double kAckLimitBytes[kLanes.size()][kMpsBytes.size()] = {
+// Symbol times after which an ACK is due, by lanes and MPS.
+constexpr double kAckLimitSymbols[kLanes.size()][kMpsBytes.size()] = {
     {169, 214, 250, 378}, {163, 203, 182, 246}, {144, 168, 182, 246}};
 
 template <std::size_t kSize>
@@ -59,7 +59,8 @@ double dllp_share(const LinkConfig& link) {
   const auto lanes = position(kLanes, link.lanes);
   const auto mps = position(kMpsBytes, link.mps_bytes);
   if (!lanes || !mps) return 0;
-  return 2 * kDllpBytes / kAckLimitBytes[*lanes][*mps];
+  const double bytes_per_symbol_time = link.dllp == DllpAccounting::kBothWays ? 1 : link.lanes;
+  return 2 * kDllpBytes / (kAckLimitSymbols[*lanes][*mps] * bytes_per_symbol_time);
 }
 
 double tlp_bytes_per_s(const LinkConfig& link) {

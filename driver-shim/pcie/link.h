@@ -12,8 +12,9 @@ enum class Generation : std::uint8_t { kGen3 = 3, kGen4, kGen5, kGen6 };
 
 // Whom the ACK and flow-control packets (DLLPs) of a link delay. They travel against the data they
 // acknowledge: kCaused charges them to the reverse direction, in proportion to what was received, and not
-// while that direction idles. kBothWays charges both directions at the specification's recommended rates,
-// loaded or not; pcie-bench counts so, and is reproduced so.
+// while that direction idles. kBothWays charges both directions, loaded or not, and takes the specification's
+// limits for bytes of a link where they are symbol times, in which each lane carries a byte; pcie-bench
+// counts so, and is reproduced so.
 enum class DllpAccounting : std::uint8_t { kCaused, kBothWays };
 
 struct LinkConfig {
@@ -39,8 +40,10 @@ struct LinkConfig {
 // The share that SKP ordered sets take: 4 in 1538 symbols; none in FLIT mode (not published here, small).
 [[nodiscard]] double skip_share(const LinkConfig& link);
 
-// DLLP bytes sent back for every TLP byte received: 8 B of ACK each AckLimit and 8 B of credit update each
-// FC interval. Source: PCIe Base Specification 5.0, tables 2-48 and 3-9 (both have the same values).
+// DLLP bytes for every byte of a loaded link: 8 B of ACK each ACK latency limit and 8 B of credit update each
+// update limit, by the accounting of `link`. Source: PCIe Base Specification, the limits of ACK transmission
+// and the guidelines of UpdateFC transmission at 8 GT/s, in symbol times: (MPS + 28) * AckFactor / lanes +
+// 115. [guessed] the same at faster rates.
 [[nodiscard]] double dllp_share(const LinkConfig& link);
 
 // What a direction offers to TLPs while nothing travels the other way (kCaused), or always (kBothWays).

@@ -43,8 +43,9 @@ struct RootComplex {
   std::uint32_t peer_hop_ns = 150;  // [guessed] port to port, one way
   bool peer_reads = true;
   // Peer reads are carried out line by line, with so many lines outstanding in the root complex that the
-  // request enters first. [fitted] to 6.11 GB/s, EPYC 7452 (facts of that platform below).
+  // request enters first. [guessed] for any but kEpyc7452 and kIvyBridge: as many as fit the former.
   std::uint32_t peer_read_lines = 48;
+  bool peer_read_lines_fitted = false;
   std::uint32_t line_bytes = 64;  // [guessed] a cache line; equals the smallest RCB [spec]
   // [guessed] One way, between two root complexes of one NUMA node.
   std::uint32_t node_hop_ns = 30;
@@ -52,8 +53,8 @@ struct RootComplex {
   // machine).
   std::uint32_t socket_hop_ns = 33;
   double node_bytes_per_s = 100e9;  // [guessed] far above a link
-  // [measured] peer writes between sockets: 39 GB/s on dual EPYC 9374F, 51 on dual Turin (Gen5, RTX PRO 6000,
-  // p2pBandwidthLatencyTest, voipmonitor/rtx6kpro). Older ones are far below: kA30.
+  // [guessed] Peer writes between sockets were measured at 39 GB/s on dual EPYC 9374F and 51 on dual Turin
+  // (Gen5, RTX PRO 6000, p2pBandwidthLatencyTest, voipmonitor/rtx6kpro), and far below on older ones: kA30.
   double socket_bytes_per_s = 40e9;
 };
 
@@ -62,13 +63,15 @@ struct Platform {
   std::string_view what = "a server of today";
   LinkConfig link{};
   Buffers buffers{};
-  std::uint32_t link_latency_ns = 50;     // [guessed] one way: both physical and link layers, and the wire
-  std::uint32_t switch_latency_ns = 115;  // [measured] PEX89048, vendor's figure for Gen5
+  std::uint32_t link_latency_ns = 50;  // [guessed] one way: both physical and link layers, and the wire
+  // [guessed] PEX89048 for Gen5 by its vendor, which is of a switch that cuts through. Here a switch forwards
+  // a packet when it has all of it, so that a packet's own time on a link comes on top: 4 ns for 256 B there.
+  std::uint32_t switch_latency_ns = 115;
   RootComplex root{};
   Requester nic{};
   Requester gpu{};
   // [fitted] with gpu_issue_ns: 0.85 us for an A100's read from a peer's BAR under its switch.
-  Completer gpu_memory{250, 256};
+  Completer gpu_memory{250, 256};  // the 256 B [guessed]
   Completer nic_memory{200, 256};  // [guessed]
   Completer host_memory{150, 64};  // [fitted] see memory_hop_ns; 64 B completions: root complexes with RCB 64
   double memory_bytes_per_s = 200e9;  // [guessed] host memory is not what limits
@@ -80,12 +83,14 @@ struct Platform {
 
 inline constexpr Platform kGeneric{};
 
-// EPYC 7452, V100 (Gen3), ConnectX-6, one root complex: NIC to GPU 14.29 GB/s, GPU to NIC 6.11 GB/s.
+// EPYC 7452, V100 (Gen3), ConnectX-6, one root complex: NIC writes the GPU at 14.29 GB/s, reads it at 6.11.
 inline constexpr Platform kEpyc7452 = [] {
   Platform platform = kGeneric;
   platform.name = "epyc-7452";
   platform.what = "EPYC 7452, V100 Gen3 x16, ConnectX-6";
   platform.link.generation = Generation::kGen3;
+  platform.root.peer_read_lines = 48;  // [fitted] to the reads; the writes are predicted
+  platform.root.peer_read_lines_fitted = true;
   return platform;
 }();
 
@@ -96,6 +101,8 @@ inline constexpr Platform kIvyBridge = [] {
   platform.what = "Ivy Bridge EP, Gen3 x16";
   platform.link.generation = Generation::kGen3;
   platform.root.peer_read_lines = 3;  // [fitted]
+  platform.root.peer_read_lines_fitted = true;
+  platform.root.socket_bytes_per_s = 14.4e9;  // [spec] Intel's: QPI of an E5-2620 v2, 7.2 GT/s of 2 B
   return platform;
 }();
 

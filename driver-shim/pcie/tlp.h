@@ -22,8 +22,12 @@ constexpr std::uint32_t overhead_bytes(Generation generation, TlpKind kind) {
   return kind == TlpKind::kCompletion ? 20 : 24;
 }
 
+// The payload travels in whole double words; which bytes of the first and the last count is in the header.
+// Source: PCIe Base Specification 5.0, 2.2.2 and 2.2.5.
 constexpr std::uint32_t wire_bytes(Generation generation, TlpKind kind, std::uint32_t payload_bytes) {
-  return overhead_bytes(generation, kind) + payload_bytes;
+  constexpr std::uint32_t kDoubleWordBytes = 4;
+  const std::uint32_t double_words = (payload_bytes + kDoubleWordBytes - 1) / kDoubleWordBytes;
+  return overhead_bytes(generation, kind) + double_words * kDoubleWordBytes;
 }
 
 // Bytes from `address` that fit in one packet which may not cross a multiple of `boundary`, a power of two.

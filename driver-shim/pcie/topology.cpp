@@ -70,6 +70,7 @@ void Fabric::build(PathClass path) {
   add_end(kHostNode, Requester{}, platform_.host_memory, std::min(mps, root.line_bytes));
 
   const NodeId nic_root = add_node(NodeKind::kRoot);
+  nodes_[nic_root].owns_host_memory = true;
   join_inside(nic_root, kHostNode, platform_.memory_bytes_per_s, 0);
   switch (path) {
     case PathClass::kPix: {

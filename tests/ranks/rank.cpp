@@ -110,8 +110,9 @@ bool Rank::is_fetched(std::span<const std::byte> datagram) const {
     case Opcode::kRcWriteFirst:
     case Opcode::kRcWriteMiddle:
     case Opcode::kRcWriteLast: return config_.pulls || config_.bounces;
-    case Opcode::kRcWriteOnly:
-      return (config_.pulls || config_.bounces) && !peer_signals_.contains(packet->headers.reth.address);
+    case Opcode::kRcWriteOnly:  // a probe has no payload
+      return (config_.pulls || config_.bounces) && !packet->payload.empty() &&
+             !peer_signals_.contains(packet->headers.reth.address);
     default: return false;
   }
 }
@@ -287,9 +288,10 @@ int Rank::carry_doorbells(std::uint32_t endpoint) {
 }
 
 // The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
-// only when they would have been fetched, in order, or when the doorbell brought the one that is next.
+// only when record and WQEs would have been fetched, in order, or when the doorbell brought the next one.
 void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
   const bool brought = doorbell.with_wqe && index_of(doorbell.words[0]) == memory.asked_blocks;
+  // The record says what it said when the NIC asked for it.
   doorbell.produced = brought ? static_cast<std::uint16_t>(memory.asked_blocks + 1) : posted_blocks(memory);
   const auto blocks = static_cast<std::uint16_t>(doorbell.produced - memory.asked_blocks);
   memory.asked_blocks = doorbell.produced;
@@ -298,8 +300,10 @@ void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
     waiting.fetched = true;
     ring_fetched(memory);
   };
-  if (brought || blocks == 0) return fetched();
-  bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes, fetched);
+  if (brought) return fetched();
+  bus_->nic_fetches_record([this, blocks, fetched] {
+    bus_->nic_fetches_wqes(std::uint64_t{blocks} * mlx5::kWqeBasicBlockBytes, fetched);
+  });
 }
 
 void Rank::ring_fetched(EndpointMemory& memory) {

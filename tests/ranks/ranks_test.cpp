@@ -45,6 +45,23 @@ TEST(Ranks, exchange_of_1024_endpoints_costs_each_message_the_same) {
   EXPECT_EQ(many.virtual_ns, few.virtual_ns);
 }
 
+// Endpoints of one rank share its link. With a share as large as before, more of them take as many looks.
+TEST(Ranks, exchange_of_256_endpoints_a_rank_costs_each_message_the_same) {
+  SimulationConfig small;
+  small.ranks = 2;
+  small.messages = 4;
+  SimulationConfig large = small;
+  large.endpoints_per_rank = 256;
+  large.network.link.bits_per_s *= 32;
+  large.network.nic_queue_bytes *= 32;
+  const Report few = run(small);
+  const Report many = run(large);
+  EXPECT_EQ(many.messages, few.messages * 32);
+  EXPECT_EQ(many.wrong_words + many.failed_endpoints, 0u);
+  EXPECT_EQ(many.network.packets, few.network.packets * 32);
+  EXPECT_LE(many.rounds, few.rounds + few.rounds / 10);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 #define GDX_HEAP_IS_COUNTED 0
 #else
@@ -182,7 +199,7 @@ TEST(Bus, every_mode_moves_every_word_over_every_path) {
   }
 }
 
-TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_wqe_and_payload) {
+TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_record_wqe_and_payload) {
   SimulationConfig push = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
   push.pattern = Pattern::kStream;
   push.one_way = true;
@@ -193,6 +210,19 @@ TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_wqe_and_payload) {
   const auto reads = run(pull).pcie.reads;
   EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kPayload)].transfers, 4u * 16);
   EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kWqe)].transfers, 4u * 16);
+  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kRecord)].transfers, 4u * 16);
+}
+
+// A kernel that has waited for half its timeout asks with a put of no bytes whether its peer is there.
+TEST(Bus, peers_that_are_late_answer_the_probe) {
+  SimulationConfig config = across(PathClass::kPix, pcie::Mode::kPull);
+  config.ranks = 4;
+  config.endpoints_per_rank = 2;
+  config.messages = 6;
+  config.jitter_ns = 40'000'000;
+  const Report report = run(config);
+  EXPECT_EQ(report.messages, 4u * 2 * 6);
+  EXPECT_EQ(report.failed_endpoints, 0u);
 }
 
 // What the GPU stored into host memory, the NIC reads from there: as often as a pull, but never from the GPU.
@@ -265,14 +295,18 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name(std::get<0>(test.param))) + "_" + mode + (gpu ? "_gpu_queues" : "_host_queues");
     });
 
-TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_wqes) {
+// A full queue takes one WQE after the other, each rung alone: four lines, and a fifth for its record. The
+// table rings for 16 at a time.
+TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_records_and_wqes) {
   SimulationConfig config = across(PathClass::kSys, pcie::Mode::kInline);
   config.message_bytes = 1 << 16;
   pcie::WorldConfig table;
   table.path = PathClass::kSys;
   table.queues = pcie::QueuePlacement::kGpu;
   table.ordering = {0, 0};
-  const double expected = pcie::measure_rate(table, pcie::Mode::kInline, config.message_bytes).bytes_per_s;
+  const double lines = 16.0 * 4;
+  const double expected = pcie::measure_rate(table, pcie::Mode::kInline, config.message_bytes).bytes_per_s *
+                          ((lines + 1) / lines) * (4.0 / 5);
   const Result<Rate> measured = measure_rate(config);
   ASSERT_TRUE(measured) << measured.error().message;
   EXPECT_NEAR(measured->bytes_per_s, expected, 0.05 * expected);

@@ -58,8 +58,18 @@ std::string heading(const WorldConfig& world) {
       world.queues == QueuePlacement::kGpu ? "GPU" : "host", world.wire.bits_per_s / 1e9);
 }
 
+std::string caveat(const WorldConfig& world) {
+  const RootComplex& root = world.platform.root;
+  if (!crosses_root_complex(world.path) || root.peer_read_lines_fitted || !root.peer_reads) return "";
+  return fmt::format(
+      "guessed: a root complex keeps {} lines of peer reads outstanding, as fits an EPYC 7452; it limits "
+      "pull",
+      root.peer_read_lines);
+}
+
 std::string to_text(const Report& report) {
   std::string text = heading(report.world) + "\n";
+  if (const std::string guessed = caveat(report.world); !guessed.empty()) text += guessed + "\n";
   text += fmt::format("{:8} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
                       "completed us", "Gb/s", "Mmsg/s", "PCIe transfers of one put: reads; writes");
   for (const Row& row : report.rows) {
@@ -89,6 +99,7 @@ std::string to_json(const Report& report) {
                {"order_gpu_scope_ns", world.ordering.gpu_scope_ns},
                {"order_system_scope_ns", world.ordering.system_scope_ns},
                {"endpoints", world.lanes},
+               {"caveat", caveat(world)},
                {"rows", Json::array()},
                {"not_possible", report.not_possible}};
   for (const Row& row : report.rows) {

@@ -25,6 +25,9 @@ struct Report {
 
 [[nodiscard]] Report run_model(const ModelRequest& request);
 [[nodiscard]] std::string heading(const WorldConfig& world);
+
+// The guess that decides most about this world, in a line; empty where there is none.
+[[nodiscard]] std::string caveat(const WorldConfig& world);
 [[nodiscard]] std::string to_text(const Report& report);
 [[nodiscard]] std::string to_json(const Report& report);
 

@@ -2,9 +2,12 @@
 // is the page to read: everything else in this folder interprets these tables.
 //
 // They are a model of what device/impl/put.h and an mlx5 NIC do, not that code itself.
-// Source: papers/design.md (ordering, the endpoint); what a NIC fetches: its WQE, unless BlueFlame carried
-// it, and what the WQE points to. Nobody published whether a ConnectX also reads the doorbell record on every
-// doorbell; the model says it does not.
+// Source: papers/design.md (ordering, the endpoint); what a NIC fetches: the doorbell record and its WQE,
+// unless BlueFlame carried that, and what the WQE points to. The record, because a plain doorbell does not
+// say how far the queue is filled: libmlx5 rings with the index of the last WQE, NVSHMEM with that of the
+// next. A NIC may go without the record only where the queue was made so (send_dbr_mode NO_DBR in rdma-core's
+// mlx5 DevX tests; DOCA GPUNetIO). [guessed] It reads the record first and the WQE after that; nobody
+// published it.
 #pragma once
 
 #include <array>
@@ -65,6 +68,7 @@ inline constexpr Step kPullSteps[] = {
     {Actor::kGpu, Verb::kOrder, Place::kQueue},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kGpu, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -77,6 +81,7 @@ inline constexpr Step kPushSteps[] = {
     {Actor::kGpu, Verb::kOrder, Place::kStaging},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -100,6 +105,7 @@ inline constexpr Step kInlineSteps[] = {
     {Actor::kGpu, Verb::kOrder, Place::kQueue},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kWqe, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -114,6 +120,7 @@ inline constexpr Step kBounceSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kProxy, Extent::kDoorbell},
     {Actor::kCpu, Verb::kNotice, Place::kHost},
     {Actor::kCpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kHost, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kHost, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kHost, Purpose::kCqe, Extent::kBlock},
@@ -128,6 +135,7 @@ inline constexpr Step kGpuBounceSteps[] = {
     {Actor::kGpu, Verb::kOrder, Place::kHost},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
+    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},

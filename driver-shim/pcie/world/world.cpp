@@ -13,7 +13,7 @@ constexpr std::uint32_t kBlockBytes = mlx5::kWqeBasicBlockBytes;
 // device/impl/wqe.h has it.
 constexpr std::uint32_t kInlineFixedBytes = 2 * mlx5::kSegmentBytes + 4;
 constexpr std::uint32_t kMaxInlineBytes = 4 * kBlockBytes - kInlineFixedBytes;
-constexpr std::uint32_t kInlineWqesPerBatch = 16;  // a queue of 64 blocks, rung when full
+constexpr std::uint32_t kInlineWqesPerBatch = 16;  // [guessed] a queue of 64 blocks, rung when full
 constexpr double kBitsPerByte = 8;
 
 constexpr std::uint32_t inline_blocks(std::uint64_t payload_bytes) {
@@ -254,7 +254,7 @@ void World::transmit(BatchId id, std::uint32_t bytes, bool first, TimePs now) {
     fetched_ahead_bytes_ -= bytes;
     fetch_packets();
   });
-  events_.at(wire_free_at_ + from_ns(wire.latency_ns + config_.nic_ns),
+  events_.at(wire_free_at_ + from_ns(wire.latency_ns) + from_ns(config_.nic_ns),
              [this, id, bytes](TimePs at) { receive(id, bytes, at); });
 }
 
@@ -266,7 +266,7 @@ void World::receive(BatchId id, std::uint32_t bytes, TimePs now) {
   Batch& batch = batches_[id];
   batch.at_peer_bytes += bytes;
   if (batch.at_peer_bytes < batch.payload_bytes) return;
-  events_.at(now + from_ns(config_.wire.latency_ns + config_.nic_ns),
+  events_.at(now + from_ns(config_.wire.latency_ns) + from_ns(config_.nic_ns),
              [this, id](TimePs at) { step_done(id, at); });
 }
 

@@ -29,6 +29,42 @@ TEST(Fabric, every_path_carries_writes_and_reads_between_all_ends) {
   }
 }
 
+TEST(Fabric, transfer_of_no_bytes_happens_at_once_and_moves_nothing) {
+  EventQueue events;
+  Fabric fabric(events, kGeneric, PathClass::kSys);
+  std::string happened;
+  fabric.write(kNicNode, kGpuNode, 64, 0, Purpose::kPayload, [&](TimePs) { happened += 'w'; });
+  fabric.read(kNicNode, kGpuNode, 64, 0, Purpose::kPayload, [&](TimePs) { happened += 'r'; });
+  fabric.write(kNicNode, kGpuNode, 64, 0, Purpose::kPayload, nullptr);
+  events.run();
+  EXPECT_EQ(happened, "wr");
+  EXPECT_EQ(events.now(), 0u);
+  EXPECT_EQ(fabric.bytes_sent(kNicNode), 0u);
+}
+
+// Each direction carries its own writes and the link layer's packets for the other's: 0.6 % of an x16 link.
+TEST(Fabric, writes_both_ways_cost_each_other_the_link_layer_s_packets_only) {
+  const Platform platform = test::without_limits(kGeneric);
+  const double alone = test::write_bytes_per_s(platform, PathClass::kPix, {kGpuNode, kNicNode, 4096});
+  EventQueue events;
+  Fabric fabric(events, platform, PathClass::kPix);
+  constexpr std::uint64_t kTransfers = 4096;
+  constexpr std::uint64_t kBytes = 4096;
+  TimePs first = 0;
+  TimePs last = 0;
+  for (std::uint64_t i = 0; i < kTransfers; ++i) {
+    fabric.write(kGpuNode, kNicNode, i * kBytes, kBytes, Purpose::kPayload, [&](TimePs now) {
+      if (first == 0) first = now;
+      last = now;
+    });
+    fabric.write(kNicNode, kGpuNode, i * kBytes, kBytes, Purpose::kPayload, nullptr);
+  }
+  events.run();
+  const double both = (kTransfers - 1) * kBytes * kPsPerSecond / static_cast<double>(last - first);
+  const double expected = alone / (1 + dllp_share(platform.link));
+  EXPECT_NEAR(both, expected, expected * 0.001);
+}
+
 TEST(Fabric, counters_tell_transfers_packets_and_bytes_by_purpose) {
   EventQueue events;
   Fabric fabric(events, kGeneric, PathClass::kSys);

@@ -37,6 +37,11 @@ TEST(Tlp, overhead_before_flits_is_what_pcie_bench_counts) {
   EXPECT_EQ(wire_bytes(Generation::kGen4, TlpKind::kCompletion, 64), 84u);
 }
 
+TEST(Tlp, payload_travels_in_whole_double_words) {
+  EXPECT_EQ(wire_bytes(Generation::kGen5, TlpKind::kWrite, 1), 28u);
+  EXPECT_EQ(wire_bytes(Generation::kGen5, TlpKind::kWrite, 5), 32u);
+}
+
 TEST(Tlp, overhead_with_flits_has_neither_framing_nor_lcrc) {
   EXPECT_EQ(wire_bytes(Generation::kGen6, TlpKind::kWrite, 256), 272u);
 }
@@ -56,7 +61,14 @@ TEST(Link, width_halved_halves_the_rate) {
 
 TEST(Link, flits_owe_no_packets_of_the_link_layer) {
   EXPECT_EQ(dllp_share({.generation = Generation::kGen6}), 0);
-  EXPECT_DOUBLE_EQ(dllp_share({.generation = Generation::kGen5}), 16.0 / 168);
+  EXPECT_GT(dllp_share({.generation = Generation::kGen5}), 0);
+}
+
+// 168 symbol times of 16 lanes; pcie-bench takes them for 168 bytes.
+TEST(Link, acknowledgement_limit_is_a_time_in_which_every_lane_carries_a_byte) {
+  EXPECT_DOUBLE_EQ(dllp_share({.lanes = 16}), 16.0 / (168 * 16));
+  EXPECT_DOUBLE_EQ(dllp_share({.lanes = 4, .mps_bytes = 128}), 16.0 / (169 * 4));
+  EXPECT_DOUBLE_EQ(dllp_share({.dllp = DllpAccounting::kBothWays}), 16.0 / 168);
 }
 
 TEST(Link, configuration_impossible_is_refused_by_name) {

@@ -14,6 +14,9 @@ case $2 in
   json)
     "$gdx" model --path SYS --gen 5 --width 16 --mode push --size-bytes 4096 --json >"$scratch/out" || fail "exit $?"
     grep -q '"label": "modelled"' "$scratch/out" || fail "the result does not say that it is modelled"
+    grep -q '"caveat": "guessed: ' "$scratch/out" || fail "lines of a root complex are not called guessed"
+    "$gdx" model --path PHB --platform epyc-7452 --mode pull --size-bytes 64 | grep -q guessed && fail "fitted lines are called guessed"
+    "$gdx" model --path SYS --gen 5 --width 16 --mode push --size-bytes 4096 | grep -q '^guessed: ' || fail "no caveat in the text"
     grep -q '"size_bytes": 4096' "$scratch/out" || fail "no row"
     ;;
   plot)

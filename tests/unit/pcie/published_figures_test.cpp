@@ -3,6 +3,7 @@
 // digit. What was fitted to a figure is called so: meeting it is no evidence, only a guard against drift.
 #include <gtest/gtest.h>
 
+#include "driver-shim/pcie/world/measure.h"
 #include "tests/unit/pcie/rates.h"
 
 namespace gdx::pcie {
@@ -101,7 +102,7 @@ TEST(PublishedFigures, pcie_bench_measured_64_byte_read_latency_local_and_remote
   const double local_ns = test::read_latency_ns(platform, PathClass::kPhb, kNicNode, kHostNode, 64);
   EXPECT_NEAR(local_ns, 440, 440 * 0.02);
   // The GPU of a SYS path has the host memory of that figure on the other socket.
-  const double remote_ns = local_ns + 2.0 * platform.root.socket_hop_ns;
+  const double remote_ns = test::read_latency_ns(platform, PathClass::kSys, kGpuNode, kHostNode, 64);
   EXPECT_NEAR(remote_ns, 506, 506 * 0.02);
 }
 
@@ -138,10 +139,30 @@ TEST(PublishedFigures, a100_reads_of_a_peer_and_of_its_host_are_met) {
 }
 
 // 11 GB/s from GPU to GPU on two sockets. Fitted.
-TEST(PublishedFigures, a30_write_across_sockets_is_met_and_below_its_write_to_the_host) {
+TEST(PublishedFigures, a30_write_across_sockets_is_met_by_its_socket_rate) {
   const double across = gigabytes(test::write_bytes_per_s(kA30, PathClass::kSys, {kNicNode, kGpuNode, 4096}));
   EXPECT_NEAR(across, 11, 11 * 0.02);
-  EXPECT_LT(across, gigabytes(test::write_bytes_per_s(kA30, PathClass::kPhb, {kGpuNode, kHostNode, 4096})));
+}
+
+// 23 GB/s from GPU to host. Not met: the model knows no limit of that GPU, and fills the link.
+TEST(PublishedFigures, a30_write_to_its_host_is_not_met) {
+  const double to_host =
+      gigabytes(test::write_bytes_per_s(kA30, PathClass::kPhb, {kGpuNode, kHostNode, 4096}));
+  const double link = gigabytes(tlp_bytes_per_s(kA30.link)) * 256 / 280;
+  EXPECT_NEAR(to_host, link, link * kRounding);
+  EXPECT_GT(to_host, 1.2 * 23);
+}
+
+// H200 and ConnectX-7, 8 B inline put and its completion: 4.03 us, fences of 0.70 us with it. The wire and
+// the NIC's own time are guesses. It lies between fetching record and WQE at once and one after the other,
+// which is what the model does.
+TEST(PublishedFigures, h200_inline_put_lies_between_the_orders_of_record_and_wqe) {
+  WorldConfig world;
+  world.queues = QueuePlacement::kGpu;
+  const double completed_ns = measure_latency(world, Mode::kInline, 8).completed_ns;
+  const double record_ns = test::read_latency_ns(world.platform, world.path, kNicNode, kGpuNode, 4);
+  EXPECT_GT(completed_ns, 4030);
+  EXPECT_LT(completed_ns - record_ns, 4030);
 }
 
 TEST(PublishedFigures, measured_platforms_rank_reads_below_writes_across_a_root_complex) {
@@ -154,11 +175,12 @@ TEST(PublishedFigures, measured_platforms_rank_reads_below_writes_across_a_root_
   }
 }
 
+// Each on the path on which it was measured; both reads are fitted.
 TEST(PublishedFigures, measured_platforms_rank_by_their_peer_reads) {
-  const auto read = [](const Platform& platform) {
-    return test::read_bytes_per_s(platform, PathClass::kSys, {kNicNode, kGpuNode, 4096, 256});
+  const auto read = [](const Platform& platform, PathClass path) {
+    return test::read_bytes_per_s(platform, path, {kNicNode, kGpuNode, 4096, 256});
   };
-  EXPECT_GT(read(kEpyc7452), 5 * read(kIvyBridge));
+  EXPECT_GT(read(kEpyc7452, PathClass::kPhb), 5 * read(kIvyBridge, PathClass::kSys));
 }
 
 // Under a switch only the headers differ: 512 B in two completions against two writes.

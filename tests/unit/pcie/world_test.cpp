@@ -46,19 +46,28 @@ TEST(World, push_with_blueflame_queues_in_host_memory_only_the_poster_reads_its_
   EXPECT_EQ(transfers(counters.reads, Purpose::kCqe), 1u);
 }
 
-TEST(World, push_with_doorbell_fetches_the_wqe) {
+TEST(World, push_with_doorbell_fetches_record_and_wqe) {
   const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
-  EXPECT_EQ(all_transfers(counters.reads), 1u);
+  EXPECT_EQ(all_transfers(counters.reads), 2u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kRecord), 1u);
   EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
 }
 
-TEST(World, pull_fetches_the_wqe_and_the_payload) {
+TEST(World, pull_fetches_the_record_the_wqe_and_the_payload) {
   const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   const Counters counters = measure_latency(world, Mode::kPull, 4096).counters;
-  EXPECT_EQ(all_transfers(counters.reads), 2u);
+  EXPECT_EQ(all_transfers(counters.reads), 3u);
+  EXPECT_EQ(transfers(counters.reads, Purpose::kRecord), 1u);
   EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
   EXPECT_EQ(transfers(counters.reads, Purpose::kPayload), 1u);
+}
+
+TEST(World, latency_of_the_wire_beyond_32_bits_of_ns_adds_up) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  const double near_ns = measure_latency(world, Mode::kPull, 8).delivered_ns - world.wire.latency_ns;
+  world.wire.latency_ns = ~std::uint32_t{0};
+  EXPECT_NEAR(measure_latency(world, Mode::kPull, 8).delivered_ns, near_ns + world.wire.latency_ns, 0.01);
 }
 
 TEST(World, every_mode_delivers_every_byte_and_completes) {
