@@ -17,6 +17,7 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
+[[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "demo.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 
 samples=$(mktemp)
 trap 'rm -f "$samples"' EXIT

@@ -283,7 +283,14 @@ def print_table(arch, table):
     print("%-24s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s" % (
         "", "path", "static", "path", "bluefl", "static", "loads", "stores", "atomic", "fences", "kernel", "regs", "stack"))
     for name, row in table.items():
-        print("%-24s %s" % (name, " ".join("%6d" % value_at(row, path) for path in columns)))
+        print("%-24s %s" % (name, " ".join("%6s" % cell(row, path) for path in columns)))
+
+
+def cell(row, path):
+    """A number, or - where nothing is counted: a push has no path, a put with a signal no BlueFlame."""
+    for step in path:
+        row = row.get(step) if row is not None else None
+    return "-" if row is None or path[-1] == "blueflame_path" and row == 0 else row
 
 
 # (cases, what of them, at most, on which architectures): what device calls are built to. Numbers of instructions
@@ -358,21 +365,42 @@ def counted(architectures):
     return {"nvcc": version, "kernels": {arch: measure(arch) for arch in architectures}}
 
 
+class Options(argparse.ArgumentParser):
+    def error(self, message):
+        refuse("%s; see --help" % message)
+
+
+def refuse(message):
+    print("instructions.py: %s" % message, file=sys.stderr)
+    sys.exit(2)
+
+
+def kept_table(path):
+    try:
+        with open(path, encoding="utf-8") as text:
+            table = json.load(text)
+        for kernels in table["kernels"].values():
+            kernels.keys()
+        return {"nvcc": table["nvcc"], "kernels": table["kernels"]}
+    except OSError as error:
+        refuse("cannot read %s: %s; make one with --json" % (path, error.strerror))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        refuse("%s is no table of counts; make one with --json" % path)
+
+
 def main():
-    options = argparse.ArgumentParser(description="Instructions of device calls, counted.")
+    options = Options(description="Instructions of device calls, counted.")
     options.add_argument("--json", action="store_true", help="print the table as it is kept")
-    options.add_argument("--arch", action="append", help="sm_80, sm_90 or sm_100; default all")
+    options.add_argument("--arch", action="append", choices=ARCHITECTURES, help="sm_80, sm_90 or sm_100; default all")
     options.add_argument("--check", metavar="TABLE", help="fail where a count is above a bar or above the kept table")
     options.add_argument("--fresh", metavar="TABLE", help="take the fresh counts from a file of --json")
     arguments = options.parse_args()
     if arguments.fresh:
-        with open(arguments.fresh, encoding="utf-8") as text:
-            fresh = json.load(text)
+        fresh = kept_table(arguments.fresh)
     else:
         fresh = counted(arguments.arch or ARCHITECTURES)
     if arguments.check:
-        with open(arguments.check, encoding="utf-8") as text:
-            sys.exit(check(json.load(text), fresh))
+        sys.exit(check(kept_table(arguments.check), fresh))
     if arguments.json:
         print(json.dumps(fresh, indent=1))
     else:

@@ -14,11 +14,14 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
+[[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "profile.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
 export GDX_SOFTHCA_WIRE=udp
 data=$(mktemp)
 trap 'rm -f "$data"' EXIT
-command -v perf >/dev/null && perf record -q -e cpu-clock -o "$data" true 2>/dev/null ||
-  { echo "profile.sh: SKIPPED: perf cannot sample here: install linux-perf, lower kernel.perf_event_paranoid" >&2; exit 77; }
+command -v perf >/dev/null && perf record -q -e cpu-clock -o "$data" true 2>/dev/null || {
+  echo "profile.sh: SKIPPED: perf cannot sample here: install linux-perf, lower kernel.perf_event_paranoid" >&2
+  exit 77
+}
 
 # The first half second is start-up and is left out.
 profile() {

@@ -19,7 +19,12 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
-command -v ucx_perftest >/dev/null || { echo "shm.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
+[[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "shm.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
+[[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "shm.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
+command -v ucx_perftest >/dev/null || {
+  echo "shm.sh: no ucx_perftest to compare with: install ucx-utils" >&2
+  exit 77
+}
 
 samples=$(mktemp)
 trap 'rm -f "$samples"' EXIT
@@ -63,7 +68,8 @@ for round in $(seq "$rounds"); do
   hca one_thread_small cpu_ns_per_message shm cost --bytes 8 --seconds "$seconds"
 done
 
-echo "measured: software HCA over shared memory, two processes, $(nproc) cores, $(uname -m), $(date -u +%F); medians of $rounds rounds${prefix:+, under '$prefix'}"
+where="software HCA over shared memory, two processes, $(nproc) cores, $(uname -m), $(date -u +%F)"
+echo "measured: $where; medians of $rounds rounds${prefix:+, under '$prefix'}"
 awk '
   function median(name,    n, i, j, t, v) {
     n = split(list[name], v, " ")
@@ -78,7 +84,8 @@ awk '
   }
   END {
     printf "1 MiB RC write, GB/s               %8.2f\n", median("large") / 1e9
-    printf "  UCX put, shared memory, GB/s     %8.2f   ratio %.2f (at least 0.60)\n", median("ucx_large") * 1048576 / 1e9, median("to_ucx")
+    printf "  UCX put, shared memory, GB/s     %8.2f   ratio %.2f (at least 0.60)\n",
+      median("ucx_large") * 1048576 / 1e9, median("to_ucx")
     printf "  over UDP, GB/s                   %8.2f   ratio %.2f\n", median("large_udp") / 1e9, median("to_udp")
     printf "8 B RC write, million a second     %8.2f   (at least 5)\n", median("small") / 1e6
     printf "8 B ping-pong, us one way, median  %8.2f   (under 3)\n", median("latency")

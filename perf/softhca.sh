@@ -19,7 +19,12 @@ while [ $# -gt 0 ]; do
       ;;
   esac
 done
-command -v ucx_perftest >/dev/null || { echo "softhca.sh: no ucx_perftest to compare with: install ucx-utils" >&2; exit 77; }
+[[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "softhca.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
+[[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "softhca.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
+command -v ucx_perftest >/dev/null || {
+  echo "softhca.sh: no ucx_perftest to compare with: install ucx-utils" >&2
+  exit 77
+}
 
 export GDX_SOFTHCA_WIRE=udp
 samples=$(mktemp)
@@ -73,8 +78,14 @@ awk -v rounds="$rounds" -v json="$json" -v where="$where" '
     for (i = 2; i <= n; ++i) for (j = i; j > 1 && v[j] < v[j - 1]; --j) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
     return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
   }
-  function median(name,    r, n, v) { for (r = 1; r <= rounds; ++r) if ((r, name) in at) v[++n] = at[r, name]; return sorted_middle(v, n) }
-  function ratio(a, b,    r, n, v) { for (r = 1; r <= rounds; ++r) if ((r, b) in at && at[r, b] > 0) v[++n] = at[r, a] / at[r, b]; return sorted_middle(v, n) }
+  function median(name,    r, n, v) {
+    for (r = 1; r <= rounds; ++r) if ((r, name) in at) v[++n] = at[r, name]
+    return sorted_middle(v, n)
+  }
+  function ratio(a, b,    r, n, v) {
+    for (r = 1; r <= rounds; ++r) if ((r, b) in at && at[r, b] > 0) v[++n] = at[r, a] / at[r, b]
+    return sorted_middle(v, n)
+  }
   function row(what, value, bar) {
     if (json) printf "%s\n    {\"what\": \"%s\", \"value\": %.4g, \"bar\": \"%s\"}", rows++ ? "," : "", what, value, bar
     else printf "%-64s%12.4g   %s\n", what, value, bar
