@@ -3,8 +3,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <string>
+#include <string_view>
 
 namespace gdx::log {
 namespace {
@@ -19,13 +21,32 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::err;
 }
 
+struct Threshold {
+  std::string_view word;
+  spdlog::level::level_enum level;
+};
+constexpr std::array<Threshold, 5> kThresholds{{{"debug", spdlog::level::debug},
+                                                {"info", spdlog::level::info},
+                                                {"warn", spdlog::level::warn},
+                                                {"error", spdlog::level::err},
+                                                {"off", spdlog::level::off}}};
+
+// A word that nobody knows silences nothing.
+void choose_level(spdlog::logger& made) {
+  made.set_level(spdlog::level::warn);
+  const char* const wanted = std::getenv("GDX_LOG");
+  if (wanted == nullptr || *wanted == '\0') return;
+  const auto* const found = std::ranges::find(kThresholds, wanted, &Threshold::word);
+  if (found != kThresholds.end()) return made.set_level(found->level);
+  made.log(spdlog::level::warn, "GDX_LOG={}: use debug, info, warn, error or off; now it is warn", wanted);
+}
+
 // Never destroyed: the software HCA still logs while the process runs its exit handlers.
 spdlog::logger& logger() {
   static spdlog::logger* const instance = [] {
     auto* made = new spdlog::logger("gdx", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("gdx[%P] %l: %v");
-    const char* level = std::getenv("GDX_LOG");
-    made->set_level(level != nullptr ? spdlog::level::from_str(level) : spdlog::level::warn);
+    choose_level(*made);
     return made;
   }();
   return *instance;
