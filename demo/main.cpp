@@ -5,13 +5,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/command_line.h"
 #include "demo/pingpong.h"
 #include "host/gdx.h"
 
@@ -25,6 +29,7 @@ constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
 constexpr int kExitNoGpu = 77;  // as test drivers know it: skipped
+constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
 
 struct Options {
   std::string hca;
@@ -236,13 +241,22 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
              sent.stalls,  sent.retransmissions + received.retransmissions};
 }
 
-void print_header() {
-  fmt::print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "latency (us)",
+// What the figures are worth.
+std::string label(const Hca& hca) {
+  const bool software = hca.counter("softhca_retransmitted_packets").has_value();
+  return fmt::format("measured: {}, kernels on {}, {} cores",
+                     software ? "software HCA" : fmt::format("HCA {}", hca.name()),
+                     kernels_run_on_gpu() ? "the GPU" : "the CPU layer", std::thread::hardware_concurrency());
+}
+
+void print_header(const Hca& hca) {
+  fmt::print("{}\n", label(hca));
+  fmt::print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "round trip us",
              "GB/s", "credit stalls", "retransmissions", "verified");
 }
 
 void print_row(const Row& row) {
-  fmt::print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3f}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
+  fmt::print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3g}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
              row.sent.messages_done, row.round_trip_us(), row.gigabytes_per_second(), row.credit_stalls,
              row.retransmissions, row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
   std::fflush(stdout);
@@ -264,7 +278,7 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   std::vector<Row> rows;
   std::uint64_t sequence = 1;
   const bool speaks = world.rank() == kSenderRank && !options.json;
-  if (speaks) print_header();
+  if (speaks) print_header(rank.hca());
   for (const std::string& mode_name : options.modes) {
     const Mode mode = *parse_mode(mode_name);
     for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
@@ -283,11 +297,10 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
 }
 
 Result<void> check(const Options& options) {
-  if (options.min_bytes == 0 || options.min_bytes % 8 != 0 || options.max_bytes < options.min_bytes) {
+  if (options.min_bytes % 8 != 0 || options.max_bytes < options.min_bytes) {
     return fail(
         Status::kInvalidArgument,
-        fmt::format("sizes from {} to {} B: the smallest must be a multiple of 8, above 0, and not above the "
-                    "largest",
+        fmt::format("sizes from {} to {} B: --min-bytes must be a multiple of 8 and not above --max-bytes",
                     options.min_bytes, options.max_bytes));
   }
   for (const std::string& mode : options.modes) {
@@ -304,20 +317,29 @@ Result<void> check(const Options& options) {
   return {};
 }
 
+// What is wrong with the options is wrong with those of both ranks: the first one says it.
+int refuse(const Error& error) {
+  const char* const rank = std::getenv(kRankVariable);
+  if (rank == nullptr || std::string_view(rank) == "0") fmt::print(stderr, "gdx demo: {}\n", error.message);
+  return command_line::kExitUsage;
+}
+
 Result<int> run(const Options& options, const Gpu* gpu) {
   const auto world_options = WorldOptions::from_environment();
   if (!world_options) return tl::unexpected(world_options.error());
   if (world_options->size != kWorldSize) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`", world_options->size));
+    return refuse({Status::kInvalidArgument,
+                   fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`",
+                               world_options->size)});
   }
   auto hca =
       Hca::open({.name = options.hca});  // before the others are met: what is wrong here is said at once
+  if (!hca && hca.error().status == Status::kNotFound) return refuse(hca.error());
   if (!hca) return tl::unexpected(hca.error());
   auto world = World::join(*world_options);
   if (!world) return tl::unexpected(world.error());
   auto rank = Rank::connect(std::move(*hca), gpu, *world, options);
+  if (!rank && rank.error().status == Status::kInvalidArgument) return refuse(rank.error());
   if (!rank) return tl::unexpected(rank.error());
 
   const auto rows = run_cases(*world, *rank, options);
@@ -330,13 +352,16 @@ Result<int> run(const Options& options, const Gpu* gpu) {
   if (world->rank() != kSenderRank) return verified && unlicensed == 0 ? 0 : 1;
 
   if (options.json) {
-    nlohmann::json out{
-        {"hca", rank->hca().name()}, {"verified", verified}, {"staging_violations", unlicensed}};
+    nlohmann::json out{{"label", label(rank->hca())},
+                       {"hca", rank->hca().name()},
+                       {"verified", verified},
+                       {"staging_violations", unlicensed}};
     for (const Row& row : *rows) out["rows"].push_back(to_json(row));
     fmt::print("{}\n", out.dump(2));
   } else {
     fmt::print(
-        "\nlatency: put+signal until the peer's answering signal arrives; GB/s: put+signal until the local "
+        "\nround trip: put+signal until the peer's answering signal arrives; GB/s: put+signal until the "
+        "local "
         "flush.\nslots written without a credit: {}\n{}\n",
         unlicensed, verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
   }
@@ -351,7 +376,7 @@ int report(const Error& error, int exit_status = 1) {
 }  // namespace
 
 int run_where_kernels_run(const Options& options) {
-  if (const auto checked = check(options); !checked) return report(checked.error());
+  if (const auto checked = check(options); !checked) return refuse(checked.error());
   std::optional<Gpu> gpu;
   if (kernels_run_on_gpu()) {
     const auto opened = Gpu::open();
@@ -371,25 +396,24 @@ int run_where_kernels_run(const Options& options) {
 }  // namespace gdx::demo
 
 int main(int argc, char** argv) {
+  namespace command_line = gdx::command_line;
   gdx::demo::Options options;
   CLI::App app{"gdx demo, one rank; start it as `gdx demo`"};
-  app.add_option("--hca", options.hca, "HCA to use; default: the first");
-  app.add_option("--min-bytes", options.min_bytes, "smallest message, a multiple of 8");
-  app.add_option("--max-bytes", options.max_bytes, "largest message; sizes grow by a factor of 8");
-  app.add_option("--slots", options.slot_count, "staging slots that an endpoint may hold at most");
-  app.add_option("--messages", options.messages, "messages per row; default: by size");
-  app.add_option("--modes", options.modes, "pull, push, inline, bounce, auto")->delimiter(',');
-  app.add_flag("--break-memory", options.break_memory, "damage one byte at the target: the demo must fail");
-  app.add_option("--kill-rank", options.kill_rank, "this rank kills itself in the largest message")
-      ->check(CLI::Range(0, 1));
-  app.add_flag("--json", options.json, "one JSON document instead of the table");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    return app.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "gdx_demo: {}; see gdx_demo --help\n", error.what());
-    return 2;
-  }
+  app.add_option("--hca", options.hca, "HCA to use (the first)");
+  app.add_option("--min-bytes", options.min_bytes, "Smallest message, a multiple of 8 (8)")
+      ->check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+  app.add_option("--max-bytes", options.max_bytes, "Largest message; sizes grow by a factor of 8 (16777216)")
+      ->check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+  app.add_option("--slots", options.slot_count, "Staging slots that an endpoint may hold at most (32)")
+      ->check(command_line::whole(0, UINT32_MAX));
+  app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
+      ->check(command_line::whole(1, UINT32_MAX));
+  app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
+      ->delimiter(',');
+  app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");
+  app.add_option("--kill-rank", options.kill_rank, "Rank 0 or 1 kills itself in the largest message")
+      ->check(command_line::whole(0, 1));
+  app.add_flag("--json", options.json, "One JSON document instead of the table");
+  if (const auto ends = command_line::parse(app, "gdx_demo", argc, argv)) return *ends;
   return gdx::demo::run_where_kernels_run(options);
 }

@@ -12,7 +12,6 @@
 namespace gdx {
 
 inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNotFound = 127;
 
 // Prints "gdx: MESSAGE" on stderr and returns the exit status that belongs to it.
@@ -27,8 +26,8 @@ void add_calibrate_command(CLI::App& app, int& exit_status);
 void add_topo_command(CLI::App& app, int& exit_status);
 
 // The path of a program that is installed beside this one; in a build tree it lies in `build_folder`,
-// relative to this one's. Just the name, for PATH, where it is at neither place.
-[[nodiscard]] std::string sibling_program(const std::string& name, const std::string& build_folder);
+// relative to this one's. Errors: kNotFound where it is at neither place.
+[[nodiscard]] Result<std::string> sibling_program(const std::string& name, const std::string& build_folder);
 
 // The options that `run` and `demo` share. `softhca` must outlive the parsing.
 void add_softhca_options(CLI::App& command, SofthcaOptions& softhca);

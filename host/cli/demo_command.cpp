@@ -1,37 +1,90 @@
+#include <fmt/format.h>
+
 #include <memory>
 #include <utility>
 
+#include "base/command_line.h"
 #include "host/cli/commands.h"
 #include "host/cli/launcher.h"
 
 namespace gdx {
 namespace {
 
+using command_line::whole;
+
 constexpr std::uint32_t kDemoRanks = 2;
 constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
+constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
+
+struct DemoOptions {
+  LaunchOptions launch;
+  bool on_gpu = false;
+  std::vector<CLI::Option*> passed_on;  // to both ranks; checked here, so that what is wrong is said once
+};
+
+CLI::Option* pass_on(CLI::App& demo, DemoOptions& options, const std::string& name, const std::string& what) {
+  return options.passed_on.emplace_back(demo.add_option(name, what));
+}
+
+void pass_on_flag(CLI::App& demo, DemoOptions& options, const std::string& name, const std::string& what) {
+  options.passed_on.push_back(demo.add_flag(name, what));
+}
+
+void add_rank_options(CLI::App& demo, DemoOptions& options) {
+  pass_on(demo, options, "--modes", "A list of pull, push, inline and auto (pull,push,inline)")
+      ->delimiter(',')
+      ->expected(-1)
+      ->check(command_line::one_of({"pull", "push", "inline", "auto"}));
+  pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
+      ->check(whole(8, kMaxMessageBytes));
+  pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")
+      ->check(whole(8, kMaxMessageBytes));
+  pass_on(demo, options, "--messages", "Messages of each size (200 small, 3 large)")
+      ->check(whole(1, 1'000'000));
+  pass_on(demo, options, "--slots", "Staging slots that an endpoint may hold at most (32)")
+      ->check(whole(0, kMaxDeviceMemoryBytes / 4096));
+  pass_on(demo, options, "--hca", "HCA to use (the first)")
+      ->check(command_line::not_empty("the name of an HCA"));
+  pass_on(demo, options, "--kill-rank", "Rank 0 or 1 kills itself in the largest message")
+      ->check(whole(0, 1));
+  pass_on_flag(demo, options, "--break-memory", "Damage one byte at the target: the demo must fail");
+  pass_on_flag(demo, options, "--json", "One JSON document instead of the table");
+}
+
+std::vector<std::string> rank_command(const std::string& program, const DemoOptions& options) {
+  std::vector<std::string> command{program};
+  for (const CLI::Option* option : options.passed_on) {
+    if (option->count() == 0) continue;
+    command.push_back(option->get_name());
+    if (option->get_items_expected_max() > 0) {
+      command.push_back(fmt::format("{}", fmt::join(option->results(), ",")));
+    }
+  }
+  return command;
+}
+
+int run_demo(DemoOptions& options) {
+  const auto program = sibling_program(options.on_gpu ? "gdx_demo_cuda" : "gdx_demo", "../../demo");
+  if (!program) return report(program.error());
+  options.launch.ranks = kDemoRanks;
+  options.launch.timeout_ns = kDemoTimeoutNs;
+  options.launch.ranks_explain = true;
+  options.launch.command = rank_command(*program, options);
+  const auto status = launch(options.launch);
+  return status ? *status : report(status.error());
+}
 
 }  // namespace
 
 void add_demo_command(CLI::App& app, int& exit_status) {
-  auto options = std::make_shared<LaunchOptions>();
+  auto options = std::make_shared<DemoOptions>();
   CLI::App* demo =
       app.add_subcommand("demo", "Two ranks put, signal and check messages of every size and mode");
-  add_softhca_options(*demo, options->softhca);
-  auto on_gpu = std::make_shared<bool>(false);
-  demo->add_flag("--gpu", *on_gpu, "Kernels run on this machine's GPU (needs a build of the cuda preset)");
-  demo->allow_extras();
-  demo->footer(
-      "Further options: --break-memory, --kill-rank R, --modes LIST, --min-bytes N, --max-bytes N, "
-      "--messages N, --slots N, --hca NAME, --json");
-  demo->callback([demo, options, on_gpu, &exit_status] {
-    options->ranks = kDemoRanks;
-    options->timeout_ns = kDemoTimeoutNs;
-    options->command = demo->remaining();
-    options->command.insert(options->command.begin(),
-                            sibling_program(*on_gpu ? "gdx_demo_cuda" : "gdx_demo", "../../demo"));
-    const auto status = launch(*options);
-    exit_status = status ? *status : report(status.error());
-  });
+  add_rank_options(*demo, *options);
+  demo->add_flag("--gpu", options->on_gpu,
+                 "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  add_softhca_options(*demo, options->launch.softhca);
+  demo->callback([options, &exit_status] { exit_status = run_demo(*options); });
 }
 
 }  // namespace gdx

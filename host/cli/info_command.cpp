@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/command_line.h"
 #include "host/calibration/choose_modes.h"
 #include "host/cli/commands.h"
 #include "host/gpu/gpu.h"
@@ -144,7 +145,7 @@ int print_info(const std::string& wanted, bool as_json) {
     hcas.push_back(hca ? describe(*hca) : describe_unusable(name, hca.error()));
   }
   if (as_json) {
-    fmt::print("{}\n", hcas.dump(2));
+    fmt::print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     for (const Json& hca : hcas) print_text(hca);
   }
@@ -160,7 +161,8 @@ void add_info_command(CLI::App& app, int& exit_status) {
   };
   auto chosen = std::make_shared<Chosen>();
   CLI::App* info = app.add_subcommand("info", "Show the HCAs of this machine");
-  info->add_option("--hca", chosen->name, "Only this one");
+  info->add_option("--hca", chosen->name, "Only this one")
+      ->check(command_line::not_empty("the name of an HCA"));
   info->add_flag("--json", chosen->as_json, "As JSON");
   info->callback([chosen, &exit_status] { exit_status = print_info(chosen->name, chosen->as_json); });
 }

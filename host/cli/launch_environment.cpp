@@ -1,10 +1,16 @@
 // What a launch asks of the environment: checked options in, variables out.
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <unistd.h>
 
+#include <array>
 #include <bit>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "host/cli/launcher.h"
@@ -14,9 +20,8 @@ namespace gdx {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
-constexpr std::uint32_t kMaxHcas = 16;  // of the software HCA's library
 
-tl::unexpected<Error> refuse(const char* option, const std::string& value, const char* wanted) {
+tl::unexpected<Error> refuse(const char* option, const std::string& value, const std::string& wanted) {
   return fail(Status::kInvalidArgument, fmt::format("{} {}: {}", option, value, wanted));
 }
 
@@ -25,10 +30,32 @@ Result<void> check_probability(const char* option, const std::optional<double>& 
   return refuse(option, fmt::format("{}", *value), "use a probability from 0 to 1");
 }
 
+// Of one interface: neither broadcast nor multicast, and not the one that means any.
+bool is_unicast(const std::string& text) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
+    const std::uint32_t address = ntohl(v4.s_addr);
+    return address >> 24 != 0 && address < INADDR_UNSPEC_GROUP;
+  }
+  in6_addr v6{};
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && !IN6_IS_ADDR_MULTICAST(&v6) &&
+         !IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
+// Every rank writes beside this file: what is wrong there is said once, before they start.
+Result<void> check_capture(const std::string& path) {
+  if (path.empty()) return refuse("--pcap", "''", "give a file name");
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return refuse("--pcap", path, "a folder; give a file name");
+  const auto folder = std::filesystem::absolute(path, error).parent_path();
+  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return refuse(
+      "--pcap", path,
+      fmt::format("no file can be written there ({}); choose another folder", std::strerror(errno)));
+}
+
 Result<void> check_softhca(const SofthcaOptions& options) {
-  in6_addr parsed{};
-  if (options.address && inet_pton(AF_INET, options.address->c_str(), &parsed) != 1 &&
-      inet_pton(AF_INET6, options.address->c_str(), &parsed) != 1) {
+  if (options.address && !is_unicast(*options.address)) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
   }
   if (options.hcas && (*options.hcas == 0 || *options.hcas > kMaxHcas)) {
@@ -53,11 +80,13 @@ Result<void> check_softhca(const SofthcaOptions& options) {
       *options.congestion_control != "none") {
     return refuse("--congestion-control", *options.congestion_control, "use dcqcn or none");
   }
-  if (options.pcap && options.pcap->empty()) return refuse("--pcap", "''", "give a file name");
-  if (options.device_memory_bytes &&
-      (*options.device_memory_bytes == 0 || *options.device_memory_bytes % kPageBytes != 0)) {
+  if (options.pcap) {
+    if (auto writable = check_capture(*options.pcap); !writable) return writable;
+  }
+  if (options.device_memory_bytes && (*options.device_memory_bytes > kMaxDeviceMemoryBytes ||
+                                      *options.device_memory_bytes % kPageBytes != 0)) {
     return refuse("--device-memory-bytes", fmt::format("{}", *options.device_memory_bytes),
-                  "use a multiple of 4096");
+                  fmt::format("use a multiple of 4096 from 0 to {}", kMaxDeviceMemoryBytes));
   }
   return {};
 }
@@ -67,9 +96,24 @@ void add(std::vector<std::string>& variables, const char* name, const std::optio
   if (value) variables.push_back(fmt::format("{}={}", name, *value));
 }
 
+// The dynamic linker skips what it cannot preload, and the program would run without the software HCA.
+bool is_elf_file(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  std::array<char, 4> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  return magic == std::array<char, 4>{'\x7f', 'E', 'L', 'F'};
+}
+
 // Beside the executable, in the build tree and in an installation.
 Result<std::string> find_softhca() {
-  if (const char* given = std::getenv(kSofthcaLibraryVariable); given != nullptr) return std::string(given);
+  if (const char* given = std::getenv(kSofthcaLibraryVariable); given != nullptr) {
+    if (is_elf_file(given)) return std::string(given);
+    return fail(Status::kNotFound,
+                fmt::format("{} = '{}' is no shared library: unset it, or name the path of "
+                            "libgdx_softhca.so",
+                            kSofthcaLibraryVariable, given));
+  }
   std::error_code error;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   for (const char* relative : {GDX_SOFTHCA_BUILD_PATH, GDX_SOFTHCA_INSTALL_PATH}) {
@@ -104,7 +148,7 @@ Result<std::string> preload_list() {
 }  // namespace
 
 Result<void> check_launch_options(const LaunchOptions& options) {
-  if (options.command.empty()) {
+  if (options.command.empty() || options.command.front().empty()) {
     return fail(Status::kInvalidArgument, "no program to run: gdx run [OPTIONS] -- PROGRAM [ARGUMENTS]");
   }
   if (options.ranks == 0 || options.ranks > bootstrap::kMaxRanks) {

@@ -85,7 +85,9 @@ class ExecArguments {
 };
 
 Error exec_error(const std::string& program, int error) {
-  return {Status::kNotFound, fmt::format("cannot run {}: {}", program, std::strerror(error))};
+  return {Status::kNotFound,
+          fmt::format("cannot run {}: {}; give the path of a program, or the name of one in PATH", program,
+                      std::strerror(error))};
 }
 
 sigset_t launcher_signals() {
@@ -151,13 +153,15 @@ class Launch {
  private:
   Result<void> start_rank(const ExecArguments& arguments, int inherited);
   void reap(std::uint64_t now_ns);
-  void on_exit(int wait_status, std::uint64_t now_ns);
+  void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
+  void tell_failure(pid_t pid, int wait_status) const;
   void on_deadline(std::uint64_t now_ns);
   void end(int status, std::uint64_t now_ns);
   void signal_all(int signal) const;
 
   const LaunchOptions& options_;
   SignalGuard signals_;
+  std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
   Phase phase_ = Phase::kRunning;
   int status_ = 0;                          // of the first failure
@@ -216,6 +220,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
     [[maybe_unused]] const ssize_t written = write(writer.descriptor(), &error, sizeof error);
     _exit(kExitCannotRun);
   }
+  started_.push_back(pid);
   running_.push_back(pid);
   writer.close();
   int error = 0;
@@ -245,22 +250,41 @@ void Launch::reap(std::uint64_t now_ns) {
   std::erase_if(running_, [&](pid_t pid) {
     int wait_status = 0;
     if (waitpid(pid, &wait_status, WNOHANG) != pid) return false;
-    on_exit(wait_status, now_ns);
+    on_exit(pid, wait_status, now_ns);
     return true;
   });
 }
 
-void Launch::on_exit(int wait_status, std::uint64_t now_ns) {
+void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
   const int status =
       WIFSIGNALED(wait_status) ? kSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
   if (status == 0 || phase_ != Phase::kRunning) return;
+  tell_failure(pid, wait_status);
   status_ = status;
   phase_ = Phase::kGrace;
   phase_end_ns_ = now_ns + options_.grace_ns;
 }
 
+// Of the first rank to fail: the others follow from it.
+void Launch::tell_failure(pid_t pid, int wait_status) const {
+  const auto rank = std::ranges::find(started_, pid) - started_.begin();
+  if (WIFSIGNALED(wait_status)) {
+    fmt::print(stderr, "gdx: rank {} of {} was killed: {}\n", rank, options_.command.front(),
+               strsignal(WTERMSIG(wait_status)));
+  } else if (options_.ranks > 1 && !options_.ranks_explain) {
+    fmt::print(stderr, "gdx: rank {} of {} ended with status {}\n", rank, options_.command.front(),
+               WEXITSTATUS(wait_status));
+  }
+}
+
 void Launch::on_deadline(std::uint64_t now_ns) {
-  if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) return end(kExitTimeout, now_ns);
+  if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) {
+    if (!running_.empty() && phase_ == Phase::kRunning) {
+      fmt::print(stderr, "gdx: {} still ran after {} s and was ended: allow it more time\n",
+                 options_.command.front(), static_cast<double>(options_.timeout_ns) / 1e9);
+    }
+    return end(kExitTimeout, now_ns);
+  }
   if (now_ns < phase_end_ns_) return;
   switch (phase_) {
     case Phase::kGrace: return end(status_, now_ns);

@@ -28,11 +28,16 @@ struct SofthcaOptions {
   std::optional<std::uint64_t> device_memory_bytes;
 };
 
+// Of the software HCA's library.
+inline constexpr std::uint32_t kMaxHcas = 16;  // in one process
+inline constexpr std::uint64_t kMaxDeviceMemoryBytes = 1 << 20;
+
 struct LaunchOptions {
   std::vector<std::string> command;  // a program, searched in PATH, and its arguments
   std::uint32_t ranks = 1;
   std::uint64_t timeout_ns = 0;             // 0: none; otherwise all ranks are ended after it
   std::uint64_t grace_ns = 10'000'000'000;  // how long others may go on after one rank failed
+  bool ranks_explain = false;               // a rank says itself why it ends with another status than 0
   SofthcaOptions softhca;
 };
 
@@ -54,9 +59,9 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 
 // Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
 // Returns the exit status for the shell: 0 when every rank returned 0, otherwise that of the first
-// rank to fail (128 + signal when it was killed), kExitTimeout when the time was up.
-// Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem.
-// Threads: once at a time; it takes the process's signals while it runs.
+// rank to fail (128 + signal when it was killed), kExitTimeout when the time was up; each of these with one
+// line on stderr. Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads:
+// once at a time; it takes the process's signals while it runs.
 [[nodiscard]] Result<int> launch(const LaunchOptions& options);
 
 // Replaces this process by the command on the software HCA; returns only if it cannot.

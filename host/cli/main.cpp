@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/command_line.h"
 #include "host/cli/commands.h"
 
 namespace gdx {
@@ -10,7 +11,7 @@ namespace gdx {
 int report(const Error& error) {
   fmt::print(stderr, "gdx: {}\n", error.message);
   switch (error.status) {
-    case Status::kInvalidArgument: return kExitUsage;
+    case Status::kInvalidArgument: return command_line::kExitUsage;
     case Status::kNotFound: return kExitNotFound;
     default: return kExitFailure;
   }
@@ -22,7 +23,12 @@ int run_command_line(std::vector<std::string> arguments) {
   // What follows "--" belongs to the program, whatever it looks like.
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> program;
-  if (dashes != arguments.end()) program.assign(dashes + 1, arguments.end());
+  if (dashes != arguments.end()) {
+    if (arguments.front() != "run") {
+      return report({Status::kInvalidArgument, "only gdx run takes -- and a program: leave out the --"});
+    }
+    program.assign(dashes + 1, arguments.end());
+  }
   arguments.erase(dashes, arguments.end());
 
   CLI::App app("gdx: GPU-initiated RDMA", "gdx");
@@ -35,17 +41,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_model_command(app, exit_status);
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
-  // CLI11 takes arguments from the back.
-  std::reverse(arguments.begin(), arguments.end());
-  try {
-    app.parse(std::move(arguments));
-  } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "gdx: {}; see gdx --help\n", error.what());
-    return kExitUsage;
-  }
-  return exit_status;
+  return command_line::parse(app, "gdx", std::move(arguments)).value_or(exit_status);
 }
 
 }  // namespace

@@ -12,16 +12,16 @@ namespace {
 
 // The model stands in for hardware, so it is a program of its own, below which libgdx is not linked.
 int run_model_program(const std::vector<std::string>& options) {
-  const std::string program = sibling_program("gdx_model", "../../driver-shim/pcie/model");
-  std::vector<std::string> arguments{program};
+  const auto program = sibling_program("gdx_model", "../../driver-shim/pcie/model");
+  if (!program) return report(program.error());
+  std::vector<std::string> arguments{*program};
   arguments.insert(arguments.end(), options.begin(), options.end());
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  execvp(program.c_str(), pointers.data());
-  return report(
-      {errno == ENOENT ? Status::kNotFound : Status::kSystem,
-       fmt::format("cannot run {}: {}; build the target gdx_model", program, std::strerror(errno))});
+  execv(program->c_str(), pointers.data());
+  return report({Status::kSystem, fmt::format("cannot run {}: {}; build the target gdx_model", *program,
+                                              std::strerror(errno))});
 }
 
 }  // namespace

@@ -1,31 +1,53 @@
+#include <fmt/format.h>
+
+#include <limits>
 #include <memory>
 
+#include "base/command_line.h"
 #include "host/cli/commands.h"
 #include "host/cli/launcher.h"
+#include "proto/bootstrap/messages.h"
 
 namespace gdx {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
+constexpr double kMinTimeoutSeconds = 0.001;
 constexpr double kMaxTimeoutSeconds = 1e6;
+
+using command_line::real;
+using command_line::whole;
 
 }  // namespace
 
 void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
+  const auto probability = [&](const char* name, std::optional<double>& value, const char* what) {
+    command.add_option(name, value, fmt::format("Probability that a packet {}, 0 to 1", what))
+        ->check(real(0, 1));
+  };
   command.add_option("--addr", softhca.address, "IP address of the HCA (a free one of 127.0.0.0/8)");
-  command.add_option("--wire", softhca.wire, "To HCAs of this host: udp, shm, or auto (shm where offered)");
-  command.add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096");
-  command.add_option("--loss", softhca.loss, "Probability that a packet is lost");
-  command.add_option("--corrupt", softhca.corrupt, "Probability that a packet is corrupted");
-  command.add_option("--duplicate", softhca.duplicate, "Probability that a packet arrives twice");
-  command.add_option("--reorder", softhca.reorder, "Probability that a packet is overtaken");
-  command.add_option("--mark", softhca.mark, "Probability that a packet is marked as congested (ECN)");
-  command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)");
-  command.add_option("--congestion-control", softhca.congestion_control,
-                     "What marked packets lead to: dcqcn or none (dcqcn)");
-  command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R");
+  command.add_option("--wire", softhca.wire, "To HCAs of this host: udp, shm, or auto (shm where offered)")
+      ->check(command_line::one_of({"udp", "shm", "auto"}));
+  command.add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096 (4096)")
+      ->check(command_line::one_of({"256", "512", "1024", "2048", "4096"}));
+  probability("--loss", softhca.loss, "is lost");
+  probability("--corrupt", softhca.corrupt, "is corrupted");
+  probability("--duplicate", softhca.duplicate, "arrives twice");
+  probability("--reorder", softhca.reorder, "is overtaken");
+  probability("--mark", softhca.mark, "is marked as congested (ECN)");
+  command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)")
+      ->check(real(0.001, 10'000));
+  command
+      .add_option("--congestion-control", softhca.congestion_control,
+                  "What marked packets lead to: dcqcn or none (dcqcn)")
+      ->check(command_line::one_of({"dcqcn", "none"}));
+  command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R")
+      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
   command.add_option("--pcap", softhca.pcap, "Write what crosses the wire; rank R to FILE.rankR");
-  command.add_option("--device-memory-bytes", softhca.device_memory_bytes, "On-NIC memory (131072)");
+  command
+      .add_option("--device-memory-bytes", softhca.device_memory_bytes,
+                  "On-NIC memory, a multiple of 4096 (131072)")
+      ->check(whole(0, kMaxDeviceMemoryBytes));
 }
 
 void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status) {
@@ -36,14 +58,22 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
   auto chosen = std::make_shared<Chosen>();
   CLI::App* run =
       app.add_subcommand("run", "Run a program on the software HCA: gdx run [OPTIONS] -- PROGRAM");
-  run->add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)");
+  run->allow_extras();
+  run->add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)")
+      ->check(whole(1, bootstrap::kMaxRanks));
   run->add_option("--hcas", chosen->launch.softhca.hcas,
-                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)");
+                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)")
+      ->check(whole(1, kMaxHcas));
   add_softhca_options(*run, chosen->launch.softhca);
   run->add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
-      ->check(CLI::Range(0.0, kMaxTimeoutSeconds));
-  run->callback([chosen, &program, &exit_status] {
+      ->check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
+  run->callback([run, chosen, &program, &exit_status] {
     LaunchOptions& options = chosen->launch;
+    if (const std::vector<std::string> unknown = run->remaining(); !unknown.empty()) {
+      exit_status = report({Status::kInvalidArgument,
+                            fmt::format("'{}' is no option: gdx run [OPTIONS] -- PROGRAM", unknown.front())});
+      return;
+    }
     options.command = program;
     options.timeout_ns = static_cast<std::uint64_t>(chosen->timeout_s * kNsPerSecond);
     if (options.ranks == 1 && options.timeout_ns == 0) {

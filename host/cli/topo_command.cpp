@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/command_line.h"
 #include "host/cli/commands.h"
 #include "host/topo/topology.h"
 
@@ -79,7 +80,7 @@ int print_topology(const std::string& xml_file, bool as_json) {
                      {"paths", paths_json(*topology, topology->paths)},
                      {"pairs", paths_json(*topology, pairs)},
                      {"pci_devices", topology->pci_devices}};
-  fmt::print("{}\n", json.dump(2));
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
   return 0;
 }
 
@@ -92,7 +93,8 @@ void add_topo_command(CLI::App& app, int& exit_status) {
   };
   auto chosen = std::make_shared<Chosen>();
   CLI::App* topo = app.add_subcommand("topo", "How far each GPU is from each RDMA NIC, and which to pair");
-  topo->add_option("--xml", chosen->xml_file, "A machine recorded by lstopo --of xml, not this one");
+  topo->add_option("--xml", chosen->xml_file, "A machine recorded by lstopo --of xml, not this one")
+      ->check(command_line::not_empty("the name of a file"));
   topo->add_flag("--json", chosen->as_json, "As JSON");
   topo->callback([chosen, &exit_status] { exit_status = print_topology(chosen->xml_file, chosen->as_json); });
 }

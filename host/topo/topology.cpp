@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -96,6 +97,11 @@ using Machine = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy
 Result<Machine> load(const std::string& xml_file) {
   if (!xml_file.empty() && access(xml_file.c_str(), R_OK) != 0)
     return fail(Status::kNotFound, fmt::format("cannot read {}; write one with lstopo --of xml", xml_file));
+  std::error_code error;
+  if (!xml_file.empty() && !std::filesystem::is_regular_file(xml_file, error)) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} is no file to read; write one with lstopo --of xml", xml_file));
+  }
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return fail(Status::kSystem, "hwloc cannot make a topology");
   Machine machine(raw, &hwloc_topology_destroy);

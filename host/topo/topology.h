@@ -34,7 +34,8 @@ struct Topology {
 // `xml_file`: what `lstopo --of xml` wrote; empty for this machine.
 // A GPU is a display or 3D controller of a vendor of compute GPUs; a NIC is what has an RDMA device, or a
 // ConnectX whose driver is not loaded.
-// Errors: kNotFound when the file cannot be read, kSystem when hwloc cannot make a topology of it.
+// Errors: kNotFound when the file cannot be read, kInvalidArgument when it is no file, kSystem when hwloc
+// cannot make a topology of it.
 [[nodiscard]] Result<Topology> read_topology(const std::string& xml_file = {});
 
 // For every GPU its nearest NIC. Of equally near ones, that with the fewest GPUs so far.

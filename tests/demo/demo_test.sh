@@ -34,6 +34,16 @@ expect_failure() { [ "$status" -ne 0 ] || fail "status 0, wanted a failure"; }
 # One clear line: nothing but it, from whichever ranks speak.
 expect_one_line() { [ "$(sort -u "$out" | grep -c .)" -eq 1 ] || fail "more than one line"; }
 
+# refused PATTERN COMMAND...: status 2 and one line, once, whoever else runs.
+refused() {
+  local pattern=$1
+  shift
+  run 30 "$@"
+  expect_status 2
+  expect "$pattern"
+  [ "$(grep -c . "$out")" -eq 1 ] || fail "not one line: $*"
+}
+
 # column N of the table's data rows, summed.
 sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
 rows() { grep -cE '^(pull|push|inline|bounce|auto) .* yes$' "$out"; }
@@ -45,6 +55,7 @@ case $case_name in
     [ "$(rows)" -eq 32 ] || fail "$(rows) verified rows, wanted 4 modes of 8 sizes"
     expect '^push +16 MiB .* yes$'
     expect 'slots written without a credit: 0$'
+    expect '^measured: software HCA, kernels on the CPU layer'
     stalls=$(awk '$1 == "push" && $2 == 16 { print $(NF - 2) }' "$out")
     [ "$stalls" -gt 0 ] || fail "16 MiB through 128 KiB of staging without a credit stall"
     ;;
@@ -85,17 +96,62 @@ case $case_name in
     grep -q 'RDMA Write' "$out" || fail "no RDMA WRITE in the capture"
     ;;
   bad_input)
-    run 30 "$gdx" demo --hca nosuch0 && expect_failure && expect "nosuch0.*gdx0" && expect_one_line
-    run 30 "$gdx" demo --min-bytes 0 && expect_failure && expect 'multiple of 8' && expect_one_line
-    run 30 "$gdx" demo --modes teleport && expect_failure && expect "'teleport' is none of" && expect_one_line
-    run 30 "$gdx" demo --slots 4096 && expect_failure && expect '4096' && expect_one_line
-    run 30 "$gdx" demo --slots 0 && expect_failure && expect 'nothing to push into' && expect_one_line
-    run 30 "$gdx" demo --kill-rank 7 && expect_failure && expect 'kill-rank' && expect_one_line
-    run 30 "$gdx" demo --no-such-option && expect_failure && expect 'no-such-option' && expect_one_line
-    run 30 "$gdx" demo --loss 2 && expect_failure && expect 'loss' && expect_one_line
-    run 30 "$gdx" demo --pcap /nonexistent/x.pcap && expect_failure && expect '/nonexistent/x.pcap'
-    run 30 "$gdx" run --ranks 3 -- "$gdx_demo" && expect_failure && expect '2 ranks.* 3' && expect_one_line
-    run 30 "$gdx" run --ranks 100000 -- "$gdx_demo" && expect_failure && expect '100000' && expect_one_line
+    refused 'nosuch0.*gdx0' "$gdx" demo --hca nosuch0
+    refused 'min-bytes' "$gdx" demo --min-bytes 0
+    refused "'-8'" "$gdx" demo --min-bytes -8
+    refused 'multiple of 8' "$gdx" demo --min-bytes 12
+    refused 'not above --max-bytes' "$gdx" demo --min-bytes 64 --max-bytes 8
+    refused "'teleport': use pull" "$gdx" demo --modes pull,teleport
+    refused '4096' "$gdx" demo --slots 4096
+    refused 'nothing to push into' "$gdx" demo --slots 0
+    refused 'kill-rank' "$gdx" demo --kill-rank 7
+    refused 'no-such-option' "$gdx" demo --no-such-option
+    refused 'leave out the --' "$gdx" demo -- --json
+    refused 'loss' "$gdx" demo --loss 2
+    refused '/nonexistent/x.pcap' "$gdx" demo --pcap /nonexistent/x.pcap
+    refused 'device-memory-bytes.*1048576' "$gdx" demo --device-memory-bytes 2097152
+    refused "'rnu' is no command: use run," "$gdx" rnu
+    refused 'gdx run .OPTIONS. -- PROGRAM' "$gdx" run true
+    refused 'no program' "$gdx" run -- ''
+    refused "mtu.*'4k': use 256" "$gdx" run --mtu 4k -- true
+    refused "loss.*''" "$gdx" run --loss '' -- true
+    refused "timeout-s.*'nan'" "$gdx" run --timeout-s nan -- true
+    refused "timeout-s.*'1e-10'" "$gdx" run --ranks 2 --timeout-s 1e-10 -- true
+    refused "seed.*'-1'" "$gdx" run --seed -1 -- true
+    refused 'seed.*18446744073709551616' "$gdx" run --seed 18446744073709551616 -- true
+    refused '255.255.255.255' "$gdx" run --addr 255.255.255.255 -- true
+    refused '/dev/zero is no file' "$gdx" topo --xml /dev/zero
+    refused '100000' "$gdx" run --ranks 100000 -- "$gdx_demo"
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+    refused "preset 'bogus': use cpu" "$root/run" test --preset bogus
+    refused "GDX_PRESET '../x': use cpu" env GDX_PRESET=../x "$root/run" demo
+    for script in softhca shm demo; do refused "rounds '0'" "$root/perf/$script.sh" none --rounds 0; done
+    for script in softhca shm profile; do refused "seconds '-1'" "$root/perf/$script.sh" none --seconds -1; done
+    refused 'sm_75' python3 "$root/perf/instructions.py" --arch sm_75
+    refused 'cannot read /nonexistent' python3 "$root/perf/instructions.py" --check /nonexistent --fresh /nonexistent
+    run 30 env GDX_SOFTHCA_LIBRARY=/nonexistent.so "$gdx" run -- true
+    expect_status 127 && expect 'GDX_SOFTHCA_LIBRARY.*/nonexistent.so' && expect_one_line
+    run 30 env GDX_SOFTHCA_LIBRARY= "$gdx" run -- true
+    expect_status 127 && expect 'GDX_SOFTHCA_LIBRARY' && expect_one_line
+    run 30 env GDX_LOG=LOUD "$gdx" run -- "$gdx" info
+    expect_status 0 && expect 'GDX_LOG=LOUD: use debug, info'
+    # Names of devices need not be UTF-8.
+    LC_ALL=C sed '/0000:03:00.0/s|></object>|><info name="PCIDevice" value="\xff\xfe"/></object>|' \
+      "$root/tests/vectors/topology/two-sockets.xml" >"$folder/odd.xml"
+    run 30 "$gdx" topo --xml "$folder/odd.xml" --json
+    expect_status 0 && expect '0000:05:00.0'
+    # Ranks that end badly without a word of their own.
+    run 30 "$gdx" run --ranks 2 -- sh -c 'exit 3'
+    expect_status 3 && expect 'rank [01] of sh ended with status 3' && expect_one_line
+    run 30 "$gdx" run --ranks 2 -- sh -c 'kill -KILL $$'
+    expect_status 137 && expect 'rank [01] of sh was killed' && expect_one_line
+    # By hand: run takes 124 for a limit of its own.
+    timeout --kill-after=5 30 "$gdx" run --timeout-s 0.2 -- sleep 20 >"$out" 2>&1
+    status=$?
+    expect_status 124 && expect 'sleep still ran after 0.2 s' && expect_one_line
+    run 30 "$gdx" demo --help
+    expect_status 0 && expect 'min-bytes.*multiple of 8'
+    run 30 "$gdx" run --ranks 3 -- "$gdx_demo" && expect_failure && expect '2 ranks.* 3'
     run 30 "$gdx" run -- /nonexistent/program && expect_failure && expect '/nonexistent/program' && expect_one_line
     # A peer that never comes, and a port that somebody else has.
     run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39271 GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" run -- "$gdx_demo"

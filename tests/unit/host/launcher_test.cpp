@@ -117,6 +117,16 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
               HasSubstr("--congestion-control swift: use dcqcn or none"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = ""; }), HasSubstr("--pcap"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 100; }), HasSubstr("4096"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 2 << 20; }),
+              HasSubstr("1048576"));
+  EXPECT_EQ(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 0; }), "accepted");
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = "/nonexistent/a.pcap"; }), HasSubstr("--pcap"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = "/tmp"; }), HasSubstr("folder"));
+  for (const char* address : {"255.255.255.255", "224.0.0.1", "0.0.0.0", "::", "ff02::1", "nowhere"}) {
+    auto options = shell("exit 0", 1);
+    options.softhca.address = address;
+    EXPECT_FALSE(check_launch_options(options)) << address;
+  }
 }
 
 TEST_F(Launcher, softhca_options_become_variables) {
@@ -135,6 +145,15 @@ TEST_F(Launcher, softhca_options_become_variables) {
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_CONGESTION_CONTROL=none"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_PCAP=out/run.rank1.pcap"));
+}
+
+TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {
+  for (const char* library : {"", "/nonexistent.so", "/", "/etc/passwd"}) {
+    setenv(kSofthcaLibraryVariable, library, 1);
+    const auto status = launch(shell("exit 0", 1));
+    ASSERT_FALSE(status) << library;
+    EXPECT_THAT(status.error().message, HasSubstr(kSofthcaLibraryVariable));
+  }
 }
 
 TEST(PcapPath, rank_goes_before_the_extension) {

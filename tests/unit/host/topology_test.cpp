@@ -95,6 +95,12 @@ TEST(Topology, file_missing_is_named) {
   EXPECT_THAT(topology.error().message, HasSubstr("/nowhere.xml"));
 }
 
+TEST(Topology, file_that_never_ends_is_refused) {
+  const auto topology = read_topology("/dev/zero");
+  ASSERT_FALSE(topology);
+  EXPECT_EQ(topology.error().status, Status::kInvalidArgument);
+}
+
 TEST(Topology, file_of_something_else_is_refused) {
   const auto topology = read_topology(std::string(GDX_TOPOLOGIES) + "/README.md");
   ASSERT_FALSE(topology);
