@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/command_line.h"
 #include "driver-shim/pcie/model/plot.h"
 #include "driver-shim/pcie/model/report.h"
 
@@ -11,57 +12,74 @@ namespace gdx::pcie {
 namespace {
 
 constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
 constexpr int kExitNotFound = 127;
 
 int report_error(const Error& error) {
   fmt::print(stderr, "gdx model: {}\n", error.message);
-  if (error.status == Status::kInvalidArgument) return kExitUsage;
+  if (error.status == Status::kInvalidArgument) return command_line::kExitUsage;
   return error.status == Status::kNotFound ? kExitNotFound : kExitFailure;
 }
 
+// So many endpoints are simulated in seconds.
+constexpr std::uint64_t kMaxEndpoints = 1024;
+constexpr std::uint64_t kMaxNs = 1'000'000'000;
+
 void add_options(CLI::App& app, ModelOptions& options) {
+  using command_line::one_of;
+  using command_line::real;
+  using command_line::whole;
   app.add_option("--path", options.path, "PIX, PXB, PHB, NODE or SYS (PIX)");
-  app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)");
-  app.add_option("--width", options.lanes, "Lanes: 4, 8 or 16 (16)");
+  app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)")
+      ->check(whole(3, 6));
+  app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)")->check(one_of({"4", "8", "16"}));
   app.add_option("--mode", options.modes,
                  "pull, push, push-bf, inline, bounce, gpu-bounce, a list of them, or all (all)");
-  app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")->delimiter(',');
+  app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")
+      ->delimiter(',')
+      ->check(whole(1, kLargestBytes));
   app.add_option("--platform", options.platform,
                  "generic, epyc-7452, ivy-bridge, intel-client, a100 or a30 (generic)");
-  app.add_option("--queues", options.queues, "Where rings and records lie: host or gpu (host)");
-  app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)");
-  app.add_option("--wire-latency-ns", options.wire_latency_ns, "Latency of the wire, one way (800)");
-  app.add_option("--store-bytes", options.store_bytes, "Largest packet of a GPU's stores to a BAR (256)");
-  app.add_option("--mps", options.mps_bytes, "Maximum payload size (256)");
-  app.add_option("--mrrs", options.mrrs_bytes, "Maximum read request size of the NIC (512)");
-  app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)");
-  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)");
-  app.add_option("--slot-bytes", options.slot_bytes, "Size of a staging slot (4096)");
+  app.add_option(
+      "--queues", options.queues,
+      "Where rings and records lie: host or gpu (host); the tables of papers/push-vs-pull.md: gpu");
+  app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)")->check(real(1, 10'000));
+  app.add_option("--wire-latency-ns", options.wire_latency_ns, "Latency of the wire, one way (800)")
+      ->check(whole(1, kMaxNs));
+  app.add_option("--store-bytes", options.store_bytes, "Largest packet of a GPU's stores to a BAR (256)")
+      ->check(whole(1, 4096));
+  app.add_option("--mps", options.mps_bytes, "Maximum payload size (256)")->check(whole(128, 4096));
+  app.add_option("--mrrs", options.mrrs_bytes, "Maximum read request size of the NIC (512)")
+      ->check(whole(128, 4096));
+  app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)")
+      ->check(whole(1, 65'536));
+  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)")
+      ->check(whole(64, 1 << 30));
+  app.add_option("--slot-bytes", options.slot_bytes, "Size of a staging slot (4096)")
+      ->check(whole(64, 1 << 30));
   app.add_option("--order-ns", options.order_ns,
-                 "What a put's fences cost, at any scope (700 GPU, 2620 system)");
-  app.add_option("--endpoints", options.endpoints, "Endpoints that post at once, for rates (32)");
+                 "What a put's fences cost, at any scope (700 GPU, 2620 system)")
+      ->check(whole(0, kMaxNs));
+  app.add_option("--endpoints", options.endpoints, "Endpoints that post at once, for rates (32)")
+      ->check(whole(1, kMaxEndpoints));
   app.add_flag("--json", options.as_json, "As JSON");
-  app.add_option("--plot", options.plot, "Draw to this file, .svg or .png, with gnuplot");
+  app.add_option("--plot", options.plot, "Draw to this file, .svg or .png, with gnuplot")
+      ->check(command_line::not_empty("the name of a file"));
 }
 
 int run_command_line(int argc, char** argv) {
   ModelOptions options;
   CLI::App app("Latency, rate and PCIe transactions of a put, modelled", "gdx model");
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help
-    return app.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "gdx model: {}; see gdx model --help\n", error.what());
-    return kExitUsage;
-  }
+  if (const auto ends = command_line::parse(app, "gdx model", argc, argv)) return *ends;
   const auto request = to_request(options);
   if (!request) return report_error(request.error());
+  if (!options.plot.empty()) {
+    if (auto checked = check_plot(request->sizes_bytes, options.plot); !checked)
+      return report_error(checked.error());
+  }
   const Report report = run_model(*request);
   fmt::print("{}", options.as_json ? to_json(report) : to_text(report));
-  if (!options.plot.empty()) {
+  if (!options.plot.empty() && !report.rows.empty()) {
     if (auto drawn = plot(report, options.plot); !drawn) return report_error(drawn.error());
   }
   return report.rows.empty() ? kExitFailure : 0;

@@ -9,7 +9,6 @@ namespace gdx::pcie {
 namespace {
 
 constexpr std::uint64_t kSmallestBytes = 8;
-constexpr std::uint64_t kLargestBytes = 16 << 20;
 
 tl::unexpected<Error> refuse(std::string message) {
   return fail(Status::kInvalidArgument, std::move(message));

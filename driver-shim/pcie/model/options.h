@@ -1,12 +1,15 @@
 // What the command line asks of the model.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "driver-shim/pcie/world/world_config.h"
 
 namespace gdx::pcie {
+
+inline constexpr std::uint64_t kLargestBytes = 16 << 20;  // of a message
 
 struct ModelOptions {
   std::string platform = "generic";

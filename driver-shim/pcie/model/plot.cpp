@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <set>
 
 namespace gdx::pcie {
@@ -40,17 +43,28 @@ std::string curves(const std::set<Mode>& modes, int column) {
 
 }  // namespace
 
-Result<void> plot(const Report& report, const std::string& file) {
-  std::set<Mode> modes;
-  std::set<std::uint64_t> sizes;
-  for (const Row& row : report.rows) {
-    modes.insert(row.mode);
-    sizes.insert(row.size_bytes);
+Result<void> check_plot(const std::vector<std::uint64_t>& sizes_bytes, const std::string& file) {
+  if (!file.ends_with(".svg") && !file.ends_with(".png")) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("--plot {}: give the name of a file that ends in .svg or .png", file));
   }
-  if (sizes.size() < 2)
-    return fail(Status::kInvalidArgument, "a plot needs at least two sizes: leave --size-bytes out");
+  if (std::set<std::uint64_t>(sizes_bytes.begin(), sizes_bytes.end()).size() < 2) {
+    return fail(Status::kInvalidArgument,
+                "--plot: a curve needs two sizes: give --size-bytes more of them, or leave it out");
+  }
+  if (!std::ofstream(file, std::ios::app)) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("--plot {}: cannot be written ({}); choose another place", file, std::strerror(errno)));
+  }
   if (std::system("command -v gnuplot >/dev/null") != 0)
     return fail(Status::kNotFound, "no plot: gnuplot is missing; install Debian's gnuplot-nox");
+  return {};
+}
+
+Result<void> plot(const Report& report, const std::string& file) {
+  std::set<Mode> modes;
+  for (const Row& row : report.rows) modes.insert(row.mode);
   const bool png = file.ends_with(".png");
   std::string script = data_blocks(report, modes);
   script += fmt::format("set terminal {} size 1100,480 font 'sans,11'\nset output {}\n",
@@ -59,7 +73,7 @@ Result<void> plot(const Report& report, const std::string& file) {
   script += "set logscale x 2\nset format x '%.0b%BB'\nset xlabel 'message'\nset grid\nset key left top\n";
   script += "set logscale y 10\nset ylabel 'delivered after [us]'\n" + curves(modes, 2);
   script += "unset logscale y\nset ylabel 'rate [Gb/s]'\nset yrange [0:*]\n" + curves(modes, 3);
-  FILE* gnuplot = popen("gnuplot", "w");
+  FILE* gnuplot = popen("exec gnuplot >/dev/null 2>&1", "w");
   if (gnuplot == nullptr) return fail(Status::kSystem, "no plot: gnuplot cannot be started");
   std::fwrite(script.data(), 1, script.size(), gnuplot);
   if (pclose(gnuplot) != 0)

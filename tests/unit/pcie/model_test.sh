@@ -25,11 +25,15 @@ case $2 in
     grep -q modelled "$scratch/it's a plot.svg" || fail "the plot does not say that it is modelled"
     ;;
   bad_input)
-    for bad in "--gen 2" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" "--nonsense"; do
+    for bad in "--gen 2" "--gen 0" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" "--nonsense" \
+      "--tags 0" "--endpoints 0" "--endpoints 1000000" "--endpoints 4000000000" "--wire-latency-ns 4294967295" \
+      "--order-ns -5" "--plot a.jpg" "--plot /nonexistent/a.svg" "--plot a.svg --size-bytes 64" "-- --json"; do
       # shellcheck disable=SC2086
-      "$gdx" model $bad >/dev/null 2>"$scratch/err"
+      timeout 20 "$gdx" model $bad >"$scratch/out" 2>"$scratch/err"
       [ $? = 2 ] || fail "$bad was not refused"
       [ "$(wc -l <"$scratch/err")" = 1 ] || fail "$bad: not one line: $(cat "$scratch/err")"
+      [ -s "$scratch/out" ] && fail "$bad: refused after it had printed figures"
     done
     ;;
 esac
+exit 0
