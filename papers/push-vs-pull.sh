@@ -47,7 +47,7 @@ at() {
       for bytes in 8 256 4096 65536 1048576 16777216; do
         [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
         production=$("$ranks" --point --path "$path" --queues gpu --mode "$mode" --message-bytes "$bytes" --json)
-        lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["lanes"])' <<<"$production")
+        lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["endpoints"])' <<<"$production")
         table=$("$model" --path "$path" --queues gpu --mode "$mode" --size-bytes "$bytes" --order-ns 0 \
           --endpoints "$lanes" --json)
         python3 - "$production" "$table" <<'PYTHON'

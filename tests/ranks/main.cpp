@@ -8,10 +8,11 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <map>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/command_line.h"
 #include "tests/ranks/goal.h"
 #include "tests/ranks/measure.h"
 #include "tests/ranks/simulation.h"
@@ -20,7 +21,7 @@ namespace gdx::ranks {
 namespace {
 
 constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
+constexpr char kModelled[] = "modelled, virtual time";
 
 // Of the process, fibers' stacks and all.
 std::size_t resident_bytes() {
@@ -62,7 +63,8 @@ Measured measure(const SimulationConfig& config) {
 
 nlohmann::json as_json(const SimulationConfig& config, const Measured& m) {
   const auto endpoints = static_cast<double>(m.report.endpoints);
-  return {{"ranks", config.ranks},
+  return {{"label", "modelled network, virtual time; build_, run_, heap_ and resident_ measured"},
+          {"ranks", config.ranks},
           {"endpoints", m.report.endpoints},
           {"message_bytes", config.message_bytes},
           {"messages", m.report.messages},
@@ -82,6 +84,9 @@ nlohmann::json as_json(const SimulationConfig& config, const Measured& m) {
 
 struct Options {
   SimulationConfig simulation;
+  std::string pattern = "exchange";
+  std::string mode = "pull";
+  double rate_gbps = 0;
   std::string goal_path;
   std::string path;
   unsigned generation = 0;
@@ -101,7 +106,7 @@ int export_goal(const Options& options) {
   write_goal(options.simulation, out);
   out.close();
   if (out) return 0;
-  fmt::print(stderr, "gdx_ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
+  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
   return kExitFailure;
 }
 
@@ -111,23 +116,25 @@ int simulate(const Options& options) {
   const Report& report = measured.report;
   if (report.failed_endpoints == 0 && report.wrong_words == 0 && report.first_failure == Status::kOk)
     return 0;
-  fmt::print(stderr,
-             "gdx_ranks: {} endpoints failed ({}), {} words were wrong; --dead-rank, small port buffers and "
-             "latencies "
-             "near the ACK timeout of 1 ms do the first, only a bug does the second\n",
-             report.failed_endpoints, status_name(report.first_failure), report.wrong_words);
+  fmt::print(
+      stderr,
+      "./run ranks: {} endpoints failed ({}), {} words were wrong; --dead-rank, small port buffers and "
+      "latencies "
+      "near the ACK timeout of 1 ms do the first, only a bug does the second\n",
+      report.failed_endpoints, status_name(report.first_failure), report.wrong_words);
   return kExitFailure;
 }
 
 int report_error(const Error& error) {
-  fmt::print(stderr, "gdx_ranks: {}\n", error.message);
-  return error.status == Status::kInvalidArgument ? kExitUsage : kExitFailure;
+  fmt::print(stderr, "./run ranks: {}\n", error.message);
+  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
 }
 
 int print_loggp(const Options& options) {
   const Result<LogGp> p = measure_loggp(options.simulation);
   if (!p) return report_error(p.error());
-  print({{"L_ns", p->latency_ns},
+  print({{"label", kModelled},
+         {"L_ns", p->latency_ns},
          {"o_ns", p->overhead_ns},
          {"g_ns", p->gap_ns},
          {"G_ns_per_byte", p->gap_per_byte_ns}},
@@ -140,77 +147,98 @@ int print_point(const Options& options) {
   if (!delivered_ns) return report_error(delivered_ns.error());
   const Result<Rate> rate = measure_rate(options.simulation);
   if (!rate) return report_error(rate.error());
-  print({{"mode", pcie::name(options.simulation.mode)},
+  print({{"label", kModelled},
+         {"mode", pcie::name(options.simulation.mode)},
          {"path", options.path},
          {"message_bytes", options.simulation.message_bytes},
          {"delivered_ns", *delivered_ns},
          {"bytes_per_s", rate->bytes_per_s},
-         {"lanes", rate->lanes}},
+         {"endpoints", rate->lanes}},
         options.json);
   return 0;
 }
 
-// Errors: kInvalidArgument naming the option.
-Result<void> choose_bus(Options& options) {
-  if (options.path.empty()) {
-    if (options.point) return fail(Status::kInvalidArgument, "--point needs a --path");
-    return {};
-  }
-  BusConfig bus;
+void choose_bus(Options& options) {
   const auto path = path_class(options.path);
-  if (!path)
-    return fail(Status::kInvalidArgument,
-                fmt::format("--path is '{}': use PIX, PXB, PHB, NODE or SYS", options.path));
+  if (!path) return;
+  BusConfig bus;
   bus.path = *path;
   if (options.generation != 0)
     bus.platform.link.generation = static_cast<pcie::Generation>(options.generation);
   bus.queues = options.queues == "gpu" ? pcie::QueuePlacement::kGpu : pcie::QueuePlacement::kHost;
   options.simulation.bus = bus;
-  return {};
+}
+
+constexpr std::uint64_t kMaxNs = 1'000'000'000;
+
+void add_simulation_options(CLI::App& app, SimulationConfig& config) {
+  using command_line::whole;
+  constexpr std::uint64_t kMax32 = std::numeric_limits<std::uint32_t>::max();
+  const auto add = [&](const char* name, auto& value, std::uint64_t least, std::uint64_t most,
+                       const char* what) {
+    app.add_option(name, value, fmt::format("{} ({})", what, value))->check(whole(least, most));
+  };
+  add("--ranks", config.ranks, 2, kMax32, "Ranks, each with an HCA");
+  add("--endpoints-per-rank", config.endpoints_per_rank, 2, kMax32, "Endpoints of each rank, an even number");
+  add("--message-bytes", config.message_bytes, 8, kMaxMessageBytes, "Length of a message, a multiple of 8");
+  add("--messages", config.messages, 1, kMax32, "Messages of each endpoint");
+  add("--post-ns", config.post_ns, 0, kMaxNs, "A kernel thread's time from one put to the next");
+  add("--jitter-ns", config.jitter_ns, 0, kMaxNs, "At most so much more, another amount each time");
+  add("--step-ns", config.step_ns, 1, kMaxNs, "Resolution of all times");
+  add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
+  add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
+  add("--slots", config.slots, 1, kMax32, "Slots of 4 KiB of each rank's staging memory, a power of two");
+  app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
+      ->check(whole(0, kMax32));
+  app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))
+      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
 }
 
 void add_options(CLI::App& app, Options& options) {
-  SimulationConfig& config = options.simulation;
-  const std::map<std::string, Pattern> patterns{{"exchange", Pattern::kExchange},
-                                                {"stream", Pattern::kStream}};
-  std::map<std::string, pcie::Mode> modes;
-  for (const pcie::Mode mode : pcie::kModes) modes.emplace(pcie::name(mode), mode);
-  app.add_option("--ranks", config.ranks)->capture_default_str();
-  app.add_option("--endpoints-per-rank", config.endpoints_per_rank)->capture_default_str();
-  app.add_option("--message-bytes", config.message_bytes)->capture_default_str();
-  app.add_option("--messages", config.messages, "of each endpoint")->capture_default_str();
-  app.add_option("--pattern", config.pattern)->transform(CLI::CheckedTransformer(patterns));
-  app.add_option("--mode", config.mode, "pull, push, push-bf, inline or gpu-bounce")
-      ->transform(CLI::CheckedTransformer(modes));
-  app.add_option("--post-ns", config.post_ns)->capture_default_str();
-  app.add_option("--jitter-ns", config.jitter_ns)->capture_default_str();
-  app.add_option("--step-ns", config.step_ns)->capture_default_str();
-  app.add_option("--latency-ns", config.network.link.latency_ns)->capture_default_str();
-  app.add_option("--port-buffer-bytes", config.network.port_buffer_bytes)->capture_default_str();
-  app.add_option("--slots", config.slots, "of staging memory, of each rank")->capture_default_str();
-  app.add_option("--dead-rank", config.dead_rank, "the HCA of this rank does nothing");
-  app.add_option("--seed", config.seed)->capture_default_str();
-  app.add_option("--path", options.path, "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)");
-  app.add_option("--gen", options.generation, "PCIe generation")->check(CLI::Range(3, 6));
-  app.add_option("--queues", options.queues, "host or gpu")->check(CLI::IsMember({"host", "gpu"}));
-  app.add_option("--goal", options.goal_path, "write the exchange as a GOAL schedule into this file instead");
-  app.add_flag("--loggp", options.loggp, "print LogGP parameters of an endpoint instead");
-  app.add_flag("--point", options.point, "print latency and rate of one message size over --path instead");
-  app.add_flag("--json", options.json);
+  using command_line::one_of;
+  add_simulation_options(app, options.simulation);
+  app.add_option("--pattern", options.pattern,
+                 "exchange, or stream: one end puts, the other does nothing (exchange)")
+      ->check(one_of({"exchange", "stream"}));
+  app.add_option("--mode", options.mode, "pull, push, push-bf, inline or gpu-bounce (pull)")
+      ->check(one_of({"pull", "push", "push-bf", "inline", "gpu-bounce"}));
+  app.add_option("--rate-gbps", options.rate_gbps,
+                 fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
+      ->check(command_line::real(0.001, 10'000));
+  auto* const path = app.add_option("--path", options.path,
+                                    "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
+                         ->check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
+  app.add_option("--gen", options.generation, "PCIe generation of the path, 3 to 6 (5)")
+      ->check(command_line::whole(3, 6))
+      ->needs(path);
+  app.add_option("--queues", options.queues, "Where the rings lie: host or gpu; with --path (host)")
+      ->check(one_of({"host", "gpu"}))
+      ->needs(path);
+  auto* const goal = app.add_option("--goal", options.goal_path,
+                                    "Write the exchange as a GOAL schedule into this file instead");
+  goal->check(command_line::not_empty("the name of a file"));
+  auto* const loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
+  app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
+      ->needs(path)
+      ->excludes(loggp)
+      ->excludes(goal);
+  loggp->excludes(goal);
+  app.add_flag("--json", options.json, "As JSON");
 }
 
 int run_command_line(int argc, char** argv) {
   Options options;
   CLI::App app("Ranks in virtual time: production device code, HCA and transport on a modelled network",
                "gdx_ranks");
+  options.rate_gbps = options.simulation.network.link.bits_per_s / 1e9;
   add_options(app, options);
-  double rate_gbps = options.simulation.network.link.bits_per_s / 1e9;
-  app.add_option("--rate-gbps", rate_gbps, "of each link")->check(CLI::PositiveNumber)->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  options.simulation.network.link.bits_per_s = rate_gbps * 1e9;
-  auto checked = choose_bus(options);
-  if (checked) checked = Simulation::check(options.simulation);
-  if (!checked) return report_error(checked.error());
+  if (const auto ends = command_line::parse(app, "./run ranks", argc, argv)) return *ends;
+  SimulationConfig& config = options.simulation;
+  config.network.link.bits_per_s = options.rate_gbps * 1e9;
+  config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;
+  config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
+  choose_bus(options);
+  if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) return export_goal(options);
   if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);

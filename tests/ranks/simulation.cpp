@@ -15,6 +15,8 @@ constexpr unsigned kQuietRounds = 4;               // a kernel may look twice be
 constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing is known to happen
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
+constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
+constexpr std::uint64_t kSlotBytes = 4096;
 
 thread_local Simulation* running = nullptr;
 
@@ -62,8 +64,18 @@ Result<void> Simulation::check(const SimulationConfig& config) {
     return refuse(fmt::format("{} ranks of {} endpoints are more than {} endpoints: use fewer", config.ranks,
                               config.endpoints_per_rank, kMaxEndpoints));
   }
-  if (config.message_bytes == 0 || config.message_bytes % 8 != 0)
-    return refuse(fmt::format("messages of {} bytes: use a multiple of 8", config.message_bytes));
+  if (config.message_bytes == 0 || config.message_bytes % 8 != 0 || config.message_bytes > kMaxMessageBytes) {
+    return refuse(fmt::format("messages of {} bytes: use a multiple of 8, at most {}", config.message_bytes,
+                              kMaxMessageBytes));
+  }
+  const std::uint64_t buffers =
+      std::uint64_t{config.ranks} * config.endpoints_per_rank * 2 * config.message_bytes;
+  const std::uint64_t staging = pushes(config) ? std::uint64_t{config.ranks} * config.slots * kSlotBytes : 0;
+  if (buffers > kMaxMemoryBytes || staging > kMaxMemoryBytes) {
+    return refuse(
+        fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",
+                    buffers >> 20, staging >> 20, kMaxMemoryBytes >> 20));
+  }
   if (config.messages == 0) return refuse("no messages: use at least 1");
   if (config.mode == pcie::Mode::kBounce)
     return refuse("bounce: a CPU posts it, so no device code runs; use gpu-bounce, or gdx model");

@@ -18,6 +18,8 @@ enum class Pattern : std::uint8_t {
   kStream,    // one end puts, one message behind the other; the other end does nothing
 };
 
+inline constexpr std::uint64_t kMaxMessageBytes = 16 << 20;
+
 struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
@@ -25,7 +27,7 @@ struct SimulationConfig {
   pcie::Mode mode = pcie::Mode::kPull;  // not kBounce, which a CPU posts
   std::uint32_t log_send_queue = 4;     // WQEBBs of an endpoint
   bool one_way = false;                 // in a stream, only rank 0 sends
-  std::uint64_t message_bytes = 1024;   // a multiple of 8
+  std::uint64_t message_bytes = 1024;   // a multiple of 8, to kMaxMessageBytes
   std::uint32_t messages = 16;          // of each endpoint that sends
   // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
   std::uint64_t post_ns = 700;

@@ -7,13 +7,13 @@
 #include <string>
 #include <thread>
 
+#include "base/command_line.h"
 #include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 namespace {
 
 constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
 
 struct Options {
   std::string seeds = "1..100000";
@@ -52,14 +52,16 @@ int run_command_line(int argc, char** argv) {
   CLI::App app("The RC, UC and UD transports in virtual time under seeded faults, against an oracle",
                "gdx_sim");
   app.add_option("--seeds", options.seeds, "A..B, or A alone (default 1..100000)");
-  app.add_option("--jobs", options.jobs, "threads (default: one per core)")->check(CLI::Range(1, 1024));
+  app.add_option("--jobs", options.jobs, "threads (default: one per core)")
+      ->check(command_line::whole(1, 1024));
   app.add_flag("--verbose", options.verbose, "print counters and speed");
   app.add_flag("--hunt", options.hunt, "succeed if and only if a seed finds a bug");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ends = command_line::parse(app, "./run sim", argc, argv)) return *ends;
   const auto seeds = parse_seeds(options.seeds);
   if (!seeds) {
-    fmt::print(stderr, "gdx_sim: --seeds is '{}', expected A..B or A\n", options.seeds);
-    return kExitUsage;
+    fmt::print(stderr, "./run sim: --seeds: '{}': use A..B or A, whole numbers; see ./run sim --help\n",
+               options.seeds);
+    return command_line::kExitUsage;
   }
   return simulate(options, *seeds);
 }

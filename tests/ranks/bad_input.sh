@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# bad_input.sh GDX_RANKS GDX_SIM: what cannot be simulated is refused with status 2 and one line.
+set -u
+ranks=$1
+sim=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# refused PROGRAM OPTIONS
+refused() {
+  # shellcheck disable=SC2086
+  timeout 20 "$1" $2 >"$scratch/out" 2>"$scratch/err"
+  local status=$?
+  [ $status = 2 ] && [ "$(wc -l <"$scratch/err")" = 1 ] && [ ! -s "$scratch/out" ] && return
+  echo "FAILED: $2: status $status, printed: $(cat "$scratch/out" "$scratch/err")" >&2
+  exit 1
+}
+
+for bad in "--message-bytes 9223372036854775800" "--message-bytes 1073741824 --ranks 2 --messages 1" \
+  "--message-bytes 16777216 --ranks 128" "--mode push --slots 2147483648" "--ranks -1" "--ranks two" "--pattern foo" \
+  "--mode bounce" "--gen 5" "--queues gpu" "--path NEAR" "--loggp --point --path PIX" "--point" "--rate-gbps 0" \
+  "--rate-gbps nan" "--seed -1" "--step-ns 0" "--nonsense"; do
+  refused "$ranks" "$bad"
+done
+for bad in "--seeds 3..a" "--seeds -1" "--jobs 0" "--nonsense"; do
+  refused "$sim" "$bad"
+done
+"$ranks" --help >"$scratch/out" || exit 1
+if LC_ALL=C grep -q '[^[:print:][:space:]]' "$scratch/out"; then
+  echo "FAILED: --help holds bytes that nobody can read" >&2
+  exit 1
+fi
