@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/command_line.h"
 #include "perf/raw_udp.h"
 #include "perf/rc_queue.h"
 #include "perf/two_processes.h"
@@ -212,18 +213,20 @@ int run(int argc, char** argv) {
     return command;
   };
   auto* write = add("write", "Bandwidth of RC writes", [&] { measure_writes(length_bytes, seconds); });
-  write->add_option("--bytes", length_bytes, "Of a message");
-  write->add_option("--seconds", seconds, "How long");
+  write->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
+  write->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
   auto* cost = add("cost", "Processor time of RC writes", [&] { measure_cost(length_bytes, seconds); });
-  cost->add_option("--bytes", length_bytes, "Of a message");
-  cost->add_option("--seconds", seconds, "How long");
+  cost->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
+  cost->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
   auto* latency = add("latency", "Ping-pong of sends", [&] { measure_latency(length_bytes, iterations); });
-  latency->add_option("--bytes", length_bytes, "Of a message");
-  latency->add_option("--iterations", iterations, "Round trips");
+  latency->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
+  latency->add_option("--iterations", iterations, "Round trips (5000)")
+      ->check(command_line::whole(1, 100'000'000));
   auto* memory = add("memory", "Of a connected queue", [&] { measure_memory(queues); });
-  memory->add_option("--queues", queues, "How many to connect");
+  memory->add_option("--queues", queues, "How many to connect (1000)")
+      ->check(command_line::whole(1, 100'000));
   auto* idle = add("idle", "Processor time of an idle HCA", [&] { measure_idle(seconds); });
-  idle->add_option("--seconds", seconds, "How long");
+  idle->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
   auto* udp = add("raw-udp", "UDP with GSO and GRO alone; needs no HCA", [&] {
     raw.seconds = seconds;
     const RawUdpRate rate = measure_raw_udp(raw);
@@ -231,16 +234,12 @@ int run(int argc, char** argv) {
     print("lost_share", rate.lost_share);
     print("cpu_ns_per_byte", raw_udp_cost(raw));
   });
-  udp->add_option("--seconds", seconds, "How long");
-  udp->add_option("--segment-bytes", raw.segment_bytes, "UDP payload of a packet");
-  udp->add_option("--segments", raw.segments, "In one GSO send");
-  udp->add_option("--sends", raw.sends, "In one sendmmsg");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
-  return 0;
+  udp->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
+  udp->add_option("--segment-bytes", raw.segment_bytes, "UDP payload of a packet")
+      ->check(command_line::whole(1, 65'000));
+  udp->add_option("--segments", raw.segments, "In one GSO send")->check(command_line::whole(1, 64));
+  udp->add_option("--sends", raw.sends, "In one sendmmsg")->check(command_line::whole(1, 1024));
+  return command_line::parse(app, "gdx_softhca_bench", argc, argv).value_or(0);
 }
 
 }  // namespace
