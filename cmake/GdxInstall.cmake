@@ -1,4 +1,23 @@
-# Install and export: headers under include/gdx, one CMake package.
-install(TARGETS gdx_proto gdx_device EXPORT gdx)
-install(DIRECTORY proto device DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx FILES_MATCHING PATTERN "*.h")
-install(EXPORT gdx NAMESPACE gdx:: FILE gdx-config.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/gdx)
+# Install and export: headers under include/gdx, one CMake package with gdx::host, gdx::device, gdx::device_cpu and
+# gdx::topo, and what they stand on.
+include(CMakePackageConfigHelpers)
+
+set(libraries proto base cuda_driver device device_cpu bootstrap hca gpu memory credits staging queue topo host)
+foreach(library ${libraries})
+  set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
+  install(TARGETS gdx_${library} EXPORT gdx)
+endforeach()
+foreach(folder proto base device driver-shim/cuda host/bootstrap host/hca host/gpu host/memory host/queue host/staging host/topo)
+  get_filename_component(above ${folder} DIRECTORY)
+  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
+    FILES_MATCHING PATTERN "*.h" PATTERN command_line.h EXCLUDE PATTERN fake EXCLUDE)
+endforeach()
+install(FILES host/gdx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/host)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/gdx)
+install(EXPORT gdx NAMESPACE gdx:: FILE gdx-targets.cmake DESTINATION ${package})
+configure_package_config_file(cmake/gdx-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake
+  INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake
+  DESTINATION ${package})
