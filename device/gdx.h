@@ -9,12 +9,17 @@
 //    Endpoint::fault() tells the CQE syndrome behind them.
 //  - kOk means posted. The source may be reused after gdx_flush (all but pull: at once). A kernel that
 //    ends without a flush withholds the staging slots that the NIC still reads: see Endpoint::close().
-//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength.
+//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength. Nobody compares a length with
+//    LocalMemory::bytes or RemoteMemory::bytes: what leaves its region the NIC refuses, as kLocalProtection
+//    or kRemoteAccess, and the queue is lost.
+//  - Local memory is registered memory of this rank, or a part of it, that the kernel can load and store.
+//  - Where Errors only says "the endpoint's": kTimeout, kAborted, and its fault.
 // Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
 // put+signal, or of a later gdx_signal, is visible only after the payload before it. A gdx_get or an atomic
 // may still be reading when a later put arrives: put gdx_fence between them where that matters. Results of
 // gdx_get and the atomics are in local memory after gdx_flush.
-// Source of the order of publication: papers/design.md, "Ordering".
+// To compile: C++20; by nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads
+// share: device/shared.h. Source of the order of publication: papers/design.md, "Ordering".
 #pragma once
 
 #include <cstdint>
@@ -50,7 +55,7 @@ GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, Remo
   return device::impl::put_warp(endpoint, to, from, bytes, doorbell);
 }
 
-// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
+// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself. Errors: the endpoint's.
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
@@ -61,7 +66,9 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
   });
 }
 
-// Sets, or atomically adds to, the peer's 8-byte aligned signal word. Rings for deferred calls too.
+// Sets, or atomically adds to, the peer's signal word of 8 B, which is 8-byte aligned. Rings for deferred
+// calls too. Errors: the endpoint's; kRemoteInvalid for an add to a word that is not aligned. A set of one is
+// not refused, but its bytes may be seen apart.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
@@ -69,7 +76,8 @@ GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory sign
   return device::impl::signal(endpoint, signal, value, op, doorbell);
 }
 
-// gdx_put and gdx_signal with one doorbell for both.
+// gdx_put and gdx_signal with one doorbell for both. Errors: of both; after one of the put nothing is
+// signalled.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
@@ -95,7 +103,8 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
   });
 }
 
-// Atomically adds to the peer's 8-byte aligned word; the original value lands in `original`.
+// Atomically adds to the peer's 8-byte aligned word; the original value lands in the first 8 B of `original`,
+// 8-byte aligned too. Errors: the endpoint's; kRemoteInvalid for a word that is not aligned.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
@@ -107,8 +116,8 @@ GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory or
   });
 }
 
-// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original
-// value lands in `original` either way.
+// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original value
+// lands in the first 8 B of `original`, 8-byte aligned too, either way. Errors: as gdx_fetch_add.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
@@ -129,7 +138,7 @@ GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
 
 // Waits until everything posted on the endpoint is complete: sources may be reused, results have
 // landed, and (RC) the peer's NIC has acknowledged. That is local completion; it does not say that the
-// peer's kernel has looked.
+// peer's kernel has looked. Errors: the endpoint's; after kTimeout and kAborted part of it may be complete.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   endpoint.start_call();
@@ -140,6 +149,7 @@ GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   });
 }
 
+// Does `left` compare so with `right`?
 GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
   switch (how) {
     case Compare::kEqual: return left == right;
@@ -162,7 +172,8 @@ GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t
 
 // Waits until the local signal word compares true. The endpoint is the one whose peer will signal: when
 // nothing comes for a while the wait asks that peer's NIC for life (a zero-length WRITE), so that a dead
-// peer ends it as kPeerUnreachable and not only as kTimeout.
+// peer ends it as kPeerUnreachable and not only as kTimeout. Errors: the endpoint's; after kTimeout and
+// kAborted the signal may still come.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {

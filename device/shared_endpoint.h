@@ -45,7 +45,7 @@ class SharedEndpoint {
   GDX_DEVICE Status status() const { return status_; }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
 
-  // Everything below is for the calls at the end of this file.
+  // Everything below is for device/shared.h.
 
   // Hands out `blocks` blocks from `first` on, once they are free.
   GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {

@@ -1,4 +1,4 @@
-// The one status vocabulary of gdx, shared by kernels, host code and the daemon's protocol.
+// The one status vocabulary of gdx, shared by kernels and host code.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,10 @@ namespace gdx {
 
 // Grouped by what died, in the high byte: the caller needs to know what is still usable.
 //   0x00 nothing: success, or a state that is no error
-//   0x01 the operation: the queue is intact, the call had no effect
-//   0x02 the queue: it is in error and posts nothing more until it is reset
+//   0x01 the operation: the queue is intact; what the call had posted before, a timed-out flush or the chunks
+//   of
+//        a message, goes on
+//   0x02 the queue: it is in error and posts nothing more; make another endpoint
 //   0x03 the peer: the queue is in error because the remote side cannot be reached or refused
 //   0x04 the process or its HCA: nothing can go on
 enum class Status : std::uint32_t {
@@ -18,22 +20,23 @@ enum class Status : std::uint32_t {
   kInvalidArgument = 0x0101,
   kInvalidLength = 0x0102,
   kTimeout = 0x0103,
-  kAborted = 0x0104,
-  kNotFound = 0x0105,
-  kBusy = 0x0106,
-  kUnsupported = 0x0107,
-  kVersionMismatch = 0x0108,
+  kAborted = 0x0104,          // by Endpoint::abort()
+  kNotFound = 0x0105,         // no HCA, counter, file or program of that name
+  kBusy = 0x0106,             // somebody has it: a port, all slots of a pool, an endpoint that is connected
+  kUnsupported = 0x0107,      // this endpoint, HCA or build cannot do it at all
+  kVersionMismatch = 0x0108,  // two parties were built with different layouts
 
-  kQueueError = 0x0201,
-  kLocalProtection = 0x0202,
-  kFlushed = 0x0203,
+  // These, and 0x0301 to 0x0305, are completion syndromes: mlx5::status_of in proto/mlx5/cqe.h says which.
+  kQueueError = 0x0201,       // what no other of them names
+  kLocalProtection = 0x0202,  // a local key does not permit the access, or has no such range
+  kFlushed = 0x0203,          // the queue was in error before this work request began
 
   kPeerUnreachable = 0x0301,
   kPeerNotReady = 0x0302,
   kRemoteAccess = 0x0303,
   kRemoteInvalid = 0x0304,
   kRemoteOperation = 0x0305,
-  kPeerGone = 0x0306,
+  kPeerGone = 0x0306,  // its bootstrap connection closed
 
   kNoDevice = 0x0401,
   kNoMemory = 0x0402,

@@ -59,9 +59,10 @@ class World {
   // differ, or a peer speaks out of turn), kInvalidLength (beyond kMaxContributionBytes).
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);
+  // Returns once every rank has called it. Errors: as allgather.
   [[nodiscard]] Result<void> barrier(std::uint64_t timeout_ns);
 
-  // One value of each rank, indexed by rank.
+  // One value of each rank, indexed by rank. Errors: as allgather.
   template <typename T>
   [[nodiscard]] Result<std::vector<T>> allgather_value(const T& mine, std::uint64_t timeout_ns) {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -25,8 +25,8 @@ inline constexpr std::uint32_t kMinSharedQueueBlocks = 64;
 inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
 struct EndpointOptions {
-  std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two
-  std::uint32_t slot_count = 0;         // slots of the NIC's memory that it may hold at most; 0: cannot push
+  std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
+  std::uint32_t slot_count = 0;  // slots of the NIC's memory that it may hold at most; 0: cannot push, as shared
   std::uint32_t bounce_slot_count = 0;  // of host memory, likewise; 0: cannot bounce
   Placement placement = Placement::kHost;
   Sharing sharing = Sharing::kExclusive;     // kernels open it as device::Endpoint or SharedEndpoint
@@ -34,11 +34,11 @@ struct EndpointOptions {
   std::uint64_t timeout_ns = 5'000'000'000;  // bound of every wait in device code; 1..kMaxWaitNs
   // A wait on a signal asks the peer for life after this; 1..kMaxWaitNs.
   std::uint64_t probe_after_ns = 500'000'000;
-  std::uint8_t ack_timeout = 14;    // 4.096 us * 2^ack_timeout before a resend; 1..31
-  std::uint8_t retry_count = 5;     // resends before "peer unreachable"; 0..7
-  std::uint8_t rnr_retry = 7;       // 0..7; 7: without end
-  std::uint8_t min_rnr_timer = 12;  // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
-  std::uint8_t hop_limit = 64;
+  std::uint8_t ack_timeout = 14;             // 4.096 us * 2^ack_timeout before a resend; 1..31
+  std::uint8_t retry_count = 5;              // resends before "peer unreachable"; 0..7
+  std::uint8_t rnr_retry = 7;                // 0..7; 7: without end
+  std::uint8_t min_rnr_timer = 12;           // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
+  std::uint8_t hop_limit = 64;               // 1..255
   std::uint8_t traffic_class = 0;
   // For research only: pushes into any slot of the pool, whoever holds it, to show what credits prevent. It
   // damages the payload of every endpoint of the pool.

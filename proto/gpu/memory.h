@@ -10,6 +10,10 @@ namespace gdx {
 
 // Keys are kept as work requests carry them, big-endian, so that a kernel never swaps one.
 
+// `bytes` says how long the region is from `address` on, for whoever wants to know: device calls do not look
+// at it. An offset beyond it is not refused and leaves a count that has wrapped; the NIC refuses the access
+// itself.
+
 // Memory of this rank: an address that the kernel can load from, and the key that the NIC knows it by.
 struct LocalMemory {
   std::byte* address;
