@@ -2,12 +2,17 @@
 # gdx::topo, and what they stand on.
 include(CMakePackageConfigHelpers)
 
-set(libraries proto base cuda_driver device device_cpu bootstrap hca gpu memory credits staging queue topo host)
+set(libraries proto base cuda_driver device device_cpu topo calibration bootstrap hca gpu memory credits staging queue
+  host)
 foreach(library ${libraries})
   set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
-foreach(folder proto base device driver-shim/cuda host/bootstrap host/hca host/gpu host/memory host/queue host/staging host/topo)
+set(folders proto base device driver-shim/cuda)
+foreach(folder bootstrap calibration gpu hca memory queue staging topo)
+  list(APPEND folders host/${folder})
+endforeach()
+foreach(folder ${folders})
   get_filename_component(above ${folder} DIRECTORY)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
     FILES_MATCHING PATTERN "*.h" PATTERN command_line.h EXCLUDE PATTERN fake EXCLUDE)
