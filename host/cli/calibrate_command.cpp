@@ -15,17 +15,18 @@ namespace {
 
 // It runs kernels, so it is a program of its own, as the demo is.
 int run_calibrate_program(const std::vector<std::string>& options, bool on_softhca) {
+  const auto program = sibling_program("gdx_calibrate", "../calibration");
+  if (!program) return report(program.error());
   LaunchOptions launched;
-  launched.command = {sibling_program("gdx_calibrate", "../calibration")};
+  launched.command = {*program};
   launched.command.insert(launched.command.end(), options.begin(), options.end());
   if (on_softhca) return report(run_in_place(launched));
   std::vector<char*> pointers;
   for (std::string& argument : launched.command) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  execvp(pointers.front(), pointers.data());
-  return report({errno == ENOENT ? Status::kNotFound : Status::kSystem,
-                 fmt::format("cannot run {}: {}; build the target gdx_calibrate", launched.command.front(),
-                             std::strerror(errno))});
+  execv(program->c_str(), pointers.data());
+  return report({Status::kSystem, fmt::format("cannot run {}: {}; build the target gdx_calibrate", *program,
+                                              std::strerror(errno))});
 }
 
 }  // namespace

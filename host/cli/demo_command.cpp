@@ -31,10 +31,10 @@ void pass_on_flag(CLI::App& demo, DemoOptions& options, const std::string& name,
 }
 
 void add_rank_options(CLI::App& demo, DemoOptions& options) {
-  pass_on(demo, options, "--modes", "A list of pull, push, inline and auto (pull,push,inline)")
+  pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce and auto (the first four)")
       ->delimiter(',')
       ->expected(-1)
-      ->check(command_line::one_of({"pull", "push", "inline", "auto"}));
+      ->check(command_line::one_of({"pull", "push", "inline", "bounce", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
       ->check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")
