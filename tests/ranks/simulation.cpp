@@ -70,7 +70,7 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   }
   const std::uint64_t buffers =
       std::uint64_t{config.ranks} * config.endpoints_per_rank * 2 * config.message_bytes;
-  const std::uint64_t staging = pushes(config) ? std::uint64_t{config.ranks} * config.slots * kSlotBytes : 0;
+  const std::uint64_t staging = stages(config) ? std::uint64_t{config.ranks} * config.slots * kSlotBytes : 0;
   if (buffers > kMaxMemoryBytes || staging > kMaxMemoryBytes) {
     return refuse(
         fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",
