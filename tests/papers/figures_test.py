@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""figures_test.py PAPERS_FOLDER: the tables that papers/*.md copy say what the generated files say, and a figure that
-does not is found. Ends with 1 and a line for each figure that differs."""
+"""figures_test.py PAPERS_FOLDER: figures that papers/*.md and README.md copy are those of the generated files, and one
+that is not is found. Ends with 1 and a line for each figure that differs."""
 import functools
 import json
 import pathlib
@@ -67,13 +67,27 @@ def overload(page, read):
 def scale(page, read):
     shown = re.search(r"an input\):\s+([\d.]+) ns,\s+([\d.]+) ns\s+and\s+([\d.]+) ns a byte", page)
     if shown is None:
-        raise ValueError("scale.md no longer says L, g and G where they are looked for")
+        raise ValueError("L, g and G are no longer where they are looked for")
     exact = json.loads(read("scale/loggp.json"))
     for name, cell in zip(["L_ns", "g_ns", "G_ns_per_byte"], shown.groups(), strict=True):
         yield name, cell, exact[name]
 
 
-CHECKS = {"push-vs-pull.md": push_vs_pull, "overload.md": overload, "scale.md": scale}
+def readme(page, read):
+    shown = re.search(r"On sm_90 a put costs a thread (\d+) SASS instructions \((\d+) with BlueFlame\), a warp (\d+) \((\d+)\), "
+                      r"a block (\d+) \((\d+)\), a thread on a shared endpoint (\d+); on sm_100 a thread's costs (\d+)",
+                      " ".join(page.split()))
+    if shown is None:
+        raise ValueError("the instructions of a put are no longer where they are looked for")
+    kernels = json.loads(read("../perf/results/instructions.json"))["kernels"]
+    places = [("sm_90", name, path) for name in ("put_thread_gpu", "put_warp_gpu", "put_block_host")
+              for path in ("path", "blueflame_path")]
+    places += [("sm_90", "shared_put_gpu", "path"), ("sm_100", "put_thread_gpu", "path")]
+    for (arch, name, path), cell in zip(places, shown.groups(), strict=True):
+        yield "%s of %s, %s" % (path, name, arch), cell, kernels[arch][name]["sass"][path]
+
+
+CHECKS = {"../README.md": readme, "push-vs-pull.md": push_vs_pull, "overload.md": overload, "scale.md": scale}
 
 
 def offences(name, page, read):
