@@ -77,6 +77,16 @@ for series in "virtual credits" "virtual tail drop" "virtual overwrite" "measure
     awk -v series="$series" 'series ~ /^measured/ || $2 == 8 { print $1, $6, $7 }'
   printf '\n\n'
 done >"$rows"
+# curves COLUMN: what gnuplot draws of it.
+curves() {
+  cat <<TEXT
+plot "$rows" index 0 using 1:$1 linetype 1 dashtype 1 pointtype 7 title "credits, virtual time", \\
+  "$rows" index 1 using 1:$1 linetype 2 dashtype 1 pointtype 5 title "tail drop, virtual time", \\
+  "$rows" index 2 using 1:$1 linetype 7 dashtype 1 pointtype 9 title "overwrite, virtual time", \\
+  "$rows" index 3 using 1:$1 linetype 1 dashtype 2 pointtype 6 title "credits, measured", \\
+  "$rows" index 4 using 1:$1 linetype 7 dashtype 2 pointtype 8 title "overwrite, measured"
+TEXT
+}
 gnuplot <<GNUPLOT
 set terminal svg size 860,380 font "sans,12"
 set output "$out/overload.svg"
@@ -88,17 +98,9 @@ set xtics (4, 8, 16)
 set yrange [-5:190]
 set key top right
 set title "goodput, % of the link"
-plot "$rows" index 0 using 1:2 linetype 1 dashtype 1 pointtype 7 title "credits, virtual time", \
-  "$rows" index 1 using 1:2 linetype 2 dashtype 1 pointtype 5 title "tail drop, virtual time", \
-  "$rows" index 2 using 1:2 linetype 7 dashtype 1 pointtype 9 title "overwrite, virtual time", \
-  "$rows" index 3 using 1:2 linetype 1 dashtype 2 pointtype 6 title "credits, measured", \
-  "$rows" index 4 using 1:2 linetype 7 dashtype 2 pointtype 8 title "overwrite, measured"
+$(curves 2)
 set title "worst share of others, %"
-plot "$rows" index 0 using 1:3 linetype 1 dashtype 1 pointtype 7 title "credits, virtual time", \
-  "$rows" index 1 using 1:3 linetype 2 dashtype 1 pointtype 5 title "tail drop, virtual time", \
-  "$rows" index 2 using 1:3 linetype 7 dashtype 1 pointtype 9 title "overwrite, virtual time", \
-  "$rows" index 3 using 1:3 linetype 1 dashtype 2 pointtype 6 title "credits, measured", \
-  "$rows" index 4 using 1:3 linetype 7 dashtype 2 pointtype 8 title "overwrite, measured"
+$(curves 3)
 unset multiplot
 GNUPLOT
 echo "wrote $out"

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Regenerates papers/scale/: ./run papers. Times are of this machine; everything else is a function of the code.
+# scale.sh RANKS_PROGRAM [FOLDER [RUNS]]: regenerates papers/scale/ (./run papers), or FOLDER. Times are of this machine;
+# everything else is a function of the code. RUNS of each row, 5 if not said, of which the best counts.
 set -euo pipefail
-ranks=${1:?usage: scale.sh RANKS_PROGRAM}
-out=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/scale
+ranks=${1:?usage: scale.sh RANKS_PROGRAM [FOLDER [RUNS]]}
+out=${2:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/scale}
+runs=${3:-5}
 mkdir -p "$out"
 command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install it" >&2; exit 127; }
 
@@ -11,12 +13,11 @@ command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install i
 "$ranks" --loggp --path SYS --queues gpu --mode pull --json >"$out/loggp_SYS_pull.json"
 "$ranks" --ranks 16 --endpoints-per-rank 2 --messages 8 --goal "$out/exchange_16.goal"
 
-# One row, the best of five runs, because a shared machine only ever adds time. A look is one endpoint's, in
-# one round.
+# One row, the best of all runs, because a shared machine only ever adds time. A look is one endpoint's, in one round.
 row() {
   local ranks_count=$1 endpoints=$2
   shift 2
-  for _ in 1 2 3 4 5; do
+  for _ in $(seq "$runs"); do
     "$ranks" --ranks "$ranks_count" --endpoints-per-rank "$endpoints" "$@" --json | tr -d '\n'
     echo
   done | python3 -c '
@@ -40,11 +41,12 @@ print("%6d %9d %12.0f %15.0f %13.1f %14.1f %8d %8.0f" % (one["ranks"], one["endp
   for count in 16 32 64 128 256 512 1024; do row "$count" 8; done
   title "more endpoints on each of two ranks, on a link of 400 Gb/s"
   for count in 8 64 128 256 512; do row 2 "$count"; done
-  title "likewise, on a link of 50 Gb/s for each endpoint"
-  for count in 8 64 128 256 512; do row 2 "$count" --rate-gbps "$((50 * count))"; done
+  # At most 6400 Gb/s: gdx_ranks takes no faster link than 10000.
+  title "likewise, on a link of 12.5 Gb/s for each endpoint"
+  for count in 8 64 128 256 512; do row 2 "$count" --rate-gbps "$((25 * count / 2))"; done
   title "likewise, pushing, with a staging slot for each endpoint"
   for count in 8 64 128 256 512; do
-    row 2 "$count" --rate-gbps "$((50 * count))" --mode push --slots "$((count > 32 ? count : 32))"
+    row 2 "$count" --rate-gbps "$((25 * count / 2))" --mode push --slots "$((count > 32 ? count : 32))"
   done
 } >"$out/growth.txt"
 echo "wrote $out"

@@ -354,12 +354,12 @@ def check(kept, fresh):
 
 def counted(architectures):
     if shutil.which("nvcc") is None:
-        print("SKIPPED: nothing to count with: no nvcc in PATH", file=sys.stderr)
+        print("SKIPPED: nothing to count with, no nvcc in PATH: install the CUDA Toolkit", file=sys.stderr)
         sys.exit(77)
     known = run(["nvcc", "--list-gpu-arch"]).split()
     missing = [arch for arch in architectures if arch.replace("sm", "compute") not in known]
     if missing:
-        print("SKIPPED: this nvcc cannot compile for %s" % ", ".join(missing), file=sys.stderr)
+        print("SKIPPED: this nvcc cannot compile for %s: install a newer CUDA Toolkit" % ", ".join(missing), file=sys.stderr)
         sys.exit(77)
     version = re.search(r"V([\d.]+)", run(["nvcc", "--version"]))[1]
     return {"nvcc": version, "kernels": {arch: measure(arch) for arch in architectures}}

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "base/command_line.h"
 #include "perf/overload.h"
 
 namespace gdx::perf {
@@ -51,32 +52,28 @@ Result<void> run(const OverloadOptions& options) {
 }  // namespace gdx::perf
 
 int main(int argc, char** argv) {
-  using gdx::perf::Stall;
-  gdx::perf::OverloadOptions options;
+  using namespace gdx;
+  using perf::Stall;
   constexpr std::uint64_t kMinChunks = 1'000;
   constexpr std::uint64_t kMaxChunks = 1u << 20;
   const std::map<std::string, Stall> stalls{
       {"none", Stall::kNone}, {"while", Stall::kForAWhile}, {"end", Stall::kToTheEnd}};
+  perf::OverloadOptions options;
+  std::string stall = "while";
   CLI::App app{"The overload experiment, one rank of it"};
   app.add_option("--chunks", options.chunks, "4 KiB puts of all senders together")
-      ->check(CLI::Range(kMinChunks, kMaxChunks));
-  app.add_option("--stall", options.stall,
+      ->check(command_line::whole(kMinChunks, kMaxChunks));
+  app.add_option("--stall", stall,
                  "the first peer is stopped: none (never), while (half of the run), end (to the end)")
-      ->transform(CLI::CheckedTransformer(stalls));
+      ->check(command_line::one_of({"none", "while", "end"}));
   app.add_flag("--without-credits", options.without_credits, "push into any slot, whoever holds it");
   app.add_option("--ack-timeout", options.ack_timeout, "4.096 us * 2^N before a resend")
-      ->check(CLI::Range(1, 31));
+      ->check(command_line::whole(1, 31));
   app.add_option("--retry-count", options.retry_count, "resends before a peer is given up")
-      ->check(CLI::Range(0, 7));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    return app.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "gdx_overload_bench: {}; see gdx_overload_bench --help\n", error.what());
-    return 2;
-  }
-  const auto done = gdx::perf::run(options);
+      ->check(command_line::whole(0, 7));
+  if (const auto status = command_line::parse(app, "gdx_overload_bench", argc, argv)) return *status;
+  options.stall = stalls.at(stall);
+  const auto done = perf::run(options);
   if (done) return 0;
   fmt::print(stderr, "gdx_overload_bench: {}\n", done.error().message);
   return 1;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/command_line.h"
 #include "perf/machine.h"
 #include "perf/posting.h"
 #include "perf/posting_queues.h"
@@ -196,16 +197,16 @@ int run(const Options& options) {
 }  // namespace gdx::posting
 
 int main(int argc, char** argv) {
+  using gdx::command_line::whole;
   using gdx::posting::kMaxBlocks;
   gdx::posting::Options options;
   CLI::App app{"Posting into queues of memory, and stores to pinned host memory"};
   app.add_option("--puts", options.puts, "puts of each poster, rounded down to a multiple of 32")
-      ->check(CLI::Range(std::uint32_t{32}, kMaxBlocks));
-  app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")
-      ->check(CLI::Range(1, 4096));
+      ->check(whole(32, kMaxBlocks));
+  app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")->check(whole(1, 4096));
   app.add_flag("--break-queue", options.break_queue, "damage one WQE before the check: it must be found");
   app.add_flag("--json", options.json, "one JSON document instead of lines");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = gdx::command_line::parse(app, "gdx_posting_bench", argc, argv)) return *status;
   if (const std::string reason = gdx::machine::unavailable(); !reason.empty()) {
     fmt::print(stderr, "gdx_posting_bench: SKIPPED: {}\n", reason);
     return gdx::posting::kExitSkipped;

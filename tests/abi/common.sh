@@ -1,5 +1,6 @@
 # Shared by the scripts here. GDX_TEST_PRELOAD: what to preload, sanitizer runtime first.
 set -u
+. "$(dirname "${BASH_SOURCE[0]}")/../ports.sh"
 
 # need PROGRAM [PACKAGE]
 need() {
@@ -18,11 +19,6 @@ on_hca() {
   env LD_PRELOAD="$GDX_TEST_PRELOAD" timeout 60 "$@"
 }
 
-# Whether somebody listens to TCP port $1.
-listens() {
-  grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null
-}
-
 # await_listener PORT PID: until the server PID, whose output is in $scratch/server, listens.
 await_listener() {
   for _ in $(seq 200); do
@@ -34,23 +30,11 @@ await_listener() {
   fail "the server does not listen"
 }
 
-# A TCP port that nobody uses, below those that the kernel gives out by itself.
-free_port() {
-  local port
-  for _ in $(seq 100); do
-    port=$((20000 + RANDOM % 12000))
-    grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") " /proc/net/tcp /proc/net/tcp6 2> /dev/null && continue
-    echo "$port"
-    return
-  done
-  fail "no free port"
-}
-
-# both_ends PORT PROGRAM [ARGUMENTS]: a server and a client, both of which must exit with 0. Their output
-# is then in $scratch/server and $scratch/client.
+# both_ends PROGRAM [ARGUMENTS]: a server and a client, both of which must exit with 0. Their output is then in
+# $scratch/server and $scratch/client.
 both_ends() {
-  local port=$1 server client_status server_status
-  shift
+  local port server client_status server_status
+  port=$(free_port) || exit 1
   on_hca "$@" -p "$port" > "$scratch/server" 2>&1 &
   server=$!
   await_listener "$port" $server

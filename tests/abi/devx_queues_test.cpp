@@ -267,6 +267,16 @@ class DevxQueues : public testing::Test {
     return prm::get32(out, prm::qp::kState);
   }
 
+  // Current ones, of a kind.
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> capabilities(prm::cap::Capability kind) {
+    prm::Mailbox<prm::kShortCommandBytes> in{};
+    prm::Mailbox<prm::kQueryHcaCapOutBytes> out{};
+    prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
+    prm::set(in, prm::kOpMod, prm::cap::op_mod_current(kind));
+    EXPECT_EQ(mlx5dv_devx_general_cmd(context_.get(), in.data(), in.size(), out.data(), out.size()), 0);
+    return out;
+  }
+
   Context context_;
   Pd pd_;
   std::uint32_t pdn_ = 0;
@@ -275,11 +285,7 @@ class DevxQueues : public testing::Test {
 };
 
 TEST_F(DevxQueues, general_caps_queried_are_those_of_a_roce_port_with_cqe_version_1) {
-  prm::Mailbox<prm::kShortCommandBytes> in{};
-  prm::Mailbox<prm::kQueryHcaCapOutBytes> out{};
-  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
-  prm::set(in, prm::kOpMod, prm::cap::op_mod_current(prm::cap::kGeneral));
-  ASSERT_EQ(mlx5dv_devx_general_cmd(context_.get(), in.data(), in.size(), out.data(), out.size()), 0);
+  const prm::Mailbox<prm::kQueryHcaCapOutBytes> out = capabilities(prm::cap::kGeneral);
   EXPECT_EQ(prm::get(out, prm::cap::kPortType), 1u);
   EXPECT_EQ(prm::get(out, prm::cap::kCqeVersion), 1u);
   EXPECT_EQ(prm::get(out, prm::cap::kLogBlueFlameRegisterSize), 9u);
@@ -323,11 +329,7 @@ TEST_F(DevxQueues, rts_write_posted_by_hand_arrives_and_completes) {
 }
 
 TEST_F(DevxQueues, masked_atomic_of_four_bytes_is_advertised_and_executed) {
-  prm::Mailbox<prm::kShortCommandBytes> in{};
-  prm::Mailbox<prm::kQueryHcaCapOutBytes> out{};
-  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
-  prm::set(in, prm::kOpMod, prm::cap::op_mod_current(prm::cap::kAtomic));
-  ASSERT_EQ(mlx5dv_devx_general_cmd(context_.get(), in.data(), in.size(), out.data(), out.size()), 0);
+  const prm::Mailbox<prm::kQueryHcaCapOutBytes> out = capabilities(prm::cap::kAtomic);
   EXPECT_EQ(prm::get(out, prm::cap::kAtomicOperations), 0xfu);
   EXPECT_EQ(prm::get(out, prm::cap::kAtomicSizeQp), 4u | 8u);
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Usage: peer_killed.sh PORT. A client whose server is killed in the middle of a transfer through shared memory
-# ends by itself, and says why.
+# A client whose server is killed in the middle of a transfer through shared memory ends by itself, and says why.
 . "$(dirname "$0")/common.sh"
-port=$1
+port=$(free_port) || exit 1
 need ib_write_bw perftest
 export GDX_SOFTHCA_WIRE=shm
 

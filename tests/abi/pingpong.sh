@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Usage: pingpong.sh PROGRAM PORT [options]. Both ends must say that they finished.
+# Usage: pingpong.sh PROGRAM [options]. Both ends must say that they finished.
 . "$(dirname "$0")/common.sh"
 program=$1
-port=$2
-shift 2
+shift
 need "$program"
 
-both_ends "$port" "$program" -n 200 -c "$@"
+both_ends "$program" -n 200 -c "$@"
 grep -q '200 iters in' "$scratch/client" || fail "the client does not report 200 iterations"
 grep -q '200 iters in' "$scratch/server" || fail "the server does not report 200 iterations"
 case " $* " in

@@ -132,7 +132,8 @@ class Unprivileged {
 TEST(RdmaCmFile, port_of_the_privileged_is_refused_to_others) {
   int first_free = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first_free;
-  if (first_free < 1024) GTEST_SKIP() << "this host has no privileged ports below 1024";
+  if (first_free < 1024)
+    GTEST_SKIP() << "no port below 1024 is privileged here: sysctl net.ipv4.ip_unprivileged_port_start=1024";
   const int fd = open_connections();
   ASSERT_GE(fd, 0);
   {

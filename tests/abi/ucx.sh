@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: ucx.sh info DEVX [HCA] | ucx.sh PORT TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
+# Usage: ucx.sh info DEVX [HCA] | ucx.sh TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
 # Debian's ucx_perftest between two processes: both must succeed without a complaint, the connection must run
 # over TRANSPORT on the software HCA, and the last line of results must account for every iteration.
 . "$(dirname "$0")/common.sh"
@@ -30,21 +30,19 @@ if [ "$1" = info ]; then
   exit 0
 fi
 
-port=$1
-transport=$2
-export UCX_IB_MLX5_DEVX=$3 UCX_NET_DEVICES=gdx0:1 UCX_LOG_LEVEL=info
+transport=$1
+export UCX_IB_MLX5_DEVX=$2 UCX_NET_DEVICES=gdx0:1 UCX_LOG_LEVEL=info
 UCX_TLS=$(alias_of "$transport")
 export UCX_TLS
 
 # one TEST BYTES ITERATIONS
 one() {
   echo "== $transport, DevX $UCX_IB_MLX5_DEVX: $1, $2 B"
-  both_ends "$port" ucx_perftest -t "$1" -s "$2" -n "$3" -w 4 -f > "$scratch/all" || { cat "$scratch/all" >&2; exit 1; }
+  both_ends ucx_perftest -t "$1" -s "$2" -n "$3" -w 4 -f > "$scratch/all" || { cat "$scratch/all" >&2; exit 1; }
   no_complaint "$scratch/client" "$scratch/server"
   grep -q "ep_cfg.*$transport/gdx0:1" "$scratch/client" || { cat "$scratch/client" >&2; fail "not over $transport"; }
   tail -1 "$scratch/client" | grep -Eq "^ *$3( +[0-9]+\.[0-9]+){5} +[0-9]+ +[0-9]+ *\$" ||
     { cat "$scratch/client" >&2; fail "no final line for $3 iterations"; }
-  port=$((port + 1))
 }
 
 one tag_lat 8 50

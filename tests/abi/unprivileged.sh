@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: unprivileged.sh PORT. `gdx run` by a user without any right, who may lock 64 KiB of memory at most.
+# `gdx run` by a user without any right, who may lock 64 KiB of memory at most.
 . "$(dirname "$0")/common.sh"
 need setpriv util-linux
 need ib_write_bw perftest
@@ -24,6 +24,6 @@ on_hca() {
 on_hca sh -c 'id -u; ulimit -l' > "$scratch/who" 2>&1 || { cat "$scratch/who"; fail "gdx run exited with $?"; }
 grep -qw 64 "$scratch/who" || fail "the limit on locked memory is not in force"
 ! grep -qx 0 "$scratch/who" || fail "still root"
-both_ends "$1" ib_write_bw -n 200 -s 1048576 -F
+both_ends ib_write_bw -n 200 -s 1048576 -F
 grep -Eq '^ *1048576 +200 ' "$scratch/client" || fail "no line of results"
-both_ends "$1" ib_send_bw -c UD -n 200 -s 1024 -F
+both_ends ib_send_bw -c UD -n 200 -s 1024 -F

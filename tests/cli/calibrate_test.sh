@@ -1,48 +1,11 @@
 #!/usr/bin/env bash
 # calibrate_test.sh CASE GDX: one case of gdx calibrate, checked by what it prints, keeps, and how it exits.
-set -uo pipefail
-case_name=$1
+. "$(dirname "$0")/../program.sh"
 gdx=$2
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-out=$folder/out
 export XDG_CONFIG_HOME=$folder/config
 unset GDX_CALIBRATION GDX_PATH_CLASS GDX_HCA
 file=$XDG_CONFIG_HOME/gdx/calibration.json
 quick=(--rounds 1 --max-bytes 65536)
-
-fail() {
-  echo "FAIL ($case_name): $*"
-  echo "--- output:"
-  cat "$out"
-  exit 1
-}
-
-# run SECONDS COMMAND...: leaves the output in $out and the exit status in $status.
-run() {
-  local limit=$1
-  shift
-  echo "+ $*"
-  timeout --kill-after=5 "$limit" "$@" >"$out" 2>&1 </dev/null
-  status=$?
-  [ "$status" -eq 124 ] && fail "still running after $limit s: $*"
-  [ "$status" -eq 139 ] || [ "$status" -eq 134 ] && fail "crashed with status $status: $*"
-  grep -qE 'Sanitizer|runtime error' "$out" && fail "a sanitizer complained: $*"
-  return 0
-}
-
-expect() { grep -qE "$1" "$out" || fail "no line matches: $1"; }
-expect_no() { ! grep -qE "$1" "$out" || fail "a line matches: $1"; }
-expect_status() { [ "$status" -eq "$1" ] || fail "status $status, wanted $1"; }
-# One clear line, and the status of bad usage or another failure.
-refuses() {
-  local wanted=$1 pattern=$2
-  shift 2
-  run 60 "$@"
-  expect_status "$wanted"
-  expect "$pattern"
-  [ "$(grep -c . "$out")" -eq 1 ] || fail "more than one line"
-}
 
 case $case_name in
   calibrate)
@@ -91,24 +54,24 @@ PYTHON
     expect "warning: $file is no calibration: .*; defaults serve"
     # Where it was named, it is an error.
     run 60 env GDX_CALIBRATION="$file" "$gdx" demo --modes auto --max-bytes 4096
-    [ "$status" -ne 0 ] || fail "status 0, wanted a failure"
+    expect_failure
     expect "$file is no calibration"
     expect_no 'defaults serve'
     ;;
   bad_input)
-    refuses 2 "path-class 'FAR': use PIX" "$gdx" calibrate --softhca --path-class FAR
-    refuses 2 'max-bytes 5000: use a power of two' "$gdx" calibrate --softhca --max-bytes 5000
-    refuses 2 'max-bytes 1024: use' "$gdx" calibrate --softhca --max-bytes 1024
-    refuses 2 'rounds 0: use 1' "$gdx" calibrate --softhca --rounds 0
-    refuses 2 'rounds' "$gdx" calibrate --softhca --rounds many
-    refuses 2 'no-such-option' "$gdx" calibrate --softhca --no-such-option
+    refused "path-class 'FAR': use PIX" "$gdx" calibrate --softhca --path-class FAR
+    refused 'max-bytes 5000: use a power of two' "$gdx" calibrate --softhca --max-bytes 5000
+    refused 'max-bytes 1024: use' "$gdx" calibrate --softhca --max-bytes 1024
+    refused 'rounds 0: use 1' "$gdx" calibrate --softhca --rounds 0
+    refused 'rounds' "$gdx" calibrate --softhca --rounds many
+    refused 'no-such-option' "$gdx" calibrate --softhca --no-such-option
     refuses 1 'nosuch0.*gdx0' "$gdx" calibrate --softhca --hca nosuch0
-    refuses 2 "GDX_PATH_CLASS = 'FAR'" env GDX_PATH_CLASS=FAR "$gdx" calibrate --softhca
-    refuses 2 'set XDG_CONFIG_HOME or HOME' env -u HOME -u XDG_CONFIG_HOME "$gdx" calibrate --softhca
+    refused "GDX_PATH_CLASS = 'FAR'" env GDX_PATH_CLASS=FAR "$gdx" calibrate --softhca
+    refused 'set XDG_CONFIG_HOME or HOME' env -u HOME -u XDG_CONFIG_HOME "$gdx" calibrate --softhca
     echo precious >"$folder/precious"
-    refuses 2 'precious is no calibration' "$gdx" calibrate --softhca --output "$folder/precious"
+    refused 'precious is no calibration' "$gdx" calibrate --softhca --output "$folder/precious"
     [ "$(cat "$folder/precious")" = precious ] || fail "a file that is no calibration was overwritten"
-    refuses 2 "$folder is no calibration: not a regular file" "$gdx" calibrate --softhca --output "$folder"
+    refused "$folder is no calibration: not a regular file" "$gdx" calibrate --softhca --output "$folder"
     [ -e "$file" ] && fail "something was stored"
     run 60 "$gdx" calibrate --help
     expect_status 0

@@ -1,48 +1,8 @@
 #!/usr/bin/env bash
 # demo_test.sh CASE GDX GDX_DEMO: one case of the demo, checked by what it prints and how it exits.
-set -uo pipefail
-case_name=$1
+. "$(dirname "$0")/../program.sh"
 gdx=$2
 gdx_demo=$3
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-out=$folder/out
-
-fail() {
-  echo "FAIL ($case_name): $*"
-  echo "--- output:"
-  cat "$out"
-  exit 1
-}
-
-# run SECONDS COMMAND...: leaves the output in $out and the exit status in $status.
-run() {
-  local limit=$1
-  shift
-  echo "+ $*"
-  timeout --kill-after=5 "$limit" "$@" >"$out" 2>&1 </dev/null
-  status=$?
-  [ "$status" -eq 124 ] && fail "still running after $limit s: $*"
-  [ "$status" -eq 139 ] || [ "$status" -eq 134 ] && fail "crashed with status $status: $*"
-  grep -qE 'Sanitizer|runtime error' "$out" && fail "a sanitizer complained: $*"
-  return 0
-}
-
-expect() { grep -qE "$1" "$out" || fail "no line matches: $1"; }
-expect_status() { [ "$status" -eq "$1" ] || fail "status $status, wanted $1"; }
-expect_failure() { [ "$status" -ne 0 ] || fail "status 0, wanted a failure"; }
-# One clear line: nothing but it, from whichever ranks speak.
-expect_one_line() { [ "$(sort -u "$out" | grep -c .)" -eq 1 ] || fail "more than one line"; }
-
-# refused PATTERN COMMAND...: status 2 and one line, once, whoever else runs.
-refused() {
-  local pattern=$1
-  shift
-  run 30 "$@"
-  expect_status 2
-  expect "$pattern"
-  [ "$(grep -c . "$out")" -eq 1 ] || fail "not one line: $*"
-}
 
 # column N of the table's data rows, summed.
 sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
@@ -82,7 +42,7 @@ case $case_name in
     run 100 "$gdx" demo --pcap "$folder/demo.pcap" --max-bytes 32768
     expect_status 0
     if ! command -v tshark >/dev/null; then
-      echo "SKIPPED: tshark is not installed (apt-get install tshark): the capture was written, not decoded"
+      echo "SKIPPED: tshark is missing; install Debian's tshark: the capture was written, not decoded"
       exit 77
     fi
     # By field, not by the protocol column: tshark guesses at payload whose first bytes look like an Ethertype.
@@ -154,22 +114,25 @@ case $case_name in
     run 30 "$gdx" run --ranks 3 -- "$gdx_demo" && expect_failure && expect '2 ranks.* 3'
     run 30 "$gdx" run -- /nonexistent/program && expect_failure && expect '/nonexistent/program' && expect_one_line
     # A peer that never comes, and a port that somebody else has.
-    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39271 GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" run -- "$gdx_demo"
+    port=$(free_port) || exit 1
+    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 "GDX_ROOT=127.0.0.1:$port" GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" run -- "$gdx_demo"
     expect_failure && expect 'rank.* 1' && expect_one_line
-    coproc holder { exec timeout 20 bash -c 'exec env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39272 \
-      GDX_BOOTSTRAP_TIMEOUT_S=15 "$0" run -- "$1" 2>&1' "$gdx" "$gdx_demo"; }
+    coproc holder { exec timeout 20 env GDX_RANK=0 GDX_WORLD_SIZE=2 "GDX_ROOT=127.0.0.1:$port" \
+      GDX_BOOTSTRAP_TIMEOUT_S=15 "$gdx" run -- "$gdx_demo" 2>&1; }
     for _ in $(seq 100); do
-      (exec 8<>/dev/tcp/127.0.0.1/39272) 2>/dev/null && break
+      listens "$port" && break
       read -rt 0.05 <> <(:) || true
     done
-    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39272 GDX_BOOTSTRAP_TIMEOUT_S=2 "$gdx" run -- "$gdx_demo"
+    run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 "GDX_ROOT=127.0.0.1:$port" GDX_BOOTSTRAP_TIMEOUT_S=2 "$gdx" run -- "$gdx_demo"
     kill "$holder_PID" 2>/dev/null
-    expect_failure && expect '127.0.0.1:39272' && expect_one_line
+    expect_failure && expect "127.0.0.1:$port" && expect_one_line
     # Without the software HCA and without hardware.
     if ! ls /sys/class/infiniband/* >/dev/null 2>&1; then
-      run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:39273 "$gdx_demo" && expect_failure
+      run 30 env GDX_RANK=0 GDX_WORLD_SIZE=2 "GDX_ROOT=127.0.0.1:$port" "$gdx_demo" && expect_failure
       expect 'gdx run' && expect_one_line
       run 30 "$gdx" info && expect_failure && expect 'gdx run' && expect_one_line
+    else
+      echo "not tried: what programs say where there is no RDMA device; this machine has one"
     fi
     ;;
   *)

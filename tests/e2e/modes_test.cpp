@@ -126,7 +126,8 @@ TEST_F(Modes, failed_bounce_gives_its_slots_back) {
 // stored.
 TEST_F(Modes, chunks_of_a_large_message_are_sent_while_others_are_stored) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "looks at a fiber's credits from its scheduler: one thread, which ThreadSanitizer cannot know";
+  GTEST_SKIP() << "looks at a fiber's credits from its scheduler: one thread, which ThreadSanitizer cannot "
+                  "know: preset cpu runs this";
 #endif
   for (const bool bounces : {false, true}) {
     fill();

@@ -3,7 +3,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 kept=$root/perf/results/instructions.json
-command -v python3 >/dev/null || { echo "SKIPPED: the count needs python3"; exit 77; }
+command -v python3 >/dev/null || { echo "SKIPPED: the count needs python3: install it"; exit 77; }
 folder=$(mktemp -d "$1/instructions.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 python3 "$root/perf/instructions.py" --json >"$folder/fresh.json"

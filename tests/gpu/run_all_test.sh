@@ -84,7 +84,7 @@ case $1 in
     ;;
   no_toolkit)
     no_gpu
-    [ -e /usr/bin/nvcc ] && { echo "SKIPPED: nvcc is in /usr/bin: it cannot be hidden"; exit 77; }
+    [ -e /usr/bin/nvcc ] && { echo "SKIPPED: nvcc is in /usr/bin, where it cannot be hidden: run it where the CUDA Toolkit is elsewhere"; exit 77; }
     run 77 "$out"
     stage build skipped "no nvcc in PATH"
     for name in $all_stages; do stage "$name" skipped "nothing was built"; done

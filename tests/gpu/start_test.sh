@@ -12,7 +12,7 @@ for program in "$@"; do
   ! ldd "$program" | grep -E 'libcuda|libcudart' || fail "$program needs a CUDA library to start"
 done
 if ldconfig -p | grep -q 'libcuda\.so\.1'; then
-  echo "SKIPPED: this machine has a CUDA driver"
+  echo "SKIPPED: this machine has a CUDA driver: tests/gpu/run_all.sh is for it"
   exit 77
 fi
 # one_line COMMAND...: ends with 77, and all that it says is one line, the same from every rank.

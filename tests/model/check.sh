@@ -4,7 +4,9 @@
 set -euo pipefail
 model=$(realpath "$1") property=$2 variant=${3:-}
 for tool in spin cc; do
-  command -v "$tool" >/dev/null || { echo "SKIPPED: the model was not checked, there is no $tool: apt-get install $tool"; exit 77; }
+  package=$tool
+  [ "$tool" = cc ] && package=gcc
+  command -v "$tool" >/dev/null || { echo "SKIPPED: the model was not checked, $tool is missing; install Debian's $package"; exit 77; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -2,7 +2,7 @@
 # nvtx_test.sh GDX [LISTENER]: a profiler sees the host operations of a program, nested and ended, and without one the
 # program says nothing of it.
 set -uo pipefail
-[ $# -eq 2 ] || { echo "SKIPPED: no NVTX headers here (CUDA Toolkit): built without ranges"; exit 77; }
+[ $# -eq 2 ] || { echo "SKIPPED: built without ranges, for want of NVTX headers: install the CUDA Toolkit, and configure anew"; exit 77; }
 fail() {
   echo "FAIL: $*"
   echo "$out"

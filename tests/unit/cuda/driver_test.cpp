@@ -45,14 +45,16 @@ TEST(CudaDriver, library_without_the_functions_load_names_the_first) {
 }
 
 TEST(CudaDriver, toolkit_stub_load_is_refused_as_a_stub) {
-  if (std::string(STUB_LIBRARY).empty()) GTEST_SKIP() << "no CUDA Toolkit here, so no stub of libcuda";
+  if (std::string(STUB_LIBRARY).empty())
+    GTEST_SKIP() << "no stub of libcuda: install the CUDA Toolkit, and configure anew";
   const Error error = load_error(STUB_LIBRARY);
   EXPECT_EQ(error.status, Status::kNoDevice);
   EXPECT_THAT(error.message, HasSubstr("is the CUDA Toolkit's stub, no driver"));
 }
 
 TEST(CudaDriver, every_function_is_one_that_nvidia_exports) {
-  if (std::string(STUB_LIBRARY).empty()) GTEST_SKIP() << "no CUDA Toolkit here, so no stub of libcuda";
+  if (std::string(STUB_LIBRARY).empty())
+    GTEST_SKIP() << "no stub of libcuda: install the CUDA Toolkit, and configure anew";
   void* const stub = dlopen(STUB_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(stub, nullptr) << dlerror();
 #define GDX_EXPECT_EXPORTED(member, symbol) EXPECT_NE(dlsym(stub, #symbol), nullptr) << #symbol;

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "driver-shim/cuda/driver.h"
+#include "tests/unit/cuda/io_page.h"
 
 namespace gdx::cuda {
 namespace {
@@ -53,17 +53,6 @@ struct Pages {
   std::size_t bytes;
   void* data;
 };
-
-// Pages of this process that are a device's to the kernel (VM_IO, VM_PFNMAP): the clock's. Null: none.
-void* io_page() {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("[vvar]") != std::string::npos) {
-      return reinterpret_cast<void*>(std::stoull(line.substr(0, line.find('-')), nullptr, 16));
-    }
-  }
-  return nullptr;
-}
 
 TEST_F(FakeCuda, without_a_current_context_calls_are_refused) {
   ASSERT_EQ(call().ctx_pop_current(nullptr), CUDA_SUCCESS);
@@ -139,7 +128,7 @@ TEST_F(FakeCuda, ordinary_pages_registered_as_io_and_io_as_ordinary_are_refused)
   EXPECT_EQ(call().mem_host_register(pages.data, pages.bytes, CU_MEMHOSTREGISTER_IOMEMORY),
             CUDA_ERROR_INVALID_VALUE);
   void* const io = io_page();
-  if (io == nullptr) GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to try";
+  if (io == nullptr) GTEST_SKIP() << kNoIoPage;
   EXPECT_EQ(call().mem_host_register(io, kPageBytes, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(call().mem_host_register(io, kPageBytes, CU_MEMHOSTREGISTER_IOMEMORY), CUDA_SUCCESS);
   EXPECT_EQ(call().mem_host_unregister(io), CUDA_SUCCESS);

@@ -9,7 +9,7 @@ namespace {
 
 TEST(CudaDriver, loaded_by_somebody_else_loaded_driver_finds_it_and_not_before) {
   if (void* const mine = dlopen(kDriverLibrary, RTLD_NOW | RTLD_NOLOAD); mine != nullptr) {
-    GTEST_SKIP() << "something in this process has loaded a CUDA driver";
+    GTEST_SKIP() << "something preloaded has loaded a CUDA driver: run it without";
   }
   EXPECT_EQ(loaded_driver(), nullptr);
   ASSERT_NE(dlopen(FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();

@@ -219,7 +219,13 @@ TEST_F(UnderAttack, noise_is_dropped) {
 }
 
 // A peer that is let in and then guesses keys: the first wrong one ends the connection, whatever it was for.
-class KeyGuess : public testing::TestWithParam<Opcode> {};
+struct Guess {
+  const char* name;
+  Opcode opcode;
+};
+void PrintTo(const Guess& guess, std::ostream* out) { *out << guess.name; }
+
+class KeyGuess : public testing::TestWithParam<Guess> {};
 
 TEST_P(KeyGuess, by_the_peer_itself_kills_the_queue_and_further_ones_draw_nothing) {
   Node a;
@@ -228,11 +234,11 @@ TEST_P(KeyGuess, by_the_peer_itself_kills_the_queue_and_further_ones_draw_nothin
   b.connect(a);
   Attacker spoofer(a.hca->address());
   for (std::uint32_t guess = 1; guess <= 50; ++guess) {
-    roce::Headers headers = forge(GetParam(), b.qpn, kFirstPsn);
+    roce::Headers headers = forge(GetParam().opcode, b.qpn, kFirstPsn);
     headers.reth = {b.remote(0).address, b.mkey + guess, 8};
     headers.atomic = {b.remote(0).address, b.mkey + guess, 1, 0};
     const std::array<std::byte, 8> payload{};
-    const bool carries = GetParam() == Opcode::kRcWriteOnly;
+    const bool carries = GetParam().opcode == Opcode::kRcWriteOnly;
     spoofer.send(b.hca->address(), headers, carries ? std::span(payload) : std::span<const std::byte>{});
     for (int i = 0; i < 20; ++i) b.hca->progress();
   }
@@ -247,9 +253,13 @@ TEST_P(KeyGuess, by_the_peer_itself_kills_the_queue_and_further_ones_draw_nothin
 }
 
 INSTANTIATE_TEST_SUITE_P(Operations, KeyGuess,
-                         testing::Values(Opcode::kRcWriteOnly, Opcode::kRcReadRequest, Opcode::kRcCompareSwap,
-                                         Opcode::kRcFetchAdd, Opcode::kMaskedCompareSwap,
-                                         Opcode::kMaskedFetchAdd));
+                         testing::Values(Guess{"write", Opcode::kRcWriteOnly},
+                                         Guess{"read", Opcode::kRcReadRequest},
+                                         Guess{"compare_swap", Opcode::kRcCompareSwap},
+                                         Guess{"fetch_add", Opcode::kRcFetchAdd},
+                                         Guess{"masked_compare_swap", Opcode::kMaskedCompareSwap},
+                                         Guess{"masked_fetch_add", Opcode::kMaskedFetchAdd}),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace gdx::softhca::test

@@ -14,6 +14,7 @@
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
 #include "host/staging/staging_pool.h"
+#include "tests/unit/host/handle_pointers.h"
 
 namespace gdx {
 namespace {
@@ -184,18 +185,7 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
   const EndpointHandle handle = endpoint->handle();
   EXPECT_EQ(handle.layout_version, kQueueLayoutVersion);
   EXPECT_EQ(handle.qpn, endpoint->address().qpn);
-  for (const void* pointer :
-       {static_cast<const void*>(handle.send_queue), static_cast<const void*>(handle.completion_queue),
-        static_cast<const void*>(handle.send_record), static_cast<const void*>(handle.doorbell),
-        static_cast<const void*>(handle.scratch), static_cast<const void*>(handle.state),
-        static_cast<const void*>(handle.abort), static_cast<const void*>(handle.staging.base),
-        static_cast<const void*>(handle.staging.grants),
-        static_cast<const void*>(handle.staging.granted_slots),
-        static_cast<const void*>(handle.staging.requests),
-        static_cast<const void*>(handle.staging.returned_slots),
-        static_cast<const void*>(handle.staging.held)}) {
-    EXPECT_NE(pointer, nullptr);
-  }
+  for (const void* const pointer : pointers_of(handle)) EXPECT_NE(pointer, nullptr);
   EXPECT_EQ(handle.blueflame_half_bytes, 256u) << "the software HCA has registers enough";
   EXPECT_EQ(1u << handle.log_send_queue, 64u);
   EXPECT_GE(1u << handle.log_completion_queue, 64u);

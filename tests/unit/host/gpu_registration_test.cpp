@@ -226,7 +226,7 @@ TEST_F(GpuMemory, pointer_of_a_thread_without_context_is_known) {
 }
 
 TEST_F(GpuMemory, no_way_register_memory_gives_every_reason) {
-  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: there is a way";
+  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: there is a way; rmmod it to see this";
   const auto memory = register_memory(hca(), allocate(8192), 8192);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().status, Status::kUnsupported);

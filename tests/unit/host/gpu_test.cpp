@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -14,6 +13,8 @@
 #include "host/hca/hca.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
+#include "tests/unit/cuda/io_page.h"
+#include "tests/unit/host/handle_pointers.h"
 
 namespace gdx {
 namespace {
@@ -56,14 +57,9 @@ TEST(PageKind, range_of_both_kinds_or_with_a_gap_is_refused) {
 TEST(PageKind, this_process_has_ordinary_pages_and_a_kernels) {
   int local = 0;
   EXPECT_EQ(*page_kind(&local, sizeof local), PageKind::kOrdinary);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("[vvar]") == std::string::npos) continue;
-    const auto first = std::stoull(line.substr(0, line.find('-')), nullptr, 16);
-    EXPECT_EQ(*page_kind(reinterpret_cast<void*>(first), 4096), PageKind::kDevice);
-    return;
-  }
-  GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to look at";
+  void* const io = cuda::io_page();
+  if (io == nullptr) GTEST_SKIP() << cuda::kNoIoPage;
+  EXPECT_EQ(*page_kind(io, 4096), PageKind::kDevice);
 }
 
 TEST(MappingChoice, pages_decide_unless_forced) {
@@ -172,26 +168,21 @@ TEST_F(OnFakeGpu, way_forced_against_the_pages_says_to_leave_it_out) {
 }
 
 TEST_F(OnFakeGpu, device_pages_without_peer_mapping_name_the_module_option) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("[vvar]") == std::string::npos) continue;
-    auto* const io = reinterpret_cast<void*>(std::stoull(line.substr(0, line.find('-')), nullptr, 16));
-    {
-      const auto mapped = gpu().map(io, 64);
-      ASSERT_TRUE(mapped) << mapped.error().message;
-      EXPECT_EQ((*mapped)->way(), MappingWay::kIoMemory);
-    }
-    setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
-    const auto refused = gpu().map(io, 64);
-    ASSERT_FALSE(refused);
-    EXPECT_THAT(refused.error().message,
-                AllOf(HasSubstr("CUDA_ERROR_NOT_PERMITTED"), HasSubstr("PeerMappingOverride=1")));
-    const auto plain = gpu().map(io, 64, MappingChoice::kPlain);
-    ASSERT_FALSE(plain);
-    EXPECT_THAT(plain.error().message, HasSubstr("these are device pages"));
-    return;
+  void* const io = cuda::io_page();
+  if (io == nullptr) GTEST_SKIP() << cuda::kNoIoPage;
+  {
+    const auto mapped = gpu().map(io, 64);
+    ASSERT_TRUE(mapped) << mapped.error().message;
+    EXPECT_EQ((*mapped)->way(), MappingWay::kIoMemory);
   }
-  GTEST_SKIP() << "this kernel maps no [vvar]: no I/O page to map";
+  setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
+  const auto refused = gpu().map(io, 64);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("CUDA_ERROR_NOT_PERMITTED"), HasSubstr("PeerMappingOverride=1")));
+  const auto plain = gpu().map(io, 64, MappingChoice::kPlain);
+  ASSERT_FALSE(plain);
+  EXPECT_THAT(plain.error().message, HasSubstr("these are device pages"));
 }
 
 TEST_F(OnFakeGpu, endpoint_and_pool_mapped_their_pages_are_and_end_with_them) {
@@ -208,16 +199,7 @@ TEST_F(OnFakeGpu, endpoint_and_pool_mapped_their_pages_are_and_end_with_them) {
     const auto mapped = endpoint->map_to(gpu());
     ASSERT_TRUE(mapped) << mapped.error().message;
     handle = endpoint->handle();
-    for (const void* reached :
-         {static_cast<const void*>(handle.send_queue), static_cast<const void*>(handle.completion_queue),
-          static_cast<const void*>(handle.send_record), static_cast<const void*>(handle.doorbell),
-          static_cast<const void*>(handle.scratch), static_cast<const void*>(handle.state),
-          static_cast<const void*>(handle.abort), static_cast<const void*>(handle.staging.base),
-          static_cast<const void*>(handle.staging.grants),
-          static_cast<const void*>(handle.staging.granted_slots),
-          static_cast<const void*>(handle.staging.requests),
-          static_cast<const void*>(handle.staging.returned_slots),
-          static_cast<const void*>(handle.staging.held)}) {
+    for (const void* const reached : pointers_of(handle)) {
       EXPECT_TRUE(is_mapped(reached)) << reached;
     }
   }

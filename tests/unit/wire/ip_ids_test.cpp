@@ -105,7 +105,8 @@ class CountingPeer : public testing::Test {
  protected:
   void SetUp() override {
     raw_ = Socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
-    if (raw_.fd() < 0) GTEST_SKIP() << "ids are not looked at: no raw socket: " << std::strerror(errno);
+    if (raw_.fd() < 0)
+      GTEST_SKIP() << "no raw socket (" << std::strerror(errno) << "): run it as root or with CAP_NET_RAW";
     auto wire = open_udp(UdpConfig{.address = {}, .pcap_path = {}, .faults = {}, .ip_ids_on_loopback = true});
     ASSERT_TRUE(wire) << wire.error().message;
     wire_ = std::move(*wire);

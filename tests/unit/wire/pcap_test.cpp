@@ -86,7 +86,7 @@ TEST_F(PcapFile, unwritable_path_is_an_error_that_names_it) {
 // Wireshark 4.0 has no name for the opcode, and takes BECN for a reserved bit.
 TEST_F(PcapFile, tshark_finds_opcode_and_queue_pair_of_a_congestion_notification) {
   if (std::system("command -v tshark >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "tshark is not installed: nothing checked that analysers decode notifications";
+    GTEST_SKIP() << "tshark is missing; install Debian's tshark to see that analysers decode notifications";
   }
   {
     roce::Headers headers;
@@ -113,7 +113,7 @@ TEST_F(PcapFile, tshark_finds_opcode_and_queue_pair_of_a_congestion_notification
 
 TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
   if (std::system("command -v tshark >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "tshark is not installed: nothing checked that analysers decode our captures";
+    GTEST_SKIP() << "tshark is missing; install Debian's tshark to see that analysers decode our captures";
   }
   {
     auto writer = PcapWriter::open(path_);

@@ -464,7 +464,7 @@ TEST_F(HostilePeer, listener_for_an_address_that_it_does_not_hold_is_not_trusted
 
 // Another user's process, in the name of an address that is ours.
 TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user: run it as root";
   constexpr uid_t kNobody = 65534;
   const Address to = victim->local();
   Result<SharedMemory::Made> made = SharedMemory::create();

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""figures_test.py PAPERS_FOLDER: figures that papers/*.md and README.md copy are those of the generated files, and one
+that is not is found. Ends with 1 and a line for each figure that differs."""
+import functools
+import json
+import pathlib
+import re
+import sys
+
+MODES = ["pull", "push", "push-bf", "inline", "bounce"]
+CONDITIONS = {"fences free": "fences cost nothing", "queues in host memory": "queues in host memory"}
+BYTES = {"8 B": 8, "4 KiB": 4096, "2 MiB": 2 << 20}
+
+
+def table_under(page, header):
+    """The cells of the Markdown table whose header row begins so, row by row."""
+    lines = page.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith(header)]
+    if len(starts) != 1:
+        raise ValueError("%d tables begin with %s" % (len(starts), header))
+    rows = []
+    for line in lines[starts[0] + 2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("| \n").split("|")])
+    return rows
+
+
+def model_rows(text):
+    """(mode, bytes): (delivered us, Gb/s) of what gdx model printed."""
+    rows = {}
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] in MODES:
+            rows[words[0], int(words[1])] = (float(words[2]), float(words[4]))
+    return rows
+
+
+def differs(cell, exact):
+    shown = re.sub("[ ,%]", "", cell)
+    decimals = len(shown.partition(".")[2])
+    return abs(float(shown) - exact) > 0.5001 * 10 ** -decimals
+
+
+def push_vs_pull(page, read):
+    sections = {part.partition("\n")[0]: part for part in read("push-vs-pull/one-at-a-time.txt").split("## ")}
+    for label, *cells in table_under(page, "| | pull | push | push, BlueFlame | inline | bounce |"):
+        path, size, *condition = label.split(", ")
+        text = sections["%s, %s" % (CONDITIONS[condition[0]], path)] if condition else read("push-vs-pull/%s.txt" % path)
+        for mode, cell in zip(MODES, cells, strict=True):
+            yield "%s, %s" % (label, mode), cell, model_rows(text)[mode, BYTES[size]][0]
+    for path, *cells in table_under(page, "| | pull | push | push, BlueFlame | bounce |"):
+        rows = model_rows(read("push-vs-pull/%s.txt" % path))
+        for mode, cell in zip(["pull", "push", "push-bf", "bounce"], cells, strict=True):
+            yield "%s at 2 MiB, %s" % (path, mode), cell, rows[mode, BYTES["2 MiB"]][1]
+
+
+def overload(page, read):
+    lines = [re.sub("tail drop", "tail_drop", line).split() for line in read("overload/table.txt").splitlines()]
+    rows = {tuple(line[:4]): line[4:] for line in lines if len(line) == 9 and line[2].isdigit()}
+    for where, staging, factor, *cells in table_under(page, "| where | staging |"):
+        exact = rows[where.removesuffix(" time"), staging.replace(" ", "_"), "8", factor]
+        for cell, figure in zip(cells, exact, strict=True):
+            yield "%s, %s" % (where, staging), cell, float(figure.rstrip("%"))
+
+
+def scale(page, read):
+    shown = re.search(r"an input\):\s+([\d.]+) ns,\s+([\d.]+) ns\s+and\s+([\d.]+) ns a byte", page)
+    if shown is None:
+        raise ValueError("L, g and G are no longer where they are looked for")
+    exact = json.loads(read("scale/loggp.json"))
+    for name, cell in zip(["L_ns", "g_ns", "G_ns_per_byte"], shown.groups(), strict=True):
+        yield name, cell, exact[name]
+
+
+def readme(page, read):
+    shown = re.search(r"On sm_90 a put costs a thread (\d+) SASS instructions \((\d+) with BlueFlame\), a warp (\d+) \((\d+)\), "
+                      r"a block (\d+) \((\d+)\), a thread on a shared endpoint (\d+); on sm_100 a thread's costs (\d+)",
+                      " ".join(page.split()))
+    if shown is None:
+        raise ValueError("the instructions of a put are no longer where they are looked for")
+    kernels = json.loads(read("../perf/results/instructions.json"))["kernels"]
+    places = [("sm_90", name, path) for name in ("put_thread_gpu", "put_warp_gpu", "put_block_host")
+              for path in ("path", "blueflame_path")]
+    places += [("sm_90", "shared_put_gpu", "path"), ("sm_100", "put_thread_gpu", "path")]
+    for (arch, name, path), cell in zip(places, shown.groups(), strict=True):
+        yield "%s of %s, %s" % (path, name, arch), cell, kernels[arch][name]["sass"][path]
+
+
+CHECKS = {"../README.md": readme, "push-vs-pull.md": push_vs_pull, "overload.md": overload, "scale.md": scale}
+
+
+def offences(name, page, read):
+    try:
+        figures = list(CHECKS[name](page, read))
+    except (KeyError, ValueError) as error:
+        return ["%s: not found or not as it should be: %s" % (name, error)]
+    if not figures:
+        return ["%s: no figure found" % name]
+    return ["%s: %s: %s, generated %s" % (name, what, cell, exact) for what, cell, exact in figures if differs(cell, exact)]
+
+
+def unseen(name, page, read):
+    """Each figure of the page with another first digit, which must be an offence. Single digits are left out: as words
+    they stand in labels too."""
+    for what, cell, _ in CHECKS[name](page, read):
+        if len(re.findall(r"\d", cell)) < 2:
+            continue
+        wrong = ("1" if cell[0] != "1" else "2") + cell[1:]
+        planted = re.sub(r"(?<![\d.,])%s(?![\d.,])" % re.escape(cell), wrong, page)
+        if not offences(name, planted, read):
+            yield "%s: %s: %s is not seen to be wrong" % (name, what, wrong)
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    read = functools.cache(lambda name: (folder / name).read_text(encoding="utf-8"))
+    found = [line for name in CHECKS for line in offences(name, read(name), read)]
+    found = found or [line for name in CHECKS for line in unseen(name, read(name), read)]
+    print("\n".join(found) or "the figures of %s are the generated ones" % ", ".join(CHECKS))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
