@@ -6,6 +6,7 @@ shift
 need "$program"
 
 both_ends "$program" -n 200 -c "$@"
+! grep -h 'invalid data' "$scratch/client" "$scratch/server" || fail "what arrived is not what was sent"
 grep -q '200 iters in' "$scratch/client" || fail "the client does not report 200 iterations"
 grep -q '200 iters in' "$scratch/server" || fail "the server does not report 200 iterations"
 case " $* " in

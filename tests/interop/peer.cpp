@@ -339,6 +339,7 @@ void run(const Options& options) {
     fmt::print("{} initiated, {} answered: all bytes as they must be\n",
                client_initiates ? "client" : "server", client_initiates ? "server" : "client");
   }
+  if (const auto lost = device.packets_lost()) fmt::print("this HCA lost {} packets\n", *lost);
 }
 
 template <typename T>

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 
 namespace gdx::interop {
 namespace {
@@ -122,6 +123,14 @@ Device::~Device() {
   ibv_destroy_cq(cq_);
   ibv_dealloc_pd(pd_);
   ibv_close_device(context_);
+}
+
+std::optional<std::uint64_t> Device::packets_lost() const {
+  const std::string device = context_->device->ibdev_path;
+  std::ifstream counter(device + "/ports/1/hw_counters/softhca_faults_lost");
+  std::uint64_t packets = 0;
+  if (!(counter >> packets)) return std::nullopt;
+  return packets;
 }
 
 ibv_wc Device::wait() {

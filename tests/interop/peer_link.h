@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,8 @@ class Device {
   [[nodiscard]] ibv_cq* cq() { return cq_; }
   // The next completion, whatever its status.
   ibv_wc wait();
+  // What the device has lost of its packets on purpose; nothing where it is no software HCA.
+  [[nodiscard]] std::optional<std::uint64_t> packets_lost() const;
 
  private:
   std::uint8_t gid_index_;
