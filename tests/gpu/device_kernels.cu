@@ -63,12 +63,49 @@ __global__ void wait_of_a_block(Job job) {
   job.outcome[threadIdx.x] = status;
 }
 
+template <Mode M, Scope S>
+__global__ void puts_of_pieces(Job job) {
+  device::Endpoint<S> endpoint(job.handle);
+  auto* const source = reinterpret_cast<std::uint8_t*>(job.local.address);
+  Status status = endpoint.status();
+  for (std::uint32_t k = 0; k < kPieces && status == Status::kOk; ++k) {
+    const Piece piece = piece_of(k);
+    for (std::uint32_t i = threadIdx.x; i < piece_bytes(k); i += job.threads) {
+      source[piece.from + i] = piece_byte(k, i);
+    }
+    status = gdx_put<M>(endpoint, job.remote + piece.to, job.local + piece.from, piece_bytes(k));
+  }
+  if (status == Status::kOk) status = gdx_flush(endpoint);
+  job.outcome[threadIdx.x] = status;
+}
+
+__global__ void get_and_atomics_of_a_thread(Job job) {
+  constexpr std::uint64_t kWord = sizeof(std::uint64_t);
+  device::Endpoint<> endpoint(job.handle);
+  Status status = endpoint.status();
+  if (status == Status::kOk) status = gdx_fetch_add(endpoint, job.local, job.remote, 5);
+  if (status == Status::kOk) status = gdx_compare_swap(endpoint, job.local + kWord, job.remote + kWord, 7, 9);
+  if (status == Status::kOk) status = gdx_get(endpoint, job.local + 2 * kWord, job.remote, 2 * kWord);
+  if (status == Status::kOk) status = gdx_flush(endpoint);
+  *job.outcome = status;
+}
+
 __global__ void open_of_a_thread(Job job) {
   device::Endpoint<> endpoint(job.handle);
   *job.outcome = endpoint.status();
 }
 
 exec::LaunchConfig config_of(const Job& job) { return {.grid = {job.blocks}, .block = {job.threads}}; }
+
+template <Mode M>
+Status put_pieces_by(const Job& job, Scope scope) {
+  switch (scope) {
+    case Scope::kThread: return exec::launch(config_of(job), puts_of_pieces<M, Scope::kThread>, job);
+    case Scope::kWarp: return exec::launch(config_of(job), puts_of_pieces<M, Scope::kWarp>, job);
+    case Scope::kBlock: return exec::launch(config_of(job), puts_of_pieces<M, Scope::kBlock>, job);
+  }
+  return Status::kUnsupported;
+}
 
 }  // namespace
 
@@ -78,5 +115,17 @@ Status put_and_signal(const Job& job) { return exec::launch(config_of(job), puts
 Status put_shared(const Job& job) { return exec::launch(config_of(job), puts_of_a_grid, job); }
 Status wait_for_signal(const Job& job) { return exec::launch(config_of(job), wait_of_a_block, job); }
 Status open_and_close(const Job& job) { return exec::launch(config_of(job), open_of_a_thread, job); }
+Status get_and_atomics(const Job& job) { return exec::launch(config_of(job), get_and_atomics_of_a_thread, job); }
+
+Status put_pieces(const Job& job, Mode mode, Scope scope) {
+  switch (mode) {
+    case Mode::kPull: return put_pieces_by<Mode::kPull>(job, scope);
+    case Mode::kPush: return put_pieces_by<Mode::kPush>(job, scope);
+    case Mode::kInline: return put_pieces_by<Mode::kInline>(job, scope);
+    case Mode::kBounce: return put_pieces_by<Mode::kBounce>(job, scope);
+    case Mode::kAuto: return put_pieces_by<Mode::kAuto>(job, scope);
+  }
+  return Status::kUnsupported;
+}
 
 }  // namespace gdx::gpu_tests
