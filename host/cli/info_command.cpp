@@ -11,6 +11,7 @@
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
+#include "host/staging/staging_pool.h"
 
 namespace gdx {
 namespace {
@@ -62,11 +63,24 @@ Json describe_gpus(const Hca& hca) {
   return described;
 }
 
+// An endpoint that may hold all slots of pools by default.
+QueueShape default_shape(const Hca& hca) {
+  const UarHandle blueflame(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
+  QueueShape shape{.blueflame = blueflame != nullptr};
+  const StagingOptions on_nic;
+  if (const auto bytes = resolve_staging_bytes(on_nic, hca.device_memory_bytes())) {
+    shape.slot_count = static_cast<std::uint32_t>(*bytes / on_nic.slot_bytes);
+    shape.slot_bytes = on_nic.slot_bytes;
+  }
+  shape.bounce_slot_bytes = kDefaultBounceSlotBytes;
+  shape.bounce_slot_count = static_cast<std::uint32_t>(kDefaultBounceBytes / kDefaultBounceSlotBytes);
+  return shape;
+}
+
 // What an endpoint with slots of both memories would go by.
 void add_auto_modes(const Hca& hca, Json& described) {
-  const ModeMeans means{hca.device_memory_bytes() != 0, true};
-  const auto choice = choose_modes(hca.name(), {}, means);
-  const auto& path = choice ? choice->path : std::nullopt;
+  const auto choice = choose_modes(hca.name(), {}, default_shape(hca));
+  const auto& path = choice ? choice->site.path : std::nullopt;
   described["path_class"] = path ? Json(std::string(name(*path))) : Json(nullptr);
   described["auto"] = choice ? Json(describe(choice->modes)) : Json(nullptr);
   described["auto_why"] = choice ? choice->why : choice.error().message;
