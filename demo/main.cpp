@@ -118,6 +118,14 @@ Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t
   return shared;
 }
 
+// What `auto` goes by: the buffers are host memory on either layer.
+ModeOptions auto_modes(const Gpu* gpu) {
+  ModeOptions modes{.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu,
+                    .payload = Placement::kHost};
+  if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
+  return modes;
+}
+
 // One rank's resources, connected to its peer.
 class Rank {
  public:
@@ -177,6 +185,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   auto endpoint = Endpoint::create(*hca, {&*staging, &*bounce},
                                    {.slot_count = options.slot_count,
                                     .bounce_slot_count = bounce->slot_count(),
+                                    .auto_modes = auto_modes(gpu),
                                     .timeout_ns = kWaitTimeoutNs,
                                     .retry_count = 7});
   if (!endpoint) return tl::unexpected(endpoint.error());

@@ -4,37 +4,53 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/command_line.h"
 #include "host/calibration/calibration_file.h"
 #include "host/calibration/choose_modes.h"
 #include "host/calibration/measure.h"
+#include "host/calibration/put_kernels.h"
 
 namespace gdx::calibration {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kExitUsage = 2;
+constexpr char kProgram[] = "gdx calibrate";
+constexpr int kExitNoGpu = 77;  // as test drivers know it: skipped
 
 struct Options {
   std::string hca;
   std::string path_class;
+  std::string payload;
   std::string output;
   MeasureOptions measure;
   bool json = false;
 };
 
-std::string cell(const std::optional<double>& ns) { return ns ? fmt::format("{:.2f}", *ns / 1e3) : "-"; }
+// "4.10 (4.02-4.31)": median, least and most.
+std::string cell(const MeasuredSize& size, std::size_t mode) {
+  if (!size.ns[mode]) return "-";
+  const Spread& spread = size.spread[mode];
+  return fmt::format("{:.2f} ({:.2f}-{:.2f})", *size.ns[mode] / 1e3, spread.least_ns / 1e3,
+                     spread.most_ns / 1e3);
+}
 
 void print_text(const Calibration& calibration, const Measurement& measurement, const std::string& file) {
-  fmt::print("{}; measured on {}\n{:>8}{:>12}{:>12}{:>12}{:>12}\n", describe(calibration.key),
-             calibration.measured_on, "size", "inline us", "push us", "pull us", "bounce us");
+  fmt::print("{}; measured on {}\n{}\nus of one message, median of {} rounds (least-most)\n{:>8}",
+             describe(calibration.key), calibration.measured_on, describe(calibration.key.shape),
+             calibration.rounds, "size");
+  for (const std::string_view mode : kTableModeNames) fmt::print(" {:>26}", mode);
+  fmt::print("\n");
   for (const MeasuredSize& size : measurement.sizes) {
-    fmt::print("{:>8}{:>12}{:>12}{:>12}{:>12}\n", size_text(size.bytes), cell(size.ns[0]), cell(size.ns[1]),
-               cell(size.ns[2]), cell(size.ns[3]));
+    fmt::print("{:>8}", size_text(size.bytes));
+    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) fmt::print(" {:>26}", cell(size, mode));
+    fmt::print("\n");
   }
   fmt::print("\nauto: {}\n", gdx::describe(calibration.modes));
   for (const std::string& line : calibration.why) fmt::print("  {}\n", line);
@@ -48,13 +64,26 @@ void print_json(const Calibration& calibration, const Measurement& measurement, 
   for (const MeasuredSize& size : measurement.sizes) {
     Json row = {{"bytes", size.bytes}};
     for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
-      if (size.ns[mode]) row[fmt::format("{}_ns", kTableModeNames[mode])] = *size.ns[mode];
+      if (!size.ns[mode]) continue;
+      const std::string_view mode_name = kTableModeNames[mode];
+      row[fmt::format("{}_ns", mode_name)] = *size.ns[mode];
+      row[fmt::format("{}_least_ns", mode_name)] = size.spread[mode].least_ns;
+      row[fmt::format("{}_most_ns", mode_name)] = size.spread[mode].most_ns;
     }
     rows.push_back(std::move(row));
   }
-  const auto& path = calibration.key.path;
-  const Json json = {{"hca", calibration.key.hca},
-                     {"path_class", path ? Json(std::string(name(*path))) : Json(nullptr)},
+  const CalibrationKey& key = calibration.key;
+  const Json json = {{"hca", key.hca},
+                     {"kernels", name(key.kernels)},
+                     {"payload", name(key.payload)},
+                     {"path_class", key.path ? Json(name(*key.path)) : Json(nullptr)},
+                     {"queues", name(key.shape.queues)},
+                     {"slot_count", key.shape.slot_count},
+                     {"slot_bytes", key.shape.slot_bytes},
+                     {"bounce_slot_count", key.shape.bounce_slot_count},
+                     {"bounce_slot_bytes", key.shape.bounce_slot_bytes},
+                     {"blueflame", key.shape.blueflame},
+                     {"rounds", calibration.rounds},
                      {"measured_on", calibration.measured_on},
                      {"inline_bytes", limit_json(calibration.modes.inline_bytes)},
                      {"push_bytes", limit_json(calibration.modes.push_bytes)},
@@ -65,17 +94,23 @@ void print_json(const Calibration& calibration, const Measurement& measurement, 
   fmt::print("{}\n", json.dump(2));
 }
 
+// Whose table this is: of this program's kernels, and where they run.
+Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
+  ModeOptions modes;
+  modes.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu;
+  if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
+  if (!options.path_class.empty()) modes.path = path_class(options.path_class);
+  if (gpu != nullptr || !modes.path) return modes;
+  return fail(Status::kInvalidArgument,
+              "--path-class is between a GPU and the HCA, and these kernels run on a CPU: leave it out, or "
+              "add --gpu");
+}
+
 // What can be wrong with the options is said before anything is measured.
-Result<void> calibrate(const Options& options) {
+Result<void> calibrate(const Options& options, const Gpu* gpu) {
   if (auto checked = check_measure_options(options.measure); !checked) return checked;
-  ModeOptions wanted;
-  if (!options.path_class.empty()) {
-    wanted.path = path_class(options.path_class);
-    if (!wanted.path) {
-      return fail(Status::kInvalidArgument,
-                  fmt::format("--path-class '{}': use PIX, PXB, PHB, NODE or SYS", options.path_class));
-    }
-  }
+  const auto wanted = mode_options(options, gpu);
+  if (!wanted) return tl::unexpected(wanted.error());
   const std::string file = options.output.empty() ? default_calibration_file() : options.output;
   if (file.empty()) {
     return fail(Status::kInvalidArgument,
@@ -85,17 +120,24 @@ Result<void> calibrate(const Options& options) {
     return tl::unexpected(present.error());
   const auto hca = Hca::open({.name = options.hca});
   if (!hca) return tl::unexpected(hca.error());
-  const auto path = path_to(hca->name(), wanted);
-  if (!path) return tl::unexpected(path.error());
+  const auto site = site_of_kernels(hca->name(), *wanted);
+  if (!site) return tl::unexpected(site.error());
 
-  const auto measurement = measure_modes(*hca, options.measure);
+  const auto measurement = measure_modes(*hca, gpu, options.measure);
   if (!measurement) return tl::unexpected(measurement.error());
   const auto table = best_table(measurement->sizes);
   if (!table) return tl::unexpected(table.error());
-  const Calibration calibration{.key = {.hca = hca->name(), .path = *path},
+  const std::string measured_on =
+      fmt::format("{}, {} rounds", measurement->measured_on, options.measure.rounds);
+  const Calibration calibration{.key = {.hca = hca->name(),
+                                        .kernels = site->kernels,
+                                        .payload = measurement->payload,
+                                        .path = site->path,
+                                        .shape = measurement->shape},
                                 .modes = *table,
+                                .rounds = options.measure.rounds,
                                 .measured_on = measurement->measured_on,
-                                .why = explain(*table, measurement->sizes, measurement->measured_on)};
+                                .why = explain(*table, measurement->sizes, measured_on)};
   if (auto stored = store_calibration(file, calibration); !stored) return stored;
   if (options.json) {
     print_json(calibration, *measurement, file);
@@ -105,32 +147,67 @@ Result<void> calibrate(const Options& options) {
   return {};
 }
 
+void add_options(CLI::App& app, Options& options) {
+  using command_line::whole;
+  constexpr std::uint64_t kMaxSlotBytes = 1 << 30;
+  app.add_option("--hca", options.hca, "HCA to measure on (the first)")
+      ->check(command_line::not_empty("the name of an HCA"));
+  app.add_option("--path-class", options.path_class, "Between GPU and HCA, where the topology does not say")
+      ->check(command_line::one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
+  app.add_option("--payload", options.payload, "In whose memory: host or gpu (of what runs the kernels)")
+      ->check(command_line::one_of({"host", "gpu"}));
+  app.add_option("--output", options.output,
+                 "File to keep the table in (gdx/calibration.json in XDG_CONFIG_HOME)")
+      ->check(command_line::not_empty("the name of a file"));
+  app.add_option("--max-bytes", options.measure.max_bytes, "Largest message, a power of two (16777216)")
+      ->check(whole(kMinMaxBytes, kMaxMaxBytes));
+  app.add_option("--rounds", options.measure.rounds, "Rounds, of which the median counts (5)")
+      ->check(whole(1, kMaxCalibrationRounds));
+  app.add_option("--slots", options.measure.slot_count, "Slots of NIC memory that an endpoint may hold (all)")
+      ->check(whole(1, UINT32_MAX));
+  app.add_option("--slot-bytes", options.measure.slot_bytes, "Of how much each, a power of two (4096)")
+      ->check(whole(kMinSlotBytes, kMaxSlotBytes));
+  app.add_option("--bounce-slots", options.measure.bounce_slot_count, "The same of host memory (all)")
+      ->check(whole(1, UINT32_MAX));
+  app.add_option("--bounce-slot-bytes", options.measure.bounce_slot_bytes, "Of how much each (65536)")
+      ->check(whole(kMinSlotBytes, kMaxSlotBytes));
+  app.add_flag("--json", options.json, "As JSON");
+}
+
+int report(const Error& error) {
+  fmt::print(stderr, "{}: {}\n", kProgram, error.message);
+  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : 1;
+}
+
+int run(Options& options) {
+  if (!options.payload.empty())
+    options.measure.payload = options.payload == "gpu" ? Placement::kGpu : Placement::kHost;
+  std::optional<Gpu> gpu;
+  if (kernels_run_on_gpu()) {
+    const auto opened = Gpu::open();
+    if (!opened) {
+      const Error& error = opened.error();
+      // No driver, no GPU, a driver too old: this program is for another machine.
+      const bool absent = error.status == Status::kNoDevice || error.status == Status::kUnsupported;
+      const int status = report({error.status, (absent ? "SKIPPED: " : "") + error.message});
+      return absent ? kExitNoGpu : status;
+    }
+    gpu = *opened;
+  }
+  const auto done = calibrate(options, gpu ? &*gpu : nullptr);
+  return done ? 0 : report(done.error());
+}
+
 }  // namespace
 }  // namespace gdx::calibration
 
 int main(int argc, char** argv) {
-  gdx::calibration::Options options;
+  namespace calibration = gdx::calibration;
+  calibration::Options options;
   CLI::App app{
       "Measures pull, push, inline and bounce on this machine, and keeps the table that auto goes by"};
-  app.name("gdx calibrate");
-  app.add_option("--hca", options.hca, "HCA to measure on (the first)");
-  app.add_option("--path-class", options.path_class,
-                 "Between GPU and HCA: PIX, PXB, PHB, NODE or SYS (of the nearest GPU)");
-  app.add_option("--output", options.output,
-                 "File to keep the table in (gdx/calibration.json in XDG_CONFIG_HOME)");
-  app.add_option("--max-bytes", options.measure.max_bytes, "Largest message (16777216)");
-  app.add_option("--rounds", options.measure.rounds, "Rounds, of which the median counts (5)");
-  app.add_flag("--json", options.json, "As JSON");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    return app.exit(asked);
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "gdx: {}; see gdx calibrate --help\n", error.what());
-    return gdx::calibration::kExitUsage;
-  }
-  const auto done = gdx::calibration::calibrate(options);
-  if (done) return 0;
-  fmt::print(stderr, "gdx: {}\n", done.error().message);
-  return done.error().status == gdx::Status::kInvalidArgument ? gdx::calibration::kExitUsage : 1;
+  app.name(calibration::kProgram);
+  calibration::add_options(app, options);
+  if (const auto ends = gdx::command_line::parse(app, calibration::kProgram, argc, argv)) return *ends;
+  return calibration::run(options);
 }

@@ -50,6 +50,9 @@ class Fields {
     spoil(name, "a whole number in range");
     return 0;
   }
+  std::uint32_t number32(const char* name) {
+    return static_cast<std::uint32_t>(number(name, std::numeric_limits<std::uint32_t>::max()));
+  }
   // `null` is no limit.
   std::uint64_t limit(const char* name) {
     const Json* field = find(name);
@@ -70,6 +73,22 @@ class Fields {
     }
     for (const Json& one : *field) all.push_back(text_of(name, one));
     return all;
+  }
+  bool flag(const char* name) {
+    const Json* field = find(name);
+    if (field == nullptr) return false;
+    if (field->is_boolean()) return field->get<bool>();
+    spoil(name, "true or false");
+    return false;
+  }
+  // The one of two values that has this name.
+  template <typename Choice>
+  Choice one_of(const char* field_name, Choice first, Choice second) {
+    const Json* field = find(field_name);
+    if (field == nullptr) return first;
+    if (*field == name(first)) return first;
+    if (*field != name(second)) spoil(field_name, fmt::format("{} or {}", name(first), name(second)).c_str());
+    return second;
   }
   std::optional<PathClass> path(const char* name) {
     const Json* field = find(name);
@@ -123,17 +142,31 @@ Result<std::string> read_text(const std::string& file) {
   return text;
 }
 
+QueueShape shape_of(Fields& fields) {
+  return {.queues = fields.one_of("queues", Placement::kHost, Placement::kGpu),
+          .slot_count = fields.number32("slot_count"),
+          .slot_bytes = fields.number32("slot_bytes"),
+          .bounce_slot_count = fields.number32("bounce_slot_count"),
+          .bounce_slot_bytes = fields.number32("bounce_slot_bytes"),
+          .blueflame = fields.flag("blueflame")};
+}
+
 Result<Calibration> table_of(const std::string& file, const Json& json) {
   Fields fields(json);
   Calibration table;
   table.key.hca = fields.text("hca");
+  table.key.kernels = fields.one_of("kernels", Processor::kCpu, Processor::kGpu);
+  table.key.payload = fields.one_of("payload", Placement::kHost, Placement::kGpu);
   table.key.path = fields.path("path_class");
-  table.key.queue_layout_version = static_cast<std::uint32_t>(
-      fields.number("queue_layout_version", std::numeric_limits<std::uint32_t>::max()));
+  table.key.shape = shape_of(fields);
+  table.key.queue_layout_version = fields.number32("queue_layout_version");
   table.modes = {fields.limit("inline_bytes"), fields.limit("push_bytes"), fields.limit("pull_bytes")};
+  table.rounds = static_cast<std::uint32_t>(fields.number("rounds", kMaxCalibrationRounds));
   table.measured_on = fields.text("measured_on");
   table.why = fields.texts("why");
   if (!fields.why().empty()) return refuse(file, fields.why());
+  if (const auto checked = check_calibration_key(table.key); !checked)
+    return refuse(file, checked.error().message);
   if (const auto checked = check_mode_table(table.modes, kAllMeans); !checked)
     return refuse(file, checked.error().message);
   return table;
@@ -142,12 +175,22 @@ Result<Calibration> table_of(const std::string& file, const Json& json) {
 Json limit_json(std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); }
 
 Json to_json(const Calibration& table) {
+  const QueueShape& shape = table.key.shape;
   return {{"hca", table.key.hca},
-          {"path_class", table.key.path ? Json(std::string(name(*table.key.path))) : Json(nullptr)},
+          {"kernels", name(table.key.kernels)},
+          {"payload", name(table.key.payload)},
+          {"path_class", table.key.path ? Json(name(*table.key.path)) : Json(nullptr)},
+          {"queues", name(shape.queues)},
+          {"slot_count", shape.slot_count},
+          {"slot_bytes", shape.slot_bytes},
+          {"bounce_slot_count", shape.bounce_slot_count},
+          {"bounce_slot_bytes", shape.bounce_slot_bytes},
+          {"blueflame", shape.blueflame},
           {"queue_layout_version", table.key.queue_layout_version},
           {"inline_bytes", limit_json(table.modes.inline_bytes)},
           {"push_bytes", limit_json(table.modes.push_bytes)},
           {"pull_bytes", limit_json(table.modes.pull_bytes)},
+          {"rounds", table.rounds},
           {"measured_on", table.measured_on},
           {"why", table.why}};
 }
@@ -180,9 +223,28 @@ Result<void> replace_file(const std::string& file, const std::string& text) {
 
 }  // namespace
 
+std::string describe(const QueueShape& shape) {
+  const auto slots = [](std::uint32_t count, const char* kind, std::uint32_t bytes) {
+    return count == 0 ? fmt::format("no {}slots", kind)
+                      : fmt::format("{} {}slots of {}", count, kind, size_text(bytes));
+  };
+  return fmt::format("queues in {} memory, {}, {}, {}", name(shape.queues),
+                     slots(shape.slot_count, "", shape.slot_bytes),
+                     slots(shape.bounce_slot_count, "bounce ", shape.bounce_slot_bytes),
+                     shape.blueflame ? "BlueFlame" : "plain doorbells");
+}
+
 std::string describe(const CalibrationKey& key) {
-  return fmt::format("HCA {}, {}", key.hca,
+  if (key.kernels == Processor::kCpu) return fmt::format("HCA {}, kernels on a CPU", key.hca);
+  return fmt::format("HCA {}, kernels on a GPU with payload in {} memory, {}", key.hca,
+                     key.payload == Placement::kGpu ? "its" : "host",
                      key.path ? fmt::format("{} path", name(*key.path)) : "path of unknown class");
+}
+
+Result<void> check_calibration_key(const CalibrationKey& key) {
+  if (key.kernels == Processor::kGpu || (!key.path && key.payload == Placement::kHost)) return {};
+  return fail(Status::kInvalidArgument,
+              "kernels on a CPU have no path from a GPU, and no payload in its memory");
 }
 
 std::string default_calibration_file() {

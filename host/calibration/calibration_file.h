@@ -8,30 +8,40 @@
 #include <vector>
 
 #include "base/result.h"
+#include "host/calibration/conditions.h"
 #include "proto/gpu/mode_table.h"
 #include "proto/gpu/queue.h"
 #include "proto/path_class.h"
 
 namespace gdx {
 
-inline constexpr std::uint32_t kCalibrationVersion = 1;
+inline constexpr std::uint32_t kCalibrationVersion = 2;
+inline constexpr std::uint32_t kMaxCalibrationRounds = 1000;
 
+// Tables of different keys are for different programs, or different endpoints of one.
 struct CalibrationKey {
   std::string hca;
-  std::optional<PathClass> path;  // absent: unknown, or kernels on a CPU
+  Processor kernels = Processor::kCpu;
+  Placement payload = Placement::kHost;          // kGpu: in memory of the GPU that runs the kernels
+  std::optional<PathClass> path = std::nullopt;  // between that GPU and the HCA; absent: unknown, or no GPU
+  QueueShape shape = {};
   std::uint32_t queue_layout_version = kQueueLayoutVersion;
 
   friend bool operator==(const CalibrationKey&, const CalibrationKey&) = default;
 };
 
+// Errors: kInvalidArgument for kernels on a CPU that have a path, or payload in a GPU's memory.
+[[nodiscard]] Result<void> check_calibration_key(const CalibrationKey& key);
+
 struct Calibration {
   CalibrationKey key;
   ModeTable modes{};             // possible with all means
+  std::uint32_t rounds = 0;      // of which the median counts; 1 to kMaxCalibrationRounds
   std::string measured_on;       // "the software HCA, CPU kernels"
-  std::vector<std::string> why;  // one line for each range
+  std::vector<std::string> why;  // one line for each range, with the spread of its figures
 };
 
-// "HCA gdx0, SYS path"
+// "HCA mlx5_0, kernels on a GPU with payload in its memory, SYS path": all but shape and layout.
 [[nodiscard]] std::string describe(const CalibrationKey& key);
 
 // $XDG_CONFIG_HOME/gdx/calibration.json, or below $HOME/.config; empty where neither is an absolute path.

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/log.h"
+#include "driver-shim/cuda/driver.h"
 #include "host/calibration/calibration_file.h"
+#include "host/gpu/gpu.h"
 #include "host/topo/topology.h"
 
 namespace gdx {
@@ -34,61 +36,116 @@ CalibrationPlace calibration_place(const ModeOptions& options) {
   return {default_calibration_file(), false};
 }
 
-// Why a file without this key has no table for it.
-Error no_table_for(const CalibrationKey& key, const std::string& file,
-                   const std::vector<Calibration>& tables) {
-  const auto older = std::ranges::find_if(tables, [&](const Calibration& table) {
-    return table.key.hca == key.hca && table.key.path == key.path;
-  });
-  const std::string what =
-      older == tables.end()
-          ? fmt::format("{} has no table for {}", file, describe(key))
-          : fmt::format("{} has a table for {}, but measured with layout {} of queues, and this is {}", file,
-                        describe(key), older->key.queue_layout_version, key.queue_layout_version);
-  return {Status::kNotFound, what + "; measure it with gdx calibrate"};
+bool is_for_site(const CalibrationKey& table, const CalibrationKey& wanted) {
+  return table.hca == wanted.hca && table.kernels == wanted.kernels && table.payload == wanted.payload &&
+         table.path == wanted.path;
 }
 
-// The table of `key` in the file.
-Result<Calibration> look_up(const CalibrationKey& key, const std::string& file) {
+// Of the tables that hold for this endpoint, the one measured with the most slots.
+Result<Calibration> look_up(const CalibrationKey& wanted, const std::string& file) {
   auto tables = read_calibrations(file);
   if (!tables) return tl::unexpected(tables.error());
-  const auto found = std::ranges::find(*tables, key, &Calibration::key);
-  if (found == tables->end()) return tl::unexpected(no_table_for(key, file, *tables));
-  return std::move(*found);
+  const auto slots = [](const Calibration& table) {
+    return std::pair(table.key.shape.slot_count, table.key.shape.bounce_slot_count);
+  };
+  const Calibration* best = nullptr;
+  Error without{Status::kNotFound, fmt::format("{} has no table for {}", file, describe(wanted))};
+  for (const Calibration& table : *tables) {
+    if (!is_for_site(table.key, wanted)) continue;
+    if (table.key.queue_layout_version != wanted.queue_layout_version) {
+      without = {
+          Status::kVersionMismatch,
+          fmt::format("{} has a table for {}, but measured with layout {} of queues, and this is {}", file,
+                      describe(wanted), table.key.queue_layout_version, wanted.queue_layout_version)};
+    } else if (!holds_for(table.key.shape, wanted.shape)) {
+      without = {Status::kUnsupported,
+                 fmt::format("{} has a table for {}, but measured with {}, and this endpoint has {}", file,
+                             describe(wanted), describe(table.key.shape), describe(wanted.shape))};
+    } else if (best == nullptr || slots(table) > slots(*best)) {
+      best = &table;
+    }
+  }
+  if (best != nullptr) return *best;
+  without.message += "; measure it with gdx calibrate";
+  return tl::unexpected(std::move(without));
 }
 
-std::string origin_of_defaults(std::optional<PathClass> path) {
-  return path ? fmt::format("defaults for a {} path, modelled", name(*path))
-              : "defaults for a path of unknown class";
+std::string origin_of_defaults(const KernelSite& site) {
+  if (site.path) return fmt::format("defaults for a {} path, modelled", name(*site.path));
+  return site.kernels == Processor::kGpu ? "defaults for a path of unknown class"
+                                         : "defaults for kernels on a CPU";
+}
+
+Result<std::optional<PathClass>> path_in_environment() {
+  const char* const text = std::getenv(kPathClassVariable);
+  if (text == nullptr) return std::nullopt;
+  if (const auto path = path_class(text)) return path;
+  return fail(Status::kInvalidArgument,
+              fmt::format("{} = '{}': use PIX, PXB, PHB, NODE or SYS", kPathClassVariable, text));
+}
+
+// How far the nearest of these GPUs is, of all where none is given.
+std::optional<PathClass> nearest_of(const std::vector<std::string>& gpus, const std::string& hca) {
+  const std::vector<PathClass> paths = paths_to(this_machine(), hca, gpus);
+  if (paths.empty()) return std::nullopt;
+  if (paths.front() != paths.back()) {
+    log_once(
+        log::Level::kWarn,
+        fmt::format("auto on HCA {} goes by the nearest GPU, {} away, and others are {} away: say which one "
+                    "runs the kernels (ModeOptions::gpu), or map memory to it before endpoints are made",
+                    hca, name(paths.front()), name(paths.back())));
+  }
+  return paths.front();
 }
 
 }  // namespace
 
-Result<std::optional<PathClass>> path_to(const std::string& hca, const ModeOptions& options) {
-  if (options.path) return options.path;
-  if (const char* text = std::getenv(kPathClassVariable); text != nullptr) {
-    if (const auto path = path_class(text)) return path;
-    return fail(Status::kInvalidArgument,
-                fmt::format("{} = '{}': use PIX, PXB, PHB, NODE or SYS", kPathClassVariable, text));
+Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options) {
+  const auto said = path_in_environment();
+  if (!said) return tl::unexpected(said.error());
+  if (options.kernels == Processor::kCpu) {
+    if (!options.path && options.gpu.empty()) return KernelSite{};
+    return fail(
+        Status::kInvalidArgument,
+        "kernels on a CPU have no path from a GPU: leave path and GPU out, or say that a GPU runs them");
   }
-  static const Result<Topology> machine = read_topology();
-  return machine ? nearest_gpu(*machine, hca) : std::nullopt;
+  std::vector<std::string> gpus;
+  if (!options.gpu.empty()) {
+    if (!canonical_bus_id(options.gpu)) {
+      return fail(Status::kInvalidArgument,
+                  fmt::format("GPU '{}': use its PCI bus id, as 0000:3b:00.0", options.gpu));
+    }
+    gpus = {options.gpu};
+  }
+  if (options.path || *said) return KernelSite{Processor::kGpu, options.path ? options.path : *said};
+  if (gpus.empty()) gpus = Gpu::in_use();
+  const auto path = nearest_of(gpus, hca);
+  const bool on_gpu = options.kernels || !gpus.empty() || path || cuda::loaded_driver() != nullptr;
+  return KernelSite{on_gpu ? Processor::kGpu : Processor::kCpu, path};
 }
 
-Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options, ModeMeans means) {
+Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options, const QueueShape& shape) {
+  const ModeMeans means = means_of(shape);
   if (options.table) {
     if (auto checked = check_mode_table(*options.table, means); !checked)
       return tl::unexpected(checked.error());
-    return ModeChoice{*options.table, options.path, "given by the program"};
+    return ModeChoice{*options.table, {}, "given by the program"};
   }
-  const auto path = path_to(hca, options);
-  if (!path) return tl::unexpected(path.error());
+  const auto site = site_of_kernels(hca, options);
+  if (!site) return tl::unexpected(site.error());
+  const Placement own = site->kernels == Processor::kGpu ? Placement::kGpu : Placement::kHost;
+  const CalibrationKey key{.hca = hca,
+                           .kernels = site->kernels,
+                           .payload = options.payload.value_or(own),
+                           .path = site->path,
+                           .shape = shape};
+  if (const auto checked = check_calibration_key(key); !checked) return tl::unexpected(checked.error());
   const CalibrationPlace place = calibration_place(options);
   std::string without = "no calibration";
   if (!place.file.empty()) {
-    const auto found = look_up({.hca = hca, .path = *path}, place.file);
+    const auto found = look_up(key, place.file);
     if (found) {
-      return ModeChoice{with_pull_for_missing(found->modes, means), *path,
+      return ModeChoice{with_pull_for_missing(found->modes, means), *site,
                         fmt::format("measured on {}, {}", found->measured_on, place.file)};
     }
     if (place.named) return tl::unexpected(found.error());
@@ -96,8 +153,8 @@ Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& optio
     // Not to have measured is no mistake; what was meant as a calibration and is none, is one.
     if (found.error().status != Status::kNotFound) log_once(log::Level::kWarn, without + "; defaults serve");
   }
-  return ModeChoice{default_mode_table(*path, means), *path,
-                    fmt::format("{}: {}", origin_of_defaults(*path), without)};
+  return ModeChoice{default_mode_table(site->path, means), *site,
+                    fmt::format("{}: {}", origin_of_defaults(*site), without)};
 }
 
 void announce(const std::string& hca, const ModeChoice& choice) {

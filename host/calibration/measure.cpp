@@ -6,6 +6,7 @@
 #include <bit>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "host/calibration/mode_table.h"
@@ -32,20 +33,66 @@ std::uint32_t messages_for(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>((256 * 1024) / bytes, 1, 32));
 }
 
+std::uint32_t at_most(std::uint32_t wanted, std::uint32_t slots) {
+  return wanted == 0 ? slots : std::min(wanted, slots);
+}
+
+// Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.
+struct Buffer {
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    memory.reset();  // deregistered before it is freed
+    if (device != 0) gpu->run([this] { return gpu->driver().call.mem_free(device); });
+  }
+
+  std::optional<Gpu> gpu;
+  CUdeviceptr device = 0;
+  std::optional<Memory> memory;
+  std::shared_ptr<GpuMapping> mapping;
+};
+
 struct Bench {
   std::optional<StagingPool> nic_memory;  // not every HCA has one
   std::optional<StagingPool> host_memory;
-  std::optional<Memory> source;
-  std::optional<Memory> target;
-  std::optional<Memory> times;
+  Buffer source;
+  Buffer target;
+  Buffer times;
   std::optional<Endpoint> sender;
   std::optional<Endpoint> receiver;
 };
 
-Result<void> connect(const Hca& hca, Bench& bench) {
+Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint64_t bytes, Buffer& buffer) {
+  if (place == Placement::kHost) {
+    auto memory = allocate_memory(hca, bytes);
+    if (!memory) return tl::unexpected(memory.error());
+    buffer.memory.emplace(std::move(*memory));
+    if (gpu == nullptr) return {};
+    auto mapping = gpu->map(buffer.memory->data(), buffer.memory->bytes());
+    if (!mapping) return tl::unexpected(mapping.error());
+    buffer.mapping = std::move(*mapping);
+    return {};
+  }
+  buffer.gpu = *gpu;
+  const CUresult result = gpu->run([&] { return gpu->driver().call.mem_alloc(&buffer.device, bytes); });
+  if (result != CUDA_SUCCESS) {
+    return tl::unexpected(gpu->driver().error(
+        result, fmt::format("GPU {} has no {} bytes for payload", gpu->ordinal(), bytes)));
+  }
+  auto memory = register_memory(hca, reinterpret_cast<void*>(buffer.device), bytes);
+  if (!memory) {
+    return fail(memory.error().status,
+                memory.error().message + "; or measure with payload in host memory: --payload host");
+  }
+  buffer.memory.emplace(std::move(*memory));
+  return {};
+}
+
+Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
   EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7};
-  options.slot_count = bench.nic_memory ? bench.nic_memory->slot_count() : 0;
-  options.bounce_slot_count = bench.host_memory->slot_count();
+  options.slot_count = bench.nic_memory ? at_most(wanted.slot_count, bench.nic_memory->slot_count()) : 0;
+  options.bounce_slot_count = at_most(wanted.bounce_slot_count, bench.host_memory->slot_count());
   options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of these goes by it
   auto sender =
       Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options);
@@ -60,26 +107,50 @@ Result<void> connect(const Hca& hca, Bench& bench) {
   return {};
 }
 
-Result<std::unique_ptr<Bench>> set_up(const Hca& hca, std::uint64_t max_bytes) {
+// What kernels on the GPU reach beside the buffers.
+Result<void> show_to(const Gpu& gpu, Bench& bench) {
+  if (bench.nic_memory) {
+    if (auto mapped = bench.nic_memory->map_to(gpu); !mapped) return mapped;
+  }
+  if (auto mapped = bench.host_memory->map_to(gpu); !mapped) return mapped;
+  return bench.sender->map_to(gpu);
+}
+
+Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement payload,
+                                      const MeasureOptions& options) {
   auto bench = std::make_unique<Bench>();
-  auto nic_memory = StagingPool::create(hca);
+  auto nic_memory = StagingPool::create(hca, {.slot_bytes = options.slot_bytes});
   if (nic_memory) {
     bench->nic_memory.emplace(std::move(*nic_memory));
   } else if (nic_memory.error().status != Status::kUnsupported) {
     return tl::unexpected(nic_memory.error());
   }
-  auto host_memory = StagingPool::create(hca, StagingOptions::in_host_memory());
+  StagingOptions in_host_memory = StagingOptions::in_host_memory();
+  in_host_memory.slot_bytes = options.bounce_slot_bytes;
+  auto host_memory = StagingPool::create(hca, in_host_memory);
   if (!host_memory) return tl::unexpected(host_memory.error());
   bench->host_memory.emplace(std::move(*host_memory));
-  const std::pair<std::optional<Memory>*, std::uint64_t> buffers[] = {
-      {&bench->source, max_bytes}, {&bench->target, max_bytes}, {&bench->times, sizeof(PutTimes)}};
-  for (const auto& [buffer, bytes] : buffers) {
-    auto memory = allocate_memory(hca, bytes);
-    if (!memory) return tl::unexpected(memory.error());
-    buffer->emplace(std::move(*memory));
+  const std::tuple<Buffer*, Placement, std::uint64_t> buffers[] = {
+      {&bench->source, payload, options.max_bytes},
+      {&bench->target, payload, options.max_bytes},
+      {&bench->times, Placement::kHost, sizeof(PutTimes)}};
+  for (const auto& [buffer, place, bytes] : buffers) {
+    if (auto allocated = allocate(hca, gpu, place, bytes, *buffer); !allocated)
+      return tl::unexpected(allocated.error());
   }
-  if (auto connected = connect(hca, *bench); !connected) return tl::unexpected(connected.error());
+  if (auto connected = connect(hca, options, *bench); !connected) return tl::unexpected(connected.error());
+  if (gpu == nullptr) return bench;
+  if (auto shown = show_to(*gpu, *bench); !shown) return tl::unexpected(shown.error());
   return bench;
+}
+
+QueueShape shape_of(const EndpointHandle& handle, const MeasureOptions& options) {
+  return {.queues = handle.placement,
+          .slot_count = at_most(options.slot_count, handle.staging.slot_count),
+          .slot_bytes = handle.staging.slot_bytes,
+          .bounce_slot_count = at_most(options.bounce_slot_count, handle.bounce.slot_count),
+          .bounce_slot_bytes = handle.bounce.slot_bytes,
+          .blueflame = handle.blueflame_half_bytes != 0};
 }
 
 bool is_possible(const Bench& bench, TableMode mode, std::uint64_t bytes) {
@@ -94,10 +165,10 @@ bool is_possible(const Bench& bench, TableMode mode, std::uint64_t bytes) {
 
 // ns of one message.
 Result<double> time_once(const Bench& bench, TableMode mode, std::uint64_t bytes) {
-  auto& times = *reinterpret_cast<PutTimes*>(bench.times->data());
+  auto& times = *reinterpret_cast<PutTimes*>(bench.times.memory->data());
   const std::uint32_t messages = messages_for(bytes);
-  const Status launched = time_puts(mode, bench.sender->handle(), bench.target->remote(),
-                                    bench.source->local(), bytes, messages, &times, progress);
+  const Status launched = time_puts(mode, bench.sender->handle(), bench.target.memory->remote(),
+                                    bench.source.memory->local(), bytes, messages, &times, progress);
   const Status status = launched != Status::kOk ? launched : times.status;
   if (status == Status::kOk)
     return static_cast<double>(std::max<std::uint64_t>(times.total_ns, 1)) / messages;
@@ -125,16 +196,22 @@ Result<void> check_measure_options(const MeasureOptions& options) {
     return fail(Status::kInvalidArgument, fmt::format("--max-bytes {}: use a power of two from {} to {}",
                                                       options.max_bytes, kMinMaxBytes, kMaxMaxBytes));
   }
-  if (options.rounds == 0 || options.rounds > kMaxRounds) {
+  if (options.rounds == 0 || options.rounds > kMaxCalibrationRounds) {
     return fail(Status::kInvalidArgument,
-                fmt::format("--rounds {}: use 1 to {}", options.rounds, kMaxRounds));
+                fmt::format("--rounds {}: use 1 to {}", options.rounds, kMaxCalibrationRounds));
   }
   return {};
 }
 
-Result<Measurement> measure_modes(const Hca& hca, const MeasureOptions& options) {
+Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureOptions& options) {
   if (auto checked = check_measure_options(options); !checked) return tl::unexpected(checked.error());
-  const auto bench = set_up(hca, options.max_bytes);
+  Measurement measurement;
+  measurement.payload = options.payload.value_or(gpu != nullptr ? Placement::kGpu : Placement::kHost);
+  if (measurement.payload == Placement::kGpu && gpu == nullptr) {
+    return fail(Status::kInvalidArgument,
+                "--payload gpu: kernels on a CPU do not reach it; measure with --gpu");
+  }
+  const auto bench = set_up(hca, gpu, measurement.payload, options);
   if (!bench) return tl::unexpected(bench.error());
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
   std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
@@ -148,12 +225,17 @@ Result<Measurement> measure_modes(const Hca& hca, const MeasureOptions& options)
       }
     }
   }
-  Measurement measurement;
-  measurement.measured_on = fmt::format("{}, {}", name_of(hca), kernels_run_as());
+  measurement.shape = shape_of((*bench)->sender->handle(), options);
+  measurement.measured_on = fmt::format(
+      "{}, {}", name_of(hca), gpu != nullptr ? fmt::format("kernels of {}", gpu->name()) : "CPU kernels");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     MeasuredSize size{.bytes = sizes[i]};
     for (std::size_t mode = 0; mode < kModes.size(); ++mode) {
-      if (!samples[i][mode].empty()) size.ns[mode] = median(samples[i][mode]);
+      std::vector<double>& all = samples[i][mode];
+      if (all.empty()) continue;
+      const auto [least, most] = std::ranges::minmax(all);
+      size.spread[mode] = {least, most};
+      size.ns[mode] = median(all);
     }
     measurement.sizes.push_back(size);
   }

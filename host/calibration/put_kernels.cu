@@ -38,12 +38,6 @@ Status time_puts(TableMode mode, const EndpointHandle& endpoint, const RemoteMem
   return Status::kInvalidArgument;
 }
 
-const char* kernels_run_as() {
-#ifdef __CUDACC__
-  return "GPU kernels";
-#else
-  return "CPU kernels";
-#endif
-}
+bool kernels_run_on_gpu() { return exec::kOnGpu; }
 
 }  // namespace gdx::calibration

@@ -21,7 +21,7 @@ struct PutTimes {
                                const LocalMemory& from, std::uint64_t bytes, std::uint32_t messages,
                                PutTimes* times, int (*progress)());
 
-// "CPU kernels" or "GPU kernels".
-[[nodiscard]] const char* kernels_run_as();
+// False on the CPU layer.
+[[nodiscard]] bool kernels_run_on_gpu();
 
 }  // namespace gdx::calibration

@@ -59,18 +59,28 @@ ModeTable table_of(const Ends& ends, std::span<const MeasuredSize> sizes) {
   return table;
 }
 
-std::string figure(const MeasuredSize& size, double ns, bool with_unit) {
+// "1.00 GB/s (0.90 to 1.10)"
+std::string figure(const MeasuredSize& size, TableMode mode, bool with_unit) {
   const bool as_rate = size.bytes >= kRatesFromBytes;
-  const double value = as_rate ? static_cast<double>(size.bytes) / ns : ns / 1e3;
-  return fmt::format("{:.{}f}{}", value, as_rate ? 2 : 1, with_unit ? (as_rate ? " GB/s" : " us") : "");
+  const auto text = [&](double ns) {
+    return as_rate ? fmt::format("{:.2f}", static_cast<double>(size.bytes) / ns)
+                   : fmt::format("{:.1f}", ns / 1e3);
+  };
+  std::string shown = text(*size.ns[index_of(mode)]);
+  if (with_unit) shown += as_rate ? " GB/s" : " us";
+  const Spread& spread = size.spread[index_of(mode)];
+  if (spread.least_ns <= 0) return shown;
+  const std::string fast = text(spread.least_ns);
+  const std::string slow = text(spread.most_ns);
+  return fmt::format("{} ({} to {})", shown, as_rate ? slow : fast, as_rate ? fast : slow);
 }
 
 std::string compare_at(const MeasuredSize& size, TableMode chosen) {
-  std::string text =
-      fmt::format("at {} {}", size_text(size.bytes), figure(size, *size.ns[index_of(chosen)], true));
+  std::string text = fmt::format("at {} {}", size_text(size.bytes), figure(size, chosen, true));
   for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
     if (mode != index_of(chosen) && size.ns[mode])
-      text += fmt::format(", {} {}", kTableModeNames[mode], figure(size, *size.ns[mode], false));
+      text +=
+          fmt::format(", {} {}", kTableModeNames[mode], figure(size, static_cast<TableMode>(mode), false));
   }
   return text;
 }

@@ -14,9 +14,15 @@
 
 namespace gdx {
 
+struct Spread {
+  double least_ns = 0;
+  double most_ns = 0;
+};
+
 struct MeasuredSize {
   std::uint64_t bytes = 0;
   std::array<std::optional<double>, 4> ns = {};  // of one message, by TableMode; absent: not possible
+  std::array<Spread, 4> spread = {};             // of all rounds, where they were counted
 };
 
 // The table whose choices cost least over all sizes: the sum of log(time of the chosen / time of the best).
@@ -26,7 +32,8 @@ struct MeasuredSize {
 [[nodiscard]] Result<ModeTable> best_table(std::span<const MeasuredSize> sizes);
 
 // A line for each range that is not empty, by its middle size:
-// "pull from 256 KiB: at 2 MiB 2.1 GB/s, push 0.7, bounce 1.0; measured on ...". Below 4 KiB in us.
+// "pull from 256 KiB: at 2 MiB 2.1 GB/s (2.0 to 2.2), push 0.7 (0.6 to 0.7); measured on ...". Below 4 KiB in
+// us; in brackets the least and the most of all rounds, where they were counted.
 [[nodiscard]] std::vector<std::string> explain(const ModeTable& table, std::span<const MeasuredSize> sizes,
                                                const std::string& measured_on);
 

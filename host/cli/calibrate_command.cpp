@@ -14,8 +14,9 @@ namespace gdx {
 namespace {
 
 // It runs kernels, so it is a program of its own, as the demo is.
-int run_calibrate_program(const std::vector<std::string>& options, bool on_softhca) {
-  const auto program = sibling_program("gdx_calibrate", "../calibration");
+int run_calibrate_program(const std::vector<std::string>& options, bool on_gpu, bool on_softhca) {
+  const char* const name = on_gpu ? "gdx_calibrate_cuda" : "gdx_calibrate";
+  const auto program = sibling_program(name, "../calibration");
   if (!program) return report(program.error());
   LaunchOptions launched;
   launched.command = {*program};
@@ -25,22 +26,29 @@ int run_calibrate_program(const std::vector<std::string>& options, bool on_softh
   for (std::string& argument : launched.command) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execv(program->c_str(), pointers.data());
-  return report({Status::kSystem, fmt::format("cannot run {}: {}; build the target gdx_calibrate", *program,
-                                              std::strerror(errno))});
+  return report({Status::kSystem, fmt::format("cannot run {}: {}; build the target {}", *program,
+                                              std::strerror(errno), name)});
 }
 
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, int& exit_status) {
-  auto on_softhca = std::make_shared<bool>(false);
+  struct Chosen {
+    bool on_gpu = false;
+    bool on_softhca = false;
+  };
+  auto chosen = std::make_shared<Chosen>();
   CLI::App* calibrate = app.add_subcommand(
       "calibrate",
-      "Measure pull, push, inline and bounce on this machine, for auto to go by: gdx calibrate [--softhca]");
+      "Measure pull, push, inline and bounce on this machine, for auto to go by: gdx calibrate [--gpu] "
+      "[--softhca]");
   calibrate->set_help_flag();  // the program explains its options itself
-  calibrate->add_flag("--softhca", *on_softhca, "On the software HCA");
+  calibrate->add_flag("--gpu", chosen->on_gpu,
+                      "For kernels on this machine's GPU (needs a build of the cuda preset)");
+  calibrate->add_flag("--softhca", chosen->on_softhca, "On the software HCA");
   calibrate->allow_extras();
-  calibrate->callback([calibrate, on_softhca, &exit_status] {
-    exit_status = run_calibrate_program(calibrate->remaining(), *on_softhca);
+  calibrate->callback([calibrate, chosen, &exit_status] {
+    exit_status = run_calibrate_program(calibrate->remaining(), chosen->on_gpu, chosen->on_softhca);
   });
 }
 

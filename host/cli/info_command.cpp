@@ -1,130 +1,105 @@
-#include <arpa/inet.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/command_line.h"
-#include "host/calibration/choose_modes.h"
+#include "host/calibration/mode_table.h"
 #include "host/cli/commands.h"
-#include "host/gpu/gpu.h"
+#include "host/cli/describe_hca.h"
 #include "host/hca/hca.h"
-#include "host/memory/gpu_registration.h"
 
 namespace gdx {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string gid_text(const ibv_gid& gid) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
-  return text.data();
-}
-
-// How kernels of a GPU would reach this HCA's doorbell registers: its pages decide.
-Result<std::string> doorbell_mapping(const Hca& hca) {
-  const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
-  if (!uar) return fail(Status::kSystem, fmt::format("HCA {} gives no doorbell page", hca.name()));
-  const auto pages = page_kind(uar->base_addr, kHostPageBytes);
-  if (!pages) return tl::unexpected(pages.error());
-  const auto choice = mapping_choice_from_environment();
-  if (!choice) return tl::unexpected(choice.error());
-  return fmt::format("{} ({} pages)", mapping_name(choose_mapping(*pages, *choice)),
-                     *pages == PageKind::kDevice ? "device" : "ordinary");
-}
-
-// A GPU, and how its memory would be registered with this HCA.
-Json describe_gpu(const Hca& hca, int ordinal) {
-  const auto gpu = Gpu::open(ordinal);
-  if (!gpu) return {{"ordinal", ordinal}, {"reason", gpu.error().message}};
-  const auto facts = read_registration_facts(hca, {PointerKind::kDevice, ordinal});
-  if (!facts) return {{"ordinal", ordinal}, {"reason", facts.error().message}};
-  const RegistrationWay way = decide_registration(*facts);
-  Json described{{"ordinal", ordinal},
-                 {"name", gpu->name()},
-                 {"pci", gpu->pci_bus_id()},
-                 {"compute_capability", gpu->compute_capability()},
-                 {"registration", registration_name(way)}};
-  if (way == RegistrationWay::kRefused) described["reason"] = refusal_advice(*facts);
-  return described;
-}
-
-// The GPUs as this HCA would serve them, or why there are none.
-Json describe_gpus(const Hca& hca) {
-  const auto count = Gpu::count();
-  if (!count) return {{"none", count.error().message}};
-  const auto doorbells = doorbell_mapping(hca);
-  Json described{{"driver", cuda::version_text((*cuda::driver())->version)},
-                 {"doorbells", doorbells ? *doorbells : doorbells.error().message}};
-  for (int ordinal = 0; ordinal < *count; ++ordinal) described["gpus"].push_back(describe_gpu(hca, ordinal));
-  return described;
-}
-
-// What an endpoint with slots of both memories would go by.
-void add_auto_modes(const Hca& hca, Json& described) {
-  const ModeMeans means{hca.device_memory_bytes() != 0, true};
-  const auto choice = choose_modes(hca.name(), {}, means);
-  const auto& path = choice ? choice->path : std::nullopt;
-  described["path_class"] = path ? Json(std::string(name(*path))) : Json(nullptr);
-  described["auto"] = choice ? Json(describe(choice->modes)) : Json(nullptr);
-  described["auto_why"] = choice ? choice->why : choice.error().message;
-}
-
-Json describe(const Hca& hca) {
-  Json described = {{"name", hca.name()},
-                    {"usable", true},
-                    {"devx", true},
-                    {"firmware", hca.firmware()},
-                    {"address", hca.address_text()},
-                    {"gid", gid_text(hca.gid())},
-                    {"gid_index", hca.gid_index()},
-                    {"path_mtu_bytes", hca.path_mtu_bytes()},
-                    {"device_memory_bytes", hca.device_memory_bytes()},
-                    {"cuda", describe_gpus(hca)}};
-  add_auto_modes(hca, described);
-  return described;
-}
-
 Json describe_unusable(const std::string& name, const Error& error) {
-  return {{"name", name}, {"usable", false}, {"reason", error.message}};
+  return {{"name", name}, {"gdx_version", GDX_VERSION}, {"usable", false}, {"reason", error.message}};
+}
+
+void print_row(const char* label, const std::string& text) { fmt::print("  {:14} {}\n", label, text); }
+
+std::string text_of(const Json& json) { return json.get<std::string>(); }
+
+void print_auto(const Json& described) {
+  const Json& modes = described["auto"];
+  print_row("auto", modes.is_null() ? "refused" : text_of(modes));
+  print_row("", text_of(described["auto_why"]));
 }
 
 void print_gpus(const Json& cuda) {
   if (cuda.contains("none")) {
-    fmt::print("  GPUs           none: {}\n", cuda["none"].get<std::string>());
+    print_row("GPUs", "none: " + text_of(cuda["none"]));
     return;
   }
-  fmt::print("  CUDA driver    {}\n  doorbells      shown to a GPU by {}\n",
-             cuda["driver"].get<std::string>(), cuda["doorbells"].get<std::string>());
+  print_row("CUDA driver", text_of(cuda["driver"]));
   for (const Json& gpu : cuda["gpus"]) {
+    const std::string label = fmt::format("GPU {}", gpu["ordinal"].get<int>());
     const std::string reason = gpu.value("reason", "");
-    fmt::print("  GPU {}          ", gpu["ordinal"].get<int>());
-    if (gpu.contains("name")) {
-      fmt::print("{} at {}, sm_{}; memory by {}", gpu["name"].get<std::string>(),
-                 gpu["pci"].get<std::string>(), gpu["compute_capability"].get<int>(),
-                 gpu["registration"].get<std::string>());
+    if (!gpu.contains("name")) {
+      print_row(label.c_str(), reason);
+      continue;
     }
-    fmt::print("{}{}\n", gpu.contains("name") && !reason.empty() ? ": " : "", reason);
+    const std::string path =
+        gpu["path_class"].is_null() ? "path of unknown class" : text_of(gpu["path_class"]) + " path";
+    print_row(label.c_str(), fmt::format("{} at {}, sm_{}, {}; memory by {}{}{}", text_of(gpu["name"]),
+                                         text_of(gpu["pci"]), gpu["compute_capability"].get<int>(), path,
+                                         text_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
+    print_auto(gpu);
   }
 }
 
+std::string port_text(const Json& port) {
+  if (port.contains("reason")) return text_of(port["reason"]);
+  return fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", text_of(port["state"]),
+                     port["rate_gbps"].get<double>(), text_of(port["link"]),
+                     port["mtu_bytes"].get<std::uint32_t>(), port["max_mtu_bytes"].get<std::uint32_t>());
+}
+
+std::string place_text(const Json& hca) {
+  if (hca["pci"].is_null()) return "nowhere that the topology shows";
+  return fmt::format("{}, NUMA node {}", text_of(hca["pci"]),
+                     hca["numa_node"].is_null() ? "unknown" : hca["numa_node"].dump());
+}
+
+std::string staging_text(const Json& staging) {
+  const auto slots = [&](const char* count, const char* bytes) {
+    const auto number = staging[count].get<std::uint32_t>();
+    return number == 0
+               ? "no slots"
+               : fmt::format("{} slots of {}", number, size_text(staging[bytes].get<std::uint32_t>()));
+  };
+  return fmt::format("push {}, bounce {} of host memory, by default", slots("slot_count", "slot_bytes"),
+                     slots("bounce_slot_count", "bounce_slot_bytes"));
+}
+
 void print_text(const Json& hca) {
+  fmt::print("{}\n", text_of(hca["name"]));
+  print_row("gdx", text_of(hca["gdx_version"]));
   if (!hca["usable"].get<bool>()) {
-    fmt::print("{}\n  usable         no: {}\n", hca["name"].get<std::string>(),
-               hca["reason"].get<std::string>());
+    print_row("usable", "no: " + text_of(hca["reason"]));
     return;
   }
-  fmt::print("{}\n  usable         yes\n  DevX           yes\n  firmware       {}\n",
-             hca["name"].get<std::string>(), hca["firmware"].get<std::string>());
-  fmt::print("  address        {}\n  GID            {} (index {})\n", hca["address"].get<std::string>(),
-             hca["gid"].get<std::string>(), hca["gid_index"].get<int>());
-  fmt::print("  path MTU       {} B\n  device memory  {} B\n", hca["path_mtu_bytes"].get<std::uint32_t>(),
-             hca["device_memory_bytes"].get<std::uint64_t>());
-  const Json& modes = hca["auto"];
-  fmt::print("  auto           {}\n                 {}\n",
-             modes.is_null() ? "refused" : modes.get<std::string>(), hca["auto_why"].get<std::string>());
+  print_row("usable", "yes");
+  print_row("kind", text_of(hca["kind"]) + " HCA");
+  print_row("DevX", "yes");
+  print_row("firmware", text_of(hca["firmware"]));
+  print_row("PCI", place_text(hca));
+  print_row("port", port_text(hca["port"]));
+  print_row("address", text_of(hca["address"]));
+  print_row("GID", fmt::format("{} (index {})", text_of(hca["gid"]), hca["gid_index"].get<int>()));
+  print_row("path MTU", fmt::format("{} B", hca["path_mtu_bytes"].get<std::uint32_t>()));
+  const Json& doorbell = hca["doorbell"];
+  print_row("doorbell",
+            fmt::format("{}, shown to a GPU by {}", text_of(doorbell["kind"]), text_of(doorbell["mapping"])));
+  print_row("device memory",
+            fmt::format("{} B{}{}", hca["device_memory_bytes"].get<std::uint64_t>(),
+                        hca["device_memory_mapping"].is_null() ? "" : ", shown to a GPU by ",
+                        hca["device_memory_mapping"].is_null() ? "" : text_of(hca["device_memory_mapping"])));
+  print_row("host memory", "shown to a GPU by " + text_of(hca["host_memory_mapping"]));
+  print_row("staging", staging_text(hca["staging"]));
+  print_auto(hca);
   print_gpus(hca["cuda"]);
 }
 
@@ -142,7 +117,7 @@ int print_info(const std::string& wanted, bool as_json) {
     if (hca) exit_status = 0;
     // One that was asked for by name, or none at all: the error is the answer.
     if (!hca && names.size() == 1) return report(hca.error());
-    hcas.push_back(hca ? describe(*hca) : describe_unusable(name, hca.error()));
+    hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
   if (as_json) {
     fmt::print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));

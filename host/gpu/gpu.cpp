@@ -52,19 +52,23 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
 
 }  // namespace
 
-// Retained for as long as anything of it is used; one per GPU, so that it knows all that is mapped.
+// One per GPU, so that it knows all that is mapped. Retained by the first call that needs it, since that
+// costs hundreds of megabytes of the GPU's memory, and for as long as anything of it is used.
 struct Gpu::Context {
-  Context(const cuda::Driver& loaded, CUdevice opened, CUcontext primary)
-      : driver(loaded), device(opened), handle(primary) {}
-  ~Context() { driver.call.primary_ctx_release(device); }
+  Context(const cuda::Driver& loaded, CUdevice opened) : driver(loaded), device(opened) {}
+  ~Context() {
+    if (handle != nullptr) driver.call.primary_ctx_release(device);
+  }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   CUresult read();
+  CUresult retain();
 
   const cuda::Driver& driver;
   CUdevice device;
-  CUcontext handle;
+  std::atomic<CUcontext> handle = nullptr;
+  std::mutex retaining;
   std::string name;
   std::string pci_bus_id;
   int compute_capability = 0;
@@ -75,6 +79,16 @@ struct Gpu::Context {
     int count;
   };
   std::map<Range, Users> mappings;
+};
+
+// Every GPU that is open somewhere in this process.
+struct Gpu::Registry {
+  static Registry& instance() {
+    static auto& registry = *new Registry;
+    return registry;
+  }
+  std::mutex lock;
+  std::map<int, std::weak_ptr<Context>> opened;
 };
 
 namespace {
@@ -162,28 +176,46 @@ CUresult Gpu::Context::read() {
   return CUDA_SUCCESS;
 }
 
+CUresult Gpu::Context::retain() {
+  if (handle != nullptr) return CUDA_SUCCESS;
+  const std::lock_guard guard(retaining);
+  if (handle != nullptr) return CUDA_SUCCESS;
+  CUcontext primary = nullptr;
+  const CUresult result = driver.call.primary_ctx_retain(&primary, device);
+  if (result == CUDA_SUCCESS) handle = primary;
+  return result;
+}
+
 Result<Gpu> Gpu::open(int ordinal) {
   const TraceSpan span("Gpu::open");
   const auto loaded = cuda::driver();
   if (!loaded) return tl::unexpected(loaded.error());
   const cuda::Driver& driver = **loaded;
-  static std::mutex lock;
-  static std::map<int, std::weak_ptr<Context>> opened;
-  const std::lock_guard guard(lock);
-  if (auto context = opened[ordinal].lock()) return Gpu(std::move(context));
+  Registry& registry = Registry::instance();
+  const std::lock_guard guard(registry.lock);
+  if (auto context = registry.opened[ordinal].lock()) return Gpu(std::move(context));
 
   CUdevice device = 0;
-  CUcontext primary = nullptr;
   CUresult result = driver.call.device_get(&device, ordinal);
-  if (result == CUDA_SUCCESS) result = driver.call.primary_ctx_retain(&primary, device);
   if (result != CUDA_SUCCESS)
     return tl::unexpected(driver.error(result, fmt::format("cannot open GPU {}", ordinal)));
-  auto context = std::make_shared<Context>(driver, device, primary);
+  auto context = std::make_shared<Context>(driver, device);
   result = context->read();
   if (result != CUDA_SUCCESS)
     return tl::unexpected(driver.error(result, fmt::format("cannot query GPU {}", ordinal)));
-  opened[ordinal] = context;
+  registry.opened[ordinal] = context;
   return Gpu(std::move(context));
+}
+
+std::vector<std::string> Gpu::in_use() {
+  Registry& registry = Registry::instance();
+  std::vector<std::string> bus_ids;
+  const std::lock_guard guard(registry.lock);
+  for (const auto& [ordinal, opened] : registry.opened) {
+    const auto context = opened.lock();
+    if (context && context->handle != nullptr) bus_ids.push_back(context->pci_bus_id);
+  }
+  return bus_ids;
 }
 
 int Gpu::ordinal() const { return context_->device; }
@@ -194,6 +226,7 @@ bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
 const cuda::Driver& Gpu::driver() const { return context_->driver; }
 
 CUresult Gpu::run(const std::function<CUresult()>& call) const {
+  if (const CUresult retained = context_->retain(); retained != CUDA_SUCCESS) return retained;
   const Current current(context_->driver, context_->handle);
   return current.result() == CUDA_SUCCESS ? call() : current.result();
 }

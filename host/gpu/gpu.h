@@ -1,4 +1,5 @@
-// A GPU as the host side sees it, through its primary context, which the CUDA runtime uses too.
+// A GPU as the host side sees it, through its primary context, which the CUDA runtime uses too: what needs
+// none, such as its name, makes none.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "driver-shim/cuda/driver.h"
@@ -37,6 +39,9 @@ class Gpu {
   [[nodiscard]] static Result<Gpu> open(int ordinal = 0);
   // How many there are. Errors: as cuda::driver(), kSystem.
   [[nodiscard]] static Result<int> count();
+  // The PCI bus ids of those of which this process holds the context, as one does that maps pages or
+  // allocates.
+  [[nodiscard]] static std::vector<std::string> in_use();
 
   [[nodiscard]] int ordinal() const;
   [[nodiscard]] const std::string& name() const;
@@ -64,6 +69,7 @@ class Gpu {
 
  private:
   struct Context;
+  struct Registry;
   class Mapping;
   explicit Gpu(std::shared_ptr<Context> context) : context_(std::move(context)) {}
   std::shared_ptr<Context> context_;

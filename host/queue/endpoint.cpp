@@ -145,10 +145,16 @@ void Endpoint::Impl::lift_credits() {
   memory.control().state.staging = unlimited_credits(rings, memory.staging_credits().channel().grants);
 }
 
+// After pools and doorbell, on which it depends.
 Result<void> Endpoint::Impl::choose_auto_modes() {
   if (options.sharing == Sharing::kShared) return {};
-  const ModeMeans means{options.slot_count != 0, options.bounce_slot_count != 0};
-  auto choice = choose_modes(local.hca_name, options.auto_modes, means);
+  const QueueShape shape{.queues = options.placement,
+                         .slot_count = std::min(options.slot_count, staging.slot_count()),
+                         .slot_bytes = staging.slot_bytes(),
+                         .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
+                         .bounce_slot_bytes = bounce.slot_bytes(),
+                         .blueflame = doorbell.blueflame_half_bytes != 0};
+  auto choice = choose_modes(local.hca_name, options.auto_modes, shape);
   if (!choice) return tl::unexpected(choice.error());
   modes = choice->modes;
   announce(local.hca_name, *choice);
@@ -285,7 +291,6 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   auto memory = QueueMemory::allocate(options.send_queue_blocks, *slots, *bounces);
   if (!memory) return tl::unexpected(memory.error());
   auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
-  if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
   if (auto leased = impl->lease_slots(pools); !leased) return tl::unexpected(leased.error());
   const auto psn = random_psn();
   if (!psn) return tl::unexpected(psn.error());
@@ -293,6 +298,7 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   auto doorbell = allocate_doorbell(hca);
   if (!doorbell) return tl::unexpected(doorbell.error());
   impl->doorbell = std::move(*doorbell);
+  if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
   if (auto shown = impl->show_memory_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
   impl->memory.control().state.handle = impl->make_handle();

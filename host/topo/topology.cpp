@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <regex>
 #include <utility>
 
 namespace gdx {
@@ -53,15 +54,20 @@ bool is_host_bridge(hwloc_obj_t object) {
   return object->type == HWLOC_OBJ_BRIDGE && object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST;
 }
 
+std::string bus_id_of(const PciAttributes& pci) {
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", pci.domain, pci.bus, pci.dev, pci.func);
+}
+
 PciDevice describe(hwloc_obj_t device) {
   const PciAttributes& pci = device->attr->pcidev;
   PciDevice described;
-  described.bus_id = fmt::format("{:04x}:{:02x}:{:02x}.{:x}", pci.domain, pci.bus, pci.dev, pci.func);
+  described.bus_id = bus_id_of(pci);
   const char* vendor = hwloc_obj_get_info_by_name(device, "PCIVendor");
   const char* model = hwloc_obj_get_info_by_name(device, "PCIDevice");
   described.name = model != nullptr ? fmt::format("{}{}{}", vendor ? vendor : "", vendor ? " " : "", model)
                                     : fmt::format("{:04x}:{:04x}", pci.vendor_id, pci.device_id);
   described.os_name = rdma_name(device);
+  described.runs_cuda = is_gpu(pci) && pci.vendor_id == kVendorNvidia;
   const hwloc_obj_t owner = owner_of(device);
   if (owner->nodeset != nullptr && hwloc_bitmap_weight(owner->nodeset) == 1)
     described.numa_node = hwloc_bitmap_first(owner->nodeset);
@@ -90,6 +96,22 @@ PathClass path_between(hwloc_obj_t a, hwloc_obj_t b) {
   const hwloc_obj_t owner_a = owner_of(a);
   const hwloc_obj_t owner_b = owner_of(b);
   return hwloc_bitmap_isequal(owner_a->nodeset, owner_b->nodeset) ? PathClass::kNode : PathClass::kSys;
+}
+
+// Those below what two devices of one switch, or of several, share.
+std::vector<std::string> bridges_between(hwloc_obj_t a, hwloc_obj_t b) {
+  const std::vector<hwloc_obj_t> of_a = ancestors(a);
+  const std::vector<hwloc_obj_t> of_b = ancestors(b);
+  const auto shared = std::find_first_of(of_a.begin(), of_a.end(), of_b.begin(), of_b.end());
+  std::vector<std::string> bridges;
+  for (const std::vector<hwloc_obj_t>& chain : {of_a, of_b}) {
+    for (hwloc_obj_t at : chain) {
+      if (at == *shared) break;
+      if (at->type == HWLOC_OBJ_BRIDGE && at->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI)
+        bridges.push_back(bus_id_of(at->attr->bridge.upstream.pci));
+    }
+  }
+  return bridges;
 }
 
 using Machine = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
@@ -142,16 +164,31 @@ Result<Topology> read_topology(const std::string& xml_file) {
   for (const Found& nic : nics) topology.nics.push_back(nic.device);
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     topology.gpus.push_back(gpus[i].device);
-    for (std::size_t j = 0; j < nics.size(); ++j)
-      topology.paths.push_back({i, j, path_between(gpus[i].object, nics[j].object)});
+    for (std::size_t j = 0; j < nics.size(); ++j) {
+      GpuNicPath path{i, j, path_between(gpus[i].object, nics[j].object)};
+      if (!crosses_root_complex(path.path)) path.bridges = bridges_between(gpus[i].object, nics[j].object);
+      topology.paths.push_back(std::move(path));
+    }
+  }
+  std::vector<Found> all = gpus;
+  all.insert(all.end(), nics.begin(), nics.end());
+  for (const Found& row : all) {
+    std::vector<PathClass>& paths = topology.matrix.emplace_back();
+    for (const Found& column : all) paths.push_back(path_between(row.object, column.object));
   }
   return topology;
+}
+
+const Topology& this_machine() {
+  static const Topology machine = read_topology().value_or(Topology{});
+  return machine;
 }
 
 std::vector<GpuNicPath> pair_by_distance(const Topology& topology) {
   std::vector<GpuNicPath> pairs;
   std::vector<std::size_t> gpus_of(topology.nics.size());
   for (std::size_t gpu = 0; gpu < topology.gpus.size(); ++gpu) {
+    if (!topology.gpus[gpu].runs_cuda) continue;
     const GpuNicPath* nearest = nullptr;
     for (const GpuNicPath& path : topology.paths) {
       if (path.gpu != gpu) continue;
@@ -165,12 +202,28 @@ std::vector<GpuNicPath> pair_by_distance(const Topology& topology) {
   return pairs;
 }
 
-std::optional<PathClass> nearest_gpu(const Topology& topology, const std::string& nic) {
-  std::optional<PathClass> nearest;
+std::optional<std::string> canonical_bus_id(std::string_view text) {
+  static const std::regex pattern("(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\\.([0-7])");
+  std::cmatch parts;
+  if (!std::regex_match(text.data(), text.data() + text.size(), parts, pattern)) return std::nullopt;
+  const auto number = [&](std::size_t part) {
+    return parts[part].matched ? std::stoul(parts[part].str(), nullptr, 16) : 0;
+  };
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", number(1), number(2), number(3), number(4));
+}
+
+std::vector<PathClass> paths_to(const Topology& topology, const std::string& nic,
+                                const std::vector<std::string>& gpu_bus_ids) {
+  std::vector<PathClass> found;
   for (const GpuNicPath& path : topology.paths) {
-    if (topology.nics[path.nic].os_name == nic && (!nearest || path.path < *nearest)) nearest = path.path;
+    const PciDevice& gpu = topology.gpus[path.gpu];
+    if (!gpu.runs_cuda || topology.nics[path.nic].os_name != nic) continue;
+    const bool wanted = std::ranges::any_of(
+        gpu_bus_ids, [&](const std::string& one) { return canonical_bus_id(one) == gpu.bus_id; });
+    if (wanted || gpu_bus_ids.empty()) found.push_back(path.path);
   }
-  return nearest;
+  std::ranges::sort(found);
+  return found;
 }
 
 }  // namespace gdx

@@ -5,36 +5,42 @@ gdx=$2
 export XDG_CONFIG_HOME=$folder/config
 unset GDX_CALIBRATION GDX_PATH_CLASS GDX_HCA
 file=$XDG_CONFIG_HOME/gdx/calibration.json
-quick=(--rounds 1 --max-bytes 65536)
+quick=(--rounds 2 --max-bytes 65536)
 
 case $case_name in
   calibrate)
-    run 120 "$gdx" calibrate --softhca --path-class SYS "${quick[@]}"
+    run 120 "$gdx" calibrate --softhca "${quick[@]}"
     expect_status 0
-    expect '^HCA gdx0, SYS path; measured on the software HCA, CPU kernels$'
+    expect '^HCA gdx0, kernels on a CPU; measured on the software HCA, CPU kernels$'
+    expect '^queues in host memory, 32 slots of 4 KiB, 64 bounce slots of 64 KiB, BlueFlame$'
+    expect 'median of 2 rounds \(least-most\)$'
     [ "$(grep -cE '^ +(8|16|28|32|64|128|220|256|512) B ' "$out")" -eq 9 ] || fail "a size below 1 KiB is missing"
-    expect '^ +64 KiB +- +[0-9.]+ +[0-9.]+ +[0-9.]+$'
+    cell='[0-9.]+ \([0-9.]+-[0-9.]+\)'
+    expect "^ +64 KiB +- +$cell +$cell +$cell\$"
     expect '^auto: .*(pull|push|bounce|inline)'
-    expect '^  (inline|push|pull|bounce) from 8 B: at .*; measured on the software HCA, CPU kernels$'
+    expect '^  (inline|push|pull|bounce) from 8 B: at .* \(.* to .*\).*; measured on the software HCA, CPU kernels, 2 rounds$'
     expect "^stored in $file\$"
-    # Another path class keeps its own table, in a file and as JSON.
-    run 120 "$gdx" calibrate --softhca --json --path-class PIX --output "$folder/other.json" "${quick[@]}"
+    # Endpoints with fewer slots have a table of their own.
+    run 120 "$gdx" calibrate --softhca --json --slots 8 --slot-bytes 2048 "${quick[@]}"
     expect_status 0
-    python3 - "$out" "$file" "$folder/other.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+    python3 - "$out" "$file" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
 import json, sys
-printed, first, second = (json.load(open(name)) for name in sys.argv[1:])
-assert printed["path_class"] == "PIX" and len(printed["rows"]) == 16, printed
-assert all(row["pull_ns"] > 0 and row["bounce_ns"] > 0 and row["push_ns"] > 0 for row in printed["rows"])
-assert [t["path_class"] for t in first["tables"]] == ["SYS"]
-table, = second["tables"]
-assert table["measured_on"] == "the software HCA, CPU kernels" and table["why"] == printed["why"]
-assert all(table[name] == printed[name] for name in ("inline_bytes", "push_bytes", "pull_bytes"))
+printed, kept = (json.load(open(name)) for name in sys.argv[1:])
+assert printed["kernels"] == "cpu" and printed["payload"] == "host" and printed["path_class"] is None, printed
+assert len(printed["rows"]) == 16 and printed["rounds"] == 2
+for row in printed["rows"]:
+    for mode in ("pull", "push", "bounce"):
+        assert 0 < row[mode + "_least_ns"] <= row[mode + "_ns"] <= row[mode + "_most_ns"], row
+assert [(t["slot_count"], t["slot_bytes"]) for t in kept["tables"]] == [(32, 4096), (8, 2048)]
+table = kept["tables"][1]
+assert table["measured_on"] == "the software HCA, CPU kernels" and table["blueflame"] is True
+assert all(table[name] == printed[name] for name in ("inline_bytes", "push_bytes", "pull_bytes", "why", "rounds"))
 PYTHON
     ;;
   chosen)
     run 60 "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 4 KiB, then pull$'
-    expect 'defaults for a path of unknown class: there is no calibration .*gdx calibrate'
+    expect 'defaults for kernels on a CPU: there is no calibration .*gdx calibrate'
     run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     run 120 "$gdx" calibrate --softhca "${quick[@]}"
@@ -42,11 +48,20 @@ PYTHON
     run 60 "$gdx" run -- "$gdx" info --json
     expect '"auto_why": "measured on the software HCA, CPU kernels, '"$file"'"'
     run 60 env GDX_CALIBRATION= "$gdx" run -- "$gdx" info
-    expect 'unknown class: no calibration'
+    expect 'defaults for kernels on a CPU: no calibration'
+    # It was measured by a CPU: for a GPU somewhere, defaults serve.
+    run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
+    expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
+    expect 'has no table for HCA gdx0, kernels on a GPU with payload in its memory, SYS path'
     # What a program says when its endpoint chooses.
     run 120 env GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096
     expect_status 0
     [ "$(grep -cE 'info: auto on HCA gdx0: .*; measured on the software HCA' "$out")" -eq 2 ] || fail "not one line a rank"
+    # An endpoint with fewer slots than it was measured with: a warning, and defaults.
+    run 120 env GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096 --slots 1
+    expect_status 0
+    expect 'warning: .* measured with .*32 slots of 4 KiB.*, and this endpoint has .* 1 slots .*; defaults serve'
+    expect_no 'measured on the software HCA'
     # Rubbish at the default place: a warning, and defaults.
     echo rubbish >"$file"
     run 120 "$gdx" demo --modes auto --max-bytes 4096
@@ -59,11 +74,18 @@ PYTHON
     expect_no 'defaults serve'
     ;;
   bad_input)
-    refused "path-class 'FAR': use PIX" "$gdx" calibrate --softhca --path-class FAR
+    refused "path-class: 'FAR': use PIX" "$gdx" calibrate --softhca --path-class FAR
+    refused 'path-class is between a GPU and the HCA.*add --gpu' "$gdx" calibrate --softhca --path-class SYS
+    refused 'payload gpu: kernels on a CPU' "$gdx" calibrate --softhca --payload gpu
+    refused "payload: 'disk': use host, gpu" "$gdx" calibrate --softhca --payload disk
     refused 'max-bytes 5000: use a power of two' "$gdx" calibrate --softhca --max-bytes 5000
-    refused 'max-bytes 1024: use' "$gdx" calibrate --softhca --max-bytes 1024
-    refused 'rounds 0: use 1' "$gdx" calibrate --softhca --rounds 0
-    refused 'rounds' "$gdx" calibrate --softhca --rounds many
+    refused "max-bytes: '1024': use a whole number from 4096" "$gdx" calibrate --softhca --max-bytes 1024
+    refused "max-bytes: '-1': use a whole number" "$gdx" calibrate --softhca --max-bytes -1
+    refused "rounds: '0': use a whole number from 1" "$gdx" calibrate --softhca --rounds 0
+    refused "rounds: 'many': use" "$gdx" calibrate --softhca --rounds many
+    refused "slots: '0': use" "$gdx" calibrate --softhca --slots 0
+    refused 'staging slots of 5000 bytes are impossible' "$gdx" calibrate --softhca --slot-bytes 5000
+    refused "hca: '': use the name of an HCA" "$gdx" calibrate --softhca --hca ""
     refused 'no-such-option' "$gdx" calibrate --softhca --no-such-option
     refuses 1 'nosuch0.*gdx0' "$gdx" calibrate --softhca --hca nosuch0
     refused "GDX_PATH_CLASS = 'FAR'" env GDX_PATH_CLASS=FAR "$gdx" calibrate --softhca

@@ -2,6 +2,8 @@
 # info_gpu_test.sh GDX FAKE OLD_FAKE: `gdx info` on machines with and without a GPU; FAKE is a folder with a fake libcuda.so.1.
 set -uo pipefail
 gdx=$1 fake=$2 old=$3
+export GDX_CALIBRATION=  # what this machine was calibrated to is nothing to a test
+unset GDX_PATH_CLASS
 fail() {
   echo "FAIL: $*"
   echo "--- output:"
@@ -13,13 +15,25 @@ expect() { grep -qE "$1" <<<"$out" || fail "no line matches: $1"; }
 
 info LD_LIBRARY_PATH="$fake"
 expect '^  CUDA driver +13\.0$'
-expect '^  doorbells +shown to a GPU by plain registration \(ordinary pages\)$'
-expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90; memory by '
+expect '^  gdx +[0-9]+\.[0-9]+\.[0-9]+$'
+expect '^  kind +software HCA$'
+expect '^  PCI +nowhere that the topology shows$'
+expect '^  port +active, 100 Gb/s, Ethernet, MTU 4096 B of 4096$'
+expect '^  doorbell +BlueFlame, shown to a GPU by plain registration \(ordinary pages\)$'
+expect '^  device memory +131072 B, shown to a GPU by plain registration \(ordinary pages\)$'
+expect '^  host memory +shown to a GPU by plain registration \(ordinary pages\)$'
+expect '^  staging +push 32 slots of 4 KiB, bounce 64 slots of 64 KiB of host memory, by default$'
+expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; memory by '
+# Of kernels on no GPU, and on this one.
+expect '^ +defaults for kernels on a CPU: '
+expect '^ +defaults for a path of unknown class: '
 if [ ! -e /sys/module/nvidia_peermem ] && [ ! -e /sys/module/nv_peer_mem ]; then
   expect 'memory by no way: dmabuf: the HCA takes none.*nvidia_peermem: not loaded: modprobe nvidia_peermem$'
 fi
 info LD_LIBRARY_PATH="$fake" GDX_GPU_MAPPING=iomemory GDX_GPU_REGISTRATION=peermem
-expect 'shown to a GPU by IoMemory registration \(ordinary pages\)$'
+for what in doorbell 'device memory' 'host memory'; do
+  expect "^  $what .*shown to a GPU by IoMemory registration \(ordinary pages\)\$"
+done
 expect 'dmabuf: excluded by \$GDX_GPU_REGISTRATION'
 info LD_LIBRARY_PATH="$old" GDX_FAKE_CUDA_DEVICES=2
 expect '^  CUDA driver +11\.4$'
@@ -30,6 +44,13 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
   info LD_LIBRARY_PATH=
   expect '^  GPUs +none: no CUDA driver here: libcuda\.so\.1: .*CPU layer$'
 fi
+# An HCA without memory of its own.
+out=$(timeout 30 "$gdx" run --device-memory-bytes 0 -- "$gdx" info 2>&1) || fail "gdx info exited with $?"
+expect '^  device memory +0 B$'
+expect '^  staging +push no slots, '
 out=$(timeout 30 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
-expect '"compute_capability": 90'
+for what in '"compute_capability": 90' '"kind": "software"' '"rate_gbps": 100.0' '"kind": "BlueFlame"' \
+  '"host_memory_mapping": "plain' '"slot_count": 32' '"gdx_version"' '"pci": null'; do
+  expect "$what"
+done
 echo ok

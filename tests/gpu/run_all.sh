@@ -104,7 +104,8 @@ build_programs() {
   architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ')
   cmake -S "$root" -B "$build" -G "$generator" -DCMAKE_BUILD_TYPE=Release -DGDX_CUDA=ON \
     ${architectures:+-DGDX_CUDA_ARCHITECTURES=$architectures} &&
-    cmake --build "$build" --parallel "$jobs" --target gdx gdx_softhca gdx_demo_cuda device_test_cuda gdx_posting_bench_cuda
+    cmake --build "$build" --parallel "$jobs" --target gdx gdx_softhca gdx_demo_cuda gdx_calibrate_cuda \
+      device_test_cuda gdx_posting_bench_cuda
 }
 
 # device_tests [COMMAND...]: the tests' own binary, behind COMMAND. Tests that skip where a GPU is are a failure.
@@ -144,8 +145,11 @@ if [ "$built" -eq 1 ]; then
     skip racecheck "no compute-sanitizer in PATH: it is part of the CUDA Toolkit"
   fi
   stage posting 60 "$build/perf/gdx_posting_bench_cuda" --json
+  # The software HCA reaches payload in host memory, whatever GPU and kernel there are.
+  stage calibrate 60 "$gdx" calibrate --gpu --softhca --payload host --max-bytes 1048576 --json \
+    --output "$output/calibration_table.json"
 else
-  for name in info device_tests demo memcheck racecheck posting; do skip "$name" "nothing was built"; done
+  for name in info device_tests demo memcheck racecheck posting calibrate; do skip "$name" "nothing was built"; done
 fi
 
 {

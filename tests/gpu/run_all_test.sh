@@ -70,7 +70,7 @@ run() {
 }
 # stage NAME RESULT [REASON]: as the summary has it.
 stage() { grep -qE "\"stage\": \"$1\", \"result\": \"$2\", \"reason\": \"${3:-}" "$out/summary.json" || fail "$1 is not $2 ${3:-}"; }
-all_stages="info device_tests demo memcheck racecheck posting"
+all_stages="info device_tests demo memcheck racecheck posting calibrate"
 
 case $1 in
   arguments)
@@ -94,14 +94,14 @@ case $1 in
     kernels=skip run 77 "$out"
     stage machine skipped "no nvidia-smi"
     stage build passed && stage info passed
-    for name in device_tests demo memcheck racecheck posting; do stage "$name" skipped "no CUDA driver here"; done
+    for name in device_tests demo memcheck racecheck posting calibrate; do stage "$name" skipped "no CUDA driver here"; done
     ;;
   gpu)
     stub_toolkit && stub_gpu && stub_sanitizer
     run 0 "$out"
     for name in machine build $all_stages; do stage "$name" passed; done
     grep -q -- -DGDX_CUDA_ARCHITECTURES=90 "$scratch/configured" || fail "built for more than the GPU that is here"
-    for file in info.json demo.json posting.json device_tests.log machine.log; do
+    for file in info.json demo.json posting.json calibrate.json device_tests.log machine.log; do
       [ -s "$out/$file" ] || fail "no $file"
     done
     if command -v python3 >/dev/null; then python3 -m json.tool "$out/summary.json" >/dev/null || fail "no JSON"; fi
@@ -119,7 +119,7 @@ case $1 in
   fault)
     stub_toolkit && stub_gpu && stub_sanitizer
     kernels=fault run 1 "$out"
-    stage device_tests failed "status 3" && stage posting failed "status 3"
+    for name in device_tests posting calibrate; do stage "$name" failed "status 3"; done
     ;;
   hang)
     stub_toolkit && stub_gpu && stub_sanitizer

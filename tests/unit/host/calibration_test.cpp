@@ -20,13 +20,31 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+constexpr QueueShape kShape{.slot_count = 32,
+                            .slot_bytes = 4096,
+                            .bounce_slot_count = 64,
+                            .bounce_slot_bytes = 65536,
+                            .blueflame = true};
 constexpr ModeMeans kAll{true, true};
 
+// By kernels on a GPU with payload in its memory.
 Calibration measured(const std::string& hca, std::optional<PathClass> path, const ModeTable& modes) {
-  return {.key = {.hca = hca, .path = path},
+  return {.key = {.hca = hca,
+                  .kernels = Processor::kGpu,
+                  .payload = Placement::kGpu,
+                  .path = path,
+                  .shape = kShape},
           .modes = modes,
-          .measured_on = "the software HCA, CPU kernels",
+          .rounds = 5,
+          .measured_on = "HCA mlx5_0, kernels of a GPU",
           .why = {"push from 29 B: faster"}};
+}
+
+Calibration measured_by_cpu(const ModeTable& modes) {
+  Calibration table = measured("mlx5_0", std::nullopt, modes);
+  table.key.kernels = Processor::kCpu;
+  table.key.payload = Placement::kHost;
+  return table;
 }
 
 class CalibrationFile : public ::testing::Test {
@@ -47,9 +65,11 @@ class CalibrationFile : public ::testing::Test {
   }
   // A file of one table, whose fields these replace or are added to.
   void write_table(const std::string& fields) const {
-    write(R"({"format": "gdx calibration", "version": 1, "tables": [{"hca": "mlx5_0", "path_class": "SYS",
-              "queue_layout_version": 6, "inline_bytes": 28, "push_bytes": 4096, "pull_bytes": null,
-              "measured_on": "x", "why": [])" +
+    write(R"({"format": "gdx calibration", "version": 2, "tables": [{"hca": "mlx5_0", "kernels": "gpu",
+              "payload": "gpu", "path_class": "SYS", "queues": "host", "slot_count": 32, "slot_bytes": 4096,
+              "bounce_slot_count": 64, "bounce_slot_bytes": 65536, "blueflame": true, "queue_layout_version": 6,
+              "inline_bytes": 28, "push_bytes": 4096, "pull_bytes": null, "rounds": 5, "measured_on": "x",
+              "why": [])" +
           fields + "}]}");
   }
   [[nodiscard]] std::string refusal() const {
@@ -73,6 +93,7 @@ TEST_F(CalibrationFile, stored_table_is_read_back) {
   ASSERT_THAT(*read, SizeIs(1));
   EXPECT_EQ(read->front().key, stored.key);
   EXPECT_EQ(read->front().modes, stored.modes);
+  EXPECT_EQ(read->front().rounds, stored.rounds);
   EXPECT_EQ(read->front().measured_on, stored.measured_on);
   EXPECT_EQ(read->front().why, stored.why);
 }
@@ -118,11 +139,11 @@ TEST_F(CalibrationFile, hostile_files_are_refused_in_one_line) {
   for (const char* text :
        {"", "[", "[]", "{}", "null", "\xff\xfe", "{\"format\": 7}", "{\"format\": \"gdx calibration\"}",
         "{\"format\": \"gdx calibration\", \"version\": \"1\"}",
-        "{\"format\": \"gdx calibration\", \"version\": 1}",
-        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": {}}",
-        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": [7]}",
-        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": [{}]}",
-        "{\"format\": \"gdx calibration\", \"version\": 1, \"tables\": []} and more"}) {
+        "{\"format\": \"gdx calibration\", \"version\": 2}",
+        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": {}}",
+        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": [7]}",
+        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": [{}]}",
+        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": []} and more"}) {
     write(text);
     EXPECT_NE(refusal(), "") << text;
   }
@@ -142,6 +163,18 @@ TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
   EXPECT_THAT(refusal(), HasSubstr("hca"));
   write_table(R"(, "path_class": "FAR")");
   EXPECT_THAT(refusal(), HasSubstr("path_class"));
+  write_table(R"(, "kernels": "fpga")");
+  EXPECT_THAT(refusal(), HasSubstr("kernels of a table is not cpu or gpu"));
+  write_table(R"(, "payload": 1)");
+  EXPECT_THAT(refusal(), HasSubstr("payload of a table is not host or gpu"));
+  write_table(R"(, "queues": "")");
+  EXPECT_THAT(refusal(), HasSubstr("queues"));
+  write_table(R"(, "slot_bytes": 4294967296)");
+  EXPECT_THAT(refusal(), HasSubstr("slot_bytes"));
+  write_table(R"(, "blueflame": 1)");
+  EXPECT_THAT(refusal(), HasSubstr("blueflame"));
+  write_table(R"(, "rounds": 1001)");
+  EXPECT_THAT(refusal(), HasSubstr("rounds"));
   write_table(R"(, "queue_layout_version": 4294967296)");
   EXPECT_THAT(refusal(), HasSubstr("queue_layout_version"));
   write_table(R"(, "push_bytes": -1)");
@@ -159,8 +192,8 @@ TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
 }
 
 TEST_F(CalibrationFile, other_version_is_a_version_mismatch) {
-  write(R"({"format": "gdx calibration", "version": 2, "tables": []})");
-  EXPECT_THAT(refusal(), HasSubstr("version 2, this gdx reads 1"));
+  write(R"({"format": "gdx calibration", "version": 1, "tables": []})");
+  EXPECT_THAT(refusal(), HasSubstr("version 1, this gdx reads 2"));
   EXPECT_EQ(read_calibrations(file_).error().status, Status::kVersionMismatch);
 }
 
@@ -171,7 +204,18 @@ TEST_F(CalibrationFile, two_tables_of_one_key_are_refused) {
   const std::size_t from = text.find('[') + 1;
   const std::string table = text.substr(from, text.rfind(']') - from);
   write(text.insert(from, table + ","));
-  EXPECT_THAT(refusal(), HasSubstr("two tables for HCA mlx5_0, SYS path"));
+  EXPECT_THAT(refusal(),
+              HasSubstr("two tables for HCA mlx5_0, kernels on a GPU with payload in its memory, SYS path"));
+}
+
+// A file by another hand, or of a gdx that kept what a CPU measured under the path of a GPU.
+TEST_F(CalibrationFile, table_of_kernels_on_a_cpu_with_a_path_is_refused) {
+  write_table(R"(, "kernels": "cpu", "payload": "host")");
+  EXPECT_THAT(refusal(), HasSubstr("kernels on a CPU have no path"));
+  write_table(R"(, "kernels": "cpu", "path_class": null)");
+  EXPECT_THAT(refusal(), HasSubstr("no payload in its memory"));
+  write_table(R"(, "kernels": "cpu", "payload": "host", "path_class": null)");
+  EXPECT_EQ(refusal(), "");
 }
 
 // Opening one would wait for a writer.
@@ -183,13 +227,13 @@ TEST_F(CalibrationFile, pipes_and_folders_are_no_files) {
 
 class ChooseModes : public CalibrationFile {
  protected:
-  static ModeChoice chosen(const ModeOptions& options, ModeMeans means = kAll) {
-    auto choice = choose_modes("mlx5_0", options, means);
+  static ModeChoice chosen(const ModeOptions& options, const QueueShape& shape = kShape) {
+    auto choice = choose_modes("mlx5_0", options, shape);
     EXPECT_TRUE(choice) << choice.error().message;
     return choice ? *choice : ModeChoice{};
   }
-  static Error refused(const ModeOptions& options, ModeMeans means = kAll) {
-    auto choice = choose_modes("mlx5_0", options, means);
+  static Error refused(const ModeOptions& options, const QueueShape& shape = kShape) {
+    auto choice = choose_modes("mlx5_0", options, shape);
     EXPECT_FALSE(choice);
     return choice ? Error{Status::kOk, ""} : choice.error();
   }
@@ -198,7 +242,8 @@ class ChooseModes : public CalibrationFile {
 TEST_F(ChooseModes, without_a_file_defaults_of_the_path_serve) {
   const ModeChoice choice = chosen({});
   EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, kAll));
-  EXPECT_EQ(choice.path, PathClass::kSys);
+  EXPECT_EQ(choice.site.path, PathClass::kSys);
+  EXPECT_EQ(choice.site.kernels, Processor::kGpu);
   EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path"));
   EXPECT_THAT(choice.why, HasSubstr(default_calibration_file()));
   EXPECT_EQ(chosen({.path = PathClass::kPix}).modes, default_mode_table(PathClass::kPix, kAll));
@@ -208,8 +253,10 @@ TEST_F(ChooseModes, file_at_the_default_place_is_found) {
   ASSERT_TRUE(
       store_calibration(default_calibration_file(), measured("mlx5_0", PathClass::kSys, {7, 77, 777})));
   EXPECT_EQ(chosen({}).modes, (ModeTable{7, 77, 777}));
-  EXPECT_THAT(chosen({}).why, HasSubstr("measured on the software HCA, CPU kernels"));
-  EXPECT_EQ(chosen({}, {true, false}).modes, (ModeTable{7, 77, kNoSizeLimit}));
+  EXPECT_THAT(chosen({}).why, HasSubstr("measured on HCA mlx5_0, kernels of a GPU"));
+  QueueShape no_bounce = kShape;
+  no_bounce.bounce_slot_count = no_bounce.bounce_slot_bytes = 0;
+  EXPECT_EQ(chosen({}, no_bounce).modes, (ModeTable{7, 77, kNoSizeLimit}));
   setenv(kCalibrationVariable, "", 1);
   EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
 }
@@ -242,17 +289,81 @@ TEST_F(ChooseModes, named_file_that_does_not_fit_is_an_error) {
 
 TEST_F(ChooseModes, foreign_file_is_told_from_an_older_one) {
   ASSERT_TRUE(store_calibration(file_, measured("mlx5_9", PathClass::kSys, {1, 1, 1})));
-  EXPECT_THAT(refused({.calibration_file = file_}).message,
-              HasSubstr("has no table for HCA mlx5_0, SYS path;"));
+  EXPECT_THAT(
+      refused({.calibration_file = file_}).message,
+      HasSubstr("has no table for HCA mlx5_0, kernels on a GPU with payload in its memory, SYS path;"));
   Calibration older = measured("mlx5_0", PathClass::kSys, {1, 1, 1});
   older.key.queue_layout_version = kQueueLayoutVersion - 1;
   ASSERT_TRUE(store_calibration(file_, older));
   EXPECT_THAT(refused({.calibration_file = file_}).message,
               HasSubstr("measured with layout 5 of queues, and this is 6"));
+  EXPECT_EQ(refused({.calibration_file = file_}).status, Status::kVersionMismatch);
+}
+
+// The mistake this guards against: host memory and CPU kernels know nothing of a GPU behind two sockets.
+TEST_F(ChooseModes, what_kernels_on_a_cpu_measured_is_for_kernels_on_a_cpu) {
+  ASSERT_TRUE(store_calibration(default_calibration_file(), measured_by_cpu({7, 77, 777})));
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes, default_mode_table(PathClass::kSys, kAll));
+  const ModeChoice on_cpu = chosen({.kernels = Processor::kCpu});
+  EXPECT_EQ(on_cpu.modes, (ModeTable{7, 77, 777}));
+  EXPECT_EQ(on_cpu.site.path, std::nullopt);
+  unsetenv(kPathClassVariable);
+  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes, default_mode_table(std::nullopt, kAll));
+}
+
+TEST_F(ChooseModes, payload_elsewhere_has_a_table_of_its_own) {
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {7, 77, 777})));
+  EXPECT_EQ(chosen({.calibration_file = file_}).modes, (ModeTable{7, 77, 777}));
+  EXPECT_THAT(refused({.payload = Placement::kHost, .calibration_file = file_}).message,
+              HasSubstr("kernels on a GPU with payload in host memory, SYS path"));
+}
+
+TEST_F(ChooseModes, sites_that_cannot_be_are_refused) {
+  EXPECT_EQ(refused({.kernels = Processor::kCpu, .path = PathClass::kSys}).status, Status::kInvalidArgument);
+  EXPECT_EQ(refused({.kernels = Processor::kCpu, .gpu = "0000:3b:00.0"}).status, Status::kInvalidArgument);
+  EXPECT_EQ(refused({.kernels = Processor::kCpu, .payload = Placement::kGpu}).status,
+            Status::kInvalidArgument);
+  EXPECT_THAT(refused({.gpu = "the first"}).message, HasSubstr("GPU 'the first': use its PCI bus id"));
+}
+
+TEST_F(ChooseModes, table_measured_with_another_shape_is_not_applied) {
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {7, 77, 777})));
+  QueueShape one_slot = kShape;
+  one_slot.slot_count = 1;
+  const Error fewer = refused({.calibration_file = file_}, one_slot);
+  EXPECT_EQ(fewer.status, Status::kUnsupported);
+  EXPECT_THAT(fewer.message,
+              HasSubstr("but measured with queues in host memory, 32 slots of 4 KiB, 64 bounce "
+                        "slots of 64 KiB, BlueFlame, and this endpoint has queues in host memory, "
+                        "1 slots of 4 KiB"));
+  for (const auto& change :
+       {+[](QueueShape& s) { s.slot_bytes = 2048; }, +[](QueueShape& s) { s.bounce_slot_count = 63; },
+        +[](QueueShape& s) { s.bounce_slot_bytes = 4096; }, +[](QueueShape& s) { s.blueflame = false; },
+        +[](QueueShape& s) { s.queues = Placement::kGpu; }}) {
+    QueueShape other = kShape;
+    change(other);
+    EXPECT_EQ(refused({.calibration_file = file_}, other).status, Status::kUnsupported) << describe(other);
+  }
+  QueueShape more = kShape;
+  more.slot_count = 64;
+  EXPECT_EQ(chosen({.calibration_file = file_}, more).modes, (ModeTable{7, 77, 777}));
+}
+
+TEST_F(ChooseModes, of_tables_that_hold_that_with_most_slots_is_taken) {
+  Calibration few = measured("mlx5_0", PathClass::kSys, {1, 1, 1});
+  few.key.shape.slot_count = 8;
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {2, 2, 2})));
+  ASSERT_TRUE(store_calibration(file_, few));
+  QueueShape offered = kShape;
+  EXPECT_EQ(chosen({.calibration_file = file_}, offered).modes, (ModeTable{2, 2, 2}));
+  offered.slot_count = 16;
+  EXPECT_EQ(chosen({.calibration_file = file_}, offered).modes, (ModeTable{1, 1, 1}));
 }
 
 TEST_F(ChooseModes, impossible_requests_are_refused) {
-  EXPECT_EQ(refused({.table = ModeTable{28, 4096, kNoSizeLimit}}, {}).status, Status::kInvalidArgument);
+  EXPECT_EQ(refused({.table = ModeTable{28, 4096, kNoSizeLimit}}, QueueShape{}).status,
+            Status::kInvalidArgument);
   setenv(kPathClassVariable, "FAR", 1);
   EXPECT_THAT(refused({}).message, HasSubstr("GDX_PATH_CLASS = 'FAR': use PIX"));
 }

@@ -20,7 +20,9 @@ namespace gdx {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // As Linux 6.1 prints them, most lines left out: a ConnectX's doorbell page between two ordinary areas.
 constexpr char kSmaps[] =
@@ -133,6 +135,22 @@ TEST_F(OnFakeGpu, open_tells_what_it_is) {
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().status, Status::kNotFound);
   EXPECT_THAT(second.error().message, HasSubstr("cannot open GPU 1: CUDA_ERROR_INVALID_DEVICE"));
+}
+
+// A context takes hundreds of megabytes of a GPU: whoever only looks makes none.
+TEST_F(OnFakeGpu, context_is_retained_by_the_first_mapping) {
+  const cuda::Functions& call = gpu().driver().call;
+  CUcontext primary = nullptr;
+  ASSERT_EQ(call.primary_ctx_retain(&primary, 0), CUDA_SUCCESS);
+  ASSERT_EQ(call.primary_ctx_release(0), CUDA_SUCCESS);
+  EXPECT_EQ(call.ctx_push_current(primary), CUDA_ERROR_INVALID_CONTEXT) << "somebody else retains it";
+  EXPECT_THAT(Gpu::in_use(), IsEmpty());
+  Pages pages(1);
+  const auto mapped = gpu().map(pages.data, pages.bytes);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(call.ctx_push_current(primary), CUDA_SUCCESS);
+  EXPECT_EQ(call.ctx_pop_current(nullptr), CUDA_SUCCESS);
+  EXPECT_THAT(Gpu::in_use(), ElementsAre("0000:F0:00.0"));
 }
 
 TEST_F(OnFakeGpu, mapping_lives_as_long_as_its_last_handle) {

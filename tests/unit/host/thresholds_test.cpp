@@ -79,5 +79,17 @@ TEST(Thresholds, reasons_compare_the_middle_of_each_range) {
                           "pull from 1 MiB: at 1 MiB 2.00 GB/s, push 1.00; measured on a test"));
 }
 
+TEST(Thresholds, reasons_tell_the_spread_of_rounds) {
+  MeasuredSize small = at(8, 1000, 2000, kNone, kNone);
+  small.spread = {Spread{900, 1100}, Spread{1900, 2500}};
+  MeasuredSize large = at(4096, kNone, 4096, 8192, kNone);
+  large.spread[1] = {2048, 8192};
+  const std::vector<MeasuredSize> sizes = {small, large};
+  EXPECT_THAT(
+      explain(table_of(sizes), sizes, "a test"),
+      ElementsAre("inline from 8 B: at 8 B 1.0 us (0.9 to 1.1), push 2.0 (1.9 to 2.5); measured on a test",
+                  "push from 4 KiB: at 4 KiB 1.00 GB/s (0.50 to 2.00), pull 0.50; measured on a test"));
+}
+
 }  // namespace
 }  // namespace gdx

@@ -11,6 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 Topology stored(const std::string& machine) {
   auto topology = read_topology(std::string(GDX_TOPOLOGIES) + "/" + machine);
@@ -41,6 +42,32 @@ TEST(Topology, two_sockets_every_class_is_told) {
   EXPECT_EQ(path_of(topology, "0000:03:00.0", "0000:10:00.0"), "PHB");   // another root port
   EXPECT_EQ(path_of(topology, "0000:03:00.0", "0000:21:00.0"), "NODE");  // another root complex
   EXPECT_EQ(path_of(topology, "0000:81:00.0", "0000:05:00.0"), "SYS");   // another socket
+}
+
+TEST(Topology, two_sockets_matrix_has_gpus_and_nics_both_ways) {
+  const Topology topology = stored("two-sockets.xml");
+  const std::size_t gpus = topology.gpus.size();
+  ASSERT_EQ(topology.matrix.size(), gpus + topology.nics.size());
+  EXPECT_EQ(topology.matrix[0][1], PathClass::kPix) << "two GPUs of one switch";
+  EXPECT_EQ(topology.matrix[0][2], PathClass::kSys) << "two GPUs of two sockets";
+  for (const GpuNicPath& path : topology.paths) {
+    EXPECT_EQ(topology.matrix[path.gpu][gpus + path.nic], path.path);
+    EXPECT_EQ(topology.matrix[gpus + path.nic][path.gpu], path.path);
+  }
+}
+
+TEST(Topology, bridges_of_a_path_without_root_complex_are_named) {
+  const Topology one_switch = stored("two-sockets.xml");
+  for (const GpuNicPath& path : one_switch.paths) {
+    if (path.path == PathClass::kPix) {
+      EXPECT_EQ(path.bridges.size(), 2u) << "a downstream port each";
+    } else {
+      EXPECT_THAT(path.bridges, IsEmpty());
+    }
+  }
+  for (const GpuNicPath& path : stored("dgx-a100.xml").paths) {
+    EXPECT_EQ(path.bridges.size() > 2, path.path == PathClass::kPxb);
+  }
 }
 
 TEST(Topology, two_sockets_display_controller_of_the_board_is_no_gpu) {
@@ -107,17 +134,49 @@ TEST(Topology, file_of_something_else_is_refused) {
   EXPECT_THAT(topology.error().message, HasSubstr("no topology"));
 }
 
-TEST(Topology, nearest_gpu_of_a_nic_gives_its_path_class) {
+Topology two_gpus_three_nics() {
   Topology topology;
-  topology.gpus.resize(2);
+  for (const char* bus_id : {"0000:3b:00.0", "0001:af:00.0"}) {
+    topology.gpus.push_back({.bus_id = bus_id, .name = "a GPU", .os_name = "", .runs_cuda = true});
+  }
   topology.nics.resize(3);
   for (std::size_t i = 0; i < 3; ++i) topology.nics[i].os_name = "mlx5_" + std::to_string(i);
   topology.paths = {
       {0, 0, PathClass::kSys}, {0, 1, PathClass::kNode}, {1, 0, PathClass::kPxb}, {1, 1, PathClass::kSys}};
-  EXPECT_EQ(nearest_gpu(topology, "mlx5_0"), PathClass::kPxb);
-  EXPECT_EQ(nearest_gpu(topology, "mlx5_1"), PathClass::kNode);
-  EXPECT_EQ(nearest_gpu(topology, "mlx5_2"), std::nullopt);
-  EXPECT_EQ(nearest_gpu(topology, "gdx0"), std::nullopt);
+  return topology;
+}
+
+TEST(Topology, paths_to_a_nic_are_told_nearest_first) {
+  const Topology topology = two_gpus_three_nics();
+  EXPECT_THAT(paths_to(topology, "mlx5_0"), ElementsAre(PathClass::kPxb, PathClass::kSys));
+  EXPECT_THAT(paths_to(topology, "mlx5_1"), ElementsAre(PathClass::kNode, PathClass::kSys));
+  EXPECT_THAT(paths_to(topology, "mlx5_2"), IsEmpty());
+  EXPECT_THAT(paths_to(topology, "gdx0"), IsEmpty());
+}
+
+TEST(Topology, path_of_one_gpu_is_told_by_the_bus_id_that_cuda_gives_it) {
+  const Topology topology = two_gpus_three_nics();
+  EXPECT_THAT(paths_to(topology, "mlx5_0", {"0000:3B:00.0"}), ElementsAre(PathClass::kSys));
+  EXPECT_THAT(paths_to(topology, "mlx5_0", {"0001:AF:00.0"}), ElementsAre(PathClass::kPxb));
+  EXPECT_THAT(paths_to(topology, "mlx5_0", {"0000:AF:00.0"}), IsEmpty());
+  EXPECT_THAT(paths_to(topology, "mlx5_0", {"rubbish"}), IsEmpty());
+}
+
+TEST(Topology, bus_ids_of_all_notations_are_one) {
+  for (const char* text : {"0000:3B:00.0", "00000000:3b:00.0", "3b:00.0"})
+    EXPECT_EQ(canonical_bus_id(text), "0000:3b:00.0") << text;
+  EXPECT_EQ(canonical_bus_id("00010000:00:1f.7"), "10000:00:1f.7") << "as VMD numbers its domains";
+  for (const char* text :
+       {"", "0", "3b:00", "3b:00.8", "x3b:00.0", "3b:00.0 ", "0000:3b:00:0", "000000000:3b:00.0"})
+    EXPECT_EQ(canonical_bus_id(text), std::nullopt) << text;
+}
+
+TEST(Topology, gpu_that_runs_no_cuda_is_shown_and_pairs_with_nothing) {
+  Topology topology = two_gpus_three_nics();
+  topology.gpus[1].runs_cuda = false;
+  EXPECT_THAT(pairs_of(topology), ElementsAre("0000:3b:00.0  NODE"));
+  EXPECT_THAT(paths_to(topology, "mlx5_0"), ElementsAre(PathClass::kSys));
+  EXPECT_THAT(paths_to(topology, "mlx5_0", {"0001:af:00.0"}), IsEmpty());
 }
 
 }  // namespace

@@ -1,0 +1,179 @@
+#include "host/cli/describe_hca.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "host/calibration/choose_modes.h"
+#include "host/gpu/gpu.h"
+#include "host/memory/gpu_registration.h"
+#include "host/staging/staging_pool.h"
+#include "host/topo/topology.h"
+
+namespace gdx {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint32_t kSmallestMtuBytes = 128;  // enum ibv_mtu counts doublings of it
+
+std::string gid_text(const ibv_gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
+  return text.data();
+}
+
+// How kernels of a GPU would reach these pages of this process: the pages decide, unless it is forced.
+std::string mapping_of(const void* address, std::size_t bytes) {
+  const auto pages = page_kind(address, bytes);
+  if (!pages) return pages.error().message;
+  const auto choice = mapping_choice_from_environment();
+  if (!choice) return choice.error().message;
+  return fmt::format("{} ({} pages)", mapping_name(choose_mapping(*pages, *choice)),
+                     *pages == PageKind::kDevice ? "device" : "ordinary");
+}
+
+// The register that the next endpoint would get: endpoints take a BlueFlame register first, and an HCA has
+// few.
+Json describe_doorbell(const Hca& hca) {
+  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
+  const bool blueflame = uar != nullptr;
+  if (!blueflame) uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
+  if (!uar)
+    return {{"kind", "none"}, {"mapping", fmt::format("no page to be had: {}", std::strerror(errno))}};
+  return {{"kind", blueflame ? "BlueFlame" : "plain"},
+          {"mapping", mapping_of(uar->base_addr, kHostPageBytes)}};
+}
+
+// Of the HCA's own memory, by a piece of it.
+Json device_memory_mapping(const Hca& hca) {
+  if (hca.device_memory_bytes() == 0) return nullptr;
+  ibv_alloc_dm_attr attributes{};
+  attributes.length = kMinSlotBytes;
+  const std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>> dm(ibv_alloc_dm(hca.context(), &attributes));
+  if (!dm) return fmt::format("none to be had: {}", std::strerror(errno));
+  mlx5dv_dm details{};
+  mlx5dv_obj object{};
+  object.dm.in = dm.get();
+  object.dm.out = &details;
+  if (mlx5dv_init_obj(&object, MLX5DV_OBJ_DM) != 0 || details.buf == nullptr) return "not mapped";
+  return mapping_of(details.buf, kMinSlotBytes);
+}
+
+// Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.
+double rate_gbps(const ibv_port_attr& port) {
+  constexpr std::array<std::pair<int, int>, 5> kLanes = {{{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}}};
+  constexpr std::array<std::pair<int, double>, 8> kSpeeds = {
+      {{1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}}};
+  const auto value_of = [](const auto& table, int code) {
+    const auto row = std::ranges::find(table, code, [](const auto& one) { return one.first; });
+    return row == table.end() ? 0.0 : static_cast<double>(row->second);
+  };
+  return value_of(kLanes, port.active_width) * value_of(kSpeeds, port.active_speed);
+}
+
+Json describe_port(const Hca& hca) {
+  ibv_port_attr port{};
+  if (const int error = ibv_query_port(hca.context(), hca.port(), &port); error != 0)
+    return {{"reason", fmt::format("cannot be queried: {}", std::strerror(error))}};
+  return {{"number", hca.port()},
+          {"state", ibv_port_state_str(port.state)},
+          {"link", port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand"},
+          {"rate_gbps", rate_gbps(port)},
+          {"mtu_bytes", kSmallestMtuBytes << port.active_mtu},
+          {"max_mtu_bytes", kSmallestMtuBytes << port.max_mtu}};
+}
+
+// Where it sits; a software HCA sits nowhere.
+void add_place(const Hca& hca, Json& described) {
+  const auto& nics = this_machine().nics;
+  const auto nic = std::ranges::find(nics, hca.name(), &PciDevice::os_name);
+  described["pci"] = nic == nics.end() ? Json(nullptr) : Json(nic->bus_id);
+  described["numa_node"] = nic == nics.end() || nic->numa_node < 0 ? Json(nullptr) : Json(nic->numa_node);
+}
+
+// An endpoint that may hold all slots of pools by default.
+QueueShape default_shape(const Hca& hca, bool blueflame) {
+  QueueShape shape{.blueflame = blueflame};
+  const StagingOptions on_nic;
+  if (const auto bytes = resolve_staging_bytes(on_nic, hca.device_memory_bytes())) {
+    shape.slot_count = static_cast<std::uint32_t>(*bytes / on_nic.slot_bytes);
+    shape.slot_bytes = on_nic.slot_bytes;
+  }
+  shape.bounce_slot_bytes = kDefaultBounceSlotBytes;
+  shape.bounce_slot_count = static_cast<std::uint32_t>(kDefaultBounceBytes / kDefaultBounceSlotBytes);
+  return shape;
+}
+
+void add_auto_modes(const Hca& hca, const ModeOptions& options, const QueueShape& shape, Json& described) {
+  const auto choice = choose_modes(hca.name(), options, shape);
+  const auto& path = choice ? choice->site.path : std::nullopt;
+  described["path_class"] = path ? Json(name(*path)) : Json(nullptr);
+  described["auto"] = choice ? Json(describe(choice->modes)) : Json(nullptr);
+  described["auto_why"] = choice ? choice->why : choice.error().message;
+}
+
+// A GPU, and how this HCA would serve it.
+Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
+  const auto gpu = Gpu::open(ordinal);
+  if (!gpu) return {{"ordinal", ordinal}, {"reason", gpu.error().message}};
+  const auto facts = read_registration_facts(hca, {PointerKind::kDevice, ordinal});
+  if (!facts) return {{"ordinal", ordinal}, {"reason", facts.error().message}};
+  const RegistrationWay way = decide_registration(*facts);
+  Json described{{"ordinal", ordinal},
+                 {"name", gpu->name()},
+                 {"pci", gpu->pci_bus_id()},
+                 {"compute_capability", gpu->compute_capability()},
+                 {"registration", registration_name(way)}};
+  if (way == RegistrationWay::kRefused) described["reason"] = refusal_advice(*facts);
+  add_auto_modes(hca, {.kernels = Processor::kGpu, .gpu = gpu->pci_bus_id()}, shape, described);
+  return described;
+}
+
+// The GPUs, or why there are none.
+Json describe_gpus(const Hca& hca, const QueueShape& shape) {
+  const auto count = Gpu::count();
+  if (!count) return {{"none", count.error().message}};
+  Json described{{"driver", cuda::version_text((*cuda::driver())->version)}, {"gpus", Json::array()}};
+  for (int ordinal = 0; ordinal < *count; ++ordinal)
+    described["gpus"].push_back(describe_gpu(hca, shape, ordinal));
+  return described;
+}
+
+}  // namespace
+
+Json describe_hca(const Hca& hca) {
+  const bool software = hca.counter("softhca_retransmitted_packets").has_value();
+  Json described = {{"name", hca.name()}, {"gdx_version", GDX_VERSION},
+                    {"usable", true},     {"kind", software ? "software" : "hardware"},
+                    {"devx", true},       {"firmware", hca.firmware()}};
+  add_place(hca, described);
+  described["port"] = describe_port(hca);
+  described["address"] = hca.address_text();
+  described["gid"] = gid_text(hca.gid());
+  described["gid_index"] = hca.gid_index();
+  described["path_mtu_bytes"] = hca.path_mtu_bytes();
+  described["doorbell"] = describe_doorbell(hca);
+  described["device_memory_bytes"] = hca.device_memory_bytes();
+  described["device_memory_mapping"] = device_memory_mapping(hca);
+  // As queues, signals and bounce slots lie in.
+  alignas(kHostPageBytes) static std::byte page[kHostPageBytes];
+  described["host_memory_mapping"] = mapping_of(page, sizeof page);
+  const QueueShape shape = default_shape(hca, described["doorbell"]["kind"] == "BlueFlame");
+  described["staging"] = {{"slot_count", shape.slot_count},
+                          {"slot_bytes", shape.slot_bytes},
+                          {"bounce_slot_count", shape.bounce_slot_count},
+                          {"bounce_slot_bytes", shape.bounce_slot_bytes}};
+  add_auto_modes(hca, {}, shape, described);  // before the driver is loaded, as for an endpoint made first
+  described["cuda"] = describe_gpus(hca, shape);
+  return described;
+}
+
+}  // namespace gdx

@@ -1,0 +1,44 @@
+// What the kernel tells of PCI devices of this machine beside their place in the tree: links, and ACS.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace gdx {
+
+inline constexpr char kPciDevices[] = "/sys/bus/pci/devices";
+
+struct PciLink {
+  double gigatransfers = 0;  // per second and lane
+  unsigned lanes = 0;
+
+  friend bool operator==(const PciLink&, const PciLink&) = default;
+};
+
+// A link below its most is often asleep: GPUs lower its speed, though not its width, while they idle.
+struct PciLinkState {
+  PciLink now;
+  PciLink most;  // that the device can do
+};
+
+// Absent where the kernel does not tell, as of a device of a root complex.
+[[nodiscard]] std::optional<PciLinkState> read_link(const std::string& bus_id,
+                                                    const std::string& devices = kPciDevices);
+// "16 GT/s x16"
+[[nodiscard]] std::string describe(const PciLink& link);
+
+// Does a port send transfers between devices below it up to the root complex?
+enum class AcsState {
+  kUnknown,    // configuration space is there for root alone
+  kDirect,     // it has no ACS, or does not redirect
+  kRedirects,  // requests, completions or both
+};
+
+// `config`: all of the configuration space that was to be had.
+// Source: PCI Express Base Specification, 7.7.11, and linux/pci_regs.h, PCI_ACS_CTRL.
+[[nodiscard]] AcsState parse_acs(std::span<const unsigned char> config);
+[[nodiscard]] AcsState read_acs(const std::string& bus_id, const std::string& devices = kPciDevices);
+
+}  // namespace gdx

@@ -1,0 +1,89 @@
+// What `gdx calibrate` measures, on the software HCA, by kernels of the CPU layer: with a fake GPU they stand
+// in for its kernels, which reach host memory alike.
+#include "host/calibration/measure.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "host/hca/hca.h"
+#include "host/memory/gpu_registration.h"
+
+namespace gdx::calibration {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Measure : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto hca = Hca::open();
+    ASSERT_TRUE(hca) << hca.error().message;
+    hca_ = std::make_unique<Hca>(std::move(*hca));
+  }
+  void TearDown() override { unsetenv(kGpuRegistrationVariable); }
+
+  std::unique_ptr<Hca> hca_;
+  MeasureOptions quick_{.max_bytes = kMinMaxBytes, .rounds = 2};
+};
+
+TEST_F(Measure, every_size_and_mode_has_a_median_within_its_spread) {
+  const auto measured = measure_modes(*hca_, nullptr, quick_);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_EQ(measured->payload, Placement::kHost);
+  EXPECT_EQ(measured->measured_on, "the software HCA, CPU kernels");
+  for (const MeasuredSize& size : measured->sizes) {
+    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
+      if (kTableModeNames[mode] == "inline" && size.bytes > kMaxAutoInlineBytes) continue;
+      ASSERT_TRUE(size.ns[mode]) << size.bytes << " " << kTableModeNames[mode];
+      EXPECT_LE(size.spread[mode].least_ns, *size.ns[mode]);
+      EXPECT_GE(size.spread[mode].most_ns, *size.ns[mode]);
+    }
+  }
+}
+
+TEST_F(Measure, shape_is_that_of_the_endpoint_that_was_asked_for) {
+  quick_.slot_count = 8;
+  quick_.slot_bytes = 2048;
+  const auto measured = measure_modes(*hca_, nullptr, quick_);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_EQ(measured->shape, (QueueShape{.slot_count = 8,
+                                         .slot_bytes = 2048,
+                                         .bounce_slot_count = 64,
+                                         .bounce_slot_bytes = 65536,
+                                         .blueflame = true}));
+}
+
+TEST_F(Measure, with_a_gpu_what_its_kernels_reach_is_mapped_and_it_is_named) {
+  const auto gpu = Gpu::open();
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  quick_.payload = Placement::kHost;
+  const auto measured = measure_modes(*hca_, &*gpu, quick_);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_EQ(measured->payload, Placement::kHost);
+  EXPECT_EQ(measured->measured_on, "the software HCA, kernels of Fake GPU");
+  EXPECT_EQ(Gpu::in_use().size(), 1u) << "nothing was mapped";
+}
+
+TEST_F(Measure, payload_in_gpu_memory_that_the_hca_cannot_reach_says_how_to_do_without) {
+  const auto gpu = Gpu::open();
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  setenv(kGpuRegistrationVariable, "peermem", 1);
+  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: unload it to see it missing";
+  const auto measured = measure_modes(*hca_, &*gpu, quick_);
+  ASSERT_FALSE(measured);
+  EXPECT_THAT(measured.error().message, AllOf(HasSubstr("nvidia_peermem"), HasSubstr("--payload host")));
+}
+
+TEST_F(Measure, payload_in_gpu_memory_needs_a_gpu) {
+  quick_.payload = Placement::kGpu;
+  const auto measured = measure_modes(*hca_, nullptr, quick_);
+  ASSERT_FALSE(measured);
+  EXPECT_EQ(measured.error().status, Status::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gdx::calibration
