@@ -1,6 +1,7 @@
 // Requests that no library would send: each is answered with an errno, none harms the process.
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
@@ -46,7 +47,7 @@ class Request {
   void finish() {
     header().num_attrs = count_;
     header().length = static_cast<std::uint16_t>(bytes_.size());
-    header().driver_id = 1;
+    header().driver_id = RDMA_DRIVER_MLX5;
   }
   std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(sizeof(ib_uverbs_ioctl_hdr));
   std::uint16_t count_ = 0;
@@ -95,6 +96,62 @@ TEST_F(MalformedRequests, length_that_disagrees_with_the_count_answers_einval) {
 TEST_F(MalformedRequests, unknown_object_or_method_answers_eprotonosupport) {
   EXPECT_EQ(Request(0x7777, 1).send(fd_), EPROTONOSUPPORT);
   EXPECT_EQ(Request(UVERBS_OBJECT_DEVICE, 0x777).send(fd_), EPROTONOSUPPORT);
+}
+
+TEST_F(MalformedRequests, header_of_another_driver_answers_einval) {
+  std::vector<std::uint64_t> answer(64);
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+      .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()));
+  EXPECT_EQ(request.send(fd_), 0);
+  request.header().driver_id = RDMA_DRIVER_MLX4;
+  EXPECT_EQ(request.send(fd_), EINVAL);
+}
+
+// Linux drivers/infiniband/core/uverbs_ioctl.c, uverbs_set_attr().
+TEST_F(MalformedRequests, unknown_mandatory_attribute_answers_eprotonosupport) {
+  constexpr std::uint16_t kUnknown = 0x777;
+  std::vector<std::uint64_t> answer(64);
+  const auto query = [&](std::uint16_t flags) {
+    Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+    request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()))
+        .attribute(kUnknown, 8, 1, flags);
+    return request.send(fd_);
+  };
+  EXPECT_EQ(query(UVERBS_ATTR_F_MANDATORY), EPROTONOSUPPORT);
+  EXPECT_EQ(query(0), 0);
+}
+
+TEST_F(MalformedRequests, unknown_mandatory_attribute_of_a_destroy_keeps_the_object) {
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ASSERT_NE(pd, nullptr);
+  Request request(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY);
+  request.attribute(kHandle, 0, pd->handle).attribute(1, 8, 0, UVERBS_ATTR_F_MANDATORY);
+  EXPECT_EQ(request.send(fd_), EPROTONOSUPPORT);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+}
+
+TEST_F(MalformedRequests, attribute_given_twice_answers_einval) {
+  std::vector<std::uint64_t> answer(64);
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+      .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()))
+      .attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1);
+  EXPECT_EQ(request.send(fd_), EINVAL);
+}
+
+TEST_F(MalformedRequests, flags_of_gid_queries_answer_einval) {
+  std::vector<std::uint64_t> answer(64);
+  for (const std::uint64_t flags : {0, 1}) {
+    Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY);
+    request.attribute(UVERBS_ATTR_QUERY_GID_ENTRY_PORT, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 4, flags)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, 32,
+                   reinterpret_cast<std::uintptr_t>(answer.data()));
+    EXPECT_EQ(request.send(fd_), flags == 0 ? 0 : EINVAL);
+  }
 }
 
 TEST_F(MalformedRequests, write_probe_without_a_request_answers_enospc) {

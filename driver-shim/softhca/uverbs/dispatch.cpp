@@ -35,6 +35,7 @@ Errno dispatch(Context& context, std::uint64_t request_address) {
     report_unknown_once(request->object(), request->method());
     return EPROTONOSUPPORT;
   }
+  if (const Errno error = request->check(method->attributes)) return error;
   if (!context.opened && !method->before_context) return EINVAL;
   return method->handler(context, *request);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "driver-shim/softhca/uverbs/attributes.h"
@@ -15,6 +16,8 @@ struct Method {
   std::uint16_t method;
   bool before_context;  // allowed before GET_CONTEXT
   Errno (*handler)(Context&, Attributes&);
+  // Those that the handler heeds. Others are refused where the program says that they matter to it.
+  std::initializer_list<std::uint16_t> attributes;
 };
 
 std::span<const Method> device_methods();                   // methods_device.cpp
