@@ -1,6 +1,7 @@
 // Objects that change while they live, what queries say of them, and what this device does not offer.
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "tests/abi/loopback.h"
 
@@ -157,6 +158,20 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_GE(created.cap.max_send_wr, 16u);
   EXPECT_GE(created.cap.max_recv_wr, 16u);
   EXPECT_EQ(created.sq_sig_all, 1);
+}
+
+TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ibv_reg_mr(pd_.get(), memory_.data(), 4096, IBV_ACCESS_ON_DEMAND), nullptr);
+    EXPECT_EQ(ibv_alloc_mw(pd_.get(), IBV_MW_TYPE_2), nullptr);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* const name : {"no paging on demand", "alloc_mw (memory windows)"}) {
+    const std::size_t first = log.find(name);
+    ASSERT_NE(first, std::string::npos) << name << " in: " << log;
+    EXPECT_EQ(log.find(name, first + 1), std::string::npos) << log;
+  }
 }
 
 TEST_F(QueueChanges, what_is_not_offered_is_refused_as_the_kernel_refuses) {

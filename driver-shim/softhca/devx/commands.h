@@ -70,12 +70,11 @@ class Commands {
   Errno destroy(const Object& object);
 
  private:
-  Outcome refuse_unsupported(mlx5::prm::Opcode opcode);
   Outcome query_capability(Input in, Output out);
 
   Hca& hca_;
   UmemTable& umems_;
-  std::set<std::uint32_t> reported_;  // opcodes, and QUERY_HCA_CAP with its op_mod above them
+  std::set<std::uint32_t> reported_;  // op_mods of QUERY_HCA_CAP
 };
 
 // The parts, by file.

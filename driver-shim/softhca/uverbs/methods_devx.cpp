@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -117,7 +118,9 @@ Errno query_object(Context& context, Attributes& request) {
 
 Errno register_umem(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) return EOPNOTSUPP;
+  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
+    return unsupported("umems of memory behind a dma-buf");
+  }
   const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
@@ -173,7 +176,9 @@ Errno subscribe_event(Context& context, Attributes& request) {
   if (!handle) return handle.error();
   const Answer<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
   if (!found) return found.error();
-  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) return EOPNOTSUPP;
+  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) {
+    return unsupported("DevX events through an eventfd");
+  }
   std::uint64_t cookie = 0;
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) {
     const auto given = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE);

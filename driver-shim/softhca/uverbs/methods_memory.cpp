@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -5,6 +6,7 @@
 
 #include <cerrno>
 
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 
 namespace gdx::softhca::uverbs {
@@ -42,7 +44,7 @@ Errno allocate_dm(Context& context, Attributes& request) {
   if (request.has(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE)) {
     const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE);
     if (!type) return type.error();
-    if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return EOPNOTSUPP;
+    if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return unsupported("device memory for steering");
   }
   const Answer<std::uint16_t> first_page = context.pages.allocate(*length_bytes, *log_alignment);
   if (!first_page) return first_page.error();
@@ -117,7 +119,9 @@ Errno register_dm(Context& context, Attributes& request) {
 Errno allocate_uar(Context& context, Attributes& request) {
   const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE);
   if (!type) return type.error();
-  if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) return EOPNOTSUPP;
+  if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) {
+    return unsupported(fmt::format("UAR pages of type {}", *type));
+  }
   const Answer<PageFile::DoorbellPage> page = context.pages.add_doorbell_page();
   if (!page) return page.error();
   const Answer<std::uint32_t> uar = context.hca.add_uar({page->address});

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/modify_rules.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
@@ -97,7 +98,7 @@ Errno write_modify_qp(Context& context, WriteRequest& request) {
 Errno write_modify_qp_ex(Context& context, WriteRequest& request) {
   ib_uverbs_ex_modify_qp asked{};
   if (const Errno error = request.read(asked)) return error;
-  if (asked.rate_limit != 0) return EOPNOTSUPP;
+  if (asked.rate_limit != 0) return unsupported("rate limit of single queue pairs");
   if (const Errno error = modify_qp(context, asked.base)) return error;
   ib_uverbs_ex_modify_qp_resp answer{};
   answer.response_length = sizeof answer;
