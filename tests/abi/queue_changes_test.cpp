@@ -160,6 +160,31 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_EQ(created.sq_sig_all, 1);
 }
 
+// Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags().
+TEST_F(QueueChanges, queue_pair_made_with_flags_that_are_not_its_types_answers_einval) {
+  const auto make = [this](std::uint32_t create_flags) {
+    ibv_qp_init_attr_ex init{};
+    init.qp_type = IBV_QPT_RC;
+    init.send_cq = cq_.get();
+    init.recv_cq = cq_.get();
+    init.pd = pd_.get();
+    init.comp_mask = IBV_QP_INIT_ATTR_PD;
+    init.cap = {
+        .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+    mlx5dv_qp_init_attr driver{};
+    driver.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+    driver.create_flags = create_flags;
+    errno = 0;
+    const Qp qp(mlx5dv_create_qp(context_.get(), &init, &driver));
+    return qp == nullptr ? errno : 0;
+  };
+  EXPECT_EQ(make(0), 0);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE), 0) << "forgiven where it is not offered";
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_TUNNEL_OFFLOADS), EINVAL);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_UC), EINVAL);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE), EINVAL) << "not among the capabilities";
+}
+
 TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {

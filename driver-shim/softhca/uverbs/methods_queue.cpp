@@ -156,11 +156,22 @@ Answer<QpType> qp_type(std::uint64_t type) {
   }
 }
 
+// Source: Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags(): scattering to CQEs is forgiven where
+// a device lacks it, all else that is not known of this type of queue pair is refused.
+Errno check_driver_flags(std::uint32_t flags) {
+  constexpr std::uint32_t kNotOffered =
+      MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
+  constexpr std::uint32_t kHarmless = MLX5_QP_FLAG_SCATTER_CQE | MLX5_QP_FLAG_ALLOW_SCATTER_CQE |
+                                      MLX5_QP_FLAG_BFREG_INDEX | MLX5_QP_FLAG_UAR_PAGE_INDEX;
+  if ((flags & kNotOffered) != 0) return unsupported("DC queue pairs and signatures of WQEs");
+  if ((flags & ~(kNotOffered | kHarmless)) != 0) return EINVAL;
+  if ((flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) != 0) return 0;
+  return unsupported("doorbell registers that belong to a context");
+}
+
 // Rings and sizes. mlx5 puts the receive queue first in the buffer and the send queue behind it.
 Errno lay_out_rings(const mlx5_ib_create_qp& driver, QueuePairSpec& spec) {
-  constexpr std::uint32_t kUnsupported =
-      MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
-  if ((driver.flags & kUnsupported) != 0) return unsupported("DC queue pairs and signatures of WQEs");
+  if (const Errno error = check_driver_flags(driver.flags)) return error;
   if (driver.sq_wqe_count > 1u << devx::kLogMaxSendBlocks ||
       driver.rq_wqe_count > 1u << devx::kLogMaxSendBlocks || driver.rq_wqe_shift > 16) {
     return EINVAL;
@@ -180,8 +191,7 @@ Errno lay_out_rings(const mlx5_ib_create_qp& driver, QueuePairSpec& spec) {
   spec.doorbell_record = reinterpret_cast<Be32*>(driver.db_addr);
   spec.user_index = driver.uidx;
   spec.uar = driver.bfreg_index;
-  if ((driver.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) != 0) return 0;
-  return unsupported("doorbell registers that belong to a context");
+  return 0;
 }
 
 // Puts the number of the object in attribute `id` into `number` and makes `object` stand on it.
