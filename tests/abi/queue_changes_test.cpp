@@ -185,6 +185,13 @@ TEST_F(QueueChanges, queue_pair_made_with_flags_that_are_not_its_types_answers_e
   EXPECT_EQ(make(MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE), EINVAL) << "not among the capabilities";
 }
 
+TEST_F(QueueChanges, queue_pair_in_reset_taken_to_error_answers_einval) {
+  const Qp qp = make_qp(cq_.get());
+  EXPECT_EQ(set_state(qp.get(), IBV_QPS_ERR), EINVAL);
+  ASSERT_EQ(to_init(qp.get()), 0);
+  EXPECT_EQ(set_state(qp.get(), IBV_QPS_ERR), 0);
+}
+
 TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {
