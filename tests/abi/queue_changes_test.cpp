@@ -192,6 +192,19 @@ TEST_F(QueueChanges, queue_pair_in_reset_taken_to_error_answers_einval) {
   EXPECT_EQ(set_state(qp.get(), IBV_QPS_ERR), 0);
 }
 
+TEST_F(QueueChanges, more_reads_in_flight_than_the_device_reports_answer_einval) {
+  ibv_device_attr device{};
+  ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
+  const Qp qp = make_qp(cq_.get());
+  ASSERT_EQ(to_init(qp.get()), 0);
+  const auto most_in = static_cast<std::uint8_t>(device.max_qp_rd_atom);
+  EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, most_in + 1), EINVAL);
+  EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, most_in), 0);
+  const auto most_out = static_cast<std::uint8_t>(device.max_qp_init_rd_atom);
+  EXPECT_EQ(to_rts(qp.get(), most_out + 1), EINVAL);
+  EXPECT_EQ(to_rts(qp.get(), most_out), 0);
+}
+
 TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {

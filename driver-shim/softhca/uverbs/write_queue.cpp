@@ -57,6 +57,11 @@ Answer<QpAttributes> attributes_from(const ib_uverbs_modify_qp& asked) {
     if (asked.path_mtu < 1 || asked.path_mtu > kLargestMtuCode) return refuse(EINVAL);
     attributes.mtu_bytes = kMtuUnitBytes << asked.path_mtu;
   }
+  constexpr std::uint32_t kMaxReads = 1u << devx::kLogMaxReads;  // as the device's attributes say
+  if ((asked.attr_mask & kQpMaxRdAtomic) != 0 && asked.max_rd_atomic > kMaxReads) return refuse(EINVAL);
+  if ((asked.attr_mask & kQpMaxDestRdAtomic) != 0 && asked.max_dest_rd_atomic > kMaxReads) {
+    return refuse(EINVAL);
+  }
   attributes.timeout = asked.timeout;
   attributes.retry_count = asked.retry_cnt;
   attributes.rnr_retry = asked.rnr_retry;
