@@ -78,7 +78,12 @@ Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_LENGTH);
   const Answer<std::uint32_t> access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS);
   if (!offset || !length_bytes || !access) return refuse(EINVAL);
-  if ((*access & IB_UVERBS_ACCESS_ZERO_BASED) == 0) return refuse(EINVAL);
+  if (const Errno error = check_rights(*access)) return refuse(error);
+  // Linux drivers/infiniband/hw/mlx5/mlx5_ib.h, MLX5_IB_DM_MEMIC_ALLOWED_ACCESS.
+  constexpr std::uint32_t kAllowed = IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_WRITE |
+                                     IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_ATOMIC |
+                                     IB_UVERBS_ACCESS_ZERO_BASED;
+  if ((*access & ~kAllowed) != 0 || (*access & IB_UVERBS_ACCESS_ZERO_BASED) == 0) return refuse(EINVAL);
   if (*offset > memory.length_bytes || *length_bytes > memory.length_bytes - *offset) return refuse(EINVAL);
   MemoryRegionSpec spec;
   spec.base = context.pages.device_memory() + memory.first_page * kPageBytes + *offset;

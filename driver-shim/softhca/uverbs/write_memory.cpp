@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
 
@@ -22,7 +23,15 @@ struct MemoryRegionObject : Object {
 
 constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
 
-// Errors: EOPNOTSUPP for paging on demand, which this device does not offer; EINVAL.
+Errno check_range(const MemoryRegionSpec& spec) {
+  const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
+  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
+  const bool written = (spec.access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
+  return check_access(start, spec.length_bytes, written ? Use::kReadWrite : Use::kRead);
+}
+
+}  // namespace
+
 Errno check_rights(std::uint32_t access) {
   constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
                                    IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
@@ -32,15 +41,6 @@ Errno check_rights(std::uint32_t access) {
   if ((access & ~kKnown) != 0) return EINVAL;
   return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
 }
-
-Errno check_range(const MemoryRegionSpec& spec) {
-  const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
-  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
-  const bool written = (spec.access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
-  return check_access(start, spec.length_bytes, written ? Use::kReadWrite : Use::kRead);
-}
-
-}  // namespace
 
 Errno write_reg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_reg_mr asked{};
