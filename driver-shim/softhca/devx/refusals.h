@@ -4,15 +4,17 @@
 #include <cerrno>
 #include <string_view>
 
+#include "base/log.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca {
 
-// Names `what` in the log, the first time in this process. Threads: any.
-void name_refusal(std::string_view what);
+// Names `what` in the log, the first time in this process. `level`: kInfo for what libraries only try, to
+// learn whether it is there. Threads: any.
+void name_refusal(std::string_view what, log::Level level = log::Level::kWarn);
 
-inline Errno unsupported(std::string_view what) {
-  name_refusal(what);
+inline Errno unsupported(std::string_view what, log::Level level = log::Level::kWarn) {
+  name_refusal(what, level);
   return EOPNOTSUPP;
 }
 

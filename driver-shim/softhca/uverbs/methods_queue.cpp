@@ -152,6 +152,8 @@ Answer<QpType> qp_type(std::uint64_t type) {
     case IB_UVERBS_QPT_RC: return QpType::kRc;
     case IB_UVERBS_QPT_UC: return QpType::kUc;
     case IB_UVERBS_QPT_UD: return QpType::kUd;
+    // UCX makes one to learn whether it can.
+    case IB_UVERBS_QPT_DRIVER: return refuse(unsupported("DC queue pairs", log::Level::kInfo));
     default: return refuse(unsupported(fmt::format("queue pairs of the verbs type {:#x}", type)));
   }
 }
