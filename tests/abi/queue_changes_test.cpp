@@ -205,6 +205,33 @@ TEST_F(QueueChanges, more_reads_in_flight_than_the_device_reports_answer_einval)
   EXPECT_EQ(to_rts(qp.get(), most_out), 0);
 }
 
+// Without memory windows there is nothing that a peer may invalidate.
+TEST_F(QueueChanges, send_with_invalidate_ends_in_an_error_at_both_ends) {
+  const Cq receiver_cq = make_cq();
+  const Qp sender = make_qp(cq_.get());
+  const Qp receiver = make_qp(receiver_cq.get());
+  connect(sender.get(), receiver->qp_num);
+  connect(receiver.get(), sender->qp_num);
+  ASSERT_EQ(post_receive(receiver.get(), piece(4096, 64), 7), 0);
+  ibv_sge from = piece(0, 64);
+  ibv_send_wr request{};
+  request.wr_id = 9;
+  request.sg_list = &from;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND_WITH_INV;
+  request.invalidate_rkey = mr_->rkey;
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(sender.get(), &request, &bad), 0);
+  const auto sent = await(cq_.get());
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->wr_id, 9u);
+  EXPECT_EQ(sent->status, IBV_WC_REM_ACCESS_ERR);
+  const auto received = await(receiver_cq.get());
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->wr_id, 7u);
+  EXPECT_EQ(received->status, IBV_WC_REM_INV_REQ_ERR);
+}
+
 TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {
