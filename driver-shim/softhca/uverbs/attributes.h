@@ -24,7 +24,8 @@ class Attributes {
   [[nodiscard]] bool has(std::uint16_t id) const { return find(id) != nullptr; }
   // Length in bytes of the attribute; 0 when absent.
   [[nodiscard]] std::size_t length(std::uint16_t id) const;
-  // Errors: EPROTONOSUPPORT for one that is none of `known` and mandatory, EINVAL for a known one that comes twice.
+  // Errors: EPROTONOSUPPORT for one that is none of `known` and mandatory, EINVAL for a known one that comes
+  // twice.
   [[nodiscard]] Errno check(std::initializer_list<std::uint16_t> known) const;
 
   // An input of at least `minimum` bytes into `value`; what the program did not send stays zero.
