@@ -232,6 +232,29 @@ TEST_F(QueueChanges, send_with_invalidate_ends_in_an_error_at_both_ends) {
   EXPECT_EQ(received->status, IBV_WC_REM_INV_REQ_ERR);
 }
 
+// Here both GIDs of a port lead to it; on RoCE v2 an IPv6 GID and an IPv4 one would not meet.
+TEST_F(QueueChanges, gids_of_different_kinds_are_warned_of_once) {
+  const auto handle_from = [this](std::uint8_t source_index) {
+    ibv_ah_attr attributes{};
+    attributes.is_global = 1;
+    attributes.port_num = 1;
+    attributes.grh.dgid = gid();
+    attributes.grh.sgid_index = source_index;
+    attributes.grh.hop_limit = 64;
+    return Ah(ibv_create_ah(pd_.get(), &attributes));
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_NE(handle_from(1), nullptr);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  EXPECT_NE(handle_from(0), nullptr);
+  EXPECT_NE(handle_from(0), nullptr);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t first = log.find("use the same GID index at both ends");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("GID index", first + 20), std::string::npos) << log;
+}
+
 TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {

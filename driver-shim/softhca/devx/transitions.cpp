@@ -205,6 +205,10 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   QpAttributes attributes;
   const Outcome decoded = decode(opcode, in, mask, attributes);
   if (!decoded.ok()) return decoded;
+  if (opcode == prm::Opcode::kInit2Rtr) {
+    const auto source_index = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathSourceGidIndex));
+    warn_of_mixed_gids(hca.address(), source_index, remote_gid(in));
+  }
   return outcome_of(hca.modify_qp(qpn, mask, attributes));
 }
 
