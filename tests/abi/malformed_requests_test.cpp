@@ -154,6 +154,35 @@ TEST_F(MalformedRequests, flags_of_gid_queries_answer_einval) {
   }
 }
 
+// libmlx5 keeps such rights from the kernel. Linux drivers/infiniband/hw/mlx5/mlx5_ib.h,
+// MLX5_IB_DM_MEMIC_ALLOWED_ACCESS.
+TEST_F(MalformedRequests, device_memory_registered_with_rights_it_cannot_have_answers_einval) {
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ibv_alloc_dm_attr page{};
+  page.length = 4096;
+  ibv_dm* const dm = ibv_alloc_dm(context_.get(), &page);
+  ASSERT_TRUE(pd != nullptr && dm != nullptr);
+  const auto try_access = [&](std::uint64_t access) {
+    std::uint32_t key = 0;
+    const auto out = reinterpret_cast<std::uintptr_t>(&key);
+    Request request(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG);
+    request.attribute(UVERBS_ATTR_REG_DM_MR_HANDLE, 0, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_OFFSET, 8, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_LENGTH, 8, page.length)
+        .attribute(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, 0, pd->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, 4, access)
+        .attribute(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, 0, dm->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4, out)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4, out);
+    return request.send(fd_);
+  };
+  constexpr std::uint64_t kBase = IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_MW_BIND), EINVAL);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_HUGETLB), EINVAL);
+  EXPECT_EQ(try_access(IBV_ACCESS_LOCAL_WRITE), EINVAL);
+  EXPECT_EQ(try_access(kBase), 0);
+}
+
 TEST_F(MalformedRequests, write_probe_without_a_request_answers_enospc) {
   Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
   request.attribute(UVERBS_ATTR_WRITE_CMD, 8, IB_USER_VERBS_CMD_QUERY_DEVICE);
