@@ -136,6 +136,16 @@ class DevxQueues : public testing::Test {
     return mlx5dv_devx_obj_modify(queue.qp.get(), in.data(), in.size(), out.data(), out.size());
   }
 
+  // A software HCA's MAC is 02:67 and the last four bytes of its address.
+  static void set_path(prm::Mailbox<prm::kModifyQpInBytes>& in, const ibv_gid& gid) {
+    std::memcpy(in.data() + prm::qp::kPathRemoteGidByte, gid.raw, sizeof gid.raw);
+    const std::array<std::uint8_t, 6> mac = {0x02, 0x67, gid.raw[12], gid.raw[13], gid.raw[14], gid.raw[15]};
+    std::memcpy(in.data() + prm::qp::kPathRemoteMacHigh.bit_offset / 8, mac.data(), mac.size());
+    prm::set(in, prm::qp::kPathSourceGidIndex, 1);
+    prm::set(in, prm::qp::kPathHopLimit, 64);
+    prm::set(in, prm::qp::kPathUdpSourcePort, 0xc000);
+  }
+
   void connect(Queue& queue, const Queue& peer) {
     ibv_gid gid{};
     ASSERT_EQ(ibv_query_gid(context_.get(), 1, 1, &gid), 0);
@@ -144,12 +154,13 @@ class DevxQueues : public testing::Test {
     prm::set(init, prm::qp::kRemoteAtomic, 1);
     prm::set(init, prm::qp::kAtomicMode, prm::qp::kAtomicModeIbSpec);
     prm::set(init, prm::qp::kPathPort, 1);
+    prm::set(init, prm::qp::kPathMigrationState, prm::qp::kMigrated);
     ASSERT_EQ(modify(queue, prm::Opcode::kRst2Init, init), 0);
     prm::Mailbox<prm::kModifyQpInBytes> rtr{};
     prm::set(rtr, prm::qp::kMtu, 3);
     prm::set(rtr, prm::qp::kRemoteQpn, peer.qpn);
     prm::set(rtr, prm::qp::kLogMaxMessage, 30);
-    std::memcpy(rtr.data() + prm::qp::kPathRemoteGidByte, gid.raw, sizeof gid.raw);
+    set_path(rtr, gid);
     ASSERT_EQ(modify(queue, prm::Opcode::kInit2Rtr, rtr), 0);
     prm::Mailbox<prm::kModifyQpInBytes> rts{};
     prm::set(rts, prm::qp::kPathAckTimeout, 14);

@@ -69,14 +69,14 @@ class Loopback : public testing::Test {
     return ibv_modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | own);
   }
 
-  int to_rtr(ibv_qp* qp, std::uint32_t remote_qpn) {
+  int to_rtr(ibv_qp* qp, std::uint32_t remote_qpn, std::uint8_t reads = 4) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTR;
     if (qp->qp_type == IBV_QPT_UD) return ibv_modify_qp(qp, &attributes, IBV_QP_STATE);
     attributes.path_mtu = IBV_MTU_1024;
     attributes.dest_qp_num = remote_qpn;
     attributes.rq_psn = kPsn;
-    attributes.max_dest_rd_atomic = 4;
+    attributes.max_dest_rd_atomic = reads;
     attributes.min_rnr_timer = 1;
     attributes.ah_attr.is_global = 1;
     attributes.ah_attr.port_num = 1;
@@ -88,14 +88,14 @@ class Loopback : public testing::Test {
     return ibv_modify_qp(qp, &attributes, mask);
   }
 
-  static int to_rts(ibv_qp* qp) {
+  static int to_rts(ibv_qp* qp, std::uint8_t reads = 4) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTS;
     attributes.timeout = 10;
     attributes.retry_cnt = 3;
     attributes.rnr_retry = 3;
     attributes.sq_psn = kPsn;
-    attributes.max_rd_atomic = 4;
+    attributes.max_rd_atomic = reads;
     int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
     if (qp->qp_type == IBV_QPT_RC) {
       mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;

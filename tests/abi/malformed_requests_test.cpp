@@ -1,6 +1,7 @@
 // Requests that no library would send: each is answered with an errno, none harms the process.
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
@@ -46,7 +47,7 @@ class Request {
   void finish() {
     header().num_attrs = count_;
     header().length = static_cast<std::uint16_t>(bytes_.size());
-    header().driver_id = 1;
+    header().driver_id = RDMA_DRIVER_MLX5;
   }
   std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(sizeof(ib_uverbs_ioctl_hdr));
   std::uint16_t count_ = 0;
@@ -95,6 +96,91 @@ TEST_F(MalformedRequests, length_that_disagrees_with_the_count_answers_einval) {
 TEST_F(MalformedRequests, unknown_object_or_method_answers_eprotonosupport) {
   EXPECT_EQ(Request(0x7777, 1).send(fd_), EPROTONOSUPPORT);
   EXPECT_EQ(Request(UVERBS_OBJECT_DEVICE, 0x777).send(fd_), EPROTONOSUPPORT);
+}
+
+TEST_F(MalformedRequests, header_of_another_driver_answers_einval) {
+  std::vector<std::uint64_t> answer(64);
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+      .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()));
+  EXPECT_EQ(request.send(fd_), 0);
+  request.header().driver_id = RDMA_DRIVER_MLX4;
+  EXPECT_EQ(request.send(fd_), EINVAL);
+}
+
+// Linux drivers/infiniband/core/uverbs_ioctl.c, uverbs_set_attr().
+TEST_F(MalformedRequests, unknown_mandatory_attribute_answers_eprotonosupport) {
+  constexpr std::uint16_t kUnknown = 0x777;
+  std::vector<std::uint64_t> answer(64);
+  const auto query = [&](std::uint16_t flags) {
+    Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+    request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()))
+        .attribute(kUnknown, 8, 1, flags);
+    return request.send(fd_);
+  };
+  EXPECT_EQ(query(UVERBS_ATTR_F_MANDATORY), EPROTONOSUPPORT);
+  EXPECT_EQ(query(0), 0);
+}
+
+TEST_F(MalformedRequests, unknown_mandatory_attribute_of_a_destroy_keeps_the_object) {
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ASSERT_NE(pd, nullptr);
+  Request request(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY);
+  request.attribute(kHandle, 0, pd->handle).attribute(1, 8, 0, UVERBS_ATTR_F_MANDATORY);
+  EXPECT_EQ(request.send(fd_), EPROTONOSUPPORT);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+}
+
+TEST_F(MalformedRequests, attribute_given_twice_answers_einval) {
+  std::vector<std::uint64_t> answer(64);
+  Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
+  request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
+      .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, reinterpret_cast<std::uintptr_t>(answer.data()))
+      .attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1);
+  EXPECT_EQ(request.send(fd_), EINVAL);
+}
+
+TEST_F(MalformedRequests, flags_of_gid_queries_answer_einval) {
+  std::vector<std::uint64_t> answer(64);
+  for (const std::uint64_t flags : {0, 1}) {
+    Request request(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY);
+    request.attribute(UVERBS_ATTR_QUERY_GID_ENTRY_PORT, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, 8, 1)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 4, flags)
+        .attribute(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, 32,
+                   reinterpret_cast<std::uintptr_t>(answer.data()));
+    EXPECT_EQ(request.send(fd_), flags == 0 ? 0 : EINVAL);
+  }
+}
+
+// libmlx5 keeps such rights from the kernel. Linux drivers/infiniband/hw/mlx5/mlx5_ib.h,
+// MLX5_IB_DM_MEMIC_ALLOWED_ACCESS.
+TEST_F(MalformedRequests, device_memory_registered_with_rights_it_cannot_have_answers_einval) {
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ibv_alloc_dm_attr page{};
+  page.length = 4096;
+  ibv_dm* const dm = ibv_alloc_dm(context_.get(), &page);
+  ASSERT_TRUE(pd != nullptr && dm != nullptr);
+  const auto try_access = [&](std::uint64_t access) {
+    std::uint32_t key = 0;
+    const auto out = reinterpret_cast<std::uintptr_t>(&key);
+    Request request(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG);
+    request.attribute(UVERBS_ATTR_REG_DM_MR_HANDLE, 0, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_OFFSET, 8, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_LENGTH, 8, page.length)
+        .attribute(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, 0, pd->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, 4, access)
+        .attribute(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, 0, dm->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4, out)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4, out);
+    return request.send(fd_);
+  };
+  constexpr std::uint64_t kBase = IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_MW_BIND), EINVAL);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_HUGETLB), EINVAL);
+  EXPECT_EQ(try_access(IBV_ACCESS_LOCAL_WRITE), EINVAL);
+  EXPECT_EQ(try_access(kBase), 0);
 }
 
 TEST_F(MalformedRequests, write_probe_without_a_request_answers_enospc) {

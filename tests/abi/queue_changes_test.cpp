@@ -1,6 +1,7 @@
 // Objects that change while they live, what queries say of them, and what this device does not offer.
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "tests/abi/loopback.h"
 
@@ -157,6 +158,115 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_GE(created.cap.max_send_wr, 16u);
   EXPECT_GE(created.cap.max_recv_wr, 16u);
   EXPECT_EQ(created.sq_sig_all, 1);
+}
+
+// Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags().
+TEST_F(QueueChanges, queue_pair_made_with_flags_that_are_not_its_types_answers_einval) {
+  const auto make = [this](std::uint32_t create_flags) {
+    ibv_qp_init_attr_ex init{};
+    init.qp_type = IBV_QPT_RC;
+    init.send_cq = cq_.get();
+    init.recv_cq = cq_.get();
+    init.pd = pd_.get();
+    init.comp_mask = IBV_QP_INIT_ATTR_PD;
+    init.cap = {
+        .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+    mlx5dv_qp_init_attr driver{};
+    driver.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+    driver.create_flags = create_flags;
+    errno = 0;
+    const Qp qp(mlx5dv_create_qp(context_.get(), &init, &driver));
+    return qp == nullptr ? errno : 0;
+  };
+  EXPECT_EQ(make(0), 0);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE), 0) << "forgiven where it is not offered";
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_TUNNEL_OFFLOADS), EINVAL);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_UC), EINVAL);
+  EXPECT_EQ(make(MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE), EINVAL) << "not among the capabilities";
+}
+
+TEST_F(QueueChanges, queue_pair_in_reset_taken_to_error_answers_einval) {
+  const Qp qp = make_qp(cq_.get());
+  EXPECT_EQ(set_state(qp.get(), IBV_QPS_ERR), EINVAL);
+  ASSERT_EQ(to_init(qp.get()), 0);
+  EXPECT_EQ(set_state(qp.get(), IBV_QPS_ERR), 0);
+}
+
+TEST_F(QueueChanges, more_reads_in_flight_than_the_device_reports_answer_einval) {
+  ibv_device_attr device{};
+  ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
+  const Qp qp = make_qp(cq_.get());
+  ASSERT_EQ(to_init(qp.get()), 0);
+  const auto most_in = static_cast<std::uint8_t>(device.max_qp_rd_atom);
+  EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, most_in + 1), EINVAL);
+  EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, most_in), 0);
+  const auto most_out = static_cast<std::uint8_t>(device.max_qp_init_rd_atom);
+  EXPECT_EQ(to_rts(qp.get(), most_out + 1), EINVAL);
+  EXPECT_EQ(to_rts(qp.get(), most_out), 0);
+}
+
+// Without memory windows there is nothing that a peer may invalidate.
+TEST_F(QueueChanges, send_with_invalidate_ends_in_an_error_at_both_ends) {
+  const Cq receiver_cq = make_cq();
+  const Qp sender = make_qp(cq_.get());
+  const Qp receiver = make_qp(receiver_cq.get());
+  connect(sender.get(), receiver->qp_num);
+  connect(receiver.get(), sender->qp_num);
+  ASSERT_EQ(post_receive(receiver.get(), piece(4096, 64), 7), 0);
+  ibv_sge from = piece(0, 64);
+  ibv_send_wr request{};
+  request.wr_id = 9;
+  request.sg_list = &from;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND_WITH_INV;
+  request.invalidate_rkey = mr_->rkey;
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(sender.get(), &request, &bad), 0);
+  const auto sent = await(cq_.get());
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(sent->wr_id, 9u);
+  EXPECT_EQ(sent->status, IBV_WC_REM_ACCESS_ERR);
+  const auto received = await(receiver_cq.get());
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->wr_id, 7u);
+  EXPECT_EQ(received->status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+// Here both GIDs of a port lead to it; on RoCE v2 an IPv6 GID and an IPv4 one would not meet.
+TEST_F(QueueChanges, gids_of_different_kinds_are_warned_of_once) {
+  const auto handle_from = [this](std::uint8_t source_index) {
+    ibv_ah_attr attributes{};
+    attributes.is_global = 1;
+    attributes.port_num = 1;
+    attributes.grh.dgid = gid();
+    attributes.grh.sgid_index = source_index;
+    attributes.grh.hop_limit = 64;
+    return Ah(ibv_create_ah(pd_.get(), &attributes));
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_NE(handle_from(1), nullptr);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  EXPECT_NE(handle_from(0), nullptr);
+  EXPECT_NE(handle_from(0), nullptr);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t first = log.find("use the same GID index at both ends");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("GID index", first + 20), std::string::npos) << log;
+}
+
+TEST_F(QueueChanges, what_is_not_offered_is_named_in_the_log_once) {
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ibv_reg_mr(pd_.get(), memory_.data(), 4096, IBV_ACCESS_ON_DEMAND), nullptr);
+    EXPECT_EQ(ibv_alloc_mw(pd_.get(), IBV_MW_TYPE_2), nullptr);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* const name : {"no paging on demand", "alloc_mw (memory windows)"}) {
+    const std::size_t first = log.find(name);
+    ASSERT_NE(first, std::string::npos) << name << " in: " << log;
+    EXPECT_EQ(log.find(name, first + 1), std::string::npos) << log;
+  }
 }
 
 TEST_F(QueueChanges, what_is_not_offered_is_refused_as_the_kernel_refuses) {

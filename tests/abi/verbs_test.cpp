@@ -80,6 +80,27 @@ TEST_F(Verbs, device_memory_allocated_is_a_plain_pointer_and_ends_at_the_pool) {
   EXPECT_EQ(ibv_free_dm(again), 0);
 }
 
+TEST_F(Verbs, device_memory_registered_with_rights_it_cannot_have_answers_einval) {
+  ibv_alloc_dm_attr page{};
+  page.length = 4096;
+  ibv_dm* const dm = ibv_alloc_dm(context_.get(), &page);
+  ASSERT_NE(dm, nullptr);
+  const auto try_access = [&](unsigned access) {
+    ibv_mr* const mr = ibv_reg_dm_mr(pd_, dm, 0, page.length, access);
+    return mr == nullptr ? errno : ibv_dereg_mr(mr);
+  };
+  constexpr unsigned kStores = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr unsigned kBase = IBV_ACCESS_ZERO_BASED;
+  EXPECT_EQ(try_access(kBase), 0);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | kStores), 0);
+  EXPECT_EQ(try_access(IBV_ACCESS_LOCAL_WRITE), EINVAL);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_REMOTE_WRITE), EINVAL) << "remote stores need local ones";
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND), EINVAL);
+  EXPECT_EQ(try_access(kBase | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_HUGETLB), EINVAL);
+  EXPECT_EQ(ibv_free_dm(dm), 0);
+}
+
 TEST_F(Verbs, address_handle_created_carries_gid_and_mac) {
   ibv_ah_attr attributes{};
   attributes.is_global = 1;

@@ -4,7 +4,9 @@
 #include <random>
 #include <vector>
 
+#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
+#include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/engine.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/wqe.h"
@@ -119,6 +121,8 @@ class Bench {
     prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(opcode));
     if (opcode == prm::Opcode::kCreateCq) {
       prm::set(in, prm::cq::kLogSize, 4);
+      prm::set(in, prm::cq::kUarPage, uar_);
+      prm::set(in, prm::cq::kEqn, devx::kFirstEqn);
       prm::set(in, prm::cq::kDbrUmemId, umem_);
       prm::set(in, prm::cq::kUmemId, umem_);
       prm::set(in, prm::cq::kUmemOffset, 4096);
@@ -165,6 +169,13 @@ class Bench {
     prm::set(in, prm::qp::kRemoteWrite, 1);
     prm::set(in, prm::qp::kRemoteAtomic, 1);
     prm::set(in, prm::qp::kPathPort, 1);
+    prm::set(in, prm::qp::kPathMigrationState, prm::qp::kMigrated);
+    prm::set(in, prm::qp::kLogMaxMessage, devx::kLogMaxMessage);
+    prm::set(in, prm::qp::kAtomicMode, prm::qp::kAtomicModeIbSpec);
+    prm::set(in, prm::qp::kPathHopLimit, 64);
+    prm::set(in, prm::qp::kPathUdpSourcePort, 0xc000);
+    const devx::Mac mac = devx::mac_of(wire_->local());
+    std::copy(mac.begin(), mac.end(), in.begin() + prm::qp::kPathRemoteMacHigh.bit_offset / 8);
     const auto& gid = wire_->local().gid;
     std::copy(gid.begin(), gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
     patch(input, in);

@@ -41,7 +41,7 @@ void exercise(Attributes& request) {
     if (request.length(id) > 0) (void)request.write(id, std::array<std::uint8_t, 48>{});
     (void)request.write_handle(id, 7);
   }
-  (void)request.check_known({0, 1, 2, 3});
+  (void)request.check({0, 1, 2, 3});
 }
 
 }  // namespace
@@ -61,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     header.length = static_cast<std::uint16_t>(sizeof header + header.num_attrs * sizeof(ib_uverbs_attr));
     header.reserved1 = 0;
     header.reserved2 = 0;
+    header.driver_id = RDMA_DRIVER_MLX5;
     std::memcpy(request.data(), &header, sizeof header);
   }
   place_data(request, user);

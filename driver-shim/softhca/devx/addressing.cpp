@@ -1,6 +1,9 @@
 #include "driver-shim/softhca/devx/addressing.h"
 
 #include <algorithm>
+#include <atomic>
+
+#include "base/log.h"
 
 namespace gdx::softhca::devx {
 namespace {
@@ -45,6 +48,16 @@ wire::Address address_of(const Gid& gid) {
   if (!is_own_link_local(gid)) return wire::Address{gid};
   return wire::Address::ipv4(std::uint32_t{gid[10]} << 24 | std::uint32_t{gid[13]} << 16 |
                              std::uint32_t{gid[14]} << 8 | gid[15]);
+}
+
+void warn_of_mixed_gids(const wire::Address& local, std::uint8_t source_index, const Gid& destination) {
+  static std::atomic<bool> warned{false};
+  const bool from_ipv4 = wire::Address{gid_of(local, source_index)}.is_ipv4();
+  if (from_ipv4 == wire::Address{destination}.is_ipv4() || warned.exchange(true)) return;
+  log::warn(
+      "a peer's {} GID was given with a source GID (index {}) of the other kind; RoCE v2 would not connect "
+      "them: use the same GID index at both ends",
+      from_ipv4 ? "IPv6" : "IPv4", source_index);
 }
 
 std::uint16_t lid_of(const wire::Address& address) {

@@ -21,6 +21,11 @@ inline constexpr std::uint8_t kGidTableSize = 2;  // 0: link-local, from the MAC
 // The address behind a GID of either kind. Link-local GIDs that are not a software HCA's stay as they are.
 [[nodiscard]] wire::Address address_of(const Gid& gid);
 
+// Warns once where a packet from the port's GID `source_index` to `destination` would have one end in IPv4
+// and the other in IPv6. Not standard: here both GIDs of a port lead to it; on RoCE v2 the two ends would
+// never meet.
+void warn_of_mixed_gids(const wire::Address& local, std::uint8_t source_index, const Gid& destination);
+
 // Not standard: a RoCE port has no LID and needs a GRH. So that programs that exchange LIDs only still
 // find each other, a port on 127.0.x.y reports the LID x.y; 0 elsewhere.
 [[nodiscard]] std::uint16_t lid_of(const wire::Address& address);

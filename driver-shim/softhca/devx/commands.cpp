@@ -1,15 +1,16 @@
 #include "driver-shim/softhca/devx/commands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 
 #include "base/log.h"
+#include "driver-shim/softhca/devx/refusals.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
 namespace {
-
-constexpr std::uint32_t kOpModShift = 16;
 
 prm::Opcode opcode_of(Input in) { return static_cast<prm::Opcode>(prm::get32(in, prm::kOpcode)); }
 
@@ -46,6 +47,11 @@ std::uint32_t object_id(const Object& object) {
   return object.kind == ObjectKind::kMkey ? object.number >> prm::mkey::kTagBits : object.number;
 }
 
+Outcome refuse_unsupported(prm::Opcode opcode) {
+  name_refusal(fmt::format("DevX command {:#x}", static_cast<std::uint32_t>(opcode)));
+  return refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
+}
+
 prm::Opcode query_of(ObjectKind kind) {
   switch (kind) {
     case ObjectKind::kCq: return prm::Opcode::kQueryCq;
@@ -74,18 +80,11 @@ Outcome outcome_of(Errno error) {
   }
 }
 
-Outcome Commands::refuse_unsupported(prm::Opcode opcode) {
-  const auto number = static_cast<std::uint32_t>(opcode);
-  if (reported_.insert(number).second) {
-    log::info("the software HCA does not execute the DevX command {:#x}; the program was told so", number);
-  }
-  return refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
-}
-
 Outcome Commands::query_capability(Input in, Output out) {
   const Outcome outcome = query_hca_cap(hca_, in, out);
   const std::uint32_t op_mod = prm::get32(in, prm::kOpMod);
-  if (!outcome.ok() && reported_.insert(op_mod << kOpModShift | prm::get32(in, prm::kOpcode)).second) {
+  // libmlx5 and UCX ask for every type to learn which there are.
+  if (!outcome.ok() && reported_.insert(op_mod).second) {
     log::debug("the software HCA has no capabilities of type {:#x}; the program was told so", op_mod >> 1);
   }
   return outcome;

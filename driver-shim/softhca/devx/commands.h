@@ -41,6 +41,10 @@ enum class Syndrome : std::uint32_t {
   kUnsupportedQueueType = 0x6764000b,
   kUnsupportedMkey = 0x6764000c,
   kScatteredMkey = 0x6764000d,
+  kUnknownOptionalParameter = 0x6764000e,
+  kBadPath = 0x6764000f,  // a remote MAC that is not the GID's, no hops, no such GID index, port or key
+  kBadLimit = 0x67640010,
+  kBadEventQueue = 0x67640011,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 
@@ -70,12 +74,11 @@ class Commands {
   Errno destroy(const Object& object);
 
  private:
-  Outcome refuse_unsupported(mlx5::prm::Opcode opcode);
   Outcome query_capability(Input in, Output out);
 
   Hca& hca_;
   UmemTable& umems_;
-  std::set<std::uint32_t> reported_;  // opcodes, and QUERY_HCA_CAP with its op_mod above them
+  std::set<std::uint32_t> reported_;  // op_mods of QUERY_HCA_CAP
 };
 
 // The parts, by file.

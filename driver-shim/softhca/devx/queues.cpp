@@ -56,6 +56,12 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   spec.collapsed = prm::get32(in, prm::cq::kCollapsed) != 0;
   spec.ignore_overrun = prm::get32(in, prm::cq::kOverrunIgnore) != 0;
 
+  const std::uint32_t eqn = prm::get32(in, prm::cq::kEqn);
+  if (eqn < kFirstEqn || eqn >= kFirstEqn + kCompletionVectors) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadEventQueue);
+  }
+  spec.uar = prm::get32(in, prm::cq::kUarPage);
+
   const std::uint32_t ring_umem = prm::get32(in, prm::cq::kUmemId);
   const std::uint32_t record_umem = prm::get32(in, prm::cq::kDbrUmemId);
   spec.ring = umems.resolve(ring_umem, prm::get(in, prm::cq::kUmemOffset),

@@ -3,6 +3,7 @@
 
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
+#include "driver-shim/softhca/devx/limits.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -12,24 +13,38 @@ constexpr std::uint32_t kMtuUnitBytes = 128;  // IB MTU codes: 256 B is 1, 4096 
 constexpr std::uint32_t kSmallestMtuCode = 1;
 constexpr std::uint32_t kLargestMtuCode = 5;
 
+constexpr std::uint32_t kFirstUdpSourcePort = 0xc000;  // RoCE v2 (IBA annex A17.3.3): what routers spread by
+
 // Bits of opt_param_mask. Source: Linux include/linux/mlx5/qp.h, enum mlx5_qp_optpar.
 enum OptionalParameter : std::uint32_t {
   kOptRemoteRead = 1 << 1,
   kOptRemoteAtomic = 1 << 2,
   kOptRemoteWrite = 1 << 3,
   kOptRnrTimer = 1 << 6,
+  kOptPathMigrationState = 1 << 10,
+  kOptRetryCount = 1 << 12,
+  kOptRnrRetry = 1 << 13,
+  kOptAckTimeout = 1 << 14,
 };
+constexpr std::uint32_t kOptAccess = kOptRemoteRead | kOptRemoteAtomic | kOptRemoteWrite;
+constexpr std::uint32_t kOptRetries = kOptRetryCount | kOptRnrRetry | kOptAckTimeout;
 
+Outcome bad_parameter(Syndrome syndrome) { return refuse_with(prm::CommandStatus::kBadParameter, syndrome); }
+
+// A responder without an atomic mode executes none, whatever the right to them says.
 std::uint32_t access_flags(Input in) {
+  const bool atomics =
+      prm::get32(in, prm::qp::kRemoteAtomic) != 0 && prm::get32(in, prm::qp::kAtomicMode) != 0;
   return (prm::get32(in, prm::qp::kRemoteWrite) ? kRemoteWrite : 0u) |
-         (prm::get32(in, prm::qp::kRemoteRead) ? kRemoteRead : 0u) |
-         (prm::get32(in, prm::qp::kRemoteAtomic) ? kRemoteAtomic : 0u);
+         (prm::get32(in, prm::qp::kRemoteRead) ? kRemoteRead : 0u) | (atomics ? kRemoteAtomic : 0u);
 }
 
-// The optional parameters that a transition may carry besides its required ones.
-void apply_optional(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+// The optional parameters that a transition may carry besides its required ones: those of `known`. Others
+// would be announced and yet change nothing, so they are refused.
+Outcome apply_optional(Input in, std::uint32_t known, std::uint32_t& mask, QpAttributes& attributes) {
   const std::uint32_t optional = prm::get32(in, prm::kOptParamMask);
-  if ((optional & (kOptRemoteRead | kOptRemoteAtomic | kOptRemoteWrite)) != 0) {
+  if ((optional & ~known) != 0) return bad_parameter(Syndrome::kUnknownOptionalParameter);
+  if ((optional & kOptAccess) != 0) {
     mask |= kQpAccessFlags;
     attributes.access = access_flags(in);
   }
@@ -37,6 +52,23 @@ void apply_optional(Input in, std::uint32_t& mask, QpAttributes& attributes) {
     mask |= kQpMinRnrTimer;
     attributes.min_rnr_timer = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kMinRnrNak));
   }
+  if ((optional & kOptPathMigrationState) != 0 &&
+      prm::get32(in, prm::qp::kPathMigrationState) != prm::qp::kMigrated) {
+    return bad_parameter(Syndrome::kBadPath);
+  }
+  if ((optional & kOptAckTimeout) != 0) {
+    mask |= kQpTimeout;
+    attributes.timeout = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathAckTimeout));
+  }
+  if ((optional & kOptRetryCount) != 0) {
+    mask |= kQpRetryCount;
+    attributes.retry_count = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRetryCount));
+  }
+  if ((optional & kOptRnrRetry) != 0) {
+    mask |= kQpRnrRetry;
+    attributes.rnr_retry = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRnrRetry));
+  }
+  return {};
 }
 
 Gid remote_gid(Input in) {
@@ -45,7 +77,22 @@ Gid remote_gid(Input in) {
   return gid;
 }
 
+// What is wrong with the path would on a ConnectX be known by nothing but packets that never arrive.
+bool is_path(Input in, const wire::Address& remote) {
+  std::uint64_t mac = 0;
+  for (const std::uint8_t byte : mac_of(remote)) mac = mac << 8 | byte;
+  return (prm::get(in, prm::qp::kPathRemoteMacHigh) << 32 | prm::get(in, prm::qp::kPathRemoteMacLow)) ==
+             mac &&
+         prm::get32(in, prm::qp::kPathHopLimit) > 0 &&
+         prm::get32(in, prm::qp::kPathSourceGidIndex) < kGidTableSize &&
+         prm::get32(in, prm::qp::kPathUdpSourcePort) >= kFirstUdpSourcePort;
+}
+
 Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  if (prm::get32(in, prm::qp::kPathPort) != 1 || prm::get32(in, prm::qp::kPathPkeyIndex) != 0 ||
+      prm::get32(in, prm::qp::kPathMigrationState) != prm::qp::kMigrated) {
+    return bad_parameter(Syndrome::kBadPath);
+  }
   mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
   attributes.state = QpState::kInit;
   attributes.access = access_flags(in);
@@ -54,50 +101,60 @@ Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
 
 Outcome to_rtr(Input in, std::uint32_t& mask, QpAttributes& attributes) {
   const std::uint32_t mtu = prm::get32(in, prm::qp::kMtu);
-  if (mtu < kSmallestMtuCode || mtu > kLargestMtuCode) {
-    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadMtu);
-  }
+  if (mtu < kSmallestMtuCode || mtu > kLargestMtuCode) return bad_parameter(Syndrome::kBadMtu);
+  const std::uint32_t log_max_message = prm::get32(in, prm::qp::kLogMaxMessage);
+  const std::uint32_t log_reads = prm::get32(in, prm::qp::kLogRraMax);
+  if (log_max_message > kLogMaxMessage || log_reads > kLogMaxReads) return bad_parameter(Syndrome::kBadLimit);
   mask = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn | kQpMaxDestRdAtomic |
-         kQpMinRnrTimer;
+         kQpMinRnrTimer | kQpMaxMessage;
   attributes.state = QpState::kRtr;
   attributes.remote = address_of(remote_gid(in));
+  if (!is_path(in, attributes.remote)) return bad_parameter(Syndrome::kBadPath);
   attributes.mtu_bytes = kMtuUnitBytes << mtu;
+  attributes.max_message_bytes = 1u << log_max_message;
   attributes.remote_qpn = prm::get32(in, prm::qp::kRemoteQpn);
   attributes.receive_psn = prm::get32(in, prm::qp::kNextReceivePsn);
-  attributes.max_dest_rd_atomic = static_cast<std::uint8_t>(1u << prm::get32(in, prm::qp::kLogRraMax));
+  attributes.max_dest_rd_atomic = static_cast<std::uint8_t>(1u << log_reads);
   attributes.min_rnr_timer = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kMinRnrNak));
-  apply_optional(in, mask, attributes);
-  return {};
+  return apply_optional(in, kOptAccess, mask, attributes);
 }
 
 Outcome to_rts(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  const std::uint32_t log_reads = prm::get32(in, prm::qp::kLogSraMax);
+  if (log_reads > kLogMaxReads) return bad_parameter(Syndrome::kBadLimit);
   mask = kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic;
   attributes.state = QpState::kRts;
   attributes.timeout = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathAckTimeout));
   attributes.retry_count = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRetryCount));
   attributes.rnr_retry = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kRnrRetry));
   attributes.send_psn = prm::get32(in, prm::qp::kNextSendPsn);
-  attributes.max_rd_atomic = static_cast<std::uint8_t>(1u << prm::get32(in, prm::qp::kLogSraMax));
-  apply_optional(in, mask, attributes);
-  return {};
+  attributes.max_rd_atomic = static_cast<std::uint8_t>(1u << log_reads);
+  return apply_optional(in, kOptAccess | kOptRnrTimer | kOptPathMigrationState, mask, attributes);
 }
 
-Outcome stay(Input in, QpState state, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome stay(Input in, QpState state, std::uint32_t known, std::uint32_t& mask, QpAttributes& attributes) {
   mask = kQpState;
   attributes.state = state;
-  apply_optional(in, mask, attributes);
+  return apply_optional(in, known, mask, attributes);
+}
+
+Outcome leave_for(QpState state, std::uint32_t& mask, QpAttributes& attributes) {
+  mask = kQpState;
+  attributes.state = state;
   return {};
 }
 
 Outcome decode(prm::Opcode opcode, Input in, std::uint32_t& mask, QpAttributes& attributes) {
   switch (opcode) {
     case prm::Opcode::kRst2Init: return to_init(in, mask, attributes);
-    case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, mask, attributes);
+    case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, kOptAccess, mask, attributes);
     case prm::Opcode::kInit2Rtr: return to_rtr(in, mask, attributes);
     case prm::Opcode::kRtr2Rts: return to_rts(in, mask, attributes);
-    case prm::Opcode::kRts2Rts: return stay(in, QpState::kRts, mask, attributes);
-    case prm::Opcode::k2Err: return stay({}, QpState::kError, mask, attributes);
-    case prm::Opcode::k2Rst: return stay({}, QpState::kReset, mask, attributes);
+    case prm::Opcode::kRts2Rts:
+      return stay(in, QpState::kRts, kOptAccess | kOptRnrTimer | kOptPathMigrationState | kOptRetries, mask,
+                  attributes);
+    case prm::Opcode::k2Err: return leave_for(QpState::kError, mask, attributes);
+    case prm::Opcode::k2Rst: return leave_for(QpState::kReset, mask, attributes);
     default: return refuse_with(prm::CommandStatus::kBadOperation, Syndrome::kUnsupportedCommand);
   }
 }
@@ -148,6 +205,10 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   QpAttributes attributes;
   const Outcome decoded = decode(opcode, in, mask, attributes);
   if (!decoded.ok()) return decoded;
+  if (opcode == prm::Opcode::kInit2Rtr) {
+    const auto source_index = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathSourceGidIndex));
+    warn_of_mixed_gids(hca.address(), source_index, remote_gid(in));
+  }
   return outcome_of(hca.modify_qp(qpn, mask, attributes));
 }
 
@@ -160,6 +221,7 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kState, prm_state(found->state));
   prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(out, prm::qp::kMtu, log2_floor(found->mtu_bytes / kMtuUnitBytes));
+  prm::set(out, prm::qp::kLogMaxMessage, log2_floor(found->max_message_bytes));
   prm::set(out, prm::qp::kRemoteQpn, found->remote_qpn);
   prm::set(out, prm::qp::kRemoteRead, (found->access & kRemoteRead) != 0);
   prm::set(out, prm::qp::kRemoteWrite, (found->access & kRemoteWrite) != 0);

@@ -153,7 +153,7 @@ Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
                      spec.doorbell_record != nullptr && is_aligned(spec.doorbell_record, sizeof(Be32));
   const bool sized =
       (spec.entry_bytes == 64 || spec.entry_bytes == 128) && spec.log_entries <= kMaxLogCqEntries;
-  if (!whole || !sized) return refuse(EINVAL);
+  if (!whole || !sized || (spec.uar && !uars_.contains(*spec.uar))) return refuse(EINVAL);
   const std::uint32_t number = free_number(cqs_);
   cqs_.emplace(number, std::make_unique<CompletionQueue>(spec));
   return number;

@@ -86,6 +86,7 @@ struct CompletionQueueSpec {
   std::uint32_t entry_bytes = 64;  // 64 or 128
   bool collapsed = false;          // every CQE goes to slot 0
   bool ignore_overrun = false;
+  std::optional<std::uint32_t> uar = std::nullopt;  // whose registers arm it, where the client says that
   // An armed CQ got its completion. Called with the HCA locked; must not call back.
   std::function<void()> on_event;
   std::function<void()> on_overrun;  // the queue is in error from now on; rules as for on_event
@@ -150,6 +151,7 @@ enum QpAttributeMask : std::uint32_t {
   kQpSendPsn = 1 << 16,
   kQpMaxDestRdAtomic = 1 << 17,
   kQpDestinationQpn = 1 << 20,
+  kQpMaxMessage = 1u << 31,  // the PRM's alone
 };
 
 struct QpAttributes {
@@ -159,6 +161,7 @@ struct QpAttributes {
   std::uint32_t qkey = 0;
   wire::Address remote;  // from the GRH, or from the LID where none was given
   std::uint32_t mtu_bytes = 1024;
+  std::uint32_t max_message_bytes = 1u << 30;
   std::uint8_t timeout = 14;
   std::uint8_t retry_count = 7;
   std::uint8_t rnr_retry = 7;

@@ -104,6 +104,7 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if (mask & kQpQkey) set_qkey(attributes.qkey);
   if (mask & kQpAddress) attributes_.remote = attributes.remote;
   if (mask & kQpPathMtu) attributes_.mtu_bytes = attributes.mtu_bytes;
+  if (mask & kQpMaxMessage) attributes_.max_message_bytes = attributes.max_message_bytes;
   if (mask & kQpTimeout) attributes_.timeout = attributes.timeout;
   if (mask & kQpRetryCount) attributes_.retry_count = attributes.retry_count;
   if (mask & kQpRnrRetry) attributes_.rnr_retry = attributes.rnr_retry;
@@ -345,6 +346,10 @@ void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* c
     parse_linear_wqe(copy->wqe(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
   } else {
     parse_send_wqe(send_ring(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
+  }
+  if (slot.wqe.request.length_bytes > attributes_.max_message_bytes) {
+    slot.wqe.fault = mlx5::Syndrome::kLocalLength;
+    slot.wqe.reason = "longer than its connection's messages may be";
   }
   slot.wqe.request.cookie = fetched_;
   fetched_ = static_cast<std::uint16_t>(fetched_ + slot.wqe.blocks);

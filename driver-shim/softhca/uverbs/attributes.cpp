@@ -1,5 +1,7 @@
 #include "driver-shim/softhca/uverbs/attributes.h"
 
+#include <rdma/ib_user_ioctl_verbs.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,7 +10,7 @@
 
 namespace gdx::softhca::uverbs {
 namespace {
-constexpr std::size_t kMaxAttributes = 256;  // the kernel's bound is a page of bundle, less than this
+constexpr std::size_t kMaxRequestBytes = 4096;
 }
 
 Answer<Attributes> Attributes::read(std::uint64_t address) {
@@ -16,9 +18,10 @@ Answer<Attributes> Attributes::read(std::uint64_t address) {
   request.address_ = address;
   ib_uverbs_ioctl_hdr header{};
   if (const Errno error = copy_from_user(&header, address, sizeof header)) return refuse(error);
-  if (header.num_attrs > kMaxAttributes) return refuse(EINVAL);
+  if (header.length > kMaxRequestBytes) return refuse(EINVAL);
   if (header.length != sizeof header + header.num_attrs * sizeof(ib_uverbs_attr)) return refuse(EINVAL);
   if (header.reserved1 != 0 || header.reserved2 != 0) return refuse(EPROTONOSUPPORT);
+  if (header.driver_id != RDMA_DRIVER_MLX5) return refuse(EINVAL);
   request.object_ = header.object_id;
   request.method_ = header.method_id;
   request.attributes_.resize(header.num_attrs);
@@ -38,10 +41,14 @@ std::size_t Attributes::length(std::uint16_t id) const {
   return attribute == nullptr ? 0 : attribute->len;
 }
 
-Errno Attributes::check_known(std::initializer_list<std::uint16_t> known) const {
-  for (const ib_uverbs_attr& attribute : attributes_) {
-    const bool is_known = std::ranges::find(known, attribute.attr_id) != known.end();
-    if (!is_known && (attribute.flags & UVERBS_ATTR_F_MANDATORY) != 0) return EPROTONOSUPPORT;
+Errno Attributes::check(std::initializer_list<std::uint16_t> known) const {
+  for (auto attribute = attributes_.begin(); attribute != attributes_.end(); ++attribute) {
+    if (std::ranges::find(known, attribute->attr_id) == known.end()) {
+      if ((attribute->flags & UVERBS_ATTR_F_MANDATORY) != 0) return EPROTONOSUPPORT;
+    } else if (std::ranges::find(attribute + 1, attributes_.end(), attribute->attr_id,
+                                 &ib_uverbs_attr::attr_id) != attributes_.end()) {
+      return EINVAL;
+    }
   }
   return 0;
 }

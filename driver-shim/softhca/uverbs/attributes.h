@@ -24,8 +24,9 @@ class Attributes {
   [[nodiscard]] bool has(std::uint16_t id) const { return find(id) != nullptr; }
   // Length in bytes of the attribute; 0 when absent.
   [[nodiscard]] std::size_t length(std::uint16_t id) const;
-  // EPROTONOSUPPORT when a mandatory attribute is none of `known`.
-  [[nodiscard]] Errno check_known(std::initializer_list<std::uint16_t> known) const;
+  // Errors: EPROTONOSUPPORT for one that is none of `known` and mandatory, EINVAL for a known one that comes
+  // twice.
+  [[nodiscard]] Errno check(std::initializer_list<std::uint16_t> known) const;
 
   // An input of at least `minimum` bytes into `value`; what the program did not send stays zero.
   // Errors: ENOENT absent, EINVAL too short, EFAULT.

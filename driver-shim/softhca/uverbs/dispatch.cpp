@@ -1,9 +1,8 @@
-#include <array>
-#include <cerrno>
-#include <set>
-#include <utility>
+#include <fmt/format.h>
 
-#include "base/log.h"
+#include <cerrno>
+
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 
 namespace gdx::softhca::uverbs {
@@ -18,13 +17,6 @@ const Method* find_method(std::uint16_t object, std::uint16_t method) {
   return nullptr;
 }
 
-void report_unknown_once(std::uint16_t object, std::uint16_t method) {
-  static std::set<std::pair<std::uint16_t, std::uint16_t>> reported;
-  if (!reported.emplace(object, method).second) return;
-  log::info("the software HCA has no uverbs method {:#x} on object {:#x}; the program was told so", method,
-            object);
-}
-
 }  // namespace
 
 Errno dispatch(Context& context, std::uint64_t request_address) {
@@ -32,9 +24,10 @@ Errno dispatch(Context& context, std::uint64_t request_address) {
   if (!request) return request.error();
   const Method* const method = find_method(request->object(), request->method());
   if (method == nullptr) {
-    report_unknown_once(request->object(), request->method());
+    name_refusal(fmt::format("uverbs method {:#x} on object {:#x}", request->method(), request->object()));
     return EPROTONOSUPPORT;
   }
+  if (const Errno error = request->check(method->attributes)) return error;
   if (!context.opened && !method->before_context) return EINVAL;
   return method->handler(context, *request);
 }

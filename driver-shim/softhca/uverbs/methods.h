@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "driver-shim/softhca/uverbs/attributes.h"
@@ -15,6 +16,8 @@ struct Method {
   std::uint16_t method;
   bool before_context;  // allowed before GET_CONTEXT
   Errno (*handler)(Context&, Attributes&);
+  // Those that the handler heeds. Others are refused where the program says that they matter to it.
+  std::initializer_list<std::uint16_t> attributes;
 };
 
 std::span<const Method> device_methods();                   // methods_device.cpp
@@ -22,6 +25,11 @@ std::span<const Method> memory_methods();                   // methods_memory.cp
 std::span<const Method> queue_methods();                    // methods_queue.cpp
 std::span<const Method> devx_methods();                     // methods_devx.cpp
 Errno invoke_write(Context& context, Attributes& request);  // write_commands.cpp
+
+// Whether a memory region may have these rights: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for
+// paging on demand, which this device does not offer; EINVAL.
+// Source: Linux include/rdma/ib_verbs.h, ib_check_mr_access().
+Errno check_rights(std::uint32_t access);  // write_memory.cpp
 
 // Runs one request. Errors: as the kernel's, EPROTONOSUPPORT for a method that is not there.
 Errno dispatch(Context& context, std::uint64_t request_address);

@@ -104,6 +104,14 @@ Errno query_port(Context& context, Attributes& request) {
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
 }
 
+// No flag of these queries means anything yet, to the kernel either.
+Errno check_no_flags(const Attributes& request, std::uint16_t id) {
+  if (!request.has(id)) return 0;
+  const Answer<std::uint32_t> flags = request.value<std::uint32_t>(id);
+  if (!flags) return flags.error();
+  return *flags == 0 ? 0 : EINVAL;
+}
+
 ib_uverbs_gid_entry gid_entry(const Hca& hca, std::uint8_t index) {
   ib_uverbs_gid_entry entry{};
   const devx::Gid gid = devx::gid_of(hca.address(), index);
@@ -120,6 +128,7 @@ Errno query_gid_entry(Context& context, Attributes& request) {
   const Answer<std::uint64_t> port = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_PORT);
   const Answer<std::uint64_t> index = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
   if (!port || !index || *port != 1) return EINVAL;
+  if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)) return error;
   if (*index >= devx::kGidTableSize) return EINVAL;
   return request.write(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
                        gid_entry(context.hca, static_cast<std::uint8_t>(*index)));
@@ -128,6 +137,7 @@ Errno query_gid_entry(Context& context, Attributes& request) {
 Errno query_gid_table(Context& context, Attributes& request) {
   const Answer<std::uint64_t> entry_bytes = request.constant(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
   if (!entry_bytes) return entry_bytes.error();
+  if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)) return error;
   if (*entry_bytes < sizeof(ib_uverbs_gid_entry) || *entry_bytes > kPageBytes) return EINVAL;
   std::vector<std::uint8_t> table(devx::kGidTableSize * *entry_bytes);
   if (request.length(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES) < table.size()) return EINVAL;
@@ -150,13 +160,46 @@ Errno allocate_async_events(Context& context, Attributes& request) {
 }
 
 constexpr Method kMethods[] = {
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE, true, invoke_write},
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, true, get_context},
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT, false, query_context},
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT, false, query_port},
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_TABLE, false, query_gid_table},
-    {UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY, false, query_gid_entry},
-    {UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, false, allocate_async_events},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_INVOKE_WRITE,
+     true,
+     invoke_write,
+     {UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_WRITE_CMD, UVERBS_ATTR_UHW_IN,
+      UVERBS_ATTR_UHW_OUT}},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_GET_CONTEXT,
+     true,
+     get_context,
+     {UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_UHW_IN,
+      UVERBS_ATTR_UHW_OUT}},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_QUERY_CONTEXT,
+     false,
+     query_context,
+     {UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT,
+      MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX}},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_QUERY_PORT,
+     false,
+     query_port,
+     {UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP}},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_QUERY_GID_TABLE,
+     false,
+     query_gid_table,
+     {UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
+      UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES}},
+    {UVERBS_OBJECT_DEVICE,
+     UVERBS_METHOD_QUERY_GID_ENTRY,
+     false,
+     query_gid_entry,
+     {UVERBS_ATTR_QUERY_GID_ENTRY_PORT, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
+      UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY}},
+    {UVERBS_OBJECT_ASYNC_EVENT,
+     UVERBS_METHOD_ASYNC_EVENT_ALLOC,
+     false,
+     allocate_async_events,
+     {UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE}},
 };
 
 }  // namespace

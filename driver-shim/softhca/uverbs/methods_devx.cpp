@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -117,10 +118,16 @@ Errno query_object(Context& context, Attributes& request) {
 
 Errno register_umem(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) return EOPNOTSUPP;
+  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
+    return unsupported("umems of memory behind a dma-buf");
+  }
   const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
+  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP)) {
+    const auto page_sizes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP);
+    if (!page_sizes || *page_sizes < kPageBytes) return EINVAL;
+  }
   // Whatever access is asked for: a completion queue may be put there.
   if (const Errno error = check_access(*address, *length_bytes, Use::kReadWrite)) return error;
   const Answer<std::uint32_t> id = context.umems.add(reinterpret_cast<std::byte*>(*address), *length_bytes);
@@ -169,7 +176,9 @@ Errno subscribe_event(Context& context, Attributes& request) {
   if (!handle) return handle.error();
   const Answer<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
   if (!found) return found.error();
-  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) return EOPNOTSUPP;
+  if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) {
+    return unsupported("DevX events through an eventfd");
+  }
   std::uint64_t cookie = 0;
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) {
     const auto given = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE);
@@ -195,16 +204,63 @@ Errno subscribe_event(Context& context, Attributes& request) {
 }
 
 constexpr Method kMethods[] = {
-    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER, false, general_command},
-    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN, false, query_eqn},
-    {MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT, false, subscribe_event},
-    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_CREATE, false, create_object},
-    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, false, destroy_devx},
-    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY, false, modify_object},
-    {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_QUERY, false, query_object},
-    {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG, false, register_umem},
-    {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG, false, deregister_umem},
-    {MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC, false, allocate_event_fd},
+    {MLX5_IB_OBJECT_DEVX,
+     MLX5_IB_METHOD_DEVX_OTHER,
+     false,
+     general_command,
+     {MLX5_IB_ATTR_DEVX_OTHER_CMD_IN, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT}},
+    {MLX5_IB_OBJECT_DEVX,
+     MLX5_IB_METHOD_DEVX_QUERY_EQN,
+     false,
+     query_eqn,
+     {MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC, MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN}},
+    {MLX5_IB_OBJECT_DEVX,
+     MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT,
+     false,
+     subscribe_event,
+     {MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE,
+      MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM,
+      MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE}},
+    {MLX5_IB_OBJECT_DEVX_OBJ,
+     MLX5_IB_METHOD_DEVX_OBJ_CREATE,
+     false,
+     create_object,
+     {MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN,
+      MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT}},
+    {MLX5_IB_OBJECT_DEVX_OBJ,
+     MLX5_IB_METHOD_DEVX_OBJ_DESTROY,
+     false,
+     destroy_devx,
+     {MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE}},
+    {MLX5_IB_OBJECT_DEVX_OBJ,
+     MLX5_IB_METHOD_DEVX_OBJ_MODIFY,
+     false,
+     modify_object,
+     {MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN,
+      MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT}},
+    {MLX5_IB_OBJECT_DEVX_OBJ,
+     MLX5_IB_METHOD_DEVX_OBJ_QUERY,
+     false,
+     query_object,
+     {MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN,
+      MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT}},
+    {MLX5_IB_OBJECT_DEVX_UMEM,
+     MLX5_IB_METHOD_DEVX_UMEM_REG,
+     false,
+     register_umem,
+     {MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, MLX5_IB_ATTR_DEVX_UMEM_REG_LEN,
+      MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID,
+      MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD}},
+    {MLX5_IB_OBJECT_DEVX_UMEM,
+     MLX5_IB_METHOD_DEVX_UMEM_DEREG,
+     false,
+     deregister_umem,
+     {MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE}},
+    {MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD,
+     MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC,
+     false,
+     allocate_event_fd,
+     {MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE, MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS}},
 };
 
 }  // namespace

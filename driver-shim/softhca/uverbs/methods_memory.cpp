@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -5,6 +6,7 @@
 
 #include <cerrno>
 
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 
 namespace gdx::softhca::uverbs {
@@ -42,7 +44,7 @@ Errno allocate_dm(Context& context, Attributes& request) {
   if (request.has(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE)) {
     const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE);
     if (!type) return type.error();
-    if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return EOPNOTSUPP;
+    if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return unsupported("device memory for steering");
   }
   const Answer<std::uint16_t> first_page = context.pages.allocate(*length_bytes, *log_alignment);
   if (!first_page) return first_page.error();
@@ -76,7 +78,12 @@ Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_LENGTH);
   const Answer<std::uint32_t> access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS);
   if (!offset || !length_bytes || !access) return refuse(EINVAL);
-  if ((*access & IB_UVERBS_ACCESS_ZERO_BASED) == 0) return refuse(EINVAL);
+  if (const Errno error = check_rights(*access)) return refuse(error);
+  // Linux drivers/infiniband/hw/mlx5/mlx5_ib.h, MLX5_IB_DM_MEMIC_ALLOWED_ACCESS.
+  constexpr std::uint32_t kAllowed = IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_WRITE |
+                                     IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_ATOMIC |
+                                     IB_UVERBS_ACCESS_ZERO_BASED;
+  if ((*access & ~kAllowed) != 0 || (*access & IB_UVERBS_ACCESS_ZERO_BASED) == 0) return refuse(EINVAL);
   if (*offset > memory.length_bytes || *length_bytes > memory.length_bytes - *offset) return refuse(EINVAL);
   MemoryRegionSpec spec;
   spec.base = context.pages.device_memory() + memory.first_page * kPageBytes + *offset;
@@ -117,7 +124,9 @@ Errno register_dm(Context& context, Attributes& request) {
 Errno allocate_uar(Context& context, Attributes& request) {
   const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE);
   if (!type) return type.error();
-  if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) return EOPNOTSUPP;
+  if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) {
+    return unsupported(fmt::format("UAR pages of type {}", *type));
+  }
   const Answer<PageFile::DoorbellPage> page = context.pages.add_doorbell_page();
   if (!page) return page.error();
   const Answer<std::uint32_t> uar = context.hca.add_uar({page->address});
@@ -149,15 +158,41 @@ Errno destroy_uar(Context& context, Attributes& request) {
 }
 
 constexpr Method kMethods[] = {
-    {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, false, destroy_pd},
-    {UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY, false, query_pd},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, false, destroy_mr},
-    {UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG, false, register_dm},
-    {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, false, destroy_ah},
-    {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC, false, allocate_dm},
-    {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, false, free_dm},
-    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, false, allocate_uar},
-    {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, false, destroy_uar},
+    {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, false, destroy_pd, {UVERBS_ATTR_DESTROY_PD_HANDLE}},
+    {UVERBS_OBJECT_PD,
+     MLX5_IB_METHOD_PD_QUERY,
+     false,
+     query_pd,
+     {MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN}},
+    {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, false, destroy_mr, {UVERBS_ATTR_DESTROY_MR_HANDLE}},
+    {UVERBS_OBJECT_MR,
+     UVERBS_METHOD_DM_MR_REG,
+     false,
+     register_dm,
+     {UVERBS_ATTR_REG_DM_MR_HANDLE, UVERBS_ATTR_REG_DM_MR_OFFSET, UVERBS_ATTR_REG_DM_MR_LENGTH,
+      UVERBS_ATTR_REG_DM_MR_PD_HANDLE, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE,
+      UVERBS_ATTR_REG_DM_MR_RESP_LKEY, UVERBS_ATTR_REG_DM_MR_RESP_RKEY}},
+    {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, false, destroy_ah, {UVERBS_ATTR_DESTROY_AH_HANDLE}},
+    {UVERBS_OBJECT_DM,
+     UVERBS_METHOD_DM_ALLOC,
+     false,
+     allocate_dm,
+     {UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH, UVERBS_ATTR_ALLOC_DM_ALIGNMENT,
+      MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX,
+      MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE}},
+    {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, false, free_dm, {UVERBS_ATTR_FREE_DM_HANDLE}},
+    {MLX5_IB_OBJECT_UAR,
+     MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+     false,
+     allocate_uar,
+     {MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE,
+      MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+      MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID}},
+    {MLX5_IB_OBJECT_UAR,
+     MLX5_IB_METHOD_UAR_OBJ_DESTROY,
+     false,
+     destroy_uar,
+     {MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE}},
 };
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5-abi.h>
@@ -7,6 +8,7 @@
 #include <cerrno>
 
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
@@ -43,7 +45,7 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   if (!entries) return refuse(entries.error());
   if (*entries == 0 || *entries >= 1u << devx::kLogMaxCqEntries) return refuse(EINVAL);
   if (driver.cqe_size != 64 && driver.cqe_size != 128) return refuse(EINVAL);
-  if (driver.cqe_comp_en != 0) return refuse(EOPNOTSUPP);
+  if (driver.cqe_comp_en != 0) return refuse(unsupported("compressed completions"));
   CompletionQueueSpec spec;
   spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // of entries + 1, rounded up
   spec.entry_bytes = driver.cqe_size;
@@ -56,7 +58,9 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
         IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN | IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION;
     if ((*flags & ~kKnown) != 0) return refuse(EINVAL);
     // A CQE's time is not that of a clock which programs could read: completion_timestamp_mask is 0.
-    if ((*flags & IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION) != 0) return refuse(EOPNOTSUPP);
+    if ((*flags & IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION) != 0) {
+      return refuse(unsupported("times in completions"));
+    }
     spec.ignore_overrun = (*flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0;
   }
   const std::uint64_t ring_bytes = std::uint64_t{spec.entry_bytes} << spec.log_entries;
@@ -148,15 +152,28 @@ Answer<QpType> qp_type(std::uint64_t type) {
     case IB_UVERBS_QPT_RC: return QpType::kRc;
     case IB_UVERBS_QPT_UC: return QpType::kUc;
     case IB_UVERBS_QPT_UD: return QpType::kUd;
-    default: return refuse(EOPNOTSUPP);
+    // UCX makes one to learn whether it can.
+    case IB_UVERBS_QPT_DRIVER: return refuse(unsupported("DC queue pairs", log::Level::kInfo));
+    default: return refuse(unsupported(fmt::format("queue pairs of the verbs type {:#x}", type)));
   }
+}
+
+// Source: Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags(): scattering to CQEs is forgiven where
+// a device lacks it, all else that is not known of this type of queue pair is refused.
+Errno check_driver_flags(std::uint32_t flags) {
+  constexpr std::uint32_t kNotOffered =
+      MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
+  constexpr std::uint32_t kHarmless = MLX5_QP_FLAG_SCATTER_CQE | MLX5_QP_FLAG_ALLOW_SCATTER_CQE |
+                                      MLX5_QP_FLAG_BFREG_INDEX | MLX5_QP_FLAG_UAR_PAGE_INDEX;
+  if ((flags & kNotOffered) != 0) return unsupported("DC queue pairs and signatures of WQEs");
+  if ((flags & ~(kNotOffered | kHarmless)) != 0) return EINVAL;
+  if ((flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) != 0) return 0;
+  return unsupported("doorbell registers that belong to a context");
 }
 
 // Rings and sizes. mlx5 puts the receive queue first in the buffer and the send queue behind it.
 Errno lay_out_rings(const mlx5_ib_create_qp& driver, QueuePairSpec& spec) {
-  constexpr std::uint32_t kUnsupported =
-      MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;
-  if ((driver.flags & kUnsupported) != 0) return EOPNOTSUPP;
+  if (const Errno error = check_driver_flags(driver.flags)) return error;
   if (driver.sq_wqe_count > 1u << devx::kLogMaxSendBlocks ||
       driver.rq_wqe_count > 1u << devx::kLogMaxSendBlocks || driver.rq_wqe_shift > 16) {
     return EINVAL;
@@ -176,7 +193,7 @@ Errno lay_out_rings(const mlx5_ib_create_qp& driver, QueuePairSpec& spec) {
   spec.doorbell_record = reinterpret_cast<Be32*>(driver.db_addr);
   spec.user_index = driver.uidx;
   spec.uar = driver.bfreg_index;
-  return (driver.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) != 0 ? 0 : EOPNOTSUPP;
+  return 0;
 }
 
 // Puts the number of the object in attribute `id` into `number` and makes `object` stand on it.
@@ -219,7 +236,8 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
   if (request.has(UVERBS_ATTR_CREATE_QP_FLAGS)) {
     const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_QP_FLAGS);
     if (!flags) return flags.error();
-    if ((*flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_SQ_SIG_ALL}) != 0) return EOPNOTSUPP;
+    const std::uint32_t unknown = *flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_SQ_SIG_ALL};
+    if (unknown != 0) return unsupported(fmt::format("queue pairs with the creation flags {:#x}", unknown));
     object.all_signaled = *flags != 0;
   }
   object.capacity = *capacity;
@@ -280,7 +298,9 @@ Errno create_srq(Context& context, Attributes& request) {
   const Answer<std::uint32_t> max_wr = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_WR);
   const Answer<std::uint32_t> max_sge = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_SGE);
   if (!type || !user_handle || !max_wr || !max_sge) return EINVAL;
-  if (*type != IB_UVERBS_SRQT_BASIC || driver.flags != 0) return EOPNOTSUPP;
+  if (*type != IB_UVERBS_SRQT_BASIC || driver.flags != 0) {
+    return unsupported(fmt::format("shared receive queues of type {} with flags {:#x}", *type, driver.flags));
+  }
   if (*max_wr >= 1u << devx::kLogMaxSrqEntries || *max_sge > 31) return EINVAL;
 
   auto object = std::make_unique<SharedReceiveQueueObject>();
@@ -331,12 +351,46 @@ Errno destroy_srq(Context& context, Attributes& request) {
 }
 
 constexpr Method kMethods[] = {
-    {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE, false, create_cq},
-    {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY, false, destroy_cq},
-    {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE, false, create_qp},
-    {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY, false, destroy_qp},
-    {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE, false, create_srq},
-    {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY, false, destroy_srq},
+    {UVERBS_OBJECT_CQ,
+     UVERBS_METHOD_CQ_CREATE,
+     false,
+     create_cq,
+     {UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
+      UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_FLAGS,
+      UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_UHW_IN,
+      UVERBS_ATTR_UHW_OUT}},
+    {UVERBS_OBJECT_CQ,
+     UVERBS_METHOD_CQ_DESTROY,
+     false,
+     destroy_cq,
+     {UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP}},
+    {UVERBS_OBJECT_QP,
+     UVERBS_METHOD_QP_CREATE,
+     false,
+     create_qp,
+     {UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE,
+      UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE,
+      UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_TYPE,
+      UVERBS_ATTR_CREATE_QP_FLAGS, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_RESP_CAP,
+      UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT}},
+    {UVERBS_OBJECT_QP,
+     UVERBS_METHOD_QP_DESTROY,
+     false,
+     destroy_qp,
+     {UVERBS_ATTR_DESTROY_QP_HANDLE, UVERBS_ATTR_DESTROY_QP_RESP}},
+    {UVERBS_OBJECT_SRQ,
+     UVERBS_METHOD_SRQ_CREATE,
+     false,
+     create_srq,
+     {UVERBS_ATTR_CREATE_SRQ_HANDLE, UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, UVERBS_ATTR_CREATE_SRQ_USER_HANDLE,
+      UVERBS_ATTR_CREATE_SRQ_MAX_WR, UVERBS_ATTR_CREATE_SRQ_MAX_SGE, UVERBS_ATTR_CREATE_SRQ_LIMIT,
+      UVERBS_ATTR_CREATE_SRQ_TYPE, UVERBS_ATTR_CREATE_SRQ_EVENT_FD, UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR,
+      UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT}},
+    {UVERBS_OBJECT_SRQ,
+     UVERBS_METHOD_SRQ_DESTROY,
+     false,
+     destroy_srq,
+     {UVERBS_ATTR_DESTROY_SRQ_HANDLE, UVERBS_ATTR_DESTROY_SRQ_RESP}},
 };
 
 }  // namespace

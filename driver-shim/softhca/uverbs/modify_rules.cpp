@@ -69,7 +69,8 @@ const Rule& rule_for(const Row& row, QpType type) {
 
 bool may_modify(QpType type, QpState from, QpState to, std::uint32_t mask) {
   const std::uint32_t given = mask & ~std::uint32_t{kQpState};
-  if (to == QpState::kReset || to == QpState::kError) return given == 0;
+  if (to == QpState::kReset) return given == 0;
+  if (to == QpState::kError) return from != QpState::kReset && given == 0;  // DevX has a command for that
   for (const Row& row : kRows) {
     if (row.from != from || row.to != to) continue;
     const Rule& rule = rule_for(row, type);

@@ -15,7 +15,6 @@
 #include <mutex>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -137,8 +136,8 @@ class RdmaCm {
   using Handler = Errno (RdmaCm::*)(CmCall& call);
 
   static Handler handler_of(std::uint32_t command);
-  // What a program asked for in vain, in the log once.
-  void name_refused(const std::string& what);
+  // Writing to the device node can be cancelled, telling people why it fails cannot.
+  static void name_refused(const std::string& what);
   // rdma_cm_commands.cpp
   Errno create_id(CmCall& call);
   Errno destroy_id(CmCall& call);
@@ -187,8 +186,6 @@ class RdmaCm {
   std::map<std::uint32_t, std::unique_ptr<CmId>> ids_;
   std::map<int, std::shared_ptr<CmFile>> files_;
   std::atomic<std::size_t> open_files_{0};
-  std::mutex refused_mutex_;  // nothing is taken below it
-  std::set<std::string> refused_;
 };
 
 }  // namespace gdx::softhca::uverbs

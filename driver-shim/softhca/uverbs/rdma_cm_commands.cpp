@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
@@ -53,8 +54,7 @@ RdmaCm::Handler RdmaCm::handler_of(std::uint32_t command) {
 
 void RdmaCm::name_refused(const std::string& what) {
   const CancellationOff uncancelled;
-  const std::lock_guard lock(refused_mutex_);
-  if (refused_.insert(what).second) log::info("rdma_cm: {} is not supported here, and refused", what);
+  name_refusal(what);
 }
 
 Errno RdmaCm::command(int fd, std::uint64_t address, std::size_t length_bytes) {
@@ -64,7 +64,7 @@ Errno RdmaCm::command(int fd, std::uint64_t address, std::size_t length_bytes) {
   if (header.cmd >= kCommands || header.in + sizeof header > length_bytes) return EINVAL;
   const Handler handler = handler_of(header.cmd);
   if (handler == nullptr) {
-    name_refused(fmt::format("command {}", header.cmd));
+    name_refused(fmt::format("rdma_cm command {}", header.cmd));
     return ENOSYS;
   }
   std::array<std::byte, sizeof(CmCall::input)> input{};
@@ -143,10 +143,8 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
   if (id.state != CmId::State::kIdle) return EINVAL;
   CmPort* port = nullptr;
   if (!address.is_any()) {
-    if (address.family == AF_IB) {  // an Ethernet port is not known by a subnet's GID
-      name_refused("an address of family AF_IB");
-      return ENODEV;
-    }
+    // An Ethernet port is not known by a subnet's GID. librdmacm tries one by itself, so nobody is told.
+    if (address.family == AF_IB) return ENODEV;
     const Answer<CmPort*> found = port_at(address.address);
     if (!found && !address.is_loopback()) return found.error();
     port = found ? *found : nullptr;
@@ -232,7 +230,7 @@ Errno RdmaCm::resolve(CmId& id, const CmAddress& source, const CmAddress& destin
   }
   if (id.state != CmId::State::kBound || id.source.family != destination.family) return EINVAL;
   if (destination.family == AF_IB) {
-    name_refused("an address of family AF_IB");
+    name_refused("rdma_cm addresses of family AF_IB");
     return ENODEV;
   }
   CmAddress to = destination;
@@ -271,7 +269,7 @@ Errno RdmaCm::listen(CmCall& call) {
   }
   if (id.state != CmId::State::kBound) return EINVAL;
   if (id.source.family == AF_IB) {
-    name_refused("an address of family AF_IB");
+    name_refused("rdma_cm addresses of family AF_IB");
     return EOPNOTSUPP;
   }
   const std::uint32_t backlog =
@@ -333,7 +331,7 @@ Errno RdmaCm::set_option(CmCall& call) {
   if (!found) return found.error();
   CmId& id = **found;
   if (asked.level != RDMA_OPTION_ID) {
-    name_refused(fmt::format("an option of level {}", asked.level));
+    name_refused(fmt::format("rdma_cm option of level {}", asked.level));
     return ENOSYS;
   }
   std::uint8_t byte = 0;
@@ -383,7 +381,7 @@ Errno RdmaCm::migrate_id(CmCall& call) {
 }
 
 Errno RdmaCm::join_multicast(CmCall& /*call*/) {
-  name_refused("multicast");
+  name_refused("rdma_cm multicast");
   return EOPNOTSUPP;
 }
 

@@ -1,13 +1,13 @@
 // The older command set, which travels inside the INVOKE_WRITE method.
 // Source: Linux include/uapi/rdma/ib_user_verbs.h, drivers/infiniband/core/uverbs_cmd.c.
+#include <fmt/format.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_verbs.h>
 
 #include <cerrno>
-#include <set>
 #include <vector>
 
-#include "base/log.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
 
@@ -60,13 +60,6 @@ const char* name_of(std::uint32_t number) {
   }
 }
 
-void report_unknown_once(std::uint32_t number) {
-  static std::set<std::uint32_t> reported;
-  if (!reported.insert(number).second) return;
-  log::info("the software HCA has no uverbs write command {:#x}, {}; the program was told so", number,
-            name_of(number));
-}
-
 }  // namespace
 
 Errno invoke_write(Context& context, Attributes& attributes) {
@@ -83,8 +76,8 @@ Errno invoke_write(Context& context, Attributes& attributes) {
     WriteRequest request{attributes};
     return command.handler(context, request);
   }
-  report_unknown_once(static_cast<std::uint32_t>(*number));
-  return EOPNOTSUPP;
+  return unsupported(
+      fmt::format("uverbs write command {:#x}, {}", *number, name_of(static_cast<std::uint32_t>(*number))));
 }
 
 }  // namespace gdx::softhca::uverbs

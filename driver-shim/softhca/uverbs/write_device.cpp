@@ -114,6 +114,7 @@ Errno write_create_ah(Context& context, WriteRequest& request) {
 
   devx::Gid gid;
   std::copy_n(asked.attr.grh.dgid, gid.size(), gid.begin());
+  devx::warn_of_mixed_gids(context.hca.address(), asked.attr.grh.sgid_index, gid);
   const devx::Mac mac = devx::mac_of(devx::address_of(gid));
   mlx5_ib_create_ah_resp driver{};
   driver.response_length = sizeof driver;

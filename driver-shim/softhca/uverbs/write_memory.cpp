@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
 
@@ -21,17 +23,6 @@ struct MemoryRegionObject : Object {
 
 constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
 
-// Errors: EOPNOTSUPP for paging on demand, which this device does not offer; EINVAL.
-Errno check_rights(std::uint32_t access) {
-  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
-                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
-                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
-                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
-  if ((access & ~kKnown) != 0) return EINVAL;
-  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
-}
-
 Errno check_range(const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
   if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
@@ -40,6 +31,16 @@ Errno check_range(const MemoryRegionSpec& spec) {
 }
 
 }  // namespace
+
+Errno check_rights(std::uint32_t access) {
+  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
+                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
+                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
+                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return unsupported("paging on demand");
+  if ((access & ~kKnown) != 0) return EINVAL;
+  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
 
 Errno write_reg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_reg_mr asked{};
@@ -77,7 +78,9 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_rereg_mr asked{};
   if (const Errno error = request.read(asked)) return error;
   if (asked.flags == 0) return EINVAL;
-  if ((asked.flags & ~(kChangeTranslation | kChangeDomain | kChangeAccess)) != 0) return EOPNOTSUPP;
+  if ((asked.flags & ~(kChangeTranslation | kChangeDomain | kChangeAccess)) != 0) {
+    return unsupported("changes of a memory region but of its range, domain and rights");
+  }
   const Answer<Object*> found = context.objects.find(asked.mr_handle, ObjectType::kMr);
   if (!found) return EINVAL;
   // One of device memory is another kind of object, which cannot be changed.

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/modify_rules.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
@@ -28,11 +29,12 @@ void warn_once_about_lids() {
       "a peer was addressed by LID and found at 127.0.x.y; a real RoCE port would refuse: use a GID (-g 1)");
 }
 
-Answer<wire::Address> remote_address(const ib_uverbs_qp_dest& destination) {
+Answer<wire::Address> remote_address(const wire::Address& local, const ib_uverbs_qp_dest& destination) {
   if (destination.is_global != 0) {
     if (destination.sgid_index >= devx::kGidTableSize) return refuse(EINVAL);
     devx::Gid gid;
     std::copy_n(destination.dgid, gid.size(), gid.begin());
+    devx::warn_of_mixed_gids(local, destination.sgid_index, gid);
     return devx::address_of(gid);
   }
   if (destination.dlid == 0) return refuse(EINVAL);
@@ -40,7 +42,7 @@ Answer<wire::Address> remote_address(const ib_uverbs_qp_dest& destination) {
   return devx::address_of_lid(destination.dlid);
 }
 
-Answer<QpAttributes> attributes_from(const ib_uverbs_modify_qp& asked) {
+Answer<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs_modify_qp& asked) {
   QpAttributes attributes;
   if (asked.qp_state > static_cast<std::uint8_t>(QpState::kError)) return refuse(EINVAL);
   attributes.state = static_cast<QpState>(asked.qp_state);
@@ -48,13 +50,18 @@ Answer<QpAttributes> attributes_from(const ib_uverbs_modify_qp& asked) {
   attributes.port = asked.port_num;
   attributes.qkey = asked.qkey;
   if ((asked.attr_mask & kQpAddress) != 0) {
-    const Answer<wire::Address> remote = remote_address(asked.dest);
+    const Answer<wire::Address> remote = remote_address(local, asked.dest);
     if (!remote) return refuse(remote.error());
     attributes.remote = *remote;
   }
   if ((asked.attr_mask & kQpPathMtu) != 0) {
     if (asked.path_mtu < 1 || asked.path_mtu > kLargestMtuCode) return refuse(EINVAL);
     attributes.mtu_bytes = kMtuUnitBytes << asked.path_mtu;
+  }
+  constexpr std::uint32_t kMaxReads = 1u << devx::kLogMaxReads;  // as the device's attributes say
+  if ((asked.attr_mask & kQpMaxRdAtomic) != 0 && asked.max_rd_atomic > kMaxReads) return refuse(EINVAL);
+  if ((asked.attr_mask & kQpMaxDestRdAtomic) != 0 && asked.max_dest_rd_atomic > kMaxReads) {
+    return refuse(EINVAL);
   }
   attributes.timeout = asked.timeout;
   attributes.retry_count = asked.retry_cnt;
@@ -73,7 +80,7 @@ Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   if ((asked.attr_mask & kQpPort) != 0 && asked.port_num != 1) return EINVAL;
   if ((asked.attr_mask & kQpPkeyIndex) != 0 && asked.pkey_index != 0) return EINVAL;
-  const Answer<QpAttributes> attributes = attributes_from(asked);
+  const Answer<QpAttributes> attributes = attributes_from(context.hca.address(), asked);
   if (!attributes) return attributes.error();
   auto& object = static_cast<QueuePairObject&>(**found);
   const Answer<QpAttributes> current = context.hca.query_qp(object.number);
@@ -97,7 +104,7 @@ Errno write_modify_qp(Context& context, WriteRequest& request) {
 Errno write_modify_qp_ex(Context& context, WriteRequest& request) {
   ib_uverbs_ex_modify_qp asked{};
   if (const Errno error = request.read(asked)) return error;
-  if (asked.rate_limit != 0) return EOPNOTSUPP;
+  if (asked.rate_limit != 0) return unsupported("rate limit of single queue pairs");
   if (const Errno error = modify_qp(context, asked.base)) return error;
   ib_uverbs_ex_modify_qp_resp answer{};
   answer.response_length = sizeof answer;

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/devx/limits.h"
 namespace gdx::softhca::devx {
 namespace {
 
@@ -43,6 +45,11 @@ class MockHca : public Hca {
   MOCK_METHOD(std::uint64_t, idle_ns, (), (override));
   MOCK_METHOD(int, poll_fd, (), (const, override));
   MOCK_METHOD(HcaCounters, counters, (), (override));
+};
+
+struct PrmFieldValue {
+  prm::PrmField field;
+  std::uint64_t value;
 };
 
 constexpr std::uint32_t kQpn = 0x4321;
@@ -132,26 +139,122 @@ TEST_F(DevxCommands, umem_of_a_live_queue_is_held_until_the_queue_goes) {
   EXPECT_EQ(umems_.remove(umem_), 0);
 }
 
-TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
+const wire::Address kPeer = wire::Address::ipv4(0x7f000009);
+
+// An INIT2RTR to kPeer that a ConnectX would not only accept: its packets would arrive.
+prm::Mailbox<prm::kModifyQpInBytes> valid_init_to_rtr() {
   prm::Mailbox<prm::kModifyQpInBytes> in{};
   prm::set(in, prm::qp::kMtu, 5);
+  prm::set(in, prm::qp::kLogMaxMessage, 30);
   prm::set(in, prm::qp::kRemoteQpn, 0x1234);
   prm::set(in, prm::qp::kNextReceivePsn, 0xfedcba);
   prm::set(in, prm::qp::kLogRraMax, 4);
-  const wire::Address peer = wire::Address::ipv4(0x7f000009);
-  std::copy(peer.gid.begin(), peer.gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
+  prm::set(in, prm::qp::kPathSourceGidIndex, 1);
+  prm::set(in, prm::qp::kPathHopLimit, 1);
+  prm::set(in, prm::qp::kPathUdpSourcePort, 0xc000);
+  prm::set(in, prm::qp::kPathRemoteMacHigh, 0x0267);
+  prm::set(in, prm::qp::kPathRemoteMacLow, 0x7f000009);
+  std::copy(kPeer.gid.begin(), kPeer.gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
+  return in;
+}
+
+TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
   QpAttributes set;
   std::uint32_t mask = 0;
   EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<1>(&mask), SaveArg<2>(&set), Return(0)));
-  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, valid_init_to_rtr()), 0);
   EXPECT_EQ(mask, kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
-                      kQpMaxDestRdAtomic | kQpMinRnrTimer);
+                      kQpMaxDestRdAtomic | kQpMinRnrTimer | kQpMaxMessage);
   EXPECT_EQ(set.state, QpState::kRtr);
   EXPECT_EQ(set.mtu_bytes, 4096u);
+  EXPECT_EQ(set.max_message_bytes, 1u << 30);
   EXPECT_EQ(set.remote_qpn, 0x1234u);
   EXPECT_EQ(set.receive_psn, 0xfedcbau);
   EXPECT_EQ(set.max_dest_rd_atomic, 16);
-  EXPECT_EQ(set.remote, peer);
+  EXPECT_EQ(set.remote, kPeer);
+}
+
+TEST_F(DevxCommands, init_to_rtr_on_a_path_that_leads_nowhere_is_refused) {
+  EXPECT_CALL(hca_, modify_qp(_, _, _)).Times(0);
+  const auto refused_with = [this](PrmFieldValue wrong) {
+    auto in = valid_init_to_rtr();
+    prm::set(in, wrong.field, wrong.value);
+    EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), EREMOTEIO);
+    EXPECT_EQ(status(), prm::CommandStatus::kBadParameter);
+    return static_cast<Syndrome>(prm::get(out_, prm::kSyndrome));
+  };
+  EXPECT_EQ(refused_with({prm::qp::kPathRemoteMacHigh, 0}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kPathRemoteMacLow, 0}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kPathHopLimit, 0}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kPathSourceGidIndex, kGidTableSize}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kPathUdpSourcePort, 0xbfff}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kLogMaxMessage, 31}), Syndrome::kBadLimit);
+  EXPECT_EQ(refused_with({prm::qp::kLogRraMax, 5}), Syndrome::kBadLimit);
+  EXPECT_EQ(refused_with({prm::qp::kMtu, 0}), Syndrome::kBadMtu);
+}
+
+TEST_F(DevxCommands, reset_to_init_on_no_such_port_key_or_path_state_is_refused) {
+  prm::Mailbox<prm::kModifyQpInBytes> valid{};
+  prm::set(valid, prm::qp::kPathPort, 1);
+  prm::set(valid, prm::qp::kPathMigrationState, prm::qp::kMigrated);
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(Return(0));
+  EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, valid), 0);
+  for (const PrmFieldValue& wrong :
+       {PrmFieldValue{prm::qp::kPathPort, 0}, PrmFieldValue{prm::qp::kPathPort, 2},
+        PrmFieldValue{prm::qp::kPathPkeyIndex, 1}, PrmFieldValue{prm::qp::kPathMigrationState, 0}}) {
+    auto in = valid;
+    prm::set(in, wrong.field, wrong.value);
+    EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, in), EREMOTEIO);
+    EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadPath));
+  }
+}
+
+TEST_F(DevxCommands, atomics_without_an_atomic_mode_are_no_right) {
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::qp::kPathPort, 1);
+  prm::set(in, prm::qp::kPathMigrationState, prm::qp::kMigrated);
+  prm::set(in, prm::qp::kRemoteAtomic, 1);
+  prm::set(in, prm::qp::kRemoteWrite, 1);
+  QpAttributes set;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).Times(2).WillRepeatedly(DoAll(SaveArg<2>(&set), Return(0)));
+  EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, in), 0);
+  EXPECT_EQ(set.access, kRemoteWrite);
+  prm::set(in, prm::qp::kAtomicMode, prm::qp::kAtomicModeIbSpec);
+  EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, in), 0);
+  EXPECT_EQ(set.access, kRemoteWrite | kRemoteAtomic);
+}
+
+// Linux include/linux/mlx5/qp.h, enum mlx5_qp_optpar.
+TEST_F(DevxCommands, rts_to_rts_applies_the_optional_parameters_that_it_accepts) {
+  constexpr std::uint32_t kOptional = 1 << 6 | 1 << 12 | 1 << 13 | 1 << 14;
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::kOptParamMask, kOptional);
+  prm::set(in, prm::qp::kPathAckTimeout, 9);
+  prm::set(in, prm::qp::kRetryCount, 5);
+  prm::set(in, prm::qp::kRnrRetry, 6);
+  prm::set(in, prm::qp::kMinRnrNak, 11);
+  QpAttributes set;
+  std::uint32_t mask = 0;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<1>(&mask), SaveArg<2>(&set), Return(0)));
+  EXPECT_EQ(modify(prm::Opcode::kRts2Rts, QpState::kRts, in), 0);
+  EXPECT_EQ(mask, kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpMinRnrTimer);
+  EXPECT_EQ(set.timeout, 9);
+  EXPECT_EQ(set.retry_count, 5);
+  EXPECT_EQ(set.rnr_retry, 6);
+  EXPECT_EQ(set.min_rnr_timer, 11);
+}
+
+TEST_F(DevxCommands, optional_parameters_that_would_change_nothing_are_refused) {
+  EXPECT_CALL(hca_, modify_qp(_, _, _)).Times(0);
+  constexpr std::uint32_t kApplied =
+      1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 14;
+  for (std::uint32_t bit = 0; bit < 32; ++bit) {
+    if ((kApplied >> bit & 1) != 0) continue;
+    prm::Mailbox<prm::kModifyQpInBytes> in{};
+    prm::set(in, prm::kOptParamMask, 1u << bit);
+    EXPECT_EQ(modify(prm::Opcode::kRts2Rts, QpState::kRts, in), EREMOTEIO) << bit;
+    EXPECT_EQ(status(), prm::CommandStatus::kBadParameter) << bit;
+  }
 }
 
 TEST_F(DevxCommands, transition_from_another_state_is_refused_without_reaching_the_engine) {
@@ -332,16 +435,34 @@ TEST_F(DevxCommands, overrun_of_a_cq_reaches_who_subscribed_to_its_error) {
   prm::Mailbox<prm::kCreateCqInBytes> in{};
   prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateCq));
   prm::set(in, prm::cq::kLogSize, 4);
+  prm::set(in, prm::cq::kUarPage, 8);
+  prm::set(in, prm::cq::kEqn, kFirstEqn);
   prm::set(in, prm::cq::kDbrUmemId, umem_);
   prm::set(in, prm::cq::kUmemId, umem_);
   prm::set(in, prm::cq::kUmemOffset, 4096);
   const Answer<Object> object = commands_.create(in, out_);
   ASSERT_TRUE(object);
+  EXPECT_EQ(spec.uar, 8u);
   int errors = 0;
   object->events->subscribe(0x04, [&errors] { ++errors; });
   ASSERT_TRUE(spec.on_overrun);
   spec.on_overrun();
   EXPECT_EQ(errors, 1);
+}
+
+TEST_F(DevxCommands, create_cq_on_an_event_queue_that_is_not_there_is_refused) {
+  EXPECT_CALL(hca_, create_cq(_)).Times(0);
+  prm::Mailbox<prm::kCreateCqInBytes> in{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateCq));
+  prm::set(in, prm::cq::kLogSize, 4);
+  prm::set(in, prm::cq::kDbrUmemId, umem_);
+  prm::set(in, prm::cq::kUmemId, umem_);
+  prm::set(in, prm::cq::kUmemOffset, 4096);
+  for (const std::uint32_t eqn : {0u, kFirstEqn - 1, kFirstEqn + kCompletionVectors}) {
+    prm::set(in, prm::cq::kEqn, eqn);
+    EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+    EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadEventQueue));
+  }
 }
 
 TEST(DevxEvents, each_kind_of_object_raises_its_own_only) {

@@ -48,6 +48,32 @@ TEST(ModifyRules, attribute_that_may_come_along_is_accepted) {
   EXPECT_TRUE(may_modify(QpType::kRc, QpState::kRtr, QpState::kRts, kRcToRts | kMigrationStateAttribute));
 }
 
+// From (row) to (column), in the order of the states: R I T S D E X for RESET INIT RTR RTS SQD SQE ERROR.
+// What leads into SQD or out of it mlx5 has no command for, and RC is never in SQE. Source: Linux
+// drivers/infiniband/core/verbs.c, qp_state_table.
+TEST(ModifyRules, every_pair_of_states_is_as_the_kernels_table_says) {
+  constexpr int kStates = 7;
+  constexpr std::array<const char*, kStates> kKernel = {"RI.....", "RIT...X", "R..S..X", "R..SD.X",
+                                                        "R..SD.X", "R..S..X", "R.....X"};
+  for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
+    for (int from = 0; from < kStates; ++from) {
+      for (int to = 0; to < kStates; ++to) {
+        const auto start = static_cast<QpState>(from);
+        const auto end = static_cast<QpState>(to);
+        const bool drained = end == QpState::kSqd || (start == QpState::kSqd && end == QpState::kRts);
+        bool permitted = false;
+        for (const std::uint32_t attributes :
+             {0u, kQpPkeyIndex | kQpPort | kQpAccessFlags, kQpPkeyIndex | kQpPort | kQpQkey, kPath, kRcToRtr,
+              std::uint32_t{kQpSendPsn}, kRcToRts}) {
+          permitted = permitted || may_modify(type, start, end, attributes | kQpState);
+        }
+        EXPECT_EQ(permitted, kKernel[from][to] != '.' && !drained)
+            << "type " << static_cast<int>(type) << " from " << from << " to " << to;
+      }
+    }
+  }
+}
+
 // Nothing that the kernel lets through and the HCA could only refuse, but for RC in SQE, where it never is.
 TEST(ModifyRules, every_permitted_transition_exists_in_the_hca) {
   constexpr int kStates = 7;

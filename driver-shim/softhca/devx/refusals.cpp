@@ -1,0 +1,22 @@
+#include "driver-shim/softhca/devx/refusals.h"
+
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace gdx::softhca {
+namespace {
+constexpr std::size_t kMaxNames = 32;  // whoever asks for more is not reading
+}
+
+void name_refusal(std::string_view what, log::Level level) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> named;
+  const std::scoped_lock lock(mutex);
+  if (named.size() == kMaxNames || named.contains(what)) return;
+  named.emplace(what);
+  log::line(level, "the software HCA has no {}; the program was told so", what);
+}
+
+}  // namespace gdx::softhca
