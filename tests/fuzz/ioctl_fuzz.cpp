@@ -1,4 +1,6 @@
 // A request of RDMA_VERBS_IOCTL: header and attributes, with lengths and addresses that lie.
+#include <rdma/ib_user_ioctl_verbs.h>
+
 #include <array>
 #include <vector>
 
