@@ -62,7 +62,7 @@ class WindowWorld {
     std::uint64_t asleep_until_ns = 0;
     std::uint64_t step_ns = transport::kNever;  // of the next one
     bool dead = false;
-    std::uint64_t renewed_ns = 0;  // its newest marker came out of the socket
+    std::uint64_t renewed_ns = 0;                   // its newest marker came out of the socket
     std::optional<std::uint64_t> mourned_at_bytes;  // taken_bytes_ when its lease had certainly ended
   };
   static constexpr std::uint64_t kMostPauses = 8;
