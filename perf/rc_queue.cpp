@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kGidIndex = 1;
 constexpr int kMaxBatch = 64;
-constexpr std::uint8_t kAckTimeout = 14;  // 67 ms
+constexpr unsigned kRemoteAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 ibv_context* open_first_device() {
   int count = 0;
@@ -32,8 +32,7 @@ unsigned send_flags(std::uint32_t length_bytes, bool signaled) {
 Nic::Nic(std::size_t buffer_bytes) : buffer_(buffer_bytes), context_(open_first_device()) {
   pd_.reset(ibv_alloc_pd(context_.get()));
   require(pd_ != nullptr, "allocate a protection domain");
-  mr_.reset(
-      ibv_reg_mr(pd_.get(), buffer_.data(), buffer_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  mr_.reset(ibv_reg_mr(pd_.get(), buffer_.data(), buffer_.size(), IBV_ACCESS_LOCAL_WRITE | kRemoteAccess));
   require(mr_ != nullptr, "register memory");
 }
 
@@ -53,7 +52,7 @@ RcQueue::RcQueue(Nic& nic, int depth) : nic_(nic), batch_(kMaxBatch) {
   ibv_qp_attr to_init{};
   to_init.qp_state = IBV_QPS_INIT;
   to_init.port_num = 1;
-  to_init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  to_init.qp_access_flags = kRemoteAccess;
   require(ibv_modify_qp(qp_.get(), &to_init,
                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
           "initialise the queue pair");
@@ -69,7 +68,7 @@ RcAddress RcQueue::address() const {
   return mine;
 }
 
-void RcQueue::connect(const RcAddress& peer) {
+void RcQueue::connect(const RcAddress& peer, std::uint8_t ack_timeout) {
   peer_ = peer;
   ibv_qp_attr to_rtr{};
   to_rtr.qp_state = IBV_QPS_RTR;
@@ -89,7 +88,7 @@ void RcQueue::connect(const RcAddress& peer) {
           "ready the queue pair to receive");
   ibv_qp_attr to_rts{};
   to_rts.qp_state = IBV_QPS_RTS;
-  to_rts.timeout = kAckTimeout;
+  to_rts.timeout = ack_timeout;
   to_rts.retry_cnt = 7;
   to_rts.rnr_retry = 7;
   to_rts.sq_psn = address().psn;
@@ -116,6 +115,19 @@ void RcQueue::post_writes(std::uint32_t length_bytes, int count) {
   }
   ibv_send_wr* refused = nullptr;
   require(ibv_post_send(qp_.get(), batch_.data(), &refused) == 0, "post writes");
+}
+
+void RcQueue::post_read(std::uint32_t length_bytes) {
+  ibv_sge target{reinterpret_cast<std::uint64_t>(nic_.buffer()), length_bytes, nic_.key()};
+  ibv_send_wr wr{};
+  wr.sg_list = &target;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = peer_.buffer;
+  wr.wr.rdma.rkey = peer_.rkey;
+  ibv_send_wr* refused = nullptr;
+  require(ibv_post_send(qp_.get(), &wr, &refused) == 0, "post a read");
 }
 
 void RcQueue::post_send(std::uint32_t length_bytes) {

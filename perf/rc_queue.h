@@ -55,11 +55,14 @@ class RcQueue {
 
   explicit RcQueue(Nic& nic, int depth = kDepth);
   [[nodiscard]] RcAddress address() const;
-  // To RTS. Neither side may post before both are connected.
-  void connect(const RcAddress& peer);
+  static constexpr std::uint8_t kAckTimeout = 14;  // 67 ms
+  // To RTS. Neither side may post before both are connected. `ack_timeout`: 4.096 us << n.
+  void connect(const RcAddress& peer, std::uint8_t ack_timeout = kAckTimeout);
 
   // `count` writes of `length_bytes` to the peer's buffer, the last one signaled, with one doorbell.
   void post_writes(std::uint32_t length_bytes, int count);
+  // From the peer's buffer.
+  void post_read(std::uint32_t length_bytes);
   void post_send(std::uint32_t length_bytes);
   void post_receive(std::uint32_t length_bytes);
   struct Completed {

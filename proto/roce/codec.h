@@ -77,6 +77,8 @@ constexpr std::array<std::uint16_t, 256> make_extension_table() {
   set(Opcode::kCongestionNotification, kHasPayload);  // 16 reserved bytes
   set(Opcode::kMaskedCompareSwap, kHasAtomicEth | kHasAtomicMaskEth);
   set(Opcode::kMaskedFetchAdd, kHasAtomicEth | kHasAtomicMaskEth);
+  set(Opcode::kWindowMarker, kHasPayload);
+  set(Opcode::kWindowGrant, kHasPayload);
   return table;
 }
 

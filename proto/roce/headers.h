@@ -24,7 +24,8 @@ inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::uint16_t kDefaultPkey = 0xffff;
 
 // BTH opcode: transport in bits 7:5 (RC 0, UC 1, UD 3), operation in bits 4:0. Bits 7:5 all set are the
-// manufacturer's own (IBA 1.4, table 38): ours are the masked atomics, numbered like the plain ones below.
+// manufacturer's own (IBA 1.4, table 38): ours are the masked atomics, numbered like the plain ones below,
+// and the two of windows between HCAs (window.h).
 enum class Opcode : std::uint8_t {
   kRcSendFirst = 0x00,
   kRcSendMiddle = 0x01,
@@ -66,6 +67,8 @@ enum class Opcode : std::uint8_t {
   kCongestionNotification = 0x81,
   kMaskedCompareSwap = 0xf3,
   kMaskedFetchAdd = 0xf4,
+  kWindowMarker = 0xf8,
+  kWindowGrant = 0xf9,
 };
 
 // AETH syndrome, bits 6:5 the kind, bits 4:0 its value.

@@ -62,6 +62,7 @@ bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t
 Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory,
                Random random, Clock clock)
     : parts_{.config = config,
+             .windows = PeerWindows(config.receive_window, wire->socket_bytes(), random),
              .wire = std::move(wire),
              .device_memory = device_memory,
              .staging = StagingAudit({device_memory, config.device_memory_bytes}),
@@ -346,6 +347,9 @@ int Engine::poll_doorbells() {
 
 void Engine::accept(const wire::Address& source, std::span<const std::byte> datagram) {
   const std::optional<roce::Decoded> packet = roce::decode(datagram);
+  const std::uint16_t port = parts_.wire->arrival_port();
+  parts_.windows.on_taken(source, port, datagram.size(), parts_.now_ns);
+  if (packet && port != 0 && parts_.windows.on_packet(source, *packet, parts_.now_ns)) return;
   if (packet && accept_management(source, *packet)) return;
   QueuePair* qp = packet ? find_qp(packet->headers.bth.destination_qpn) : nullptr;
   if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet)) {
@@ -385,6 +389,16 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
   parts_.wire->flush();
 }
 
+void Engine::send_window(const wire::Address& peer, roce::Opcode opcode, const roce::WindowGrant& body) {
+  roce::Headers headers;
+  headers.bth.opcode = opcode;
+  headers.bth.pkey = roce::kDefaultPkey;
+  const std::span<std::byte> packet = parts_.wire->begin_packet(peer);
+  const std::size_t header_bytes = roce::encode(headers, packet);
+  roce::encode_grant(body, packet.subspan(header_bytes));
+  parts_.wire->commit_packet(peer, header_bytes + roce::kWindowBytes);
+}
+
 // What left since the last call, whoever sent it: acknowledgements wait for no turn, nor for the link.
 void Engine::charge_link() {
   link_.charge(parts_.now_ns, parts_.link_bytes - charged_bytes_);
@@ -409,6 +423,7 @@ int Engine::serve_active() {
 // Packets first, then the completions that promise them, then what came for QP 1: a connection's goodbye must
 // not be seen before what its peer sent earlier.
 void Engine::finish_step() {
+  parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
     const HcaParts::Arrival arrival = parts_.arrivals[i];
@@ -442,6 +457,7 @@ int Engine::step() {
   const std::size_t received = parts_.wire->receive(
       kReceiveBudget,
       [this](const wire::Address& source, std::span<const std::byte> datagram) { accept(source, datagram); });
+  if (parts_.wire->socket_was_drained()) parts_.windows.on_drained(parts_.now_ns);
   arrivals_left_ = received > 0;
   done += static_cast<int>(received);
   done += serve_active();
@@ -475,6 +491,8 @@ std::uint64_t Engine::idle_ns() {
     }
     deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());
   }
+  deadline_ns =
+      std::min(deadline_ns, parts_.windows.next_deadline_ns(now_ns));  // of those that can_send() found too
   return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
@@ -484,6 +502,7 @@ HcaCounters Engine::counters() {
   sum.transport = closed_;
   for (const auto& [qpn, qp] : qps_) sum.transport += qp->counters();
   sum.wire = parts_.wire->counters();
+  sum.window = parts_.windows.counters();
   return sum;
 }
 

@@ -85,6 +85,7 @@ class Engine final : public Hca {
   void charge_link();
   void accept(const wire::Address& source, std::span<const std::byte> datagram);
   bool accept_management(const wire::Address& source, const roce::Decoded& packet);
+  void send_window(const wire::Address& peer, roce::Opcode opcode, const roce::WindowGrant& body);
   int step();
   void finish_step();
 

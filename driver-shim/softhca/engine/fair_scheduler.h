@@ -65,7 +65,7 @@ class FairScheduler {
       Turn& turn = queue.turn;
       if (!ready(queue)) {
         ++held_back;
-        end_turn(turn);
+        pass_over();
         continue;
       }
       if (!turn.begun) turn.deficit_bytes += quantum_bytes_;
@@ -77,15 +77,16 @@ class FairScheduler {
       turn.deficit_bytes -= static_cast<std::int64_t>(bytes);
       sent_bytes += bytes;
       held_back = in_debt || bytes > 0 ? 0 : held_back + 1;
-      if (turn.deficit_bytes <= 0 || bytes == 0) end_turn(turn);
+      if (turn.deficit_bytes <= 0) turn.begun = false;
+      if (!turn.begun || bytes == 0) pass_over();
     }
     return sent_bytes;
   }
 
  private:
-  void end_turn(Turn& turn) {
-    turn.begun = false;
-    turn.deficit_bytes = std::min<std::int64_t>(turn.deficit_bytes, quantum_bytes_);
+  // A turn that has begun goes on at the next look: if it were granted anew, the first of several that wait
+  // for the same window would take all that it opens by.
+  void pass_over() {
     order_.push_back(order_.front());
     order_.pop_front();
   }

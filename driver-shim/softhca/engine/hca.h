@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "driver-shim/softhca/engine/management.h"
+#include "driver-shim/softhca/engine/peer_windows.h"
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/byte_order.h"
@@ -44,6 +45,9 @@ struct HcaConfig {
   // ACKs say how many receives are posted, on queue pairs that do not share them. Off: no credits, as
   // Soft-RoCE.
   bool receive_credits = true;
+  // What may be in a peer's receive socket over UDP is bounded by what it grants, where it is one of this
+  // kind, and what peers may have in ours by what is granted them. Off: for research.
+  bool receive_window = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
 };
 
@@ -191,6 +195,7 @@ struct HcaCounters {
   transport::TransportCounters transport;  // summed over all queue pairs, closed ones too
   wire::WireCounters wire;
   PcieCounters pcie;
+  WindowCounters window;
   std::uint64_t doorbells = 0;
   std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
   std::uint64_t wqes = 0;

@@ -31,6 +31,7 @@ class QueuePair;
 // What the queue pairs of one HCA share.
 struct HcaParts {
   HcaConfig config;
+  PeerWindows windows;
   std::unique_ptr<wire::Wire> wire;
   std::byte* device_memory = nullptr;
   StagingAudit staging;
@@ -128,7 +129,13 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void start_sending();
   void end_send_error();
   [[nodiscard]] bool accepts(const wire::Address& source, const roce::Bth& bth) const;
-  [[nodiscard]] std::uint32_t packets_permitted(std::uint32_t max_packets) const;
+  void follow_window();
+  [[nodiscard]] PeerWindow* window_to(const wire::Address& destination) const;
+  [[nodiscard]] PeerWindow* request_window() const;
+  [[nodiscard]] std::uint32_t requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets) const;
+  [[nodiscard]] std::uint32_t responses_permitted(std::uint64_t now_ns, std::uint32_t max_packets) const;
+  [[nodiscard]] std::uint32_t packets_of_room(const PeerWindow* window, std::uint64_t now_ns) const;
+  void charge(PeerWindow* window, std::size_t length_bytes);
   void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   bool on_notification(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
@@ -185,7 +192,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   transport::Dcqcn congestion_;
   LinkClock pace_;  // at the rate that congestion leaves, no limit where there is none
   transport::TokenBucket notification_tokens_{1, transport::kNotificationIntervalNs};
-  bool established_ = false;  // told of the first packet that came in RTR
+  PeerWindow* window_ = nullptr;  // to the peer of a connection; null: nothing is bounded, or a ring does it
+  bool established_ = false;      // told of the first packet that came in RTR
   bool violation_reported_ = false;
 };
 

@@ -140,6 +140,7 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
   const Syndrome syndrome = gather(slot, offset_bytes, packet.subspan(header_bytes, length_bytes));
   if (syndrome != Syndrome::kNone) return syndrome;
   commit(destination, header_bytes, length_bytes, packet);
+  charge(spec_.type == QpType::kUd ? window_to(destination) : window_, header_bytes + length_bytes);
   return Syndrome::kNone;
 }
 
@@ -183,6 +184,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
     load(packet.data() + header_bytes, from, length_bytes);
   }
   commit(attributes_.remote, header_bytes, length_bytes, packet);
+  charge(window_, header_bytes + length_bytes);
   return true;
 }
 

@@ -13,11 +13,58 @@ constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap
 
 }  // namespace
 
-// As many as the wire has room for: what it must drop comes again only after a timeout. UD has no
-// destination of its own, and may lose.
-std::uint32_t QueuePair::packets_permitted(std::uint32_t max_packets) const {
-  if (spec_.type == QpType::kUd) return max_packets;
-  return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, hca_.wire->room(attributes_.remote)));
+PeerWindow* QueuePair::window_to(const wire::Address& destination) const {
+  return hca_.windows.on() && !hca_.wire->holds_back(destination) ? hca_.windows.to(destination) : nullptr;
+}
+
+// Which wire leads to the peer may change.
+void QueuePair::follow_window() {
+  const bool receives = attributes_.state == QpState::kRtr || attributes_.state == QpState::kRts;
+  window_ = receives && spec_.type != QpType::kUd ? window_to(attributes_.remote) : nullptr;
+}
+
+// UD: to where the next message goes.
+PeerWindow* QueuePair::request_window() const {
+  if (spec_.type != QpType::kUd) return window_;
+  return fetched_ == completed_ ? nullptr
+                                : window_to(slots_[completed_ & (spec_.send_blocks - 1)].wqe.destination);
+}
+
+// Of the largest ones, so many as fit certainly.
+std::uint32_t QueuePair::packets_of_room(const PeerWindow* window, std::uint64_t now_ns) const {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (window == nullptr) return kMost;
+  const std::uint32_t mtu_bytes = spec_.type == QpType::kUd ? hca_.config.mtu_bytes : attributes_.mtu_bytes;
+  const std::uint64_t units = transport::window_units(mtu_bytes + roce::kMaxHeaderBytes + roce::kIcrcBytes);
+  return static_cast<std::uint32_t>(std::min(window->window().room_units(now_ns) / units, kMost));
+}
+
+// As many as the wire has room for, and the peer's socket: what is dropped comes again only after a timeout.
+// Of a peer that gives no sign of life each connection finds out by its own timer, for which it must send.
+std::uint32_t QueuePair::requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets) const {
+  const bool connected = spec_.type != QpType::kUd;
+  std::uint64_t most = max_packets;
+  if (connected) most = std::min<std::uint64_t>(most, hca_.wire->room(attributes_.remote));
+  const PeerWindow* const window = request_window();
+  if (window == nullptr) return static_cast<std::uint32_t>(most);
+  const bool stalled = window->window().stalled(now_ns);
+  const bool acknowledged = spec_.type == QpType::kRc;
+  if (!acknowledged && (stalled || !window->window().bounds_datagrams()))
+    return static_cast<std::uint32_t>(most);
+  std::uint64_t room = packets_of_room(window, now_ns);
+  if (room == 0 && stalled && send_side_.next_deadline_ns() == transport::kNever) room = 1;
+  if (!connected) room = std::min<std::uint64_t>(room, 1);  // the next one may have another destination
+  return static_cast<std::uint32_t>(std::min(most, room));
+}
+
+std::uint32_t QueuePair::responses_permitted(std::uint64_t now_ns, std::uint32_t max_packets) const {
+  const std::size_t room =
+      std::min<std::size_t>(hca_.wire->room(attributes_.remote), packets_of_room(window_, now_ns));
+  return static_cast<std::uint32_t>(std::min<std::size_t>(max_packets, room));
+}
+
+void QueuePair::charge(PeerWindow* window, std::size_t length_bytes) {
+  if (window != nullptr) hca_.windows.charge(*window, length_bytes + roce::kIcrcBytes);
 }
 
 void QueuePair::follow_congestion(std::uint64_t now_ns) {
@@ -26,6 +73,7 @@ void QueuePair::follow_congestion(std::uint64_t now_ns) {
 
 int QueuePair::attend(std::uint64_t now_ns) {
   int done = 0;
+  follow_window();
   if (congestion_.limited()) {
     congestion_.advance(now_ns);
     follow_congestion(now_ns);
@@ -55,7 +103,7 @@ void QueuePair::send_requests(std::uint64_t now_ns, std::uint64_t until_link_byt
   while (attributes_.state == QpState::kRts && hca_.link_bytes < until_link_bytes &&
          send_side_.can_send(now_ns)) {
     const std::uint64_t before = hca_.link_bytes;
-    send_side_.pump(now_ns, packets_permitted(next_packets(until_link_bytes)));
+    send_side_.pump(now_ns, requests_permitted(now_ns, next_packets(until_link_bytes)));
     settle();
     if (hca_.link_bytes == before) return;
   }
@@ -65,7 +113,7 @@ void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_by
   while (hca_.link_bytes < until_link_bytes && receive_side_.can_send()) {
     const std::uint64_t before = hca_.link_bytes;
     const std::uint32_t packets = next_packets(until_link_bytes);
-    receive_side_.pump(now_ns, packets, packets_permitted(packets));
+    receive_side_.pump(now_ns, packets, responses_permitted(now_ns, packets));
     settle();
     if (hca_.link_bytes == before) return;
   }
@@ -95,7 +143,13 @@ bool QueuePair::busy() const {
 bool QueuePair::can_send(std::uint64_t now_ns) const {
   if (attributes_.state != QpState::kRts && attributes_.state != QpState::kRtr) return false;
   const bool may = !paused(now_ns);
-  return (may && send_side_.can_send(now_ns)) || receive_side_.can_send(may);
+  const bool requests = may && send_side_.can_send(now_ns);
+  PeerWindow* const window = requests ? request_window() : window_;
+  if (window == nullptr) return requests || receive_side_.can_send(may);
+  const bool reads = may && packets_of_room(window_, now_ns) > 0;
+  if ((requests && requests_permitted(now_ns, 1) > 0) || receive_side_.can_send(reads)) return true;
+  if (requests || (may && receive_side_.can_send())) hca_.windows.wait(*window, now_ns);
+  return false;
 }
 
 std::uint64_t QueuePair::next_deadline_ns() const {

@@ -259,7 +259,9 @@ Syndrome Requester::transmit_segment(const Entry& entry) {
       .pad_count = roce::pad_count_for(length_bytes),
       .pkey = roce::kDefaultPkey,
       .destination_qpn = config_.remote_qpn,
-      .ack_request = last || fills_window || unrequested_acks_ + 1 >= kAckEveryPackets,
+      // The first one of all too: who it is that answers decides how much may be sent.
+      .ack_request = last || fills_window || unrequested_acks_ + 1 >= kAckEveryPackets ||
+                     (!heard_ && sent_end_ == unacked_),
       .psn = wire_psn(send_psn_)};
   headers.reth = {request.remote_address, request.rkey, request.length_bytes};
   headers.immediate = request.immediate;
@@ -328,6 +330,7 @@ void Requester::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
   if (in_error_) return;
+  heard_ = true;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, unacked_);
   if (psn >= sent_end_) return;  // an answer to nothing we sent
   learn_credits(headers);

@@ -107,6 +107,7 @@ class Requester {
 
   std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)
   std::uint64_t response_psns_pending_ = 0;  // their PSNs in [unacked_, send_psn_)
+  bool heard_ = false;                       // some answer
   std::uint32_t unrequested_acks_ = 0;       // packets sent since the last one that asked for an ACK
 
   std::uint32_t retries_left_;

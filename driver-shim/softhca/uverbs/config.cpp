@@ -17,6 +17,8 @@ constexpr std::size_t kPageBytes = 4096;
 // mlx5's mmap encoding keeps the pages of device memory contiguous only within 256 pages.
 constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
 constexpr std::uint64_t kMaxQuantumBytes = 16 << 20;
+constexpr std::uint64_t kMinReceiveBufferBytes = 128 << 10;
+constexpr std::uint64_t kMaxReceiveBufferBytes = 256 << 20;
 constexpr double kMinRateGbps = 0.001;
 constexpr double kMaxRateGbps = 10'000;
 
@@ -131,6 +133,12 @@ Result<void> read_sending(const Environment& environment, HcaConfig& config) {
     return read;
   }
   config.receive_credits = receive_credits == 1;
+  std::uint64_t receive_window = config.receive_window ? 1 : 0;
+  if (auto read = read_integer(environment, "GDX_SOFTHCA_RECEIVE_WINDOW", "0 or 1", is_flag, receive_window);
+      !read) {
+    return read;
+  }
+  config.receive_window = receive_window == 1;
   const char* const text = environment("GDX_SOFTHCA_RATE_GBPS");
   if (text == nullptr || *text == '\0') return {};
   double rate_gbps = 0;
@@ -167,6 +175,17 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     return tl::unexpected(read.error());
   }
   config.mtu_bytes = static_cast<std::uint32_t>(mtu_bytes);
+
+  std::uint64_t receive_buffer_bytes = config.udp.receive_buffer_bytes;
+  const auto is_buffer = [](std::uint64_t value) {
+    return value >= kMinReceiveBufferBytes && value <= kMaxReceiveBufferBytes;
+  };
+  if (auto read = read_integer(environment, "GDX_SOFTHCA_RECEIVE_BUFFER_BYTES", "131072 to 268435456",
+                               is_buffer, receive_buffer_bytes);
+      !read) {
+    return tl::unexpected(read.error());
+  }
+  config.udp.receive_buffer_bytes = receive_buffer_bytes;
 
   std::uint64_t device_memory_bytes = config.device_memory_bytes;
   const auto is_pool = [](std::uint64_t value) {

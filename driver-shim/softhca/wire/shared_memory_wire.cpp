@@ -203,6 +203,7 @@ void SharedMemoryWire::disarm() {
 
 std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink) {
   if (armed_) disarm();
+  looked_at_udp_ = false;
   const std::uint64_t now_ns = monotonic_ns();
   std::size_t taken = 0;
   if (now_ns >= look_at_ns_) taken += look_around(now_ns, max_packets, sink);
@@ -224,7 +225,7 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
 }
 
 std::size_t SharedMemoryWire::receive_udp(std::size_t max_packets, const Sink& sink) {
-  in_udp_ = true;
+  in_udp_ = looked_at_udp_ = true;
   const std::size_t taken = udp_->receive(max_packets, sink);
   in_udp_ = false;
   return taken;
@@ -363,12 +364,13 @@ const WireCounters& SharedMemoryWire::counters() const {
   sum_.faults_marked += below.faults_marked;
   sum_.icrc_errors += below.icrc_errors;
   sum_.send_errors += below.send_errors;
+  sum_.socket_drops += below.socket_drops;
   return sum_;
 }
 
 Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config) {
   if (carrier == Carrier::kUdp) return open_udp(config);
-  Result<BoundSocket> bound = bind_socket(config.address);
+  Result<BoundSocket> bound = bind_socket(config.address, config.receive_buffer_bytes);
   if (!bound) return tl::unexpected<Error>(bound.error());
   const Address local = bound->address;
   Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);

@@ -37,6 +37,7 @@ class SharedMemoryWire final : public Wire {
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   bool arrival_is_marked() const override;
+  std::uint16_t arrival_port() const override { return in_udp_ ? udp_->arrival_port() : 0; }
   int poll_fd() const override { return epoll_.fd(); }
   bool arm() override;
   const WireCounters& counters() const override;
@@ -44,6 +45,10 @@ class SharedMemoryWire final : public Wire {
   std::size_t window_bytes() const override {
     return udp_carries_ ? std::min(Wire::window_bytes(), udp_->window_bytes()) : Wire::window_bytes();
   }
+  std::size_t socket_bytes() const override { return udp_carries_ ? udp_->socket_bytes() : 0; }
+  bool socket_was_drained() const override { return looked_at_udp_ && udp_->socket_was_drained(); }
+  // A ring does, and has no place for more than it holds.
+  bool holds_back(const Address& destination) override { return route(destination) != nullptr; }
 
  private:
   struct AddressHash {
@@ -100,6 +105,7 @@ class SharedMemoryWire final : public Wire {
   std::uint64_t refusals_ = 0;
   bool marked_ = false;  // the packet that sink has from a link
   bool in_udp_ = false;  // sink's packets come from there
+  bool looked_at_udp_ = false;
   bool armed_ = false;
   std::uint64_t look_at_ns_ = 0;       // when to look at the descriptors again
   std::uint64_t udp_until_ns_ = 0;     // till then UDP is looked at every time

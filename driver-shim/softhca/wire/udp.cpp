@@ -1,5 +1,6 @@
 // RoCE v2 over one UDP socket. It is bound to port 4791, so that is the source port of everything that
 // leaves. Over IPv4 a raw socket beside it tells the ids that the ICRC covers, where a peer counts them.
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
@@ -103,7 +104,7 @@ class UdpWire final : public Wire {
     int receive_bytes = 0;
     socklen_t length = sizeof receive_bytes;
     getsockopt(socket_.fd(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length);
-    window_bytes_ = static_cast<std::size_t>(receive_bytes) / 2;  // the kernel charges its own overhead too
+    socket_bytes_ = static_cast<std::size_t>(receive_bytes);
     const int off = 0;
     gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
@@ -125,8 +126,12 @@ class UdpWire final : public Wire {
   }
   int poll_fd() const override { return socket_.fd(); }
   bool arm() override { return arrival_ == arrival_count_; }
-  const WireCounters& counters() const override { return counters_; }
-  std::size_t window_bytes() const override { return window_bytes_; }
+  std::uint16_t arrival_port() const override { return arrivals_[arrival_].from.port; }
+  const WireCounters& counters() const override;
+  // The kernel charges its own overhead too.
+  std::size_t window_bytes() const override { return socket_bytes_ / 2; }
+  std::size_t socket_bytes() const override { return socket_bytes_; }
+  bool socket_was_drained() const override { return drained_; }
 
  private:
   std::span<std::byte> next_place();
@@ -148,8 +153,8 @@ class UdpWire final : public Wire {
   std::shared_ptr<PcapWriter> pcap_;
   roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // of what leaves unmarked
   bool gso_ = false;
-  std::size_t window_bytes_ = 0;
-  WireCounters counters_;
+  std::size_t socket_bytes_ = 0;
+  mutable WireCounters counters_;  // the kernel's own are fetched when they are asked for
 
   std::vector<std::byte> arena_;
   std::size_t used_ = 0;
@@ -184,6 +189,7 @@ class UdpWire final : public Wire {
     roce::Ecn ecn = roce::Ecn::kNotCapable;  // of all of it: the kernel joins only what agrees in this
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
+  bool drained_ = false;
   std::size_t arrival_count_ = 0;
   std::size_t arrival_ = 0;         // the message being delivered
   std::size_t arrival_offset_ = 0;  // bytes of it that are delivered
@@ -340,6 +346,15 @@ UdpWire::ReceiveBatch::ReceiveBatch() : buffer(kReceiveMessages * kReceiveBytes)
   }
 }
 
+const WireCounters& UdpWire::counters() const {
+  std::array<std::uint32_t, SK_MEMINFO_VARS> memory{};
+  socklen_t length = sizeof memory;
+  if (getsockopt(socket_.fd(), SOL_SOCKET, SO_MEMINFO, memory.data(), &length) == 0) {
+    counters_.socket_drops = memory[SK_MEMINFO_DROPS];
+  }
+  return counters_;
+}
+
 bool UdpWire::refill() {
   auto& [messages, vectors, names, controls, buffer] = batch_;
   int n = 0;
@@ -351,6 +366,7 @@ bool UdpWire::refill() {
     n = recvmmsg(socket_.fd(), messages.data(), wanted_, MSG_DONTWAIT, nullptr);
   }
   wanted_ = n == static_cast<int>(wanted_) ? kReceiveMessages : 1;
+  drained_ = n <= 0;
   arrival_ = 0;
   arrival_offset_ = 0;
   arrival_count_ = n > 0 ? static_cast<std::size_t>(n) : 0;
@@ -457,7 +473,7 @@ Result<std::shared_ptr<PcapWriter>> open_capture(const std::string& path) {
 }
 
 Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config) {
-  Result<BoundSocket> bound = bind_socket(config.address);
+  Result<BoundSocket> bound = bind_socket(config.address, config.receive_buffer_bytes);
   if (!bound) return tl::unexpected<Error>(bound.error());
   Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);
   if (!capture) return tl::unexpected<Error>(capture.error());

@@ -16,19 +16,18 @@
 namespace gdx::softhca::wire {
 namespace {
 
-constexpr int kSocketBufferBytes = 16 << 20;
 constexpr std::uint32_t kFirstLoopback = 0x7f000002;  // 127.0.0.2
 constexpr std::uint32_t kLoopbacks = 0xfffd;          // up to 127.0.255.254
 
-void set_buffer(int fd, int forced, int plain) {
-  const int bytes = kSocketBufferBytes;
+void set_buffer(int fd, int forced, int plain, std::size_t size_bytes) {
+  const int bytes = static_cast<int>(size_bytes);
   if (setsockopt(fd, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0) return;
   if (setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes) != 0) {
     log::debug("socket buffer stays at its default: {}", std::strerror(errno));
   }
 }
 
-Result<Socket> open_socket(const Address& family_of) {
+Result<Socket> open_socket(const Address& family_of, std::size_t receive_bytes) {
   const bool v4 = family_of.is_ipv4();
   Socket socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.fd() < 0) {
@@ -49,7 +48,7 @@ Result<Socket> open_socket(const Address& family_of) {
       log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
     }
   }
-  enlarge_buffers(socket.fd());
+  enlarge_buffers(socket.fd(), receive_bytes);
   return socket;
 }
 
@@ -74,7 +73,7 @@ int bind_to(const Socket& socket, const Address& address, std::uint32_t interfac
   return ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
-Result<BoundSocket> bind_given(const std::string& text) {
+Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_bytes) {
   const Result<Address> address = Address::parse(text);
   if (!address) return tl::unexpected<Error>(address.error());
   const std::uint32_t v4 = address->ipv4_host_order();
@@ -82,7 +81,7 @@ Result<BoundSocket> bind_given(const std::string& text) {
   if (unusable) {
     return fail(Status::kInvalidArgument, text + " is no address of one host: give a unicast address");
   }
-  Result<Socket> socket = open_socket(*address);
+  Result<Socket> socket = open_socket(*address, receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
   const std::uint32_t interface = interface_of(*address);
   const int error_number = bind_to(*socket, *address, interface);
@@ -97,8 +96,8 @@ Result<BoundSocket> bind_given(const std::string& text) {
 }
 
 // Starts at a place of the process's own, so that processes started together seldom collide.
-Result<BoundSocket> bind_free_loopback() {
-  Result<Socket> socket = open_socket(Address::ipv4(kFirstLoopback));
+Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes) {
+  Result<Socket> socket = open_socket(Address::ipv4(kFirstLoopback), receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
   const auto start = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t i = 0; i < kLoopbacks; ++i) {
@@ -115,9 +114,9 @@ Result<BoundSocket> bind_free_loopback() {
 
 }  // namespace
 
-void enlarge_buffers(int fd) {
-  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF);
-  set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF);
+void enlarge_buffers(int fd, std::size_t receive_bytes) {
+  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, kSocketBufferBytes);
+  set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receive_bytes);
 }
 
 socklen_t to_sockaddr(const Address& address, std::uint32_t interface, sockaddr_storage& out) {
@@ -148,8 +147,8 @@ Endpoint from_sockaddr(const sockaddr_storage& from) {
   return endpoint;
 }
 
-Result<BoundSocket> bind_socket(const std::string& address) {
-  return address.empty() ? bind_free_loopback() : bind_given(address);
+Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes) {
+  return address.empty() ? bind_free_loopback(receive_bytes) : bind_given(address, receive_bytes);
 }
 
 }  // namespace gdx::softhca::wire

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -41,15 +42,17 @@ struct BoundSocket {
 
 // A non-blocking socket bound to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
 // Errors: as open_udp() in wire.h.
-[[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address);
+[[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes);
 
 struct Endpoint {
   Address address;
   std::uint16_t port = 0;
 };
 
-// As large as the process may make them.
-void enlarge_buffers(int fd);
+inline constexpr std::size_t kSocketBufferBytes = 16 << 20;
+
+// The one for sending as large as the process may make it, the one for receiving up to `receive_bytes`.
+void enlarge_buffers(int fd, std::size_t receive_bytes = kSocketBufferBytes);
 
 // Port 4791 of `address`. `interface` counts for IPv6 link-local addresses only.
 socklen_t to_sockaddr(const Address& address, std::uint32_t interface, sockaddr_storage& out);

@@ -54,6 +54,7 @@ struct WireCounters {
   std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
   std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring was full: treated as lost
   std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
+  std::uint64_t socket_drops = 0;        // arrivals for which the UDP socket had no room
 };
 
 inline constexpr std::size_t kMaxPacketBytes = 4096 + 64;
@@ -82,6 +83,8 @@ class Wire {
   virtual std::size_t receive(std::size_t max_packets, const Sink& sink) = 0;
   // Of the packet that is in `sink`'s hands: whether its IP header says "congestion experienced" (CE).
   [[nodiscard]] virtual bool arrival_is_marked() const { return false; }
+  // Of the same packet: the UDP port it came from, 0 where it came through no socket.
+  [[nodiscard]] virtual std::uint16_t arrival_port() const { return 0; }
 
   // Readable when packets wait, for poll(2): without fail only after arm().
   [[nodiscard]] virtual int poll_fd() const = 0;
@@ -90,11 +93,19 @@ class Wire {
   [[nodiscard]] virtual const WireCounters& counters() const = 0;
   // What a queue pair should have under way at most, lest a wire like this one overruns at the other end.
   [[nodiscard]] virtual std::size_t window_bytes() const { return std::size_t{2} << 20; }
+  // What the kernel lets the socket hold on which all peers' packets arrive; 0: there is none that may
+  // overflow.
+  [[nodiscard]] virtual std::size_t socket_bytes() const { return 0; }
+  // The newest receive() left nothing in that socket.
+  [[nodiscard]] virtual bool socket_was_drained() const { return false; }
+  // Whether room() keeps us from sending what the other end cannot hold.
+  [[nodiscard]] virtual bool holds_back(const Address& /*destination*/) { return false; }
 };
 
 struct UdpConfig {
-  std::string address;    // empty: a free 127.0.0.x, chosen by binding
-  std::string pcap_path;  // empty: none
+  std::string address;                          // empty: a free 127.0.0.x, chosen by binding
+  std::string pcap_path;                        // empty: none
+  std::size_t receive_buffer_bytes = 16 << 20;  // asked for; the kernel doubles it, or grants less
   FaultConfig faults;
   // Peers on 127.0.0.0/8 are software HCAs, whose ids can be guessed; true looks at ids there too, for tests.
   bool ip_ids_on_loopback = false;

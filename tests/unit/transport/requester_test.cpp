@@ -119,6 +119,9 @@ TEST_F(RequesterTest, nak_sequence_error_resends_from_its_psn_once) {
 // IBA 1.4, 9.7.6.1.3: the timer is that of packets with AckReq. The rest may have to wait for a turn.
 TEST_F(RequesterTest, packets_that_ask_for_no_ack_run_no_timer) {
   constexpr std::uint32_t kAskEvery = 32;
+  post(WqeOpcode::kRdmaWrite, kMtu);
+  pump();
+  acknowledge(100);
   post(WqeOpcode::kRdmaWrite, 40 * kMtu);
   requester.pump(now_ns, 10);
   EXPECT_EQ(requester.next_deadline_ns(), kNever);
@@ -126,11 +129,20 @@ TEST_F(RequesterTest, packets_that_ask_for_no_ack_run_no_timer) {
   requester.pump(now_ns, kAskEvery - 10);
   EXPECT_EQ(requester.next_deadline_ns(), now_ns + kTimeoutNs);
   requester.pump(now_ns, 4);
-  acknowledge(100 + kAskEvery - 1);
+  acknowledge(100 + kAskEvery);
   EXPECT_EQ(requester.next_deadline_ns(), kNever) << "four are outstanding, and none of them asked";
   pump();
   EXPECT_EQ(requester.next_deadline_ns(), now_ns + kTimeoutNs) << "the last one asks";
   EXPECT_EQ(requester.counters().retransmitted_packets, 0u);
+}
+
+// Who answers decides how much may be sent, so somebody has to answer soon.
+TEST_F(RequesterTest, first_packet_of_a_connection_asks_though_its_message_goes_on) {
+  post(WqeOpcode::kRdmaWrite, 40 * kMtu);
+  requester.pump(now_ns, 2);
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + kTimeoutNs);
+  acknowledge(100);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever) << "the second one did not ask";
 }
 
 TEST_F(RequesterTest, timeout_starts_no_timer_before_a_resent_packet_asks) {

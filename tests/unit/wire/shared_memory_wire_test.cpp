@@ -354,7 +354,7 @@ TEST(SharedMemoryWire, successor_at_a_dead_peers_address_is_found) {
 class HostilePeer : public testing::Test {
  protected:
   void SetUp() override {
-    Result<BoundSocket> made = bind_socket("");
+    Result<BoundSocket> made = bind_socket("", kSocketBufferBytes);
     ASSERT_TRUE(made) << made.error().message;
     held = std::move(*made);
   }
