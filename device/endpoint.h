@@ -93,23 +93,36 @@ class Endpoint {
   GDX_DEVICE void ring(std::uint64_t doorbell_value) {
     ring_at<Payload>(next_doorbell(), doorbell_value);
   }
-  // The same when the newest WQE is the one block `wqe`. Where it is the only one to be published, it goes
-  // to the NIC with the doorbell, which then need not fetch it.
+  // The same, where the `count` newest WQEs, of one block each, are this caller's and `wqe` is the newest.
+  // With a BlueFlame register each of them goes to the NIC with a doorbell of its own, which then need not
+  // fetch it. Not where others were deferred before: one plain doorbell for all is what their callers asked
+  // for.
   template <Placement Payload = P>
-  GDX_DEVICE void ring_with(const exec::Segment (&wqe)[4]) {
-    if (!blueflame_) [[likely]] {
-      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(wqe[0]));
-    }
-    if (producer_ - rung_ != 1) return ring<Payload>(impl::doorbell_value(wqe[0]));
-    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
-    exec::store_release<kObserver>(handle_.send_record, impl::record_value(producer_));
-    exec::ring_blueflame<kObserver>(next_doorbell(), wqe);
+  GDX_DEVICE void ring_with(const impl::Wqe& wqe, std::uint32_t count = 1) {
+    if (!blueflame_) [[likely]]
+      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(wqe.at[0]));
+    if (count != 1 || producer_ - rung_ != 1) return ring_together(count);
+    start_blueflame<Payload>();
+    exec::store_blueflame(next_doorbell(), wqe.at);
+  }
+  // The same with the two newest.
+  template <Placement Payload = P>
+  GDX_DEVICE void ring_with(const impl::Wqe& first, const impl::Wqe& second, std::uint32_t count) {
+    if (!blueflame_) [[likely]]
+      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(second.at[0]));
+    if (count != 2 || producer_ - rung_ != 2) return ring_together(count);
+    start_blueflame<Payload>();
+    exec::store_blueflame(next_doorbell(), first.at);
+    exec::store_blueflame(next_doorbell(), second.at);
+  }
+  // The same with none of them at hand.
+  GDX_DEVICE void ring_together(std::uint32_t count) {
+    const std::uint32_t copies = blueflame_ && producer_ - rung_ == count ? count : 0;
+    half_bytes_ = impl::ring_deferred(handle_.state, half_bytes_, producer_, last_wqe(), copies);
     rung_ = producer_;
   }
   GDX_DEVICE void ring_if_deferred() {
-    if (rung_ == producer_) return;
-    impl::ring_deferred(handle_.state, next_doorbell(), producer_, last_wqe());
-    rung_ = producer_;
+    if (rung_ != producer_) ring_together(0);
   }
   // A message is a WQE of one block unless this says so: of `blocks` posted, that many are not.
   GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
@@ -138,11 +151,21 @@ class Endpoint {
   GDX_DEVICE Status wait_until(Done done);
 
  private:
+  // Where the NIC looks for what this kernel stores for it, payload included.
+  template <Placement Payload>
+  static constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
+
   template <Placement Payload>
   GDX_DEVICE void ring_at(std::uint64_t* doorbell, std::uint64_t doorbell_value) {
-    constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
-    exec::store_release<kObserver>(handle_.send_record, impl::record_value(producer_));
-    exec::ring<kObserver>(doorbell, doorbell_value);
+    exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
+    exec::ring<kObserver<Payload>>(doorbell, doorbell_value);
+    rung_ = producer_;
+  }
+  // The record covers all WQEs before the first of them is written: it is where a torn copy leads to.
+  template <Placement Payload>
+  GDX_DEVICE void start_blueflame() {
+    exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
+    exec::fence_release<kObserver<Payload>>();
     rung_ = producer_;
   }
   // The halves of a BlueFlame register alternate: two writes in a row must not merge on their way.

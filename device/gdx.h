@@ -41,7 +41,7 @@ template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   endpoint.start_call();
-  return device::impl::put<M>(endpoint, to, from, bytes, doorbell);
+  return device::impl::put<M>(endpoint, to, from, bytes, device::impl::NoSignal{}, doorbell);
 }
 
 // One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
@@ -61,8 +61,8 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
                                 Doorbell doorbell = Doorbell::kRing) {
   static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
   endpoint.start_call();
-  return device::impl::post_one(endpoint, [&] {
-    device::impl::post_value(endpoint, to, static_cast<std::uint64_t>(value), sizeof(T), 0, doorbell);
+  return device::impl::post_one(endpoint, doorbell, [&] {
+    return device::impl::value_wqe(endpoint, to, static_cast<std::uint64_t>(value), sizeof(T), 0);
   });
 }
 
@@ -73,21 +73,19 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
   endpoint.start_call();
-  return device::impl::signal(endpoint, signal, value, op, doorbell);
+  return device::impl::post_one(endpoint, doorbell, [&] {
+    return device::impl::signal_wqe(endpoint, device::impl::Signal{signal, value, op});
+  });
 }
 
-// gdx_put and gdx_signal with one doorbell for both. Errors: of both; after one of the put nothing is
-// signalled.
+// gdx_put and gdx_signal, published at once. Errors: of both; after one of the put nothing is signalled.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
   endpoint.start_call();
-  if constexpr (M == Mode::kPull) {
-    return device::impl::put_signal_pull(endpoint, to, from, bytes, signal, value, op);
-  }
-  const Status status = device::impl::put<M>(endpoint, to, from, bytes, Doorbell::kDefer);
-  return status != Status::kOk ? status : device::impl::signal(endpoint, signal, value, op, Doorbell::kRing);
+  return device::impl::put<M>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op},
+                              Doorbell::kRing);
 }
 
 // Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.
@@ -96,10 +94,10 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
   endpoint.start_call();
-  return device::impl::post_one(endpoint, [&] {
-    device::impl::post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
-                                   reinterpret_cast<std::uint64_t>(to.address), to.lkey,
-                                   static_cast<std::uint32_t>(bytes), doorbell);
+  return device::impl::post_one(endpoint, doorbell, [&] {
+    return device::impl::transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
+                                      reinterpret_cast<std::uint64_t>(to.address), to.lkey,
+                                      static_cast<std::uint32_t>(bytes));
   });
 }
 
@@ -109,10 +107,9 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
   endpoint.start_call();
-  return device::impl::post_one(endpoint, [&] {
-    device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
-                              reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
-                              Doorbell::kRing);
+  return device::impl::post_one(endpoint, Doorbell::kRing, [&] {
+    return device::impl::atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
+                                    reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0);
   });
 }
 
@@ -122,10 +119,9 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
   endpoint.start_call();
-  return device::impl::post_one(endpoint, [&] {
-    device::impl::post_atomic(endpoint, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
-                              reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0,
-                              Doorbell::kRing);
+  return device::impl::post_one(endpoint, Doorbell::kRing, [&] {
+    return device::impl::atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
+                                    reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0);
   });
 }
 

@@ -4,7 +4,8 @@
 namespace gdx {
 
 // When the NIC is told: at once, or with a later call on the same endpoint (its doorbell covers all
-// WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too).
+// WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too). What is deferred shares one plain
+// doorbell, so the NIC reads the doorbell record and those WQEs, where BlueFlame would have brought each.
 enum class Doorbell { kRing, kDefer };
 
 // How payload reaches the NIC: it fetches it (pull), the kernel stores it into the NIC's memory (push) or

@@ -287,7 +287,7 @@ def print_table(arch, table):
 
 
 def cell(row, path):
-    """A number, or - where nothing is counted: a push has no path, a put with a signal no BlueFlame."""
+    """A number, or - where nothing is counted: a push has no path, what has one doorbell for many no BlueFlame."""
     for step in path:
         row = row.get(step) if row is not None else None
     return "-" if row is None or path[-1] == "blueflame_path" and row == 0 else row

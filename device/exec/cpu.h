@@ -148,19 +148,24 @@ void ring(std::uint64_t* doorbell, std::uint64_t value) {
   write_combining_barrier();  // out of the buffer now, not when it happens to fill
 }
 
-// A doorbell and the WQE of one block that it is for. The doorbell's own 8 B go last, so that whoever sees
-// them in memory sees the rest; in a write-combining buffer the order is of no account.
-template <Placement>
-void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
+// A doorbell and the WQE of one block that it is for, behind a fence_release. The doorbell's own 8 B go last,
+// so that whoever sees them in memory sees the rest; in a write-combining buffer the order is of no account.
+inline void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   std::uint64_t words[8];
   static_assert(sizeof words == sizeof wqe);
   std::memcpy(words, wqe, sizeof wqe);
-  write_combining_barrier();
   for (int i = 1; i < 8; ++i) {
     std::atomic_ref<std::uint64_t>(half[i]).store(words[i], std::memory_order_relaxed);
   }
   std::atomic_ref<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
   write_combining_barrier();
+}
+
+// What this thread has stored.
+inline Segment load_segment(const void* from) {
+  Segment segment;
+  std::memcpy(&segment, from, sizeof segment);
+  return segment;
 }
 
 // Orders what this thread has stored, and what it has acquired from others, before its later stores.

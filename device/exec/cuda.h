@@ -196,15 +196,24 @@ GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
   store_doorbell(doorbell, value);
 }
 
-// A doorbell and the WQE of one block that it is for, in four stores of 16 B. Whether they leave the GPU as
-// one write is not documented; where they do not, the NIC fetches the WQE from the ring.
-template <Placement P>
-GDX_DEVICE void ring_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
-  fence_release<P>();
+// A doorbell and the WQE of one block that it is for, in four stores of 16 B, behind a fence_release. Whether
+// they leave the GPU as one write, and writes to one half in a row as two, is not documented; where they do
+// not, the NIC fetches the WQE from the ring.
+GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   store_segment(half, wqe[0]);
   store_segment<16>(half, wqe[1]);
   store_segment<32>(half, wqe[2]);
   store_segment<48>(half, wqe[3]);
+}
+
+// What this thread has stored.
+GDX_DEVICE Segment load_segment(const void* from) {
+  Segment s;
+  asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(s.words[0]), "=r"(s.words[1]), "=r"(s.words[2]), "=r"(s.words[3])
+               : "l"(global_address(from))
+               : "memory");
+  return s;
 }
 
 GDX_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
@@ -237,9 +246,9 @@ GDX_DEVICE uint4 load_piece(const std::byte* from) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Thread r of n copies the 16 B pieces r, r+n, r+2n, ...: neighbours store neighbouring pieces, which leave the
-// GPU as one write. All stores but those at the ends are of 16 B, however the source lies: a store to the NIC
-// crosses the bus by itself, a load rarely does.
+// Thread r of n copies the 16 B pieces r, r+n, r+2n, ...: neighbours store neighbouring pieces, which leave
+// the GPU as one write. All stores but those at the ends are of 16 B, however the source lies: a store to the
+// NIC crosses the bus by itself, a load rarely does.
 template <Scope S>
 GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   const std::uint32_t rank = thread_rank<S>();

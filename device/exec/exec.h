@@ -8,11 +8,12 @@
 //   shuffle<S>(v)                         the same without ordering memory; warps only
 //   any<S>(c)                             does c hold in any thread of the scope; warps only
 //   permute_bytes<Selector>, swap_bytes, split, join   words, in one instruction
-//   store_segment<Offset>(p, v)           one 16 B store
+//   store_segment<Offset>(p, v), load_segment(p)   one access of 16 B
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
 //   publish(p, v)                         ordered after all earlier stores, for a host observer
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
 //   fence_release<P>(), then store_record, store_counter, store_doorbell   the same in single steps
+//   fence_release<P>(), then store_blueflame(p, w)   a WQE of one block with its doorbell
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
 //   load_acquire(p), load_flag(p)         memory that a NIC, or the host, writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows

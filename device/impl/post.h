@@ -19,12 +19,12 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
   return decided;
 }
 
-// One user operation of one WQEBB: `build` posts it once there is room.
+// `build` posts `blocks` WQEBBs once there is room for them.
 template <Scope S, Placement P, typename Build>
-GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Build build) {
+GDX_DEVICE Status post_blocks(Endpoint<S, P>& endpoint, std::uint32_t blocks, Build build) {
   return by_leader(endpoint, [&] {
-    if (!endpoint.has_room(1)) {
-      const Status status = endpoint.wait_blocks(1);
+    if (!endpoint.has_room(blocks)) {
+      const Status status = endpoint.wait_blocks(blocks);
       if (status != Status::kOk) return status;
     }
     build();
@@ -32,86 +32,144 @@ GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Build build) {
   });
 }
 
-// A WQE of one block, of which `segments` 16 B segments are used. `Payload` is where the payload was
-// stored by this kernel: it widens the release when the queue alone would need less.
-template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void post_block(Endpoint<S, P>& endpoint, std::uint32_t segments, const Segment& control,
-                           const Segment& second, const Segment& third, const Segment& fourth,
-                           Doorbell doorbell) {
-  std::byte* const wqe = endpoint.block(0);
-  exec::store_segment(wqe, control);
-  exec::store_segment<16>(wqe, second);
-  if (segments > 2) exec::store_segment<32>(wqe, third);
-  if (segments > 3) exec::store_segment<48>(wqe, fourth);
+// Makes `wqe` part of the queue.
+template <Scope S, Placement P>
+GDX_DEVICE void store_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe) {
+  std::byte* const block = endpoint.block(0);
+  exec::store_segment(block, wqe.at[0]);
+  exec::store_segment<16>(block, wqe.at[1]);
+  if (wqe.segments > 2) exec::store_segment<32>(block, wqe.at[2]);
+  if (wqe.segments > 3) exec::store_segment<48>(block, wqe.at[3]);
   endpoint.commit(1);
-  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>({control, second, third, fourth});
+}
+
+// The same, and rings. `Payload` is where the payload was stored by this kernel: it widens the release when
+// the queue alone would need less.
+template <Placement Payload, Scope S, Placement P>
+GDX_DEVICE void post_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe, Doorbell doorbell) {
+  store_wqe(endpoint, wqe);
+  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe);
+}
+
+// One user operation of one WQE, `build()`.
+template <Scope S, Placement P, typename Build>
+GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Doorbell doorbell, Build build) {
+  return post_blocks(endpoint, 1, [&] { post_wqe<P>(endpoint, build(), doorbell); });
+}
+
+// The control segment of the WQE that is being built.
+template <Scope S, Placement P>
+GDX_DEVICE Segment next_control(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
+                                std::uint32_t segments, std::uint32_t fence = 0) {
+  return control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), segments,
+                         endpoint.wqe_flags() | fence);
 }
 
 // RDMA WRITE or READ of [address, address + bytes) under `lkey`.
-template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void post_transfer(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
-                              std::uint64_t address, Be32 lkey, std::uint32_t bytes,
-                              Doorbell doorbell) {
-  const Segment control =
-      control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), 3, endpoint.wqe_flags());
-  post_block<Payload>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
-                      data_segment(bytes, lkey, address), {}, doorbell);
+template <Scope S, Placement P>
+GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
+                            const RemoteMemory& remote, std::uint64_t address, Be32 lkey,
+                            std::uint32_t bytes) {
+  return {{next_control(endpoint, opcode, 3),
+           address_segment(remote.address, remote.rkey),
+           data_segment(bytes, lkey, address),
+           {}},
+          3};
 }
 
 // RDMA WRITE of up to 8 B that travel in the WQE.
 template <Scope S, Placement P>
-GDX_DEVICE void post_value(Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
-                           std::uint32_t bytes, std::uint32_t fence, Doorbell doorbell) {
-  const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.queue_pair_word(), 3, endpoint.wqe_flags() | fence);
-  post_block<P>(endpoint, 3, control, address_segment(remote.address, remote.rkey),
-                inline_value_segment(value, bytes), {}, doorbell);
+GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
+                         std::uint32_t bytes, std::uint32_t fence) {
+  return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 3, fence),
+           address_segment(remote.address, remote.rkey),
+           inline_value_segment(value, bytes),
+           {}},
+          3};
 }
 
 // Fetch-add or compare-swap on 8 B; the original value lands at [result, result + 8) under `lkey`.
 template <Scope S, Placement P>
-GDX_DEVICE void post_atomic(Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
-                            std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result,
-                            Be32 lkey, std::uint32_t fence, Doorbell doorbell) {
-  const Segment control =
-      control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), 4, endpoint.wqe_flags() | fence);
-  post_block<P>(endpoint, 4, control, address_segment(remote.address, remote.rkey),
-                atomic_segment(swap_or_add, compare), data_segment(8, lkey, result), doorbell);
+GDX_DEVICE Wqe atomic_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
+                          std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result, Be32 lkey,
+                          std::uint32_t fence) {
+  return {{next_control(endpoint, opcode, 4, fence), address_segment(remote.address, remote.rkey),
+           atomic_segment(swap_or_add, compare), data_segment(8, lkey, result)},
+          4};
 }
 
 // A zero-length RDMA WRITE: touches no memory and needs no key, but only a live peer acknowledges it.
 template <Scope S, Placement P>
 GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
-  const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.queue_pair_word(), 2, endpoint.wqe_flags());
-  post_block<P>(endpoint, 2, control, address_segment(0, 0u), {}, {}, Doorbell::kRing);
+  const Wqe wqe{{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 2), address_segment(0, 0u), {}, {}}, 2};
+  post_wqe<P>(endpoint, wqe, Doorbell::kRing);
   endpoint.count_no_message(1);
+}
+
+// What a put's last WQE is followed by, under the same doorbell.
+struct NoSignal {
+  static constexpr std::uint32_t kBlocks = 0;
+};
+struct Signal {
+  static constexpr std::uint32_t kBlocks = 1;
+  RemoteMemory word;
+  std::uint64_t value;
+  SignalOp op;
+};
+
+template <Scope S, Placement P>
+GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) {
+  const EndpointHandle& handle = endpoint.handle();
+  if (signal.op == SignalOp::kSet) {
+    return value_wqe(endpoint, signal.word, signal.value, 8, handle.signal_fence);
+  }
+  return atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, signal.word, signal.value, 0,
+                    reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey,
+                    handle.signal_fence);
+}
+
+// Ends a put whose last WQE is the one block `wqe`, stored already, as the newest of `count` that wait for
+// their doorbell.
+template <Placement Payload, Scope S, Placement P>
+GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
+                        Doorbell doorbell) {
+  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe, count);
+}
+template <Placement Payload, Scope S, Placement P>
+GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const Signal& signal,
+                        Doorbell /*doorbell*/) {
+  const Wqe second = signal_wqe(endpoint, signal);
+  store_wqe(endpoint, second);
+  endpoint.template ring_with<Payload>(wqe, second, count + 1);
 }
 
 // RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
 template <Scope S, Placement P>
-GDX_DEVICE void post_short_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
-                                  std::uint32_t bytes, Doorbell doorbell) {
+GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
+                                const std::byte* from, std::uint32_t bytes) {
   Segment data[2]{{{exec::swap_bytes(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}};
   exec::copy<Scope::kThread>(reinterpret_cast<std::byte*>(data) + kInlineHeaderBytes, from, bytes);
   const std::uint32_t segments = inline_segments(bytes);
-  const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.queue_pair_word(), segments, endpoint.wqe_flags());
-  post_block<P>(endpoint, segments, control, address_segment(remote.address, remote.rkey), data[0], data[1],
-                doorbell);
+  return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, segments),
+           address_segment(remote.address, remote.rkey), data[0], data[1]},
+          segments};
 }
 
-// RDMA WRITE of `bytes` <= kMaxInlineBytes that travel in a WQE of one to kMaxInlineBlocks blocks.
-// The caller has reserved the blocks.
-template <Scope S, Placement P>
+// RDMA WRITE of `bytes` <= kMaxInlineBytes that travel in a WQE of one to kMaxInlineBlocks blocks, and what
+// follows. The caller has reserved the blocks. More than one block goes by no BlueFlame write: the data would
+// have to be copied once more.
+template <typename Tail, Scope S, Placement P>
 GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
-                            std::uint32_t bytes, Doorbell doorbell) {
-  if (bytes <= kShortInlineBytes) return post_short_inline(endpoint, remote, from, bytes, doorbell);
+                            std::uint32_t bytes, const Tail& tail, Doorbell doorbell) {
+  if (bytes <= kShortInlineBytes) {
+    const Wqe wqe = short_inline_wqe(endpoint, remote, from, bytes);
+    store_wqe(endpoint, wqe);
+    return end_put<P>(endpoint, wqe, 1, tail, doorbell);
+  }
   constexpr std::uint32_t kBlockBytes = mlx5::kWqeBasicBlockBytes;
   constexpr std::uint32_t kDataAt = 2 * mlx5::kSegmentBytes + kInlineHeaderBytes;
   const std::uint32_t segments = inline_segments(bytes);
-  const Segment control = control_segment(mlx5::WqeOpcode::kRdmaWrite, endpoint.wqe_index(),
-                                          endpoint.queue_pair_word(), segments, endpoint.wqe_flags());
+  const Segment control = next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, segments);
   exec::store_segment(endpoint.block(0), control);
   exec::store_segment<16>(endpoint.block(0), address_segment(remote.address, remote.rkey));
   exec::store_word(endpoint.block(0) + 32, byte_swap(mlx5::kInlineFlag | bytes));
@@ -123,26 +181,11 @@ GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote
   }
   endpoint.commit(blocks_of(segments));
   endpoint.count_no_message(blocks_of(segments) - 1);
-  if (doorbell == Doorbell::kRing) endpoint.template ring<P>(doorbell_value(control));
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE void post_signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value,
-                            SignalOp op, Doorbell doorbell) {
-  const EndpointHandle& handle = endpoint.handle();
-  if (op == SignalOp::kSet) {
-    post_value(endpoint, word, value, 8, handle.signal_fence, doorbell);
-  } else {
-    post_atomic(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0,
-                reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey, handle.signal_fence,
-                doorbell);
+  if constexpr (Tail::kBlocks != 0) {
+    post_wqe<P>(endpoint, signal_wqe(endpoint, tail), Doorbell::kRing);
+  } else if (doorbell == Doorbell::kRing) {
+    endpoint.template ring<P>(doorbell_value(control));
   }
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE Status signal(Endpoint<S, P>& endpoint, const RemoteMemory& word, std::uint64_t value, SignalOp op,
-                         Doorbell doorbell) {
-  return post_one(endpoint, [&] { post_signal(endpoint, word, value, op, doorbell); });
 }
 
 }  // namespace gdx::device::impl

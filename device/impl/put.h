@@ -9,31 +9,16 @@
 
 namespace gdx::device::impl {
 
-template <Scope S, Placement P>
+template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                           std::uint64_t bytes, Doorbell doorbell) {
+                           std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   if (!is_message_length(bytes)) return Status::kInvalidLength;
-  return post_one(endpoint, [&] {
-    post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
-                     from.lkey, static_cast<std::uint32_t>(bytes), doorbell);
-  });
-}
-
-// A pull and its signal under one reservation.
-template <Scope S, Placement P>
-GDX_DEVICE Status put_signal_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                                  std::uint64_t bytes, const RemoteMemory& word, std::uint64_t value,
-                                  SignalOp op) {
-  if (!is_message_length(bytes)) return Status::kInvalidLength;
-  return by_leader(endpoint, [&] {
-    if (!endpoint.has_room(2)) {
-      const Status status = endpoint.wait_blocks(2);
-      if (status != Status::kOk) return status;
-    }
-    post_transfer<P>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
-                     from.lkey, static_cast<std::uint32_t>(bytes), Doorbell::kDefer);
-    post_signal(endpoint, word, value, op, Doorbell::kRing);
-    return Status::kOk;
+  return post_blocks(endpoint, 1 + Tail::kBlocks, [&] {
+    const Wqe wqe =
+        transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
+                     from.lkey, static_cast<std::uint32_t>(bytes));
+    store_wqe(endpoint, wqe);
+    end_put<P>(endpoint, wqe, 1, tail, doorbell);
   });
 }
 
@@ -71,25 +56,30 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
   return Status::kOk;
 }
 
-// Fills one slot of `Pool` per chunk, each under a credit. The doorbell rings for every quarter of the slots
-// held, so that one quarter travels while the next is being stored; a put that must wait for credits rings
-// first.
-template <typename Pool, Scope S, Placement P>
+// Fills one slot of `Pool` per chunk, each under a credit. It rings for every quarter of the slots held, so
+// that one quarter travels while the next is being stored, and what is rung together is fenced once; a put
+// that must wait for credits or room rings first.
+template <typename Pool, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                             std::uint64_t bytes, Doorbell doorbell) {
+                             std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   const StagingHandle& staging = Pool::of(endpoint.handle());
   if (staging.slot_count == 0) return Status::kUnsupported;
-  std::uint32_t deferred = 0;
+  std::uint32_t unrung = 0;  // chunks posted; in the leader
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
+    const bool last = bytes - at <= staging.slot_bytes;
+    const std::uint32_t blocks = last ? 1 + Tail::kBlocks : 1;
     // The credit last: whoever waits for room looks at the limit, and may have to give a credit back.
     const Status status = by_leader(endpoint, [&] {
-      const Status room = endpoint.reserve_blocks(1);
+      if (unrung != 0 && !(endpoint.has_room(blocks) && Pool::available(endpoint))) {
+        endpoint.ring_together(unrung);
+        unrung = 0;
+      }
+      const Status room = endpoint.reserve_blocks(blocks);
       if (room != Status::kOk) return room;
       return endpoint.template reserve_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
     });
     if (status != Status::kOk) return status;
 
-    const bool last = bytes - at <= staging.slot_bytes;
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
     const std::uint64_t slot_offset =
         static_cast<std::uint64_t>(Pool::next_slot(endpoint)) * staging.slot_bytes;
@@ -98,48 +88,60 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
     Pool::bind(endpoint, endpoint.wqe_index());
-    const Doorbell quarter = ++deferred * 4 >= Pool::held(endpoint) ? Doorbell::kRing : Doorbell::kDefer;
-    if (quarter == Doorbell::kRing) deferred = 0;
+    const Wqe wqe = transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
+                                 staging.nic_offset + slot_offset, staging.lkey, n);
+    store_wqe(endpoint, wqe);
+    ++unrung;
     // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
-    post_transfer<Placement::kHost>(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
-                                    staging.nic_offset + slot_offset, staging.lkey, n,
-                                    last ? doorbell : quarter);
-    if (!last) endpoint.count_no_message(1);
+    if (last) {
+      end_put<Placement::kHost>(endpoint, wqe, unrung, tail, doorbell);
+      continue;
+    }
+    endpoint.count_no_message(1);
+    if (unrung * 4 < Pool::held(endpoint)) continue;
+    endpoint.template ring_with<Placement::kHost>(wqe, unrung);
+    unrung = 0;
   }
   return Status::kOk;
 }
 
-template <Scope S, Placement P>
+template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                             std::uint64_t bytes, Doorbell doorbell) {
+                             std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
     for (std::uint64_t at = 0; at < bytes; at += kMaxInlineBytes) {
       const bool last = bytes - at <= kMaxInlineBytes;
       const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : kMaxInlineBytes;
-      const Status status = endpoint.reserve_blocks(blocks_of(inline_segments(n)));
+      const std::uint32_t blocks = blocks_of(inline_segments(n));
+      const Status status = endpoint.reserve_blocks(last ? blocks + Tail::kBlocks : blocks);
       if (status != Status::kOk) return status;
-      // A ring per WQE would cost more than it hides: the queue is rung when it fills, and at the end.
-      post_inline(endpoint, to + at, from.address + at, n, last ? doorbell : Doorbell::kDefer);
-      if (!last) endpoint.count_no_message(1);
+      if (last) {
+        post_inline(endpoint, to + at, from.address + at, n, tail, doorbell);
+      } else {
+        // A ring per WQE would cost more than it hides: the queue is rung when it fills, and at the end.
+        post_inline(endpoint, to + at, from.address + at, n, NoSignal{}, Doorbell::kDefer);
+        endpoint.count_no_message(1);
+      }
     }
     return Status::kOk;
   });
 }
 
-template <Mode M, Scope S, Placement P>
+// A put, and behind it `tail`: NoSignal, or a Signal, which rings whatever `doorbell` says.
+template <Mode M, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                      std::uint64_t bytes, Doorbell doorbell) {
-  if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, doorbell);
+                      std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
+  if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, tail, doorbell);
   if (bytes == 0) return Status::kInvalidLength;
-  if constexpr (M == Mode::kPush) return put_staged<NicPool>(endpoint, to, from, bytes, doorbell);
-  if constexpr (M == Mode::kBounce) return put_staged<HostPool>(endpoint, to, from, bytes, doorbell);
-  if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, doorbell);
+  if constexpr (M == Mode::kPush) return put_staged<NicPool>(endpoint, to, from, bytes, tail, doorbell);
+  if constexpr (M == Mode::kBounce) return put_staged<HostPool>(endpoint, to, from, bytes, tail, doorbell);
+  if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, tail, doorbell);
   static_assert(kMaxAutoInlineBytes == kMaxInlineBytes);
   const ModeTable& modes = endpoint.handle().modes;
-  if (bytes <= modes.inline_bytes) return put_inline(endpoint, to, from, bytes, doorbell);
-  if (bytes <= modes.push_bytes) return put<Mode::kPush>(endpoint, to, from, bytes, doorbell);
-  if (bytes <= modes.pull_bytes) return put_pull(endpoint, to, from, bytes, doorbell);
-  return put<Mode::kBounce>(endpoint, to, from, bytes, doorbell);
+  if (bytes <= modes.inline_bytes) return put_inline(endpoint, to, from, bytes, tail, doorbell);
+  if (bytes <= modes.push_bytes) return put<Mode::kPush>(endpoint, to, from, bytes, tail, doorbell);
+  if (bytes <= modes.pull_bytes) return put_pull(endpoint, to, from, bytes, tail, doorbell);
+  return put<Mode::kBounce>(endpoint, to, from, bytes, tail, doorbell);
 }
 
 }  // namespace gdx::device::impl

@@ -141,8 +141,8 @@ GDX_OUT_OF_LINE void update_bounce(QueueState* state, BounceStep step, std::uint
   change_bounce(*state, step, rung, slots_wanted);
 }
 
-// The kernel ends, and keeps what it must of its credits of host memory. On a failed queue it waits for the NIC to
-// flush the rest, which nobody would give back later.
+// The kernel ends, and keeps what it must of its credits of host memory. On a failed queue it waits for the
+// NIC to flush the rest, which nobody would give back later.
 GDX_OUT_OF_LINE void close_bounce(QueueState* state) {
   for (bool again = false;; again = true) {
     while (take_completion(*state)) {
@@ -183,15 +183,29 @@ GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::u
   }
 }
 
-// Rings for WQEs whose doorbell was deferred: the NIC is to take all before `producer`.
-GDX_OUT_OF_LINE void ring_deferred(QueueState* state, std::uint64_t* doorbell, std::uint32_t producer,
-                                   std::uint32_t last_wqe) {
+// Rings for WQEs whose doorbell was deferred: the NIC is to take all before `producer`. The `copies` newest,
+// of one block each, go to a BlueFlame register one by one, read back from the ring, for they are too many to
+// be kept in registers. Returns where the next doorbell goes, in bytes from the first.
+GDX_OUT_OF_LINE std::uint32_t ring_deferred(QueueState* state, std::uint32_t half_bytes,
+                                            std::uint32_t producer, std::uint32_t last_wqe,
+                                            std::uint32_t copies) {
   const EndpointHandle& handle = state->handle;
-  // The doorbell's value is the first 8 B of the newest WQE, as libmlx5 writes it.
-  const std::byte* wqe = handle.send_queue[last_wqe & ((1u << handle.log_send_queue) - 1)].bytes;
+  const std::uint32_t mask = (1u << handle.log_send_queue) - 1;
+  const auto doorbell = [&] { return handle.doorbell + half_bytes / sizeof(std::uint64_t); };
   // Host scope: what the deferred WQEs send may lie anywhere.
   exec::store_release<Placement::kHost>(handle.send_record, record_value(producer));
-  exec::ring<Placement::kHost>(doorbell, *reinterpret_cast<const std::uint64_t*>(wqe));
+  exec::fence_release<Placement::kHost>();
+  if (copies == 0) {
+    // The doorbell's value is the first 8 B of the newest WQE, as libmlx5 writes it.
+    const std::byte* const wqe = handle.send_queue[last_wqe & mask].bytes;
+    exec::store_doorbell(doorbell(), *reinterpret_cast<const std::uint64_t*>(wqe));
+    return half_bytes ^ handle.blueflame_half_bytes;
+  }
+  for (std::uint32_t index = producer - copies; index != producer; ++index) {
+    exec::store_blueflame(doorbell(), load_wqe(handle.send_queue[index & mask].bytes).at);
+    half_bytes ^= handle.blueflame_half_bytes;
+  }
+  return half_bytes;
 }
 
 }  // namespace gdx::device::impl

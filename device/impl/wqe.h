@@ -12,6 +12,12 @@ namespace gdx::device::impl {
 
 using exec::Segment;
 
+// A WQE of one block. What is behind the segments in use nobody reads.
+struct Wqe {
+  Segment at[4];
+  std::uint32_t segments;
+};
+
 // Bytes that fit inline behind the control and address segments of one WQEBB, and of the largest
 // inline WQE that device code builds.
 inline constexpr std::uint32_t kInlineHeaderBytes = 4;
@@ -73,6 +79,13 @@ GDX_DEVICE Segment atomic_segment(std::uint64_t swap_or_add, std::uint64_t compa
 GDX_DEVICE Segment inline_value_segment(std::uint64_t value, std::uint32_t bytes) {
   const exec::Halves halves = exec::split(value);
   return {{exec::swap_bytes(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
+}
+
+// One that this thread has stored, or those of its scope before their barrier.
+GDX_DEVICE Wqe load_wqe(const std::byte* wqe) {
+  return {{exec::load_segment(wqe), exec::load_segment(wqe + 16), exec::load_segment(wqe + 32),
+           exec::load_segment(wqe + 48)},
+          4};
 }
 
 // 16 B segments of an inline WQE, and the WQEBBs that they take.

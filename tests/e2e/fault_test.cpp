@@ -98,9 +98,9 @@ TEST_F(Audit, push_without_credits_is_counted_as_a_violation) {
       for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
         ASSERT_EQ(ep.reserve_blocks(1), Status::kOk);
         const std::uint64_t at = static_cast<std::uint64_t>(slot) * h.staging.slot_bytes;
-        device::impl::post_transfer<Placement::kHost>(ep, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
-                                                      h.staging.nic_offset + at, h.staging.lkey, 64,
-                                                      Doorbell::kDefer);
+        device::impl::store_wqe(ep,
+                                device::impl::transfer_wqe(ep, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
+                                                           h.staging.nic_offset + at, h.staging.lkey, 64));
       }
     }
     ASSERT_EQ(gdx_flush(ep), Status::kOk);

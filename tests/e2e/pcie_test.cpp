@@ -1,4 +1,5 @@
 // What a put costs on PCIe, as the HCA counts it: reads are what push is there to avoid.
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -8,7 +9,7 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint64_t kPuts = 50;
+constexpr std::uint64_t kPuts = 20;
 
 class Pcie : public Pair {
  protected:
@@ -35,6 +36,14 @@ class Pcie : public Pair {
             counter("softhca_blueflame_torn")};
   }
 
+  [[nodiscard]] Cost since(const Cost& before) const {
+    const Cost after = total();
+    return {after.record_reads - before.record_reads,     after.wqe_reads - before.wqe_reads,
+            after.payload_reads - before.payload_reads,   after.doorbell_writes - before.doorbell_writes,
+            after.payload_writes - before.payload_writes, after.cqe_writes - before.cqe_writes,
+            after.blueflame_torn - before.blueflame_torn};
+  }
+
   // What `body(endpoint)`, run kPuts times in a kernel with a flush after each, costs altogether.
   template <typename Body>
   Cost cost_of(const EndpointHandle& handle, Body body) {
@@ -47,11 +56,51 @@ class Pcie : public Pair {
       }
     };
     EXPECT_EQ(exec::launch({.progress = progress_}, kernel, handle), Status::kOk);
-    const Cost after = total();
-    return {after.record_reads - before.record_reads,     after.wqe_reads - before.wqe_reads,
-            after.payload_reads - before.payload_reads,   after.doorbell_writes - before.doorbell_writes,
-            after.payload_writes - before.payload_writes, after.cqe_writes - before.cqe_writes,
-            after.blueflame_torn - before.blueflame_torn};
+    return since(before);
+  }
+
+  // The same of one message that a warp puts in many chunks. A register in memory shows the newest write to
+  // each half, where a NIC gets every one: so another block has the HCA look whenever something was written.
+  template <Mode M>
+  Cost cost_of_chunks(const EndpointHandle& handle, std::uint64_t bytes) {
+    const Cost before = total();
+    std::atomic<std::uint32_t> left{kWarpThreads};
+    const std::uint64_t give_up_ns = exec::now_ns() + 30'000'000'000;
+    const auto rung = [](EndpointHandle h, std::size_t half) {
+      return std::atomic_ref(h.doorbell[half / sizeof(std::uint64_t)]).load(std::memory_order_relaxed) != 0;
+    };
+    const auto kernel = [&](EndpointHandle h) {
+      if (blockIdx.x == 1) {
+        while (threadIdx.x == 0 && left != 0 && exec::now_ns() < give_up_ns) {
+          if (rung(h, 0) || rung(h, mlx5::kBlueFlameBufferBytes)) {
+            (void)progress_();
+          } else {
+            exec::yield();
+          }
+        }
+        return;
+      }
+      device::Endpoint<Scope::kWarp> ep(h);
+      EXPECT_EQ(gdx_put<M>(ep, a_.peer, a_.buffer->local(), bytes), Status::kOk);
+      EXPECT_EQ(gdx_flush(ep), Status::kOk);
+      --left;
+    };
+    const exec::LaunchConfig config{.grid = {2}, .block = {kWarpThreads}, .progress = progress_};
+    EXPECT_EQ(exec::launch(config, kernel, handle), Status::kOk);
+    return since(before);
+  }
+
+  // Gives `a_` an endpoint that may hold so few slots that a quarter of them is two.
+  void hold_eight_slots() {
+    auto endpoint =
+        Endpoint::create(*hca_, {staging_.get(), bounce_.get()}, {.slot_count = 8, .bounce_slot_count = 8});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    *a_.endpoint = std::move(*endpoint);
+    auto peer = Endpoint::create(*hca_, staging_.get(), {.slot_count = 1});
+    ASSERT_TRUE(peer) << peer.error().message;
+    *b_.endpoint = std::move(*peer);
+    ASSERT_TRUE(a_.endpoint->connect(b_.endpoint->address()));
+    ASSERT_TRUE(b_.endpoint->connect(a_.endpoint->address()));
   }
 
   template <Mode M>
@@ -113,6 +162,75 @@ TEST_F(Pcie, pull_with_blueflame_still_fetches_its_payload) {
   EXPECT_EQ(cost.payload_reads, kPuts);
 }
 
+template <Mode M>
+constexpr auto kPutSignal =
+    [](auto& ep, RemoteMemory to, LocalMemory from, std::uint64_t bytes, SignalOp op) {
+      return gdx_put_signal<M>(ep, to, from, bytes, to + 65536, 1, op);
+    };
+
+TEST_F(Pcie, put_and_signal_with_blueflame_cost_no_read_but_a_pulls_payload) {
+  const auto reads = [&](auto put_signal, std::uint64_t bytes, SignalOp op) {
+    const Cost cost = cost_of(a_.endpoint->handle(), [&](auto& ep) {
+      return put_signal(ep, a_.peer, a_.buffer->local(), bytes, op);
+    });
+    EXPECT_EQ(cost.record_reads + cost.wqe_reads + cost.blueflame_torn, 0u);
+    EXPECT_EQ(cost.doorbell_writes, 2 * kPuts) << "one for each";
+    EXPECT_TRUE(arrived(bytes));
+    return cost.payload_reads;
+  };
+  for (const SignalOp op : {SignalOp::kSet, SignalOp::kAdd}) {
+    const std::uint64_t at_peer = op == SignalOp::kAdd ? kPuts : 0;  // an atomic reads what it changes
+    EXPECT_EQ(reads(kPutSignal<Mode::kPush>, 4096, op), at_peer);
+    EXPECT_EQ(reads(kPutSignal<Mode::kInline>, 28, op), at_peer);
+    EXPECT_EQ(reads(kPutSignal<Mode::kAuto>, 100, op), at_peer);
+    EXPECT_EQ(reads(kPutSignal<Mode::kPull>, 4096, op), at_peer + kPuts);
+    EXPECT_EQ(reads(kPutSignal<Mode::kBounce>, 4096, op), at_peer + kPuts);
+  }
+}
+
+TEST_F(Pcie, put_and_signal_with_a_plain_doorbell_share_it) {
+  EndpointHandle plain = a_.endpoint->handle();
+  plain.blueflame_half_bytes = 0;
+  const Cost cost = cost_of(plain, [&](auto& ep) {
+    return gdx_put_signal<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 4096, a_.peer + 8192, 1);
+  });
+  EXPECT_EQ(cost.doorbell_writes, kPuts);
+  EXPECT_EQ(cost.record_reads, kPuts);
+  EXPECT_EQ(cost.wqe_reads, 2 * kPuts);
+}
+
+TEST_F(Pcie, push_of_many_chunks_with_blueflame_costs_no_read) {
+  constexpr std::uint64_t kChunks = 101;
+  hold_eight_slots();
+  const Cost cost = cost_of_chunks<Mode::kPush>(a_.endpoint->handle(), kChunks * kDefaultSlotBytes);
+  EXPECT_EQ(cost.record_reads, 0u);
+  EXPECT_EQ(cost.wqe_reads, 0u);
+  EXPECT_EQ(cost.payload_reads, 0u);
+  EXPECT_EQ(cost.doorbell_writes, kChunks);
+  EXPECT_EQ(staging_violations(), 0u);
+  EXPECT_TRUE(arrived(kChunks * kDefaultSlotBytes));
+}
+
+TEST_F(Pcie, bounce_of_many_chunks_with_blueflame_reads_its_payload_only) {
+  hold_eight_slots();
+  const Cost cost = cost_of_chunks<Mode::kBounce>(a_.endpoint->handle(), 32 * 16384);
+  EXPECT_EQ(cost.record_reads, 0u);
+  EXPECT_EQ(cost.wqe_reads, 0u);
+  EXPECT_EQ(cost.payload_reads, 32u * 4) << "one a packet";
+}
+
+// Otherwise the two above would say nothing of chunks that are rung together.
+TEST_F(Pcie, push_of_many_chunks_with_plain_doorbells_rings_once_for_several) {
+  constexpr std::uint64_t kChunks = 101;
+  hold_eight_slots();
+  EndpointHandle plain = a_.endpoint->handle();
+  plain.blueflame_half_bytes = 0;
+  const Cost cost = cost_of_chunks<Mode::kPush>(plain, kChunks * kDefaultSlotBytes);
+  EXPECT_LT(cost.doorbell_writes, kChunks * 3 / 4);
+  EXPECT_EQ(cost.wqe_reads, kChunks);
+  EXPECT_TRUE(arrived(kChunks * kDefaultSlotBytes));
+}
+
 // The last 16 B of the WQE, where its data is named, never reach the register, or are another WQE's.
 TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
   for (const std::uint32_t found_there : {0u, 0x41414141u}) {
@@ -126,7 +244,8 @@ TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
       std::memcpy(wqe, h.send_queue[newest & ((1u << h.log_send_queue) - 1)].bytes, sizeof wqe);
       wqe[2] = wqe[3] = {{found_there, found_there, found_there, found_there}};
       exec::store_release<Placement::kHost>(h.send_record, ep.wqe_index() & 0xffff);
-      exec::ring_blueflame<Placement::kHost>(h.doorbell, wqe);
+      exec::fence_release<Placement::kHost>();
+      exec::store_blueflame(h.doorbell, wqe);
       return Status::kOk;
     });
     EXPECT_EQ(cost.wqe_reads, kPuts);

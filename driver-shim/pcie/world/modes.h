@@ -89,6 +89,8 @@ inline constexpr Step kPushSteps[] = {
 };
 
 // The ring still gets the WQE, for retransmission and for a copy that was torn.
+// Slot by slot, each with its fence: what gdx_put does where an endpoint holds up to four slots, as many endpoints on
+// one pool do. One that holds more fences once for a quarter of them.
 inline constexpr Step kPushBlueFlameSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},

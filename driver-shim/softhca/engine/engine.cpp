@@ -301,6 +301,24 @@ void Engine::note_bad_doorbell(std::uint64_t value) {
       parts_.config.name, value);
 }
 
+int Engine::take_rings(const Uar& uar) {
+  int done = 0;
+  for (const std::size_t offset : kSendDoorbells) {
+    const std::optional<DoorbellWrite> ring = DoorbellWrite::take(uar.page, offset);
+    if (!ring) continue;
+    ++done;
+    ++parts_.counters.doorbells;
+    const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
+                                   [&ring](const QueuePair* qp) { return qp->number() == ring->qpn(); });
+    if (named) {
+      rings_.push_back(*ring);
+    } else {
+      note_bad_doorbell(ring->value());
+    }
+  }
+  return done;
+}
+
 int Engine::poll_uar(Uar& uar) {
   int done = 0;
   if (const std::uint64_t value = take_doorbell(uar.page, mlx5::kUarCqDoorbell); value != 0) {
@@ -318,19 +336,9 @@ int Engine::poll_uar(Uar& uar) {
               parts_.config.name);
   }
   rings_.clear();
-  for (const std::size_t offset : kSendDoorbells) {
-    const std::optional<DoorbellWrite> ring = DoorbellWrite::take(uar.page, offset);
-    if (!ring) continue;
-    ++done;
-    ++parts_.counters.doorbells;
-    const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
-                                   [&ring](const QueuePair* qp) { return qp->number() == ring->qpn(); });
-    if (named) {
-      rings_.push_back(*ring);
-    } else {
-      note_bad_doorbell(ring->value());
-    }
-  }
+  // Halves are written in turns: one that was empty may have been written before one that was not.
+  done += take_rings(uar);
+  if (!rings_.empty()) done += take_rings(uar);
   if (rings_.empty()) return done;
   // Another queue's ring may have overwritten this one's in the register: every queue's record counts.
   for (QueuePair* qp : uar.queue_pairs) {

@@ -79,6 +79,7 @@ class Engine final : public Hca {
   [[nodiscard]] QueuePair* find_qp(std::uint32_t qpn);
   void activate(QueuePair& qp);
   int poll_doorbells();
+  int take_rings(const Uar& uar);
   int poll_uar(Uar& uar);
   void note_bad_doorbell(std::uint64_t value);
   int serve_active();

@@ -79,6 +79,47 @@ TEST(BlueFlame, single_wqes_travel_in_their_doorbells_and_halves_alternate) {
   });
 }
 
+TEST(BlueFlame, put_and_signal_have_a_doorbell_each_and_one_record) {
+  MemoryNic nic;
+  nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
+  std::array<std::byte, 64> bytes{};
+  const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put_signal<Mode::kPush>(ep, kTarget, source, 64, kTarget + 64, 7, SignalOp::kAdd),
+              Status::kOk);
+    EXPECT_EQ(nic.record(), 2u);
+    EXPECT_TRUE(holds_wqe(nic, false, 0, 3));
+    EXPECT_TRUE(holds_wqe(nic, true, 1, 4));
+    ASSERT_EQ(gdx_put_signal<Mode::kInline>(ep, kTarget, source, 28, kTarget + 64, 7), Status::kOk);
+    EXPECT_TRUE(holds_wqe(nic, false, 2, 4));
+    EXPECT_TRUE(holds_wqe(nic, true, 3, 3));
+    EXPECT_EQ(nic.record(), 4u);
+  });
+  EXPECT_EQ(nic.state().messages, 4u);
+}
+
+// The fence is of the WQE in the ring, and a copy without it would start too early.
+TEST(BlueFlame, chunks_that_are_rung_together_are_what_the_ring_says) {
+  MemoryNic nic;
+  nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
+  std::array<std::byte, 4 * MemoryNic::kSlotBytes> bytes{};
+  const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
+  in_kernel(nic, [&](auto& ep) {
+    gdx_fence(ep);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
+    ep.ring_together(2);
+    EXPECT_EQ(nic.record(), 2u);
+    EXPECT_TRUE(holds_wqe(nic, false, 0, 3));
+    EXPECT_TRUE(holds_wqe(nic, true, 1, 3));
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, source, 64), Status::kOk);
+    EXPECT_EQ(nic.blueflame(false)[0], nic.segment<std::uint64_t>(3, 0))
+        << "plain, for another's was deferred";
+    EXPECT_NE(nic.blueflame(false)[4], nic.segment<std::uint64_t>(3, 32));
+  });
+}
+
 TEST(BlueFlame, wqe_behind_deferred_ones_rings_with_eight_bytes) {
   MemoryNic nic;
   nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
