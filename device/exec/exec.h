@@ -11,6 +11,8 @@
 //   store_segment<Offset>(p, v)           one 16 B store
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
 //   publish(p, v)                         ordered after all earlier stores, for a host observer
+//   publish_value(p, v)                   the same for a peer's kernel, aligned or not
+//   fetch_add_in_system, compare_swap_in_system   words that the whole system changes
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
 //   fence_release<P>(), then store_record, store_counter, store_doorbell   the same in single steps
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
