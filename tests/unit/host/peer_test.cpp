@@ -103,6 +103,8 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
         ASSERT_NE(at, nullptr);
         EXPECT_EQ(at == theirs.data() + kBytes - 8 * (rank + 1), peer == rank) << "mapped once more, but its own";
         *at = static_cast<std::byte>(0x10 + rank);
+        const Memory& of_another = memories[(peer + 1) % 3][i];
+        EXPECT_EQ(handle.find(of_another.remote(), 8, kPeerWrite), nullptr) << "another rank's region";
       }
     }
     EXPECT_FALSE(mapping->is_direct(3));
