@@ -445,8 +445,9 @@ int main(int argc, char** argv) {
       ->check(command_line::whole(1, UINT32_MAX));
   app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
       ->delimiter(',');
-  app.add_option("--direct", options.direct,
-                 "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
+  app.add_option(
+         "--direct", options.direct,
+         "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
       ->check(command_line::one_of({"auto", "on", "off"}));
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");
   app.add_option("--kill-rank", options.kill_rank, "Rank 0 or 1 kills itself in the largest message")

@@ -1,14 +1,21 @@
-// The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Where it is not,
-// each call is the one of device/gdx.h, mode and all. Where it is:
-//  - The threads of the scope copy; Mode and Doorbell say nothing. No call but gdx_wait waits. kOk means stored:
+// The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Where it is
+// not, each call is the one of device/gdx.h, mode and all. Where it is:
+//  - The threads of the scope copy; Mode and Doorbell say nothing. No call but gdx_wait waits. kOk means
+//  stored:
 //    sources may be reused at once, results of gdx_get and the atomics are there for the scope.
-//  - What does not lie within one mapped region, or is not permitted there, is kRemoteAccess, a signal or atomic on a
+//  - What does not lie within one mapped region, or is not permitted there, is kRemoteAccess, a signal or
+//  atomic on a
 //    word that is not 8-byte aligned is kRemoteInvalid (sets too), and the endpoint is lost, as with a NIC.
-//  - A signal, a gdx_put_value and an atomic are visible only after all that was put before them on the endpoint.
-//    Two gdx_put without one of these between may be seen in either order, but the later wins where they overlap.
-//  - gdx_flush says that the peer's memory has everything, not that the peer lives: stores to memory of a process
-//    that died, or that has withdrawn it, fall into pages that only this side still has. gdx_wait finds the dead.
-//  - Atomics are atomic among GPUs and CPUs that reach the word so. A NIC's atomics (of another peer, or of an
+//  - A signal, a gdx_put_value and an atomic are visible only after all that was put before them on the
+//  endpoint.
+//    Two gdx_put without one of these between may be seen in either order, but the later wins where they
+//    overlap.
+//  - gdx_flush says that the peer's memory has everything, not that the peer lives: stores to memory of a
+//  process
+//    that died, or that has withdrawn it, fall into pages that only this side still has. gdx_wait finds the
+//    dead.
+//  - Atomics are atomic among GPUs and CPUs that reach the word so. A NIC's atomics (of another peer, or of
+//  an
 //    endpoint that is not direct) on the same word are not among them: give each way words of its own.
 // Source of the order: papers/design.md, "Peers on the same node".
 #pragma once
@@ -101,8 +108,8 @@ GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to,
 
 // Every lane copies its own. A bad length or place in one lane stores nothing; a place ends the endpoint.
 template <Placement P>
-GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
-                               std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to,
+                               LocalMemory from, std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   constexpr Scope kWarp = Scope::kWarp;
   if (!endpoint.is_direct()) return gdx_put_warp(endpoint.nic(), to, from, bytes, doorbell);
   if (endpoint.status() != Status::kOk) return endpoint.status();
@@ -163,8 +170,8 @@ GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, 
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE Status gdx_fetch_add(device::PeerEndpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
-                                std::uint64_t add) {
+GDX_DEVICE Status gdx_fetch_add(device::PeerEndpoint<S, P>& endpoint, LocalMemory original,
+                                RemoteMemory target, std::uint64_t add) {
   if (!endpoint.is_direct()) return gdx_fetch_add(endpoint.nic(), original, target, add);
   return device::impl::change_word(endpoint, original.address, target, [add](std::uint64_t* word) {
     return exec::fetch_add_in_system(word, add);

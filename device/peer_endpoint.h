@@ -1,6 +1,7 @@
 // An endpoint towards a peer whose memory may be mapped here. Where it is, calls are loads and stores of the
 // scope's threads; where not, they are those of the exclusive endpoint inside. Which of the two, the host has
-// decided for the whole endpoint, in the handle: nothing that was sent one way can overtake what went the other.
+// decided for the whole endpoint, in the handle: nothing that was sent one way can overtake what went the
+// other.
 //
 // The queue pair is there in both cases: a wait that hears nothing asks the peer's NIC for life.
 #pragma once

@@ -160,7 +160,8 @@ void publish_value(std::byte* to, T value) {
 inline std::uint64_t fetch_add_in_system(std::uint64_t* to, std::uint64_t n) {
   return std::atomic_ref<std::uint64_t>(*to).fetch_add(n, std::memory_order_acq_rel);
 }
-inline std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t expected, std::uint64_t desired) {
+inline std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t expected,
+                                            std::uint64_t desired) {
   std::atomic_ref<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }

@@ -116,8 +116,8 @@ Result<uid_t> peer_user(const Socket& socket) {
 Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
                          std::span<const int> descriptors, std::uint64_t deadline_ns) {
   if (bytes.empty() || bytes.size() > kMaxParcelBytes || descriptors.size() > kMaxParcelDescriptors) {
-    return fail(Status::kInvalidLength, fmt::format("{} bytes and {} descriptors are no message",
-                                                    bytes.size(), descriptors.size()));
+    return fail(Status::kInvalidLength,
+                fmt::format("{} bytes and {} descriptors are no message", bytes.size(), descriptors.size()));
   }
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
   iovec content{const_cast<std::byte*>(bytes.data()), bytes.size()};

@@ -1,6 +1,6 @@
-// Sockets between processes of one node, which carry open files: each message is bytes and descriptors, whole. Names
-// are abstract, so they leave nothing in a file system and end at the network namespace. None of it ever blocks
-// beyond its deadline (CLOCK_MONOTONIC), and every descriptor that it makes is closed on exec.
+// Sockets between processes of one node, which carry open files: each message is bytes and descriptors,
+// whole. Names are abstract, so they leave nothing in a file system and end at the network namespace. None of
+// it ever blocks beyond its deadline (CLOCK_MONOTONIC), and every descriptor that it makes is closed on exec.
 // Source: unix(7), SCM_RIGHTS, SO_PEERCRED.
 #pragma once
 

@@ -51,8 +51,8 @@ Result<std::size_t> whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// A file of that many zeroes whose pages are there now, so that no store finds memory used up, and whose length is
-// final, so that whoever maps it can rely on it.
+// A file of that many zeroes whose pages are there now, so that no store finds memory used up, and whose
+// length is final, so that whoever maps it can rely on it.
 Result<Descriptor> make_sealed_file(std::size_t bytes) {
   Descriptor file(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
@@ -150,7 +150,7 @@ Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Acce
                 fmt::format("cannot map a shareable buffer of {} bytes: {}", bytes, std::strerror(errno)));
   }
   std::unique_ptr<std::byte, Memory::FreePages> pages(static_cast<std::byte*>(mapped),
-                                                       Memory::FreePages(*whole));
+                                                      Memory::FreePages(*whole));
   auto memory = register_memory(hca, pages.get(), bytes, access);
   if (!memory) return memory;
   memory->owned_ = std::move(pages);

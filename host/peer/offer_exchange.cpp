@@ -17,7 +17,8 @@ namespace {
 using bootstrap::Parcel;
 using bootstrap::Socket;
 
-static_assert(sizeof(peer::OfferHeader) + kMaxPeerWindows * sizeof(peer::Offer) <= bootstrap::kMaxParcelBytes);
+static_assert(sizeof(peer::OfferHeader) + kMaxPeerWindows * sizeof(peer::Offer) <=
+              bootstrap::kMaxParcelBytes);
 static_assert(kMaxPeerWindows * peer::kMaxParts <= bootstrap::kMaxParcelDescriptors);
 
 // One who connects and says nothing must not use up the time of the ranks behind it.
@@ -37,7 +38,8 @@ Result<PeerOffers> parse(Parcel parcel) {
   PeerOffers offers;
   offers.offers.resize(header.count);
   if (header.count != 0) {
-    std::memcpy(offers.offers.data(), parcel.bytes.data() + sizeof header, header.count * sizeof(peer::Offer));
+    std::memcpy(offers.offers.data(), parcel.bytes.data() + sizeof header,
+                header.count * sizeof(peer::Offer));
   }
   std::size_t files = 0;
   for (const peer::Offer& offer : offers.offers) files += std::min<std::size_t>(offer.part_count, 1u << 16);
@@ -65,7 +67,8 @@ Result<OfferExchange> OfferExchange::listen(std::uint32_t rank) {
     return fail(Status::kSystem, fmt::format("no random bytes to be had: {}", std::strerror(errno)));
   }
   std::copy_n(random, peer::kTokenBytes, exchange.token_);
-  for (std::size_t i = peer::kTokenBytes; i < sizeof random; ++i) exchange.name_ += fmt::format("{:02x}", random[i]);
+  for (std::size_t i = peer::kTokenBytes; i < sizeof random; ++i)
+    exchange.name_ += fmt::format("{:02x}", random[i]);
   auto listener = bootstrap::listen_local(exchange.name_);
   if (!listener) return tl::unexpected(listener.error());
   exchange.listener_ = std::move(*listener);
@@ -78,8 +81,8 @@ void OfferExchange::write_on(peer::Card& card) const {
   std::copy(std::begin(token_), std::end(token_), card.token);
 }
 
-Result<void> OfferExchange::send(const Socket& socket, const peer::Card& to, std::span<const OfferedRegion> mine,
-                                 std::uint64_t deadline_ns) const {
+Result<void> OfferExchange::send(const Socket& socket, const peer::Card& to,
+                                 std::span<const OfferedRegion> mine, std::uint64_t deadline_ns) const {
   peer::OfferHeader header{};
   header.version = peer::kExchangeVersion;
   header.rank = rank_;

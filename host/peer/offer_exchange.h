@@ -29,9 +29,9 @@ class OfferExchange {
   // What others need to connect: socket_name and token.
   void write_on(peer::Card& card) const;
 
-  // Passes `mine` to each rank of `peers` and takes theirs, or what went wrong, by the deadline (CLOCK_MONOTONIC).
-  // `cards` are all ranks', `peers` those that list this rank among theirs. Errors of one rank: kTimeout,
-  // kPeerGone, kVersionMismatch, kInvalidArgument, kSystem.
+  // Passes `mine` to each rank of `peers` and takes theirs, or what went wrong, by the deadline
+  // (CLOCK_MONOTONIC). `cards` are all ranks', `peers` those that list this rank among theirs. Errors of one
+  // rank: kTimeout, kPeerGone, kVersionMismatch, kInvalidArgument, kSystem.
   [[nodiscard]] std::map<std::uint32_t, Result<PeerOffers>> run(std::span<const peer::Card> cards,
                                                                 std::span<const std::uint32_t> peers,
                                                                 std::span<const OfferedRegion> mine,

@@ -77,16 +77,16 @@ std::optional<std::string> why_apart(const OwnEnd& here, const peer::Card& there
   return apart(here.card.node, there.node);
 }
 
-Peer map_all(Result<PeerOffers>& offered) {
+Peer map_all(const Result<PeerOffers>& offered, int gpu) {
   Peer peer;
   if (!offered) {
     peer.reason = offered.error().message;
     return peer;
   }
   if (offered->offers.empty()) peer.reason = "it offers no memory";
-  std::span<Descriptor> files(offered->files);
+  std::span<const Descriptor> files(offered->files);
   for (const peer::Offer& offer : offered->offers) {
-    auto mapped = map_region(offer, files.first(offer.part_count));
+    auto mapped = map_region(offer, files.first(offer.part_count), gpu);
     if (!mapped) {
       return {{}, mapped.error().message};
     }
@@ -103,7 +103,8 @@ Result<DirectChoice> direct_choice_from_environment() {
   if (text == nullptr || std::string_view(text) == "auto") return DirectChoice::kAuto;
   if (std::string_view(text) == "on") return DirectChoice::kOn;
   if (std::string_view(text) == "off") return DirectChoice::kOff;
-  return fail(Status::kInvalidArgument, fmt::format("{} is '{}': use auto, on or off", kDirectVariable, text));
+  return fail(Status::kInvalidArgument,
+              fmt::format("{} is '{}': use auto, on or off", kDirectVariable, text));
 }
 
 struct PeerMapping::Impl {
@@ -170,7 +171,7 @@ Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* 
     std::vector<OfferedRegion> mine;
     for (const Memory* const memory : regions) mine.push_back(offer_region(*memory));
     auto results = end.exchange->run(*cards, near, mine, monotonic_ns() + options.timeout_ns);
-    for (auto& [rank, offered] : results) impl->peers[rank] = map_all(offered);
+    for (auto& [rank, offered] : results) impl->peers[rank] = map_all(offered, options.gpu);
   }
   impl->announce(world.rank());
   if (*choice == DirectChoice::kOn) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "host/peer/gpu_sharing.h"
+
 namespace gdx {
 namespace {
 
@@ -52,14 +54,12 @@ Result<void> check_file(int file, std::uint64_t bytes) {
   return {};
 }
 
-Result<MappedRegion> map_host_file(const peer::Offer& offer, std::span<Descriptor> files) {
+Result<MappedRegion> map_host_file(const peer::Offer& offer, std::span<const Descriptor> files) {
   if (files.size() != 1 || offer.offset != 0) return impossible("host memory of several files");
   const std::uint64_t bytes = offer.region.bytes;
   if (auto checked = check_file(files[0].value(), bytes); !checked) return tl::unexpected(checked.error());
-  // What the registration does not permit is not even mapped so.
-  const bool changes = (offer.access & (kPeerWrite | kPeerAtomic)) != 0;
-  void* const mapped =
-      mmap(nullptr, bytes, changes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, files[0].value(), 0);
+  // Rights are the window's to keep: a GPU's driver maps no pages that may only be read.
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, files[0].value(), 0);
   if (mapped == MAP_FAILED) {
     const int error = errno;
     return fail(error == ENOMEM ? Status::kNoMemory : Status::kSystem,
@@ -71,12 +71,24 @@ Result<MappedRegion> map_host_file(const peer::Offer& offer, std::span<Descripto
   return region;
 }
 
-Result<MappedRegion> map_by_kind(const peer::Offer& offer, std::span<Descriptor> files) {
+Result<MappedRegion> map_on_gpu(const peer::Offer& offer, std::span<const Descriptor> files, int ordinal) {
+  const auto gpu = Gpu::open(ordinal);
+  if (!gpu) return tl::unexpected(gpu.error());
+  auto mapped = map_gpu_memory(*gpu, offer, files);
+  if (!mapped) return tl::unexpected(mapped.error());
+  MappedRegion region;
+  region.window.mapped = mapped->first;
+  region.pages = std::move(mapped->pages);
+  region.is_host_memory = false;
+  return region;
+}
+
+Result<MappedRegion> map_by_kind(const peer::Offer& offer, std::span<const Descriptor> files, int gpu) {
   switch (offer.kind) {
     case peer::OfferKind::kNone: return fail(Status::kUnsupported, shown_reason(offer));
     case peer::OfferKind::kHostFile: return map_host_file(offer, files);
     case peer::OfferKind::kGpuParts:
-    case peer::OfferKind::kGpuIpc: break;
+    case peer::OfferKind::kGpuIpc: return map_on_gpu(offer, files, gpu);
   }
   return impossible("a kind that this version does not know");
 }
@@ -88,7 +100,13 @@ OfferedRegion offer_region(const Memory& memory) {
   offered.offer.region = memory.remote();
   offered.offer.access = remote_access(memory);
   if (memory.registered_by() != RegistrationWay::kHostPages) {
-    refuse(offered.offer, "its memory of a GPU is not shared between processes yet: use allocate_shareable_memory");
+    auto files = offer_gpu_memory(memory.data(), memory.bytes(), offered.offer);
+    if (!files) {
+      refuse(offered.offer, files.error().message);
+      return offered;
+    }
+    offered.owned = std::move(*files);
+    for (const Descriptor& file : offered.owned) offered.files.push_back(file.value());
   } else if (memory.file() < 0) {
     refuse(offered.offer, "its memory is its own: allocate it by allocate_shareable_memory");
   } else {
@@ -100,12 +118,12 @@ OfferedRegion offer_region(const Memory& memory) {
   return offered;
 }
 
-Result<MappedRegion> map_region(const peer::Offer& offer, std::span<Descriptor> files) {
+Result<MappedRegion> map_region(const peer::Offer& offer, std::span<const Descriptor> files, int gpu) {
   const RemoteMemory& region = offer.region;
   if (region.bytes == 0 || region.address + (region.bytes - 1) < region.address)
     return impossible("a range that is empty or wraps");
   if (offer.part_count != files.size()) return impossible("another number of files than it sent");
-  auto mapped = map_by_kind(offer, files);
+  auto mapped = map_by_kind(offer, files, gpu);
   if (!mapped) return mapped;
   mapped->window.address = region.address;
   mapped->window.bytes = region.bytes;

@@ -16,8 +16,8 @@
 namespace gdx {
 
 struct OfferedRegion {
-  peer::Offer offer{};                // kNone with the reason where it cannot be shared
-  std::vector<int> files;             // to send along, open as long as the Memory is or as `owned`
+  peer::Offer offer{};     // kNone with the reason where it cannot be shared
+  std::vector<int> files;  // to send along, open as long as the Memory is or as `owned`
   std::vector<Descriptor> owned = {};
 };
 
@@ -30,9 +30,11 @@ struct MappedRegion {
   bool is_host_memory = true;
 };
 
-// Maps what a peer offers, with files that it sent along and that may be anything.
-// Errors: kUnsupported (it cannot be shared: the reason), kInvalidArgument (no such offer can be), kNoMemory, kSystem.
-[[nodiscard]] Result<MappedRegion> map_region(const peer::Offer& offer, std::span<Descriptor> files);
+// Maps what a peer offers, with files that it sent along and that may be anything; memory of a GPU for
+// kernels of the GPU of that ordinal here. Errors: kUnsupported (it cannot be shared: the reason),
+// kInvalidArgument (no such offer can be), kNoMemory, kSystem; as Gpu::open and map_gpu_memory.
+[[nodiscard]] Result<MappedRegion> map_region(const peer::Offer& offer, std::span<const Descriptor> files,
+                                              int gpu);
 
 // The window of a region of this process itself.
 [[nodiscard]] MappedRegion own_region(const Memory& memory);

@@ -1,6 +1,6 @@
-// What ranks tell each other to map each other's memory. First all gather cards over TCP. Then each two ranks of one
-// node pass one message each way over a local socket: an OfferHeader, so many Offers, and the open files that these
-// name, in their order. One machine only, hence in its own byte order.
+// What ranks tell each other to map each other's memory. First all gather cards over TCP. Then each two ranks
+// of one node pass one message each way over a local socket: an OfferHeader, so many Offers, and the open
+// files that these name, in their order. One machine only, hence in its own byte order.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct Card {
   std::uint32_t version;
   std::uint32_t willing;  // 0: told not to
   NodeIdentity node;
-  char socket_name[kNameBytes];    // where the rank listens, letters and digits; empty: nowhere
+  char socket_name[kNameBytes];     // where the rank listens, letters and digits; empty: nowhere
   std::uint8_t token[kTokenBytes];  // whoever connects proves by it that it has seen this card
 };
 
@@ -51,20 +51,19 @@ struct Offer {
   std::uint32_t part_count;  // open files
   std::uint32_t reserved;
   std::uint64_t part_bytes[kMaxParts];
-  std::uint8_t gpu_uuid[16];
   std::uint8_t ipc_handle[64];
   char reason[kReasonBytes];
 };
 
 struct OfferHeader {
   std::uint32_t version;
-  std::uint32_t rank;              // the sender's
+  std::uint32_t rank;               // the sender's
   std::uint8_t token[kTokenBytes];  // the receiver's
   std::uint32_t count;
   std::uint32_t reserved;
 };
 
 static_assert(std::is_trivially_copyable_v<Card> && std::is_trivially_copyable_v<Offer>);
-static_assert(sizeof(Card) == 112 && sizeof(Offer) == 384 && sizeof(OfferHeader) == 32);
+static_assert(sizeof(Card) == 112 && sizeof(Offer) == 368 && sizeof(OfferHeader) == 32);
 
 }  // namespace gdx::peer

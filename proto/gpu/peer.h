@@ -37,8 +37,8 @@ struct PeerHandle {
   std::uint32_t window_count;
   PeerWindow windows[kMaxPeerWindows];
 
-  // Where [remote.address, remote.address + bytes) is mapped, if the key is a window's, the range lies within it
-  // and the window permits all of `access`; null otherwise.
+  // Where [remote.address, remote.address + bytes) is mapped, if the key is a window's, the range lies within
+  // it and the window permits all of `access`; null otherwise.
   [[nodiscard]] constexpr std::byte* find(const RemoteMemory& remote, std::uint64_t bytes,
                                           std::uint32_t access) const {
     std::byte* found = nullptr;

@@ -79,8 +79,8 @@ __global__ void all_peer_calls(PeerHandle handle, RemoteMemory remote, LocalMemo
   if constexpr (S == Scope::kWarp) out[11] = gdx_put_warp(ep, remote, local, bytes);
 }
 
-#define GDX_ALL_PEER_CALLS(scope, placement)                                                               \
-  template __global__ void all_peer_calls<scope, placement>(PeerHandle, RemoteMemory, LocalMemory,        \
+#define GDX_ALL_PEER_CALLS(scope, placement)                                                       \
+  template __global__ void all_peer_calls<scope, placement>(PeerHandle, RemoteMemory, LocalMemory, \
                                                             std::uint64_t, const std::uint64_t*, Status*);
 GDX_ALL_PEER_CALLS(Scope::kThread, Placement::kHost)
 GDX_ALL_PEER_CALLS(Scope::kWarp, Placement::kHost)

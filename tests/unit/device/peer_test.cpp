@@ -1,5 +1,5 @@
-// Calls on mapped memory of a peer: what is stored, in which order, what is refused; and the NIC where nothing is
-// mapped.
+// Calls on mapped memory of a peer: what is stored, in which order, what is refused; and the NIC where
+// nothing is mapped.
 #include "device/peer.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ __global__ void put_value_and_flush(gdx::PeerHandle handle, gdx::RemoteMemory to
 namespace gdx::device {
 namespace {
 
-constexpr std::uint64_t kPeerAddress = 0x7000'0000'0000;  // as the peer has it; nothing is there in this process
+constexpr std::uint64_t kPeerAddress =
+    0x7000'0000'0000;  // as the peer has it; nothing is there in this process
 constexpr std::uint32_t kRkey = 0x77;
 constexpr std::uint32_t kAll = kPeerWrite | kPeerRead | kPeerAtomic;
 constexpr std::size_t kBytes = 4096;
@@ -36,7 +37,9 @@ struct Region {
   std::uint32_t rkey = kRkey;
 
   [[nodiscard]] std::byte* data() { return memory.data() + kAround; }
-  [[nodiscard]] std::uint64_t& word(std::size_t index) { return reinterpret_cast<std::uint64_t*>(data())[index]; }
+  [[nodiscard]] std::uint64_t& word(std::size_t index) {
+    return reinterpret_cast<std::uint64_t*>(data())[index];
+  }
   [[nodiscard]] RemoteMemory remote() const { return {address, kBytes, rkey, 0}; }
   [[nodiscard]] PeerWindow window(std::uint32_t access) { return {address, kBytes, data(), rkey, access}; }
 };
@@ -80,8 +83,8 @@ void expect_exact_puts(unsigned threads) {
           threads);
       const std::vector<std::byte> wanted = pattern(bytes, static_cast<unsigned>(at));
       EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), region.data() + at));
-      const auto touched = kBytes + 2 * Region::kAround -
-                           std::count(region.memory.begin(), region.memory.end(), std::byte{0});
+      const auto touched =
+          kBytes + 2 * Region::kAround - std::count(region.memory.begin(), region.memory.end(), std::byte{0});
       EXPECT_EQ(static_cast<std::size_t>(touched), bytes);
       EXPECT_EQ(nic.record(), 0u) << "the NIC was told";
       EXPECT_EQ(nic.state().messages, 1u);
@@ -133,8 +136,8 @@ TEST(PeerPutSignal, seen_by_another_block_shows_all_of_its_payload) {
         for (std::uint64_t round = 1; round <= kRounds; ++round) {
           for (std::size_t i = threadIdx.x; i < kPayload; i += blockDim.x) source[i] = std::byte(round);
           const std::uint64_t value = op == SignalOp::kSet ? round : 1;
-          wrong += gdx_put_signal(ep, region.remote(), {source.data(), kPayload, 0, 0}, kPayload, signal, value,
-                                  op) != Status::kOk;
+          wrong += gdx_put_signal(ep, region.remote(), {source.data(), kPayload, 0, 0}, kPayload, signal,
+                                  value, op) != Status::kOk;
           while (!gdx_test(&answered, Compare::kGreaterEqual, round) && wrong == 0) {
           }
           __syncthreads();
@@ -286,7 +289,8 @@ TEST(PeerCalls, words_that_are_not_aligned_are_refused) {
     MemoryNic nic;
     Region region;
     Status status = Status::kPending;
-    in_kernel(handle_of(nic, {region.window(kAll)}), [&](auto& ep) { status = call(ep, region.remote() + 4); });
+    in_kernel(handle_of(nic, {region.window(kAll)}),
+              [&](auto& ep) { status = call(ep, region.remote() + 4); });
     return status;
   };
   std::uint64_t was = 0;
@@ -393,7 +397,8 @@ TEST(PeerEndpoint, without_windows_every_call_is_the_nics) {
         EXPECT_FALSE(ep.is_direct());
         const LocalMemory local{source.data(), source.size(), 0x88, 0};
         EXPECT_EQ(gdx_put<Mode::kPull>(ep, region.remote(), local, 64), Status::kOk);
-        EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, region.remote(), local, 64, region.remote(), 1), Status::kOk);
+        EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, region.remote(), local, 64, region.remote(), 1),
+                  Status::kOk);
         EXPECT_EQ(gdx_get(ep, local, region.remote(), 8), Status::kOk);
         EXPECT_EQ(gdx_fetch_add(ep, local, region.remote(), 1), Status::kOk);
         EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -469,8 +474,9 @@ TEST(PeerEndpoint, is_used_outside_of_the_namespace) {
   MemoryNic nic;
   Region region;
   Status end = Status::kPending;
-  ASSERT_EQ(exec::launch({}, put_value_and_flush, handle_of(nic, {region.window(kAll)}), region.remote(), &end),
-            Status::kOk);
+  ASSERT_EQ(
+      exec::launch({}, put_value_and_flush, handle_of(nic, {region.window(kAll)}), region.remote(), &end),
+      Status::kOk);
   EXPECT_EQ(end, Status::kOk);
   EXPECT_EQ(region.word(0), 0x01020304u);
 }

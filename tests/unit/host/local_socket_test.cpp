@@ -85,11 +85,13 @@ TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_not
   std::vector<std::byte> bytes(kMaxParcelBytes + 1);
   EXPECT_EQ(send_parcel(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
   EXPECT_EQ(send_parcel(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
-  ASSERT_EQ(::send(ends.here.descriptor(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(::send(ends.here.descriptor(), bytes.data(), bytes.size(), 0),
+            static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
   // More files than fit: Linux passes on what fits.
   std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.descriptor());
-  EXPECT_EQ(send_parcel(ends.here, std::span(bytes).first(1), many, soon()).error().status, Status::kInvalidLength);
+  EXPECT_EQ(send_parcel(ends.here, std::span(bytes).first(1), many, soon()).error().status,
+            Status::kInvalidLength);
   std::vector<std::byte> control(CMSG_SPACE(many.size() * sizeof(int)));
   iovec content{bytes.data(), 1};
   msghdr message{};

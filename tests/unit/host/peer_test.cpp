@@ -1,5 +1,5 @@
-// Sharing memory between ranks of one node. Two ranks are two threads here, each with an HCA's worth of regions of
-// its own; what crosses between them crosses as between processes. tests/e2e has the processes.
+// Sharing memory between ranks of one node. Two ranks are two threads here, each with an HCA's worth of
+// regions of its own; what crosses between them crosses as between processes. tests/e2e has the processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,8 @@ TEST_F(Peers, shareable_memory_is_zeroed_sealed_and_closed_on_exec) {
   const Memory memory = shareable();
   EXPECT_EQ(memory.bytes(), kBytes);
   EXPECT_EQ(memory.access(), Access::kAll);
-  EXPECT_TRUE(std::all_of(memory.data(), memory.data() + kBytes, [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(
+      std::all_of(memory.data(), memory.data() + kBytes, [](std::byte b) { return b == std::byte{0}; }));
   EXPECT_NE(fcntl(memory.file(), F_GETFD) & FD_CLOEXEC, 0);
   EXPECT_NE(::ftruncate(memory.file(), 0), 0) << "whoever has mapped it would fault";
   EXPECT_EQ(allocate_shareable_memory(hca(), 0).error().status, Status::kInvalidArgument);
@@ -99,9 +100,11 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
       ASSERT_EQ(handle.window_count, 3u);
       for (std::uint32_t i = 0; i < 3; ++i) {
         const Memory& theirs = memories[peer][i];
-        std::byte* const at = handle.find(theirs.remote() + (kBytes - 8 * (rank + 1)), 8, kPeerWrite | kPeerAtomic);
+        std::byte* const at =
+            handle.find(theirs.remote() + (kBytes - 8 * (rank + 1)), 8, kPeerWrite | kPeerAtomic);
         ASSERT_NE(at, nullptr);
-        EXPECT_EQ(at == theirs.data() + kBytes - 8 * (rank + 1), peer == rank) << "mapped once more, but its own";
+        EXPECT_EQ(at == theirs.data() + kBytes - 8 * (rank + 1), peer == rank)
+            << "mapped once more, but its own";
         *at = static_cast<std::byte>(0x10 + rank);
         const Memory& of_another = memories[(peer + 1) % 3][i];
         EXPECT_EQ(handle.find(of_another.remote(), 8, kPeerWrite), nullptr) << "another rank's region";
@@ -133,7 +136,8 @@ Ends exchange(const Memory& first, const Memory& second, const PeerOptions& of_f
     auto world = World::join(root.options(rank, 2));
     ASSERT_TRUE(world) << world.error().message;
     const Memory* const mine = rank == 0 ? &first : &second;
-    ends.mappings[rank] = PeerMapping::exchange(*world, std::span(&mine, 1), rank == 0 ? of_first : of_second);
+    ends.mappings[rank] =
+        PeerMapping::exchange(*world, std::span(&mine, 1), rank == 0 ? of_first : of_second);
     EXPECT_TRUE(world->barrier(kLongNs));
   });
   return ends;
@@ -232,6 +236,7 @@ TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
       if (rank == silent) {
         auto end = OfferExchange::listen(rank);
         ASSERT_TRUE(end);
+        ASSERT_TRUE(world->barrier(kLongNs));
         peer::Card card{};
         card.version = peer::kExchangeVersion;
         card.willing = 1;
@@ -242,7 +247,8 @@ TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
         return;
       }
       const Memory* const mine = &memory;
-      const auto mapping = PeerMapping::exchange(*world, std::span(&mine, 1), {.timeout_ns = 5 * kShortNs});
+      ASSERT_TRUE(world->barrier(kLongNs));
+      const auto mapping = PeerMapping::exchange(*world, std::span(&mine, 1), {.timeout_ns = 20 * kShortNs});
       ASSERT_TRUE(mapping) << mapping.error().message;
       EXPECT_FALSE(mapping->is_direct(silent));
       EXPECT_THAT(mapping->reason(silent), HasSubstr("in time"));
@@ -263,7 +269,8 @@ TEST_F(Peers, stranger_at_the_socket_is_ignored) {
   auto stranger = bootstrap::connect_local(cards[0].socket_name);
   ASSERT_TRUE(stranger);
   peer::OfferHeader forged{peer::kExchangeVersion, 1, {}, 0, 0};
-  ASSERT_TRUE(bootstrap::send_parcel(*stranger, std::as_bytes(std::span(&forged, 1)), {}, monotonic_ns() + kLongNs));
+  ASSERT_TRUE(
+      bootstrap::send_parcel(*stranger, std::as_bytes(std::span(&forged, 1)), {}, monotonic_ns() + kLongNs));
   auto short_one = bootstrap::connect_local(cards[0].socket_name);
   ASSERT_TRUE(short_one);
   ASSERT_TRUE(bootstrap::send_parcel(*short_one, std::as_bytes(std::span(&forged, 1)).first(5), {},
@@ -302,7 +309,7 @@ std::vector<Descriptor> file_of(off_t bytes, int seals) {
 
 TEST(MapRegion, what_no_honest_peer_offers_is_refused) {
   const auto refusal = [](const peer::Offer& offer, std::vector<Descriptor> files) {
-    const auto mapped = map_region(offer, files);
+    const auto mapped = map_region(offer, files, 0);
     return mapped ? std::string("mapped") : mapped.error().message;
   };
   const peer::Offer good = offer_of(8192);
@@ -332,7 +339,7 @@ TEST(MapRegion, access_bits_that_are_no_remote_access_do_not_pass) {
   peer::Offer offer = offer_of(4096);
   offer.access = ~0u;
   auto files = file_of(4096, F_SEAL_SHRINK);
-  const auto mapped = map_region(offer, files);
+  const auto mapped = map_region(offer, files, 0);
   ASSERT_TRUE(mapped);
   EXPECT_EQ(mapped->window.access, kPeerWrite | kPeerRead | kPeerAtomic);
 }
