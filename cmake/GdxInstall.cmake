@@ -3,13 +3,13 @@
 include(CMakePackageConfigHelpers)
 
 set(libraries proto base cuda_driver device device_cpu topo calibration bootstrap hca gpu memory credits staging queue
-  host)
+  peer host)
 foreach(library ${libraries})
   set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
 set(folders proto base device driver-shim/cuda)
-foreach(folder bootstrap calibration gpu hca memory queue staging topo)
+foreach(folder bootstrap calibration gpu hca memory peer queue staging topo)
   list(APPEND folders host/${folder})
 endforeach()
 foreach(folder ${folders})

@@ -38,6 +38,7 @@ struct Options {
   std::uint32_t slot_count = 32;
   std::uint32_t messages = 0;
   std::vector<std::string> modes = {"pull", "push", "inline", "bounce"};
+  std::string direct = "off";
   bool break_memory = false;
   int kill_rank = kNobody;
   bool json = false;
@@ -64,7 +65,11 @@ struct Row {
   }
 };
 
+// What takes the place of a mode where a put is a copy.
+constexpr char kDirectRow[] = "direct";
+
 Result<Mode> parse_mode(const std::string& text) {
+  if (text == kDirectRow) return Mode::kAuto;
   if (text == "pull") return Mode::kPull;
   if (text == "push") return Mode::kPush;
   if (text == "inline") return Mode::kInline;
@@ -72,6 +77,13 @@ Result<Mode> parse_mode(const std::string& text) {
   if (text == "auto") return Mode::kAuto;
   return fail(Status::kInvalidArgument,
               fmt::format("mode '{}' is none of pull, push, inline, bounce, auto", text));
+}
+
+PeerOptions peer_options(const Options& options) {
+  PeerOptions out{.timeout_ns = kExchangeTimeoutNs};
+  if (options.direct == "on") out.direct = DirectChoice::kOn;
+  if (options.direct == "off") out.direct = DirectChoice::kOff;
+  return out;
 }
 
 // Enough messages for a steady figure, few enough for a demo of a minute.
@@ -101,14 +113,14 @@ std::uint64_t retransmissions(const Hca& hca) {
   return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
 }
 
-// Host memory that the HCA and this rank's kernels reach.
+// Host memory that the HCA, this rank's kernels and, where wanted, the peer's reach.
 struct SharedMemory {
   Memory memory;
   std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
 };
 
 Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
-  auto memory = allocate_memory(hca, bytes);
+  auto memory = allocate_shareable_memory(hca, bytes);
   if (!memory) return tl::unexpected(memory.error());
   SharedMemory shared{std::move(*memory), nullptr};
   if (gpu == nullptr) return shared;
@@ -137,6 +149,7 @@ class Rank {
     return hca_->counter("softhca_staging_violations").value_or(0);
   }
   [[nodiscard]] const Hca& hca() const { return *hca_; }
+  [[nodiscard]] bool is_direct() const { return peers_.is_direct(peer_rank_); }
 
  private:
   [[nodiscard]] std::uint64_t credit_stalls() const {
@@ -144,14 +157,15 @@ class Rank {
   }
   [[nodiscard]] std::string blame(const World& world, Status status) const;
   Rank(std::unique_ptr<Hca> hca, StagingPool staging, StagingPool bounce, SharedMemory buffer,
-       SharedMemory signals, SharedMemory outcome, Endpoint endpoint)
+       SharedMemory signals, SharedMemory outcome, Endpoint endpoint, PeerMapping peers)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
         bounce_(std::move(bounce)),
         buffer_(std::move(buffer)),
         signals_(std::move(signals)),
         outcome_(std::move(outcome)),
-        endpoint_(std::move(endpoint)) {}
+        endpoint_(std::move(endpoint)),
+        peers_(std::move(peers)) {}
 
   std::unique_ptr<Hca> hca_;
   StagingPool staging_;
@@ -160,6 +174,8 @@ class Rank {
   SharedMemory signals_;
   SharedMemory outcome_;  // where the kernel leaves its Outcome
   Endpoint endpoint_;
+  PeerMapping peers_;
+  std::uint32_t peer_rank_ = 0;
   RemoteMemory peer_buffer_{};
   RemoteMemory peer_signals_{};
 };
@@ -195,6 +211,13 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
     if (const auto mapped = endpoint->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
   }
 
+  const Memory* const shown[] = {&buffer->memory, &signals->memory};
+  auto peers = PeerMapping::exchange(world, shown, peer_options(options));
+  if (!peers) return tl::unexpected(peers.error());
+  if (gpu != nullptr) {
+    if (const auto mapped = peers->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+  }
+
   const Introduction mine{endpoint->address(), buffer->memory.remote(), signals->memory.remote()};
   const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
   if (!all) return tl::unexpected(all.error());
@@ -203,7 +226,8 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
     return tl::unexpected(connected.error());
 
   Rank rank(std::move(hca), std::move(*staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
-            std::move(*outcome), std::move(*endpoint));
+            std::move(*outcome), std::move(*endpoint), std::move(*peers));
+  rank.peer_rank_ = 1 - world.rank();
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
   if (const auto ready = world.barrier(kExchangeTimeoutNs); !ready) return tl::unexpected(ready.error());
@@ -222,7 +246,7 @@ std::string Rank::blame(const World& world, Status status) const {
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
   const std::uint64_t stalls_before = credit_stalls();
-  const Exchange exchange{endpoint_.handle(), buffer_.memory.local(), peer_buffer_,
+  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()), buffer_.memory.local(), peer_buffer_,
                           reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
   const auto on_wait = die ? progress_and_die : progress;
   auto& outcome = *reinterpret_cast<Outcome*>(outcome_.memory.data());
@@ -288,7 +312,9 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   std::uint64_t sequence = 1;
   const bool speaks = world.rank() == kSenderRank && !options.json;
   if (speaks) print_header(rank.hca());
-  for (const std::string& mode_name : options.modes) {
+  const std::vector<std::string> modes =
+      rank.is_direct() ? std::vector<std::string>{kDirectRow} : options.modes;
+  for (const std::string& mode_name : modes) {
     const Mode mode = *parse_mode(mode_name);
     for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
       const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
@@ -419,6 +445,10 @@ int main(int argc, char** argv) {
       ->check(command_line::whole(1, UINT32_MAX));
   app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
       ->delimiter(',');
+  app.add_option(
+         "--direct", options.direct,
+         "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
+      ->check(command_line::one_of({"auto", "on", "off"}));
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");
   app.add_option("--kill-rank", options.kill_rank, "Rank 0 or 1 kills itself in the largest message")
       ->check(command_line::whole(0, 1));

@@ -3,7 +3,7 @@
 // C++ and the same threads run on the CPU.
 #include "demo/pingpong.h"
 
-#include "device/gdx.h"
+#include "device/peer.h"
 
 namespace gdx::demo {
 namespace {
@@ -18,7 +18,7 @@ GDX_DEVICE std::uint64_t expected_word(std::uint64_t sequence, std::uint64_t ind
 
 template <Mode M>
 __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
-  device::Endpoint<Scope::kWarp> peer(x.endpoint);
+  device::PeerEndpoint<Scope::kWarp> peer(x.peer);
   auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
   Outcome result = {peer.status(), 0, 0, 0, 0};
 
@@ -49,7 +49,7 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
 }
 
 __global__ void receive_messages(Exchange x, Case shape, Outcome* outcome) {
-  device::Endpoint<Scope::kWarp> peer(x.endpoint);
+  device::PeerEndpoint<Scope::kWarp> peer(x.peer);
   auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
   Outcome result = {peer.status(), 0, 0, 0, 0};
 

@@ -5,7 +5,7 @@
 
 #include "device/options.h"
 #include "proto/gpu/memory.h"
-#include "proto/gpu/queue.h"
+#include "proto/gpu/peer.h"
 #include "proto/status.h"
 
 namespace gdx::demo {
@@ -20,7 +20,7 @@ struct Case {
 
 // A rank's view of the two buffers and the three signal words of the exchange.
 struct Exchange {
-  EndpointHandle endpoint;
+  PeerHandle peer;
   LocalMemory local;             // what I send from, or what I receive into
   RemoteMemory remote;           // the peer's buffer
   const std::uint64_t* signals;  // mine: [kArrived], [kVerified] at the sender, [kData] at the receiver

@@ -7,6 +7,7 @@
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
+#include "host/peer/peer_mapping.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/progress.h"
 #include "host/staging/staging_pool.h"

@@ -141,6 +141,31 @@ inline void publish(std::uint32_t* to, std::uint32_t value) {
   std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
 
+// The same of 8 B, and of values that need not be aligned, for a peer's kernel.
+inline void publish(std::uint64_t* to, std::uint64_t value) {
+  write_combining_barrier();
+  std::atomic_ref<std::uint64_t>(*to).store(value, std::memory_order_release);
+}
+template <typename T>
+void publish_value(std::byte* to, T value) {
+  write_combining_barrier();
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) != 0) {
+    std::memcpy(to, &value, sizeof value);
+  } else {
+    std::atomic_ref<T>(*reinterpret_cast<T*>(to)).store(value, std::memory_order_release);
+  }
+}
+
+// Words that processors and GPUs of the whole system change. Both return what was there.
+inline std::uint64_t fetch_add_in_system(std::uint64_t* to, std::uint64_t n) {
+  return std::atomic_ref<std::uint64_t>(*to).fetch_add(n, std::memory_order_acq_rel);
+}
+inline std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t expected,
+                                            std::uint64_t desired) {
+  std::atomic_ref<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  return expected;
+}
+
 template <Placement>
 void ring(std::uint64_t* doorbell, std::uint64_t value) {
   write_combining_barrier();

@@ -154,6 +154,41 @@ GDX_DEVICE void fence_release() {
 #endif
 }
 
+// The same of 8 B, and of values that need not be aligned, for a peer's kernel.
+GDX_DEVICE void publish(std::uint64_t* to, std::uint64_t value) {
+  asm volatile("st.release.sys.global.b64 [%0], %1;" ::"l"(global_address(to)), "l"(value) : "memory");
+}
+template <typename T>
+GDX_DEVICE void publish_value(std::byte* to, T value) {
+  fence_release<Placement::kHost>();
+  if (reinterpret_cast<std::uint64_t>(to) % sizeof(T) == 0) {
+    *reinterpret_cast<volatile T*>(to) = value;  // PTX: st.volatile is relaxed, of system scope
+    return;
+  }
+  const auto bits = static_cast<std::uint64_t>(value);
+  auto* const bytes = reinterpret_cast<volatile std::uint8_t*>(to);
+  for (unsigned i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<std::uint8_t>(bits >> 8 * i);
+}
+
+// Words that processors and GPUs of the whole system change. Both return what was there.
+GDX_DEVICE std::uint64_t fetch_add_in_system(std::uint64_t* to, std::uint64_t n) {
+  std::uint64_t old;
+  asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(global_address(to)), "l"(n)
+               : "memory");
+  return old;
+}
+GDX_DEVICE std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t expected,
+                                                std::uint64_t desired) {
+  std::uint64_t old;
+  asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(global_address(to)), "l"(expected), "l"(desired)
+               : "memory");
+  return old;
+}
+
 // Each is to stand behind a fence_release, which makes the two a release.
 GDX_DEVICE void store_counter(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");

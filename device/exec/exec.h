@@ -11,6 +11,8 @@
 //   store_segment<Offset>(p, v), load_segment(p)   one access of 16 B
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
 //   publish(p, v)                         ordered after all earlier stores, for a host observer
+//   publish_value(p, v)                   the same for a peer's kernel, aligned or not
+//   fetch_add_in_system, compare_swap_in_system   words that the whole system changes
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
 //   fence_release<P>(), then store_record, store_counter, store_doorbell   the same in single steps
 //   fence_release<P>(), then store_blueflame(p, w)   a WQE of one block with its doorbell

@@ -47,6 +47,10 @@ void add_rank_options(CLI::App& demo, DemoOptions& options) {
       ->check(command_line::not_empty("the name of an HCA"));
   pass_on(demo, options, "--kill-rank", "Rank 0 or 1 kills itself in the largest message")
       ->check(whole(0, 1));
+  pass_on(demo, options, "--direct",
+          "on: loads and stores to the peer's memory, no NIC and no modes; auto: where they work, by $GDX_DIRECT "
+          "(off)")
+      ->check(command_line::one_of({"auto", "on", "off"}));
   pass_on_flag(demo, options, "--break-memory", "Damage one byte at the target: the demo must fail");
   pass_on_flag(demo, options, "--json", "One JSON document instead of the table");
 }

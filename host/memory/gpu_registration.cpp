@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "host/gpu/gpu.h"
 
@@ -33,14 +33,6 @@ void log_once(const Hca& hca, RegistrationWay way) {
   log::info("GPU memory is registered with HCA {} by {}", hca.name(), registration_name(way));
 }
 
-struct Descriptor {
-  explicit Descriptor(int opened) : value(opened) {}
-  ~Descriptor() { close(value); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value;
-};
-
 // A dmabuf has whole pages; the region begins within the first of them, and so does its address as the HCA
 // knows it.
 Result<ibv_mr*> register_by_dmabuf(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region) {
@@ -53,7 +45,7 @@ Result<ibv_mr*> register_by_dmabuf(const RegistrationVerbs& verbs, const Hca& hc
   if (!exported) return tl::unexpected(exported.error());
   const Descriptor dmabuf(*exported);  // a registration holds its own reference
   ibv_mr* const mr =
-      verbs.reg_dmabuf_mr(hca.pd(), address - first, region.bytes, address, dmabuf.value, region.access);
+      verbs.reg_dmabuf_mr(hca.pd(), address - first, region.bytes, address, dmabuf.value(), region.access);
   if (mr != nullptr) return mr;
   const int error = errno;
   return fail(error == ENOMEM ? Status::kNoMemory : Status::kUnsupported,

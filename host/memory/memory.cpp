@@ -1,6 +1,8 @@
 #include "host/memory/memory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -37,6 +39,33 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
   return {};
 }
 
+// How many bytes the pages of an allocation have.
+Result<std::size_t> whole_pages(std::size_t bytes) {
+  if (bytes == 0) {
+    return fail(Status::kInvalidArgument, "cannot allocate memory of zero length: give at least 1 byte");
+  }
+  if (bytes > kMaxRegionBytes - kPageBytes) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("cannot allocate {} bytes: no machine has them", bytes));
+  }
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+// A file of that many zeroes whose pages are there now, so that no store finds memory used up, and whose
+// length is final, so that whoever maps it can rely on it.
+Result<Descriptor> make_sealed_file(std::size_t bytes) {
+  Descriptor file(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
+  if (const int error = posix_fallocate(file.value(), 0, static_cast<off_t>(bytes)); error != 0) {
+    return fail(Status::kNoMemory,
+                fmt::format("no memory for a shareable buffer of {} bytes: {}", bytes, std::strerror(error)));
+  }
+  if (fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return fail(Status::kSystem, fmt::format("cannot seal a memory file: {}", std::strerror(errno)));
+  }
+  return file;
+}
+
 Result<PointerFacts> whose_memory(const void* address) {
   const cuda::Driver* const driver = cuda::loaded_driver();
   return driver != nullptr ? describe_pointer(*driver, address) : PointerFacts{};
@@ -44,7 +73,13 @@ Result<PointerFacts> whose_memory(const void* address) {
 
 }  // namespace
 
-void Memory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
+void Memory::FreePages::operator()(std::byte* pages) const {
+  if (mapped_bytes != 0) {
+    munmap(pages, mapped_bytes);
+  } else {
+    std::free(pages);
+  }
+}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   // The registration goes before the pages it pins.
@@ -52,7 +87,9 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   owned_ = std::move(other.owned_);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  file_ = std::move(other.file_);
   way_ = other.way_;
+  access_ = other.access_;
   return *this;
 }
 
@@ -62,6 +99,7 @@ Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
+  memory.access_ = access;
   const auto pointer = whose_memory(address);
   if (!pointer) return tl::unexpected(pointer.error());
   if (pointer->kind != PointerKind::kHost) {
@@ -89,20 +127,34 @@ Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
 }
 
 Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access) {
-  if (bytes == 0) {
-    return fail(Status::kInvalidArgument, "cannot allocate memory of zero length: give at least 1 byte");
-  }
-  if (bytes > kMaxRegionBytes - kPageBytes) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("cannot allocate {} bytes: no machine has them", bytes));
-  }
-  const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const auto whole = whole_pages(bytes);
+  if (!whole) return tl::unexpected(whole.error());
+  const std::size_t rounded = *whole;
   std::unique_ptr<std::byte, Memory::FreePages> pages(
       static_cast<std::byte*>(std::aligned_alloc(kPageBytes, rounded)));
   if (!pages) return fail(Status::kNoMemory, fmt::format("no memory for a buffer of {} bytes", bytes));
   std::memset(pages.get(), 0, rounded);
   auto memory = register_memory(hca, pages.get(), bytes, access);
   if (memory) memory->owned_ = std::move(pages);
+  return memory;
+}
+
+Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Access access) {
+  const auto whole = whole_pages(bytes);
+  if (!whole) return tl::unexpected(whole.error());
+  auto file = make_sealed_file(*whole);
+  if (!file) return tl::unexpected(file.error());
+  void* const mapped = mmap(nullptr, *whole, PROT_READ | PROT_WRITE, MAP_SHARED, file->value(), 0);
+  if (mapped == MAP_FAILED) {
+    return fail(Status::kNoMemory,
+                fmt::format("cannot map a shareable buffer of {} bytes: {}", bytes, std::strerror(errno)));
+  }
+  std::unique_ptr<std::byte, Memory::FreePages> pages(static_cast<std::byte*>(mapped),
+                                                      Memory::FreePages(*whole));
+  auto memory = register_memory(hca, pages.get(), bytes, access);
+  if (!memory) return memory;
+  memory->owned_ = std::move(pages);
+  memory->file_ = std::move(*file);
   return memory;
 }
 

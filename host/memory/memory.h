@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "host/hca/handles.h"
 #include "host/hca/hca.h"
@@ -42,6 +43,10 @@ class Memory {
   [[nodiscard]] std::uint32_t lkey() const { return mr_->lkey; }
   [[nodiscard]] std::uint32_t rkey() const { return mr_->rkey; }
   [[nodiscard]] RegistrationWay registered_by() const { return way_; }
+  [[nodiscard]] Access access() const { return access_; }
+  // The file that it is the beginning of, for processes of this node to map; -1 unless
+  // allocate_shareable_memory made it. It goes with the Memory; who has mapped it keeps the pages.
+  [[nodiscard]] int file() const { return file_.value(); }
   // As kernels of this rank name it, and as a peer's do (exchanged at bootstrap).
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
   [[nodiscard]] RemoteMemory remote() const {
@@ -51,7 +56,11 @@ class Memory {
  private:
   friend Result<Memory> register_memory(const Hca&, void*, std::size_t, Access);
   friend Result<Memory> allocate_memory(const Hca&, std::size_t, Access);
+  friend Result<Memory> allocate_shareable_memory(const Hca&, std::size_t, Access);
   struct FreePages {
+    FreePages() : mapped_bytes(0) {}
+    explicit FreePages(std::size_t bytes) : mapped_bytes(bytes) {}
+    std::size_t mapped_bytes;  // 0: from the heap
     void operator()(std::byte* pages) const;
   };
   Memory() = default;
@@ -60,7 +69,9 @@ class Memory {
   std::size_t bytes_ = 0;
   std::unique_ptr<std::byte, FreePages> owned_;  // before mr_: freed after it is deregistered
   MrHandle mr_;
+  Descriptor file_;
   RegistrationWay way_ = RegistrationWay::kHostPages;
+  Access access_ = Access::kLocalRead;
 };
 
 // Registers `bytes` at `address`, which the caller keeps alive as long as the result. Memory of a GPU is told
@@ -74,5 +85,10 @@ class Memory {
 
 // Page-aligned zeroed host memory, registered. Errors: as register_memory.
 [[nodiscard]] Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access = Access::kAll);
+
+// The same in a file without a name, which never shrinks, so that peers on this node can map it
+// (host/peer/peer_mapping.h). Errors: as allocate_memory.
+[[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
+                                                       Access access = Access::kAll);
 
 }  // namespace gdx

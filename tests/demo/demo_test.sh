@@ -6,6 +6,7 @@ gdx_demo=$3
 
 # column N of the table's data rows, summed.
 sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
+direct_rows() { grep -cE '^direct .* yes$' "$out"; }
 rows() { grep -cE '^(pull|push|inline|bounce|auto) .* yes$' "$out"; }
 
 case $case_name in
@@ -55,7 +56,42 @@ case $case_name in
     tshark -n -r "$folder/demo.pcap" >"$out" 2>/dev/null
     grep -q 'RDMA Write' "$out" || fail "no RDMA WRITE in the capture"
     ;;
+  direct)
+    run 100 "$gdx" demo --direct on --pcap "$folder/demo.pcap"
+    expect_status 0
+    [ "$(direct_rows)" -eq 8 ] || fail "$(direct_rows) verified rows, wanted 8 sizes"
+    [ "$(rows)" -eq 0 ] || fail "rows of modes beside the direct ones"
+    # 3 messages of 16 MiB passed, and none of it on the wire.
+    [ "$(stat -c %s "$folder/demo.pcap")" -lt 1000000 ] || fail "payload went through the NIC"
+    ;;
+  direct_auto)
+    run 100 env GDX_DIRECT=off GDX_LOG=info "$gdx" demo --direct auto --modes pull --max-bytes 512
+    expect_status 0
+    expect 'rank 1 is reached through the NIC: told not to'
+    [ "$(rows)" -eq 3 ] || fail "$(rows) verified rows, wanted 3 through the NIC"
+    run 100 env GDX_LOG=info "$gdx" demo --direct auto --modes pull --max-bytes 512
+    expect_status 0
+    expect 'rank 1 is reached by loads and stores'
+    [ "$(direct_rows)" -eq 3 ] || fail "$(direct_rows) verified rows, wanted 3 direct ones"
+    run 100 env GDX_DIRECT=maybe "$gdx" demo --direct auto
+    expect_failure
+    expect "GDX_DIRECT is 'maybe': use auto, on or off"
+    ;;
+  direct_broken_memory)
+    run 100 "$gdx" demo --direct on --break-memory --max-bytes 4096
+    expect_failure
+    expect 'NO \(1 B\)'
+    expect 'DAMAGED'
+    ;;
+  direct_killed_receiver | direct_killed_sender)
+    dead=1
+    [ "$case_name" = direct_killed_sender ] && dead=0
+    run 30 "$gdx" demo --direct on --kill-rank "$dead" --min-bytes 16777216
+    expect_failure
+    expect "direct of 16 MiB, message [0-9] of 3: rank $dead failed rank $((1 - dead)): .*syndrome 0x15"
+    ;;
   bad_input)
+    refused "'maybe': use auto" "$gdx" demo --direct maybe
     refused 'nosuch0.*gdx0' "$gdx" demo --hca nosuch0
     refused 'min-bytes' "$gdx" demo --min-bytes 0
     refused "'-8'" "$gdx" demo --min-bytes -8

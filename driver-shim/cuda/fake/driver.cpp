@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "driver-shim/cuda/fake/sharing.h"
 #include "driver-shim/cuda/fake/state.h"
 
 namespace gdx::fake_cuda {
@@ -299,7 +300,7 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
     *static_cast<int*>(handle) = descriptor;
     return CUDA_SUCCESS;
   }
-  return CUDA_ERROR_INVALID_VALUE;
+  return share_mapped_range(address, bytes, static_cast<int*>(handle));
 }
 #endif
 
@@ -312,6 +313,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   const auto registered = overlapping(address, 1);
   const bool host = registered != state().registrations.end();
   for (unsigned i = 0; i < count; ++i) {
+    if (answer_attribute(attributes[i], data[i], address, device != nullptr)) continue;
     switch (static_cast<int>(attributes[i])) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *static_cast<unsigned*>(data[i]) = device != nullptr ? CU_MEMORYTYPE_DEVICE

@@ -18,6 +18,7 @@ namespace gdx::fake_cuda {
 //   GDX_FAKE_CUDA_VERSION=N        as cuDriverGetVersion says it; default 13000, or 11040 for the old library
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
 //   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride
+//   GDX_FAKE_CUDA_PEER_ATOMICS=0   GPUs have no atomics on each other's memory
 //   GDX_FAKE_CUDA_INIT=N           what cuInit answers
 [[nodiscard]] int setting(const char* name, int otherwise);
 
@@ -34,6 +35,7 @@ class DeviceMemory {
 
   [[nodiscard]] CUdevice device() const { return device_; }
   [[nodiscard]] std::uintptr_t address() const { return pages_ + offset_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] bool holds(std::uintptr_t at) const { return at >= address() && at - address() < bytes_; }
   // A descriptor of [first, first + bytes), whole pages of this allocation; -1 when they are not.
   [[nodiscard]] int share_pages(std::uintptr_t first, std::size_t bytes) const;

@@ -1,0 +1,226 @@
+// The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Where it is
+// not, each call is the one of device/gdx.h, mode and all. Where it is:
+//  - The threads of the scope copy; Mode and Doorbell say nothing. No call but gdx_wait waits. kOk means
+//  stored:
+//    sources may be reused at once, results of gdx_get and the atomics are there for the scope.
+//  - What does not lie within one mapped region, or is not permitted there, is kRemoteAccess, a signal or
+//  atomic on a
+//    word that is not 8-byte aligned is kRemoteInvalid (sets too), and the endpoint is lost, as with a NIC.
+//  - A signal, a gdx_put_value and an atomic are visible only after all that was put before them on the
+//  endpoint.
+//    Two gdx_put without one of these between may be seen in either order, but the later wins where they
+//    overlap.
+//  - gdx_flush says that the peer's memory has everything, not that the peer lives: stores to memory of a
+//  process
+//    that died, or that has withdrawn it, fall into pages that only this side still has. gdx_wait finds the
+//    dead.
+//  - Atomics are atomic among GPUs and CPUs that reach the word so. A NIC's atomics (of another peer, or of
+//  an
+//    endpoint that is not direct) on the same word are not among them: give each way words of its own.
+// Source of the order: papers/design.md, "Peers on the same node".
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/gdx.h"
+#include "device/peer_endpoint.h"
+
+namespace gdx {
+
+namespace device::impl {
+
+// The peer's word of 8 B, as atomics reach it; null, and the endpoint failed, where there is none.
+template <Scope S, Placement P>
+GDX_DEVICE std::uint64_t* find_word(PeerEndpoint<S, P>& endpoint, const RemoteMemory& word,
+                                    std::uint32_t access, Status* status) {
+  *status = endpoint.status();
+  if (*status != Status::kOk) return nullptr;
+  std::byte* const at = endpoint.find(word, sizeof(std::uint64_t), access);
+  if (at == nullptr) {
+    *status = endpoint.fail(Status::kRemoteAccess);
+  } else if (reinterpret_cast<std::uint64_t>(at) % sizeof(std::uint64_t) != 0) {
+    *status = endpoint.fail(Status::kRemoteInvalid);
+  }
+  return *status == Status::kOk ? reinterpret_cast<std::uint64_t*>(at) : nullptr;
+}
+
+// One atomic by the leader: `change(word)` returns what was there, which goes to `original`.
+template <Scope S, Placement P, typename Change>
+GDX_DEVICE Status change_word(PeerEndpoint<S, P>& endpoint, std::byte* original, const RemoteMemory& target,
+                              Change change) {
+  Status status;
+  std::uint64_t* const word = find_word(endpoint, target, kPeerAtomic, &status);
+  if (word == nullptr) return status;
+  endpoint.count(1);
+  exec::sync<S>();
+  if (endpoint.is_leader()) {
+    const std::uint64_t was = change(word);
+    if (original != nullptr) *reinterpret_cast<std::uint64_t*>(original) = was;
+  }
+  exec::sync<S>();
+  return Status::kOk;
+}
+
+// The whole scope stores. The barrier before it orders what other threads put into `from`, and what the scope
+// has stored to the same bytes of the peer.
+template <Scope S, Placement P>
+GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                             std::uint64_t bytes) {
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  if (bytes == 0) return Status::kInvalidLength;
+  std::byte* const at = endpoint.find(to, bytes, kPeerWrite);
+  if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
+  endpoint.count(1);
+  exec::sync<S>();
+  exec::copy<S>(at, from.address, bytes);
+  exec::sync<S>();  // each thread has loaded a part of the source
+  return Status::kOk;
+}
+
+// The barrier and the leader's release together cover what every thread of the scope has stored.
+template <Scope S, Placement P>
+GDX_DEVICE Status signal_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& signal, std::uint64_t value,
+                                SignalOp op) {
+  if (op == SignalOp::kAdd) {
+    return change_word(endpoint, nullptr, signal,
+                       [value](std::uint64_t* word) { return exec::fetch_add_in_system(word, value); });
+  }
+  Status status;
+  std::uint64_t* const word = find_word(endpoint, signal, kPeerWrite, &status);
+  if (word == nullptr) return status;
+  endpoint.count(1);
+  exec::sync<S>();
+  if (endpoint.is_leader()) exec::publish(word, value);
+  return Status::kOk;
+}
+
+}  // namespace device::impl
+
+// Errors, of all: those of the call in device/gdx.h; kRemoteAccess and kRemoteInvalid as above.
+
+template <Mode M = Mode::kAuto, Scope S, Placement P>
+GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
+                          std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  if (!endpoint.is_direct()) return gdx_put<M>(endpoint.nic(), to, from, bytes, doorbell);
+  return device::impl::put_direct(endpoint, to, from, bytes);
+}
+
+// Every lane copies its own. A bad length or place in one lane stores nothing; a place ends the endpoint.
+template <Placement P>
+GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to,
+                               LocalMemory from, std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  constexpr Scope kWarp = Scope::kWarp;
+  if (!endpoint.is_direct()) return gdx_put_warp(endpoint.nic(), to, from, bytes, doorbell);
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  if (exec::any<kWarp>(!device::impl::is_message_length(bytes))) return Status::kInvalidLength;
+  std::byte* const at = endpoint.find(to, bytes, kPeerWrite);
+  if (exec::any<kWarp>(at == nullptr)) return endpoint.fail(Status::kRemoteAccess);
+  endpoint.count(exec::thread_count<kWarp>());
+  exec::sync<kWarp>();
+  exec::copy<Scope::kThread>(at, from.address, bytes);
+  exec::sync<kWarp>();
+  return Status::kOk;
+}
+
+template <typename T, Scope S, Placement P>
+GDX_DEVICE Status gdx_put_value(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, T value,
+                                Doorbell doorbell = Doorbell::kRing) {
+  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  if (!endpoint.is_direct()) return gdx_put_value(endpoint.nic(), to, value, doorbell);
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  std::byte* const at = endpoint.find(to, sizeof(T), kPeerWrite);
+  if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
+  endpoint.count(1);
+  exec::sync<S>();
+  if (endpoint.is_leader()) exec::publish_value(at, value);
+  return Status::kOk;
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
+                             SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
+  if (!endpoint.is_direct()) return gdx_signal(endpoint.nic(), signal, value, op, doorbell);
+  return device::impl::signal_direct(endpoint, signal, value, op);
+}
+
+// After an error of the put nothing is signalled.
+template <Mode M = Mode::kAuto, Scope S, Placement P>
+GDX_DEVICE Status gdx_put_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
+                                 std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
+                                 SignalOp op = SignalOp::kSet) {
+  if (!endpoint.is_direct()) return gdx_put_signal<M>(endpoint.nic(), to, from, bytes, signal, value, op);
+  const Status status = device::impl::put_direct(endpoint, to, from, bytes);
+  return status != Status::kOk ? status : device::impl::signal_direct(endpoint, signal, value, op);
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
+                          std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
+  if (!endpoint.is_direct()) return gdx_get(endpoint.nic(), to, from, bytes, doorbell);
+  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  const std::byte* const at = endpoint.find(from, bytes, kPeerRead);
+  if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
+  endpoint.count(1);
+  exec::sync<S>();
+  exec::copy<S>(to.address, at, bytes);
+  exec::sync<S>();  // each thread has loaded a part
+  return Status::kOk;
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_fetch_add(device::PeerEndpoint<S, P>& endpoint, LocalMemory original,
+                                RemoteMemory target, std::uint64_t add) {
+  if (!endpoint.is_direct()) return gdx_fetch_add(endpoint.nic(), original, target, add);
+  return device::impl::change_word(endpoint, original.address, target, [add](std::uint64_t* word) {
+    return exec::fetch_add_in_system(word, add);
+  });
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_compare_swap(device::PeerEndpoint<S, P>& endpoint, LocalMemory original,
+                                   RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
+  if (!endpoint.is_direct()) return gdx_compare_swap(endpoint.nic(), original, target, compare, swap);
+  return device::impl::change_word(endpoint, original.address, target, [=](std::uint64_t* word) {
+    return exec::compare_swap_in_system(word, compare, swap);
+  });
+}
+
+// Orders all that the scope has loaded and stored before what it stores later.
+template <Scope S, Placement P>
+GDX_DEVICE void gdx_fence(device::PeerEndpoint<S, P>& endpoint) {
+  if (!endpoint.is_direct()) return gdx_fence(endpoint.nic());
+  exec::fence_release<Placement::kHost>();
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_flush(device::PeerEndpoint<S, P>& endpoint) {
+  if (!endpoint.is_direct()) return gdx_flush(endpoint.nic());
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  exec::fence_release<Placement::kHost>();
+  exec::sync<S>();
+  return Status::kOk;
+}
+
+// As on an endpoint of the NIC, which it asks for life.
+template <Scope S, Placement P>
+GDX_DEVICE Status gdx_wait(device::PeerEndpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
+                           std::uint64_t value) {
+  if (endpoint.is_refused()) return endpoint.status();
+  return gdx_wait(endpoint.nic(), signal, how, value);
+}
+
+}  // namespace gdx
+
+using gdx::gdx_compare_swap;
+using gdx::gdx_fence;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put;
+using gdx::gdx_put_signal;
+using gdx::gdx_put_value;
+using gdx::gdx_put_warp;
+using gdx::gdx_signal;
+using gdx::gdx_wait;

@@ -1,0 +1,24 @@
+// What the rest of the fake driver must know of memory that is mapped (VMM) or comes from a pool. It has a
+// lock of its own, below the driver's.
+#pragma once
+
+#include <cstddef>
+
+#include "driver-shim/cuda/api.h"
+
+namespace gdx::fake_cuda {
+
+// Answers an attribute of a pointer into such memory, or one that only sharing asks for; `allocated` says
+// whether cuMemAlloc knows the address. False: somebody else must answer.
+[[nodiscard]] bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr address,
+                                    bool allocated);
+
+// The mapping that holds `at`; the allocation that another process shares.
+[[nodiscard]] bool find_mapped(CUdeviceptr at, CUdeviceptr* base, std::size_t* bytes);
+[[nodiscard]] bool find_opened(CUdeviceptr at, CUdeviceptr* base, std::size_t* bytes, CUdevice* device);
+
+// A descriptor of whole pages that allocations of one device and alike are mapped to, without a gap. That of
+// more than one allocation has the length, not the bytes.
+[[nodiscard]] CUresult share_mapped_range(CUdeviceptr address, std::size_t bytes, int* descriptor);
+
+}  // namespace gdx::fake_cuda

@@ -1,0 +1,47 @@
+// What gdx calls of the CUDA driver API to share a GPU's memory between processes: VMM allocations and CUDA
+// IPC. Nobody needs it who shares nothing, so a driver may lack any of it.
+#pragma once
+
+#include "base/result.h"
+#include "driver-shim/cuda/api.h"
+
+#if !defined(GDX_HAVE_CUDA_H)
+#include "driver-shim/cuda/sharing_declarations.h"
+#endif
+
+namespace gdx::cuda {
+
+#define GDX_CUDA_SHARING_FUNCTIONS(X)                                                  \
+  X(mem_create, cuMemCreate)                                                           \
+  X(mem_release, cuMemRelease)                                                         \
+  X(mem_address_reserve, cuMemAddressReserve)                                          \
+  X(mem_address_free, cuMemAddressFree)                                                \
+  X(mem_map, cuMemMap)                                                                 \
+  X(mem_unmap, cuMemUnmap)                                                             \
+  X(mem_set_access, cuMemSetAccess)                                                    \
+  X(mem_retain_allocation_handle, cuMemRetainAllocationHandle)                         \
+  X(mem_get_allocation_properties_from_handle, cuMemGetAllocationPropertiesFromHandle) \
+  X(mem_export_to_shareable_handle, cuMemExportToShareableHandle)                      \
+  X(mem_import_from_shareable_handle, cuMemImportFromShareableHandle)                  \
+  X(mem_get_address_range, cuMemGetAddressRange_v2)                                    \
+  X(mem_alloc_async, cuMemAllocAsync)                                                  \
+  X(mem_free_async, cuMemFreeAsync)                                                    \
+  X(ipc_get_mem_handle, cuIpcGetMemHandle)                                             \
+  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                        \
+  X(ipc_close_mem_handle, cuIpcCloseMemHandle)                                         \
+  X(device_get_p2p_attribute, cuDeviceGetP2PAttribute)
+
+struct SharingFunctions {
+#define GDX_CUDA_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
+  GDX_CUDA_SHARING_FUNCTIONS(GDX_CUDA_MEMBER)
+#undef GDX_CUDA_MEMBER
+};
+
+// Of `library`, which stays loaded. Errors: kNoDevice (no such library), kUnsupported naming what it lacks.
+[[nodiscard]] Result<SharingFunctions> load_sharing(const char* library);
+
+// Of the process's driver, loaded by the first call. Errors: as load_sharing, the same ever after. Threads:
+// any.
+[[nodiscard]] Result<const SharingFunctions*> sharing();
+
+}  // namespace gdx::cuda

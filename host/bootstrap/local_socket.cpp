@@ -1,0 +1,177 @@
+#include "host/bootstrap/local_socket.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace gdx::bootstrap {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct LocalAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+// A name that begins with a zero byte is abstract.
+Result<LocalAddress> local_address(const std::string& name) {
+  LocalAddress local;
+  local.address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() >= sizeof local.address.sun_path) {
+    return fail(Status::kInvalidArgument, fmt::format("no local socket can be named '{}'", name));
+  }
+  std::memcpy(local.address.sun_path + 1, name.data(), name.size());
+  local.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return local;
+}
+
+Result<Socket> make_local_socket() {
+  Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket) return socket;
+  return fail(Status::kSystem, fmt::format("cannot make a local socket: {}", std::strerror(errno)));
+}
+
+bool wait_for(const Socket& socket, short events, std::uint64_t deadline_ns) {
+  pollfd ready{socket.descriptor(), events, 0};
+  return wait_until(std::span(&ready, 1), deadline_ns);
+}
+
+bool must_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxParcelDescriptors * sizeof(int));
+
+// Takes over every descriptor that came.
+std::vector<Descriptor> take_descriptors(msghdr& message) {
+  std::vector<Descriptor> taken;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof descriptor);
+      taken.emplace_back(descriptor);
+    }
+  }
+  return taken;
+}
+
+}  // namespace
+
+Result<Socket> listen_local(const std::string& name) {
+  const auto local = local_address(name);
+  if (!local) return tl::unexpected(local.error());
+  auto socket = make_local_socket();
+  if (!socket) return socket;
+  const auto* const address = reinterpret_cast<const sockaddr*>(&local->address);
+  if (::bind(socket->descriptor(), address, local->length) == 0 &&
+      ::listen(socket->descriptor(), kBacklog) == 0) {
+    return socket;
+  }
+  const int error = errno;
+  return fail(error == EADDRINUSE ? Status::kBusy : Status::kSystem,
+              fmt::format("cannot listen at the local socket '{}': {}", name, std::strerror(error)));
+}
+
+Result<Socket> connect_local(const std::string& name) {
+  const auto local = local_address(name);
+  if (!local) return tl::unexpected(local.error());
+  auto socket = make_local_socket();
+  if (!socket) return socket;
+  if (::connect(socket->descriptor(), reinterpret_cast<const sockaddr*>(&local->address), local->length) == 0)
+    return socket;
+  const int error = errno;
+  const Status status = error == ECONNREFUSED ? Status::kNotFound
+                        : must_wait(error)    ? Status::kBusy
+                                              : Status::kSystem;
+  return fail(status, fmt::format("nobody answers at the local socket '{}': {}", name, std::strerror(error)));
+}
+
+Result<Socket> accept_local(const Socket& listener, std::uint64_t deadline_ns) {
+  for (;;) {
+    Socket socket(::accept4(listener.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) return socket;
+    const int error = errno;
+    if (error == EINTR || error == ECONNABORTED) continue;
+    if (!must_wait(error)) {
+      return fail(Status::kSystem, fmt::format("cannot accept a local connection: {}", std::strerror(error)));
+    }
+    if (!wait_for(listener, POLLIN, deadline_ns)) return fail(Status::kTimeout, "nobody connected in time");
+  }
+}
+
+Result<uid_t> peer_user(const Socket& socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket.descriptor(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
+    return credentials.uid;
+  return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
+}
+
+Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
+                         std::span<const int> descriptors, std::uint64_t deadline_ns) {
+  if (bytes.empty() || bytes.size() > kMaxParcelBytes || descriptors.size() > kMaxParcelDescriptors) {
+    return fail(Status::kInvalidLength,
+                fmt::format("{} bytes and {} descriptors are no message", bytes.size(), descriptors.size()));
+  }
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
+  iovec content{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
+  }
+  for (;;) {
+    if (::sendmsg(socket.descriptor(), &message, MSG_NOSIGNAL) >= 0) return {};
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (!must_wait(error)) {
+      return fail(Status::kPeerGone, fmt::format("the other end takes nothing: {}", std::strerror(error)));
+    }
+    if (!wait_for(socket, POLLOUT, deadline_ns)) return fail(Status::kTimeout, "the other end reads nothing");
+  }
+}
+
+Result<Parcel> receive_parcel(const Socket& socket, std::uint64_t deadline_ns) {
+  Parcel parcel;
+  parcel.bytes.resize(kMaxParcelBytes);
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
+  for (;;) {
+    iovec content{parcel.bytes.data(), parcel.bytes.size()};
+    msghdr message{};
+    message.msg_iov = &content;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = ::recvmsg(socket.descriptor(), &message, MSG_CMSG_CLOEXEC);
+    const int error = errno;
+    if (got < 0 && error == EINTR) continue;
+    if (got < 0 && must_wait(error)) {
+      if (wait_for(socket, POLLIN, deadline_ns)) continue;
+      return fail(Status::kTimeout, "the other end sent nothing in time");
+    }
+    if (got <= 0) return fail(Status::kPeerGone, "the other end has closed");
+    parcel.descriptors = take_descriptors(message);
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      return fail(Status::kInvalidArgument,
+                  "the other end sent more than fits, or more open files than this process may have "
+                  "(ulimit -n)");
+    }
+    parcel.bytes.resize(static_cast<std::size_t>(got));
+    return parcel;
+  }
+}
+
+}  // namespace gdx::bootstrap

@@ -1,0 +1,146 @@
+// Messages with open files between processes of one node: whole, closed on exec, bounded, and never leaked.
+#include "host/bootstrap/local_socket.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "tests/unit/host/loopback.h"
+#include "tests/unit/host/open_files.h"
+
+namespace gdx::bootstrap {
+namespace {
+
+using test::kLongNs;
+using test::kShortNs;
+using test::open_files;
+
+std::uint64_t soon() { return monotonic_ns() + kLongNs; }
+std::uint64_t at_once() { return monotonic_ns() + kShortNs; }
+std::string own_name(const char* name) { return fmt::format("gdx-test-{}-{}", ::getpid(), name); }
+
+struct Ends {
+  Socket here;
+  Socket there;
+};
+Ends connected(const char* name) {
+  auto listener = listen_local(own_name(name));
+  EXPECT_TRUE(listener);
+  auto here = connect_local(own_name(name));
+  EXPECT_TRUE(here);
+  auto there = accept_local(*listener, soon());
+  EXPECT_TRUE(there);
+  return {std::move(*here), std::move(*there)};
+}
+
+TEST(LocalSocket, parcel_arrives_with_its_files_which_close_on_exec) {
+  Ends ends = connected("files");
+  Descriptor file(memfd_create("a", MFD_CLOEXEC));
+  ASSERT_EQ(::write(file.value(), "gdx", 3), 3);
+  const int twice[] = {file.value(), file.value()};
+  const std::vector<std::byte> bytes(100, std::byte{7});
+  ASSERT_TRUE(send_parcel(ends.here, bytes, twice, soon()));
+  file.close();
+  const auto parcel = receive_parcel(ends.there, soon());
+  ASSERT_TRUE(parcel) << parcel.error().message;
+  EXPECT_EQ(parcel->bytes, bytes);
+  ASSERT_EQ(parcel->descriptors.size(), 2u);
+  for (const Descriptor& received : parcel->descriptors) {
+    EXPECT_NE(fcntl(received.value(), F_GETFD) & FD_CLOEXEC, 0);
+    char text[3] = {};
+    EXPECT_EQ(::pread(received.value(), text, 3, 0), 3);
+    EXPECT_EQ(std::string(text, 3), "gdx");
+  }
+  for (const Socket* end : {&ends.here, &ends.there}) {
+    EXPECT_NE(fcntl(end->descriptor(), F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+TEST(LocalSocket, most_files_at_once_arrive_and_all_are_closed_with_the_parcel) {
+  Ends ends = connected("most");
+  const std::size_t before = open_files();
+  {
+    const Descriptor file(memfd_create("a", MFD_CLOEXEC));
+    const std::vector<int> many(kMaxParcelDescriptors, file.value());
+    const std::vector<std::byte> bytes(kMaxParcelBytes);
+    ASSERT_TRUE(send_parcel(ends.here, bytes, many, soon()));
+    const auto parcel = receive_parcel(ends.there, soon());
+    ASSERT_TRUE(parcel) << parcel.error().message;
+    EXPECT_EQ(parcel->descriptors.size(), kMaxParcelDescriptors);
+    EXPECT_EQ(parcel->bytes.size(), kMaxParcelBytes);
+  }
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_nothing) {
+  Ends ends = connected("beyond");
+  const std::size_t before = open_files();
+  std::vector<std::byte> bytes(kMaxParcelBytes + 1);
+  EXPECT_EQ(send_parcel(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
+  EXPECT_EQ(send_parcel(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
+  ASSERT_EQ(::send(ends.here.descriptor(), bytes.data(), bytes.size(), 0),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
+  // More files than fit: Linux passes on what fits.
+  std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.descriptor());
+  EXPECT_EQ(send_parcel(ends.here, std::span(bytes).first(1), many, soon()).error().status,
+            Status::kInvalidLength);
+  std::vector<std::byte> control(CMSG_SPACE(many.size() * sizeof(int)));
+  iovec content{bytes.data(), 1};
+  msghdr message{};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(many.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(rights), many.data(), many.size() * sizeof(int));
+  ASSERT_EQ(::sendmsg(ends.here.descriptor(), &message, 0), 1);
+  EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST(LocalSocket, waits_end_at_their_deadline_and_with_the_other_end) {
+  auto listener = listen_local(own_name("waits"));
+  ASSERT_TRUE(listener);
+  EXPECT_EQ(accept_local(*listener, at_once()).error().status, Status::kTimeout);
+  auto here = connect_local(own_name("waits"));
+  ASSERT_TRUE(here);
+  EXPECT_EQ(receive_parcel(*here, at_once()).error().status, Status::kTimeout);
+  auto there = accept_local(*listener, soon());
+  ASSERT_TRUE(there);
+  there->close();
+  EXPECT_EQ(receive_parcel(*here, soon()).error().status, Status::kPeerGone);
+  const std::byte byte{};
+  EXPECT_EQ(send_parcel(*here, std::span(&byte, 1), {}, soon()).error().status, Status::kPeerGone);
+}
+
+TEST(LocalSocket, names_are_one_listeners_and_nobodys_afterwards) {
+  {
+    auto listener = listen_local(own_name("one"));
+    ASSERT_TRUE(listener);
+    EXPECT_EQ(listen_local(own_name("one")).error().status, Status::kBusy);
+  }
+  EXPECT_EQ(connect_local(own_name("one")).error().status, Status::kNotFound);
+  EXPECT_EQ(listen_local("").error().status, Status::kInvalidArgument);
+  EXPECT_EQ(connect_local(std::string(200, 'x')).error().status, Status::kInvalidArgument);
+}
+
+TEST(LocalSocket, other_ends_user_is_known) {
+  Ends ends = connected("user");
+  const auto user = peer_user(ends.there);
+  ASSERT_TRUE(user);
+  EXPECT_EQ(*user, ::geteuid());
+}
+
+}  // namespace
+}  // namespace gdx::bootstrap
