@@ -91,6 +91,7 @@ struct Options {
   std::string path;
   unsigned generation = 0;
   std::string queues = "host";
+  std::string doorbell = "blueflame";
   bool point = false;
   bool loggp = false;
   bool json = false;
@@ -149,6 +150,7 @@ int print_point(const Options& options) {
   if (!rate) return report_error(rate.error());
   print({{"label", kModelled},
          {"mode", pcie::name(options.simulation.mode)},
+         {"doorbell", options.doorbell},
          {"path", options.path},
          {"message_bytes", options.simulation.message_bytes},
          {"delivered_ns", *delivered_ns},
@@ -200,8 +202,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--pattern", options.pattern,
                  "exchange, or stream: one end puts, the other does nothing (exchange)")
       ->check(one_of({"exchange", "stream"}));
-  app.add_option("--mode", options.mode, "pull, push, push-bf, inline or gpu-bounce (pull)")
-      ->check(one_of({"pull", "push", "push-bf", "inline", "gpu-bounce"}));
+  app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
+      ->check(one_of({"pull", "push", "inline", "gpu-bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       ->check(command_line::real(0.001, 10'000));
@@ -213,6 +215,9 @@ void add_options(CLI::App& app, Options& options) {
       ->needs(path);
   app.add_option("--queues", options.queues, "Where the rings lie: host or gpu; with --path (host)")
       ->check(one_of({"host", "gpu"}))
+      ->needs(path);
+  app.add_option("--doorbell", options.doorbell, "plain or blueflame; with --path (blueflame)")
+      ->check(one_of({"plain", "blueflame"}))
       ->needs(path);
   auto* const goal = app.add_option("--goal", options.goal_path,
                                     "Write the exchange as a GOAL schedule into this file instead");
@@ -237,6 +242,7 @@ int run_command_line(int argc, char** argv) {
   config.network.link.bits_per_s = options.rate_gbps * 1e9;
   config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;
   config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
+  config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) return export_goal(options);

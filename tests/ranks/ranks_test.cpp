@@ -173,9 +173,13 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));
 }
 
-SimulationConfig across(PathClass path, pcie::Mode mode) {
+constexpr pcie::DoorbellKind kDoorbellKinds[] = {pcie::DoorbellKind::kPlain, pcie::DoorbellKind::kBlueFlame};
+
+SimulationConfig across(PathClass path, pcie::Mode mode,
+                        pcie::DoorbellKind doorbell = pcie::DoorbellKind::kBlueFlame) {
   SimulationConfig config;
   config.mode = mode;
+  config.doorbell = doorbell;
   config.bus = BusConfig{.path = path, .queues = pcie::QueuePlacement::kGpu};
   return config;
 }
@@ -188,33 +192,54 @@ std::uint64_t transfers(const std::array<pcie::Traffic, pcie::kPurposes>& traffi
 
 TEST(Bus, every_mode_moves_every_word_over_every_path) {
   for (const PathClass path : kPathClasses) {
-    for (const pcie::Mode mode : {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
-                                  pcie::Mode::kInline, pcie::Mode::kGpuBounce}) {
-      SimulationConfig config = across(path, mode);
-      config.ranks = 4;
-      config.endpoints_per_rank = 4;
-      config.message_bytes = 10000;  // three slots, of four that four endpoints share
-      config.slots = 4;
-      const Report report = run(config);
-      EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode);
-      EXPECT_EQ(report.wrong_words + report.failed_endpoints + report.staging_violations, 0u);
+    for (const pcie::DoorbellKind doorbell : kDoorbellKinds) {
+      for (const pcie::Mode mode :
+           {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kInline, pcie::Mode::kGpuBounce}) {
+        SimulationConfig config = across(path, mode, doorbell);
+        config.ranks = 4;
+        config.endpoints_per_rank = 4;
+        config.message_bytes = 10000;  // three slots, of four that four endpoints share
+        config.slots = 4;
+        const Report report = run(config);
+        EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode) << " " << name(doorbell);
+        EXPECT_EQ(report.wrong_words + report.failed_endpoints + report.staging_violations, 0u);
+      }
     }
   }
 }
 
-TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_record_wqe_and_payload) {
-  SimulationConfig push = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
-  push.pattern = Pattern::kStream;
-  push.one_way = true;
-  SimulationConfig pull = push;
-  pull.mode = pcie::Mode::kPull;
-  EXPECT_EQ(transfers(run(push).pcie.reads), 0u);
-  // Of four endpoints that send 16 messages each.
-  const auto reads = run(pull).pcie.reads;
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kPayload)].transfers, 4u * 16);
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kWqe)].transfers, 4u * 16);
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kRecord)].transfers, 4u * 16);
+using ReadsOfModes = testing::TestWithParam<std::tuple<pcie::Mode, pcie::DoorbellKind>>;
+
+// Four endpoints send 16 messages each.
+TEST_P(ReadsOfModes, are_those_of_the_table) {
+  const auto [mode, doorbell] = GetParam();
+  for (const std::uint64_t bytes : {8, 200}) {
+    SimulationConfig config = across(PathClass::kSys, mode, doorbell);
+    config.message_bytes = bytes;
+    config.pattern = Pattern::kStream;
+    config.one_way = true;
+    pcie::WorldConfig table;
+    table.path = PathClass::kSys;
+    table.queues = pcie::QueuePlacement::kGpu;
+    table.doorbell = doorbell;
+    const auto expected = pcie::measure_latency(table, mode, bytes).counters.reads;
+    const auto reads = run(config).pcie.reads;
+    for (std::size_t purpose = 0; purpose < pcie::kPurposes; ++purpose) {
+      EXPECT_EQ(reads[purpose].transfers, 4 * 16 * expected[purpose].transfers)
+          << bytes << " B: " << pcie::kPurposeNames[purpose];
+    }
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
+                         testing::Combine(testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
+                                                          pcie::Mode::kInline, pcie::Mode::kGpuBounce),
+                                          testing::ValuesIn(kDoorbellKinds)),
+                         [](const auto& test) {
+                           std::string mode(pcie::name(std::get<0>(test.param)));
+                           std::ranges::replace(mode, '-', '_');
+                           return mode + "_" + std::string(pcie::name(std::get<1>(test.param)));
+                         });
 
 // A kernel that has waited for half its timeout asks with a put of no bytes whether its peer is there.
 TEST(Bus, peers_that_are_late_answer_the_probe) {
@@ -256,7 +281,7 @@ TEST(Bus, large_bounce_is_faster_than_a_pull_across_sockets_and_not_under_a_swit
 }
 
 TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
-  SimulationConfig exchange = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
+  SimulationConfig exchange = across(PathClass::kSys, pcie::Mode::kPush);
   EXPECT_EQ(transfers(run(exchange).pcie.reads), 0u);
   SimulationConfig stream = exchange;
   stream.pattern = Pattern::kStream;
@@ -264,18 +289,20 @@ TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
   EXPECT_EQ(transfers(run(stream).pcie.reads), 0u);
 }
 
-using ProductionAndTable = testing::TestWithParam<std::tuple<PathClass, pcie::Mode, pcie::QueuePlacement>>;
+using ProductionAndTable =
+    testing::TestWithParam<std::tuple<PathClass, pcie::Mode, pcie::QueuePlacement, pcie::DoorbellKind>>;
 
 TEST_P(ProductionAndTable, take_the_same_time) {
-  const auto [path, mode, queues] = GetParam();
+  const auto [path, mode, queues, doorbell] = GetParam();
   for (const std::uint64_t bytes : {8, 200, 4096}) {
     if (mode == pcie::Mode::kInline && bytes > 200) continue;  // more than one work request
-    SimulationConfig config = across(path, mode);
+    SimulationConfig config = across(path, mode, doorbell);
     config.bus->queues = queues;
     config.message_bytes = bytes;
     pcie::WorldConfig table;
     table.path = path;
     table.queues = queues;
+    table.doorbell = doorbell;
     table.ordering = {0, 0};
     const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
     const Result<std::uint64_t> delivered_ns = measure_delivery(config);
@@ -285,18 +312,21 @@ TEST_P(ProductionAndTable, take_the_same_time) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Bus, ProductionAndTable,
-    testing::Combine(testing::ValuesIn(kPathClasses),
-                     testing::Values(pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
-                                     pcie::Mode::kInline, pcie::Mode::kGpuBounce),
-                     testing::Values(pcie::QueuePlacement::kHost, pcie::QueuePlacement::kGpu)),
-    [](const auto& test) {
-      std::string mode(pcie::name(std::get<1>(test.param)));
-      std::ranges::replace(mode, '-', '_');
-      const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
-      return std::string(name(std::get<0>(test.param))) + "_" + mode + (gpu ? "_gpu_queues" : "_host_queues");
-    });
+INSTANTIATE_TEST_SUITE_P(Bus, ProductionAndTable,
+                         testing::Combine(testing::ValuesIn(kPathClasses),
+                                          testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
+                                                          pcie::Mode::kInline, pcie::Mode::kGpuBounce),
+                                          testing::Values(pcie::QueuePlacement::kHost,
+                                                          pcie::QueuePlacement::kGpu),
+                                          testing::ValuesIn(kDoorbellKinds)),
+                         [](const auto& test) {
+                           std::string mode(pcie::name(std::get<1>(test.param)));
+                           std::ranges::replace(mode, '-', '_');
+                           const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
+                           return std::string(name(std::get<0>(test.param))) + "_" + mode +
+                                  (gpu ? "_gpu_queues_" : "_host_queues_") +
+                                  std::string(pcie::name(std::get<3>(test.param)));
+                         });
 
 // A full queue takes one WQE after the other, each rung alone: four lines, and a fifth for its record. The
 // table rings for 16 at a time.

@@ -21,16 +21,15 @@ constexpr std::uint64_t kSlotBytes = 4096;
 thread_local Simulation* running = nullptr;
 
 bool bounces(const SimulationConfig& config) { return config.mode == pcie::Mode::kGpuBounce; }
-bool stages(const SimulationConfig& config) {
-  return config.mode == pcie::Mode::kPush || config.mode == pcie::Mode::kPushBlueFlame || bounces(config);
-}
+bool stages(const SimulationConfig& config) { return config.mode == pcie::Mode::kPush || bounces(config); }
 
 RankConfig rank_config(const SimulationConfig& config) {
   RankConfig rank;
   rank.endpoints = config.endpoints_per_rank;
   rank.log_send_queue = config.log_send_queue;
   rank.buffer_bytes = 2 * config.message_bytes;
-  rank.blueflame = config.mode == pcie::Mode::kPushBlueFlame;
+  // Without a bus a doorbell is memory that endpoints share.
+  rank.blueflame = config.bus && config.doorbell == pcie::DoorbellKind::kBlueFlame;
   rank.pulls = config.mode == pcie::Mode::kPull;
   rank.bounces = bounces(config);
   if (stages(config)) rank.slots = config.slots;
@@ -45,8 +44,7 @@ using Kernel = void (*)(const Flow*, Shape, Outcome*);
 Kernel kernel_of(const SimulationConfig& config) {
   const bool exchanges = config.pattern == Pattern::kExchange;
   switch (config.mode) {
-    case pcie::Mode::kPush:
-    case pcie::Mode::kPushBlueFlame: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
+    case pcie::Mode::kPush: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
     case pcie::Mode::kGpuBounce: return exchanges ? exchange<Mode::kBounce> : stream<Mode::kBounce>;
     case pcie::Mode::kInline: return exchanges ? exchange<Mode::kInline> : stream<Mode::kInline>;
     default: return exchanges ? exchange<Mode::kPull> : stream<Mode::kPull>;

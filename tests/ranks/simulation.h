@@ -24,11 +24,12 @@ struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
   Pattern pattern = Pattern::kExchange;
-  pcie::Mode mode = pcie::Mode::kPull;  // not kBounce, which a CPU posts
-  std::uint32_t log_send_queue = 4;     // WQEBBs of an endpoint
-  bool one_way = false;                 // in a stream, only rank 0 sends
-  std::uint64_t message_bytes = 1024;   // a multiple of 8, to kMaxMessageBytes
-  std::uint32_t messages = 16;          // of each endpoint that sends
+  pcie::Mode mode = pcie::Mode::kPull;                           // not kBounce, which a CPU posts
+  pcie::DoorbellKind doorbell = pcie::DoorbellKind::kBlueFlame;  // across a bus
+  std::uint32_t log_send_queue = 4;                              // WQEBBs of an endpoint
+  bool one_way = false;                                          // in a stream, only rank 0 sends
+  std::uint64_t message_bytes = 1024;                            // a multiple of 8, to kMaxMessageBytes
+  std::uint32_t messages = 16;                                   // of each endpoint that sends
   // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
   std::uint64_t post_ns = 700;
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
