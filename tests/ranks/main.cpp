@@ -189,7 +189,8 @@ void add_simulation_options(CLI::App& app, SimulationConfig& config) {
   add("--step-ns", config.step_ns, 1, kMaxNs, "Resolution of all times");
   add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
   add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
-  add("--slots", config.slots, 1, kMax32, "Slots of 4 KiB of each rank's staging memory, a power of two");
+  add("--slots", config.slots, 1, kMax32,
+      "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
   app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
       ->check(whole(0, kMax32));
   app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))

@@ -168,6 +168,9 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_THAT(message({.message_bytes = (16 << 20) + 8}), HasSubstr("at most 16777216"));
   EXPECT_THAT(message({.ranks = 128, .message_bytes = 16 << 20}), HasSubstr("MiB of buffers"));
   EXPECT_THAT(message({.mode = pcie::Mode::kPush, .slots = 1u << 31}), HasSubstr("MiB of slots"));
+  EXPECT_THAT(message({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 16}), HasSubstr("65536 MiB of slots"));
+  EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 12}));
+  EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kPush, .slots = 1u << 16}));
   EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
   EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
   EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));

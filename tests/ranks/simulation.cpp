@@ -16,7 +16,6 @@ constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing i
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
-constexpr std::uint64_t kSlotBytes = 4096;
 
 thread_local Simulation* running = nullptr;
 
@@ -68,7 +67,8 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   }
   const std::uint64_t buffers =
       std::uint64_t{config.ranks} * config.endpoints_per_rank * 2 * config.message_bytes;
-  const std::uint64_t staging = stages(config) ? std::uint64_t{config.ranks} * config.slots * kSlotBytes : 0;
+  const std::uint64_t slot_bytes = rank_config(config).slot_bytes;
+  const std::uint64_t staging = stages(config) ? config.ranks * slot_bytes * config.slots : 0;
   if (buffers > kMaxMemoryBytes || staging > kMaxMemoryBytes) {
     return refuse(
         fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",

@@ -41,7 +41,7 @@ struct SimulationConfig {
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
   std::uint32_t slots =
-      32;  // of 4 KiB, staging memory of each rank: 128 KiB; of 64 KiB, where it is host memory
+      32;  // of each rank: 4 KiB of staging memory each, 64 KiB of host memory in kGpuBounce
 };
 
 struct Report {
