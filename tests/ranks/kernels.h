@@ -75,12 +75,15 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
     auto* const outgoing = reinterpret_cast<std::uint64_t*>((flow.source + half).address);
     for (std::uint64_t i = 0; i < words; ++i) outgoing[i] = expected_word(flow.own_salt, m, i);
     spend(shape, flow, m);
+    const std::uint64_t begun_ns = exec::now_ns();
     outcome.status = put<M>(endpoint, flow, shape, m, between);
     if (outcome.status == Status::kOk) outcome.status = gdx_signal(endpoint, flow.peer_signal, m);
     shape.posted(blockIdx.x);
-    if (outcome.status == Status::kOk)
-      outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
     if (outcome.status != Status::kOk) break;
+    shape.sent(blockIdx.x, shape.message_bytes, begun_ns);
+    outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
+    if (outcome.status != Status::kOk) break;
+    shape.received(blockIdx.x, shape.message_bytes);
     outcome.seen_ns = exec::now_ns();
     const auto* const incoming = reinterpret_cast<const std::uint64_t*>((flow.inbox + half).address);
     for (std::uint64_t i = 0; i < words; ++i)

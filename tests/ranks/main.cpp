@@ -102,19 +102,7 @@ void print(const nlohmann::json& figures, bool json) {
   for (const auto& [name, value] : figures.items()) fmt::print("{:26} {}\n", name, value.dump());
 }
 
-int export_goal(const Options& options) {
-  std::ofstream out(options.goal_path);
-  write_goal(options.simulation, out);
-  out.close();
-  if (out) return 0;
-  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
-  return kExitFailure;
-}
-
-int simulate(const Options& options) {
-  const Measured measured = measure(options.simulation);
-  print(as_json(options.simulation, measured), options.json);
-  const Report& report = measured.report;
+int report_failures(const Report& report) {
   if (report.failed_endpoints == 0 && report.wrong_words == 0 && report.first_failure == Status::kOk)
     return 0;
   fmt::print(
@@ -124,6 +112,25 @@ int simulate(const Options& options) {
       "near the ACK timeout of 1 ms do the first, only a bug does the second\n",
       report.failed_endpoints, status_name(report.first_failure), report.wrong_words);
   return kExitFailure;
+}
+
+int export_goal(const Options& options) {
+  SimulationConfig config = options.simulation;
+  config.trace = true;
+  Simulation simulation(config);
+  if (const int failed = report_failures(simulation.run()); failed != 0) return failed;
+  std::ofstream out(options.goal_path);
+  write_goal(config, simulation.actions(), out);
+  out.close();
+  if (out) return 0;
+  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
+  return kExitFailure;
+}
+
+int simulate(const Options& options) {
+  const Measured measured = measure(options.simulation);
+  print(as_json(options.simulation, measured), options.json);
+  return report_failures(measured.report);
 }
 
 int report_error(const Error& error) {
@@ -220,8 +227,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--doorbell", options.doorbell, "plain or blueflame; with --path (blueflame)")
       ->check(one_of({"plain", "blueflame"}))
       ->needs(path);
-  auto* const goal = app.add_option("--goal", options.goal_path,
-                                    "Write the exchange as a GOAL schedule into this file instead");
+  auto* const goal =
+      app.add_option("--goal", options.goal_path,
+                     "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
   goal->check(command_line::not_empty("the name of a file"));
   auto* const loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
   app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
@@ -246,7 +254,10 @@ int run_command_line(int argc, char** argv) {
   config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
-  if (!options.goal_path.empty()) return export_goal(options);
+  if (!options.goal_path.empty()) {
+    if (config.pattern == Pattern::kExchange) return export_goal(options);
+    return report_error({Status::kInvalidArgument, "--goal: nobody waits for a stream: leave out --pattern"});
+  }
   if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);
 }

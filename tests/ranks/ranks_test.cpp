@@ -3,6 +3,8 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <set>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -348,19 +350,93 @@ TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_records_and_wqes)
   EXPECT_NEAR(measured->bytes_per_s, expected, 0.05 * expected);
 }
 
-TEST(Goal, every_send_has_its_receive) {
+// A GOAL schedule, parsed: messages as (from, to, tag, bytes), and how long each endpoint computed.
+struct Goal {
+  using Message = std::tuple<unsigned, unsigned, unsigned, std::uint64_t>;
+  std::multiset<Message> sends;
+  std::multiset<Message> receives;
+  std::vector<std::uint64_t> calcs_ns;
+  std::vector<std::string> wrong_lines;
+};
+
+Goal parse_goal(const std::string& text) {
+  Goal goal;
+  std::set<std::string> labels;  // of the rank
+  unsigned rank = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    char label[32];
+    char other[32];
+    unsigned peer = 0;
+    unsigned tag = 0;
+    unsigned long bytes = 0;
+    if (line.empty() || line == "}" || line.starts_with("num_ranks ")) continue;
+    if (std::sscanf(line.c_str(), "rank %u {", &rank) == 1) {
+      labels.clear();
+      continue;
+    }
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_] requires %31[a-z0-9_]", label, other) == 2) {
+      if (!labels.contains(label) || !labels.contains(other)) goal.wrong_lines.push_back(line);
+      continue;
+    }
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u", label, &bytes, &peer, &tag) == 4) {
+      goal.sends.emplace(rank, peer, tag, bytes);
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u", label, &bytes, &peer,
+                           &tag) == 4) {
+      goal.receives.emplace(peer, rank, tag, bytes);
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu", label, &bytes) == 2) {
+      goal.calcs_ns.push_back(bytes);
+    } else {
+      goal.wrong_lines.push_back(line);
+      continue;
+    }
+    if (!labels.insert(label).second) goal.wrong_lines.push_back(line);
+  }
+  return goal;
+}
+
+TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
+  SimulationConfig config;
+  config.ranks = 5;
+  config.endpoints_per_rank = 4;
+  config.message_bytes = 64;
+  config.messages = 3;
+  config.jitter_ns = 500;
+  config.trace = true;
+  Simulation simulation(config);
+  const Report report = simulation.run();
+  ASSERT_EQ(report.failed_endpoints, 0u);
+  std::ostringstream out;
+  write_goal(config, simulation.actions(), out);
+  const Goal goal = parse_goal(out.str());
+  EXPECT_THAT(goal.wrong_lines, testing::IsEmpty());
+  EXPECT_EQ(goal.sends.size(), report.messages);
+  EXPECT_EQ(goal.sends, goal.receives);
+  ASSERT_EQ(goal.calcs_ns.size(), report.messages);
+  for (const std::uint64_t ns : goal.calcs_ns) {
+    EXPECT_GE(ns, config.post_ns);
+    EXPECT_LE(ns,
+              config.post_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
+  }
+}
+
+TEST(Goal, of_an_endpoint_is_in_the_order_of_its_kernel) {
   SimulationConfig config;
   config.ranks = 2;
   config.endpoints_per_rank = 2;
   config.message_bytes = 64;
   config.messages = 2;
+  const std::vector<std::vector<Action>> actions = {
+      {{Action::Kind::kSend, 64, 700}, {Action::Kind::kReceive, 64, 2000}, {Action::Kind::kSend, 64, 2750}},
+      {},
+      {},
+      {}};
   std::ostringstream out;
-  write_goal(config, out);
-  EXPECT_THAT(out.str(), testing::StartsWith("num_ranks 2\n\nrank 0 {\n"
-                                             "s0_1: send 64b to 1 tag 0\nr0_1: recv 64b from 1 tag 1\n"
-                                             "s0_2: send 64b to 1 tag 0\nr0_2: recv 64b from 1 tag 1\n"
-                                             "s0_2 requires r0_1\n"
-                                             "s1_1: send 64b to 1 tag 1\nr1_1: recv 64b from 1 tag 0\n"));
+  write_goal(config, actions, out);
+  EXPECT_EQ(out.str(),
+            "num_ranks 2\n\nrank 0 {\nc0_1: calc 700\ns0_1: send 64b to 1 tag 0\ns0_1 requires c0_1\n"
+            "r0_1: recv 64b from 1 tag 1\nr0_1 requires s0_1\nc0_2: calc 750\nc0_2 requires r0_1\n"
+            "s0_2: send 64b to 1 tag 0\ns0_2 requires c0_2\n}\n\nrank 1 {\n}\n");
 }
 
 TEST(LogGp, follows_the_network) {

@@ -136,6 +136,14 @@ void Simulation::busy_until(std::uint64_t until_ns) {
   running->busy_until_ns_ = std::min(running->busy_until_ns_, until_ns);
 }
 
+void Simulation::sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns) {
+  if (running->config_.trace) running->actions_[block].push_back({Action::Kind::kSend, bytes, begun_ns});
+}
+
+void Simulation::received(std::uint32_t block, std::uint64_t bytes) {
+  if (running->config_.trace) running->actions_[block].push_back({Action::Kind::kReceive, bytes, clock()});
+}
+
 std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
 
 // Everybody has looked and waits. Time goes on by a step, or to the next event where nothing happens before.
@@ -180,13 +188,16 @@ std::vector<Flow> Simulation::make_flows() {
 Report Simulation::run() {
   const std::vector<Flow> flows = make_flows();
   outcomes_.assign(flows.size(), {});
+  actions_.assign(config_.trace ? flows.size() : 0, {});
   const Shape shape{config_.message_bytes,
                     config_.messages,
                     config_.post_ns,
                     config_.jitter_ns,
                     stored,
                     posted,
-                    busy_until};
+                    busy_until,
+                    sent,
+                    received};
   const exec::LaunchConfig launch{
       .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
   running = this;

@@ -37,6 +37,7 @@ struct SimulationConfig {
   // kernels alone may be noticed up to 0.1 ms late.
   std::uint64_t step_ns = 100;
   std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
+  bool trace = false;                                     // keep what kernels do
   std::uint64_t seed = 1;
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
@@ -76,6 +77,9 @@ class Simulation {
     return outcomes_;
   }  // by endpoint, after run()
 
+  // What the kernel of each endpoint did, by endpoint; after run(), where config.trace asked for it.
+  [[nodiscard]] const std::vector<std::vector<Action>>& actions() const { return actions_; }
+
   // Which endpoint of which rank the endpoint `index` (rank * endpoints_per_rank + endpoint) talks to.
   struct Peer {
     std::uint32_t rank = 0;
@@ -89,6 +93,8 @@ class Simulation {
   static void stored(std::uint32_t block, std::uint64_t bytes);
   static void posted(std::uint32_t block);
   static void busy_until(std::uint64_t until_ns);
+  static void sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
+  static void received(std::uint32_t block, std::uint64_t bytes);
   void round();
   [[nodiscard]] std::uint64_t next_event_ns();
   [[nodiscard]] std::vector<Flow> make_flows();
@@ -100,6 +106,7 @@ class Simulation {
   std::uint64_t busy_until_ns_ =
       0;  // the first kernel that has something to do again; told anew in each round
   std::vector<Outcome> outcomes_;
+  std::vector<std::vector<Action>> actions_;  // empty without a trace
   std::uint64_t rounds_ = 0;
   unsigned quiet_rounds_ = 0;
 };
