@@ -9,7 +9,7 @@ mkdir -p "$out"
 command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install it" >&2; exit 127; }
 
 "$ranks" --loggp --json >"$out/loggp.json"
-"$ranks" --loggp --path SYS --queues gpu --mode push-bf --json >"$out/loggp_SYS_push-bf.json"
+"$ranks" --loggp --path SYS --queues gpu --mode push --json >"$out/loggp_SYS_push.json"
 "$ranks" --loggp --path SYS --queues gpu --mode pull --json >"$out/loggp_SYS_pull.json"
 "$ranks" --ranks 16 --endpoints-per-rank 2 --messages 8 --goal "$out/exchange_16.goal"
 

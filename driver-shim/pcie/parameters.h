@@ -36,6 +36,8 @@ struct Completer {
   std::uint32_t completion_bytes = 0;  // one completion ends at multiples of it; cut down to MPS
 };
 
+enum class Origin : std::uint8_t { kGuessed, kFitted, kGiven };
+
 struct RootComplex {
   // [fitted] with host memory below to 440 ns for a 64 B DMA read, Gen3 x8, Ivy Bridge E5-2620 v2
   // (pcie-bench data, lat_cmd_sizes).
@@ -45,7 +47,7 @@ struct RootComplex {
   // Peer reads are carried out line by line, with so many lines outstanding in the root complex that the
   // request enters first. [guessed] for any but kEpyc7452 and kIvyBridge: as many as fit the former.
   std::uint32_t peer_read_lines = 48;
-  bool peer_read_lines_fitted = false;
+  Origin peer_read_lines_are = Origin::kGuessed;
   std::uint32_t line_bytes = 64;  // [guessed] a cache line; equals the smallest RCB [spec]
   // [guessed] One way, between two root complexes of one NUMA node.
   std::uint32_t node_hop_ns = 30;
@@ -90,7 +92,7 @@ inline constexpr Platform kEpyc7452 = [] {
   platform.what = "EPYC 7452, V100 Gen3 x16, ConnectX-6";
   platform.link.generation = Generation::kGen3;
   platform.root.peer_read_lines = 48;  // [fitted] to the reads; the writes are predicted
-  platform.root.peer_read_lines_fitted = true;
+  platform.root.peer_read_lines_are = Origin::kFitted;
   return platform;
 }();
 
@@ -101,7 +103,7 @@ inline constexpr Platform kIvyBridge = [] {
   platform.what = "Ivy Bridge EP, Gen3 x16";
   platform.link.generation = Generation::kGen3;
   platform.root.peer_read_lines = 3;  // [fitted]
-  platform.root.peer_read_lines_fitted = true;
+  platform.root.peer_read_lines_are = Origin::kFitted;
   platform.root.socket_bytes_per_s = 14.4e9;  // [spec] Intel's: QPI of an E5-2620 v2, 7.2 GT/s of 2 B
   return platform;
 }();

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint64_t kShortInlineBytes = 28;  // in a work request of one block, which BlueFlame carries
 constexpr std::uint64_t kOneSlotBytes = 4096;
-// Modelled: where pushing one message ends to be faster than pulling it under a switch, and than bouncing it
-// across a root complex. Measured in powers of four, so it may be off by two.
+// Modelled, queues in host memory and rung by BlueFlame: where pushing one message ends to be faster than
+// pulling it under a switch, and than bouncing it across a root complex.
 constexpr std::uint64_t kModelledPushBytes = 16 * 1024;
 
 tl::unexpected<Error> refuse(std::string why) { return fail(Status::kInvalidArgument, std::move(why)); }

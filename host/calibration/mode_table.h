@@ -23,7 +23,8 @@ struct ModeMeans {
 [[nodiscard]] Result<void> check_mode_table(const ModeTable& table, ModeMeans means);
 
 // For a GPU that far from the NIC; without a path, for one of unknown distance, or a CPU.
-// Source: papers/push-vs-pull.md, by its model: queues in host memory, one message at a time.
+// Source: papers/push-vs-pull/*-host.txt, modelled: queues in host memory, rung by BlueFlame, one message and
+// its completion. tests/unit/host/default_modes_test.cpp holds them to the model.
 [[nodiscard]] ModeTable default_mode_table(std::optional<PathClass> path, ModeMeans means);
 
 // The same with pull wherever the means are missing.

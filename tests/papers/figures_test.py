@@ -7,8 +7,9 @@ import pathlib
 import re
 import sys
 
-MODES = ["pull", "push", "push-bf", "inline", "bounce"]
-CONDITIONS = {"fences free": "fences cost nothing", "queues in host memory": "queues in host memory"}
+MODES = ["pull", "push", "inline", "gpu-bounce", "bounce"]
+CONDITIONS = {"fences free": "fences cost nothing", "queues in host memory": "queues in host memory",
+              "plain doorbells": "plain doorbells"}
 BYTES = {"8 B": 8, "4 KiB": 4096, "2 MiB": 2 << 20}
 
 
@@ -44,15 +45,19 @@ def differs(cell, exact):
 
 def push_vs_pull(page, read):
     sections = {part.partition("\n")[0]: part for part in read("push-vs-pull/one-at-a-time.txt").split("## ")}
-    for label, *cells in table_under(page, "| | pull | push | push, BlueFlame | inline | bounce |"):
+    header = "| | pull | push | inline | gpu-bounce | bounce |"
+    for label, *cells in table_under(page.partition("## Result 2")[0], header):
         path, size, *condition = label.split(", ")
         text = sections["%s, %s" % (CONDITIONS[condition[0]], path)] if condition else read("push-vs-pull/%s.txt" % path)
         for mode, cell in zip(MODES, cells, strict=True):
             yield "%s, %s" % (label, mode), cell, model_rows(text)[mode, BYTES[size]][0]
-    for path, *cells in table_under(page, "| | pull | push | push, BlueFlame | bounce |"):
+    for path, *cells in table_under(page.partition("## Result 2")[2], header):
         rows = model_rows(read("push-vs-pull/%s.txt" % path))
-        for mode, cell in zip(["pull", "push", "push-bf", "bounce"], cells, strict=True):
+        for mode, cell in zip(MODES, cells, strict=True):
             yield "%s at 2 MiB, %s" % (path, mode), cell, rows[mode, BYTES["2 MiB"]][1]
+    production = read("push-vs-pull/production-code.txt")
+    if not production.startswith("modelled, "):
+        raise ValueError("production-code.txt does not say that it is modelled")
 
 
 def overload(page, read):

@@ -17,9 +17,10 @@ refused() {
 }
 
 for bad in "--message-bytes 9223372036854775800" "--message-bytes 1073741824 --ranks 2 --messages 1" \
-  "--message-bytes 16777216 --ranks 128" "--mode push --slots 2147483648" "--ranks -1" "--ranks two" "--pattern foo" \
-  "--mode bounce" "--gen 5" "--queues gpu" "--path NEAR" "--loggp --point --path PIX" "--point" "--rate-gbps 0" \
-  "--rate-gbps nan" "--seed -1" "--step-ns 0" "--nonsense"; do
+  "--message-bytes 16777216 --ranks 128" "--mode push --slots 2147483648" "--mode gpu-bounce --slots 65536" \
+  "--ranks -1" "--ranks two" "--pattern foo" "--mode bounce" "--gen 5" "--goal /dev/null --pattern stream" \
+  "--queues gpu" "--doorbell plain" "--doorbell loud --path PIX" "--path NEAR" "--loggp --point --path PIX" "--point" \
+  "--rate-gbps 0" "--rate-gbps nan" "--seed -1" "--step-ns 0" "--nonsense"; do
   refused "$ranks" "$bad"
 done
 for bad in "--seeds 3..a" "--seeds -1" "--jobs 0" "--nonsense"; do

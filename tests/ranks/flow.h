@@ -31,6 +31,18 @@ struct Shape {
   void (*stored)(std::uint32_t block, std::uint64_t bytes);
   void (*posted)(std::uint32_t block);
   void (*busy_until)(std::uint64_t until_ns);
+  // What it has done for the trace of the run: posted a message with its signal, which it began at
+  // `begun_ns`; seen one.
+  void (*sent)(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
+  void (*received)(std::uint32_t block, std::uint64_t bytes);
+};
+
+// One thing of those, in the order in which a kernel did them.
+struct Action {
+  enum class Kind : std::uint8_t { kSend, kReceive };
+  Kind kind = Kind::kSend;
+  std::uint64_t bytes = 0;
+  std::uint64_t at_ns = 0;  // when a send was begun; when a message was seen
 };
 
 struct Outcome {

@@ -23,17 +23,18 @@ GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequen
 }
 
 // Slot by slot, so that each store can be told of. gdx_put differs in two things: where it has no credit it
-// asks for all that the message could use, and this asks for one; and it gives each WQE of a quarter a
-// BlueFlame write, where this leaves them to one plain doorbell.
+// asks for all that the message could use, and this asks for one; with BlueFlame it rings slot by slot too,
+// but a quarter of what it holds at a time, behind one fence, and this at once.
 template <Mode M, typename Pool>
 GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
                             const LocalMemory& from, Doorbell doorbell) {
   const std::uint64_t slot_bytes = Pool::of(endpoint.handle()).slot_bytes;
+  const bool blueflame = endpoint.handle().blueflame_half_bytes != 0;
   std::uint32_t deferred = 0;
   for (std::uint64_t at = 0; at < shape.message_bytes; at += slot_bytes) {
     const bool last = shape.message_bytes - at <= slot_bytes;
     const std::uint64_t bytes = last ? shape.message_bytes - at : slot_bytes;
-    const bool rings = ++deferred * 4 >= Pool::held(endpoint);
+    const bool rings = blueflame || ++deferred * 4 >= Pool::held(endpoint);
     if (rings) deferred = 0;
     const Doorbell between = rings ? Doorbell::kRing : Doorbell::kDefer;
     const Status status = gdx_put<M>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
@@ -74,12 +75,15 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
     auto* const outgoing = reinterpret_cast<std::uint64_t*>((flow.source + half).address);
     for (std::uint64_t i = 0; i < words; ++i) outgoing[i] = expected_word(flow.own_salt, m, i);
     spend(shape, flow, m);
+    const std::uint64_t begun_ns = exec::now_ns();
     outcome.status = put<M>(endpoint, flow, shape, m, between);
     if (outcome.status == Status::kOk) outcome.status = gdx_signal(endpoint, flow.peer_signal, m);
     shape.posted(blockIdx.x);
-    if (outcome.status == Status::kOk)
-      outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
     if (outcome.status != Status::kOk) break;
+    shape.sent(blockIdx.x, shape.message_bytes, begun_ns);
+    outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
+    if (outcome.status != Status::kOk) break;
+    shape.received(blockIdx.x, shape.message_bytes);
     outcome.seen_ns = exec::now_ns();
     const auto* const incoming = reinterpret_cast<const std::uint64_t*>((flow.inbox + half).address);
     for (std::uint64_t i = 0; i < words; ++i)

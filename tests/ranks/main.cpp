@@ -91,6 +91,7 @@ struct Options {
   std::string path;
   unsigned generation = 0;
   std::string queues = "host";
+  std::string doorbell = "blueflame";
   bool point = false;
   bool loggp = false;
   bool json = false;
@@ -101,19 +102,7 @@ void print(const nlohmann::json& figures, bool json) {
   for (const auto& [name, value] : figures.items()) fmt::print("{:26} {}\n", name, value.dump());
 }
 
-int export_goal(const Options& options) {
-  std::ofstream out(options.goal_path);
-  write_goal(options.simulation, out);
-  out.close();
-  if (out) return 0;
-  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
-  return kExitFailure;
-}
-
-int simulate(const Options& options) {
-  const Measured measured = measure(options.simulation);
-  print(as_json(options.simulation, measured), options.json);
-  const Report& report = measured.report;
+int report_failures(const Report& report) {
   if (report.failed_endpoints == 0 && report.wrong_words == 0 && report.first_failure == Status::kOk)
     return 0;
   fmt::print(
@@ -123,6 +112,25 @@ int simulate(const Options& options) {
       "near the ACK timeout of 1 ms do the first, only a bug does the second\n",
       report.failed_endpoints, status_name(report.first_failure), report.wrong_words);
   return kExitFailure;
+}
+
+int export_goal(const Options& options) {
+  SimulationConfig config = options.simulation;
+  config.trace = true;
+  Simulation simulation(config);
+  if (const int failed = report_failures(simulation.run()); failed != 0) return failed;
+  std::ofstream out(options.goal_path);
+  write_goal(config, simulation.actions(), out);
+  out.close();
+  if (out) return 0;
+  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
+  return kExitFailure;
+}
+
+int simulate(const Options& options) {
+  const Measured measured = measure(options.simulation);
+  print(as_json(options.simulation, measured), options.json);
+  return report_failures(measured.report);
 }
 
 int report_error(const Error& error) {
@@ -149,6 +157,7 @@ int print_point(const Options& options) {
   if (!rate) return report_error(rate.error());
   print({{"label", kModelled},
          {"mode", pcie::name(options.simulation.mode)},
+         {"doorbell", options.doorbell},
          {"path", options.path},
          {"message_bytes", options.simulation.message_bytes},
          {"delivered_ns", *delivered_ns},
@@ -187,7 +196,8 @@ void add_simulation_options(CLI::App& app, SimulationConfig& config) {
   add("--step-ns", config.step_ns, 1, kMaxNs, "Resolution of all times");
   add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
   add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
-  add("--slots", config.slots, 1, kMax32, "Slots of 4 KiB of each rank's staging memory, a power of two");
+  add("--slots", config.slots, 1, kMax32,
+      "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
   app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
       ->check(whole(0, kMax32));
   app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))
@@ -200,8 +210,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--pattern", options.pattern,
                  "exchange, or stream: one end puts, the other does nothing (exchange)")
       ->check(one_of({"exchange", "stream"}));
-  app.add_option("--mode", options.mode, "pull, push, push-bf, inline or gpu-bounce (pull)")
-      ->check(one_of({"pull", "push", "push-bf", "inline", "gpu-bounce"}));
+  app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
+      ->check(one_of({"pull", "push", "inline", "gpu-bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       ->check(command_line::real(0.001, 10'000));
@@ -214,8 +224,12 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--queues", options.queues, "Where the rings lie: host or gpu; with --path (host)")
       ->check(one_of({"host", "gpu"}))
       ->needs(path);
-  auto* const goal = app.add_option("--goal", options.goal_path,
-                                    "Write the exchange as a GOAL schedule into this file instead");
+  app.add_option("--doorbell", options.doorbell, "plain or blueflame; with --path (blueflame)")
+      ->check(one_of({"plain", "blueflame"}))
+      ->needs(path);
+  auto* const goal =
+      app.add_option("--goal", options.goal_path,
+                     "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
   goal->check(command_line::not_empty("the name of a file"));
   auto* const loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
   app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
@@ -237,9 +251,13 @@ int run_command_line(int argc, char** argv) {
   config.network.link.bits_per_s = options.rate_gbps * 1e9;
   config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;
   config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
+  config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
-  if (!options.goal_path.empty()) return export_goal(options);
+  if (!options.goal_path.empty()) {
+    if (config.pattern == Pattern::kExchange) return export_goal(options);
+    return report_error({Status::kInvalidArgument, "--goal: nobody waits for a stream: leave out --pattern"});
+  }
   if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);
 }

@@ -3,6 +3,8 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <set>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -168,14 +170,21 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_THAT(message({.message_bytes = (16 << 20) + 8}), HasSubstr("at most 16777216"));
   EXPECT_THAT(message({.ranks = 128, .message_bytes = 16 << 20}), HasSubstr("MiB of buffers"));
   EXPECT_THAT(message({.mode = pcie::Mode::kPush, .slots = 1u << 31}), HasSubstr("MiB of slots"));
+  EXPECT_THAT(message({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 16}), HasSubstr("65536 MiB of slots"));
+  EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 12}));
+  EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kPush, .slots = 1u << 16}));
   EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
   EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
   EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));
 }
 
-SimulationConfig across(PathClass path, pcie::Mode mode) {
+constexpr pcie::DoorbellKind kDoorbellKinds[] = {pcie::DoorbellKind::kPlain, pcie::DoorbellKind::kBlueFlame};
+
+SimulationConfig across(PathClass path, pcie::Mode mode,
+                        pcie::DoorbellKind doorbell = pcie::DoorbellKind::kBlueFlame) {
   SimulationConfig config;
   config.mode = mode;
+  config.doorbell = doorbell;
   config.bus = BusConfig{.path = path, .queues = pcie::QueuePlacement::kGpu};
   return config;
 }
@@ -188,33 +197,54 @@ std::uint64_t transfers(const std::array<pcie::Traffic, pcie::kPurposes>& traffi
 
 TEST(Bus, every_mode_moves_every_word_over_every_path) {
   for (const PathClass path : kPathClasses) {
-    for (const pcie::Mode mode : {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
-                                  pcie::Mode::kInline, pcie::Mode::kGpuBounce}) {
-      SimulationConfig config = across(path, mode);
-      config.ranks = 4;
-      config.endpoints_per_rank = 4;
-      config.message_bytes = 10000;  // three slots, of four that four endpoints share
-      config.slots = 4;
-      const Report report = run(config);
-      EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode);
-      EXPECT_EQ(report.wrong_words + report.failed_endpoints + report.staging_violations, 0u);
+    for (const pcie::DoorbellKind doorbell : kDoorbellKinds) {
+      for (const pcie::Mode mode :
+           {pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kInline, pcie::Mode::kGpuBounce}) {
+        SimulationConfig config = across(path, mode, doorbell);
+        config.ranks = 4;
+        config.endpoints_per_rank = 4;
+        config.message_bytes = 10000;  // three slots, of four that four endpoints share
+        config.slots = 4;
+        const Report report = run(config);
+        EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode) << " " << name(doorbell);
+        EXPECT_EQ(report.wrong_words + report.failed_endpoints + report.staging_violations, 0u);
+      }
     }
   }
 }
 
-TEST(Bus, push_with_blueflame_reads_nothing_and_pull_reads_record_wqe_and_payload) {
-  SimulationConfig push = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
-  push.pattern = Pattern::kStream;
-  push.one_way = true;
-  SimulationConfig pull = push;
-  pull.mode = pcie::Mode::kPull;
-  EXPECT_EQ(transfers(run(push).pcie.reads), 0u);
-  // Of four endpoints that send 16 messages each.
-  const auto reads = run(pull).pcie.reads;
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kPayload)].transfers, 4u * 16);
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kWqe)].transfers, 4u * 16);
-  EXPECT_EQ(reads[static_cast<std::size_t>(pcie::Purpose::kRecord)].transfers, 4u * 16);
+using ReadsOfModes = testing::TestWithParam<std::tuple<pcie::Mode, pcie::DoorbellKind>>;
+
+// Four endpoints send 16 messages each.
+TEST_P(ReadsOfModes, are_those_of_the_table) {
+  const auto [mode, doorbell] = GetParam();
+  for (const std::uint64_t bytes : {8, 200}) {
+    SimulationConfig config = across(PathClass::kSys, mode, doorbell);
+    config.message_bytes = bytes;
+    config.pattern = Pattern::kStream;
+    config.one_way = true;
+    pcie::WorldConfig table;
+    table.path = PathClass::kSys;
+    table.queues = pcie::QueuePlacement::kGpu;
+    table.doorbell = doorbell;
+    const auto expected = pcie::measure_latency(table, mode, bytes).counters.reads;
+    const auto reads = run(config).pcie.reads;
+    for (std::size_t purpose = 0; purpose < pcie::kPurposes; ++purpose) {
+      EXPECT_EQ(reads[purpose].transfers, 4 * 16 * expected[purpose].transfers)
+          << bytes << " B: " << pcie::kPurposeNames[purpose];
+    }
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
+                         testing::Combine(testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
+                                                          pcie::Mode::kInline, pcie::Mode::kGpuBounce),
+                                          testing::ValuesIn(kDoorbellKinds)),
+                         [](const auto& test) {
+                           std::string mode(pcie::name(std::get<0>(test.param)));
+                           std::ranges::replace(mode, '-', '_');
+                           return mode + "_" + std::string(pcie::name(std::get<1>(test.param)));
+                         });
 
 // A kernel that has waited for half its timeout asks with a put of no bytes whether its peer is there.
 TEST(Bus, peers_that_are_late_answer_the_probe) {
@@ -256,7 +286,7 @@ TEST(Bus, large_bounce_is_faster_than_a_pull_across_sockets_and_not_under_a_swit
 }
 
 TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
-  SimulationConfig exchange = across(PathClass::kSys, pcie::Mode::kPushBlueFlame);
+  SimulationConfig exchange = across(PathClass::kSys, pcie::Mode::kPush);
   EXPECT_EQ(transfers(run(exchange).pcie.reads), 0u);
   SimulationConfig stream = exchange;
   stream.pattern = Pattern::kStream;
@@ -264,18 +294,20 @@ TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
   EXPECT_EQ(transfers(run(stream).pcie.reads), 0u);
 }
 
-using ProductionAndTable = testing::TestWithParam<std::tuple<PathClass, pcie::Mode, pcie::QueuePlacement>>;
+using ProductionAndTable =
+    testing::TestWithParam<std::tuple<PathClass, pcie::Mode, pcie::QueuePlacement, pcie::DoorbellKind>>;
 
 TEST_P(ProductionAndTable, take_the_same_time) {
-  const auto [path, mode, queues] = GetParam();
+  const auto [path, mode, queues, doorbell] = GetParam();
   for (const std::uint64_t bytes : {8, 200, 4096}) {
     if (mode == pcie::Mode::kInline && bytes > 200) continue;  // more than one work request
-    SimulationConfig config = across(path, mode);
+    SimulationConfig config = across(path, mode, doorbell);
     config.bus->queues = queues;
     config.message_bytes = bytes;
     pcie::WorldConfig table;
     table.path = path;
     table.queues = queues;
+    table.doorbell = doorbell;
     table.ordering = {0, 0};
     const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
     const Result<std::uint64_t> delivered_ns = measure_delivery(config);
@@ -285,18 +317,21 @@ TEST_P(ProductionAndTable, take_the_same_time) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Bus, ProductionAndTable,
-    testing::Combine(testing::ValuesIn(kPathClasses),
-                     testing::Values(pcie::Mode::kPull, pcie::Mode::kPush, pcie::Mode::kPushBlueFlame,
-                                     pcie::Mode::kInline, pcie::Mode::kGpuBounce),
-                     testing::Values(pcie::QueuePlacement::kHost, pcie::QueuePlacement::kGpu)),
-    [](const auto& test) {
-      std::string mode(pcie::name(std::get<1>(test.param)));
-      std::ranges::replace(mode, '-', '_');
-      const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
-      return std::string(name(std::get<0>(test.param))) + "_" + mode + (gpu ? "_gpu_queues" : "_host_queues");
-    });
+INSTANTIATE_TEST_SUITE_P(Bus, ProductionAndTable,
+                         testing::Combine(testing::ValuesIn(kPathClasses),
+                                          testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
+                                                          pcie::Mode::kInline, pcie::Mode::kGpuBounce),
+                                          testing::Values(pcie::QueuePlacement::kHost,
+                                                          pcie::QueuePlacement::kGpu),
+                                          testing::ValuesIn(kDoorbellKinds)),
+                         [](const auto& test) {
+                           std::string mode(pcie::name(std::get<1>(test.param)));
+                           std::ranges::replace(mode, '-', '_');
+                           const bool gpu = std::get<2>(test.param) == pcie::QueuePlacement::kGpu;
+                           return std::string(name(std::get<0>(test.param))) + "_" + mode +
+                                  (gpu ? "_gpu_queues_" : "_host_queues_") +
+                                  std::string(pcie::name(std::get<3>(test.param)));
+                         });
 
 // A full queue takes one WQE after the other, each rung alone: four lines, and a fifth for its record. The
 // table rings for 16 at a time.
@@ -315,19 +350,93 @@ TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_records_and_wqes)
   EXPECT_NEAR(measured->bytes_per_s, expected, 0.05 * expected);
 }
 
-TEST(Goal, every_send_has_its_receive) {
+// A GOAL schedule, parsed: messages as (from, to, tag, bytes), and how long each endpoint computed.
+struct Goal {
+  using Message = std::tuple<unsigned, unsigned, unsigned, std::uint64_t>;
+  std::multiset<Message> sends;
+  std::multiset<Message> receives;
+  std::vector<std::uint64_t> calcs_ns;
+  std::vector<std::string> wrong_lines;
+};
+
+Goal parse_goal(const std::string& text) {
+  Goal goal;
+  std::set<std::string> labels;  // of the rank
+  unsigned rank = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    char label[32];
+    char other[32];
+    unsigned peer = 0;
+    unsigned tag = 0;
+    unsigned long bytes = 0;
+    if (line.empty() || line == "}" || line.starts_with("num_ranks ")) continue;
+    if (std::sscanf(line.c_str(), "rank %u {", &rank) == 1) {
+      labels.clear();
+      continue;
+    }
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_] requires %31[a-z0-9_]", label, other) == 2) {
+      if (!labels.contains(label) || !labels.contains(other)) goal.wrong_lines.push_back(line);
+      continue;
+    }
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u", label, &bytes, &peer, &tag) == 4) {
+      goal.sends.emplace(rank, peer, tag, bytes);
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u", label, &bytes, &peer,
+                           &tag) == 4) {
+      goal.receives.emplace(peer, rank, tag, bytes);
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu", label, &bytes) == 2) {
+      goal.calcs_ns.push_back(bytes);
+    } else {
+      goal.wrong_lines.push_back(line);
+      continue;
+    }
+    if (!labels.insert(label).second) goal.wrong_lines.push_back(line);
+  }
+  return goal;
+}
+
+TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
+  SimulationConfig config;
+  config.ranks = 5;
+  config.endpoints_per_rank = 4;
+  config.message_bytes = 64;
+  config.messages = 3;
+  config.jitter_ns = 500;
+  config.trace = true;
+  Simulation simulation(config);
+  const Report report = simulation.run();
+  ASSERT_EQ(report.failed_endpoints, 0u);
+  std::ostringstream out;
+  write_goal(config, simulation.actions(), out);
+  const Goal goal = parse_goal(out.str());
+  EXPECT_THAT(goal.wrong_lines, testing::IsEmpty());
+  EXPECT_EQ(goal.sends.size(), report.messages);
+  EXPECT_EQ(goal.sends, goal.receives);
+  ASSERT_EQ(goal.calcs_ns.size(), report.messages);
+  for (const std::uint64_t ns : goal.calcs_ns) {
+    EXPECT_GE(ns, config.post_ns);
+    EXPECT_LE(ns,
+              config.post_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
+  }
+}
+
+TEST(Goal, of_an_endpoint_is_in_the_order_of_its_kernel) {
   SimulationConfig config;
   config.ranks = 2;
   config.endpoints_per_rank = 2;
   config.message_bytes = 64;
   config.messages = 2;
+  const std::vector<std::vector<Action>> actions = {
+      {{Action::Kind::kSend, 64, 700}, {Action::Kind::kReceive, 64, 2000}, {Action::Kind::kSend, 64, 2750}},
+      {},
+      {},
+      {}};
   std::ostringstream out;
-  write_goal(config, out);
-  EXPECT_THAT(out.str(), testing::StartsWith("num_ranks 2\n\nrank 0 {\n"
-                                             "s0_1: send 64b to 1 tag 0\nr0_1: recv 64b from 1 tag 1\n"
-                                             "s0_2: send 64b to 1 tag 0\nr0_2: recv 64b from 1 tag 1\n"
-                                             "s0_2 requires r0_1\n"
-                                             "s1_1: send 64b to 1 tag 1\nr1_1: recv 64b from 1 tag 0\n"));
+  write_goal(config, actions, out);
+  EXPECT_EQ(out.str(),
+            "num_ranks 2\n\nrank 0 {\nc0_1: calc 700\ns0_1: send 64b to 1 tag 0\ns0_1 requires c0_1\n"
+            "r0_1: recv 64b from 1 tag 1\nr0_1 requires s0_1\nc0_2: calc 750\nc0_2 requires r0_1\n"
+            "s0_2: send 64b to 1 tag 0\ns0_2 requires c0_2\n}\n\nrank 1 {\n}\n");
 }
 
 TEST(LogGp, follows_the_network) {

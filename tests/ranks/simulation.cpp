@@ -16,21 +16,19 @@ constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing i
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
-constexpr std::uint64_t kSlotBytes = 4096;
 
 thread_local Simulation* running = nullptr;
 
 bool bounces(const SimulationConfig& config) { return config.mode == pcie::Mode::kGpuBounce; }
-bool stages(const SimulationConfig& config) {
-  return config.mode == pcie::Mode::kPush || config.mode == pcie::Mode::kPushBlueFlame || bounces(config);
-}
+bool stages(const SimulationConfig& config) { return config.mode == pcie::Mode::kPush || bounces(config); }
 
 RankConfig rank_config(const SimulationConfig& config) {
   RankConfig rank;
   rank.endpoints = config.endpoints_per_rank;
   rank.log_send_queue = config.log_send_queue;
   rank.buffer_bytes = 2 * config.message_bytes;
-  rank.blueflame = config.mode == pcie::Mode::kPushBlueFlame;
+  // Without a bus a doorbell is memory that endpoints share.
+  rank.blueflame = config.bus && config.doorbell == pcie::DoorbellKind::kBlueFlame;
   rank.pulls = config.mode == pcie::Mode::kPull;
   rank.bounces = bounces(config);
   if (stages(config)) rank.slots = config.slots;
@@ -45,8 +43,7 @@ using Kernel = void (*)(const Flow*, Shape, Outcome*);
 Kernel kernel_of(const SimulationConfig& config) {
   const bool exchanges = config.pattern == Pattern::kExchange;
   switch (config.mode) {
-    case pcie::Mode::kPush:
-    case pcie::Mode::kPushBlueFlame: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
+    case pcie::Mode::kPush: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
     case pcie::Mode::kGpuBounce: return exchanges ? exchange<Mode::kBounce> : stream<Mode::kBounce>;
     case pcie::Mode::kInline: return exchanges ? exchange<Mode::kInline> : stream<Mode::kInline>;
     default: return exchanges ? exchange<Mode::kPull> : stream<Mode::kPull>;
@@ -70,7 +67,8 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   }
   const std::uint64_t buffers =
       std::uint64_t{config.ranks} * config.endpoints_per_rank * 2 * config.message_bytes;
-  const std::uint64_t staging = stages(config) ? std::uint64_t{config.ranks} * config.slots * kSlotBytes : 0;
+  const std::uint64_t slot_bytes = rank_config(config).slot_bytes;
+  const std::uint64_t staging = stages(config) ? config.ranks * slot_bytes * config.slots : 0;
   if (buffers > kMaxMemoryBytes || staging > kMaxMemoryBytes) {
     return refuse(
         fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",
@@ -138,6 +136,14 @@ void Simulation::busy_until(std::uint64_t until_ns) {
   running->busy_until_ns_ = std::min(running->busy_until_ns_, until_ns);
 }
 
+void Simulation::sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns) {
+  if (running->config_.trace) running->actions_[block].push_back({Action::Kind::kSend, bytes, begun_ns});
+}
+
+void Simulation::received(std::uint32_t block, std::uint64_t bytes) {
+  if (running->config_.trace) running->actions_[block].push_back({Action::Kind::kReceive, bytes, clock()});
+}
+
 std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
 
 // Everybody has looked and waits. Time goes on by a step, or to the next event where nothing happens before.
@@ -182,13 +188,16 @@ std::vector<Flow> Simulation::make_flows() {
 Report Simulation::run() {
   const std::vector<Flow> flows = make_flows();
   outcomes_.assign(flows.size(), {});
+  actions_.assign(config_.trace ? flows.size() : 0, {});
   const Shape shape{config_.message_bytes,
                     config_.messages,
                     config_.post_ns,
                     config_.jitter_ns,
                     stored,
                     posted,
-                    busy_until};
+                    busy_until,
+                    sent,
+                    received};
   const exec::LaunchConfig launch{
       .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
   running = this;

@@ -24,11 +24,12 @@ struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
   Pattern pattern = Pattern::kExchange;
-  pcie::Mode mode = pcie::Mode::kPull;  // not kBounce, which a CPU posts
-  std::uint32_t log_send_queue = 4;     // WQEBBs of an endpoint
-  bool one_way = false;                 // in a stream, only rank 0 sends
-  std::uint64_t message_bytes = 1024;   // a multiple of 8, to kMaxMessageBytes
-  std::uint32_t messages = 16;          // of each endpoint that sends
+  pcie::Mode mode = pcie::Mode::kPull;                           // not kBounce, which a CPU posts
+  pcie::DoorbellKind doorbell = pcie::DoorbellKind::kBlueFlame;  // across a bus
+  std::uint32_t log_send_queue = 4;                              // WQEBBs of an endpoint
+  bool one_way = false;                                          // in a stream, only rank 0 sends
+  std::uint64_t message_bytes = 1024;                            // a multiple of 8, to kMaxMessageBytes
+  std::uint32_t messages = 16;                                   // of each endpoint that sends
   // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
   std::uint64_t post_ns = 700;
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
@@ -36,11 +37,12 @@ struct SimulationConfig {
   // kernels alone may be noticed up to 0.1 ms late.
   std::uint64_t step_ns = 100;
   std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
+  bool trace = false;                                     // keep what kernels do
   std::uint64_t seed = 1;
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
   std::uint32_t slots =
-      32;  // of 4 KiB, staging memory of each rank: 128 KiB; of 64 KiB, where it is host memory
+      32;  // of each rank: 4 KiB of staging memory each, 64 KiB of host memory in kGpuBounce
 };
 
 struct Report {
@@ -75,6 +77,9 @@ class Simulation {
     return outcomes_;
   }  // by endpoint, after run()
 
+  // What the kernel of each endpoint did, by endpoint; after run(), where config.trace asked for it.
+  [[nodiscard]] const std::vector<std::vector<Action>>& actions() const { return actions_; }
+
   // Which endpoint of which rank the endpoint `index` (rank * endpoints_per_rank + endpoint) talks to.
   struct Peer {
     std::uint32_t rank = 0;
@@ -88,6 +93,8 @@ class Simulation {
   static void stored(std::uint32_t block, std::uint64_t bytes);
   static void posted(std::uint32_t block);
   static void busy_until(std::uint64_t until_ns);
+  static void sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
+  static void received(std::uint32_t block, std::uint64_t bytes);
   void round();
   [[nodiscard]] std::uint64_t next_event_ns();
   [[nodiscard]] std::vector<Flow> make_flows();
@@ -99,6 +106,7 @@ class Simulation {
   std::uint64_t busy_until_ns_ =
       0;  // the first kernel that has something to do again; told anew in each round
   std::vector<Outcome> outcomes_;
+  std::vector<std::vector<Action>> actions_;  // empty without a trace
   std::uint64_t rounds_ = 0;
   unsigned quiet_rounds_ = 0;
 };

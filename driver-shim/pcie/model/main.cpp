@@ -33,23 +33,33 @@ void add_options(CLI::App& app, ModelOptions& options) {
       ->check(whole(3, 6));
   app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)")->check(one_of({"4", "8", "16"}));
   app.add_option("--mode", options.modes,
-                 "pull, push, push-bf, inline, bounce, gpu-bounce, a list of them, or all (all)");
+                 "pull, push, inline, bounce, gpu-bounce, a list of them, or all (all)");
   app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")
       ->delimiter(',')
       ->check(whole(1, kLargestBytes));
   app.add_option("--platform", options.platform,
                  "generic, epyc-7452, ivy-bridge, intel-client, a100 or a30 (generic)");
-  app.add_option(
-      "--queues", options.queues,
-      "Where rings and records lie: host or gpu (host); the tables of papers/push-vs-pull.md: gpu");
+  app.add_option("--queues", options.queues, "Where rings and records lie: host or gpu (host)");
+  app.add_option("--doorbell", options.doorbell,
+                 "plain, or blueflame: a work request of one block comes with it (blueflame)");
   app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)")->check(real(1, 10'000));
   app.add_option("--wire-latency-ns", options.wire_latency_ns, "Latency of the wire, one way (800)")
       ->check(whole(1, kMaxNs));
+  app.add_option("--mtu", options.mtu_bytes, "Payload of a packet on the wire in bytes (4096)")
+      ->check(one_of({"256", "512", "1024", "2048", "4096"}));
   app.add_option("--store-bytes", options.store_bytes, "Largest packet of a GPU's stores to a BAR (256)")
       ->check(whole(1, 4096));
   app.add_option("--mps", options.mps_bytes, "Maximum payload size (256)")->check(whole(128, 4096));
   app.add_option("--mrrs", options.mrrs_bytes, "Maximum read request size of the NIC (512)")
       ->check(whole(128, 4096));
+  app.add_option("--rcb-bytes", options.rcb_bytes,
+                 "Bytes of a completion from host memory, a multiple of the read completion boundary (64)")
+      ->check(one_of({"64", "128", "256", "512"}));
+  app.add_option("--peer-read-lines", options.peer_read_lines,
+                 "Lines of 64 B that a root complex keeps outstanding when it reads a peer (48)")
+      ->check(whole(1, 65'536));
+  app.add_option("--socket-gbps", options.socket_gbps, "Rate between sockets, each way, in Gb/s (320)")
+      ->check(real(1, 10'000));
   app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)")
       ->check(whole(1, 65'536));
   app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)")

@@ -35,8 +35,7 @@ Result<std::vector<Mode>> modes_named(const std::string& list) {
   for (std::string word; std::getline(words, word, ',');) {
     const auto mode = mode_of(word);
     if (!mode)
-      return refuse(
-          fmt::format("no mode '{}': use pull, push, push-bf, inline, bounce, gpu-bounce or all", word));
+      return refuse(fmt::format("no mode '{}': use pull, push, inline, bounce, gpu-bounce or all", word));
     modes.push_back(*mode);
   }
   if (modes.empty()) return refuse("--mode names no mode");
@@ -57,6 +56,11 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
   override_with(platform.link.mps_bytes, options.mps_bytes);
   override_with(platform.nic.mrrs_bytes, options.mrrs_bytes);
   override_with(platform.nic.tags, options.tags);
+  override_with(platform.host_memory.completion_bytes, options.rcb_bytes);
+  override_with(platform.root.socket_bytes_per_s, options.socket_gbps * 1e9 / 8);
+  override_with(platform.root.peer_read_lines, options.peer_read_lines);
+  if (options.peer_read_lines != 0) platform.root.peer_read_lines_are = Origin::kGiven;
+  override_with(world.wire.mtu_bytes, options.mtu_bytes);
   override_with(platform.gpu_store_bytes, options.store_bytes);
   override_with(world.staging.pool_bytes, options.pool_bytes);
   override_with(world.staging.slot_bytes, options.slot_bytes);
@@ -72,6 +76,9 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
   world.path = *path;
   if (options.queues != "host" && options.queues != "gpu")
     return refuse(fmt::format("--queues {}: use host or gpu", options.queues));
+  const auto doorbell = doorbell_kind_of(options.doorbell);
+  if (!doorbell) return refuse(fmt::format("--doorbell {}: use plain or blueflame", options.doorbell));
+  world.doorbell = *doorbell;
   world.queues = options.queues == "gpu" ? QueuePlacement::kGpu : QueuePlacement::kHost;
   return {};
 }

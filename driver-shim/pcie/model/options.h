@@ -19,11 +19,16 @@ struct ModelOptions {
   std::string modes = "all";
   std::vector<std::uint64_t> sizes_bytes;  // empty: 8 B to 16 MiB
   std::string queues = "host";
+  std::string doorbell = "blueflame";
   double wire_gbps = 400;
   unsigned wire_latency_ns = 0;  // 0: the model's own
   unsigned store_bytes = 0;
   unsigned mps_bytes = 0;
   unsigned mrrs_bytes = 0;
+  unsigned rcb_bytes = 0;
+  unsigned peer_read_lines = 0;
+  double socket_gbps = 0;
+  unsigned mtu_bytes = 0;
   unsigned tags = 0;
   std::uint64_t pool_bytes = 0;
   unsigned slot_bytes = 0;

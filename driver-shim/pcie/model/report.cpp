@@ -35,16 +35,22 @@ Json traffic_json(const std::array<Traffic, kPurposes>& traffic) {
 Report run_model(const ModelRequest& request) {
   Report report{.world = request.world, .rows = {}, .not_possible = {}};
   for (const Mode mode : request.modes) {
-    if (auto checked = check(request.world, mode); !checked) {
-      report.not_possible.push_back(fmt::format("{}: {}", name(mode), checked.error().message));
-      continue;
-    }
+    std::vector<std::uint64_t> refused_bytes;
+    std::string why;
     for (const std::uint64_t size : request.sizes_bytes) {
+      if (auto checked = check(request.world, mode, size); !checked) {
+        refused_bytes.push_back(size);
+        why = checked.error().message;
+        continue;
+      }
       report.rows.push_back({.mode = mode,
                              .size_bytes = size,
                              .latency = measure_latency(request.world, mode, size),
                              .rate = measure_rate(request.world, mode, size)});
     }
+    if (refused_bytes.empty()) continue;
+    report.not_possible.push_back(
+        fmt::format("{} of {} B: {}", name(mode), fmt::join(refused_bytes, ", "), why));
   }
   return report;
 }
@@ -52,29 +58,37 @@ Report run_model(const ModelRequest& request) {
 std::string heading(const WorldConfig& world) {
   const Platform& platform = world.platform;
   return fmt::format(
-      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {} Gb/s wire",
+      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {}, {} Gb/s wire",
       platform.name, name(world.path), static_cast<int>(platform.link.generation), platform.link.lanes,
       platform.link.mps_bytes, platform.gpu_store_bytes,
-      world.queues == QueuePlacement::kGpu ? "GPU" : "host", world.wire.bits_per_s / 1e9);
+      world.queues == QueuePlacement::kGpu ? "GPU" : "host",
+      world.doorbell == DoorbellKind::kBlueFlame ? "BlueFlame" : "plain doorbells",
+      world.wire.bits_per_s / 1e9);
 }
 
 std::string caveat(const WorldConfig& world) {
   const RootComplex& root = world.platform.root;
-  if (!crosses_root_complex(world.path) || root.peer_read_lines_fitted || !root.peer_reads) return "";
-  return fmt::format(
-      "guessed: a root complex keeps {} lines of peer reads outstanding, as fits an EPYC 7452; it limits "
-      "pull",
-      root.peer_read_lines);
+  if (!crosses_root_complex(world.path) || !root.peer_reads) return "";
+  const auto says = [&root](std::string_view origin, std::string_view source) {
+    return fmt::format("{}: a root complex keeps {} lines of peer reads outstanding{}; it limits pull",
+                       origin, root.peer_read_lines, source);
+  };
+  switch (root.peer_read_lines_are) {
+    case Origin::kGuessed: return says("guessed", ", as fits an EPYC 7452");
+    case Origin::kGiven: return says("given", "");
+    case Origin::kFitted: return "";
+  }
+  return "";
 }
 
 std::string to_text(const Report& report) {
   std::string text = heading(report.world) + "\n";
   if (const std::string guessed = caveat(report.world); !guessed.empty()) text += guessed + "\n";
-  text += fmt::format("{:8} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
+  text += fmt::format("{:10} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
                       "completed us", "Gb/s", "Mmsg/s", "PCIe transfers of one put: reads; writes");
   for (const Row& row : report.rows) {
     text +=
-        fmt::format("{:8} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
+        fmt::format("{:10} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
                     row.size_bytes, row.latency.delivered_ns / kNsPerUs, row.latency.completed_ns / kNsPerUs,
                     row.rate.bytes_per_s * 8 / 1e9, row.rate.messages_per_s / 1e6,
                     traffic_text(row.latency.counters.reads), traffic_text(row.latency.counters.writes));
@@ -93,7 +107,12 @@ std::string to_json(const Report& report) {
                {"mps_bytes", world.platform.link.mps_bytes},
                {"gpu_store_bytes", world.platform.gpu_store_bytes},
                {"queues", world.queues == QueuePlacement::kGpu ? "gpu" : "host"},
+               {"doorbell", std::string(name(world.doorbell))},
                {"wire_gbps", world.wire.bits_per_s / 1e9},
+               {"mtu_bytes", world.wire.mtu_bytes},
+               {"peer_read_lines", world.platform.root.peer_read_lines},
+               {"rcb_bytes", world.platform.host_memory.completion_bytes},
+               {"socket_gbps", world.platform.root.socket_bytes_per_s * 8 / 1e9},
                {"pool_bytes", world.staging.pool_bytes},
                {"slot_bytes", world.staging.slot_bytes},
                {"order_gpu_scope_ns", world.ordering.gpu_scope_ns},

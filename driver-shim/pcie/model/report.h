@@ -20,13 +20,14 @@ struct Row {
 struct Report {
   WorldConfig world;
   std::vector<Row> rows;
-  std::vector<std::string> not_possible;  // "MODE: why"
+  std::vector<std::string> not_possible;  // "MODE of SIZES B: why"
 };
 
 [[nodiscard]] Report run_model(const ModelRequest& request);
 [[nodiscard]] std::string heading(const WorldConfig& world);
 
-// The guess that decides most about this world, in a line; empty where there is none.
+// The number that decides most about this world and that nobody measured, in a line; empty where there is
+// none.
 [[nodiscard]] std::string caveat(const WorldConfig& world);
 [[nodiscard]] std::string to_text(const Report& report);
 [[nodiscard]] std::string to_json(const Report& report);

@@ -18,7 +18,7 @@ struct Rate {
   double messages_per_s = 0;
 };
 
-// `config` has passed both checks of world_config.h.
+// `config` has passed both checks of world_config.h, the second for this mode and size.
 [[nodiscard]] Latency measure_latency(const WorldConfig& config, Mode mode, std::uint64_t message_bytes);
 [[nodiscard]] Rate measure_rate(const WorldConfig& config, Mode mode, std::uint64_t message_bytes);
 

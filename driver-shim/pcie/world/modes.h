@@ -20,15 +20,25 @@
 
 namespace gdx::pcie {
 
-enum class Mode : std::uint8_t { kPull, kPush, kPushBlueFlame, kInline, kBounce, kGpuBounce };
-inline constexpr std::array<Mode, 6> kModes = {Mode::kPull,   Mode::kPush,   Mode::kPushBlueFlame,
-                                               Mode::kInline, Mode::kBounce, Mode::kGpuBounce};
+enum class Mode : std::uint8_t { kPull, kPush, kInline, kBounce, kGpuBounce };
+inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kInline, Mode::kBounce,
+                                               Mode::kGpuBounce};
+
+// Of a batch of work requests: one doorbell of 8 B for all, or each request in a doorbell of its own. The
+// latter carries requests of one block; where one is longer, the batch is rung by the former.
+enum class DoorbellKind : std::uint8_t { kPlain, kBlueFlame };
+inline constexpr std::array<std::string_view, 2> kDoorbellKindNames = {"plain", "blueflame"};
+constexpr std::string_view name(DoorbellKind kind) {
+  return kDoorbellKindNames[static_cast<std::size_t>(kind)];
+}
 
 enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
 
 enum class Verb : std::uint8_t {
   kStore,   // a posted write; the actor goes on at once, another actor's next step waits for its arrival
+  kRing,    // a posted write like kStore, as the batch's doorbells demand
   kLoad,    // a read; the next step waits for its completion
+  kFetch,   // likewise; left out where the doorbell brought what it would read
   kOrder,   // the GPU's release before what follows: at the scope that reaches the place
   kNotice,  // the CPU comes round to looking
   kSend,    // packet by packet onto the wire, from the place; a packet leaves when its payload is there. The
@@ -47,11 +57,11 @@ enum class Place : std::uint8_t {
 // How much a step moves.
 enum class Extent : std::uint8_t {
   kNothing,
-  kPayload,   // the batch's payload
-  kWqes,      // 64 B blocks of all work requests of the batch, inline payload included
-  kWord,      // 4 B, a doorbell record
-  kDoorbell,  // 8 B
-  kBlock,     // 64 B: a CQE, or a WQE in a BlueFlame register
+  kPayload,  // the batch's payload
+  kWqes,     // 64 B blocks of all work requests of the batch, inline payload included
+  kWord,     // 4 B, a doorbell record
+  kFlag,     // 8 B, by which GPU and CPU tell each other
+  kBlock,    // 64 B, a CQE
 };
 
 struct Step {
@@ -62,14 +72,15 @@ struct Step {
   Extent extent = Extent::kNothing;
 };
 
-// The NIC's fetch of the payload is part of kSend.
+// The NIC's fetch of the payload is part of kSend. The ring gets the WQE by every doorbell, for
+// retransmission and for a copy that was torn.
 inline constexpr Step kPullSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kQueue},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kGpu, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -80,23 +91,9 @@ inline constexpr Step kPushSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kStaging},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
-    {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
-    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
-    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
-};
-
-// The ring still gets the WQE, for retransmission and for a copy that was torn.
-// Slot by slot, each with its fence: what gdx_put does where an endpoint holds up to four slots, as many endpoints on
-// one pool do. One that holds more fences once for a quarter of them.
-inline constexpr Step kPushBlueFlameSteps[] = {
-    {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
-    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
-    {Actor::kGpu, Verb::kOrder, Place::kStaging},
-    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kBlock},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -106,28 +103,29 @@ inline constexpr Step kInlineSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kQueue},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kWqe, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
 // What others do, with a CPU thread that posts. The CPU's own queue lies in its memory: storing a WQE there
-// is no PCIe transaction, nor is its polling.
+// is no PCIe transaction, nor is its polling. BlueFlame serves it too: libmlx5 takes it for whatever is
+// posted alone.
 inline constexpr Step kBounceSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kOrder, Place::kHost},
-    {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kProxy, Extent::kDoorbell},
+    {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kProxy, Extent::kFlag},
     {Actor::kCpu, Verb::kNotice, Place::kHost},
-    {Actor::kCpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
-    {Actor::kNic, Verb::kLoad, Place::kHost, Purpose::kRecord, Extent::kWord},
-    {Actor::kNic, Verb::kLoad, Place::kHost, Purpose::kWqe, Extent::kWqes},
+    {Actor::kCpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kHost, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kHost, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kHost, Purpose::kCqe, Extent::kBlock},
     {Actor::kCpu, Verb::kNotice, Place::kHost},
-    {Actor::kCpu, Verb::kStore, Place::kGpu, Purpose::kProxy, Extent::kDoorbell},
+    {Actor::kCpu, Verb::kStore, Place::kGpu, Purpose::kProxy, Extent::kFlag},
 };
 
 // What gdx does: the GPU posts, and nobody else takes part.
@@ -136,9 +134,9 @@ inline constexpr Step kGpuBounceSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kHost},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kGpu, Verb::kStore, Place::kUar, Purpose::kDoorbell, Extent::kDoorbell},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kRecord, Extent::kWord},
-    {Actor::kNic, Verb::kLoad, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kNic, Verb::kSend, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
@@ -153,7 +151,6 @@ constexpr ModeEntry entry(Mode mode) {
   switch (mode) {
     case Mode::kPull: return {"pull", kPullSteps};
     case Mode::kPush: return {"push", kPushSteps};
-    case Mode::kPushBlueFlame: return {"push-bf", kPushBlueFlameSteps};
     case Mode::kInline: return {"inline", kInlineSteps};
     case Mode::kBounce: return {"bounce", kBounceSteps};
     case Mode::kGpuBounce: return {"gpu-bounce", kGpuBounceSteps};
@@ -162,6 +159,13 @@ constexpr ModeEntry entry(Mode mode) {
 }
 
 constexpr std::string_view name(Mode mode) { return entry(mode).name; }
+
+constexpr std::optional<DoorbellKind> doorbell_kind_of(std::string_view wanted) {
+  for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
+    if (name(kind) == wanted) return kind;
+  }
+  return std::nullopt;
+}
 
 constexpr std::optional<Mode> mode_of(std::string_view wanted) {
   for (const Mode mode : kModes) {

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/mlx5/wqe.h"
-
 namespace gdx::pcie {
 namespace {
 
 constexpr std::uint32_t kBlockBytes = mlx5::kWqeBasicBlockBytes;
-// Control and remote-address segment and the inline header leave the rest of four blocks to the payload, as
-// device/impl/wqe.h has it.
-constexpr std::uint32_t kInlineFixedBytes = 2 * mlx5::kSegmentBytes + 4;
-constexpr std::uint32_t kMaxInlineBytes = 4 * kBlockBytes - kInlineFixedBytes;
 constexpr std::uint32_t kInlineWqesPerBatch = 16;  // [guessed] a queue of 64 blocks, rung when full
+constexpr std::uint32_t kDoorbellBytes = 8;
 constexpr double kBitsPerByte = 8;
 
 constexpr std::uint32_t inline_blocks(std::uint64_t payload_bytes) {
@@ -30,16 +25,18 @@ World::World(const WorldConfig& config, Mode mode)
       steps_(entry(mode).steps),
       sender_(events_, config_.platform, config_.path),
       receiver_(events_, config_.platform, config_.path),
-      slots_free_(static_cast<std::uint32_t>(mode == Mode::kBounce || mode == Mode::kGpuBounce
-                                                 ? config_.bounce.pool_bytes / config_.bounce.chunk_bytes
-                                                 : config_.staging.pool_bytes / config_.staging.slot_bytes)) {
-}
+      slot_bytes_(mode == Mode::kPush ? config.staging.slot_bytes : config.bounce.chunk_bytes),
+      slots_free_(static_cast<std::uint32_t>(
+          (mode == Mode::kPush ? config.staging.pool_bytes : config.bounce.pool_bytes) / slot_bytes_)) {}
 
 void World::begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint32_t lanes,
                   const Events& events) {
   observer_ = events;
   message_bytes_ = message_bytes;
   lanes_.assign(lanes, {});
+  // What the credit scheduler's dynamic threshold leaves to each of so many (host/staging); others have no
+  // limit.
+  lease_ = mode_ == Mode::kBounce ? slots_free_ : std::max(slots_free_ / (lanes + 1), 1u);
   for (std::uint64_t i = 0; i < messages; ++i) ++lanes_[i % lanes].messages_left;
   for (std::uint32_t lane = 0; lane < lanes; ++lane) post_next(lane, events_.now());
 }
@@ -54,8 +51,9 @@ void World::post_next(std::uint32_t lane, TimePs now) {
     ++here.uncompleted;
     here.message_rest_bytes = message_bytes_;
   }
-  here.posting = true;
   const Batch batch = next_batch(lane);
+  if (here.slots + batch.slots > lease_) return;  // until one of its own comes back
+  here.posting = true;
   // Whoever has waited longest for slots is served first, and nobody overtakes it.
   if (batch.slots > slots_free_ || (batch.slots > 0 && !waiting_for_slots_.empty())) {
     waiting_for_slots_.push_back(lane);
@@ -64,8 +62,15 @@ void World::post_next(std::uint32_t lane, TimePs now) {
   start(batch, now);
 }
 
+// The endpoint has done its part of a batch.
+void World::may_post(std::uint32_t lane, TimePs now) {
+  lanes_[lane].posting = false;
+  post_next(lane, now);
+}
+
 void World::start(const Batch& batch, TimePs now) {
   slots_free_ -= batch.slots;
+  lanes_[batch.lane].slots += batch.slots;
   lanes_[batch.lane].message_rest_bytes -= batch.payload_bytes;
   if (free_batches_.empty()) {
     free_batches_.push_back(static_cast<BatchId>(batches_.size()));
@@ -84,34 +89,28 @@ World::Batch World::next_batch(std::uint32_t lane) const {
   batch.address = message_bytes_ - rest;
   batch.payload_bytes = rest;
   batch.wqe_bytes = kBlockBytes;
-  const std::uint32_t slot_bytes = config_.staging.slot_bytes;
+  const auto take_slots = [&](std::uint32_t most) {
+    batch.payload_bytes = std::min(rest, std::uint64_t{most} * slot_bytes_);
+    batch.slots = batch.wqes = static_cast<std::uint32_t>(divide_up(batch.payload_bytes, slot_bytes_));
+    batch.wqe_bytes = batch.wqes * kBlockBytes;
+  };
   switch (mode_) {
     case Mode::kPull: break;
-    case Mode::kPush: {
-      // A doorbell for every quarter of the slots.
-      const std::uint64_t quarter = std::max<std::uint64_t>(config_.staging.pool_bytes / 4, slot_bytes);
-      batch.payload_bytes = std::min(rest, quarter / slot_bytes * slot_bytes);
-      batch.slots = static_cast<std::uint32_t>(divide_up(batch.payload_bytes, slot_bytes));
-      batch.wqe_bytes = batch.slots * kBlockBytes;
-      break;
-    }
-    case Mode::kPushBlueFlame:
-      batch.payload_bytes = std::min<std::uint64_t>(rest, slot_bytes);
-      batch.slots = 1;
+    case Mode::kPush:
+    case Mode::kGpuBounce:  // ordered, and rung, for a quarter of the lease at a time, as device/impl/put.h
+                            // does
+      take_slots((lease_ + 3) / 4);
       break;
     case Mode::kInline: {
       batch.payload_bytes = std::min<std::uint64_t>(rest, kInlineWqesPerBatch * kMaxInlineBytes);
       const std::uint64_t full = batch.payload_bytes / kMaxInlineBytes;
       const std::uint64_t tail = batch.payload_bytes % kMaxInlineBytes;
       const std::uint64_t blocks = full * inline_blocks(kMaxInlineBytes) + (tail ? inline_blocks(tail) : 0);
+      batch.wqes = static_cast<std::uint32_t>(full + (tail != 0 ? 1 : 0));
       batch.wqe_bytes = static_cast<std::uint32_t>(blocks * kBlockBytes);
       break;
     }
-    case Mode::kBounce:
-    case Mode::kGpuBounce:
-      batch.payload_bytes = std::min<std::uint64_t>(rest, config_.bounce.chunk_bytes);
-      batch.slots = 1;
-      break;
+    case Mode::kBounce: take_slots(1); break;
   }
   batch.ends_message = batch.payload_bytes == rest;
   return batch;
@@ -119,6 +118,10 @@ World::Batch World::next_batch(std::uint32_t lane) const {
 
 const Step* World::next_step(const Batch& batch) const {
   return batch.step + 1 < steps_.size() ? &steps_[batch.step + 1] : nullptr;
+}
+
+bool World::is_brought(const Batch& batch) const {
+  return config_.doorbell == DoorbellKind::kBlueFlame && batch.wqe_bytes == batch.wqes * kBlockBytes;
 }
 
 NodeId World::node_of(Place place) const {
@@ -148,7 +151,7 @@ std::uint64_t World::extent_bytes(Extent extent, const Batch& batch) {
     case Extent::kPayload: return batch.payload_bytes;
     case Extent::kWqes: return batch.wqe_bytes;
     case Extent::kWord: return 4;
-    case Extent::kDoorbell: return 8;
+    case Extent::kFlag: return 8;
     case Extent::kBlock: return kBlockBytes;
   }
   return 0;
@@ -158,7 +161,9 @@ void World::take_step(BatchId id, TimePs now) {
   const Step& step = steps_[batches_[id].step];
   switch (step.verb) {
     case Verb::kStore: return store(id, step, now);
+    case Verb::kRing: return ring(id, step, now);
     case Verb::kLoad: return load(id, step, now);
+    case Verb::kFetch: return is_brought(batches_[id]) ? step_done(id, now) : load(id, step, now);
     case Verb::kOrder: return order(id, step, now);
     case Verb::kNotice:
       events_.at(now + from_ns(config_.notice_ns), [this, id](TimePs at) { step_done(id, at); });
@@ -187,14 +192,26 @@ void World::store(BatchId id, const Step& step, TimePs now) {
   if (!goes_on) arrived = [this, id](TimePs at) { step_done(id, at); };
   // A slot's place in staging memory does not matter to the timing beyond its alignment.
   const std::uint64_t address = step.extent == Extent::kPayload ? batch.address : 0;
-  const bool rings = !goes_on && step.actor == Actor::kGpu;
+  const bool hands_over = !goes_on && step.actor == Actor::kGpu;  // to a CPU
   const std::uint32_t lane = batch.lane;
   sender_.write(from, to, address, extent_bytes(step.extent, batch), step.purpose, std::move(arrived));
   if (goes_on) step_done(id, now);
-  if (rings) {  // the endpoint has done its part
-    lanes_[lane].posting = false;
-    post_next(lane, now);
+  if (hands_over) may_post(lane, now);
+}
+
+// Writes of their own, which the NIC takes in their order: it has all of the batch with the last.
+void World::ring(BatchId id, const Step& step, TimePs now) {
+  const Batch& batch = batches_[id];
+  const bool brings = is_brought(batch);
+  const std::uint32_t lane = batch.lane;
+  const std::uint32_t doorbells = brings ? batch.wqes : 1;
+  for (std::uint32_t i = 1; i <= doorbells; ++i) {
+    EventQueue::Handler arrived;
+    if (i == doorbells) arrived = [this, id](TimePs at) { step_done(id, at); };
+    sender_.write(node_of(step.actor), node_of(step.place), 0, brings ? kBlockBytes : kDoorbellBytes,
+                  step.purpose, std::move(arrived));
   }
+  if (step.actor == Actor::kGpu) may_post(lane, now);
 }
 
 void World::load(BatchId id, const Step& step, TimePs now) {
@@ -274,6 +291,7 @@ void World::finish(BatchId id, TimePs now) {
   const Batch batch = batches_[id];
   free_batches_.push_back(id);
   slots_free_ += batch.slots;
+  lanes_[batch.lane].slots -= batch.slots;
   if (batch.ends_message) {
     --lanes_[batch.lane].uncompleted;
     if (observer_.completed) observer_.completed(now);

@@ -14,7 +14,7 @@ namespace gdx::pcie {
 
 class World {
  public:
-  // `config` has passed both checks and outlives the world.
+  // `config` has passed both checks, the second for the size that begin() is given, and outlives the world.
   World(const WorldConfig& config, Mode mode);
 
   struct Events {
@@ -32,11 +32,12 @@ class World {
   [[nodiscard]] const Counters& sender_counters() const { return sender_.counters(); }
 
  private:
-  // Work requests that one doorbell announces.
+  // Work requests that are ordered, and announced, together.
   struct Batch {
     std::uint32_t lane = 0;
     std::uint64_t address = 0;
     std::uint64_t payload_bytes = 0;
+    std::uint32_t wqes = 1;
     std::uint32_t wqe_bytes = 0;
     std::uint32_t slots = 0;
     bool ends_message = false;
@@ -47,6 +48,7 @@ class World {
     std::uint64_t messages_left = 0;  // not begun
     std::uint64_t message_rest_bytes = 0;
     std::uint32_t uncompleted = 0;
+    std::uint32_t slots = 0;  // in use
     bool posting = false;
   };
   using BatchId = std::uint32_t;
@@ -60,11 +62,13 @@ class World {
   };
 
   void post_next(std::uint32_t lane, TimePs now);
+  void may_post(std::uint32_t lane, TimePs now);
   void start(const Batch& batch, TimePs now);
   [[nodiscard]] Batch next_batch(std::uint32_t lane) const;
   void take_step(BatchId id, TimePs now);
   void step_done(BatchId id, TimePs now);
   void store(BatchId id, const Step& step, TimePs now);
+  void ring(BatchId id, const Step& step, TimePs now);
   void load(BatchId id, const Step& step, TimePs now);
   void order(BatchId id, const Step& step, TimePs now);
   void send(BatchId id, const Step& step, TimePs now);
@@ -74,6 +78,8 @@ class World {
   void finish(BatchId id, TimePs now);
 
   [[nodiscard]] const Step* next_step(const Batch& batch) const;
+  // Whether its doorbells carry its WQEs.
+  [[nodiscard]] bool is_brought(const Batch& batch) const;
   [[nodiscard]] NodeId node_of(Place place) const;
   [[nodiscard]] static NodeId node_of(Actor actor);
   [[nodiscard]] static std::uint64_t extent_bytes(Extent extent, const Batch& batch);
@@ -89,7 +95,9 @@ class World {
   std::vector<Lane> lanes_;
   std::vector<Batch> batches_;
   std::vector<BatchId> free_batches_;
+  std::uint32_t slot_bytes_ = 0;
   std::uint32_t slots_free_ = 0;
+  std::uint32_t lease_ = 0;  // slots that one endpoint may use
   std::deque<std::uint32_t> waiting_for_slots_;
   std::deque<Sending> sending_;            // served in turn, a packet each
   std::uint64_t fetched_ahead_bytes_ = 0;  // asked for or here, and not yet on the wire

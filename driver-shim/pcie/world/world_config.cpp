@@ -41,17 +41,17 @@ Result<void> check(const WorldConfig& config) {
   return {};
 }
 
-Result<void> check(const WorldConfig& config, Mode mode) {
+Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
   EventQueue events;
   const Fabric fabric(events, config.platform, config.path);
   if (fabric.can_read(kNicNode, kGpuNode)) return {};
-  const bool reads_gpu_queue = config.queues == QueuePlacement::kGpu &&
-                               (mode == Mode::kPush || mode == Mode::kInline || mode == Mode::kGpuBounce);
-  if (mode == Mode::kPull || reads_gpu_queue) {
-    return fail(Status::kUnsupported, fmt::format("{} forwards no peer reads on a {} path",
-                                                  config.platform.name, name(config.path)));
-  }
-  return {};
+  const bool gpu_posts = mode != Mode::kBounce;
+  const bool brought = config.doorbell == DoorbellKind::kBlueFlame &&
+                       (mode != Mode::kInline || message_bytes <= kShortInlineBytes);
+  const bool reads_gpu_queue = config.queues == QueuePlacement::kGpu && gpu_posts && !brought;
+  if (mode != Mode::kPull && !reads_gpu_queue) return {};
+  return fail(Status::kUnsupported,
+              fmt::format("{} forwards no peer reads on a {} path", config.platform.name, name(config.path)));
 }
 
 }  // namespace gdx::pcie

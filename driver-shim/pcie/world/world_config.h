@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "driver-shim/pcie/parameters.h"
 #include "driver-shim/pcie/world/modes.h"
+#include "proto/mlx5/wqe.h"
 #include "proto/path_class.h"
 
 namespace gdx::pcie {
@@ -32,6 +33,12 @@ struct Bounce {
   std::uint32_t chunk_bytes = 64 * 1024;  // [guessed]
 };
 
+// Control and remote-address segment and the inline header leave the rest of a work request to an inline
+// payload: of one block, or of the four that it may have. As device/impl/wqe.h.
+inline constexpr std::uint32_t kInlineFixedBytes = 2 * mlx5::kSegmentBytes + 4;
+inline constexpr std::uint32_t kShortInlineBytes = mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;
+inline constexpr std::uint32_t kMaxInlineBytes = 4 * mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;
+
 // A put's ordering, all its fences together. [measured] H200 with ConnectX-7, "Dissecting Down to the Bone"
 // (2026): 0.70 us at GPU scope, 2.62 us at system scope. GPU scope suffices where queue and payload are in
 // GPU memory; whatever another device or the host is to see in order needs system scope.
@@ -46,6 +53,7 @@ struct WorldConfig {
   Platform platform = kGeneric;
   PathClass path = PathClass::kPix;  // on both sides
   QueuePlacement queues = QueuePlacement::kHost;
+  DoorbellKind doorbell = DoorbellKind::kBlueFlame;  // as host/queue/endpoint.cpp prefers
   Wire wire;
   Staging staging;
   Bounce bounce;
@@ -61,6 +69,6 @@ struct WorldConfig {
 [[nodiscard]] Result<void> check(const WorldConfig& config);
 
 // Errors: kUnsupported when this platform and path cannot do it, with the reason.
-[[nodiscard]] Result<void> check(const WorldConfig& config, Mode mode);
+[[nodiscard]] Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_bytes);
 
 }  // namespace gdx::pcie

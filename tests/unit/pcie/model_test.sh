@@ -17,6 +17,37 @@ case $case_name in
     expect_status 0
     expect '^guessed: '
     ;;
+  options)
+    # figures OPTIONS: leaves the rows in $out.
+    figures() {
+      # shellcheck disable=SC2086 # the options are words
+      run 60 "$gdx" model $1
+      expect_status 0
+      cp "$out" "$folder/all"
+      grep -E '^(pull|push|inline|bounce|gpu-bounce) ' "$folder/all" >"$out" || fail "$1: no figures"
+    }
+    # changes OPTIONS, OF: those options change the figures of these, and not how many there are.
+    changes() {
+      figures "$2"
+      cp "$out" "$folder/before"
+      figures "$1 $2"
+      [ "$(wc -l <"$folder/before")" = "$(wc -l <"$out")" ] || fail "$1 $2: not as many figures"
+      cmp -s "$folder/before" "$out" && fail "$1 changes nothing of $2"
+    }
+    changes "--doorbell plain" "--mode pull --size-bytes 8"
+    changes "--queues gpu" "--mode pull --size-bytes 8"
+    changes "--peer-read-lines 192" "--path PHB --mode pull --size-bytes 65536"
+    grep -q '^given: .* 192 lines' "$folder/all" || fail "lines that were given are not called so"
+    changes "--rcb-bytes 256" "--mode bounce --size-bytes 65536"
+    changes "--socket-gbps 80" "--path SYS --mode push --size-bytes 65536"
+    changes "--mtu 1024" "--mode pull --size-bytes 65536"
+    # Four times as many lines outstanding read four times as fast, where nothing else limits: 49 Gb/s become 196.
+    figures "--path PHB --mode pull --size-bytes 65536 --peer-read-lines 48"
+    few=$(awk '{ print $5 }' "$out")
+    figures "--path PHB --mode pull --size-bytes 65536 --peer-read-lines 192"
+    many=$(awk '{ print $5 }' "$out")
+    awk "BEGIN { exit !($many > 3.9 * $few && $many < 4.1 * $few) }" || fail "$few Gb/s by 48 lines, $many by 192"
+    ;;
   plot)
     command -v gnuplot >/dev/null || { echo "SKIPPED: gnuplot is missing; install Debian's gnuplot-nox"; exit 77; }
     run 60 "$gdx" model --mode push --size-bytes 64,4096 --plot "$folder/it's a plot.svg"
@@ -24,9 +55,10 @@ case $case_name in
     grep -q modelled "$folder/it's a plot.svg" || fail "the plot does not say that it is modelled"
     ;;
   bad_input)
-    for bad in "--gen 2" "--gen 0" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" "--nonsense" \
-      "--tags 0" "--endpoints 0" "--endpoints 1000000" "--endpoints 4000000000" "--wire-latency-ns 4294967295" \
-      "--order-ns -5" "--plot a.jpg" "--plot /nonexistent/a.svg" "--plot a.svg --size-bytes 64" "-- --json"; do
+    for bad in "--gen 2" "--gen 0" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" \
+      "--doorbell loud" "--mode push-bf" "--peer-read-lines 0" "--rcb-bytes 100" "--socket-gbps 0" "--mtu 1500" \
+      "--nonsense" "--tags 0" "--endpoints 0" "--endpoints 1000000" "--endpoints 4000000000" \
+      "--wire-latency-ns 4294967295" "--order-ns -5" "--plot a.jpg" "--plot /nonexistent/a.svg" "--plot a.svg --size-bytes 64" "-- --json"; do
       # shellcheck disable=SC2086 # the options are words
       refused . "$gdx" model $bad
     done

@@ -159,6 +159,7 @@ TEST(PublishedFigures, a30_write_to_its_host_is_not_met) {
 TEST(PublishedFigures, h200_inline_put_lies_between_the_orders_of_record_and_wqe) {
   WorldConfig world;
   world.queues = QueuePlacement::kGpu;
+  world.doorbell = DoorbellKind::kPlain;
   const double completed_ns = measure_latency(world, Mode::kInline, 8).completed_ns;
   const double record_ns = test::read_latency_ns(world.platform, world.path, kNicNode, kGpuNode, 4);
   EXPECT_GT(completed_ns, 4030);

@@ -31,7 +31,7 @@ WorldConfig config(PathClass path, QueuePlacement queues) {
 TEST(World, push_with_blueflame_puts_no_read_on_any_path) {
   for (const PathClass path : kPathClasses) {
     const WorldConfig world = config(path, QueuePlacement::kGpu);
-    const Counters counters = measure_latency(world, Mode::kPushBlueFlame, 4096).counters;
+    const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
     EXPECT_EQ(all_transfers(counters.reads), 0u) << name(path);
     EXPECT_EQ(transfers(counters.writes, Purpose::kPayload), 1u);
     EXPECT_EQ(transfers(counters.writes, Purpose::kDoorbell), 1u);
@@ -41,26 +41,73 @@ TEST(World, push_with_blueflame_puts_no_read_on_any_path) {
 
 TEST(World, push_with_blueflame_queues_in_host_memory_only_the_poster_reads_its_completion) {
   const WorldConfig world = config(PathClass::kSys, QueuePlacement::kHost);
-  const Counters counters = measure_latency(world, Mode::kPushBlueFlame, 4096).counters;
+  const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
   EXPECT_EQ(all_transfers(counters.reads), 1u);
   EXPECT_EQ(transfers(counters.reads, Purpose::kCqe), 1u);
 }
 
-TEST(World, push_with_doorbell_fetches_record_and_wqe) {
-  const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
-  const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
-  EXPECT_EQ(all_transfers(counters.reads), 2u);
-  EXPECT_EQ(transfers(counters.reads, Purpose::kRecord), 1u);
-  EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
+struct Reads {
+  std::uint64_t record = 0;
+  std::uint64_t wqe = 0;
+  std::uint64_t payload = 0;
+  bool operator==(const Reads&) const = default;
+};
+
+Reads reads_of(DoorbellKind doorbell, Mode mode, std::uint64_t bytes) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  world.doorbell = doorbell;
+  const auto reads = measure_latency(world, mode, bytes).counters.reads;
+  return {transfers(reads, Purpose::kRecord), transfers(reads, Purpose::kWqe),
+          transfers(reads, Purpose::kPayload)};
 }
 
-TEST(World, pull_fetches_the_record_the_wqe_and_the_payload) {
+TEST(World, plain_doorbell_record_and_wqe_are_fetched) {
+  const auto reads = [](Mode mode, std::uint64_t bytes) {
+    return reads_of(DoorbellKind::kPlain, mode, bytes);
+  };
+  EXPECT_EQ(reads(Mode::kPull, 4096), (Reads{1, 1, 1}));
+  EXPECT_EQ(reads(Mode::kPush, 4096), (Reads{1, 1, 0}));
+  EXPECT_EQ(reads(Mode::kInline, 8), (Reads{1, 1, 0}));
+  EXPECT_EQ(reads(Mode::kGpuBounce, 4096), (Reads{1, 1, 1}));
+  EXPECT_EQ(reads(Mode::kBounce, 4096), (Reads{1, 1, 1}));
+}
+
+TEST(World, blueflame_brings_every_wqe_of_one_block) {
+  const auto reads = [](Mode mode, std::uint64_t bytes) {
+    return reads_of(DoorbellKind::kBlueFlame, mode, bytes);
+  };
+  EXPECT_EQ(reads(Mode::kPull, 4096), (Reads{0, 0, 1}));
+  EXPECT_EQ(reads(Mode::kPush, 4096), (Reads{0, 0, 0}));
+  EXPECT_EQ(reads(Mode::kPush, 1 << 20), (Reads{0, 0, 0}));
+  EXPECT_EQ(reads(Mode::kInline, 28), (Reads{0, 0, 0}));
+  EXPECT_EQ(reads(Mode::kInline, 29), (Reads{1, 1, 0}));
+  EXPECT_EQ(reads(Mode::kGpuBounce, 4096), (Reads{0, 0, 1}));
+  EXPECT_EQ(reads(Mode::kBounce, 4096), (Reads{0, 0, 1}));
+}
+
+// Of 32 slots an endpoint alone has half. A quarter of these is ordered once, and each slot has a doorbell of
+// its own.
+TEST(World, push_of_many_slots_is_ordered_by_quarters) {
   const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
-  const Counters counters = measure_latency(world, Mode::kPull, 4096).counters;
-  EXPECT_EQ(all_transfers(counters.reads), 3u);
-  EXPECT_EQ(transfers(counters.reads, Purpose::kRecord), 1u);
-  EXPECT_EQ(transfers(counters.reads, Purpose::kWqe), 1u);
-  EXPECT_EQ(transfers(counters.reads, Purpose::kPayload), 1u);
+  const auto push = [&](std::uint64_t slots) { return measure_latency(world, Mode::kPush, slots * 4096); };
+  EXPECT_EQ(transfers(push(4).counters.writes, Purpose::kPayload), 1u);
+  EXPECT_EQ(transfers(push(4).counters.writes, Purpose::kDoorbell), 4u);
+  EXPECT_LT(push(4).delivered_ns, push(1).delivered_ns + world.ordering.system_scope_ns / 5.0);
+  EXPECT_EQ(transfers(push(5).counters.writes, Purpose::kPayload), 2u);
+  // The last slot is alone again, behind a second fence; what went before it is on the wire by then.
+  EXPECT_NEAR(push(5).delivered_ns, push(1).delivered_ns + world.ordering.system_scope_ns, 0.01);
+}
+
+// 17 slots: the last one waits until the first quarter has been acknowledged.
+TEST(World, push_beyond_the_lease_waits_for_its_own_slots) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  world.ordering = {0, 0};
+  const double lease_ns = measure_latency(world, Mode::kPush, 16 * 4096).delivered_ns;
+  const double beyond_ns = measure_latency(world, Mode::kPush, 17 * 4096).delivered_ns;
+  const double first_ns = measure_latency(world, Mode::kPush, 4 * 4096).completed_ns;
+  const double one_ns = measure_latency(world, Mode::kPush, 4096).delivered_ns;
+  EXPECT_GT(beyond_ns, lease_ns);
+  EXPECT_NEAR(beyond_ns, first_ns + one_ns, 0.25 * one_ns);
 }
 
 TEST(World, latency_of_the_wire_beyond_32_bits_of_ns_adds_up) {
@@ -73,7 +120,8 @@ TEST(World, latency_of_the_wire_beyond_32_bits_of_ns_adds_up) {
 TEST(World, every_mode_delivers_every_byte_and_completes) {
   for (const Mode mode : kModes) {
     for (const std::uint64_t bytes : {1u, 219u, 221u, 4097u, 300001u}) {
-      const WorldConfig config;
+      WorldConfig config;
+      config.doorbell = bytes % 3 == 0 ? DoorbellKind::kPlain : DoorbellKind::kBlueFlame;
       World world(config, mode);
       std::uint64_t delivered = 0;
       std::uint64_t completed = 0;
@@ -101,17 +149,17 @@ TEST(World, delivery_by_blueflame_takes_the_sum_of_its_parts) {
       (8 + world.wire.packet_overhead_bytes + world.wire.reth_bytes) * 8 / world.wire.bits_per_s * 1e9;
   const double landing_ns = link_ns + 2 * (8 + 24) / rate * 1e9;
   // Five transmissions, each rounded to a picosecond.
-  EXPECT_NEAR(measure_latency(world, Mode::kPushBlueFlame, 8).delivered_ns,
-              doorbell_ns + wire_ns + landing_ns, 5 * 0.001);
+  EXPECT_NEAR(measure_latency(world, Mode::kPush, 8).delivered_ns, doorbell_ns + wire_ns + landing_ns,
+              5 * 0.001);
 }
 
 TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
   WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
   world.staging.pool_bytes = world.staging.slot_bytes;
-  const double held_ns = measure_latency(world, Mode::kPushBlueFlame, 4096).completed_ns;
+  const double held_ns = measure_latency(world, Mode::kPush, 4096).completed_ns;
   const double law = 4096 / held_ns * 1e9;
   // The next push starts the instant a slot is back, so only the rounding of a time to a picosecond is left.
-  EXPECT_NEAR(measure_rate(world, Mode::kPushBlueFlame, 4096).bytes_per_s, law, law * 1e-6);
+  EXPECT_NEAR(measure_rate(world, Mode::kPush, 4096).bytes_per_s, law, law * 1e-6);
 }
 
 // 128 KiB of slots, each held until an acknowledgement 4 us later: 262 Gb/s at most. 32 slots are a wave of
@@ -120,9 +168,9 @@ TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
 TEST(World, slots_of_128_kib_held_for_4_us_cap_at_262_gigabits) {
   WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   world.ordering = {0, 0};
-  const double rest_ns = measure_latency(world, Mode::kPushBlueFlame, 4096).completed_ns;
+  const double rest_ns = measure_latency(world, Mode::kPush, 4096).completed_ns;
   world.wire.latency_ns += static_cast<std::uint32_t>((4000 - rest_ns) / 2);
-  const double gbps = measure_rate(world, Mode::kPushBlueFlame, 4096).bytes_per_s * 8 / 1e9;
+  const double gbps = measure_rate(world, Mode::kPush, 4096).bytes_per_s * 8 / 1e9;
   EXPECT_LE(gbps, 262.2);
   EXPECT_GE(gbps, 262.1 * (1 - 3 * 84.0 / 4000));
 }
@@ -149,15 +197,21 @@ TEST(World, wire_slower_than_pcie_is_what_pull_runs_at) {
 TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   WorldConfig world = config(PathClass::kPhb, QueuePlacement::kHost);
   world.platform = kIntelClient;
-  EXPECT_THAT(check(world, Mode::kPull).error().message, HasSubstr("intel-client"));
-  EXPECT_TRUE(check(world, Mode::kPush));
-  EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
-  EXPECT_TRUE(check(world, Mode::kBounce));
-  EXPECT_TRUE(check(world, Mode::kGpuBounce));
+  world.doorbell = DoorbellKind::kPlain;
+  EXPECT_THAT(check(world, Mode::kPull, 8).error().message, HasSubstr("intel-client"));
+  for (const Mode mode : {Mode::kPush, Mode::kInline, Mode::kBounce, Mode::kGpuBounce})
+    EXPECT_TRUE(check(world, mode, 4096)) << name(mode);
   world.queues = QueuePlacement::kGpu;  // the WQE would have to be read from the GPU
-  EXPECT_FALSE(check(world, Mode::kPush));
-  EXPECT_FALSE(check(world, Mode::kGpuBounce));
-  EXPECT_TRUE(check(world, Mode::kPushBlueFlame));
+  EXPECT_FALSE(check(world, Mode::kPush, 4096));
+  EXPECT_FALSE(check(world, Mode::kInline, 28));
+  EXPECT_FALSE(check(world, Mode::kGpuBounce, 4096));
+  EXPECT_TRUE(check(world, Mode::kBounce, 4096));
+  world.doorbell = DoorbellKind::kBlueFlame;
+  EXPECT_FALSE(check(world, Mode::kPull, 8));
+  EXPECT_TRUE(check(world, Mode::kPush, 4096));
+  EXPECT_TRUE(check(world, Mode::kGpuBounce, 4096));
+  EXPECT_TRUE(check(world, Mode::kInline, 28));
+  EXPECT_FALSE(check(world, Mode::kInline, 29));
 }
 
 TEST(WorldConfig, value_impossible_is_refused_by_name) {
