@@ -99,11 +99,15 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-// A rank that is to die does so from inside its wait, in the middle of a message.
+// A rank that is to die does so from inside its wait, in the middle of a message. A direct message is stored without
+// a wait: its sender waits for the answer alone.
+constexpr int kStepsToLive = 20;
+constexpr int kDirectStepsToLive = 1;
+
+template <int kLastStep>
 int progress_and_die() {
-  constexpr int kStepsToLive = 20;
   static int steps = 0;
-  if (++steps == kStepsToLive) raise(SIGKILL);
+  if (++steps == kLastStep) raise(SIGKILL);
   return progress();
 }
 
@@ -248,7 +252,8 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
   const std::uint64_t stalls_before = credit_stalls();
   const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()), buffer_.memory.local(), peer_buffer_,
                           reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
-  const auto on_wait = die ? progress_and_die : progress;
+  const auto die_in_time = is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
+  const auto on_wait = die ? die_in_time : progress;
   auto& outcome = *reinterpret_cast<Outcome*>(outcome_.memory.data());
   const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
                                                       : run_receiver(exchange, shape, &outcome, on_wait);

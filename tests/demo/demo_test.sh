@@ -50,7 +50,8 @@ case $case_name in
     tshark -n -r "$folder/demo.pcap" -T fields -e frame.protocols -e infiniband.bth.opcode -e infiniband.invariant.crc \
       >"$out" 2>"$folder/err" || fail "tshark: $(cat "$folder/err")"
     total=$(wc -l <"$out")
-    decoded=$(awk '$1 ~ /udp:infiniband/ && $2 != "" && $3 != ""' "$out" | wc -l)
+    # Of the manufacturers' opcodes, the markers of windows, it shows the BTH and leaves the rest alone.
+    decoded=$(awk '$1 ~ /udp:infiniband/ && $2 != "" && ($3 != "" || $2 == 248 || $2 == 249)' "$out" | wc -l)
     [ "$total" -gt 1000 ] || fail "only $total packets"
     [ "$decoded" -eq "$total" ] || fail "tshark decodes $decoded of $total packets as RRoCE"
     tshark -n -r "$folder/demo.pcap" >"$out" 2>/dev/null

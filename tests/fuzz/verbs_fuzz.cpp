@@ -116,6 +116,7 @@ class Arena {
 class Request {
  public:
   Request(std::uint16_t object, std::uint16_t method, Input& input) : input_(input) {
+    header_.driver_id = RDMA_DRIVER_MLX5;
     header_.object_id = object;
     header_.method_id = method;
   }
