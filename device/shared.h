@@ -6,8 +6,9 @@
 //    reservation cannot be given back. All threads then get the first failure, from every call; it is in
 //    Endpoint::fault() of the host. gdx_flush may time out and leave the queue intact.
 //  - A call waits up to twice the endpoint's timeout: for room, then for its turn; a chunk of a push or
-//    bounce three times, for a credit first. That wait holds nothing: it may time out or be aborted and leave
-//    the queue intact, with the chunks before it sent.
+//    bounce three times, for a credit first, which threads get in the order in which they began to wait. That
+//    wait holds nothing: it may time out or be aborted and leave the queue intact, with the chunks before it
+//    sent.
 //  - Puts are pulled unless their Mode says kPush or kBounce: there is no kAuto, and no inline data but
 //    gdx_put_value's. No Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint. Doorbells
 //    are plain, for a BlueFlame register has one writer.

@@ -50,16 +50,26 @@ GDX_DEVICE std::uint64_t pack_credits(std::uint32_t filled, std::uint32_t ready)
 GDX_DEVICE std::uint32_t filled_of(std::uint64_t use) { return exec::split(use).low; }
 GDX_DEVICE std::uint32_t ready_of(std::uint64_t use) { return exec::split(use).high; }
 
-// kPending: there is none.
-GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits) {
+// kPending: there is none but for those who began to wait before `ticket`. Without that order whoever comes
+// back first takes every credit, as the first of a worker's threads does on the CPU layer. Counting those who
+// left, and not looking at who they were, lets a ticket be given up.
+GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits, std::uint32_t ticket) {
+  // Before `use`: with an older value too many seem to be ahead, and the next look corrects it.
+  const auto ahead = static_cast<std::int32_t>(ticket - exec::load_flag(&credits.left));
+  const std::uint32_t others = ahead > 0 ? static_cast<std::uint32_t>(ahead) : 0;
   std::uint64_t use = exec::load_counter(&credits.use);
-  while (filled_of(use) != ready_of(use)) {
+  while (ready_of(use) - filled_of(use) > others) {
     const std::uint64_t taken = pack_credits(filled_of(use) + 1, ready_of(use));
     const std::uint64_t seen = exec::compare_swap(&credits.use, use, taken);
     if (seen == use) return {Status::kOk, filled_of(use)};
     use = seen;
   }
   return {Status::kPending, 0};
+}
+
+// The same behind all who wait, without waiting.
+GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits) {
+  return try_take_credit(credits, exec::load_flag(&credits.arrived));
 }
 
 // No WQE will send the slot: it is a credit again, or goes back.
@@ -161,19 +171,29 @@ GDX_DEVICE Look look_if_free(QueueState& state, std::uint32_t slots_wanted) {
   return seen;
 }
 
-// Waits for a credit, and asks for as many as the message could use. Holds nothing meanwhile, so that a
-// timeout or an abort ends the call only.
+// Waits for a credit, and asks for as many as the message could use. Holds nothing meanwhile but a ticket,
+// which can be given up, so that a timeout or an abort ends the call only. Leaves the order within the loop:
+// a lane that has its credit must not wait, behind it, for lanes that wait for theirs.
 template <typename Pool>
 GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t slots_wanted) {
+  SharedCredits& credits = Pool::credits(*state);
   const std::uint32_t slot_count = Pool::of(state->handle).slot_count;
   const auto wanted = slots_wanted < slot_count ? static_cast<std::uint32_t>(slots_wanted) : slot_count;
   const std::uint64_t began_ns = exec::now_ns();
+  const std::uint32_t ticket = exec::fetch_add(&credits.arrived, 1);
   for (;;) {
-    if (const Status failed = shared_failure(*state); failed != Status::kOk) return {failed, 0};
-    (void)look_if_free<Pool>(*state, wanted);
-    const TakenCredit credit = try_take_credit(Pool::credits(*state));
-    if (credit.status == Status::kOk) return credit;
-    if (const Status ended = may_wait_since(state->handle, began_ns); ended != Status::kOk) return {ended, 0};
+    TakenCredit credit{shared_failure(*state), 0};
+    if (credit.status == Status::kOk) {
+      (void)look_if_free<Pool>(*state, wanted);
+      credit = try_take_credit(credits, ticket);
+      if (credit.status == Status::kPending) {
+        const Status ended = may_wait_since(state->handle, began_ns);
+        if (ended == Status::kOk) continue;
+        credit.status = ended;
+      }
+    }
+    exec::fetch_add(&credits.left, 1);
+    return credit;
   }
 }
 

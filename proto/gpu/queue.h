@@ -61,10 +61,12 @@ struct EndpointHandle {
 };
 
 // The credits of a shared endpoint, of one pool: instead of `filled` and `ready` of its StagingState, whose
-// other counters belong to whoever has set `busy`.
+// other counters belong to whoever has set `busy`. Cumulative modulo 2^32.
 struct SharedCredits {
-  std::uint64_t use;   // filled, in the low half, and ready: see StagingState
-  std::uint32_t busy;  // a thread is looking at completions and grants
+  std::uint64_t use;      // filled, in the low half, and ready: see StagingState
+  std::uint32_t busy;     // a thread is looking at completions and grants
+  std::uint32_t arrived;  // threads that have begun to wait for a credit; each one's ticket
+  std::uint32_t left;     // threads that wait no more, with a credit or without
   std::uint32_t reserved;
 };
 
@@ -97,6 +99,6 @@ struct QueueState {
   EndpointHandle handle;  // again, for code out of line: it cannot see a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 160 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 176 + sizeof(EndpointHandle));
 
 }  // namespace gdx

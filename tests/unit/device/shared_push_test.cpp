@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <vector>
 
@@ -57,6 +58,7 @@ void expect_conserved(ServingNic& nic, std::uint32_t granted) {
   EXPECT_EQ(books.returned, filled) << "a slot is still with the NIC or a thread";
   EXPECT_EQ(ready - filled + given, granted);
   EXPECT_EQ(credits.busy, 0u);
+  EXPECT_EQ(credits.arrived, credits.left) << "nobody waits";
   std::vector<std::uint32_t> slots;
   for (std::uint32_t p = filled; p != ready; ++p) slots.push_back(nic.pool.held[p % kSlots].slot);
   for (std::uint32_t p = 0; p != given; ++p) slots.push_back(nic.pool.returned_slots[p % kSlots]);
@@ -99,6 +101,7 @@ TEST(SharedPush, counters_wrap) {
   nic.grant(2, 2);
   nic.state().shared.staging.use = 0xfffffffdfffffffdu;  // both positions
   nic.state().staging.returned = 0xfffffffdu;
+  nic.state().shared.staging.arrived = nic.state().shared.staging.left = 0xfffffff8u;
   in_grid(nic, 2, 16, 2, [&](auto& ep, std::uint32_t t) {
     for (std::uint32_t k = 0; k < 4; ++k) EXPECT_EQ(push(ep, message(t, k)), Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -185,6 +188,44 @@ TEST(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) 
   });
   EXPECT_EQ(nic.pool.requests.wanted, 2u) << "whoever flushes wants nothing more";
   expect_conserved(nic, 2);
+}
+
+// Time goes by in steps of the NIC, which it makes when all threads wait.
+std::atomic<std::uint64_t> steps{0};
+int serve_in_virtual_time() {
+  ++steps;
+  return serve();
+}
+std::uint64_t virtual_now_ns() { return steps; }
+
+// All push without end, and there are credits for four: without an order the first of them, who comes back
+// before the others look, takes every credit that the NIC has made free.
+TEST(SharedPush, waiting_threads_get_credits_in_turn) {
+  constexpr std::uint32_t kThreads = 64;
+  constexpr std::uint32_t kEach = 8;
+  constexpr std::uint32_t kCredits = 4;  // which the first may take before anybody waits
+  ServingNic nic;
+  nic.grant(kCredits, kCredits);
+  nic.timeout_ns = 4 * kThreads;  // several turns of all
+  serving = &nic;
+  std::vector<Status> ends(kThreads);
+  std::vector<std::uint32_t> pushes(kThreads);
+  std::atomic<bool> over{false};
+  const auto kernel = [&](EndpointHandle handle) {
+    SharedEndpoint<> endpoint(handle);
+    const std::uint32_t t = threadIdx.x;
+    while (!over) {
+      ends[t] = push(endpoint, message(t, pushes[t]));
+      if (ends[t] == Status::kOk) ++pushes[t];
+      if (ends[t] != Status::kOk || (t == kThreads - 1 && pushes[t] == kEach)) over = true;
+    }
+  };
+  const exec::LaunchConfig config{
+      .block = {kThreads}, .progress = serve_in_virtual_time, .clock = virtual_now_ns};
+  ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), Status::kOk), kThreads);
+  EXPECT_GE(*std::min_element(pushes.begin(), pushes.end()), kEach - 1);
+  EXPECT_LE(*std::max_element(pushes.begin(), pushes.end()), kCredits + kEach + 1);
 }
 
 TEST(SharedPushFailure, error_brings_every_slot_back_once) {
