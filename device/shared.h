@@ -5,43 +5,35 @@
 //  - A wait for a free queue, or for the turn to publish, that times out or is aborted ends the endpoint: a
 //    reservation cannot be given back. All threads then get the first failure, from every call; it is in
 //    Endpoint::fault() of the host. gdx_flush may time out and leave the queue intact.
-//  - A call waits up to twice the endpoint's timeout: for room, then for its turn.
-//  - No Mode: every put is pulled. No push (a pushed slot's credits have one owner), no inline data but
-//    gdx_put_value's, no Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint.
+//  - A call waits up to twice the endpoint's timeout: for room, then for its turn; a chunk of a push or
+//    bounce three times, for a credit first, which threads get in the order in which they began to wait. That
+//    wait holds nothing: it may time out or be aborted and leave the queue intact, with the chunks before it
+//    sent.
+//  - Puts are pulled unless their Mode says kPush or kBounce: there is no kAuto, and no inline data but
+//    gdx_put_value's. No Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint. Doorbells
+//    are plain, for a BlueFlame register has one writer.
+//  - There is no close: slots above the endpoint's limit go back when a push looks for credits, and at
+//    gdx_flush. What it holds when the kernel ends it keeps; EndpointOptions::slot_count bounds that.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
+#include "device/impl/shared_put.h"
 #include "device/options.h"
 #include "device/shared_endpoint.h"
 #include "proto/gpu/memory.h"
 
 namespace gdx {
 
-namespace device::impl {
-
-// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last.
-template <Placement P, typename Store>
-GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
-  if (endpoint.status() != Status::kOk) return endpoint.status();
-  std::uint32_t first = 0;
-  if (const Status status = endpoint.reserve(blocks, &first); status != Status::kOk) return status;
-  return endpoint.publish(first, first + blocks, store(first));
-}
-
-}  // namespace device::impl
-
-// Writes `bytes` of `from`, which the NIC fetches, to the peer's `to`.
-// Errors: kInvalidLength for 0 bytes or more than 1 GiB; the endpoint's failure.
-template <Placement P>
+// Writes `bytes` of `from` to the peer's `to`. A push or bounce may be made by a warp or a block together:
+// then all threads of it call with the same arguments, fill each slot together, and get the same Status.
+// Errors: kInvalidLength for 0 bytes or, pulled, more than 1 GiB; kUnsupported for push or bounce on an
+// endpoint without such memory; the endpoint's failure; of a push or bounce also kTimeout and kAborted.
+template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
 GDX_DEVICE Status gdx_put(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes) {
-  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
-  return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
-    return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaWrite, to, from,
-                                   static_cast<std::uint32_t>(bytes));
-  });
+  return device::impl::put_shared<M, S>(endpoint, to, from, bytes, device::impl::NoSignal{});
 }
 
 // gdx_put from every lane of a warp, each with its own arguments, in the order of lanes: one reservation,
@@ -87,16 +79,12 @@ GDX_DEVICE Status gdx_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory s
       endpoint, 1, [&](std::uint32_t first) { return endpoint.store_signal(first, signal, value, op); });
 }
 
-// gdx_put and gdx_signal with one reservation and one doorbell for both.
-template <Placement P>
+// gdx_put and gdx_signal with one reservation and one doorbell for both; Mode and Scope as of gdx_put.
+template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
-  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
-  return device::impl::post_shared(endpoint, 2, [&](std::uint32_t first) {
-    endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaWrite, to, from, static_cast<std::uint32_t>(bytes));
-    return endpoint.store_signal(first + 1, signal, value, op);
-  });
+  return device::impl::put_shared<M, S>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op});
 }
 
 // Reads `bytes` of the peer's `from` into `to`; they are there after gdx_flush. Errors: as gdx_put.
@@ -112,8 +100,8 @@ GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, R
 
 // Atomically adds to the peer's 8-byte aligned word; the original value is in `original` after gdx_flush.
 template <Placement P>
-GDX_DEVICE Status gdx_fetch_add(device::SharedEndpoint<P>& endpoint, LocalMemory original, RemoteMemory target,
-                                std::uint64_t add) {
+GDX_DEVICE Status gdx_fetch_add(device::SharedEndpoint<P>& endpoint, LocalMemory original,
+                                RemoteMemory target, std::uint64_t add) {
   return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
     return endpoint.store_atomic(first, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0, original.address,
                                  original.lkey, 0);
@@ -137,7 +125,7 @@ template <Placement P>
 GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   QueueState* const state = endpoint.handle().state;
-  return device::impl::wait_shared_completed(state, exec::load_counter(&state->shared.published));
+  return device::impl::flush_shared(state, exec::load_counter(&state->shared.published));
 }
 
 }  // namespace gdx

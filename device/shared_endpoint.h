@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "device/exec/exec.h"
+#include "device/impl/shared_credits.h"
 #include "device/impl/shared_wait.h"
 #include "device/impl/wqe.h"
 #include "device/options.h"
@@ -58,14 +59,24 @@ class SharedEndpoint {
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
     return handle_.send_queue[index & block_mask_].bytes;
   }
-  // Makes the blocks from `first` up to `end` part of the queue, in turn, and rings.
-  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) {
+  // Makes the blocks from `first` up to `end` part of the queue, in turn, and rings. `held`, if not null, is
+  // the slot that block `first` sends; `Observed` is where the NIC looks, payload included.
+  template <Placement Observed = P>
+  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value,
+                            HeldSlot* held = nullptr) {
     QueueState& state = *handle_.state;
     if (exec::load_counter(&state.shared.published) != first) {
-      return impl::publish_late<P>(&state, first, end, doorbell_value);
+      return impl::publish_late<Observed>(&state, first, end, doorbell_value, held);
     }
-    impl::publish_in_turn<P>(handle_, state, end, doorbell_value);
+    impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
     return Status::kOk;
+  }
+  // A credit of `Pool` (impl/shared_credits.h); asks for `slots_wanted` when there is none.
+  template <typename Pool>
+  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted) {
+    const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
+    if (credit.status == Status::kOk) return credit;
+    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted);
   }
 
   // The doorbell value of a gdx_put at `index`.
@@ -79,7 +90,8 @@ class SharedEndpoint {
     const exec::Segment control = control_at(index, opcode, 3, 0);
     store_head(index, control, remote);
     exec::store_segment<32>(
-        block_at(index), impl::data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)));
+        block_at(index),
+        impl::data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)));
     return impl::doorbell_value(control);
   }
   GDX_DEVICE std::uint64_t store_value(std::uint32_t index, const RemoteMemory& remote, std::uint64_t value,
@@ -89,9 +101,10 @@ class SharedEndpoint {
     exec::store_segment<32>(block_at(index), impl::inline_value_segment(value, bytes));
     return impl::doorbell_value(control);
   }
-  GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
-                                        std::uint64_t swap_or_add, std::uint64_t compare, const void* result,
-                                        Be32 lkey, std::uint32_t fence) const {
+  GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode,
+                                        const RemoteMemory& remote, std::uint64_t swap_or_add,
+                                        std::uint64_t compare, const void* result, Be32 lkey,
+                                        std::uint32_t fence) const {
     const exec::Segment control = control_at(index, opcode, 4, fence);
     store_head(index, control, remote);
     exec::store_segment<32>(block_at(index), impl::atomic_segment(swap_or_add, compare));

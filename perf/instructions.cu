@@ -78,6 +78,9 @@ GDX_DEVICE void make_shared_calls(const EndpointHandle& handle, const Calls& cal
 GDX_COUNTED_SHARED(shared_put_gpu, Placement::kGpu, gdx_put(ep, c.to, c.from, c.bytes))
 GDX_COUNTED_SHARED(shared_put_host, Placement::kHost, gdx_put(ep, c.to, c.from, c.bytes))
 GDX_COUNTED_SHARED(shared_put_32_warp_gpu, Placement::kGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(push_shared_thread_host, Placement::kHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(push_shared_warp_host, Placement::kHost,
+                   (gdx_put<Mode::kPush, Scope::kWarp>(ep, c.to, c.from, c.bytes)))
 GDX_COUNTED_SHARED(shared_put_signal_gpu, Placement::kGpu,
                    gdx_put_signal(ep, c.to, c.from, c.bytes, c.signal, c.value))
 

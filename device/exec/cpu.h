@@ -215,12 +215,20 @@ inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
 inline std::uint32_t load_counter(const std::uint32_t* from) {
   return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
 }
+inline std::uint64_t load_counter(const std::uint64_t* from) {
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+}
 inline std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
   return std::atomic_ref<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
 }
 // Returns what was there.
 inline std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {
   std::atomic_ref<std::uint32_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  return expected;
+}
+
+inline std::uint64_t compare_swap(std::uint64_t* to, std::uint64_t expected, std::uint64_t desired) {
+  std::atomic_ref<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }
 

@@ -206,6 +206,11 @@ GDX_DEVICE std::uint32_t load_counter(const std::uint32_t* from) {
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
   return value;
 }
+GDX_DEVICE std::uint64_t load_counter(const std::uint64_t* from) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");
+  return value;
+}
 GDX_DEVICE std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
   std::uint32_t old;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
@@ -220,6 +225,15 @@ GDX_DEVICE std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected,
   asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
                : "=r"(old)
                : "l"(global_address(to)), "r"(expected), "r"(desired)
+               : "memory");
+  return old;
+}
+
+GDX_DEVICE std::uint64_t compare_swap(std::uint64_t* to, std::uint64_t expected, std::uint64_t desired) {
+  std::uint64_t old;
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(global_address(to)), "l"(expected), "l"(desired)
                : "memory");
   return old;
 }

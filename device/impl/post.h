@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/endpoint.h"
+#include "device/impl/signal.h"
 
 namespace gdx::device::impl {
 
@@ -105,17 +106,6 @@ GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
   post_wqe<P>(endpoint, wqe, Doorbell::kRing);
   endpoint.count_no_message(1);
 }
-
-// What a put's last WQE is followed by, under the same doorbell.
-struct NoSignal {
-  static constexpr std::uint32_t kBlocks = 0;
-};
-struct Signal {
-  static constexpr std::uint32_t kBlocks = 1;
-  RemoteMemory word;
-  std::uint64_t value;
-  SignalOp op;
-};
 
 template <Scope S, Placement P>
 GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) {

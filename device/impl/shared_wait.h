@@ -22,6 +22,9 @@ inline constexpr std::uint32_t kNoFailure = 0;
 inline constexpr std::uint32_t kFailing = 1;
 inline constexpr std::uint32_t kFailed = 2;
 
+// In HeldSlot::slot: the WQE `wqe_index`, which sends the slot, is published.
+inline constexpr std::uint32_t kBound = 1u << 31;
+
 // Beyond any room, and not so far that cumulative counters would wrap.
 inline constexpr std::uint32_t kOutOfReach = 1u << 30;
 
@@ -109,10 +112,6 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal, std::ui
   }
 }
 
-GDX_OUT_OF_LINE Status wait_shared_completed(QueueState* state, std::uint32_t goal) {
-  return await_completed(*state, goal, exec::now_ns());
-}
-
 // The same for who has reserved already. A reservation cannot be given back, everybody behind it waits for
 // its turn: to give up is to end the endpoint.
 GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
@@ -123,28 +122,32 @@ GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
 
 // The last steps of a post, by the thread whose turn it is: record, then turn and doorbell.
 // The first fence puts payload and WQEs before the record, this thread's and those of all whose turns were
-// before: it must stand behind the load that acquired the turn, since a release covers only what is before its
-// fence. The second keeps records in the order of turns, which the NIC reads as a counter, and puts the
+// before: it must stand behind the load that acquired the turn, since a release covers only what is before
+// its fence. The second keeps records in the order of turns, which the NIC reads as a counter, and puts the
 // record before the doorbell. The doorbell need not be within the turn: the NIC goes by the record, and
-// each doorbell follows a record that covers its own blocks.
-template <Placement P>
-GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t end,
-                                std::uint64_t doorbell_value) {
-  exec::fence_release<P>();
+// each doorbell follows a record that covers its own blocks. `held` is the slot that block `first` sends, or
+// null; `Observed` is where the NIC looks, payload included.
+template <Placement Observed>
+GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t first,
+                                std::uint32_t end, std::uint64_t doorbell_value, HeldSlot* held) {
+  if (held != nullptr) held->wqe_index = first;
+  exec::fence_release<Observed>();
   exec::store_record(handle.send_record, record_value(end));
-  exec::fence_release<P>();
+  exec::fence_release<Observed>();
+  if (held != nullptr) exec::store_counter(&held->slot, held->slot | kBound);
   exec::store_counter(&state.shared.published, end);
   exec::store_doorbell(handle.doorbell, doorbell_value);
 }
 
-// Publishes within the loop: a lane that has its turn must not wait, behind it, for lanes that wait for theirs.
-template <Placement P>
+// Publishes within the loop: a lane that has its turn must not wait, behind it, for lanes that wait for
+// theirs.
+template <Placement Observed>
 GDX_OUT_OF_LINE Status publish_late(QueueState* state, std::uint32_t first, std::uint32_t end,
-                                    std::uint64_t doorbell_value) {
+                                    std::uint64_t doorbell_value, HeldSlot* held) {
   const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     if (exec::load_counter(&state->shared.published) == first) {
-      publish_in_turn<P>(state->handle, *state, end, doorbell_value);
+      publish_in_turn<Observed>(state->handle, *state, first, end, doorbell_value, held);
       return Status::kOk;
     }
     if (const Status failed = shared_failure(*state); failed != Status::kOk) return failed;

@@ -26,7 +26,7 @@ inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
-  std::uint32_t slot_count = 0;  // slots of the NIC's memory that it may hold at most; 0: cannot push, as shared
+  std::uint32_t slot_count = 0;  // slots of the NIC's memory that it may hold at most; 0: cannot push
   std::uint32_t bounce_slot_count = 0;  // of host memory, likewise; 0: cannot bounce
   Placement placement = Placement::kHost;
   Sharing sharing = Sharing::kExclusive;     // kernels open it as device::Endpoint or SharedEndpoint

@@ -45,12 +45,8 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
     return refuse_option("send_queue_blocks", options.send_queue_blocks,
                          "at least 64 where the endpoint is shared: a warp posts 32 at once");
   }
-  if (options.sharing == Sharing::kShared && options.slot_count != 0) {
-    return refuse_option("slot_count", options.slot_count, "0 where the endpoint is shared: it cannot push");
-  }
-  if (options.sharing == Sharing::kShared && options.bounce_slot_count != 0) {
-    return refuse_option("bounce_slot_count", options.bounce_slot_count,
-                         "0 where the endpoint is shared: it cannot bounce");
+  if (options.sharing == Sharing::kShared && options.unsafe_push_without_credits) {
+    return refuse_option("unsafe_push_without_credits", 1, "0 where the endpoint is shared");
   }
   if (auto checked = check_duration("timeout_ns", options.timeout_ns); !checked) return checked;
   if (auto checked = check_duration("probe_after_ns", options.probe_after_ns); !checked) return checked;

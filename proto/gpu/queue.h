@@ -15,7 +15,7 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 6;
+inline constexpr std::uint32_t kQueueLayoutVersion = 7;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -55,9 +55,19 @@ struct EndpointHandle {
   std::uint32_t blueflame_half_bytes;
   Sharing sharing;
   std::uint32_t reserved;
-  StagingHandle staging;      // memory of the NIC, for pushes
-  StagingHandle bounce;       // host memory that the NIC fetches from
-  ModeTable modes;            // of Mode::kAuto
+  StagingHandle staging;  // memory of the NIC, for pushes
+  StagingHandle bounce;   // host memory that the NIC fetches from
+  ModeTable modes;        // of Mode::kAuto
+};
+
+// The credits of a shared endpoint, of one pool: instead of `filled` and `ready` of its StagingState, whose
+// other counters belong to whoever has set `busy`. Cumulative modulo 2^32.
+struct SharedCredits {
+  std::uint64_t use;      // filled, in the low half, and ready: see StagingState
+  std::uint32_t busy;     // a thread is looking at completions and grants
+  std::uint32_t arrived;  // threads that have begun to wait for a credit; each one's ticket
+  std::uint32_t left;     // threads that wait no more, with a credit or without
+  std::uint32_t reserved;
 };
 
 // The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved, but that
@@ -67,6 +77,8 @@ struct SharedState {
   std::uint32_t published;  // WQEBBs in the doorbell record; who reserved from here has the turn
   std::uint32_t completed;  // WQEBBs known to be complete
   std::uint32_t failure;    // 0; 1: a thread is writing QueueState::fault; 2: written
+  SharedCredits staging;
+  SharedCredits bounce;
 };
 
 // The mutable half. What posting changes, a kernel keeps in registers while it has the endpoint open and
@@ -84,9 +96,9 @@ struct QueueState {
   StagingState bounce;        // always here, as what only waiting changes
   std::uint32_t rung;         // WQEBBs that the NIC was told of; when closed
   std::uint32_t reserved;
-  EndpointHandle handle;      // again, for code out of line: it cannot see a kernel's parameters
+  EndpointHandle handle;  // again, for code out of line: it cannot see a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 128 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 176 + sizeof(EndpointHandle));
 
 }  // namespace gdx

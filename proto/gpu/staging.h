@@ -29,7 +29,8 @@ struct CreditRequests {
   std::uint32_t reserved;
 };
 
-// A slot that an endpoint holds, and the index of the WQE that sends it.
+// A slot that an endpoint holds, and the index of the WQE that sends it. A shared endpoint marks the upper bits of
+// `slot`: device/impl/shared_credits.h.
 struct HeldSlot {
   std::uint32_t slot;
   std::uint32_t wqe_index;

@@ -1,6 +1,7 @@
 // Many threads on one shared endpoint, over the software HCA.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -20,7 +21,9 @@ class SharedEnd : public Pair {
   void SetUp() override {
     Pair::SetUp();
     for (Side* side : {&a_, &b_}) {
-      auto endpoint = Endpoint::create(*hca_, nullptr, {.sharing = Sharing::kShared});
+      auto endpoint =
+          Endpoint::create(*hca_, {staging_.get(), bounce_.get()},
+                           {.slot_count = 6, .bounce_slot_count = 4, .sharing = Sharing::kShared});
       ASSERT_TRUE(endpoint) << endpoint.error().message;
       *side->endpoint = std::move(*endpoint);
     }
@@ -72,6 +75,94 @@ TEST_F(SharedEnd, wrong_key_ends_every_thread_with_its_cause) {
   });
   EXPECT_EQ(ends, std::vector<Status>(kThreads, Status::kRemoteAccess));
   EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
+}
+
+// Every slot of both pools is free again once the endpoints are gone, and nobody gave one back that he had
+// not.
+void expect_conserved(const StagingPool& pool) {
+  EXPECT_EQ(pool.free_slots(), pool.slot_count());
+  EXPECT_EQ(pool.bad_returns(), 0u);
+}
+
+TEST_F(SharedEnd, pushes_and_bounces_of_all_threads_through_few_slots_arrive) {
+  constexpr std::uint64_t kBytes = 64;
+  auto* source = reinterpret_cast<std::uint64_t*>(a_.buffer->data());
+  for (std::uint64_t i = 0; i < kThreads * kEach * kBytes / 8; ++i) source[i] = 0x9e3779b97f4a7c15u * (i + 1);
+  std::atomic<std::uint32_t> failed{0};
+  in_grid([&](auto& ep, std::uint64_t t) {
+    for (std::uint64_t k = 0; k < kEach; k += 2) {
+      const std::uint64_t at = kBytes * (t * kEach + k);
+      const LocalMemory from = a_.buffer->local() + at;
+      failed += gdx_put<Mode::kPush>(ep, a_.peer + at, from, kBytes) != Status::kOk;
+      failed += gdx_put_signal<Mode::kBounce>(ep, a_.peer + at + kBytes, from + kBytes, kBytes,
+                                              a_.peer + kCounterAt, 1, SignalOp::kAdd) != Status::kOk;
+    }
+    failed += gdx_flush(ep) != Status::kOk;
+  });
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), kBytes * kThreads * kEach), 0);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(b_.buffer->data() + kCounterAt), kThreads * kEach / 2);
+  EXPECT_EQ(staging_violations(), 0u);
+  a_.endpoint.reset();
+  b_.endpoint.reset();
+  expect_conserved(*staging_);
+  expect_conserved(*bounce_);
+}
+
+TEST_F(SharedEnd, blocks_push_messages_of_many_slots_together) {
+  constexpr std::uint64_t kBytes = 100'000;
+  auto* source = reinterpret_cast<std::uint8_t*>(a_.buffer->data());
+  for (std::uint64_t i = 0; i < 4 * kBytes; ++i) source[i] = static_cast<std::uint8_t>(i * 7 + i / 253);
+  std::atomic<std::uint32_t> failed{0};
+  in_grid([&](auto& ep, std::uint64_t t) {
+    const std::uint64_t at = t / (kThreads / 4) * kBytes;
+    failed +=
+        gdx_put<Mode::kPush, Scope::kBlock>(ep, a_.peer + at, a_.buffer->local() + at, kBytes) != Status::kOk;
+    failed += gdx_flush(ep) != Status::kOk;
+  });
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), 4 * kBytes), 0);
+  EXPECT_EQ(staging_violations(), 0u);
+}
+
+TEST_F(SharedEnd, wrong_key_of_one_push_brings_every_slot_home) {
+  std::vector<Status> ends(kThreads);
+  in_grid([&](auto& ep, std::uint64_t t) {
+    Status status = Status::kOk;
+    for (std::uint64_t k = 0; status == Status::kOk; ++k) {
+      RemoteMemory to = a_.peer + 8 * t;
+      if (t == 77 && k == 3) to.rkey = to.rkey ^ 1u;
+      status = gdx_put<Mode::kPush>(ep, to, a_.buffer->local(), 8);
+    }
+    ends[t] = status;
+  });
+  EXPECT_EQ(ends, std::vector<Status>(kThreads, Status::kRemoteAccess));
+  b_.endpoint.reset();
+  // The scheduler hears of what came back.
+  for (int look = 0; look < 1000 && progress_() != 0; ++look) {
+  }
+  EXPECT_EQ(staging_->free_slots(), staging_->slot_count()) << "though the failed endpoint still is there";
+  a_.endpoint.reset();
+  expect_conserved(*staging_);
+}
+
+TEST_F(SharedEnd, abort_while_threads_wait_for_credits_leaves_no_slot_behind) {
+  b_.endpoint.reset();  // nobody acknowledges
+  std::vector<Status> ends(kThreads);
+  std::atomic<std::uint32_t> posted{0};
+  in_grid([&](auto& ep, std::uint64_t t) {
+    Status status = Status::kOk;
+    if (t == kThreads - 1) a_.endpoint->abort();
+    while (status == Status::kOk) {
+      status = gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 8);
+      posted += status == Status::kOk;
+    }
+    ends[t] = status;
+  });
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), Status::kAborted), kThreads);
+  EXPECT_LE(posted, 6u);
+  a_.endpoint.reset();
+  expect_conserved(*staging_);
 }
 
 }  // namespace

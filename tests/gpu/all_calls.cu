@@ -40,6 +40,8 @@ __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, Loc
   out[6] = gdx_fetch_add(ep, local, remote, 1);
   out[7] = gdx_compare_swap(ep, local, remote, 1, 2);
   out[8] = gdx_flush(ep);
+  out[9] = gdx_put<Mode::kPush, Scope::kBlock>(ep, remote, local, bytes);
+  out[10] = gdx_put_signal<Mode::kBounce, Scope::kWarp>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
 }
 
 template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory, std::uint64_t,

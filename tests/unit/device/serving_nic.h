@@ -1,5 +1,7 @@
-// A NIC of memory that serves: woken by its doorbell, it takes the WQEs that the doorbell record has published,
-// notes what each one asks for, and completes it. Any thread may step it; nothing is lost between steps.
+// A NIC of memory that serves: woken by its doorbell, it takes the WQEs that the doorbell record has
+// published, notes what each one asks for, and completes it. Any thread may step it; nothing is lost between
+// steps. What it gathers from staging memory it reads twice, and completes the WQE after the second time, a
+// step later: so who fills a slot that he has not got back is found out.
 #pragma once
 
 #include <array>
@@ -30,16 +32,35 @@ class ServingNic {
     std::uint64_t local;
   };
 
+  // Staging memory and the scheduler's side of it.
+  static constexpr std::uint32_t kSlots = 8;
+  static constexpr std::uint32_t kSlotBytes = 64;
+  static constexpr std::uint64_t kPoolAt = 0x1000;
+  static constexpr std::uint32_t kPoolLkey = 0x51a61000;
+  struct Pool {
+    alignas(64) std::array<std::byte, kSlots * kSlotBytes> memory{};
+    std::uint64_t grants = 0;
+    std::array<std::uint32_t, kSlots> granted_slots{0, 1, 2, 3, 4, 5, 6, 7};
+    CreditRequests requests{};
+    std::array<std::uint32_t, kSlots> returned_slots{};
+    std::array<HeldSlot, kSlots> held{};
+  };
+  Pool pool;
+  // Grants the first `slots`, and says how many may be held.
+  void grant(std::uint32_t slots, std::uint32_t limit) {
+    std::atomic_ref<std::uint64_t>(pool.grants).store(pack_grants(slots, limit), std::memory_order_release);
+  }
+
   std::uint64_t timeout_ns = 60'000'000'000;  // tests of the timeout itself shorten it
   std::uint32_t fails_at = kNever;            // the WQE that ends in an error; those behind it are flushed
   std::atomic<bool> serves{true};
 
   explicit ServingNic(Sharing sharing = Sharing::kShared, std::uint32_t first_index = 0)
-      : sharing_(sharing), taken_(first_index) {
+      : sharing_(sharing), taken_(first_index), completed_(first_index) {
     for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1 ^ (first_index >> kLogBlocks & 1);
     state_.producer = state_.completed = state_.cq_consumer = first_index;
     state_.last_wqe = first_index - 1;
-    state_.shared = {first_index, first_index, first_index, 0};
+    state_.shared.reserved = state_.shared.published = state_.shared.completed = first_index;
     record_[1] = first_index & 0xffff;
   }
 
@@ -60,6 +81,19 @@ class ServingNic {
     h.log_completion_queue = kLogBlocks;
     h.placement = Placement::kHost;
     h.sharing = sharing_;
+    if (pool.grants != 0) {
+      h.staging = {.base = pool.memory.data(),
+                   .nic_offset = kPoolAt,
+                   .grants = &pool.grants,
+                   .granted_slots = pool.granted_slots.data(),
+                   .requests = &pool.requests,
+                   .returned_slots = pool.returned_slots.data(),
+                   .held = pool.held.data(),
+                   .lkey = kPoolLkey,
+                   .slot_bytes = kSlotBytes,
+                   .slot_count = kSlots,
+                   .minimum_slots = 1};
+    }
     state_.handle = h;
     return h;
   }
@@ -68,9 +102,12 @@ class ServingNic {
   bool step() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !serves) return false;
+    const bool completes = completed_ != taken_;
+    for (; completed_ != taken_; ++completed_) complete(completed_);
     // Here the doorbell register is memory that keeps the last ring only; an HCA counts none twice either.
-    const std::uint64_t rung = std::atomic_ref<std::uint64_t>(doorbell_).exchange(0, std::memory_order_acquire);
-    if (rung == 0) return false;
+    const std::uint64_t rung =
+        std::atomic_ref<std::uint64_t>(doorbell_).exchange(0, std::memory_order_acquire);
+    if (rung == 0) return completes;
     misdirected_ += byte_swap(static_cast<std::uint32_t>(rung >> 32)) >> 8 != kQpn;
     const std::uint32_t record =
         byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
@@ -78,7 +115,7 @@ class ServingNic {
     overrun_ += published > kBlocks;
     for (std::uint32_t end = taken_ + published; taken_ != end; ++taken_) serve(taken_);
     seen_.push_back(requests_.size());
-    return published != 0;
+    return completes || published != 0;
   }
 
   // After the kernel.
@@ -87,6 +124,8 @@ class ServingNic {
   [[nodiscard]] const std::vector<std::size_t>& seen() const { return seen_; }
   // Doorbells that named another queue, records beyond the queue or backwards, WQEs without their own index.
   [[nodiscard]] std::uint32_t mistakes() const { return misdirected_ + overrun_ + misplaced_; }
+  // Slots whose bytes changed while the NIC had them.
+  [[nodiscard]] std::uint32_t overwritten() const { return overwritten_; }
   QueueState& state() { return state_; }
   std::uint32_t& abort() { return abort_; }
 
@@ -100,19 +139,26 @@ class ServingNic {
     const std::uint32_t word = control.opmod_index_opcode;
     misplaced_ += (word >> 8 & 0xffff) != (index & 0xffff) || control.qpn_ds >> 8 != kQpn;
     requests_.push_back({static_cast<mlx5::WqeOpcode>(word & 0xff), remote.address, local_of(wqe)});
-    complete(index);
   }
 
-  static std::uint64_t local_of(const std::byte* wqe) {
+  // Of a staged WRITE its first 8 B.
+  std::uint64_t local_of(const std::byte* wqe) const {
     mlx5::DataSegment data;
     std::memcpy(&data, wqe + 32, sizeof data);
-    if ((data.byte_count & mlx5::kInlineFlag) == 0) return data.address;
+    if ((data.byte_count & mlx5::kInlineFlag) == 0) {
+      if (data.lkey != kPoolLkey) return data.address;
+      std::uint64_t payload = 0;
+      std::memcpy(&payload, pool.memory.data() + (data.address - kPoolAt), sizeof payload);
+      return payload;
+    }
     std::uint64_t value = 0;
     std::memcpy(&value, wqe + 36, sizeof value);
     return value;
   }
 
   void complete(std::uint32_t index) {
+    const std::size_t request = requests_.size() - (taken_ - index);
+    overwritten_ += local_of(send_queue_[index % kBlocks].bytes) != requests_[request].local;
     mlx5::Cqe64& cqe = completion_queue_[index % kBlocks];
     const bool fails = fails_at != kNever && static_cast<std::int32_t>(index - fails_at) >= 0;
     if (fails) {
@@ -121,12 +167,12 @@ class ServingNic {
                                                                    : mlx5::Syndrome::kFlushed);
       error.vendor_error_syndrome = 0x81;
     }
-    const auto opcode = static_cast<unsigned>(fails ? mlx5::CqeOpcode::kRequesterError
-                                                    : mlx5::CqeOpcode::kRequester);
+    const auto opcode =
+        static_cast<unsigned>(fails ? mlx5::CqeOpcode::kRequesterError : mlx5::CqeOpcode::kRequester);
     // The last word whole, since waiters look at it all the time: wqe_counter and op_own.
     const unsigned op_own = opcode << mlx5::kCqeOpcodeShift | (index >> kLogBlocks & 1);
-    const std::uint64_t tail = std::uint64_t{op_own} << 56 |
-                               std::uint64_t{byte_swap(static_cast<std::uint16_t>(index))} << 32;
+    const std::uint64_t tail =
+        std::uint64_t{op_own} << 56 | std::uint64_t{byte_swap(static_cast<std::uint16_t>(index))} << 32;
     std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t*>(&cqe)[7])
         .store(tail, std::memory_order_release);
   }
@@ -141,9 +187,11 @@ class ServingNic {
   QueueState state_{};
   std::uint32_t abort_ = 0;
   std::uint32_t taken_;
+  std::uint32_t completed_;
   std::uint32_t misdirected_ = 0;
   std::uint32_t overrun_ = 0;
   std::uint32_t misplaced_ = 0;
+  std::uint32_t overwritten_ = 0;
   std::vector<Request> requests_;
   std::vector<std::size_t> seen_;
 };

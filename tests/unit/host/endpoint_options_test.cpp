@@ -33,16 +33,10 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
          o.sharing = Sharing::kShared;
          o.send_queue_blocks = 32;
        }},
-      {"slot_count",
+      {"unsafe_push_without_credits = 1: use 0 where the endpoint is shared",
        [](EndpointOptions& o) {
          o.sharing = Sharing::kShared;
-         o.slot_count = 4;
-       }},
-      {"bounce_slot_count",
-       [](EndpointOptions& o) {
-         o.sharing = Sharing::kShared;
-         o.send_queue_blocks = 64;
-         o.bounce_slot_count = 4;
+         o.unsafe_push_without_credits = true;
        }},
       {"timeout_ns", [](EndpointOptions& o) { o.timeout_ns = 0; }},
       {"probe_after_ns", [](EndpointOptions& o) { o.probe_after_ns = 0; }},

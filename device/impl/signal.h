@@ -1,0 +1,22 @@
+// What a put's last WQE is followed by, under the same doorbell.
+#pragma once
+
+#include <cstdint>
+
+#include "device/options.h"
+#include "proto/gpu/memory.h"
+
+namespace gdx::device::impl {
+
+struct NoSignal {
+  static constexpr std::uint32_t kBlocks = 0;
+};
+
+struct Signal {
+  static constexpr std::uint32_t kBlocks = 1;
+  RemoteMemory word;
+  std::uint64_t value;
+  SignalOp op;
+};
+
+}  // namespace gdx::device::impl

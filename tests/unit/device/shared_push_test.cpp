@@ -1,0 +1,283 @@
+// Many threads push through few slots of one shared endpoint: no slot is filled without its credit, and every
+// slot comes back once, whatever happens.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <vector>
+
+#include "device/shared.h"
+#include "tests/unit/device/serving_nic.h"
+
+namespace gdx::device {
+namespace {
+
+constexpr std::uint64_t kSignals = std::uint64_t{1} << 40;
+constexpr std::uint32_t kSlots = ServingNic::kSlots;
+constexpr std::uint32_t kSlotBytes = ServingNic::kSlotBytes;
+
+ServingNic* serving = nullptr;
+int serve() { return serving->step() ? 1 : 0; }
+
+// Thread t's k-th message, as an address that says so, and as the payload.
+constexpr std::uint64_t message(std::uint32_t thread, std::uint32_t k) {
+  return std::uint64_t{thread + 1} << 20 | (k + 1) << 4;
+}
+RemoteMemory remote(std::uint64_t address) { return {address, 1 << 20, 0x77, 0}; }
+
+template <typename Body>
+void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body) {
+  serving = &nic;
+  const auto kernel = [&](EndpointHandle handle) {
+    SharedEndpoint<> endpoint(handle);
+    body(endpoint, blockIdx.x * blockDim.x + threadIdx.x);
+  };
+  const exec::LaunchConfig config{
+      .grid = {blocks}, .block = {threads}, .progress = serve, .workers = workers};
+  ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
+  while (nic.step()) {
+  }
+}
+
+template <typename Ep>
+Status push(Ep& endpoint, std::uint64_t word) {
+  std::uint64_t payload[2] = {word, word};
+  const LocalMemory from{reinterpret_cast<std::byte*>(payload), sizeof payload, 0x88, 0};
+  return gdx_put<Mode::kPush>(endpoint, remote(word), from, sizeof payload);
+}
+
+// The seven invariants' sums: credits held and given back are those granted, and nobody else has a slot.
+void expect_conserved(ServingNic& nic, std::uint32_t granted) {
+  const SharedCredits& credits = nic.state().shared.staging;
+  const StagingState& books = nic.state().staging;
+  const auto filled = static_cast<std::uint32_t>(credits.use);
+  const auto ready = static_cast<std::uint32_t>(credits.use >> 32);
+  const std::uint32_t given = nic.pool.requests.returned;
+  EXPECT_EQ(books.taken, granted);
+  EXPECT_EQ(books.returned, filled) << "a slot is still with the NIC or a thread";
+  EXPECT_EQ(ready - filled + given, granted);
+  EXPECT_EQ(credits.busy, 0u);
+  EXPECT_EQ(credits.arrived, credits.left) << "nobody waits";
+  std::vector<std::uint32_t> slots;
+  for (std::uint32_t p = filled; p != ready; ++p) slots.push_back(nic.pool.held[p % kSlots].slot);
+  for (std::uint32_t p = 0; p != given; ++p) slots.push_back(nic.pool.returned_slots[p % kSlots]);
+  std::sort(slots.begin(), slots.end());
+  for (std::uint32_t i = 0; i < slots.size(); ++i) EXPECT_EQ(slots[i], i) << "each once";
+  EXPECT_EQ(nic.overwritten(), 0u);
+  EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(SharedPush, many_threads_share_few_slots_and_lose_nothing) {
+  constexpr std::uint32_t kEach = 6;
+  ServingNic nic;
+  nic.grant(4, 4);
+  std::atomic<std::uint32_t> failed{0};
+  in_grid(nic, 8, 40, 4, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < kEach; ++k) {
+      if (k % 3 == 2) {  // pulls and pushes mixed, in their order
+        const LocalMemory from{reinterpret_cast<std::byte*>(message(t, k)), 16, 0x88, 0};
+        failed += gdx_put(ep, remote(message(t, k)), from, 16) != Status::kOk;
+      } else {
+        failed += push(ep, message(t, k)) != Status::kOk;
+      }
+    }
+    failed += gdx_flush(ep) != Status::kOk;
+  });
+  EXPECT_EQ(failed, 0u);
+  std::map<std::uint64_t, std::uint32_t> next;
+  for (const ServingNic::Request& request : nic.requests()) {
+    const std::uint64_t thread = (request.remote >> 20) - 1;
+    ASSERT_EQ(request.remote, message(static_cast<std::uint32_t>(thread), next[thread]++));
+    ASSERT_EQ(request.local, request.remote) << "another's payload";
+  }
+  EXPECT_EQ(nic.requests().size(), std::size_t{8} * 40 * kEach);
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) { EXPECT_EQ(gdx_flush(ep), Status::kOk); });
+  expect_conserved(nic, 4);
+}
+
+TEST(SharedPush, counters_wrap) {
+  ServingNic nic(Sharing::kShared, 0xfffffff0u);
+  nic.grant(2, 2);
+  nic.state().shared.staging.use = 0xfffffffdfffffffdu;  // both positions
+  nic.state().staging.returned = 0xfffffffdu;
+  nic.state().shared.staging.arrived = nic.state().shared.staging.left = 0xfffffff8u;
+  in_grid(nic, 2, 16, 2, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < 4; ++k) EXPECT_EQ(push(ep, message(t, k)), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) { EXPECT_EQ(gdx_flush(ep), Status::kOk); });
+  EXPECT_EQ(nic.requests().size(), 2u * 16 * 4);
+  expect_conserved(nic, 2);
+}
+
+TEST(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
+  ServingNic nic;
+  nic.grant(3, 3);
+  std::vector<std::byte> source(10 * kSlotBytes + 8);
+  for (std::size_t i = 0; i < source.size(); i += 8) {
+    const std::uint64_t word = i + 1;
+    std::memcpy(source.data() + i, &word, 8);
+  }
+  in_grid(nic, 2, 40, 2, [&](auto& ep, std::uint32_t) {
+    if (threadIdx.x >= kWarpThreads) return;
+    const LocalMemory from{source.data(), source.size(), 0x88, 0};
+    EXPECT_EQ(
+        (gdx_put_signal<Mode::kPush, Scope::kWarp>(ep, remote(0), from, source.size(), remote(kSignals), 7)),
+        Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  std::size_t signals = 0;
+  for (const ServingNic::Request& request : nic.requests()) {
+    signals += request.remote == kSignals;
+    const bool payload_is_its_own = request.remote == kSignals || request.local == request.remote + 1;
+    EXPECT_TRUE(payload_is_its_own);
+  }
+  EXPECT_EQ(signals, 2u);
+  EXPECT_EQ(nic.requests().size(), 2u * 12);
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) { EXPECT_EQ(gdx_flush(ep), Status::kOk); });
+  expect_conserved(nic, 3);
+}
+
+TEST(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they_complete) {
+  ServingNic nic;
+  nic.grant(6, 6);
+  nic.serves = false;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
+    EXPECT_EQ(push(ep, message(0, 1)), Status::kOk);
+    nic.grant(6, 1);
+    (void)impl::look_if_free<impl::SharedNicPool>(nic.state(), 0);
+    EXPECT_EQ(nic.pool.requests.returned, 4u) << "two are with the NIC";
+    nic.serves = true;
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(nic.pool.requests.returned, 5u);
+  expect_conserved(nic, 6);
+}
+
+TEST(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) {
+  ServingNic nic;
+  nic.grant(2, 2);
+  nic.serves = false;
+  nic.timeout_ns = 2'000'000;
+  std::atomic<std::uint32_t> posted{0};
+  std::vector<Status> ends(24);
+  const auto fill = [&](auto& ep, std::uint32_t t) {
+    Status status = Status::kOk;
+    while (status == Status::kOk) {
+      status = push(ep, message(t, 0));
+      posted += status == Status::kOk;
+    }
+    ends[t] = status;
+  };
+  in_grid(nic, 1, 24, 1, fill);
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kTimeout));
+  EXPECT_EQ(posted, 2u);
+  EXPECT_GT(nic.pool.requests.wanted, 2u);
+  nic.abort() = 1;
+  in_grid(nic, 1, 24, 1, fill);
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
+  EXPECT_EQ(nic.state().fault.status, Status::kOk);
+  nic.abort() = 0;
+  nic.serves = true;
+  nic.timeout_ns = 60'000'000'000;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(push(ep, message(0, 1)), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(nic.pool.requests.wanted, 2u) << "whoever flushes wants nothing more";
+  expect_conserved(nic, 2);
+}
+
+// Time goes by in steps of the NIC, which it makes when all threads wait.
+std::atomic<std::uint64_t> steps{0};
+int serve_in_virtual_time() {
+  ++steps;
+  return serve();
+}
+std::uint64_t virtual_now_ns() { return steps; }
+
+// All push without end, and there are credits for four: without an order the first of them, who comes back
+// before the others look, takes every credit that the NIC has made free.
+TEST(SharedPush, waiting_threads_get_credits_in_turn) {
+  constexpr std::uint32_t kThreads = 64;
+  constexpr std::uint32_t kEach = 8;
+  constexpr std::uint32_t kCredits = 4;  // which the first may take before anybody waits
+  ServingNic nic;
+  nic.grant(kCredits, kCredits);
+  nic.timeout_ns = 4 * kThreads;  // several turns of all
+  serving = &nic;
+  std::vector<Status> ends(kThreads);
+  std::vector<std::uint32_t> pushes(kThreads);
+  std::atomic<bool> over{false};
+  const auto kernel = [&](EndpointHandle handle) {
+    SharedEndpoint<> endpoint(handle);
+    const std::uint32_t t = threadIdx.x;
+    while (!over) {
+      ends[t] = push(endpoint, message(t, pushes[t]));
+      if (ends[t] == Status::kOk) ++pushes[t];
+      if (ends[t] != Status::kOk || (t == kThreads - 1 && pushes[t] == kEach)) over = true;
+    }
+  };
+  const exec::LaunchConfig config{
+      .block = {kThreads}, .progress = serve_in_virtual_time, .clock = virtual_now_ns};
+  ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), Status::kOk), kThreads);
+  EXPECT_GE(*std::min_element(pushes.begin(), pushes.end()), kEach - 1);
+  EXPECT_LE(*std::max_element(pushes.begin(), pushes.end()), kCredits + kEach + 1);
+}
+
+TEST(SharedPushFailure, error_brings_every_slot_back_once) {
+  for (const std::uint32_t fails_at : {0u, 7u, 130u}) {
+    ServingNic nic;
+    nic.grant(5, 5);
+    nic.fails_at = fails_at;
+    std::vector<Status> ends(4 * 40);
+    in_grid(nic, 4, 40, 4, [&](auto& ep, std::uint32_t t) {
+      Status status = Status::kOk;
+      for (std::uint32_t k = 0; status == Status::kOk; ++k) status = push(ep, message(t, k));
+      ends[t] = status;
+      EXPECT_EQ(push(ep, message(t, 0)), Status::kPeerUnreachable);
+      EXPECT_EQ(gdx_flush(ep), Status::kPeerUnreachable);
+    });
+    EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kPeerUnreachable));
+    EXPECT_EQ(nic.pool.requests.failed, 1u);
+    EXPECT_EQ(nic.pool.requests.returned, 5u);
+    expect_conserved(nic, 5);
+  }
+}
+
+// The slots are full, and then there is no room for their WQEs.
+TEST(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic) {
+  ServingNic nic;
+  nic.grant(3, 3);
+  nic.serves = false;
+  nic.timeout_ns = 2'000'000;
+  std::vector<Status> ends(16);
+  in_grid(nic, 1, 16, 1, [&](auto& ep, std::uint32_t t) {
+    for (std::uint32_t k = 0; k < ServingNic::kBlocks / 16; ++k) {
+      EXPECT_EQ(gdx_put_value(ep, remote(8), std::uint64_t{1}), Status::kOk);
+    }
+    __syncthreads();
+    ends[t] = push(ep, message(t, 0));
+  });
+  EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kTimeout));
+  EXPECT_EQ(nic.state().fault.status, Status::kTimeout);
+  EXPECT_EQ(nic.pool.requests.failed, 1u);
+  EXPECT_EQ(nic.pool.requests.returned, 3u);
+  expect_conserved(nic, 3);
+}
+
+TEST(SharedPush, endpoint_without_slots_says_unsupported) {
+  ServingNic nic;
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+    EXPECT_EQ(push(ep, message(0, 0)), Status::kUnsupported);
+    std::byte byte{};
+    EXPECT_EQ(gdx_put<Mode::kBounce>(ep, remote(0), {&byte, 1, 0, 0}, 1), Status::kUnsupported);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, remote(0), {&byte, 1, 0, 0}, 0), Status::kInvalidLength);
+  });
+}
+
+}  // namespace
+}  // namespace gdx::device
