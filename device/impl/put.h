@@ -105,6 +105,10 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
                                     staging.nic_offset + slot_offset, staging.lkey, n,
                                     last ? doorbell : quarter);
     if (!last) endpoint.count_no_message(1);
+    // Whoever rings for it later may do so at GPU scope.
+    if constexpr (P == Placement::kGpu) {
+      if (last && doorbell == Doorbell::kDefer) exec::fence_release<Placement::kHost>();
+    }
   }
   return Status::kOk;
 }
