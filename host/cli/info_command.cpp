@@ -46,8 +46,13 @@ Json describe_gpu(const Hca& hca, int ordinal) {
                  {"name", gpu->name()},
                  {"pci", gpu->pci_bus_id()},
                  {"compute_capability", gpu->compute_capability()},
-                 {"registration", registration_name(way)}};
-  if (way == RegistrationWay::kRefused) described["reason"] = refusal_advice(*facts);
+                 {"registration", registration_name(way)},
+                 {"queue_placements", {"host"}}};
+  if (way == RegistrationWay::kRefused) {
+    described["reason"] = refusal_advice(*facts);
+  } else {
+    described["queue_placements"].push_back("gpu");
+  }
   return described;
 }
 
@@ -102,8 +107,9 @@ void print_gpus(const Json& cuda) {
     const std::string reason = gpu.value("reason", "");
     fmt::print("  GPU {}          ", gpu["ordinal"].get<int>());
     if (gpu.contains("name")) {
-      fmt::print("{} at {}, sm_{}; memory by {}", gpu["name"].get<std::string>(),
+      fmt::print("{} at {}, sm_{}; queues in {}; memory by {}", gpu["name"].get<std::string>(),
                  gpu["pci"].get<std::string>(), gpu["compute_capability"].get<int>(),
+                 gpu["queue_placements"].size() == 1 ? "host memory" : "host memory or its own",
                  gpu["registration"].get<std::string>());
     }
     fmt::print("{}{}\n", gpu.contains("name") && !reason.empty() ? ": " : "", reason);

@@ -14,9 +14,10 @@ expect() { grep -qE "$1" <<<"$out" || fail "no line matches: $1"; }
 info LD_LIBRARY_PATH="$fake"
 expect '^  CUDA driver +13\.0$'
 expect '^  doorbells +shown to a GPU by plain registration \(ordinary pages\)$'
-expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90; memory by '
+expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90; queues in host memory or its own; memory by dmabuf$'
+info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
 if [ ! -e /sys/module/nvidia_peermem ] && [ ! -e /sys/module/nv_peer_mem ]; then
-  expect 'memory by no way: dmabuf: the HCA takes none.*nvidia_peermem: not loaded: modprobe nvidia_peermem$'
+  expect 'queues in host memory; memory by no way: dmabuf: the GPU exports none.*nvidia_peermem: not loaded: modprobe nvidia_peermem$'
 fi
 info LD_LIBRARY_PATH="$fake" GDX_GPU_MAPPING=iomemory GDX_GPU_REGISTRATION=peermem
 expect 'shown to a GPU by IoMemory registration \(ordinary pages\)$'
@@ -32,4 +33,5 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
 fi
 out=$(timeout 30 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
 expect '"compute_capability": 90'
+expect '"gpu"'
 echo ok

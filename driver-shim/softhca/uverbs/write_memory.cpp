@@ -19,24 +19,10 @@ struct MemoryRegionObject : Object {
   MemoryRegionSpec spec;
 };
 
-constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
-
-// Errors: EOPNOTSUPP for paging on demand, which this device does not offer; EINVAL.
-Errno check_rights(std::uint32_t access) {
-  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
-                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
-                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
-                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return EOPNOTSUPP;
-  if ((access & ~kKnown) != 0) return EINVAL;
-  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
-}
-
 Errno check_range(const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
   if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
-  const bool written = (spec.access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
-  return check_access(start, spec.length_bytes, written ? Use::kReadWrite : Use::kRead);
+  return check_access(start, spec.length_bytes, may_be_written(spec.access) ? Use::kReadWrite : Use::kRead);
 }
 
 }  // namespace
