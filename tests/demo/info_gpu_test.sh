@@ -16,15 +16,15 @@ expect '^  CUDA driver +13\.0$'
 expect '^  doorbells +shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90; queues in host memory or its own; memory by dmabuf$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
-if [ ! -e /sys/module/nvidia_peermem ] && [ ! -e /sys/module/nv_peer_mem ]; then
-  expect 'queues in host memory; memory by no way: dmabuf: the GPU exports none.*nvidia_peermem: not loaded: modprobe nvidia_peermem$'
-fi
+expect 'queues in host memory or its own; memory by nvidia_peermem$'
+info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0 GDX_GPU_REGISTRATION=dmabuf
+expect 'queues in host memory; memory by no way: dmabuf: the GPU exports none.*nvidia_peermem: excluded by \$GDX_GPU_REGISTRATION$'
 info LD_LIBRARY_PATH="$fake" GDX_GPU_MAPPING=iomemory GDX_GPU_REGISTRATION=peermem
 expect 'shown to a GPU by IoMemory registration \(ordinary pages\)$'
-expect 'dmabuf: excluded by \$GDX_GPU_REGISTRATION'
+expect 'memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$old" GDX_FAKE_CUDA_DEVICES=2
 expect '^  CUDA driver +11\.4$'
-expect '^  GPU 1 +Fake GPU .*dmabuf: the GPU exports none'
+expect '^  GPU 1 +Fake GPU .*memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=0
 expect '^  GPUs +none: the NVIDIA driver shows no GPU: CUDA_ERROR_NO_DEVICE'
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then

@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/gdx.h"
@@ -72,11 +74,18 @@ struct GpuSide {
   }
 };
 
-class InGpuMemory : public ::testing::Test {
+// By a dmabuf the software HCA maps the memory; by its address it must use copies.
+struct Way {
+  const char* name;
+  RegistrationWay way;
+};
+
+class InGpuMemory : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     for (const char* name : {"GDX_FAKE_CUDA_DMABUF", "GDX_FAKE_CUDA_DMABUF_MAP", kGpuRegistrationVariable})
       unsetenv(name);
+    setenv(kGpuRegistrationVariable, GetParam().name, 1);
     auto hca = Hca::open();
     ASSERT_TRUE(hca) << hca.error().message;
     hca_ = std::make_unique<Hca>(std::move(*hca));
@@ -159,15 +168,15 @@ class InGpuMemory : public ::testing::Test {
   GpuSide b_;
 };
 
-TEST_F(InGpuMemory, pull_and_signal_arrive) {
+TEST_P(InGpuMemory, pull_and_signal_arrive) {
   connect(options());
-  EXPECT_EQ(a_.endpoint->queues_registered_by(), RegistrationWay::kDmabuf);
-  EXPECT_EQ(a_.registered->registered_by(), RegistrationWay::kDmabuf);
+  EXPECT_EQ(a_.endpoint->queues_registered_by(), GetParam().way);
+  EXPECT_EQ(a_.registered->registered_by(), GetParam().way);
   put_and_check<Mode::kPull>(8, 1);
   put_and_check<Mode::kPull>(100'001, 2);
 }
 
-TEST_F(InGpuMemory, push_bounce_and_inline_arrive_and_counters_are_read_back) {
+TEST_P(InGpuMemory, push_bounce_and_inline_arrive_and_counters_are_read_back) {
   EndpointOptions chosen = options();
   chosen.slot_count = kSlots;
   chosen.bounce_slot_count = kSlots;
@@ -182,7 +191,7 @@ TEST_F(InGpuMemory, push_bounce_and_inline_arrive_and_counters_are_read_back) {
   EXPECT_EQ(hca_->counter("softhca_staging_violations").value(), 0u);
 }
 
-TEST_F(InGpuMemory, ring_of_the_fewest_blocks_wraps_many_times) {
+TEST_P(InGpuMemory, ring_of_the_fewest_blocks_wraps_many_times) {
   EndpointOptions chosen = options();
   chosen.send_queue_blocks = kMinSendQueueBlocks;
   connect(chosen);
@@ -198,7 +207,7 @@ TEST_F(InGpuMemory, ring_of_the_fewest_blocks_wraps_many_times) {
   EXPECT_EQ(a_.endpoint->state().completed, 201u);
 }
 
-TEST_F(InGpuMemory, wrong_key_is_a_fault_that_the_host_reads_back) {
+TEST_P(InGpuMemory, wrong_key_is_a_fault_that_the_host_reads_back) {
   connect(options());
   RemoteMemory wrong = a_.peer;
   wrong.rkey = wrong.rkey ^ 0x10001u;
@@ -211,14 +220,14 @@ TEST_F(InGpuMemory, wrong_key_is_a_fault_that_the_host_reads_back) {
   EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
 }
 
-TEST_F(InGpuMemory, abort_of_the_host_ends_a_wait) {
+TEST_P(InGpuMemory, abort_of_the_host_ends_a_wait) {
   connect(options());
   a_.endpoint->abort();
   in_kernel(a_,
             [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, a_.signal(), Compare::kEqual, 1), Status::kAborted); });
 }
 
-TEST_F(InGpuMemory, threads_share_an_endpoint) {
+TEST_P(InGpuMemory, threads_share_an_endpoint) {
   EndpointOptions chosen = options();
   chosen.sharing = Sharing::kShared;
   connect(chosen);
@@ -233,7 +242,7 @@ TEST_F(InGpuMemory, threads_share_an_endpoint) {
   EXPECT_EQ(*b_.signal(), 2u * 40 * 4);
 }
 
-TEST_F(InGpuMemory, kernel_for_queues_in_host_memory_touches_nothing) {
+TEST_P(InGpuMemory, kernel_for_queues_in_host_memory_touches_nothing) {
   connect(options());
   const auto kernel = [&](EndpointHandle handle) {
     device::Endpoint<Scope::kThread, Placement::kHost> ep(handle);
@@ -243,17 +252,17 @@ TEST_F(InGpuMemory, kernel_for_queues_in_host_memory_touches_nothing) {
   EXPECT_EQ(a_.endpoint->state().producer, 0u);
 }
 
-TEST_F(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {
-  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: there is a way";
+TEST_P(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
   setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
   const auto refused = Endpoint::create(*hca_, nullptr, options());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kUnsupported);
   EXPECT_THAT(refused.error().message, AllOf(HasSubstr("bytes of GPU memory"), HasSubstr("dmabuf: HCA"),
-                                             HasSubstr("nvidia_peermem: not loaded")));
+                                             HasSubstr("nvidia_peermem: excluded")));
 }
 
-TEST_F(InGpuMemory, queues_map_the_host_s_part_to_their_own_gpu_only) {
+TEST_P(InGpuMemory, queues_map_the_host_s_part_to_their_own_gpu_only) {
   connect(options());
   EXPECT_TRUE(a_.endpoint->map_to(*gpu_));
   const auto other = Gpu::open(1);
@@ -262,6 +271,28 @@ TEST_F(InGpuMemory, queues_map_the_host_s_part_to_their_own_gpu_only) {
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("memory of GPU 0"));
 }
+
+// One side's queues in GPU memory and the other's in host memory, payload in both.
+TEST_P(InGpuMemory, get_and_put_between_gpu_memory_and_the_host_s) {
+  connect(options());
+  auto in_host = allocate_memory(*hca_, 4096);
+  ASSERT_TRUE(in_host) << in_host.error().message;
+  fill_a();
+  in_kernel(a_, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, in_host->remote(), a_.local(), 4000), Status::kOk);
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+    ASSERT_EQ(gdx_get(ep, a_.local() + 8192, in_host->remote(), 4000), Status::kOk);
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  const std::vector<std::byte> all = a_.bytes(8192 + 4000);
+  EXPECT_TRUE(std::equal(in_host->data(), in_host->data() + 4000, all.begin()));
+  EXPECT_TRUE(std::equal(in_host->data(), in_host->data() + 4000, all.begin() + 8192));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, InGpuMemory,
+                         ::testing::Values(Way{"dmabuf", RegistrationWay::kDmabuf},
+                                           Way{"peermem", RegistrationWay::kPeermem}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
 }  // namespace gdx

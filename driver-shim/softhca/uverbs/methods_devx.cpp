@@ -25,6 +25,7 @@ struct DevxObject : Object {
 struct UmemObject : Object {
   std::byte* base = nullptr;
   std::optional<DmabufMapping> mapping;
+  std::unique_ptr<ForeignRange> foreign;
 };
 
 // A command's mailboxes. The output is filled and returned even when the device refuses the command.
@@ -124,11 +125,16 @@ Errno query_object(Context& context, Attributes& request) {
 }
 
 // Whatever access is asked for: a completion queue may be put there.
-Answer<std::unique_ptr<UmemObject>> umem_of(const Attributes& request, std::uint64_t address,
-                                            std::uint64_t length_bytes) {
+Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& request,
+                                            std::uint64_t address, std::uint64_t length_bytes) {
   auto object = std::make_unique<UmemObject>();
   if (!request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
-    if (const Errno error = check_access(address, length_bytes, Use::kReadWrite)) return refuse(error);
+    auto foreign = context.gpus.claim(address, length_bytes);
+    if (!foreign) return refuse(foreign.error());
+    object->foreign = std::move(*foreign);
+    const bool checked = object->foreign != nullptr;
+    if (const Errno error = checked ? 0 : check_access(address, length_bytes, Use::kReadWrite))
+      return refuse(error);
     object->base = reinterpret_cast<std::byte*>(address);
     return object;
   }
@@ -147,7 +153,7 @@ Errno register_umem(Context& context, Attributes& request) {
   const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
-  auto object = umem_of(request, *address, *length_bytes);
+  auto object = umem_of(context, request, *address, *length_bytes);
   if (!object) return object.error();
   const Answer<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes);
   if (!id) return id.error();

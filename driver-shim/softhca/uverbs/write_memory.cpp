@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
+#include <utility>
 
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
@@ -17,12 +19,18 @@ constexpr std::uint32_t kChangeAccess = 4;
 
 struct MemoryRegionObject : Object {
   MemoryRegionSpec spec;
+  std::unique_ptr<ForeignRange> foreign;
 };
 
-Errno check_range(const MemoryRegionSpec& spec) {
+// Whose memory it is, null for this process's. Errors: EINVAL, EFAULT.
+Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
-  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
-  return check_access(start, spec.length_bytes, may_be_written(spec.access) ? Use::kReadWrite : Use::kRead);
+  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return refuse(EINVAL);
+  auto foreign = context.gpus.claim(start, spec.length_bytes);
+  if (!foreign || *foreign) return foreign;
+  const Use use = may_be_written(spec.access) ? Use::kReadWrite : Use::kRead;
+  if (const Errno error = check_access(start, spec.length_bytes, use)) return refuse(error);
+  return nullptr;
 }
 
 }  // namespace
@@ -39,7 +47,8 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   spec.length_bytes = asked.length;
   spec.access = asked.access_flags;
   if (const Errno error = check_rights(spec.access)) return error;
-  if (const Errno error = check_range(spec)) return error;
+  auto foreign = check_range(context, spec);
+  if (!foreign) return foreign.error();
   const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
   if (!mkey) return mkey.error();
   auto object = std::make_unique<MemoryRegionObject>();
@@ -48,6 +57,7 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   object->stands_on = {asked.pd_handle};
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
   object->spec = spec;
+  object->foreign = std::move(*foreign);
   Object& added = *object;
   ib_uverbs_reg_mr_resp answer{};
   answer.mr_handle = context.objects.add(std::move(object));
@@ -84,12 +94,14 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
     spec.length_bytes = asked.length;
   }
   if (const Errno error = check_rights(spec.access)) return error;
-  if (const Errno error = check_range(spec)) return error;
+  auto foreign = check_range(context, spec);
+  if (!foreign) return foreign.error();
   if (const Errno error = request.respond(ib_uverbs_rereg_mr_resp{object->number, object->number})) {
     return error;
   }
   if (const Errno error = context.hca.replace_memory(object->number, spec)) return error;
   object->spec = spec;
+  object->foreign = std::move(*foreign);
   context.objects.move(*object, object->stands_on.front(), domain);
   return 0;
 }
