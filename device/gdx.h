@@ -13,6 +13,8 @@
 //    LocalMemory::bytes or RemoteMemory::bytes: what leaves its region the NIC refuses, as kLocalProtection
 //    or kRemoteAccess, and the queue is lost.
 //  - Local memory is registered memory of this rank, or a part of it, that the kernel can load and store.
+//    Where the queue is in GPU memory and local memory is the host's, what the kernel has stored there needs
+//    a fence of system scope before a put that pulls it.
 //  - Where Errors only says "the endpoint's": kTimeout, kAborted, and its fault.
 // Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
 // put+signal, or of a later gdx_signal, is visible only after the payload before it. A gdx_get or an atomic

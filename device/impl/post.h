@@ -133,7 +133,9 @@ GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) 
 template <Placement Payload, Scope S, Placement P>
 GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
                         Doorbell doorbell) {
-  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe, count);
+  if (doorbell == Doorbell::kRing) return endpoint.template ring_with<Payload>(wqe, count);
+  // Whoever rings for it later may do so at the scope that the queue alone needs.
+  if constexpr (Payload != P) exec::fence_release<Payload>();
 }
 template <Placement Payload, Scope S, Placement P>
 GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const Signal& signal,

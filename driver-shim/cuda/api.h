@@ -31,7 +31,13 @@ namespace gdx::cuda {
   X(mem_host_register, cuMemHostRegister_v2)                   \
   X(mem_host_unregister, cuMemHostUnregister)                  \
   X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2) \
-  X(pointer_get_attributes, cuPointerGetAttributes)
+  X(pointer_get_attributes, cuPointerGetAttributes)            \
+  X(stream_create, cuStreamCreate)                             \
+  X(stream_destroy, cuStreamDestroy_v2)                        \
+  X(stream_query, cuStreamQuery)                               \
+  X(stream_synchronize, cuStreamSynchronize)                   \
+  X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                   \
+  X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)
 
 // Null where the driver is older than the function.
 #define GDX_CUDA_OPTIONAL_FUNCTIONS(X) X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange)

@@ -10,6 +10,7 @@ extern "C" {
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st* CUcontext;
+typedef struct CUstream_st* CUstream;
 
 typedef enum cudaError_enum {
   CUDA_SUCCESS = 0,
@@ -20,6 +21,8 @@ typedef enum cudaError_enum {
   CUDA_ERROR_NO_DEVICE = 100,
   CUDA_ERROR_INVALID_DEVICE = 101,
   CUDA_ERROR_INVALID_CONTEXT = 201,
+  CUDA_ERROR_INVALID_HANDLE = 400,
+  CUDA_ERROR_NOT_READY = 600,
   CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
   CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
   CUDA_ERROR_NOT_PERMITTED = 800,
@@ -40,6 +43,8 @@ typedef enum CUpointer_attribute_enum {
   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
   CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 } CUpointer_attribute;
 
 typedef enum CUmemorytype_enum {
@@ -50,6 +55,10 @@ typedef enum CUmemorytype_enum {
 typedef enum CUmemRangeHandleType_enum {
   CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
 } CUmemRangeHandleType;
+
+typedef enum CUstream_flags_enum {
+  CU_STREAM_NON_BLOCKING = 1,
+} CUstream_flags;
 
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
 #define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
@@ -77,5 +86,11 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
                                        CUmemRangeHandleType type, unsigned long long flags);
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr address);
+CUresult cuStreamCreate(CUstream* stream, unsigned int flags);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream);
 
 }  // extern "C"

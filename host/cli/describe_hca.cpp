@@ -131,8 +131,13 @@ Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
                  {"name", gpu->name()},
                  {"pci", gpu->pci_bus_id()},
                  {"compute_capability", gpu->compute_capability()},
-                 {"registration", registration_name(way)}};
-  if (way == RegistrationWay::kRefused) described["reason"] = refusal_advice(*facts);
+                 {"registration", registration_name(way)},
+                 {"queue_placements", {"host"}}};
+  if (way == RegistrationWay::kRefused) {
+    described["reason"] = refusal_advice(*facts);
+  } else {
+    described["queue_placements"].push_back("gpu");
+  }
   add_auto_modes(hca, {.kernels = Processor::kGpu, .gpu = gpu->pci_bus_id()}, shape, described);
   return described;
 }

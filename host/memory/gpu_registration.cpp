@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,16 +27,34 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
   return ibv_reg_mr(pd, address, bytes, access);  // a macro
 }
 
-// Says once per process which way was taken.
-void log_once(const Hca& hca, RegistrationWay way) {
-  static std::array<std::atomic<bool>, 4> said{};
-  if (said[static_cast<std::size_t>(way)].exchange(true)) return;
-  log::info("GPU memory is registered with HCA {} by {}", hca.name(), registration_name(way));
+// A legacy umem is made for pages of any size from the HCA's smallest on; so is one of a dmabuf.
+constexpr std::uint64_t kAnyPageSize = ~std::uint64_t{kHostPageBytes - 1};
+
+mlx5dv_devx_umem* reg_dmabuf_umem(ibv_context* context, std::uint64_t offset, std::size_t bytes,
+                                  int descriptor, std::uint32_t access) {
+  mlx5dv_devx_umem_in in{};
+  in.addr = reinterpret_cast<void*>(offset);
+  in.size = bytes;
+  in.access = access;
+  in.pgsz_bitmap = kAnyPageSize;
+  in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
+  in.dmabuf_fd = descriptor;
+  return mlx5dv_devx_umem_reg_ex(context, &in);
 }
 
-// A dmabuf has whole pages; the region begins within the first of them, and so does its address as the HCA
-// knows it.
-Result<ibv_mr*> register_by_dmabuf(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region) {
+// Says once per process which way was taken.
+void log_once(const char* what, const Hca& hca, RegistrationWay way, std::array<std::atomic<bool>, 4>& said) {
+  if (said[static_cast<std::size_t>(way)].exchange(true)) return;
+  log::info("{} registered with HCA {} by {}", what, hca.name(), registration_name(way));
+}
+
+// A region as dmabufs, which have whole pages, show it: it begins within the first of them.
+struct SharedRegion {
+  Descriptor dmabuf;
+  std::uint64_t offset;
+};
+
+Result<SharedRegion> share(const GpuRegion& region) {
   const auto gpu = Gpu::open(region.gpu);
   if (!gpu) return tl::unexpected(gpu.error());
   const auto address = reinterpret_cast<std::uintptr_t>(region.address);
@@ -43,27 +62,56 @@ Result<ibv_mr*> register_by_dmabuf(const RegistrationVerbs& verbs, const Hca& hc
   const std::uintptr_t end = (address + region.bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
   const auto exported = gpu->export_dmabuf(first, end - first);
   if (!exported) return tl::unexpected(exported.error());
-  const Descriptor dmabuf(*exported);  // a registration holds its own reference
-  ibv_mr* const mr =
-      verbs.reg_dmabuf_mr(hca.pd(), address - first, region.bytes, address, dmabuf.value(), region.access);
-  if (mr != nullptr) return mr;
-  const int error = errno;
-  return fail(error == ENOMEM ? Status::kNoMemory : Status::kUnsupported,
-              fmt::format("HCA {} does not take it: {}", hca.name(), std::strerror(error)));
+  return SharedRegion{Descriptor(*exported), address - first};
 }
 
-Result<ibv_mr*> register_by_peermem(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region) {
-  ibv_mr* const mr = verbs.reg_mr(hca.pd(), region.address, region.bytes, region.access);
-  if (mr != nullptr) return mr;
-  const int error = errno;
-  return fail(error == ENOMEM ? Status::kNoMemory : Status::kUnsupported,
-              fmt::format("HCA {} gets no pages from it: {}; see dmesg", hca.name(), std::strerror(error)));
+tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
+  const Status status = error == ENOMEM ? Status::kNoMemory : Status::kUnsupported;
+  const char* const text = std::strerror(error);
+  return fail(status, way == RegistrationWay::kDmabuf
+                          ? fmt::format("HCA {} does not take it: {}", hca.name(), text)
+                          : fmt::format("HCA {} gets no pages from it: {}; see dmesg", hca.name(), text));
+}
+
+// Makes what `by_dmabuf(shared)` or `by_address()` return, null with errno where they fail, by the first way
+// that `facts` allow and that works. The HCA's driver holds its own reference to a dmabuf.
+template <typename ByDmabuf, typename ByAddress>
+auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFacts facts, ByDmabuf by_dmabuf,
+                       ByAddress by_address) -> Result<std::pair<decltype(by_address()), RegistrationWay>> {
+  using Made = decltype(by_address());
+  const auto attempt = [&](RegistrationWay way) -> Result<Made> {
+    Made made = nullptr;
+    if (way == RegistrationWay::kDmabuf) {
+      const auto shared = share(region);
+      if (!shared) return tl::unexpected(shared.error());
+      made = by_dmabuf(*shared);
+      if (made == nullptr) return refused(hca, way, errno);
+    } else {
+      made = by_address();
+      if (made == nullptr) return refused(hca, way, errno);
+    }
+    return made;
+  };
+  std::vector<std::string> reasons;
+  for (;;) {
+    const RegistrationWay way = decide_registration(facts);
+    if (way != RegistrationWay::kDmabuf && way != RegistrationWay::kPeermem) break;
+    const auto made = attempt(way);
+    if (made) return std::pair{*made, way};
+    if (made.error().status == Status::kNoMemory) return tl::unexpected(made.error());
+    reasons.push_back(fmt::format("{}: {}", registration_name(way), made.error().message));
+    (way == RegistrationWay::kDmabuf ? facts.dmabuf_failed : facts.peermem_failed) = true;
+  }
+  if (auto advice = refusal_advice(facts); !advice.empty()) reasons.push_back(std::move(advice));
+  return fail(Status::kUnsupported,
+              fmt::format("HCA {} cannot register {} bytes of GPU memory at {}: {}", hca.name(), region.bytes,
+                          region.address, fmt::join(reasons, "; ")));
 }
 
 }  // namespace
 
 const RegistrationVerbs& hca_verbs() {
-  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr};
+  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr, mlx5dv_devx_umem_reg, reg_dmabuf_umem};
   return verbs;
 }
 
@@ -162,24 +210,31 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
 
 Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, const Hca& hca,
                                             const GpuRegion& region, RegistrationFacts facts) {
-  std::vector<std::string> reasons;
-  for (;;) {
-    const RegistrationWay way = decide_registration(facts);
-    if (way != RegistrationWay::kDmabuf && way != RegistrationWay::kPeermem) break;
-    const bool dmabuf = way == RegistrationWay::kDmabuf;
-    const auto mr = dmabuf ? register_by_dmabuf(verbs, hca, region) : register_by_peermem(verbs, hca, region);
-    if (mr) {
-      log_once(hca, way);
-      return GpuRegistration{*mr, way};
-    }
-    if (mr.error().status == Status::kNoMemory) return tl::unexpected(mr.error());
-    reasons.push_back(fmt::format("{}: {}", registration_name(way), mr.error().message));
-    (dmabuf ? facts.dmabuf_failed : facts.peermem_failed) = true;
-  }
-  if (auto advice = refusal_advice(facts); !advice.empty()) reasons.push_back(std::move(advice));
-  return fail(Status::kUnsupported,
-              fmt::format("HCA {} cannot register {} bytes of GPU memory at {}: {}", hca.name(), region.bytes,
-                          region.address, fmt::join(reasons, "; ")));
+  const auto by_dmabuf = [&](const SharedRegion& shared) {
+    return verbs.reg_dmabuf_mr(hca.pd(), shared.offset, region.bytes,
+                               reinterpret_cast<std::uintptr_t>(region.address), shared.dmabuf.value(),
+                               region.access);
+  };
+  const auto by_address = [&] { return verbs.reg_mr(hca.pd(), region.address, region.bytes, region.access); };
+  const auto made = register_by_table(hca, region, facts, by_dmabuf, by_address);
+  if (!made) return tl::unexpected(made.error());
+  static std::array<std::atomic<bool>, 4> said{};
+  log_once("GPU memory is", hca, made->second, said);
+  return GpuRegistration{made->first, made->second};
+}
+
+Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region,
+                                  RegistrationFacts facts) {
+  const auto access = static_cast<std::uint32_t>(region.access);
+  const auto by_dmabuf = [&](const SharedRegion& shared) {
+    return verbs.reg_dmabuf_umem(hca.context(), shared.offset, region.bytes, shared.dmabuf.value(), access);
+  };
+  const auto by_address = [&] { return verbs.reg_umem(hca.context(), region.address, region.bytes, access); };
+  const auto made = register_by_table(hca, region, facts, by_dmabuf, by_address);
+  if (!made) return tl::unexpected(made.error());
+  static std::array<std::atomic<bool>, 4> said{};
+  log_once("queues in GPU memory are", hca, made->second, said);
+  return GpuUmem{UmemHandle(made->first), made->second};
 }
 
 }  // namespace gdx

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "driver-shim/cuda/driver.h"
+#include "host/hca/handles.h"
 #include "host/hca/hca.h"
 
 namespace gdx {
@@ -82,6 +83,9 @@ struct RegistrationVerbs {
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, std::size_t bytes, int access);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                            int descriptor, int access);
+  mlx5dv_devx_umem* (*reg_umem)(ibv_context* context, void* address, std::size_t bytes, std::uint32_t access);
+  mlx5dv_devx_umem* (*reg_dmabuf_umem)(ibv_context* context, std::uint64_t offset, std::size_t bytes,
+                                       int descriptor, std::uint32_t access);
 };
 [[nodiscard]] const RegistrationVerbs& hca_verbs();
 
@@ -101,5 +105,15 @@ struct GpuRegistration {
 // kUnsupported with the reason of every way and what to do; kNoMemory; as Gpu::open.
 [[nodiscard]] Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, const Hca& hca,
                                                           const GpuRegion& region, RegistrationFacts facts);
+
+struct GpuUmem {
+  UmemHandle umem;
+  RegistrationWay way;
+};
+
+// The same for queues: device memory of which DevX commands place rings and records by the umem's number and
+// an offset. Errors: as register_gpu_region.
+[[nodiscard]] Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca,
+                                                const GpuRegion& region, RegistrationFacts facts);
 
 }  // namespace gdx

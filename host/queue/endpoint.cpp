@@ -10,6 +10,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -116,7 +117,8 @@ struct Endpoint::Impl {
   Result<void> choose_auto_modes();
   Result<void> lease_slots(const StagingPools& pools);
   void lift_credits();
-  Result<void> show_memory_to(const Hca& hca);
+  Result<void> show_queues_to(const Hca& hca);
+  Result<void> show_scratch_to(const Hca& hca);
   Result<void> create_queues(const Hca& hca);
   Result<void> transition(const EndpointAddress& peer);
   [[nodiscard]] EndpointHandle make_handle() const;
@@ -129,11 +131,13 @@ struct Endpoint::Impl {
   StagingLease staging;  // after the memory that they share with their schedulers
   StagingLease bounce;
   UmemHandle umem;
+  RegistrationWay registered_by = RegistrationWay::kHostPages;
   MrHandle scratch;
   DoorbellRegister doorbell;
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of the two above
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
+  QueueState first_state{};  // and with it the handle
   std::uint32_t psn = 0;
   Connection connection = Connection::kNone;
 };
@@ -142,7 +146,7 @@ void Endpoint::Impl::lift_credits() {
   StagingHandle rings{};
   rings.slot_count = staging.slot_count();
   memory.staging_credits().describe(rings);
-  memory.control().state.staging = unlimited_credits(rings, memory.staging_credits().channel().grants);
+  first_state.staging = unlimited_credits(rings, memory.staging_credits().channel().grants);
 }
 
 // After pools and doorbell, on which it depends.
@@ -154,7 +158,9 @@ Result<void> Endpoint::Impl::choose_auto_modes() {
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
                          .bounce_slot_bytes = bounce.slot_bytes(),
                          .blueflame = doorbell.blueflame_half_bytes != 0};
-  auto choice = choose_modes(local.hca_name, options.auto_modes, shape);
+  ModeOptions wanted = options.auto_modes;
+  if (wanted.gpu.empty() && options.gpu) wanted.gpu = options.gpu->pci_bus_id();
+  auto choice = choose_modes(local.hca_name, wanted, shape);
   if (!choice) return tl::unexpected(choice.error());
   modes = choice->modes;
   announce(local.hca_name, *choice);
@@ -203,22 +209,32 @@ StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits
   return handle;
 }
 
-Result<void> Endpoint::Impl::show_memory_to(const Hca& hca) {
+Result<void> Endpoint::Impl::show_queues_to(const Hca& hca) {
+  if (const Gpu* const gpu = memory.gpu()) {
+    const auto facts = read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()});
+    if (!facts) return tl::unexpected(facts.error());
+    const GpuRegion region{memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE, gpu->ordinal()};
+    auto registered = register_gpu_umem(hca_verbs(), hca, region, *facts);
+    if (!registered) return tl::unexpected(registered.error());
+    umem = std::move(registered->umem);
+    registered_by = registered->way;
+    return {};
+  }
   umem.reset(
       mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
-  if (!umem) {
-    return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
-                fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
-                            memory.registered_bytes(), std::strerror(errno)));
-  }
-  std::uint64_t& word = memory.control().scratch;
+  if (umem) return {};
+  return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+              fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
+                          memory.registered_bytes(), std::strerror(errno)));
+}
+
+Result<void> Endpoint::Impl::show_scratch_to(const Hca& hca) {
+  std::uint64_t& word = memory.host().scratch;
   scratch.reset(ibv_reg_mr(hca.pd(), &word, sizeof word, IBV_ACCESS_LOCAL_WRITE));
-  if (!scratch) {
-    return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
-                fmt::format("HCA {} cannot register an endpoint's scratch word: {}", hca.name(),
-                            std::strerror(errno)));
-  }
-  return {};
+  if (scratch) return {};
+  return fail(
+      errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+      fmt::format("HCA {} cannot register an endpoint's scratch word: {}", hca.name(), std::strerror(errno)));
 }
 
 Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
@@ -288,7 +304,8 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   const auto bounces =
       check_pool("bounce_slot_count", options.bounce_slot_count, pools.host, StagingMemory::kHost);
   if (!bounces) return tl::unexpected(bounces.error());
-  auto memory = QueueMemory::allocate(options.send_queue_blocks, *slots, *bounces);
+  auto memory = QueueMemory::allocate(options.send_queue_blocks, *slots, *bounces,
+                                      options.gpu ? &*options.gpu : nullptr);
   if (!memory) return tl::unexpected(memory.error());
   auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
   if (auto leased = impl->lease_slots(pools); !leased) return tl::unexpected(leased.error());
@@ -299,9 +316,12 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   if (!doorbell) return tl::unexpected(doorbell.error());
   impl->doorbell = std::move(*doorbell);
   if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
-  if (auto shown = impl->show_memory_to(hca); !shown) return tl::unexpected(shown.error());
+  if (auto shown = impl->show_queues_to(hca); !shown) return tl::unexpected(shown.error());
+  if (auto shown = impl->show_scratch_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
-  impl->memory.control().state.handle = impl->make_handle();
+  impl->first_state.handle = impl->make_handle();
+  if (auto stored = impl->memory.store_state(impl->first_state); !stored)
+    return tl::unexpected(stored.error());
   return Endpoint(std::move(impl));
 }
 
@@ -331,7 +351,14 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
 }
 
 Result<void> Endpoint::map_to(const Gpu& gpu) {
-  auto queues = gpu.map(impl_->memory.base(), impl_->memory.bytes());
+  if (const Gpu* const home = impl_->memory.gpu(); home != nullptr && home->ordinal() != gpu.ordinal()) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("the queues are in the memory of GPU {}: run kernels of GPU {} on an endpoint of its own",
+                    home->ordinal(), gpu.ordinal()));
+  }
+  const std::span<std::byte> host_memory = impl_->memory.host_memory();
+  auto queues = gpu.map(host_memory.data(), host_memory.size());
   if (!queues) return tl::unexpected(queues.error());
   // Endpoints without a register of their own share a page, and so its mapping.
   auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, kQueuePageBytes);
@@ -341,22 +368,22 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   return {};
 }
 
-EndpointHandle Endpoint::handle() const { return impl_->memory.control().state.handle; }
+EndpointHandle Endpoint::handle() const { return impl_->first_state.handle; }
 
 EndpointHandle Endpoint::Impl::make_handle() const {
-  ControlPage& control = memory.control();
+  ControlPage* const control = memory.control();
   const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
   EndpointHandle handle{};
   handle.layout_version = kQueueLayoutVersion;
   handle.qpn = queue_pair.number;
   handle.send_queue = memory.send_queue();
   handle.completion_queue = memory.completion_queue();
-  handle.send_record = &control.queue_pair_record[mlx5::kSendRecord];
+  handle.send_record = &control->queue_pair_record[mlx5::kSendRecord];
   handle.doorbell = static_cast<std::uint64_t*>(doorbell.uar->reg_addr);
   handle.blueflame_half_bytes = doorbell.blueflame_half_bytes;
-  handle.scratch = &control.scratch;
-  handle.state = &control.state;
-  handle.abort = &control.abort;
+  handle.scratch = &memory.host().scratch;
+  handle.state = &control->state;
+  handle.abort = &memory.host().abort;
   handle.timeout_ns = options.timeout_ns;
   handle.probe_after_ns = options.probe_after_ns;
   handle.scratch_lkey = scratch->lkey;
@@ -372,11 +399,21 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   return handle;
 }
 
-EndpointFault Endpoint::fault() const { return impl_->memory.control().state.fault; }
-const QueueState& Endpoint::state() const { return impl_->memory.control().state; }
+EndpointFault Endpoint::fault() const { return state().fault; }
+
+QueueState Endpoint::state() const {
+  const auto state = impl_->memory.load_state();
+  if (state) return *state;
+  log::error("an endpoint's state is lost: {}", state.error().message);
+  QueueState lost{};
+  lost.fault.status = Status::kSystem;
+  return lost;
+}
+
+RegistrationWay Endpoint::queues_registered_by() const { return impl_->registered_by; }
 
 void Endpoint::abort() {
-  std::atomic_ref<std::uint32_t>(impl_->memory.control().abort).store(1, std::memory_order_release);
+  std::atomic_ref<std::uint32_t>(impl_->memory.host().abort).store(1, std::memory_order_release);
   impl_->staging.retire();
   impl_->bounce.retire();
 }

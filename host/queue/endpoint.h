@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -14,6 +15,7 @@
 #include "host/calibration/choose_modes.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
+#include "host/memory/gpu_registration.h"
 #include "host/staging/staging_pool.h"
 #include "proto/gpu/queue.h"
 
@@ -26,19 +28,21 @@ inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
 struct EndpointOptions {
   std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
-  std::uint32_t slot_count = 0;  // slots of the NIC's memory that it may hold at most; 0: cannot push, as shared
-  std::uint32_t bounce_slot_count = 0;  // of host memory, likewise; 0: cannot bounce
-  Placement placement = Placement::kHost;
+  std::uint32_t slot_count =
+      0;  // slots of the NIC's memory that it may hold at most; 0: cannot push, as shared
+  std::uint32_t bounce_slot_count = 0;       // of host memory, likewise; 0: cannot bounce
+  Placement placement = Placement::kHost;    // of the queues; kernels open it as Endpoint<S, placement>
+  std::optional<Gpu> gpu = std::nullopt;     // with Placement::kGpu: whose memory
   Sharing sharing = Sharing::kExclusive;     // kernels open it as device::Endpoint or SharedEndpoint
   ModeOptions auto_modes = {};               // what Mode::kAuto goes by; not on a shared endpoint
   std::uint64_t timeout_ns = 5'000'000'000;  // bound of every wait in device code; 1..kMaxWaitNs
   // A wait on a signal asks the peer for life after this; 1..kMaxWaitNs.
   std::uint64_t probe_after_ns = 500'000'000;
-  std::uint8_t ack_timeout = 14;             // 4.096 us * 2^ack_timeout before a resend; 1..31
-  std::uint8_t retry_count = 5;              // resends before "peer unreachable"; 0..7
-  std::uint8_t rnr_retry = 7;                // 0..7; 7: without end
-  std::uint8_t min_rnr_timer = 12;           // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
-  std::uint8_t hop_limit = 64;               // 1..255
+  std::uint8_t ack_timeout = 14;    // 4.096 us * 2^ack_timeout before a resend; 1..31
+  std::uint8_t retry_count = 5;     // resends before "peer unreachable"; 0..7
+  std::uint8_t rnr_retry = 7;       // 0..7; 7: without end
+  std::uint8_t min_rnr_timer = 12;  // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
+  std::uint8_t hop_limit = 64;      // 1..255
   std::uint8_t traffic_class = 0;
   // For research only: pushes into any slot of the pool, whoever holds it, to show what credits prevent. It
   // damages the payload of every endpoint of the pool.
@@ -46,8 +50,7 @@ struct EndpointOptions {
   bool adaptive_routing = false;  // the network may reorder packets: signals are fenced behind puts
 };
 
-// Errors: kInvalidArgument naming the option, its value and what it may be; kUnsupported for a
-// placement that cannot be served.
+// Errors: kInvalidArgument naming the option, its value and what it may be.
 [[nodiscard]] Result<void> check_endpoint_options(const EndpointOptions& options);
 
 // The pools that an endpoint stages in; either may be missing.
@@ -79,8 +82,10 @@ static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<Endp
 class Endpoint {
  public:
   // A pool may be missing where the options want no slots of it. Its minimum is reserved for the endpoint's
-  // life; the slots it has beyond that come and go. Errors: as check_endpoint_options, StagingPool::lease and
-  // choose_modes; kNoMemory; kSystem with the command's name, status and syndrome.
+  // life; the slots it has beyond that come and go. Queues in GPU memory are shown to the HCA by the way that
+  // $GDX_GPU_REGISTRATION and host/memory/gpu_registration.h choose, which is logged once. Errors: as
+  // check_endpoint_options, StagingPool::lease, choose_modes and register_gpu_umem; kNoMemory; kSystem with
+  // the command's name, status and syndrome.
   [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPools pools,
                                                const EndpointOptions& options = {});
 
@@ -97,18 +102,24 @@ class Endpoint {
   // transition or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
 
-  // Lets kernels of `gpu` reach the queues and the doorbell register; kernels of the CPU layer need no call. The
-  // pool's memory is the pool's to map. Errors: as Gpu::map.
+  // Lets kernels of `gpu` reach the doorbell register and what of the endpoint is in host memory; kernels of
+  // the CPU layer need no call. The pool's memory is the pool's to map. Errors: as Gpu::map; kInvalidArgument
+  // when the queues are in another GPU's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
   // Everything a kernel needs, by value. The pointers live as long as the Endpoint.
   [[nodiscard]] EndpointHandle handle() const;
 
-  // The first fault that a kernel recorded when it closed the endpoint; status kOk while healthy.
+  // The first fault that a kernel recorded when it closed the endpoint; status kOk while healthy. kSystem
+  // where it is in GPU memory that cannot be read any more, as after a fault of a kernel: then the driver's
+  // error is logged.
   [[nodiscard]] EndpointFault fault() const;
   // "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
-  [[nodiscard]] const QueueState& state() const;
+  // As it is now, by a copy where it is in GPU memory; of one that cannot be read only the fault is set.
+  [[nodiscard]] QueueState state() const;
+  // How queues in GPU memory are registered; kHostPages where they are in host memory.
+  [[nodiscard]] RegistrationWay queues_registered_by() const;
 
   // From now on every wait of a kernel on this endpoint returns kAborted, and its credits go back: what the
   // kernel holds when it ends, what the NIC holds when the endpoint goes.

@@ -30,12 +30,20 @@ constexpr bool is_mtu(std::uint32_t bytes) {
 }  // namespace
 
 Result<void> check_endpoint_options(const EndpointOptions& options) {
-  if (options.placement == Placement::kGpu) {
-    return fail(Status::kUnsupported,
-                "endpoint option placement = gpu: queues in GPU memory are not supported yet, use host");
+  if (options.placement != Placement::kHost && options.placement != Placement::kGpu) {
+    return refuse_option("placement", static_cast<std::uint64_t>(options.placement), "host (0) or gpu (1)");
   }
-  if (options.placement != Placement::kHost) {
-    return refuse_option("placement", static_cast<std::uint64_t>(options.placement), "host");
+  const bool in_gpu = options.placement == Placement::kGpu;
+  if (in_gpu != options.gpu.has_value()) {
+    return fail(
+        Status::kInvalidArgument,
+        in_gpu ? "endpoint option placement = gpu: say with option gpu whose memory the queues are to be in"
+               : "endpoint option gpu is set: use placement = gpu with it, or leave it out");
+  }
+  // It fills the ring of held slots from the host.
+  if (in_gpu && options.unsafe_push_without_credits) {
+    return fail(Status::kInvalidArgument,
+                "endpoint option unsafe_push_without_credits: use it with placement = host");
   }
   if (!std::has_single_bit(options.send_queue_blocks) || options.send_queue_blocks < kMinSendQueueBlocks ||
       options.send_queue_blocks > kMaxSendQueueBlocks) {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace gdx {
 namespace {
@@ -13,8 +15,12 @@ constexpr std::size_t round_to_page(std::size_t bytes) {
   return (bytes + kQueuePageBytes - 1) / kQueuePageBytes * kQueuePageBytes;
 }
 
+constexpr std::size_t held_bytes(std::uint32_t slot_count) {
+  return round_to_page(std::size_t{slot_count} * sizeof(HeldSlot));
+}
+
 // Invalid, and with the owner bit that the first pass of the ring does not have: nobody takes such an
-// entry for a completion, whichever of the two is looked at.
+// entry for a completion, whichever of the two is looked at. An entry is filled with it whole.
 constexpr std::uint8_t kUnwrittenCqe =
     static_cast<std::uint8_t>(static_cast<unsigned>(mlx5::CqeOpcode::kInvalid) << mlx5::kCqeOpcodeShift) |
     mlx5::kCqeOwnerMask;
@@ -23,25 +29,60 @@ constexpr std::uint8_t kUnwrittenCqe =
 
 void QueueMemory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
 
-Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
-                                          std::uint32_t bounce_slot_count) {
-  QueueMemory memory;
+std::size_t QueueMemory::lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
+                                 std::uint32_t bounce_slot_count) {
   const std::size_t ring_bytes = round_to_page(std::size_t{send_queue_blocks} * mlx5::kWqeBasicBlockBytes);
-  memory.completion_queue_offset_ = ring_bytes;
-  memory.control_offset_ = 2 * ring_bytes;
-  memory.credits_offset_ = memory.control_offset_ + kQueuePageBytes;
-  const std::size_t bounce_offset = memory.credits_offset_ + CreditArea::bytes(slot_count);
-  const std::size_t total = bounce_offset + CreditArea::bytes(bounce_slot_count);
-  memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kQueuePageBytes, total)));
-  if (!memory.pages_) {
-    return fail(Status::kNoMemory, fmt::format("no memory for an endpoint's queues ({} bytes)", total));
+  completion_queue_offset_ = ring_bytes;
+  control_offset_ = 2 * ring_bytes;
+  held_offset_ = control_offset_ + kQueuePageBytes;
+  return held_offset_ + held_bytes(slot_count) + held_bytes(bounce_slot_count);
+}
+
+Result<void> QueueMemory::clear_queue(std::size_t queue_bytes) {
+  const std::size_t ring_bytes = completion_queue_offset_;
+  const auto clear = [=](std::byte* queue) {
+    std::memset(queue, 0, queue_bytes);
+    std::memset(queue + ring_bytes, kUnwrittenCqe, ring_bytes);
+  };
+  if (gpu_memory_) {
+    std::vector<std::byte> image(queue_bytes);
+    clear(image.data());
+    return gpu_memory_->write(0, image);
   }
-  memory.bytes_ = total;
-  std::memset(memory.pages_.get(), 0, total);
-  new (memory.pages_.get() + memory.control_offset_) ControlPage{};
-  memory.staging_credits_ = CreditArea(memory.pages_.get() + memory.credits_offset_, slot_count);
-  memory.bounce_credits_ = CreditArea(memory.pages_.get() + bounce_offset, bounce_slot_count);
-  for (std::uint32_t i = 0; i < send_queue_blocks; ++i) memory.completion_queue()[i].op_own = kUnwrittenCqe;
+  clear(queue_);
+  new (control()) ControlPage{};
+  return {};
+}
+
+Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
+                                          std::uint32_t bounce_slot_count, const Gpu* gpu) {
+  QueueMemory memory;
+  const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
+  const std::size_t host_part_bytes =
+      kQueuePageBytes + CreditArea::bytes(slot_count) + CreditArea::bytes(bounce_slot_count);
+  memory.host_bytes_ = host_part_bytes + (gpu == nullptr ? queue_bytes : 0);
+  memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kQueuePageBytes, memory.host_bytes_)));
+  if (!memory.pages_) {
+    return fail(Status::kNoMemory,
+                fmt::format("no memory for an endpoint's queues ({} bytes)", memory.host_bytes_));
+  }
+  memory.host_page_ = memory.pages_.get() + (memory.host_bytes_ - host_part_bytes);
+  memory.queue_ = memory.pages_.get();
+  if (gpu != nullptr) {
+    auto allocated = GpuMemory::allocate(*gpu, queue_bytes);
+    if (!allocated) return tl::unexpected(allocated.error());
+    memory.gpu_memory_ = std::move(*allocated);
+    memory.queue_ = memory.gpu_memory_->address();
+  }
+  if (auto cleared = memory.clear_queue(queue_bytes); !cleared) return tl::unexpected(cleared.error());
+  std::memset(memory.host_page_, 0, host_part_bytes);
+  new (memory.host_page_) HostPage{};
+  std::byte* const credits = memory.host_page_ + kQueuePageBytes;
+  std::byte* const held = memory.queue_ + memory.held_offset_;
+  memory.staging_credits_ = CreditArea(credits, reinterpret_cast<HeldSlot*>(held), slot_count);
+  memory.bounce_credits_ =
+      CreditArea(credits + CreditArea::bytes(slot_count),
+                 reinterpret_cast<HeldSlot*>(held + held_bytes(slot_count)), bounce_slot_count);
   return memory;
 }
 
@@ -53,29 +94,46 @@ std::size_t QueueMemory::completion_record_offset() const {
 }
 
 mlx5::WqeBasicBlock* QueueMemory::send_queue() const {
-  return reinterpret_cast<mlx5::WqeBasicBlock*>(pages_.get());
+  return reinterpret_cast<mlx5::WqeBasicBlock*>(queue_);
 }
 mlx5::Cqe64* QueueMemory::completion_queue() const {
-  return reinterpret_cast<mlx5::Cqe64*>(pages_.get() + completion_queue_offset_);
+  return reinterpret_cast<mlx5::Cqe64*>(queue_ + completion_queue_offset_);
 }
-ControlPage& QueueMemory::control() const {
-  return *reinterpret_cast<ControlPage*>(pages_.get() + control_offset_);
+ControlPage* QueueMemory::control() const { return reinterpret_cast<ControlPage*>(queue_ + control_offset_); }
+HostPage& QueueMemory::host() const { return *reinterpret_cast<HostPage*>(host_page_); }
+
+Result<QueueState> QueueMemory::load_state() const {
+  if (!gpu_memory_) return control()->state;
+  QueueState state{};
+  const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
+  if (auto done = gpu_memory_->read(offset, std::as_writable_bytes(std::span(&state, 1))); !done) {
+    return tl::unexpected(done.error());
+  }
+  return state;
+}
+
+Result<void> QueueMemory::store_state(const QueueState& state) {
+  if (gpu_memory_) {
+    const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
+    return gpu_memory_->write(offset, std::as_bytes(std::span(&state, 1)));
+  }
+  control()->state = state;
+  return {};
 }
 
 std::size_t CreditArea::bytes(std::uint32_t slot_count) {
   if (slot_count == 0) return 0;
-  return round_to_page(sizeof(CreditWords) +
-                       std::size_t{slot_count} * (2 * sizeof(std::uint32_t) + sizeof(HeldSlot)));
+  return round_to_page(sizeof(CreditWords) + std::size_t{slot_count} * 2 * sizeof(std::uint32_t));
 }
 
-CreditArea::CreditArea(std::byte* base, std::uint32_t slot_count) : base_(base), slot_count_(slot_count) {
+CreditArea::CreditArea(std::byte* base, HeldSlot* held, std::uint32_t slot_count)
+    : base_(base), held_(held), slot_count_(slot_count) {
   if (slot_count != 0) new (base) CreditWords{};
 }
 
 CreditWords& CreditArea::words() const { return *reinterpret_cast<CreditWords*>(base_); }
-HeldSlot* CreditArea::held_slots() const { return reinterpret_cast<HeldSlot*>(base_ + sizeof(CreditWords)); }
 std::uint32_t* CreditArea::granted_slots() const {
-  return reinterpret_cast<std::uint32_t*>(held_slots() + slot_count_);
+  return reinterpret_cast<std::uint32_t*>(base_ + sizeof(CreditWords));
 }
 std::uint32_t* CreditArea::returned_slots() const { return granted_slots() + slot_count_; }
 
@@ -89,7 +147,7 @@ void CreditArea::describe(StagingHandle& staging) const {
   staging.granted_slots = granted_slots();
   staging.requests = &words().requests;
   staging.returned_slots = returned_slots();
-  staging.held = held_slots();
+  staging.held = held_;
 }
 
 }  // namespace gdx

@@ -23,21 +23,22 @@ expect '^  doorbell +BlueFlame, shown to a GPU by plain registration \(ordinary 
 expect '^  device memory +131072 B, shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  host memory +shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  staging +push 32 slots of 4 KiB, bounce 64 slots of 64 KiB of host memory, by default$'
-expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; memory by '
+expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; queues in host memory or its own; memory by dmabuf$'
 # Of kernels on no GPU, and on this one.
 expect '^ +defaults for kernels on a CPU: '
 expect '^ +defaults for a path of unknown class: '
-if [ ! -e /sys/module/nvidia_peermem ] && [ ! -e /sys/module/nv_peer_mem ]; then
-  expect 'memory by no way: dmabuf: the HCA takes none.*nvidia_peermem: not loaded: modprobe nvidia_peermem$'
-fi
+info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
+expect 'queues in host memory or its own; memory by nvidia_peermem$'
+info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0 GDX_GPU_REGISTRATION=dmabuf
+expect 'queues in host memory; memory by no way: dmabuf: the GPU exports none.*nvidia_peermem: excluded by \$GDX_GPU_REGISTRATION$'
 info LD_LIBRARY_PATH="$fake" GDX_GPU_MAPPING=iomemory GDX_GPU_REGISTRATION=peermem
 for what in doorbell 'device memory' 'host memory'; do
   expect "^  $what .*shown to a GPU by IoMemory registration \(ordinary pages\)\$"
 done
-expect 'dmabuf: excluded by \$GDX_GPU_REGISTRATION'
+expect 'memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$old" GDX_FAKE_CUDA_DEVICES=2
 expect '^  CUDA driver +11\.4$'
-expect '^  GPU 1 +Fake GPU .*dmabuf: the GPU exports none'
+expect '^  GPU 1 +Fake GPU .*memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=0
 expect '^  GPUs +none: the NVIDIA driver shows no GPU: CUDA_ERROR_NO_DEVICE'
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
@@ -50,7 +51,7 @@ expect '^  device memory +0 B$'
 expect '^  staging +push no slots, '
 out=$(timeout 30 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
 for what in '"compute_capability": 90' '"kind": "software"' '"rate_gbps": 100.0' '"kind": "BlueFlame"' \
-  '"host_memory_mapping": "plain' '"slot_count": 32' '"gdx_version"' '"pci": null'; do
+  '"host_memory_mapping": "plain' '"slot_count": 32' '"gdx_version"' '"pci": null' '^ +"gpu"$'; do
   expect "$what"
 done
 echo ok

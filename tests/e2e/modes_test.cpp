@@ -55,7 +55,7 @@ class Modes : public Pair {
 TEST_F(Modes, bounce_beyond_its_pool_waits_for_credits_and_arrives) {
   fill();
   put_all<Mode::kBounce>();
-  const StagingState& credits = a_.endpoint->state().bounce;
+  const StagingState credits = a_.endpoint->state().bounce;
   EXPECT_GT(credits.stalls, 0u);
   EXPECT_EQ(credits.filled, kBufferBytes / bounce_->slot_bytes());
   EXPECT_EQ(credits.ready - credits.returned, 1u) << "the kernel that ended keeps its minimum";
@@ -140,7 +140,7 @@ TEST_F(Modes, chunks_of_a_large_message_are_sent_while_others_are_stored) {
     watched = {.arrived = b_.buffer->data(),
                .first = a_.buffer->data()[0],
                .chunks = kBufferBytes / slot_bytes,
-               .credits = bounces ? &endpoint.state().bounce : &endpoint.state().staging};
+               .credits = bounces ? &endpoint.handle().state->bounce : &endpoint.handle().state->staging};
     const auto kernel = [&](EndpointHandle handle) {
       device::Endpoint<> ep(handle);
       ASSERT_EQ(gdx_put(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kOk);

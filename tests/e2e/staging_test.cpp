@@ -35,7 +35,7 @@ class Sharing : public Pair {
       EXPECT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kTimeout);
     };
     EXPECT_EQ(exec::launch({.progress = progress_}, kernel, endpoint.handle()), Status::kOk);
-    const StagingState& credits = endpoint.state().staging;
+    const StagingState credits = endpoint.state().staging;
     EXPECT_GT(credits.filled - credits.returned, 1u);
     return endpoint;
   }
@@ -111,7 +111,7 @@ TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
     const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), kPartBytes);
     EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);
   });
-  const StagingState& credits = a_.endpoint->state().staging;
+  const StagingState credits = a_.endpoint->state().staging;
   EXPECT_EQ(credits.ready, credits.returned);
   constexpr int kLooks = 100'000;  // what the thread does meanwhile needs one or two
   for (int i = 0; i < kLooks && staging_->free_slots() != free_before + 1; ++i) progress();
@@ -202,7 +202,7 @@ TEST_F(Sharing, pool_driven_by_its_thread_alone_still_serves) {
 TEST_F(Sharing, kernel_that_ends_keeps_the_minimum) {
   push_a_megabyte();
   EXPECT_GT(a_.endpoint->state().staging.stalls, 0u);
-  const StagingState& credits = a_.endpoint->state().staging;
+  const StagingState credits = a_.endpoint->state().staging;
   EXPECT_EQ(credits.ready - credits.returned, 1u);
 }
 
@@ -212,7 +212,7 @@ TEST_F(Sharing, aborted_endpoint_keeps_nothing_that_the_nic_does_not_need) {
   in_kernel(a_, [&](auto& ep) {
     EXPECT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), kBufferBytes), Status::kAborted);
   });
-  const StagingState& credits = a_.endpoint->state().staging;
+  const StagingState credits = a_.endpoint->state().staging;
   EXPECT_EQ(credits.ready, credits.filled);
 }
 

@@ -2,6 +2,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <string>
+
 #include "driver-shim/cuda/fake/state.h"
 
 namespace gdx::fake_cuda {
@@ -12,6 +15,14 @@ namespace {
 constexpr std::size_t kSmallBytes = 64 * 1024;
 constexpr std::size_t kSmallOffset = 512;
 
+// What cuMemAlloc hands out nobody has cleared.
+constexpr int kGarbage = 0xa5;
+
+void* map_whole(int file, std::size_t bytes, int protection) {
+  void* const pages = mmap(nullptr, bytes, protection, MAP_SHARED, file, 0);
+  return pages == MAP_FAILED ? nullptr : pages;
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceMemory> DeviceMemory::allocate(CUdevice device, std::size_t bytes) {
@@ -20,24 +31,35 @@ std::unique_ptr<DeviceMemory> DeviceMemory::allocate(CUdevice device, std::size_
   memory->offset_ = bytes < kSmallBytes ? kSmallOffset : 0;
   memory->page_bytes_ = (memory->offset_ + bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (memory->page_bytes_ < bytes) return nullptr;
-  memory->file_ = memfd_create("fake GPU memory", MFD_CLOEXEC);
+  memory->file_ = memfd_create("dmabuf", MFD_CLOEXEC);
   if (memory->file_ < 0 || ftruncate(memory->file_, static_cast<off_t>(memory->page_bytes_)) != 0)
     return nullptr;
-  void* const pages = mmap(nullptr, memory->page_bytes_, PROT_NONE, MAP_SHARED, memory->file_, 0);
-  if (pages == MAP_FAILED) return nullptr;
-  memory->pages_ = reinterpret_cast<std::uintptr_t>(pages);
+  const int file = memory->file_;
+  memory->pages_ = reinterpret_cast<std::uintptr_t>(map_whole(file, memory->page_bytes_, PROT_NONE));
+  memory->copies_ = static_cast<std::byte*>(map_whole(file, memory->page_bytes_, PROT_READ | PROT_WRITE));
+  memory->kernels_ = static_cast<std::byte*>(map_whole(file, memory->page_bytes_, PROT_READ | PROT_WRITE));
+  if (memory->pages_ == 0 || memory->copies_ == nullptr || memory->kernels_ == nullptr) return nullptr;
+  std::memset(memory->copies_, kGarbage, memory->page_bytes_);
   return memory;
 }
 
 DeviceMemory::~DeviceMemory() {
-  if (pages_ != 0) munmap(reinterpret_cast<void*>(pages_), page_bytes_);
+  for (void* const mapped :
+       {reinterpret_cast<void*>(pages_), static_cast<void*>(copies_), static_cast<void*>(kernels_)}) {
+    if (mapped != nullptr) munmap(mapped, page_bytes_);
+  }
   if (file_ >= 0) close(file_);
 }
 
 int DeviceMemory::share_pages(std::uintptr_t first, std::size_t bytes) const {
   if (first % kPageBytes != 0 || bytes % kPageBytes != 0 || bytes == 0) return -1;
   if (first < pages_ || bytes > page_bytes_ || first - pages_ > page_bytes_ - bytes) return -1;
-  return fcntl(file_, F_DUPFD_CLOEXEC, 0);
+  // Opened anew, so that it has a position of its own; a mapping needs the right to read.
+  const bool mappable = setting("GDX_FAKE_CUDA_DMABUF_MAP", 1) != 0;
+  const std::string path = "/proc/self/fd/" + std::to_string(file_);
+  const int descriptor = open(path.c_str(), (mappable ? O_RDWR : O_WRONLY) | O_CLOEXEC);
+  if (descriptor >= 0) lseek(descriptor, static_cast<off_t>(first - pages_), SEEK_SET);
+  return descriptor;
 }
 
 }  // namespace gdx::fake_cuda

@@ -30,8 +30,6 @@ namespace {
 CUctx_st* const kContexts = reinterpret_cast<CUctx_st*>(0x1000);
 thread_local std::vector<std::uintptr_t> current_contexts;
 
-CUdevice current_device() { return static_cast<CUdevice>(current_contexts.back()); }
-
 std::uintptr_t context_number(CUcontext context) {
   return reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(kContexts);
 }
@@ -61,23 +59,6 @@ constexpr ResultText kTexts[] = {
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-// Holds the lock for a call; `refusal` is what a call gets that needs an initialized driver, or a context.
-struct Call {
-  std::lock_guard<std::mutex> guard{state().lock};
-  [[nodiscard]] CUresult refusal() const {
-    return state().initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-  }
-  [[nodiscard]] CUresult refusal_in_context() const {
-    if (!state().initialized) return CUDA_ERROR_NOT_INITIALIZED;
-    if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-    return state().retained[current_contexts.back()] > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  }
-  [[nodiscard]] CUresult refusal_of_device(CUdevice device) const {
-    if (!state().initialized) return CUDA_ERROR_NOT_INITIALIZED;
-    return device >= 0 && device < state().devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-  }
-};
-
 // The registration that holds [at, at + bytes), or overlaps it.
 std::map<std::uintptr_t, HostRegistration>::iterator overlapping(std::uintptr_t at, std::size_t bytes) {
   auto& all = state().registrations;
@@ -87,6 +68,8 @@ std::map<std::uintptr_t, HostRegistration>::iterator overlapping(std::uintptr_t 
   return all.end();
 }
 
+}  // namespace
+
 const DeviceMemory* device_memory_at(std::uintptr_t at) {
   for (const auto& [address, memory] : state().allocations) {
     if (memory->holds(at)) return memory.get();
@@ -94,7 +77,25 @@ const DeviceMemory* device_memory_at(std::uintptr_t at) {
   return nullptr;
 }
 
-}  // namespace
+bool is_pinned(std::uintptr_t at, std::size_t bytes) {
+  const auto found = overlapping(at, bytes);
+  return found != state().registrations.end() && at >= found->first &&
+         at + bytes <= found->first + found->second.bytes;
+}
+
+CUdevice current_device() { return static_cast<CUdevice>(current_contexts.back()); }
+
+CUresult Call::refusal() const { return state().initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult Call::refusal_in_context() const {
+  if (!state().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  return state().retained[current_contexts.back()] > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult Call::refusal_of_device(CUdevice device) const {
+  if (!state().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  return device >= 0 && device < state().devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 }  // namespace gdx::fake_cuda
 
 using namespace gdx::fake_cuda;
@@ -204,6 +205,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
   // The last one out takes with it all that was allocated and registered in the context.
   if (--retained == 0) {
+    finish_streams(device);
+    std::erase_if(state().streams, [device](const auto& entry) { return entry.second.device == device; });
     std::erase_if(state().allocations,
                   [device](const auto& entry) { return entry.second->device() == device; });
     std::erase_if(state().registrations,
@@ -247,6 +250,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 CUresult cuMemFree_v2(CUdeviceptr address) {
   const Call call;
   if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
+  finish_streams(current_device());
   return state().allocations.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -325,6 +329,16 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
         *static_cast<int*>(data[i]) = device != nullptr ? device->device()
                                       : host            ? registered->second.device
                                                         : 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *static_cast<CUdeviceptr*>(data[i]) = device != nullptr ? device->address()
+                                              : host            ? registered->first
+                                                                : 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *static_cast<std::size_t*>(data[i]) = device != nullptr ? device->bytes()
+                                              : host            ? registered->second.bytes
+                                                                : 0;
         break;
       default: return CUDA_ERROR_INVALID_VALUE;
     }

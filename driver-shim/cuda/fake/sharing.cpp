@@ -66,7 +66,7 @@ Sharing& sharing_state() {
 }
 
 // A locked call of an initialized driver.
-struct Call {
+struct SharingCall {
   std::lock_guard<std::mutex> guard{sharing_state().lock};
 };
 bool initialized() {
@@ -117,7 +117,7 @@ CUdeviceptr reserve_addresses(std::size_t bytes) {
 }  // namespace
 
 bool find_mapped(CUdeviceptr at, CUdeviceptr* base, std::size_t* bytes) {
-  const Call call;
+  const SharingCall call;
   const auto found = mapping_at(at);
   if (found == sharing_state().mapped.end()) return false;
   *base = found->first;
@@ -130,12 +130,21 @@ bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr addres
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   const bool opened = find_opened(address, &base, &bytes, &device);
-  const Call call;
+  const SharingCall call;
   Sharing& sharing = sharing_state();
   const auto mapping = mapping_at(address);
   const bool virtually = mapping != sharing.mapped.end();
-  if (virtually) device = mapping->second.memory->label.properties.location.id;
-  const bool pooled = pooled_at(address) != sharing.pooled.end();
+  const auto pool = pooled_at(address);
+  const bool pooled = pool != sharing.pooled.end();
+  if (virtually) {
+    device = mapping->second.memory->label.properties.location.id;
+    base = mapping->first;
+    bytes = mapping->second.bytes;
+  }
+  if (pooled) {
+    base = pool->first;
+    bytes = pool->second;
+  }
   switch (static_cast<int>(which)) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = allocated; return true;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -149,12 +158,20 @@ bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr addres
       if (!virtually && !pooled && !opened) return false;
       *static_cast<int*>(value) = device;
       return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      if (!virtually && !pooled && !opened) return false;
+      *static_cast<CUdeviceptr*>(value) = base;
+      return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      if (!virtually && !pooled && !opened) return false;
+      *static_cast<std::size_t*>(value) = bytes;
+      return true;
     default: return false;
   }
 }
 
 CUresult share_mapped_range(CUdeviceptr address, std::size_t bytes, int* descriptor) {
-  const Call call;
+  const SharingCall call;
   Sharing& sharing = sharing_state();
   if (address % kPageBytes != 0 || bytes % kPageBytes != 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto first = mapping_at(address);
@@ -193,7 +210,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!is_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
-  const Call call;
+  const SharingCall call;
   const Label label{kMagic, bytes, *properties};
   auto memory = std::make_shared<Physical>(label);
   memory->file = memfd_create("fake GPU memory", MFD_CLOEXEC);
@@ -207,7 +224,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  const Call call;
+  const SharingCall call;
   const auto found = sharing_state().handles.find(handle);
   if (found == sharing_state().handles.end() || found->second.references == 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -221,7 +238,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
   const bool power = (alignment & (alignment - 1)) == 0;
   if (address == nullptr || bytes == 0 || bytes % kGranularity != 0 || !power || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  const Call call;
+  const SharingCall call;
   *address = reserve_addresses(bytes);
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   sharing_state().reserved[*address] = bytes;
@@ -229,7 +246,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  const Call call;
+  const SharingCall call;
   Sharing& sharing = sharing_state();
   const auto found = sharing.reserved.find(address);
   if (found == sharing.reserved.end() || found->second != bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -242,7 +259,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  const Call call;
+  const SharingCall call;
   Sharing& sharing = sharing_state();
   const auto memory = sharing.handles.find(handle);
   if (memory == sharing.handles.end() || memory->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -261,7 +278,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  const Call call;
+  const SharingCall call;
   Sharing& sharing = sharing_state();
   const auto found = sharing.mapped.find(address);
   if (found == sharing.mapped.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -280,7 +297,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     if (descriptions[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(descriptions[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
   }
-  const Call call;
+  const SharingCall call;
   for (CUdeviceptr at = address; at - address < bytes;) {
     const auto found = sharing_state().mapped.find(at);
     if (found == sharing_state().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -291,7 +308,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  const Call call;
+  const SharingCall call;
   const auto found = mapping_at(reinterpret_cast<CUdeviceptr>(address));
   if (handle == nullptr || found == sharing_state().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
   *handle = found->second.handle;
@@ -301,7 +318,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                 CUmemGenericAllocationHandle handle) {
-  const Call call;
+  const SharingCall call;
   const auto found = sharing_state().handles.find(handle);
   if (properties == nullptr || found == sharing_state().handles.end()) return CUDA_ERROR_INVALID_VALUE;
   *properties = found->second.memory->label.properties;
@@ -311,7 +328,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 // The descriptor stays open on exec: nothing in the reference says otherwise.
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  const Call call;
+  const SharingCall call;
   const auto found = sharing_state().handles.find(handle);
   if (shareable == nullptr || found == sharing_state().handles.end() || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -327,7 +344,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                         CUmemAllocationHandleType type) {
   if (!initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-  const Call call;
+  const SharingCall call;
   if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const int file = static_cast<int>(reinterpret_cast<std::uintptr_t>(shareable));
   struct stat found {};
@@ -348,7 +365,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) {
   if (const CUresult refusal = context_refusal(); refusal != CUDA_SUCCESS) return refusal;
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  const Call call;
+  const SharingCall call;
   const std::size_t whole = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   *address = reserve_addresses(whole);
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -358,7 +375,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) {
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream) {
   if (const CUresult refusal = context_refusal(); refusal != CUDA_SUCCESS) return refusal;
-  const Call call;
+  const SharingCall call;
   const auto found = sharing_state().pooled.find(address);
   if (found == sharing_state().pooled.end()) return CUDA_ERROR_INVALID_VALUE;
   munmap(reinterpret_cast<void*>(address), found->second);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +19,7 @@ namespace gdx::fake_cuda {
 //   GDX_FAKE_CUDA_DEVICES=N        GPUs; default 1
 //   GDX_FAKE_CUDA_VERSION=N        as cuDriverGetVersion says it; default 13000, or 11040 for the old library
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
+//   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
 //   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride
 //   GDX_FAKE_CUDA_PEER_ATOMICS=0   GPUs have no atomics on each other's memory
 //   GDX_FAKE_CUDA_INIT=N           what cuInit answers
@@ -24,7 +27,8 @@ namespace gdx::fake_cuda {
 
 inline constexpr std::uintptr_t kPageBytes = 4096;
 
-// Device memory. Its address range exists and the host may not touch it; the bytes are in `file`.
+// Device memory. Its address range exists and the host may not touch it; the bytes are in `file`, which
+// copies reach at an address of their own, and kernels of the CPU layer at another.
 class DeviceMemory {
  public:
   // Null when there is no more.
@@ -37,13 +41,23 @@ class DeviceMemory {
   [[nodiscard]] std::uintptr_t address() const { return pages_ + offset_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] bool holds(std::uintptr_t at) const { return at >= address() && at - address() < bytes_; }
-  // A descriptor of [first, first + bytes), whole pages of this allocation; -1 when they are not.
+  [[nodiscard]] bool holds(std::uintptr_t at, std::size_t bytes) const {
+    return holds(at) && bytes <= bytes_ - (at - address());
+  }
+  // Where a copy finds the byte at `at`, which this allocation holds, and where a kernel does.
+  [[nodiscard]] std::byte* seen_by_copies(std::uintptr_t at) const { return copies_ + (at - pages_); }
+  [[nodiscard]] std::byte* seen_by_kernels(std::uintptr_t at) const { return kernels_ + (at - pages_); }
+  // A descriptor that stands for a dmabuf of [first, first + bytes), whole pages of this allocation; -1 when
+  // they are not. No process makes a dmabuf by itself, so it is a memfd of that name; the buffer begins at
+  // its position.
   [[nodiscard]] int share_pages(std::uintptr_t first, std::size_t bytes) const;
 
  private:
   explicit DeviceMemory(CUdevice device) : device_(device) {}
   CUdevice device_;
   std::uintptr_t pages_ = 0;
+  std::byte* copies_ = nullptr;
+  std::byte* kernels_ = nullptr;
   std::size_t page_bytes_ = 0;
   std::size_t offset_ = 0;
   std::size_t bytes_ = 0;
@@ -60,15 +74,48 @@ struct HostRegistration {
   unsigned flags;
 };
 
+// Work of one stream, oldest first. Nothing of it is done before somebody asks after the stream, which is as
+// late as a copy engine may be.
+struct Stream {
+  CUdevice device;
+  std::deque<std::function<void()>> work;
+};
+
 struct State {
   std::mutex lock;
   bool initialized = false;
   int devices = 0;
   std::map<std::uintptr_t, std::unique_ptr<DeviceMemory>> allocations;
   std::map<std::uintptr_t, HostRegistration> registrations;
+  std::map<CUstream, Stream> streams;
+  std::uintptr_t next_stream = 0;
   std::vector<int> retained;  // of each device's primary context
 };
 
 State& state();
+
+// The rest with the lock held.
+
+// The allocation that holds `at`, or null.
+const DeviceMemory* device_memory_at(std::uintptr_t at);
+// Does one registration hold all of [at, at + bytes)?
+bool is_pinned(std::uintptr_t at, std::size_t bytes);
+// Does all work of the device's streams.
+void finish_streams(CUdevice device);
+// Of this thread's context, which there must be.
+CUdevice current_device();
+
+// One call of the API: holds the lock.
+class Call {
+ public:
+  Call() : guard_(state().lock) {}
+  // Errors: CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT.
+  [[nodiscard]] CUresult refusal() const;
+  [[nodiscard]] CUresult refusal_in_context() const;
+  [[nodiscard]] CUresult refusal_of_device(CUdevice device) const;
+
+ private:
+  std::lock_guard<std::mutex> guard_;
+};
 
 }  // namespace gdx::fake_cuda

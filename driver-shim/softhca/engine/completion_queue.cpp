@@ -50,14 +50,30 @@ mlx5::Cqe64 encode(const Completion& completion, bool owner) {
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec) : spec_(spec), arm_seen_(kNeverArmed) {
-  std::atomic_ref(spec_.doorbell_record[mlx5::kArmRecord].raw)
-      .store(byte_swap(kNeverArmed), std::memory_order_release);
+CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory* foreign)
+    : spec_(spec), foreign_(foreign), arm_seen_(kNeverArmed) {
+  Be32& arm = spec_.doorbell_record[mlx5::kArmRecord];
+  const Be32 never = kNeverArmed;
+  if (foreign_ != nullptr && !foreign_->empty()) {
+    static_cast<void>(foreign_->store(reinterpret_cast<std::byte*>(&arm),
+                                      reinterpret_cast<const std::byte*>(&never), sizeof never));
+    foreign_->settle();
+    return;
+  }
+  std::atomic_ref(arm.raw).store(never.raw, std::memory_order_release);
 }
 
-std::uint32_t CompletionQueue::consumer() const {
-  return load_record(spec_.doorbell_record[mlx5::kConsumerRecord]);
+// A record that cannot be read counts as it stood when nothing was in the queue.
+std::uint32_t CompletionQueue::record(std::size_t which) const {
+  Be32& record = spec_.doorbell_record[which];
+  const auto* const at = reinterpret_cast<const std::byte*>(&record);
+  if (foreign_ == nullptr || foreign_->empty() || foreign_->find(at) == nullptr) return load_record(record);
+  Be32 value = which == mlx5::kArmRecord ? kNeverArmed : 0;
+  static_cast<void>(foreign_->load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
+  return value;
 }
+
+std::uint32_t CompletionQueue::consumer() const { return record(mlx5::kConsumerRecord); }
 
 std::uint32_t CompletionQueue::unconsumed() const { return (producer_ - consumer()) & kIndexMask; }
 
@@ -86,6 +102,13 @@ void CompletionQueue::store(const mlx5::Cqe64& cqe) {
   const std::uint32_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
   const std::size_t half = spec_.entry_bytes - sizeof cqe;  // of a 128 B entry the second one
   std::byte* at = spec_.ring + std::size_t{index} * spec_.entry_bytes + half;
+  if (foreign_ != nullptr && !foreign_->empty()) {
+    if (foreign_->find(at) != nullptr) {
+      static_cast<void>(foreign_->store(at, reinterpret_cast<const std::byte*>(words.data()), sizeof words));
+      return;
+    }
+    foreign_->settle();  // payload that this entry tells of
+  }
   auto* to = reinterpret_cast<std::uint64_t*>(at);
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     std::atomic_ref(to[i]).store(words[i], std::memory_order_relaxed);
@@ -94,7 +117,7 @@ void CompletionQueue::store(const mlx5::Cqe64& cqe) {
 }
 
 void CompletionQueue::check_arm() {
-  const std::uint32_t arm = load_record(spec_.doorbell_record[mlx5::kArmRecord]);
+  const std::uint32_t arm = record(mlx5::kArmRecord);
   if (arm == arm_seen_) return;
   arm_seen_ = arm;
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;

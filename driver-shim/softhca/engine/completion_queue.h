@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "driver-shim/softhca/engine/foreign_memory.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "proto/mlx5/cqe.h"
 
@@ -28,7 +29,8 @@ struct Completion {
 class CompletionQueue {
  public:
   // Marks the arm record as never armed: the first arm value of libmlx5 equals a fresh record.
-  explicit CompletionQueue(const CompletionQueueSpec& spec);
+  // `foreign` says whether ring and record are in foreign memory, and must stay; null: nothing is.
+  explicit CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory* foreign = nullptr);
 
   // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then, says so
   // once through on_overrun, and takes no more. Ordering: the word with the owner bit is stored last, with
@@ -53,9 +55,11 @@ class CompletionQueue {
   [[nodiscard]] std::uint32_t unconsumed() const;
   [[nodiscard]] bool full() const;
   void store(const mlx5::Cqe64& cqe);
+  [[nodiscard]] std::uint32_t record(std::size_t which) const;
   void fire();
 
   CompletionQueueSpec spec_;
+  ForeignMemory* foreign_;
   std::uint32_t producer_ = 0;
   std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
   std::uint32_t announced_producer_ = 0;  // behind the newest completion that an event has told of

@@ -67,6 +67,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .device_memory = device_memory,
              .staging = StagingAudit({device_memory, config.device_memory_bytes}),
              .memory = {},
+             .foreign = {},
              .counters = {},
              .arrivals = {}},
       random_(std::move(random)),
@@ -131,6 +132,17 @@ Errno Engine::deregister_memory(std::uint32_t mkey) {
   return parts_.memory.remove(mkey) ? 0 : EINVAL;
 }
 
+void Engine::add_foreign(const std::byte* first, std::size_t length_bytes,
+                         std::shared_ptr<CopyEngine> copies) {
+  const std::scoped_lock lock(mutex_);
+  parts_.foreign.add(first, length_bytes, std::move(copies));
+}
+
+void Engine::remove_foreign(const std::byte* first, std::size_t length_bytes) {
+  const std::scoped_lock lock(mutex_);
+  parts_.foreign.remove(first, length_bytes);
+}
+
 Answer<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (spec.page == nullptr || !is_aligned(spec.page, sizeof(std::uint64_t))) return refuse(EINVAL);
@@ -156,7 +168,7 @@ Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
       (spec.entry_bytes == 64 || spec.entry_bytes == 128) && spec.log_entries <= kMaxLogCqEntries;
   if (!whole || !sized || (spec.uar && !uars_.contains(*spec.uar))) return refuse(EINVAL);
   const std::uint32_t number = free_number(cqs_);
-  cqs_.emplace(number, std::make_unique<CompletionQueue>(spec));
+  cqs_.emplace(number, std::make_unique<CompletionQueue>(spec, &parts_.foreign));
   return number;
 }
 
@@ -185,6 +197,7 @@ Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
       !is_receive_ring(spec.ring, spec.entries, spec.stride_bytes)) {
     return refuse(EINVAL);
   }
+  if (is_foreign(spec.ring) || is_foreign(spec.doorbell_record)) return refuse(EOPNOTSUPP);
   const std::uint32_t number = free_number(srqs_);
   const ReceiveQueue::Layout layout{.ring = spec.ring,
                                     .entries = spec.entries,
@@ -233,7 +246,12 @@ Errno Engine::check(const QueuePairSpec& spec) const {
   if (receives && !is_receive_ring(spec.receive_ring, spec.receive_entries, spec.receive_stride_bytes)) {
     return EINVAL;
   }
+  if (receives && (is_foreign(spec.receive_ring) || is_foreign(spec.doorbell_record))) return EOPNOTSUPP;
   return 0;
+}
+
+bool Engine::is_foreign(const void* at) const {
+  return !parts_.foreign.empty() && parts_.foreign.find(static_cast<const std::byte*>(at)) != nullptr;
 }
 
 Answer<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
@@ -431,6 +449,7 @@ int Engine::serve_active() {
 // Packets first, then the completions that promise them, then what came for QP 1: a connection's goodbye must
 // not be seen before what its peer sent earlier.
 void Engine::finish_step() {
+  parts_.foreign.settle();  // what the packets of this step acknowledge, and its completions tell of
   parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {

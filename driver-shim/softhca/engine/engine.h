@@ -35,6 +35,9 @@ class Engine final : public Hca {
   Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) override;
   Errno deregister_memory(std::uint32_t mkey) override;
   Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) override;
+  void add_foreign(const std::byte* first, std::size_t length_bytes,
+                   std::shared_ptr<CopyEngine> copies) override;
+  void remove_foreign(const std::byte* first, std::size_t length_bytes) override;
   Answer<std::uint32_t> add_uar(const UarSpec& spec) override;
   Errno remove_uar(std::uint32_t uar) override;
   Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override;
@@ -76,6 +79,7 @@ class Engine final : public Hca {
   std::uint32_t free_number(const Table& table);
   [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
   [[nodiscard]] Errno check(const MemoryRegionSpec& spec) const;
+  [[nodiscard]] bool is_foreign(const void* at) const;
   [[nodiscard]] QueuePair* find_qp(std::uint32_t qpn);
   void activate(QueuePair& qp);
   int poll_doorbells();

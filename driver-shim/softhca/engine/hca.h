@@ -208,6 +208,8 @@ struct HcaCounters {
   std::uint64_t dropped_packets = 0;  // undecodable, for no queue pair in RTR or RTS, or not from its peer
 };
 
+class CopyEngine;
+
 inline constexpr std::uint64_t kHeldElsewhere = ~std::uint64_t{0};
 
 class Hca {
@@ -226,6 +228,13 @@ class Hca {
   virtual Errno deregister_memory(std::uint32_t mkey) = 0;
   // Gives a key that is not of device memory another range, domain or set of rights. EINVAL changes nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
+
+  // Says that [first, first + length) is not for this process to touch, but for `copies`: before anything in
+  // it is registered or made a queue, until all of that is gone. Receive queues are refused there
+  // (EOPNOTSUPP).
+  virtual void add_foreign(const std::byte* /*first*/, std::size_t /*length_bytes*/,
+                           std::shared_ptr<CopyEngine> /*copies*/) {}
+  virtual void remove_foreign(const std::byte* /*first*/, std::size_t /*length_bytes*/) {}
 
   virtual Answer<std::uint32_t> add_uar(const UarSpec& spec) = 0;
   virtual Errno remove_uar(std::uint32_t uar) = 0;

@@ -85,6 +85,8 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
                      .record = &spec.doorbell_record[mlx5::kReceiveRecord]}),
       receives_(shared_receives != nullptr ? *shared_receives : own_receives_),
       shared_receives_(shared_receives != nullptr),
+      ring_copy_(hca.foreign.find(spec.send_ring) != nullptr ? spec.send_blocks * mlx5::kWqeBasicBlockBytes
+                                                             : 0),
       slots_(spec.send_blocks),
       congestion_({.line_rate_gbps = hca.config.rate_gbps > 0 ? hca.config.rate_gbps : kPortGbps}),
       pace_(0, kPaceBurstBytes) {}
@@ -283,7 +285,31 @@ QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {
 }
 
 std::span<const std::byte> QueuePair::send_ring() const {
-  return {spec_.send_ring, spec_.send_blocks * mlx5::kWqeBasicBlockBytes};
+  return {ring_copy_.empty() ? spec_.send_ring : ring_copy_.data(),
+          spec_.send_blocks * mlx5::kWqeBasicBlockBytes};
+}
+
+// One that cannot be read announces nothing.
+std::uint16_t QueuePair::read_send_record() const {
+  Be32& record = spec_.doorbell_record[mlx5::kSendRecord];
+  const auto* const at = reinterpret_cast<const std::byte*>(&record);
+  if (hca_.foreign.empty() || hca_.foreign.find(at) == nullptr)
+    return static_cast<std::uint16_t>(load_record(record));
+  Be32 value = fetched_;
+  static_cast<void>(hca_.foreign.load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
+  return static_cast<std::uint16_t>(std::uint32_t{value});
+}
+
+// All new WQEs of a ring in foreign memory, in one read, or two where they wrap. What cannot be read stays
+// another WQE's, which the parser sees.
+void QueuePair::fetch_ring(std::uint16_t posted) {
+  const std::size_t ring_bytes = ring_copy_.size();
+  const std::size_t new_bytes = static_cast<std::uint16_t>(posted - fetched_) * mlx5::kWqeBasicBlockBytes;
+  const std::size_t first = fetched_ * mlx5::kWqeBasicBlockBytes % ring_bytes;
+  const std::size_t before_wrap = std::min(new_bytes, ring_bytes - first);
+  static_cast<void>(hca_.foreign.load(ring_copy_.data() + first, spec_.send_ring + first, before_wrap));
+  if (before_wrap == new_bytes) return;
+  static_cast<void>(hca_.foreign.load(ring_copy_.data(), spec_.send_ring, new_bytes - before_wrap));
 }
 
 // The one of `rings` that brought the next WQE whole, or null.
@@ -315,7 +341,7 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   const bool ready = attributes_.state == QpState::kRts || attributes_.state == QpState::kSqe ||
                      attributes_.state == QpState::kError;
   if (!ready || spec_.send_blocks == 0) return 0;
-  const auto posted = static_cast<std::uint16_t>(load_record(spec_.doorbell_record[mlx5::kSendRecord]));
+  const std::uint16_t posted = read_send_record();
   const auto outstanding = static_cast<std::uint16_t>(fetched_ - completed_);
   // One that moves backwards is 2^16 short of it ahead.
   if (static_cast<std::uint16_t>(posted - fetched_) > spec_.send_blocks - outstanding) {
@@ -326,6 +352,7 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
     settle();
     return 0;
   }
+  if (!ring_copy_.empty() && fetched_ != posted) fetch_ring(posted);
   int taken = 0;
   int from_copies = 0;
   while (fetched_ != posted) {

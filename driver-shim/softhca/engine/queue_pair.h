@@ -11,6 +11,7 @@
 #include "driver-shim/softhca/engine/blueflame.h"
 #include "driver-shim/softhca/engine/completion_queue.h"
 #include "driver-shim/softhca/engine/fair_scheduler.h"
+#include "driver-shim/softhca/engine/foreign_memory.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/link_clock.h"
 #include "driver-shim/softhca/engine/memory_table.h"
@@ -36,6 +37,7 @@ struct HcaParts {
   std::byte* device_memory = nullptr;
   StagingAudit staging;
   MemoryTable memory;
+  ForeignMemory foreign;
   HcaCounters counters;
   std::uint64_t now_ns = 0;      // of the step in progress
   std::uint64_t link_bytes = 0;  // sent so far, with all that a packet costs on a link
@@ -155,18 +157,23 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void report_violation(const char* what, std::uint16_t wqe_counter);
   [[nodiscard]] bool crosses_pcie(const std::byte* at) const;
   [[nodiscard]] bool can_scatter(const SendSlot& slot) const;
-  void load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
+  // False: foreign memory that is gone.
+  [[nodiscard]] bool load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
+  [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
   mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
   mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                               std::span<const std::byte> payload) const;
   void commit(const wire::Address& destination, std::size_t header_bytes, std::size_t payload_bytes,
               std::span<std::byte> packet);
   [[nodiscard]] std::span<const std::byte> send_ring() const;
+  [[nodiscard]] std::uint16_t read_send_record() const;
+  void fetch_ring(std::uint16_t posted);
   [[nodiscard]] const DoorbellWrite* find_copy(std::span<const DoorbellWrite> rings) const;
   void count_fetches(std::span<const DoorbellWrite> rings, int taken, int from_copies);
   void post_next(std::uint16_t available_blocks, const DoorbellWrite* copy);
   void write_completion(CompletionQueue& cq, const Completion& completion);
   void write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome);
+  std::uint64_t execute_by_copies(std::byte* at, const transport::AtomicOperation& operation);
   [[nodiscard]] std::uint64_t* atomic_target(std::uint32_t rkey, std::uint64_t address) const;
 
   std::uint32_t qpn_;
@@ -183,6 +190,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveSide receive_side_;           // in RTR, RTS and SQE
   transport::TransportCounters past_;  // of transports that a reset ended
 
+  std::vector<std::byte> ring_copy_;               // of a ring in foreign memory: what was fetched
   std::vector<SendSlot> slots_;                    // by the WQE's first block
   std::uint16_t fetched_ = 0;                      // WQEBBs, cumulative
   std::uint16_t completed_ = 0;                    // behind the newest completed WQE

@@ -73,12 +73,22 @@ bool QueuePair::can_scatter(const SendSlot& slot) const {
 }
 
 // Payload for the wire; see Wire::streams().
-void QueuePair::load(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
+bool QueuePair::load(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
+  if (!hca_.foreign.empty()) [[unlikely]]
+    return hca_.foreign.load(to, from, length_bytes);
   if (length_bytes >= wire::kStreamedBytes && hca_.wire->streams()) {
     wire::stream_copy(to, from, length_bytes);
   } else {
     dma_load(to, from, length_bytes);
   }
+  return true;
+}
+
+bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
+  if (!hca_.foreign.empty()) [[unlikely]]
+    return hca_.foreign.store(to, from, length_bytes);
+  dma_store(to, from, length_bytes);
+  return true;
 }
 
 Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const {
@@ -90,8 +100,7 @@ Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std
                             : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
         if (from == nullptr) return false;
         if (!piece.is_inline && crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-        load(out.data() + at, from, n);
-        return true;
+        return load(out.data() + at, from, n);
       });
   return whole ? Syndrome::kNone : Syndrome::kLocalProtection;
 }
@@ -107,8 +116,8 @@ Syndrome QueuePair::scatter_list(const std::vector<DataPiece>& pieces, std::uint
              allowed = to != nullptr;
              if (!allowed) return false;
              if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
-             dma_store(to, payload.data() + at, n);
-             return true;
+             allowed = store(to, payload.data() + at, n);
+             return allowed;
            });
   if (!allowed) return Syndrome::kLocalProtection;
   return whole ? Syndrome::kNone : Syndrome::kLocalLength;
@@ -119,6 +128,9 @@ void QueuePair::commit(const wire::Address& destination, std::size_t header_byte
   const std::size_t unpadded = header_bytes + payload_bytes;
   const std::size_t pad = roce::pad_count_for(payload_bytes);
   std::memset(packet.data() + unpadded, 0, pad);
+  // It may leave at once, where the wire's batch is full, and acknowledge what was stored before.
+  if (!hca_.foreign.empty()) [[unlikely]]
+    hca_.foreign.settle();
   hca_.wire->commit_packet(destination, unpadded + pad);
   const std::size_t network = destination.is_ipv4() ? kIpv4HeaderBytes : kIpv6HeaderBytes;
   hca_.link_bytes += unpadded + pad + roce::kIcrcBytes + kUdpHeaderBytes + network + kEthernetBytes;
@@ -181,7 +193,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   const std::size_t header_bytes = roce::encode(padded, packet);
   if (length_bytes > 0) {
     if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-    load(packet.data() + header_bytes, from, length_bytes);
+    if (!load(packet.data() + header_bytes, from, length_bytes)) return false;
   }
   commit(attributes_.remote, header_bytes, length_bytes, packet);
   charge(window_, header_bytes + length_bytes);
@@ -208,8 +220,7 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
   std::byte* to = hca_.memory.resolve(rkey, spec_.pd, address, payload.size(), kRemoteWrite);
   if (to == nullptr) return false;
   if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
-  dma_store(to, payload.data(), payload.size());
-  return true;
+  return store(to, payload.data(), payload.size());
 }
 
 std::uint64_t* QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t address) const {
@@ -226,10 +237,25 @@ std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
     ++hca_.counters.pcie.payload_reads;
     ++hca_.counters.pcie.payload_writes;
   }
+  if (!hca_.foreign.empty()) [[unlikely]] {
+    auto* const at = reinterpret_cast<std::byte*>(target);
+    if (hca_.foreign.find(at) != nullptr) return execute_by_copies(at, operation);
+    hca_.foreign.settle();
+  }
   const std::atomic_ref word(*target);
   std::uint64_t original = word.load();
   while (!word.compare_exchange_weak(original, operation.result(original))) {
   }
+  return original;
+}
+
+// Atomic towards this HCA's other operations, as the device says of itself (IBV_ATOMIC_HCA), not towards
+// kernels.
+std::uint64_t QueuePair::execute_by_copies(std::byte* at, const transport::AtomicOperation& operation) {
+  std::uint64_t original = 0;
+  if (!hca_.foreign.load(reinterpret_cast<std::byte*>(&original), at, sizeof original)) return 0;
+  const std::uint64_t result = operation.result(original);
+  static_cast<void>(hca_.foreign.store(at, reinterpret_cast<const std::byte*>(&result), sizeof result));
   return original;
 }
 

@@ -87,6 +87,16 @@ Answer<std::uint32_t> Attributes::handle(std::uint16_t id) const {
   return static_cast<std::uint32_t>(attribute->data);
 }
 
+Answer<int> Attributes::raw_descriptor(std::uint16_t id) const {
+  const ib_uverbs_attr* const attribute = find(id);
+  if (attribute == nullptr) return refuse(EINVAL);
+  if (attribute->len == sizeof(std::uint32_t))
+    return static_cast<int>(static_cast<std::uint32_t>(attribute->data));
+  const std::int64_t number = attribute->data_s64;
+  if (attribute->len != 0 || number < INT32_MIN || number > INT32_MAX) return refuse(EINVAL);
+  return static_cast<int>(number);
+}
+
 Errno Attributes::mark_written(const ib_uverbs_attr& attribute) {
   const auto index = static_cast<std::size_t>(&attribute - attributes_.data());
   const auto flags = static_cast<std::uint16_t>(attribute.flags | UVERBS_ATTR_F_VALID_OUTPUT);

@@ -42,8 +42,11 @@ class Attributes {
   // A constant: sent as 8 bytes, of which the value fills as many as it needs.
   [[nodiscard]] Answer<std::uint64_t> constant(std::uint16_t id) const;
   [[nodiscard]] Answer<std::vector<std::uint8_t>> blob(std::uint16_t id) const;
-  // A handle or a file descriptor: carried in the attribute itself.
+  // A handle or a file descriptor of uverbs' own: carried in the attribute itself.
   [[nodiscard]] Answer<std::uint32_t> handle(std::uint16_t id) const;
+  // A descriptor of any file, or of none: likewise, or as an input of 4 bytes, which libibverbs 44 sends
+  // both.
+  [[nodiscard]] Answer<int> raw_descriptor(std::uint16_t id) const;
 
   // Outputs. A shorter one of the program's is filled as far as it goes; an absent one is no error.
   Errno write_bytes(std::uint16_t id, const void* value, std::size_t length_bytes);

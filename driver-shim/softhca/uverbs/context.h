@@ -7,6 +7,7 @@
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/umem_table.h"
 #include "driver-shim/softhca/uverbs/event_channel.h"
+#include "driver-shim/softhca/uverbs/gpu_copies.h"
 #include "driver-shim/softhca/uverbs/objects.h"
 #include "driver-shim/softhca/uverbs/page_file.h"
 
@@ -26,7 +27,7 @@ class ChannelRegistry {
 // Threads: the device lock.
 struct Context {
   Context(Hca& the_hca, PageFile& the_pages, ChannelRegistry& the_channels)
-      : hca(the_hca), pages(the_pages), channels(the_channels), commands(the_hca, umems) {}
+      : hca(the_hca), pages(the_pages), channels(the_channels), gpus(the_hca), commands(the_hca, umems) {}
   ~Context() { objects.clear(); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -37,6 +38,7 @@ struct Context {
   bool opened = false;  // GET_CONTEXT has been here
   bool devx = false;    // and asked for DevX
   std::shared_ptr<EventChannel> asyncs;
+  GpuCopies gpus;
   devx::UmemTable umems;
   devx::Commands commands;
   ObjectTable objects;

@@ -35,9 +35,11 @@ Device& device() { return Device::instance(); }
 bool is_ours(const char* path) {
   constexpr char kClass[] = "/sys/class/infiniband";  // and infiniband_verbs, infiniband_mad, ...
   constexpr char kConnections[] = "/sys/class/misc/rdma_cm";
+  constexpr char kPeerMemory[] = "/sys/module/nvidia_peermem";
   constexpr char kNodes[] = "/dev/infiniband";
   if (path == nullptr || path[0] != '/') return false;
   if (std::strncmp(path, kConnections, sizeof kConnections - 1) == 0) return true;
+  if (std::strncmp(path, kPeerMemory, sizeof kPeerMemory - 1) == 0) return true;
   if (std::strncmp(path, kClass, sizeof kClass - 1) == 0) {
     const char next = path[sizeof kClass - 1];
     return next == '\0' || next == '/' || next == '_';

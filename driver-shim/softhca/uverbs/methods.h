@@ -26,11 +26,6 @@ std::span<const Method> queue_methods();                    // methods_queue.cpp
 std::span<const Method> devx_methods();                     // methods_devx.cpp
 Errno invoke_write(Context& context, Attributes& request);  // write_commands.cpp
 
-// Whether a memory region may have these rights: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for
-// paging on demand, which this device does not offer; EINVAL.
-// Source: Linux include/rdma/ib_verbs.h, ib_check_mr_access().
-Errno check_rights(std::uint32_t access);  // write_memory.cpp
-
 // Runs one request. Errors: as the kernel's, EPROTONOSUPPORT for a method that is not there.
 Errno dispatch(Context& context, std::uint64_t request_address);
 

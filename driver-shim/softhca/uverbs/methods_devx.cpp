@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/uverbs/dmabuf.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -18,6 +21,12 @@ constexpr std::size_t kMaxEventsPerCall = 16;
 
 struct DevxObject : Object {
   devx::Object devx{};
+};
+
+struct UmemObject : Object {
+  std::byte* base = nullptr;
+  std::optional<DmabufMapping> mapping;
+  std::unique_ptr<ForeignRange> foreign;
 };
 
 // A command's mailboxes. The output is filled and returned even when the device refuses the command.
@@ -116,11 +125,32 @@ Errno query_object(Context& context, Attributes& request) {
   return write_back(request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, *boxes, outcome);
 }
 
+// Whatever access is asked for: a completion queue may be put there.
+Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& request,
+                                            std::uint64_t address, std::uint64_t length_bytes) {
+  auto object = std::make_unique<UmemObject>();
+  if (!request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
+    auto foreign = context.gpus.claim(address, length_bytes);
+    if (!foreign) return refuse(foreign.error());
+    object->foreign = std::move(*foreign);
+    const bool checked = object->foreign != nullptr;
+    if (const Errno error = checked ? 0 : check_access(address, length_bytes, Use::kReadWrite))
+      return refuse(error);
+    object->base = reinterpret_cast<std::byte*>(address);
+    return object;
+  }
+  const Answer<int> descriptor = request.raw_descriptor(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD);
+  if (!descriptor) return refuse(descriptor.error());
+  // The address is the offset within the buffer.
+  auto mapping = DmabufMapping::map(*descriptor, address, length_bytes, true);
+  if (!mapping) return refuse(mapping.error());
+  object->base = mapping->first();
+  object->mapping.emplace(std::move(*mapping));
+  return object;
+}
+
 Errno register_umem(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
-    return unsupported("umems of memory behind a dma-buf");
-  }
   const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
@@ -128,19 +158,18 @@ Errno register_umem(Context& context, Attributes& request) {
     const auto page_sizes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP);
     if (!page_sizes || *page_sizes < kPageBytes) return EINVAL;
   }
-  // Whatever access is asked for: a completion queue may be put there.
-  if (const Errno error = check_access(*address, *length_bytes, Use::kReadWrite)) return error;
-  const Answer<std::uint32_t> id = context.umems.add(reinterpret_cast<std::byte*>(*address), *length_bytes);
+  auto object = umem_of(context, request, *address, *length_bytes);
+  if (!object) return object.error();
+  const Answer<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes);
   if (!id) return id.error();
-  auto object = std::make_unique<Object>();
-  object->type = ObjectType::kUmem;
-  object->number = *id;
-  object->release = [&umems = context.umems, number = *id] { return umems.remove(number); };
+  (*object)->type = ObjectType::kUmem;
+  (*object)->number = *id;
+  (*object)->release = [&umems = context.umems, number = *id] { return umems.remove(number); };
   if (const Errno error = request.write(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, *id)) {
-    static_cast<void>(object->release());
+    static_cast<void>((*object)->release());
     return error;
   }
-  return publish(context, request, MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, std::move(object));
+  return publish(context, request, MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, std::move(*object));
 }
 
 Errno deregister_umem(Context& context, Attributes& request) {

@@ -5,9 +5,12 @@
 #include <rdma/mlx5_user_ioctl_verbs.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/uverbs/dmabuf.h"
 #include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/user_memory.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -16,6 +19,24 @@ struct DeviceMemoryObject : Object {
   std::uint64_t length_bytes = 0;
   std::uint16_t first_page = 0;
 };
+
+// Unmaps the buffer when its key is gone.
+struct DmabufRegionObject : Object {
+  explicit DmabufRegionObject(DmabufMapping mapped) : mapping(std::move(mapped)) {}
+  DmabufMapping mapping;
+};
+
+// Where the answers of a registration go.
+struct RegionAttributes {
+  std::uint16_t handle;
+  std::uint16_t lkey;
+  std::uint16_t rkey;
+};
+constexpr RegionAttributes kDmRegionAttributes{UVERBS_ATTR_REG_DM_MR_HANDLE, UVERBS_ATTR_REG_DM_MR_RESP_LKEY,
+                                               UVERBS_ATTR_REG_DM_MR_RESP_RKEY};
+constexpr RegionAttributes kDmabufRegionAttributes{UVERBS_ATTR_REG_DMABUF_MR_HANDLE,
+                                                   UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
+                                                   UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY};
 
 Errno destroy_pd(Context& context, Attributes& request) {
   return destroy_object(context, request, UVERBS_ATTR_DESTROY_PD_HANDLE, ObjectType::kPd);
@@ -93,6 +114,23 @@ Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
   return spec;
 }
 
+// Publishes `object` as a region under `spec`'s new key, and tells the program the key.
+Errno publish_region(Context& context, Attributes& request, const MemoryRegionSpec& spec,
+                     const RegionAttributes& ids, std::unique_ptr<Object> object) {
+  const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
+  if (!mkey) return mkey.error();
+  object->type = ObjectType::kMr;
+  object->number = *mkey;
+  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
+  Errno error = request.write(ids.lkey, *mkey);
+  if (error == 0) error = request.write(ids.rkey, *mkey);
+  if (error != 0) {
+    static_cast<void>(context.hca.deregister_memory(*mkey));
+    return error;
+  }
+  return publish(context, request, ids.handle, std::move(object));
+}
+
 Errno register_dm(Context& context, Attributes& request) {
   const Answer<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE);
   const Answer<std::uint32_t> dm_handle = request.handle(UVERBS_ATTR_REG_DM_MR_DM_HANDLE);
@@ -104,21 +142,35 @@ Errno register_dm(Context& context, Attributes& request) {
   Answer<MemoryRegionSpec> spec = dm_region(context, request, static_cast<DeviceMemoryObject&>(**dm));
   if (!spec) return spec.error();
   spec->pd = (*pd)->number;
-  const Answer<std::uint32_t> mkey = context.hca.register_memory(*spec);
-  if (!mkey) return mkey.error();
-
   auto object = std::make_unique<Object>();
-  object->type = ObjectType::kMr;
-  object->number = *mkey;
   object->stands_on = {*pd_handle, *dm_handle};
-  object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
-  Errno error = request.write(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, *mkey);
-  if (error == 0) error = request.write(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, *mkey);
-  if (error != 0) {
-    static_cast<void>(context.hca.deregister_memory(*mkey));
-    return error;
-  }
-  return publish(context, request, UVERBS_ATTR_REG_DM_MR_HANDLE, std::move(object));
+  return publish_region(context, request, *spec, kDmRegionAttributes, std::move(object));
+}
+
+// Source: Linux drivers/infiniband/core/uverbs_std_types_mr.c, UVERBS_METHOD_REG_DMABUF_MR.
+Errno register_dmabuf(Context& context, Attributes& request) {
+  const Answer<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE);
+  const auto offset = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_OFFSET);
+  const auto length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_LENGTH);
+  const auto iova = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_IOVA);
+  const auto access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS);
+  const Answer<int> descriptor = request.raw_descriptor(UVERBS_ATTR_REG_DMABUF_MR_FD);
+  if (!pd_handle || !offset || !length_bytes || !iova || !access || !descriptor) return EINVAL;
+  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error();
+  if ((*offset ^ *iova) % kPageBytes != 0) return EINVAL;
+  if (const Errno error = check_rights(*access)) return error;
+  auto mapping = DmabufMapping::map(*descriptor, *offset, *length_bytes, may_be_written(*access));
+  if (!mapping) return mapping.error();
+  MemoryRegionSpec spec;
+  spec.pd = (*pd)->number;
+  spec.base = mapping->first();
+  spec.iova = *iova;
+  spec.length_bytes = *length_bytes;
+  spec.access = *access;
+  auto object = std::make_unique<DmabufRegionObject>(std::move(*mapping));
+  object->stands_on = {*pd_handle};
+  return publish_region(context, request, spec, kDmabufRegionAttributes, std::move(object));
 }
 
 Errno allocate_uar(Context& context, Attributes& request) {
@@ -172,6 +224,14 @@ constexpr Method kMethods[] = {
      {UVERBS_ATTR_REG_DM_MR_HANDLE, UVERBS_ATTR_REG_DM_MR_OFFSET, UVERBS_ATTR_REG_DM_MR_LENGTH,
       UVERBS_ATTR_REG_DM_MR_PD_HANDLE, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE,
       UVERBS_ATTR_REG_DM_MR_RESP_LKEY, UVERBS_ATTR_REG_DM_MR_RESP_RKEY}},
+    {UVERBS_OBJECT_MR,
+     UVERBS_METHOD_REG_DMABUF_MR,
+     false,
+     register_dmabuf,
+     {UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
+      UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_IOVA,
+      UVERBS_ATTR_REG_DMABUF_MR_FD, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
+      UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY}},
     {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, false, destroy_ah, {UVERBS_ATTR_DESTROY_AH_HANDLE}},
     {UVERBS_OBJECT_DM,
      UVERBS_METHOD_DM_ALLOC,

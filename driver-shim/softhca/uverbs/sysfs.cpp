@@ -196,6 +196,7 @@ int make_locked_directory(std::string& path) {
 
 bool populate_common(const fs::path& root) {
   return write_file(root / "sys/class/infiniband_verbs/abi_version", "6") &&
+         write_file(root / "sys/module/nvidia_peermem/initstate", "live") &&  // see gpu_copies.h
          write_file(root / (kConnectionsNode + 1), "") &&
          write_files(root / "sys/class/misc/rdma_cm",
                      {{"abi_version", std::to_string(RDMA_USER_CM_ABI_VERSION)},

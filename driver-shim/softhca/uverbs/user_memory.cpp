@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
+#include <rdma/ib_user_ioctl_verbs.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,8 +13,12 @@
 #include <mutex>
 #include <string>
 
+#include "driver-shim/softhca/devx/refusals.h"
+
 namespace gdx::softhca::uverbs {
 namespace {
+
+constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
 
 std::mutex scratch_mutex;
 int scratch_fd = -1;
@@ -42,6 +47,20 @@ Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes) {
 Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes) {
   if (length_bytes == 0) return 0;
   return through_scratch(to, reinterpret_cast<std::uintptr_t>(from), length_bytes);
+}
+
+Errno check_rights(std::uint32_t access) {
+  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
+                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
+                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
+                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return unsupported("paging on demand");
+  if ((access & ~kKnown) != 0) return EINVAL;
+  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
+
+bool may_be_written(std::uint32_t access) {
+  return (access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
 }
 
 // By the kernel's list: a probe would have to store to memory that the program may be using.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
+#include <utility>
 
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/methods.h"
@@ -19,28 +21,21 @@ constexpr std::uint32_t kChangeAccess = 4;
 
 struct MemoryRegionObject : Object {
   MemoryRegionSpec spec;
+  std::unique_ptr<ForeignRange> foreign;
 };
 
-constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
-
-Errno check_range(const MemoryRegionSpec& spec) {
+// Whose memory it is, null for this process's. Errors: EINVAL, EFAULT.
+Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
-  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return EINVAL;
-  const bool written = (spec.access & (kRemoteStores | IB_UVERBS_ACCESS_LOCAL_WRITE)) != 0;
-  return check_access(start, spec.length_bytes, written ? Use::kReadWrite : Use::kRead);
+  if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return refuse(EINVAL);
+  auto foreign = context.gpus.claim(start, spec.length_bytes);
+  if (!foreign || *foreign) return foreign;
+  const Use use = may_be_written(spec.access) ? Use::kReadWrite : Use::kRead;
+  if (const Errno error = check_access(start, spec.length_bytes, use)) return refuse(error);
+  return nullptr;
 }
 
 }  // namespace
-
-Errno check_rights(std::uint32_t access) {
-  constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
-                                   IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
-                                   IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
-                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return unsupported("paging on demand");
-  if ((access & ~kKnown) != 0) return EINVAL;
-  return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
-}
 
 Errno write_reg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_reg_mr asked{};
@@ -54,7 +49,8 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   spec.length_bytes = asked.length;
   spec.access = asked.access_flags;
   if (const Errno error = check_rights(spec.access)) return error;
-  if (const Errno error = check_range(spec)) return error;
+  auto foreign = check_range(context, spec);
+  if (!foreign) return foreign.error();
   const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
   if (!mkey) return mkey.error();
   auto object = std::make_unique<MemoryRegionObject>();
@@ -63,6 +59,7 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   object->stands_on = {asked.pd_handle};
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
   object->spec = spec;
+  object->foreign = std::move(*foreign);
   Object& added = *object;
   ib_uverbs_reg_mr_resp answer{};
   answer.mr_handle = context.objects.add(std::move(object));
@@ -101,12 +98,14 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
     spec.length_bytes = asked.length;
   }
   if (const Errno error = check_rights(spec.access)) return error;
-  if (const Errno error = check_range(spec)) return error;
+  auto foreign = check_range(context, spec);
+  if (!foreign) return foreign.error();
   if (const Errno error = request.respond(ib_uverbs_rereg_mr_resp{object->number, object->number})) {
     return error;
   }
   if (const Errno error = context.hca.replace_memory(object->number, spec)) return error;
   object->spec = spec;
+  object->foreign = std::move(*foreign);
   context.objects.move(*object, object->stands_on.front(), domain);
   return 0;
 }

@@ -100,6 +100,57 @@ TEST_F(FakeCuda, dmabuf_of_anything_but_whole_pages_of_one_allocation_is_refused
   close(descriptor);
 }
 
+TEST_F(FakeCuda, copies_are_made_when_the_stream_is_asked_and_in_order) {
+  const CUdeviceptr address = allocate(256);
+  CUstream stream = nullptr;
+  ASSERT_EQ(call().stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  std::string text = "first";
+  std::string back(text.size(), '.');
+  ASSERT_EQ(call().memcpy_htod_async(address, "wrong", text.size(), stream), CUDA_SUCCESS);
+  ASSERT_EQ(call().memcpy_htod_async(address, text.data(), text.size(), stream), CUDA_SUCCESS);
+  text = "other";  // what is not pinned has been read
+  ASSERT_EQ(call().memcpy_dtoh_async(back.data(), address, back.size(), stream), CUDA_SUCCESS);
+  EXPECT_EQ(back, ".....");
+  EXPECT_EQ(call().stream_query(stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(back, ".....") << "it is the last of three";
+  EXPECT_EQ(call().stream_synchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(back, "first");
+  EXPECT_EQ(call().stream_query(stream), CUDA_SUCCESS);
+  ASSERT_EQ(call().stream_destroy(stream), CUDA_SUCCESS);
+  EXPECT_EQ(call().stream_query(stream), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(FakeCuda, pinned_memory_is_read_when_the_copy_is_made) {
+  const CUdeviceptr address = allocate(256);
+  Pages pages(1);
+  ASSERT_EQ(call().mem_host_register(pages.data, pages.bytes, 0), CUDA_SUCCESS);
+  auto* const text = static_cast<char*>(pages.data);
+  CUstream stream = nullptr;
+  ASSERT_EQ(call().stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  text[0] = 'a';
+  ASSERT_EQ(call().memcpy_htod_async(address, text, 1, stream), CUDA_SUCCESS);
+  text[0] = 'b';
+  char back = 0;
+  ASSERT_EQ(call().memcpy_dtoh_async(&back, address, 1, stream), CUDA_SUCCESS);
+  ASSERT_EQ(call().stream_synchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(back, 'b');
+  EXPECT_EQ(call().stream_destroy(stream), CUDA_SUCCESS);
+  EXPECT_EQ(call().mem_host_unregister(pages.data), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, copies_beyond_an_allocation_or_on_no_stream_are_refused) {
+  const CUdeviceptr address = allocate(256);
+  CUstream stream = nullptr;
+  EXPECT_EQ(call().stream_create(&stream, 2), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(call().stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  char bytes[257] = {};
+  EXPECT_EQ(call().memcpy_htod_async(address, bytes, 257, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().memcpy_dtoh_async(bytes, address + 256, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().memcpy_htod_async(address - 1, bytes, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call().memcpy_htod_async(address, bytes, 1, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(call().stream_destroy(stream), CUDA_SUCCESS);
+}
+
 TEST_F(FakeCuda, host_pages_registered_twice_or_not_at_all_are_refused) {
   Pages pages(2);
   EXPECT_EQ(call().mem_host_register(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);

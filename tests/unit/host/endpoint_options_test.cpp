@@ -72,13 +72,13 @@ TEST(EndpointOptions, longest_wait_passes) {
   EXPECT_TRUE(check_endpoint_options({.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs}));
 }
 
-TEST(EndpointOptions, gpu_placement_is_unsupported_with_advice) {
+TEST(EndpointOptions, gpu_placement_without_a_gpu_is_refused_with_advice) {
   EndpointOptions options;
   options.placement = Placement::kGpu;
   const auto checked = check_endpoint_options(options);
   ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().status, Status::kUnsupported);
-  EXPECT_THAT(checked.error().message, ::testing::HasSubstr("use host"));
+  EXPECT_EQ(checked.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(checked.error().message, ::testing::HasSubstr("say with option gpu"));
 }
 
 TEST(EndpointAddress, plausible_address_passes) { EXPECT_TRUE(check_endpoint_address(plausible_address())); }

@@ -1,5 +1,6 @@
 // How GPU memory is registered: the whole table of choices, and the ways on the fake driver and the software
-// HCA, which takes no dmabuf. What an HCA that takes them is asked is recorded instead.
+// HCA, which takes dmabufs that a CPU can map, and all of it by address. What an HCA is asked is recorded as
+// well.
 #include "host/memory/gpu_registration.h"
 
 #include <gmock/gmock.h>
@@ -153,7 +154,17 @@ ibv_mr* record_peermem(ibv_pd*, void*, std::size_t, int) {
   ++recorded.peermem_calls;
   return &recorded_mr;
 }
-constexpr RegistrationVerbs kRecordingVerbs{record_peermem, record_dmabuf};
+mlx5dv_devx_umem* record_umem(ibv_context*, void*, std::size_t, std::uint32_t) {
+  ++recorded.peermem_calls;
+  return nullptr;
+}
+mlx5dv_devx_umem* record_dmabuf_umem(ibv_context*, std::uint64_t offset, std::size_t bytes, int descriptor,
+                                     std::uint32_t) {
+  static_cast<void>(record_dmabuf(nullptr, offset, bytes, 0, descriptor, 0));
+  errno = recorded.error;
+  return nullptr;
+}
+constexpr RegistrationVerbs kRecordingVerbs{record_peermem, record_dmabuf, record_umem, record_dmabuf_umem};
 
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
@@ -161,10 +172,11 @@ std::size_t open_descriptors() {
 }
 
 // One HCA (software) and one GPU (the fake driver), both found by their names.
-class GpuMemory : public ::testing::Test {
+class RegisteredGpuMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"GDX_FAKE_CUDA_DMABUF", kGpuRegistrationVariable}) unsetenv(name);
+    for (const char* name : {"GDX_FAKE_CUDA_DMABUF", "GDX_FAKE_CUDA_DMABUF_MAP", kGpuRegistrationVariable})
+      unsetenv(name);
     recorded = {};
     auto hca = Hca::open();
     ASSERT_TRUE(hca) << hca.error().message;
@@ -192,14 +204,15 @@ class GpuMemory : public ::testing::Test {
   std::unique_ptr<Gpu> gpu_;
 };
 
-TEST_F(GpuMemory, facts_of_software_hca_and_fake_driver_are_read) {
+TEST_F(RegisteredGpuMemory, facts_of_software_hca_and_fake_driver_are_read) {
   open_gpu();
   const auto read = facts();
   EXPECT_TRUE(read.gpu_exports_dmabuf);
-  EXPECT_FALSE(read.hca_imports_dmabuf) << "the software HCA takes no dmabuf";
+  EXPECT_TRUE(read.hca_imports_dmabuf);
+  EXPECT_TRUE(read.peermem_loaded) << "the software HCA stands for it";
 }
 
-TEST_F(GpuMemory, driver_that_exports_no_dmabuf_is_seen) {
+TEST_F(RegisteredGpuMemory, driver_that_exports_no_dmabuf_is_seen) {
   setenv("GDX_FAKE_CUDA_DMABUF", "0", 1);
   open_gpu();
   EXPECT_FALSE(facts().gpu_exports_dmabuf);
@@ -208,14 +221,14 @@ TEST_F(GpuMemory, driver_that_exports_no_dmabuf_is_seen) {
   EXPECT_EQ(exported.error().status, Status::kUnsupported);
 }
 
-TEST_F(GpuMemory, host_memory_beside_a_driver_registered_as_host_pages) {
+TEST_F(RegisteredGpuMemory, host_memory_beside_a_driver_registered_as_host_pages) {
   open_gpu();
   const auto memory = allocate_memory(hca(), 4096);
   ASSERT_TRUE(memory) << memory.error().message;
   EXPECT_EQ(memory->registered_by(), kHostPages);
 }
 
-TEST_F(GpuMemory, pointer_of_a_thread_without_context_is_known) {
+TEST_F(RegisteredGpuMemory, pointer_of_a_thread_without_context_is_known) {
   void* const address = allocate(4096);
   const auto device = describe_pointer(gpu_->driver(), static_cast<char*>(address) + 4095);
   ASSERT_TRUE(device) << device.error().message;
@@ -225,36 +238,38 @@ TEST_F(GpuMemory, pointer_of_a_thread_without_context_is_known) {
   EXPECT_EQ(describe_pointer(gpu_->driver(), &local)->kind, PointerKind::kHost);
 }
 
-TEST_F(GpuMemory, no_way_register_memory_gives_every_reason) {
-  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: there is a way; rmmod it to see this";
+TEST_F(RegisteredGpuMemory, no_way_register_memory_gives_every_reason) {
+  setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
   const auto memory = register_memory(hca(), allocate(8192), 8192);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().status, Status::kUnsupported);
-  EXPECT_THAT(memory.error().message, AllOf(HasSubstr("cannot register 8192 bytes of GPU memory"),
-                                            HasSubstr("dmabuf: the HCA takes none"),
-                                            HasSubstr("nvidia_peermem: not loaded"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(memory.error().message,
+              AllOf(HasSubstr("cannot register 8192 bytes of GPU memory"), HasSubstr("dmabuf: HCA"),
+                    HasSubstr("not supported"), HasSubstr("nvidia_peermem: excluded"), Not(HasSubstr("\n"))));
 }
 
-TEST_F(GpuMemory, hca_that_refuses_the_dmabuf_reason_is_kept_and_peermem_next) {
+TEST_F(RegisteredGpuMemory, hca_that_refuses_the_dmabuf_reason_is_kept_and_peermem_next) {
+  setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
   auto said = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   const GpuRegion region{allocate(4096), 4096, 0, 0};
-  auto refused = register_gpu_region(hca_verbs(), hca(), region, said);
+  const auto refused = register_gpu_region(hca_verbs(), hca(), region, said);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, AllOf(HasSubstr("dmabuf: HCA"), HasSubstr("not supported"),
                                              HasSubstr("nvidia_peermem: not loaded")));
-  // And where the module is said to be loaded, but is not: the kernel finds no pages.
-  said.peermem_loaded = true;
-  refused = register_gpu_region(hca_verbs(), hca(), region, said);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("not supported"), HasSubstr("nvidia_peermem: HCA"), HasSubstr("Bad address")));
-  recorded.error = EOPNOTSUPP;
-  const auto by_peermem = register_gpu_region(kRecordingVerbs, hca(), region, said);
-  ASSERT_TRUE(by_peermem) << by_peermem.error().message;
-  EXPECT_EQ(by_peermem->way, kPeermem);
+  const auto memory = register_memory(hca(), region.address, region.bytes);
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(memory->registered_by(), kPeermem);
 }
 
-TEST_F(GpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_within) {
+TEST_F(RegisteredGpuMemory, range_beyond_the_allocation_gets_no_pages) {
+  setenv(kGpuRegistrationVariable, "peermem", 1);
+  const auto refused = register_memory(hca(), allocate(64 * 1024), 64 * 1024 + 1);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("nvidia_peermem: HCA"), HasSubstr("Bad address")));
+}
+
+TEST_F(RegisteredGpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_within) {
   const auto address = reinterpret_cast<std::uintptr_t>(allocate(10'000)) + 100;
   const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   const std::size_t before = open_descriptors();
@@ -270,7 +285,7 @@ TEST_F(GpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_within) {
   EXPECT_EQ(open_descriptors(), before) << "the registration holds its own reference";
 }
 
-TEST_F(GpuMemory, range_beyond_the_allocation_is_refused_by_the_driver) {
+TEST_F(RegisteredGpuMemory, range_beyond_the_allocation_is_refused_by_the_driver) {
   const auto all = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   const GpuRegion region{allocate(4096), 1 << 20, 0, 0};
   const auto refused = register_gpu_region(kRecordingVerbs, hca(), region, all);
@@ -278,7 +293,7 @@ TEST_F(GpuMemory, range_beyond_the_allocation_is_refused_by_the_driver) {
   EXPECT_THAT(refused.error().message, HasSubstr("CUDA_ERROR_INVALID_VALUE"));
 }
 
-TEST_F(GpuMemory, hca_out_of_memory_tries_no_other_way) {
+TEST_F(RegisteredGpuMemory, hca_out_of_memory_tries_no_other_way) {
   const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   recorded.error = ENOMEM;
   const auto refused = register_gpu_region(kRecordingVerbs, hca(), {allocate(4096), 4096, 0, 0}, all);
@@ -287,11 +302,36 @@ TEST_F(GpuMemory, hca_out_of_memory_tries_no_other_way) {
   EXPECT_EQ(recorded.peermem_calls, 0);
 }
 
-TEST_F(GpuMemory, forced_way_is_obeyed_by_register_memory) {
+TEST_F(RegisteredGpuMemory, forced_way_is_obeyed_by_register_memory) {
   setenv(kGpuRegistrationVariable, "dmabuf", 1);
-  const auto memory = register_memory(hca(), allocate(4096), 4096);
-  ASSERT_FALSE(memory);
-  EXPECT_THAT(memory.error().message, HasSubstr("nvidia_peermem: excluded by $GDX_GPU_REGISTRATION"));
+  void* const address = allocate(4096);
+  const auto memory = register_memory(hca(), address, 4096);
+  ASSERT_TRUE(memory) << memory.error().message;
+  EXPECT_EQ(memory->registered_by(), kDmabuf);
+  EXPECT_EQ(memory->remote().address, reinterpret_cast<std::uintptr_t>(address))
+      << "peers name it as kernels do";
+  setenv(kGpuRegistrationVariable, "peermem", 1);
+  const auto by_address = register_memory(hca(), address, 4096);
+  ASSERT_TRUE(by_address) << by_address.error().message;
+  EXPECT_EQ(by_address->registered_by(), kPeermem);
+}
+
+TEST_F(RegisteredGpuMemory, umem_goes_the_same_ways) {
+  const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  const auto address = reinterpret_cast<std::uintptr_t>(allocate(128 * 1024));
+  const GpuRegion region{reinterpret_cast<void*>(address), 8192, IBV_ACCESS_LOCAL_WRITE, 0};
+  const auto made = register_gpu_umem(hca_verbs(), hca(), region, all);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->way, kDmabuf);
+  EXPECT_NE(made->umem->umem_id, 0u);
+  recorded.error = EOPNOTSUPP;
+  const auto refused = register_gpu_umem(kRecordingVerbs, hca(), region, all);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(recorded.offset, address % 4096);
+  EXPECT_EQ(recorded.bytes, 8192u);
+  EXPECT_TRUE(recorded.descriptor_open);
+  EXPECT_EQ(recorded.peermem_calls, 1) << "the second way";
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("dmabuf: HCA"), HasSubstr("nvidia_peermem: HCA")));
 }
 
 }  // namespace

@@ -331,7 +331,8 @@ constexpr RegistrationVerbs kRecordingVerbs{
       asked.bytes = bytes;
       asked.iova = iova;
       return &answer;
-    }};
+    },
+    nullptr, nullptr};  // no umems here
 
 TEST_F(GpuSharing, mapped_ranges_and_pools_go_through_the_registration_table) {
   const auto hca = Hca::open();

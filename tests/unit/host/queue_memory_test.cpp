@@ -25,9 +25,16 @@ TEST(QueueMemory, parts_lie_on_their_own_pages_in_one_range) {
     EXPECT_GE(memory->queue_pair_record_offset(), memory->completion_queue_offset() + ring_bytes);
     EXPECT_EQ(memory->registered_bytes() % kQueuePageBytes, 0u);
     const auto* grants = reinterpret_cast<const std::byte*>(memory->staging_credits().channel().grants);
-    EXPECT_EQ(grants, memory->base() + memory->registered_bytes()) << "the HCA need not see credits";
-    EXPECT_EQ(reinterpret_cast<std::byte*>(memory->control().queue_pair_record),
+    EXPECT_GE(grants, memory->base() + memory->registered_bytes()) << "the HCA need not see credits";
+    EXPECT_EQ(reinterpret_cast<std::byte*>(memory->control()->queue_pair_record),
               memory->base() + memory->queue_pair_record_offset());
+    StagingHandle staging{};
+    memory->staging_credits().describe(staging);
+    EXPECT_EQ(reinterpret_cast<std::byte*>(staging.held), memory->base() + memory->registered_bytes())
+        << "nor the slots held";
+    const auto all = memory->host_memory();
+    EXPECT_EQ(all.data(), memory->base());
+    EXPECT_LE(reinterpret_cast<std::byte*>(staging.returned_slots + 32), all.data() + all.size());
   }
 }
 

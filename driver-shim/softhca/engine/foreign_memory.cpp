@@ -1,0 +1,69 @@
+#include "driver-shim/softhca/engine/foreign_memory.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace gdx::softhca {
+namespace {
+
+constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
+
+}  // namespace
+
+void ForeignMemory::add(const std::byte* first, std::size_t length_bytes,
+                        std::shared_ptr<CopyEngine> copies) {
+  ranges_.push_back({first, length_bytes, std::move(copies)});
+}
+
+void ForeignMemory::remove(const std::byte* first, std::size_t length_bytes) {
+  settle();
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(), [=](const Range& range) {
+    return range.first == first && range.length_bytes == length_bytes;
+  });
+  if (found != ranges_.end()) ranges_.erase(found);
+}
+
+CopyEngine* ForeignMemory::find(const std::byte* at) const {
+  const std::less<> before;
+  for (const Range& range : ranges_) {
+    if (!before(at, range.first) && before(at, range.first + range.length_bytes)) return range.copies.get();
+  }
+  return nullptr;
+}
+
+void ForeignMemory::settle() {
+  if (!pending_) return;
+  pending_->settle();
+  pending_.reset();
+}
+
+void ForeignMemory::give_way_to(CopyEngine* next) {
+  if (pending_.get() != next) settle();
+  if (next == nullptr || pending_) return;
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(),
+                                  [next](const Range& range) { return range.copies.get() == next; });
+  if (found != ranges_.end()) pending_ = found->copies;
+}
+
+bool ForeignMemory::load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  CopyEngine* const copies = find(from);
+  if (copies != nullptr) return copies->read(to, from, length_bytes);
+  dma_load(to, from, length_bytes);
+  return true;
+}
+
+bool ForeignMemory::store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  CopyEngine* const copies = find(to);
+  give_way_to(copies);
+  if (copies == nullptr) {
+    dma_store(to, from, length_bytes);
+    return true;
+  }
+  // Within a copy nothing is ordered.
+  const bool has_tail = length_bytes > kWordBytes && is_aligned(to + length_bytes, kWordBytes);
+  const std::size_t head_bytes = has_tail ? length_bytes - kWordBytes : length_bytes;
+  if (!copies->write(to, from, head_bytes)) return false;
+  return !has_tail || copies->write(to + head_bytes, from + head_bytes, kWordBytes);
+}
+
+}  // namespace gdx::softhca

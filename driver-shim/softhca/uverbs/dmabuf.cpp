@@ -1,0 +1,65 @@
+#include "driver-shim/softhca/uverbs/dmabuf.h"
+
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <string_view>
+
+#include "driver-shim/softhca/uverbs/page_file.h"
+
+namespace gdx::softhca::uverbs {
+namespace {
+
+constexpr auto kDmabufMagic = 0x444d4142;  // DMA_BUF_MAGIC of linux/magic.h
+constexpr std::string_view kStandIn = "/memfd:dmabuf (deleted)";
+
+// Where the buffer begins in its file. Errors: EBADF, EINVAL.
+Answer<std::uint64_t> find_start(int descriptor) {
+  struct statfs file {};
+  if (fstatfs(descriptor, &file) != 0) return refuse(errno);
+  if (file.f_type == kDmabufMagic) return 0;
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  std::array<char, 64> target{};
+  const ssize_t length = readlink(link.c_str(), target.data(), target.size());
+  if (length < 0 || std::string_view(target.data(), static_cast<std::size_t>(length)) != kStandIn)
+    return refuse(EINVAL);
+  return static_cast<std::uint64_t>(lseek(descriptor, 0, SEEK_CUR));
+}
+
+// Errors: EINVAL. The position stays.
+Answer<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
+  const off_t end = lseek(descriptor, 0, SEEK_END);
+  if (end < 0 || lseek(descriptor, static_cast<off_t>(position), SEEK_SET) < 0) return refuse(EINVAL);
+  return static_cast<std::uint64_t>(end);
+}
+
+}  // namespace
+
+Answer<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
+                                         bool written) {
+  const Answer<std::uint64_t> start = find_start(descriptor);
+  if (!start) return refuse(start.error());
+  const Answer<std::uint64_t> end = file_bytes(descriptor, *start);
+  if (!end) return refuse(end.error());
+  const std::uint64_t buffer_bytes = *end - *start;
+  if (length_bytes == 0 || offset > buffer_bytes || length_bytes > buffer_bytes - offset)
+    return refuse(EINVAL);
+  const std::uint64_t at = *start + offset;
+  const std::uint64_t within = at % kPageBytes;
+  const std::size_t mapped_bytes = within + length_bytes;
+  const int protection = PROT_READ | (written ? PROT_WRITE : 0);
+  void* const pages =
+      mmap(nullptr, mapped_bytes, protection, MAP_SHARED, descriptor, static_cast<off_t>(at - within));
+  if (pages == MAP_FAILED) return refuse(errno == ENOMEM ? ENOMEM : EOPNOTSUPP);
+  return DmabufMapping(pages, mapped_bytes, static_cast<std::byte*>(pages) + within);
+}
+
+DmabufMapping::~DmabufMapping() {
+  if (pages_ != nullptr) munmap(pages_, mapped_bytes_);
+}
+
+}  // namespace gdx::softhca::uverbs

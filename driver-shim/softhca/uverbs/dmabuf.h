@@ -1,0 +1,40 @@
+// Buffers that another driver shares by a descriptor. The kernel gives the HCA DMA addresses of it; here the
+// HCA needs addresses of this process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+// A part of a dmabuf, mapped as long as this lives.
+class DmabufMapping {
+ public:
+  // A dmabuf is made by drivers only. So a memfd of the name "dmabuf" stands for one too, that begins at its
+  // position. Errors: EBADF; EINVAL for what is no dmabuf, or a range beyond its end; EOPNOTSUPP for one that
+  // cannot be mapped, as a GPU's; ENOMEM.
+  // Source: Linux drivers/dma-buf/dma-buf.c, dma_buf_get(); drivers/infiniband/core/umem_dmabuf.c.
+  static Answer<DmabufMapping> map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
+                                   bool written);
+  DmabufMapping(DmabufMapping&& other) noexcept
+      : pages_(std::exchange(other.pages_, nullptr)),
+        mapped_bytes_(other.mapped_bytes_),
+        first_(other.first_) {}
+  DmabufMapping& operator=(DmabufMapping&&) = delete;
+  ~DmabufMapping();
+
+  // Where the byte at `offset` is.
+  [[nodiscard]] std::byte* first() const { return first_; }
+
+ private:
+  DmabufMapping(void* pages, std::size_t mapped_bytes, std::byte* first)
+      : pages_(pages), mapped_bytes_(mapped_bytes), first_(first) {}
+  void* pages_;
+  std::size_t mapped_bytes_;
+  std::byte* first_;
+};
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,31 @@
+// Kernels whose releases scopes.sh looks at; nothing runs them.
+#include "device/gdx.h"
+
+using ThreadGpu = gdx::device::Endpoint<gdx::Scope::kThread, gdx::Placement::kGpu>;
+
+// The doorbell is another call's, at GPU scope.
+extern "C" __global__ void push_deferred(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                         std::uint64_t bytes) {
+  ThreadGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPush>(endpoint, to, from, bytes, gdx::Doorbell::kDefer);
+  (void)gdx_put_value(endpoint, to, bytes);
+}
+
+extern "C" __global__ void push(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                std::uint64_t bytes) {
+  ThreadGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPush>(endpoint, to, from, bytes);
+}
+
+extern "C" __global__ void pull(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                std::uint64_t bytes) {
+  ThreadGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPull>(endpoint, to, from, bytes);
+}
+
+// The signal's doorbell is the payload's too.
+extern "C" __global__ void push_signal(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                       gdx::RemoteMemory signal, std::uint64_t bytes) {
+  ThreadGpu endpoint(handle);
+  (void)gdx_put_signal<gdx::Mode::kPush>(endpoint, to, from, bytes, signal, 1);
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# scopes.sh FOLDER: on queues in GPU memory a pull is released at GPU scope, and a push, into memory of the NIC, at system
+# scope, also when another call rings for it.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+command -v nvcc >/dev/null || { echo "SKIPPED: no nvcc in PATH: install the CUDA Toolkit"; exit 77; }
+command -v python3 >/dev/null || { echo "SKIPPED: no python3: apt-get install python3"; exit 77; }
+folder=$(mktemp -d "$1/scopes.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+nvcc --list-gpu-arch | grep -q compute_90 || { echo "SKIPPED: this nvcc cannot compile for sm_90: install CUDA 11.8 or later"; exit 77; }
+nvcc -ptx -arch=sm_90 -O3 -std=c++20 --expt-relaxed-constexpr -I "$root" -o "$folder/scopes.ptx" "$root/tests/gpu/scopes.cu"
+python3 - "$folder/scopes.ptx" <<'PYTHON'
+import re, sys
+
+kernels = {}
+for name, body in re.findall(r"\.entry (\w+)\((.*?)^\}", open(sys.argv[1]).read(), re.S | re.M):
+    kernels[name] = [line.strip() for line in body.split("\n") if line.startswith("\t")]
+
+def fences_without_a_doorbell(lines):
+    """Fences of system scope that no store to a doorbell follows before the code branches."""
+    count = 0
+    for i, line in enumerate(lines):
+        if not line.startswith("fence.release.sys"):
+            continue
+        for after in lines[i + 1 :]:
+            if after.startswith(("st.mmio", "st.relaxed.sys.global.v4")):
+                break
+            if re.match(r"(@%p\d+ )?(bra|ret)|st\.", after):
+                count += 1
+                break
+    return count
+
+for name in ("push", "push_signal"):
+    narrow = [line for line in kernels[name] if ".release.gpu" in line]
+    if narrow:
+        sys.exit(f"{name} is released at GPU scope: " + narrow[0])
+    if not any(line.startswith("st.release.sys") for line in kernels[name]):
+        sys.exit(f"{name} rings without a release of system scope")
+pull = [line for line in kernels["pull"] if ".release.sys" in line]
+if pull:
+    sys.exit("a pull on queues in GPU memory pays for system scope: " + pull[0])
+if fences_without_a_doorbell(kernels["push_deferred"]) == 0:
+    sys.exit("a deferred push leaves its payload to a release at GPU scope")
+PYTHON
+echo ok
