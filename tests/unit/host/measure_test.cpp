@@ -24,7 +24,10 @@ class Measure : public ::testing::Test {
     ASSERT_TRUE(hca) << hca.error().message;
     hca_ = std::make_unique<Hca>(std::move(*hca));
   }
-  void TearDown() override { unsetenv(kGpuRegistrationVariable); }
+  void TearDown() override {
+    unsetenv(kGpuRegistrationVariable);
+    unsetenv("GDX_FAKE_CUDA_DMABUF");
+  }
 
   std::unique_ptr<Hca> hca_;
   MeasureOptions quick_{.max_bytes = kMinMaxBytes, .rounds = 2};
@@ -71,11 +74,11 @@ TEST_F(Measure, with_a_gpu_what_its_kernels_reach_is_mapped_and_it_is_named) {
 TEST_F(Measure, payload_in_gpu_memory_that_the_hca_cannot_reach_says_how_to_do_without) {
   const auto gpu = Gpu::open();
   ASSERT_TRUE(gpu) << gpu.error().message;
-  setenv(kGpuRegistrationVariable, "peermem", 1);
-  if (peermem_loaded()) GTEST_SKIP() << "nvidia_peermem is loaded here: unload it to see it missing";
+  setenv("GDX_FAKE_CUDA_DMABUF", "0", 1);
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
   const auto measured = measure_modes(*hca_, &*gpu, quick_);
   ASSERT_FALSE(measured);
-  EXPECT_THAT(measured.error().message, AllOf(HasSubstr("nvidia_peermem"), HasSubstr("--payload host")));
+  EXPECT_THAT(measured.error().message, AllOf(HasSubstr("dmabuf"), HasSubstr("--payload host")));
 }
 
 TEST_F(Measure, payload_in_gpu_memory_needs_a_gpu) {
