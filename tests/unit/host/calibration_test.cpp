@@ -1,4 +1,5 @@
 // Calibration files, honest and hostile, and what an endpoint makes of them.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -296,7 +297,8 @@ TEST_F(ChooseModes, foreign_file_is_told_from_an_older_one) {
   older.key.queue_layout_version = kQueueLayoutVersion - 1;
   ASSERT_TRUE(store_calibration(file_, older));
   EXPECT_THAT(refused({.calibration_file = file_}).message,
-              HasSubstr("measured with layout 5 of queues, and this is 6"));
+              HasSubstr(fmt::format("measured with layout {} of queues, and this is {}", kQueueLayoutVersion - 1,
+                                    kQueueLayoutVersion)));
   EXPECT_EQ(refused({.calibration_file = file_}).status, Status::kVersionMismatch);
 }
 
