@@ -104,14 +104,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   std::size_t bytes = 0;
   if (handle == nullptr || !known_allocation(address, &base, &bytes, &name.device) || base != address)
     return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard guard(ipc().lock);
-  const auto known = ipc().files.find(address);
-  if (known != ipc().files.end()) close(known->second);  // of an allocation before, or of this one
   {
+    // Before the lock below it: find_opened() is called with the driver's.
     const std::lock_guard driver(state().lock);
     name.file = state().allocations.at(address)->share_pages(address - name.offset, kPageBytes);
   }
   if (name.file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::lock_guard guard(ipc().lock);
+  const auto known = ipc().files.find(address);
+  if (known != ipc().files.end()) close(known->second);  // of an allocation before, or of this one
   ipc().files[address] = name.file;
   name.bytes = bytes;
   *handle = {};
