@@ -65,14 +65,23 @@ serve() {
   echo $? > "$scratch/server.status"
 }
 
+# perftest_line GID_INDEX OPTIONS. Our timeout is long: an emulated guest is slow, and Soft-RoCE misnumbers packets when
+# it repeats without need.
+perftest_line() {
+  local gid=$1
+  shift
+  echo "$program -F -p $port -x $gid -m $mtu -u $([ "$loss_percent" = 0 ] && echo 20 || echo 16) $*"
+}
+
 # command_line GID_INDEX PEER OPTIONS: how either side is called, but for the server's name at the end.
 command_line() {
   local gid=$1 peer=$2
   shift 2
   case $program in
     peer) echo "$peer $port $gid $mtu $([ "$loss_percent" = 0 ] && echo data+refusals || echo data)" ;;
-    # Our timeout is long: an emulated guest is slow, and Soft-RoCE misnumbers packets when it repeats without need.
-    ib_*) echo "$program -F -p $port -x $gid -m $mtu -u $([ "$loss_percent" = 0 ] && echo 20 || echo 16) $*" ;;
+    # READs in flight are what an mlx5 takes: Soft-RoCE would have 128, and perftest asks the other side for as many.
+    ib_read_* | ib_atomic_*) perftest_line "$gid" -o 16 "$@" ;;
+    ib_*) perftest_line "$gid" "$@" ;;
     # By events: two programs and an HCA that all spin would leave the guest no core of two.
     *) echo "$program -c -e -p $port -g $gid -m $mtu $*" ;;
   esac
