@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <memory>
-#include <regex>
 #include <utility>
 
 namespace gdx {
@@ -146,6 +147,24 @@ void sort_by_bus_id(std::vector<Found>& found) {
   std::ranges::sort(found, {}, [](const Found& one) { return one.device.bus_id; });
 }
 
+// Takes `least` to `most` hexadecimal digits, at most 8, off the front.
+std::optional<unsigned> take_hex(std::string_view& text, std::size_t least, std::size_t most) {
+  std::size_t digits = 0;
+  while (digits < std::min(most, text.size()) && std::isxdigit(static_cast<unsigned char>(text[digits])) != 0)
+    ++digits;
+  if (digits < least) return std::nullopt;
+  unsigned value = 0;
+  std::from_chars(text.data(), text.data() + digits, value, 16);
+  text.remove_prefix(digits);
+  return value;
+}
+
+bool take(std::string_view& text, char wanted) {
+  if (text.empty() || text.front() != wanted) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
 }  // namespace
 
 Result<Topology> read_topology(const std::string& xml_file) {
@@ -203,13 +222,19 @@ std::vector<GpuNicPath> pair_by_distance(const Topology& topology) {
 }
 
 std::optional<std::string> canonical_bus_id(std::string_view text) {
-  static const std::regex pattern("(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\\.([0-7])");
-  std::cmatch parts;
-  if (!std::regex_match(text.data(), text.data() + text.size(), parts, pattern)) return std::nullopt;
-  const auto number = [&](std::size_t part) {
-    return parts[part].matched ? std::stoul(parts[part].str(), nullptr, 16) : 0;
-  };
-  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", number(1), number(2), number(3), number(4));
+  unsigned domain = 0;
+  if (std::ranges::count(text, ':') == 2) {
+    const auto given = take_hex(text, 4, 8);
+    if (!given || !take(text, ':')) return std::nullopt;
+    domain = *given;
+  }
+  const auto bus = take_hex(text, 2, 2);
+  if (!bus || !take(text, ':')) return std::nullopt;
+  const auto device = take_hex(text, 2, 2);
+  if (!device || !take(text, '.')) return std::nullopt;
+  const auto function = take_hex(text, 1, 1);
+  if (!function || *function > 7 || !text.empty()) return std::nullopt;
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, *bus, *device, *function);
 }
 
 std::vector<PathClass> paths_to(const Topology& topology, const std::string& nic,
