@@ -23,7 +23,7 @@ Result<std::optional<Frame>> Connection::receive(FrameSet allowed) {
     auto frame = parser_.take(allowed);
     if (!frame || frame->has_value()) return frame;
     const std::size_t wanted = std::min(parser_.wanted_bytes(), chunk.size());
-    const ssize_t got = ::recv(socket_.descriptor(), chunk.data(), wanted, 0);
+    const ssize_t got = ::recv(socket_.value(), chunk.data(), wanted, 0);
     if (got > 0) {
       parser_.feed(std::span(chunk).first(static_cast<std::size_t>(got)));
     } else if (got == 0) {
@@ -38,7 +38,7 @@ Result<std::optional<Frame>> Connection::receive(FrameSet allowed) {
 
 Result<void> Connection::expect_silence() const {
   std::byte next{};
-  const ssize_t got = ::recv(socket_.descriptor(), &next, sizeof next, MSG_PEEK);
+  const ssize_t got = ::recv(socket_.value(), &next, sizeof next, MSG_PEEK);
   if (got > 0) return fail(Status::kInvalidArgument, "sent a frame out of turn");
   if (got < 0 && (must_wait(errno) || errno == EINTR)) return {};
   return closed();
@@ -56,7 +56,7 @@ void Connection::queue(std::vector<std::byte> frame) {
 Result<void> Connection::flush() {
   while (has_unsent()) {
     const ssize_t sent =
-        ::send(socket_.descriptor(), outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
+        ::send(socket_.value(), outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
     if (sent >= 0) {
       sent_ += static_cast<std::size_t>(sent);
     } else if (must_wait(errno)) {
@@ -69,7 +69,7 @@ Result<void> Connection::flush() {
 }
 
 void Connection::finish() {
-  if (socket_) ::shutdown(socket_.descriptor(), SHUT_WR);
+  if (socket_) ::shutdown(socket_.value(), SHUT_WR);
 }
 
 }  // namespace gdx::bootstrap

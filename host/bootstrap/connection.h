@@ -16,10 +16,10 @@ namespace gdx::bootstrap {
 class Connection {
  public:
   Connection() = default;
-  explicit Connection(Socket socket) : socket_(std::move(socket)) {}
+  explicit Connection(Descriptor socket) : socket_(std::move(socket)) {}
 
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(socket_); }
-  [[nodiscard]] const Socket& socket() const { return socket_; }
+  [[nodiscard]] const Descriptor& socket() const { return socket_; }
 
   // The next frame if it is all there.
   // Errors: kPeerGone (closed or reset), and those of FrameParser::take.
@@ -38,7 +38,7 @@ class Connection {
   void finish();
 
  private:
-  Socket socket_;
+  Descriptor socket_;
   FrameParser parser_;
   std::vector<std::byte> outgoing_;
   std::size_t sent_ = 0;

@@ -31,14 +31,14 @@ Result<LocalAddress> local_address(const std::string& name) {
   return local;
 }
 
-Result<Socket> make_local_socket() {
-  Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Result<Descriptor> make_local_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket) return socket;
   return fail(Status::kSystem, fmt::format("cannot make a local socket: {}", std::strerror(errno)));
 }
 
-bool wait_for(const Socket& socket, short events, std::uint64_t deadline_ns) {
-  pollfd ready{socket.descriptor(), events, 0};
+bool wait_for(const Descriptor& socket, short events, std::uint64_t deadline_ns) {
+  pollfd ready{socket.value(), events, 0};
   return wait_until(std::span(&ready, 1), deadline_ns);
 }
 
@@ -63,14 +63,14 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
 
 }  // namespace
 
-Result<Socket> listen_local(const std::string& name) {
+Result<Descriptor> listen_local(const std::string& name) {
   const auto local = local_address(name);
   if (!local) return tl::unexpected(local.error());
   auto socket = make_local_socket();
   if (!socket) return socket;
   const auto* const address = reinterpret_cast<const sockaddr*>(&local->address);
-  if (::bind(socket->descriptor(), address, local->length) == 0 &&
-      ::listen(socket->descriptor(), kBacklog) == 0) {
+  if (::bind(socket->value(), address, local->length) == 0 &&
+      ::listen(socket->value(), kBacklog) == 0) {
     return socket;
   }
   const int error = errno;
@@ -78,12 +78,12 @@ Result<Socket> listen_local(const std::string& name) {
               fmt::format("cannot listen at the local socket '{}': {}", name, std::strerror(error)));
 }
 
-Result<Socket> connect_local(const std::string& name) {
+Result<Descriptor> connect_local(const std::string& name) {
   const auto local = local_address(name);
   if (!local) return tl::unexpected(local.error());
   auto socket = make_local_socket();
   if (!socket) return socket;
-  if (::connect(socket->descriptor(), reinterpret_cast<const sockaddr*>(&local->address), local->length) == 0)
+  if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&local->address), local->length) == 0)
     return socket;
   const int error = errno;
   const Status status = error == ECONNREFUSED ? Status::kNotFound
@@ -92,9 +92,9 @@ Result<Socket> connect_local(const std::string& name) {
   return fail(status, fmt::format("nobody answers at the local socket '{}': {}", name, std::strerror(error)));
 }
 
-Result<Socket> accept_local(const Socket& listener, std::uint64_t deadline_ns) {
+Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns) {
   for (;;) {
-    Socket socket(::accept4(listener.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor socket(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) return socket;
     const int error = errno;
     if (error == EINTR || error == ECONNABORTED) continue;
@@ -105,15 +105,15 @@ Result<Socket> accept_local(const Socket& listener, std::uint64_t deadline_ns) {
   }
 }
 
-Result<uid_t> peer_user(const Socket& socket) {
+Result<uid_t> peer_user(const Descriptor& socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
-  if (getsockopt(socket.descriptor(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
+  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
     return credentials.uid;
   return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
 }
 
-Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
+Result<void> send_parcel(const Descriptor& socket, std::span<const std::byte> bytes,
                          std::span<const int> descriptors, std::uint64_t deadline_ns) {
   if (bytes.empty() || bytes.size() > kMaxParcelBytes || descriptors.size() > kMaxParcelDescriptors) {
     return fail(Status::kInvalidLength,
@@ -134,7 +134,7 @@ Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
     std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   }
   for (;;) {
-    if (::sendmsg(socket.descriptor(), &message, MSG_NOSIGNAL) >= 0) return {};
+    if (::sendmsg(socket.value(), &message, MSG_NOSIGNAL) >= 0) return {};
     const int error = errno;
     if (error == EINTR) continue;
     if (!must_wait(error)) {
@@ -144,7 +144,7 @@ Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
   }
 }
 
-Result<Parcel> receive_parcel(const Socket& socket, std::uint64_t deadline_ns) {
+Result<Parcel> receive_parcel(const Descriptor& socket, std::uint64_t deadline_ns) {
   Parcel parcel;
   parcel.bytes.resize(kMaxParcelBytes);
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
@@ -155,7 +155,7 @@ Result<Parcel> receive_parcel(const Socket& socket, std::uint64_t deadline_ns) {
     message.msg_iovlen = 1;
     message.msg_control = control.data();
     message.msg_controllen = control.size();
-    const ssize_t got = ::recvmsg(socket.descriptor(), &message, MSG_CMSG_CLOEXEC);
+    const ssize_t got = ::recvmsg(socket.value(), &message, MSG_CMSG_CLOEXEC);
     const int error = errno;
     if (got < 0 && error == EINTR) continue;
     if (got < 0 && must_wait(error)) {

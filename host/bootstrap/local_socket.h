@@ -27,20 +27,20 @@ struct Parcel {
 };
 
 // Errors: kBusy (somebody has the name), kSystem.
-[[nodiscard]] Result<Socket> listen_local(const std::string& name);
+[[nodiscard]] Result<Descriptor> listen_local(const std::string& name);
 // Errors: kNotFound (nobody listens), kBusy (too many wait there), kSystem.
-[[nodiscard]] Result<Socket> connect_local(const std::string& name);
+[[nodiscard]] Result<Descriptor> connect_local(const std::string& name);
 // Errors: kTimeout, kSystem.
-[[nodiscard]] Result<Socket> accept_local(const Socket& listener, std::uint64_t deadline_ns);
+[[nodiscard]] Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns);
 
 // Who made the other end. Errors: kSystem.
-[[nodiscard]] Result<uid_t> peer_user(const Socket& socket);
+[[nodiscard]] Result<uid_t> peer_user(const Descriptor& socket);
 
 // Errors: kPeerGone, kTimeout, kInvalidLength (beyond the two limits above, or no bytes).
-[[nodiscard]] Result<void> send_parcel(const Socket& socket, std::span<const std::byte> bytes,
+[[nodiscard]] Result<void> send_parcel(const Descriptor& socket, std::span<const std::byte> bytes,
                                        std::span<const int> descriptors, std::uint64_t deadline_ns);
 // What arrived is closed again after an error.
 // Errors: kPeerGone, kTimeout, kInvalidArgument (more than the limits above, or than this process can open).
-[[nodiscard]] Result<Parcel> receive_parcel(const Socket& socket, std::uint64_t deadline_ns);
+[[nodiscard]] Result<Parcel> receive_parcel(const Descriptor& socket, std::uint64_t deadline_ns);
 
 }  // namespace gdx::bootstrap

@@ -29,13 +29,13 @@ class Gathering {
  public:
   explicit Gathering(const WorldOptions& options) : options_(options), members_(options.size) {}
 
-  Result<void> run(const Socket& listener, std::uint64_t deadline_ns);
+  Result<void> run(const Descriptor& listener, std::uint64_t deadline_ns);
   std::vector<Connection>& members() { return members_; }
 
  private:
   [[nodiscard]] std::vector<std::uint32_t> missing() const;
-  [[nodiscard]] std::vector<pollfd> poll_set(const Socket& listener) const;
-  Result<void> accept_all(const Socket& listener);
+  [[nodiscard]] std::vector<pollfd> poll_set(const Descriptor& listener) const;
+  Result<void> accept_all(const Descriptor& listener);
   Result<void> hear_strangers();
   Result<void> admit(Connection& stranger, const Frame& hello);
   Result<void> check_members() const;
@@ -55,17 +55,17 @@ std::vector<std::uint32_t> Gathering::missing() const {
   return ranks;
 }
 
-std::vector<pollfd> Gathering::poll_set(const Socket& listener) const {
-  std::vector<pollfd> set{{listener.descriptor(), POLLIN, 0}};
+std::vector<pollfd> Gathering::poll_set(const Descriptor& listener) const {
+  std::vector<pollfd> set{{listener.value(), POLLIN, 0}};
   for (const auto* group : {&members_, &strangers_}) {
     for (const Connection& connection : *group) {
-      if (connection) set.push_back({connection.socket().descriptor(), POLLIN, 0});
+      if (connection) set.push_back({connection.socket().value(), POLLIN, 0});
     }
   }
   return set;
 }
 
-Result<void> Gathering::run(const Socket& listener, std::uint64_t deadline_ns) {
+Result<void> Gathering::run(const Descriptor& listener, std::uint64_t deadline_ns) {
   for (;;) {
     const auto absent = missing();
     if (absent.empty()) return welcome(deadline_ns);
@@ -81,7 +81,7 @@ Result<void> Gathering::run(const Socket& listener, std::uint64_t deadline_ns) {
   }
 }
 
-Result<void> Gathering::accept_all(const Socket& listener) {
+Result<void> Gathering::accept_all(const Descriptor& listener) {
   for (;;) {
     auto socket = accept_one(listener);
     if (!socket) return tl::unexpected(socket.error());
@@ -145,7 +145,7 @@ Result<void> Gathering::welcome(std::uint64_t deadline_ns) {
   for (std::uint32_t rank = 1; rank < options_.size; ++rank) {
     members_[rank].queue(encode_frame(FrameType::kWelcome, 0, 0));
     while (members_[rank].has_unsent()) {
-      pollfd ready{members_[rank].socket().descriptor(), POLLOUT, 0};
+      pollfd ready{members_[rank].socket().value(), POLLOUT, 0};
       if (!wait_until(std::span(&ready, 1), deadline_ns)) {
         return fail(Status::kTimeout, fmt::format("rank {} takes no data", rank));
       }
@@ -208,7 +208,7 @@ Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint
     if (!sent)
       return fail(sent.error().status, fmt::format("rank 0 at {} {}", options.root, sent.error().message));
     const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    pollfd ready{root.socket().descriptor(), events, 0};
+    pollfd ready{root.socket().value(), events, 0};
     if (!wait_until(std::span(&ready, 1), deadline_ns)) {
       return fail(Status::kTimeout,
                   fmt::format("rank 0 at {} waits for ranks that have not come: start all {} ranks",

@@ -44,13 +44,13 @@ Result<AddressList> resolve(const std::string& root, bool passive) {
   return AddressList(list);
 }
 
-Socket make_socket(const addrinfo& address) {
-  return Socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Descriptor make_socket(const addrinfo& address) {
+  return Descriptor(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-void send_at_once(const Socket& socket) {
+void send_at_once(const Descriptor& socket) {
   const int one = 1;
-  setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(socket.value(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
 std::string numeric_text(const sockaddr_storage& address, socklen_t length) {
@@ -66,27 +66,27 @@ std::string numeric_text(const sockaddr_storage& address, socklen_t length) {
 }
 
 // While nobody listens, TCP may connect a socket to itself if its own port happens to be the wanted one.
-bool is_connected_to_itself(const Socket& socket) {
+bool is_connected_to_itself(const Descriptor& socket) {
   sockaddr_storage own{};
   sockaddr_storage other{};
   socklen_t own_length = sizeof own;
   socklen_t other_length = sizeof other;
-  if (getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&own), &own_length) != 0) return false;
-  if (getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&other), &other_length) != 0) return false;
+  if (getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &own_length) != 0) return false;
+  if (getpeername(socket.value(), reinterpret_cast<sockaddr*>(&other), &other_length) != 0) return false;
   return own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
 }
 
-// One attempt. An empty Socket: nobody there yet.
-Socket try_connect(const addrinfo& address, std::uint64_t deadline_ns) {
-  Socket socket = make_socket(address);
+// One attempt. An empty Descriptor: nobody there yet.
+Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns) {
+  Descriptor socket = make_socket(address);
   if (!socket) return {};
-  if (::connect(socket.descriptor(), address.ai_addr, address.ai_addrlen) != 0) {
+  if (::connect(socket.value(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return {};
-    pollfd ready{socket.descriptor(), POLLOUT, 0};
+    pollfd ready{socket.value(), POLLOUT, 0};
     if (!wait_until(std::span(&ready, 1), deadline_ns)) return {};
     int error = 0;
     socklen_t length = sizeof error;
-    getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &length);
+    getsockopt(socket.value(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return {};
   }
   if (is_connected_to_itself(socket)) return {};
@@ -95,21 +95,6 @@ Socket try_connect(const addrinfo& address, std::uint64_t deadline_ns) {
 }
 
 }  // namespace
-
-Socket::Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    close();
-    descriptor_ = std::exchange(other.descriptor_, -1);
-  }
-  return *this;
-}
-
-void Socket::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
-}
 
 Result<HostPort> parse_host_port(const std::string& text) {
   const auto refuse = [&] {
@@ -128,17 +113,17 @@ Result<HostPort> parse_host_port(const std::string& text) {
   return parsed;
 }
 
-Result<Socket> listen_at(const std::string& root) {
+Result<Descriptor> listen_at(const std::string& root) {
   const auto addresses = resolve(root, true);
   if (!addresses) return tl::unexpected(addresses.error());
-  Socket socket = make_socket(**addresses);
+  Descriptor socket = make_socket(**addresses);
   if (!socket) {
     return fail(Status::kSystem, fmt::format("cannot make a socket: {}", std::strerror(errno)));
   }
   const int one = 1;
-  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (::bind(socket.descriptor(), (*addresses)->ai_addr, (*addresses)->ai_addrlen) == 0 &&
-      ::listen(socket.descriptor(), kBacklog) == 0) {
+  setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (::bind(socket.value(), (*addresses)->ai_addr, (*addresses)->ai_addrlen) == 0 &&
+      ::listen(socket.value(), kBacklog) == 0) {
     return socket;
   }
   switch (errno) {
@@ -154,7 +139,7 @@ Result<Socket> listen_at(const std::string& root) {
   }
 }
 
-Result<Socket> adopt_listener(int descriptor) {
+Result<Descriptor> adopt_listener(int descriptor) {
   int listening = 0;
   socklen_t length = sizeof listening;
   if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
@@ -162,11 +147,11 @@ Result<Socket> adopt_listener(int descriptor) {
   }
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
-  return Socket(descriptor);
+  return Descriptor(descriptor);
 }
 
-Result<Socket> accept_one(const Socket& listener) {
-  Socket socket(::accept4(listener.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+Result<Descriptor> accept_one(const Descriptor& listener) {
+  Descriptor socket(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) {
     send_at_once(socket);
     return socket;
@@ -174,7 +159,7 @@ Result<Socket> accept_one(const Socket& listener) {
   switch (errno) {
     case EAGAIN:
     case EINTR:
-    case ECONNABORTED: return Socket();
+    case ECONNABORTED: return Descriptor();
     case EMFILE:
     case ENFILE:
       return fail(Status::kNoMemory, "rank 0 has no file descriptors left for more ranks: raise ulimit -n");
@@ -183,13 +168,13 @@ Result<Socket> accept_one(const Socket& listener) {
   }
 }
 
-Result<Socket> connect_to(const std::string& root, std::uint64_t deadline_ns) {
+Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns) {
   const auto addresses = resolve(root, false);
   if (!addresses) return tl::unexpected(addresses.error());
   for (;;) {
     for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
       // An address that swallows packets must not use up the time of the next one.
-      Socket socket = try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs));
+      Descriptor socket = try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs));
       if (socket) return socket;
     }
     const std::uint64_t now_ns = monotonic_ns();
@@ -201,10 +186,10 @@ Result<Socket> connect_to(const std::string& root, std::uint64_t deadline_ns) {
   }
 }
 
-std::string peer_text(const Socket& socket) {
+std::string peer_text(const Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (getpeername(socket.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+  if (getpeername(socket.value(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return "a closed connection";
   }
   return numeric_text(address, length);

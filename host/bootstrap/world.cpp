@@ -96,7 +96,7 @@ Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_
     for (std::uint32_t rank = 1; rank < options.size; ++rank) {
       if (auto read = read_member(rank); !read) return read;
       if (!contributions[rank]) absent.push_back(rank);
-      set.push_back({members[rank].socket().descriptor(), POLLIN, 0});
+      set.push_back({members[rank].socket().value(), POLLIN, 0});
       if (contributions[rank] && contributions[rank]->payload.size() != bytes) {
         return break_up(rank,
                         {Status::kInvalidArgument,
@@ -121,7 +121,7 @@ Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, s
     for (std::uint32_t rank = 1; rank < options.size; ++rank) {
       if (auto sent = members[rank].flush(); !sent) return break_up(rank, sent.error());
       if (!members[rank].has_unsent()) continue;
-      set.push_back({members[rank].socket().descriptor(), POLLOUT, 0});
+      set.push_back({members[rank].socket().value(), POLLOUT, 0});
       absent.push_back(rank);
     }
     if (set.empty()) return {};
@@ -175,7 +175,7 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
     }
     if (!sent) return break_up(0, sent.error());
     const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    pollfd ready{root.socket().descriptor(), events, 0};
+    pollfd ready{root.socket().value(), events, 0};
     if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
       return break_up(
           Error{Status::kTimeout, fmt::format("rank 0 did not answer collective {} in time", sequence)});

@@ -22,7 +22,6 @@
 namespace gdx {
 namespace {
 
-using bootstrap::Socket;
 
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
@@ -31,20 +30,20 @@ constexpr int kSignalBase = 128;  // a shell's status of a process that a signal
 constexpr int kExitCannotRun = 127;
 
 struct Listener {
-  Socket socket;
+  Descriptor socket;
   std::string root;  // "127.0.0.1:PORT"
 };
 
 // Bound before the ranks start and inherited by rank 0, so that nobody can take the port in between.
 Result<Listener> listen_on_loopback() {
   Listener listener;
-  listener.socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  listener.socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const int descriptor = listener.socket.descriptor();
+  const int descriptor = listener.socket.value();
   if (::bind(descriptor, generic, length) != 0 || ::listen(descriptor, SOMAXCONN) != 0 ||
       ::getsockname(descriptor, generic, &length) != 0) {
     return fail(Status::kSystem,
@@ -190,7 +189,7 @@ Result<void> Launch::start() {
       variables->push_back(fmt::format("{}={}", kRankVariable, rank));
       variables->push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
       variables->push_back(fmt::format("{}={}", kRootVariable, listener.root));
-      if (rank == 0) inherited = listener.socket.descriptor();
+      if (rank == 0) inherited = listener.socket.value();
       if (rank == 0) variables->push_back(fmt::format("{}={}", kRootSocketVariable, inherited));
     }
     if (auto started = start_rank(ExecArguments(options_.command, *variables), inherited); !started)
@@ -205,8 +204,8 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
   if (pipe2(report, O_CLOEXEC) != 0) {
     return fail(Status::kSystem, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   }
-  const Socket reader(report[0]);
-  Socket writer(report[1]);
+  const Descriptor reader(report[0]);
+  Descriptor writer(report[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return fail(Status::kSystem, fmt::format("cannot start a process: {}", std::strerror(errno)));
@@ -217,7 +216,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
     if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
     arguments.exec();
     const int error = errno;
-    [[maybe_unused]] const ssize_t written = write(writer.descriptor(), &error, sizeof error);
+    [[maybe_unused]] const ssize_t written = write(writer.value(), &error, sizeof error);
     _exit(kExitCannotRun);
   }
   started_.push_back(pid);
@@ -226,7 +225,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
   int error = 0;
   ssize_t got = 0;
   do {
-    got = read(reader.descriptor(), &error, sizeof error);
+    got = read(reader.value(), &error, sizeof error);
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     return tl::unexpected(exec_error(options_.command.front(), error));

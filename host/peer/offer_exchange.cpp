@@ -15,7 +15,6 @@ namespace gdx {
 namespace {
 
 using bootstrap::Parcel;
-using bootstrap::Socket;
 
 static_assert(sizeof(peer::OfferHeader) + kMaxPeerWindows * sizeof(peer::Offer) <=
               bootstrap::kMaxParcelBytes);
@@ -50,7 +49,7 @@ Result<PeerOffers> parse(Parcel parcel) {
   return offers;
 }
 
-Result<void> same_user(const Socket& socket) {
+Result<void> same_user(const Descriptor& socket) {
   const auto user = bootstrap::peer_user(socket);
   if (!user) return tl::unexpected(user.error());
   if (*user == geteuid()) return {};
@@ -81,7 +80,7 @@ void OfferExchange::write_on(peer::Card& card) const {
   std::copy(std::begin(token_), std::end(token_), card.token);
 }
 
-Result<void> OfferExchange::send(const Socket& socket, const peer::Card& to,
+Result<void> OfferExchange::send(const Descriptor& socket, const peer::Card& to,
                                  std::span<const OfferedRegion> mine, std::uint64_t deadline_ns) const {
   peer::OfferHeader header{};
   header.version = peer::kExchangeVersion;
@@ -134,7 +133,7 @@ std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const p
                                                                std::span<const OfferedRegion> mine,
                                                                std::uint64_t deadline_ns) {
   std::map<std::uint32_t, Result<PeerOffers>> results;
-  std::map<std::uint32_t, Socket> called;
+  std::map<std::uint32_t, Descriptor> called;
   std::vector<std::uint32_t> awaited;
   // The higher rank calls. A call and its message need nobody to be there yet, so no two wait for each other.
   for (const std::uint32_t rank : peers) {

@@ -39,7 +39,7 @@ class OfferExchange {
 
  private:
   OfferExchange() = default;
-  [[nodiscard]] Result<void> send(const bootstrap::Socket& socket, const peer::Card& to,
+  [[nodiscard]] Result<void> send(const Descriptor& socket, const peer::Card& to,
                                   std::span<const OfferedRegion> mine, std::uint64_t deadline_ns) const;
   // Nothing: whoever connected is none of `cards`' ranks.
   [[nodiscard]] std::optional<std::uint32_t> sender(const bootstrap::Parcel& parcel,
@@ -51,7 +51,7 @@ class OfferExchange {
   std::uint32_t rank_ = 0;
   std::string name_;
   std::uint8_t token_[peer::kTokenBytes] = {};
-  bootstrap::Socket listener_;
+  Descriptor listener_;
 };
 
 }  // namespace gdx

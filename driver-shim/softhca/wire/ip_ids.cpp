@@ -70,15 +70,15 @@ std::optional<std::uint16_t> IpIdLog::take(const Endpoint& from, std::span<const
 }
 
 Result<IpIdReader> IpIdReader::open(const Address& local) {
-  Socket socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
+  Descriptor socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   sockaddr_storage name;
   const socklen_t length = to_sockaddr(local, 0, name);
-  if (socket.fd() < 0 || !attach_filter(socket.fd()) ||
-      ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+  if (socket.value() < 0 || !attach_filter(socket.value()) ||
+      ::bind(socket.value(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
     return fail(Status::kSystem,
                 std::string("no raw socket: ") + std::strerror(errno) + "; give the process CAP_NET_RAW");
   }
-  enlarge_buffers(socket.fd());
+  enlarge_buffers(socket.value());
   return IpIdReader(std::move(socket));
 }
 
@@ -100,7 +100,7 @@ bool IpIdReader::read_some() {
     messages[i].msg_hdr.msg_iov = &vectors[i];
     messages[i].msg_hdr.msg_iovlen = 1;
   }
-  const int n = recvmmsg(socket_.fd(), messages.data(), kHeadersAtOnce, MSG_DONTWAIT, nullptr);
+  const int n = recvmmsg(socket_.value(), messages.data(), kHeadersAtOnce, MSG_DONTWAIT, nullptr);
   for (int i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
     log_.add(std::span<const std::byte>(headers[at]).first(messages[at].msg_len));

@@ -47,10 +47,10 @@ class IpIdReader {
   [[nodiscard]] std::optional<std::uint16_t> take(const Endpoint& from, std::span<const std::byte> datagram);
 
  private:
-  explicit IpIdReader(Socket socket) : socket_(std::move(socket)) {}
+  explicit IpIdReader(Descriptor socket) : socket_(std::move(socket)) {}
   bool read_some();
 
-  Socket socket_;
+  Descriptor socket_;
   IpIdLog log_;
 };
 

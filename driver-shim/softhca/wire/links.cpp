@@ -32,7 +32,7 @@ void OutgoingLink::publish() {
   if (ring_.unpublished_bytes() == 0 || !ring_.publish()) return;
   // A full socket means that wake-up calls wait there already, a broken one that nobody is left to wake.
   constexpr char kWake = 1;
-  static_cast<void>(::send(socket_.fd(), &kWake, sizeof kWake, MSG_DONTWAIT | MSG_NOSIGNAL));
+  static_cast<void>(::send(socket_.value(), &kWake, sizeof kWake, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 bool drain_wakeups(int fd) {
@@ -48,11 +48,11 @@ bool drain_wakeups(int fd) {
 
 Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer) {
   // First whether somebody listens: most addresses that are asked for have nobody.
-  Result<Socket> socket = reach_peer(peer);
+  Result<Descriptor> socket = reach_peer(peer);
   if (!socket) return tl::unexpected<Error>(socket.error());
   Result<SharedMemory::Made> made = SharedMemory::create();
   if (!made) return tl::unexpected<Error>(made.error());
-  if (const Result<void> said = say_call(*socket, local, made->file.fd()); !said) {
+  if (const Result<void> said = say_call(*socket, local, made->file.value()); !said) {
     return tl::unexpected<Error>(said.error());
   }
   return std::make_unique<OutgoingLink>(std::move(*socket), std::move(made->memory));
@@ -61,14 +61,14 @@ Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Addr
 Result<LinkPair> open_loop(const Address& local) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   if (!made) return tl::unexpected<Error>(made.error());
-  Result<SharedMemory> again = SharedMemory::adopt(made->file.fd());
+  Result<SharedMemory> again = SharedMemory::adopt(made->file.value());
   if (!again) return tl::unexpected<Error>(again.error());
   std::array<int, 2> ends;
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
     return fail(Status::kSystem, std::string("no socket pair: ") + std::strerror(errno));
   }
-  return LinkPair{std::make_unique<OutgoingLink>(Socket(ends[0]), std::move(made->memory)),
-                  std::make_unique<IncomingLink>(local, Socket(ends[1]), std::move(*again))};
+  return LinkPair{std::make_unique<OutgoingLink>(Descriptor(ends[0]), std::move(made->memory)),
+                  std::make_unique<IncomingLink>(local, Descriptor(ends[1]), std::move(*again))};
 }
 
 }  // namespace gdx::softhca::wire

@@ -13,10 +13,10 @@ namespace gdx::softhca::wire {
 
 class OutgoingLink {
  public:
-  OutgoingLink(Socket socket, SharedMemory memory)
+  OutgoingLink(Descriptor socket, SharedMemory memory)
       : socket_(std::move(socket)), memory_(std::move(memory)), ring_(memory_.control(), memory_.data()) {}
 
-  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] int fd() const { return socket_.value(); }
   [[nodiscard]] RingProducer& ring() { return ring_; }
   // Full-sized packets that may be begun. A ring that stays full for kStalledNs no longer holds anything
   // back: what does not fit is lost, so that the transports' timers judge the peer, as on any wire.
@@ -27,7 +27,7 @@ class OutgoingLink {
   static constexpr std::uint64_t kStalledNs = 1'000'000'000;
 
  private:
-  Socket socket_;
+  Descriptor socket_;
   SharedMemory memory_;
   RingProducer ring_;
   std::uint64_t full_at_ = ~std::uint64_t{0};  // how far the peer had come when it was last found full
@@ -36,19 +36,19 @@ class OutgoingLink {
 
 class IncomingLink {
  public:
-  IncomingLink(Address source, Socket socket, SharedMemory memory)
+  IncomingLink(Address source, Descriptor socket, SharedMemory memory)
       : source_(source),
         socket_(std::move(socket)),
         memory_(std::move(memory)),
         ring_(memory_.control(), memory_.data()) {}
 
   [[nodiscard]] const Address& source() const { return source_; }
-  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] int fd() const { return socket_.value(); }
   [[nodiscard]] RingConsumer& ring() { return ring_; }
 
  private:
   Address source_;
-  Socket socket_;
+  Descriptor socket_;
   SharedMemory memory_;
   RingConsumer ring_;
 };

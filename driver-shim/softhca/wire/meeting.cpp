@@ -35,9 +35,9 @@ socklen_t name_of(const Address& address, sockaddr_un& out) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-Result<Socket> open_unix_socket() {
-  Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() >= 0) return socket;
+Result<Descriptor> open_unix_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.value() >= 0) return socket;
   return fail(Status::kSystem, fmt::format("no UNIX socket: {}", std::strerror(errno)));
 }
 
@@ -108,46 +108,46 @@ bool send_greeting(int fd, Greeting greeting, int memory_fd) {
 
 }  // namespace
 
-Result<Socket> listen_for_calls(const Address& local) {
-  Result<Socket> socket = open_unix_socket();
+Result<Descriptor> listen_for_calls(const Address& local) {
+  Result<Descriptor> socket = open_unix_socket();
   if (!socket) return socket;
   sockaddr_un name;
   const socklen_t length = name_of(local, name);
-  if (::bind(socket->fd(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+  if (::bind(socket->value(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
     const bool taken = errno == EADDRINUSE;
     return fail(taken ? Status::kBusy : Status::kSystem,
                 fmt::format("cannot listen for HCAs of this host at {}: {}", local.text(),
                             taken ? "another process has the name" : std::strerror(errno)));
   }
-  if (::listen(socket->fd(), kBacklog) != 0) {
+  if (::listen(socket->value(), kBacklog) != 0) {
     return fail(Status::kSystem,
                 fmt::format("cannot listen for HCAs of this host: {}", std::strerror(errno)));
   }
   return socket;
 }
 
-Result<Socket> reach_peer(const Address& peer) {
-  Result<Socket> socket = open_unix_socket();
+Result<Descriptor> reach_peer(const Address& peer) {
+  Result<Descriptor> socket = open_unix_socket();
   if (!socket) return socket;
   sockaddr_un name;
   const socklen_t length = name_of(peer, name);
-  if (::connect(socket->fd(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+  if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
     return fail(errno == ECONNREFUSED ? Status::kNotFound : Status::kSystem,
                 fmt::format("no HCA of this host at {}: {}", peer.text(), std::strerror(errno)));
   }
-  if (const Result<void> held = check_holder(socket->fd(), peer); !held) {
+  if (const Result<void> held = check_holder(socket->value(), peer); !held) {
     return tl::unexpected<Error>(held.error());
   }
   return socket;
 }
 
-Result<void> say_call(const Socket& socket, const Address& local, int memory_fd) {
-  if (send_greeting(socket.fd(), {kGreeting, local.gid}, memory_fd)) return {};
+Result<void> say_call(const Descriptor& socket, const Address& local, int memory_fd) {
+  if (send_greeting(socket.value(), {kGreeting, local.gid}, memory_fd)) return {};
   return fail(Status::kSystem, fmt::format("an HCA of this host hung up: {}", std::strerror(errno)));
 }
 
-Socket accept_call(int listener_fd) {
-  return Socket(::accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+Descriptor accept_call(int listener_fd) {
+  return Descriptor(::accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 Result<std::optional<Call>> hear_call(int fd) {
@@ -169,11 +169,11 @@ Result<std::optional<Call>> hear_call(int fd) {
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     std::memcpy(fds.data(), CMSG_DATA(header), count * sizeof(int));
     for (std::size_t i = 0; i < count; ++i) {
-      Socket received(fds[i]);
+      Descriptor received(fds[i]);
       if (count == 1) call.memory = std::move(received);
     }
   }
-  if (n != static_cast<ssize_t>(sizeof greeting) || greeting.magic != kGreeting || call.memory.fd() < 0) {
+  if (n != static_cast<ssize_t>(sizeof greeting) || greeting.magic != kGreeting || call.memory.value() < 0) {
     return fail(Status::kInvalidArgument, "a caller on this host sent no call of an HCA; refused");
   }
   call.source.gid = greeting.source_gid;

@@ -17,21 +17,21 @@
 namespace gdx::softhca::wire {
 
 // Errors: kBusy when the name is taken, kSystem otherwise.
-[[nodiscard]] Result<Socket> listen_for_calls(const Address& local);
+[[nodiscard]] Result<Descriptor> listen_for_calls(const Address& local);
 
 // Reaches `peer`, which waits for say_call(). Never blocks. Errors: kNotFound when nobody listens there or
 // holds the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
-[[nodiscard]] Result<Socket> reach_peer(const Address& peer);
+[[nodiscard]] Result<Descriptor> reach_peer(const Address& peer);
 
 // Says who calls, and hands over `memory_fd`. Never blocks. Errors: kSystem when the peer has hung up.
-[[nodiscard]] Result<void> say_call(const Socket& socket, const Address& local, int memory_fd);
+[[nodiscard]] Result<void> say_call(const Descriptor& socket, const Address& local, int memory_fd);
 
 // The next caller, or one without a descriptor when there is none.
-[[nodiscard]] Socket accept_call(int listener_fd);
+[[nodiscard]] Descriptor accept_call(int listener_fd);
 
 struct Call {
   Address source;
-  Socket memory;
+  Descriptor memory;
 };
 // What the caller said first. Nullopt inside the result: nothing yet. Never blocks.
 // Errors: kInvalidArgument for anything but a call, kRemoteAccess when the caller does not hold its address,

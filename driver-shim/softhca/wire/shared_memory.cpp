@@ -54,11 +54,11 @@ Result<SharedMemory> SharedMemory::map(int fd) {
 }
 
 Result<SharedMemory::Made> SharedMemory::create() {
-  Socket file(memfd_create("gdx-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file.fd() < 0) return system_failure("memfd_create");
-  if (ftruncate(file.fd(), static_cast<off_t>(file_bytes())) != 0) return system_failure("ftruncate");
-  if (fcntl(file.fd(), F_ADD_SEALS, kSeals) != 0) return system_failure("F_ADD_SEALS");
-  Result<SharedMemory> memory = map(file.fd());
+  Descriptor file(memfd_create("gdx-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (file.value() < 0) return system_failure("memfd_create");
+  if (ftruncate(file.value(), static_cast<off_t>(file_bytes())) != 0) return system_failure("ftruncate");
+  if (fcntl(file.value(), F_ADD_SEALS, kSeals) != 0) return system_failure("F_ADD_SEALS");
+  Result<SharedMemory> memory = map(file.value());
   if (!memory) return tl::unexpected<Error>(memory.error());
   return Made{std::move(*memory), std::move(file)};
 }

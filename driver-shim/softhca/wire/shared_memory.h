@@ -41,7 +41,7 @@ class SharedMemory {
 
 struct SharedMemory::Made {
   SharedMemory memory;
-  Socket file;  // to pass on; closing it leaves the memory
+  Descriptor file;  // to pass on; closing it leaves the memory
 };
 
 }  // namespace gdx::softhca::wire

@@ -29,11 +29,11 @@ constexpr std::size_t kMaxCallers = 16;
 constexpr std::size_t kMaxIncoming = 256;  // each holds a descriptor, of which a process often has 1024
 constexpr std::size_t kMaxPeers = 4096;    // addresses remembered, before those without a link are forgotten
 
-bool watch(const Socket& epoll, int fd) {
+bool watch(const Descriptor& epoll, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  return epoll_ctl(epoll.fd(), EPOLL_CTL_ADD, fd, &event) == 0;
+  return epoll_ctl(epoll.value(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 // There is no IP header in shared memory: what one would say.
@@ -279,18 +279,18 @@ void SharedMemoryWire::deliver(const Address& source, const RingConsumer::Packet
 std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink) {
   look_at_ns_ = now_ns + kLookEveryNs;
   std::array<epoll_event, 32> events;
-  const int n = epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), 0);
+  const int n = epoll_wait(epoll_.value(), events.data(), static_cast<int>(events.size()), 0);
   std::size_t taken = 0;
   bool heard = false;  // one call a look: to judge it takes reading all UDP sockets of the host
   for (int i = 0; i < n; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
-    if (fd == listener_.fd()) {
+    if (fd == listener_.value()) {
       if (!std::exchange(heard, true)) take_call();
     } else if (fd == udp_->poll_fd()) {
       taken += receive_udp(max_packets - taken, sink);
       udp_until_ns_ = now_ns + kLivelyNs;
     } else if (std::any_of(callers_.begin(), callers_.end(),
-                           [fd](const Caller& caller) { return caller.socket.fd() == fd; })) {
+                           [fd](const Caller& caller) { return caller.socket.value() == fd; })) {
       if (!std::exchange(heard, true)) hear(fd);
     } else {
       on_link_event(fd, sink);
@@ -306,8 +306,8 @@ std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_
 }
 
 void SharedMemoryWire::take_call() {
-  Socket socket = accept_call(listener_.fd());
-  const int fd = socket.fd();
+  Descriptor socket = accept_call(listener_.value());
+  const int fd = socket.value();
   if (fd < 0 || !watch(epoll_, fd)) return;
   if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
   callers_.push_back({std::move(socket)});
@@ -316,17 +316,17 @@ void SharedMemoryWire::take_call() {
 
 void SharedMemoryWire::hear(int fd) {
   const auto caller = std::find_if(callers_.begin(), callers_.end(),
-                                   [fd](const Caller& known) { return known.socket.fd() == fd; });
+                                   [fd](const Caller& known) { return known.socket.value() == fd; });
   Result<std::optional<Call>> call = hear_call(fd);
   if (call && !*call) return;
-  Socket socket = std::move(caller->socket);
+  Descriptor socket = std::move(caller->socket);
   callers_.erase(caller);
   if (!call && call.error().status == Status::kNotFound) return;
   if (!call) return report_refusal(call.error().message);
-  adopt((*call)->source, std::move(socket), (*call)->memory.fd());
+  adopt((*call)->source, std::move(socket), (*call)->memory.value());
 }
 
-void SharedMemoryWire::adopt(const Address& source, Socket socket, int memory_fd) {
+void SharedMemoryWire::adopt(const Address& source, Descriptor socket, int memory_fd) {
   Result<SharedMemory> memory = SharedMemory::adopt(memory_fd);
   if (!memory) return report_refusal(source.text() + " called: " + memory.error().message);
   // A peer that calls again has given its first link up.
@@ -376,11 +376,11 @@ Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config
   Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);
   if (!capture) return tl::unexpected<Error>(capture.error());
   std::unique_ptr<Wire> udp = make_udp(std::move(*bound), config, *capture);
-  Result<Socket> listener = listen_for_calls(local);
-  Socket epoll(epoll_create1(EPOLL_CLOEXEC));
+  Result<Descriptor> listener = listen_for_calls(local);
+  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   const bool udp_carries = carrier == Carrier::kAuto;
   if (listener &&
-      (epoll.fd() < 0 || !watch(epoll, listener->fd()) || (udp_carries && !watch(epoll, udp->poll_fd())))) {
+      (epoll.value() < 0 || !watch(epoll, listener->value()) || (udp_carries && !watch(epoll, udp->poll_fd())))) {
     listener =
         fail(Status::kSystem, std::string("cannot watch for HCAs of this host: ") + std::strerror(errno));
   }

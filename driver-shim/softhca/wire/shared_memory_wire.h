@@ -20,8 +20,8 @@ class SharedMemoryWire final : public Wire {
     std::unique_ptr<Wire> udp;
     bool udp_carries = true;  // false: it only holds the address
     std::shared_ptr<PcapWriter> capture;
-    Socket listener;
-    Socket epoll;
+    Descriptor listener;
+    Descriptor epoll;
   };
   // `parts.epoll` watches the listener, and UDP where it carries.
   SharedMemoryWire(Parts parts, const FaultConfig& faults);
@@ -38,7 +38,7 @@ class SharedMemoryWire final : public Wire {
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   bool arrival_is_marked() const override;
   std::uint16_t arrival_port() const override { return in_udp_ ? udp_->arrival_port() : 0; }
-  int poll_fd() const override { return epoll_.fd(); }
+  int poll_fd() const override { return epoll_.value(); }
   bool arm() override;
   const WireCounters& counters() const override;
   // Any destination may turn out to be one for UDP.
@@ -59,7 +59,7 @@ class SharedMemoryWire final : public Wire {
     std::uint64_t retry_at_ns = 0;
   };
   struct Caller {
-    Socket socket;
+    Descriptor socket;
   };
 
   [[nodiscard]] Peer& peer_at(const Address& destination);
@@ -74,7 +74,7 @@ class SharedMemoryWire final : public Wire {
   std::size_t look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
   void take_call();
   void hear(int fd);
-  void adopt(const Address& source, Socket socket, int memory_fd);
+  void adopt(const Address& source, Descriptor socket, int memory_fd);
   void on_link_event(int fd, const Sink& sink);
   std::size_t receive_udp(std::size_t max_packets, const Sink& sink);
   std::size_t drain(IncomingLink& link, std::size_t max_packets, const Sink& sink);
@@ -84,8 +84,8 @@ class SharedMemoryWire final : public Wire {
   std::unique_ptr<Wire> udp_;
   bool udp_carries_;
   std::shared_ptr<PcapWriter> capture_;
-  Socket listener_;
-  Socket epoll_;
+  Descriptor listener_;
+  Descriptor epoll_;
   FaultStage faults_;
   bool with_icrc_;  // what may be damaged, or is looked at, carries an ICRC
   WireCounters own_;

@@ -103,10 +103,10 @@ class UdpWire final : public Wire {
     runs_.reserve(kMaxRuns);
     int receive_bytes = 0;
     socklen_t length = sizeof receive_bytes;
-    getsockopt(socket_.fd(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length);
+    getsockopt(socket_.value(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length);
     socket_bytes_ = static_cast<std::size_t>(receive_bytes);
     const int off = 0;
-    gso_ = setsockopt(socket_.fd(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+    gso_ = setsockopt(socket_.value(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
     set_ecn();
     look_for_ip_ids(config.ip_ids_on_loopback);
@@ -124,7 +124,7 @@ class UdpWire final : public Wire {
   bool arrival_is_marked() const override {
     return arrivals_[arrival_].ecn == roce::Ecn::kCongestionExperienced;
   }
-  int poll_fd() const override { return socket_.fd(); }
+  int poll_fd() const override { return socket_.value(); }
   bool arm() override { return arrival_ == arrival_count_; }
   std::uint16_t arrival_port() const override { return arrivals_[arrival_].from.port; }
   const WireCounters& counters() const override;
@@ -146,7 +146,7 @@ class UdpWire final : public Wire {
                                               std::span<const std::byte> datagram);
   std::size_t deliver_message(std::size_t max_packets, const Sink& sink);
 
-  Socket socket_;
+  Descriptor socket_;
   Address local_;
   std::uint32_t interface_;
   FaultStage faults_;
@@ -277,15 +277,15 @@ void UdpWire::send_runs() {
   for (std::size_t sent = 0; sent < runs_.size();) {
     // The call for one message is the cheaper one, and in a ping-pong there is never more.
     const auto left = static_cast<unsigned>(runs_.size() - sent);
-    const int n = left == 1 ? (sendmsg(socket_.fd(), &messages[sent].msg_hdr, 0) < 0 ? -1 : 1)
-                            : sendmmsg(socket_.fd(), messages.data() + sent, left, 0);
+    const int n = left == 1 ? (sendmsg(socket_.value(), &messages[sent].msg_hdr, 0) < 0 ? -1 : 1)
+                            : sendmmsg(socket_.value(), messages.data() + sent, left, 0);
     if (n > 0) {
       sent += static_cast<std::size_t>(n);
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN && waits_left-- > 0) {
-      pollfd room{.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
+      pollfd room{.fd = socket_.value(), .events = POLLOUT, .revents = 0};
       static_cast<void>(::poll(&room, 1, kSendWaitMs));  // whatever it says, the send decides
       continue;
     }
@@ -301,7 +301,7 @@ void UdpWire::send_runs() {
 
 void UdpWire::set_gro(bool on) {
   const int value = on;
-  gro_ = setsockopt(socket_.fd(), SOL_UDP, UDP_GRO, &value, sizeof value) == 0 && on;
+  gro_ = setsockopt(socket_.value(), SOL_UDP, UDP_GRO, &value, sizeof value) == 0 && on;
   if (on && !gro_) log::debug("no UDP_GRO here: {}", std::strerror(errno));
 }
 
@@ -311,11 +311,11 @@ void UdpWire::set_ecn() {
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
   const int on = 1;
   const int capable = static_cast<int>(roce::Ecn::kCapableZero);
-  if (setsockopt(socket_.fd(), level, v4 ? IP_TOS : IPV6_TCLASS, &capable, sizeof capable) == 0) {
+  if (setsockopt(socket_.value(), level, v4 ? IP_TOS : IPV6_TCLASS, &capable, sizeof capable) == 0) {
     ecn_ = roce::Ecn::kCapableZero;
   }
   if (ecn_ != roce::Ecn::kCapableZero ||
-      setsockopt(socket_.fd(), level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, &on, sizeof on) != 0) {
+      setsockopt(socket_.value(), level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, &on, sizeof on) != 0) {
     log::debug("no ECN here: {}", std::strerror(errno));
   }
 }
@@ -349,7 +349,7 @@ UdpWire::ReceiveBatch::ReceiveBatch() : buffer(kReceiveMessages * kReceiveBytes)
 const WireCounters& UdpWire::counters() const {
   std::array<std::uint32_t, SK_MEMINFO_VARS> memory{};
   socklen_t length = sizeof memory;
-  if (getsockopt(socket_.fd(), SOL_SOCKET, SO_MEMINFO, memory.data(), &length) == 0) {
+  if (getsockopt(socket_.value(), SOL_SOCKET, SO_MEMINFO, memory.data(), &length) == 0) {
     counters_.socket_drops = memory[SK_MEMINFO_DROPS];
   }
   return counters_;
@@ -359,11 +359,11 @@ bool UdpWire::refill() {
   auto& [messages, vectors, names, controls, buffer] = batch_;
   int n = 0;
   if (wanted_ == 1) {
-    const ssize_t length = recvmsg(socket_.fd(), &messages[0].msg_hdr, MSG_DONTWAIT);
+    const ssize_t length = recvmsg(socket_.value(), &messages[0].msg_hdr, MSG_DONTWAIT);
     n = length < 0 ? -1 : 1;
     if (n == 1) messages[0].msg_len = static_cast<unsigned>(length);
   } else {
-    n = recvmmsg(socket_.fd(), messages.data(), wanted_, MSG_DONTWAIT, nullptr);
+    n = recvmmsg(socket_.value(), messages.data(), wanted_, MSG_DONTWAIT, nullptr);
   }
   wanted_ = n == static_cast<int>(wanted_) ? kReceiveMessages : 1;
   drained_ = n <= 0;

@@ -27,16 +27,16 @@ void set_buffer(int fd, int forced, int plain, std::size_t size_bytes) {
   }
 }
 
-Result<Socket> open_socket(const Address& family_of, std::size_t receive_bytes) {
+Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_bytes) {
   const bool v4 = family_of.is_ipv4();
-  Socket socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0) {
+  Descriptor socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.value() < 0) {
     return fail(Status::kSystem,
                 std::string("no UDP socket: ") + std::strerror(errno) + "; check the limit on open files");
   }
   const int discover = v4 ? IP_PMTUDISC_DO : IPV6_PMTUDISC_DO;
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
-  if (setsockopt(socket.fd(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &discover, sizeof discover) !=
+  if (setsockopt(socket.value(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &discover, sizeof discover) !=
       0) {
     return fail(Status::kSystem,
                 std::string("cannot make datagrams unfragmentable (DF), which the ICRC needs: ") +
@@ -44,11 +44,11 @@ Result<Socket> open_socket(const Address& family_of, std::size_t receive_bytes) 
   }
   if (!v4) {
     const int on = 1;  // Soft-RoCE sends UDP checksum 0 over IPv6
-    if (setsockopt(socket.fd(), SOL_UDP, UDP_NO_CHECK6_RX, &on, sizeof on) != 0) {
+    if (setsockopt(socket.value(), SOL_UDP, UDP_NO_CHECK6_RX, &on, sizeof on) != 0) {
       log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
     }
   }
-  enlarge_buffers(socket.fd(), receive_bytes);
+  enlarge_buffers(socket.value(), receive_bytes);
   return socket;
 }
 
@@ -67,10 +67,10 @@ std::uint32_t interface_of(const Address& address) {
 }
 
 // 0, or errno.
-int bind_to(const Socket& socket, const Address& address, std::uint32_t interface) {
+int bind_to(const Descriptor& socket, const Address& address, std::uint32_t interface) {
   sockaddr_storage name;
   const socklen_t length = to_sockaddr(address, interface, name);
-  return ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
+  return ::bind(socket.value(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
 Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_bytes) {
@@ -81,7 +81,7 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
   if (unusable) {
     return fail(Status::kInvalidArgument, text + " is no address of one host: give a unicast address");
   }
-  Result<Socket> socket = open_socket(*address, receive_bytes);
+  Result<Descriptor> socket = open_socket(*address, receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
   const std::uint32_t interface = interface_of(*address);
   const int error_number = bind_to(*socket, *address, interface);
@@ -97,7 +97,7 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
 
 // Starts at a place of the process's own, so that processes started together seldom collide.
 Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes) {
-  Result<Socket> socket = open_socket(Address::ipv4(kFirstLoopback), receive_bytes);
+  Result<Descriptor> socket = open_socket(Address::ipv4(kFirstLoopback), receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
   const auto start = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t i = 0; i < kLoopbacks; ++i) {

@@ -10,32 +10,14 @@
 #include <string>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "driver-shim/softhca/wire/wire.h"
 
 namespace gdx::softhca::wire {
 
-// Owns a file descriptor.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int fd() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
 struct BoundSocket {
-  Socket socket;
+  Descriptor socket;
   Address address;
   std::uint32_t interface = 0;  // of an IPv6 address, by which link-local peers are reached; 0: unknown
 };

@@ -15,12 +15,12 @@ namespace gdx::softhca::test {
 Attacker::Attacker(const wire::Address& source)
     : source_(source), socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   const int discover = IP_PMTUDISC_DO;
-  EXPECT_EQ(setsockopt(socket_.fd(), IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover), 0);
+  EXPECT_EQ(setsockopt(socket_.value(), IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover), 0);
   sockaddr_storage name;
   socklen_t length = wire::to_sockaddr(source, 0, name);
   reinterpret_cast<sockaddr_in&>(name).sin_port = 0;
-  EXPECT_EQ(::bind(socket_.fd(), reinterpret_cast<sockaddr*>(&name), length), 0);
-  EXPECT_EQ(::getsockname(socket_.fd(), reinterpret_cast<sockaddr*>(&name), &length), 0);
+  EXPECT_EQ(::bind(socket_.value(), reinterpret_cast<sockaddr*>(&name), length), 0);
+  EXPECT_EQ(::getsockname(socket_.value(), reinterpret_cast<sockaddr*>(&name), &length), 0);
   source_port_ = ntohs(reinterpret_cast<sockaddr_in&>(name).sin_port);
 }
 
@@ -28,7 +28,7 @@ void Attacker::send_raw(const wire::Address& destination, std::span<const std::b
   sockaddr_storage name;
   const socklen_t length = wire::to_sockaddr(destination, 0, name);
   // A full buffer on the way is a packet that the network lost.
-  (void)::sendto(socket_.fd(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&name), length);
+  (void)::sendto(socket_.value(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&name), length);
 }
 
 void Attacker::send(const wire::Address& destination, const roce::Headers& headers,

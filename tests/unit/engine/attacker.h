@@ -25,7 +25,7 @@ class Attacker {
  private:
   wire::Address source_;
   std::uint16_t source_port_ = 0;
-  wire::Socket socket_;
+  Descriptor socket_;
 };
 
 // BTH of a request to `qpn`.

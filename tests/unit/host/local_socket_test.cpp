@@ -27,8 +27,8 @@ std::uint64_t at_once() { return monotonic_ns() + kShortNs; }
 std::string own_name(const char* name) { return fmt::format("gdx-test-{}-{}", ::getpid(), name); }
 
 struct Ends {
-  Socket here;
-  Socket there;
+  Descriptor here;
+  Descriptor there;
 };
 Ends connected(const char* name) {
   auto listener = listen_local(own_name(name));
@@ -58,8 +58,8 @@ TEST(LocalSocket, parcel_arrives_with_its_files_which_close_on_exec) {
     EXPECT_EQ(::pread(received.value(), text, 3, 0), 3);
     EXPECT_EQ(std::string(text, 3), "gdx");
   }
-  for (const Socket* end : {&ends.here, &ends.there}) {
-    EXPECT_NE(fcntl(end->descriptor(), F_GETFD) & FD_CLOEXEC, 0);
+  for (const Descriptor* end : {&ends.here, &ends.there}) {
+    EXPECT_NE(fcntl(end->value(), F_GETFD) & FD_CLOEXEC, 0);
   }
 }
 
@@ -85,11 +85,11 @@ TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_not
   std::vector<std::byte> bytes(kMaxParcelBytes + 1);
   EXPECT_EQ(send_parcel(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
   EXPECT_EQ(send_parcel(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
-  ASSERT_EQ(::send(ends.here.descriptor(), bytes.data(), bytes.size(), 0),
+  ASSERT_EQ(::send(ends.here.value(), bytes.data(), bytes.size(), 0),
             static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
   // More files than fit: Linux passes on what fits.
-  std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.descriptor());
+  std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.value());
   EXPECT_EQ(send_parcel(ends.here, std::span(bytes).first(1), many, soon()).error().status,
             Status::kInvalidLength);
   std::vector<std::byte> control(CMSG_SPACE(many.size() * sizeof(int)));
@@ -104,7 +104,7 @@ TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_not
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(many.size() * sizeof(int));
   std::memcpy(CMSG_DATA(rights), many.data(), many.size() * sizeof(int));
-  ASSERT_EQ(::sendmsg(ends.here.descriptor(), &message, 0), 1);
+  ASSERT_EQ(::sendmsg(ends.here.value(), &message, 0), 1);
   EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
   EXPECT_EQ(open_files(), before);
 }

@@ -52,7 +52,7 @@ class RawPeer {
  public:
   static RawPeer connect(const LoopbackRoot& root) {
     RawPeer peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(peer.socket_.descriptor(), reinterpret_cast<const sockaddr*>(&root.address),
+    EXPECT_EQ(::connect(peer.socket_.value(), reinterpret_cast<const sockaddr*>(&root.address),
                         sizeof root.address),
               0);
     return peer;
@@ -62,7 +62,7 @@ class RawPeer {
   }
 
   void send(std::span<const std::byte> bytes) const {
-    EXPECT_EQ(::send(socket_.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+    EXPECT_EQ(::send(socket_.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
   void send(const std::string& text) const { send(std::as_bytes(std::span(text))); }
@@ -70,14 +70,14 @@ class RawPeer {
   // The next `bytes` bytes, fewer when the other side closed before.
   [[nodiscard]] std::vector<std::byte> receive(std::size_t bytes) const {
     std::vector<std::byte> got(bytes);
-    const ssize_t count = ::recv(socket_.descriptor(), got.data(), bytes, MSG_WAITALL);
+    const ssize_t count = ::recv(socket_.value(), got.data(), bytes, MSG_WAITALL);
     got.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
     return got;
   }
   // Whether the other side closed, orderly or by reset.
   [[nodiscard]] bool sees_close() const {
     std::byte byte{};
-    const ssize_t count = ::recv(socket_.descriptor(), &byte, 1, 0);
+    const ssize_t count = ::recv(socket_.value(), &byte, 1, 0);
     return count == 0 || (count < 0 && errno != EAGAIN);
   }
   void close() { socket_.close(); }
@@ -87,7 +87,7 @@ class RawPeer {
     const timeval bound{20, 0};
     setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
   }
-  bootstrap::Socket socket_;
+  Descriptor socket_;
 };
 
 // Runs `body(rank)` for every rank on a thread of its own.

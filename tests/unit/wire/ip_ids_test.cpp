@@ -104,8 +104,8 @@ TEST(IpIdLog, more_than_it_holds_starts_anew) {
 class CountingPeer : public testing::Test {
  protected:
   void SetUp() override {
-    raw_ = Socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
-    if (raw_.fd() < 0)
+    raw_ = Descriptor(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
+    if (raw_.value() < 0)
       GTEST_SKIP() << "no raw socket (" << std::strerror(errno) << "): run it as root or with CAP_NET_RAW";
     auto wire = open_udp(UdpConfig{.address = {}, .pcap_path = {}, .faults = {}, .ip_ids_on_loopback = true});
     ASSERT_TRUE(wire) << wire.error().message;
@@ -117,7 +117,7 @@ class CountingPeer : public testing::Test {
   void send_raw(const Bytes& packet) {
     sockaddr_storage name;
     const socklen_t length = to_sockaddr(wire_->local(), 0, name);
-    ASSERT_EQ(::sendto(raw_.fd(), packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&name),
+    ASSERT_EQ(::sendto(raw_.value(), packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&name),
                        length),
               static_cast<ssize_t>(packet.size()))
         << std::strerror(errno);
@@ -133,7 +133,7 @@ class CountingPeer : public testing::Test {
   }
 
   const Address peer_ = Address::ipv4(0x7f00fffe);
-  Socket raw_;
+  Descriptor raw_;
   std::unique_ptr<Wire> wire_;
 };
 

@@ -35,8 +35,8 @@ std::unique_ptr<SharedMemoryWire> make(bool udp_carries, const FaultConfig& faul
       SharedMemoryWire::Parts{.udp = std::make_unique<NarrowUdp>(),
                               .udp_carries = udp_carries,
                               .capture = nullptr,
-                              .listener = Socket(),
-                              .epoll = Socket(epoll_create1(EPOLL_CLOEXEC))},
+                              .listener = Descriptor(),
+                              .epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC))},
       faults);
 }
 

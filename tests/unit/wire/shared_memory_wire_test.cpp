@@ -39,8 +39,8 @@ void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_by
 }
 
 // Calls as an HCA would that makes its links by itself.
-Result<Socket> call_as(const Address& local, const Address& peer, int memory_fd) {
-  Result<Socket> socket = reach_peer(peer);
+Result<Descriptor> call_as(const Address& local, const Address& peer, int memory_fd) {
+  Result<Descriptor> socket = reach_peer(peer);
   if (!socket) return socket;
   const Result<void> said = say_call(*socket, local, memory_fd);
   if (!said) return tl::unexpected<Error>(said.error());
@@ -359,16 +359,16 @@ class HostilePeer : public testing::Test {
     held = std::move(*made);
   }
 
-  Socket call(const SharedMemory::Made& made) {
-    Result<Socket> socket = call_as(held.address, victim->local(), made.file.fd());
+  Descriptor call(const SharedMemory::Made& made) {
+    Result<Descriptor> socket = call_as(held.address, victim->local(), made.file.value());
     EXPECT_TRUE(socket) << (socket ? "" : socket.error().message);
-    return socket ? std::move(*socket) : Socket();
+    return socket ? std::move(*socket) : Descriptor();
   }
 
   // Whether the victim has hung up on `socket`.
-  bool hung_up(const Socket& socket) {
+  bool hung_up(const Descriptor& socket) {
     EXPECT_TRUE(receive_all(*victim).empty());
-    return !drain_wakeups(socket.fd());
+    return !drain_wakeups(socket.value());
   }
 
   BoundSocket held;
@@ -378,7 +378,7 @@ class HostilePeer : public testing::Test {
 TEST_F(HostilePeer, scribbled_index_closes_the_link) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
-  const Socket socket = call(*made);
+  const Descriptor socket = call(*made);
   EXPECT_FALSE(hung_up(socket));
   made->memory.control().tail = ~std::uint64_t{63};
   EXPECT_TRUE(hung_up(socket));
@@ -387,7 +387,7 @@ TEST_F(HostilePeer, scribbled_index_closes_the_link) {
 TEST_F(HostilePeer, scribbled_length_closes_the_link) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
-  const Socket socket = call(*made);
+  const Descriptor socket = call(*made);
   const RingRecord record{0xfffffff0, 0};
   std::memcpy(made->memory.data(), &record, sizeof record);
   made->memory.control().tail = kRecordAlignBytes;
@@ -397,7 +397,7 @@ TEST_F(HostilePeer, scribbled_length_closes_the_link) {
 TEST_F(HostilePeer, record_too_short_for_its_icrc_is_dropped) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
-  const Socket socket = call(*made);
+  const Descriptor socket = call(*made);
   const RingRecord record{3, kRecordHasIcrc};
   std::memcpy(made->memory.data(), &record, sizeof record);
   made->memory.control().tail = kRecordAlignBytes;
@@ -406,14 +406,14 @@ TEST_F(HostilePeer, record_too_short_for_its_icrc_is_dropped) {
 }
 
 TEST_F(HostilePeer, scribbled_consumer_index_of_the_victims_own_link_is_abandoned) {
-  const Result<Socket> listener = listen_for_calls(held.address);
+  const Result<Descriptor> listener = listen_for_calls(held.address);
   ASSERT_TRUE(listener) << listener.error().message;
   send(*victim, held.address, 1, 20);
   victim->flush();
-  const Socket caller = accept_call(listener->fd());
-  Result<std::optional<Call>> heard = hear_call(caller.fd());
+  const Descriptor caller = accept_call(listener->value());
+  Result<std::optional<Call>> heard = hear_call(caller.value());
   ASSERT_TRUE(heard && *heard);
-  const Result<SharedMemory> ring = SharedMemory::adopt((*heard)->memory.fd());
+  const Result<SharedMemory> ring = SharedMemory::adopt((*heard)->memory.value());
   ASSERT_TRUE(ring) << ring.error().message;
   ring->control().head = ~std::uint64_t{0};
   EXPECT_FALSE(hung_up(caller));
@@ -423,22 +423,22 @@ TEST_F(HostilePeer, scribbled_consumer_index_of_the_victims_own_link_is_abandone
 }
 
 TEST_F(HostilePeer, memory_that_could_be_cut_short_is_refused) {
-  const Socket file(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const Descriptor file(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   Result<SharedMemory::Made> model = SharedMemory::create();
   ASSERT_TRUE(model);
-  ASSERT_EQ(ftruncate(file.fd(), lseek(model->file.fd(), 0, SEEK_END)), 0);
-  const auto unsealed = SharedMemory::adopt(file.fd());
+  ASSERT_EQ(ftruncate(file.value(), lseek(model->file.value(), 0, SEEK_END)), 0);
+  const auto unsealed = SharedMemory::adopt(file.value());
   ASSERT_FALSE(unsealed);
   EXPECT_EQ(unsealed.error().status, Status::kInvalidArgument);
-  ASSERT_EQ(fcntl(file.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  EXPECT_TRUE(SharedMemory::adopt(file.fd())) << "the seals were all that was missing";
+  ASSERT_EQ(fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_TRUE(SharedMemory::adopt(file.value())) << "the seals were all that was missing";
 }
 
 TEST_F(HostilePeer, memory_of_another_size_is_refused) {
-  const Socket file(memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(ftruncate(file.fd(), 4096), 0);
-  ASSERT_EQ(fcntl(file.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  const Result<Socket> socket = call_as(held.address, victim->local(), file.fd());
+  const Descriptor file(memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(file.value(), 4096), 0);
+  ASSERT_EQ(fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  const Result<Descriptor> socket = call_as(held.address, victim->local(), file.value());
   ASSERT_TRUE(socket);
   EXPECT_TRUE(hung_up(*socket));
 }
@@ -448,14 +448,14 @@ TEST_F(HostilePeer, caller_for_an_address_that_it_does_not_hold_is_refused) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
   const Address nobodys = Address::ipv4(0x7f000001);
-  const Result<Socket> socket = call_as(nobodys, victim->local(), made->file.fd());
+  const Result<Descriptor> socket = call_as(nobodys, victim->local(), made->file.value());
   ASSERT_TRUE(socket);
   EXPECT_TRUE(hung_up(*socket));
 }
 
 TEST_F(HostilePeer, listener_for_an_address_that_it_does_not_hold_is_not_trusted) {
   const Address nobodys = Address::ipv4(0x7f000001);
-  const Result<Socket> squatter = listen_for_calls(nobodys);
+  const Result<Descriptor> squatter = listen_for_calls(nobodys);
   ASSERT_TRUE(squatter) << squatter.error().message;
   const auto link = open_link(victim->local(), nobodys);
   ASSERT_FALSE(link);
@@ -474,9 +474,9 @@ TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
   if (child == 0) {
     alarm(30);
     if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
-    const Result<Socket> socket = call_as(held.address, to, made->file.fd());
+    const Result<Descriptor> socket = call_as(held.address, to, made->file.value());
     if (!socket) _exit(2);
-    pollfd file{socket->fd(), POLLIN, 0};
+    pollfd file{socket->value(), POLLIN, 0};
     poll(&file, 1, 20'000);
     _exit((file.revents & POLLHUP) != 0 ? 0 : 3);
   }
@@ -487,23 +487,23 @@ TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
 }
 
 TEST_F(HostilePeer, silent_and_babbling_callers_are_forgotten) {
-  std::vector<Socket> callers;
+  std::vector<Descriptor> callers;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   const std::string text = "gdx-softhca-ring-1/" + victim->local().text();
   text.copy(name.sun_path + 1, text.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   for (int i = 0; i < 40; ++i) {
-    Socket caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    ASSERT_EQ(connect(caller.fd(), reinterpret_cast<const sockaddr*>(&name), length), 0);
+    Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ASSERT_EQ(connect(caller.value(), reinterpret_cast<const sockaddr*>(&name), length), 0);
     const bool babbles = i % 2 == 0;
-    EXPECT_TRUE(!babbles || ::send(caller.fd(), "babble", 6, 0) == 6);
+    EXPECT_TRUE(!babbles || ::send(caller.value(), "babble", 6, 0) == 6);
     EXPECT_TRUE(receive_all(*victim).empty());
     callers.push_back(std::move(caller));
   }
-  EXPECT_FALSE(drain_wakeups(callers[0].fd())) << "babbled";
-  EXPECT_FALSE(drain_wakeups(callers[1].fd())) << "was silent for too long";
-  EXPECT_TRUE(drain_wakeups(callers[39].fd())) << "may yet speak";
+  EXPECT_FALSE(drain_wakeups(callers[0].value())) << "babbled";
+  EXPECT_FALSE(drain_wakeups(callers[1].value())) << "was silent for too long";
+  EXPECT_TRUE(drain_wakeups(callers[39].value())) << "may yet speak";
 }
 
 TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
@@ -518,10 +518,10 @@ TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   const auto before = open_files();
   for (int i = 0; i < 20; ++i) {
-    Socket caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    ASSERT_EQ(connect(caller.fd(), reinterpret_cast<const sockaddr*>(&name), length), 0);
+    Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ASSERT_EQ(connect(caller.value(), reinterpret_cast<const sockaddr*>(&name), length), 0);
     alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
-    const std::array<int, 2> fds{caller.fd(), caller.fd()};
+    const std::array<int, 2> fds{caller.value(), caller.value()};
     char byte = 0;
     iovec vector{&byte, 1};
     msghdr message{};
@@ -534,7 +534,7 @@ TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fds);
     std::memcpy(CMSG_DATA(header), fds.data(), sizeof fds);
-    ASSERT_EQ(sendmsg(caller.fd(), &message, 0), 1);
+    ASSERT_EQ(sendmsg(caller.value(), &message, 0), 1);
     EXPECT_TRUE(receive_all(*victim).empty());
   }
   EXPECT_LT(open_files() - before, 20);
@@ -542,7 +542,7 @@ TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
 
 TEST(SharedMemoryWire, taken_name_is_udp_for_auto_and_an_error_for_shm) {
   const Address address = open(Carrier::kUdp)->local();  // free again
-  const Result<Socket> squatter = listen_for_calls(address);
+  const Result<Descriptor> squatter = listen_for_calls(address);
   ASSERT_TRUE(squatter);
   const UdpConfig config{.address = address.text(), .pcap_path = {}, .faults = {}};
   const auto shm = open_wire(Carrier::kSharedMemory, config);
