@@ -4,12 +4,12 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/log.h"
 #include "base/trace.h"
 
@@ -131,12 +131,10 @@ class Gpu::Mapping : public GpuMapping {
 };
 
 Result<MappingChoice> mapping_choice_from_environment() {
-  const char* const text = std::getenv(kGpuMappingVariable);
-  if (text == nullptr || std::string_view(text) == "auto") return MappingChoice::kAuto;
-  if (std::string_view(text) == "plain") return MappingChoice::kPlain;
-  if (std::string_view(text) == "iomemory") return MappingChoice::kIoMemory;
-  return fail(Status::kInvalidArgument,
-              fmt::format("{} is '{}': use auto, plain or iomemory", kGpuMappingVariable, text));
+  return choice_from_environment<MappingChoice>(kGpuMappingVariable,
+                                                {{"auto", MappingChoice::kAuto},
+                                                 {"plain", MappingChoice::kPlain},
+                                                 {"iomemory", MappingChoice::kIoMemory}});
 }
 
 Result<int> Gpu::count() {

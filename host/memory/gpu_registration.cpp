@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "base/environment.h"
 #include "base/log.h"
 #include "host/gpu/gpu.h"
 
@@ -147,12 +147,10 @@ std::string refusal_advice(const RegistrationFacts& facts) {
 }
 
 Result<RegistrationChoice> registration_choice_from_environment() {
-  const char* const text = std::getenv(kGpuRegistrationVariable);
-  if (text == nullptr || std::string_view(text) == "auto") return RegistrationChoice::kAuto;
-  if (std::string_view(text) == "dmabuf") return RegistrationChoice::kDmabuf;
-  if (std::string_view(text) == "peermem") return RegistrationChoice::kPeermem;
-  return fail(Status::kInvalidArgument,
-              fmt::format("{} is '{}': use auto, dmabuf or peermem", kGpuRegistrationVariable, text));
+  return choice_from_environment<RegistrationChoice>(kGpuRegistrationVariable,
+                                                     {{"auto", RegistrationChoice::kAuto},
+                                                      {"dmabuf", RegistrationChoice::kDmabuf},
+                                                      {"peermem", RegistrationChoice::kPeermem}});
 }
 
 // Linux looks at the descriptor only if the device's driver takes dmabufs, and then finds a bad one.

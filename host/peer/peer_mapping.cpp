@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <string_view>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "base/log.h"
 #include "base/trace.h"
 #include "host/peer/node.h"
@@ -99,12 +99,9 @@ Peer map_all(const Result<PeerOffers>& offered, int gpu) {
 }  // namespace
 
 Result<DirectChoice> direct_choice_from_environment() {
-  const char* const text = std::getenv(kDirectVariable);
-  if (text == nullptr || std::string_view(text) == "auto") return DirectChoice::kAuto;
-  if (std::string_view(text) == "on") return DirectChoice::kOn;
-  if (std::string_view(text) == "off") return DirectChoice::kOff;
-  return fail(Status::kInvalidArgument,
-              fmt::format("{} is '{}': use auto, on or off", kDirectVariable, text));
+  return choice_from_environment<DirectChoice>(
+      kDirectVariable,
+      {{"auto", DirectChoice::kAuto}, {"on", DirectChoice::kOn}, {"off", DirectChoice::kOff}});
 }
 
 struct PeerMapping::Impl {
