@@ -31,7 +31,7 @@ in_guest() {
 
 on_hca() {
   [ -n "${GDX_INTEROP_PCAP:-}" ] && export GDX_SOFTHCA_PCAP=$GDX_INTEROP_PCAP
-  env LD_PRELOAD="$GDX_TEST_PRELOAD" GDX_SOFTHCA_ADDR="$host_address" GDX_SOFTHCA_MTU="$mtu" \
+  env LD_PRELOAD="$GDX_TEST_PRELOAD $linger" GDX_SOFTHCA_ADDR="$host_address" GDX_SOFTHCA_MTU="$mtu" \
     GDX_SOFTHCA_LOSS="$(awk "BEGIN { print $loss_percent / 100 }")" GDX_SOFTHCA_SEED="$seed" timeout $kRunLimit_s "$@"
 }
 
@@ -87,6 +87,10 @@ command_line() {
   esac
 }
 
+# Nothing but its last message tells ibv_rc_pingpong when to leave; the others agree on it by TCP.
+linger=
+[ "$loss_percent" != 0 ] && [ "$program" = ibv_rc_pingpong ] && linger=$GDX_INTEROP_LINGER
+
 host_gid=1 # a software HCA's own address
 case $family in
   ipv4) host_address=$host_ipv4 guest_gid=1 ;;
@@ -94,7 +98,7 @@ case $family in
   link_local) host_address=$(ip -6 -o addr show dev tap0 scope link | sed 's|.*inet6 \(.*\)/.*|\1|') guest_gid=0 ;;
 esac
 host_command=$(command_line $host_gid "$GDX_INTEROP_PEER" "$@")
-guest_command="timeout $kRunLimit_s $(command_line $guest_gid peer "$@")"
+guest_command="LD_PRELOAD=$linger timeout $kRunLimit_s $(command_line $guest_gid peer "$@")"
 
 [ "$loss_percent" = 0 ] || lose
 # shellcheck disable=SC2086 # a command is words

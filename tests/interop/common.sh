@@ -1,5 +1,6 @@
 # Shared by the scripts here. GDX_INTEROP_FOLDER: image and running guest; GDX_TEST_PRELOAD: what to preload,
-# sanitizer runtime first; GDX_INTEROP_PEER: our peer program.
+# sanitizer runtime first; GDX_INTEROP_PEER: our peer program; GDX_INTEROP_LINGER: what lets a queue pair outlive
+# its last message.
 set -u
 PATH=$PATH:/usr/sbin:/sbin
 

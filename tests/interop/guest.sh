@@ -66,7 +66,7 @@ start() {
     skip "no network namespace may be made here: allow user namespaces, or run as root"
   stop
   local status=0
-  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" || status=$?
+  bash "$here/image.sh" "$GDX_INTEROP_FOLDER" "$GDX_INTEROP_PEER" "$GDX_INTEROP_LINGER" || status=$?
   [ $status = 0 ] || exit $status
   # Where KVM opens but does not run guests, emulation does; what worked last comes first.
   local accelerators=("tcg,tb-size=128 -cpu max") accelerator

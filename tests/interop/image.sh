@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: image.sh FOLDER PEER. Makes FOLDER/kernel and FOLDER/initramfs, all from Debian packages: the kernel is
+# Usage: image.sh FOLDER PEER LINGER. Makes FOLDER/kernel and FOLDER/initramfs, all from Debian packages: the kernel is
 # downloaded once, the programs are those installed here. Nothing is installed.
 # Exit: 77 with the reason when the kernel cannot be had, 1 on a fault of our own.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -7,6 +7,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
 peer=$2
+linger=$3
 
 # rxe needs a CRC-32 and does not say so.
 modules=(virtio_pci virtio_net crc32_generic crc32c_generic rdma_rxe sch_netem)
@@ -84,6 +85,7 @@ make_initramfs() {
   for name in "${programs[@]}"; do add_files "$root" "$(command -v "$name")"; done
   add_files "$root" "$peer"
   ln -s "$peer" "$root/bin/peer"
+  add_files "$root" "$linger"
   # Busybox's shell would take its own tc, which knows no netem.
   ln -s "$(command -v tc)" "$root/bin/full-tc"
   add_files "$root" /usr/lib/*/libibverbs/librxe-rdmav*.so
