@@ -1,5 +1,7 @@
 #include "perf/rc_queue.h"
 
+#include <infiniband/mlx5dv.h>
+
 #include <array>
 #include <cstring>
 
@@ -66,6 +68,17 @@ RcAddress RcQueue::address() const {
   mine.rkey = nic_.key();
   mine.buffer = reinterpret_cast<std::uint64_t>(nic_.buffer());
   return mine;
+}
+
+std::size_t RcQueue::ring_bytes() const {
+  mlx5dv_qp queue{};
+  mlx5dv_cq completions{};
+  mlx5dv_obj objects{};
+  objects.qp = {.in = qp_.get(), .out = &queue};
+  objects.cq = {.in = cq_.get(), .out = &completions};
+  require(mlx5dv_init_obj(&objects, MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ) == 0, "look into the queue pair");
+  return std::size_t{queue.sq.wqe_cnt} * queue.sq.stride + std::size_t{queue.rq.wqe_cnt} * queue.rq.stride +
+         std::size_t{completions.cqe_cnt} * completions.cqe_size;
 }
 
 void RcQueue::connect(const RcAddress& peer, std::uint8_t ack_timeout) {

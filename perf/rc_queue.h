@@ -55,6 +55,8 @@ class RcQueue {
 
   explicit RcQueue(Nic& nic, int depth = kDepth);
   [[nodiscard]] RcAddress address() const;
+  // Of both work queues and of the completion queue, as libmlx5 laid them out.
+  [[nodiscard]] std::size_t ring_bytes() const;
   static constexpr std::uint8_t kAckTimeout = 14;  // 67 ms
   // To RTS. Neither side may post before both are connected. `ack_timeout`: 4.096 us << n.
   void connect(const RcAddress& peer, std::uint8_t ack_timeout = kAckTimeout);

@@ -157,25 +157,35 @@ void measure_latency(std::uint32_t length_bytes, int iterations) {
       });
 }
 
-// What a connected queue that has moved data adds to a process, its rings included.
-void measure_memory(int queues) {
+// Every block of the ring once and again, with as many writes outstanding as it takes.
+void fill(RcQueue& queue, int depth, std::uint32_t length_bytes) {
+  constexpr int kRounds = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    int awaited = 0;
+    for (int left = depth; left > 0; left -= kSmallBatch, ++awaited) {
+      queue.post_writes(length_bytes, std::min(left, kSmallBatch));
+    }
+    while (awaited > 0) awaited -= queue.poll().sends;
+  }
+}
+
+// What a connected queue that has moved data adds to a process, and what of it are its rings.
+void measure_memory(int queues, int depth) {
   constexpr std::uint32_t kBytes = 8;
-  constexpr int kDepth = 16;
   const auto connect_all = [&](const Peer& peer, bool writes) {
     Nic nic(kBytes);
     std::vector<std::unique_ptr<RcQueue>> all;
-    RcQueue warm_up(nic, kDepth);
+    RcQueue warm_up(nic, depth);
     connect(warm_up, peer);
     const std::uint64_t before_bytes = resident_bytes();
     for (int i = 0; i < queues; ++i) {
-      all.push_back(std::make_unique<RcQueue>(nic, kDepth));
+      all.push_back(std::make_unique<RcQueue>(nic, depth));
       connect(*all.back(), peer);
-      if (writes) all.back()->post_writes(kBytes, 1);
-      while (writes && all.back()->poll().sends == 0) {
-      }
+      if (writes) fill(*all.back(), depth, kBytes);
     }
-    const std::uint64_t after_bytes = resident_bytes();
-    if (writes) print("bytes_per_queue", static_cast<double>(after_bytes - before_bytes) / queues);
+    const double bytes_per_queue = static_cast<double>(resident_bytes() - before_bytes) / queues;
+    if (writes) print("bytes_per_queue", bytes_per_queue);
+    if (writes) print("bytes_beyond_rings", bytes_per_queue - static_cast<double>(warm_up.ring_bytes()));
     peer.meet();
   };
   in_two_processes([&](const Peer& peer) { connect_all(peer, true); },
@@ -206,6 +216,7 @@ int run(int argc, char** argv) {
   std::uint32_t length_bytes = 8;
   int iterations = 5000;
   int queues = 1000;
+  int depth = 16;
   RawUdpOptions raw;
   const auto add = [&](const char* name, const char* what, auto measure) {
     CLI::App* command = app.add_subcommand(name, what);
@@ -222,9 +233,11 @@ int run(int argc, char** argv) {
   latency->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
   latency->add_option("--iterations", iterations, "Round trips (5000)")
       ->check(command_line::whole(1, 100'000'000));
-  auto* memory = add("memory", "Of a connected queue", [&] { measure_memory(queues); });
+  auto* memory = add("memory", "Of a connected queue", [&] { measure_memory(queues, depth); });
   memory->add_option("--queues", queues, "How many to connect (1000)")
       ->check(command_line::whole(1, 100'000));
+  memory->add_option("--depth", depth, "Work requests that each holds, and has outstanding (16)")
+      ->check(command_line::whole(1, 8192));
   auto* idle = add("idle", "Processor time of an idle HCA", [&] { measure_idle(seconds); });
   idle->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
   auto* udp = add("raw-udp", "UDP with GSO and GRO alone; needs no HCA", [&] {

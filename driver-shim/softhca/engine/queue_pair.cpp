@@ -87,12 +87,13 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
       shared_receives_(shared_receives != nullptr),
       ring_copy_(hca.foreign.find(spec.send_ring) != nullptr ? spec.send_blocks * mlx5::kWqeBasicBlockBytes
                                                              : 0),
-      slots_(spec.send_blocks),
       congestion_({.line_rate_gbps = hca.config.rate_gbps > 0 ? hca.config.rate_gbps : kPortGbps}),
       pace_(0, kPaceBurstBytes) {}
 
-QueuePair::~QueuePair() {
-  for (SendSlot& slot : slots_) release_staging(slot);
+QueuePair::~QueuePair() { forget_sends(); }
+
+void QueuePair::forget_sends() {
+  for (; !sends_.empty(); sends_.pop_front()) release_staging(sends_.front());
 }
 
 Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
@@ -227,7 +228,7 @@ QpAttributes QueuePair::query() const {
 
 void QueuePair::reset() {
   forget_transport();
-  for (SendSlot& slot : slots_) release_staging(slot);
+  forget_sends();
   fetched_ = 0;
   completed_ = 0;
   taken_receives_.clear();
@@ -278,10 +279,6 @@ void QueuePair::flush_receives() {
   flush_taken();
   // What waits in a shared queue belongs to the others too.
   while (!shared_receives_ && take_receive()) flush_taken();
-}
-
-QueuePair::SendSlot& QueuePair::slot_at(std::uint16_t wqe_counter) {
-  return slots_[wqe_counter & (spec_.send_blocks - 1)];
 }
 
 std::span<const std::byte> QueuePair::send_ring() const {
@@ -371,24 +368,28 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
 }
 
 void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* copy) {
-  SendSlot& slot = slot_at(fetched_);
+  SendWqe& wqe = hca_.taken;
   const auto vectors = spec_.type == QpType::kUd ? AddressVectorUse::kPerWqe : AddressVectorUse::kNone;
   if (copy != nullptr) {
-    parse_linear_wqe(copy->wqe(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
+    parse_linear_wqe(copy->wqe(), fetched_, available_blocks, qpn_, vectors, wqe);
   } else {
-    parse_send_wqe(send_ring(), fetched_, available_blocks, qpn_, vectors, slot.wqe);
+    parse_send_wqe(send_ring(), fetched_, available_blocks, qpn_, vectors, wqe);
   }
-  if (slot.wqe.request.length_bytes > attributes_.max_message_bytes) {
-    slot.wqe.fault = mlx5::Syndrome::kLocalLength;
-    slot.wqe.reason = "longer than its connection's messages may be";
+  if (wqe.request.length_bytes > attributes_.max_message_bytes) {
+    wqe.fault = mlx5::Syndrome::kLocalLength;
+    wqe.reason = "longer than its connection's messages may be";
   }
-  slot.wqe.request.cookie = fetched_;
-  fetched_ = static_cast<std::uint16_t>(fetched_ + slot.wqe.blocks);
-  transport::WorkRequest request = slot.wqe.request;
-  if (slot.wqe.fault == mlx5::Syndrome::kNone) {
-    hold_staging(slot);
+  fetched_ = static_cast<std::uint16_t>(fetched_ + wqe.blocks);
+  transport::WorkRequest request = wqe.request;
+  request.cookie = sends_.end();
+  SendSlot& slot = sends_.extend();
+  slot.opcode = request.opcode;
+  slot.wqe_counter = request.wqe_counter;
+  std::swap(slot.body, static_cast<SendBody&>(wqe));
+  if (slot.body.fault == mlx5::Syndrome::kNone) {
+    if (gathers(request.opcode)) hold_staging(slot);
   } else {
-    log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, slot.wqe.reason);
+    log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, wqe.reason);
     // Takes its turn as an empty message, which send() then refuses with the fault.
     request.opcode = spec_.type == QpType::kUd ? mlx5::WqeOpcode::kSend : mlx5::WqeOpcode::kRdmaWrite;
     request.length_bytes = 0;
@@ -449,9 +450,8 @@ transport::TransportCounters QueuePair::counters() const {
 }
 
 void QueuePair::hold_staging(SendSlot& slot) {
-  if (!gathers(slot.wqe.request.opcode)) return;
   bool overlaps = false;
-  for (const DataPiece& piece : slot.wqe.pieces) {
+  for (const DataPiece& piece : slot.body.pieces) {
     const MemoryRegionSpec* region = piece.is_inline ? nullptr : hca_.memory.find(piece.lkey);
     if (region == nullptr || !region->device_memory) continue;
     const std::byte* at = hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, 0);
@@ -464,7 +464,7 @@ void QueuePair::hold_staging(SendSlot& slot) {
   ++hca_.counters.staging_sends;
   for (StagingHold& hold : slot.holds) hold = hca_.staging.acquire(hold.offset_bytes, hold.length_bytes);
   if (!overlaps) return;
-  report_violation("gathers from device memory that another WQE holds", slot.wqe.request.wqe_counter);
+  report_violation("gathers from device memory that another WQE holds", slot.wqe_counter);
 }
 
 void QueuePair::release_staging(SendSlot& slot) {
@@ -472,7 +472,7 @@ void QueuePair::release_staging(SendSlot& slot) {
   for (const StagingHold& hold : slot.holds) changed = !hca_.staging.release(hold) || changed;
   slot.holds.clear();
   if (!changed) return;
-  report_violation("had its device memory overwritten before it completed", slot.wqe.request.wqe_counter);
+  report_violation("had its device memory overwritten before it completed", slot.wqe_counter);
 }
 
 void QueuePair::report_violation(const char* what, std::uint16_t wqe_counter) {
@@ -483,14 +483,15 @@ void QueuePair::report_violation(const char* what, std::uint16_t wqe_counter) {
             wqe_counter, what);
 }
 
-void QueuePair::write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome) {
+void QueuePair::write_send_completion(const SendSlot& slot, std::uint32_t length_bytes,
+                                      mlx5::Syndrome syndrome) {
   Completion completion;
   completion.syndrome = syndrome;
-  completion.send_opcode = static_cast<std::uint8_t>(wqe.request.opcode);
-  completion.wqe_counter = wqe.request.wqe_counter;
+  completion.send_opcode = static_cast<std::uint8_t>(slot.opcode);
+  completion.wqe_counter = slot.wqe_counter;
   completion.qpn = qpn_;
   completion.user_index = spec_.user_index;
-  completion.byte_count = wqe.request.length_bytes;
+  completion.byte_count = length_bytes;
   completion.timestamp_ns = hca_.now_ns;
   write_completion(send_cq_, completion);
 }

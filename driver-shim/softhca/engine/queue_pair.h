@@ -36,6 +36,8 @@ struct HcaParts {
   std::unique_ptr<wire::Wire> wire;
   std::byte* device_memory = nullptr;
   StagingAudit staging;
+  // The WQE that is being taken: its lists change places with those of one that has completed.
+  SendWqe taken = {};
   MemoryTable memory;
   ForeignMemory foreign;
   HcaCounters counters;
@@ -91,8 +93,10 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
  private:
   struct SendSlot {
-    SendWqe wqe;
+    SendBody body;
     std::vector<StagingHold> holds;
+    mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;  // as posted: what cannot be executed travels as another
+    std::uint16_t wqe_counter = 0;
   };
   // What ended the queue pair; acted on when the transport's call has returned.
   struct Failure {
@@ -122,7 +126,6 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool invalidate(std::uint32_t rkey) override;
   void fatal(mlx5::Syndrome syndrome) override;
 
-  [[nodiscard]] SendSlot& slot_at(std::uint16_t wqe_counter);
   [[nodiscard]] transport::RcConfig rc_config() const;
   [[nodiscard]] transport::UcConfig uc_config() const;
   [[nodiscard]] transport::UdConfig ud_config() const;
@@ -147,6 +150,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
+  void forget_sends();
   void settle();
   void note_established();
   void enter_error();
@@ -172,7 +176,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void count_fetches(std::span<const DoorbellWrite> rings, int taken, int from_copies);
   void post_next(std::uint16_t available_blocks, const DoorbellWrite* copy);
   void write_completion(CompletionQueue& cq, const Completion& completion);
-  void write_send_completion(const SendWqe& wqe, mlx5::Syndrome syndrome);
+  void write_send_completion(const SendSlot& slot, std::uint32_t length_bytes, mlx5::Syndrome syndrome);
   std::uint64_t execute_by_copies(std::byte* at, const transport::AtomicOperation& operation);
   [[nodiscard]] std::uint64_t* atomic_target(std::uint32_t rkey, std::uint64_t address) const;
 
@@ -190,11 +194,11 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveSide receive_side_;           // in RTR, RTS and SQE
   transport::TransportCounters past_;  // of transports that a reset ended
 
-  std::vector<std::byte> ring_copy_;               // of a ring in foreign memory: what was fetched
-  std::vector<SendSlot> slots_;                    // by the WQE's first block
-  std::uint16_t fetched_ = 0;                      // WQEBBs, cumulative
-  std::uint16_t completed_ = 0;                    // behind the newest completed WQE
-  ReceiveWqe current_receive_;                     // the one taken last
+  std::vector<std::byte> ring_copy_;  // of a ring in foreign memory: what was fetched
+  transport::Ring<SendSlot> sends_;   // taken and not completed; a request's cookie is its number
+  std::uint16_t fetched_ = 0;         // WQEBBs, cumulative
+  std::uint16_t completed_ = 0;       // behind the newest completed WQE
+  ReceiveWqe current_receive_;        // the one taken last
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   std::optional<Failure> failure_;
   transport::Dcqcn congestion_;

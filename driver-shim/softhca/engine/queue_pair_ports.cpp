@@ -66,7 +66,7 @@ bool QueuePair::crosses_pcie(const std::byte* at) const {
 }
 
 bool QueuePair::can_scatter(const SendSlot& slot) const {
-  return std::all_of(slot.wqe.pieces.begin(), slot.wqe.pieces.end(), [this](const DataPiece& piece) {
+  return std::all_of(slot.body.pieces.begin(), slot.body.pieces.end(), [this](const DataPiece& piece) {
     return hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, kLocalWrite) !=
            nullptr;
   });
@@ -93,10 +93,10 @@ bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_b
 
 Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const {
   const bool whole = walk(
-      slot.wqe.pieces, offset_bytes, out.size(),
+      slot.body.pieces, offset_bytes, out.size(),
       [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
         const std::byte* from =
-            piece.is_inline ? slot.wqe.inline_bytes.data() + piece.address + piece_offset
+            piece.is_inline ? slot.body.inline_bytes.data() + piece.address + piece_offset
                             : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
         if (from == nullptr) return false;
         if (!piece.is_inline && crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
@@ -138,11 +138,11 @@ void QueuePair::commit(const wire::Address& destination, std::size_t header_byte
 
 Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,
                          std::uint32_t offset_bytes, std::uint32_t length_bytes) {
-  const SendSlot& slot = slot_at(request.wqe_counter);
-  if (slot.wqe.fault != Syndrome::kNone) return slot.wqe.fault;
+  const SendSlot& slot = sends_[request.cookie];
+  if (slot.body.fault != Syndrome::kNone) return slot.body.fault;
   if (scatters(request.opcode) && !can_scatter(slot)) return Syndrome::kLocalProtection;
 
-  const wire::Address& destination = spec_.type == QpType::kUd ? slot.wqe.destination : attributes_.remote;
+  const wire::Address& destination = spec_.type == QpType::kUd ? slot.body.destination : attributes_.remote;
   if (destination.is_ipv4() != hca_.wire->local().is_ipv4()) return Syndrome::kLocalQpOperation;
 
   roce::Headers padded = headers;
@@ -158,21 +158,23 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
 
 Syndrome QueuePair::scatter(const transport::WorkRequest& request, std::uint32_t offset_bytes,
                             std::span<const std::byte> payload) {
-  const SendWqe& wqe = slot_at(request.wqe_counter).wqe;
-  if (wqe.atomic_part == SendWqe::AtomicPart::kWhole) return scatter_list(wqe.pieces, offset_bytes, payload);
-  const Be32 original = original_of(wqe.atomic_part, payload);
-  return scatter_list(wqe.pieces, 0, std::as_bytes(std::span(&original, 1)));
+  const SendBody& body = sends_[request.cookie].body;
+  if (body.atomic_part == SendWqe::AtomicPart::kWhole)
+    return scatter_list(body.pieces, offset_bytes, payload);
+  const Be32 original = original_of(body.atomic_part, payload);
+  return scatter_list(body.pieces, 0, std::as_bytes(std::span(&original, 1)));
 }
 
 // The staging memory is free before the completion says so.
 void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrome) {
-  SendSlot& slot = slot_at(request.wqe_counter);
+  SendSlot& slot = sends_.front();  // in the order of the queue
   release_staging(slot);
-  completed_ = static_cast<std::uint16_t>(request.wqe_counter + slot.wqe.blocks);
+  completed_ = static_cast<std::uint16_t>(request.wqe_counter + slot.body.blocks);
   const bool failed = syndrome != Syndrome::kNone;
   const bool signaled = (request.fm_ce_se & mlx5::kCompletionMask) >= mlx5::kCompletionAlways;
   if (failed && !failure_) failure_ = Failure{};
-  if (failed || signaled) write_send_completion(slot.wqe, syndrome);
+  if (failed || signaled) write_send_completion(slot, request.length_bytes, syndrome);
+  sends_.pop_front();
 }
 
 void QueuePair::send(const roce::Headers& headers) {

@@ -26,8 +26,7 @@ void QueuePair::follow_window() {
 // UD: to where the next message goes.
 PeerWindow* QueuePair::request_window() const {
   if (spec_.type != QpType::kUd) return window_;
-  return fetched_ == completed_ ? nullptr
-                                : window_to(slots_[completed_ & (spec_.send_blocks - 1)].wqe.destination);
+  return sends_.empty() ? nullptr : window_to(sends_.front().body.destination);
 }
 
 // Of the largest ones, so many as fit certainly.

@@ -23,17 +23,21 @@ struct DataPiece {
   bool operator==(const DataPiece&) const = default;
 };
 
-struct SendWqe {
-  transport::WorkRequest request;
+// What is kept of a send WQE until it completes, apart from its work request.
+struct SendBody {
   std::uint32_t blocks = 1;  // WQEBBs that it occupies
-  // Not kNone: the WQE cannot be executed, for this reason; it completes with it, in its turn.
+  // Not kNone: the WQE cannot be executed; it completes with this, in its turn.
   mlx5::Syndrome fault = mlx5::Syndrome::kNone;
-  const char* reason = nullptr;
   std::vector<DataPiece> pieces;
   std::vector<std::byte> inline_bytes;
   wire::Address destination;  // UD
   // An atomic on 4 B travels as one on the 8 B around them; this says which of them come back.
   enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
+};
+
+struct SendWqe : SendBody {
+  transport::WorkRequest request;
+  const char* reason = nullptr;  // of its fault
 };
 
 enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs say where they go

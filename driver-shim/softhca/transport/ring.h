@@ -25,6 +25,7 @@ class Ring {
   }
   const T& operator[](std::uint64_t number) const { return const_cast<Ring&>(*this)[number]; }
   T& front() { return (*this)[first_]; }
+  [[nodiscard]] const T& front() const { return (*this)[first_]; }
   T& back() { return (*this)[end_ - 1]; }
 
   void push_back(T value) {

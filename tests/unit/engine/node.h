@@ -40,9 +40,9 @@ struct Polled {
 
 class Node {
  public:
-  static constexpr std::uint32_t kSendBlocks = 64;
+  static constexpr std::uint32_t kSendBlocks = 256;
   static constexpr std::uint32_t kReceives = 16;
-  static constexpr std::uint32_t kLogCqEntries = 8;
+  static constexpr std::uint32_t kLogCqEntries = 9;
   static constexpr std::size_t kDeviceMemoryBytes = 4096;
   static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 

@@ -57,6 +57,15 @@ TEST_F(FailingHcas, wrong_rkey_is_a_remote_access_error_and_flushes_the_rest) {
   EXPECT_TRUE(await_receive(a, b)) << "posted in ERROR: flushed";
 }
 
+TEST_F(FailingHcas, wrong_rkey_flushes_a_whole_ring) {
+  constexpr std::uint16_t kPosted = Node::kSendBlocks - 10;
+  a.post_write(a.local(0, 64), {b.remote(0).address, b.mkey + 1});
+  for (int i = 1; i < kPosted; ++i) a.post_write(a.local(0, 64), b.remote(0), false);
+  a.ring();
+  expect_failure(await_send(a, b), 0, Syndrome::kRemoteAccess);
+  for (std::uint16_t i = 1; i < kPosted; ++i) expect_failure(await_send(a, b), i, Syndrome::kFlushed);
+}
+
 TEST_F(FailingHcas, range_past_the_region_is_refused) {
   a.post_write(a.local(0, 64), b.remote(b.memory.size() - 63));
   a.ring();

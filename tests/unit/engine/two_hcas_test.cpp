@@ -207,6 +207,19 @@ TEST_F(TwoHcas, unsignaled_writes_wrap_the_ring_and_complete_with_the_signaled_o
   EXPECT_TRUE(same(a, kSource, b, kTarget + 7 * 64, 64));
 }
 
+TEST_F(TwoHcas, full_ring_is_served_in_order) {
+  constexpr std::uint32_t kWrites = Node::kSendBlocks;
+  fill(a, kSource, kWrites * 64, 5);
+  std::uint16_t last = 0;
+  for (std::uint32_t i = 0; i < kWrites; ++i) {
+    last = a.post_write(a.local(kSource + i * 64, 64), b.remote(kTarget + i * 64), i + 1 == kWrites);
+  }
+  a.ring();
+  expect_success(await_send(a, b), last);
+  EXPECT_EQ(a.hca->counters().wqes, kWrites);
+  EXPECT_TRUE(same(a, kSource, b, kTarget, kWrites * 64));
+}
+
 TEST_F(TwoHcas, staged_writes_are_clean_when_each_slot_waits_for_its_credit) {
   auto* slot = reinterpret_cast<std::byte*>(a.device_memory.data());
   for (std::uint32_t i = 0; i < 32; ++i) {
