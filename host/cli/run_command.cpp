@@ -28,7 +28,8 @@ void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
   command.add_option("--addr", softhca.address, "IP address of the HCA (a free one of 127.0.0.0/8)");
   command.add_option("--wire", softhca.wire, "To HCAs of this host: udp, shm, or auto (shm where offered)")
       ->check(command_line::one_of({"udp", "shm", "auto"}));
-  command.add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096 (4096)")
+  command
+      .add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096 (what the interface carries)")
       ->check(command_line::one_of({"256", "512", "1024", "2048", "4096"}));
   probability("--loss", softhca.loss, "is lost");
   probability("--corrupt", softhca.corrupt, "is corrupted");

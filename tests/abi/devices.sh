@@ -23,6 +23,28 @@ case $1 in
     expect 'GID\[ *1\]:.*::ffff:127\.0\..*RoCE v2'
     expect 'maximum available device memory:.*131072'
     ;;
+  interface_mtu)
+    PATH=$PATH:/usr/sbin:/sbin
+    need ip iproute2
+    if unshare -n true 2> /dev/null; then own_user=(); else own_user=(-r); fi
+    unshare -n "${own_user[@]}" true 2> /dev/null ||
+      { echo "SKIPPED: no network namespace may be made here: allow user namespaces, or run as root" >&2; exit 77; }
+    # devinfo LO_MTU: on a loopback interface of its own.
+    devinfo() {
+      unshare -n "${own_user[@]}" bash -c "ip link set lo mtu $1 up && exec env LD_PRELOAD='$GDX_TEST_PRELOAD' \
+        timeout 60 ibv_devinfo" > "$scratch/out" 2>&1
+    }
+    devinfo 1500 || fail "ibv_devinfo exited with $?"
+    expect 'active_mtu:.*1024'
+    devinfo 4192 || fail "ibv_devinfo exited with $?"
+    expect 'active_mtu:.*4096'
+    GDX_SOFTHCA_MTU=256 devinfo 4192 || fail "ibv_devinfo exited with $?"
+    expect 'active_mtu:.*256'
+    GDX_SOFTHCA_MTU=2048 devinfo 1500 && fail "ibv_devinfo found a device"
+    expect 'carries an MTU of 1024, not of 2048: ask for that, or raise the interface.s to 2144'
+    devinfo 300 && fail "ibv_devinfo found a device"
+    expect 'carries no RoCE packet'
+    ;;
   bad_configuration)
     GDX_SOFTHCA_LOSS=often on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "ibv_devinfo found a device"
     expect 'GDX_SOFTHCA_LOSS=often: must be'

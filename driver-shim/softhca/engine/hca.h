@@ -37,7 +37,7 @@ struct HcaConfig {
   std::string name = "gdx0";
   wire::UdpConfig udp;
   wire::Carrier carrier = wire::Carrier::kUdp;
-  std::uint32_t mtu_bytes = 4096;
+  std::uint32_t mtu_bytes = 4096;  // 0: the largest that the interface carries
   std::size_t device_memory_bytes = 128 * 1024;
   // Of a queue pair's turn to send, at most: what one GSO send holds. On a slow link less; see turn_bytes().
   std::uint32_t quantum_bytes = 64 * 1024;

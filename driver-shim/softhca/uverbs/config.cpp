@@ -165,7 +165,7 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     config.udp.pcap_path = expand_pid(path, pid);
   }
 
-  std::uint64_t mtu_bytes = config.mtu_bytes;
+  std::uint64_t mtu_bytes = 0;
   const auto is_ib_mtu = [](std::uint64_t value) {
     return std::ranges::count(std::array<std::uint64_t, 5>{256, 512, 1024, 2048, 4096}, value) == 1;
   };

@@ -45,6 +45,7 @@ class SharedMemoryWire final : public Wire {
   std::size_t window_bytes() const override {
     return udp_carries_ ? std::min(Wire::window_bytes(), udp_->window_bytes()) : Wire::window_bytes();
   }
+  std::uint32_t mtu_bytes() const override { return udp_carries_ ? udp_->mtu_bytes() : Wire::mtu_bytes(); }
   std::size_t socket_bytes() const override { return udp_carries_ ? udp_->socket_bytes() : 0; }
   bool socket_was_drained() const override { return looked_at_udp_ && udp_->socket_was_drained(); }
   // A ring does, and has no place for more than it holds.

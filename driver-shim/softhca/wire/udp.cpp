@@ -132,6 +132,9 @@ class UdpWire final : public Wire {
   std::size_t window_bytes() const override { return socket_bytes_ / 2; }
   std::size_t socket_bytes() const override { return socket_bytes_; }
   bool socket_was_drained() const override { return drained_; }
+  std::uint32_t mtu_bytes() const override {
+    return interface_.mtu_bytes == 0 ? Wire::mtu_bytes() : roce_mtu_within(interface_.mtu_bytes);
+  }
 
  private:
   std::span<std::byte> next_place();
@@ -148,7 +151,7 @@ class UdpWire final : public Wire {
 
   Descriptor socket_;
   Address local_;
-  std::uint32_t interface_;
+  Interface interface_;
   FaultStage faults_;
   std::shared_ptr<PcapWriter> pcap_;
   roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // of what leaves unmarked
@@ -268,7 +271,7 @@ void UdpWire::send_runs() {
     vectors[i] = {arena_.data() + run.offset, run.length_bytes};
     msghdr& header = messages[i].msg_hdr;
     header.msg_name = &names[i];
-    header.msg_namelen = to_sockaddr(run.destination, interface_, names[i]);
+    header.msg_namelen = to_sockaddr(run.destination, interface_.index, names[i]);
     header.msg_iov = &vectors[i];
     header.msg_iovlen = 1;
     if (run.segments > 1 || run.marked) controls[i].describe(run, header);

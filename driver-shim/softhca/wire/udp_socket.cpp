@@ -6,9 +6,7 @@
 #include <netinet/udp.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "base/log.h"
 #include "proto/roce/headers.h"
@@ -36,8 +34,8 @@ Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_byt
   }
   const int discover = v4 ? IP_PMTUDISC_DO : IPV6_PMTUDISC_DO;
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
-  if (setsockopt(socket.value(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &discover, sizeof discover) !=
-      0) {
+  if (setsockopt(socket.value(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &discover,
+                 sizeof discover) != 0) {
     return fail(Status::kSystem,
                 std::string("cannot make datagrams unfragmentable (DF), which the ICRC needs: ") +
                     std::strerror(errno) + "; use a Linux kernel");
@@ -50,20 +48,6 @@ Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_byt
   }
   enlarge_buffers(socket.value(), receive_bytes);
   return socket;
-}
-
-// The interface that has the IPv6 address, or 0. Not by getifaddrs(): the shim answers that from the HCA
-// being opened here.
-std::uint32_t interface_of(const Address& address) {
-  if (address.is_ipv4()) return 0;
-  std::string digits;
-  for (const std::uint8_t byte : address.gid) digits += fmt::format("{:02x}", byte);
-  std::ifstream table("/proc/net/if_inet6");  // the address, then the index, both in hexadecimal digits
-  for (std::string line; std::getline(table, line);) {
-    if (!line.starts_with(digits)) continue;
-    return static_cast<std::uint32_t>(std::strtoul(line.c_str() + digits.size(), nullptr, 16));
-  }
-  return 0;
 }
 
 // 0, or errno.
@@ -83,8 +67,8 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
   }
   Result<Descriptor> socket = open_socket(*address, receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
-  const std::uint32_t interface = interface_of(*address);
-  const int error_number = bind_to(*socket, *address, interface);
+  const Interface interface = interface_of(*address);
+  const int error_number = bind_to(*socket, *address, interface.index);
   if (error_number == EADDRINUSE) {
     return fail(Status::kBusy, text + " port 4791 is taken by another HCA: give another address, or none");
   }
@@ -103,7 +87,7 @@ Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes) {
   for (std::uint32_t i = 0; i < kLoopbacks; ++i) {
     const Address address = Address::ipv4(kFirstLoopback + (start + i) % kLoopbacks);
     const int error_number = bind_to(*socket, address, 0);
-    if (error_number == 0) return BoundSocket{std::move(*socket), address, 0};
+    if (error_number == 0) return BoundSocket{std::move(*socket), address, interface_of(address)};
     if (error_number != EADDRINUSE) {
       return fail(Status::kSystem, "cannot bind " + address.text() + " port 4791: " +
                                        std::strerror(error_number) + "; check that lo is up");

@@ -12,6 +12,7 @@
 
 #include "base/descriptor.h"
 #include "base/result.h"
+#include "driver-shim/softhca/wire/interface.h"
 #include "driver-shim/softhca/wire/wire.h"
 
 namespace gdx::softhca::wire {
@@ -19,7 +20,7 @@ namespace gdx::softhca::wire {
 struct BoundSocket {
   Descriptor socket;
   Address address;
-  std::uint32_t interface = 0;  // of an IPv6 address, by which link-local peers are reached; 0: unknown
+  Interface interface;  // by which link-local peers are reached
 };
 
 // A non-blocking socket bound to port 4791 of `address`, or of a free 127.0.x.y when that is empty.

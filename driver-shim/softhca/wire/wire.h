@@ -96,6 +96,8 @@ class Wire {
   // What the kernel lets the socket hold on which all peers' packets arrive; 0: there is none that may
   // overflow.
   [[nodiscard]] virtual std::size_t socket_bytes() const { return 0; }
+  // The largest RoCE MTU that the way out carries.
+  [[nodiscard]] virtual std::uint32_t mtu_bytes() const { return 4096; }
   // The newest receive() left nothing in that socket.
   [[nodiscard]] virtual bool socket_was_drained() const { return false; }
   // Whether room() keeps us from sending what the other end cannot hold.

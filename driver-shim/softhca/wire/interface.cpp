@@ -1,0 +1,92 @@
+#include "driver-shim/softhca/wire/interface.h"
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/descriptor.h"
+
+namespace gdx::softhca::wire {
+namespace {
+
+constexpr std::uint32_t kLoopbackNetwork = 127;
+constexpr std::uint32_t kMaxRoceMtuBytes = 4096;
+constexpr std::uint32_t kMinRoceMtuBytes = 256;
+constexpr std::uint32_t kHeaderBytes = 96;  // GRH, UDP, BTH, XRC and atomic headers, ICRC
+
+void set_name(ifreq& request, const char* name) {
+  std::memcpy(request.ifr_name, name, strnlen(name, IFNAMSIZ - 1));
+}
+
+Interface describe(const Descriptor& socket, const char* name) {
+  Interface found;
+  ifreq request{};
+  set_name(request, name);
+  if (ioctl(socket.value(), SIOCGIFINDEX, &request) == 0)
+    found.index = static_cast<std::uint32_t>(request.ifr_ifindex);
+  if (ioctl(socket.value(), SIOCGIFMTU, &request) == 0)
+    found.mtu_bytes = static_cast<std::uint32_t>(request.ifr_mtu);
+  return found;
+}
+
+// Every address of 127.0.0.0/8 is the loopback interface's, though it bears but one.
+Interface find_ipv4(const Descriptor& socket, std::uint32_t address) {
+  const bool loopback = address >> 24 == kLoopbackNetwork;
+  constexpr std::size_t kMost = 256;
+  std::array<ifreq, kMost> table{};
+  ifconf all{};
+  all.ifc_len = sizeof table;
+  all.ifc_req = table.data();
+  if (ioctl(socket.value(), SIOCGIFCONF, &all) != 0) return {};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(all.ifc_len) / sizeof(ifreq); ++i) {
+    sockaddr_in bears{};
+    std::memcpy(&bears, &table[i].ifr_addr, sizeof bears);
+    const std::uint32_t its = ntohl(bears.sin_addr.s_addr);
+    if (its == address || (loopback && its >> 24 == kLoopbackNetwork)) {
+      return describe(socket, table[i].ifr_name);
+    }
+  }
+  return {};
+}
+
+// Not by getifaddrs(): the shim answers that from the HCA being opened here.
+Interface find_ipv6(const Descriptor& socket, const Address& address) {
+  std::string digits;
+  for (const std::uint8_t byte : address.gid) digits += fmt::format("{:02x}", byte);
+  std::ifstream table("/proc/net/if_inet6");  // the address, then the index, both in hexadecimal digits
+  for (std::string line; std::getline(table, line);) {
+    if (!line.starts_with(digits)) continue;
+    const auto index = static_cast<std::uint32_t>(std::strtoul(line.c_str() + digits.size(), nullptr, 16));
+    std::array<char, IFNAMSIZ> name{};
+    if (if_indextoname(index, name.data()) == nullptr) return {.index = index};
+    return describe(socket, name.data());
+  }
+  return {};
+}
+
+}  // namespace
+
+Interface interface_of(const Address& address) {
+  const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (socket.value() < 0) return {};
+  return address.is_ipv4() ? find_ipv4(socket, address.ipv4_host_order()) : find_ipv6(socket, address);
+}
+
+std::uint32_t roce_mtu_within(std::uint32_t ip_mtu_bytes) {
+  if (ip_mtu_bytes < kMinRoceMtuBytes + kHeaderBytes) return 0;
+  return std::min(kMaxRoceMtuBytes, std::bit_floor(ip_mtu_bytes - kHeaderBytes));
+}
+
+std::uint32_t ip_mtu_for(std::uint32_t roce_mtu_bytes) { return roce_mtu_bytes + kHeaderBytes; }
+
+}  // namespace gdx::softhca::wire
