@@ -12,13 +12,18 @@ namespace gdx::device::impl {
 template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
-  if (!is_message_length(bytes)) return Status::kInvalidLength;
-  return post_blocks(endpoint, 1 + Tail::kBlocks, [&] {
+  return by_leader(endpoint, [&] {
+    // One branch for both, which a put that may go on does not take.
+    if (const bool bad_length = !is_message_length(bytes); bad_length | !endpoint.has_room(1 + Tail::kBlocks)) {
+      if (bad_length) return Status::kInvalidLength;
+      const Status status = endpoint.wait_blocks(1 + Tail::kBlocks);
+      if (status != Status::kOk) return status;
+    }
     const Wqe wqe =
         transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes));
-    store_wqe(endpoint, wqe);
-    end_put<P>(endpoint, wqe, 1, tail, doorbell);
+    store_and_ring(endpoint, wqe, [&] { end_put<P>(endpoint, wqe, 1, tail, doorbell); });
+    return Status::kOk;
   });
 }
 
