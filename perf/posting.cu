@@ -6,47 +6,6 @@
 namespace gdx::posting {
 namespace {
 
-#if defined(__CUDACC__)
-
-GDX_DEVICE std::uint64_t now_cycles() {
-  std::uint64_t cycles;
-  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
-  return cycles;
-}
-
-// One chunk by TMA, through shared memory as TMA wants it. Source: PTX ISA, cp.async.bulk.
-GDX_DEVICE Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
-#if __CUDA_ARCH__ >= 900
-  __shared__ alignas(128) std::byte slot[kChunkBytes];
-  exec::copy<Scope::kBlock>(slot, from, kChunkBytes);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-  if (exec::thread_rank<Scope::kBlock>() == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(exec::global_address(to)),
-                 "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(slot))), "r"(kChunkBytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
-  }
-  __syncthreads();
-  return Status::kOk;
-#else
-  return Status::kUnsupported;
-#endif
-}
-
-#else
-
-std::uint64_t now_cycles() { return exec::now_ns(); }
-
-// As TMA does it: one thread, all at once.
-Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
-  if (exec::thread_rank<Scope::kBlock>() == 0) exec::copy<Scope::kThread>(to, from, kChunkBytes);
-  __syncthreads();
-  return Status::kOk;
-}
-
-#endif
-
 template <typename T>
 GDX_DEVICE T* moved(T* in_first, std::uint64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(in_first) + bytes);
@@ -68,7 +27,7 @@ struct Clock {
   std::uint64_t ns;
   std::uint64_t cycles;
 };
-GDX_DEVICE Clock read_clock() { return {exec::now_ns(), now_cycles()}; }
+GDX_DEVICE Clock read_clock() { return {exec::now_ns(), exec::now_cycles()}; }
 
 GDX_DEVICE void record(Times& times, const Clock& start, Status status) {
   const Clock end = read_clock();

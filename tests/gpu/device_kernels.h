@@ -57,6 +57,8 @@ struct Job {
 
 // One thread, one warp or one block, exclusive: its threads write each piece, and put it; then a flush.
 [[nodiscard]] Status put_pieces(const Job& job, Mode mode, Scope scope);
+// The same by a block, whose pushes and bounces are stored in bulk; kUnsupported for other modes.
+[[nodiscard]] Status put_pieces_in_bulk(const Job& job, Mode mode);
 // One thread: adds 5 to remote's first word, swaps the second if it is 7 for 9, and reads both; the originals and what
 // was read land in local's first four words.
 [[nodiscard]] Status get_and_atomics(const Job& job);
