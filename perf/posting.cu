@@ -103,19 +103,45 @@ Status launch_post(const PostCase& what, Times* times) {
 
 template <Storer Who>
 __global__ void fill(StoreCase what, Times* times) {
-  std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * kChunkBytes;
+  const std::uint64_t bytes = what.chunk_bytes;
+  std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * bytes;
+  const bool leads = exec::thread_rank<Scope::kBlock>() == 0;
+  exec::BulkStores bulk;
+  const auto settle = [&] {
+    if (Who == Storer::kBulk && leads) bulk.wait();
+    exec::fence_release<Placement::kHost>();
+    __syncthreads();
+  };
   Status status = Status::kOk;
+  if constexpr (Who == Storer::kBulk) {
+    if (!exec::BulkStores::by_tma()) status = Status::kUnsupported;
+  }
   const Clock start = read_clock();
   for (std::uint32_t chunk = 0; chunk < what.chunks && status == Status::kOk; ++chunk) {
-    std::byte* const to = mine + std::uint64_t{chunk} * kChunkBytes;
-    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kBulk) status = store_chunk_in_bulk(to, what.from);
+    std::byte* const to = mine + chunk * bytes;
+    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, bytes);
+    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, bytes);
+    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, bytes);
+    if constexpr (Who == Storer::kBulk) bulk.store(to, what.from, bytes);
+    if (what.one_at_a_time) settle();
   }
-  exec::fence_release<Placement::kHost>();
-  __syncthreads();
-  if (exec::thread_rank<Scope::kBlock>() == 0) record(times[blockIdx.x], start, status);
+  settle();
+  if (leads) record(times[blockIdx.x], start, status);
+}
+
+__global__ void ask_of_a_thread(AskCase what, Times* times) {
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  Status status = Status::kOk;
+  const Clock start = read_clock();
+  for (std::uint64_t round = 1; round <= what.rounds && status == Status::kOk; ++round) {
+    exec::publish(what.question, round);
+    const std::uint64_t asked_ns = exec::now_ns();
+    while (exec::load_acquire(what.answer) != round && status == Status::kOk) {
+      if (exec::now_ns() - asked_ns > kPatienceNs) status = Status::kTimeout;
+      exec::yield();
+    }
+  }
+  record(*times, start, status);
 }
 
 }  // namespace
@@ -136,6 +162,10 @@ Status store(const StoreCase& what, Times* times) {
     case Storer::kBulk: return exec::launch(config(kBlockThreads), fill<Storer::kBulk>, what, times);
   }
   return Status::kInvalidArgument;
+}
+
+Status ask(const AskCase& what, Times* times) {
+  return exec::launch(exec::LaunchConfig{}, ask_of_a_thread, what, times);
 }
 
 }  // namespace gdx::posting
