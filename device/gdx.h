@@ -87,7 +87,7 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
                                  SignalOp op = SignalOp::kSet) {
   endpoint.start_call();
   return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op},
-                              Doorbell::kRing);
+                                 Doorbell::kRing);
 }
 
 // Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.

@@ -1,6 +1,6 @@
-// The kernels of posting_bench: puts into queues of memory that no NIC reads, stores to host memory, and questions
-// to a thread of the host. What a case posts is never more than its queues hold, so no completion is waited for: it
-// is posting alone that is timed.
+// The kernels of posting_bench: puts into queues of memory that no NIC reads, stores to host memory, and
+// questions to a thread of the host. What a case posts is never more than its queues hold, so no completion
+// is waited for: it is posting alone that is timed.
 #pragma once
 
 #include <cstddef>
@@ -75,8 +75,8 @@ struct StoreCase {
 // The time of a block ends when its stores are done, not when they are issued. kUnsupported without TMA.
 [[nodiscard]] Status store(const StoreCase& what, Times* times);
 
-// Asks 1, 2, ..., `rounds` at `*question` and waits each time until `*answer` says the same: what a put costs at least that
-// a thread of the host posts for a kernel. kTimeout, in times, if an answer takes a second.
+// Asks 1, 2, ..., `rounds` at `*question` and waits each time until `*answer` says the same: what a put costs
+// at least that a thread of the host posts for a kernel. kTimeout, in times, if an answer takes a second.
 struct AskCase {
   std::uint64_t* question;
   const std::uint64_t* answer;

@@ -1,6 +1,7 @@
 // How fast kernels post, how fast they store to host memory, and how soon a thread of the host answers one:
-// gdx_posting_bench_cuda measures it on a GPU, gdx_peer_bench_cuda beside another library's puts, and gdx_posting_bench
-// runs the same on the CPU layer, where only the counts mean something. Every WQE is looked at.
+// gdx_posting_bench_cuda measures it on a GPU, gdx_peer_bench_cuda beside another library's puts, and
+// gdx_posting_bench runs the same on the CPU layer, where only the counts mean something. Every WQE is looked
+// at.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -140,8 +141,8 @@ struct StoreShape {
 };
 
 // Bandwidth of many chunks under way, or how long each takes by itself.
-Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at_a_time, const Options& options,
-                 Json& row) {
+Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at_a_time,
+                 const Options& options, Json& row) {
   const std::size_t bytes = std::size_t{shape.blocks} * options.chunks * chunk_bytes;
   auto to = machine::allocate(machine::Place::kHost, bytes);
   auto from = machine::allocate(machine::Place::kGpu, chunk_bytes);
@@ -244,10 +245,11 @@ int run(const Options& options) {
     }
   }
   const std::uint32_t all = machine::multiprocessors();
-  const StoreShape storers[] = {{"one thread", Storer::kThread, 1},        {"one warp", Storer::kWarp, 1},
-                                {"one block", Storer::kBlock, 1},          {"one TMA", Storer::kBulk, 1},
-                                {"a warp of each SM", Storer::kWarp, all}, {"a block of each SM", Storer::kBlock, all},
-                                {"a TMA of each SM", Storer::kBulk, all}};
+  const StoreShape storers[] = {
+      {"one thread", Storer::kThread, 1},        {"one warp", Storer::kWarp, 1},
+      {"one block", Storer::kBlock, 1},          {"one TMA", Storer::kBulk, 1},
+      {"a warp of each SM", Storer::kWarp, all}, {"a block of each SM", Storer::kBlock, all},
+      {"a TMA of each SM", Storer::kBulk, all}};
   for (const StoreShape& shape : storers) {
     Json row;
     const Result result = store_row(shape, kChunkBytes, false, options, row);
@@ -282,9 +284,11 @@ int main(int argc, char** argv) {
   app.add_option("--puts", options.puts, "puts of each poster, rounded down to a multiple of 32")
       ->check(whole(32, kMaxBlocks));
   app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")->check(whole(1, 4096));
-  app.add_option("--rounds", options.rounds, "questions of a kernel to a thread of the host")->check(whole(1, 1'000'000));
+  app.add_option("--rounds", options.rounds, "questions of a kernel to a thread of the host")
+      ->check(whole(1, 1'000'000));
   app.add_flag("--break-queue", options.break_queue, "damage one WQE before the check: it must be found");
-  app.add_flag("--break-blueflame", options.break_blueflame, "damage a WQE in a BlueFlame register: it must be found");
+  app.add_flag("--break-blueflame", options.break_blueflame,
+               "damage a WQE in a BlueFlame register: it must be found");
   app.add_flag("--json", options.json, "one JSON document instead of lines");
   if (const auto status = gdx::command_line::parse(app, "gdx_posting_bench", argc, argv)) return *status;
   if (const std::string reason = gdx::machine::unavailable(); !reason.empty()) {

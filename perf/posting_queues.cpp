@@ -85,7 +85,8 @@ std::optional<MemoryQueues> MemoryQueues::make(std::uint32_t count, std::uint32_
     std::memcpy(made.image_.data() + base + layout.state, &state, sizeof state);
   }
   if (!machine::copy(made.arena_.get(), made.image_.data(), bytes)) return std::nullopt;
-  made.queues_ = {handle_at(made.arena_.get(), blocks, sharing, placement, blueflame), made.arena_.get(), layout.end};
+  made.queues_ = {handle_at(made.arena_.get(), blocks, sharing, placement, blueflame), made.arena_.get(),
+                  layout.end};
   return made;
 }
 
@@ -100,7 +101,8 @@ void MemoryQueues::damage_blueflame() {
   const Layout layout(1u << queues_.first.log_send_queue);
   std::byte wrong{0x5a};
   for (const std::size_t half : {std::size_t{0}, mlx5::kBlueFlameBufferBytes}) {
-    if (!machine::copy(arena_.get() + layout.doorbell + half + kAddressByte, &wrong, 1)) return arena_.reset();
+    if (!machine::copy(arena_.get() + layout.doorbell + half + kAddressByte, &wrong, 1))
+      return arena_.reset();
   }
 }
 

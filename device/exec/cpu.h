@@ -254,16 +254,15 @@ void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   }
 }
 
-// TMA's part: what store() is given nobody sees before wait(), and only what has left a stage makes room in it. As a
-// GPU's, a group that nobody waits for need never arrive.
+// TMA's part: what store() is given nobody sees before wait(), and only what has left a stage makes room in
+// it. As a GPU's, a group that nobody waits for need never arrive.
 class BulkStores {
  public:
   static constexpr bool by_tma() { return true; }
   void store(std::byte* to, const std::byte* from, std::uint64_t bytes) {
     BulkEngine& engine = bulk_engine();
     for (std::uint64_t at = 0; at < bytes; at += kBulkStageBytes) {
-      const auto n =
-          static_cast<std::uint32_t>(bytes - at < kBulkStageBytes ? bytes - at : kBulkStageBytes);
+      const auto n = static_cast<std::uint32_t>(bytes - at < kBulkStageBytes ? bytes - at : kBulkStageBytes);
       const std::uint32_t padded = (n + 15) & ~15u;
       std::byte* const stage = engine.stages[next_];
       next_ ^= 1;

@@ -57,8 +57,9 @@ void sync_block();
 void sync_warp();
 [[nodiscard]] std::atomic<std::uint32_t>& broadcast_slot(Scope scope);
 
-// What a block's bulk stores have in flight. Shared memory, and a hand that copies out of it: bytes are taken from a stage
-// when the group is *read*, and are at their destination when it is *done*; until then nobody sees them.
+// What a block's bulk stores have in flight. Shared memory, and a hand that copies out of it: bytes are taken
+// from a stage when the group is *read*, and are at their destination when it is *done*; until then nobody
+// sees them.
 inline constexpr std::uint32_t kBulkStageBytes = 4096;
 inline constexpr std::uint32_t kBulkStages = 2;
 struct BulkGroup {

@@ -312,16 +312,20 @@ GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) 
   for (std::uint64_t i = tail + rank; i < bytes; i += count) to[i] = from[i];
 }
 
-// Stores of a block by TMA: its threads fill a stage in shared memory, the first hands it to the copy unit and goes on.
-// From sm_90 on; before, 16 B stores.
-//  - Each thread orders its stores to the stage before the async proxy (fence.proxy.async), then the block meets.
-//  - A stage is filled again only when it was read (wait_group.read), which the first thread learns before they meet.
-//  - wait(): the bytes are visible to the first thread, as if it had stored them, for a proxy fence is implied when a
-//    bulk copy completes. So its release behind that covers them, at the scope of the memory they are in. Without the
-//    wait no fence of a thread orders them.
-// Destinations are 16 B aligned and of state space .global. PTX says nothing of which memory may be mapped there: that
-// TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never chosen.
-// Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async", "cp.async.bulk.wait_group".
+// Stores of a block by TMA: its threads fill a stage in shared memory, the first hands it to the copy unit
+// and goes on. From sm_90 on; before, 16 B stores.
+//  - Each thread orders its stores to the stage before the async proxy (fence.proxy.async), then the block
+//  meets.
+//  - A stage is filled again only when it was read (wait_group.read), which the first thread learns before
+//  they meet.
+//  - wait(): the bytes are visible to the first thread, as if it had stored them, for a proxy fence is
+//  implied when a
+//    bulk copy completes. So its release behind that covers them, at the scope of the memory they are in.
+//    Without the wait no fence of a thread orders them.
+// Destinations are 16 B aligned and of state space .global. PTX says nothing of which memory may be mapped
+// there: that TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never
+// chosen. Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async",
+// "cp.async.bulk.wait_group".
 inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
 inline constexpr std::uint32_t kBulkStages = 2;
 
@@ -340,7 +344,8 @@ class BulkStores {
     __shared__ alignas(128) std::byte stages[kBulkStages][kBulkStageBytes];
     const std::uint32_t rank = thread_rank<Scope::kBlock>();
     for (std::uint64_t at = 0; at < bytes; at += kBulkStageBytes) {
-      const std::uint32_t n = bytes - at < kBulkStageBytes ? static_cast<std::uint32_t>(bytes - at) : kBulkStageBytes;
+      const std::uint32_t n =
+          bytes - at < kBulkStageBytes ? static_cast<std::uint32_t>(bytes - at) : kBulkStageBytes;
       const std::uint32_t padded = (n + 15) & ~15u;
       std::byte* const stage = stages[next_];
       next_ ^= 1;

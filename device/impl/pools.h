@@ -76,8 +76,8 @@ struct HostPool {
   }
 };
 
-// How a slot is filled. store(): all threads; settle(): the leader, before anybody is told of the slot: from there on
-// a release of the leader covers what all threads have stored.
+// How a slot is filled. store(): all threads; settle(): the leader, before anybody is told of the slot: from
+// there on a release of the leader covers what all threads have stored.
 template <Copy C, Scope S>
 class SlotWriter {
  public:
@@ -88,7 +88,8 @@ class SlotWriter {
 };
 template <Scope S>
 class SlotWriter<Copy::kBulk, S> {
-  static_assert(S == Scope::kBlock, "bulk stores are a block's: a warp's endpoint in a block of one warp does as well");
+  static_assert(S == Scope::kBlock,
+                "bulk stores are a block's: a warp's endpoint in a block of one warp does as well");
 
  public:
   // A slot is a multiple of 16 B, so what is stored beyond the message is within it.

@@ -53,9 +53,9 @@ GDX_DEVICE void store_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe) {
   endpoint.commit(1);
 }
 
-// The same, and `ring()`. The two kinds of doorbell part before the first store, and in an order of stores: what
-// both begin with the compiler would do once for both, and behind it make the WQE's constants again for the
-// BlueFlame write. That costs a put 4 instructions.
+// The same, and `ring()`. The two kinds of doorbell part before the first store, and in an order of stores:
+// what both begin with the compiler would do once for both, and behind it make the WQE's constants again for
+// the BlueFlame write. That costs a put 4 instructions.
 template <Scope S, Placement P, typename Ring>
 GDX_DEVICE void store_and_ring(Endpoint<S, P>& endpoint, const Wqe& wqe, Ring ring) {
   if (S == Scope::kThread && endpoint.has_blueflame()) {

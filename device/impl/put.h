@@ -14,7 +14,8 @@ GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
     // One branch for both, which a put that may go on does not take.
-    if (const bool bad_length = !is_message_length(bytes); bad_length | !endpoint.has_room(1 + Tail::kBlocks)) {
+    if (const bool bad_length = !is_message_length(bytes);
+        bad_length | !endpoint.has_room(1 + Tail::kBlocks)) {
       if (bad_length) return Status::kInvalidLength;
       const Status status = endpoint.wait_blocks(1 + Tail::kBlocks);
       if (status != Status::kOk) return status;
@@ -63,8 +64,8 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
 
 // Fills one slot of `Pool` per chunk, each under a credit. It rings for every quarter of the slots held, so
 // that one quarter travels while the next is being stored, and what is rung together is fenced once; a put
-// that must wait for credits or room rings first. Before each ring, and before it returns, what was stored has
-// settled.
+// that must wait for credits or room rings first. Before each ring, and before it returns, what was stored
+// has settled.
 template <typename Pool, Copy C, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {

@@ -246,7 +246,8 @@ if [ "$built" -eq 1 ]; then
     # Push, pull and bounce. The software HCA reaches payload in host memory, whatever GPU and kernel there are.
     stage calibrate 60 "$gdx" calibrate --gpu --softhca --payload host --max-bytes 1048576 --json \
       --output "$output/calibration_table.json"
-    stage demo 90 "$gdx" demo --gpu --json --max-bytes 1048576
+    # put+signal round trips: also of a kernel that leaves posting to a thread of the host.
+    stage demo 90 "$gdx" demo --gpu --json --max-bytes 1048576 --modes pull,push,inline,bounce,proxy
   else
     for name in $programs; do skip "$name" "not built"; done
   fi

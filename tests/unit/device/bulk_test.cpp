@@ -1,4 +1,5 @@
-// Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before they settle.
+// Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before they
+// settle.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,10 +70,10 @@ TEST_P(BulkPush, whole_message_arrives_whenever_the_nic_looks) {
   const std::uint32_t slots = static_cast<std::uint32_t>((bytes - 1) / ExecutingNic::kSlotBytes + 1);
   EXPECT_EQ(mode == Mode::kPush ? nic.pushed() : nic.bounced(), slots);
 }
-INSTANTIATE_TEST_SUITE_P(
-    All, BulkPush,
-    ::testing::Combine(::testing::Values(Mode::kPush, Mode::kBounce),
-                       ::testing::Values(1, 16, 511, 512, 8 * ExecutingNic::kSlotBytes, 50'001)));
+INSTANTIATE_TEST_SUITE_P(All, BulkPush,
+                         ::testing::Combine(::testing::Values(Mode::kPush, Mode::kBounce),
+                                            ::testing::Values(1, 16, 511, 512, 8 * ExecutingNic::kSlotBytes,
+                                                              50'001)));
 
 // A put that rings later, at no more than GPU scope, must have settled too.
 TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
@@ -83,7 +84,8 @@ TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
   serving = &nic;
   const auto kernel = [&] {
     Endpoint<Scope::kBlock> endpoint(handle);
-    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 700, Be32{}, 0}, 700, Doorbell::kDefer)),
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 700, Be32{}, 0}, 700,
+                                                 Doorbell::kDefer)),
               Status::kOk);
     EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
   };
@@ -91,8 +93,8 @@ TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
   EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
 }
 
-// Seven slots of eight are with the NIC: the second put's first chunk takes the last credit, and it must ring for
-// that chunk alone to get another.
+// Seven slots of eight are with the NIC: the second put's first chunk takes the last credit, and it must ring
+// for that chunk alone to get another.
 TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_settled) {
   constexpr std::uint64_t kFirst = 7 * ExecutingNic::kSlotBytes;
   constexpr std::uint64_t kSecond = 2 * ExecutingNic::kSlotBytes;
@@ -105,7 +107,8 @@ TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_settled) {
   const auto kernel = [&] {
     Endpoint<Scope::kBlock> endpoint(handle);
     EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, from, kFirst)), Status::kOk);
-    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to + kFirst, from + kFirst, kSecond)), Status::kOk);
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to + kFirst, from + kFirst, kSecond)),
+              Status::kOk);
     EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
   };
   ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
@@ -120,7 +123,8 @@ TEST(BulkPush, signal_follows_what_was_stored_in_bulk) {
   serving = &nic;
   const auto kernel = [&] {
     Endpoint<Scope::kBlock> endpoint(handle);
-    EXPECT_EQ((gdx_put_signal<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 5000, Be32{}, 0}, 5000, to + 8192, 7)),
+    EXPECT_EQ((gdx_put_signal<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 5000, Be32{}, 0}, 5000,
+                                                        to + 8192, 7)),
               Status::kOk);
     EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
   };
