@@ -15,6 +15,7 @@ using command_line::whole;
 constexpr std::uint32_t kDemoRanks = 2;
 constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
+constexpr int kMaxModes = 16;  // of one list
 
 struct DemoOptions {
   LaunchOptions launch;
@@ -33,7 +34,7 @@ void pass_on_flag(CLI::App& demo, DemoOptions& options, const std::string& name,
 void add_rank_options(CLI::App& demo, DemoOptions& options) {
   pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce, proxy and auto (the first four)")
       ->delimiter(',')
-      ->expected(-1)
+      ->expected(1, kMaxModes)  // -1 would take one only: there is no variable to say that it is a list
       ->check(command_line::one_of({"pull", "push", "inline", "bounce", "proxy", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
       ->check(whole(8, kMaxMessageBytes));
