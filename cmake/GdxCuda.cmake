@@ -28,7 +28,7 @@ function(gdx_cuda_sources name)
   endforeach()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -Werror=all-warnings>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr $<$<BOOL:${GDX_WERROR}>:-Werror=all-warnings>>)
 endfunction()
 
 function(gdx_cuda_objects name)

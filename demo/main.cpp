@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -17,6 +18,7 @@
 
 #include "base/command_line.h"
 #include "demo/pingpong.h"
+#include "demo/proxy.h"
 #include "host/gdx.h"
 
 namespace gdx::demo {
@@ -67,16 +69,18 @@ struct Row {
 
 // What takes the place of a mode where a put is a copy.
 constexpr char kDirectRow[] = "direct";
+// A pull that a thread of the host posts.
+constexpr char kProxyRow[] = "proxy";
 
 Result<Mode> parse_mode(const std::string& text) {
   if (text == kDirectRow) return Mode::kAuto;
-  if (text == "pull") return Mode::kPull;
+  if (text == "pull" || text == kProxyRow) return Mode::kPull;
   if (text == "push") return Mode::kPush;
   if (text == "inline") return Mode::kInline;
   if (text == "bounce") return Mode::kBounce;
   if (text == "auto") return Mode::kAuto;
   return fail(Status::kInvalidArgument,
-              fmt::format("mode '{}' is none of pull, push, inline, bounce, auto", text));
+              fmt::format("mode '{}' is none of pull, push, inline, bounce, proxy, auto", text));
 }
 
 PeerOptions peer_options(const Options& options) {
@@ -99,8 +103,8 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-// A rank that is to die does so from inside its wait, in the middle of a message. A direct message is stored without
-// a wait: its sender waits for the answer alone.
+// A rank that is to die does so from inside its wait, in the middle of a message. A direct message is stored
+// without a wait: its sender waits for the answer alone.
 constexpr int kStepsToLive = 20;
 constexpr int kDirectStepsToLive = 1;
 
@@ -142,6 +146,12 @@ ModeOptions auto_modes(const Gpu* gpu) {
   return modes;
 }
 
+// What a rank's kernel writes for its host side.
+struct KernelWords {
+  Outcome outcome;
+  alignas(64) ProxyWords proxy;
+};
+
 // One rank's resources, connected to its peer.
 class Rank {
  public:
@@ -161,13 +171,13 @@ class Rank {
   }
   [[nodiscard]] std::string blame(const World& world, Status status) const;
   Rank(std::unique_ptr<Hca> hca, StagingPool staging, StagingPool bounce, SharedMemory buffer,
-       SharedMemory signals, SharedMemory outcome, Endpoint endpoint, PeerMapping peers)
+       SharedMemory signals, SharedMemory results, Endpoint endpoint, PeerMapping peers)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
         bounce_(std::move(bounce)),
         buffer_(std::move(buffer)),
         signals_(std::move(signals)),
-        outcome_(std::move(outcome)),
+        results_(std::move(results)),
         endpoint_(std::move(endpoint)),
         peers_(std::move(peers)) {}
 
@@ -176,7 +186,7 @@ class Rank {
   StagingPool bounce_;
   SharedMemory buffer_;
   SharedMemory signals_;
-  SharedMemory outcome_;  // where the kernel leaves its Outcome
+  SharedMemory results_;  // KernelWords
   Endpoint endpoint_;
   PeerMapping peers_;
   std::uint32_t peer_rank_ = 0;
@@ -200,8 +210,8 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   if (!buffer) return tl::unexpected(buffer.error());
   auto signals = allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t));
   if (!signals) return tl::unexpected(signals.error());
-  auto outcome = allocate_shared(*hca, gpu, sizeof(Outcome));
-  if (!outcome) return tl::unexpected(outcome.error());
+  auto results = allocate_shared(*hca, gpu, sizeof(KernelWords));
+  if (!results) return tl::unexpected(results.error());
   auto endpoint = Endpoint::create(*hca, {&*staging, &*bounce},
                                    {.slot_count = options.slot_count,
                                     .bounce_slot_count = bounce->slot_count(),
@@ -230,7 +240,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
     return tl::unexpected(connected.error());
 
   Rank rank(std::move(hca), std::move(*staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
-            std::move(*outcome), std::move(*endpoint), std::move(*peers));
+            std::move(*results), std::move(*endpoint), std::move(*peers));
   rank.peer_rank_ = 1 - world.rank();
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
@@ -250,13 +260,25 @@ std::string Rank::blame(const World& world, Status status) const {
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
   const std::uint64_t stalls_before = credit_stalls();
-  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()), buffer_.memory.local(), peer_buffer_,
-                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
-  const auto die_in_time = is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
+  auto& words = *reinterpret_cast<KernelWords*>(results_.memory.data());
+  words.proxy = {};
+  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()),
+                          buffer_.memory.local(),
+                          peer_buffer_,
+                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()),
+                          peer_signals_,
+                          &words.proxy};
+  const auto die_in_time =
+      is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
   const auto on_wait = die ? die_in_time : progress;
-  auto& outcome = *reinterpret_cast<Outcome*>(outcome_.memory.data());
+  Outcome& outcome = words.outcome;
+  std::thread proxy;
+  if (shape.by_proxy && world.rank() == kSenderRank)
+    proxy = std::thread([&] { (void)post_for_kernel(exchange, shape, progress); });  // the kernel reports it
   const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
                                                       : run_receiver(exchange, shape, &outcome, on_wait);
+  std::atomic_ref(words.proxy.over).store(1, std::memory_order_release);
+  if (proxy.joinable()) proxy.join();
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
   if (outcome.status != Status::kOk) {
     return fail(outcome.status,
@@ -323,7 +345,7 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
     const Mode mode = *parse_mode(mode_name);
     for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
       const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
-      const Case shape{mode, bytes, messages, sequence, options.break_memory};
+      const Case shape{mode, mode_name == kProxyRow, bytes, messages, sequence, options.break_memory};
       const bool largest = bytes * 8 > options.max_bytes;
       const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
       auto row = rank.run(world, mode_name, shape, die);
@@ -448,7 +470,8 @@ int main(int argc, char** argv) {
       ->check(command_line::whole(0, UINT32_MAX));
   app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
       ->check(command_line::whole(1, UINT32_MAX));
-  app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
+  app.add_option("--modes", options.modes,
+                 "A list of pull, push, inline, bounce, proxy and auto (the first four)")
       ->delimiter(',');
   app.add_option(
          "--direct", options.direct,

@@ -93,7 +93,8 @@ class Endpoint {
   GDX_DEVICE void ring(std::uint64_t doorbell_value) {
     ring_at<Payload>(next_doorbell(), doorbell_value);
   }
-  // The same, where the `count` newest WQEs, of one block each, are this caller's and `wqe` is the newest.
+  GDX_DEVICE bool has_blueflame() const { return blueflame_; }
+  // As ring(), where the `count` newest WQEs, of one block each, are this caller's and `wqe` is the newest.
   // With a BlueFlame register each of them goes to the NIC with a doorbell of its own, which then need not
   // fetch it. Not where others were deferred before: one plain doorbell for all is what their callers asked
   // for.
@@ -170,9 +171,9 @@ class Endpoint {
   }
   // The halves of a BlueFlame register alternate: two writes in a row must not merge on their way.
   GDX_DEVICE std::uint64_t* next_doorbell() {
-    std::uint64_t* const half = handle_.doorbell + half_bytes_ / sizeof(std::uint64_t);
+    std::byte* const half = reinterpret_cast<std::byte*>(handle_.doorbell) + half_bytes_;
     half_bytes_ ^= handle_.blueflame_half_bytes;
-    return half;
+    return reinterpret_cast<std::uint64_t*>(half);
   }
   GDX_DEVICE std::uint32_t send_queue_blocks() const { return block_mask_ + 1; }
   GDX_DEVICE std::uint32_t last_wqe() const { return producer_ - 1 - tail_blocks_; }

@@ -39,11 +39,11 @@ namespace gdx {
 // Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push or bounce on an
 // endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle of a
 // chunked message leaves the chunks before it sent.
-template <Mode M = Mode::kAuto, Scope S, Placement P>
+template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   endpoint.start_call();
-  return device::impl::put<M>(endpoint, to, from, bytes, device::impl::NoSignal{}, doorbell);
+  return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::NoSignal{}, doorbell);
 }
 
 // One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
@@ -81,13 +81,13 @@ GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory sign
 }
 
 // gdx_put and gdx_signal, published at once. Errors: of both; after one of the put nothing is signalled.
-template <Mode M = Mode::kAuto, Scope S, Placement P>
+template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
   endpoint.start_call();
-  return device::impl::put<M>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op},
-                              Doorbell::kRing);
+  return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op},
+                                 Doorbell::kRing);
 }
 
 // Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.

@@ -14,6 +14,12 @@ enum class Doorbell { kRing, kDefer };
 // EndpointHandle::modes.
 enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
 
+// How a push or bounce gets into its slot: by the scope's 16 B stores, or in bulk by TMA, which takes it out
+// of shared memory while the threads go on (endpoints of a block only; 8 KiB of shared memory; GPUs before
+// sm_90 store). Which is faster is not measured yet, and CUDA does not say that TMA may write to a NIC's
+// memory, though libraries do so: never chosen by itself.
+enum class Copy { kStores, kBulk };
+
 enum class SignalOp { kSet, kAdd };
 
 enum class Compare { kEqual, kNotEqual, kGreaterEqual, kGreater, kLessEqual, kLess };

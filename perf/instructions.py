@@ -206,10 +206,12 @@ def count(instructions, kind):
 
 
 def blueflame(one, two):
-    """The same with the WQE in the doorbell, or 0: some calls never do that."""
+    """The same with the WQE in the doorbell: length, loads, atomics. Zeros where a call never does that."""
     path_one, path_two = fast_path(one, True), fast_path(two, True)
-    more = count(path_two, "store") - count(fast_path(two), "store")
-    return len(path_two) - len(path_one) if more > 0 else 0
+    found = count(path_two, "store") > count(fast_path(two), "store")
+    return {"blueflame_path": len(path_two) - len(path_one) if found else 0,
+            **{"blueflame_%ss" % kind: count(path_two, kind) - count(path_one, kind) if found else 0
+               for kind in ("load", "atomic")}}
 
 
 def count_doorbells(code):
@@ -222,7 +224,7 @@ def tally(name, one, two):
         return {"static": len(two) - len(one)}
     path_one, path_two = fast_path(one), fast_path(two)
     added = {"path": len(path_two) - len(path_one),
-             "blueflame_path": blueflame(one, two),
+             **blueflame(one, two),
              "doorbells": sum(i.doorbell for i in path_two) - sum(i.doorbell for i in path_one)}
     for kind in ("load", "store", "atomic", "fence"):
         added[kind + "s"] = count(path_two, kind) - count(path_one, kind)
@@ -276,12 +278,12 @@ def measure(arch):
 
 
 def print_table(arch, table):
-    columns = [("ptx", "path"), ("ptx", "static"), ("sass", "path"), ("sass", "blueflame_path"), ("sass", "static"),
+    columns = [("ptx", "path"), ("ptx", "blueflame_path"), ("ptx", "static"), ("sass", "path"), ("sass", "blueflame_path"), ("sass", "static"),
                ("sass", "loads"), ("sass", "stores"), ("sass", "atomics"), ("sass", "fences"), ("kernel_sass",),
                ("registers",), ("stack_bytes",)]
-    print("%-24s  --- PTX ----  ------ SASS --------  ------- on the path --------" % arch)
-    print("%-24s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s" % (
-        "", "path", "static", "path", "bluefl", "static", "loads", "stores", "atomic", "fences", "kernel", "regs", "stack"))
+    print("%-24s  ------- PTX -------  ------ SASS --------  ------- on the path --------" % arch)
+    print("%-24s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s" % (
+        "", "path", "bluefl", "static", "path", "bluefl", "static", "loads", "stores", "atomic", "fences", "kernel", "regs", "stack"))
     for name, row in table.items():
         print("%-24s %s" % (name, " ".join("%6s" % cell(row, path) for path in columns)))
 
@@ -295,17 +297,24 @@ def cell(row, path):
 
 # (cases, what of them, at most, on which architectures): what device calls are built to. Numbers of instructions
 # and registers are bars on sm_90; elsewhere the kept table alone watches them.
+PUTS = ("put_thread_gpu", "put_thread_host")
 BARS = [
-    (("put_thread_gpu", "put_thread_host"), ("sass", "path"), 50, ("sm_90",)),
-    (("put_thread_gpu", "put_thread_host"), ("ptx", "path"), 60, ("sm_90",)),
-    (("put_thread_gpu", "put_thread_host"), ("sass", "loads"), 0, ARCHITECTURES),
-    (("put_thread_gpu", "put_thread_host"), ("sass", "atomics"), 0, ARCHITECTURES),
-    (("put_thread_gpu", "put_thread_host"), ("registers",), 32, ("sm_90",)),
-    (("put_thread_gpu", "put_thread_host"), ("stack_bytes",), 0, ARCHITECTURES),
+    (PUTS, ("sass", "path"), 50, ("sm_90",)),
+    (PUTS, ("ptx", "path"), 60, ("sm_90",)),
+    (PUTS, ("sass", "loads"), 0, ARCHITECTURES),
+    (PUTS, ("sass", "atomics"), 0, ARCHITECTURES),
+    (PUTS, ("registers",), 32, ("sm_90",)),
+    (PUTS, ("stack_bytes",), 0, ARCHITECTURES),
     (("shared_put_gpu", "shared_put_host"), ("sass", "path"), 130, ("sm_90",)),
     (("shared_put_gpu", "shared_put_host"), ("sass", "atomics"), 1, ARCHITECTURES),
     (("put_32_warp_gpu", "put_32_warp_host"), ("sass", "path"), 70, ("sm_90",)),
     (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "path"), 80, ("sm_90",)),
+    # BlueFlame is how an endpoint rings by default.
+    (PUTS, ("sass", "blueflame_path"), 50, ("sm_90",)),
+    (PUTS, ("ptx", "blueflame_path"), 60, ("sm_90",)),
+    (PUTS, ("sass", "blueflame_loads"), 0, ARCHITECTURES),
+    (PUTS, ("sass", "blueflame_atomics"), 0, ARCHITECTURES),
+    (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "blueflame_path"), 80, ("sm_90",)),
 ]
 
 
@@ -320,6 +329,8 @@ def broken_bars(kernels):
         for arch in architectures:
             for name in names:
                 value = value_at(kernels[arch][name], path)
+                if path[-1] == "blueflame_path" and value == 0:
+                    yield "%s on %s: %s: no such way was found" % (name, arch, " ".join(path))
                 if value > limit:
                     yield "%s on %s: %s is %d, at most %d" % (name, arch, " ".join(path), value, limit)
 
@@ -327,7 +338,8 @@ def broken_bars(kernels):
 def regressions(kept, fresh):
     """What has grown since the table was kept. Fewer instructions are no offence, a missing case is one."""
     watched = [("ptx", "path"), ("ptx", "static"), ("registers",), ("stack_bytes",), ("spill_bytes",)]
-    watched += [("sass", what) for what in ("path", "static", "loads", "atomics", "fences")]
+    watched += [("sass", what) for what in ("path", "static", "loads", "atomics", "fences", "blueflame_path")]
+    watched += [("ptx", "blueflame_path")]
     for arch in sorted(set(kept) | set(fresh)):
         for name in sorted(set(kept.get(arch, {})) | set(fresh.get(arch, {}))):
             if name not in kept.get(arch, {}) or name not in fresh.get(arch, {}):

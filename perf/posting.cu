@@ -6,47 +6,6 @@
 namespace gdx::posting {
 namespace {
 
-#if defined(__CUDACC__)
-
-GDX_DEVICE std::uint64_t now_cycles() {
-  std::uint64_t cycles;
-  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
-  return cycles;
-}
-
-// One chunk by TMA, through shared memory as TMA wants it. Source: PTX ISA, cp.async.bulk.
-GDX_DEVICE Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
-#if __CUDA_ARCH__ >= 900
-  __shared__ alignas(128) std::byte slot[kChunkBytes];
-  exec::copy<Scope::kBlock>(slot, from, kChunkBytes);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-  if (exec::thread_rank<Scope::kBlock>() == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(exec::global_address(to)),
-                 "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(slot))), "r"(kChunkBytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" ::: "memory");
-  }
-  __syncthreads();
-  return Status::kOk;
-#else
-  return Status::kUnsupported;
-#endif
-}
-
-#else
-
-std::uint64_t now_cycles() { return exec::now_ns(); }
-
-// As TMA does it: one thread, all at once.
-Status store_chunk_in_bulk(std::byte* to, const std::byte* from) {
-  if (exec::thread_rank<Scope::kBlock>() == 0) exec::copy<Scope::kThread>(to, from, kChunkBytes);
-  __syncthreads();
-  return Status::kOk;
-}
-
-#endif
-
 template <typename T>
 GDX_DEVICE T* moved(T* in_first, std::uint64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(in_first) + bytes);
@@ -68,7 +27,7 @@ struct Clock {
   std::uint64_t ns;
   std::uint64_t cycles;
 };
-GDX_DEVICE Clock read_clock() { return {exec::now_ns(), now_cycles()}; }
+GDX_DEVICE Clock read_clock() { return {exec::now_ns(), exec::now_cycles()}; }
 
 GDX_DEVICE void record(Times& times, const Clock& start, Status status) {
   const Clock end = read_clock();
@@ -144,19 +103,45 @@ Status launch_post(const PostCase& what, Times* times) {
 
 template <Storer Who>
 __global__ void fill(StoreCase what, Times* times) {
-  std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * kChunkBytes;
+  const std::uint64_t bytes = what.chunk_bytes;
+  std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * bytes;
+  const bool leads = exec::thread_rank<Scope::kBlock>() == 0;
+  exec::BulkStores bulk;
+  const auto settle = [&] {
+    if (Who == Storer::kBulk && leads) bulk.wait();
+    exec::fence_release<Placement::kHost>();
+    __syncthreads();
+  };
   Status status = Status::kOk;
+  if constexpr (Who == Storer::kBulk) {
+    if (!exec::BulkStores::by_tma()) status = Status::kUnsupported;
+  }
   const Clock start = read_clock();
   for (std::uint32_t chunk = 0; chunk < what.chunks && status == Status::kOk; ++chunk) {
-    std::byte* const to = mine + std::uint64_t{chunk} * kChunkBytes;
-    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, kChunkBytes);
-    if constexpr (Who == Storer::kBulk) status = store_chunk_in_bulk(to, what.from);
+    std::byte* const to = mine + chunk * bytes;
+    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, bytes);
+    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, bytes);
+    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, bytes);
+    if constexpr (Who == Storer::kBulk) bulk.store(to, what.from, bytes);
+    if (what.one_at_a_time) settle();
   }
-  exec::fence_release<Placement::kHost>();
-  __syncthreads();
-  if (exec::thread_rank<Scope::kBlock>() == 0) record(times[blockIdx.x], start, status);
+  settle();
+  if (leads) record(times[blockIdx.x], start, status);
+}
+
+__global__ void ask_of_a_thread(AskCase what, Times* times) {
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  Status status = Status::kOk;
+  const Clock start = read_clock();
+  for (std::uint64_t round = 1; round <= what.rounds && status == Status::kOk; ++round) {
+    exec::publish(what.question, round);
+    const std::uint64_t asked_ns = exec::now_ns();
+    while (exec::load_acquire(what.answer) != round && status == Status::kOk) {
+      if (exec::now_ns() - asked_ns > kPatienceNs) status = Status::kTimeout;
+      exec::yield();
+    }
+  }
+  record(*times, start, status);
 }
 
 }  // namespace
@@ -177,6 +162,10 @@ Status store(const StoreCase& what, Times* times) {
     case Storer::kBulk: return exec::launch(config(kBlockThreads), fill<Storer::kBulk>, what, times);
   }
   return Status::kInvalidArgument;
+}
+
+Status ask(const AskCase& what, Times* times) {
+  return exec::launch(exec::LaunchConfig{}, ask_of_a_thread, what, times);
 }
 
 }  // namespace gdx::posting

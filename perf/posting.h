@@ -1,6 +1,6 @@
-// The kernels of posting_bench: puts into queues of memory that no NIC reads, and stores to host memory. What
-// a case posts is never more than its queues hold, so no completion is waited for: it is posting alone that
-// is timed.
+// The kernels of posting_bench: puts into queues of memory that no NIC reads, stores to host memory, and
+// questions to a thread of the host. What a case posts is never more than its queues hold, so no completion
+// is waited for: it is posting alone that is timed.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +49,14 @@ struct Times {
 // `times`: one for each poster, where kernels may write. Errors: as exec::launch.
 [[nodiscard]] Status post(const PostCase& what, Times* times);
 
+// Another library's puts into the same queues, which must end up with the same WQEs; it rings plainly.
+struct Peer {
+  const char* name;
+  Status (*post)(const PostCase& what, Times* times);
+};
+// Null where the program is built without one.
+[[nodiscard]] const Peer* peer();
+
 enum class Storer { kThread, kWarp, kBlock, kBulk };  // kBulk: TMA, cp.async.bulk, from sm_90 on
 
 inline constexpr std::uint32_t kChunkBytes = 4096;  // a staging slot
@@ -56,13 +64,24 @@ inline constexpr std::uint32_t kBlockThreads = 256;
 
 struct StoreCase {
   Storer storer;
-  std::uint32_t blocks;  // of the grid; each fills `chunks` chunks of its own, from one chunk of `from`
+  std::uint32_t blocks;  // of the grid; each fills `chunks` chunks of its own, from the one at `from`
   std::uint32_t chunks;
+  std::uint32_t chunk_bytes;  // a multiple of 16, at most kChunkBytes
+  bool one_at_a_time;         // each chunk is done before the next begins; else all are under way at once
   std::byte* to;
   const std::byte* from;
 };
 
 // The time of a block ends when its stores are done, not when they are issued. kUnsupported without TMA.
 [[nodiscard]] Status store(const StoreCase& what, Times* times);
+
+// Asks 1, 2, ..., `rounds` at `*question` and waits each time until `*answer` says the same: what a put costs
+// at least that a thread of the host posts for a kernel. kTimeout, in times, if an answer takes a second.
+struct AskCase {
+  std::uint64_t* question;
+  const std::uint64_t* answer;
+  std::uint32_t rounds;
+};
+[[nodiscard]] Status ask(const AskCase& what, Times* times);
 
 }  // namespace gdx::posting

@@ -1,16 +1,18 @@
-// How fast kernels post, and how fast they store to host memory: gdx_posting_bench_cuda measures it on a GPU,
-// and gdx_posting_bench runs the same on the CPU layer, where only the counts mean something. Every WQE is
-// looked at.
+// How fast kernels post, how fast they store to host memory, and how soon a thread of the host answers one:
+// gdx_posting_bench_cuda measures it on a GPU, gdx_peer_bench_cuda beside another library's puts, and
+// gdx_posting_bench runs the same on the CPU layer, where only the counts mean something. Every WQE is looked
+// at.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/command_line.h"
@@ -27,7 +29,9 @@ constexpr std::uint32_t kWarp = 32;
 struct Options {
   std::uint32_t puts = 1024;   // of a poster
   std::uint32_t chunks = 256;  // of a block
+  std::uint32_t rounds = 1000;
   bool break_queue = false;
+  bool break_blueflame = false;
   bool json = false;
 };
 
@@ -40,6 +44,17 @@ struct Shape {
   std::uint32_t posters;
   std::uint32_t posters_of_block;
 };
+
+// Who posts: we, or a peer.
+struct Library {
+  const char* name;
+  Status (*post)(const PostCase& what, Times* times);
+};
+
+// Shared endpoints always ring plainly, and so do the peers.
+constexpr bool has_blueflame(const Shape& shape, const Library& library) {
+  return shape.sharing == Sharing::kExclusive && library.post == post;
+}
 
 std::vector<Shape> shapes() {
   const std::uint32_t all = machine::multiprocessors();
@@ -79,31 +94,35 @@ Summary summarize(const Times* times, std::uint32_t count) {
 // A ratio of clocks that may not have moved.
 double per(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
-Result post_row(const Shape& shape, Placement placement, const Options& options, Json& row) {
+Result post_row(const Shape& shape, Placement placement, const Library& library, bool blueflame,
+                const Options& options, Json& row) {
   const bool shared = shape.sharing == Sharing::kShared;
   std::uint32_t puts = options.puts / kWarp * kWarp;
   if (shared) puts = std::max(kWarp, std::min(puts, kMaxBlocks / shape.posters / kWarp * kWarp));
   const std::uint32_t queue_count = shared ? 1 : shape.posters;
   const std::uint32_t puts_of_queue = shared ? puts * shape.posters : puts;
-  auto queues = MemoryQueues::make(queue_count, puts_of_queue, shape.sharing, placement);
+  auto queues = MemoryQueues::make(queue_count, puts_of_queue, shape.sharing, placement, blueflame);
   auto times = machine::allocate(machine::Place::kHost, shape.posters * sizeof(Times));
   if (!queues || !times) return {false, "no memory for the queues: ask for fewer --puts"};
   auto* const read = reinterpret_cast<Times*>(times.get());
   const PostCase what{queues->queues(), shape.sharing,          shape.poster,
                       shape.posters,    shape.posters_of_block, puts};
-  const Status launched = post(what, read);
+  const Status launched = library.post(what, read);
   if (launched != Status::kOk)
     return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
   const Summary summary = summarize(read, shape.posters);
   if (summary.status != Status::kOk)
     return {false, fmt::format("posting ended with: {}", status_name(summary.status))};
   if (options.break_queue) queues->damage();
+  if (options.break_blueflame && blueflame) queues->damage_blueflame();
   const MemoryQueues::Findings found = queues->check(what);
   const std::uint64_t total = std::uint64_t{puts} * shape.posters;
   row = {{"what", "post"},
+         {"library", library.name},
          {"who", shape.who},
          {"sharing", shared ? "shared" : "exclusive"},
          {"queues_in", placement == Placement::kGpu ? "gpu" : "host"},
+         {"doorbell", blueflame ? "BlueFlame" : "plain"},
          {"puts", total}};
   if (machine::is_gpu()) {
     row["cycles_per_put"] = summary.cycles / puts;
@@ -115,33 +134,81 @@ Result post_row(const Shape& shape, Placement placement, const Options& options,
   return {false, fmt::format("{} of {} WQEs found, {} mistakes", found.wqes, total, found.mistakes)};
 }
 
-Result store_row(const char* who, Storer storer, std::uint32_t blocks, const Options& options, Json& row) {
-  const std::size_t bytes = std::size_t{blocks} * options.chunks * kChunkBytes;
+struct StoreShape {
+  const char* who;
+  Storer storer;
+  std::uint32_t blocks;
+};
+
+// Bandwidth of many chunks under way, or how long each takes by itself.
+Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at_a_time,
+                 const Options& options, Json& row) {
+  const std::size_t bytes = std::size_t{shape.blocks} * options.chunks * chunk_bytes;
   auto to = machine::allocate(machine::Place::kHost, bytes);
-  auto from = machine::allocate(machine::Place::kGpu, kChunkBytes);
-  auto times = machine::allocate(machine::Place::kHost, blocks * sizeof(Times));
+  auto from = machine::allocate(machine::Place::kGpu, chunk_bytes);
+  auto times = machine::allocate(machine::Place::kHost, shape.blocks * sizeof(Times));
   if (!to || !from || !times) return {false, "no memory to store to: ask for fewer --chunks"};
-  std::vector<std::byte> pattern(kChunkBytes);
+  std::vector<std::byte> pattern(chunk_bytes);
   for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<std::byte>(i * 131 + 7);
-  if (!machine::copy(from.get(), pattern.data(), kChunkBytes))
+  if (!machine::copy(from.get(), pattern.data(), chunk_bytes))
     return {false, "the pattern could not be copied"};
   auto* const read = reinterpret_cast<Times*>(times.get());
-  const Status launched = store({storer, blocks, options.chunks, to.get(), from.get()}, read);
+  const StoreCase what{shape.storer,  shape.blocks, options.chunks, chunk_bytes,
+                       one_at_a_time, to.get(),     from.get()};
+  const Status launched = store(what, read);
   if (launched != Status::kOk)
     return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
-  const Summary summary = summarize(read, blocks);
-  row = {{"what", "store to pinned host memory"}, {"who", who}, {"bytes", bytes}};
+  const Summary summary = summarize(read, shape.blocks);
+  row = {{"what", one_at_a_time ? "store to pinned host memory, one by one" : "store to pinned host memory"},
+         {"who", shape.who},
+         {"chunk_bytes", chunk_bytes},
+         {"bytes", bytes}};
   if (summary.status == Status::kUnsupported) {
     row["skipped"] = "this GPU has no TMA: it needs sm_90";
     return {true, ""};
   }
   std::uint64_t wrong = 0;
-  for (std::size_t at = 0; at < bytes; at += kChunkBytes) {
-    wrong += std::memcmp(to.get() + at, pattern.data(), kChunkBytes) != 0;
+  for (std::size_t at = 0; at < bytes; at += chunk_bytes) {
+    wrong += std::memcmp(to.get() + at, pattern.data(), chunk_bytes) != 0;
   }
-  if (machine::is_gpu()) row["gigabytes_per_s"] = per(static_cast<double>(bytes), summary.seconds) / 1e9;
+  if (machine::is_gpu() && one_at_a_time) {
+    row["ns_per_chunk"] = summary.seconds * 1e9 / options.chunks;
+    row["cycles_per_chunk"] = summary.cycles / options.chunks;
+  } else if (machine::is_gpu()) {
+    row["gigabytes_per_s"] = per(static_cast<double>(bytes), summary.seconds) / 1e9;
+  }
   row["wrong_chunks"] = wrong;
   return wrong == 0 ? Result{true, ""} : Result{false, fmt::format("{} chunks are wrong", wrong)};
+}
+
+// A thread of the host that answers what a kernel asks.
+Result ask_row(const Options& options, Json& row) {
+  constexpr std::size_t kLineBytes = 64;
+  auto words = machine::allocate(machine::Place::kHost, 2 * kLineBytes);
+  auto times = machine::allocate(machine::Place::kHost, sizeof(Times));
+  if (!words || !times) return {false, "no memory for two words"};
+  auto* const question = reinterpret_cast<std::uint64_t*>(words.get());
+  auto* const answer = reinterpret_cast<std::uint64_t*>(words.get() + kLineBytes);
+  std::atomic<bool> over{false};
+  std::thread host([&] {
+    while (!over.load(std::memory_order_relaxed)) {
+      const std::uint64_t asked = std::atomic_ref(*question).load(std::memory_order_acquire);
+      std::atomic_ref(*answer).store(asked, std::memory_order_release);
+      if (!machine::is_gpu()) std::this_thread::yield();  // the kernel may want this very processor
+    }
+  });
+  auto* const read = reinterpret_cast<Times*>(times.get());
+  const Status launched = ask({question, answer, options.rounds}, read);
+  over = true;
+  host.join();
+  if (launched != Status::kOk)
+    return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
+  row = {{"what", "answer of a host thread"}, {"rounds", options.rounds}, {"answered", *answer}};
+  const Summary summary = summarize(read, 1);
+  if (summary.status != Status::kOk)
+    return {false, fmt::format("a host thread answered {} of {} questions", *answer, options.rounds)};
+  if (machine::is_gpu()) row["ns_per_round"] = summary.seconds * 1e9 / options.rounds;
+  return *answer == options.rounds ? Result{true, ""} : Result{false, "an answer is not the question's"};
 }
 
 void print_row(const Json& row) {
@@ -163,27 +230,40 @@ int run(const Options& options) {
     if (!row.empty()) rows.push_back(std::move(row));
     if (!result.ok && failure.empty()) failure = result.reason;
   };
+  std::vector<Library> libraries{{"gdx", post}};
+  if (peer() != nullptr) libraries.push_back({peer()->name, peer()->post});
   for (const Placement placement : {Placement::kGpu, Placement::kHost}) {
     for (const Shape& shape : shapes()) {
-      Json row;
-      const Result result = post_row(shape, placement, options, row);
-      take(result, std::move(row));
+      for (const Library& library : libraries) {
+        for (const bool blueflame : {false, true}) {
+          if (blueflame && !has_blueflame(shape, library)) continue;
+          Json row;
+          const Result result = post_row(shape, placement, library, blueflame, options, row);
+          take(result, std::move(row));
+        }
+      }
     }
   }
   const std::uint32_t all = machine::multiprocessors();
-  const struct {
-    const char* who;
-    Storer storer;
-    std::uint32_t blocks;
-  } storers[] = {{"one thread", Storer::kThread, 1},        {"one warp", Storer::kWarp, 1},
-                 {"one block", Storer::kBlock, 1},          {"one TMA", Storer::kBulk, 1},
-                 {"a warp of each SM", Storer::kWarp, all}, {"a block of each SM", Storer::kBlock, all},
-                 {"a TMA of each SM", Storer::kBulk, all}};
-  for (const auto& storer : storers) {
+  const StoreShape storers[] = {
+      {"one thread", Storer::kThread, 1},        {"one warp", Storer::kWarp, 1},
+      {"one block", Storer::kBlock, 1},          {"one TMA", Storer::kBulk, 1},
+      {"a warp of each SM", Storer::kWarp, all}, {"a block of each SM", Storer::kBlock, all},
+      {"a TMA of each SM", Storer::kBulk, all}};
+  for (const StoreShape& shape : storers) {
     Json row;
-    const Result result = store_row(storer.who, storer.storer, storer.blocks, options, row);
+    const Result result = store_row(shape, kChunkBytes, false, options, row);
     take(result, std::move(row));
+    for (const std::uint32_t chunk_bytes : {64u, kChunkBytes}) {
+      if (shape.blocks != 1) continue;
+      Json alone;
+      const Result done = store_row(shape, chunk_bytes, true, options, alone);
+      take(done, std::move(alone));
+    }
   }
+  Json row;
+  const Result result = ask_row(options, row);
+  take(result, std::move(row));
   if (options.json) {
     const Json out{{"machine", machine::name()}, {"is_gpu", machine::is_gpu()}, {"rows", std::move(rows)}};
     fmt::print("{}\n", out.dump(1));
@@ -204,7 +284,11 @@ int main(int argc, char** argv) {
   app.add_option("--puts", options.puts, "puts of each poster, rounded down to a multiple of 32")
       ->check(whole(32, kMaxBlocks));
   app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")->check(whole(1, 4096));
+  app.add_option("--rounds", options.rounds, "questions of a kernel to a thread of the host")
+      ->check(whole(1, 1'000'000));
   app.add_flag("--break-queue", options.break_queue, "damage one WQE before the check: it must be found");
+  app.add_flag("--break-blueflame", options.break_blueflame,
+               "damage a WQE in a BlueFlame register: it must be found");
   app.add_flag("--json", options.json, "one JSON document instead of lines");
   if (const auto status = gdx::command_line::parse(app, "gdx_posting_bench", argc, argv)) return *status;
   if (const std::string reason = gdx::machine::unavailable(); !reason.empty()) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/exec/scope.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/wqe.h"
 
@@ -22,8 +23,8 @@ struct Layout {
   explicit Layout(std::uint32_t blocks)
       : completions(std::size_t{blocks} * mlx5::kWqeBasicBlockBytes),
         record(2 * completions),
-        doorbell(record + kLineBytes),
-        scratch(doorbell + kLineBytes),
+        doorbell(record + mlx5::kBlueFlameRegisterBytes),  // at a multiple of its size
+        scratch(doorbell + mlx5::kBlueFlameRegisterBytes),
         state(scratch + kLineBytes),
         end((state + kStateBytes + 4095) / 4096 * 4096) {}
   std::size_t completions;
@@ -34,7 +35,8 @@ struct Layout {
   std::size_t end;
 };
 
-EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing, Placement placement) {
+EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing, Placement placement,
+                         bool blueflame) {
   const Layout layout(blocks);
   EndpointHandle handle{};
   handle.layout_version = kQueueLayoutVersion;
@@ -50,6 +52,7 @@ EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing,
   handle.log_send_queue = static_cast<std::uint32_t>(std::countr_zero(blocks));
   handle.log_completion_queue = handle.log_send_queue;
   handle.placement = placement;
+  handle.blueflame_half_bytes = blueflame ? mlx5::kBlueFlameBufferBytes : 0;
   handle.sharing = sharing;
   return handle;
 }
@@ -60,7 +63,7 @@ constexpr std::uint8_t kUnwrittenCqe = 0xf1;
 }  // namespace
 
 std::optional<MemoryQueues> MemoryQueues::make(std::uint32_t count, std::uint32_t puts, Sharing sharing,
-                                               Placement placement) {
+                                               Placement placement, bool blueflame) {
   const std::uint32_t blocks = std::max(kMinBlocks, std::bit_ceil(puts));
   const Layout layout(blocks);
   MemoryQueues made;
@@ -78,11 +81,12 @@ std::optional<MemoryQueues> MemoryQueues::make(std::uint32_t count, std::uint32_
     }
     QueueState state{};
     state.last_wqe = ~std::uint32_t{0};  // the one before the first
-    state.handle = handle_at(made.arena_.get() + base, blocks, sharing, placement);
+    state.handle = handle_at(made.arena_.get() + base, blocks, sharing, placement, blueflame);
     std::memcpy(made.image_.data() + base + layout.state, &state, sizeof state);
   }
   if (!machine::copy(made.arena_.get(), made.image_.data(), bytes)) return std::nullopt;
-  made.queues_ = {handle_at(made.arena_.get(), blocks, sharing, placement), made.arena_.get(), layout.end};
+  made.queues_ = {handle_at(made.arena_.get(), blocks, sharing, placement, blueflame), made.arena_.get(),
+                  layout.end};
   return made;
 }
 
@@ -90,6 +94,28 @@ void MemoryQueues::damage() {
   constexpr std::size_t kAddressByte = 16;
   std::byte wrong{0x5a};
   if (!machine::copy(arena_.get() + kAddressByte, &wrong, 1)) arena_.reset();
+}
+
+void MemoryQueues::damage_blueflame() {
+  constexpr std::size_t kAddressByte = 16;
+  const Layout layout(1u << queues_.first.log_send_queue);
+  std::byte wrong{0x5a};
+  for (const std::size_t half : {std::size_t{0}, mlx5::kBlueFlameBufferBytes}) {
+    if (!machine::copy(arena_.get() + layout.doorbell + half + kAddressByte, &wrong, 1))
+      return arena_.reset();
+  }
+}
+
+bool MemoryQueues::is_rung(const std::byte* base, const std::byte* last, std::uint64_t rings,
+                           bool with_wqe) const {
+  const Layout layout(1u << queues_.first.log_send_queue);
+  // The halves alternate from the first on.
+  const std::size_t half = (rings - 1) % 2 * queues_.first.blueflame_half_bytes;
+  const std::byte* const written = base + layout.doorbell + half;
+  if (with_wqe) return std::memcmp(written, last, mlx5::kWqeBasicBlockBytes) == 0;
+  std::uint64_t doorbell = 0;
+  std::memcpy(&doorbell, written, sizeof doorbell);
+  return byte_swap(static_cast<std::uint32_t>(doorbell >> 32)) >> 8 == kQpn;
 }
 
 MemoryQueues::Findings MemoryQueues::check_queue(const PostCase& what, std::uint32_t queue,
@@ -102,9 +128,10 @@ MemoryQueues::Findings MemoryQueues::check_queue(const PostCase& what, std::uint
   Be32 record{};
   std::memcpy(&record, base + layout.record + mlx5::kSendRecord * sizeof record, sizeof record);
   found.mistakes += static_cast<std::uint32_t>(record) != (wanted & 0xffff);
-  std::uint64_t doorbell = 0;
-  std::memcpy(&doorbell, base + layout.doorbell, sizeof doorbell);
-  found.mistakes += byte_swap(static_cast<std::uint32_t>(doorbell >> 32)) >> 8 != kQpn;
+  const bool by_warps = what.poster == Poster::kWarp;
+  const std::byte* const last = base + (wanted - 1) * mlx5::kWqeBasicBlockBytes;
+  const bool with_wqe = queues_.first.blueflame_half_bytes != 0 && !by_warps;
+  found.mistakes += !is_rung(base, last, by_warps ? wanted / kWarpThreads : wanted, with_wqe);
   const std::uint32_t first_poster = what.sharing == Sharing::kShared ? 0 : queue;
   for (std::uint32_t index = 0; index < wanted; ++index) {
     const std::byte* const wqe = base + std::size_t{index} * mlx5::kWqeBasicBlockBytes;

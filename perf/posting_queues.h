@@ -27,16 +27,21 @@ class MemoryQueues {
 
   // `puts` one-block WQEs fit each. None: no memory.
   static std::optional<MemoryQueues> make(std::uint32_t count, std::uint32_t puts, Sharing sharing,
-                                          Placement placement);
+                                          Placement placement, bool blueflame);
   [[nodiscard]] const Queues& queues() const { return queues_; }
   // After the kernel: what the queues hold of what `what` has posted.
   [[nodiscard]] Findings check(const PostCase& what);
-  // Changes one WQE.
+  // Changes one WQE, or one byte of the last that was written to a BlueFlame register.
   void damage();
+  void damage_blueflame();
 
  private:
   [[nodiscard]] Findings check_queue(const PostCase& what, std::uint32_t queue,
                                      std::vector<bool>& seen) const;
+  // Is what was written to the doorbell register of a queue at `base` as it must be, after `rings` rings of
+  // which the newest was for the WQE `last`?
+  [[nodiscard]] bool is_rung(const std::byte* base, const std::byte* last, std::uint64_t rings,
+                             bool with_wqe) const;
 
   machine::Memory arena_;
   std::vector<std::byte> image_;  // the arena, on the host

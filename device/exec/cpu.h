@@ -254,6 +254,48 @@ void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   }
 }
 
+// TMA's part: what store() is given nobody sees before wait(), and only what has left a stage makes room in
+// it. As a GPU's, a group that nobody waits for need never arrive.
+class BulkStores {
+ public:
+  static constexpr bool by_tma() { return true; }
+  void store(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    BulkEngine& engine = bulk_engine();
+    for (std::uint64_t at = 0; at < bytes; at += kBulkStageBytes) {
+      const auto n = static_cast<std::uint32_t>(bytes - at < kBulkStageBytes ? bytes - at : kBulkStageBytes);
+      const std::uint32_t padded = (n + 15) & ~15u;
+      std::byte* const stage = engine.stages[next_];
+      next_ ^= 1;
+      if (leads()) read_all_but(1);
+      sync<Scope::kBlock>();
+      copy<Scope::kBlock>(stage, from + at, n);
+      for (std::uint32_t i = n + thread_rank<Scope::kBlock>(); i < padded; i += block_threads()) {
+        stage[i] = std::byte{0};
+      }
+      sync<Scope::kBlock>();
+      if (leads()) engine.groups.push_back({to + at, stage, padded, {}});
+    }
+  }
+  void wait() {
+    read_all_but(0);
+    for (const BulkGroup& group : bulk_engine().groups) std::memcpy(group.to, group.read.data(), group.bytes);
+    bulk_engine().groups.clear();
+  }
+
+ private:
+  static bool leads() { return thread_rank<Scope::kBlock>() == 0; }
+  static void read_all_but(std::size_t newest) {
+    std::vector<BulkGroup>& groups = bulk_engine().groups;
+    for (std::size_t i = 0; i + newest < groups.size(); ++i) {
+      if (groups[i].read.empty()) groups[i].read.assign(groups[i].from, groups[i].from + groups[i].bytes);
+    }
+  }
+
+  std::uint32_t next_ = 0;
+};
+
+inline std::uint64_t now_cycles() { return now_ns(); }
+
 // Kernels add up their threads' counts with it; relaxed.
 inline void add(std::uint64_t* to, std::uint64_t value) {
   std::atomic_ref<std::uint64_t>(*to).fetch_add(value, std::memory_order_relaxed);

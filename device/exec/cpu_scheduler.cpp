@@ -51,6 +51,7 @@ struct Block {
   Barrier barrier;
   std::deque<Barrier> warps;
   std::deque<Fiber> fibers;
+  BulkEngine bulk;
 };
 
 // One host thread's share of the grid: round robin over its fibers, `progress` once a round.
@@ -281,6 +282,8 @@ std::atomic<std::uint32_t>& broadcast_slot(Scope scope) {
   Fiber& self = *current_worker->running();
   return scope == Scope::kWarp ? self.warp->broadcast : self.block->barrier.broadcast;
 }
+
+BulkEngine& bulk_engine() { return current_worker->running()->block->bulk; }
 
 std::uint64_t now_ns() {
   const Worker* const worker = current_worker;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "device/exec/scope.h"
 #include "proto/status.h"
@@ -55,6 +56,23 @@ inline constexpr unsigned kMaxBlockThreads = 1024;
 void sync_block();
 void sync_warp();
 [[nodiscard]] std::atomic<std::uint32_t>& broadcast_slot(Scope scope);
+
+// What a block's bulk stores have in flight. Shared memory, and a hand that copies out of it: bytes are taken
+// from a stage when the group is *read*, and are at their destination when it is *done*; until then nobody
+// sees them.
+inline constexpr std::uint32_t kBulkStageBytes = 4096;
+inline constexpr std::uint32_t kBulkStages = 2;
+struct BulkGroup {
+  std::byte* to;
+  const std::byte* from;
+  std::uint32_t bytes;
+  std::vector<std::byte> read;  // empty: not yet
+};
+struct BulkEngine {
+  alignas(16) std::byte stages[kBulkStages][kBulkStageBytes];
+  std::vector<BulkGroup> groups;  // of the block's first thread, oldest first
+};
+[[nodiscard]] BulkEngine& bulk_engine();
 [[nodiscard]] std::uint64_t now_ns();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.
 void relax();

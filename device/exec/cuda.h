@@ -312,6 +312,71 @@ GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) 
   for (std::uint64_t i = tail + rank; i < bytes; i += count) to[i] = from[i];
 }
 
+// Stores of a block by TMA: its threads fill a stage in shared memory, the first hands it to the copy unit
+// and goes on. From sm_90 on; before, 16 B stores.
+//  - Each thread orders its stores to the stage before the async proxy (fence.proxy.async), then the block
+//  meets.
+//  - A stage is filled again only when it was read (wait_group.read), which the first thread learns before
+//  they meet.
+//  - wait(): the bytes are visible to the first thread, as if it had stored them, for a proxy fence is
+//  implied when a
+//    bulk copy completes. So its release behind that covers them, at the scope of the memory they are in.
+//    Without the wait no fence of a thread orders them.
+// Destinations are 16 B aligned and of state space .global. PTX says nothing of which memory may be mapped
+// there: that TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never
+// chosen. Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async",
+// "cp.async.bulk.wait_group".
+inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
+inline constexpr std::uint32_t kBulkStages = 2;
+
+class BulkStores {
+ public:
+  GDX_DEVICE static constexpr bool by_tma() {
+#if __CUDA_ARCH__ >= 900
+    return true;
+#else
+    return false;
+#endif
+  }
+  // All threads. Stores up to the next multiple of 16 B; `to` must have room for that.
+  GDX_DEVICE void store(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    __shared__ alignas(128) std::byte stages[kBulkStages][kBulkStageBytes];
+    const std::uint32_t rank = thread_rank<Scope::kBlock>();
+    for (std::uint64_t at = 0; at < bytes; at += kBulkStageBytes) {
+      const std::uint32_t n =
+          bytes - at < kBulkStageBytes ? static_cast<std::uint32_t>(bytes - at) : kBulkStageBytes;
+      const std::uint32_t padded = (n + 15) & ~15u;
+      std::byte* const stage = stages[next_];
+      next_ ^= 1;
+      if (rank == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kBulkStages - 1) : "memory");
+      __syncthreads();
+      copy<Scope::kBlock>(stage, from + at, n);
+      for (std::uint32_t i = n + rank; i < padded; i += block_threads()) stage[i] = std::byte{0};
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncthreads();
+      if (rank != 0) continue;
+      asm volatile(
+          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\t"
+          "cp.async.bulk.commit_group;" ::"l"(global_address(to + at)),
+          "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(stage))), "r"(padded)
+          : "memory");
+    }
+#else
+    copy<Scope::kBlock>(to, from, bytes);
+#endif
+  }
+  // The first thread: everything that was stored is at its destination.
+  GDX_DEVICE void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+  }
+
+ private:
+  std::uint32_t next_ = 0;
+};
+
 // Kernels add up their threads' counts with it; relaxed.
 GDX_DEVICE void add(std::uint64_t* to, std::uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
@@ -321,6 +386,12 @@ GDX_DEVICE std::uint64_t now_ns() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
+}
+// Of this multiprocessor; nanoseconds on the CPU layer.
+GDX_DEVICE std::uint64_t now_cycles() {
+  std::uint64_t cycles;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
+  return cycles;
 }
 
 // Threads of a GPU run beside one another: nobody needs to be let in.

@@ -19,8 +19,9 @@
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
 //   load_acquire(p), load_flag(p)         memory that a NIC, or the host, writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
+//   BulkStores                            the same by TMA, of a block, asynchronous until wait()
 //   store_word(p, v), add(p, n)           one 4 B store; an atomic add, relaxed
-//   now_ns(), relax()                     for bounded waits
+//   now_ns(), relax()                     for bounded waits; now_cycles() for measurements
 //   yield()                               lets threads in that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
 //   kOnGpu                                which of the two layers this is

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/endpoint.h"
+#include "device/options.h"
 
 namespace gdx::device::impl {
 
@@ -73,6 +74,32 @@ struct HostPool {
   GDX_DEVICE static HeldSlot& next(const EndpointHandle& handle) {
     return handle.bounce.held[handle.state->bounce.filled & (handle.bounce.slot_count - 1)];
   }
+};
+
+// How a slot is filled. store(): all threads; settle(): the leader, before anybody is told of the slot: from
+// there on a release of the leader covers what all threads have stored.
+template <Copy C, Scope S>
+class SlotWriter {
+ public:
+  GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
+    exec::copy<S>(slot, from, bytes);
+  }
+  GDX_DEVICE void settle() {}
+};
+template <Scope S>
+class SlotWriter<Copy::kBulk, S> {
+  static_assert(S == Scope::kBlock,
+                "bulk stores are a block's: a warp's endpoint in a block of one warp does as well");
+
+ public:
+  // A slot is a multiple of 16 B, so what is stored beyond the message is within it.
+  GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
+    stores_.store(slot, from, bytes);
+  }
+  GDX_DEVICE void settle() { stores_.wait(); }
+
+ private:
+  exec::BulkStores stores_;
 };
 
 }  // namespace gdx::device::impl

@@ -12,13 +12,19 @@ namespace gdx::device::impl {
 template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
-  if (!is_message_length(bytes)) return Status::kInvalidLength;
-  return post_blocks(endpoint, 1 + Tail::kBlocks, [&] {
+  return by_leader(endpoint, [&] {
+    // One branch for both, which a put that may go on does not take.
+    if (const bool bad_length = !is_message_length(bytes);
+        bad_length | !endpoint.has_room(1 + Tail::kBlocks)) {
+      if (bad_length) return Status::kInvalidLength;
+      const Status status = endpoint.wait_blocks(1 + Tail::kBlocks);
+      if (status != Status::kOk) return status;
+    }
     const Wqe wqe =
         transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes));
-    store_wqe(endpoint, wqe);
-    end_put<P>(endpoint, wqe, 1, tail, doorbell);
+    store_and_ring(endpoint, wqe, [&] { end_put<P>(endpoint, wqe, 1, tail, doorbell); });
+    return Status::kOk;
   });
 }
 
@@ -58,12 +64,14 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
 
 // Fills one slot of `Pool` per chunk, each under a credit. It rings for every quarter of the slots held, so
 // that one quarter travels while the next is being stored, and what is rung together is fenced once; a put
-// that must wait for credits or room rings first.
-template <typename Pool, typename Tail, Scope S, Placement P>
+// that must wait for credits or room rings first. Before each ring, and before it returns, what was stored
+// has settled.
+template <typename Pool, Copy C, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   const StagingHandle& staging = Pool::of(endpoint.handle());
   if (staging.slot_count == 0) return Status::kUnsupported;
+  SlotWriter<C, S> writer;
   std::uint32_t unrung = 0;  // chunks posted; in the leader
   for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
     const bool last = bytes - at <= staging.slot_bytes;
@@ -71,6 +79,7 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
     // The credit last: whoever waits for room looks at the limit, and may have to give a credit back.
     const Status status = by_leader(endpoint, [&] {
       if (unrung != 0 && !(endpoint.has_room(blocks) && Pool::available(endpoint))) {
+        writer.settle();
         endpoint.ring_together(unrung);
         unrung = 0;
       }
@@ -83,7 +92,7 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
     const std::uint64_t slot_offset =
         static_cast<std::uint64_t>(Pool::next_slot(endpoint)) * staging.slot_bytes;
-    exec::copy<S>(staging.base + slot_offset, from.address + at, n);
+    writer.store(staging.base + slot_offset, from.address + at, n);
     Pool::consume(endpoint);
     exec::sync<S>();  // the leader's release must cover every thread's part of the slot
     if (!endpoint.is_leader()) continue;
@@ -94,11 +103,13 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
     ++unrung;
     // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
     if (last) {
+      writer.settle();
       end_put<Placement::kHost>(endpoint, wqe, unrung, tail, doorbell);
       continue;
     }
     endpoint.count_no_message(1);
     if (unrung * 4 < Pool::held(endpoint)) continue;
+    writer.settle();
     endpoint.template ring_with<Placement::kHost>(wqe, unrung);
     unrung = 0;
   }
@@ -128,20 +139,22 @@ GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
 }
 
 // A put, and behind it `tail`: NoSignal, or a Signal, which rings whatever `doorbell` says.
-template <Mode M, typename Tail, Scope S, Placement P>
+template <Mode M, Copy C, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                       std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
+  static_assert(C == Copy::kStores || M == Mode::kAuto || M == Mode::kPush || M == Mode::kBounce,
+                "nothing is copied in this mode");
   if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, tail, doorbell);
   if (bytes == 0) return Status::kInvalidLength;
-  if constexpr (M == Mode::kPush) return put_staged<NicPool>(endpoint, to, from, bytes, tail, doorbell);
-  if constexpr (M == Mode::kBounce) return put_staged<HostPool>(endpoint, to, from, bytes, tail, doorbell);
+  if constexpr (M == Mode::kPush) return put_staged<NicPool, C>(endpoint, to, from, bytes, tail, doorbell);
+  if constexpr (M == Mode::kBounce) return put_staged<HostPool, C>(endpoint, to, from, bytes, tail, doorbell);
   if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, tail, doorbell);
   static_assert(kMaxAutoInlineBytes == kMaxInlineBytes);
   const ModeTable& modes = endpoint.handle().modes;
   if (bytes <= modes.inline_bytes) return put_inline(endpoint, to, from, bytes, tail, doorbell);
-  if (bytes <= modes.push_bytes) return put<Mode::kPush>(endpoint, to, from, bytes, tail, doorbell);
+  if (bytes <= modes.push_bytes) return put<Mode::kPush, C>(endpoint, to, from, bytes, tail, doorbell);
   if (bytes <= modes.pull_bytes) return put_pull(endpoint, to, from, bytes, tail, doorbell);
-  return put<Mode::kBounce>(endpoint, to, from, bytes, tail, doorbell);
+  return put<Mode::kBounce, C>(endpoint, to, from, bytes, tail, doorbell);
 }
 
 }  // namespace gdx::device::impl

@@ -36,7 +36,8 @@ GDX_DEVICE Be32 record_value(std::uint32_t producer) {
 // May a message have so many bytes? Word by word: a GPU compares 64 bits in two steps and a sum.
 GDX_DEVICE bool is_message_length(std::uint64_t bytes) {
   const exec::Halves halves = exec::split(bytes);
-  return halves.high == 0 && halves.low - 1 < mlx5::kMaxMessageBytes;
+  static_assert((mlx5::kMaxMessageBytes & (mlx5::kMaxMessageBytes - 1)) == 0);
+  return (halves.high | ((halves.low - 1) & ~(mlx5::kMaxMessageBytes - 1))) == 0;
 }
 
 // The control segment's second word for most WQEs, which have kMostSegments, made once an endpoint.
@@ -75,10 +76,11 @@ GDX_DEVICE Segment atomic_segment(std::uint64_t swap_or_add, std::uint64_t compa
            exec::swap_bytes(right.low)}};
 }
 
-// 8 B of inline data with its header; the value travels in memory order, that is little-endian.
+// 8 B of inline data with its header; the value travels in memory order, that is little-endian. `bytes` is a
+// constant of the caller's, whose swap a compiler makes, but not by exec::swap_bytes.
 GDX_DEVICE Segment inline_value_segment(std::uint64_t value, std::uint32_t bytes) {
   const exec::Halves halves = exec::split(value);
-  return {{exec::swap_bytes(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
+  return {{byte_swap(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
 }
 
 // One that this thread has stored, or those of its scope before their barrier.

@@ -15,6 +15,7 @@ using command_line::whole;
 constexpr std::uint32_t kDemoRanks = 2;
 constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
+constexpr int kMaxModes = 16;  // of one list
 
 struct DemoOptions {
   LaunchOptions launch;
@@ -31,10 +32,10 @@ void pass_on_flag(CLI::App& demo, DemoOptions& options, const std::string& name,
 }
 
 void add_rank_options(CLI::App& demo, DemoOptions& options) {
-  pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce and auto (the first four)")
+  pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce, proxy and auto (the first four)")
       ->delimiter(',')
-      ->expected(-1)
-      ->check(command_line::one_of({"pull", "push", "inline", "bounce", "auto"}));
+      ->expected(1, kMaxModes)  // -1 would take one only: there is no variable to say that it is a list
+      ->check(command_line::one_of({"pull", "push", "inline", "bounce", "proxy", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
       ->check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")
@@ -47,9 +48,10 @@ void add_rank_options(CLI::App& demo, DemoOptions& options) {
       ->check(command_line::not_empty("the name of an HCA"));
   pass_on(demo, options, "--kill-rank", "Rank 0 or 1 kills itself in the largest message")
       ->check(whole(0, 1));
-  pass_on(demo, options, "--direct",
-          "on: loads and stores to the peer's memory, no NIC and no modes; auto: where they work, by $GDX_DIRECT "
-          "(off)")
+  pass_on(
+      demo, options, "--direct",
+      "on: loads and stores to the peer's memory, no NIC and no modes; auto: where they work, by $GDX_DIRECT "
+      "(off)")
       ->check(command_line::one_of({"auto", "on", "off"}));
   pass_on_flag(demo, options, "--break-memory", "Damage one byte at the target: the demo must fail");
   pass_on_flag(demo, options, "--json", "One JSON document instead of the table");

@@ -5,9 +5,9 @@ gdx=$2
 gdx_demo=$3
 
 # column N of the table's data rows, summed.
-sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
+sum_column() { awk -v n="$1" '$1 ~ /^(pull|push|inline|bounce|auto|proxy)$/ { sum += $(NF - n) } END { print sum + 0 }' "$out"; }
 direct_rows() { grep -cE '^direct .* yes$' "$out"; }
-rows() { grep -cE '^(pull|push|inline|bounce|auto) .* yes$' "$out"; }
+rows() { grep -cE '^(pull|push|inline|bounce|auto|proxy) .* yes$' "$out"; }
 
 case $case_name in
   clean)
@@ -56,6 +56,20 @@ case $case_name in
     [ "$decoded" -eq "$total" ] || fail "tshark decodes $decoded of $total packets as RRoCE"
     tshark -n -r "$folder/demo.pcap" >"$out" 2>/dev/null
     grep -q 'RDMA Write' "$out" || fail "no RDMA WRITE in the capture"
+    ;;
+  proxy)
+    run 100 "$gdx" demo --modes pull,proxy --max-bytes 32768
+    expect_status 0
+    [ "$(rows)" -eq 10 ] || fail "$(rows) verified rows, wanted 2 modes of 5 sizes"
+    run 100 "$gdx" demo --modes proxy --break-memory --max-bytes 512
+    expect_failure
+    expect 'NO \(1 B\)'
+    ;;
+  proxy_killed_receiver)
+    # The thread that posts finds the peer dead, and the kernel that waits for it says so.
+    run 60 "$gdx" demo --kill-rank 1 --modes proxy --min-bytes 16777216
+    expect_failure
+    expect "proxy of 16 MiB, message [0-9] of 3: rank 1 failed rank 0: .*syndrome 0x15"
     ;;
   direct)
     run 100 "$gdx" demo --direct on --pcap "$folder/demo.pcap"

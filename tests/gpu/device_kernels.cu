@@ -63,7 +63,7 @@ __global__ void wait_of_a_block(Job job) {
   job.outcome[threadIdx.x] = status;
 }
 
-template <Mode M, Scope S>
+template <Mode M, Scope S, Copy C = Copy::kStores>
 __global__ void puts_of_pieces(Job job) {
   device::Endpoint<S> endpoint(job.handle);
   auto* const source = reinterpret_cast<std::uint8_t*>(job.local.address);
@@ -73,7 +73,7 @@ __global__ void puts_of_pieces(Job job) {
     for (std::uint32_t i = threadIdx.x; i < piece_bytes(k); i += job.threads) {
       source[piece.from + i] = piece_byte(k, i);
     }
-    status = gdx_put<M>(endpoint, job.remote + piece.to, job.local + piece.from, piece_bytes(k));
+    status = gdx_put<M, C>(endpoint, job.remote + piece.to, job.local + piece.from, piece_bytes(k));
   }
   if (status == Status::kOk) status = gdx_flush(endpoint);
   job.outcome[threadIdx.x] = status;
@@ -116,6 +116,15 @@ Status put_shared(const Job& job) { return exec::launch(config_of(job), puts_of_
 Status wait_for_signal(const Job& job) { return exec::launch(config_of(job), wait_of_a_block, job); }
 Status open_and_close(const Job& job) { return exec::launch(config_of(job), open_of_a_thread, job); }
 Status get_and_atomics(const Job& job) { return exec::launch(config_of(job), get_and_atomics_of_a_thread, job); }
+
+Status put_pieces_in_bulk(const Job& job, Mode mode) {
+  constexpr Scope kBlock = Scope::kBlock;
+  switch (mode) {
+    case Mode::kPush: return exec::launch(config_of(job), puts_of_pieces<Mode::kPush, kBlock, Copy::kBulk>, job);
+    case Mode::kBounce: return exec::launch(config_of(job), puts_of_pieces<Mode::kBounce, kBlock, Copy::kBulk>, job);
+    default: return Status::kUnsupported;
+  }
+}
 
 Status put_pieces(const Job& job, Mode mode, Scope scope) {
   switch (mode) {

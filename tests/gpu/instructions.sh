@@ -9,8 +9,10 @@ trap 'rm -rf "$folder"' EXIT
 python3 "$root/perf/instructions.py" --json >"$folder/fresh.json"
 python3 "$root/perf/instructions.py" --fresh "$folder/fresh.json" --check "$kept"
 
-# Planted: one instruction more, one atomic where none may be, one case lost.
+# Planted: one instruction more, also where the WQE is in the doorbell; one atomic where none may be; a BlueFlame way
+# that is no longer found; one case lost.
 for plant in 'k["sm_90"]["put_thread_gpu"]["sass"]["path"] += 51' 'k["sm_80"]["put_thread_host"]["sass"]["atomics"] = 1' \
+  'k["sm_90"]["put_thread_host"]["sass"]["blueflame_path"] = 51' 'k["sm_90"]["put_thread_gpu"]["ptx"]["blueflame_path"] = 0' \
   'k["sm_90"]["put_signal_thread_gpu"]["sass"]["static"] += 1' 'del k["sm_100"]["shared_put_gpu"]'; do
   python3 - "$folder" "$kept" "$plant" <<'PYTHON'
 import json, sys

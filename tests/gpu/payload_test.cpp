@@ -72,7 +72,29 @@ class Payload : public ::testing::Test {
   machine::Memory outcomes_;
 };
 
-class Pieces : public Payload, public ::testing::WithParamInterface<std::tuple<Mode, Scope>> {};
+class Pieces : public Payload, public ::testing::WithParamInterface<std::tuple<Mode, Scope>> {
+ protected:
+  // What the peer has after all pieces, and how often which pool was gathered from.
+  void expect_pieces(Mode mode) {
+    std::vector<std::byte> expected(ExecutingNic::kRemoteBytes, kUntouched);
+    std::uint32_t slots = 0;
+    for (std::uint32_t k = 0; k < kPieces; ++k) {
+      for (std::uint32_t i = 0; i < piece_bytes(k); ++i)
+        expected[piece_of(k).to + i] = std::byte{piece_byte(k, i)};
+      slots += (piece_bytes(k) - 1) / ExecutingNic::kSlotBytes + 1;
+    }
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(nic_->remote()[i], expected[i]) << "byte " << i;
+    }
+    switch (mode) {
+      case Mode::kPull:
+      case Mode::kInline: EXPECT_EQ(nic_->pushed() + nic_->bounced(), 0u); break;
+      case Mode::kPush: EXPECT_EQ(nic_->pushed(), slots); break;
+      case Mode::kBounce: EXPECT_EQ(nic_->bounced(), slots); break;
+      case Mode::kAuto: EXPECT_TRUE(nic_->pushed() > 0 && nic_->bounced() > 0); break;
+    }
+  }
+};
 
 TEST_P(Pieces, arrive_whole_and_touch_nothing_beside_them) {
   const auto [mode, scope] = GetParam();
@@ -82,24 +104,16 @@ TEST_P(Pieces, arrive_whole_and_touch_nothing_beside_them) {
   std::fill_n(nic_->remote(), ExecutingNic::kRemoteBytes, kUntouched);
   run([&](const Job& job) { return put_pieces(job, mode, scope); },
       pulls ? machine::Place::kHost : machine::Place::kGpu, threads);
+  expect_pieces(mode);
+}
 
-  std::vector<std::byte> expected(ExecutingNic::kRemoteBytes, kUntouched);
-  std::uint32_t slots = 0;
-  for (std::uint32_t k = 0; k < kPieces; ++k) {
-    for (std::uint32_t i = 0; i < piece_bytes(k); ++i)
-      expected[piece_of(k).to + i] = std::byte{piece_byte(k, i)};
-    slots += (piece_bytes(k) - 1) / ExecutingNic::kSlotBytes + 1;
-  }
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(nic_->remote()[i], expected[i]) << "byte " << i;
-  }
-  switch (mode) {
-    case Mode::kPull:
-    case Mode::kInline: EXPECT_EQ(nic_->pushed() + nic_->bounced(), 0u); break;
-    case Mode::kPush: EXPECT_EQ(nic_->pushed(), slots); break;
-    case Mode::kBounce: EXPECT_EQ(nic_->bounced(), slots); break;
-    case Mode::kAuto: EXPECT_TRUE(nic_->pushed() > 0 && nic_->bounced() > 0); break;
-  }
+class BulkPieces : public Pieces {};
+
+TEST_P(BulkPieces, arrive_whole_and_touch_nothing_beside_them) {
+  const Mode mode = std::get<Mode>(GetParam());
+  std::fill_n(nic_->remote(), ExecutingNic::kRemoteBytes, kUntouched);
+  run([&](const Job& job) { return put_pieces_in_bulk(job, mode); }, machine::Place::kGpu, kThreads);
+  expect_pieces(mode);
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<Mode, Scope>>& info) {
@@ -112,6 +126,10 @@ INSTANTIATE_TEST_SUITE_P(All, Pieces,
                          ::testing::Combine(::testing::Values(Mode::kAuto, Mode::kPull, Mode::kPush,
                                                               Mode::kInline, Mode::kBounce),
                                             ::testing::Values(Scope::kThread, Scope::kWarp, Scope::kBlock)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(InBulk, BulkPieces,
+                         ::testing::Combine(::testing::Values(Mode::kPush, Mode::kBounce),
+                                            ::testing::Values(Scope::kBlock)),
                          name_of);
 
 TEST_F(Payload, gets_and_atomics_bring_what_was_there) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run_all_test.sh CASE: run_all.sh's own logic, on a machine of stubs: a GPU that is there or not, a build that makes
-# stub programs, a stage that hangs, a budget that is spent, libraries from a folder.
+# stub programs, a stage that hangs, a budget that is spent, a toolkit elsewhere, libraries from a folder.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)
@@ -23,9 +23,11 @@ stub_toolkit() {
   stub_tool cmake <<'STUB'
 if [ "$1" = --build ]; then
   mkdir -p "$2"/{host/cli,tests/gpu,perf}
-  for program in host/cli/gdx tests/gpu/device_test_cuda perf/gdx_posting_bench_cuda; do
-    cp "$STUB_FOLDER/program" "$2/$program"
-  done
+  case $* in
+    *gdx_softhca*) [ "$STUB_KERNELS" != no_programs ] && cp "$STUB_FOLDER/program" "$2/host/cli/gdx" ;;
+    *gdx_peer_bench_cuda*) cp "$STUB_FOLDER/program" "$2/perf/gdx_peer_bench_cuda" ;;
+    *) cp "$STUB_FOLDER/program" "$2/tests/gpu/device_test_cuda" && cp "$STUB_FOLDER/program" "$2/perf/gdx_posting_bench_cuda" ;;
+  esac
 else
   env >"$STUB_FOLDER/configured"
   echo "$*" >>"$STUB_FOLDER/configured"
@@ -33,8 +35,9 @@ fi
 STUB
   stub "$scratch/program" <<'STUB'
 [ "$1" = run ] && { echo '[{"name": "gdx0"}]'; exit 0; }
+[ "$(basename "$0")" = gdx_posting_bench_cuda ] && cp "$output/summary.json" "$STUB_FOLDER/seen_by_posting"
 case $STUB_KERNELS in
-  run) [ "$(basename "$0")" = device_test_cuda ] && echo "[  PASSED  ] 9 tests." || echo '{"rows": []}' ;;
+  run | no_programs | silent) [ "$(basename "$0")" = device_test_cuda ] && echo "[  PASSED  ] 9 tests." || echo '{"rows": []}' ;;
   skip)
     if [ "$(basename "$0")" = device_test_cuda ]; then
       printf 'device_test.cpp:30: Skipped\nno CUDA driver here\n'
@@ -42,7 +45,8 @@ case $STUB_KERNELS in
       echo "gdx: SKIPPED: no CUDA driver here" >&2
       exit 77
     fi ;;
-  fault) exit 3 ;;
+  fault) echo "gdx: the kernel faults" >&2; exit 3 ;;
+  torn) printf '{"rows": ['; exit 3 ;;
   hang) [ "$(basename "$0")" = device_test_cuda ] && exec timeout 30 tail -f /dev/null; echo '{}' ;;
 esac
 STUB
@@ -57,20 +61,31 @@ esac
 STUB
 }
 no_gpu() { stub_tool nvidia-smi <<<'exit 9'; }
-stub_sanitizer() { stub_tool compute-sanitizer <<<'shift 4; exec "$@"'; }
+stub_sanitizer() {
+  stub_tool compute-sanitizer <<'STUB'
+tool=$2
+shift 4
+"$@" || exit
+[ "$STUB_KERNELS" = silent ] || case $tool in
+  memcheck) echo "========= ERROR SUMMARY: 0 errors" ;;
+  racecheck) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
+esac
+STUB
+}
 
 # run STATUS [ARGUMENTS...]: without the real toolkit, whatever this machine has.
 run() {
   local wanted=$1 status
   shift
-  timeout 60 env PATH="$scratch/bin:/usr/bin:/bin" STUB_FOLDER="$scratch" STUB_KERNELS="${kernels:-run}" \
-    bash "$here/run_all.sh" "$@" >"$scratch/said" 2>&1
+  timeout 60 env -u CUDA_HOME -u CUDA_PATH PATH="$scratch/bin:/usr/bin:/bin" GDX_CUDA_FOLDERS="${toolkit:-}" \
+    STUB_FOLDER="$scratch" STUB_KERNELS="${kernels:-run}" bash "$here/run_all.sh" "$@" >"$scratch/said" 2>&1
   status=$?
   [ "$status" -eq "$wanted" ] || fail "exit status $status, wanted $wanted"
 }
 # stage NAME RESULT [REASON]: as the summary has it.
 stage() { grep -qE "\"stage\": \"$1\", \"result\": \"$2\", \"reason\": \"${3:-}" "$out/summary.json" || fail "$1 is not $2 ${3:-}"; }
-all_stages="info device_tests demo memcheck racecheck posting calibrate"
+all_stages="device_tests posting info calibrate demo memcheck racecheck"
+is_json() { ! command -v python3 >/dev/null || python3 -m json.tool "$1" >/dev/null || fail "$1 is no JSON"; }
 
 case $1 in
   arguments)
@@ -79,37 +94,65 @@ case $1 in
     run 2 --packages
     run 2 --jobs none "$out"
     run 2 --packages "$scratch/nothing" "$out"
-    grep -q 'nothing has no usr/include' "$scratch/said" || fail "the missing packages are not named"
+    grep -q 'nothing has neither packages (\*.deb) nor usr/include: .*--list-packages' "$scratch/said" || fail "missing packages are not named"
+    run 2 --peer-headers "$scratch/nothing" "$out"
+    grep -q 'nothing has no include/doca_gpunetio_device.h' "$scratch/said" || fail "missing headers are not named"
     [ ! -e "$out/summary.json" ] || fail "it ran all the same"
+    run 0 --list-packages
+    grep -qx libibverbs-dev "$scratch/said" || fail "the packages are not listed"
     ;;
   no_toolkit)
     no_gpu
     [ -e /usr/bin/nvcc ] && { echo "SKIPPED: nvcc is in /usr/bin, where it cannot be hidden: run it where the CUDA Toolkit is elsewhere"; exit 77; }
     run 77 "$out"
-    stage build skipped "no nvcc in PATH"
+    stage build_kernels skipped "no nvcc in PATH"
     for name in $all_stages; do stage "$name" skipped "nothing was built"; done
+    is_json "$out/summary.json"
+    ;;
+  toolkit_elsewhere)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    mkdir -p "$scratch/elsewhere" && mv "$scratch/bin/nvcc" "$scratch/bin/compute-sanitizer" "$scratch/elsewhere"
+    toolkit=$scratch/elsewhere run 0 "$out"
+    grep -q -- "-DCMAKE_CUDA_COMPILER=$scratch/elsewhere/nvcc" "$scratch/configured" || fail "configured with another nvcc"
     ;;
   no_gpu)
     stub_toolkit && no_gpu && stub_sanitizer
     kernels=skip run 77 "$out"
     stage machine skipped "no nvidia-smi"
-    stage build passed && stage info passed
+    stage build_kernels passed && stage build_programs passed && stage info passed
     for name in device_tests demo memcheck racecheck posting calibrate; do stage "$name" skipped "no CUDA driver here"; done
     ;;
   gpu)
     stub_toolkit && stub_gpu && stub_sanitizer
-    run 0 "$out"
-    for name in machine build $all_stages; do stage "$name" passed; done
+    run 0 --work "$scratch/work" "$out"
+    for name in machine configure build_kernels build_programs $all_stages; do stage "$name" passed; done
     grep -q -- -DGDX_CUDA_ARCHITECTURES=90 "$scratch/configured" || fail "built for more than the GPU that is here"
-    for file in info.json demo.json posting.json calibrate.json device_tests.log machine.log; do
-      [ -s "$out/$file" ] || fail "no $file"
-    done
-    if command -v python3 >/dev/null; then python3 -m json.tool "$out/summary.json" >/dev/null || fail "no JSON"; fi
+    [ "$(find "$out" -type f | wc -l)" -eq 2 ] || fail "more in the folder than a summary and a log: $(ls "$out")"
+    is_json "$out/summary.json"
+    grep -q '"stage": "posting".*"said": {"rows": \[\]' "$out/summary.json" || fail "what was measured is not in the summary"
+    grep -q '=== device_tests: status 0' "$out/log.txt" || fail "no log"
+    # What only a GPU can tell is known before the host's programs are built, and is on disk when the next stage runs.
+    order=$(grep -o '"stage": "[a-z_]*"' "$out/summary.json" | tr -d '\n')
+    [[ $order == *device_tests*posting*build_programs*calibrate*demo*memcheck*racecheck* ]] || fail "another order: $order"
+    is_json "$scratch/seen_by_posting"
+    grep -q '"stage": "device_tests", "result": "passed"' "$scratch/seen_by_posting" || fail "a result waits for the stages behind it"
+    ;;
+  peer)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    mkdir -p "$scratch/peer/include" && touch "$scratch/peer/include/doca_gpunetio_device.h"
+    run 0 --peer-headers "$scratch/peer" "$out"
+    stage build_peer passed && stage posting_beside_peer passed
+    grep -q -- "-DGDX_PEER_HEADERS=$scratch/peer" "$scratch/configured" || fail "configured without the headers"
     ;;
   no_sanitizer)
     stub_toolkit && stub_gpu
     run 77 "$out"
     stage memcheck skipped "no compute-sanitizer" && stage posting passed
+    ;;
+  silent_sanitizer)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    kernels=silent run 1 "$out"
+    stage memcheck failed "status 1; Error: memcheck did not report" && stage racecheck failed
     ;;
   skips_beside_a_gpu)
     stub_toolkit && stub_gpu && stub_sanitizer
@@ -119,7 +162,17 @@ case $1 in
   fault)
     stub_toolkit && stub_gpu && stub_sanitizer
     kernels=fault run 1 "$out"
-    for name in device_tests posting calibrate; do stage "$name" failed "status 3"; done
+    for name in device_tests posting calibrate; do stage "$name" failed "status 3; gdx: the kernel faults"; done
+    ;;
+  torn)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    kernels=torn run 1 "$out"
+    stage posting failed && is_json "$out/summary.json"
+    ;;
+  no_programs)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    kernels=no_programs run 1 "$out"
+    stage posting passed && stage build_programs failed && stage demo skipped "not built" && stage racecheck passed
     ;;
   hang)
     stub_toolkit && stub_gpu && stub_sanitizer
@@ -132,16 +185,23 @@ case $1 in
     stub_toolkit && stub_gpu && stub_sanitizer
     export GDX_RUN_ALL_BUDGET_S=0
     run 1 "$out"
-    stage machine failed "no time left of 0 s" && stage build failed "no time left"
+    stage machine failed "no time left of 0 s" && stage configure failed "no time left"
     ;;
   packages)
     stub_toolkit && stub_gpu && stub_sanitizer
-    mkdir -p "$scratch/debs/usr/include"
-    run 0 --packages "$scratch/debs" "$out"
-    libraries=$scratch/debs/usr/lib/$(uname -m)-linux-gnu
-    for wanted in "PKG_CONFIG_SYSROOT_DIR=$scratch/debs" "PKG_CONFIG_LIBDIR=$libraries/pkgconfig:.*" \
-      "CMAKE_PREFIX_PATH=$scratch/debs/usr" "LD_LIBRARY_PATH=$libraries.*" "CPATH=$scratch/debs/usr/include.*"; do
-      grep -qx "$wanted" "$scratch/configured" || fail "not configured with $wanted"
+    mkdir -p "$scratch/debs/usr/include" "$scratch/archives"
+    # Unpacked already, and as they come.
+    touch "$scratch/archives/a.deb"
+    stub_tool dpkg <<<'[ "$1 $2" = "-x '"$scratch"'/archives/a.deb" ] && mkdir -p "$3/usr/include"'
+    for folder in "$scratch/debs" "$scratch/archives"; do
+      run 0 --packages "$folder" --work "$scratch/work" "$out"
+      used=$folder
+      [ "$folder" = "$scratch/debs" ] || used=$scratch/work/packages
+      libraries=$used/usr/lib/$(uname -m)-linux-gnu
+      for wanted in "PKG_CONFIG_SYSROOT_DIR=$used" "PKG_CONFIG_LIBDIR=$libraries/pkgconfig:.*" "CMAKE_PREFIX_PATH=$used/usr" \
+        "LD_LIBRARY_PATH=$libraries.*" "CPLUS_INCLUDE_PATH=$used/usr/include.*"; do
+        grep -qx "$wanted" "$scratch/configured" || fail "not configured with $wanted"
+      done
     done
     ;;
   *) fail "no such case: $1" ;;

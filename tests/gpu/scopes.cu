@@ -29,3 +29,10 @@ extern "C" __global__ void push_signal(gdx::EndpointHandle handle, gdx::RemoteMe
   ThreadGpu endpoint(handle);
   (void)gdx_put_signal<gdx::Mode::kPush>(endpoint, to, from, bytes, signal, 1);
 }
+
+// Stored by TMA.
+extern "C" __global__ void push_in_bulk(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                        std::uint64_t bytes) {
+  gdx::device::Endpoint<gdx::Scope::kBlock, gdx::Placement::kGpu> endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPush, gdx::Copy::kBulk>(endpoint, to, from, bytes);
+}

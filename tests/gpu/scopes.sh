@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scopes.sh FOLDER: on queues in GPU memory a pull is released at GPU scope, and a push, into memory of the NIC, at system
-# scope, also when another call rings for it.
+# scope, also when another call rings for it. What TMA stores is handed to it, and told of, in order.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 command -v nvcc >/dev/null || { echo "SKIPPED: no nvcc in PATH: install the CUDA Toolkit"; exit 77; }
@@ -9,8 +9,11 @@ folder=$(mktemp -d "$1/scopes.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 nvcc --list-gpu-arch | grep -q compute_90 || { echo "SKIPPED: this nvcc cannot compile for sm_90: install CUDA 11.8 or later"; exit 77; }
 nvcc -ptx -arch=sm_90 -O3 -std=c++20 --expt-relaxed-constexpr -I "$root" -o "$folder/scopes.ptx" "$root/tests/gpu/scopes.cu"
-python3 - "$folder/scopes.ptx" <<'PYTHON'
+python3 - "$folder/scopes.ptx" "$root/perf" <<'PYTHON'
 import re, sys
+
+sys.path.insert(0, sys.argv[2])
+import instructions
 
 kernels = {}
 for name, body in re.findall(r"\.entry (\w+)\((.*?)^\}", open(sys.argv[1]).read(), re.S | re.M):
@@ -41,5 +44,43 @@ if pull:
     sys.exit("a pull on queues in GPU memory pays for system scope: " + pull[0])
 if fences_without_a_doorbell(kernels["push_deferred"]) == 0:
     sys.exit("a deferred push leaves its payload to a release at GPU scope")
+
+# (of each way from this, to this, something stands between)
+ORDERS = [
+    ("st.shared.v4", "cp.async.bulk.global", "fence.proxy.async.shared::cta"),
+    ("fence.proxy.async.shared::cta", "cp.async.bulk.global", "bar.sync"),
+    ("cp.async.bulk.global", "cp.async.bulk.wait_group", "cp.async.bulk.commit_group"),
+    ("cp.async.bulk.commit_group", "st.release.", "cp.async.bulk.wait_group 0"),
+    ("cp.async.bulk.commit_group", "st.mmio", "cp.async.bulk.wait_group 0"),
+]
+
+def is_open(code, begin, end, between):
+    """Is there a way from `begin` to `end` that meets no `between`?"""
+    ahead, seen = [i + 1 for i, one in enumerate(code) if begin in one.text], set()
+    while ahead:
+        at = ahead.pop()
+        if at in seen or at >= len(code) or between in code[at].text:
+            continue
+        seen.add(at)
+        if end in code[at].text:
+            return True
+        if code[at].falls_through:
+            ahead.append(at + 1)
+        if isinstance(code[at].target, int):
+            ahead.append(code[at].target)
+    return False
+
+code = instructions.ptx_kernels(open(sys.argv[1]).read())["push_in_bulk"]
+for begin, end, between in ORDERS:
+    for text in (begin, end, between):
+        if not any(text in one.text for one in code):
+            sys.exit(f"a push in bulk has no {text}")
+    if is_open(code, begin, end, between):
+        sys.exit(f"a push in bulk: {end} is not behind {between}, which {begin} needs")
+    # Planted: another instruction stands there.
+    lost = [instructions.Instruction(one.kind, one.target, one.falls_through, one.text.replace(between, "nop"))
+            for one in code]
+    if not is_open(lost, begin, end, between):
+        sys.exit(f"the check does not see that {between} is missing")
 PYTHON
 echo ok

@@ -1,0 +1,7 @@
+#include "perf/posting.h"
+
+namespace gdx::posting {
+
+const Peer* peer() { return nullptr; }
+
+}  // namespace gdx::posting

@@ -1,0 +1,137 @@
+// Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before they
+// settle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "device/gdx.h"
+#include "tests/gpu/executing_nic.h"
+
+namespace gdx::device {
+namespace {
+
+using gpu_tests::ExecutingNic;
+constexpr std::uint32_t kThreads = 40;
+
+std::vector<std::byte> pattern(std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 13 + i / 256 + 1);
+  return out;
+}
+
+TEST(BulkStores, before_the_wait_nobody_sees_a_byte) {
+  const std::vector<std::byte> source = pattern(3 * exec::kBulkStageBytes + 5);
+  alignas(16) std::byte to[4 * exec::kBulkStageBytes]{};
+  const std::vector<std::byte> untouched(to, to + sizeof to);
+  const auto kernel = [&] {
+    exec::BulkStores stores;
+    stores.store(to, source.data(), source.size());
+    if (threadIdx.x == 0) {
+      EXPECT_TRUE(std::equal(untouched.begin(), untouched.end(), to));
+      stores.wait();
+      EXPECT_TRUE(std::equal(source.begin(), source.end(), to));
+    }
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}}, kernel), Status::kOk);
+  EXPECT_TRUE(std::all_of(to + source.size(), to + sizeof to, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+// The NIC takes what it is told of whenever the kernel waits: for credits, with half of a message stored.
+ExecutingNic* serving = nullptr;
+int serve() {
+  serving->step();
+  return 0;
+}
+
+class BulkPush : public ::testing::TestWithParam<std::tuple<Mode, std::size_t>> {};
+
+TEST_P(BulkPush, whole_message_arrives_whenever_the_nic_looks) {
+  const auto [mode, bytes] = GetParam();
+  ExecutingNic nic;
+  std::vector<std::byte> source = pattern(bytes);
+  const EndpointHandle handle = nic.handle();
+  serving = &nic;
+  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
+  const LocalMemory from{source.data(), bytes, Be32{}, 0};
+  const auto kernel = [&, mode = mode, bytes = bytes] {
+    Endpoint<Scope::kBlock> endpoint(handle);
+    const Status status = mode == Mode::kPush
+                              ? gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, from, bytes)
+                              : gdx_put<Mode::kBounce, Copy::kBulk>(endpoint, to, from, bytes);
+    EXPECT_EQ(status, Status::kOk) << status_name(status);
+    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  EXPECT_EQ(nic.mistakes(), 0u);
+  EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
+  EXPECT_EQ(nic.remote()[bytes], std::byte{0});
+  const std::uint32_t slots = static_cast<std::uint32_t>((bytes - 1) / ExecutingNic::kSlotBytes + 1);
+  EXPECT_EQ(mode == Mode::kPush ? nic.pushed() : nic.bounced(), slots);
+}
+INSTANTIATE_TEST_SUITE_P(All, BulkPush,
+                         ::testing::Combine(::testing::Values(Mode::kPush, Mode::kBounce),
+                                            ::testing::Values(1, 16, 511, 512, 8 * ExecutingNic::kSlotBytes,
+                                                              50'001)));
+
+// A put that rings later, at no more than GPU scope, must have settled too.
+TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
+  ExecutingNic nic;
+  std::vector<std::byte> source = pattern(700);
+  const EndpointHandle handle = nic.handle();
+  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
+  serving = &nic;
+  const auto kernel = [&] {
+    Endpoint<Scope::kBlock> endpoint(handle);
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 700, Be32{}, 0}, 700,
+                                                 Doorbell::kDefer)),
+              Status::kOk);
+    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
+}
+
+// Seven slots of eight are with the NIC: the second put's first chunk takes the last credit, and it must ring
+// for that chunk alone to get another.
+TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_settled) {
+  constexpr std::uint64_t kFirst = 7 * ExecutingNic::kSlotBytes;
+  constexpr std::uint64_t kSecond = 2 * ExecutingNic::kSlotBytes;
+  ExecutingNic nic;
+  std::vector<std::byte> source = pattern(kFirst + kSecond);
+  const EndpointHandle handle = nic.handle();
+  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
+  const LocalMemory from{source.data(), source.size(), Be32{}, 0};
+  serving = &nic;
+  const auto kernel = [&] {
+    Endpoint<Scope::kBlock> endpoint(handle);
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, from, kFirst)), Status::kOk);
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to + kFirst, from + kFirst, kSecond)),
+              Status::kOk);
+    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
+}
+
+TEST(BulkPush, signal_follows_what_was_stored_in_bulk) {
+  ExecutingNic nic;
+  std::vector<std::byte> source = pattern(5000);
+  const EndpointHandle handle = nic.handle();
+  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
+  serving = &nic;
+  const auto kernel = [&] {
+    Endpoint<Scope::kBlock> endpoint(handle);
+    EXPECT_EQ((gdx_put_signal<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 5000, Be32{}, 0}, 5000,
+                                                        to + 8192, 7)),
+              Status::kOk);
+    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
+  EXPECT_EQ(nic.remote()[8192], std::byte{7});
+}
+
+}  // namespace
+}  // namespace gdx::device
