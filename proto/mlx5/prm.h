@@ -261,10 +261,13 @@ inline constexpr PrmField kAccessMode{kContext + 0x16, 2};
 inline constexpr PrmField kTag{kContext + 0x38, 8};
 inline constexpr PrmField kLength64{kContext + 0x60, 1};  // all of memory
 inline constexpr PrmField kSignature{kContext + 0x61, 1};
+inline constexpr PrmField kRemoteInvalidate{kContext + 0x67, 1};
 inline constexpr PrmField kPd{kContext + 0x68, 24};
 inline constexpr PrmField kStartAddress{kContext + 0x80, 64};
 inline constexpr PrmField kLengthBytes{kContext + 0xc0, 64};
+inline constexpr PrmField kMaxEntries{kContext + 0x1a0, 32};
 inline constexpr PrmField kLogEntityBytes{kContext + 0x1db, 5};
+inline constexpr PrmField kCrypto{kContext + 0x1e3, 2};
 inline constexpr PrmField kEntries{0x300, 32};
 
 inline constexpr std::size_t kEntriesByte = 0x880 / 8;
@@ -272,6 +275,7 @@ inline constexpr std::size_t kEntryBytes = 16;
 inline constexpr PrmField kEntryMkey{0x20, 32};  // within an entry
 inline constexpr PrmField kEntryAddress{0x40, 64};
 
+inline constexpr std::uint32_t kModeAnySize = 2;    // KLM: every entry says how many bytes it stands for
 inline constexpr std::uint32_t kModeFixedSize = 3;  // KSM: every entry stands for 1 << kLogEntityBytes bytes
 inline constexpr std::uint32_t kTagBits = 8;        // the key is the object's number and then the tag
 }  // namespace mkey
@@ -329,6 +333,7 @@ inline constexpr PrmField kCompactAddressVector{kBase + 0x200, 1};
 inline constexpr PrmField kRoceSupported{kBase + 0x21d, 1};
 inline constexpr PrmField kAtomicSupported{kBase + 0x21e, 1};
 inline constexpr PrmField kCqOverrunIgnore{kBase + 0x220, 1};
+inline constexpr PrmField kMemoryWindows{kBase + 0x231, 1};  // imaicl
 inline constexpr PrmField kUd{kBase + 0x23d, 1};
 inline constexpr PrmField kUc{kBase + 0x23e, 1};
 inline constexpr PrmField kRc{kBase + 0x23f, 1};

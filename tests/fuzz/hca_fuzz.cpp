@@ -9,6 +9,7 @@
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/engine.h"
 #include "proto/mlx5/doorbell.h"
+#include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 #include "proto/roce/codec.h"
 #include "tests/fuzz/input.h"
@@ -73,11 +74,17 @@ class Bench {
     umem_ = *umems_.add(pages_->umem.data(), kUmemBytes);
     pd_ = *engine_->alloc_pd();
     uar_ = *engine_->add_uar({pages_->uar.data()});
-    mkey_ = *engine_->register_memory({.pd = pd_,
-                                       .base = pages_->umem.data(),
-                                       .iova = 0,
-                                       .length_bytes = kUmemBytes,
-                                       .access = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic});
+    mkey_ = *engine_->register_memory(
+        {.pd = pd_,
+         .base = pages_->umem.data(),
+         .iova = 0,
+         .length_bytes = kUmemBytes,
+         .access = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic | kWindowBind});
+    constexpr std::uint32_t kEntries = 4;
+    umr_keys_ = {
+        *engine_->register_memory(
+            {.pd = pd_, .umr = UmrKey{.window = true, .peer_may_invalidate = true, .max_entries = kEntries}}),
+        *engine_->register_memory({.pd = pd_, .umr = UmrKey{.max_entries = kEntries}})};
   }
   // Queue pairs before the completion queues that they use.
   ~Bench() {
@@ -90,7 +97,9 @@ class Bench {
   }
 
   void step(Input& input) {
-    switch (input.take<std::uint8_t>() % 8) {
+    const auto kind = input.take<std::uint8_t>();
+    if (kind == 0xff) return bind(input);
+    switch (kind % 8) {
       case 0: return create(input, prm::Opcode::kCreateCq);
       case 1: return create(input, prm::Opcode::kCreateQp);
       case 2:
@@ -229,8 +238,54 @@ class Bench {
     std::memcpy(wqe + 32, &local, sizeof local);
     const Be32 produced(std::uint32_t{index} + 1u);
     std::memcpy(pages_->umem.data() + kQpRecord + sizeof produced, &produced, sizeof produced);
-    pages_->uar[mlx5::kUarBlueFlame] = std::byte{1};
+    ring_for(control);
+  }
+
+  // The doorbell is the first 8 bytes of the newest WQE.
+  void ring_for(const mlx5::ControlSegment& control) {
+    std::memcpy(&pages_->uar[mlx5::kUarBlueFlame], &control, sizeof(std::uint64_t));
     engine_->progress();
+  }
+
+  // A UMR WQE for a window or for a key to be laid out, as libmlx5 lays it out but for what the input
+  // changes.
+  void bind(Input& input) {
+    const devx::Object* object = chosen(input);
+    if (object == nullptr) return;
+    const auto index = input.take<std::uint16_t>();
+    const auto length_bytes = input.take<std::uint16_t>();
+    mlx5::ControlSegment control{};
+    control.opmod_index_opcode =
+        std::uint32_t{index} << 8 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kUmr);
+    control.qpn_ds = object->number << 8 | 12;
+    mlx5::UmrControlSegment umr{};
+    umr.flags = input.take<std::uint8_t>();
+    const auto entries = input.take<std::uint8_t>();
+    umr.translation_octowords = entries % 6;
+    control.immediate = umr_keys_[entries >> 7];
+    umr.mkey_mask = kUmrMask;
+    mlx5::MkeyContextSegment context{};
+    context.free = input.take<std::uint8_t>();
+    context.access_flags = input.take<std::uint8_t>();
+    context.qpn_tag = input.take<std::uint8_t>() % 2 == 0 ? object->number << 8 : ~0u;
+    context.start_address = input.take<std::uint16_t>();
+    context.length_bytes = length_bytes;
+    const mlx5::DataSegment entry{length_bytes, mkey_, input.take<std::uint16_t>()};
+    const mlx5::RepeatBlockSegment block{length_bytes, mlx5::kRepeatBlockOperation, 3, 0, 1};
+    const mlx5::RepeatEntrySegment strided{0x40, length_bytes, mkey_, entry.address};
+    const bool pattern = (entries & 0x40) != 0;
+    std::vector<std::byte> wqe(12 * mlx5::kSegmentBytes);
+    std::memcpy(wqe.data(), &control, sizeof control);
+    std::memcpy(wqe.data() + 16, &umr, sizeof umr);
+    std::memcpy(wqe.data() + 64, &context, sizeof context);
+    std::memcpy(wqe.data() + 128, pattern ? static_cast<const void*>(&block) : &entry, sizeof entry);
+    std::memcpy(wqe.data() + 144, pattern ? static_cast<const void*>(&strided) : &entry, sizeof entry);
+    patch(input, {reinterpret_cast<std::uint8_t*>(wqe.data()), wqe.size()});
+    std::byte* const ring = pages_->umem.data() + 2 * 4096 + kReceiveRingBytes;
+    for (std::size_t i = 0; i < wqe.size(); ++i) ring[(index * 64u + i) % (16 * 64)] = wqe[i];
+    const Be32 produced(std::uint32_t{index} + 3u);
+    std::memcpy(pages_->umem.data() + kQpRecord + sizeof produced, &produced, sizeof produced);
+    ring_for(control);
   }
 
   void arrive(Input& input) {
@@ -249,6 +304,10 @@ class Bench {
 
   static constexpr std::uint64_t kQpRecord = 64;
   static constexpr std::size_t kReceiveRingBytes = 8 * 32;
+  static constexpr std::uint64_t kUmrMask = mlx5::kMkeyMaskFree | mlx5::kMkeyMaskTag | mlx5::kMkeyMaskQpn |
+                                            mlx5::kMkeyMaskLength | mlx5::kMkeyMaskStartAddress |
+                                            mlx5::kMkeyMaskLocalWrite | mlx5::kMkeyMaskRemoteRead |
+                                            mlx5::kMkeyMaskRemoteWrite | mlx5::kMkeyMaskAtomic;
 
   std::unique_ptr<Pages> pages_ = std::make_unique<Pages>();
   LoneWire* wire_ = nullptr;
@@ -256,6 +315,7 @@ class Bench {
   devx::UmemTable umems_;
   std::unique_ptr<devx::Commands> commands_;
   std::uint32_t umem_ = 0, pd_ = 0, uar_ = 0, mkey_ = 0, cqn_ = 0;
+  std::array<std::uint32_t, 2> umr_keys_{};
   std::vector<devx::Object> objects_;
   std::array<std::uint8_t, 4096> out_{};
 };

@@ -23,7 +23,11 @@ void check(const SendWqe& wqe, std::uint32_t available_blocks) {
                      piece.length_bytes <= wqe.inline_bytes.size() - piece.address,
                  "inline data lies in the WQE");
   }
-  fuzz::expect(total_bytes == wqe.request.length_bytes, "the pieces are the message");
+  const bool is_umr = wqe.request.opcode == mlx5::WqeOpcode::kUmr;
+  fuzz::expect(is_umr == (wqe.umr != nullptr), "only a UMR WQE is one");
+  const std::uint64_t expected_bytes =
+      is_umr ? wqe.umr->translation_entries * sizeof(mlx5::DataSegment) : wqe.request.length_bytes;
+  fuzz::expect(total_bytes == expected_bytes, "the pieces are the message, or the translation");
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kRoceSupported, 1);
   prm::set(out, cap::kAtomicSupported, 1);
   prm::set(out, cap::kCqOverrunIgnore, 1);
+  prm::set(out, cap::kMemoryWindows, 1);
   prm::set(out, cap::kUd, 1);
   prm::set(out, cap::kUc, 1);
   prm::set(out, cap::kRc, 1);

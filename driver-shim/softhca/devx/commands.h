@@ -40,7 +40,6 @@ enum class Syndrome : std::uint32_t {
   kBadIndex = 0x6764000a,
   kUnsupportedQueueType = 0x6764000b,
   kUnsupportedMkey = 0x6764000c,
-  kScatteredMkey = 0x6764000d,
   kUnknownOptionalParameter = 0x6764000e,
   kBadPath = 0x6764000f,  // a remote MAC that is not the GID's, no hops, no such GID index, port or key
   kBadLimit = 0x67640010,

@@ -21,15 +21,45 @@ bool is_fixed_size(Input in) {
          prm::get32(in, prm::mkey::kSignature) == 0 && prm::get32(in, prm::mkey::kLength64) == 0;
 }
 
+// Made to be laid out by UMR WQEs, with entries of any size.
+bool is_for_umr(Input in) {
+  return prm::get32(in, prm::mkey::kAccessModeHigh) == 0 &&
+         prm::get32(in, prm::mkey::kAccessMode) == prm::mkey::kModeAnySize &&
+         prm::get32(in, prm::mkey::kFree) == 1 && prm::get32(in, prm::mkey::kUmrEnabled) == 1 &&
+         prm::get32(in, prm::mkey::kSignature) == 0 && prm::get32(in, prm::mkey::kCrypto) == 0 &&
+         prm::get32(in, prm::mkey::kLength64) == 0;
+}
+
+Outcome add_mkey(Hca& hca, const MemoryRegionSpec& spec, Object& object) {
+  const Answer<std::uint32_t> mkey = hca.register_memory(spec);
+  if (!mkey) return outcome_of(mkey.error());
+  object = {ObjectKind::kMkey, *mkey, {}, std::make_shared<ObjectEvents>()};
+  return {};
+}
+
+// What the context says of range and rights waits for the first UMR, which says it anew.
+Outcome create_umr_mkey(Hca& hca, Input in, Object& object) {
+  const std::uint32_t entries = prm::get32(in, prm::mkey::kMaxEntries);
+  if (entries == 0 || entries > 1u << kLogMaxTranslations) return refuse_mkey(Syndrome::kUnsupportedMkey);
+  MemoryRegionSpec spec;
+  spec.pd = prm::get32(in, prm::mkey::kPd);
+  spec.iova = prm::get(in, prm::mkey::kStartAddress);
+  spec.access = access_of(in);
+  spec.key_tag = static_cast<std::uint8_t>(prm::get32(in, prm::mkey::kTag));
+  spec.umr = UmrKey{.peer_may_invalidate = prm::get32(in, prm::mkey::kRemoteInvalidate) == 1,
+                    .max_entries = entries};
+  return add_mkey(hca, spec, object);
+}
+
 }  // namespace
 
-// Only the kind that gives memory which is in one piece a second key (UCX: atomics, invalidation,
-// registration by several threads). Pieces that lie apart are refused here, because nothing below follows
-// them.
+// Keys that UMR lays out, and the fixed kind that gives memory a second key (UCX: atomics, invalidation,
+// registration by several threads).
 Outcome create_mkey(Hca& hca, Input in, Object& object) {
   if (in.size() < prm::mkey::kEntriesByte) {
     return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kUnsupportedMkey);
   }
+  if (is_for_umr(in)) return create_umr_mkey(hca, in, object);
   if (!is_fixed_size(in)) return refuse_mkey(Syndrome::kUnsupportedMkey);
   const std::uint32_t entries = prm::get32(in, prm::mkey::kEntries);
   if (entries == 0 || entries > 1u << kLogMaxTranslations) return refuse_mkey(Syndrome::kUnsupportedMkey);
@@ -42,23 +72,17 @@ Outcome create_mkey(Hca& hca, Input in, Object& object) {
   spec.length_bytes = prm::get(in, prm::mkey::kLengthBytes);
   spec.access = access_of(in);
   spec.key_tag = static_cast<std::uint8_t>(prm::get32(in, prm::mkey::kTag));
-  spec.log_piece_bytes = prm::get32(in, prm::mkey::kLogEntityBytes);
-  if (spec.length_bytes > std::uint64_t{entries} << spec.log_piece_bytes) {
+  const std::uint32_t log_piece_bytes = prm::get32(in, prm::mkey::kLogEntityBytes);
+  if (spec.length_bytes > std::uint64_t{entries} << log_piece_bytes) {
     return refuse_mkey(Syndrome::kUnsupportedMkey);
   }
   for (std::uint32_t i = 0; i < entries; ++i) {
     const Input entry = in.subspan(prm::mkey::kEntriesByte + i * prm::mkey::kEntryBytes);
-    const IndirectPiece piece{prm::get32(entry, prm::mkey::kEntryMkey),
-                              prm::get(entry, prm::mkey::kEntryAddress)};
-    const std::uint64_t next =
-        i == 0 ? piece.address : spec.pieces.back().address + (std::uint64_t{1} << spec.log_piece_bytes);
-    if (piece.address != next) return refuse_mkey(Syndrome::kScatteredMkey);
-    spec.pieces.push_back(piece);
+    spec.pieces.push_back({.mkey = prm::get32(entry, prm::mkey::kEntryMkey),
+                           .address = prm::get(entry, prm::mkey::kEntryAddress),
+                           .start_bytes = std::uint64_t{i} << log_piece_bytes});
   }
-  const Answer<std::uint32_t> mkey = hca.register_memory(spec);
-  if (!mkey) return outcome_of(mkey.error());
-  object = {ObjectKind::kMkey, *mkey, {}, std::make_shared<ObjectEvents>()};
-  return {};
+  return add_mkey(hca, spec, object);
 }
 
 }  // namespace gdx::softhca::devx

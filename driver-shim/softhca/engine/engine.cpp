@@ -104,6 +104,7 @@ Errno Engine::dealloc_pd(std::uint32_t pd) {
 }
 
 Errno Engine::check(const MemoryRegionSpec& spec) const {
+  if (spec.umr) return pds_.contains(spec.pd) && spec.base == nullptr && spec.pieces.empty() ? 0 : EINVAL;
   const bool placed = (spec.base != nullptr) != !spec.pieces.empty();
   if (!pds_.contains(spec.pd) || !placed || spec.length_bytes == 0) return EINVAL;
   if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
@@ -118,13 +119,15 @@ Errno Engine::check(const MemoryRegionSpec& spec) const {
 Answer<std::uint32_t> Engine::register_memory(const MemoryRegionSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (const Errno error = check(spec)) return refuse(error);
+  if (parts_.memory.full()) return refuse(ENOMEM);
   return parts_.memory.add(spec, random_);
 }
 
 Errno Engine::replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) {
   const std::scoped_lock lock(mutex_);
   const MemoryRegionSpec* const region = parts_.memory.find(mkey);
-  if (region == nullptr || region->device_memory || spec.device_memory) return EINVAL;
+  if (region == nullptr || region->device_memory || spec.device_memory || region->umr || spec.umr)
+    return EINVAL;
   if (const Errno error = check(spec)) return error;
   parts_.memory.replace(mkey, spec);
   return 0;

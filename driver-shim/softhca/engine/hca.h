@@ -19,6 +19,7 @@
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/byte_order.h"
+#include "proto/mlx5/umr.h"
 
 namespace gdx::softhca {
 
@@ -56,13 +57,25 @@ enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
   kRemoteWrite = 2,
   kRemoteRead = 4,
   kRemoteAtomic = 8,
+  kWindowBind = 1 << 4,
   kZeroBased = 1 << 5,
 };
 
-// A stretch of another key's range.
+// A stretch of another key's range. It ends where the next one begins.
 struct IndirectPiece {
   std::uint32_t mkey = 0;
   std::uint64_t address = 0;
+  std::uint64_t start_bytes = 0;  // where it begins in the indirect key's range, or in the block that repeats
+  std::uint64_t stride_bytes = 0;  // how much further on it is in each next block
+};
+
+// What UMR WQEs change: a memory window, or a key that a program lays out as it goes.
+struct UmrKey {
+  bool window = false;  // what it is bound to must permit that
+  bool peer_may_invalidate = false;
+  std::uint32_t max_entries = 0;  // of its translation
+  bool free = true;
+  std::uint32_t qpn = mlx5::kMkeyAnyQpn;  // the only one that may use it
 };
 
 struct MemoryRegionSpec {
@@ -72,10 +85,11 @@ struct MemoryRegionSpec {
   std::uint64_t length_bytes = 0;
   std::uint32_t access = 0;
   bool device_memory = false;  // base lies in this HCA's device memory
-  // Not empty: an indirect key, and base is null. Each piece stands for 1 << log_piece_bytes bytes.
+  // Not empty: an indirect key, and base is null. In the order of their beginnings, the first at 0.
   std::vector<IndirectPiece> pieces = {};
-  std::uint32_t log_piece_bytes = 0;
+  std::uint64_t block_bytes = 0;  // not 0: the pieces make up a block of so many bytes, which repeats
   std::optional<std::uint8_t> key_tag = std::nullopt;  // the key's low byte, where the client chose it
+  std::optional<UmrKey> umr = std::nullopt;  // base and pieces come with UMR WQEs, which change key_tag too
 };
 
 // A UAR page as user space maps it; the engine polls its doorbell registers.
@@ -225,8 +239,10 @@ class Hca {
   // Returns the mkey: lkey and rkey are the same number. It can be taken back at any time: a WQE that still
   // needs it then fails with a protection error, as on hardware.
   virtual Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
+  // A UMR key is named by any tag.
   virtual Errno deregister_memory(std::uint32_t mkey) = 0;
-  // Gives a key that is not of device memory another range, domain or set of rights. EINVAL changes nothing.
+  // Gives a key that is neither of device memory nor for UMR another range, domain or set of rights. EINVAL
+  // changes nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
 
   // Says that [first, first + length) is not for this process to touch, but for `copies`: before anything in

@@ -1,78 +1,114 @@
 #include "driver-shim/softhca/engine/memory_table.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
+namespace {
+
+// Whose numbers mean something else in a list of segments.
+constexpr std::uint32_t kMaxReservedKey = std::max(mlx5::kInvalidLkey, mlx5::kRepeatBlockOperation);
+
+}  // namespace
 
 std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, const Random& random) {
   for (;;) {
     std::uint32_t mkey = random();
     if (spec.key_tag) mkey = (mkey & ~0xffu) | *spec.key_tag;
-    if (mkey == 0 || mkey == mlx5::kInvalidLkey) continue;
-    if (regions_.emplace(mkey, spec).second) return mkey;
+    const std::uint32_t index = mkey >> mlx5::kMkeyTagBits;
+    if (index <= kMaxReservedKey >> mlx5::kMkeyTagBits) continue;  // with any tag
+    if (regions_.emplace(index, Region{mkey, spec}).second) return mkey;
   }
 }
 
 bool MemoryTable::replace(std::uint32_t mkey, const MemoryRegionSpec& spec) {
-  const auto found = regions_.find(mkey);
-  if (found == regions_.end()) return false;
-  found->second = spec;
+  const auto found = regions_.find(mkey >> mlx5::kMkeyTagBits);
+  if (found == regions_.end() || found->second.mkey != mkey) return false;
+  found->second.spec = spec;
   return true;
 }
 
 bool MemoryTable::remove(std::uint32_t mkey) {
+  const auto found = regions_.find(mkey >> mlx5::kMkeyTagBits);
+  if (found == regions_.end() || (found->second.mkey != mkey && !found->second.spec.umr)) return false;
   last_ = nullptr;
-  return regions_.erase(mkey) == 1;
+  regions_.erase(found);
+  return true;
 }
 
 const MemoryRegionSpec* MemoryTable::find(std::uint32_t mkey) const {
   if (last_ != nullptr && last_mkey_ == mkey) return last_;
-  const auto found = regions_.find(mkey);
-  if (found == regions_.end()) return nullptr;
+  const auto found = regions_.find(mkey >> mlx5::kMkeyTagBits);
+  if (found == regions_.end() || found->second.mkey != mkey) return nullptr;
   last_mkey_ = mkey;
-  last_ = &found->second;
+  last_ = &found->second.spec;
   return last_;
 }
 
-std::byte* MemoryTable::resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
-                                std::uint64_t length_bytes, std::uint32_t access) const {
+const MemoryRegionSpec* MemoryTable::find_usable(std::uint32_t mkey, const KeyUser& user,
+                                                 std::uint64_t address, std::uint64_t length_bytes,
+                                                 std::uint32_t access) const {
   const MemoryRegionSpec* region = find(mkey);
-  if (region == nullptr || region->pd != pd || (region->access & access) != access) return nullptr;
+  if (region == nullptr || region->pd != user.pd || (region->access & access) != access) return nullptr;
+  if (region->umr) {
+    const UmrKey& key = *region->umr;
+    if (key.free || (key.qpn != mlx5::kMkeyAnyQpn && key.qpn != user.qpn)) return nullptr;
+  }
   if (address < region->iova) return nullptr;
   const std::uint64_t offset = address - region->iova;
-  if (offset > region->length_bytes || length_bytes > region->length_bytes - offset) return nullptr;
-  if (!region->pieces.empty()) return resolve_indirect(*region, offset, length_bytes, access);
-  return region->base + offset;
+  const bool inside = offset <= region->length_bytes && length_bytes <= region->length_bytes - offset;
+  return inside ? region : nullptr;
+}
+
+MemoryTable::Extent MemoryTable::first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                              std::uint64_t length_bytes, std::uint32_t access) const {
+  const MemoryRegionSpec* const region = find_usable(mkey, user, address, length_bytes, access);
+  if (region == nullptr) return {};
+  const std::uint64_t offset = address - region->iova;
+  if (region->pieces.empty()) return {region->base + offset, length_bytes};
+  return extent_below(*region, user, offset, length_bytes, access);
 }
 
 // The key itself says what a peer may do; of the keys below it only the right to change the memory counts.
-std::byte* MemoryTable::resolve_indirect(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
-                                         std::uint64_t length_bytes, std::uint32_t access) const {
+// One level of indirection.
+MemoryTable::Extent MemoryTable::extent_below(const MemoryRegionSpec& region, const KeyUser& user,
+                                              std::uint64_t offset_bytes, std::uint64_t length_bytes,
+                                              std::uint32_t access) const {
+  const std::uint64_t repeats = region.block_bytes == 0 ? 0 : offset_bytes / region.block_bytes;
+  const std::uint64_t within = offset_bytes - repeats * region.block_bytes;
+  const auto next = std::upper_bound(
+      region.pieces.begin(), region.pieces.end(), within,
+      [](std::uint64_t bytes, const IndirectPiece& piece) { return bytes < piece.start_bytes; });
+  if (next == region.pieces.begin()) return {};
+  const IndirectPiece& piece = *std::prev(next);
+  const std::uint64_t whole_bytes = region.block_bytes == 0 ? region.length_bytes : region.block_bytes;
+  const std::uint64_t end_bytes = next == region.pieces.end() ? whole_bytes : next->start_bytes;
+  const std::uint64_t n = std::min(length_bytes, end_bytes - within);
+  const std::uint64_t address = piece.address + repeats * piece.stride_bytes + (within - piece.start_bytes);
   const bool changes = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  const std::uint64_t piece_bytes = std::uint64_t{1} << region.log_piece_bytes;
-  std::byte* begin = nullptr;
-  std::uint64_t done = 0;
-  do {
-    const std::uint64_t at = offset_bytes + done;
-    if (at >> region.log_piece_bytes >= region.pieces.size()) return nullptr;
-    const IndirectPiece& piece = region.pieces[at >> region.log_piece_bytes];
-    const MemoryRegionSpec* below = find(piece.mkey);
-    if (below == nullptr || !below->pieces.empty()) return nullptr;  // one level of indirection
-    const std::uint64_t within = at & (piece_bytes - 1);
-    const std::uint64_t n = std::min(length_bytes - done, piece_bytes - within);
-    std::byte* const place =
-        resolve(piece.mkey, region.pd, piece.address + within, n, changes ? kLocalWrite : 0u);
-    if (place == nullptr || (begin != nullptr && place != begin + done)) return nullptr;
-    if (begin == nullptr) begin = place;
-    done += n;
-  } while (done < length_bytes);
-  return begin;
+  const MemoryRegionSpec* const below = find_usable(piece.mkey, user, address, n, changes ? kLocalWrite : 0u);
+  if (below == nullptr || !below->pieces.empty() || below->umr) return {};
+  return {below->base + (address - below->iova), n};
+}
+
+std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                std::uint64_t length_bytes, std::uint32_t access) const {
+  const Extent first = first_extent(mkey, user, address, length_bytes, access);
+  std::uint64_t done = first.length_bytes;
+  while (first.at != nullptr && done < length_bytes) {
+    const Extent next = first_extent(mkey, user, address + done, length_bytes - done, access);
+    if (next.at != first.at + done) return nullptr;
+    done += next.length_bytes;
+  }
+  return first.at;
 }
 
 bool MemoryTable::uses_pd(std::uint32_t pd) const {
-  return std::any_of(regions_.begin(), regions_.end(), [pd](const auto& it) { return it.second.pd == pd; });
+  return std::any_of(regions_.begin(), regions_.end(),
+                     [pd](const auto& it) { return it.second.spec.pd == pd; });
 }
 
 }  // namespace gdx::softhca

@@ -4,20 +4,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <unordered_map>
 
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/umr.h"
+#include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
 
 // 32 random bits a call.
 using Random = std::function<std::uint32_t()>;
 
+// Whose queue pair uses a key.
+struct KeyUser {
+  std::uint32_t pd = 0;
+  std::uint32_t qpn = 0;
+};
+
+// A key is an index of 24 bits and a tag of 8, which UMR changes: no two keys share an index.
 class MemoryTable {
  public:
-  // A key is a random number, so that a peer cannot guess another's (full width, never 0 or the lkey
-  // that ends scatter lists).
+  [[nodiscard]] bool full() const { return regions_.size() >= kMaxKeys; }
+  // A key is a random number, so that a peer cannot guess another's (full width, never 0 or one that has a
+  // meaning of its own in lists). Not when full.
   std::uint32_t add(const MemoryRegionSpec& spec, const Random& random);
+  // A UMR key whatever its tag is now.
   bool remove(std::uint32_t mkey);
 
   // False: no such key.
@@ -25,18 +37,59 @@ class MemoryTable {
 
   // Null: no such key.
   [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
-  // Where [address, address + length) under `mkey` is in this process. Null: unknown key, another
-  // protection domain, a range that is not wholly inside, an access bit that the region lacks, or a piece of
-  // an indirect key whose own key is gone, or that does not follow on the one before it.
-  [[nodiscard]] std::byte* resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
+  struct Extent {
+    std::byte* at = nullptr;
+    std::uint64_t length_bytes = 0;
+  };
+  // Where [address, ...) under `mkey` is in this process, and how far it is there in one piece, up to
+  // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
+  // pair's, a range that is not wholly inside, an access bit that the region lacks, or the piece of an
+  // indirect key that is there has a key that is gone, or does not give that.
+  [[nodiscard]] Extent first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                    std::uint64_t length_bytes, std::uint32_t access) const;
+  // The same of a range that is all in one piece; null where it is not.
+  [[nodiscard]] std::byte* resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
+  // Calls visit(place, offset in the range, bytes) for its extents, in order. False: one is null, or visit
+  // said no.
+  template <typename Visit>
+  bool visit_extents(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                     std::uint64_t length_bytes, std::uint32_t access, Visit visit) const {
+    for (std::uint64_t done = 0; done < length_bytes;) {
+      const Extent extent = first_extent(mkey, user, address + done, length_bytes - done, access);
+      if (extent.at == nullptr || !visit(extent.at, done, extent.length_bytes)) return false;
+      done += extent.length_bytes;
+    }
+    return true;
+  }
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
- private:
-  [[nodiscard]] std::byte* resolve_indirect(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
-                                            std::uint64_t length_bytes, std::uint32_t access) const;
+  // Executes a UMR WQE on the UMR key with the index of `mkey`: the WQE's tag is not compared, since a driver
+  // may name the tag that it is about to set. `entries` are the request's translation. Null: done. Else why
+  // not, and nothing has changed. Source: Linux drivers/infiniband/hw/mlx5/wr.c (handle_reg_mr); IBA 1.4,
+  // 10.6.6.2 and 10.6.7.2.
+  [[nodiscard]] const char* update(std::uint32_t mkey, const KeyUser& user, const UmrRequest& request,
+                                   std::span<const mlx5::DataSegment> entries);
+  // Frees a UMR key at a peer's wish. False: none that is bound, this queue pair's and so permits.
+  bool invalidate(std::uint32_t rkey, const KeyUser& user);
 
-  std::unordered_map<std::uint32_t, MemoryRegionSpec> regions_;
+ private:
+  static constexpr std::size_t kMaxKeys = std::size_t{1}
+                                          << 23;  // half of the indices, to find free ones soon
+
+  struct Region {
+    std::uint32_t mkey = 0;
+    MemoryRegionSpec spec;
+  };
+  [[nodiscard]] const MemoryRegionSpec* find_usable(std::uint32_t mkey, const KeyUser& user,
+                                                    std::uint64_t address, std::uint64_t length_bytes,
+                                                    std::uint32_t access) const;
+  [[nodiscard]] Extent extent_below(const MemoryRegionSpec& region, const KeyUser& user,
+                                    std::uint64_t offset_bytes, std::uint64_t length_bytes,
+                                    std::uint32_t access) const;
+  [[nodiscard]] const char* refuse_binding(const MemoryRegionSpec& window, const KeyUser& user) const;
+
+  std::unordered_map<std::uint32_t, Region> regions_;  // by index
   // The key asked for last: every packet of a message asks for the same one.
   mutable std::uint32_t last_mkey_ = 0;
   mutable const MemoryRegionSpec* last_ = nullptr;

@@ -454,7 +454,7 @@ void QueuePair::hold_staging(SendSlot& slot) {
   for (const DataPiece& piece : slot.body.pieces) {
     const MemoryRegionSpec* region = piece.is_inline ? nullptr : hca_.memory.find(piece.lkey);
     if (region == nullptr || !region->device_memory) continue;
-    const std::byte* at = hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, 0);
+    const std::byte* at = hca_.memory.resolve(piece.lkey, key_user(), piece.address, piece.length_bytes, 0);
     if (at == nullptr) continue;
     const auto offset = static_cast<std::size_t>(at - hca_.device_memory);
     slot.holds.push_back({.offset_bytes = offset, .length_bytes = piece.length_bytes});

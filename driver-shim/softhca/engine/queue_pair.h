@@ -108,6 +108,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
                       std::uint32_t offset_bytes, std::uint32_t length_bytes) override;
   mlx5::Syndrome scatter(const transport::WorkRequest& request, std::uint32_t offset_bytes,
                          std::span<const std::byte> payload) override;
+  mlx5::Syndrome apply(const transport::WorkRequest& request) override;
   void complete(const transport::WorkRequest& request, mlx5::Syndrome syndrome) override;
 
   // transport::ResponderPort
@@ -126,6 +127,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool invalidate(std::uint32_t rkey) override;
   void fatal(mlx5::Syndrome syndrome) override;
 
+  [[nodiscard]] KeyUser key_user() const { return {spec_.pd, qpn_}; }
   [[nodiscard]] transport::RcConfig rc_config() const;
   [[nodiscard]] transport::UcConfig uc_config() const;
   [[nodiscard]] transport::UdConfig ud_config() const;
@@ -164,6 +166,13 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   // False: foreign memory that is gone.
   [[nodiscard]] bool load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
+  // False: the key does not give `access` to the range.
+  [[nodiscard]] bool permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
+                             std::uint32_t access) const;
+  [[nodiscard]] bool load_range(std::byte* to, std::uint32_t mkey, std::uint64_t address,
+                                std::uint64_t length_bytes, std::uint32_t access) const;
+  [[nodiscard]] bool store_range(std::uint32_t mkey, std::uint64_t address,
+                                 std::span<const std::byte> payload, std::uint32_t access) const;
   mlx5::Syndrome gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const;
   mlx5::Syndrome scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                               std::span<const std::byte> payload) const;

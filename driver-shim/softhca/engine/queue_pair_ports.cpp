@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 
+#include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 #include "driver-shim/softhca/wire/streaming.h"
@@ -65,10 +66,15 @@ bool QueuePair::crosses_pcie(const std::byte* at) const {
   return before(at, hca_.device_memory) || !before(at, hca_.device_memory + hca_.config.device_memory_bytes);
 }
 
+// Of a key that lies in pieces only the first is looked at: there may be millions.
+bool QueuePair::permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
+                        std::uint32_t access) const {
+  return hca_.memory.first_extent(mkey, key_user(), address, length_bytes, access).at != nullptr;
+}
+
 bool QueuePair::can_scatter(const SendSlot& slot) const {
   return std::all_of(slot.body.pieces.begin(), slot.body.pieces.end(), [this](const DataPiece& piece) {
-    return hca_.memory.resolve(piece.lkey, spec_.pd, piece.address, piece.length_bytes, kLocalWrite) !=
-           nullptr;
+    return permits(piece.lkey, piece.address, piece.length_bytes, kLocalWrite);
   });
 }
 
@@ -91,34 +97,44 @@ bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_b
   return true;
 }
 
+bool QueuePair::load_range(std::byte* to, std::uint32_t mkey, std::uint64_t address,
+                           std::uint64_t length_bytes, std::uint32_t access) const {
+  const auto take = [this, to](const std::byte* from, std::uint64_t at, std::uint64_t n) {
+    if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
+    return load(to + at, from, n);
+  };
+  return hca_.memory.visit_extents(mkey, key_user(), address, length_bytes, access, take);
+}
+
+bool QueuePair::store_range(std::uint32_t mkey, std::uint64_t address, std::span<const std::byte> payload,
+                            std::uint32_t access) const {
+  const auto put = [this, payload](std::byte* to, std::uint64_t at, std::uint64_t n) {
+    if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
+    return store(to, payload.data() + at, n);
+  };
+  return hca_.memory.visit_extents(mkey, key_user(), address, payload.size(), access, put);
+}
+
 Syndrome QueuePair::gather(const SendSlot& slot, std::uint32_t offset_bytes, std::span<std::byte> out) const {
-  const bool whole = walk(
-      slot.body.pieces, offset_bytes, out.size(),
-      [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
-        const std::byte* from =
-            piece.is_inline ? slot.body.inline_bytes.data() + piece.address + piece_offset
-                            : hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, 0);
-        if (from == nullptr) return false;
-        if (!piece.is_inline && crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-        return load(out.data() + at, from, n);
-      });
+  const bool whole =
+      walk(slot.body.pieces, offset_bytes, out.size(),
+           [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
+             const std::uint64_t address = piece.address + piece_offset;
+             if (!piece.is_inline) return load_range(out.data() + at, piece.lkey, address, n, 0);
+             return load(out.data() + at, slot.body.inline_bytes.data() + address, n);
+           });
   return whole ? Syndrome::kNone : Syndrome::kLocalProtection;
 }
 
 Syndrome QueuePair::scatter_list(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes,
                                  std::span<const std::byte> payload) const {
   bool allowed = true;
-  const bool whole =
-      walk(pieces, offset_bytes, payload.size(),
-           [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
-             std::byte* to =
-                 hca_.memory.resolve(piece.lkey, spec_.pd, piece.address + piece_offset, n, kLocalWrite);
-             allowed = to != nullptr;
-             if (!allowed) return false;
-             if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
-             allowed = store(to, payload.data() + at, n);
-             return allowed;
-           });
+  const bool whole = walk(
+      pieces, offset_bytes, payload.size(),
+      [&](const DataPiece& piece, std::uint64_t piece_offset, std::size_t at, std::size_t n) {
+        allowed = store_range(piece.lkey, piece.address + piece_offset, payload.subspan(at, n), kLocalWrite);
+        return allowed;
+      });
   if (!allowed) return Syndrome::kLocalProtection;
   return whole ? Syndrome::kNone : Syndrome::kLocalLength;
 }
@@ -165,6 +181,19 @@ Syndrome QueuePair::scatter(const transport::WorkRequest& request, std::uint32_t
   return scatter_list(body.pieces, 0, std::as_bytes(std::span(&original, 1)));
 }
 
+// A UMR WQE. Whatever stands in its way is one error to a ConnectX.
+Syndrome QueuePair::apply(const transport::WorkRequest& request) {
+  const SendSlot& slot = sends_[request.cookie];
+  const UmrRequest& umr = *slot.body.umr;
+  std::vector<mlx5::DataSegment> entries(umr.translation_entries);
+  const Syndrome fetched = gather(slot, 0, std::as_writable_bytes(std::span(entries)));
+  if (fetched != Syndrome::kNone) return fetched;
+  const char* const refusal = hca_.memory.update(request.immediate, key_user(), umr, entries);
+  if (refusal == nullptr) return Syndrome::kNone;
+  log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, refusal);
+  return Syndrome::kMemoryWindowBind;
+}
+
 // The staging memory is free before the completion says so.
 void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrome) {
   SendSlot& slot = sends_.front();  // in the order of the queue
@@ -184,19 +213,11 @@ void QueuePair::send(const roce::Headers& headers) {
 
 bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
                                  std::uint32_t length_bytes) {
-  const std::byte* from = nullptr;
-  if (length_bytes > 0) {
-    from = hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteRead);
-    if (from == nullptr) return false;
-  }
   roce::Headers padded = headers;
   padded.bth.pad_count = roce::pad_count_for(length_bytes);
   const std::span<std::byte> packet = hca_.wire->begin_packet(attributes_.remote);
   const std::size_t header_bytes = roce::encode(padded, packet);
-  if (length_bytes > 0) {
-    if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-    if (!load(packet.data() + header_bytes, from, length_bytes)) return false;
-  }
+  if (!load_range(packet.data() + header_bytes, rkey, address, length_bytes, kRemoteRead)) return false;
   commit(attributes_.remote, header_bytes, length_bytes, packet);
   charge(window_, header_bytes + length_bytes);
   return true;
@@ -207,26 +228,20 @@ bool QueuePair::check(transport::RemoteOperation operation, std::uint32_t rkey, 
                       std::uint32_t length_bytes) {
   switch (operation) {
     case transport::RemoteOperation::kWrite:
-      return length_bytes == 0 ||
-             hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteWrite) != nullptr;
+      return length_bytes == 0 || permits(rkey, address, length_bytes, kRemoteWrite);
     case transport::RemoteOperation::kRead:
-      return length_bytes == 0 ||
-             hca_.memory.resolve(rkey, spec_.pd, address, length_bytes, kRemoteRead) != nullptr;
+      return length_bytes == 0 || permits(rkey, address, length_bytes, kRemoteRead);
     case transport::RemoteOperation::kAtomic: return atomic_target(rkey, address) != nullptr;
   }
   return false;
 }
 
 bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) {
-  if (payload.empty()) return true;
-  std::byte* to = hca_.memory.resolve(rkey, spec_.pd, address, payload.size(), kRemoteWrite);
-  if (to == nullptr) return false;
-  if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
-  return store(to, payload.data(), payload.size());
+  return store_range(rkey, address, payload, kRemoteWrite);
 }
 
 std::uint64_t* QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t address) const {
-  std::byte* at = hca_.memory.resolve(rkey, spec_.pd, address, sizeof(std::uint64_t), kRemoteAtomic);
+  std::byte* at = hca_.memory.resolve(rkey, key_user(), address, sizeof(std::uint64_t), kRemoteAtomic);
   return at != nullptr && is_aligned(at, sizeof(std::uint64_t)) ? reinterpret_cast<std::uint64_t*>(at)
                                                                 : nullptr;
 }
@@ -301,8 +316,7 @@ void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
   hca_.arrivals.push_back({this, completion});
 }
 
-// Only memory windows can be invalidated by a peer, and there are none.
-bool QueuePair::invalidate(std::uint32_t /*rkey*/) { return false; }
+bool QueuePair::invalidate(std::uint32_t rkey) { return hca_.memory.invalidate(rkey, key_user()); }
 
 void QueuePair::fatal(Syndrome syndrome) {
   const bool access = syndrome == Syndrome::kRemoteAccess || syndrome == Syndrome::kLocalAccess;

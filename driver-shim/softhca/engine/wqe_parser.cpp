@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/engine/hca.h"
+#include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
@@ -166,6 +168,66 @@ void parse_address_vector(SegmentReader& reader, SendWqe& wqe) {
   wqe.destination = devx::address_of(std::to_array(vector.remote_gid));
 }
 
+std::uint32_t access_of(std::uint8_t flags) {
+  return ((flags & mlx5::kMkeyLocalWrite) ? kLocalWrite : 0u) |
+         ((flags & mlx5::kMkeyRemoteRead) ? kRemoteRead : 0u) |
+         ((flags & mlx5::kMkeyRemoteWrite) ? kRemoteWrite : 0u) |
+         ((flags & mlx5::kMkeyAtomic) ? kRemoteAtomic : 0u);
+}
+
+// The entries stay where they are, to be fetched when the WQE's turn comes.
+void parse_translation(SegmentReader& reader, bool is_inline, std::uint32_t entries, SendWqe& wqe) {
+  const std::uint32_t length_bytes = entries * static_cast<std::uint32_t>(sizeof(mlx5::DataSegment));
+  if (length_bytes == 0) return;
+  if (is_inline) {
+    const std::span<const std::byte> rest = reader.rest();
+    if (rest.size() < length_bytes) {
+      return reject(wqe, Syndrome::kLocalLength, "translation entries run past the WQE");
+    }
+    wqe.inline_bytes.assign(rest.begin(), rest.begin() + length_bytes);
+    wqe.pieces.push_back({.lkey = 0, .length_bytes = length_bytes, .address = 0, .is_inline = true});
+    return;
+  }
+  mlx5::DataSegment segment;
+  if (!reader.take(segment)) return reject(wqe, Syndrome::kLocalQpOperation, "no translation");
+  if (length_of(segment) < length_bytes) {
+    return reject(wqe, Syndrome::kLocalLength, "translation entries run past their data segment");
+  }
+  wqe.pieces.push_back({.lkey = segment.lkey, .length_bytes = length_bytes, .address = segment.address});
+}
+
+void parse_umr(SegmentReader& reader, SendWqe& wqe) {
+  constexpr std::uint8_t kFlags =
+      mlx5::kUmrInline | mlx5::kUmrCheckFree | mlx5::kUmrTranslationOffset | mlx5::kUmrCheckQpn;
+  constexpr std::uint64_t kMask = mlx5::kMkeyMaskLength | mlx5::kMkeyMaskStartAddress | mlx5::kMkeyMaskTag |
+                                  mlx5::kMkeyMaskQpn | mlx5::kMkeyMaskLocalWrite | mlx5::kMkeyMaskRemoteRead |
+                                  mlx5::kMkeyMaskRemoteWrite | mlx5::kMkeyMaskAtomic | mlx5::kMkeyMaskFree;
+  mlx5::UmrControlSegment control;
+  mlx5::MkeyContextSegment context;
+  if (!reader.take(control) || !reader.take(context)) {
+    return reject(wqe, Syndrome::kLocalQpOperation, "no UMR control or memory key segment");
+  }
+  if ((control.flags & ~kFlags) != 0 || (control.mkey_mask & ~kMask) != 0 ||
+      control.translation_offset != 0) {
+    return reject(wqe, Syndrome::kMemoryWindowBind, "it changes what keys here do not have");
+  }
+  const std::uint32_t entries = control.translation_octowords;
+  parse_translation(reader, (control.flags & mlx5::kUmrInline) != 0, entries, wqe);
+  if (wqe.fault != Syndrome::kNone) return;
+  wqe.umr = std::make_unique<UmrRequest>();
+  UmrRequest& umr = *wqe.umr;
+  umr.check_free = (control.flags & mlx5::kUmrCheckFree) != 0;
+  umr.check_qpn = (control.flags & mlx5::kUmrCheckQpn) != 0;
+  umr.mask = control.mkey_mask;
+  umr.free = (context.free & mlx5::kMkeyFree) != 0;
+  umr.tag = static_cast<std::uint8_t>(context.qpn_tag & 0xff);
+  umr.qpn = context.qpn_tag >> mlx5::kMkeyTagBits;
+  umr.access = access_of(context.access_flags);
+  umr.start_address = context.start_address;
+  umr.length_bytes = context.length_bytes;
+  umr.translation_entries = entries;
+}
+
 void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
   switch (wqe.request.opcode) {
     case WqeOpcode::kNop: return;
@@ -181,7 +243,7 @@ void parse_body(SegmentReader& reader, std::uint32_t opmod, SendWqe& wqe) {
     case WqeOpcode::kAtomicMaskedFetchAdd:
       parse_remote(reader, wqe);
       return parse_masked_atomic(reader, opmod, wqe);
-    case WqeOpcode::kUmr: break;
+    case WqeOpcode::kUmr: return parse_umr(reader, wqe);
   }
   reject(wqe, Syndrome::kLocalQpOperation, "an opcode that this HCA does not execute");
 }
@@ -197,6 +259,7 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
   out.reason = nullptr;
   out.pieces.clear();
   out.inline_bytes.clear();
+  out.umr.reset();
   out.atomic_part = SendWqe::AtomicPart::kWhole;
 
   mlx5::ControlSegment control;

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "driver-shim/softhca/engine/umr.h"
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/mlx5/cqe.h"
@@ -30,7 +32,8 @@ struct SendBody {
   mlx5::Syndrome fault = mlx5::Syndrome::kNone;
   std::vector<DataPiece> pieces;
   std::vector<std::byte> inline_bytes;
-  wire::Address destination;  // UD
+  wire::Address destination;        // UD
+  std::unique_ptr<UmrRequest> umr;  // of a UMR WQE without fault; its translation is in `pieces`
   // An atomic on 4 B travels as one on the 8 B around them; this says which of them come back.
   enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
 };

@@ -62,7 +62,7 @@ struct WorkRequest {
   std::uint32_t length_bytes = 0;
   std::uint64_t remote_address = 0;
   std::uint32_t rkey = 0;
-  std::uint32_t immediate = 0;  // immediate data or the rkey to invalidate
+  std::uint32_t immediate = 0;  // immediate data, the rkey to invalidate, or the key that a UMR is for
   std::uint64_t swap_or_add = 0;
   std::uint64_t compare = 0;
   std::uint64_t swap_mask_or_boundaries = 0;  // masked atomics; see AtomicOperation
@@ -102,6 +102,9 @@ class RequesterPort {
   // eight bytes in host order.
   virtual mlx5::Syndrome scatter(const WorkRequest& request, std::uint32_t offset_bytes,
                                  std::span<const std::byte> payload) = 0;
+  // Executes a work request that sends nothing but changes a memory key, once, when all before it has been
+  // sent. kNone, or why it cannot be.
+  virtual mlx5::Syndrome apply(const WorkRequest& /*request*/) { return mlx5::Syndrome::kLocalQpOperation; }
   // Called once for every posted work request, in posting order. After the first one that is not
   // kNone all later ones complete with kFlushed. Must not call back into the Requester.
   virtual void complete(const WorkRequest& request, mlx5::Syndrome syndrome) = 0;

@@ -79,8 +79,8 @@ std::uint64_t timeout_ns(const RcConfig& config) {
 
 enum class Fence { kNone, kResponses, kAcknowledgements };
 
-// What a request waits for. The mode is one number of three bits. Local invalidations, which the small
-// fences are about, do not exist here.
+// What a request waits for. The mode is one number of three bits. Changes of keys, which the small fences are
+// about, are over before the next request has its turn.
 Fence fence_of(const WorkRequest& request) {
   switch (request.fm_ce_se >> mlx5::kFenceShift << mlx5::kFenceShift) {
     case mlx5::kFenceReads:
@@ -142,7 +142,8 @@ void Requester::post(const WorkRequest& request) {
   entry = Entry{.request = request, .first_psn = posted_end_};
   const bool is_read = request.opcode == WqeOpcode::kRdmaRead;
   entry.wants_response = is_read || is_atomic(request.opcode);
-  if (request.opcode == WqeOpcode::kNop) {
+  entry.changes_key = request.opcode == WqeOpcode::kUmr;
+  if (request.opcode == WqeOpcode::kNop || entry.changes_key) {
     entry.packets = 0;
   } else if (!entry.wants_response && packet_opcodes(request.opcode) == nullptr) {
     entry.failure = Syndrome::kLocalQpOperation;
@@ -206,7 +207,7 @@ bool Requester::can_send(std::uint64_t now_ns) const {
   if (rnr_deadline_ns_ != kNever && now_ns < rnr_deadline_ns_) return false;
   const Entry& entry = queue_[send_index_];
   if (entry.failure != Syndrome::kNone) return send_index_ == queue_.first();
-  if (entry.packets == 0) return true;
+  if (entry.packets == 0) return may_start(entry);
   if (config_.max_unacked_packets != 0 && unacked_requests() >= config_.max_unacked_packets) return false;
   const ExtendedPsn end = entry.wants_response ? entry.end_psn() : send_psn_ + 1;
   if (end - unacked_ >= kPsnHalfSpace || !receive_permits(entry)) return false;
@@ -226,12 +227,20 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
         ++sent;
       }
     } else if (entry.failure == Syndrome::kNone) {
-      ++send_index_;
+      pass(entry);
     }
     retire_settled();
   }
   note_held();
   return sent;
+}
+
+// What needs no packet. After a loss the cursor comes here again, but a key changes once.
+void Requester::pass(Entry& entry) {
+  if (entry.changes_key) entry.failure = port_.apply(entry.request);
+  if (entry.failure != Syndrome::kNone) return;
+  entry.changes_key = false;
+  ++send_index_;
 }
 
 Syndrome Requester::transmit(const Entry& entry) {
@@ -451,12 +460,12 @@ void Requester::note_progress(std::uint64_t now_ns) {
   ack_deadline_ns_ = awaits_acknowledge() ? deadline_after(now_ns) : kNever;
 }
 
-// Completes what needs no packet once it has come to the front: NOPs, and failures found here.
+// Completes what needs no packet once it has come to the front: NOPs, UMRs, and failures found here.
 void Requester::retire_settled() {
   while (!queue_.empty()) {
     const Entry& entry = queue_.front();
     if (entry.failure != Syndrome::kNone) return fail_all(entry.failure);
-    // The cursor may have gone back behind a NOP that it had passed before.
+    // The cursor may have gone back behind one that it had passed before.
     const bool passed = queue_.first() < send_index_ || entry.first_psn < sent_end_;
     if (entry.packets > 0 || !passed) return;
     retire_front(Syndrome::kNone);

@@ -47,10 +47,11 @@ class Requester {
   struct Entry {
     WorkRequest request;
     ExtendedPsn first_psn = 0;
-    std::uint64_t message = 0;                       // its number, as the peer's MSN counts
-    std::uint32_t packets = 0;                       // PSNs it takes; none for a NOP or a local failure
-    bool wants_response = false;                     // READ or atomic: an ACK does not complete it
-    bool takes_receive = false;                      // SEND or WRITE with immediate
+    std::uint64_t message = 0;    // its number, as the peer's MSN counts
+    std::uint32_t packets = 0;    // PSNs it takes; none for a NOP, a UMR or a local failure
+    bool wants_response = false;  // READ or atomic: an ACK does not complete it
+    bool takes_receive = false;   // SEND or WRITE with immediate
+    bool changes_key = false;     // UMR, which is still to be executed
     mlx5::Syndrome failure = mlx5::Syndrome::kNone;  // found here, to be reported when its turn comes
 
     [[nodiscard]] ExtendedPsn end_psn() const { return first_psn + packets; }
@@ -63,6 +64,7 @@ class Requester {
   [[nodiscard]] bool wants_probe_timer() const;
   void note_held();
   void learn_credits(const roce::Headers& headers);
+  void pass(Entry& entry);
   mlx5::Syndrome transmit(const Entry& entry);
   mlx5::Syndrome transmit_segment(const Entry& entry);
   mlx5::Syndrome transmit_request(const Entry& entry);

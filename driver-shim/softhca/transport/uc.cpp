@@ -40,7 +40,8 @@ UcRequester::UcRequester(const UcConfig& config, RequesterPort& port)
 
 Syndrome UcRequester::admit(const WorkRequest& request) const {
   const bool send = request.opcode == WqeOpcode::kSend || request.opcode == WqeOpcode::kSendImmediate;
-  return send || is_write(request.opcode) ? Syndrome::kNone : Syndrome::kLocalQpOperation;
+  const bool carried = send || is_write(request.opcode) || request.opcode == WqeOpcode::kUmr;
+  return carried ? Syndrome::kNone : Syndrome::kLocalQpOperation;
 }
 
 void UcRequester::address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const {

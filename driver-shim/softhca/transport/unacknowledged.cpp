@@ -22,20 +22,21 @@ std::uint32_t UnacknowledgedRequester::pump(std::uint64_t /*now_ns*/, std::uint3
   std::uint32_t sent = 0;
   while (sent < max_packets && !queue_.empty()) {
     const WorkRequest request = queue_.front();
-    const bool silent = request.opcode == mlx5::WqeOpcode::kNop;
+    const bool changes_key = request.opcode == mlx5::WqeOpcode::kUmr;
+    const bool silent = changes_key || request.opcode == mlx5::WqeOpcode::kNop;
     const std::uint32_t left_bytes = request.length_bytes - sent_bytes_;
     const Segment segment{.offset_bytes = sent_bytes_,
                           .length_bytes = std::min(left_bytes, mtu_bytes_),
                           .first = sent_bytes_ == 0,
                           .last = left_bytes <= mtu_bytes_};
-    if (!silent) {
-      const Syndrome syndrome = transmit(request, segment);
-      if (syndrome != Syndrome::kNone) {
-        fail_all(syndrome);
-        return sent;
-      }
-      ++sent;
+    Syndrome syndrome = silent && !changes_key ? Syndrome::kNone : admit(request);
+    if (syndrome == Syndrome::kNone && changes_key) syndrome = port_.apply(request);
+    if (syndrome == Syndrome::kNone && !silent) syndrome = transmit(request, segment);
+    if (syndrome != Syndrome::kNone) {
+      fail_all(syndrome);
+      return sent;
     }
+    sent += silent ? 0 : 1;
     sent_bytes_ += segment.length_bytes;
     if (!silent && !segment.last) continue;
     queue_.pop_front();
@@ -46,8 +47,6 @@ std::uint32_t UnacknowledgedRequester::pump(std::uint64_t /*now_ns*/, std::uint3
 }
 
 Syndrome UnacknowledgedRequester::transmit(const WorkRequest& request, const Segment& segment) {
-  const Syndrome refused = admit(request);
-  if (refused != Syndrome::kNone) return refused;
   roce::Headers headers;
   headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.psn = psn_;

@@ -12,7 +12,7 @@
 
 namespace gdx::softhca::uverbs {
 
-enum class ObjectType : std::uint8_t { kPd, kMr, kAh, kDm, kCq, kQp, kSrq, kUar, kUmem, kDevx };
+enum class ObjectType : std::uint8_t { kPd, kMr, kMw, kAh, kDm, kCq, kQp, kSrq, kUar, kUmem, kDevx };
 
 struct Object {
   ObjectType type = ObjectType::kPd;
@@ -41,8 +41,8 @@ class ObjectTable {
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
   Errno remove(Object& object);
-  // Everything, newest first, users before what they use. What refuses (a UAR page whose queue is still there)
-  // is asked again once others have gone, and dropped when nothing else goes.
+  // Everything, newest first, users before what they use. What refuses (a UAR page whose queue is still
+  // there) is asked again once others have gone, and dropped when nothing else goes.
   void clear();
 
  private:

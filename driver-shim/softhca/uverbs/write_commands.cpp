@@ -31,6 +31,7 @@ constexpr WriteCommand kCommands[] = {
     {IB_USER_VERBS_CMD_ALLOC_PD, sizeof(ib_uverbs_alloc_pd), sizeof(ib_uverbs_alloc_pd_resp), write_alloc_pd},
     {IB_USER_VERBS_CMD_REG_MR, sizeof(ib_uverbs_reg_mr), sizeof(ib_uverbs_reg_mr_resp), write_reg_mr},
     {IB_USER_VERBS_CMD_REREG_MR, sizeof(ib_uverbs_rereg_mr), sizeof(ib_uverbs_rereg_mr_resp), write_rereg_mr},
+    {IB_USER_VERBS_CMD_ALLOC_MW, sizeof(ib_uverbs_alloc_mw), sizeof(ib_uverbs_alloc_mw_resp), write_alloc_mw},
     {IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, sizeof(ib_uverbs_create_comp_channel),
      sizeof(ib_uverbs_create_comp_channel_resp), write_create_comp_channel},
     {IB_USER_VERBS_CMD_CREATE_AH, sizeof(ib_uverbs_create_ah), sizeof(ib_uverbs_create_ah_resp),
@@ -49,7 +50,6 @@ constexpr WriteCommand kCommands[] = {
 // What people call a command that is not here.
 const char* name_of(std::uint32_t number) {
   switch (number) {
-    case IB_USER_VERBS_CMD_ALLOC_MW: return "alloc_mw (memory windows)";
     case IB_USER_VERBS_CMD_OPEN_XRCD: return "open_xrcd (XRC)";
     case IB_USER_VERBS_CMD_CREATE_XSRQ: return "create_xsrq (XRC)";
     case IB_USER_VERBS_CMD_OPEN_QP: return "open_qp (XRC)";

@@ -30,13 +30,16 @@ ib_uverbs_query_device_resp device_attributes(const Hca& hca) {
   answer.vendor_part_id = 0x1021;
   answer.max_qp = kObjects;
   answer.max_qp_wr = 1u << devx::kLogMaxSendBlocks;
-  answer.device_cap_flags =
-      IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT | IB_UVERBS_DEVICE_SYS_IMAGE_GUID | IB_UVERBS_DEVICE_RC_RNR_NAK_GEN;
+  // The extensions are what a process can have of them: SEND with invalidate and local invalidation.
+  answer.device_cap_flags = IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT | IB_UVERBS_DEVICE_SYS_IMAGE_GUID |
+                            IB_UVERBS_DEVICE_RC_RNR_NAK_GEN | IB_UVERBS_DEVICE_MEM_WINDOW |
+                            IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B | IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS;
   answer.max_sge = 30;
   answer.max_sge_rd = 30;
   answer.max_cq = kObjects;
   answer.max_cqe = (1u << devx::kLogMaxCqEntries) - 1;
   answer.max_mr = kObjects;
+  answer.max_mw = kObjects;
   answer.max_pd = kObjects;
   answer.max_qp_rd_atom = 1u << devx::kLogMaxReads;
   answer.max_res_rd_atom = kObjects << devx::kLogMaxReads;

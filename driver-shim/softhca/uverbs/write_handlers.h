@@ -35,6 +35,7 @@ Errno write_create_ah(Context& context, WriteRequest& request);
 // write_memory.cpp
 Errno write_reg_mr(Context& context, WriteRequest& request);
 Errno write_rereg_mr(Context& context, WriteRequest& request);
+Errno write_alloc_mw(Context& context, WriteRequest& request);
 // write_queue.cpp
 Errno write_resize_cq(Context& context, WriteRequest& request);
 Errno write_query_qp(Context& context, WriteRequest& request);

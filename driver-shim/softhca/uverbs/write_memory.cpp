@@ -1,5 +1,6 @@
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5-abi.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +19,11 @@ namespace {
 constexpr std::uint32_t kChangeTranslation = 1;
 constexpr std::uint32_t kChangeDomain = 2;
 constexpr std::uint32_t kChangeAccess = 4;
+
+// enum ibv_mw_type.
+constexpr std::uint8_t kWindowType1 = 1;
+constexpr std::uint8_t kWindowType2 = 2;
+constexpr std::uint32_t kWindowEntries = 4;  // of its translation, as mlx5_ib makes it: one is used
 
 struct MemoryRegionObject : Object {
   MemoryRegionSpec spec;
@@ -108,6 +114,38 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
   object->foreign = std::move(*foreign);
   context.objects.move(*object, object->stands_on.front(), domain);
   return 0;
+}
+
+// Stands on its domain only: a region may go while windows are bound to it, which then lead nowhere.
+// Source: Linux drivers/infiniband/core/uverbs_cmd.c, drivers/infiniband/hw/mlx5/mr.c (mlx5_ib_alloc_mw).
+Errno write_alloc_mw(Context& context, WriteRequest& request) {
+  ib_uverbs_alloc_mw asked{};
+  if (const Errno error = request.read(asked)) return error;
+  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
+  if (asked.mw_type != kWindowType1 && asked.mw_type != kWindowType2) return EINVAL;
+  mlx5_ib_alloc_mw driver{};
+  const Errno read = request.attributes.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, 0);
+  if (read != 0 && read != ENOENT) return read;
+  if (driver.comp_mask != 0 || driver.reserved1 != 0 || driver.reserved2 != 0) return EOPNOTSUPP;
+  MemoryRegionSpec spec;
+  spec.pd = (*pd)->number;
+  spec.umr = UmrKey{
+      .window = true, .peer_may_invalidate = asked.mw_type == kWindowType2, .max_entries = kWindowEntries};
+  const Answer<std::uint32_t> rkey = context.hca.register_memory(spec);
+  if (!rkey) return rkey.error();
+  auto object = std::make_unique<Object>();
+  object->type = ObjectType::kMw;
+  object->number = *rkey;
+  object->stands_on = {asked.pd_handle};
+  object->release = [&hca = context.hca, key = *rkey] { return hca.deregister_memory(key); };
+  Object& added = *object;
+  ib_uverbs_alloc_mw_resp answer{};
+  answer.mw_handle = context.objects.add(std::move(object));
+  answer.rkey = *rkey;
+  const Errno error = request.respond(answer);
+  if (error != 0) static_cast<void>(context.objects.remove(added));
+  return error;
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -357,6 +357,35 @@ MkeyMailbox valid_create_mkey() {
   return in;
 }
 
+// As mlx5dv_create_mkey sends it.
+MkeyMailbox create_mkey_for_umr() {
+  MkeyMailbox in{};
+  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateMkey));
+  prm::set(in, prm::mkey::kAccessMode, prm::mkey::kModeAnySize);
+  prm::set(in, prm::mkey::kFree, 1);
+  prm::set(in, prm::mkey::kUmrEnabled, 1);
+  prm::set(in, prm::mkey::kPd, 7);
+  prm::set(in, prm::mkey::kMaxEntries, 12);
+  return in;
+}
+
+TEST_F(DevxCommands, create_mkey_for_umr_makes_a_free_key_with_room_for_its_entries) {
+  MemoryRegionSpec spec;
+  EXPECT_CALL(hca_, register_memory(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(0xabcdef00)));
+  auto in = create_mkey_for_umr();
+  prm::set(in, prm::mkey::kRemoteInvalidate, 1);
+  const Answer<Object> object = commands_.create(in, out_);
+  ASSERT_TRUE(object);
+  EXPECT_EQ(prm::get(out_, prm::kObjectId), 0xabcdefu);
+  ASSERT_TRUE(spec.umr);
+  EXPECT_TRUE(spec.umr->free);
+  EXPECT_FALSE(spec.umr->window);
+  EXPECT_TRUE(spec.umr->peer_may_invalidate);
+  EXPECT_EQ(spec.umr->max_entries, 12u);
+  EXPECT_EQ(spec.key_tag, 0);
+  EXPECT_TRUE(spec.pieces.empty());
+}
+
 TEST_F(DevxCommands, create_mkey_over_continuous_pieces_answers_the_key_without_its_tag) {
   MemoryRegionSpec spec;
   EXPECT_CALL(hca_, register_memory(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(0xabcdef5a)));
@@ -371,6 +400,9 @@ TEST_F(DevxCommands, create_mkey_over_continuous_pieces_answers_the_key_without_
   ASSERT_EQ(spec.pieces.size(), 2u);
   EXPECT_EQ(spec.pieces[1].mkey, 0x1234501u);
   EXPECT_EQ(spec.pieces[1].address, 0x7f0000100000u);
+  EXPECT_EQ(spec.pieces[0].start_bytes, 0u);
+  EXPECT_EQ(spec.pieces[1].start_bytes, 0x100000u);
+  EXPECT_FALSE(spec.umr);
   EXPECT_CALL(hca_, deregister_memory(0xabcdef5a)).WillOnce(Return(0));
   EXPECT_EQ(commands_.destroy(*object), 0);
 }
@@ -390,9 +422,18 @@ TEST_F(DevxCommands, create_mkey_that_nothing_below_could_follow_is_refused) {
   in = valid_create_mkey();
   prm::set(in, prm::mkey::kLengthBytes, 0x200001);
   EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey) << "longer than its pieces";
-  in = valid_create_mkey();
-  prm::set(std::span(in).subspan(prm::mkey::kEntriesByte), prm::mkey::kEntryAddress, 0x1000);
-  EXPECT_EQ(refused_with(in), Syndrome::kScatteredMkey);
+  in = create_mkey_for_umr();
+  prm::set(in, prm::mkey::kSignature, 1);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey) << "with block signatures";
+  in = create_mkey_for_umr();
+  prm::set(in, prm::mkey::kCrypto, 1);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);
+  in = create_mkey_for_umr();
+  prm::set(in, prm::mkey::kMaxEntries, 0);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);
+  in = create_mkey_for_umr();
+  prm::set(in, prm::mkey::kMaxEntries, (1u << kLogMaxTranslations) + 1);
+  EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);
   in = valid_create_mkey();
   prm::set(in, prm::mkey::kEntries, 3);
   EXPECT_EQ(refused_with(in), Syndrome::kUnsupportedMkey);

@@ -5,6 +5,8 @@
 #include <array>
 #include <random>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "proto/mlx5/wqe.h"
 
@@ -12,6 +14,8 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::uint32_t kPd = 7;
+constexpr KeyUser kUser{kPd, 0x11};
+constexpr KeyUser kStranger{kPd + 1, 0x11};
 constexpr std::uint64_t kIova = 0x10000;
 
 class MemoryTableTest : public testing::Test {
@@ -28,34 +32,34 @@ class MemoryTableTest : public testing::Test {
 
 TEST_F(MemoryTableTest, range_inside_resolves_to_its_place) {
   const std::uint32_t key = add(kIova, kLocalWrite | kRemoteWrite);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova, 100, kRemoteWrite), bytes_.data());
-  EXPECT_EQ(table_.resolve(key, kPd, kIova + 99, 1, 0), bytes_.data() + 99);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova + 100, 0, 0), bytes_.data() + 100);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova, 100, kRemoteWrite), bytes_.data());
+  EXPECT_EQ(table_.resolve(key, kUser, kIova + 99, 1, 0), bytes_.data() + 99);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova + 100, 0, 0), bytes_.data() + 100);
 }
 
 TEST_F(MemoryTableTest, range_outside_is_refused_without_overflow) {
   const std::uint32_t key = add(kIova, kRemoteWrite);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova - 1, 1, 0), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova, 101, 0), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova + 100, 1, 0), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova + 50, ~std::uint64_t{0} - 10, 0), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, ~std::uint64_t{0}, 1, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova - 1, 1, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova, 101, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova + 100, 1, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova + 50, ~std::uint64_t{0} - 10, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, ~std::uint64_t{0}, 1, 0), nullptr);
 }
 
 TEST_F(MemoryTableTest, zero_based_key_starts_at_zero) {
   const std::uint32_t key = add(0, 0);
-  EXPECT_EQ(table_.resolve(key, kPd, 8, 8, 0), bytes_.data() + 8);
+  EXPECT_EQ(table_.resolve(key, kUser, 8, 8, 0), bytes_.data() + 8);
 }
 
 TEST_F(MemoryTableTest, missing_access_other_pd_and_unknown_key_are_refused) {
   const std::uint32_t key = add(kIova, kLocalWrite | kRemoteRead);
-  EXPECT_NE(table_.resolve(key, kPd, kIova, 8, kRemoteRead), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova, 8, kRemoteWrite), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd, kIova, 8, kRemoteRead | kRemoteAtomic), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd + 1, kIova, 8, 0), nullptr);
-  EXPECT_EQ(table_.resolve(key + 1, kPd, kIova, 8, 0), nullptr);
+  EXPECT_NE(table_.resolve(key, kUser, kIova, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova, 8, kRemoteWrite), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova, 8, kRemoteRead | kRemoteAtomic), nullptr);
+  EXPECT_EQ(table_.resolve(key, kStranger, kIova, 8, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key + 1, kUser, kIova, 8, 0), nullptr);
   EXPECT_TRUE(table_.remove(key));
-  EXPECT_EQ(table_.resolve(key, kPd, kIova, 8, 0), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, kIova, 8, 0), nullptr);
   EXPECT_FALSE(table_.remove(key));
 }
 
@@ -76,31 +80,38 @@ TEST_F(MemoryTableTest, indirect_key_resolves_through_the_keys_below_it) {
   const std::uint32_t below = add(kIova, kLocalWrite | kRemoteWrite);
   MemoryRegionSpec spec{
       .pd = kPd, .iova = 0x5000, .length_bytes = 100, .access = kRemoteRead | kRemoteAtomic};
-  spec.pieces = {{below, kIova}, {below, kIova + 64}};
-  spec.log_piece_bytes = 6;
+  spec.pieces = {{below, kIova}, {below, kIova + 64, 64}};
   spec.key_tag = 0x5a;
   const std::uint32_t key = table_.add(spec, random_);
   EXPECT_EQ(key & 0xff, 0x5au);
-  EXPECT_EQ(table_.resolve(key, kPd, 0x5000 + 60, 40, kRemoteAtomic), bytes_.data() + 60)
+  EXPECT_EQ(table_.resolve(key, kUser, 0x5000 + 60, 40, kRemoteAtomic), bytes_.data() + 60)
       << "over both pieces";
-  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 8, kRemoteWrite), nullptr) << "a right of the key below only";
-  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 101, kRemoteRead), nullptr);
-  EXPECT_EQ(table_.resolve(key, kPd + 1, 0x5000, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, 0x5000, 8, kRemoteWrite), nullptr) << "a right of the key below only";
+  EXPECT_EQ(table_.resolve(key, kUser, 0x5000, 101, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(key, kStranger, 0x5000, 8, kRemoteRead), nullptr);
   ASSERT_TRUE(table_.remove(below));
-  EXPECT_EQ(table_.resolve(key, kPd, 0x5000, 8, kRemoteRead), nullptr) << "the key below is gone";
+  EXPECT_EQ(table_.resolve(key, kUser, 0x5000, 8, kRemoteRead), nullptr) << "the key below is gone";
 }
 
-TEST_F(MemoryTableTest, indirect_key_over_scattered_read_only_or_indirect_pieces_is_refused) {
+TEST_F(MemoryTableTest,
+       indirect_key_over_scattered_pieces_has_extents_and_over_read_only_or_indirect_ones_nothing) {
   const std::uint32_t below = add(kIova, 0);
   MemoryRegionSpec spec{.pd = kPd, .iova = 0, .length_bytes = 16, .access = kRemoteRead | kRemoteWrite};
-  spec.pieces = {{below, kIova}, {below, kIova + 32}};
-  spec.log_piece_bytes = 3;
+  spec.pieces = {{below, kIova}, {below, kIova + 32, 8}};
   const std::uint32_t scattered = table_.add(spec, random_);
-  EXPECT_NE(table_.resolve(scattered, kPd, 8, 8, kRemoteRead), nullptr);
-  EXPECT_EQ(table_.resolve(scattered, kPd, 0, 16, kRemoteRead), nullptr);
-  EXPECT_EQ(table_.resolve(scattered, kPd, 0, 8, kRemoteWrite), nullptr) << "nobody may write what is below";
-  spec.pieces = {{scattered, 0}, {scattered, 8}};
-  EXPECT_EQ(table_.resolve(table_.add(spec, random_), kPd, 0, 8, kRemoteRead), nullptr);
+  EXPECT_NE(table_.resolve(scattered, kUser, 8, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(scattered, kUser, 0, 16, kRemoteRead), nullptr);
+  std::vector<std::pair<std::ptrdiff_t, std::uint64_t>> extents;
+  EXPECT_TRUE(table_.visit_extents(scattered, kUser, 2, 12, kRemoteRead,
+                                   [&](const std::byte* at, std::uint64_t offset, std::uint64_t n) {
+                                     extents.emplace_back(at - bytes_.data(), offset);
+                                     return n == 6;
+                                   }));
+  EXPECT_EQ(extents, (std::vector<std::pair<std::ptrdiff_t, std::uint64_t>>{{2, 0}, {32, 6}}));
+  EXPECT_EQ(table_.resolve(scattered, kUser, 0, 8, kRemoteWrite), nullptr)
+      << "nobody may write what is below";
+  spec.pieces = {{scattered, 0}, {scattered, 8, 8}};
+  EXPECT_EQ(table_.resolve(table_.add(spec, random_), kUser, 0, 8, kRemoteRead), nullptr);
 }
 
 }  // namespace

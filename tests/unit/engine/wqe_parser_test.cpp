@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 
+#include "driver-shim/softhca/engine/hca.h"
+#include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
@@ -285,6 +287,65 @@ TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
       }
     }
   }
+}
+
+TEST_F(WqeParser, umr_decodes_every_field) {
+  begin(3, WqeOpcode::kUmr, 9);
+  mlx5::UmrControlSegment control{};
+  control.flags = mlx5::kUmrInline | mlx5::kUmrCheckFree;
+  control.translation_octowords = 1;
+  control.mkey_mask = mlx5::kMkeyMaskLength | mlx5::kMkeyMaskFree;
+  put(control);
+  mlx5::MkeyContextSegment context{};
+  context.access_flags = mlx5::kMkeyRemoteWrite | mlx5::kMkeyLocalWrite;
+  context.qpn_tag = kQpn << 8 | 0x5a;
+  context.start_address = 0x1000;
+  context.length_bytes = 0x2000;
+  put(context);
+  put(mlx5::DataSegment{0x2000, 0x77, 0x5000});
+  const SendWqe& wqe = parse();
+  ASSERT_EQ(wqe.fault, Syndrome::kNone) << wqe.reason;
+  ASSERT_NE(wqe.umr, nullptr);
+  EXPECT_EQ(wqe.request.immediate, 0x11223344u);
+  EXPECT_EQ(wqe.request.length_bytes, 0u);
+  EXPECT_TRUE(wqe.umr->check_free);
+  EXPECT_FALSE(wqe.umr->check_qpn);
+  EXPECT_FALSE(wqe.umr->free);
+  EXPECT_EQ(wqe.umr->tag, 0x5a);
+  EXPECT_EQ(wqe.umr->qpn, kQpn);
+  EXPECT_EQ(wqe.umr->access, kRemoteWrite | kLocalWrite);
+  EXPECT_EQ(wqe.umr->start_address, 0x1000u);
+  EXPECT_EQ(wqe.umr->length_bytes, 0x2000u);
+  ASSERT_EQ(wqe.pieces.size(), 1u);
+  EXPECT_TRUE(wqe.pieces[0].is_inline);
+  EXPECT_EQ(wqe.inline_bytes.size(), sizeof(mlx5::DataSegment));
+}
+
+TEST_F(WqeParser, umr_cut_off_or_beyond_what_keys_have_is_a_fault) {
+  const auto fault_of = [this](std::uint32_t segments, const mlx5::UmrControlSegment& control) {
+    begin(0, WqeOpcode::kUmr, segments);
+    put(control);
+    put(mlx5::MkeyContextSegment{});
+    return parse().fault;
+  };
+  mlx5::UmrControlSegment control{};
+  EXPECT_EQ(fault_of(8, control), Syndrome::kNone);
+  EXPECT_EQ(fault_of(7, control), Syndrome::kLocalQpOperation);
+  EXPECT_EQ(fault_of(3, control), Syndrome::kLocalQpOperation);
+  control.translation_octowords = 1;
+  EXPECT_EQ(fault_of(8, control), Syndrome::kLocalQpOperation) << "no data segment";
+  control.flags = mlx5::kUmrInline;
+  EXPECT_EQ(fault_of(8, control), Syndrome::kLocalLength);
+  EXPECT_EQ(parse().umr, nullptr);
+  control = {};
+  control.mkey_mask = 1u << 12;  // block signatures
+  EXPECT_EQ(fault_of(8, control), Syndrome::kMemoryWindowBind);
+  control = {};
+  control.translation_offset = 1;
+  EXPECT_EQ(fault_of(8, control), Syndrome::kMemoryWindowBind);
+  control = {};
+  control.flags = 1;
+  EXPECT_EQ(fault_of(8, control), Syndrome::kMemoryWindowBind);
 }
 
 }  // namespace

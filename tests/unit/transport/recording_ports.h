@@ -57,6 +57,10 @@ class RecordingRequesterPort final : public RequesterPort {
     scattered_bytes.insert(scattered_bytes.end(), payload.begin(), payload.end());
     return scatter_result;
   }
+  mlx5::Syndrome apply(const WorkRequest& request) override {
+    applied.push_back({request.cookie, sent.size()});
+    return apply_result;
+  }
   void complete(const WorkRequest& request, mlx5::Syndrome syndrome) override {
     completed.push_back({request.cookie, syndrome});
   }
@@ -71,6 +75,8 @@ class RecordingRequesterPort final : public RequesterPort {
 
   std::optional<std::uint64_t> send_fails_for;
   mlx5::Syndrome scatter_result = mlx5::Syndrome::kNone;
+  mlx5::Syndrome apply_result = mlx5::Syndrome::kNone;
+  std::vector<std::pair<std::uint64_t, std::size_t>> applied;  // and how many packets had been sent
   std::vector<SentSegment> sent;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> scattered;
   std::vector<std::byte> scattered_bytes;

@@ -443,7 +443,7 @@ TEST(AtomicOperation, masked_add_stops_each_carry_at_its_boundary) {
 }
 
 TEST_F(RequesterTest, requests_that_cannot_be_carried_out_fail_on_pump) {
-  post(WqeOpcode::kUmr, 8);
+  post(static_cast<WqeOpcode>(0x7f), 8);
   EXPECT_TRUE(requester.can_send(now_ns));
   pump();
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kLocalQpOperation)));
@@ -466,6 +466,60 @@ TEST_F(RequesterTest, nop_completes_in_order_even_when_the_cursor_went_back_behi
   EXPECT_THAT(port.completed,
               ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kNone), Pair(2, Syndrome::kNone)));
   EXPECT_THAT(pump(), IsEmpty());
+}
+
+TEST_F(RequesterTest, umr_is_executed_once_between_its_neighbours_and_completes_in_order) {
+  post(WqeOpcode::kRdmaWrite, 2 * kMtu);
+  post(WqeOpcode::kUmr, 0);
+  post(WqeOpcode::kRdmaWrite, 8);
+  EXPECT_THAT(pump(), ElementsAre(100, 101, 102));
+  EXPECT_THAT(port.applied, ElementsAre(Pair(1, 2u)));
+  EXPECT_THAT(port.completed, IsEmpty());
+  expire();  // all is sent again, but nothing executed
+  EXPECT_THAT(pump(), ElementsAre(100, 101, 102));
+  EXPECT_EQ(port.applied.size(), 1u);
+  acknowledge(101);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kNone)));
+  acknowledge(102);
+  EXPECT_EQ(port.completed.size(), 3u);
+}
+
+TEST_F(RequesterTest, umr_at_the_end_is_executed_once_though_the_cursor_goes_back) {
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kUmr, 0);
+  pump();
+  expire();
+  pump();
+  EXPECT_THAT(port.applied, ElementsAre(Pair(1, 1u)));
+  acknowledge(100);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kNone)));
+  EXPECT_TRUE(requester.idle());
+}
+
+TEST_F(RequesterTest, umr_with_a_fence_waits_for_the_reads_before_it) {
+  post(WqeOpcode::kRdmaRead, 8);
+  post(WqeOpcode::kUmr, 0, mlx5::kFence);
+  pump();
+  EXPECT_THAT(port.applied, IsEmpty());
+  EXPECT_FALSE(requester.can_send(now_ns));
+  respond(Opcode::kRcReadResponseOnly, 100, 8);
+  pump();
+  EXPECT_EQ(port.applied.size(), 1u);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kNone)));
+}
+
+TEST_F(RequesterTest, umr_refused_fails_in_its_turn_and_nothing_behind_it_is_sent) {
+  port.apply_result = Syndrome::kMemoryWindowBind;
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kUmr, 0);
+  post(WqeOpcode::kRdmaWrite, 8);
+  EXPECT_THAT(pump(), ElementsAre(100));
+  EXPECT_THAT(port.completed, IsEmpty());
+  EXPECT_THAT(pump(), IsEmpty());
+  acknowledge(100);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kMemoryWindowBind),
+                                          Pair(2, Syndrome::kFlushed)));
+  EXPECT_EQ(port.applied.size(), 1u);
 }
 
 TEST_F(RequesterTest, answers_to_nothing_we_sent_are_ignored) {

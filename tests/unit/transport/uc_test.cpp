@@ -53,6 +53,24 @@ class UcRequesterTest : public testing::Test {
   UcRequester requester{make_config(), port};
 };
 
+TEST_F(UcRequesterTest, umr_is_executed_between_its_neighbours) {
+  requester.post(make_request(WqeOpcode::kSend, 8, 1));
+  requester.post(make_request(WqeOpcode::kUmr, 0, 2));
+  requester.post(make_request(WqeOpcode::kSend, 8, 3));
+  EXPECT_EQ(requester.pump(0, kAll), 2u);
+  EXPECT_THAT(port.applied, ElementsAre(Pair(2, 1u)));
+  EXPECT_THAT(port.completed,
+              ElementsAre(Pair(1, Syndrome::kNone), Pair(2, Syndrome::kNone), Pair(3, Syndrome::kNone)));
+}
+
+TEST_F(UcRequesterTest, umr_refused_fails_and_flushes) {
+  port.apply_result = Syndrome::kMemoryWindowBind;
+  requester.post(make_request(WqeOpcode::kUmr, 0, 1));
+  requester.post(make_request(WqeOpcode::kSend, 8, 2));
+  EXPECT_EQ(requester.pump(0, kAll), 0u);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(1, Syndrome::kMemoryWindowBind), Pair(2, Syndrome::kFlushed)));
+}
+
 TEST_F(UcRequesterTest, send_of_three_packets_completes_with_its_last) {
   requester.post(make_request(WqeOpcode::kSendImmediate, 2 * kMtu + 5, 1));
   EXPECT_EQ(requester.pump(0, 2), 2u);
