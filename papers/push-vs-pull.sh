@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run papers), or
-# FOLDER. All of it is modelled. It takes 6 minutes of one core.
+# push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run
+# papers), or FOLDER. All of it is modelled. It takes 6 minutes of one core.
 set -euo pipefail
 usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]"
 model=${1:?$usage}
