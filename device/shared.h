@@ -49,7 +49,10 @@ GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory
   const std::uint32_t lanes = exec::thread_count<kWarp>();
   std::uint32_t first = 0;
   Status status = Status::kOk;
-  if (lane == 0) status = endpoint.reserve(lanes, &first);
+  if (lane == 0) {
+    status = endpoint.reserve(lanes, &first);
+    if (status != Status::kOk) status = device::impl::give_back_shared(endpoint.handle().state);
+  }
   status = static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
   if (status != Status::kOk) return status;
   first = exec::broadcast<kWarp>(first);
@@ -58,6 +61,7 @@ GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory
   exec::sync<kWarp>();  // the release below must cover every lane's payload and WQE
   if (lane == 0) {
     status = endpoint.publish(first, first + lanes, endpoint.write_doorbell(first + lanes - 1));
+    if (status != Status::kOk) status = device::impl::give_back_shared(endpoint.handle().state);
   }
   return static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
 }

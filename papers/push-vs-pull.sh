@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run papers), or FOLDER. All of
-# it is modelled. It takes 6 minutes of one core.
+# push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run
+# papers), or FOLDER. All of it is modelled. It takes 6 minutes of one core.
 set -euo pipefail
-usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM [FOLDER]"
+usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]"
 model=${1:?$usage}
 ranks=${2:?$usage}
-out=${3:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/push-vs-pull}
+modes=${3:?$usage}
+out=${4:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/push-vs-pull}
 mkdir -p "$out"
 command -v python3 >/dev/null || { echo "push-vs-pull.sh: python3 is missing; install it" >&2; exit 127; }
 command -v gnuplot >/dev/null || { echo "push-vs-pull.sh: gnuplot is missing; install Debian's gnuplot-nox" >&2; exit 127; }
@@ -19,6 +20,9 @@ done
 for generation in 3 4 6; do
   "$model" --path SYS --queues gpu --size-bytes "$sizes" --gen "$generation" >"$out/SYS-gen$generation.txt"
 done
+
+# What `auto` makes of those tables.
+"$modes" >"$out/default-modes.txt"
 
 # Two sizes, one thing changed at a time.
 at() {

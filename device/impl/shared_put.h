@@ -10,13 +10,15 @@
 
 namespace gdx::device::impl {
 
-// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last.
+// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last. Who meets the
+// endpoint's failure gives its credits back, though this call had none: there may be no other call.
 template <Placement P, typename Store>
 GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   std::uint32_t first = 0;
-  if (const Status status = endpoint.reserve(blocks, &first); status != Status::kOk) return status;
-  return endpoint.publish(first, first + blocks, store(first));
+  Status status = endpoint.reserve(blocks, &first);
+  if (status == Status::kOk) status = endpoint.publish(first, first + blocks, store(first));
+  return status == Status::kOk ? status : give_back_shared(endpoint.handle().state);
 }
 
 // A WRITE at `first` and what follows it.

@@ -54,7 +54,9 @@ void print_text(const Calibration& calibration, const Measurement& measurement, 
   }
   fmt::print("\nauto: {}\n", gdx::describe(calibration.modes));
   for (const std::string& line : calibration.why) fmt::print("  {}\n", line);
-  fmt::print("stored in {}\n", file);
+  const ModeChoice before =
+      default_modes({calibration.key.kernels, calibration.key.path}, calibration.key.shape);
+  fmt::print("instead of: {}; {}\nstored in {}\n", gdx::describe(before.modes), before.why, file);
 }
 
 Json limit_json(std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); }

@@ -70,8 +70,11 @@ Result<Calibration> look_up(const CalibrationKey& wanted, const std::string& fil
   return tl::unexpected(std::move(without));
 }
 
-std::string origin_of_defaults(const KernelSite& site) {
-  if (site.path) return fmt::format("defaults for a {} path, modelled", name(*site.path));
+std::string origin_of_defaults(const KernelSite& site, Placement queues) {
+  if (site.path) {
+    return fmt::format("defaults for a {} path and queues in {} memory, modelled", name(*site.path),
+                       queues == Placement::kGpu ? "GPU" : "host");
+  }
   return site.kernels == Processor::kGpu ? "defaults for a path of unknown class"
                                          : "defaults for kernels on a CPU";
 }
@@ -124,6 +127,11 @@ Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& op
   return KernelSite{on_gpu ? Processor::kGpu : Processor::kCpu, path};
 }
 
+ModeChoice default_modes(const KernelSite& site, const QueueShape& shape) {
+  return {default_mode_table(site.path, shape.queues, means_of(shape)), site,
+          origin_of_defaults(site, shape.queues)};
+}
+
 Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options, const QueueShape& shape) {
   const ModeMeans means = means_of(shape);
   if (options.table) {
@@ -153,8 +161,9 @@ Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& optio
     // Not to have measured is no mistake; what was meant as a calibration and is none, is one.
     if (found.error().status != Status::kNotFound) log_once(log::Level::kWarn, without + "; defaults serve");
   }
-  return ModeChoice{default_mode_table(site->path, means), *site,
-                    fmt::format("{}: {}", origin_of_defaults(*site), without)};
+  ModeChoice choice = default_modes(*site, shape);
+  choice.why += ": " + without;
+  return choice;
 }
 
 void announce(const std::string& hca, const ModeChoice& choice) {

@@ -48,6 +48,9 @@ struct ModeChoice {
 // of kernels on a CPU.
 [[nodiscard]] Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options);
 
+// Without a calibration. Threads: any.
+[[nodiscard]] ModeChoice default_modes(const KernelSite& site, const QueueShape& shape);
+
 // Errors: as check_mode_table, site_of_kernels, check_calibration_key, and for a named file as
 // read_calibrations; there kNotFound when it has no table for this HCA and site, kVersionMismatch when it has
 // one of another layout of queues, kUnsupported when it was measured with another shape than `shape`.

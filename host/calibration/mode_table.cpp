@@ -9,11 +9,36 @@ namespace {
 
 constexpr std::uint64_t kShortInlineBytes = 28;  // in a work request of one block, which BlueFlame carries
 constexpr std::uint64_t kOneSlotBytes = 4096;
-// Modelled, queues in host memory and rung by BlueFlame: where pushing one message ends to be faster than
-// pulling it under a switch, and than bouncing it across a root complex.
+// Modelled, queues in host memory: where pushing one message ends to be faster than pulling it under a
+// switch, and than bouncing it across a root complex.
 constexpr std::uint64_t kModelledPushBytes = 16 * 1024;
+// Modelled, queues in GPU memory: where pulling ends to be faster than bouncing across one root complex, and
+// between several. Under a switch it never does.
+constexpr std::uint64_t kModelledPullBytes = 8 * 1024;
+constexpr std::uint64_t kModelledFarPullBytes = 4 * 1024;
 
 tl::unexpected<Error> refuse(std::string why) { return fail(Status::kInvalidArgument, std::move(why)); }
+
+constexpr ModeTable kUnknownPath{kShortInlineBytes, kOneSlotBytes, kNoSizeLimit};
+
+// Everybody pays for a fence of system scope, so whatever saves reads wins; and reads of a peer across a root
+// complex are slow: nothing is pulled there that can be stored.
+ModeTable with_queues_in_host_memory(PathClass path, ModeMeans means) {
+  if (!crosses_root_complex(path)) return {kShortInlineBytes, kModelledPushBytes, kNoSizeLimit};
+  if (means.bounce) return {kShortInlineBytes, kModelledPushBytes, kModelledPushBytes};
+  return {kShortInlineBytes, kNoSizeLimit, kNoSizeLimit};
+}
+
+// A pull gets by with a fence of GPU scope, which costs less than the payload's read of a short message.
+ModeTable with_queues_in_gpu_memory(PathClass path, ModeMeans means) {
+  if (!crosses_root_complex(path)) return {kShortInlineBytes, kShortInlineBytes, kNoSizeLimit};
+  const bool near = path == PathClass::kPhb;
+  if (means.bounce)
+    return {kShortInlineBytes, kShortInlineBytes, near ? kModelledPullBytes : kModelledFarPullBytes};
+  // A table has no push above a pull, and these cost less from end to end.
+  if (near) return {kShortInlineBytes, kShortInlineBytes, kNoSizeLimit};
+  return {kShortInlineBytes, kNoSizeLimit, kNoSizeLimit};
+}
 
 std::string limit_text(std::uint64_t bytes) {
   return bytes == kNoSizeLimit ? "any size" : fmt::format("{} B", bytes);
@@ -51,17 +76,10 @@ Result<void> check_mode_table(const ModeTable& table, ModeMeans means) {
   return {};
 }
 
-ModeTable default_mode_table(std::optional<PathClass> path, ModeMeans means) {
-  ModeTable table{kShortInlineBytes, kOneSlotBytes, kNoSizeLimit};
-  if (path) table.push_bytes = kModelledPushBytes;
-  // Reads of a peer across a root complex are slow: nothing is pulled there that can be stored.
-  if (path && crosses_root_complex(*path)) {
-    if (means.bounce) {
-      table.pull_bytes = table.push_bytes;
-    } else {
-      table.push_bytes = kNoSizeLimit;
-    }
-  }
+ModeTable default_mode_table(std::optional<PathClass> path, Placement queues, ModeMeans means) {
+  const ModeTable table = !path                       ? kUnknownPath
+                          : queues == Placement::kGpu ? with_queues_in_gpu_memory(*path, means)
+                                                      : with_queues_in_host_memory(*path, means);
   return with_pull_for_missing(table, means);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "proto/gpu/mode_table.h"
+#include "proto/gpu/queue.h"
 #include "proto/path_class.h"
 
 namespace gdx {
@@ -22,10 +23,10 @@ struct ModeMeans {
 // beyond a work request, a range in a mode without its means.
 [[nodiscard]] Result<void> check_mode_table(const ModeTable& table, ModeMeans means);
 
-// For a GPU that far from the NIC; without a path, for one of unknown distance, or a CPU.
-// Source: papers/push-vs-pull/*-host.txt, modelled: queues in host memory, rung by BlueFlame, one message and
-// its completion. tests/unit/host/default_modes_test.cpp holds them to the model.
-[[nodiscard]] ModeTable default_mode_table(std::optional<PathClass> path, ModeMeans means);
+// For a GPU that far from the NIC, and queues there; without a path, for one of unknown distance, or a CPU.
+// Source: papers/push-vs-pull/default-modes.txt, modelled: rung by BlueFlame, one message and its completion.
+// tests/unit/host/default_modes_test.cpp holds them to the model.
+[[nodiscard]] ModeTable default_mode_table(std::optional<PathClass> path, Placement queues, ModeMeans means);
 
 // The same with pull wherever the means are missing.
 [[nodiscard]] ModeTable with_pull_for_missing(const ModeTable& table, ModeMeans means);

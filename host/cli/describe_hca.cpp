@@ -138,7 +138,13 @@ Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
   } else {
     described["queue_placements"].push_back("gpu");
   }
-  add_auto_modes(hca, {.kernels = Processor::kGpu, .gpu = gpu->pci_bus_id()}, shape, described);
+  const ModeOptions modes{.kernels = Processor::kGpu, .gpu = gpu->pci_bus_id()};
+  add_auto_modes(hca, modes, shape, described);
+  if (way != RegistrationWay::kRefused) {
+    QueueShape beside = shape;
+    beside.queues = Placement::kGpu;
+    add_auto_modes(hca, modes, beside, described["with_queues_in_gpu_memory"]);
+  }
   return described;
 }
 

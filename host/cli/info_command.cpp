@@ -43,13 +43,13 @@ void print_gpus(const Json& cuda) {
     }
     const std::string path =
         gpu["path_class"].is_null() ? "path of unknown class" : text_of(gpu["path_class"]) + " path";
-    const char* const queues =
-        gpu["queue_placements"].size() == 1 ? "host memory" : "host memory or its own";
-    print_row(label.c_str(), fmt::format("{} at {}, sm_{}, {}; queues in {}; memory by {}{}{}",
-                                         text_of(gpu["name"]), text_of(gpu["pci"]),
-                                         gpu["compute_capability"].get<int>(), path, queues,
-                                         text_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
+    const char* const queues = gpu["queue_placements"].size() == 1 ? "host memory" : "host memory or its own";
+    print_row(label.c_str(),
+              fmt::format("{} at {}, sm_{}, {}; queues in {}; memory by {}{}{}", text_of(gpu["name"]),
+                          text_of(gpu["pci"]), gpu["compute_capability"].get<int>(), path, queues,
+                          text_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
     print_auto(gpu);
+    if (gpu.contains("with_queues_in_gpu_memory")) print_auto(gpu["with_queues_in_gpu_memory"]);
   }
 }
 

@@ -18,6 +18,7 @@ case $case_name in
     cell='[0-9.]+ \([0-9.]+-[0-9.]+\)'
     expect "^ +64 KiB +- +$cell +$cell +$cell\$"
     expect '^auto: .*(pull|push|bounce|inline)'
+    expect '^instead of: inline up to 28 B, .*; defaults for kernels on a CPU$'
     expect '^  (inline|push|pull|bounce) from 8 B: at .* \(.* to .*\).*; measured on the software HCA, CPU kernels, 2 rounds$'
     expect "^stored in $file\$"
     # Endpoints with fewer slots have a table of their own.

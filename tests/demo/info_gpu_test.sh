@@ -27,6 +27,11 @@ expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; queue
 # Of kernels on no GPU, and on this one.
 expect '^ +defaults for kernels on a CPU: '
 expect '^ +defaults for a path of unknown class: '
+info LD_LIBRARY_PATH="$fake" GDX_PATH_CLASS=SYS
+expect '^  auto +inline up to 28 B, push up to 16 KiB, then bounce$'
+expect '^ +defaults for a SYS path and queues in host memory, modelled: '
+expect '^  auto +inline up to 28 B, pull up to 4 KiB, then bounce$'
+expect '^ +defaults for a SYS path and queues in GPU memory, modelled: '
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
 expect 'queues in host memory or its own; memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0 GDX_GPU_REGISTRATION=dmabuf

@@ -174,8 +174,10 @@ TEST_F(Modes, endpoint_without_a_table_gets_the_defaults_of_its_path_and_pools) 
     EXPECT_TRUE(endpoint) << endpoint.error().message;
     return endpoint->handle().modes;
   };
-  EXPECT_EQ(modes_of({.path = PathClass::kSys}), default_mode_table(PathClass::kSys, means));
-  EXPECT_EQ(modes_of({.path = PathClass::kPix}), default_mode_table(PathClass::kPix, means));
+  EXPECT_EQ(modes_of({.path = PathClass::kSys}),
+            default_mode_table(PathClass::kSys, Placement::kHost, means));
+  EXPECT_EQ(modes_of({.path = PathClass::kPix}),
+            default_mode_table(PathClass::kPix, Placement::kHost, means));
 }
 
 }  // namespace

@@ -13,10 +13,11 @@ struct CreditReport {
   CreditOutcome sum;       // the problem of that seed, counters of all that ran
 };
 
-inline CreditReport run_credit_seeds(std::uint64_t first, std::uint64_t last, std::uint32_t steps) {
+inline CreditReport run_credit_seeds(std::uint64_t first, std::uint64_t last, std::uint32_t steps,
+                                     Sharers sharers = Sharers::kNone) {
   CreditReport report;
   for (std::uint64_t seed = first; seed <= last && report.sum.problem.empty(); ++seed) {
-    const CreditOutcome outcome = CreditWorld(seed).run(steps);
+    const CreditOutcome outcome = CreditWorld(seed, sharers).run(steps);
     report.seed = seed;
     report.sum.problem = outcome.problem;
     report.sum.steps += outcome.steps;
@@ -25,6 +26,8 @@ inline CreditReport run_credit_seeds(std::uint64_t first, std::uint64_t last, st
     report.sum.errors += outcome.errors;
     report.sum.deaths += outcome.deaths;
     report.sum.bad_returns += outcome.bad_returns;
+    report.sum.thread_steps += outcome.thread_steps;
+    report.sum.waits += outcome.waits;
   }
   return report;
 }

@@ -6,8 +6,6 @@
 namespace gdx::sim {
 namespace {
 
-constexpr std::uint32_t kNoSlot = ~0u;
-
 CreditRules rules_from(Random& random) {
   const auto slots = std::uint32_t{1} << random.between(2, 5);
   const std::uint32_t thresholds[] = {25, 100, 100, 300, 10'000};
@@ -30,8 +28,9 @@ CreditChannel CreditNode::channel() {
   return {&grants, granted_slots.data(), &requests, returned_slots.data()};
 }
 
-CreditWorld::CreditWorld(std::uint64_t seed)
+CreditWorld::CreditWorld(std::uint64_t seed, Sharers sharers)
     : random_(seed),
+      sharers_(sharers),
       rules_(rules_from(random_)),
       exchange_(rules_, "the simulation"),
       most_nodes_(static_cast<std::uint32_t>(random_.between(1, 8))),
@@ -56,6 +55,7 @@ CreditOutcome CreditWorld::run(std::uint32_t steps) {
 }
 
 void CreditWorld::step() {
+  ++now_;
   if (nodes_.empty() || (nodes_.size() < most_nodes_ && random_.chance(0.01))) return open();
   if (random_.chance(0.2)) return look();
   const std::size_t place = random_.between(0, nodes_.size() - 1);
@@ -71,6 +71,7 @@ void CreditWorld::step() {
   }
   if (random_.chance(0.001)) {
     if (node.kernel) end_kernel(node);
+    bury(node);
     return destroy(place);
   }
   act(node);
@@ -80,6 +81,7 @@ void CreditWorld::act(Node& node) {
   if (random_.chance(0.0005)) {
     node.dead = true;
     node.kernel.reset();
+    bury(node);
     ++outcome_.deaths;
     return;
   }
@@ -91,8 +93,10 @@ void CreditWorld::act(Node& node) {
   if (random_.chance(0.002)) node.stalled = !node.stalled;
   if (node.hostile) {
     node.kernel.reset();
+    bury(node);
     return random_.chance(0.2) ? scribble(node) : serve(node);
   }
+  if (node.shared) return act_shared(node);
   if (!node.kernel) return random_.chance(0.3) ? begin_kernel(node) : serve(node);
   switch (random_.between(0, 12)) {
     case 0:
@@ -137,6 +141,10 @@ void CreditWorld::open() {
   node->number = *number;
   node->at_most = at_most;
   node->handle.minimum_slots = exchange_.scheduler().minimum(*number);
+  if (sharers_ == Sharers::kSome && random_.chance(0.5)) {
+    node->shared = std::make_unique<SharedKernel>(*this, random_, node->handle, node->state, node->producer);
+    node->shared->set_number(*number);
+  }
   nodes_.push_back(std::move(node));
 }
 
@@ -164,15 +172,25 @@ void CreditWorld::push(Node& node) {
 }
 
 void CreditWorld::serve(Node& node) {
+  if (node.shared) {
+    for (const SharedKernel::Request& request : node.shared->fetch()) {
+      if (request.slot != kNoSlot && memory_[request.slot] != request.payload)
+        expect(false, "the NIC fetches a slot that is not full yet");
+      node.posted.push_back({request.index, request.slot, request.payload});
+      node.producer = node.rung = request.index + 1;
+    }
+  }
   const bool rung =
       !node.posted.empty() && static_cast<std::int32_t>(node.posted.front().index - node.rung) < 0;
   if (!rung || (node.stalled && !node.in_error)) return;
   const Node::Work work = node.posted.front();
   node.posted.pop_front();
   node.completed = work.index + 1;
-  if (work.slot == kNoSlot) return;
-  expect(memory_[work.slot] == work.payload, "the NIC finds another payload than the one that was pushed");
-  sending_[work.slot] = false;
+  if (work.slot != kNoSlot) {
+    expect(memory_[work.slot] == work.payload, "the NIC finds another payload than the one that was pushed");
+    sending_[work.slot] = false;
+  }
+  if (node.shared) node.shared->complete(work.index, node.in_error);
 }
 
 void CreditWorld::hear_grants(Node& node) {
@@ -226,6 +244,12 @@ void CreditWorld::scribble(Node& node) {
 
 void CreditWorld::destroy(std::size_t place) {
   Node& node = *nodes_[place];
+  bury(node);
+  if (node.shared) {
+    outcome_.thread_steps += node.shared->steps();
+    outcome_.waits += node.shared->waits();
+    for (const std::uint32_t slot : node.shared->filling()) sending_[slot] = false;
+  }
   for (const Node::Work& work : node.posted) {
     if (work.slot != kNoSlot) sending_[work.slot] = false;
   }
@@ -334,8 +358,8 @@ void CreditWorld::check() {
 
 // Every slot that the books show with an endpoint is in exactly one place on its side.
 void CreditWorld::check_node(const Node& node) {
+  if (node.shared && !node.shared->quiet()) return check_shared(node);
   const StagingState state = node.credits();
-  const std::uint32_t mask = rules_.slot_count - 1;
   const std::uint32_t leased = exchange_.scheduler().leased(node.number);
   const std::uint32_t held = state.ready - state.returned;
   const std::uint32_t untaken = granted_of(node.grants) - state.taken;
@@ -347,14 +371,16 @@ void CreditWorld::check_node(const Node& node) {
   expect(node.requests.returned == state.taken - held, "a slot was lost on its way back");
   const std::uint32_t returning = leased - held - untaken;
   for (std::uint32_t i = 0; i < held; ++i) {
-    count_slot(node, node.held[(state.returned + i) & mask].slot);
+    count_slot(node,
+               node.held[(state.returned + i) & (rules_.slot_count - 1)].slot & device::impl::kSlotNumber);
   }
-  for (std::uint32_t i = 0; i < untaken; ++i) {
-    count_slot(node, node.granted_slots[(state.taken + i) & mask]);
-  }
-  for (std::uint32_t i = 1; i <= returning; ++i) {
-    count_slot(node, node.returned_slots[(node.requests.returned - i) & mask]);
-  }
+  check_ring(node, node.granted_slots, state.taken, untaken);
+  check_ring(node, node.returned_slots, node.requests.returned - returning, returning);
+}
+
+void CreditWorld::check_ring(const Node& node, const std::vector<std::uint32_t>& ring, std::uint32_t first,
+                             std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) count_slot(node, ring[(first + i) & (rules_.slot_count - 1)]);
 }
 
 void CreditWorld::count_slot(const Node& node, std::uint32_t slot) {
@@ -370,10 +396,19 @@ void CreditWorld::everybody_alive_gets_on() {
   constexpr std::uint64_t kPushes = 4;
   const std::uint32_t rounds = 50 * (rules_.slot_count + 10);
   std::vector<std::uint64_t> before;
-  for (const auto& node : nodes_) before.push_back(node->pushes);
+  for (const auto& node : nodes_) before.push_back(pushes_of(*node));
   for (std::uint32_t round = 0; round < rounds && outcome_.problem.empty(); ++round) {
     for (const auto& node : nodes_) {
       if (node->dead || node->hostile) continue;
+      ++now_;
+      if (node->shared) {
+        for (int i = 0; i < 4; ++i) {
+          (void)node->shared->step_all();
+          serve(*node);
+          check();
+        }
+        continue;
+      }
       if (!node->kernel) begin_kernel(*node);
       if (!node->kernel) continue;
       push(*node);
@@ -393,13 +428,17 @@ void CreditWorld::everybody_alive_gets_on() {
       expect(any_stuck, "an endpoint never got its minimum");
       continue;
     }
-    expect(node.pushes >= before[i] + kPushes, "an endpoint with a live peer got no credit");
+    expect(pushes_of(node) >= before[i] + kPushes, "an endpoint with a live peer got no credit");
   }
 }
 
 void CreditWorld::everything_comes_home() {
   for (const auto& node : nodes_) {
     if (node->dead || node->hostile || !node->in_error) continue;
+    if (node->shared) {
+      come_home(*node);
+      continue;
+    }
     // Only what is flushed brings the endpoint back to its credits: whoever has failed waits for nothing
     // else.
     if (!node->knows_error || node->credits().returned != node->credits().filled) {

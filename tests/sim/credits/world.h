@@ -13,15 +13,22 @@
 
 #include "device/credits.h"
 #include "host/staging/credit_exchange.h"
+#include "tests/sim/credits/shared_kernel.h"
 #include "tests/sim/random.h"
 
 namespace gdx::sim {
+
+// Who makes endpoints: only exclusive ones, or shared ones among them, whose threads run step by step.
+enum class Sharers { kNone, kSome };
 
 // One endpoint: the client's credits on one side, its queue pair on the other.
 struct CreditNode {
   explicit CreditNode(std::uint32_t slot_count);
   [[nodiscard]] CreditChannel channel();
-  [[nodiscard]] StagingState credits() const { return kernel ? kernel->state() : state; }
+  [[nodiscard]] StagingState credits() const {
+    if (shared) return shared->credits();
+    return kernel ? kernel->state() : state;
+  }
 
   struct Work {
     std::uint32_t index;
@@ -33,6 +40,7 @@ struct CreditNode {
   StagingHandle handle{};
   std::optional<device::Credits> kernel;  // runs now
   StagingState state{};                   // between kernels
+  std::unique_ptr<SharedKernel> shared;   // instead of both
 
   std::deque<Work> posted;
   std::uint32_t producer = 0;
@@ -63,11 +71,13 @@ struct CreditOutcome {
   std::uint64_t errors = 0;
   std::uint64_t deaths = 0;
   std::uint64_t bad_returns = 0;
+  std::uint64_t thread_steps = 0;  // of shared endpoints
+  std::uint64_t waits = 0;         // of their threads, for a credit
 };
 
-class CreditWorld {
+class CreditWorld final : public SlotBooks {
  public:
-  explicit CreditWorld(std::uint64_t seed);
+  explicit CreditWorld(std::uint64_t seed, Sharers sharers = Sharers::kNone);
 
   // `steps` of chance, then those that can must get on, then everything must come home.
   [[nodiscard]] CreditOutcome run(std::uint32_t steps);
@@ -77,6 +87,7 @@ class CreditWorld {
 
   void step();
   void act(Node& node);
+  void act_shared(Node& node);
   void open();
   void push(Node& node);
   void ring(Node& node) { node.rung = node.producer; }
@@ -94,21 +105,35 @@ class CreditWorld {
   void check_threshold(const std::vector<std::uint32_t>& before, std::uint32_t granted);
   void check_limits();
   void check_node(const Node& node);
+  void check_ring(const Node& node, const std::vector<std::uint32_t>& ring, std::uint32_t first,
+                  std::uint32_t count);
+  void check_shared(const Node& node);
   void check_growth(const std::vector<std::uint32_t>& before);
   void count_slot(const Node& node, std::uint32_t slot);
   void everybody_alive_gets_on();
   void everything_comes_home();
-  void expect(bool holds, const char* what);
+  void come_home(Node& node);
+  void expect(bool holds, const char* what) override;
+  void begin_fill(CreditEndpoint endpoint, std::uint32_t slot) override;
+  void end_fill(std::uint32_t slot, std::uint64_t payload) override { memory_[slot] = payload; }
+  void abandon(std::uint32_t slot) override { sending_[slot] = false; }
+  [[nodiscard]] std::uint64_t now() const override { return now_; }
+  void bury(Node& node);
+  [[nodiscard]] static std::uint64_t pushes_of(const Node& node) {
+    return node.shared ? node.shared->least_pushes() : node.pushes;
+  }
   [[nodiscard]] bool lacks(const Node& node) const;
   [[nodiscard]] bool retired(const Node& node) const { return node.retired || node.seen.failed != 0; }
   [[nodiscard]] bool waits(const Node& node) const;
   // Of `free` slots, those beyond what open endpoints lack of their minima.
   [[nodiscard]] std::uint64_t spare(std::uint64_t free) const;
   [[nodiscard]] static bool healthy(const Node& node) {
-    return !node.dead && !node.hostile && !node.in_error && !node.stalled;
+    const bool patient = !node.shared || (node.shared->patient() && !node.shared->failed());
+    return !node.dead && !node.hostile && !node.in_error && !node.stalled && patient;
   }
 
   Random random_;
+  Sharers sharers_;
   CreditRules rules_;
   CreditExchange exchange_;
   std::uint32_t most_nodes_;
@@ -118,6 +143,7 @@ class CreditWorld {
   std::vector<std::uint64_t> counted_;  // the check that saw the slot last
   std::uint64_t checks_ = 0;
   std::uint64_t payloads_ = 0;
+  std::uint64_t now_ = 0;  // what threads see as time: steps of the world
   CreditOutcome outcome_;
 };
 

@@ -248,6 +248,35 @@ TEST(SharedPushFailure, error_brings_every_slot_back_once) {
   }
 }
 
+// Nobody pushes any more, or flushes: whatever call meets the failure gives the idle credits back.
+TEST(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_back) {
+  enum class Call { kPull, kValue, kWarp };
+  for (const Call call : {Call::kPull, Call::kValue, Call::kWarp}) {
+    ServingNic nic;
+    nic.grant(5, 5);
+    in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+      EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
+      EXPECT_EQ(gdx_flush(ep), Status::kOk);
+    });
+    nic.fails_at = 7;
+    const unsigned threads = call == Call::kWarp ? kWarpThreads : 1;
+    in_grid(nic, 1, threads, 1, [&](auto& ep, std::uint32_t t) {
+      std::byte byte{};
+      const LocalMemory from{&byte, 1, 0x88, 0};
+      Status status = Status::kOk;
+      while (status == Status::kOk) {
+        if (call == Call::kPull) status = gdx_put(ep, remote(message(t, 0)), from, 1);
+        if (call == Call::kValue) status = gdx_put_value(ep, remote(8), std::uint64_t{1});
+        if (call == Call::kWarp) status = gdx_put_warp(ep, remote(message(t, 0)), from, 1);
+      }
+      EXPECT_EQ(status, Status::kPeerUnreachable);
+    });
+    EXPECT_EQ(nic.pool.requests.failed, 1u);
+    EXPECT_EQ(nic.pool.requests.returned, 5u);
+    expect_conserved(nic, 5);
+  }
+}
+
 // The slots are full, and then there is no room for their WQEs.
 TEST(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic) {
   ServingNic nic;

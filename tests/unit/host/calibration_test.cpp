@@ -242,12 +242,22 @@ class ChooseModes : public CalibrationFile {
 
 TEST_F(ChooseModes, without_a_file_defaults_of_the_path_serve) {
   const ModeChoice choice = chosen({});
-  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
   EXPECT_EQ(choice.site.path, PathClass::kSys);
   EXPECT_EQ(choice.site.kernels, Processor::kGpu);
-  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path"));
+  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path and queues in host memory, modelled: "));
   EXPECT_THAT(choice.why, HasSubstr(default_calibration_file()));
-  EXPECT_EQ(chosen({.path = PathClass::kPix}).modes, default_mode_table(PathClass::kPix, kAll));
+  EXPECT_EQ(chosen({.path = PathClass::kPix}).modes,
+            default_mode_table(PathClass::kPix, Placement::kHost, kAll));
+}
+
+TEST_F(ChooseModes, defaults_go_by_where_queues_are) {
+  QueueShape beside = kShape;
+  beside.queues = Placement::kGpu;
+  const ModeChoice choice = chosen({}, beside);
+  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, Placement::kGpu, kAll));
+  EXPECT_NE(choice.modes, chosen({}).modes);
+  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path and queues in GPU memory, modelled: "));
 }
 
 TEST_F(ChooseModes, file_at_the_default_place_is_found) {
@@ -259,7 +269,7 @@ TEST_F(ChooseModes, file_at_the_default_place_is_found) {
   no_bounce.bounce_slot_count = no_bounce.bounce_slot_bytes = 0;
   EXPECT_EQ(chosen({}, no_bounce).modes, (ModeTable{7, 77, kNoSizeLimit}));
   setenv(kCalibrationVariable, "", 1);
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
 }
 
 TEST_F(ChooseModes, option_goes_before_the_variable_and_the_variable_before_the_default_place) {
@@ -276,7 +286,7 @@ TEST_F(ChooseModes, option_goes_before_the_variable_and_the_variable_before_the_
 TEST_F(ChooseModes, unfit_file_at_the_default_place_leaves_defaults) {
   file_ = default_calibration_file();
   write("rubbish");
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
   EXPECT_THAT(chosen({}).why, HasSubstr("is no calibration"));
 }
 
@@ -297,21 +307,23 @@ TEST_F(ChooseModes, foreign_file_is_told_from_an_older_one) {
   older.key.queue_layout_version = kQueueLayoutVersion - 1;
   ASSERT_TRUE(store_calibration(file_, older));
   EXPECT_THAT(refused({.calibration_file = file_}).message,
-              HasSubstr(fmt::format("measured with layout {} of queues, and this is {}", kQueueLayoutVersion - 1,
-                                    kQueueLayoutVersion)));
+              HasSubstr(fmt::format("measured with layout {} of queues, and this is {}",
+                                    kQueueLayoutVersion - 1, kQueueLayoutVersion)));
   EXPECT_EQ(refused({.calibration_file = file_}).status, Status::kVersionMismatch);
 }
 
 // The mistake this guards against: host memory and CPU kernels know nothing of a GPU behind two sockets.
 TEST_F(ChooseModes, what_kernels_on_a_cpu_measured_is_for_kernels_on_a_cpu) {
   ASSERT_TRUE(store_calibration(default_calibration_file(), measured_by_cpu({7, 77, 777})));
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, kAll));
-  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes, default_mode_table(PathClass::kSys, kAll));
+  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes,
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll));
   const ModeChoice on_cpu = chosen({.kernels = Processor::kCpu});
   EXPECT_EQ(on_cpu.modes, (ModeTable{7, 77, 777}));
   EXPECT_EQ(on_cpu.site.path, std::nullopt);
   unsetenv(kPathClassVariable);
-  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes, default_mode_table(std::nullopt, kAll));
+  EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes,
+            default_mode_table(std::nullopt, Placement::kHost, kAll));
 }
 
 TEST_F(ChooseModes, payload_elsewhere_has_a_table_of_its_own) {

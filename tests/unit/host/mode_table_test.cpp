@@ -42,21 +42,38 @@ TEST(ModeTable, impossible_tables_are_refused_with_the_threshold) {
 
 TEST(ModeTable, defaults_are_possible_whatever_the_path_and_the_means) {
   for (const ModeMeans means : {kAll, kNone, kPushOnly, kBounceOnly}) {
-    EXPECT_EQ(refusal_of(default_mode_table(std::nullopt, means), means), "");
-    for (const PathClass path : kPathClasses)
-      EXPECT_EQ(refusal_of(default_mode_table(path, means), means), "");
+    for (const Placement queues : {Placement::kHost, Placement::kGpu}) {
+      EXPECT_EQ(refusal_of(default_mode_table(std::nullopt, queues, means), means), "");
+      for (const PathClass path : kPathClasses)
+        EXPECT_EQ(refusal_of(default_mode_table(path, queues, means), means), "");
+    }
   }
 }
 
 TEST(ModeTable, defaults_pull_nothing_across_a_root_complex_that_can_be_stored) {
   for (const PathClass path : {PathClass::kPhb, PathClass::kNode, PathClass::kSys}) {
-    EXPECT_EQ(default_mode_table(path, kAll), (ModeTable{28, 16384, 16384}));
-    EXPECT_EQ(default_mode_table(path, kPushOnly), (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
-    EXPECT_EQ(default_mode_table(path, kBounceOnly), (ModeTable{28, 28, 28}));
-    EXPECT_EQ(default_mode_table(path, kNone), (ModeTable{28, 28, kNoSizeLimit}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kAll), (ModeTable{28, 16384, 16384}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kPushOnly),
+              (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kBounceOnly), (ModeTable{28, 28, 28}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kNone), (ModeTable{28, 28, kNoSizeLimit}));
   }
-  EXPECT_EQ(default_mode_table(PathClass::kPix, kAll), (ModeTable{28, 16384, kNoSizeLimit}));
-  EXPECT_EQ(default_mode_table(std::nullopt, kAll), (ModeTable{28, 4096, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kPix, Placement::kHost, kAll),
+            (ModeTable{28, 16384, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(std::nullopt, Placement::kHost, kAll), (ModeTable{28, 4096, kNoSizeLimit}));
+}
+
+TEST(ModeTable, defaults_with_queues_in_gpu_memory_push_only_between_sockets_without_bounce) {
+  constexpr Placement kGpu = Placement::kGpu;
+  for (const ModeMeans means : {kAll, kNone, kPushOnly, kBounceOnly}) {
+    EXPECT_EQ(default_mode_table(PathClass::kPxb, kGpu, means), (ModeTable{28, 28, kNoSizeLimit}));
+  }
+  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kAll), (ModeTable{28, 28, 8192}));
+  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kPushOnly), (ModeTable{28, 28, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kAll), (ModeTable{28, 28, 4096}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kPushOnly),
+            (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kNone), (ModeTable{28, 28, kNoSizeLimit}));
 }
 
 TEST(ModeTable, missing_means_leave_their_sizes_to_pull) {

@@ -1,0 +1,22 @@
+// Shared endpoints beside exclusive ones: their threads in any order, a step at a time.
+#include <gtest/gtest.h>
+
+#include "tests/sim/credits/seeds.h"
+
+namespace gdx::sim {
+namespace {
+
+TEST(SharedCreditSimulation, seeds_keep_every_promise) {
+  const CreditReport report = run_credit_seeds(1, 300, 10'000, Sharers::kSome);
+  EXPECT_EQ(report.sum.problem, "") << "replay with gdx_credit_sim " << report.seed << " " << report.seed;
+  // What was meant to happen did.
+  EXPECT_GE(report.sum.steps, 3'000'000u);
+  EXPECT_GT(report.sum.thread_steps, 5'000'000u);
+  EXPECT_GT(report.sum.pushes, 200'000u);
+  EXPECT_GT(report.sum.waits, 20'000u);
+  EXPECT_GT(report.sum.errors, 500u);
+  EXPECT_GT(report.sum.deaths, 500u);
+}
+
+}  // namespace
+}  // namespace gdx::sim

@@ -1,0 +1,109 @@
+// A shared endpoint of the credits' world: production code of device/shared.h in several threads, a step of
+// one at a time, and the rings and words that its queue pair has in memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/shared.h"
+#include "host/staging/credit_scheduler.h"
+#include "proto/gpu/queue.h"
+#include "tests/sim/credits/steps.h"
+#include "tests/sim/random.h"
+
+namespace gdx::sim {
+
+inline constexpr std::uint32_t kNoSlot = ~0u;
+
+// What the world knows of slots, as far as a thread touches them.
+class SlotBooks {
+ public:
+  virtual ~SlotBooks() = default;
+  virtual void begin_fill(CreditEndpoint endpoint, std::uint32_t slot) = 0;
+  virtual void end_fill(std::uint32_t slot, std::uint64_t payload) = 0;
+  virtual void abandon(std::uint32_t slot) = 0;  // no queue pair will send it
+  virtual void expect(bool holds, const char* what) = 0;
+  [[nodiscard]] virtual std::uint64_t now() const = 0;
+};
+
+class SharedKernel final : public StepWitness {
+ public:
+  // `staging` without base and slot_bytes, which are of this world. Blocks are numbered from `first_block`.
+  SharedKernel(SlotBooks& books, Random& random, const StagingHandle& staging, const StagingState& begin,
+               std::uint32_t first_block);
+
+  void set_number(CreditEndpoint number) { number_ = number; }
+  // One step of a thread chosen by chance, but for those that sleep.
+  void step();
+  // One step of each, awake or not. False: all have ended.
+  bool step_all();
+  // The threads are no more, wherever they were.
+  void kill() { threads_.clear(); }
+
+  // The NIC's side. WQEs that a doorbell has told of since: index, and the slot they send or kNoSlot.
+  struct Request {
+    std::uint32_t index;
+    std::uint32_t slot;
+    std::uint64_t payload;
+  };
+  [[nodiscard]] std::vector<Request> fetch();
+  void complete(std::uint32_t index, bool in_error);
+
+  // Nobody holds the lock of a look, so the books add up.
+  [[nodiscard]] bool quiet() const { return state_.shared.staging.busy == 0; }
+  [[nodiscard]] bool failed() const { return state_.shared.failure != device::impl::kNoFailure; }
+  // Its calls never time out and are never aborted.
+  [[nodiscard]] bool patient() const { return patient_; }
+  [[nodiscard]] StagingState credits() const;
+  [[nodiscard]] std::uint64_t least_pushes() const;
+  // Slots that threads have filled, or begin to, for WQEs that the NIC has not fetched.
+  [[nodiscard]] const std::vector<std::uint32_t>& filling() const { return filling_; }
+  [[nodiscard]] std::uint64_t steps() const { return steps_; }
+  [[nodiscard]] std::uint32_t waits() const { return state_.shared.staging.arrived - first_ticket_; }
+
+ private:
+  struct Thread {
+    std::unique_ptr<StepThread> runs;
+    std::uint64_t pushes = 0;
+    std::uint64_t sleeps_until = 0;
+    bool ended = false;
+  };
+
+  void begin_fill(const std::byte* to) override;
+  void end_fill(const std::byte* to, const std::byte* from) override;
+  void stored(const std::uint32_t* to, std::uint32_t value) override;
+  void loaded(const std::uint64_t* from, std::uint64_t value) override;
+  [[nodiscard]] std::uint64_t now_ns() const override { return books_.now(); }
+
+  // Failed, and a thread has closed the door behind it: from now on no call may succeed.
+  [[nodiscard]] bool shut() const;
+  void live(Thread& thread);
+  [[nodiscard]] Status call(device::SharedEndpoint<>& endpoint, Thread& thread);
+  [[nodiscard]] std::uint32_t slot_at(const std::byte* place) const;
+  void forget(std::uint32_t slot);
+  void check_tickets();
+  [[nodiscard]] Request request_at(std::uint32_t index) const;
+
+  SlotBooks& books_;
+  Random& random_;
+  CreditEndpoint number_ = 0;
+  QueueState state_{};
+  std::vector<std::byte> memory_;  // of which only the addresses count
+  std::vector<mlx5::WqeBasicBlock> send_queue_;
+  std::vector<mlx5::Cqe64> completion_queue_;
+  Be32 record_{};
+  std::uint64_t doorbell_ = 0;
+  std::uint64_t scratch_ = 0;
+  std::uint32_t abort_ = 0;
+  bool patient_ = true;
+  std::uint32_t first_ticket_;
+  std::uint32_t fetched_;
+  std::uint32_t heard_limit_ = 0;
+  std::uint64_t messages_ = 0;
+  std::uint64_t steps_ = 0;
+  std::vector<std::uint32_t> filling_;
+  std::vector<Thread> threads_;
+};
+
+}  // namespace gdx::sim
