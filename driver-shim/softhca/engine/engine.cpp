@@ -105,7 +105,8 @@ Errno Engine::dealloc_pd(std::uint32_t pd) {
 
 Errno Engine::check(const MemoryRegionSpec& spec) const {
   const bool placed = (spec.base != nullptr) != !spec.pieces.empty();
-  if (!pds_.contains(spec.pd) || !placed || spec.length_bytes == 0) return EINVAL;
+  // Linux registers nothing of a program's memory, but does of device memory.
+  if (!pds_.contains(spec.pd) || !placed || (spec.length_bytes == 0 && !spec.device_memory)) return EINVAL;
   if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
   if (!spec.device_memory) return 0;
   const std::byte* begin = parts_.device_memory;
