@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Usage: pyverbs.sh unpack FOLDER VERSION: puts rdma-core's own tests into FOLDER, from the installed package or,
-#                   where its documentation was left out, from the archive.
+# Usage: pyverbs.sh unpack FOLDER VERSION: puts rdma-core's own tests into FOLDER, from the installed package
+#                   or, where its documentation was left out, from the archive.
 #        pyverbs.sh run FOLDER MODULE...: on the software HCA, against pyverbs_table.txt.
 #        pyverbs.sh modules FOLDER MODULE...: are these all?
 . "$(dirname "$0")/common.sh"
@@ -22,7 +22,7 @@ find_tests() {
   if [ ! -e $installed/run_tests.py ]; then
     need apt-get apt
     (cd "$scratch" && timeout 60 apt-get download -qq python3-pyverbs && dpkg-deb -x ./*.deb .) ||
-      skip "python3-pyverbs was installed without its documentation, which holds the tests, and cannot be downloaded"
+      skip "python3-pyverbs is here without its documentation, which holds the tests, and cannot be downloaded"
     installed=$scratch$installed
   fi
   cp -rL $installed "$scratch/tests" && gunzip -q "$scratch"/tests/*.gz || fail "no tests in $installed"
@@ -42,7 +42,8 @@ unpack() {
 }
 
 table=$here/pyverbs_table.txt
-[ "$command" = unpack ] || [ -e "$folder/tests" ] || skip "rdma-core's tests are not there, see abi.pyverbs_is_unpacked"
+[ "$command" = unpack ] || [ -e "$folder/tests" ] ||
+  skip "rdma-core's tests are not there: abi.pyverbs_is_unpacked says why"
 case $command in
   unpack) unpack "$@" ;;
   modules) $python "$here/pyverbs_table.py" "$table" "$folder" --modules "$@" || exit 1 ;;

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include "driver-shim/softhca/engine/paging.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
+namespace {
+constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
+}
 
 std::uint32_t MemoryTable::add(const MemoryRegionSpec& spec, const Random& random) {
   for (;;) {
@@ -44,13 +48,15 @@ std::byte* MemoryTable::resolve(std::uint32_t mkey, std::uint32_t pd, std::uint6
   const std::uint64_t offset = address - region->iova;
   if (offset > region->length_bytes || length_bytes > region->length_bytes - offset) return nullptr;
   if (!region->pieces.empty()) return resolve_indirect(*region, offset, length_bytes, access);
-  return region->base + offset;
+  if ((region->access & kOnDemand) == 0) return region->base + offset;
+  auto* const place = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(region->base) + offset);
+  return page_in(place, length_bytes, (access & kChanges) != 0) ? place : nullptr;
 }
 
 // The key itself says what a peer may do; of the keys below it only the right to change the memory counts.
 std::byte* MemoryTable::resolve_indirect(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
                                          std::uint64_t length_bytes, std::uint32_t access) const {
-  const bool changes = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
+  const bool changes = (access & kChanges) != 0;
   const std::uint64_t piece_bytes = std::uint64_t{1} << region.log_piece_bytes;
   std::byte* begin = nullptr;
   std::uint64_t done = 0;

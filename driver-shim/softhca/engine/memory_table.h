@@ -26,8 +26,9 @@ class MemoryTable {
   // Null: no such key.
   [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
   // Where [address, address + length) under `mkey` is in this process. Null: unknown key, another
-  // protection domain, a range that is not wholly inside, an access bit that the region lacks, or a piece of
-  // an indirect key whose own key is gone, or that does not follow on the one before it.
+  // protection domain, a range that is not wholly inside, an access bit that the region lacks, a piece of
+  // an indirect key whose own key is gone, or that does not follow on the one before it, or memory that is
+  // paged on demand and is not there.
   [[nodiscard]] std::byte* resolve(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;

@@ -44,8 +44,15 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   const Answer<std::uint32_t> entries = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_CQE);
   if (!entries) return refuse(entries.error());
   if (*entries == 0 || *entries >= 1u << devx::kLogMaxCqEntries) return refuse(EINVAL);
+  constexpr std::uint32_t kKnownDriverFlags =
+      MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
   if (driver.cqe_size != 64 && driver.cqe_size != 128) return refuse(EINVAL);
   if (driver.cqe_comp_en != 0) return refuse(unsupported("compressed completions"));
+  if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS) != 0)
+    return refuse(unsupported("times in completions"));
+  if ((driver.flags & ~kKnownDriverFlags) != 0) return refuse(EINVAL);
+  if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0 && driver.cqe_size != 128)
+    return refuse(EINVAL);
   CompletionQueueSpec spec;
   spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // of entries + 1, rounded up
   spec.entry_bytes = driver.cqe_size;
