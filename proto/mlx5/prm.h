@@ -222,6 +222,8 @@ enum State : std::uint32_t {
   kSqDrained = 5,
   kError = 6
 };
+// Of the path migration state machine.
+inline constexpr std::uint32_t kArmed = 0;
 inline constexpr std::uint32_t kMigrated = 3;
 inline constexpr std::uint32_t kAtomicModeIbSpec = 1;
 }  // namespace qp
@@ -300,6 +302,7 @@ enum Capability : std::uint32_t {
   kGeneral = 0x0,
   kAtomic = 0x3,
   kRoce = 0x4,
+  kNicFlowTable = 0x7,
   kDeviceMemory = 0xf,
   kGeneral2 = 0x20,
 };

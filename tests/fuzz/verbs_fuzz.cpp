@@ -27,6 +27,7 @@
 
 namespace gdx::softhca::uverbs {
 
+constinit RealFunction<int(const char*, int, ...)> real_open("open");
 constinit RealFunction<int(int)> real_close("close");
 
 namespace {
@@ -205,7 +206,7 @@ class Program {
         config, std::make_unique<EchoWire>(), pages_.device_memory(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     context_ = std::make_unique<Context>(*hca_, pages_, channels_);
-    file_ = *pages_.duplicate(true);
+    file_ = *pages_.open(true, 1);
     const std::uint8_t none = 0;
     Input honest(&none, 0);
     Request events(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, honest);

@@ -89,7 +89,8 @@ Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
     case prm::cap::kAtomic: fill_atomic(out); return {};
     case prm::cap::kRoce: fill_roce(out); return {};
     case prm::cap::kDeviceMemory: fill_device_memory(hca, out); return {};
-    case prm::cap::kGeneral2: return {};  // zeros: no doorbell without a record, no QP number reservation
+    case prm::cap::kNicFlowTable: return {};  // zeros: nothing is steered
+    case prm::cap::kGeneral2: return {};      // zeros: no doorbell without a record, no QP number reservation
     default: return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedCapability);
   }
 }

@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/engine/dma.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca::devx {
@@ -11,8 +12,14 @@ constexpr std::uint32_t kStrideUnitBytes = 16;
 
 // Umem numbers count even where a client left the *_umem_valid bits clear: the kernel sets those itself.
 Be32* doorbell_record(const UmemTable& umems, std::uint32_t id, std::uint64_t offset) {
-  if (offset % alignof(Be32) != 0) return nullptr;
-  return reinterpret_cast<Be32*>(umems.resolve(id, offset, kDoorbellRecordBytes));
+  std::byte* const record = umems.resolve(id, offset, kDoorbellRecordBytes);
+  return is_aligned(record, alignof(Be32)) ? reinterpret_cast<Be32*>(record) : nullptr;
+}
+
+std::byte* ring_at(const UmemTable& umems, std::uint32_t id, std::uint64_t offset,
+                   std::uint64_t length_bytes) {
+  std::byte* const ring = umems.resolve(id, offset, length_bytes);
+  return is_aligned(ring, mlx5::kWqeBasicBlockBytes) ? ring : nullptr;
 }
 
 Outcome bad_umem() { return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kBadUmem); }
@@ -64,8 +71,8 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
 
   const std::uint32_t ring_umem = prm::get32(in, prm::cq::kUmemId);
   const std::uint32_t record_umem = prm::get32(in, prm::cq::kDbrUmemId);
-  spec.ring = umems.resolve(ring_umem, prm::get(in, prm::cq::kUmemOffset),
-                            std::uint64_t{spec.entry_bytes} << spec.log_entries);
+  spec.ring = ring_at(umems, ring_umem, prm::get(in, prm::cq::kUmemOffset),
+                      std::uint64_t{spec.entry_bytes} << spec.log_entries);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::cq::kDbrAddress));
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
   const auto events = std::make_shared<ObjectEvents>();
@@ -106,7 +113,7 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   const std::uint32_t ring_umem = prm::get32(in, prm::qp::kUmemId);
   const std::uint32_t record_umem = prm::get32(in, prm::qp::kDbrUmemId);
   std::byte* const rings =
-      umems.resolve(ring_umem, prm::get(in, prm::qp::kUmemOffset), sizes.receive_bytes + sizes.send_bytes);
+      ring_at(umems, ring_umem, prm::get(in, prm::qp::kUmemOffset), sizes.receive_bytes + sizes.send_bytes);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::qp::kDbrAddress));
   if (rings == nullptr || spec.doorbell_record == nullptr) return bad_umem();
   if (spec.receive_entries != 0) spec.receive_ring = rings;
@@ -141,8 +148,8 @@ Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
 
   const std::uint32_t ring_umem = prm::get32(in, prm::rmp::kUmemId);
   const std::uint32_t record_umem = prm::get32(in, prm::rmp::kDbrUmemId);
-  spec.ring = umems.resolve(ring_umem, prm::get(in, prm::rmp::kUmemOffset),
-                            std::uint64_t{spec.entries} * spec.stride_bytes);
+  spec.ring = ring_at(umems, ring_umem, prm::get(in, prm::rmp::kUmemOffset),
+                      std::uint64_t{spec.entries} * spec.stride_bytes);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::rmp::kDbrAddress));
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
 

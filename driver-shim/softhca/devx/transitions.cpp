@@ -89,8 +89,10 @@ bool is_path(Input in, const wire::Address& remote) {
 }
 
 Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+  // Armed, which is zero, is how a client leaves it that knows of no other path: nothing to migrate to.
+  const std::uint32_t migration = prm::get32(in, prm::qp::kPathMigrationState);
   if (prm::get32(in, prm::qp::kPathPort) != 1 || prm::get32(in, prm::qp::kPathPkeyIndex) != 0 ||
-      prm::get32(in, prm::qp::kPathMigrationState) != prm::qp::kMigrated) {
+      (migration != prm::qp::kMigrated && migration != prm::qp::kArmed)) {
     return bad_parameter(Syndrome::kBadPath);
   }
   mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;

@@ -3,14 +3,9 @@
 #include <cerrno>
 
 namespace gdx::softhca::devx {
-namespace {
-constexpr std::uintptr_t kPageMask = 4096 - 1;
-}
-
 Answer<std::uint32_t> UmemTable::add(std::byte* base, std::uint64_t length_bytes) {
   const auto start = reinterpret_cast<std::uintptr_t>(base);
-  if (start == 0 || (start & kPageMask) != 0) return refuse(EINVAL);
-  if (length_bytes == 0 || start + length_bytes < start) return refuse(EINVAL);
+  if (start == 0 || length_bytes == 0 || start + length_bytes < start) return refuse(EINVAL);
   const std::uint32_t id = next_id_++;
   umems_.emplace(id, Umem{base, length_bytes, 0});
   return id;

@@ -12,7 +12,8 @@ namespace gdx::softhca::devx {
 // Threads: the caller serialises.
 class UmemTable {
  public:
-  // Errors: EINVAL for a base that is not 4 KiB aligned, an empty or a wrapping range.
+  // Any base: the kernel registers whole pages and tells the device where in the first one it begins.
+  // Errors: EINVAL for an empty or a wrapping range.
   Answer<std::uint32_t> add(std::byte* base, std::uint64_t length_bytes);
   // Errors: ENOENT; EBUSY while a queue lies in it.
   Errno remove(std::uint32_t id);

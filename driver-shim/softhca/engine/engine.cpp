@@ -105,8 +105,10 @@ Errno Engine::dealloc_pd(std::uint32_t pd) {
 
 Errno Engine::check(const MemoryRegionSpec& spec) const {
   if (spec.umr) return pds_.contains(spec.pd) && spec.base == nullptr && spec.pieces.empty() ? 0 : EINVAL;
-  const bool placed = (spec.base != nullptr) != !spec.pieces.empty();
-  if (!pds_.contains(spec.pd) || !placed || spec.length_bytes == 0) return EINVAL;
+  const bool has_base = spec.base != nullptr || (spec.access & kOnDemand) != 0;
+  const bool placed = has_base != !spec.pieces.empty();
+  // Linux registers nothing of a program's memory, but does of device memory.
+  if (!pds_.contains(spec.pd) || !placed || (spec.length_bytes == 0 && !spec.device_memory)) return EINVAL;
   if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
   if (!spec.device_memory) return 0;
   const std::byte* begin = parts_.device_memory;
@@ -136,6 +138,17 @@ Errno Engine::replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) {
 Errno Engine::deregister_memory(std::uint32_t mkey) {
   const std::scoped_lock lock(mutex_);
   return parts_.memory.remove(mkey) ? 0 : EINVAL;
+}
+
+Errno Engine::prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
+                       std::uint64_t length_bytes, bool written) {
+  const std::scoped_lock lock(mutex_);
+  const MemoryRegionSpec* const region = parts_.memory.find(mkey);
+  if (region == nullptr) return ENOENT;
+  if (region->pd != pd || (written && (region->access & kLocalWrite) == 0)) return EPERM;
+  if ((region->access & kOnDemand) == 0) return EINVAL;
+  const std::uint32_t access = written ? kLocalWrite : 0u;
+  return parts_.memory.resolve(mkey, {.pd = pd}, address, length_bytes, access) == nullptr ? EFAULT : 0;
 }
 
 void Engine::add_foreign(const std::byte* first, std::size_t length_bytes,

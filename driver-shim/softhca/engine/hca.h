@@ -4,6 +4,7 @@
 // Threads: every method locks the HCA; progress() and idle_ns() do not wait for another thread that holds it.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -59,6 +60,7 @@ enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
   kRemoteAtomic = 8,
   kWindowBind = 1 << 4,
   kZeroBased = 1 << 5,
+  kOnDemand = 1 << 6,  // nothing need be mapped before it is used, and base may be address 0
 };
 
 // A stretch of another key's range. It ends where the next one begins.
@@ -244,6 +246,13 @@ class Hca {
   // Gives a key that is neither of device memory nor for UMR another range, domain or set of rights. EINVAL
   // changes nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
+  // Brings in pages of a key that is paged on demand. Errors: ENOENT for no such key, EPERM for one of
+  // another domain or without the right, EINVAL for one that is not paged, EFAULT for a range that is not all
+  // there.
+  virtual Errno prefetch(std::uint32_t /*pd*/, std::uint32_t /*mkey*/, std::uint64_t /*address*/,
+                         std::uint64_t /*length_bytes*/, bool /*written*/) {
+    return EOPNOTSUPP;
+  }
 
   // Says that [first, first + length) is not for this process to touch, but for `copies`: before anything in
   // it is registered or made a queue, until all of that is gone. Receive queues are refused there

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "driver-shim/softhca/engine/paging.h"
 #include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 
@@ -11,6 +12,16 @@ namespace {
 
 // Whose numbers mean something else in a list of segments.
 constexpr std::uint32_t kMaxReservedKey = std::max(mlx5::kInvalidLkey, mlx5::kRepeatBlockOperation);
+constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
+
+// Where a region that is no list has these bytes; null: paged on demand, and not there.
+std::byte* place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes, std::uint64_t length_bytes,
+                    std::uint32_t access) {
+  if ((region.access & kOnDemand) == 0) return region.base + offset_bytes;
+  const auto base = reinterpret_cast<std::uintptr_t>(region.base);  // null of the whole process
+  auto* const place = reinterpret_cast<std::byte*>(base + offset_bytes);
+  return page_in(place, length_bytes, (access & kChanges) != 0) ? place : nullptr;
+}
 
 }  // namespace
 
@@ -68,7 +79,7 @@ MemoryTable::Extent MemoryTable::first_extent(std::uint32_t mkey, const KeyUser&
   const MemoryRegionSpec* const region = find_usable(mkey, user, address, length_bytes, access);
   if (region == nullptr) return {};
   const std::uint64_t offset = address - region->iova;
-  if (region->pieces.empty()) return {region->base + offset, length_bytes};
+  if (region->pieces.empty()) return {place_in(*region, offset, length_bytes, access), length_bytes};
   return extent_below(*region, user, offset, length_bytes, access);
 }
 
@@ -88,10 +99,10 @@ MemoryTable::Extent MemoryTable::extent_below(const MemoryRegionSpec& region, co
   const std::uint64_t end_bytes = next == region.pieces.end() ? whole_bytes : next->start_bytes;
   const std::uint64_t n = std::min(length_bytes, end_bytes - within);
   const std::uint64_t address = piece.address + repeats * piece.stride_bytes + (within - piece.start_bytes);
-  const bool changes = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  const MemoryRegionSpec* const below = find_usable(piece.mkey, user, address, n, changes ? kLocalWrite : 0u);
+  const std::uint32_t needed = (access & kChanges) != 0 ? kLocalWrite : 0u;
+  const MemoryRegionSpec* const below = find_usable(piece.mkey, user, address, n, needed);
   if (below == nullptr || !below->pieces.empty() || below->umr) return {};
-  return {below->base + (address - below->iova), n};
+  return {place_in(*below, address - below->iova, n, needed), n};
 }
 
 std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,

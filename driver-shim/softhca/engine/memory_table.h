@@ -44,7 +44,8 @@ class MemoryTable {
   // Where [address, ...) under `mkey` is in this process, and how far it is there in one piece, up to
   // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
   // pair's, a range that is not wholly inside, an access bit that the region lacks, or the piece of an
-  // indirect key that is there has a key that is gone, or does not give that.
+  // indirect key that is there has a key that is gone, or does not give that, or memory that is paged on
+  // demand and is not there.
   [[nodiscard]] Extent first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                     std::uint64_t length_bytes, std::uint32_t access) const;
   // The same of a range that is all in one piece; null where it is not.

@@ -16,30 +16,11 @@
 #include "base/log.h"
 #include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/config.h"
-#include "driver-shim/softhca/uverbs/file_identity.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
-
-constexpr std::size_t kTrackedFiles = 1 << 16;
-struct TrackedFile {
-  std::atomic<DeviceFile> role{};
-  std::atomic<dev_t> device{0};
-  std::atomic<ino_t> inode{0};
-};
-std::array<TrackedFile, kTrackedFiles> tracked_files;
-
-bool track(int fd, DeviceFile role) {
-  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return false;
-  TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  const FileIdentity identity = role.kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd);
-  file.device.store(identity.device, std::memory_order_relaxed);
-  file.inode.store(identity.inode, std::memory_order_relaxed);
-  file.role.store(role, std::memory_order_release);
-  return true;
-}
 
 constexpr std::uint64_t kExitLimitNs = 50'000'000;  // for each thing that the end of the process waits for
 constexpr std::uint64_t kQuietNs = 2'000'000;
@@ -96,16 +77,6 @@ Device& Device::instance() {
 
 bool Device::exists() { return instance_made.load(std::memory_order_relaxed); }
 
-DeviceFile Device::file(int fd) {
-  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return {};
-  const TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  const DeviceFile role = file.role.load(std::memory_order_acquire);
-  if (role.kind == FileKind::kForeign) return role;
-  const FileIdentity tracked{file.device.load(std::memory_order_relaxed),
-                             file.inode.load(std::memory_order_relaxed)};
-  return identity_of(fd) == tracked ? role : DeviceFile{};
-}
-
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   const auto config = config_from([](const char* name) { return std::getenv(name); }, getpid());
   if (!config) return tl::unexpected(config.error());
@@ -114,7 +85,10 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   if (!adapters) return tl::unexpected(adapters.error());
   parts->adapters = std::move(*adapters);
   std::vector<Hca*> hcas;
-  for (const auto& adapter : parts->adapters) hcas.push_back(adapter->hca.get());
+  for (const auto& adapter : parts->adapters) {
+    announce_node(static_cast<std::uint8_t>(hcas.size()), identity_of(adapter->pages.fd()));
+    hcas.push_back(adapter->hca.get());
+  }
   Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(hcas);
   if (!tree) return tl::unexpected(tree.error());
   parts->tree = std::move(*tree);
@@ -181,14 +155,15 @@ Answer<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   if (!ensure_locked()) return refuse(EINVAL);
   if (hca >= parts_->adapters.size()) return refuse(ENOENT);
   Adapter& adapter = *parts_->adapters[hca];
-  const Answer<int> fd = adapter.pages.duplicate(close_on_exec);
+  drop_closed_contexts_locked(-1, 0);
+  const std::uint32_t number = ++last_context_;
+  const Answer<int> fd = adapter.pages.open(close_on_exec, number);
   if (!fd) return fd;
-  if (!track(*fd, {FileKind::kNode, hca})) {
+  if (!track_file(*fd, {FileKind::kNode, hca, number})) {
     real_close(*fd);
     return refuse(EMFILE);
   }
-  // A context of this number is left where its descriptor was closed behind our back.
-  parts_->contexts.insert_or_assign(*fd, std::make_unique<Context>(*adapter.hca, adapter.pages, *this));
+  parts_->contexts.emplace(number, std::make_unique<Context>(*adapter.hca, adapter.pages, *this));
   park_unused_locked();
   return fd;
 }
@@ -198,7 +173,7 @@ Errno Device::request(int fd, std::uint64_t request_address) {
   const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return ENODEV;
-  const auto found = parts_->contexts.find(fd);
+  const auto found = parts_->contexts.find(tracked_file(fd).context);
   if (found == parts_->contexts.end()) return EBADF;
   return dispatch(*found->second, request_address);
 }
@@ -206,24 +181,35 @@ Errno Device::request(int fd, std::uint64_t request_address) {
 void Device::before_close(int fd) {
   if (in_child()) return;
   const CancellationOff uncancelled;
-  const FileKind kind = file_kind(fd);
-  track(fd, {});
-  if (kind == FileKind::kEvents) {
+  const DeviceFile file = tracked_file(fd);
+  track_file(fd, {});
+  if (file.kind == FileKind::kEvents) {
     const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(fd);
     if (found == channels_.end()) return;
     found->second->user_closed();
     channels_.erase(found);
-  } else if (kind == FileKind::kNode) {
+  } else if (file.kind == FileKind::kNode) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReady) return;
-    parts_->contexts.erase(fd);
+    drop_closed_contexts_locked(fd, file.context);
     park_unused_locked();
-  } else if (kind == FileKind::kConnections) {
+  } else if (file.kind == FileKind::kConnections) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kReady) return;
     parts_->connections->close_file(fd);
     park_unused_locked();
+  }
+}
+
+// A context lives while any descriptor refers to it, duplicates too; some may have been closed behind our
+// back.
+void Device::drop_closed_contexts_locked(int closing, std::uint32_t closing_context) {
+  const auto open = open_contexts(closing);
+  if (open) {
+    std::erase_if(parts_->contexts, [&open](const auto& context) { return !open->contains(context.first); });
+  } else {
+    parts_->contexts.erase(closing_context);
   }
 }
 
@@ -249,7 +235,7 @@ Answer<int> Device::open_connections(bool close_on_exec) {
   if (!ensure_locked()) return refuse(ENODEV);
   const Answer<int> fd = parts_->connections->open_file(close_on_exec);
   if (!fd) return fd;
-  if (!track(*fd, {FileKind::kConnections})) {
+  if (!track_file(*fd, {FileKind::kConnections})) {
     parts_->connections->close_file(*fd);
     real_close(*fd);
     return refuse(EMFILE);
@@ -335,7 +321,7 @@ Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
   Answer<std::shared_ptr<EventChannel>> channel = EventChannel::open();
   if (!channel) return channel;
   const int fd = (*channel)->user_fd();
-  if (!track(fd, {FileKind::kEvents})) {
+  if (!track_file(fd, {FileKind::kEvents})) {
     real_close(fd);
     return refuse(EMFILE);
   }

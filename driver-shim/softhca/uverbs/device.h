@@ -15,23 +15,16 @@
 #include "driver-shim/softhca/uverbs/engine_thread.h"
 #include "driver-shim/softhca/uverbs/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/sysfs.h"
+#include "driver-shim/softhca/uverbs/tracked_files.h"
 
 namespace gdx::softhca::uverbs {
-
-// How a file descriptor of this process concerns the devices.
-enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
-
-struct DeviceFile {
-  FileKind kind = FileKind::kForeign;
-  std::uint8_t hca = 0;  // of a node: whose
-};
 
 struct HcaIdentity {
   std::string name;
   wire::Address address;
 };
 
-// Threads: all methods lock, but for file and progress. None is a point of cancellation, but where a command
+// Threads: all methods lock, but for progress. None is a point of cancellation, but where a command
 // of the connection manager waits for an event.
 class Device : public ChannelRegistry {
  public:
@@ -39,11 +32,6 @@ class Device : public ChannelRegistry {
   static Device& instance();
   // Whether instance() has ever been called. For the end of the process.
   static bool exists();
-
-  // What `fd` is, kForeign once it has come to refer to another file. Async-signal-safe, no lock: every
-  // close of the process asks.
-  static DeviceFile file(int fd);
-  static FileKind file_kind(int fd) { return file(fd).kind; }
 
   // The root of the devices' files, or empty where there can be none: a line has said why, once.
   std::string files_root();
@@ -74,8 +62,8 @@ class Device : public ChannelRegistry {
     Adapters adapters;
     std::unique_ptr<SysfsTree> tree;
     std::unique_ptr<RdmaCm> connections;
-    std::vector<std::unique_ptr<EngineThread>> threads;  // of each HCA
-    std::map<int, std::unique_ptr<Context>> contexts;
+    std::vector<std::unique_ptr<EngineThread>> threads;          // of each HCA
+    std::map<std::uint32_t, std::unique_ptr<Context>> contexts;  // by their number, as in DeviceFile
   };
 
   bool ensure_locked();
@@ -83,12 +71,14 @@ class Device : public ChannelRegistry {
   void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
   void flush_channels();
+  void drop_closed_contexts_locked(int closing, std::uint32_t closing_context);
   void park_unused_locked();
 
   enum class State { kUntouched, kReady, kFailed, kClosed };
   std::mutex mutex_;
   State state_ = State::kUntouched;
   std::unique_ptr<Parts> parts_;
+  std::uint32_t last_context_ = 0;
   std::mutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::array<std::atomic<Hca*>, kMaxHcas> running_{};  // what progress() drives: those in use

@@ -9,7 +9,8 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 const Method* find_method(std::uint16_t object, std::uint16_t method) {
-  for (const auto& methods : {device_methods(), memory_methods(), queue_methods(), devx_methods()}) {
+  for (const auto& methods :
+       {device_methods(), memory_methods(), import_methods(), queue_methods(), devx_methods()}) {
     for (const Method& candidate : methods) {
       if (candidate.object == object && candidate.method == method) return &candidate;
     }

@@ -117,7 +117,12 @@ int stat_path(Real& real, const char* path, Stat* status) {
 
 template <typename Real, typename Stat>
 int stat_file(Real& real, int fd, Stat* status) {
-  return as_node(Device::file(fd), real(fd, status), status);
+  const int result = real(fd, status);
+  DeviceFile file = tracked_file(fd);
+  if (result == 0 && file.kind == FileKind::kForeign) {
+    file = recognise_duplicate(fd, {status->st_dev, status->st_ino});
+  }
+  return as_node(file, result, status);
 }
 
 template <typename Real>
@@ -289,7 +294,7 @@ GDX_EXPORT ssize_t __readlink_chk(const char* path, char* buffer, size_t size, s
 }
 
 GDX_EXPORT int close(int fd) {
-  if (Device::file_kind(fd) != FileKind::kForeign) device().before_close(fd);
+  if (tracked_file(fd).kind != FileKind::kForeign) device().before_close(fd);
   return real_close(fd);
 }
 
@@ -299,7 +304,11 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   void* const argument = va_arg(arguments, void*);
   va_end(arguments);
-  if (Device::file_kind(fd) != FileKind::kNode) return real(fd, request, argument);
+  FileKind kind = tracked_file(fd).kind;
+  if (kind == FileKind::kForeign && request == RDMA_VERBS_IOCTL) {
+    kind = recognise_duplicate(fd, identity_of(fd)).kind;
+  }
+  if (kind != FileKind::kNode) return real(fd, request, argument);
   const gdx::softhca::Errno error =
       request == RDMA_VERBS_IOCTL ? device().request(fd, reinterpret_cast<std::uintptr_t>(argument)) : ENOTTY;
   if (error == 0) return 0;
@@ -310,7 +319,7 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
 // A command of the connection manager; everything else a program writes is none of this library's business.
 GDX_EXPORT ssize_t write(int fd, const void* buffer, size_t length) {
   static constinit RealFunction<ssize_t(int, const void*, size_t)> real("write");
-  if (Device::file_kind(fd) != FileKind::kConnections) return real(fd, buffer, length);
+  if (tracked_file(fd).kind != FileKind::kConnections) return real(fd, buffer, length);
   const gdx::softhca::Errno error =
       device().write_connections(fd, reinterpret_cast<std::uintptr_t>(buffer), length);
   if (error == 0) return static_cast<ssize_t>(length);

@@ -22,6 +22,7 @@ struct Method {
 
 std::span<const Method> device_methods();                   // methods_device.cpp
 std::span<const Method> memory_methods();                   // methods_memory.cpp
+std::span<const Method> import_methods();                   // methods_imports.cpp
 std::span<const Method> queue_methods();                    // methods_queue.cpp
 std::span<const Method> devx_methods();                     // methods_devx.cpp
 Errno invoke_write(Context& context, Attributes& request);  // write_commands.cpp

@@ -2,6 +2,7 @@
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_verbs.h>
 
 #include <algorithm>
 #include <bit>
@@ -104,6 +105,14 @@ Errno query_port(Context& context, Attributes& request) {
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
 }
 
+// What mlx5dv_query_port() tells of the port's place in an embedded switch, which this device has not.
+Errno query_switch_port(Context&, Attributes& request) {
+  const auto port = request.value<std::uint32_t>(MLX5_IB_ATTR_QUERY_PORT_PORT_NUM);
+  if (!port) return port.error();
+  if (*port != 1) return EINVAL;
+  return request.write(MLX5_IB_ATTR_QUERY_PORT, mlx5_ib_uapi_query_port{});
+}
+
 // No flag of these queries means anything yet, to the kernel either.
 Errno check_no_flags(const Attributes& request, std::uint16_t id) {
   if (!request.has(id)) return 0;
@@ -183,6 +192,11 @@ constexpr Method kMethods[] = {
      false,
      query_port,
      {UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP}},
+    {UVERBS_OBJECT_DEVICE,
+     MLX5_IB_METHOD_QUERY_PORT,
+     false,
+     query_switch_port,
+     {MLX5_IB_ATTR_QUERY_PORT_PORT_NUM, MLX5_IB_ATTR_QUERY_PORT}},
     {UVERBS_OBJECT_DEVICE,
      UVERBS_METHOD_QUERY_GID_TABLE,
      false,

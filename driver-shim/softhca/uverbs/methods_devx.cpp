@@ -142,6 +142,7 @@ Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& 
   const Answer<int> descriptor = request.raw_descriptor(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD);
   if (!descriptor) return refuse(descriptor.error());
   // The address is the offset within the buffer.
+  if (address % kPageBytes != 0) return refuse(EINVAL);
   auto mapping = DmabufMapping::map(*descriptor, address, length_bytes, true);
   if (!mapping) return refuse(mapping.error());
   object->base = mapping->first();

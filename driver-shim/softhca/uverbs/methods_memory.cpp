@@ -9,19 +9,15 @@
 
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/dmabuf.h"
+#include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
-struct DeviceMemoryObject : Object {
-  std::uint64_t length_bytes = 0;
-  std::uint16_t first_page = 0;
-};
-
 // Unmaps the buffer when its key is gone.
-struct DmabufRegionObject : Object {
+struct DmabufRegionObject : RegionObject {
   explicit DmabufRegionObject(DmabufMapping mapped) : mapping(std::move(mapped)) {}
   DmabufMapping mapping;
 };
@@ -52,14 +48,6 @@ Errno destroy_mw(Context& context, Attributes& request) {
 
 Errno destroy_ah(Context& context, Attributes& request) {
   return destroy_object(context, request, UVERBS_ATTR_DESTROY_AH_HANDLE, ObjectType::kAh);
-}
-
-Errno query_pd(Context& context, Attributes& request) {
-  const Answer<std::uint32_t> handle = request.handle(MLX5_IB_ATTR_QUERY_PD_HANDLE);
-  if (!handle) return handle.error();
-  const Answer<Object*> pd = context.objects.find(*handle, ObjectType::kPd);
-  if (!pd) return pd.error();
-  return request.write(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, (*pd)->number);
 }
 
 Errno allocate_dm(Context& context, Attributes& request) {
@@ -120,10 +108,12 @@ Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
 
 // Publishes `object` as a region under `spec`'s new key, and tells the program the key.
 Errno publish_region(Context& context, Attributes& request, const MemoryRegionSpec& spec,
-                     const RegionAttributes& ids, std::unique_ptr<Object> object) {
+                     const RegionAttributes& ids, std::unique_ptr<RegionObject> object) {
   const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
   if (!mkey) return mkey.error();
   object->type = ObjectType::kMr;
+  object->length_bytes = spec.length_bytes;
+  object->iova = spec.iova;
   object->number = *mkey;
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
   Errno error = request.write(ids.lkey, *mkey);
@@ -146,7 +136,7 @@ Errno register_dm(Context& context, Attributes& request) {
   Answer<MemoryRegionSpec> spec = dm_region(context, request, static_cast<DeviceMemoryObject&>(**dm));
   if (!spec) return spec.error();
   spec->pd = (*pd)->number;
-  auto object = std::make_unique<Object>();
+  auto object = std::make_unique<RegionObject>();
   object->stands_on = {*pd_handle, *dm_handle};
   return publish_region(context, request, *spec, kDmRegionAttributes, std::move(object));
 }
@@ -164,6 +154,7 @@ Errno register_dmabuf(Context& context, Attributes& request) {
   if (!pd) return pd.error();
   if ((*offset ^ *iova) % kPageBytes != 0) return EINVAL;
   if (const Errno error = check_rights(*access)) return error;
+  if ((*access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return EINVAL;
   auto mapping = DmabufMapping::map(*descriptor, *offset, *length_bytes, may_be_written(*access));
   if (!mapping) return mapping.error();
   MemoryRegionSpec spec;
@@ -215,11 +206,6 @@ Errno destroy_uar(Context& context, Attributes& request) {
 
 constexpr Method kMethods[] = {
     {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, false, destroy_pd, {UVERBS_ATTR_DESTROY_PD_HANDLE}},
-    {UVERBS_OBJECT_PD,
-     MLX5_IB_METHOD_PD_QUERY,
-     false,
-     query_pd,
-     {MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN}},
     {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, false, destroy_mr, {UVERBS_ATTR_DESTROY_MR_HANDLE}},
     {UVERBS_OBJECT_MR,
      UVERBS_METHOD_DM_MR_REG,

@@ -44,8 +44,15 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   const Answer<std::uint32_t> entries = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_CQE);
   if (!entries) return refuse(entries.error());
   if (*entries == 0 || *entries >= 1u << devx::kLogMaxCqEntries) return refuse(EINVAL);
+  constexpr std::uint32_t kKnownDriverFlags =
+      MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
   if (driver.cqe_size != 64 && driver.cqe_size != 128) return refuse(EINVAL);
   if (driver.cqe_comp_en != 0) return refuse(unsupported("compressed completions"));
+  if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS) != 0)
+    return refuse(unsupported("times in completions"));
+  if ((driver.flags & ~kKnownDriverFlags) != 0) return refuse(EINVAL);
+  if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0 && driver.cqe_size != 128)
+    return refuse(EINVAL);
   CompletionQueueSpec spec;
   spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // of entries + 1, rounded up
   spec.entry_bytes = driver.cqe_size;
@@ -236,11 +243,19 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
   if (request.has(UVERBS_ATTR_CREATE_QP_FLAGS)) {
     const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_QP_FLAGS);
     if (!flags) return flags.error();
-    const std::uint32_t unknown = *flags & ~std::uint32_t{IB_UVERBS_QP_CREATE_SQ_SIG_ALL};
+    // Without multicast nothing of it comes back either.
+    constexpr std::uint32_t kKnown =
+        IB_UVERBS_QP_CREATE_SQ_SIG_ALL | IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK;
+    const std::uint32_t unknown = *flags & ~kKnown;
     if (unknown != 0) return unsupported(fmt::format("queue pairs with the creation flags {:#x}", unknown));
-    object.all_signaled = *flags != 0;
+    object.all_signaled = (*flags & IB_UVERBS_QP_CREATE_SQ_SIG_ALL) != 0;
   }
   object.capacity = *capacity;
+  // Of receives there are as many as fit into the rings, and a query says so; of sends libmlx5 knows itself.
+  object.capacity.max_recv_wr = driver.rq_wqe_count;
+  if (driver.rq_wqe_count != 0 && driver.rq_wqe_shift < 32) {
+    object.capacity.max_recv_sge = (1u << driver.rq_wqe_shift) / sizeof(mlx5::DataSegment);
+  }
   object.user_handle = *user_handle;
   object.qp_type = *known;
   return lay_out_rings(driver, spec);

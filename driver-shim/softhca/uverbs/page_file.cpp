@@ -1,12 +1,14 @@
 #include "driver-shim/softhca/uverbs/page_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <rdma/mlx5-abi.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "driver-shim/softhca/uverbs/real.h"
@@ -57,8 +59,14 @@ PageFile::~PageFile() {
   if (fd_ >= 0) real_close(fd_);
 }
 
-Answer<int> PageFile::duplicate(bool close_on_exec) const {
-  const int fd = fcntl(fd_, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+Answer<int> PageFile::open(bool close_on_exec, std::uint32_t context) const {
+  const std::string path = fmt::format("/proc/self/fd/{}", fd_);
+  int fd = real_open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0));
+  if (fd >= 0) {
+    lseek(fd, context, SEEK_SET);
+  } else if (errno == EACCES || errno == ENOENT) {
+    fd = fcntl(fd_, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+  }
   if (fd < 0) return refuse(errno);
   return fd;
 }

@@ -22,8 +22,11 @@ class PageFile {
   PageFile& operator=(PageFile&&) = delete;
   ~PageFile();
 
-  // A further descriptor of the file.
-  [[nodiscard]] Answer<int> duplicate(bool close_on_exec) const;
+  // Opens the file once more. Its offset, which nobody else has a use for, is `context`: all descriptors that
+  // are duplicated from this one share it, by whatever call that was. Where /proc is closed to this process,
+  // the descriptor shares an offset of 0 with others of its kind.
+  [[nodiscard]] Answer<int> open(bool close_on_exec, std::uint32_t context) const;
+  [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] std::byte* device_memory() const { return device_memory_; }
 
   // A zeroed doorbell page, mapped here, and the offset at which a program maps it.

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/engine/paging.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -53,8 +54,10 @@ Errno check_rights(std::uint32_t access) {
   constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |
                                    IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_ZERO_BASED |
                                    IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
-                                   IB_UVERBS_ACCESS_OPTIONAL_RANGE;
-  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0) return unsupported("paging on demand");
+                                   IB_UVERBS_ACCESS_ON_DEMAND | IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+  if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0 && !can_page_in()) {
+    return unsupported("paging on demand, for which Linux must be 5.14 or later");
+  }
   if ((access & ~kKnown) != 0) return EINVAL;
   return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
 }

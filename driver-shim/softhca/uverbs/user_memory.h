@@ -14,7 +14,7 @@ Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes);
 Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes);
 
 // Whether a memory region may have these rights: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for
-// paging on demand, which this device does not offer; EINVAL.
+// paging on demand where the system has no way to do it; EINVAL.
 // Source: Linux include/rdma/ib_verbs.h, ib_check_mr_access().
 Errno check_rights(std::uint32_t access);
 [[nodiscard]] bool may_be_written(std::uint32_t access);

@@ -7,6 +7,7 @@
 
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/engine/paging.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
 #include "proto/byte_order.h"
@@ -15,6 +16,11 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 constexpr std::uint32_t kAtomicWithinHca = 1;  // enum ib_atomic_cap
+// Source: Linux include/rdma/ib_verbs.h, enum ib_odp_general_cap_bits and ib_odp_transport_cap_bits.
+constexpr std::uint64_t kPaging = 1 << 0;
+constexpr std::uint64_t kPagingImplicit = 1 << 1;
+constexpr std::uint32_t kPagedSend = 1 << 0;
+constexpr std::uint32_t kPagedOnRc = 0x3f;  // and receive, WRITE, READ, atomics, shared receive
 constexpr std::uint64_t kFirmwareVersion = std::uint64_t{28} << 32;
 
 ib_uverbs_query_device_resp device_attributes(const Hca& hca) {
@@ -68,11 +74,17 @@ Errno write_query_device_ex(Context& context, WriteRequest& request) {
   ib_uverbs_ex_query_device_resp answer{};
   answer.base = device_attributes(context.hca);
   answer.device_cap_flags_ex = answer.base.device_cap_flags;
+  if (can_page_in()) {
+    answer.odp_caps.general_caps = kPaging | kPagingImplicit;
+    answer.odp_caps.per_transport_caps.rc_odp_caps = kPagedOnRc;
+    answer.odp_caps.per_transport_caps.ud_odp_caps = kPagedSend;
+  }
   answer.max_dm_size = context.hca.config().device_memory_bytes;
   answer.response_length =
       static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_CORE_OUT), sizeof answer));
   if (const Errno error = request.respond(answer)) return error;
   mlx5_ib_query_device_resp driver{};
+  driver.flags = MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD;  // what fills an entry is for caches, not readers
   driver.response_length =
       static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_UHW_OUT), sizeof driver));
   return request.respond_driver(driver);

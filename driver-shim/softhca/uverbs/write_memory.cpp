@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "driver-shim/softhca/devx/refusals.h"
+#include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
@@ -25,7 +26,7 @@ constexpr std::uint8_t kWindowType1 = 1;
 constexpr std::uint8_t kWindowType2 = 2;
 constexpr std::uint32_t kWindowEntries = 4;  // of its translation, as mlx5_ib makes it: one is used
 
-struct MemoryRegionObject : Object {
+struct MemoryRegionObject : RegionObject {
   MemoryRegionSpec spec;
   std::unique_ptr<ForeignRange> foreign;
 };
@@ -34,6 +35,11 @@ struct MemoryRegionObject : Object {
 Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
   if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return refuse(EINVAL);
+  if ((spec.access & kOnDemand) != 0) {
+    // Nothing need be there yet. From address 0 to the end: whatever this process will ever have.
+    const bool everything = start == 0 && spec.length_bytes == ~std::uint64_t{0};
+    return !everything || spec.iova == 0 ? Answer<std::unique_ptr<ForeignRange>>(nullptr) : refuse(EINVAL);
+  }
   auto foreign = context.gpus.claim(start, spec.length_bytes);
   if (!foreign || *foreign) return foreign;
   const Use use = may_be_written(spec.access) ? Use::kReadWrite : Use::kRead;
@@ -65,6 +71,8 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   object->stands_on = {asked.pd_handle};
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
   object->spec = spec;
+  object->length_bytes = spec.length_bytes;
+  object->iova = spec.iova;
   object->foreign = std::move(*foreign);
   Object& added = *object;
   ib_uverbs_reg_mr_resp answer{};
@@ -104,6 +112,9 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
     spec.length_bytes = asked.length;
   }
   if (const Errno error = check_rights(spec.access)) return error;
+  if (((spec.access | object->spec.access) & kOnDemand) != 0) {
+    return unsupported("changes of memory regions that are paged on demand");
+  }
   auto foreign = check_range(context, spec);
   if (!foreign) return foreign.error();
   if (const Errno error = request.respond(ib_uverbs_rereg_mr_resp{object->number, object->number})) {
@@ -111,6 +122,8 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
   }
   if (const Errno error = context.hca.replace_memory(object->number, spec)) return error;
   object->spec = spec;
+  object->length_bytes = spec.length_bytes;
+  object->iova = spec.iova;
   object->foreign = std::move(*foreign);
   context.objects.move(*object, object->stands_on.front(), domain);
   return 0;

@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/engine/memory_table.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <random>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver-shim/softhca/engine/paging.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
@@ -112,6 +114,30 @@ TEST_F(MemoryTableTest,
       << "nobody may write what is below";
   spec.pieces = {{scattered, 0}, {scattered, 8, 8}};
   EXPECT_EQ(table_.resolve(table_.add(spec, random_), kUser, 0, 8, kRemoteRead), nullptr);
+}
+
+TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used) {
+  if (!can_page_in()) GTEST_SKIP() << "Linux before 5.14";
+  constexpr std::size_t kPage = 4096;
+  auto* const pages = static_cast<std::byte*>(
+      mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(static_cast<void*>(pages), MAP_FAILED);
+  ASSERT_EQ(mprotect(pages + kPage, kPage, PROT_READ), 0);
+  ASSERT_EQ(mprotect(pages + 2 * kPage, kPage, PROT_NONE), 0);
+  const auto start = reinterpret_cast<std::uintptr_t>(pages);
+  const std::uint32_t key = table_.add({.pd = kPd,
+                                        .base = nullptr,
+                                        .iova = 0,
+                                        .length_bytes = ~std::uint64_t{0},
+                                        .access = kLocalWrite | kRemoteWrite | kRemoteRead | kOnDemand},
+                                       random_);
+  EXPECT_EQ(table_.resolve(key, kUser, start, kPage, kRemoteWrite), pages);
+  EXPECT_EQ(table_.resolve(key, kUser, start + kPage - 1, 2, kRemoteWrite), nullptr) << "read only from there";
+  EXPECT_EQ(table_.resolve(key, kUser, start + kPage - 1, 2, kRemoteRead), pages + kPage - 1);
+  EXPECT_EQ(table_.resolve(key, kUser, start + 2 * kPage - 1, 2, kRemoteRead), nullptr);
+  EXPECT_EQ(table_.resolve(key, kUser, start + 2 * kPage - 1, 1, 0), pages + 2 * kPage - 1);
+  EXPECT_EQ(table_.resolve(key, kUser, ~std::uint64_t{0} - 2, 2, 0), nullptr);
+  EXPECT_EQ(munmap(pages, 3 * kPage), 0);
 }
 
 }  // namespace

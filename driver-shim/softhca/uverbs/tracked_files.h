@@ -1,0 +1,36 @@
+// Which descriptors of this process are the devices'. Async-signal-safe, and no locks: every close of the
+// process asks. But for open_contexts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "driver-shim/softhca/uverbs/file_identity.h"
+
+namespace gdx::softhca::uverbs {
+
+// How a file descriptor of this process concerns the devices.
+enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
+
+struct DeviceFile {
+  FileKind kind = FileKind::kForeign;
+  std::uint8_t hca = 0;       // of a node: whose
+  std::uint32_t context = 0;  // of a node: which open of it, from 1
+};
+
+// False: a number above those that are kept account of.
+bool track_file(int fd, DeviceFile role);
+// What `fd` is, kForeign once it has come to refer to another file.
+DeviceFile tracked_file(int fd);
+
+// `identity` is the file behind the nodes of HCA `hca` from now on.
+void announce_node(std::uint8_t hca, const FileIdentity& identity);
+// What `fd`, which refers to the file `identity` and is not tracked, was duplicated from: a program may hand
+// a library such a descriptor (ibv_import_device). It is tracked from then on. kForeign: from no node.
+DeviceFile recognise_duplicate(int fd, const FileIdentity& identity);
+
+// Which opens of nodes any descriptor but `closing` still refers to. None: the system does not say.
+std::optional<std::set<std::uint32_t>> open_contexts(int closing);
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,129 @@
+// On-demand paging: memory is registered first and mapped later, or never.
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "tests/abi/loopback.h"
+
+namespace gdx::abi_tests {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr int kPaged = IBV_ACCESS_ON_DEMAND;
+
+// Addresses of two pages that nobody else is given; nothing is there until a test puts it there.
+class Paging : public Loopback {
+ protected:
+  void SetUp() override {
+    Loopback::SetUp();
+    ibv_device_attr_ex device{};
+    ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
+    if ((device.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) == 0) {
+      GTEST_SKIP() << "this kernel has no MADV_POPULATE_WRITE (Linux 5.14)";
+    }
+    pages_ = mmap(nullptr, 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(pages_, MAP_FAILED);
+    cq_ = make_cq();
+    requester_ = make_qp(cq_.get());
+    responder_ = make_qp(cq_.get());
+    connect_both();
+  }
+  void TearDown() override {
+    if (pages_ != MAP_FAILED) munmap(pages_, 2 * kPageBytes);
+  }
+  void connect_both() {
+    connect(requester_.get(), responder_->qp_num);
+    connect(responder_.get(), requester_->qp_num);
+  }
+  void map(std::size_t bytes, int rights) {
+    void* const mapped = mmap(pages_, bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    ASSERT_EQ(mapped, pages_);
+  }
+  std::uint64_t place() const { return reinterpret_cast<std::uintptr_t>(pages_); }
+  // Of a WRITE of both pages.
+  ibv_wc_status write_to(const ibv_mr& region) {
+    EXPECT_EQ(post_write(requester_.get(), piece(0, 2 * kPageBytes), place(), region.rkey), 0);
+    return status();
+  }
+  ibv_wc_status write_from(const ibv_mr& region) {
+    const ibv_sge from{.addr = place(), .length = 2 * kPageBytes, .lkey = region.lkey};
+    const auto to = reinterpret_cast<std::uintptr_t>(memory_.data());
+    EXPECT_EQ(post_write(requester_.get(), from, to, mr_->rkey), 0);
+    return status();
+  }
+  ibv_wc_status status() {
+    const auto completion = await(cq_.get());
+    EXPECT_TRUE(completion);
+    return completion ? completion->status : IBV_WC_GENERAL_ERR;
+  }
+
+  void* pages_ = MAP_FAILED;
+  Cq cq_;
+  Qp requester_;
+  Qp responder_;
+};
+
+TEST_F(Paging, region_registered_before_its_memory_is_mapped_is_written_and_read) {
+  const Mr region(ibv_reg_mr(pd_.get(), pages_, 2 * kPageBytes, kAllAccess | kPaged));
+  ASSERT_NE(region, nullptr);
+  map(2 * kPageBytes, PROT_READ | PROT_WRITE);
+  memory_.fill(std::byte{0x5a});
+  EXPECT_EQ(write_to(*region), IBV_WC_SUCCESS);
+  memory_.fill(std::byte{0});
+  EXPECT_EQ(write_from(*region), IBV_WC_SUCCESS);
+  EXPECT_EQ(memory_[2 * kPageBytes - 1], std::byte{0x5a});
+}
+
+TEST_F(Paging, memory_that_is_not_there_is_an_error_completion) {
+  const Mr region(ibv_reg_mr(pd_.get(), pages_, 2 * kPageBytes, kAllAccess | kPaged));
+  ASSERT_NE(region, nullptr);
+  map(kPageBytes, PROT_READ | PROT_WRITE);  // and nothing behind it
+  EXPECT_EQ(write_to(*region), IBV_WC_REM_ACCESS_ERR);
+  for (ibv_qp* const qp : {requester_.get(), responder_.get()}) ASSERT_EQ(set_state(qp, IBV_QPS_RESET), 0);
+  connect_both();
+  EXPECT_EQ(write_from(*region), IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(Paging, memory_that_may_only_be_read_is_read_and_not_written) {
+  const Mr region(ibv_reg_mr(pd_.get(), pages_, 2 * kPageBytes, kAllAccess | kPaged));
+  ASSERT_NE(region, nullptr);
+  map(2 * kPageBytes, PROT_READ);
+  EXPECT_EQ(write_from(*region), IBV_WC_SUCCESS);
+  EXPECT_EQ(write_to(*region), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(Paging, implicit_region_is_all_that_the_process_has) {
+  const Mr region(ibv_reg_mr(pd_.get(), nullptr, SIZE_MAX, kAllAccess | kPaged));
+  ASSERT_NE(region, nullptr);
+  map(2 * kPageBytes, PROT_READ | PROT_WRITE);
+  EXPECT_EQ(write_to(*region), IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_reg_mr(pd_.get(), nullptr, SIZE_MAX, kAllAccess), nullptr) << "only where it is paged";
+  EXPECT_EQ(post_write(requester_.get(), piece(0, 8), 0, region->rkey), 0);
+  EXPECT_EQ(status(), IBV_WC_REM_ACCESS_ERR) << "nothing is at address 0";
+}
+
+TEST_F(Paging, advice_is_answered_as_by_the_kernel) {
+  const Mr region(ibv_reg_mr(pd_.get(), pages_, 2 * kPageBytes, IBV_ACCESS_REMOTE_READ | kPaged));
+  ASSERT_NE(region, nullptr);
+  const auto advise = [this](ibv_advise_mr_advice advice, std::uint32_t flags, std::uint32_t lkey) {
+    ibv_sge range{.addr = place(), .length = 2 * kPageBytes, .lkey = lkey};
+    return ibv_advise_mr(pd_.get(), advice, flags, &range, 1);
+  };
+  constexpr std::uint32_t kFlush = IBV_ADVISE_MR_FLAG_FLUSH;
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, region->lkey), EFAULT) << "nothing is there";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, 0, region->lkey), 0) << "nobody waits for it";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, kFlush, region->lkey), 0);
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, kFlush, region->lkey), EPERM);
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, mr_->lkey), EINVAL) << "it is not paged";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, ~region->lkey), ENOENT);
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, 1u << 31, region->lkey), EINVAL);
+  EXPECT_EQ(advise(static_cast<ibv_advise_mr_advice>(3), 0, region->lkey), EOPNOTSUPP);
+  map(2 * kPageBytes, PROT_READ);
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, region->lkey), 0);
+  unsigned char resident[2] = {};
+  ASSERT_EQ(mincore(pages_, 2 * kPageBytes, resident), 0);
+  EXPECT_EQ(resident[0] & resident[1] & 1, 1);
+}
+
+}  // namespace
+}  // namespace gdx::abi_tests
