@@ -55,7 +55,8 @@ GDX_DEVICE Status wait_for_word(const Exchange& x, const std::uint64_t* word, st
     const std::uint64_t begun_ns = exec::now_ns();
     while (status == 0 && exec::load_acquire(word) < value) {
       status = exec::load_acquire(&x.proxy->failure);
-      if (exec::now_ns() - begun_ns > x.peer.endpoint.timeout_ns) status = static_cast<std::uint64_t>(Status::kTimeout);
+      const bool late = exec::now_ns() - begun_ns > x.peer.endpoint.timeout_ns;
+      if (status == 0 && late) status = static_cast<std::uint64_t>(Status::kTimeout);
       exec::relax();
     }
   }

@@ -8,7 +8,8 @@
 //  - A call waits up to twice the endpoint's timeout: for room, then for its turn; a chunk of a push or
 //    bounce three times, for a credit first, which threads get in the order in which they began to wait. That
 //    wait holds nothing: it may time out or be aborted and leave the queue intact, with the chunks before it
-//    sent.
+//    sent. A call that meets the endpoint's failure gives credits back, and waits once more for slots that
+//    the NIC has yet to flush.
 //  - Puts are pulled unless their Mode says kPush or kBounce: there is no kAuto, and no inline data but
 //    gdx_put_value's. No Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint. Doorbells
 //    are plain, for a BlueFlame register has one writer.

@@ -347,6 +347,8 @@ def regressions(kept, fresh):
                 continue
             for path in watched:
                 before, now = value_at(kept[arch][name], path), value_at(fresh[arch][name], path)
+                if path[-1] == "blueflame_path" and before > 0 and now == 0:
+                    yield "%s on %s: %s: no such way was found" % (name, arch, " ".join(path))
                 if now > before:
                     yield "%s on %s: %s was %d, is %d" % (name, arch, " ".join(path), before, now)
 

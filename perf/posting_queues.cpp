@@ -130,7 +130,7 @@ MemoryQueues::Findings MemoryQueues::check_queue(const PostCase& what, std::uint
   found.mistakes += static_cast<std::uint32_t>(record) != (wanted & 0xffff);
   const bool by_warps = what.poster == Poster::kWarp;
   const std::byte* const last = base + (wanted - 1) * mlx5::kWqeBasicBlockBytes;
-  const bool with_wqe = queues_.first.blueflame_half_bytes != 0 && !by_warps;
+  const bool with_wqe = queues_.first.blueflame_half_bytes != 0;
   found.mistakes += !is_rung(base, last, by_warps ? wanted / kWarpThreads : wanted, with_wqe);
   const std::uint32_t first_poster = what.sharing == Sharing::kShared ? 0 : queue;
   for (std::uint32_t index = 0; index < wanted; ++index) {

@@ -314,14 +314,13 @@ GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) 
 
 // Stores of a block by TMA: its threads fill a stage in shared memory, the first hands it to the copy unit
 // and goes on. From sm_90 on; before, 16 B stores.
-//  - Each thread orders its stores to the stage before the async proxy (fence.proxy.async), then the block
-//  meets.
+//  - Each thread orders before the async proxy what it stored to the stage, and what ordinary stores and
+//    loads did to the destination before (fence.proxy.async of all state spaces); then the block meets.
 //  - A stage is filled again only when it was read (wait_group.read), which the first thread learns before
-//  they meet.
+//    they meet.
 //  - wait(): the bytes are visible to the first thread, as if it had stored them, for a proxy fence is
-//  implied when a
-//    bulk copy completes. So its release behind that covers them, at the scope of the memory they are in.
-//    Without the wait no fence of a thread orders them.
+//    implied when a bulk copy completes. So its release behind that covers them, at the scope of the memory
+//    they are in. Without the wait no fence of a thread orders them.
 // Destinations are 16 B aligned and of state space .global. PTX says nothing of which memory may be mapped
 // there: that TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never
 // chosen. Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async",
@@ -353,7 +352,7 @@ class BulkStores {
       __syncthreads();
       copy<Scope::kBlock>(stage, from + at, n);
       for (std::uint32_t i = n + rank; i < padded; i += block_threads()) stage[i] = std::byte{0};
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      asm volatile("fence.proxy.async;" ::: "memory");
       __syncthreads();
       if (rank != 0) continue;
       asm volatile(

@@ -221,7 +221,7 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
 // nothing more.
 GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal) {
   const Status status = await_completed(*state, goal, exec::now_ns());
-  if (is_sticky(status)) return give_back_shared(state);
+  if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_shared(state);
   (void)look_if_free<SharedNicPool>(*state, 0);
   (void)look_if_free<SharedHostPool>(*state, 0);
   return status;

@@ -67,7 +67,8 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
     exec::sync<S>();
     if (leads) {
       credit = endpoint.template take_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
-      if (is_sticky(credit.status)) give_back_shared(endpoint.handle().state);
+      QueueState* const state = endpoint.handle().state;
+      if (credit.status != Status::kOk && shared_failure(*state) != Status::kOk) give_back_shared(state);
     }
     Status status = static_cast<Status>(exec::broadcast<S>(static_cast<std::uint32_t>(credit.status)));
     if (status != Status::kOk) return status;

@@ -63,7 +63,7 @@ TEST(ModeTable, defaults_pull_nothing_across_a_root_complex_that_can_be_stored) 
   EXPECT_EQ(default_mode_table(std::nullopt, Placement::kHost, kAll), (ModeTable{28, 4096, kNoSizeLimit}));
 }
 
-TEST(ModeTable, defaults_with_queues_in_gpu_memory_push_only_between_sockets_without_bounce) {
+TEST(ModeTable, defaults_with_queues_in_gpu_memory_push_only_between_root_complexes_without_bounce) {
   constexpr Placement kGpu = Placement::kGpu;
   for (const ModeMeans means : {kAll, kNone, kPushOnly, kBounceOnly}) {
     EXPECT_EQ(default_mode_table(PathClass::kPxb, kGpu, means), (ModeTable{28, 28, kNoSizeLimit}));
@@ -71,8 +71,9 @@ TEST(ModeTable, defaults_with_queues_in_gpu_memory_push_only_between_sockets_wit
   EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kAll), (ModeTable{28, 28, 8192}));
   EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kPushOnly), (ModeTable{28, 28, kNoSizeLimit}));
   EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kAll), (ModeTable{28, 28, 4096}));
-  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kPushOnly),
-            (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
+  for (const PathClass path : {PathClass::kNode, PathClass::kSys}) {
+    EXPECT_EQ(default_mode_table(path, kGpu, kPushOnly), (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
+  }
   EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kNone), (ModeTable{28, 28, kNoSizeLimit}));
 }
 
