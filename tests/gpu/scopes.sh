@@ -47,8 +47,8 @@ if fences_without_a_doorbell(kernels["push_deferred"]) == 0:
 
 # (of each way from this, to this, something stands between)
 ORDERS = [
-    ("st.shared", "cp.async.bulk.global", "fence.proxy.async;"),
-    ("fence.proxy.async;", "cp.async.bulk.global", "bar.sync"),
+    ("st.shared", "cp.async.bulk.global", "fence.proxy.async"),
+    ("fence.proxy.async", "cp.async.bulk.global", "bar.sync"),
     ("cp.async.bulk.wait_group.read 1", "st.shared", "bar.sync"),
     ("cp.async.bulk.global", "cp.async.bulk.wait_group", "cp.async.bulk.commit_group"),
     ("cp.async.bulk.commit_group", "st.release.", "cp.async.bulk.wait_group 0"),
