@@ -298,6 +298,31 @@ TEST(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic
   expect_conserved(nic, 3);
 }
 
+// After a timeout the NIC may still finish: who calls then brings home what has come free since.
+TEST(SharedPushFailure, slot_that_the_nic_finishes_after_a_timeout_comes_back_with_the_next_call) {
+  for (const bool flushes : {false, true}) {
+    ServingNic nic;
+    nic.grant(3, 3);
+    nic.serves = false;
+    nic.timeout_ns = 2'000'000;
+    in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+      EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
+      Status status = Status::kOk;
+      while (status == Status::kOk) status = gdx_put_value(ep, remote(8), std::uint64_t{1});
+      EXPECT_EQ(status, Status::kTimeout);
+    });
+    EXPECT_EQ(nic.pool.requests.returned, 2u) << "the third is the NIC's";
+    nic.serves = true;
+    while (nic.step()) {
+    }
+    in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+      EXPECT_EQ(flushes ? gdx_flush(ep) : push(ep, message(0, 1)), Status::kTimeout);
+    });
+    EXPECT_EQ(nic.pool.requests.returned, 3u);
+    expect_conserved(nic, 3);
+  }
+}
+
 TEST(SharedPush, endpoint_without_slots_says_unsupported) {
   ServingNic nic;
   in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
