@@ -45,7 +45,7 @@ class MemoryTable {
   // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
   // pair's, a range that is not wholly inside, an access bit that the region lacks, or the piece of an
   // indirect key that is there has a key that is gone, or does not give that, or memory that is paged on
-  // demand and is not there.
+  // demand and is not there. Of such memory an extent is at most 4 MiB.
   [[nodiscard]] Extent first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                     std::uint64_t length_bytes, std::uint32_t access) const;
   // The same of a range that is all in one piece; null where it is not.
