@@ -63,6 +63,12 @@ class MemoryTable {
     }
     return true;
   }
+  // Where memory that is paged on demand is, or would be. Errors: as Hca::prefetch().
+  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which knows keys of such memory, for
+  // UMR and that lie on others, and none else.
+  [[nodiscard]] Answer<const std::byte*> find_paged(std::uint32_t mkey, std::uint32_t pd,
+                                                    std::uint64_t address, std::uint64_t length_bytes,
+                                                    bool written) const;
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
   // Executes a UMR WQE on the UMR key with the index of `mkey`: the WQE's tag is not compared, since a driver
