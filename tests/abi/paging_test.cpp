@@ -114,15 +114,44 @@ TEST_F(Paging, advice_is_answered_as_by_the_kernel) {
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, 0, region->lkey), 0) << "nobody waits for it";
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, kFlush, region->lkey), 0);
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, kFlush, region->lkey), EPERM);
-  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, mr_->lkey), EINVAL) << "it is not paged";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, mr_->lkey), ENOENT) << "it is not paged";
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, ~region->lkey), ENOENT);
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, 1u << 31, region->lkey), EINVAL);
   EXPECT_EQ(advise(static_cast<ibv_advise_mr_advice>(3), 0, region->lkey), EOPNOTSUPP);
+}
+
+TEST_F(Paging, advice_brings_in_what_it_names_unless_it_forbids_faults) {
+  const Mr region(ibv_reg_mr(pd_.get(), pages_, kPageBytes, IBV_ACCESS_REMOTE_READ | kPaged));
+  ASSERT_NE(region, nullptr);
   map(2 * kPageBytes, PROT_READ);
-  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kFlush, region->lkey), 0);
-  unsigned char resident[2] = {};
-  ASSERT_EQ(mincore(pages_, 2 * kPageBytes, resident), 0);
-  EXPECT_EQ(resident[0] & resident[1] & 1, 1);
+  const auto advise = [&](ibv_advise_mr_advice advice, std::uint32_t length_bytes) {
+    ibv_sge range{.addr = place(), .length = length_bytes, .lkey = region->lkey};
+    return ibv_advise_mr(pd_.get(), advice, IBV_ADVISE_MR_FLAG_FLUSH, &range, 1);
+  };
+  const auto is_there = [this] {
+    unsigned char resident = 0;
+    EXPECT_EQ(mincore(pages_, kPageBytes, &resident), 0);
+    return (resident & 1) != 0;
+  };
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, kPageBytes), 0);
+  EXPECT_FALSE(is_there());
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, kPageBytes + 1), EFAULT) << "beyond the region";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kPageBytes + 1), EFAULT) << "beyond the region";
+  EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kPageBytes), 0);
+  EXPECT_TRUE(is_there());
+}
+
+TEST_F(Paging, range_that_wraps_the_address_space_is_refused) {
+  const auto refusal = [this](std::uint64_t start, std::uint64_t length_bytes) {
+    errno = 0;
+    const Mr region(ibv_reg_mr_iova(pd_.get(), reinterpret_cast<void*>(start), length_bytes,
+                                    start % kPageBytes, kAllAccess | kPaged));
+    return region == nullptr ? errno : 0;
+  };
+  EXPECT_EQ(refusal(~std::uint64_t{0} - kPageBytes, 2 * kPageBytes), EOVERFLOW);
+  EXPECT_EQ(refusal(~std::uint64_t{0} - kPageBytes, kPageBytes), EOVERFLOW) << "its last page ends at 0";
+  EXPECT_EQ(refusal(0, ~std::uint64_t{0} - 1), EOVERFLOW) << "nearly all, which is not all";
+  EXPECT_EQ(refusal(place(), kPageBytes), 0);
 }
 
 }  // namespace

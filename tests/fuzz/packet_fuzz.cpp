@@ -107,6 +107,10 @@ class Victim final : RequesterPort, ResponderPort {
            "a response scatters inside its request");
     return Syndrome::kNone;
   }
+  Syndrome apply(const WorkRequest& request) override {
+    expect(request.cookie == completed_, "a key changes when nothing before it can be sent again");
+    return Syndrome::kNone;
+  }
   void complete(const WorkRequest& request, Syndrome syndrome) override {
     expect(request.cookie == completed_++, "work requests complete once and in order");
     expect(!failed_ || syndrome == Syndrome::kFlushed, "after an error everything is flushed");

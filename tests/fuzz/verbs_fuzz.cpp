@@ -35,6 +35,8 @@ namespace {
 using fuzz::Input;
 
 constexpr std::size_t kArenaBytes = 64 * 1024;
+constexpr std::size_t kGuardBytes = 64 * 1024;  // no range that a request names is longer
+constexpr std::size_t kObjectTypes = static_cast<std::size_t>(ObjectType::kDevx) + 1;
 constexpr std::size_t kDeviceMemoryBytes = 16 * 1024;
 constexpr std::size_t kMaxSteps = 120;
 constexpr std::size_t kMaxPackets = 32;
@@ -93,12 +95,12 @@ class Arena {
  public:
   Arena() {
     void* const all =
-        mmap(nullptr, kArenaBytes + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, kArenaBytes + 2 * kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     fuzz::expect(all != MAP_FAILED, "address space");
-    base_ = static_cast<std::uint8_t*>(all) + kPageBytes;
+    base_ = static_cast<std::uint8_t*>(all) + kGuardBytes;
     fuzz::expect(mprotect(base_, kArenaBytes, PROT_READ | PROT_WRITE) == 0, "memory");
   }
-  ~Arena() { munmap(base_ - kPageBytes, kArenaBytes + 2 * kPageBytes); }
+  ~Arena() { munmap(base_ - kGuardBytes, kArenaBytes + 2 * kGuardBytes); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   std::uint8_t* data() { return base_; }
@@ -227,7 +229,7 @@ class Program {
   }
 
   void step(Input& input) {
-    switch (input.take<std::uint8_t>() % 21) {
+    switch (input.take<std::uint8_t>() % 23) {
       case 0: return alloc_pd(input);
       case 1: return reg_mr(input);
       case 2: return rereg_mr(input);
@@ -248,6 +250,8 @@ class Program {
       case 17: return scribble(input);
       case 18: return ring(input);
       case 19: return post(input);
+      case 21: return window(input);
+      case 22: return advise(input);
       default: hca_->progress(); return;
     }
   }
@@ -296,6 +300,30 @@ class Program {
     auto request = command(input, IB_USER_VERBS_CMD_REG_MR, core, sizeof(ib_uverbs_reg_mr_resp));
     if (request->run(*context_) == 0)
       keep(handles_[ObjectType::kMr], request->written(UVERBS_ATTR_CORE_OUT) & 0xffffffff);
+  }
+  void window(Input& input) {
+    ib_uverbs_alloc_mw core{};
+    core.pd_handle = handle(input, ObjectType::kPd);
+    core.mw_type = input.take<std::uint8_t>() % 4;
+    auto request = command(input, IB_USER_VERBS_CMD_ALLOC_MW, core, sizeof(ib_uverbs_alloc_mw_resp));
+    if (request->run(*context_) == 0)
+      keep(handles_[ObjectType::kMw], request->written(UVERBS_ATTR_CORE_OUT) & 0xffffffff);
+  }
+  void advise(Input& input) {
+    Request query(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR, input);
+    query.handle(UVERBS_ATTR_QUERY_MR_HANDLE, handle(input, ObjectType::kMr))
+        .out(UVERBS_ATTR_QUERY_MR_RESP_LKEY, 4)
+        .out(UVERBS_ATTR_QUERY_MR_RESP_RKEY, 4)
+        .out(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, 8)
+        .out(UVERBS_ATTR_QUERY_MR_RESP_IOVA, 8);
+    const std::uint64_t lkey = query.run(*context_) == 0 ? query.written(UVERBS_ATTR_QUERY_MR_RESP_LKEY) : 0;
+    const ibv_sge range{arena_.address(input), input.take<std::uint16_t>(), static_cast<std::uint32_t>(lkey)};
+    Request(UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, input)
+        .handle(UVERBS_ATTR_ADVISE_MR_PD_HANDLE, handle(input, ObjectType::kPd))
+        .in(UVERBS_ATTR_ADVISE_MR_ADVICE, std::uint64_t{input.take<std::uint8_t>()} % 4)
+        .in(UVERBS_ATTR_ADVISE_MR_FLAGS, std::uint32_t{input.take<std::uint8_t>()} % 3)
+        .in(UVERBS_ATTR_ADVISE_MR_SGE_LIST, range)
+        .run(*context_);
   }
   void rereg_mr(Input& input) {
     ib_uverbs_rereg_mr core{};
@@ -446,7 +474,7 @@ class Program {
       std::uint16_t object, method, id;
       ObjectType kind;
     };
-    constexpr std::array<Destroy, 8> kDestroys{
+    constexpr std::array<Destroy, 9> kDestroys{
         Destroy{UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, UVERBS_ATTR_DESTROY_PD_HANDLE, ObjectType::kPd},
         Destroy{UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, UVERBS_ATTR_DESTROY_MR_HANDLE, ObjectType::kMr},
         Destroy{UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, UVERBS_ATTR_DESTROY_AH_HANDLE, ObjectType::kAh},
@@ -456,7 +484,8 @@ class Program {
                 ObjectType::kSrq},
         Destroy{UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, UVERBS_ATTR_FREE_DM_HANDLE, ObjectType::kDm},
         Destroy{MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE,
-                ObjectType::kUar}};
+                ObjectType::kUar},
+        Destroy{UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY, UVERBS_ATTR_DESTROY_MW_HANDLE, ObjectType::kMw}};
     const Destroy& chosen = kDestroys[input.take<std::uint8_t>() % kDestroys.size()];
     Request request(chosen.object, chosen.method, input);
     // One attribute id serves for the answers of CQ, QP and SRQ.
@@ -507,7 +536,7 @@ class Program {
       const std::uint16_t space = input.take<std::uint8_t>() % 2 ? kDriverSpace : 0;
       switch (input.take<std::uint8_t>() % 3) {
         case 0:
-          request.handle(id | space, handle(input, static_cast<ObjectType>(input.take<std::uint8_t>() % 10)));
+          request.handle(id | space, handle(input, static_cast<ObjectType>(input.take<std::uint8_t>() % kObjectTypes)));
           break;
         case 1: request.in(id | space, arena_.address(input)); break;
         default: request.out(id | space, input.take<std::uint8_t>()); break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 namespace gdx::sim {
 namespace {
@@ -124,6 +125,7 @@ void Ledger::choose_operation(Random& random, std::uint32_t mtu_bytes, WorkReque
   request.opcode = kOperations[random.between(0, kOperations.size() - 1)];
   request.rkey = keys_[random.between(0, keys_.size() - 1)];
   request.immediate = static_cast<std::uint32_t>(random.next());
+  if (request.opcode == WqeOpcode::kNop && request.immediate % 4 == 0) request.opcode = WqeOpcode::kUmr;
   if (random.chance(0.3)) request.fm_ce_se |= mlx5::kSolicited;
   const std::uint64_t size_class = random.between(0, 9);
   request.length_bytes = static_cast<std::uint32_t>(
@@ -159,7 +161,7 @@ void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
       request.opcode = WqeOpcode::kSend;
       request.length_bytes = kReceiveBytes + 1;
       break;
-    case Flaw::kUnknownOpcode: request.opcode = WqeOpcode::kUmr; break;
+    case Flaw::kUnknownOpcode: request.opcode = static_cast<WqeOpcode>(0x7e); break;
   }
   flawed_ = posted_.size();
   static constexpr std::array kSyndromes{Syndrome::kNone,
@@ -196,7 +198,7 @@ std::uint32_t Ledger::message_at(std::uint32_t psns) const {
 }
 
 void Ledger::number(const WorkRequest& request, std::uint32_t mtu_bytes) {
-  if (request.opcode == WqeOpcode::kNop) return;
+  if (request.opcode == WqeOpcode::kNop || request.opcode == WqeOpcode::kUmr) return;
   const bool atomic = is_atomic(request.opcode);
   const std::uint32_t first = messages_.empty() ? 0 : messages_.back().end_psn;
   const std::uint32_t packets =
@@ -258,6 +260,15 @@ void Ledger::execute(Posted& posted) {
   if (is_send(request.opcode) || request.opcode == WqeOpcode::kRdmaWriteImmediate) {
     receives_.push_back(posted_.size());
   }
+}
+
+// What is before it might be sent again, from where the key leads then.
+std::string Ledger::on_apply(const WorkRequest& request) {
+  if (request.cookie != completed_) return describe("changes a key that is still in use", request.cookie);
+  if (std::exchange(applied_, request.cookie) == request.cookie) {
+    return describe("changes a key twice", request.cookie);
+  }
+  return "";
 }
 
 std::string Ledger::on_complete(const WorkRequest& request, Syndrome syndrome,

@@ -59,6 +59,7 @@ class Ledger {
                           std::span<const std::byte> peer_memory);
   std::string on_scatter(const WorkRequest& request, std::uint32_t offset_bytes,
                          std::span<const std::byte> payload);
+  std::string on_apply(const WorkRequest& request);
   std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
                          std::span<const std::byte> memory);
   // What the target is about to answer. `psns` counts from the connection's first PSN to the answer's (-1: it
@@ -116,6 +117,7 @@ class Ledger {
   std::vector<UnfencedRead> unfenced_reads_;
   std::vector<Message> messages_;
   std::size_t completed_ = 0;
+  std::optional<std::uint64_t> applied_;  // the newest change of a key
   std::size_t succeeded_ = 0;
   std::size_t received_ = 0;
   mlx5::Syndrome first_error_ = mlx5::Syndrome::kNone;

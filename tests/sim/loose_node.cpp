@@ -162,6 +162,8 @@ Syndrome LooseNode::scatter(const WorkRequest& /*request*/, std::uint32_t /*offs
   return Syndrome::kNone;
 }
 
+Syndrome LooseNode::apply(const WorkRequest& /*request*/) { return Syndrome::kLocalQpOperation; }
+
 void LooseNode::complete(const WorkRequest& request, Syndrome syndrome) {
   if (request.cookie != completed_ || syndrome != Syndrome::kNone) note("a request completed out of turn");
   ++completed_;

@@ -35,6 +35,14 @@ gdx_mutant(fence_ignored
   REPLACE [[case mlx5::kFence: return Fence::kNone;]]
   SEEDS 1..200)
 
+# A loss then finds the key changed under what is sent again.
+gdx_mutant(key_changed_before_the_acknowledgement
+  FILE requester.cpp
+  FIND [[  if (entry.changes_key) return send_index_ == queue_.first();
+]]
+  REPLACE [[]]
+  SEEDS 1..200)
+
 # A READ that resumes in its middle asks for its beginning.
 gdx_mutant(read_resumed_at_the_wrong_place
   FILE requester.cpp

@@ -210,6 +210,11 @@ Syndrome Node::scatter(const WorkRequest& request, std::uint32_t offset_bytes,
   return Syndrome::kNone;
 }
 
+Syndrome Node::apply(const WorkRequest& request) {
+  note(own_->on_apply(request));
+  return Syndrome::kNone;
+}
+
 void Node::complete(const WorkRequest& request, Syndrome syndrome) {
   note(own_->on_complete(request, syndrome, peer_->memory_));
 }

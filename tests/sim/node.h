@@ -73,6 +73,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
                       std::uint32_t length_bytes) override;
   mlx5::Syndrome scatter(const WorkRequest& request, std::uint32_t offset_bytes,
                          std::span<const std::byte> payload) override;
+  mlx5::Syndrome apply(const WorkRequest& request) override;
   void complete(const WorkRequest& request, mlx5::Syndrome syndrome) override;
 
   void send(const roce::Headers& headers) override;

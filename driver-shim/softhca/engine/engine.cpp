@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/paging.h"
 #include "driver-shim/softhca/wire/interface.h"
 #include "proto/mad/mad.h"
 #include "proto/mlx5/doorbell.h"
@@ -140,15 +141,16 @@ Errno Engine::deregister_memory(std::uint32_t mkey) {
   return parts_.memory.remove(mkey) ? 0 : EINVAL;
 }
 
+// Gigabytes may come: meanwhile the HCA goes on.
 Errno Engine::prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
-                       std::uint64_t length_bytes, bool written) {
-  const std::scoped_lock lock(mutex_);
-  const MemoryRegionSpec* const region = parts_.memory.find(mkey);
-  if (region == nullptr) return ENOENT;
-  if (region->pd != pd || (written && (region->access & kLocalWrite) == 0)) return EPERM;
-  if ((region->access & kOnDemand) == 0) return EINVAL;
-  const std::uint32_t access = written ? kLocalWrite : 0u;
-  return parts_.memory.resolve(mkey, {.pd = pd}, address, length_bytes, access) == nullptr ? EFAULT : 0;
+                       std::uint64_t length_bytes, Prefetch what) {
+  const bool written = what == Prefetch::kForWriting;
+  const auto place = [&] {
+    const std::scoped_lock lock(mutex_);
+    return parts_.memory.find_paged(mkey, pd, address, length_bytes, written);
+  }();
+  if (!place) return place.error();
+  return what == Prefetch::kCheck || page_in(*place, length_bytes, written) ? 0 : EFAULT;
 }
 
 void Engine::add_foreign(const std::byte* first, std::size_t length_bytes,

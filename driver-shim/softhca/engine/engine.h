@@ -36,7 +36,7 @@ class Engine final : public Hca {
   Errno deregister_memory(std::uint32_t mkey) override;
   Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) override;
   Errno prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
-                 bool written) override;
+                 Prefetch what) override;
   void add_foreign(const std::byte* first, std::size_t length_bytes,
                    std::shared_ptr<CopyEngine> copies) override;
   void remove_foreign(const std::byte* first, std::size_t length_bytes) override;

@@ -226,6 +226,9 @@ struct HcaCounters {
 
 class CopyEngine;
 
+// kCheck brings in nothing: it only looks at key and range.
+enum class Prefetch { kCheck, kForReading, kForWriting };
+
 inline constexpr std::uint64_t kHeldElsewhere = ~std::uint64_t{0};
 
 class Hca {
@@ -246,13 +249,11 @@ class Hca {
   // Gives a key that is neither of device memory nor for UMR another range, domain or set of rights. EINVAL
   // changes nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
-  // Brings in pages of a key that is paged on demand. Errors: ENOENT for no such key, EPERM for one of
-  // another domain or without the right, EINVAL for one that is not paged, EFAULT for a range that is not all
-  // there.
-  virtual Errno prefetch(std::uint32_t /*pd*/, std::uint32_t /*mkey*/, std::uint64_t /*address*/,
-                         std::uint64_t /*length_bytes*/, bool /*written*/) {
-    return EOPNOTSUPP;
-  }
+  // Brings in pages of a key that is paged on demand, in the caller's time. Errors: ENOENT for no such key,
+  // EINVAL for one for UMR or that lies on others, EPERM for one of another domain or without the right,
+  // EFAULT for a range that is not the key's or is not all there.
+  virtual Errno prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
+                         std::uint64_t length_bytes, Prefetch what) = 0;
 
   // Says that [first, first + length) is not for this process to touch, but for `copies`: before anything in
   // it is registered or made a queue, until all of that is gone. Receive queues are refused there

@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/engine/memory_table.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 
 #include "driver-shim/softhca/engine/paging.h"
@@ -13,14 +14,19 @@ namespace {
 // Whose numbers mean something else in a list of segments.
 constexpr std::uint32_t kMaxReservedKey = std::max(mlx5::kInvalidLkey, mlx5::kRepeatBlockOperation);
 constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
+// What is brought in at a time: a message is as long as a peer says, and the HCA waits. As much as Linux
+// fetches at once.
+constexpr std::uint64_t kMaxPagedBytes = 4 << 20;
 
 // Where a region that is no list has these bytes; null: paged on demand, and not there.
-std::byte* place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes, std::uint64_t length_bytes,
-                    std::uint32_t access) {
-  if ((region.access & kOnDemand) == 0) return region.base + offset_bytes;
+MemoryTable::Extent place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
+                             std::uint64_t length_bytes, std::uint32_t access) {
+  if ((region.access & kOnDemand) == 0) return {region.base + offset_bytes, length_bytes};
   const auto base = reinterpret_cast<std::uintptr_t>(region.base);  // null of the whole process
   auto* const place = reinterpret_cast<std::byte*>(base + offset_bytes);
-  return page_in(place, length_bytes, (access & kChanges) != 0) ? place : nullptr;
+  const std::uint64_t paged_bytes = std::min(length_bytes, kMaxPagedBytes);
+  if (!page_in(place, paged_bytes, (access & kChanges) != 0)) return {};
+  return {place, paged_bytes};
 }
 
 }  // namespace
@@ -79,7 +85,7 @@ MemoryTable::Extent MemoryTable::first_extent(std::uint32_t mkey, const KeyUser&
   const MemoryRegionSpec* const region = find_usable(mkey, user, address, length_bytes, access);
   if (region == nullptr) return {};
   const std::uint64_t offset = address - region->iova;
-  if (region->pieces.empty()) return {place_in(*region, offset, length_bytes, access), length_bytes};
+  if (region->pieces.empty()) return place_in(*region, offset, length_bytes, access);
   return extent_below(*region, user, offset, length_bytes, access);
 }
 
@@ -102,7 +108,7 @@ MemoryTable::Extent MemoryTable::extent_below(const MemoryRegionSpec& region, co
   const std::uint32_t needed = (access & kChanges) != 0 ? kLocalWrite : 0u;
   const MemoryRegionSpec* const below = find_usable(piece.mkey, user, address, n, needed);
   if (below == nullptr || !below->pieces.empty() || below->umr) return {};
-  return {place_in(*below, address - below->iova, n, needed), n};
+  return place_in(*below, address - below->iova, n, needed);
 }
 
 std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
@@ -115,6 +121,20 @@ std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::ui
     done += next.length_bytes;
   }
   return first.at;
+}
+
+Answer<const std::byte*> MemoryTable::find_paged(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
+                                                 std::uint64_t length_bytes, bool written) const {
+  const MemoryRegionSpec* const region = find(mkey);
+  if (region == nullptr) return refuse(ENOENT);
+  if (region->umr || !region->pieces.empty()) return refuse(EINVAL);
+  if ((region->access & kOnDemand) == 0) return refuse(ENOENT);
+  if (region->pd != pd || (written && (region->access & kLocalWrite) == 0)) return refuse(EPERM);
+  const std::uint64_t offset = address - region->iova;
+  const bool inside = address >= region->iova && offset <= region->length_bytes &&
+                      length_bytes <= region->length_bytes - offset;
+  if (!inside) return refuse(EFAULT);
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(region->base) + offset);
 }
 
 bool MemoryTable::uses_pd(std::uint32_t pd) const {

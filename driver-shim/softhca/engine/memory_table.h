@@ -45,7 +45,7 @@ class MemoryTable {
   // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
   // pair's, a range that is not wholly inside, an access bit that the region lacks, or the piece of an
   // indirect key that is there has a key that is gone, or does not give that, or memory that is paged on
-  // demand and is not there.
+  // demand and is not there. Of such memory an extent is at most 4 MiB.
   [[nodiscard]] Extent first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                     std::uint64_t length_bytes, std::uint32_t access) const;
   // The same of a range that is all in one piece; null where it is not.
@@ -63,6 +63,12 @@ class MemoryTable {
     }
     return true;
   }
+  // Where memory that is paged on demand is, or would be. Errors: as Hca::prefetch().
+  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which knows keys of such memory, for
+  // UMR and that lie on others, and none else.
+  [[nodiscard]] Answer<const std::byte*> find_paged(std::uint32_t mkey, std::uint32_t pd,
+                                                    std::uint64_t address, std::uint64_t length_bytes,
+                                                    bool written) const;
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
   // Executes a UMR WQE on the UMR key with the index of `mkey`: the WQE's tag is not compared, since a driver

@@ -66,7 +66,8 @@ bool QueuePair::crosses_pcie(const std::byte* at) const {
   return before(at, hca_.device_memory) || !before(at, hca_.device_memory + hca_.config.device_memory_bytes);
 }
 
-// Of a key that lies in pieces only the first is looked at: there may be millions.
+// Of a key that lies in pieces, or is paged on demand, only the first extent is looked at: there may be
+// millions.
 bool QueuePair::permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
                         std::uint32_t access) const {
   return hca_.memory.first_extent(mkey, key_user(), address, length_bytes, access).at != nullptr;

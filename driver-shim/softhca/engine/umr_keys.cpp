@@ -20,7 +20,7 @@ void release(UmrKey& key) {
   key.qpn = mlx5::kMkeyAnyQpn;
 }
 
-// Lets go what is to be said of the state that the request expects. A window of type 1 is nobody's, so nobody
+// Whether the key's state is the one that the request demands; null if it is. A window of type 1 is nobody's, so nobody
 // may invalidate it; another key may be everybody's.
 const char* refuse_state(const UmrKey& key, const UmrRequest& request, const KeyUser& user) {
   if (request.check_free && !key.free) return "the key is bound";
@@ -118,7 +118,7 @@ const char* MemoryTable::refuse_binding(const MemoryRegionSpec& key, const KeyUs
       return "the region was registered without the right to bind windows";
     if (changes && (region->access & kLocalWrite) == 0)
       return "the window would change what the region may not";
-    if (resolve(piece.mkey, user, piece.address, end_bytes - piece.start_bytes, 0) == nullptr) {
+    if (find_usable(piece.mkey, user, piece.address, end_bytes - piece.start_bytes, 0) == nullptr) {
       return "the window goes beyond the region";
     }
   }

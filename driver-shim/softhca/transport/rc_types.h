@@ -102,9 +102,9 @@ class RequesterPort {
   // eight bytes in host order.
   virtual mlx5::Syndrome scatter(const WorkRequest& request, std::uint32_t offset_bytes,
                                  std::span<const std::byte> payload) = 0;
-  // Executes a work request that sends nothing but changes a memory key, once, when all before it has been
-  // sent. kNone, or why it cannot be.
-  virtual mlx5::Syndrome apply(const WorkRequest& /*request*/) { return mlx5::Syndrome::kLocalQpOperation; }
+  // Executes a work request that sends nothing but changes a memory key, once, when nothing before it will be
+  // sent any more. kNone, or why it cannot be.
+  virtual mlx5::Syndrome apply(const WorkRequest& request) = 0;
   // Called once for every posted work request, in posting order. After the first one that is not
   // kNone all later ones complete with kFlushed. Must not call back into the Requester.
   virtual void complete(const WorkRequest& request, mlx5::Syndrome syndrome) = 0;

@@ -207,6 +207,8 @@ bool Requester::can_send(std::uint64_t now_ns) const {
   if (rnr_deadline_ns_ != kNever && now_ns < rnr_deadline_ns_) return false;
   const Entry& entry = queue_[send_index_];
   if (entry.failure != Syndrome::kNone) return send_index_ == queue_.first();
+  // What is before it may have to be sent again, from where its keys lead now.
+  if (entry.changes_key) return send_index_ == queue_.first();
   if (entry.packets == 0) return may_start(entry);
   if (config_.max_unacked_packets != 0 && unacked_requests() >= config_.max_unacked_packets) return false;
   const ExtendedPsn end = entry.wants_response ? entry.end_psn() : send_psn_ + 1;
@@ -235,12 +237,11 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   return sent;
 }
 
-// What needs no packet. After a loss the cursor comes here again, but a key changes once.
+// What needs no packet. After a loss the cursor comes again to what is still queued: never to a change of a
+// key, which is over when it is made.
 void Requester::pass(Entry& entry) {
   if (entry.changes_key) entry.failure = port_.apply(entry.request);
-  if (entry.failure != Syndrome::kNone) return;
-  entry.changes_key = false;
-  ++send_index_;
+  if (entry.failure == Syndrome::kNone) ++send_index_;
 }
 
 Syndrome Requester::transmit(const Entry& entry) {

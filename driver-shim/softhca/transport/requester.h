@@ -51,7 +51,7 @@ class Requester {
     std::uint32_t packets = 0;    // PSNs it takes; none for a NOP, a UMR or a local failure
     bool wants_response = false;  // READ or atomic: an ACK does not complete it
     bool takes_receive = false;   // SEND or WRITE with immediate
-    bool changes_key = false;     // UMR, which is still to be executed
+    bool changes_key = false;     // UMR
     mlx5::Syndrome failure = mlx5::Syndrome::kNone;  // found here, to be reported when its turn comes
 
     [[nodiscard]] ExtendedPsn end_psn() const { return first_psn + packets; }

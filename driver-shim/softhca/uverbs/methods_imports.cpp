@@ -56,6 +56,15 @@ struct Stretch {
   std::uint32_t lkey;
 };
 
+// Advice not to fault is about pages that are there, of which this HCA keeps no account.
+Prefetch what_to_fetch(std::uint64_t advice) {
+  switch (advice) {
+    case IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: return Prefetch::kForReading;
+    case IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: return Prefetch::kForWriting;
+    default: return Prefetch::kCheck;
+  }
+}
+
 // A driver without IB_UVERBS_ADVISE_MR_FLAG_FLUSH only begins to fetch, and nobody hears of pages that are
 // not there; here it is done at once. Source: Linux drivers/infiniband/hw/mlx5/odp.c,
 // mlx5_ib_advise_mr_prefetch().
@@ -70,14 +79,13 @@ Errno advise_mr(Context& context, Attributes& request) {
   if (*advice > IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) {
     return unsupported("advice about memory but to fetch it");
   }
-  const bool written = *advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-  const bool heeded = *advice != IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT &&
-                      (*flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH) != 0;
+  const Prefetch what = what_to_fetch(*advice);
+  const bool heeded = (*flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH) != 0;
   for (std::size_t at = 0; at < list->size(); at += sizeof(Stretch)) {
     Stretch wanted{};
     std::memcpy(&wanted, list->data() + at, sizeof wanted);
     const Errno error =
-        context.hca.prefetch((*pd)->number, wanted.lkey, wanted.address, wanted.length_bytes, written);
+        context.hca.prefetch((*pd)->number, wanted.lkey, wanted.address, wanted.length_bytes, what);
     if (error != 0 && (error != EFAULT || heeded)) return error;
   }
   return 0;

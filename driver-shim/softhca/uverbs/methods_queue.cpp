@@ -52,7 +52,7 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
     return refuse(unsupported("times in completions"));
   if ((driver.flags & ~kKnownDriverFlags) != 0) return refuse(EINVAL);
   if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0 && driver.cqe_size != 128)
-    return refuse(EINVAL);
+    return refuse(unsupported("padding of completions that have 64 B"));
   CompletionQueueSpec spec;
   spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // of entries + 1, rounded up
   spec.entry_bytes = driver.cqe_size;

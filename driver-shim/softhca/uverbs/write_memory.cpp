@@ -31,14 +31,20 @@ struct MemoryRegionObject : RegionObject {
   std::unique_ptr<ForeignRange> foreign;
 };
 
-// Whose memory it is, null for this process's. Errors: EINVAL, EFAULT.
+// Whose memory it is, null for this process's. Errors: EINVAL, EFAULT; EOVERFLOW for a range that is paged on
+// demand and would wrap (Linux drivers/infiniband/core/umem_odp.c, ib_init_umem_odp).
 Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
   if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return refuse(EINVAL);
   if ((spec.access & kOnDemand) != 0) {
     // Nothing need be there yet. From address 0 to the end: whatever this process will ever have.
-    const bool everything = start == 0 && spec.length_bytes == ~std::uint64_t{0};
-    return !everything || spec.iova == 0 ? Answer<std::unique_ptr<ForeignRange>>(nullptr) : refuse(EINVAL);
+    if (start == 0 && spec.length_bytes == ~std::uint64_t{0}) {
+      if (spec.iova != 0) return refuse(EINVAL);
+      return nullptr;
+    }
+    const std::uint64_t end = start + spec.length_bytes;
+    if (end < start || end > ~std::uint64_t{0} - kPageBytes + 1) return refuse(EOVERFLOW);
+    return nullptr;
   }
   auto foreign = context.gpus.claim(start, spec.length_bytes);
   if (!foreign || *foreign) return foreign;

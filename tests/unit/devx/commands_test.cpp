@@ -28,6 +28,8 @@ class MockHca : public Hca {
   MOCK_METHOD(Answer<std::uint32_t>, register_memory, (const MemoryRegionSpec&), (override));
   MOCK_METHOD(Errno, deregister_memory, (std::uint32_t), (override));
   MOCK_METHOD(Errno, replace_memory, (std::uint32_t, const MemoryRegionSpec&), (override));
+  MOCK_METHOD(Errno, prefetch, (std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, Prefetch),
+              (override));
   MOCK_METHOD(Answer<std::uint32_t>, add_uar, (const UarSpec&), (override));
   MOCK_METHOD(Errno, remove_uar, (std::uint32_t), (override));
   MOCK_METHOD(Answer<std::uint32_t>, create_cq, (const CompletionQueueSpec&), (override));

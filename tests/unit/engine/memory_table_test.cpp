@@ -140,5 +140,46 @@ TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used)
   EXPECT_EQ(munmap(pages, 3 * kPage), 0);
 }
 
+TEST_F(MemoryTableTest, paged_key_of_a_long_range_brings_in_a_part_at_a_time) {
+  if (!can_page_in()) GTEST_SKIP() << "Linux before 5.14";
+  constexpr std::size_t kPage = 4096;
+  constexpr std::uint64_t kPart = 4 << 20;
+  constexpr std::uint64_t kAll = 2 * kPart + kPage;
+  void* const pages = mmap(nullptr, kAll, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  // One page more may come than is asked for where it is a huge one.
+  ASSERT_EQ(madvise(pages, kAll, MADV_NOHUGEPAGE), 0);
+  const std::uint32_t key = table_.add({.pd = kPd,
+                                        .base = static_cast<std::byte*>(pages),
+                                        .iova = kIova,
+                                        .length_bytes = kAll,
+                                        .access = kLocalWrite | kOnDemand},
+                                       random_);
+  MemoryRegionSpec above{.pd = kPd, .iova = 0, .length_bytes = kAll, .access = kRemoteRead};
+  above.pieces = {{key, kIova}};
+  const std::uint32_t indirect = table_.add(above, random_);
+  const auto is_there = [pages](std::uint64_t offset_bytes) {
+    unsigned char resident = 0;
+    EXPECT_EQ(mincore(static_cast<std::byte*>(pages) + offset_bytes, kPage, &resident), 0);
+    return (resident & 1) != 0;
+  };
+  for (const auto& [mkey, address] : {std::pair(key, kIova), std::pair(indirect, std::uint64_t{0})}) {
+    const auto first = table_.first_extent(mkey, kUser, address, kAll, 0);
+    EXPECT_EQ(static_cast<void*>(first.at), pages);
+    EXPECT_EQ(first.length_bytes, kPart);
+    EXPECT_TRUE(is_there(0));
+    EXPECT_FALSE(is_there(kPart));
+  }
+  std::uint64_t visited_bytes = 0;
+  EXPECT_TRUE(table_.visit_extents(key, kUser, kIova, kAll, 0, [&](const std::byte*, auto at, auto n) {
+    EXPECT_EQ(at, visited_bytes);
+    visited_bytes += n;
+    return true;
+  }));
+  EXPECT_EQ(visited_bytes, kAll);
+  EXPECT_EQ(static_cast<void*>(table_.resolve(key, kUser, kIova, kAll, 0)), pages);
+  EXPECT_EQ(munmap(pages, kAll), 0);
+}
+
 }  // namespace
 }  // namespace gdx::softhca

@@ -128,6 +128,19 @@ TEST_F(UmrKeys, window_bound_gives_its_range_and_rights_whatever_the_region_give
   EXPECT_EQ(table_.resolve(region_, kOwner, kIova + 20, 40, kRemoteWrite), nullptr) << "nobody gave it that";
 }
 
+TEST_F(UmrKeys, window_is_bound_over_paged_memory_that_is_not_there) {
+  region_ = add({.pd = kOwner.pd,
+                 .base = nullptr,  // where nothing ever is
+                 .iova = kIova,
+                 .length_bytes = kBytes,
+                 .access = kLocalWrite | kWindowBind | kOnDemand});
+  const std::uint32_t window = add_window(WindowType::kType1);
+  const UmrRequest request = bind(WindowType::kType1, 1);
+  EXPECT_EQ(update(window, kOwner, request, entry(kIova + 20, 40)), nullptr);
+  EXPECT_EQ(table_.resolve(with_tag(window, 1), kOwner, kIova + 20, 40, kRemoteWrite), nullptr);
+  EXPECT_NE(update(window, kOwner, request, entry(kIova + 80, 40)), nullptr) << "beyond the region";
+}
+
 TEST_F(UmrKeys, window_without_a_right_refuses_what_needs_it) {
   const std::uint32_t window = add_window(WindowType::kType1);
   const auto request = bind(WindowType::kType1, 1, 40, kIova + 20, kRemoteRead);

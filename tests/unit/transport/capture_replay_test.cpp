@@ -191,6 +191,7 @@ class Asker final : public RequesterPort {
     scattered_bytes += payload.size();
     return Syndrome::kNone;
   }
+  Syndrome apply(const WorkRequest& /*request*/) override { return Syndrome::kLocalQpOperation; }
   void complete(const WorkRequest& /*request*/, Syndrome syndrome) override {
     completed += syndrome == Syndrome::kNone ? 1 : 0;
     if (syndrome != Syndrome::kNone && failure == Syndrome::kNone) failure = syndrome;

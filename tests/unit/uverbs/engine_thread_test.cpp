@@ -22,6 +22,7 @@ class IdleHca final : public Hca {
   Answer<std::uint32_t> register_memory(const MemoryRegionSpec&) override { return refuse(0); }
   Errno deregister_memory(std::uint32_t) override { return 0; }
   Errno replace_memory(std::uint32_t, const MemoryRegionSpec&) override { return 0; }
+  Errno prefetch(std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, Prefetch) override { return 0; }
   Answer<std::uint32_t> add_uar(const UarSpec&) override { return refuse(0); }
   Errno remove_uar(std::uint32_t) override { return 0; }
   Answer<std::uint32_t> create_cq(const CompletionQueueSpec&) override { return refuse(0); }
