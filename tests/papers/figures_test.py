@@ -78,21 +78,7 @@ def scale(page, read):
         yield name, cell, exact[name]
 
 
-def readme(page, read):
-    shown = re.search(r"On sm_90 a put costs a thread (\d+) SASS instructions \((\d+) with BlueFlame\), a warp (\d+) \((\d+)\), "
-                      r"a block (\d+) \((\d+)\), a thread on a shared endpoint (\d+); on sm_100 a thread's costs (\d+)",
-                      " ".join(page.split()))
-    if shown is None:
-        raise ValueError("the instructions of a put are no longer where they are looked for")
-    kernels = json.loads(read("../perf/results/instructions.json"))["kernels"]
-    places = [("sm_90", name, path) for name in ("put_thread_gpu", "put_warp_gpu", "put_block_host")
-              for path in ("path", "blueflame_path")]
-    places += [("sm_90", "shared_put_gpu", "path"), ("sm_100", "put_thread_gpu", "path")]
-    for (arch, name, path), cell in zip(places, shown.groups(), strict=True):
-        yield "%s of %s, %s" % (path, name, arch), cell, kernels[arch][name]["sass"][path]
-
-
-CHECKS = {"../README.md": readme, "push-vs-pull.md": push_vs_pull, "overload.md": overload, "scale.md": scale}
+CHECKS = {"push-vs-pull.md": push_vs_pull, "overload.md": overload, "scale.md": scale}
 
 
 def offences(name, page, read):
