@@ -60,8 +60,6 @@ void sync_warp();
 // What a block's bulk stores have in flight. Shared memory, and a hand that copies out of it: bytes are taken
 // from a stage when the group is *read*, and are at their destination when it is *done*; until then nobody
 // sees them.
-inline constexpr std::uint32_t kBulkStageBytes = 4096;
-inline constexpr std::uint32_t kBulkStages = 2;
 struct BulkGroup {
   std::byte* to;
   const std::byte* from;

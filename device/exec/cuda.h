@@ -325,9 +325,6 @@ GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) 
 // there: that TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never
 // chosen. Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async",
 // "cp.async.bulk.wait_group".
-inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
-inline constexpr std::uint32_t kBulkStages = 2;
-
 class BulkStores {
  public:
   GDX_DEVICE static constexpr bool by_tma() {

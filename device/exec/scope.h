@@ -1,4 +1,4 @@
-// The scopes at which device functions are called.
+// The scopes at which device functions are called, and what else both execution layers must agree on.
 #pragma once
 
 #include <cstdint>
@@ -10,4 +10,11 @@ enum class Scope { kThread, kWarp, kBlock };
 
 inline constexpr std::uint32_t kWarpThreads = 32;
 
+namespace exec {
+
+// Through which a block's bulk stores go.
+inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
+inline constexpr std::uint32_t kBulkStages = 2;
+
+}  // namespace exec
 }  // namespace gdx

@@ -22,7 +22,6 @@
 namespace gdx {
 namespace {
 
-
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kTermToKillNs = 2 * kNsPerSecond;

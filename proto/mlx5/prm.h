@@ -279,7 +279,6 @@ inline constexpr PrmField kEntryAddress{0x40, 64};
 
 inline constexpr std::uint32_t kModeAnySize = 2;    // KLM: every entry says how many bytes it stands for
 inline constexpr std::uint32_t kModeFixedSize = 3;  // KSM: every entry stands for 1 << kLogEntityBytes bytes
-inline constexpr std::uint32_t kTagBits = 8;        // the key is the object's number and then the tag
 }  // namespace mkey
 
 // Of an event queue entry: what mlx5dv_devx_subscribe_devx_event names.

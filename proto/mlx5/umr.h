@@ -56,7 +56,7 @@ inline constexpr std::uint8_t kMkeyRemoteWrite = 1u << 5;
 inline constexpr std::uint8_t kMkeyRemoteRead = 1u << 4;
 inline constexpr std::uint8_t kMkeyLocalWrite = 1u << 3;
 inline constexpr std::uint32_t kMkeyAnyQpn = 0xffffff;
-inline constexpr std::uint32_t kMkeyTagBits = 8;
+inline constexpr std::uint32_t kMkeyTagBits = 8;  // a key is its object's number and then the tag
 
 // A translation entry (KLM) is laid out as a DataSegment: byte count, key, address under it. In place of the
 // key of the first one kRepeatBlockOperation says that a pattern follows.

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "driver-shim/softhca/devx/refusals.h"
+#include "proto/mlx5/umr.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -44,7 +45,7 @@ bool is_transition(prm::Opcode opcode) {
 
 // What commands call the object.
 std::uint32_t object_id(const Object& object) {
-  return object.kind == ObjectKind::kMkey ? object.number >> prm::mkey::kTagBits : object.number;
+  return object.kind == ObjectKind::kMkey ? object.number >> mlx5::kMkeyTagBits : object.number;
 }
 
 Outcome refuse_unsupported(prm::Opcode opcode) {

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "base/descriptor.h"
 #include "base/result.h"

@@ -45,25 +45,37 @@ int serve() {
   return 0;
 }
 
+constexpr RemoteMemory kRemote{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey,
+                               0};
+
+LocalMemory all_of(std::vector<std::byte>& source) { return {source.data(), source.size(), Be32{}, 0}; }
+
+// `post` is what a block does with its endpoint before it flushes.
+template <typename Post>
+void in_block(ExecutingNic& nic, Post post) {
+  serving = &nic;
+  const EndpointHandle handle = nic.handle();
+  const auto kernel = [&] {
+    Endpoint<Scope::kBlock> endpoint(handle);
+    post(endpoint);
+    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
+  };
+  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+}
+
 class BulkPush : public ::testing::TestWithParam<std::tuple<Mode, std::size_t>> {};
 
 TEST_P(BulkPush, whole_message_arrives_whenever_the_nic_looks) {
   const auto [mode, bytes] = GetParam();
   ExecutingNic nic;
   std::vector<std::byte> source = pattern(bytes);
-  const EndpointHandle handle = nic.handle();
-  serving = &nic;
-  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
-  const LocalMemory from{source.data(), bytes, Be32{}, 0};
-  const auto kernel = [&, mode = mode, bytes = bytes] {
-    Endpoint<Scope::kBlock> endpoint(handle);
+  const LocalMemory from = all_of(source);
+  in_block(nic, [&, mode = mode, bytes = bytes](auto& endpoint) {
     const Status status = mode == Mode::kPush
-                              ? gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, from, bytes)
-                              : gdx_put<Mode::kBounce, Copy::kBulk>(endpoint, to, from, bytes);
+                              ? gdx_put<Mode::kPush, Copy::kBulk>(endpoint, kRemote, from, bytes)
+                              : gdx_put<Mode::kBounce, Copy::kBulk>(endpoint, kRemote, from, bytes);
     EXPECT_EQ(status, Status::kOk) << status_name(status);
-    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
-  };
-  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  });
   EXPECT_EQ(nic.mistakes(), 0u);
   EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
   EXPECT_EQ(nic.remote()[bytes], std::byte{0});
@@ -79,17 +91,10 @@ INSTANTIATE_TEST_SUITE_P(All, BulkPush,
 TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
   ExecutingNic nic;
   std::vector<std::byte> source = pattern(700);
-  const EndpointHandle handle = nic.handle();
-  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
-  serving = &nic;
-  const auto kernel = [&] {
-    Endpoint<Scope::kBlock> endpoint(handle);
-    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 700, Be32{}, 0}, 700,
-                                                 Doorbell::kDefer)),
+  in_block(nic, [&](auto& endpoint) {
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, kRemote, all_of(source), 700, Doorbell::kDefer)),
               Status::kOk);
-    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
-  };
-  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  });
   EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
 }
 
@@ -100,35 +105,23 @@ TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_settled) {
   constexpr std::uint64_t kSecond = 2 * ExecutingNic::kSlotBytes;
   ExecutingNic nic;
   std::vector<std::byte> source = pattern(kFirst + kSecond);
-  const EndpointHandle handle = nic.handle();
-  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
-  const LocalMemory from{source.data(), source.size(), Be32{}, 0};
-  serving = &nic;
-  const auto kernel = [&] {
-    Endpoint<Scope::kBlock> endpoint(handle);
-    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to, from, kFirst)), Status::kOk);
-    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, to + kFirst, from + kFirst, kSecond)),
+  const LocalMemory from = all_of(source);
+  in_block(nic, [&](auto& endpoint) {
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, kRemote, from, kFirst)), Status::kOk);
+    EXPECT_EQ((gdx_put<Mode::kPush, Copy::kBulk>(endpoint, kRemote + kFirst, from + kFirst, kSecond)),
               Status::kOk);
-    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
-  };
-  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  });
   EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
 }
 
 TEST(BulkPush, signal_follows_what_was_stored_in_bulk) {
   ExecutingNic nic;
   std::vector<std::byte> source = pattern(5000);
-  const EndpointHandle handle = nic.handle();
-  const RemoteMemory to{ExecutingNic::kRemoteAddress, ExecutingNic::kRemoteBytes, ExecutingNic::kRkey, 0};
-  serving = &nic;
-  const auto kernel = [&] {
-    Endpoint<Scope::kBlock> endpoint(handle);
-    EXPECT_EQ((gdx_put_signal<Mode::kPush, Copy::kBulk>(endpoint, to, {source.data(), 5000, Be32{}, 0}, 5000,
-                                                        to + 8192, 7)),
+  in_block(nic, [&](auto& endpoint) {
+    EXPECT_EQ((gdx_put_signal<Mode::kPush, Copy::kBulk>(endpoint, kRemote, all_of(source), 5000,
+                                                        kRemote + 8192, 7)),
               Status::kOk);
-    EXPECT_EQ(gdx_flush(endpoint), Status::kOk);
-  };
-  ASSERT_EQ(exec::run_grid({.block = {kThreads}, .progress = serve}, kernel), Status::kOk);
+  });
   EXPECT_TRUE(std::equal(source.begin(), source.end(), nic.remote()));
   EXPECT_EQ(nic.remote()[8192], std::byte{7});
 }
