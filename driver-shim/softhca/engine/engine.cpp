@@ -389,6 +389,7 @@ int Engine::poll_uar(Uar& uar) {
 int Engine::poll_doorbells() {
   int done = 0;
   for (auto& [number, uar] : uars_) done += poll_uar(uar);
+  if (done > 0) rung_at_ns_.store(parts_.now_ns, std::memory_order_relaxed);
   return done;
 }
 

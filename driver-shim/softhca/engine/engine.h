@@ -58,6 +58,7 @@ class Engine final : public Hca {
 
   int progress() override;
   std::uint64_t idle_ns() override;
+  std::uint64_t rung_at_ns() const override { return rung_at_ns_.load(std::memory_order_relaxed); }
   int poll_fd() const override { return parts_.wire->poll_fd(); }
   HcaCounters counters() override;
 
@@ -112,6 +113,7 @@ class Engine final : public Hca {
   LinkClock link_;
   std::uint64_t charged_bytes_ = 0;  // of parts_.link_bytes, those that the link has been charged for
   bool arrivals_left_ = false;
+  std::atomic<std::uint64_t> rung_at_ns_{0};
   bool recordless_reported_ = false;
   std::atomic<ManagementAgent*> agent_{nullptr};
   std::uint32_t management_psn_ = 0;

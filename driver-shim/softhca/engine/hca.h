@@ -294,6 +294,8 @@ class Hca {
   // How long nothing will be due, for a thread that wants to sleep on poll_fd(); 0 when work is at hand,
   // kHeldElsewhere while another thread holds the HCA: the work is that one's. Never blocks.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
+  // When a step last found a doorbell, on the HCA's clock; 0: never. Takes no lock.
+  [[nodiscard]] virtual std::uint64_t rung_at_ns() const = 0;
   // Readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;
   [[nodiscard]] virtual HcaCounters counters() = 0;

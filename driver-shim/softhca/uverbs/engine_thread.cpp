@@ -14,19 +14,12 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "driver-shim/softhca/uverbs/idle_policy.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
-// Doorbells are stores to memory: nothing wakes a sleeper, so these bound how late one is seen.
-constexpr std::uint64_t kShortestSleepNs = 20'000;
-constexpr std::uint64_t kLongSleepNs = 1'000'000;
-constexpr std::uint64_t kDeepSleepNs = 4'000'000;    // when nothing has happened for a while
-constexpr std::uint64_t kLingerNs = 50'000;          // after the last activity, before the first sleep
-constexpr std::uint64_t kPatienceNs = 4'000;         // of these, before others may have the processor
-constexpr int kShortSleeps = 32;                     // after the last activity, before sleeps begin to grow
-constexpr int kLongSleeps = 200;                     // and before they grow beyond kLongSleepNs
 constexpr std::uint64_t kDrivenNs = 2'000'000;       // who drove the HCA so lately will do so again
 constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
 constexpr std::uint64_t kHeldSleepNs = 200'000;
@@ -108,9 +101,7 @@ void EngineThread::run() {
   // Against programs that spin on a completion and so starve what would bring it. Best effort.
   const auto thread = static_cast<id_t>(gettid());
   setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) - kNicerBy);
-  std::uint64_t backoff_ns = kShortestSleepNs;
-  int idle_rounds = 0;
-  std::uint64_t worked_at_ns = 0;
+  IdlePolicy idle;
   while (!stop_.load()) {
     if (parked_.load()) {
       if (hca_.progress() == 0) sleep_until_due(kParkedSleepNs);
@@ -122,24 +113,18 @@ void EngineThread::run() {
       continue;
     }
     if (hca_.progress() > 0) {
-      idle_rounds = 0;
-      backoff_ns = kShortestSleepNs;
-      worked_at_ns = monotonic_ns();
+      idle.on_work(monotonic_ns());
       continue;
     }
-    // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last. But
-    // the sender may be waiting for this very processor.
-    const std::uint64_t idle_for_ns = monotonic_ns() - worked_at_ns;
-    if (idle_for_ns < kLingerNs) {
-      if (idle_for_ns > kPatienceNs) sched_yield();
-      continue;
+    const Pause pause = idle.on_idle(monotonic_ns(), hca_.rung_at_ns());
+    switch (pause.kind) {
+      case Pause::Kind::kNone: break;
+      case Pause::Kind::kYield: sched_yield(); break;
+      case Pause::Kind::kSleep:
+        on_round_();
+        sleep_until_due(pause.longest_ns);
+        break;
     }
-    on_round_();
-    if (++idle_rounds > kShortSleeps) {
-      const bool deep = idle_rounds > kShortSleeps + kLongSleeps;
-      backoff_ns = std::min(backoff_ns * 2, deep ? kDeepSleepNs : kLongSleepNs);
-    }
-    sleep_until_due(backoff_ns);
   }
 }
 

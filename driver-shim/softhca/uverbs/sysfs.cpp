@@ -146,9 +146,12 @@ bool write_files(const fs::path& folder, const Files& files) {
   return true;
 }
 
+// Where memory holds files, a tree of a hundred of them takes a tenth of the time to make and remove.
 std::string prefix() {
-  const char* const folder = std::getenv("TMPDIR");
-  return fmt::format("{}/gdx-softhca-{}-", folder != nullptr && *folder != '\0' ? folder : "/tmp", geteuid());
+  constexpr char kInMemory[] = "/dev/shm";
+  const char* folder = std::getenv("TMPDIR");
+  if (folder == nullptr || *folder == '\0') folder = access(kInMemory, W_OK | X_OK) == 0 ? kInMemory : "/tmp";
+  return fmt::format("{}/gdx-softhca-{}-", folder, geteuid());
 }
 
 // In a folder that everybody may write to, a name proves nothing: not whose it is, nor where a link leads.
@@ -248,7 +251,10 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hc
   bool done = populate_common(root);
   for (std::size_t index = 0; index < hcas.size(); ++index)
     done = done && populate(root, *hcas[index], index);
-  if (!done) return fail(Status::kSystem, fmt::format("cannot fill {}: {}", root, std::strerror(errno)));
+  if (!done)
+    return fail(Status::kSystem,
+                fmt::format("cannot fill {}: {}; set TMPDIR to a folder with room for a hundred small files",
+                            root, std::strerror(errno)));
   for (const Hca* const hca : hcas) tree->write_counters(*hca, {});
   return tree;
 }

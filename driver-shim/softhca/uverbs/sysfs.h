@@ -22,7 +22,8 @@ inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 
 class SysfsTree {
  public:
-  // Clears away trees that dead processes left, and makes one under TMPDIR, or /tmp.
+  // Clears away trees that dead processes left, and makes one under TMPDIR; if that is not set
+  // in /dev/shm, or /tmp where there is none.
   // Errors: kSystem, naming the file.
   static Result<std::unique_ptr<SysfsTree>> create(const std::vector<Hca*>& hcas);
   // Removes the tree.

@@ -45,6 +45,7 @@ class MockHca : public Hca {
   MOCK_METHOD(Errno, destroy_qp, (std::uint32_t), (override));
   MOCK_METHOD(int, progress, (), (override));
   MOCK_METHOD(std::uint64_t, idle_ns, (), (override));
+  MOCK_METHOD(std::uint64_t, rung_at_ns, (), (const, override));
   MOCK_METHOD(int, poll_fd, (), (const, override));
   MOCK_METHOD(HcaCounters, counters, (), (override));
 };

@@ -41,6 +41,7 @@ class IdleHca final : public Hca {
     return 0;
   }
   std::uint64_t idle_ns() override { return 0; }
+  std::uint64_t rung_at_ns() const override { return 0; }
   int poll_fd() const override { return -1; }
   HcaCounters counters() override { return {}; }
 
