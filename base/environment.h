@@ -1,15 +1,18 @@
-// What a variable of the environment chooses among a few words.
+// What a variable of the environment says: one of a few words, or a number.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/result.h"
 
 namespace gdx {
@@ -29,6 +32,18 @@ template <typename Choice>
     known += fmt::format("{}{}", word, left == 0 ? "" : left == 1 ? " or " : ", ");
   }
   return fail(Status::kInvalidArgument, fmt::format("{} is '{}': use {}", variable, text, known));
+}
+
+// The number that `variable` holds, nothing where it is not set. Errors: kInvalidArgument, with the range.
+[[nodiscard]] inline Result<std::optional<std::uint64_t>> number_from_environment(const char* variable,
+                                                                                  std::uint64_t least,
+                                                                                  std::uint64_t most) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return std::optional<std::uint64_t>{};
+  const auto value = parse_unsigned(text);
+  if (value && *value >= least && *value <= most) return value;
+  return fail(Status::kInvalidArgument,
+              fmt::format("{} = '{}': use a number from {} to {}", variable, text, least, most));
 }
 
 }  // namespace gdx

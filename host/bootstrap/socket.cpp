@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "host/bootstrap/parse_number.h"
+#include "base/parse_number.h"
 
 namespace gdx::bootstrap {
 namespace {

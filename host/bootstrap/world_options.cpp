@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "host/bootstrap/parse_number.h"
+#include "base/environment.h"
 #include "host/bootstrap/world.h"
 
 namespace gdx {
@@ -12,29 +12,18 @@ namespace {
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kMaxTimeoutSeconds = 24 * 3600;
 
-// The variable's value, or nothing when it is not set.
-Result<std::optional<std::uint64_t>> number_from(const char* variable, std::uint64_t least,
-                                                 std::uint64_t most) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return std::optional<std::uint64_t>{};
-  const auto value = parse_unsigned(text);
-  if (value && *value >= least && *value <= most) return value;
-  return fail(Status::kInvalidArgument,
-              fmt::format("{} = '{}': use a number from {} to {}", variable, text, least, most));
-}
-
 }  // namespace
 
 Result<WorldOptions> WorldOptions::from_environment() {
   WorldOptions options;
-  const auto timeout_s = number_from(kBootstrapTimeoutVariable, 1, kMaxTimeoutSeconds);
+  const auto timeout_s = number_from_environment(kBootstrapTimeoutVariable, 1, kMaxTimeoutSeconds);
   if (!timeout_s) return tl::unexpected(timeout_s.error());
   if (*timeout_s) options.timeout_ns = **timeout_s * kNsPerSecond;
-  const auto size = number_from(kWorldSizeVariable, 1, bootstrap::kMaxRanks);
+  const auto size = number_from_environment(kWorldSizeVariable, 1, bootstrap::kMaxRanks);
   if (!size) return tl::unexpected(size.error());
-  const auto rank = number_from(kRankVariable, 0, bootstrap::kMaxRanks - 1);
+  const auto rank = number_from_environment(kRankVariable, 0, bootstrap::kMaxRanks - 1);
   if (!rank) return tl::unexpected(rank.error());
-  const auto root_socket = number_from(kRootSocketVariable, 0, INT32_MAX);
+  const auto root_socket = number_from_environment(kRootSocketVariable, 0, INT32_MAX);
   if (!root_socket) return tl::unexpected(root_socket.error());
   const char* root = std::getenv(kRootVariable);
   if (root != nullptr) options.root = root;

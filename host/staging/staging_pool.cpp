@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/environment.h"
+#include "base/log.h"
 #include "base/trace.h"
 #include "host/memory/memory.h"
 #include "host/staging/credit_service.h"
@@ -46,10 +48,11 @@ Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
   region.dm.reset(ibv_alloc_dm(hca.context(), &attributes));
   if (!region.dm) {
     const Status status = errno == ENOMEM || errno == ENOSPC ? Status::kNoMemory : Status::kSystem;
-    return fail(status,
-                fmt::format("HCA {} cannot give {} bytes of device memory: {}; ask for less, or end who "
-                            "else holds it",
-                            hca.name(), bytes, std::strerror(errno)));
+    return fail(
+        status,
+        fmt::format("HCA {} cannot give {} of its {} bytes of device memory: {}; ask for less, end who "
+                    "else holds it, or tell all of them how many they are by {}",
+                    hca.name(), bytes, hca.device_memory_bytes(), std::strerror(errno), kProcessesVariable));
   }
   mlx5dv_dm mapping{};
   mlx5dv_obj object{};
@@ -70,6 +73,30 @@ Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
   return region;
 }
 
+std::uint64_t least_bytes(const StagingOptions& options) {
+  return std::uint64_t{options.slot_bytes} * std::bit_ceil(options.minimum_slots);
+}
+
+// Who names no size takes what others have left. One allocation, since slots are found by one key and one
+// address.
+Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& options,
+                                          std::uint64_t& bytes) {
+  const std::uint64_t wanted_bytes = bytes;
+  auto region = device_region(hca, bytes);
+  const auto may_be_less = [&] {
+    return options.pool_bytes == 0 && bytes / 2 >= least_bytes(options) &&
+           region.error().status == Status::kNoMemory;
+  };
+  while (!region && may_be_less()) region = device_region(hca, bytes /= 2);
+  if (region && bytes != wanted_bytes) {
+    log::warn(
+        "staging of {}: {} bytes instead of {}, since other processes hold the rest of {}; tell all of "
+        "them how many they are by {}",
+        hca.name(), bytes, wanted_bytes, hca.device_memory_bytes(), kProcessesVariable);
+  }
+  return region;
+}
+
 Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
   auto memory = allocate_memory(hca, bytes, kGatherOnly);
   if (!memory) return tl::unexpected(memory.error());
@@ -81,6 +108,15 @@ Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
   return region;
 }
 
+Result<StagingOptions> with_environment(const StagingOptions& given) {
+  StagingOptions options = given;
+  if (options.processes != 0) return options;
+  const auto processes = number_from_environment(kProcessesVariable, 1, kMaxProcessesPerHca);
+  if (!processes) return tl::unexpected(processes.error());
+  options.processes = static_cast<std::uint32_t>(processes->value_or(1));
+  return options;
+}
+
 Result<std::uint64_t> pool_bytes_of(const StagingOptions& options, std::uint64_t device_memory_bytes) {
   const bool on_nic = options.memory == StagingMemory::kNic;
   if (on_nic && device_memory_bytes == 0) {
@@ -88,9 +124,19 @@ Result<std::uint64_t> pool_bytes_of(const StagingOptions& options, std::uint64_t
                 "this HCA has no device memory to stage in: use another mode than push");
   }
   std::uint64_t bytes = options.pool_bytes;
-  if (bytes == 0)
-    bytes =
-        on_nic ? std::min(kDefaultStagingBytes, std::bit_floor(device_memory_bytes)) : kDefaultBounceBytes;
+  if (bytes == 0 && on_nic) {
+    const std::uint64_t part_bytes = device_memory_bytes / std::max(options.processes, 1u);
+    if (options.processes > 1 && part_bytes < least_bytes(options)) {
+      return fail(
+          Status::kInvalidArgument,
+          fmt::format("{} processes cannot share {} bytes of device memory: each needs {} slots of {} "
+                      "bytes; use fewer or smaller slots",
+                      options.processes, device_memory_bytes, options.minimum_slots, options.slot_bytes));
+    }
+    bytes = std::min(kDefaultStagingBytes, std::bit_floor(part_bytes));
+  } else if (bytes == 0) {
+    bytes = kDefaultBounceBytes;
+  }
   if (!std::has_single_bit(bytes)) {
     return fail(Status::kInvalidArgument,
                 fmt::format("a staging pool of {} bytes is impossible: use a power of two", bytes));
@@ -137,6 +183,11 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                 fmt::format("staging slots of {} bytes are impossible: use a power of two of at least {}",
                             options.slot_bytes, kMinSlotBytes));
   }
+  if (options.processes > kMaxProcessesPerHca) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} processes on one HCA are impossible: use at most {}", options.processes,
+                            kMaxProcessesPerHca));
+  }
   const auto resolved = pool_bytes_of(options, device_memory_bytes);
   if (!resolved) return resolved;
   const std::uint64_t bytes = *resolved;
@@ -151,14 +202,18 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
   return bytes;
 }
 
-Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& options) {
+Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& given) {
   const TraceSpan span("StagingPool::create");
-  const auto bytes = resolve_staging_bytes(options, hca.device_memory_bytes());
+  const auto options = with_environment(given);
+  if (!options) return tl::unexpected(options.error());
+  auto bytes = resolve_staging_bytes(*options, hca.device_memory_bytes());
   if (!bytes) return tl::unexpected(bytes.error());
-  auto region = options.memory == StagingMemory::kNic ? device_region(hca, *bytes) : host_region(hca, *bytes);
+  auto region = options->memory == StagingMemory::kNic ? lease_device_memory(hca, *options, *bytes)
+                                                       : host_region(hca, *bytes);
   if (!region) return tl::unexpected(region.error());
-  return StagingPool(std::make_shared<StagingLease::Pool>(
-      options.memory, std::move(*region), *bytes, options.slot_bytes, rules_of(options, *bytes), hca.name()));
+  return StagingPool(std::make_shared<StagingLease::Pool>(options->memory, std::move(*region), *bytes,
+                                                          options->slot_bytes, rules_of(*options, *bytes),
+                                                          hca.name()));
 }
 
 Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {

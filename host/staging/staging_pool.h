@@ -17,6 +17,8 @@
 
 namespace gdx {
 
+inline constexpr char kProcessesVariable[] = "GDX_PROCESSES_PER_HCA";
+inline constexpr std::uint32_t kMaxProcessesPerHca = 256;
 inline constexpr std::uint64_t kDefaultStagingBytes = 128 * 1024;
 inline constexpr std::uint64_t kDefaultBounceBytes = 4 << 20;  // as NCCL's buffer of a channel
 inline constexpr std::uint32_t kDefaultBounceSlotBytes = 64 * 1024;
@@ -29,9 +31,12 @@ enum class StagingMemory : std::uint8_t {
 
 struct StagingOptions {
   StagingMemory memory = StagingMemory::kNic;
-  // A power of two. 0: in host memory 4 MiB; on the NIC 128 KiB, or the largest power of two that it has if
-  // that is less.
+  // A power of two. 0: in host memory 4 MiB; on the NIC 128 KiB, or less where that is more than this
+  // process's even part, or more than other processes have left: then the largest power of two that is there.
   std::uint64_t pool_bytes = 0;
+  // How many processes are to share the NIC's memory, this one among them; at most 256. 0:
+  // $GDX_PROCESSES_PER_HCA, or 1.
+  std::uint32_t processes = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;  // a power of two >= kMinSlotBytes
   // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots of them.
   std::uint32_t minimum_slots = 1;
@@ -50,7 +55,8 @@ struct StagingOptions {
 };
 
 // Checks the options, against the HCA's device memory where they ask for it, and returns the pool's size in
-// bytes. Errors: kInvalidArgument with the reason, kUnsupported when the HCA has no device memory.
+// bytes when nobody else holds any. `processes` 0 counts as 1.
+// Errors: kInvalidArgument with the reason, kUnsupported when the HCA has no device memory.
 [[nodiscard]] Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                                                           std::uint64_t device_memory_bytes);
 
@@ -90,12 +96,14 @@ class StagingLease {
   std::uint32_t minimum_slots_ = 0;
 };
 
-// One pool of slots for all endpoints of an HCA, and the scheduler that shares them. An HCA may have one of
-// each memory. Threads: all methods from any thread.
+// One pool of slots for all endpoints that a process has on an HCA, and the scheduler that shares them. An
+// HCA may have one of each memory. On the NIC a pool is the process's lease of device memory that all
+// processes share: its size stands while it lasts, and the driver takes it back when the process ends,
+// however it ends. Threads: all methods from any thread.
 class StagingPool {
  public:
-  // Errors: as resolve_staging_bytes; kNoMemory when the HCA's device memory is taken, or host memory cannot
-  // be pinned; kSystem.
+  // Errors: as resolve_staging_bytes; kInvalidArgument for a bad $GDX_PROCESSES_PER_HCA; kNoMemory when the
+  // HCA's device memory is taken, or host memory cannot be pinned; kSystem.
   [[nodiscard]] static Result<StagingPool> create(const Hca& hca, const StagingOptions& options = {});
 
   // Admits an endpoint that talks to the scheduler through `channel` and may hold `at_most` slots.

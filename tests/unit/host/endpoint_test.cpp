@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -158,6 +160,84 @@ TEST_F(OnHca, device_memory_taken_next_pool_is_refused) {
   const auto more = StagingPool::create(hca());
   ASSERT_FALSE(more);
   EXPECT_EQ(more.error().status, Status::kNoMemory);
+}
+
+// To a driver a process is a context, whose memory it takes back when that is closed.
+struct Process {
+  static Process on(const Hca& first) { return {Hca::open({.name = first.name()}), std::nullopt}; }
+  Result<StagingPool>& lease(const StagingOptions& options) {
+    return pool.emplace(StagingPool::create(*hca, options));
+  }
+
+  Result<Hca> hca;
+  std::optional<Result<StagingPool>> pool;
+};
+
+TEST_F(OnHca, processes_that_know_their_number_lease_even_parts) {
+  std::list<Process> processes;
+  for (int i = 0; i < 4; ++i) {
+    Process& process = processes.emplace_back(Process::on(hca()));
+    ASSERT_TRUE(process.hca) << process.hca.error().message;
+    const auto& pool = process.lease({.processes = 4});
+    ASSERT_TRUE(pool) << pool.error().message;
+    EXPECT_EQ(pool->bytes(), hca().device_memory_bytes() / 4);
+    EXPECT_EQ(pool->slot_count(), 8u);
+  }
+  const auto fifth = StagingPool::create(hca(), {.processes = 4});
+  ASSERT_FALSE(fifth);
+  EXPECT_EQ(fifth.error().status, Status::kNoMemory);
+  EXPECT_THAT(fifth.error().message, HasSubstr(kProcessesVariable));
+  processes.pop_front();
+  const auto successor = StagingPool::create(hca(), {.processes = 4});
+  ASSERT_TRUE(successor) << successor.error().message;
+  EXPECT_EQ(successor->bytes(), hca().device_memory_bytes() / 4);
+}
+
+TEST_F(OnHca, leases_of_processes_are_different_memory) {
+  Process first = Process::on(hca());
+  Process second = Process::on(hca());
+  ASSERT_TRUE(first.hca && second.hca);
+  Channel ours(16);
+  Channel theirs(16);
+  ASSERT_TRUE(first.lease({.processes = 2}) && second.lease({.processes = 2}));
+  const auto a = (*first.pool)->lease(ours.channel(), 4);
+  const auto b = (*second.pool)->lease(theirs.channel(), 4);
+  ASSERT_TRUE(a && b);
+  std::fill_n(a->base(), (*first.pool)->bytes(), std::byte{0xaa});
+  std::fill_n(b->base(), (*second.pool)->bytes(), std::byte{0x55});
+  EXPECT_EQ(std::count(a->base(), a->base() + (*first.pool)->bytes(), std::byte{0xaa}),
+            static_cast<std::ptrdiff_t>((*first.pool)->bytes()));
+}
+
+TEST_F(OnHca, process_that_names_no_size_leases_what_others_left) {
+  const std::uint64_t all_bytes = hca().device_memory_bytes();
+  Process greedy = Process::on(hca());
+  ASSERT_TRUE(greedy.hca && greedy.lease({.pool_bytes = all_bytes / 2}));
+  Process modest = Process::on(hca());
+  ASSERT_TRUE(modest.hca && modest.lease({.pool_bytes = all_bytes / 4}));
+  {
+    const auto rest = StagingPool::create(hca(), {.minimum_slots = 8});
+    ASSERT_TRUE(rest) << rest.error().message;
+    EXPECT_EQ(rest->bytes(), all_bytes / 4);
+  }
+  const auto too_small = StagingPool::create(hca(), {.minimum_slots = 9});
+  ASSERT_FALSE(too_small) << "less than its minimum is of no use";
+  EXPECT_EQ(too_small.error().status, Status::kNoMemory);
+  const auto named = StagingPool::create(hca(), {.pool_bytes = all_bytes / 2});
+  ASSERT_FALSE(named) << "a size that was named is meant";
+  EXPECT_EQ(named.error().status, Status::kNoMemory);
+}
+
+TEST_F(OnHca, number_of_processes_comes_from_the_environment) {
+  ::setenv(kProcessesVariable, "2", 1);
+  const auto half = StagingPool::create(hca());
+  ::setenv(kProcessesVariable, "none", 1);
+  const auto refused = StagingPool::create(hca());
+  ::unsetenv(kProcessesVariable);
+  ASSERT_TRUE(half) << half.error().message;
+  EXPECT_EQ(half->bytes(), hca().device_memory_bytes() / 2);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
 }
 
 TEST_F(OnHca, two_endpoints_connect_to_each_other) {

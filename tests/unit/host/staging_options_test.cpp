@@ -34,6 +34,22 @@ TEST(StagingOptions, impossible_values_are_refused) {
   EXPECT_EQ(status_of({.threshold_percent = 10'001}, kDeviceBytes), Status::kInvalidArgument);
 }
 
+TEST(StagingOptions, processes_share_the_nics_memory_evenly) {
+  EXPECT_EQ(resolve_staging_bytes({.processes = 2}, kDeviceBytes).value(), kDeviceBytes / 2);
+  EXPECT_EQ(resolve_staging_bytes({.processes = 3}, kDeviceBytes).value(), kDeviceBytes / 4)
+      << "a power of two";
+  EXPECT_EQ(resolve_staging_bytes({.processes = 32}, kDeviceBytes).value(), kDefaultSlotBytes);
+  EXPECT_EQ(resolve_staging_bytes({.processes = 2}, 1024 * 1024).value(), kDefaultStagingBytes);
+  EXPECT_EQ(resolve_staging_bytes({.pool_bytes = kDeviceBytes, .processes = 2}, kDeviceBytes).value(),
+            kDeviceBytes)
+      << "a size that was named is meant";
+  EXPECT_EQ(status_of({.processes = 33}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.processes = 32, .minimum_slots = 2}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
+  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca + 1, .slot_bytes = 64}, kDeviceBytes),
+            Status::kInvalidArgument);
+}
+
 TEST(StagingOptions, host_memory_asks_nothing_of_the_hca) {
   const StagingOptions host = StagingOptions::in_host_memory();
   EXPECT_EQ(resolve_staging_bytes(host, 0).value(), kDefaultBounceBytes);
