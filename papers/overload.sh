@@ -15,8 +15,8 @@ virtual=$(mktemp)
 trap 'rm -f "$samples" "$rows" "$virtual"' EXIT
 "$overload" >"$virtual"
 
-rate_gbps=0.1     # of the link on the software HCA
-chunks=4096       # of 4 KiB, 1.4 s at that rate
+rate_gbps=0.5     # of the link on the software HCA
+chunks=16384      # of 4 KiB, 1.1 s at that rate
 free_chunks=32768 # the same without a limit
 
 # measure SENDERS STAGING ROUND [OPTIONS OF gdx run]: one run as "senders staging round name value" lines.
