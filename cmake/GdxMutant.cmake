@@ -20,6 +20,9 @@ function(gdx_plant_bug name root file find replace)
   file(CONFIGURE OUTPUT ${root}/${file} CONTENT "${mutated}" @ONLY)
 endfunction()
 
+# What a mutant of a header is compiled from.
+set(GDX_MUTABLE_SOURCES requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
+
 # gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
 #            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B>)
 # The test passes when one of the seeds finds the bug, and prints which.
@@ -30,18 +33,16 @@ function(gdx_mutant name)
   set(copy ${root}/${folder}/${arg_FILE})
   gdx_plant_bug(${name} ${root} ${folder}/${arg_FILE} "${arg_FIND}" "${arg_REPLACE}")
 
-  set(sources "")
-  foreach(source requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
-    if(source STREQUAL arg_FILE)
-      list(APPEND sources ${copy})
-    else()
-      list(APPEND sources ${PROJECT_SOURCE_DIR}/${folder}/${source})
-    endif()
-  endforeach()
-  add_executable(gdx_mutant_${name} main.cpp ${sources})
+  # Of a library only what is not defined yet is linked, so a source's mutant stands in for the source.
+  set(sources ${copy})
+  if(NOT arg_FILE MATCHES "\\.cpp$")
+    list(TRANSFORM GDX_MUTABLE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE sources)
+  endif()
+  add_executable(gdx_mutant_${name} ${sources})
   gdx_target(gdx_mutant_${name})
   target_include_directories(gdx_mutant_${name} BEFORE PRIVATE ${root})
-  target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_world CLI11::CLI11 fmt::fmt)
+  target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_main gdx_sim_world gdx_softhca_transport)
+  gdx_label(sim gdx_mutant_${name})
   add_test(NAME Mutant.${name} COMMAND gdx_mutant_${name} --hunt --jobs 2 --seeds ${arg_SEEDS})
   set_tests_properties(Mutant.${name} PROPERTIES LABELS sim TIMEOUT 60)
 endfunction()

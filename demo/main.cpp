@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -460,27 +459,27 @@ int run_where_kernels_run(const Options& options) {
 int main(int argc, char** argv) {
   namespace command_line = gdx::command_line;
   gdx::demo::Options options;
-  CLI::App app{"gdx demo, one rank; start it as `gdx demo`"};
+  command_line::App app{"gdx demo, one rank; start it as `gdx demo`"};
   app.add_option("--hca", options.hca, "HCA to use (the first)");
   app.add_option("--min-bytes", options.min_bytes, "Smallest message, a multiple of 8 (8)")
-      ->check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+      .check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
   app.add_option("--max-bytes", options.max_bytes, "Largest message; sizes grow by a factor of 8 (16777216)")
-      ->check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+      .check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
   app.add_option("--slots", options.slot_count, "Staging slots that an endpoint may hold at most (32)")
-      ->check(command_line::whole(0, UINT32_MAX));
+      .check(command_line::whole(0, UINT32_MAX));
   app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
-      ->check(command_line::whole(1, UINT32_MAX));
+      .check(command_line::whole(1, UINT32_MAX));
   app.add_option("--modes", options.modes,
                  "A list of pull, push, inline, bounce, proxy and auto (the first four)")
-      ->delimiter(',');
+      .list(',');
   app.add_option(
          "--direct", options.direct,
          "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
-      ->check(command_line::one_of({"auto", "on", "off"}));
+      .check(command_line::one_of({"auto", "on", "off"}));
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");
   app.add_option("--kill-rank", options.kill_rank, "Rank 0 or 1 kills itself in the largest message")
-      ->check(command_line::whole(0, 1));
+      .check(command_line::whole(0, 1));
   app.add_flag("--json", options.json, "One JSON document instead of the table");
-  if (const auto ends = command_line::parse(app, "gdx_demo", argc, argv)) return *ends;
+  if (const auto ends = app.parse("gdx_demo", argc, argv)) return *ends;
   return gdx::demo::run_where_kernels_run(options);
 }

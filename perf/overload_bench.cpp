@@ -3,7 +3,6 @@
 // gdx_overload_bench`.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <string>
 
@@ -60,18 +59,18 @@ int main(int argc, char** argv) {
       {"none", Stall::kNone}, {"while", Stall::kForAWhile}, {"end", Stall::kToTheEnd}};
   perf::OverloadOptions options;
   std::string stall = "while";
-  CLI::App app{"The overload experiment, one rank of it"};
+  command_line::App app{"The overload experiment, one rank of it"};
   app.add_option("--chunks", options.chunks, "4 KiB puts of all senders together")
-      ->check(command_line::whole(kMinChunks, kMaxChunks));
+      .check(command_line::whole(kMinChunks, kMaxChunks));
   app.add_option("--stall", stall,
                  "the first peer is stopped: none (never), while (half of the run), end (to the end)")
-      ->check(command_line::one_of({"none", "while", "end"}));
+      .check(command_line::one_of({"none", "while", "end"}));
   app.add_flag("--without-credits", options.without_credits, "push into any slot, whoever holds it");
   app.add_option("--ack-timeout", options.ack_timeout, "4.096 us * 2^N before a resend")
-      ->check(command_line::whole(1, 31));
+      .check(command_line::whole(1, 31));
   app.add_option("--retry-count", options.retry_count, "resends before a peer is given up")
-      ->check(command_line::whole(0, 7));
-  if (const auto status = command_line::parse(app, "gdx_overload_bench", argc, argv)) return *status;
+      .check(command_line::whole(0, 7));
+  if (const auto status = app.parse("gdx_overload_bench", argc, argv)) return *status;
   options.stall = stalls.at(stall);
   const auto done = perf::run(options);
   if (done) return 0;

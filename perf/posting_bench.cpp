@@ -4,7 +4,6 @@
 // at.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -283,17 +282,17 @@ int main(int argc, char** argv) {
   using gdx::command_line::whole;
   using gdx::posting::kMaxBlocks;
   gdx::posting::Options options;
-  CLI::App app{"Posting into queues of memory, and stores to pinned host memory"};
+  gdx::command_line::App app{"Posting into queues of memory, and stores to pinned host memory"};
   app.add_option("--puts", options.puts, "puts of each poster, rounded down to a multiple of 32")
-      ->check(whole(32, kMaxBlocks));
-  app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores")->check(whole(1, 4096));
+      .check(whole(32, kMaxBlocks));
+  app.add_option("--chunks", options.chunks, "chunks of 4 KiB that each block stores").check(whole(1, 4096));
   app.add_option("--rounds", options.rounds, "questions of a kernel to a thread of the host")
-      ->check(whole(1, 1'000'000));
+      .check(whole(1, 1'000'000));
   app.add_flag("--break-queue", options.break_queue, "damage one WQE before the check: it must be found");
   app.add_flag("--break-blueflame", options.break_blueflame,
                "damage a WQE in a BlueFlame register: it must be found");
   app.add_flag("--json", options.json, "one JSON document instead of lines");
-  if (const auto status = gdx::command_line::parse(app, "gdx_posting_bench", argc, argv)) return *status;
+  if (const auto status = app.parse("gdx_posting_bench", argc, argv)) return *status;
   if (const std::string reason = gdx::machine::unavailable(); !reason.empty()) {
     fmt::print(stderr, "gdx_posting_bench: SKIPPED: {}\n", reason);
     return gdx::posting::kExitSkipped;

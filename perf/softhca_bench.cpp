@@ -2,7 +2,6 @@
 // UDP alone does. Prints "NAME VALUE" lines; run it as `gdx run -- gdx_softhca_bench CASE`.
 #include <sys/resource.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -210,8 +209,8 @@ void measure_idle(double seconds) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Measures the software HCA between two processes of this machine");
-  app.require_subcommand(1);
+  command_line::App app("Measures the software HCA between two processes of this machine");
+  app.require_command();
   double seconds = 1;
   std::uint32_t length_bytes = 8;
   int iterations = 5000;
@@ -219,40 +218,40 @@ int run(int argc, char** argv) {
   int depth = 16;
   RawUdpOptions raw;
   const auto add = [&](const char* name, const char* what, auto measure) {
-    CLI::App* command = app.add_subcommand(name, what);
-    command->callback(measure);
+    const command_line::Command command = app.add_command(name, what);
+    command.when_chosen(measure);
     return command;
   };
-  auto* write = add("write", "Bandwidth of RC writes", [&] { measure_writes(length_bytes, seconds); });
-  write->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
-  write->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
-  auto* cost = add("cost", "Processor time of RC writes", [&] { measure_cost(length_bytes, seconds); });
-  cost->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
-  cost->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
-  auto* latency = add("latency", "Ping-pong of sends", [&] { measure_latency(length_bytes, iterations); });
-  latency->add_option("--bytes", length_bytes, "Of a message (8)")->check(command_line::whole(1, 1 << 30));
-  latency->add_option("--iterations", iterations, "Round trips (5000)")
-      ->check(command_line::whole(1, 100'000'000));
-  auto* memory = add("memory", "Of a connected queue", [&] { measure_memory(queues, depth); });
-  memory->add_option("--queues", queues, "How many to connect (1000)")
-      ->check(command_line::whole(1, 100'000));
-  memory->add_option("--depth", depth, "Work requests that each holds, and has outstanding (16)")
-      ->check(command_line::whole(1, 8192));
-  auto* idle = add("idle", "Processor time of an idle HCA", [&] { measure_idle(seconds); });
-  idle->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
-  auto* udp = add("raw-udp", "UDP with GSO and GRO alone; needs no HCA", [&] {
+  const auto write = add("write", "Bandwidth of RC writes", [&] { measure_writes(length_bytes, seconds); });
+  write.add_option("--bytes", length_bytes, "Of a message (8)").check(command_line::whole(1, 1 << 30));
+  write.add_option("--seconds", seconds, "How long, in seconds (1)").check(command_line::real(0.01, 600));
+  const auto cost = add("cost", "Processor time of RC writes", [&] { measure_cost(length_bytes, seconds); });
+  cost.add_option("--bytes", length_bytes, "Of a message (8)").check(command_line::whole(1, 1 << 30));
+  cost.add_option("--seconds", seconds, "How long, in seconds (1)").check(command_line::real(0.01, 600));
+  const auto latency =
+      add("latency", "Ping-pong of sends", [&] { measure_latency(length_bytes, iterations); });
+  latency.add_option("--bytes", length_bytes, "Of a message (8)").check(command_line::whole(1, 1 << 30));
+  latency.add_option("--iterations", iterations, "Round trips (5000)")
+      .check(command_line::whole(1, 100'000'000));
+  const auto memory = add("memory", "Of a connected queue", [&] { measure_memory(queues, depth); });
+  memory.add_option("--queues", queues, "How many to connect (1000)").check(command_line::whole(1, 100'000));
+  memory.add_option("--depth", depth, "Work requests that each holds, and has outstanding (16)")
+      .check(command_line::whole(1, 8192));
+  const auto idle = add("idle", "Processor time of an idle HCA", [&] { measure_idle(seconds); });
+  idle.add_option("--seconds", seconds, "How long, in seconds (1)").check(command_line::real(0.01, 600));
+  const auto udp = add("raw-udp", "UDP with GSO and GRO alone; needs no HCA", [&] {
     raw.seconds = seconds;
     const RawUdpRate rate = measure_raw_udp(raw);
     print("bytes_per_s", rate.bytes_per_s);
     print("lost_share", rate.lost_share);
     print("cpu_ns_per_byte", raw_udp_cost(raw));
   });
-  udp->add_option("--seconds", seconds, "How long, in seconds (1)")->check(command_line::real(0.01, 600));
-  udp->add_option("--segment-bytes", raw.segment_bytes, "UDP payload of a packet")
-      ->check(command_line::whole(1, 65'000));
-  udp->add_option("--segments", raw.segments, "In one GSO send")->check(command_line::whole(1, 64));
-  udp->add_option("--sends", raw.sends, "In one sendmmsg")->check(command_line::whole(1, 1024));
-  return command_line::parse(app, "gdx_softhca_bench", argc, argv).value_or(0);
+  udp.add_option("--seconds", seconds, "How long, in seconds (1)").check(command_line::real(0.01, 600));
+  udp.add_option("--segment-bytes", raw.segment_bytes, "UDP payload of a packet")
+      .check(command_line::whole(1, 65'000));
+  udp.add_option("--segments", raw.segments, "In one GSO send").check(command_line::whole(1, 64));
+  udp.add_option("--sends", raw.sends, "In one sendmmsg").check(command_line::whole(1, 1024));
+  return app.parse("gdx_softhca_bench", argc, argv).value_or(0);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // start it as `gdx calibrate`.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -149,30 +148,30 @@ Result<void> calibrate(const Options& options, const Gpu* gpu) {
   return {};
 }
 
-void add_options(CLI::App& app, Options& options) {
+void add_options(command_line::Command app, Options& options) {
   using command_line::whole;
   constexpr std::uint64_t kMaxSlotBytes = 1 << 30;
   app.add_option("--hca", options.hca, "HCA to measure on (the first)")
-      ->check(command_line::not_empty("the name of an HCA"));
+      .check(command_line::not_empty("the name of an HCA"));
   app.add_option("--path-class", options.path_class, "Between GPU and HCA, where the topology does not say")
-      ->check(command_line::one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
+      .check(command_line::one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
   app.add_option("--payload", options.payload, "In whose memory: host or gpu (of what runs the kernels)")
-      ->check(command_line::one_of({"host", "gpu"}));
+      .check(command_line::one_of({"host", "gpu"}));
   app.add_option("--output", options.output,
                  "File to keep the table in (gdx/calibration.json in XDG_CONFIG_HOME)")
-      ->check(command_line::not_empty("the name of a file"));
+      .check(command_line::not_empty("the name of a file"));
   app.add_option("--max-bytes", options.measure.max_bytes, "Largest message, a power of two (16777216)")
-      ->check(whole(kMinMaxBytes, kMaxMaxBytes));
+      .check(whole(kMinMaxBytes, kMaxMaxBytes));
   app.add_option("--rounds", options.measure.rounds, "Rounds, of which the median counts (5)")
-      ->check(whole(1, kMaxCalibrationRounds));
+      .check(whole(1, kMaxCalibrationRounds));
   app.add_option("--slots", options.measure.slot_count, "Slots of NIC memory that an endpoint may hold (all)")
-      ->check(whole(1, UINT32_MAX));
+      .check(whole(1, UINT32_MAX));
   app.add_option("--slot-bytes", options.measure.slot_bytes, "Of how much each, a power of two (4096)")
-      ->check(whole(kMinSlotBytes, kMaxSlotBytes));
+      .check(whole(kMinSlotBytes, kMaxSlotBytes));
   app.add_option("--bounce-slots", options.measure.bounce_slot_count, "The same of host memory (all)")
-      ->check(whole(1, UINT32_MAX));
+      .check(whole(1, UINT32_MAX));
   app.add_option("--bounce-slot-bytes", options.measure.bounce_slot_bytes, "Of how much each (65536)")
-      ->check(whole(kMinSlotBytes, kMaxSlotBytes));
+      .check(whole(kMinSlotBytes, kMaxSlotBytes));
   app.add_flag("--json", options.json, "As JSON");
 }
 
@@ -206,10 +205,10 @@ int run(Options& options) {
 int main(int argc, char** argv) {
   namespace calibration = gdx::calibration;
   calibration::Options options;
-  CLI::App app{
-      "Measures pull, push, inline and bounce on this machine, and keeps the table that auto goes by"};
-  app.name(calibration::kProgram);
+  gdx::command_line::App app(
+      "Measures pull, push, inline and bounce on this machine, and keeps the table that auto goes by",
+      calibration::kProgram);
   calibration::add_options(app, options);
-  if (const auto ends = gdx::command_line::parse(app, calibration::kProgram, argc, argv)) return *ends;
+  if (const auto ends = app.parse(calibration::kProgram, argc, argv)) return *ends;
   return calibration::run(options);
 }

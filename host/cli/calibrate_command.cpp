@@ -32,23 +32,23 @@ int run_calibrate_program(const std::vector<std::string>& options, bool on_gpu, 
 
 }  // namespace
 
-void add_calibrate_command(CLI::App& app, int& exit_status) {
+void add_calibrate_command(command_line::Command app, int& exit_status) {
   struct Chosen {
     bool on_gpu = false;
     bool on_softhca = false;
   };
   auto chosen = std::make_shared<Chosen>();
-  CLI::App* calibrate = app.add_subcommand(
+  const command_line::Command calibrate = app.add_command(
       "calibrate",
       "Measure pull, push, inline and bounce on this machine, for auto to go by: gdx calibrate [--gpu] "
       "[--softhca]");
-  calibrate->set_help_flag();  // the program explains its options itself
-  calibrate->add_flag("--gpu", chosen->on_gpu,
-                      "For kernels on this machine's GPU (needs a build of the cuda preset)");
-  calibrate->add_flag("--softhca", chosen->on_softhca, "On the software HCA");
-  calibrate->allow_extras();
-  calibrate->callback([calibrate, chosen, &exit_status] {
-    exit_status = run_calibrate_program(calibrate->remaining(), chosen->on_gpu, chosen->on_softhca);
+  calibrate.leave_help_out();  // the program explains its options itself
+  calibrate.add_flag("--gpu", chosen->on_gpu,
+                     "For kernels on this machine's GPU (needs a build of the cuda preset)");
+  calibrate.add_flag("--softhca", chosen->on_softhca, "On the software HCA");
+  calibrate.keep_unknown();
+  calibrate.when_chosen([calibrate, chosen, &exit_status] {
+    exit_status = run_calibrate_program(calibrate.unknown(), chosen->on_gpu, chosen->on_softhca);
   });
 }
 

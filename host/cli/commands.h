@@ -2,10 +2,10 @@
 // and leaves the process's exit status in `exit_status`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "base/command_line.h"
 #include "base/result.h"
 #include "host/cli/launcher.h"
 
@@ -18,18 +18,18 @@ inline constexpr int kExitNotFound = 127;
 [[nodiscard]] int report(const Error& error);
 
 // `program`: what the command line has after "--".
-void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status);
-void add_info_command(CLI::App& app, int& exit_status);
-void add_demo_command(CLI::App& app, int& exit_status);
-void add_model_command(CLI::App& app, int& exit_status);
-void add_calibrate_command(CLI::App& app, int& exit_status);
-void add_topo_command(CLI::App& app, int& exit_status);
+void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status);
+void add_info_command(command_line::Command app, int& exit_status);
+void add_demo_command(command_line::Command app, int& exit_status);
+void add_model_command(command_line::Command app, int& exit_status);
+void add_calibrate_command(command_line::Command app, int& exit_status);
+void add_topo_command(command_line::Command app, int& exit_status);
 
 // The path of a program that is installed beside this one; in a build tree it lies in `build_folder`,
 // relative to this one's. Errors: kNotFound where it is at neither place.
 [[nodiscard]] Result<std::string> sibling_program(const std::string& name, const std::string& build_folder);
 
 // The options that `run` and `demo` share. `softhca` must outlive the parsing.
-void add_softhca_options(CLI::App& command, SofthcaOptions& softhca);
+void add_softhca_options(command_line::Command command, SofthcaOptions& softhca);
 
 }  // namespace gdx

@@ -20,51 +20,50 @@ constexpr int kMaxModes = 16;  // of one list
 struct DemoOptions {
   LaunchOptions launch;
   bool on_gpu = false;
-  std::vector<CLI::Option*> passed_on;  // to both ranks; checked here, so that what is wrong is said once
+  std::vector<command_line::Option>
+      passed_on;  // to both ranks; checked here, so that what is wrong is said once
 };
 
-CLI::Option* pass_on(CLI::App& demo, DemoOptions& options, const std::string& name, const std::string& what) {
+command_line::Option pass_on(command_line::Command demo, DemoOptions& options, const std::string& name,
+                             const std::string& what) {
   return options.passed_on.emplace_back(demo.add_option(name, what));
 }
 
-void pass_on_flag(CLI::App& demo, DemoOptions& options, const std::string& name, const std::string& what) {
+void pass_on_flag(command_line::Command demo, DemoOptions& options, const std::string& name,
+                  const std::string& what) {
   options.passed_on.push_back(demo.add_flag(name, what));
 }
 
-void add_rank_options(CLI::App& demo, DemoOptions& options) {
+void add_rank_options(command_line::Command demo, DemoOptions& options) {
   pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce, proxy and auto (the first four)")
-      ->delimiter(',')
-      ->expected(1, kMaxModes)  // -1 would take one only: there is no variable to say that it is a list
-      ->check(command_line::one_of({"pull", "push", "inline", "bounce", "proxy", "auto"}));
+      .list(',', kMaxModes)
+      .check(command_line::one_of({"pull", "push", "inline", "bounce", "proxy", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
-      ->check(whole(8, kMaxMessageBytes));
+      .check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")
-      ->check(whole(8, kMaxMessageBytes));
+      .check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--messages", "Messages of each size (200 small, 3 large)")
-      ->check(whole(1, 1'000'000));
+      .check(whole(1, 1'000'000));
   pass_on(demo, options, "--slots", "Staging slots that an endpoint may hold at most (32)")
-      ->check(whole(0, kMaxDeviceMemoryBytes / 4096));
+      .check(whole(0, kMaxDeviceMemoryBytes / 4096));
   pass_on(demo, options, "--hca", "HCA to use (the first)")
-      ->check(command_line::not_empty("the name of an HCA"));
-  pass_on(demo, options, "--kill-rank", "Rank 0 or 1 kills itself in the largest message")
-      ->check(whole(0, 1));
+      .check(command_line::not_empty("the name of an HCA"));
+  pass_on(demo, options, "--kill-rank", "Rank 0 or 1 kills itself in the largest message").check(whole(0, 1));
   pass_on(
       demo, options, "--direct",
       "on: loads and stores to the peer's memory, no NIC and no modes; auto: where they work, by $GDX_DIRECT "
       "(off)")
-      ->check(command_line::one_of({"auto", "on", "off"}));
+      .check(command_line::one_of({"auto", "on", "off"}));
   pass_on_flag(demo, options, "--break-memory", "Damage one byte at the target: the demo must fail");
   pass_on_flag(demo, options, "--json", "One JSON document instead of the table");
 }
 
 std::vector<std::string> rank_command(const std::string& program, const DemoOptions& options) {
   std::vector<std::string> command{program};
-  for (const CLI::Option* option : options.passed_on) {
-    if (option->count() == 0) continue;
-    command.push_back(option->get_name());
-    if (option->get_items_expected_max() > 0) {
-      command.push_back(fmt::format("{}", fmt::join(option->results(), ",")));
-    }
+  for (const command_line::Option& option : options.passed_on) {
+    if (!option.given()) continue;
+    command.push_back(option.name());
+    if (!option.is_flag()) command.push_back(fmt::format("{}", fmt::join(option.values(), ",")));
   }
   return command;
 }
@@ -82,15 +81,15 @@ int run_demo(DemoOptions& options) {
 
 }  // namespace
 
-void add_demo_command(CLI::App& app, int& exit_status) {
+void add_demo_command(command_line::Command app, int& exit_status) {
   auto options = std::make_shared<DemoOptions>();
-  CLI::App* demo =
-      app.add_subcommand("demo", "Two ranks put, signal and check messages of every size and mode");
-  add_rank_options(*demo, *options);
-  demo->add_flag("--gpu", options->on_gpu,
-                 "Kernels run on this machine's GPU (needs a build of the cuda preset)");
-  add_softhca_options(*demo, options->launch.softhca);
-  demo->callback([options, &exit_status] { exit_status = run_demo(*options); });
+  const command_line::Command demo =
+      app.add_command("demo", "Two ranks put, signal and check messages of every size and mode");
+  add_rank_options(demo, *options);
+  demo.add_flag("--gpu", options->on_gpu,
+                "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  add_softhca_options(demo, options->launch.softhca);
+  demo.when_chosen([options, &exit_status] { exit_status = run_demo(*options); });
 }
 
 }  // namespace gdx

@@ -132,17 +132,17 @@ int print_info(const std::string& wanted, bool as_json) {
 
 }  // namespace
 
-void add_info_command(CLI::App& app, int& exit_status) {
+void add_info_command(command_line::Command app, int& exit_status) {
   struct Chosen {
     std::string name;
     bool as_json = false;
   };
   auto chosen = std::make_shared<Chosen>();
-  CLI::App* info = app.add_subcommand("info", "Show the HCAs of this machine");
-  info->add_option("--hca", chosen->name, "Only this one")
-      ->check(command_line::not_empty("the name of an HCA"));
-  info->add_flag("--json", chosen->as_json, "As JSON");
-  info->callback([chosen, &exit_status] { exit_status = print_info(chosen->name, chosen->as_json); });
+  const command_line::Command info = app.add_command("info", "Show the HCAs of this machine");
+  info.add_option("--hca", chosen->name, "Only this one")
+      .check(command_line::not_empty("the name of an HCA"));
+  info.add_flag("--json", chosen->as_json, "As JSON");
+  info.when_chosen([chosen, &exit_status] { exit_status = print_info(chosen->name, chosen->as_json); });
 }
 
 }  // namespace gdx

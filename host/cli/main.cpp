@@ -31,9 +31,9 @@ int run_command_line(std::vector<std::string> arguments) {
   }
   arguments.erase(dashes, arguments.end());
 
-  CLI::App app("gdx: GPU-initiated RDMA", "gdx");
-  app.set_version_flag("--version", "gdx " GDX_VERSION);
-  app.require_subcommand(1);
+  command_line::App app("gdx: GPU-initiated RDMA", "gdx");
+  app.add_version("gdx " GDX_VERSION);
+  app.require_command();
   int exit_status = 0;
   add_run_command(app, program, exit_status);
   add_info_command(app, exit_status);
@@ -41,7 +41,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_model_command(app, exit_status);
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
-  return command_line::parse(app, "gdx", std::move(arguments)).value_or(exit_status);
+  return app.parse("gdx", std::move(arguments)).value_or(exit_status);
 }
 
 }  // namespace

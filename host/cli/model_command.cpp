@@ -26,12 +26,12 @@ int run_model_program(const std::vector<std::string>& options) {
 
 }  // namespace
 
-void add_model_command(CLI::App& app, int& exit_status) {
-  CLI::App* model = app.add_subcommand(
+void add_model_command(command_line::Command app, int& exit_status) {
+  const command_line::Command model = app.add_command(
       "model", "Modelled latency, rate and PCIe transactions of a put: gdx model --path SYS --gen 5 ...");
-  model->set_help_flag();  // the program explains its options itself
-  model->allow_extras();
-  model->callback([model, &exit_status] { exit_status = run_model_program(model->remaining()); });
+  model.leave_help_out();  // the program explains its options itself
+  model.keep_unknown();
+  model.when_chosen([model, &exit_status] { exit_status = run_model_program(model.unknown()); });
 }
 
 }  // namespace gdx

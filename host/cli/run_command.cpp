@@ -20,57 +20,57 @@ using command_line::whole;
 
 }  // namespace
 
-void add_softhca_options(CLI::App& command, SofthcaOptions& softhca) {
+void add_softhca_options(command_line::Command command, SofthcaOptions& softhca) {
   const auto probability = [&](const char* name, std::optional<double>& value, const char* what) {
     command.add_option(name, value, fmt::format("Probability that a packet {}, 0 to 1", what))
-        ->check(real(0, 1));
+        .check(real(0, 1));
   };
   command.add_option("--addr", softhca.address, "IP address of the HCA (a free one of 127.0.0.0/8)");
   command.add_option("--wire", softhca.wire, "To HCAs of this host: udp, shm, or auto (shm where offered)")
-      ->check(command_line::one_of({"udp", "shm", "auto"}));
+      .check(command_line::one_of({"udp", "shm", "auto"}));
   command
       .add_option("--mtu", softhca.mtu_bytes, "Path MTU in bytes: 256 to 4096 (what the interface carries)")
-      ->check(command_line::one_of({"256", "512", "1024", "2048", "4096"}));
+      .check(command_line::one_of({"256", "512", "1024", "2048", "4096"}));
   probability("--loss", softhca.loss, "is lost");
   probability("--corrupt", softhca.corrupt, "is corrupted");
   probability("--duplicate", softhca.duplicate, "arrives twice");
   probability("--reorder", softhca.reorder, "is overtaken");
   probability("--mark", softhca.mark, "is marked as congested (ECN)");
   command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)")
-      ->check(real(0.001, 10'000));
+      .check(real(0.001, 10'000));
   command
       .add_option("--congestion-control", softhca.congestion_control,
                   "What marked packets lead to: dcqcn or none (dcqcn)")
-      ->check(command_line::one_of({"dcqcn", "none"}));
+      .check(command_line::one_of({"dcqcn", "none"}));
   command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R")
-      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
+      .check(whole(0, std::numeric_limits<std::uint64_t>::max()));
   command.add_option("--pcap", softhca.pcap, "Write what crosses the wire; rank R to FILE.rankR");
   command
       .add_option("--device-memory-bytes", softhca.device_memory_bytes,
                   "On-NIC memory, a multiple of 4096 (131072)")
-      ->check(whole(0, kMaxDeviceMemoryBytes));
+      .check(whole(0, kMaxDeviceMemoryBytes));
 }
 
-void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status) {
+void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status) {
   struct Chosen {
     LaunchOptions launch;
     double timeout_s = 0;
   };
   auto chosen = std::make_shared<Chosen>();
-  CLI::App* run =
-      app.add_subcommand("run", "Run a program on the software HCA: gdx run [OPTIONS] -- PROGRAM");
-  run->allow_extras();
-  run->add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)")
-      ->check(whole(1, bootstrap::kMaxRanks));
-  run->add_option("--hcas", chosen->launch.softhca.hcas,
-                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)")
-      ->check(whole(1, kMaxHcas));
-  add_softhca_options(*run, chosen->launch.softhca);
-  run->add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
-      ->check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
-  run->callback([run, chosen, &program, &exit_status] {
+  const command_line::Command run =
+      app.add_command("run", "Run a program on the software HCA: gdx run [OPTIONS] -- PROGRAM");
+  run.keep_unknown();
+  run.add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)")
+      .check(whole(1, bootstrap::kMaxRanks));
+  run.add_option("--hcas", chosen->launch.softhca.hcas,
+                 "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)")
+      .check(whole(1, kMaxHcas));
+  add_softhca_options(run, chosen->launch.softhca);
+  run.add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
+      .check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
+  run.when_chosen([run, chosen, &program, &exit_status] {
     LaunchOptions& options = chosen->launch;
-    if (const std::vector<std::string> unknown = run->remaining(); !unknown.empty()) {
+    if (const std::vector<std::string> unknown = run.unknown(); !unknown.empty()) {
       exit_status = report({Status::kInvalidArgument,
                             fmt::format("'{}' is no option: gdx run [OPTIONS] -- PROGRAM", unknown.front())});
       return;

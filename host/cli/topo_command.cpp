@@ -205,17 +205,19 @@ int print_topology(const std::string& xml_file, bool as_json) {
 
 }  // namespace
 
-void add_topo_command(CLI::App& app, int& exit_status) {
+void add_topo_command(command_line::Command app, int& exit_status) {
   struct Chosen {
     std::string xml_file;
     bool as_json = false;
   };
   auto chosen = std::make_shared<Chosen>();
-  CLI::App* topo = app.add_subcommand("topo", "How far each GPU is from each RDMA NIC, and which to pair");
-  topo->add_option("--xml", chosen->xml_file, "A machine recorded by lstopo --of xml, not this one")
-      ->check(command_line::not_empty("the name of a file"));
-  topo->add_flag("--json", chosen->as_json, "As JSON");
-  topo->callback([chosen, &exit_status] { exit_status = print_topology(chosen->xml_file, chosen->as_json); });
+  const command_line::Command topo =
+      app.add_command("topo", "How far each GPU is from each RDMA NIC, and which to pair");
+  topo.add_option("--xml", chosen->xml_file, "A machine recorded by lstopo --of xml, not this one")
+      .check(command_line::not_empty("the name of a file"));
+  topo.add_flag("--json", chosen->as_json, "As JSON");
+  topo.when_chosen(
+      [chosen, &exit_status] { exit_status = print_topology(chosen->xml_file, chosen->as_json); });
 }
 
 }  // namespace gdx

@@ -3,7 +3,6 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -180,12 +179,12 @@ void choose_bus(Options& options) {
 
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
-void add_simulation_options(CLI::App& app, SimulationConfig& config) {
+void add_simulation_options(command_line::Command app, SimulationConfig& config) {
   using command_line::whole;
   constexpr std::uint64_t kMax32 = std::numeric_limits<std::uint32_t>::max();
   const auto add = [&](const char* name, auto& value, std::uint64_t least, std::uint64_t most,
                        const char* what) {
-    app.add_option(name, value, fmt::format("{} ({})", what, value))->check(whole(least, most));
+    app.add_option(name, value, fmt::format("{} ({})", what, value)).check(whole(least, most));
   };
   add("--ranks", config.ranks, 2, kMax32, "Ranks, each with an HCA");
   add("--endpoints-per-rank", config.endpoints_per_rank, 2, kMax32, "Endpoints of each rank, an even number");
@@ -199,54 +198,54 @@ void add_simulation_options(CLI::App& app, SimulationConfig& config) {
   add("--slots", config.slots, 1, kMax32,
       "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
   app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
-      ->check(whole(0, kMax32));
+      .check(whole(0, kMax32));
   app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))
-      ->check(whole(0, std::numeric_limits<std::uint64_t>::max()));
+      .check(whole(0, std::numeric_limits<std::uint64_t>::max()));
 }
 
-void add_options(CLI::App& app, Options& options) {
+void add_options(command_line::Command app, Options& options) {
   using command_line::one_of;
   add_simulation_options(app, options.simulation);
   app.add_option("--pattern", options.pattern,
                  "exchange, or stream: one end puts, the other does nothing (exchange)")
-      ->check(one_of({"exchange", "stream"}));
+      .check(one_of({"exchange", "stream"}));
   app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
-      ->check(one_of({"pull", "push", "inline", "gpu-bounce"}));
+      .check(one_of({"pull", "push", "inline", "gpu-bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
-      ->check(command_line::real(0.001, 10'000));
-  auto* const path = app.add_option("--path", options.path,
-                                    "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
-                         ->check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
+      .check(command_line::real(0.001, 10'000));
+  const auto path = app.add_option("--path", options.path,
+                                   "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
+                        .check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
   app.add_option("--gen", options.generation, "PCIe generation of the path, 3 to 6 (5)")
-      ->check(command_line::whole(3, 6))
-      ->needs(path);
+      .check(command_line::whole(3, 6))
+      .needs(path);
   app.add_option("--queues", options.queues, "Where the rings lie: host or gpu; with --path (host)")
-      ->check(one_of({"host", "gpu"}))
-      ->needs(path);
+      .check(one_of({"host", "gpu"}))
+      .needs(path);
   app.add_option("--doorbell", options.doorbell, "plain or blueflame; with --path (blueflame)")
-      ->check(one_of({"plain", "blueflame"}))
-      ->needs(path);
-  auto* const goal =
+      .check(one_of({"plain", "blueflame"}))
+      .needs(path);
+  const auto goal =
       app.add_option("--goal", options.goal_path,
                      "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
-  goal->check(command_line::not_empty("the name of a file"));
-  auto* const loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
+  goal.check(command_line::not_empty("the name of a file"));
+  const auto loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
   app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
-      ->needs(path)
-      ->excludes(loggp)
-      ->excludes(goal);
-  loggp->excludes(goal);
+      .needs(path)
+      .excludes(loggp)
+      .excludes(goal);
+  loggp.excludes(goal);
   app.add_flag("--json", options.json, "As JSON");
 }
 
 int run_command_line(int argc, char** argv) {
   Options options;
-  CLI::App app("Ranks in virtual time: production device code, HCA and transport on a modelled network",
-               "gdx_ranks");
+  command_line::App app(
+      "Ranks in virtual time: production device code, HCA and transport on a modelled network", "gdx_ranks");
   options.rate_gbps = options.simulation.network.link.bits_per_s / 1e9;
   add_options(app, options);
-  if (const auto ends = command_line::parse(app, "./run ranks", argc, argv)) return *ends;
+  if (const auto ends = app.parse("./run ranks", argc, argv)) return *ends;
   SimulationConfig& config = options.simulation;
   config.network.link.bits_per_s = options.rate_gbps * 1e9;
   config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;

@@ -1,7 +1,6 @@
 // gdx_sim: the transports in virtual time, any number of seeds.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -49,14 +48,14 @@ int simulate(const Options& options, SeedRange seeds) {
 
 int run_command_line(int argc, char** argv) {
   Options options;
-  CLI::App app("The RC, UC and UD transports in virtual time under seeded faults, against an oracle",
-               "gdx_sim");
+  command_line::App app("The RC, UC and UD transports in virtual time under seeded faults, against an oracle",
+                        "gdx_sim");
   app.add_option("--seeds", options.seeds, "A..B, or A alone (default 1..100000)");
   app.add_option("--jobs", options.jobs, "threads (default: one per core)")
-      ->check(command_line::whole(1, 1024));
+      .check(command_line::whole(1, 1024));
   app.add_flag("--verbose", options.verbose, "print counters and speed");
   app.add_flag("--hunt", options.hunt, "succeed if and only if a seed finds a bug");
-  if (const auto ends = command_line::parse(app, "./run sim", argc, argv)) return *ends;
+  if (const auto ends = app.parse("./run sim", argc, argv)) return *ends;
   const auto seeds = parse_seeds(options.seeds);
   if (!seeds) {
     fmt::print(stderr, "./run sim: --seeds: '{}': use A..B or A, whole numbers; see ./run sim --help\n",

@@ -1,7 +1,6 @@
 // gdx_model, which `gdx model` runs: the ways onto the wire over a modelled PCIe path.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/command_line.h"
@@ -24,63 +23,63 @@ int report_error(const Error& error) {
 constexpr std::uint64_t kMaxEndpoints = 1024;
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
-void add_options(CLI::App& app, ModelOptions& options) {
+void add_options(command_line::Command app, ModelOptions& options) {
   using command_line::one_of;
   using command_line::real;
   using command_line::whole;
   app.add_option("--path", options.path, "PIX, PXB, PHB, NODE or SYS (PIX)");
   app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)")
-      ->check(whole(3, 6));
-  app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)")->check(one_of({"4", "8", "16"}));
+      .check(whole(3, 6));
+  app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)").check(one_of({"4", "8", "16"}));
   app.add_option("--mode", options.modes,
                  "pull, push, inline, bounce, gpu-bounce, a list of them, or all (all)");
   app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")
-      ->delimiter(',')
-      ->check(whole(1, kLargestBytes));
+      .list(',')
+      .check(whole(1, kLargestBytes));
   app.add_option("--platform", options.platform,
                  "generic, epyc-7452, ivy-bridge, intel-client, a100 or a30 (generic)");
   app.add_option("--queues", options.queues, "Where rings and records lie: host or gpu (host)");
   app.add_option("--doorbell", options.doorbell,
                  "plain, or blueflame: a work request of one block comes with it (blueflame)");
-  app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)")->check(real(1, 10'000));
+  app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)").check(real(1, 10'000));
   app.add_option("--wire-latency-ns", options.wire_latency_ns, "Latency of the wire, one way (800)")
-      ->check(whole(1, kMaxNs));
+      .check(whole(1, kMaxNs));
   app.add_option("--mtu", options.mtu_bytes, "Payload of a packet on the wire in bytes (4096)")
-      ->check(one_of({"256", "512", "1024", "2048", "4096"}));
+      .check(one_of({"256", "512", "1024", "2048", "4096"}));
   app.add_option("--store-bytes", options.store_bytes, "Largest packet of a GPU's stores to a BAR (256)")
-      ->check(whole(1, 4096));
-  app.add_option("--mps", options.mps_bytes, "Maximum payload size (256)")->check(whole(128, 4096));
+      .check(whole(1, 4096));
+  app.add_option("--mps", options.mps_bytes, "Maximum payload size (256)").check(whole(128, 4096));
   app.add_option("--mrrs", options.mrrs_bytes, "Maximum read request size of the NIC (512)")
-      ->check(whole(128, 4096));
+      .check(whole(128, 4096));
   app.add_option("--rcb-bytes", options.rcb_bytes,
                  "Bytes of a completion from host memory, a multiple of the read completion boundary (64)")
-      ->check(one_of({"64", "128", "256", "512"}));
+      .check(one_of({"64", "128", "256", "512"}));
   app.add_option("--peer-read-lines", options.peer_read_lines,
                  "Lines of 64 B that a root complex keeps outstanding when it reads a peer (48)")
-      ->check(whole(1, 65'536));
+      .check(whole(1, 65'536));
   app.add_option("--socket-gbps", options.socket_gbps, "Rate between sockets, each way, in Gb/s (320)")
-      ->check(real(1, 10'000));
+      .check(real(1, 10'000));
   app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)")
-      ->check(whole(1, 65'536));
+      .check(whole(1, 65'536));
   app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)")
-      ->check(whole(64, 1 << 30));
+      .check(whole(64, 1 << 30));
   app.add_option("--slot-bytes", options.slot_bytes, "Size of a staging slot (4096)")
-      ->check(whole(64, 1 << 30));
+      .check(whole(64, 1 << 30));
   app.add_option("--order-ns", options.order_ns,
                  "What a put's fences cost, at any scope (700 GPU, 2620 system)")
-      ->check(whole(0, kMaxNs));
+      .check(whole(0, kMaxNs));
   app.add_option("--endpoints", options.endpoints, "Endpoints that post at once, for rates (32)")
-      ->check(whole(1, kMaxEndpoints));
+      .check(whole(1, kMaxEndpoints));
   app.add_flag("--json", options.as_json, "As JSON");
   app.add_option("--plot", options.plot, "Draw to this file, .svg or .png, with gnuplot")
-      ->check(command_line::not_empty("the name of a file"));
+      .check(command_line::not_empty("the name of a file"));
 }
 
 int run_command_line(int argc, char** argv) {
   ModelOptions options;
-  CLI::App app("Latency, rate and PCIe transactions of a put, modelled", "gdx model");
+  command_line::App app("Latency, rate and PCIe transactions of a put, modelled", "gdx model");
   add_options(app, options);
-  if (const auto ends = command_line::parse(app, "gdx model", argc, argv)) return *ends;
+  if (const auto ends = app.parse("gdx model", argc, argv)) return *ends;
   const auto request = to_request(options);
   if (!request) return report_error(request.error());
   if (!options.plot.empty()) {
