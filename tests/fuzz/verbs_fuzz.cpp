@@ -208,7 +208,7 @@ class Program {
         config, std::make_unique<EchoWire>(), pages_.device_memory(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     context_ = std::make_unique<Context>(*hca_, pages_, channels_);
-    file_ = *pages_.open(true, 1);
+    file_ = pages_.open(true, 1)->fd;
     const std::uint8_t none = 0;
     Input honest(&none, 0);
     Request events(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, honest);
