@@ -22,7 +22,7 @@ done
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "shm.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 [[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "shm.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
 command -v ucx_perftest >/dev/null || {
-  echo "shm.sh: no ucx_perftest to compare with: install ucx-utils" >&2
+  echo "shm.sh: SKIPPED: no ucx_perftest to compare with: install ucx-utils" >&2
   exit 77
 }
 
