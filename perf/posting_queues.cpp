@@ -134,18 +134,12 @@ MemoryQueues::Findings MemoryQueues::check_queue(const PostCase& what, std::uint
   found.mistakes += !is_rung(base, last, by_warps ? wanted / kWarpThreads : wanted, with_wqe);
   const std::uint32_t first_poster = what.sharing == Sharing::kShared ? 0 : queue;
   for (std::uint32_t index = 0; index < wanted; ++index) {
-    const std::byte* const wqe = base + std::size_t{index} * mlx5::kWqeBasicBlockBytes;
-    mlx5::ControlSegment control;
-    mlx5::RemoteAddressSegment remote;
-    mlx5::DataSegment data;
-    std::memcpy(&control, wqe, sizeof control);
-    std::memcpy(&remote, wqe + 16, sizeof remote);
-    std::memcpy(&data, wqe + 32, sizeof data);
-    const std::uint32_t word = control.opmod_index_opcode;
-    const std::uint64_t put = remote.address / kPutBytes - 1 - std::uint64_t{first_poster} * what.puts;
-    const bool in_place = (word >> 8 & 0xffff) == (index & 0xffff) && (control.qpn_ds >> 8) == kQpn &&
-                          (word & 0xff) == static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite) &&
-                          data.byte_count == kPutBytes && remote.address % kPutBytes == 0 && put < wanted;
+    const mlx5::PutWqe wqe = mlx5::read_put_wqe(base + std::size_t{index} * mlx5::kWqeBasicBlockBytes);
+    const std::uint64_t put = wqe.remote.address / kPutBytes - 1 - std::uint64_t{first_poster} * what.puts;
+    const bool in_place =
+        mlx5::wqe_index(wqe.control) == (index & 0xffff) && mlx5::wqe_qpn(wqe.control) == kQpn &&
+        mlx5::wqe_opcode(wqe.control) == mlx5::WqeOpcode::kRdmaWrite && wqe.data.byte_count == kPutBytes &&
+        wqe.remote.address % kPutBytes == 0 && put < wanted;
     // An exclusive queue has its poster's puts in their order.
     const bool in_order = what.sharing == Sharing::kShared || put == index;
     if (!in_place || !in_order || seen[put]) {

@@ -22,12 +22,13 @@ done
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "shm.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 [[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "shm.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
 command -v ucx_perftest >/dev/null || {
-  echo "shm.sh: no ucx_perftest to compare with: install ucx-utils" >&2
+  echo "shm.sh: SKIPPED: no ucx_perftest to compare with: install ucx-utils" >&2
   exit 77
 }
 
 samples=$(mktemp)
-trap 'rm -f "$samples"' EXIT
+trap 'rm -f "$samples" "$samples.server"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/ucx.sh"
 
 # hca NAME FIELD WIRE CASE [OPTIONS]: the value that the bench prints for FIELD.
 hca() {
@@ -38,28 +39,18 @@ hca() {
     awk -v name="$name" -v field="$field" '$1 == field { print name, $2 }' >>"$samples"
 }
 
-# ucx NAME COLUMN TRANSPORTS TEST BYTES ITERATIONS: a column of ucx_perftest's last line; the seventh is the
-# overall bandwidth in MiB/s.
+# ucx NAME COLUMN TRANSPORTS TEST BYTES ITERATIONS: a column of ucx_perftest's last line.
 ucx() {
-  local name=$1 column=$2 tls=$3 port=$((20000 + RANDOM % 12000)) server
-  shift 3
-  # shellcheck disable=SC2086
-  UCX_TLS=$tls timeout 120 $prefix ucx_perftest -p "$port" >/dev/null 2>&1 &
-  server=$!
-  for _ in $(seq 100); do
-    grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$port") .* 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null && break
-    sleep 0.05
-  done
-  # shellcheck disable=SC2086
-  UCX_TLS=$tls timeout 120 $prefix ucx_perftest -p "$port" 127.0.0.1 -t "$1" -s "$2" -n "$3" -f | tail -1 |
-    awk -v name="$name" -v column="$column" '{ print name, $column }' >>"$samples"
-  wait "$server"
+  local line
+  export UCX_TLS=$3
+  ucx_line "$4" "$5" "$6"
+  awk -v name="$1" -v column="$2" '{ print name, $column }' <<<"$line" >>"$samples"
 }
 
 for round in $(seq "$rounds"); do
   printf '== round %s of %s\n' "$round" "$rounds" >&2
   hca large bytes_per_s shm write --bytes 1048576 --seconds "$seconds"
-  ucx ucx_large 7 shm,self ucp_put_bw 1048576 20000
+  ucx ucx_large 6 shm,self ucp_put_bw 1048576 20000
   hca large_udp bytes_per_s udp write --bytes 1048576 --seconds "$seconds"
   hca small messages_per_s shm write --bytes 8 --seconds "$seconds"
   hca latency median_us shm latency --bytes 8

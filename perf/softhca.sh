@@ -22,13 +22,14 @@ done
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "softhca.sh: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 [[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "softhca.sh: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
 command -v ucx_perftest >/dev/null || {
-  echo "softhca.sh: no ucx_perftest to compare with: install ucx-utils" >&2
+  echo "softhca.sh: SKIPPED: no ucx_perftest to compare with: install ucx-utils" >&2
   exit 77
 }
 
 export GDX_SOFTHCA_WIRE=udp
 samples=$(mktemp)
-trap 'rm -f "$samples"' EXIT
+trap 'rm -f "$samples" "$samples.server"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/ucx.sh"
 round=0
 
 # sample NAME VALUE
@@ -42,30 +43,23 @@ hca() {
   while read -r name value; do sample "${prefix}_$name" "$value"; done <<<"$lines"
 }
 
-# ucx TEST BYTES ITERATIONS: the last line of ucx_perftest: iterations, then latency in us (median,
-# average, overall), MB/s (average, overall), messages/s (average, overall).
+# ucx NAME COLUMN UNIT TEST BYTES ITERATIONS: a column of ucx_perftest's last line, in units of UNIT.
+export UCX_TLS=tcp UCX_NET_DEVICES=lo
 ucx() {
-  local port=$((20000 + RANDOM % 20000)) server line
-  UCX_TLS=tcp UCX_NET_DEVICES=lo timeout 120 ucx_perftest -p "$port" >/dev/null 2>&1 &
-  server=$!
-  for _ in $(seq 100); do
-    ss -ltn "sport = :$port" | grep -q LISTEN && break
-    sleep 0.05
-  done
-  line=$(UCX_TLS=tcp UCX_NET_DEVICES=lo timeout 120 ucx_perftest -p "$port" 127.0.0.1 -t "$1" -s "$2" -n "$3" -f | tail -1)
-  wait "$server"
-  echo "$line"
+  local line
+  ucx_line "$4" "$5" "$6"
+  sample "$1" "$(awk -v column="$2" -v unit="$3" '{ print $column * unit }' <<<"$line")"
 }
 
 for round in $(seq "$rounds"); do
   printf '== round %s of %s\n' "$round" "$rounds" >&2
   hca raw raw-udp --seconds "$seconds"
   hca large write --bytes 1048576 --seconds "$seconds"
-  sample ucx_large_bytes_per_s "$(ucx ucp_put_bw 1048576 1000 | awk '{ print $8 * 1048576 }')"
+  ucx ucx_large_bytes_per_s 8 1048576 ucp_put_bw 1048576 1000
   hca small write --bytes 8 --seconds "$seconds"
-  sample ucx_small_messages_per_s "$(ucx ucp_put_bw 8 300000 | awk '{ print $8 }')"
+  ucx ucx_small_messages_per_s 8 1 ucp_put_bw 8 300000
   hca latency latency --iterations 5000
-  sample ucx_latency_median_us "$(ucx tag_lat 8 5000 | awk '{ print $2 }')"
+  ucx ucx_latency_median_us 2 1 tag_lat 8 5000
   hca large_cost cost --bytes 1048576 --seconds "$seconds"
   hca small_cost cost --bytes 8 --seconds "$seconds"
 done

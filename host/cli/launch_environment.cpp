@@ -42,11 +42,20 @@ bool is_unicast(const std::string& text) {
          !IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-// Every rank writes beside this file: what is wrong there is said once, before they start.
-Result<void> check_capture(const std::string& path) {
+// What is wrong with any rank's file is said once, before they start.
+Result<void> check_capture(const std::string& path, std::uint32_t ranks) {
   if (path.empty()) return refuse("--pcap", "''", "give a file name");
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return refuse("--pcap", path, "a folder; give a file name");
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::string file = pcap_path(path, rank);
+    if (std::filesystem::is_directory(file, error)) {
+      return refuse("--pcap", file, "a folder; give a file name");
+    }
+    if (access(file.c_str(), F_OK) == 0 && access(file.c_str(), W_OK) != 0) {
+      return refuse("--pcap", file,
+                    fmt::format("cannot be written ({}); choose another file", std::strerror(errno)));
+    }
+  }
   const auto folder = std::filesystem::absolute(path, error).parent_path();
   if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return refuse(
@@ -54,7 +63,7 @@ Result<void> check_capture(const std::string& path) {
       fmt::format("no file can be written there ({}); choose another folder", std::strerror(errno)));
 }
 
-Result<void> check_softhca(const SofthcaOptions& options) {
+Result<void> check_softhca(const SofthcaOptions& options, std::uint32_t ranks) {
   if (options.address && !is_unicast(*options.address)) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
   }
@@ -81,7 +90,7 @@ Result<void> check_softhca(const SofthcaOptions& options) {
     return refuse("--congestion-control", *options.congestion_control, "use dcqcn or none");
   }
   if (options.pcap) {
-    if (auto writable = check_capture(*options.pcap); !writable) return writable;
+    if (auto writable = check_capture(*options.pcap, ranks); !writable) return writable;
   }
   if (options.device_memory_bytes && (*options.device_memory_bytes > kMaxDeviceMemoryBytes ||
                                       *options.device_memory_bytes % kPageBytes != 0)) {
@@ -158,7 +167,7 @@ Result<void> check_launch_options(const LaunchOptions& options) {
   if (options.softhca.address && options.ranks > 1) {
     return refuse("--addr", *options.softhca.address, "with several ranks each needs its own, leave it out");
   }
-  return check_softhca(options.softhca);
+  return check_softhca(options.softhca, options.ranks);
 }
 
 std::string pcap_path(const std::string& path, std::uint32_t rank) {

@@ -24,7 +24,7 @@ struct SofthcaOptions {
   std::optional<double> rate_gbps;                // of the link, outwards
   std::optional<std::string> congestion_control;  // dcqcn or none
   std::optional<std::uint64_t> seed;              // rank r gets seed + r
-  std::optional<std::string> pcap;                // rank 0 writes here, rank r to NAME.rankR.EXTENSION
+  std::optional<std::string> pcap;                // rank 0 writes here, rank R to NAME.rankR.EXTENSION
   std::optional<std::uint64_t> device_memory_bytes;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "proto/byte_order.h"
 
@@ -66,6 +67,18 @@ struct RemoteAddressSegment {
   Be32 reserved;
 };
 
+// What a control segment says of its WQE.
+constexpr WqeOpcode wqe_opcode(const ControlSegment& control) {
+  return static_cast<WqeOpcode>(static_cast<std::uint8_t>(control.opmod_index_opcode));
+}
+constexpr std::uint16_t wqe_index(const ControlSegment& control) {
+  return static_cast<std::uint16_t>(control.opmod_index_opcode >> 8);
+}
+constexpr std::uint32_t wqe_qpn(const ControlSegment& control) { return control.qpn_ds >> kQpnShift; }
+constexpr std::uint32_t wqe_segments(const ControlSegment& control) {
+  return control.qpn_ds & kSegmentCountMask;
+}
+
 struct AtomicSegment {
   Be64 swap_or_add;
   Be64 compare;
@@ -90,6 +103,20 @@ struct DataSegment {
   Be32 lkey;
   Be64 address;
 };
+
+// A WRITE or READ of one piece of memory. Of one that is inline `data` has the byte count, then payload.
+struct PutWqe {
+  ControlSegment control;
+  RemoteAddressSegment remote;
+  DataSegment data;
+};
+
+// As bytes: whoever wrote the ring wrote other types there.
+inline PutWqe read_put_wqe(const std::byte* at) {
+  PutWqe wqe;
+  std::memcpy(&wqe, at, sizeof wqe);
+  return wqe;
+}
 
 inline constexpr std::uint32_t kExtendedAddressVector = 0x80000000u;  // in its destination QPN
 
@@ -123,6 +150,7 @@ struct alignas(kWqeBasicBlockBytes) WqeBasicBlock {
 
 static_assert(sizeof(ControlSegment) == 16 && sizeof(RemoteAddressSegment) == 16);
 static_assert(sizeof(AtomicSegment) == 16 && sizeof(DataSegment) == 16);
+static_assert(sizeof(PutWqe) == 3 * kSegmentBytes);
 static_assert(sizeof(AtomicMaskSegment) == 16 && sizeof(AtomicSegment32) == 16);
 static_assert(sizeof(AddressVector) == 48 && sizeof(SrqNextSegment) == 16);
 

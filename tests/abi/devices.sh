@@ -93,7 +93,7 @@ case $1 in
     [ -L "$scratch/gdx-softhca-$(id -u)-abcdef" ] || fail "a link was followed and cleared"
     ;;
   untouched)
-    need strace
+    need strace strace
     TMPDIR=$scratch timeout 60 strace -f -o "$scratch/trace" -E LD_PRELOAD="$GDX_TEST_PRELOAD" \
       sh -c 'ls / > /dev/null; true' || fail "sh exited with $?"
     cost='memfd_create|gdx-softhca|socket\('

@@ -173,17 +173,16 @@ class DevxQueues : public testing::Test {
   void post_write(Queue& queue, std::uint32_t index, const std::uint8_t* source, const ibv_mr& from,
                   const std::uint8_t* target, const ibv_mr& to, std::size_t length_bytes) {
     constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
-    auto* const control = reinterpret_cast<mlx5::ControlSegment*>(
-        queue.memory.data() + std::size_t{index % kBlocks} * mlx5::kWqeBasicBlockBytes);
-    *control = {};
-    control->opmod_index_opcode = index << 8 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite);
-    control->qpn_ds = queue.qpn << 8 | 3;
-    control->fm_ce_se = mlx5::kCompletionAlways;
-    auto* const remote = reinterpret_cast<mlx5::RemoteAddressSegment*>(control + 1);
-    *remote = {reinterpret_cast<std::uintptr_t>(target), to.rkey, 0};
-    auto* const data = reinterpret_cast<mlx5::DataSegment*>(remote + 1);
-    *data = {static_cast<std::uint32_t>(length_bytes), from.lkey, reinterpret_cast<std::uintptr_t>(source)};
-    ring(queue, index, control);
+    auto* const wqe = reinterpret_cast<mlx5::PutWqe*>(queue.memory.data() + std::size_t{index % kBlocks} *
+                                                                                mlx5::kWqeBasicBlockBytes);
+    *wqe = {};
+    wqe->control.opmod_index_opcode = index << 8 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite);
+    wqe->control.qpn_ds = queue.qpn << 8 | 3;
+    wqe->control.fm_ce_se = mlx5::kCompletionAlways;
+    wqe->remote = {reinterpret_cast<std::uintptr_t>(target), to.rkey, 0};
+    wqe->data = {static_cast<std::uint32_t>(length_bytes), from.lkey,
+                 reinterpret_cast<std::uintptr_t>(source)};
+    ring(queue, index, &wqe->control);
   }
 
   // Posts a masked fetch-and-add of 4 B as the queue's first WQE, and rings.

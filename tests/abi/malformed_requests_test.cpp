@@ -9,49 +9,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "tests/abi/open_device.h"
+#include "tests/abi/request.h"
 
 namespace gdx::abi_tests {
 namespace {
-
-// A request in the kernel's layout, any part of which can be made wrong.
-class Request {
- public:
-  Request(std::uint16_t object, std::uint16_t method) {
-    header().object_id = object;
-    header().method_id = method;
-    finish();
-  }
-  Request& attribute(std::uint16_t id, std::uint16_t length, std::uint64_t data, std::uint16_t flags = 0) {
-    ib_uverbs_attr added{};
-    added.attr_id = id;
-    added.len = length;
-    added.flags = flags;
-    added.data = data;
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&added);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof added);
-    ++count_;
-    finish();
-    return *this;
-  }
-  ib_uverbs_ioctl_hdr& header() { return *reinterpret_cast<ib_uverbs_ioctl_hdr*>(bytes_.data()); }
-  std::vector<std::uint8_t>& bytes() { return bytes_; }
-  int send(int fd) { return ioctl(fd, RDMA_VERBS_IOCTL, bytes_.data()) == 0 ? 0 : errno; }
-
- private:
-  void finish() {
-    header().num_attrs = count_;
-    header().length = static_cast<std::uint16_t>(bytes_.size());
-    header().driver_id = RDMA_DRIVER_MLX5;
-  }
-  std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(sizeof(ib_uverbs_ioctl_hdr));
-  std::uint16_t count_ = 0;
-};
 
 class MalformedRequests : public testing::Test {
  protected:

@@ -1,7 +1,11 @@
 // On-demand paging: memory is registered first and mapped later, or never.
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <functional>
+#include <thread>
 
 #include "tests/abi/loopback.h"
 
@@ -19,7 +23,7 @@ class Paging : public Loopback {
     ibv_device_attr_ex device{};
     ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
     if ((device.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) == 0) {
-      GTEST_SKIP() << "this kernel has no MADV_POPULATE_WRITE (Linux 5.14)";
+      GTEST_SKIP() << "paging on demand needs Linux 5.14, and a sandbox that permits process_vm_writev";
     }
     pages_ = mmap(nullptr, 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(pages_, MAP_FAILED);
@@ -139,6 +143,89 @@ TEST_F(Paging, advice_brings_in_what_it_names_unless_it_forbids_faults) {
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kPageBytes + 1), EFAULT) << "beyond the region";
   EXPECT_EQ(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, kPageBytes), 0);
   EXPECT_TRUE(is_there());
+}
+
+// While another thread keeps doing `change`, with true and false in turn, and leaves true behind: every way
+// in which the HCA touches the region ends well or in the error of memory that is not there, and both come
+// about.
+class PagingRaces : public Paging {
+ protected:
+  void use_while(const std::function<void(bool)>& change) {
+    const Mr region(ibv_reg_mr(pd_.get(), pages_, 2 * kPageBytes, kAllAccess | kPaged));
+    ASSERT_NE(region, nullptr);
+    std::atomic<bool> over{false};
+    std::thread changer([&] {
+      while (!over.load()) {
+        change(false);
+        change(true);
+      }
+    });
+    constexpr int kFew = 30;
+    constexpr int kMost = 100'000;
+    std::array<int, 2> well{};
+    std::array<int, 2> not_there{};
+    const auto enough = [&] {
+      return std::ranges::all_of(well, [](int n) { return n >= kFew; }) &&
+             std::ranges::all_of(not_there, [](int n) { return n >= kFew; });
+    };
+    for (int i = 0; i < kMost && !enough() && !HasFailure(); ++i) {
+      const bool remote = i % 2 == 0;
+      const ibv_wc_status ended = remote ? use_as_peer(*region, i / 2) : write_from(*region);
+      if (ended == IBV_WC_SUCCESS) {
+        ++well[i % 2];
+        continue;
+      }
+      EXPECT_EQ(ended, remote ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_PROT_ERR) << i;
+      ++not_there[i % 2];
+      for (ibv_qp* const qp : {requester_.get(), responder_.get()})
+        ASSERT_EQ(set_state(qp, IBV_QPS_RESET), 0);
+      connect_both();
+    }
+    over.store(true);
+    changer.join();
+    EXPECT_TRUE(enough());
+    EXPECT_EQ(write_to(*region), IBV_WC_SUCCESS);
+  }
+
+ private:
+  ibv_wc_status use_as_peer(const ibv_mr& region, int round) {
+    ibv_sge own = piece(0, 2 * kPageBytes);
+    ibv_send_wr request{};
+    request.sg_list = &own;
+    request.num_sge = 1;
+    switch (round % 3) {
+      case 0: request.opcode = IBV_WR_RDMA_WRITE; break;
+      case 1: request.opcode = IBV_WR_RDMA_READ; break;
+      default: request.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD; break;
+    }
+    if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+      own.length = sizeof(std::uint64_t);
+      request.wr.atomic = {.remote_addr = place(), .compare_add = 1, .swap = 0, .rkey = region.rkey};
+    } else {
+      request.wr.rdma = {.remote_addr = place(), .rkey = region.rkey};
+    }
+    ibv_send_wr* bad = nullptr;
+    EXPECT_EQ(ibv_post_send(requester_.get(), &request, &bad), 0);
+    return status();
+  }
+};
+
+TEST_F(PagingRaces, memory_that_comes_and_goes_is_an_error_completion_and_no_signal) {
+  use_while([this](bool there) {
+    mmap(pages_, 2 * kPageBytes, there ? PROT_READ | PROT_WRITE : PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  });
+}
+
+TEST_F(PagingRaces, file_that_is_cut_off_under_its_mapping_is_an_error_completion_and_no_signal) {
+  const int file = memfd_create("paged", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(mmap(pages_, 2 * kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0), pages_);
+  use_while([file](bool there) {
+    const int done = ftruncate(file, there ? 2 * kPageBytes : 0);
+    EXPECT_EQ(done, 0);
+  });
+  EXPECT_EQ(close(file), 0);
 }
 
 TEST_F(Paging, range_that_wraps_the_address_space_is_refused) {

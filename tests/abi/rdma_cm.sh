@@ -194,7 +194,7 @@ case $case in
     grep -q '^RDMA_CM_EVENT_DISCONNECTED 0 ' "$scratch/server" || fail "the server was not told of its end"
     ;;
   captured)
-    need tshark
+    need tshark tshark
     need rping rdmacm-utils
     GDX_SOFTHCA_PCAP=$scratch/%p.pcap both rping -s -C 1 -- rping -c -a "$server_address" -C 1
     for file in "$scratch"/*.pcap; do

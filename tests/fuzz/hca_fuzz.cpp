@@ -226,19 +226,16 @@ class Bench {
     const devx::Object* object = chosen(input);
     if (object == nullptr) return;
     const auto index = input.take<std::uint16_t>();
-    mlx5::ControlSegment control{};
-    control.opmod_index_opcode = std::uint32_t{index} << 8 | input.take<std::uint8_t>();
-    control.qpn_ds = object->number << 8 | input.take<std::uint8_t>();
-    control.fm_ce_se = input.take<std::uint8_t>();
-    const mlx5::RemoteAddressSegment remote{input.take<std::uint16_t>(), mkey_, 0};
-    const mlx5::DataSegment local{input.take<std::uint16_t>(), mkey_, input.take<std::uint16_t>()};
-    std::byte* const wqe = pages_->umem.data() + 2 * 4096 + kReceiveRingBytes + index % 16 * 64;
-    std::memcpy(wqe, &control, sizeof control);
-    std::memcpy(wqe + 16, &remote, sizeof remote);
-    std::memcpy(wqe + 32, &local, sizeof local);
+    mlx5::PutWqe wqe{};
+    wqe.control.opmod_index_opcode = std::uint32_t{index} << 8 | input.take<std::uint8_t>();
+    wqe.control.qpn_ds = object->number << 8 | input.take<std::uint8_t>();
+    wqe.control.fm_ce_se = input.take<std::uint8_t>();
+    wqe.remote = {input.take<std::uint16_t>(), mkey_, 0};
+    wqe.data = {input.take<std::uint16_t>(), mkey_, input.take<std::uint16_t>()};
+    std::memcpy(pages_->umem.data() + 2 * 4096 + kReceiveRingBytes + index % 16 * 64, &wqe, sizeof wqe);
     const Be32 produced(std::uint32_t{index} + 1u);
     std::memcpy(pages_->umem.data() + kQpRecord + sizeof produced, &produced, sizeof produced);
-    ring_for(control);
+    ring_for(wqe.control);
   }
 
   // The doorbell is the first 8 bytes of the newest WQE.

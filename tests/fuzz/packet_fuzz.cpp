@@ -1,5 +1,6 @@
 // A hostile peer: requester and responder fed with whatever decodes, in any order and at any time.
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "driver-shim/softhca/transport/rc.h"
@@ -136,8 +137,8 @@ class Victim final : RequesterPort, ResponderPort {
     expect(inside(rkey, address, payload.size()), "only checked memory is written");
     return true;
   }
-  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
-                        const AtomicOperation& /*operation*/) override {
+  std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
+                                       const AtomicOperation& /*operation*/) override {
     expect(address % 8 == 0 && inside(rkey, address, 8), "an atomic is aligned and checked");
     return 0;
   }

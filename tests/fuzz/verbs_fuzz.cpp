@@ -10,8 +10,6 @@
 #include <sys/mman.h>
 
 #include <array>
-#include <cerrno>
-#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -19,11 +17,12 @@
 #include <vector>
 
 #include "driver-shim/softhca/engine/engine.h"
-#include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/real.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/wqe.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/verbs_request.h"
+#include "tests/fuzz/verbs_surroundings.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -32,172 +31,10 @@ constinit RealFunction<int(int)> real_close("close");
 
 namespace {
 
-using fuzz::Input;
-
-constexpr std::size_t kArenaBytes = 64 * 1024;
-constexpr std::size_t kGuardBytes = 64 * 1024;  // no range that a request names is longer
 constexpr std::size_t kObjectTypes = static_cast<std::size_t>(ObjectType::kDevx) + 1;
 constexpr std::size_t kDeviceMemoryBytes = 16 * 1024;
 constexpr std::size_t kMaxSteps = 120;
-constexpr std::size_t kMaxPackets = 32;
 constexpr std::uint16_t kDriverSpace = 1u << UVERBS_ID_NS_SHIFT;
-
-class EchoWire final : public wire::Wire {
- public:
-  const wire::Address& local() const override { return local_; }
-  std::size_t room(const wire::Address& /*destination*/) override { return kMaxPackets; }
-  std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
-  void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
-    fuzz::expect(length_bytes <= packet_.size(), "a packet fits its buffer");
-    if (packets_.size() == kMaxPackets) return;
-    packets_.emplace_back(packet_.begin(), packet_.begin() + static_cast<long>(length_bytes));
-  }
-  void flush() override {}
-  std::size_t receive(std::size_t /*max_packets*/, const Sink& sink) override {
-    std::deque<std::vector<std::byte>> arrived;
-    arrived.swap(packets_);
-    for (const auto& packet : arrived) sink(local_, packet);
-    return arrived.size();
-  }
-  int poll_fd() const override { return -1; }
-  bool arm() override { return packets_.empty(); }
-  const wire::WireCounters& counters() const override { return counters_; }
-
- private:
-  wire::Address local_ = wire::Address::ipv4(0x7f000002);
-  std::array<std::byte, 4096 + 64> packet_;
-  std::deque<std::vector<std::byte>> packets_;
-  wire::WireCounters counters_;
-};
-
-class Channels final : public ChannelRegistry {
- public:
-  ~Channels() override {
-    for (const auto& [fd, channel] : channels_) real_close(fd);
-  }
-  Answer<std::shared_ptr<EventChannel>> open_channel() override {
-    Answer<std::shared_ptr<EventChannel>> channel = EventChannel::open();
-    if (channel) channels_[(*channel)->user_fd()] = *channel;
-    return channel;
-  }
-  Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) override {
-    const auto found = channels_.find(user_fd);
-    if (found == channels_.end()) return refuse(EBADF);
-    return found->second;
-  }
-
- private:
-  std::map<int, std::shared_ptr<EventChannel>> channels_;
-};
-
-// The only memory that requests may name: what lies on either side of it answers EFAULT.
-class Arena {
- public:
-  Arena() {
-    void* const all =
-        mmap(nullptr, kArenaBytes + 2 * kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    fuzz::expect(all != MAP_FAILED, "address space");
-    base_ = static_cast<std::uint8_t*>(all) + kGuardBytes;
-    fuzz::expect(mprotect(base_, kArenaBytes, PROT_READ | PROT_WRITE) == 0, "memory");
-  }
-  ~Arena() { munmap(base_ - kGuardBytes, kArenaBytes + 2 * kGuardBytes); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-  std::uint8_t* data() { return base_; }
-  std::uint64_t address(Input& input) {
-    const auto choice = input.take<std::uint16_t>();
-    if (choice % 32 == 31) return 0x10;
-    return reinterpret_cast<std::uintptr_t>(base_) + choice % (kArenaBytes / 64) * 64 +
-           (choice >> 14 == 3 ? 4 : 0);
-  }
-
- private:
-  std::uint8_t* base_;
-};
-
-// One request under construction. Attributes are dropped, cut short or emptied as the input says.
-class Request {
- public:
-  Request(std::uint16_t object, std::uint16_t method, Input& input) : input_(input) {
-    header_.driver_id = RDMA_DRIVER_MLX5;
-    header_.object_id = object;
-    header_.method_id = method;
-  }
-  template <typename T>
-  Request& in(std::uint16_t id, const T& value) {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&value);
-    return add(id, {bytes, bytes + sizeof value}, sizeof value <= 8);
-  }
-  Request& out(std::uint16_t id, std::size_t length) {
-    return add(id, std::vector<std::uint8_t>(length), false);
-  }
-  Request& handle(std::uint16_t id, std::uint64_t value) {
-    attributes_.push_back(
-        {.attr_id = id, .len = 0, .flags = UVERBS_ATTR_F_MANDATORY, .attr_data = {}, .data = value});
-    return *this;
-  }
-  Errno run(Context& context) {
-    spoil();
-    header_.num_attrs = static_cast<std::uint16_t>(attributes_.size());
-    header_.length = static_cast<std::uint16_t>(sizeof header_ + attributes_.size() * sizeof(ib_uverbs_attr));
-    whole_.resize(header_.length);
-    std::memcpy(whole_.data(), &header_, sizeof header_);
-    std::memcpy(whole_.data() + sizeof header_, attributes_.data(), whole_.size() - sizeof header_);
-    return dispatch(context, reinterpret_cast<std::uintptr_t>(whole_.data()));
-  }
-  // After run(): what the device wrote into an attribute itself, or behind it.
-  std::uint64_t written(std::uint16_t id) const {
-    for (std::size_t at = sizeof header_; at < whole_.size(); at += sizeof(ib_uverbs_attr)) {
-      ib_uverbs_attr attribute;
-      std::memcpy(&attribute, whole_.data() + at, sizeof attribute);
-      if (attribute.attr_id != id) continue;
-      if (attribute.len == 0) return attribute.data;
-      std::uint64_t value = 0;
-      std::memcpy(&value, reinterpret_cast<const void*>(attribute.data),
-                  std::min<std::size_t>(8, attribute.len));
-      return value;
-    }
-    return 0;
-  }
-
- private:
-  Request& add(std::uint16_t id, std::vector<std::uint8_t> bytes, bool inside) {
-    ib_uverbs_attr attribute{};
-    attribute.attr_id = id;
-    attribute.len = static_cast<std::uint16_t>(bytes.size());
-    attribute.flags = UVERBS_ATTR_F_MANDATORY;
-    if (inside) {
-      std::uint64_t value = 0;
-      std::memcpy(&value, bytes.data(), bytes.size());
-      attribute.data = value;
-    } else {
-      attribute.data = reinterpret_cast<std::uintptr_t>(bytes.data());
-    }
-    attributes_.push_back(attribute);
-    data_.push_back(std::move(bytes));  // its buffer stays where it is
-    return *this;
-  }
-  void spoil() {
-    const auto how = input_.take<std::uint8_t>();
-    if (how % 8 != 7 || attributes_.empty()) return;
-    ib_uverbs_attr& victim = attributes_[input_.take<std::uint8_t>() % attributes_.size()];
-    switch (how / 8 % 4) {
-      case 0: victim.attr_id = static_cast<std::uint16_t>(victim.attr_id + 1); break;
-      case 1: victim.len = static_cast<std::uint16_t>(victim.len / 2); break;
-      case 2: victim.data = victim.len > 8 ? 0x10 : victim.data; break;
-      default:
-        victim = attributes_.back();
-        attributes_.pop_back();
-        break;
-    }
-  }
-
-  Input& input_;
-  std::vector<ib_uverbs_attr> attributes_;
-  std::vector<std::vector<std::uint8_t>> data_;
-  std::vector<std::uint8_t> whole_;
-  ib_uverbs_ioctl_hdr header_{};  // last: it ends in a flexible array
-};
 
 class Program {
  public:
@@ -208,7 +45,7 @@ class Program {
         config, std::make_unique<EchoWire>(), pages_.device_memory(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     context_ = std::make_unique<Context>(*hca_, pages_, channels_);
-    file_ = *pages_.open(true, 1);
+    file_ = pages_.open(true, 1)->fd;
     const std::uint8_t none = 0;
     Input honest(&none, 0);
     Request events(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, honest);
@@ -536,7 +373,8 @@ class Program {
       const std::uint16_t space = input.take<std::uint8_t>() % 2 ? kDriverSpace : 0;
       switch (input.take<std::uint8_t>() % 3) {
         case 0:
-          request.handle(id | space, handle(input, static_cast<ObjectType>(input.take<std::uint8_t>() % kObjectTypes)));
+          request.handle(id | space,
+                         handle(input, static_cast<ObjectType>(input.take<std::uint8_t>() % kObjectTypes)));
           break;
         case 1: request.in(id | space, arena_.address(input)); break;
         default: request.out(id | space, input.take<std::uint8_t>()); break;

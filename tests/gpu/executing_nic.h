@@ -68,7 +68,7 @@ class ExecutingNic {
   static constexpr std::uint32_t kLogBlocks = 6;
   static constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
   static constexpr std::uint32_t kQpn = 0x123456;
-  static constexpr std::size_t kBodyAt = 32;  // behind the control and the address segment
+  static constexpr std::size_t kBodyAt = offsetof(mlx5::PutWqe, data);
 
   // Memory to stage in, all of it granted.
   struct Pool {
@@ -115,17 +115,15 @@ class ExecutingNic {
       std::memcpy(wqe.data() + b * mlx5::kWqeBasicBlockBytes, send_queue_[(index + b) % kBlocks].bytes,
                   mlx5::kWqeBasicBlockBytes);
     }
-    const auto control = segment<mlx5::ControlSegment>(wqe, 0);
-    const std::uint32_t word = control.opmod_index_opcode;
-    mistakes_ += (word >> 8 & 0xffff) != (index & 0xffff) || control.qpn_ds >> mlx5::kQpnShift != kQpn;
-    move(static_cast<mlx5::WqeOpcode>(word & 0xff), wqe);
+    const auto control = mlx5::read_put_wqe(wqe.data()).control;
+    mistakes_ += mlx5::wqe_index(control) != (index & 0xffff) || mlx5::wqe_qpn(control) != kQpn;
+    move(mlx5::wqe_opcode(control), wqe);
     complete(index);
-    const std::uint32_t segments = control.qpn_ds & mlx5::kSegmentCountMask;
-    return (segments + 3) / 4;
+    return (mlx5::wqe_segments(control) + 3) / 4;
   }
 
   void move(mlx5::WqeOpcode opcode, const Wqe& wqe) {
-    const auto address = segment<mlx5::RemoteAddressSegment>(wqe, sizeof(mlx5::ControlSegment));
+    const mlx5::RemoteAddressSegment address = mlx5::read_put_wqe(wqe.data()).remote;
     const std::uint64_t at = address.address - kRemoteAddress;
     const bool atomic =
         opcode == mlx5::WqeOpcode::kAtomicFetchAdd || opcode == mlx5::WqeOpcode::kAtomicCompareSwap;

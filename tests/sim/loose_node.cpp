@@ -192,8 +192,8 @@ bool LooseNode::write(std::uint32_t rkey, std::uint64_t address, std::span<const
   return true;
 }
 
-std::uint64_t LooseNode::execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
-                                 const transport::AtomicOperation& /*operation*/) {
+std::optional<std::uint64_t> LooseNode::execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
+                                                const transport::AtomicOperation& /*operation*/) {
   note("executed an atomic, which this service does not have");
   return 0;
 }

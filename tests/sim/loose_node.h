@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,8 +74,8 @@ class LooseNode final : transport::RequesterPort, transport::ResponderPort {
   bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
              std::uint32_t length_bytes) override;
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
-  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
-                        const transport::AtomicOperation& operation) override;
+  std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
+                                       const transport::AtomicOperation& operation) override;
   bool take_receive() override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
   void complete_receive(const transport::ReceiveCompletion& completion) override;

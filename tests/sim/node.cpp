@@ -265,8 +265,8 @@ bool Node::write(std::uint32_t rkey, std::uint64_t address, std::span<const std:
   return true;
 }
 
-std::uint64_t Node::execute(std::uint32_t /*rkey*/, std::uint64_t address,
-                            const transport::AtomicOperation& operation) {
+std::optional<std::uint64_t> Node::execute(std::uint32_t /*rkey*/, std::uint64_t address,
+                                           const transport::AtomicOperation& operation) {
   std::uint64_t original;
   std::memcpy(&original, locate(address, sizeof original), sizeof original);
   const std::uint64_t result = operation.result(original);

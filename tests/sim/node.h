@@ -82,8 +82,8 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
              std::uint32_t length_bytes) override;
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
-  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
-                        const transport::AtomicOperation& operation) override;
+  std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
+                                       const transport::AtomicOperation& operation) override;
   bool take_receive() override;
   [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;

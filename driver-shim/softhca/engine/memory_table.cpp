@@ -18,15 +18,12 @@ constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
 // fetches at once.
 constexpr std::uint64_t kMaxPagedBytes = 4 << 20;
 
-// Where a region that is no list has these bytes; null: paged on demand, and not there.
+// Where a region that is no list has these bytes, or would.
 MemoryTable::Extent place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
-                             std::uint64_t length_bytes, std::uint32_t access) {
+                             std::uint64_t length_bytes) {
   if ((region.access & kOnDemand) == 0) return {region.base + offset_bytes, length_bytes};
   const auto base = reinterpret_cast<std::uintptr_t>(region.base);  // null of the whole process
-  auto* const place = reinterpret_cast<std::byte*>(base + offset_bytes);
-  const std::uint64_t paged_bytes = std::min(length_bytes, kMaxPagedBytes);
-  if (!page_in(place, paged_bytes, (access & kChanges) != 0)) return {};
-  return {place, paged_bytes};
+  return {reinterpret_cast<std::byte*>(base + offset_bytes), length_bytes, true};
 }
 
 }  // namespace
@@ -82,10 +79,18 @@ const MemoryRegionSpec* MemoryTable::find_usable(std::uint32_t mkey, const KeyUs
 
 MemoryTable::Extent MemoryTable::first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                               std::uint64_t length_bytes, std::uint32_t access) const {
+  Extent extent = find_extent(mkey, user, address, length_bytes, access);
+  if (!extent.paged) return extent;
+  extent.length_bytes = std::min(extent.length_bytes, kMaxPagedBytes);
+  return page_in(extent.at, extent.length_bytes, (access & kChanges) != 0) ? extent : Extent{};
+}
+
+MemoryTable::Extent MemoryTable::find_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                             std::uint64_t length_bytes, std::uint32_t access) const {
   const MemoryRegionSpec* const region = find_usable(mkey, user, address, length_bytes, access);
   if (region == nullptr) return {};
   const std::uint64_t offset = address - region->iova;
-  if (region->pieces.empty()) return place_in(*region, offset, length_bytes, access);
+  if (region->pieces.empty()) return place_in(*region, offset, length_bytes);
   return extent_below(*region, user, offset, length_bytes, access);
 }
 
@@ -108,19 +113,25 @@ MemoryTable::Extent MemoryTable::extent_below(const MemoryRegionSpec& region, co
   const std::uint32_t needed = (access & kChanges) != 0 ? kLocalWrite : 0u;
   const MemoryRegionSpec* const below = find_usable(piece.mkey, user, address, n, needed);
   if (below == nullptr || !below->pieces.empty() || below->umr) return {};
-  return place_in(*below, address - below->iova, n, needed);
+  return place_in(*below, address - below->iova, n);
+}
+
+MemoryTable::Extent MemoryTable::whole_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                              std::uint64_t length_bytes, std::uint32_t access) const {
+  Extent whole = first_extent(mkey, user, address, length_bytes, access);
+  while (whole.at != nullptr && whole.length_bytes < length_bytes) {
+    const std::uint64_t done = whole.length_bytes;
+    const Extent next = first_extent(mkey, user, address + done, length_bytes - done, access);
+    if (next.at != whole.at + done) return {};
+    whole.length_bytes += next.length_bytes;
+    whole.paged = whole.paged || next.paged;
+  }
+  return whole;
 }
 
 std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                 std::uint64_t length_bytes, std::uint32_t access) const {
-  const Extent first = first_extent(mkey, user, address, length_bytes, access);
-  std::uint64_t done = first.length_bytes;
-  while (first.at != nullptr && done < length_bytes) {
-    const Extent next = first_extent(mkey, user, address + done, length_bytes - done, access);
-    if (next.at != first.at + done) return nullptr;
-    done += next.length_bytes;
-  }
-  return first.at;
+  return whole_extent(mkey, user, address, length_bytes, access).at;
 }
 
 Answer<const std::byte*> MemoryTable::find_paged(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,

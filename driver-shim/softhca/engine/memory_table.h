@@ -40,6 +40,7 @@ class MemoryTable {
   struct Extent {
     std::byte* at = nullptr;
     std::uint64_t length_bytes = 0;
+    bool paged = false;  // on demand: to be touched by paged_load() and paged_store() only
   };
   // Where [address, ...) under `mkey` is in this process, and how far it is there in one piece, up to
   // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
@@ -51,21 +52,24 @@ class MemoryTable {
   // The same of a range that is all in one piece; null where it is not.
   [[nodiscard]] std::byte* resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
-  // Calls visit(place, offset in the range, bytes) for its extents, in order. False: one is null, or visit
-  // said no.
+  // The same, and how it is to be touched.
+  [[nodiscard]] Extent whole_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                    std::uint64_t length_bytes, std::uint32_t access) const;
+  // Calls visit(extent, offset in the range) for its extents, in order. False: one is null, or visit said no.
+  // What is paged on demand may not be there: nothing is brought in.
   template <typename Visit>
   bool visit_extents(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                      std::uint64_t length_bytes, std::uint32_t access, Visit visit) const {
     for (std::uint64_t done = 0; done < length_bytes;) {
-      const Extent extent = first_extent(mkey, user, address + done, length_bytes - done, access);
-      if (extent.at == nullptr || !visit(extent.at, done, extent.length_bytes)) return false;
+      const Extent extent = find_extent(mkey, user, address + done, length_bytes - done, access);
+      if (extent.at == nullptr || !visit(extent, done)) return false;
       done += extent.length_bytes;
     }
     return true;
   }
   // Where memory that is paged on demand is, or would be. Errors: as Hca::prefetch().
-  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which knows keys of such memory, for
-  // UMR and that lie on others, and none else.
+  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which knows keys of such memory,
+  // for UMR and that lie on others, and none else.
   [[nodiscard]] Answer<const std::byte*> find_paged(std::uint32_t mkey, std::uint32_t pd,
                                                     std::uint64_t address, std::uint64_t length_bytes,
                                                     bool written) const;
@@ -91,6 +95,9 @@ class MemoryTable {
   [[nodiscard]] const MemoryRegionSpec* find_usable(std::uint32_t mkey, const KeyUser& user,
                                                     std::uint64_t address, std::uint64_t length_bytes,
                                                     std::uint32_t access) const;
+  // As first_extent(), but of memory that is paged on demand nothing is brought in.
+  [[nodiscard]] Extent find_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
+                                   std::uint64_t length_bytes, std::uint32_t access) const;
   [[nodiscard]] Extent extent_below(const MemoryRegionSpec& region, const KeyUser& user,
                                     std::uint64_t offset_bytes, std::uint64_t length_bytes,
                                     std::uint32_t access) const;

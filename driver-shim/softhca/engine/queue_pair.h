@@ -118,8 +118,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
              std::uint32_t length_bytes) override;
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override;
-  std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
-                        const transport::AtomicOperation& operation) override;
+  std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
+                                       const transport::AtomicOperation& operation) override;
   bool take_receive() override;
   [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override;
   mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override;
@@ -166,6 +166,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   // False: foreign memory that is gone.
   [[nodiscard]] bool load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
+  // The same of an extent, all of it. False where it is paged on demand, and not there, too.
+  [[nodiscard]] bool load(std::byte* to, const MemoryTable::Extent& from) const;
+  [[nodiscard]] bool store(const MemoryTable::Extent& to, const std::byte* from) const;
   // False: the key does not give `access` to the range.
   [[nodiscard]] bool permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
                              std::uint32_t access) const;
@@ -186,8 +189,9 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void post_next(std::uint16_t available_blocks, const DoorbellWrite* copy);
   void write_completion(CompletionQueue& cq, const Completion& completion);
   void write_send_completion(const SendSlot& slot, std::uint32_t length_bytes, mlx5::Syndrome syndrome);
-  std::uint64_t execute_by_copies(std::byte* at, const transport::AtomicOperation& operation);
-  [[nodiscard]] std::uint64_t* atomic_target(std::uint32_t rkey, std::uint64_t address) const;
+  std::optional<std::uint64_t> execute_by_copies(const MemoryTable::Extent& target,
+                                                 const transport::AtomicOperation& operation);
+  [[nodiscard]] MemoryTable::Extent atomic_target(std::uint32_t rkey, std::uint64_t address) const;
 
   std::uint32_t qpn_;
   QueuePairSpec spec_;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/paging.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 #include "driver-shim/softhca/wire/streaming.h"
 
@@ -98,20 +99,33 @@ bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_b
   return true;
 }
 
+bool QueuePair::load(std::byte* to, const MemoryTable::Extent& from) const {
+  if (from.paged) [[unlikely]]
+    return paged_load(to, from.at, from.length_bytes);
+  return load(to, from.at, from.length_bytes);
+}
+
+bool QueuePair::store(const MemoryTable::Extent& to, const std::byte* from) const {
+  if (!to.paged) [[likely]]
+    return store(to.at, from, to.length_bytes);
+  hca_.foreign.settle();
+  return paged_store(to.at, from, to.length_bytes);
+}
+
 bool QueuePair::load_range(std::byte* to, std::uint32_t mkey, std::uint64_t address,
                            std::uint64_t length_bytes, std::uint32_t access) const {
-  const auto take = [this, to](const std::byte* from, std::uint64_t at, std::uint64_t n) {
-    if (crosses_pcie(from)) ++hca_.counters.pcie.payload_reads;
-    return load(to + at, from, n);
+  const auto take = [this, to](const MemoryTable::Extent& from, std::uint64_t at) {
+    if (crosses_pcie(from.at)) ++hca_.counters.pcie.payload_reads;
+    return load(to + at, from);
   };
   return hca_.memory.visit_extents(mkey, key_user(), address, length_bytes, access, take);
 }
 
 bool QueuePair::store_range(std::uint32_t mkey, std::uint64_t address, std::span<const std::byte> payload,
                             std::uint32_t access) const {
-  const auto put = [this, payload](std::byte* to, std::uint64_t at, std::uint64_t n) {
-    if (crosses_pcie(to)) ++hca_.counters.pcie.payload_writes;
-    return store(to, payload.data() + at, n);
+  const auto put = [this, payload](const MemoryTable::Extent& to, std::uint64_t at) {
+    if (crosses_pcie(to.at)) ++hca_.counters.pcie.payload_writes;
+    return store(to, payload.data() + at);
   };
   return hca_.memory.visit_extents(mkey, key_user(), address, payload.size(), access, put);
 }
@@ -232,7 +246,7 @@ bool QueuePair::check(transport::RemoteOperation operation, std::uint32_t rkey, 
       return length_bytes == 0 || permits(rkey, address, length_bytes, kRemoteWrite);
     case transport::RemoteOperation::kRead:
       return length_bytes == 0 || permits(rkey, address, length_bytes, kRemoteRead);
-    case transport::RemoteOperation::kAtomic: return atomic_target(rkey, address) != nullptr;
+    case transport::RemoteOperation::kAtomic: return atomic_target(rkey, address).at != nullptr;
   }
   return false;
 }
@@ -241,26 +255,27 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
   return store_range(rkey, address, payload, kRemoteWrite);
 }
 
-std::uint64_t* QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t address) const {
-  std::byte* at = hca_.memory.resolve(rkey, key_user(), address, sizeof(std::uint64_t), kRemoteAtomic);
-  return at != nullptr && is_aligned(at, sizeof(std::uint64_t)) ? reinterpret_cast<std::uint64_t*>(at)
-                                                                : nullptr;
+MemoryTable::Extent QueuePair::atomic_target(std::uint32_t rkey, std::uint64_t address) const {
+  const MemoryTable::Extent target =
+      hca_.memory.whole_extent(rkey, key_user(), address, sizeof(std::uint64_t), kRemoteAtomic);
+  return is_aligned(target.at, sizeof(std::uint64_t)) ? target : MemoryTable::Extent{};
 }
 
-std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
-                                 const transport::AtomicOperation& operation) {
-  std::uint64_t* target = atomic_target(rkey, address);
-  if (target == nullptr) return 0;
-  if (crosses_pcie(reinterpret_cast<const std::byte*>(target))) {
+std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
+                                                const transport::AtomicOperation& operation) {
+  const MemoryTable::Extent target = atomic_target(rkey, address);
+  if (target.at == nullptr) return std::nullopt;
+  if (crosses_pcie(target.at)) {
     ++hca_.counters.pcie.payload_reads;
     ++hca_.counters.pcie.payload_writes;
   }
+  if (target.paged) [[unlikely]]
+    return execute_by_copies(target, operation);
   if (!hca_.foreign.empty()) [[unlikely]] {
-    auto* const at = reinterpret_cast<std::byte*>(target);
-    if (hca_.foreign.find(at) != nullptr) return execute_by_copies(at, operation);
+    if (hca_.foreign.find(target.at) != nullptr) return execute_by_copies(target, operation);
     hca_.foreign.settle();
   }
-  const std::atomic_ref word(*target);
+  const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(target.at));
   std::uint64_t original = word.load();
   while (!word.compare_exchange_weak(original, operation.result(original))) {
   }
@@ -268,12 +283,13 @@ std::uint64_t QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
 }
 
 // Atomic towards this HCA's other operations, as the device says of itself (IBV_ATOMIC_HCA), not towards
-// kernels.
-std::uint64_t QueuePair::execute_by_copies(std::byte* at, const transport::AtomicOperation& operation) {
+// kernels and threads.
+std::optional<std::uint64_t> QueuePair::execute_by_copies(const MemoryTable::Extent& target,
+                                                          const transport::AtomicOperation& operation) {
   std::uint64_t original = 0;
-  if (!hca_.foreign.load(reinterpret_cast<std::byte*>(&original), at, sizeof original)) return 0;
+  if (!load(reinterpret_cast<std::byte*>(&original), target)) return std::nullopt;
   const std::uint64_t result = operation.result(original);
-  static_cast<void>(hca_.foreign.store(at, reinterpret_cast<const std::byte*>(&result), sizeof result));
+  if (!store(target, reinterpret_cast<const std::byte*>(&result))) return std::nullopt;
   return original;
 }
 

@@ -15,7 +15,7 @@ namespace {
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
 
-constexpr std::uint32_t kMaxSegments = 63;  // ds has six bits
+constexpr std::uint32_t kMaxSegments = mlx5::kSegmentCountMask;
 constexpr std::uint32_t kSegmentsPerBlock = mlx5::kWqeBasicBlockBytes / mlx5::kSegmentBytes;
 
 // The WQE's bytes in one piece: in the ring it may wrap.
@@ -264,13 +264,12 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
 
   mlx5::ControlSegment control;
   std::memcpy(&control, wqe.data(), sizeof control);
-  const std::uint32_t word = control.opmod_index_opcode;
-  const std::uint32_t segments = control.qpn_ds & kMaxSegments;
-  out.request.opcode = static_cast<WqeOpcode>(word & 0xff);
+  const std::uint32_t segments = mlx5::wqe_segments(control);
+  out.request.opcode = mlx5::wqe_opcode(control);
   out.request.fm_ce_se = control.fm_ce_se;
   out.request.immediate = control.immediate;
   // A WQE that was never written, or belongs to an earlier pass of the ring, betrays itself here.
-  if (((word >> 8) & 0xffff) != index || control.qpn_ds >> 8 != qpn) {
+  if (mlx5::wqe_index(control) != index || mlx5::wqe_qpn(control) != qpn) {
     return reject(out, Syndrome::kLocalQpOperation, "its control segment is another WQE's");
   }
   const std::uint32_t blocks = (segments + kSegmentsPerBlock - 1) / kSegmentsPerBlock;
@@ -285,7 +284,7 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
   if (vectors == AddressVectorUse::kPerWqe && out.request.opcode != WqeOpcode::kNop) {
     parse_address_vector(reader, out);
   }
-  parse_body(reader, word >> 24, out);
+  parse_body(reader, control.opmod_index_opcode >> 24, out);
 }
 
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
@@ -293,7 +292,7 @@ void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::u
   const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
   mlx5::ControlSegment control;
   std::memcpy(&control, ring.data() + start, sizeof control);
-  const std::uint32_t segments = std::max(control.qpn_ds & kMaxSegments, 1u);
+  const std::uint32_t segments = std::max(mlx5::wqe_segments(control), 1u);
   const std::size_t length_bytes = std::min<std::size_t>(segments * mlx5::kSegmentBytes, ring.size());
   const std::size_t before_wrap = std::min(length_bytes, ring.size() - start);
   std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;

@@ -136,9 +136,10 @@ class ResponderPort {
   virtual bool check(RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
                      std::uint32_t length_bytes) = 0;
   virtual bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) = 0;
-  // Atomically on 8 B in host byte order; returns the original. The caller has checked.
-  virtual std::uint64_t execute(std::uint32_t rkey, std::uint64_t address,
-                                const AtomicOperation& operation) = 0;
+  // Atomically on 8 B in host byte order; returns the original. The caller has checked. None: the memory has
+  // gone since, and is as it was.
+  virtual std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
+                                               const AtomicOperation& operation) = 0;
 
   // Takes the next receive WQE; scatter_receive() then stores into it. Those taken before it may still
   // wait for their completion, which come in the order of taking. False: none posted.

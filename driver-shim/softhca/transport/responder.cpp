@@ -259,10 +259,12 @@ void Responder::on_atomic(const roce::Headers& headers) {
   if (!port_.check(RemoteOperation::kAtomic, atomic.rkey, atomic.address, kAtomicBytes)) {
     return refuse(roce::kNakRemoteAccess);
   }
+  const auto original = port_.execute(atomic.rkey, atomic.address, operation_of(headers));
+  if (!original) return refuse(roce::kNakRemoteAccess);
   Response response;
   response.kind = Response::Kind::kAtomic;
   response.remaining_packets = 1;
-  response.original = port_.execute(atomic.rkey, atomic.address, operation_of(headers));
+  response.original = *original;
   remember({.first_psn = expected_, .end_psn = expected_ + 1, .atomic = true, .original = response.original});
   msn_ = (msn_ + 1) & roce::kPsnMask;
   response.msn = msn_;

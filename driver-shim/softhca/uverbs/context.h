@@ -35,8 +35,9 @@ struct Context {
   Hca& hca;
   PageFile& pages;
   ChannelRegistry& channels;
-  bool opened = false;  // GET_CONTEXT has been here
-  bool devx = false;    // and asked for DevX
+  bool counted = false;  // pages.is_open() tells when it has ended; else the close of its first descriptor
+  bool opened = false;   // GET_CONTEXT has been here
+  bool devx = false;     // and asked for DevX
   std::shared_ptr<EventChannel> asyncs;
   GpuCopies gpus;
   devx::UmemTable umems;

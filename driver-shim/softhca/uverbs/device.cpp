@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::uint64_t kExitLimitNs = 50'000'000;  // for each thing that the end of the process waits for
 constexpr std::uint64_t kQuietNs = 2'000'000;
+constexpr std::uint64_t kLookNs = 10'000'000;  // between looks for contexts that have ended
 
 // Tries `attempt` until it succeeds. False: it has not in kExitLimitNs.
 template <typename Attempt>
@@ -95,8 +96,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   std::random_device entropy;
   parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
   for (Hca* const hca : hcas) {
-    parts->threads.push_back(
-        std::make_unique<EngineThread>(*hca, driven_at_ns_, [this] { flush_channels(); }));
+    parts->threads.push_back(std::make_unique<EngineThread>(*hca, driven_at_ns_, [this] { look_around(); }));
   }
   return parts;
 }
@@ -155,17 +155,19 @@ Answer<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   if (!ensure_locked()) return refuse(EINVAL);
   if (hca >= parts_->adapters.size()) return refuse(ENOENT);
   Adapter& adapter = *parts_->adapters[hca];
-  drop_closed_contexts_locked(-1, 0);
+  drop_ended_contexts_locked(0);
   const std::uint32_t number = ++last_context_;
-  const Answer<int> fd = adapter.pages.open(close_on_exec, number);
-  if (!fd) return fd;
-  if (!track_file(*fd, {FileKind::kNode, hca, number})) {
-    real_close(*fd);
+  const Answer<PageFile::Opened> opened = adapter.pages.open(close_on_exec, number);
+  if (!opened) return refuse(opened.error());
+  if (!track_file(opened->fd, {FileKind::kNode, hca, number})) {
+    real_close(opened->fd);
     return refuse(EMFILE);
   }
-  parts_->contexts.emplace(number, std::make_unique<Context>(*adapter.hca, adapter.pages, *this));
+  auto context = std::make_unique<Context>(*adapter.hca, adapter.pages, *this);
+  context->counted = opened->counted;
+  parts_->contexts.emplace(number, std::move(context));
   park_unused_locked();
-  return fd;
+  return opened->fd;
 }
 
 Errno Device::request(int fd, std::uint64_t request_address) {
@@ -178,39 +180,51 @@ Errno Device::request(int fd, std::uint64_t request_address) {
   return dispatch(*found->second, request_address);
 }
 
-void Device::before_close(int fd) {
-  if (in_child()) return;
+// Nobody else can be given the number before it is closed, nor then take it for the old file.
+int Device::close(int fd) {
+  if (in_child()) return real_close(fd);
   const CancellationOff uncancelled;
   const DeviceFile file = tracked_file(fd);
   track_file(fd, {});
-  if (file.kind == FileKind::kEvents) {
-    const std::lock_guard lock(channels_mutex_);
-    const auto found = channels_.find(fd);
-    if (found == channels_.end()) return;
-    found->second->user_closed();
-    channels_.erase(found);
-  } else if (file.kind == FileKind::kNode) {
+  if (file.kind == FileKind::kEvents) forget_channel(fd);
+  if (file.kind == FileKind::kConnections) {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::kReady) return;
-    drop_closed_contexts_locked(fd, file.context);
-    park_unused_locked();
-  } else if (file.kind == FileKind::kConnections) {
-    const std::lock_guard lock(mutex_);
-    if (state_ != State::kReady) return;
-    parts_->connections->close_file(fd);
-    park_unused_locked();
+    if (state_ == State::kReady) parts_->connections->close_file(fd);
   }
+  const int result = real_close(fd);
+  const int error = errno;
+  if (file.kind == FileKind::kNode || file.kind == FileKind::kConnections) {
+    // After the close: of several threads that close the last descriptors of an open, the last one finds it
+    // ended.
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kReady) {
+      drop_ended_contexts_locked(file.context);
+      park_unused_locked();
+    }
+  }
+  errno = error;
+  return result;
 }
 
-// A context lives while any descriptor refers to it, duplicates too; some may have been closed behind our
-// back.
-void Device::drop_closed_contexts_locked(int closing, std::uint32_t closing_context) {
-  const auto open = open_contexts(closing);
-  if (open) {
-    std::erase_if(parts_->contexts, [&open](const auto& context) { return !open->contains(context.first); });
-  } else {
-    parts_->contexts.erase(closing_context);
-  }
+// A context lives while anything refers to it, duplicates too.
+void Device::drop_ended_contexts_locked(std::uint32_t closed_context) {
+  std::erase_if(parts_->contexts, [closed_context](const auto& entry) {
+    const auto& [number, context] = entry;
+    return context->counted ? !context->pages.is_open(number) : number == closed_context;
+  });
+}
+
+// Opens end behind this library's back too: by close_range and dup2, by system calls, by a mapping that is
+// undone, with a process that has inherited them.
+void Device::look_around() {
+  flush_channels();
+  const std::uint64_t now_ns = monotonic_ns();
+  if (now_ns - looked_at_ns_.load(std::memory_order_relaxed) < kLookNs) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || state_ != State::kReady) return;
+  looked_at_ns_.store(now_ns, std::memory_order_relaxed);
+  drop_ended_contexts_locked(0);
+  park_unused_locked();
 }
 
 // An HCA is in use while it is open, and all are while connections may be made: a program that listens does
@@ -337,6 +351,14 @@ Answer<std::shared_ptr<EventChannel>> Device::find_channel(int user_fd) {
   const auto found = channels_.find(user_fd);
   if (found == channels_.end()) return refuse(EBADF);
   return found->second;
+}
+
+void Device::forget_channel(int fd) {
+  const std::lock_guard lock(channels_mutex_);
+  const auto found = channels_.find(fd);
+  if (found == channels_.end()) return;
+  found->second->user_closed();
+  channels_.erase(found);
 }
 
 void Device::flush_channels() {

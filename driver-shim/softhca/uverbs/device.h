@@ -43,8 +43,8 @@ class Device : public ChannelRegistry {
   // Errors: ENODEV, EMFILE; of a command: as the kernel's.
   Answer<int> open_connections(bool close_on_exec);
   Errno write_connections(int fd, std::uint64_t address, std::size_t length_bytes);
-  // To be called before the descriptor is closed.
-  void before_close(int fd);
+  // Closes a descriptor, one of the devices' or not, as close(2).
+  int close(int fd);
   void refresh_counters();
   // Of every HCA; none where there can be none.
   std::vector<HcaIdentity> identities();
@@ -70,8 +70,10 @@ class Device : public ChannelRegistry {
   [[nodiscard]] bool in_child() const;
   void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
+  void look_around();
   void flush_channels();
-  void drop_closed_contexts_locked(int closing, std::uint32_t closing_context);
+  void forget_channel(int fd);
+  void drop_ended_contexts_locked(std::uint32_t closed_context);
   void park_unused_locked();
 
   enum class State { kUntouched, kReady, kFailed, kClosed };
@@ -86,7 +88,8 @@ class Device : public ChannelRegistry {
   std::atomic<int> progressing_{0};  // threads inside progress()
   std::atomic<int> commanding_{0};   // threads inside a command of connections_
   std::atomic<std::uint64_t> driven_at_ns_{0};
-  std::atomic<pid_t> owner_pid_{0};  // of the process that made parts_
+  std::atomic<std::uint64_t> looked_at_ns_{0};  // for contexts that have ended
+  std::atomic<pid_t> owner_pid_{0};             // of the process that made parts_
 };
 
 }  // namespace gdx::softhca::uverbs

@@ -294,8 +294,7 @@ GDX_EXPORT ssize_t __readlink_chk(const char* path, char* buffer, size_t size, s
 }
 
 GDX_EXPORT int close(int fd) {
-  if (tracked_file(fd).kind != FileKind::kForeign) device().before_close(fd);
-  return real_close(fd);
+  return tracked_file(fd).kind == FileKind::kForeign ? real_close(fd) : device().close(fd);
 }
 
 GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {

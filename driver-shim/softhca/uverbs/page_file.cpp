@@ -25,6 +25,16 @@ constexpr std::uint64_t kMaxDoorbellPages = 1 << 14;
 constexpr std::uint64_t kFilePages = kDoorbellFirstPage + kMaxDoorbellPages;
 constexpr std::uint32_t kLogPageBytes = 12;
 
+// A lock of the open itself, on the byte of its number: it goes with the last that refers to the open.
+struct flock lock_of(std::uint32_t context) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = context;
+  lock.l_len = 1;
+  return lock;
+}
+
 }  // namespace
 
 Answer<PageFile> PageFile::create(std::size_t device_memory_bytes) {
@@ -59,16 +69,24 @@ PageFile::~PageFile() {
   if (fd_ >= 0) real_close(fd_);
 }
 
-Answer<int> PageFile::open(bool close_on_exec, std::uint32_t context) const {
+Answer<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
   const std::string path = fmt::format("/proc/self/fd/{}", fd_);
   int fd = real_open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0));
   if (fd >= 0) {
     lseek(fd, context, SEEK_SET);
-  } else if (errno == EACCES || errno == ENOENT) {
+    struct flock lock = lock_of(context);
+    return Opened{fd, fcntl(fd, F_OFD_SETLK, &lock) == 0};
+  }
+  if (errno == EACCES || errno == ENOENT) {
     fd = fcntl(fd_, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
   }
   if (fd < 0) return refuse(errno);
-  return fd;
+  return Opened{fd, false};
+}
+
+bool PageFile::is_open(std::uint32_t context) const {
+  struct flock lock = lock_of(context);
+  return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 Answer<PageFile::DoorbellPage> PageFile::add_doorbell_page() {

@@ -25,7 +25,15 @@ class PageFile {
   // Opens the file once more. Its offset, which nobody else has a use for, is `context`: all descriptors that
   // are duplicated from this one share it, by whatever call that was. Where /proc is closed to this process,
   // the descriptor shares an offset of 0 with others of its kind.
-  [[nodiscard]] Answer<int> open(bool close_on_exec, std::uint32_t context) const;
+  struct Opened {
+    int fd;
+    bool counted;  // is_open() tells when it has ended
+  };
+  [[nodiscard]] Answer<Opened> open(bool close_on_exec, std::uint32_t context) const;
+  // Whether anything still refers to the open `context`, which must be a counted one: a descriptor or a
+  // mapping, in this process or another. The kernel's own account: nothing that threads do meanwhile can
+  // deceive it.
+  [[nodiscard]] bool is_open(std::uint32_t context) const;
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] std::byte* device_memory() const { return device_memory_; }
 

@@ -2,10 +2,7 @@
 
 #include <array>
 #include <atomic>
-#include <charconv>
-#include <filesystem>
 #include <limits>
-#include <string>
 
 #include "driver-shim/softhca/uverbs/config.h"
 
@@ -35,58 +32,57 @@ static_assert(std::atomic<DeviceFile>::is_always_lock_free);
 std::array<TrackedFile, kTrackedFiles> tracked_files;
 std::array<SharedIdentity, kMaxHcas> nodes;
 
-// The node whose file this is, and which open of it `fd` is: see PageFile::open().
+// Which open of a node `fd` is: see PageFile::open(). 0: it does not say.
+std::uint32_t context_of(int fd) {
+  const long offset = syscall(SYS_lseek, fd, 0L, SEEK_CUR);
+  const bool is_number = offset > 0 && offset <= std::numeric_limits<std::uint32_t>::max();
+  return is_number ? static_cast<std::uint32_t>(offset) : 0;
+}
+
+// The node whose file this is, and which open of it `fd` is.
 DeviceFile identify(int fd, const FileIdentity& identity) {
   if (identity == FileIdentity{}) return {};
   for (std::size_t hca = 0; hca < nodes.size(); ++hca) {
     if (nodes[hca].load() != identity) continue;
-    const long context = syscall(SYS_lseek, fd, 0L, SEEK_CUR);
-    if (context <= 0 || context > std::numeric_limits<std::uint32_t>::max()) return {};
-    return {FileKind::kNode, static_cast<std::uint8_t>(hca), static_cast<std::uint32_t>(context)};
+    const std::uint32_t context = context_of(fd);
+    if (context == 0) return {};
+    return {FileKind::kNode, static_cast<std::uint8_t>(hca), context};
   }
   return {};
+}
+
+bool track_as(int fd, DeviceFile role, const FileIdentity& identity) {
+  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return false;
+  TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
+  file.identity.store(identity);
+  file.role.store(role, std::memory_order_release);
+  return true;
 }
 
 }  // namespace
 
 bool track_file(int fd, DeviceFile role) {
-  if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return false;
-  TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  file.identity.store(role.kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd));
-  file.role.store(role, std::memory_order_release);
-  return true;
+  return track_as(fd, role, role.kind == FileKind::kForeign ? FileIdentity{} : identity_of(fd));
 }
 
 DeviceFile tracked_file(int fd) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return {};
   const TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  const DeviceFile role = file.role.load(std::memory_order_acquire);
+  DeviceFile role = file.role.load(std::memory_order_acquire);
   if (role.kind == FileKind::kForeign) return role;
-  return identity_of(fd) == file.identity.load() ? role : DeviceFile{};
+  if (identity_of(fd) != file.identity.load()) return {};
+  // All opens of a node are of one file: a duplicate of another may have come to this number.
+  if (role.kind == FileKind::kNode) {
+    if (const std::uint32_t context = context_of(fd); context != 0) role.context = context;
+  }
+  return role;
 }
 
 void announce_node(std::uint8_t hca, const FileIdentity& identity) { nodes[hca].store(identity); }
 
 DeviceFile recognise_duplicate(int fd, const FileIdentity& identity) {
   const DeviceFile role = identify(fd, identity);
-  return role.kind == FileKind::kNode && track_file(fd, role) ? role : DeviceFile{};
-}
-
-std::optional<std::set<std::uint32_t>> open_contexts(int closing) {
-  std::set<std::uint32_t> open;
-  std::error_code error;
-  std::filesystem::directory_iterator files("/proc/self/fd", error);
-  for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
-    const std::string name = files->path().filename();
-    int fd = -1;
-    std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (fd < 0 || fd == closing) continue;
-    const DeviceFile tracked = tracked_file(fd);
-    const DeviceFile role = tracked.kind == FileKind::kForeign ? identify(fd, identity_of(fd)) : tracked;
-    if (role.kind == FileKind::kNode) open.insert(role.context);
-  }
-  if (error) return std::nullopt;
-  return open;
+  return role.kind == FileKind::kNode && track_as(fd, role, identity) ? role : DeviceFile{};
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -1,10 +1,8 @@
 // Which descriptors of this process are the devices'. Async-signal-safe, and no locks: every close of the
-// process asks. But for open_contexts.
+// process asks.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <set>
 
 #include "driver-shim/softhca/uverbs/file_identity.h"
 
@@ -29,8 +27,5 @@ void announce_node(std::uint8_t hca, const FileIdentity& identity);
 // What `fd`, which refers to the file `identity` and is not tracked, was duplicated from: a program may hand
 // a library such a descriptor (ibv_import_device). It is tracked from then on. kForeign: from no node.
 DeviceFile recognise_duplicate(int fd, const FileIdentity& identity);
-
-// Which opens of nodes any descriptor but `closing` still refers to. None: the system does not say.
-std::optional<std::set<std::uint32_t>> open_contexts(int closing);
 
 }  // namespace gdx::softhca::uverbs

@@ -56,7 +56,8 @@ Errno check_rights(std::uint32_t access) {
                                    IB_UVERBS_ACCESS_MW_BIND | IB_UVERBS_ACCESS_HUGETLB |
                                    IB_UVERBS_ACCESS_ON_DEMAND | IB_UVERBS_ACCESS_OPTIONAL_RANGE;
   if ((access & IB_UVERBS_ACCESS_ON_DEMAND) != 0 && !can_page_in()) {
-    return unsupported("paging on demand, for which Linux must be 5.14 or later");
+    return unsupported(
+        "paging on demand, for which Linux must be 5.14 or later, and process_vm_writev permitted");
   }
   if ((access & ~kKnown) != 0) return EINVAL;
   return (access & kRemoteStores) != 0 && (access & IB_UVERBS_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;

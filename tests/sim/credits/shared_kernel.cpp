@@ -1,7 +1,6 @@
 #include "tests/sim/credits/shared_kernel.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "proto/byte_order.h"
 
@@ -174,18 +173,12 @@ std::vector<SharedKernel::Request> SharedKernel::fetch() {
 }
 
 SharedKernel::Request SharedKernel::request_at(std::uint32_t index) const {
-  const std::byte* const wqe = send_queue_[index % kBlocks].bytes;
-  mlx5::ControlSegment control;
-  mlx5::RemoteAddressSegment remote;
-  mlx5::DataSegment data;
-  std::memcpy(&control, wqe, sizeof control);
-  std::memcpy(&remote, wqe + 16, sizeof remote);
-  std::memcpy(&data, wqe + 32, sizeof data);
-  const std::uint32_t word = control.opmod_index_opcode;
-  books_.expect((word >> 8 & 0xffff) == (index & 0xffff), "the NIC fetches a WQE that is not there yet");
-  const bool staged = (data.byte_count & mlx5::kInlineFlag) == 0 && data.lkey == kPoolLkey;
+  const mlx5::PutWqe wqe = mlx5::read_put_wqe(send_queue_[index % kBlocks].bytes);
+  books_.expect(mlx5::wqe_index(wqe.control) == (index & 0xffff),
+                "the NIC fetches a WQE that is not there yet");
+  const bool staged = (wqe.data.byte_count & mlx5::kInlineFlag) == 0 && wqe.data.lkey == kPoolLkey;
   if (!staged) return {index, kNoSlot, 0};
-  return {index, static_cast<std::uint32_t>(data.address / kSlotBytes), remote.address};
+  return {index, static_cast<std::uint32_t>(wqe.data.address / kSlotBytes), wqe.remote.address};
 }
 
 void SharedKernel::complete(std::uint32_t index, bool in_error) {

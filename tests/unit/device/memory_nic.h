@@ -85,7 +85,7 @@ class MemoryNic {
     std::uint16_t newest = completed_;
     while (completed_ != published) {
       newest = completed_;
-      const std::uint32_t segments = segment<mlx5::ControlSegment>(newest, 0).qpn_ds & mlx5::kSegmentCountMask;
+      const std::uint32_t segments = mlx5::wqe_segments(segment<mlx5::ControlSegment>(newest, 0));
       completed_ = static_cast<std::uint16_t>(newest + (segments + 3) / 4);
     }
     complete(newest);

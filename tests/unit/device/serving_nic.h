@@ -131,20 +131,15 @@ class ServingNic {
 
  private:
   void serve(std::uint32_t index) {
-    const std::byte* const wqe = send_queue_[index % kBlocks].bytes;
-    mlx5::ControlSegment control;
-    mlx5::RemoteAddressSegment remote;
-    std::memcpy(&control, wqe, sizeof control);
-    std::memcpy(&remote, wqe + 16, sizeof remote);
-    const std::uint32_t word = control.opmod_index_opcode;
-    misplaced_ += (word >> 8 & 0xffff) != (index & 0xffff) || control.qpn_ds >> 8 != kQpn;
-    requests_.push_back({static_cast<mlx5::WqeOpcode>(word & 0xff), remote.address, local_of(wqe)});
+    const std::byte* const at = send_queue_[index % kBlocks].bytes;
+    const mlx5::PutWqe wqe = mlx5::read_put_wqe(at);
+    misplaced_ += mlx5::wqe_index(wqe.control) != (index & 0xffff) || mlx5::wqe_qpn(wqe.control) != kQpn;
+    requests_.push_back({mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at)});
   }
 
   // Of a staged WRITE its first 8 B.
   std::uint64_t local_of(const std::byte* wqe) const {
-    mlx5::DataSegment data;
-    std::memcpy(&data, wqe + 32, sizeof data);
+    const mlx5::DataSegment data = mlx5::read_put_wqe(wqe).data;
     if ((data.byte_count & mlx5::kInlineFlag) == 0) {
       if (data.lkey != kPoolLkey) return data.address;
       std::uint64_t payload = 0;
@@ -152,7 +147,7 @@ class ServingNic {
       return payload;
     }
     std::uint64_t value = 0;
-    std::memcpy(&value, wqe + 36, sizeof value);
+    std::memcpy(&value, wqe + offsetof(mlx5::PutWqe, data) + sizeof data.byte_count, sizeof value);
     return value;
   }
 

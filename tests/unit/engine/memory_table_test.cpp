@@ -105,9 +105,9 @@ TEST_F(MemoryTableTest,
   EXPECT_EQ(table_.resolve(scattered, kUser, 0, 16, kRemoteRead), nullptr);
   std::vector<std::pair<std::ptrdiff_t, std::uint64_t>> extents;
   EXPECT_TRUE(table_.visit_extents(scattered, kUser, 2, 12, kRemoteRead,
-                                   [&](const std::byte* at, std::uint64_t offset, std::uint64_t n) {
-                                     extents.emplace_back(at - bytes_.data(), offset);
-                                     return n == 6;
+                                   [&](const MemoryTable::Extent& extent, std::uint64_t offset) {
+                                     extents.emplace_back(extent.at - bytes_.data(), offset);
+                                     return extent.length_bytes == 6;
                                    }));
   EXPECT_EQ(extents, (std::vector<std::pair<std::ptrdiff_t, std::uint64_t>>{{2, 0}, {32, 6}}));
   EXPECT_EQ(table_.resolve(scattered, kUser, 0, 8, kRemoteWrite), nullptr)
@@ -117,7 +117,7 @@ TEST_F(MemoryTableTest,
 }
 
 TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used) {
-  if (!can_page_in()) GTEST_SKIP() << "Linux before 5.14";
+  if (!can_page_in()) GTEST_SKIP() << "needs Linux 5.14, and a sandbox that permits process_vm_writev";
   constexpr std::size_t kPage = 4096;
   auto* const pages = static_cast<std::byte*>(
       mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -132,7 +132,8 @@ TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used)
                                         .access = kLocalWrite | kRemoteWrite | kRemoteRead | kOnDemand},
                                        random_);
   EXPECT_EQ(table_.resolve(key, kUser, start, kPage, kRemoteWrite), pages);
-  EXPECT_EQ(table_.resolve(key, kUser, start + kPage - 1, 2, kRemoteWrite), nullptr) << "read only from there";
+  EXPECT_EQ(table_.resolve(key, kUser, start + kPage - 1, 2, kRemoteWrite), nullptr)
+      << "read only from there";
   EXPECT_EQ(table_.resolve(key, kUser, start + kPage - 1, 2, kRemoteRead), pages + kPage - 1);
   EXPECT_EQ(table_.resolve(key, kUser, start + 2 * kPage - 1, 2, kRemoteRead), nullptr);
   EXPECT_EQ(table_.resolve(key, kUser, start + 2 * kPage - 1, 1, 0), pages + 2 * kPage - 1);
@@ -141,7 +142,7 @@ TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used)
 }
 
 TEST_F(MemoryTableTest, paged_key_of_a_long_range_brings_in_a_part_at_a_time) {
-  if (!can_page_in()) GTEST_SKIP() << "Linux before 5.14";
+  if (!can_page_in()) GTEST_SKIP() << "needs Linux 5.14, and a sandbox that permits process_vm_writev";
   constexpr std::size_t kPage = 4096;
   constexpr std::uint64_t kPart = 4 << 20;
   constexpr std::uint64_t kAll = 2 * kPart + kPage;
@@ -171,9 +172,10 @@ TEST_F(MemoryTableTest, paged_key_of_a_long_range_brings_in_a_part_at_a_time) {
     EXPECT_FALSE(is_there(kPart));
   }
   std::uint64_t visited_bytes = 0;
-  EXPECT_TRUE(table_.visit_extents(key, kUser, kIova, kAll, 0, [&](const std::byte*, auto at, auto n) {
+  EXPECT_TRUE(table_.visit_extents(key, kUser, kIova, kAll, 0, [&](const auto& extent, auto at) {
     EXPECT_EQ(at, visited_bytes);
-    visited_bytes += n;
+    EXPECT_TRUE(extent.paged);
+    visited_bytes += extent.length_bytes;
     return true;
   }));
   EXPECT_EQ(visited_bytes, kAll);

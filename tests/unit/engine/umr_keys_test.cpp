@@ -97,11 +97,11 @@ class UmrKeys : public testing::Test {
   Extents extents(std::uint32_t key, std::uint64_t address, std::uint64_t length_bytes,
                   std::uint32_t access = kRemoteRead) const {
     Extents list;
-    const bool whole = table_.visit_extents(key, kOwner, address, length_bytes, access,
-                                            [&](const std::byte* at, std::uint64_t, std::uint64_t n) {
-                                              list.emplace_back(at - bytes_.data(), n);
-                                              return true;
-                                            });
+    const bool whole = table_.visit_extents(
+        key, kOwner, address, length_bytes, access, [&](const MemoryTable::Extent& extent, std::uint64_t) {
+          list.emplace_back(extent.at - bytes_.data(), extent.length_bytes);
+          return true;
+        });
     return whole ? list : Extents{};
   }
   bool works(std::uint32_t rkey, const KeyUser& user = kOwner) const {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -14,6 +15,7 @@
 namespace gdx {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
@@ -154,6 +156,19 @@ TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {
     ASSERT_FALSE(status) << library;
     EXPECT_THAT(status.error().message, HasSubstr(kSofthcaLibraryVariable));
   }
+}
+
+TEST_F(Launcher, capture_of_any_rank_that_cannot_be_written_is_named_before_the_start) {
+  const std::string folder = testing::TempDir() + "capture" + std::to_string(getpid()) + ".rank1.pcap";
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  auto options = shell("exit 0", 2);
+  options.softhca.pcap = testing::TempDir() + "capture" + std::to_string(getpid()) + ".pcap";
+  const auto refused = check_launch_options(options);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, AllOf(HasSubstr(folder), HasSubstr("give a file name")));
+  options.ranks = 1;
+  EXPECT_TRUE(check_launch_options(options));
+  EXPECT_EQ(rmdir(folder.c_str()), 0);
 }
 
 TEST(PcapPath, rank_goes_before_the_extension) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -106,8 +107,8 @@ class Memory final : public ResponderPort {
     for (std::size_t i = 0; i < payload.size(); ++i) bytes_[address + i] = payload[i];
     return true;
   }
-  std::uint64_t execute(std::uint32_t /*rkey*/, std::uint64_t address,
-                        const AtomicOperation& operation) override {
+  std::optional<std::uint64_t> execute(std::uint32_t /*rkey*/, std::uint64_t address,
+                                       const AtomicOperation& operation) override {
     std::uint64_t& word = words_[address];
     const std::uint64_t original = word;
     word = operation.result(original);

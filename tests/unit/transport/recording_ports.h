@@ -109,8 +109,9 @@ class RecordingResponderPort final : public ResponderPort {
     std::copy(payload.begin(), payload.end(), memory.begin() + (address - kAddress));
     return true;
   }
-  std::uint64_t execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
-                        const AtomicOperation& operation) override {
+  std::optional<std::uint64_t> execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
+                                       const AtomicOperation& operation) override {
+    if (!memory_is_there) return std::nullopt;
     trace += 'A';
     return std::exchange(word, operation.result(word));
   }
@@ -146,6 +147,7 @@ class RecordingResponderPort final : public ResponderPort {
   bool advertises = false;
   std::size_t received_bytes = 0;
   bool memory_readable = true;
+  bool memory_is_there = true;  // when an atomic is executed
   mlx5::Syndrome receive_result = mlx5::Syndrome::kNone;
   std::vector<ReceiveCompletion> completions;
   mlx5::Syndrome fatal_syndrome = mlx5::Syndrome::kNone;

@@ -448,6 +448,17 @@ TEST_F(ResponderTest, region_gone_under_a_read_draws_an_access_nak_at_its_psn) {
   EXPECT_EQ(port.sent[1].aeth.syndrome, roce::kNakRemoteAccess);
 }
 
+TEST_F(ResponderTest, memory_gone_under_an_atomic_draws_an_access_nak_and_nothing_is_remembered) {
+  port.memory_is_there = false;
+  receive(Opcode::kRcFetchAdd, 100);
+  pump();
+  EXPECT_EQ(port.trace, "SF");
+  ASSERT_EQ(port.sent.size(), 1u);
+  EXPECT_EQ(port.sent[0].bth.psn, 100u);
+  EXPECT_EQ(port.sent[0].aeth.syndrome, roce::kNakRemoteAccess);
+  EXPECT_EQ(port.word, 0u);
+}
+
 class ResponderAtWrap : public ResponderTest {
  protected:
   ResponderAtWrap() : ResponderTest(test::make_config(0xffffff)) {}

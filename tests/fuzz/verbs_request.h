@@ -1,0 +1,103 @@
+// One request under construction. Attributes are dropped, cut short or emptied as the input says.
+#pragma once
+
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "driver-shim/softhca/uverbs/methods.h"
+#include "tests/fuzz/input.h"
+
+namespace gdx::softhca::uverbs {
+
+using fuzz::Input;
+
+class Request {
+ public:
+  Request(std::uint16_t object, std::uint16_t method, Input& input) : input_(input) {
+    header_.driver_id = RDMA_DRIVER_MLX5;
+    header_.object_id = object;
+    header_.method_id = method;
+  }
+  template <typename T>
+  Request& in(std::uint16_t id, const T& value) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&value);
+    return add(id, {bytes, bytes + sizeof value}, sizeof value <= 8);
+  }
+  Request& out(std::uint16_t id, std::size_t length) {
+    return add(id, std::vector<std::uint8_t>(length), false);
+  }
+  Request& handle(std::uint16_t id, std::uint64_t value) {
+    attributes_.push_back(
+        {.attr_id = id, .len = 0, .flags = UVERBS_ATTR_F_MANDATORY, .attr_data = {}, .data = value});
+    return *this;
+  }
+  Errno run(Context& context) {
+    spoil();
+    header_.num_attrs = static_cast<std::uint16_t>(attributes_.size());
+    header_.length = static_cast<std::uint16_t>(sizeof header_ + attributes_.size() * sizeof(ib_uverbs_attr));
+    whole_.resize(header_.length);
+    std::memcpy(whole_.data(), &header_, sizeof header_);
+    std::memcpy(whole_.data() + sizeof header_, attributes_.data(), whole_.size() - sizeof header_);
+    return dispatch(context, reinterpret_cast<std::uintptr_t>(whole_.data()));
+  }
+  // After run(): what the device wrote into an attribute itself, or behind it.
+  std::uint64_t written(std::uint16_t id) const {
+    for (std::size_t at = sizeof header_; at < whole_.size(); at += sizeof(ib_uverbs_attr)) {
+      ib_uverbs_attr attribute;
+      std::memcpy(&attribute, whole_.data() + at, sizeof attribute);
+      if (attribute.attr_id != id) continue;
+      if (attribute.len == 0) return attribute.data;
+      std::uint64_t value = 0;
+      std::memcpy(&value, reinterpret_cast<const void*>(attribute.data),
+                  std::min<std::size_t>(8, attribute.len));
+      return value;
+    }
+    return 0;
+  }
+
+ private:
+  Request& add(std::uint16_t id, std::vector<std::uint8_t> bytes, bool inside) {
+    ib_uverbs_attr attribute{};
+    attribute.attr_id = id;
+    attribute.len = static_cast<std::uint16_t>(bytes.size());
+    attribute.flags = UVERBS_ATTR_F_MANDATORY;
+    if (inside) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, bytes.data(), bytes.size());
+      attribute.data = value;
+    } else {
+      attribute.data = reinterpret_cast<std::uintptr_t>(bytes.data());
+    }
+    attributes_.push_back(attribute);
+    data_.push_back(std::move(bytes));  // its buffer stays where it is
+    return *this;
+  }
+  void spoil() {
+    const auto how = input_.take<std::uint8_t>();
+    if (how % 8 != 7 || attributes_.empty()) return;
+    ib_uverbs_attr& victim = attributes_[input_.take<std::uint8_t>() % attributes_.size()];
+    switch (how / 8 % 4) {
+      case 0: victim.attr_id = static_cast<std::uint16_t>(victim.attr_id + 1); break;
+      case 1: victim.len = static_cast<std::uint16_t>(victim.len / 2); break;
+      case 2: victim.data = victim.len > 8 ? 0x10 : victim.data; break;
+      default:
+        victim = attributes_.back();
+        attributes_.pop_back();
+        break;
+    }
+  }
+
+  Input& input_;
+  std::vector<ib_uverbs_attr> attributes_;
+  std::vector<std::vector<std::uint8_t>> data_;
+  std::vector<std::uint8_t> whole_;
+  ib_uverbs_ioctl_hdr header_{};  // last: it ends in a flexible array
+};
+
+}  // namespace gdx::softhca::uverbs

@@ -1,0 +1,102 @@
+// What stands around a device node whose program is the fuzzer: a wire that brings back what is sent, the
+// program's event channels, and the memory that its requests may name.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "driver-shim/softhca/uverbs/context.h"
+#include "driver-shim/softhca/uverbs/real.h"
+#include "driver-shim/softhca/wire/wire.h"
+#include "tests/fuzz/input.h"
+
+namespace gdx::softhca::uverbs {
+
+using fuzz::Input;
+
+inline constexpr std::size_t kArenaBytes = 64 * 1024;
+inline constexpr std::size_t kGuardBytes = 64 * 1024;  // no range that a request names is longer
+inline constexpr std::size_t kMaxPackets = 32;
+
+class EchoWire final : public wire::Wire {
+ public:
+  const wire::Address& local() const override { return local_; }
+  std::size_t room(const wire::Address& /*destination*/) override { return kMaxPackets; }
+  std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
+  void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
+    fuzz::expect(length_bytes <= packet_.size(), "a packet fits its buffer");
+    if (packets_.size() == kMaxPackets) return;
+    packets_.emplace_back(packet_.begin(), packet_.begin() + static_cast<long>(length_bytes));
+  }
+  void flush() override {}
+  std::size_t receive(std::size_t /*max_packets*/, const Sink& sink) override {
+    std::deque<std::vector<std::byte>> arrived;
+    arrived.swap(packets_);
+    for (const auto& packet : arrived) sink(local_, packet);
+    return arrived.size();
+  }
+  int poll_fd() const override { return -1; }
+  bool arm() override { return packets_.empty(); }
+  const wire::WireCounters& counters() const override { return counters_; }
+
+ private:
+  wire::Address local_ = wire::Address::ipv4(0x7f000002);
+  std::array<std::byte, 4096 + 64> packet_;
+  std::deque<std::vector<std::byte>> packets_;
+  wire::WireCounters counters_;
+};
+
+class Channels final : public ChannelRegistry {
+ public:
+  ~Channels() override {
+    for (const auto& [fd, channel] : channels_) real_close(fd);
+  }
+  Answer<std::shared_ptr<EventChannel>> open_channel() override {
+    Answer<std::shared_ptr<EventChannel>> channel = EventChannel::open();
+    if (channel) channels_[(*channel)->user_fd()] = *channel;
+    return channel;
+  }
+  Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) override {
+    const auto found = channels_.find(user_fd);
+    if (found == channels_.end()) return refuse(EBADF);
+    return found->second;
+  }
+
+ private:
+  std::map<int, std::shared_ptr<EventChannel>> channels_;
+};
+
+// The only memory that requests may name: what lies on either side of it answers EFAULT.
+class Arena {
+ public:
+  Arena() {
+    void* const all =
+        mmap(nullptr, kArenaBytes + 2 * kGuardBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fuzz::expect(all != MAP_FAILED, "address space");
+    base_ = static_cast<std::uint8_t*>(all) + kGuardBytes;
+    fuzz::expect(mprotect(base_, kArenaBytes, PROT_READ | PROT_WRITE) == 0, "memory");
+  }
+  ~Arena() { munmap(base_ - kGuardBytes, kArenaBytes + 2 * kGuardBytes); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  std::uint8_t* data() { return base_; }
+  std::uint64_t address(Input& input) {
+    const auto choice = input.take<std::uint16_t>();
+    if (choice % 32 == 31) return 0x10;
+    return reinterpret_cast<std::uintptr_t>(base_) + choice % (kArenaBytes / 64) * 64 +
+           (choice >> 14 == 3 ? 4 : 0);
+  }
+
+ private:
+  std::uint8_t* base_;
+};
+
+}  // namespace gdx::softhca::uverbs
