@@ -224,7 +224,15 @@ void CreditWorld::begin_kernel(Node& node) {
 void CreditWorld::end_kernel(Node& node) {
   if (!node.knows_error) ring(node);
   drain(node);
-  if (!node.knows_error) node.kernel->close();
+  if (!node.knows_error) {
+    const std::uint32_t kept = std::min(node.kernel->held(), node.handle.minimum_slots);
+    node.kernel->close();
+    const StagingState state = node.kernel->state();
+    expect(state.ready == state.filled || state.ready - state.returned <= node.handle.minimum_slots,
+           "a kernel that ended keeps credits above the minimum");
+    expect(state.ready - state.returned >= kept, "a kernel that ended gives its minimum back");
+    expect(state.wanted == state.taken, "a kernel that ended wants slots");
+  }
   node.state = node.kernel->state();
   node.kernel.reset();
 }
