@@ -14,9 +14,9 @@ cd "$work"
 spin -a ${variant:+"-D$variant"} "$model" >spin.log || { cat spin.log; exit 1; }
 # NFAIR: room for ten processes under weak fairness.
 cc -O2 -w -DCOLLAPSE -DNFAIR=4 -DMEMLIM=3000 -o pan pan.c
-# Conservation is a safety property: true of every state, whoever runs.
+# These two are safety properties: true of every state, whoever runs.
 fairness=-f
-[ "$property" = conservation ] && fairness=
+[[ $property = conservation || $property = books ]] && fairness=
 timeout 560 ./pan -a $fairness -m4000000 -N "$property" >pan.log 2>&1 || { tail -5 pan.log; echo "check.sh: no verdict"; exit 1; }
 grep -E 'errors:|states, stored|assertion violated|acceptance cycle' pan.log
 if grep -qE 'max search depth too small|out of memory|memory limit|too many processes' pan.log; then

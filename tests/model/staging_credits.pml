@@ -36,6 +36,7 @@ bool wants[ENDPOINTS]; /* a slot more than granted. Stands until it is granted, 
 /* The endpoint's own. */
 chan credits[ENDPOINTS] = [SLOTS] of { byte };
 byte held[ENDPOINTS];
+bool filling[ENDPOINTS];
 bool stalled[ENDPOINTS]; /* for a credit; only properties read it */
 mtype state[ENDPOINTS] = RUNNING;
 
@@ -53,20 +54,19 @@ bool may_die = true;
 proctype Endpoint(byte e) {
   byte s;
   byte filled;
-  bool filling;
   do
-  :: d_step { state[e] == RUNNING && !filling && empty(credits[e]) && !stalled[e] ->
+  :: d_step { state[e] == RUNNING && !filling[e] && empty(credits[e]) && !stalled[e] ->
        stalled[e] = true; wants[e] = true }
 
   :: d_step { state[e] == RUNNING && nempty(granted[e]) ->
        granted[e] ? s; move(s, AT_GRANTED, AT_LOCAL); held[e]++; credits[e] !! s; s = 0 }
 
   /* Push: stores to the slot take time, so filling and posting are two steps. */
-  :: d_step { state[e] == RUNNING && !filling && nempty(credits[e]) ->
-       credits[e] ? filled; stalled[e] = false; filling = true;
+  :: d_step { state[e] == RUNNING && !filling[e] && nempty(credits[e]) ->
+       credits[e] ? filled; stalled[e] = false; filling[e] = true;
        assert(lessee[filled] == e); move(filled, AT_LOCAL, AT_FILLED) }
-  :: d_step { state[e] == RUNNING && filling ->
-       filling = false; move(filled, AT_FILLED, AT_POSTED); posted[e] ! filled;
+  :: d_step { state[e] == RUNNING && filling[e] ->
+       filling[e] = false; move(filled, AT_FILLED, AT_POSTED); posted[e] ! filled;
 #ifdef FAULT_RETURN_AT_POST
        credits[e] !! filled;
 #endif
@@ -87,8 +87,8 @@ proctype Endpoint(byte e) {
 
   /* In error it says so, and then everything goes back; the NIC flushes what was posted. */
   :: d_step { state[e] == FAILED && !failed[e] -> failed[e] = true; wants[e] = false }
-  :: d_step { failed[e] && filling ->
-       filling = false; move(filled, AT_FILLED, AT_RETURNING); held[e]--; returning[e] !! filled; filled = 0 }
+  :: d_step { failed[e] && filling[e] ->
+       filling[e] = false; move(filled, AT_FILLED, AT_RETURNING); held[e]--; returning[e] !! filled; filled = 0 }
   :: d_step { failed[e] && nempty(credits[e]) ->
        credits[e] ? s; move(s, AT_LOCAL, AT_RETURNING); held[e]--; returning[e] !! s; s = 0 }
   :: d_step { failed[e] && nempty(completed[e]) ->
@@ -184,7 +184,7 @@ proctype Scheduler(byte e) {
        :: else -> break
        od;
        assert(leased[e] == 0);
-       held[e] = 0; s = 0; i = 0; state[e] = GONE }
+       held[e] = 0; filling[e] = false; s = 0; i = 0; state[e] = GONE }
   od
 }
 
@@ -193,6 +193,9 @@ proctype Scheduler(byte e) {
 bool started;
 #define conserved (!started || len(pool) + leased[0] + leased[1] + leased[2] == SLOTS)
 ltl conservation { [] conserved }
+/* Who has slots leased has as many: in one of his queues, or being filled. */
+#define has(e) (filling[e] + len(granted[e]) + len(credits[e]) + len(posted[e]) + len(completed[e]) + len(returning[e]))
+ltl books { [] (leased[0] == has(0) && leased[1] == has(1) && leased[2] == has(2)) }
 /* Endpoint 0 never fails and its peer is alive: it always gets to push, whoever else stalls or dies. */
 ltl progress { [] (stalled[0] -> <> !stalled[0]) }
 /* A failed or dead endpoint keeps nothing for ever. */

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "proto/roce/codec.h"
@@ -28,6 +29,13 @@ bool is_send(mlx5::WqeOpcode opcode) {
          opcode == mlx5::WqeOpcode::kSendInvalidate;
 }
 
+// The specification's table, by code. The code above tells of nothing.
+constexpr std::array<std::uint32_t, 31> kCredits{
+    0,   1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,  192,
+    256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
+
+std::uint32_t credit_code_of(const roce::Headers& answer) { return answer.aeth.syndrome & 0x1f; }
+
 // PSNs from `first` to `psn`; -1 for the one before it.
 std::int32_t psns_from(std::uint32_t first, std::uint32_t psn) {
   const std::uint32_t psns = (psn - first) & roce::kPsnMask;
@@ -37,11 +45,8 @@ std::int32_t psns_from(std::uint32_t first, std::uint32_t psn) {
 }  // namespace
 
 void ReceiveBooks::note(const roce::Headers& answer, std::uint32_t messages) {
-  static constexpr std::array<std::uint32_t, 31> kCredits{
-      0,   1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,  192,
-      256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768};
   if (!acknowledges(answer)) return;
-  const std::uint32_t code = answer.aeth.syndrome & 0x1f;
+  const std::uint32_t code = credit_code_of(answer);
   const bool unbounded = code == kCredits.size();
   newest_ = std::max(newest(), unbounded ? ~0u : messages + kCredits[code]);
 }
@@ -125,6 +130,7 @@ void Node::check_answer(const roce::Headers& answer) {
   counted.aeth.msn = messages_to(answer.aeth.msn);
   note(peers_->check_answer(counted, psns, psns_to(responder_.expected_psn() - 1), exact));
   check_refusal(answer);
+  check_credits(answer);
   if (acknowledges(answer)) newest_answer_ = std::max(newest_answer_, psns);
   told_.note(answer, counted.aeth.msn);
 }
@@ -139,6 +145,15 @@ void Node::check_refusal(const roce::Headers& answer) {
   if (refuses && advertises_ && told_.promises(messages_to(answer.aeth.msn) + 1)) {
     note("refuses a message for which it promised a receive");
   }
+}
+
+// The largest count of the table that is not above what is posted.
+void Node::check_credits(const roce::Headers& answer) {
+  if (!acknowledges(answer)) return;
+  const std::optional<std::uint32_t> receives = posted_receives();
+  const auto above = std::upper_bound(kCredits.begin(), kCredits.end(), receives.value_or(~0u));
+  const auto code = receives ? above - kCredits.begin() - 1 : std::ssize(kCredits);
+  if (credit_code_of(answer) != code) note("tells of another number of receives than it has");
 }
 
 void Node::hear(const roce::Headers& answer) {

@@ -98,6 +98,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void count_refusal(std::uint64_t now_ns, const roce::Headers& headers);
   [[nodiscard]] std::uint32_t messages_to(std::uint32_t msn) const;
   void check_refusal(const roce::Headers& answer);
+  void check_credits(const roce::Headers& answer);
   void hear(const roce::Headers& answer);
   void check_probe();
   [[nodiscard]] std::uint64_t probe_interval_ns() const;

@@ -26,6 +26,8 @@ bool SendWindow::on_heard(std::uint64_t now_ns, bool of_our_kind) {
       }
       peer_ = Peer::kAsking;
       asked_ = false;
+      unanswered_ = ignored_ = 0;  // by whoever had the address before
+      interval_ns_ = 0;
       return true;
     case Peer::kBounded:
     case Peer::kAsking:

@@ -42,7 +42,8 @@ void CreditWorld::check_shared(const Node& node) {
 
 // A failed endpoint: each thread meets the failure, with whatever call, and that brings all slots back.
 void CreditWorld::come_home(Node& node) {
-  if (!node.shared->patient()) return;
+  // Who has never got its minimum is not made yet, and has posted nothing that could fail.
+  if (!node.shared->patient() || lacks(node)) return;
   constexpr std::uint32_t kMaxRounds = 200'000;
   bool runs = true;
   for (std::uint32_t round = 0; runs && round < kMaxRounds && outcome_.problem.empty(); ++round) {

@@ -10,6 +10,7 @@ namespace ctx = boost::context::detail;
 constexpr std::size_t kStackBytes = 128 * 1024;
 
 StepThread* running = nullptr;
+thread_local PublishWitness* publish_witness = nullptr;
 
 }  // namespace
 
@@ -55,6 +56,12 @@ void StepThread::suspend() {
 
 void step() {
   if (running != nullptr) running->suspend();
+}
+
+void set_publish_witness(PublishWitness* witness) { publish_witness = witness; }
+
+void published(const std::uint32_t* to, std::uint32_t value) {
+  if (publish_witness != nullptr) publish_witness->published(to, value);
 }
 
 StepWitness* witness() { return running == nullptr ? nullptr : &running->witness_; }

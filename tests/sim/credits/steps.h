@@ -25,6 +25,15 @@ class StepWitness {
   [[nodiscard]] virtual std::uint64_t now_ns() const = 0;
 };
 
+// Who sees, in their order, the words that device code publishes for a host.
+class PublishWitness {
+ public:
+  virtual ~PublishWitness() = default;
+  virtual void published(const std::uint32_t* to, std::uint32_t value) = 0;
+};
+// Of this thread's device code from now on; null: nobody.
+void set_publish_witness(PublishWitness* witness);
+
 class StepThread {
  public:
   // `body` may keep nothing but memory of others: a thread may be destroyed wherever it is.
@@ -56,6 +65,9 @@ class StepThread {
 // For the execution layer; outside a thread (of an exclusive endpoint, which has one) nothing happens.
 void step();
 [[nodiscard]] StepWitness* witness();
+
+void published(const std::uint32_t* to, std::uint32_t value);
+inline void published(const std::uint64_t* /*to*/, std::uint64_t /*value*/) {}
 
 inline void begin_fill(const std::byte* to) { witness()->begin_fill(to); }
 inline void end_fill(const std::byte* to, const std::byte* from) { witness()->end_fill(to, from); }

@@ -43,6 +43,7 @@ void CreditWorld::expect(bool holds, const char* what) {
 }
 
 CreditOutcome CreditWorld::run(std::uint32_t steps) {
+  set_publish_witness(this);
   for (std::uint32_t i = 0; i < steps && outcome_.problem.empty(); ++i) {
     step();
     check();
@@ -51,6 +52,7 @@ CreditOutcome CreditWorld::run(std::uint32_t steps) {
   if (outcome_.problem.empty()) everybody_alive_gets_on();
   if (outcome_.problem.empty()) everything_comes_home();
   outcome_.bad_returns = exchange_.bad_returns();
+  set_publish_witness(nullptr);
   return outcome_;
 }
 
@@ -222,7 +224,15 @@ void CreditWorld::begin_kernel(Node& node) {
 void CreditWorld::end_kernel(Node& node) {
   if (!node.knows_error) ring(node);
   drain(node);
-  if (!node.knows_error) node.kernel->close();
+  if (!node.knows_error) {
+    const std::uint32_t kept = std::min(node.kernel->held(), node.handle.minimum_slots);
+    node.kernel->close();
+    const StagingState state = node.kernel->state();
+    expect(state.ready == state.filled || state.ready - state.returned <= node.handle.minimum_slots,
+           "a kernel that ended keeps credits above the minimum");
+    expect(state.ready - state.returned >= kept, "a kernel that ended gives its minimum back");
+    expect(state.wanted == state.taken, "a kernel that ended wants slots");
+  }
   node.state = node.kernel->state();
   node.kernel.reset();
 }
@@ -239,6 +249,7 @@ void CreditWorld::scribble(Node& node) {
       random_.chance(0.3) ? random_.next() : random_.between(0, rules_.slot_count + 1));
   node.requests.wanted = static_cast<std::uint32_t>(random_.next());
   node.seen = node.requests;
+  node.unseen.clear();
   look();
 }
 
@@ -257,14 +268,19 @@ void CreditWorld::destroy(std::size_t place) {
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(place));
 }
 
+void CreditWorld::published(const std::uint32_t* to, std::uint32_t value) {
+  for (const auto& node : nodes_) {
+    for (const auto word : {&CreditRequests::returned, &CreditRequests::wanted, &CreditRequests::failed}) {
+      if (to == &(node->requests.*word)) node->unseen.push_back({word, value});
+    }
+  }
+}
+
 // Stores become visible late, but in the order of their releases.
 void CreditWorld::show(Node& node) {
-  if (random_.chance(0.1)) return;
-  node.seen.wanted = node.requests.wanted;
-  if (random_.chance(0.1)) return;
-  node.seen.failed = node.requests.failed;
-  if (random_.chance(0.1)) return;
-  node.seen.returned = node.requests.returned;
+  for (; !node.unseen.empty() && !random_.chance(0.1); node.unseen.pop_front()) {
+    node.seen.*node.unseen.front().word = node.unseen.front().value;
+  }
 }
 
 void CreditWorld::look() {
@@ -275,7 +291,10 @@ void CreditWorld::look() {
     before.push_back(exchange_.scheduler().leased(node->number));
     counts.push_back(granted_of(node->grants));
   }
+  const std::uint64_t bad_returns = exchange_.bad_returns();
   (void)exchange_.look();
+  const bool honest = std::none_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->hostile; });
+  expect(!honest || exchange_.bad_returns() == bad_returns, "an honest endpoint is taken for a liar");
   std::uint32_t granted = 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {  // the count of the failed falls back to what they took
     if (!retired(*nodes_[i])) granted += granted_of(nodes_[i]->grants) - counts[i];
@@ -402,6 +421,7 @@ void CreditWorld::everybody_alive_gets_on() {
       if (node->dead || node->hostile) continue;
       ++now_;
       if (node->shared) {
+        if (lacks(*node)) continue;
         for (int i = 0; i < 4; ++i) {
           (void)node->shared->step_all();
           serve(*node);

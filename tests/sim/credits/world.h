@@ -14,6 +14,7 @@
 #include "device/credits.h"
 #include "host/staging/credit_exchange.h"
 #include "tests/sim/credits/shared_kernel.h"
+#include "tests/sim/credits/steps.h"
 #include "tests/sim/random.h"
 
 namespace gdx::sim {
@@ -58,6 +59,11 @@ struct CreditNode {
   std::uint64_t grants = 0;
   CreditRequests requests{};
   CreditRequests seen{};  // what has come of them to the scheduler
+  struct Store {
+    std::uint32_t CreditRequests::*word;
+    std::uint32_t value;
+  };
+  std::deque<Store> unseen;  // and what is on its way, in the order in which it was published
   std::vector<std::uint32_t> granted_slots;
   std::vector<std::uint32_t> returned_slots;
   std::vector<HeldSlot> held;
@@ -75,7 +81,7 @@ struct CreditOutcome {
   std::uint64_t waits = 0;         // of their threads, for a credit
 };
 
-class CreditWorld final : public SlotBooks {
+class CreditWorld final : public SlotBooks, public PublishWitness {
  public:
   explicit CreditWorld(std::uint64_t seed, Sharers sharers = Sharers::kNone);
 
@@ -118,6 +124,7 @@ class CreditWorld final : public SlotBooks {
   void end_fill(std::uint32_t slot, std::uint64_t payload) override { memory_[slot] = payload; }
   void abandon(std::uint32_t slot) override { sending_[slot] = false; }
   [[nodiscard]] std::uint64_t now() const override { return now_; }
+  void published(const std::uint32_t* to, std::uint32_t value) override;
   void bury(Node& node);
   [[nodiscard]] static std::uint64_t pushes_of(const Node& node) {
     return node.shared ? node.shared->least_pushes() : node.pushes;

@@ -54,6 +54,7 @@ class ServingNic {
   std::uint64_t timeout_ns = 60'000'000'000;  // tests of the timeout itself shorten it
   std::uint32_t fails_at = kNever;            // the WQE that ends in an error; those behind it are flushed
   std::atomic<bool> serves{true};
+  bool completes_one_a_step = false;
 
   explicit ServingNic(Sharing sharing = Sharing::kShared, std::uint32_t first_index = 0)
       : sharing_(sharing), taken_(first_index), completed_(first_index) {
@@ -103,7 +104,8 @@ class ServingNic {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !serves) return false;
     const bool completes = completed_ != taken_;
-    for (; completed_ != taken_; ++completed_) complete(completed_);
+    const std::uint32_t end = completes_one_a_step && completes ? completed_ + 1 : taken_;
+    for (; completed_ != end; ++completed_) complete(completed_);
     // Here the doorbell register is memory that keeps the last ring only; an HCA counts none twice either.
     const std::uint64_t rung =
         std::atomic_ref<std::uint64_t>(doorbell_).exchange(0, std::memory_order_acquire);
@@ -113,7 +115,7 @@ class ServingNic {
         byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
     const auto published = static_cast<std::uint16_t>(record - taken_);
     overrun_ += published > kBlocks;
-    for (std::uint32_t end = taken_ + published; taken_ != end; ++taken_) serve(taken_);
+    for (const std::uint32_t to = taken_ + published; taken_ != to; ++taken_) serve(taken_);
     seen_.push_back(requests_.size());
     return completes || published != 0;
   }

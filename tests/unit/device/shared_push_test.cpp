@@ -248,6 +248,32 @@ TEST(SharedPushFailure, error_brings_every_slot_back_once) {
   }
 }
 
+// A slot that an error completion frees says that the endpoint has failed: no later push may use it.
+TEST(SharedPushFailure, error_of_a_slot_is_met_by_whoever_waits_for_it) {
+  ServingNic nic;
+  nic.grant(1, 1);
+  nic.fails_at = 0;
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+    EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
+    EXPECT_EQ(push(ep, message(0, 1)), Status::kPeerUnreachable);
+  });
+  expect_conserved(nic, 1);
+}
+
+// The call that meets the failure may be the last one that there is.
+TEST(SharedPushFailure, call_that_meets_it_waits_for_what_the_nic_has_yet_to_flush) {
+  ServingNic nic;
+  nic.grant(3, 3);
+  nic.fails_at = 0;
+  nic.completes_one_a_step = true;
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+    for (std::uint32_t k = 0; k < 3; ++k) EXPECT_EQ(push(ep, message(0, k)), Status::kOk);
+    EXPECT_EQ(push(ep, message(0, 3)), Status::kPeerUnreachable);
+  });
+  EXPECT_EQ(nic.pool.requests.returned, 3u);
+  expect_conserved(nic, 3);
+}
+
 // Nobody pushes any more, or flushes: whatever call meets the failure gives the idle credits back.
 TEST(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_back) {
   enum class Call { kPull, kValue, kWarp };

@@ -135,6 +135,36 @@ TEST_F(Scheduler, rest_of_an_interrupted_turn_is_kept_but_never_more_than_a_quan
   EXPECT_LE(often_held.sent_bytes - before, 2 * kQuantum + 1'000u);
 }
 
+TEST_F(Scheduler, queue_that_is_wrong_about_being_ready_is_passed_over) {
+  FakeQueue& liar = add(1'000);
+  const FakeQueue& other = add(1'000);
+  run(1'000);  // the first is amid its turn
+  liar.liar = true;
+  EXPECT_EQ(run(5'000), 5'000u);
+  EXPECT_EQ(other.sent_bytes, 5'000u);
+}
+
+// Debts of whole quanta: a turn may come to nothing at all, and the round goes on.
+TEST_F(Scheduler, packets_of_several_quanta_use_the_whole_budget) {
+  for (const std::uint32_t quanta : {2u, 3u}) {
+    scheduler_ = FairScheduler<FakeQueue>(kQuantum);
+    const FakeQueue& first = add(quanta * kQuantum);
+    const FakeQueue& second = add(quanta * kQuantum);
+    EXPECT_GE(run(100 * kQuantum), 100u * kQuantum) << quanta;
+    EXPECT_LE(std::abs(static_cast<std::int64_t>(first.sent_bytes - second.sent_bytes)), quanta * kQuantum);
+  }
+}
+
+TEST_F(Scheduler, queue_added_twice_has_one_place) {
+  FakeQueue& queue = add(1'000);
+  scheduler_.add(queue);
+  EXPECT_EQ(scheduler_.queues().size(), 1u);
+  scheduler_.remove(queue);
+  EXPECT_TRUE(scheduler_.queues().empty());
+  scheduler_.add(queue);
+  EXPECT_EQ(scheduler_.queues().size(), 1u);
+}
+
 TEST_F(Scheduler, leaving_queue_keeps_its_debt_and_loses_its_claim) {
   FakeQueue& rich = add(1'000, 3'000);
   run(kQuantum);

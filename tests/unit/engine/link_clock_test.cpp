@@ -45,6 +45,15 @@ TEST(LinkClock, another_rate_pays_off_the_same_bytes) {
   EXPECT_EQ(link.wait_ns(2'300), 0u) << "no limit forgives the rest";
 }
 
+TEST(LinkClock, burst_is_as_many_bytes_at_any_rate) {
+  LinkClock link(0, 1'000);
+  for (const double gbps : {8.0, 80.0, 0.8}) {
+    link.set_rate(1'000'000, gbps);
+    EXPECT_EQ(link.budget_bytes(1'000'000), 1'000u) << gbps;
+    EXPECT_EQ(link.wait_ns(1'000'000), 0u) << gbps;
+  }
+}
+
 // Whoever sends as soon as it is allowed to, however late it asks, reaches the rate and never exceeds it.
 TEST(LinkClock, random_senders_get_the_rate_and_no_more) {
   for (const double gbps : {0.37, 1.0, 10.0, 333.3}) {

@@ -37,9 +37,19 @@ TEST_F(StagingAuditTest, held_granule_is_seen_from_any_of_its_bytes) {
   EXPECT_TRUE(audit_.release(hold));
 }
 
+TEST_F(StagingAuditTest, range_across_granules_holds_the_first_the_last_and_all_between) {
+  const StagingHold hold = audit_.acquire(127, 130);  // of four
+  EXPECT_FALSE(audit_.held(0, 64));
+  for (std::size_t granule = 1; granule < 5; ++granule) EXPECT_TRUE(audit_.held(granule * 64, 1)) << granule;
+  EXPECT_FALSE(audit_.held(320, 680));
+  EXPECT_TRUE(audit_.release(hold));
+  EXPECT_FALSE(audit_.held(0, 1000));
+}
+
 TEST_F(StagingAuditTest, second_holder_keeps_the_granule_held) {
   const StagingHold a = audit_.acquire(0, 32);
   const StagingHold b = audit_.acquire(32, 32);
+  EXPECT_TRUE(audit_.held(0, 64));
   EXPECT_TRUE(audit_.release(a));
   EXPECT_TRUE(audit_.held(0, 64));
   EXPECT_TRUE(audit_.release(b));

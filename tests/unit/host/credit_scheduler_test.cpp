@@ -121,6 +121,58 @@ TEST_F(Credits, somebody_waits_until_the_want_is_granted_or_withdrawn) {
   EXPECT_FALSE(scheduler.anybody_waits());
 }
 
+TEST_F(Credits, slot_of_the_minimum_that_is_given_back_is_granted_again) {
+  auto scheduler = make({8, 2, 100});
+  const CreditEndpoint e = *scheduler.open(8);
+  settle(scheduler, {}, {});
+  ASSERT_TRUE(scheduler.take_back(e, 0));
+  EXPECT_TRUE(scheduler.anybody_waits());
+  settle(scheduler, {}, {});
+  EXPECT_EQ(scheduler.leased(e), 2u);
+}
+
+// A number's former owner may still have stood in the queue of those who wait.
+TEST_F(Credits, only_one_who_waits_is_asked_for_nothing_on_his_own_behalf) {
+  for (const bool had_a_predecessor : {false, true}) {
+    auto scheduler = make({8, 1, 100});
+    if (had_a_predecessor) scheduler.destroy(*scheduler.open(8));
+    const CreditEndpoint e = *scheduler.open(8);
+    settle(scheduler, {e}, {});
+    ASSERT_EQ(scheduler.leased(e), 4u);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(scheduler.open(1));
+    settle(scheduler, {e}, {});
+    EXPECT_EQ(scheduler.limit(e), 4u) << had_a_predecessor;
+  }
+}
+
+// Not a slot less, and not a slot more: with what else has been asked back, that of a closing endpoint
+// included.
+TEST_F(Credits, holder_is_asked_for_just_what_it_would_not_be_granted_again) {
+  int asked = 0;
+  for (const std::uint32_t percent : {25u, 100u, 300u}) {
+    for (std::uint32_t slots = 40; slots < 60; ++slots) {
+      const bool somebody_closes = slots % 4 < 2;
+      SCOPED_TRACE(::testing::Message() << percent << " percent of " << slots << " slots");
+      auto scheduler = make({slots, 1, percent});
+      const CreditEndpoint closing = *scheduler.open(slots);
+      if (somebody_closes) settle(scheduler, {closing}, {});
+      scheduler.retire(closing);
+      const CreditEndpoint holder = *scheduler.open(slots);
+      settle(scheduler, {holder}, {});
+      const CreditEndpoint late = *scheduler.open(slots);
+      settle(scheduler, {late}, {});
+      const std::uint32_t limit = scheduler.limit(holder);
+      const std::uint32_t back =
+          scheduler.free() + scheduler.leased(holder) - limit + scheduler.leased(closing);
+      EXPECT_LT((limit - 1) * 100, (back + 1) * percent) << "too little";
+      if (limit == scheduler.leased(holder)) continue;
+      ++asked;
+      EXPECT_GE(limit * 100, back * percent) << "too much";
+    }
+  }
+  EXPECT_GE(asked, 30);
+}
+
 TEST_F(Credits, cap_of_an_endpoint_holds) {
   auto scheduler = make({64, 1, 100});
   const CreditEndpoint e = *scheduler.open(5);
@@ -211,6 +263,41 @@ TEST_F(Hostile, return_count_beyond_the_pool_is_one_bad_return) {
   exchange_.look();
   EXPECT_EQ(exchange_.bad_returns(), 1u);
   EXPECT_EQ(exchange_.look(), 0);
+}
+
+TEST_F(Hostile, failed_that_says_it_took_more_than_was_granted_is_one_bad_return_and_keeps_its_slots) {
+  lies_.requests.wanted = granted_of(lies_.grants) + 1'000;
+  lies_.requests.failed = 1;
+  exchange_.look();
+  EXPECT_EQ(exchange_.bad_returns(), 1u);
+  EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
+  EXPECT_EQ(exchange_.look(), 0);
+  exchange_.destroy(liar_);
+  EXPECT_EQ(exchange_.scheduler().leased(), 1u);
+}
+
+// Of the failed: else what comes back is granted again in the same look.
+TEST_F(Hostile, look_says_how_many_slots_came_back) {
+  const std::uint32_t granted = granted_of(lies_.grants);
+  lies_.requests.wanted = granted - 1;  // the last grant crossed the failure
+  lies_.requests.failed = 1;
+  EXPECT_EQ(exchange_.look(), 2) << "that slot, and the limit of 0";
+  EXPECT_EQ(exchange_.scheduler().leased(liar_), 0u);
+  truth_.requests.wanted = granted_of(truth_.grants);
+  truth_.requests.failed = 1;
+  EXPECT_EQ(exchange_.look(), 1) << "the limit";
+  truth_.returned_slots[0] = truth_.granted_slots[0];
+  truth_.requests.returned = 1;
+  EXPECT_EQ(exchange_.look(), 1) << "a slot";
+  EXPECT_EQ(exchange_.bad_returns(), 0u);
+}
+
+TEST_F(Hostile, endpoints_are_those_that_exist) {
+  EXPECT_EQ(exchange_.endpoints(), 2u);
+  exchange_.retire(liar_);
+  EXPECT_EQ(exchange_.endpoints(), 2u);
+  exchange_.destroy(liar_);
+  EXPECT_EQ(exchange_.endpoints(), 1u);
 }
 
 TEST_F(Hostile, boundless_wish_gets_the_share_of_anybody) {

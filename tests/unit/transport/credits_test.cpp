@@ -108,6 +108,16 @@ TEST_F(HoldingRequester, peer_without_credits_bounds_nothing_once_it_has_answere
   EXPECT_TRUE(requester.can_send(now_ns));
 }
 
+TEST_F(HoldingRequester, peer_that_stops_counting_bounds_nothing_any_more) {
+  post_sends(1);
+  pump();
+  acknowledge(100, 1, 0);
+  post_sends(3);
+  EXPECT_FALSE(requester.can_send(now_ns));
+  answer(100, 1, roce::kAethAck);
+  EXPECT_THAT(pump(), ElementsAre(101, 102, 103));
+}
+
 TEST_F(HoldingRequester, peer_that_refuses_before_any_ack_is_asked_after_the_rnr_timer) {
   post_sends(2);
   pump();
@@ -155,6 +165,19 @@ TEST_F(HoldingRequester, held_message_without_word_asks_after_the_timeout_with_o
   port.sent.clear();
   acknowledge(101, 1, 0);  // it has its receive now
   EXPECT_THAT(pump(), ElementsAre(102, 103));
+}
+
+TEST_F(HoldingRequester, ack_that_tells_nothing_new_does_not_put_off_asking) {
+  post_sends(1);
+  pump();
+  acknowledge(100, 1, 0);
+  post_sends(1);
+  expire();  // starts the wait
+  const std::uint64_t asks_ns = requester.next_deadline_ns();
+  now_ns += kTimeoutNs / 2;
+  acknowledge(100, 1, 0);
+  requester.on_timer(now_ns);
+  EXPECT_EQ(requester.next_deadline_ns(), asks_ns);
 }
 
 TEST_F(HoldingRequester, refused_probe_waits_for_word_and_not_only_for_the_rnr_timer) {

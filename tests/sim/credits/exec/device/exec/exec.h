@@ -1,6 +1,7 @@
-// The execution layer of the credits' world, before device/exec/exec.h on the path of includes: the CPU layer,
-// but each access to memory that others change is a step, before which every other thread may run. What device
-// code calls `exec` is the inner namespace here, and what that does not say anew is the CPU layer's.
+// The execution layer of the credits' world, before device/exec/exec.h on the path of includes: the CPU
+// layer, but each access to memory that others change is a step, before which every other thread may run.
+// What device code calls `exec` is the inner namespace here, and what that does not say anew is the CPU
+// layer's.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ template <typename Word>
 void publish(Word* to, std::type_identity_t<Word> value) {
   sim::step();
   gdx::exec::publish(to, value);
+  sim::published(to, value);
 }
 inline void store_counter(std::uint32_t* to, std::uint32_t value) {
   sim::step();
