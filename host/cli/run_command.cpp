@@ -44,10 +44,8 @@ void add_softhca_options(command_line::Command command, SofthcaOptions& softhca)
       .check(command_line::one_of({"dcqcn", "none"}));
   command.add_option("--seed", softhca.seed, "Seed of the faults; rank R uses SEED + R")
       .check(whole(0, std::numeric_limits<std::uint64_t>::max()));
-  command.add_option(
-      "--pcap", softhca.pcap,
-      "Capture what rank 0 sends and receives, RoCE v2 in Ethernet; rank R writes NAME.rankR.EXTENSION, "
-      "HCA gdx1 NAME.gdx1.EXTENSION (none)");
+  command.add_option("--pcap", softhca.pcap,
+                     "RoCE packets of rank 0, both ways; rank R: NAME.rankR.EXT, HCA gdx1: NAME.gdx1.EXT");
   command
       .add_option("--device-memory-bytes", softhca.device_memory_bytes,
                   "On-NIC memory, a multiple of 4096 (131072)")
