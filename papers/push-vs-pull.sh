@@ -54,7 +54,7 @@ compare() {
     for bytes in 8 256 4096 65536 1048576 16777216; do
       [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
       production=$("$ranks" --point --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
-        --message-bytes "$bytes" --slots "$([ "$mode" = gpu-bounce ] && echo 64 || echo 32)" --json)
+        --message-bytes "$bytes" --order-ns 0 --slots "$([ "$mode" = gpu-bounce ] && echo 64 || echo 32)" --json)
       lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["endpoints"])' <<<"$production")
       table=$("$model" --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
         --size-bytes "$bytes" --order-ns 0 --endpoints "$lanes" --json)

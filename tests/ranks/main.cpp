@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "base/command_line.h"
@@ -91,6 +92,7 @@ struct Options {
   unsigned generation = 0;
   std::string queues = "host";
   std::string doorbell = "blueflame";
+  std::optional<std::uint32_t> order_ns;
   bool point = false;
   bool loggp = false;
   bool json = false;
@@ -190,7 +192,8 @@ void add_simulation_options(command_line::Command app, SimulationConfig& config)
   add("--endpoints-per-rank", config.endpoints_per_rank, 2, kMax32, "Endpoints of each rank, an even number");
   add("--message-bytes", config.message_bytes, 8, kMaxMessageBytes, "Length of a message, a multiple of 8");
   add("--messages", config.messages, 1, kMax32, "Messages of each endpoint");
-  add("--post-ns", config.post_ns, 0, kMaxNs, "A kernel thread's time from one put to the next");
+  add("--post-ns", config.post_ns, 0, kMaxNs,
+      "A kernel thread's time from one put to the next, beside its fences");
   add("--jitter-ns", config.jitter_ns, 0, kMaxNs, "At most so much more, another amount each time");
   add("--step-ns", config.step_ns, 1, kMaxNs, "Resolution of all times");
   add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
@@ -214,6 +217,11 @@ void add_options(command_line::Command app, Options& options) {
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       .check(command_line::real(0.001, 10'000));
+  app.add_option("--order-ns", options.order_ns,
+                 fmt::format("What a put's fences cost, at any scope ({} GPU, {} system)",
+                             options.simulation.ordering.gpu_scope_ns,
+                             options.simulation.ordering.system_scope_ns))
+      .check(command_line::whole(0, kMaxNs));
   const auto path = app.add_option("--path", options.path,
                                    "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
                         .check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
@@ -251,6 +259,7 @@ int run_command_line(int argc, char** argv) {
   config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;
   config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
   config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
+  if (options.order_ns) config.ordering = {*options.order_ns, *options.order_ns};
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) {

@@ -290,7 +290,7 @@ TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
   EXPECT_EQ(transfers(run(exchange).pcie.reads), 0u);
   SimulationConfig stream = exchange;
   stream.pattern = Pattern::kStream;
-  stream.post_ns = 0;
+  stream.ordering = {0, 0};
   EXPECT_EQ(transfers(run(stream).pcie.reads), 0u);
 }
 
@@ -308,12 +308,14 @@ TEST_P(ProductionAndTable, take_the_same_time) {
     table.path = path;
     table.queues = queues;
     table.doorbell = doorbell;
-    table.ordering = {0, 0};
-    const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
-    const Result<std::uint64_t> delivered_ns = measure_delivery(config);
-    ASSERT_TRUE(delivered_ns) << delivered_ns.error().message;
-    EXPECT_NEAR(static_cast<double>(*delivered_ns), expected, 10)
-        << bytes;  // steps of a ns, in several places
+    for (const pcie::Ordering ordering : {pcie::Ordering{0, 0}, pcie::Ordering{}}) {
+      config.ordering = table.ordering = ordering;
+      const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
+      const Result<std::uint64_t> delivered_ns = measure_delivery(config);
+      ASSERT_TRUE(delivered_ns) << delivered_ns.error().message;
+      EXPECT_NEAR(static_cast<double>(*delivered_ns), expected, 10)  // steps of a ns, in several places
+          << bytes << " B, fences of " << ordering.gpu_scope_ns;
+    }
   }
 }
 
@@ -414,9 +416,9 @@ TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
   EXPECT_EQ(goal.sends, goal.receives);
   ASSERT_EQ(goal.calcs_ns.size(), report.messages);
   for (const std::uint64_t ns : goal.calcs_ns) {
-    EXPECT_GE(ns, config.post_ns);
+    EXPECT_GE(ns, config.ordering.gpu_scope_ns);
     EXPECT_LE(ns,
-              config.post_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
+              config.ordering.gpu_scope_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
   }
 }
 
@@ -450,7 +452,31 @@ TEST(LogGp, follows_the_network) {
   EXPECT_GE(measured->gap_ns, 9.8);       // 98 B of packet
   EXPECT_GE(measured->gap_per_byte_ns, 0.1);
   EXPECT_LE(measured->gap_per_byte_ns, 0.105);
-  EXPECT_EQ(measured->overhead_ns, config.post_ns);
+  EXPECT_EQ(measured->overhead_ns, config.ordering.gpu_scope_ns);
+}
+
+// A simulator adds o and L, and gets what `gdx model` says with fences: a put that is announced by a signal.
+TEST(LogGp, overhead_is_the_fence_of_the_scope_that_mode_and_queues_need) {
+  const auto measured = [](pcie::Mode mode) {
+    return measure_loggp(across(PathClass::kSys, mode)).value_or(LogGp{});
+  };
+  const pcie::Ordering fences;
+  const LogGp pull = measured(pcie::Mode::kPull);
+  const LogGp push = measured(pcie::Mode::kPush);
+  EXPECT_EQ(pull.overhead_ns, fences.gpu_scope_ns);
+  EXPECT_EQ(push.overhead_ns, fences.system_scope_ns);
+  SimulationConfig pull_from_host_queues = across(PathClass::kSys, pcie::Mode::kPull);
+  pull_from_host_queues.bus->queues = pcie::QueuePlacement::kHost;
+  EXPECT_EQ(order_ns(pull_from_host_queues), fences.system_scope_ns);
+  pcie::WorldConfig table;
+  table.path = PathClass::kSys;
+  table.queues = pcie::QueuePlacement::kGpu;
+  for (const auto& [mode, logged] : {std::pair{pcie::Mode::kPull, pull}, std::pair{pcie::Mode::kPush, push}}) {
+    const double expected = pcie::measure_latency(table, mode, 8).delivered_ns;
+    EXPECT_NEAR(logged.latency_ns + static_cast<double>(logged.overhead_ns), expected, 30) << name(mode);
+  }
+  // An endpoint alone is fenced for a quarter of its 16 slots of 4 KiB at a time.
+  EXPECT_NEAR(push.gap_per_byte_ns, fences.system_scope_ns / (4 * 4096.0), 0.1 * push.gap_per_byte_ns);
 }
 
 TEST(LogGp, of_a_connection_that_fails_is_an_error) {

@@ -34,6 +34,7 @@ RankConfig rank_config(const SimulationConfig& config) {
   if (stages(config)) rank.slots = config.slots;
   if (bounces(config)) rank.slot_bytes = pcie::Bounce{}.chunk_bytes;
   rank.bus = config.bus;
+  if (config.bus) rank.order_ns = order_ns(config);
   rank.odd_endpoints_push = config.pattern == Pattern::kExchange;
   return rank;
 }
@@ -51,6 +52,11 @@ Kernel kernel_of(const SimulationConfig& config) {
 }
 
 }  // namespace
+
+std::uint64_t order_ns(const SimulationConfig& config) {
+  return pcie::order_ns(config.ordering, config.mode,
+                        config.bus ? config.bus->queues : pcie::QueuePlacement::kGpu);
+}
 
 Result<void> Simulation::check(const SimulationConfig& config) {
   const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
@@ -191,8 +197,9 @@ Report Simulation::run() {
   actions_.assign(config_.trace ? flows.size() : 0, {});
   const Shape shape{config_.message_bytes,
                     config_.messages,
-                    config_.post_ns,
+                    config_.post_ns + (config_.bus ? 0 : order_ns(config_)),
                     config_.jitter_ns,
+                    config_.bus ? order_ns(config_) : 0,
                     stored,
                     posted,
                     busy_until,
