@@ -156,6 +156,7 @@ TEST(World, delivery_by_blueflame_takes_the_sum_of_its_parts) {
 TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
   WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
   world.staging.pool_bytes = world.staging.slot_bytes;
+  world.lanes = 1;
   const double held_ns = measure_latency(world, Mode::kPush, 4096).completed_ns;
   const double law = 4096 / held_ns * 1e9;
   // The next push starts the instant a slot is back, so only the rounding of a time to a picosecond is left.
@@ -212,6 +213,29 @@ TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   EXPECT_TRUE(check(world, Mode::kGpuBounce, 4096));
   EXPECT_TRUE(check(world, Mode::kInline, 28));
   EXPECT_FALSE(check(world, Mode::kInline, 29));
+}
+
+// As the library's credit scheduler admits them.
+TEST(WorldConfig, endpoints_beyond_the_slots_only_what_stages_is_not_possible) {
+  WorldConfig world;
+  world.lanes = 32;
+  EXPECT_TRUE(check(world, Mode::kPush, 8));
+  world.lanes = 33;
+  EXPECT_THAT(check(world, Mode::kPush, 8).error().message, HasSubstr("33 endpoints on 32 slots"));
+  world.lanes = 65;
+  EXPECT_THAT(check(world, Mode::kGpuBounce, 8).error().message, HasSubstr("65 endpoints on 64 slots"));
+  for (const Mode mode : {Mode::kPull, Mode::kInline, Mode::kBounce})
+    EXPECT_TRUE(check(world, mode, 8)) << name(mode);
+}
+
+TEST(WorldConfig, one_root_complex_paths_between_two_are_refused) {
+  WorldConfig world;
+  world.platform = kIntelClient;
+  for (const PathClass path : kPathClasses) {
+    world.path = path;
+    const bool possible = path != PathClass::kNode && path != PathClass::kSys;
+    EXPECT_EQ(check(world).has_value(), possible) << name(path);
+  }
 }
 
 TEST(WorldConfig, value_impossible_is_refused_by_name) {
