@@ -61,7 +61,7 @@ void add_options(command_line::Command app, ModelOptions& options) {
       .check(real(1, 10'000));
   app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)")
       .check(whole(1, 65'536));
-  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)")
+  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC, a power of two (131072)")
       .check(whole(64, 1 << 30));
   app.add_option("--slot-bytes", options.slot_bytes, "Size of a staging slot (4096)")
       .check(whole(64, 1 << 30));

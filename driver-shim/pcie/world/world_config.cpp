@@ -33,6 +33,9 @@ Result<void> check(const WorldConfig& config) {
   }
   if (!std::has_single_bit(staging.slot_bytes) || staging.slot_bytes < 64)
     return refuse(fmt::format("slots of {} B: use a power of two from 64", staging.slot_bytes));
+  // Slots are counted round and round, so the library takes no other pool.
+  if (!std::has_single_bit(staging.pool_bytes))
+    return refuse(fmt::format("a staging pool of {} B: use a power of two", staging.pool_bytes));
   if (staging.pool_bytes < staging.slot_bytes) {
     return refuse(fmt::format("a staging pool of {} B holds no slot of {} B: enlarge it or use smaller slots",
                               staging.pool_bytes, staging.slot_bytes));

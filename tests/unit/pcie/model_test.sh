@@ -58,7 +58,7 @@ case $case_name in
     for bad in "--gen 2" "--gen 0" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" \
       "--doorbell loud" "--mode push-bf" "--peer-read-lines 0" "--rcb-bytes 100" "--socket-gbps 0" "--mtu 1500" \
       "--nonsense" "--tags 0" "--endpoints 0" "--endpoints 1000000" "--endpoints 4000000000" \
-      "--platform intel-client --path SYS" "--platform intel-client --path NODE" \
+      "--platform intel-client --path SYS" "--platform intel-client --path NODE" "--pool-bytes 131073" \
       "--wire-latency-ns 4294967295" "--order-ns -5" "--plot a.jpg" "--plot /nonexistent/a.svg" "--plot a.svg --size-bytes 64" "-- --json"; do
       # shellcheck disable=SC2086 # the options are words
       refused . "$gdx" model $bad

@@ -249,6 +249,7 @@ TEST(WorldConfig, value_impossible_is_refused_by_name) {
   EXPECT_THAT(message([](WorldConfig& w) { w.wire.mtu_bytes = 1500; }), HasSubstr("MTU 1500"));
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.slot_bytes = 100; }), HasSubstr("slots of 100"));
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 64; }), HasSubstr("holds no slot"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 131073; }), HasSubstr("pool of 131073 B"));
   EXPECT_THAT(message([](WorldConfig& w) { w.lanes = 0; }), HasSubstr("endpoint"));
   EXPECT_THAT(message([](WorldConfig& w) { w.bounce.chunk_bytes = 3; }), HasSubstr("bounce"));
   EXPECT_EQ(message([](WorldConfig&) {}), "accepted");
