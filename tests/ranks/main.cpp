@@ -116,8 +116,7 @@ int report_failures(const Report& report) {
 }
 
 int export_goal(const Options& options) {
-  SimulationConfig config = options.simulation;
-  config.trace = true;
+  const SimulationConfig& config = options.simulation;
   Simulation simulation(config);
   if (const int failed = report_failures(simulation.run()); failed != 0) return failed;
   std::ofstream out(options.goal_path);
@@ -260,6 +259,7 @@ int run_command_line(int argc, char** argv) {
   config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
   config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
   if (options.order_ns) config.ordering = {*options.order_ns, *options.order_ns};
+  config.trace = !options.goal_path.empty();
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) {

@@ -174,6 +174,11 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 12}));
   EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kPush, .slots = 1u << 16}));
   EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
+  EXPECT_THAT(message({.messages = ~0u}), HasSubstr("at most 16777216 in all"));
+  EXPECT_TRUE(Simulation::check({.messages = 1 << 17}));
+  EXPECT_THAT(message({.messages = (1 << 13) + 1, .trace = true}), HasSubstr("at most 1048576 in all with"));
+  EXPECT_TRUE(Simulation::check({.messages = 1 << 13, .trace = true}));
+  EXPECT_THAT(message({.ranks = 2, .message_bytes = 16 << 20, .messages = 257}), HasSubstr("at most 64 GiB"));
   EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
   EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));
 }

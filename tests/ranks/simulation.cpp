@@ -16,6 +16,10 @@ constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing i
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
+// Of all endpoints together: some minutes. What a traced message leaves in memory and in a file is some 200 B.
+constexpr std::uint64_t kMaxMessages = 1 << 24;
+constexpr std::uint64_t kMaxTracedMessages = 1 << 20;
+constexpr std::uint64_t kMaxMovedBytes = std::uint64_t{64} << 30;
 
 thread_local Simulation* running = nullptr;
 
@@ -37,6 +41,22 @@ RankConfig rank_config(const SimulationConfig& config) {
   if (config.bus) rank.order_ns = order_ns(config);
   rank.odd_endpoints_push = config.pattern == Pattern::kExchange;
   return rank;
+}
+
+Result<void> check_work(const SimulationConfig& config) {
+  const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
+  if (config.messages == 0) return refuse("no messages: use at least 1");
+  const std::uint64_t endpoints = std::uint64_t{config.ranks} * config.endpoints_per_rank;
+  const std::uint64_t most = config.trace ? kMaxTracedMessages : kMaxMessages;
+  if (endpoints * config.messages > most) {
+    return refuse(fmt::format("{} messages of each of {} endpoints: use fewer, for at most {} in all{}",
+                              config.messages, endpoints, most, config.trace ? " with a trace" : ""));
+  }
+  if (endpoints * config.messages > kMaxMovedBytes / config.message_bytes) {
+    return refuse(fmt::format("{} messages of {} B of each of {} endpoints: use fewer, for at most {} GiB in all",
+                              config.messages, config.message_bytes, endpoints, kMaxMovedBytes >> 30));
+  }
+  return {};
 }
 
 using Kernel = void (*)(const Flow*, Shape, Outcome*);
@@ -80,7 +100,7 @@ Result<void> Simulation::check(const SimulationConfig& config) {
         fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",
                     buffers >> 20, staging >> 20, kMaxMemoryBytes >> 20));
   }
-  if (config.messages == 0) return refuse("no messages: use at least 1");
+  if (auto checked = check_work(config); !checked) return checked;
   if (config.mode == pcie::Mode::kBounce)
     return refuse("bounce: a CPU posts it, so no device code runs; use gpu-bounce, or gdx model");
   if (!std::has_single_bit(config.slots) || (stages(config) && config.slots < config.endpoints_per_rank)) {
