@@ -33,6 +33,14 @@ for bad in "--message-bytes 9223372036854775800" "--message-bytes 1073741824 --r
   "--rate-gbps 0" "--rate-gbps nan" "--seed -1" "--step-ns 0" "--nonsense"; do
   refused "$ranks" "$bad"
 done
+for option in "--ranks 4" "--endpoints-per-rank 4" "--pattern exchange" "--messages 4" "--jitter-ns 4" "--step-ns 4" \
+  "--dead-rank 1"; do
+  refused_with "${option% *} excludes" "--loggp $option"
+  refused_with "${option% *} excludes" "--point --path PIX $option"
+done
+refused_with "--message-bytes excludes" "--loggp --message-bytes 64"
+refused_with "--post-ns excludes" "--point --path PIX --post-ns 0"
+refused_with "--goal excludes --json" "--goal /dev/null --json"
 refused_with "at most 16777216 in all" "--messages 4294967295"
 refused_with "at most 1048576 in all with a trace" "--messages 8193 --goal $scratch/goal"
 for bad in "--seeds 3..a" "--seeds -1" "--jobs 0" "--nonsense"; do

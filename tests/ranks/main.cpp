@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -180,12 +181,16 @@ void choose_bus(Options& options) {
 
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
-void add_simulation_options(command_line::Command app, SimulationConfig& config) {
+using OptionsByName = std::map<std::string, command_line::Option>;
+
+OptionsByName add_simulation_options(command_line::Command app, SimulationConfig& config) {
   using command_line::whole;
   constexpr std::uint64_t kMax32 = std::numeric_limits<std::uint32_t>::max();
+  OptionsByName added;
   const auto add = [&](const char* name, auto& value, std::uint64_t least, std::uint64_t most,
                        const char* what) {
-    app.add_option(name, value, fmt::format("{} ({})", what, value)).check(whole(least, most));
+    const auto option = app.add_option(name, value, fmt::format("{} ({})", what, value));
+    added.emplace(name, option.check(whole(least, most)));
   };
   add("--ranks", config.ranks, 2, kMax32, "Ranks, each with an HCA");
   add("--endpoints-per-rank", config.endpoints_per_rank, 2, kMax32, "Endpoints of each rank, an even number");
@@ -199,18 +204,20 @@ void add_simulation_options(command_line::Command app, SimulationConfig& config)
   add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
   add("--slots", config.slots, 1, kMax32,
       "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
-  app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
-      .check(whole(0, kMax32));
+  added.emplace("--dead-rank",
+                app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
+                    .check(whole(0, kMax32)));
   app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))
       .check(whole(0, std::numeric_limits<std::uint64_t>::max()));
+  return added;
 }
 
 void add_options(command_line::Command app, Options& options) {
   using command_line::one_of;
-  add_simulation_options(app, options.simulation);
-  app.add_option("--pattern", options.pattern,
-                 "exchange, or stream: one end puts, the other does nothing (exchange)")
-      .check(one_of({"exchange", "stream"}));
+  const OptionsByName simulation = add_simulation_options(app, options.simulation);
+  const auto pattern = app.add_option("--pattern", options.pattern,
+                                      "exchange, or stream: one end puts, the other does nothing (exchange)")
+                           .check(one_of({"exchange", "stream"}));
   app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
       .check(one_of({"pull", "push", "inline", "gpu-bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
@@ -238,12 +245,18 @@ void add_options(command_line::Command app, Options& options) {
                      "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
   goal.check(command_line::not_empty("the name of a file"));
   const auto loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
-  app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
-      .needs(path)
-      .excludes(loggp)
-      .excludes(goal);
-  loggp.excludes(goal);
-  app.add_flag("--json", options.json, "As JSON");
+  const auto point =
+      app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead");
+  point.needs(path).excludes(loggp).excludes(goal);
+  loggp.excludes(goal).excludes(pattern).excludes(simulation.at("--message-bytes"));
+  point.excludes(pattern).excludes(simulation.at("--post-ns"));
+  // Both watch one connection of their own, closely.
+  for (const char* const overwritten :
+       {"--ranks", "--endpoints-per-rank", "--messages", "--jitter-ns", "--step-ns", "--dead-rank"}) {
+    loggp.excludes(simulation.at(overwritten));
+    point.excludes(simulation.at(overwritten));
+  }
+  goal.excludes(app.add_flag("--json", options.json, "As JSON"));
 }
 
 int run_command_line(int argc, char** argv) {
