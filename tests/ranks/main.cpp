@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -116,27 +118,31 @@ int report_failures(const Report& report) {
   return kExitFailure;
 }
 
+int report_error(const Error& error) {
+  fmt::print(stderr, "./run ranks: {}\n", error.message);
+  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
+}
+
 int export_goal(const Options& options) {
+  const auto cannot_write = [&options](Status status) {
+    return report_error({status, fmt::format("--goal {}: cannot be written ({}); choose another place",
+                                             options.goal_path, std::strerror(errno))});
+  };
+  // What it held before is gone only when there is something better.
+  if (!std::ofstream(options.goal_path, std::ios::app)) return cannot_write(Status::kInvalidArgument);
   const SimulationConfig& config = options.simulation;
   Simulation simulation(config);
   if (const int failed = report_failures(simulation.run()); failed != 0) return failed;
   std::ofstream out(options.goal_path);
   write_goal(config, simulation.actions(), out);
   out.close();
-  if (out) return 0;
-  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
-  return kExitFailure;
+  return out ? 0 : cannot_write(Status::kSystem);
 }
 
 int simulate(const Options& options) {
   const Measured measured = measure(options.simulation);
   print(as_json(options.simulation, measured), options.json);
   return report_failures(measured.report);
-}
-
-int report_error(const Error& error) {
-  fmt::print(stderr, "./run ranks: {}\n", error.message);
-  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
 }
 
 int print_loggp(const Options& options) {
