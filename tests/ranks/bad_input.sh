@@ -42,6 +42,7 @@ refused_with "--message-bytes excludes" "--loggp --message-bytes 64"
 refused_with "--post-ns excludes" "--point --path PIX --post-ns 0"
 # Before it simulates: so many messages take longer than a refusal may.
 refused_with "--goal /nonexist/x: cannot be written" "--goal /nonexist/x --messages 8192 --message-bytes 65536"
+refused_with "use at most 256" "--goal $scratch/goal --ranks 2 --endpoints-per-rank 258 --messages 1"
 refused_with "--goal excludes --json" "--goal /dev/null --json"
 refused_with "at most 16777216 in all" "--messages 4294967295"
 refused_with "at most 1048576 in all with a trace" "--messages 8193 --goal $scratch/goal"

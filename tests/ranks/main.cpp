@@ -282,8 +282,8 @@ int run_command_line(int argc, char** argv) {
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) {
-    if (config.pattern == Pattern::kExchange) return export_goal(options);
-    return report_error({Status::kInvalidArgument, "--goal: nobody waits for a stream: leave out --pattern"});
+    if (const auto checked = check_goal(config); !checked) return report_error(checked.error());
+    return export_goal(options);
   }
   if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);

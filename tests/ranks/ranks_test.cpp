@@ -363,6 +363,7 @@ struct Goal {
   std::multiset<Message> sends;
   std::multiset<Message> receives;
   std::vector<std::uint64_t> calcs_ns;
+  std::set<unsigned> cpus;
   std::vector<std::string> wrong_lines;
 };
 
@@ -376,8 +377,9 @@ Goal parse_goal(const std::string& text) {
     char other[32];
     unsigned peer = 0;
     unsigned tag = 0;
+    unsigned cpu = 0;
     unsigned long bytes = 0;
-    if (line.empty() || line == "}" || line.starts_with("num_ranks ")) continue;
+    if (line.empty() || line == "}" || line.starts_with("// ") || line.starts_with("num_ranks ")) continue;
     if (std::sscanf(line.c_str(), "rank %u {", &rank) == 1) {
       labels.clear();
       continue;
@@ -386,18 +388,22 @@ Goal parse_goal(const std::string& text) {
       if (!labels.contains(label) || !labels.contains(other)) goal.wrong_lines.push_back(line);
       continue;
     }
-    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u", label, &bytes, &peer, &tag) == 4) {
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u cpu %u", label, &bytes, &peer, &tag,
+                    &cpu) == 5) {
       goal.sends.emplace(rank, peer, tag, bytes);
-    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u", label, &bytes, &peer,
-                           &tag) == 4) {
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u cpu %u", label, &bytes, &peer,
+                           &tag, &cpu) == 5) {
       goal.receives.emplace(peer, rank, tag, bytes);
-    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu", label, &bytes) == 2) {
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu cpu %u", label, &bytes, &cpu) == 3) {
       goal.calcs_ns.push_back(bytes);
     } else {
       goal.wrong_lines.push_back(line);
       continue;
     }
     if (!labels.insert(label).second) goal.wrong_lines.push_back(line);
+    // An endpoint's label begins with its number, and its operations wait for one another alone.
+    if (std::stoul(label + 1) != cpu) goal.wrong_lines.push_back(line);
+    goal.cpus.insert(cpu);
   }
   return goal;
 }
@@ -417,6 +423,7 @@ TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
   write_goal(config, simulation.actions(), out);
   const Goal goal = parse_goal(out.str());
   EXPECT_THAT(goal.wrong_lines, testing::IsEmpty());
+  EXPECT_THAT(goal.cpus, testing::ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(goal.sends.size(), report.messages);
   EXPECT_EQ(goal.sends, goal.receives);
   ASSERT_EQ(goal.calcs_ns.size(), report.messages);
@@ -441,9 +448,17 @@ TEST(Goal, of_an_endpoint_is_in_the_order_of_its_kernel) {
   std::ostringstream out;
   write_goal(config, actions, out);
   EXPECT_EQ(out.str(),
-            "num_ranks 2\n\nrank 0 {\nc0_1: calc 700\ns0_1: send 64b to 1 tag 0\ns0_1 requires c0_1\n"
-            "r0_1: recv 64b from 1 tag 1\nr0_1 requires s0_1\nc0_2: calc 750\nc0_2 requires r0_1\n"
-            "s0_2: send 64b to 1 tag 0\ns0_2 requires c0_2\n}\n\nrank 1 {\n}\n");
+            "num_ranks 2\n// Each endpoint is a cpu. What its thread spends on a send is the calc before it: "
+            "simulate with o = 0.\n\nrank 0 {\nc0_1: calc 700 cpu 0\ns0_1: send 64b to 1 tag 0 cpu 0\n"
+            "s0_1 requires c0_1\nr0_1: recv 64b from 1 tag 1 cpu 0\nr0_1 requires s0_1\n"
+            "c0_2: calc 750 cpu 0\nc0_2 requires r0_1\ns0_2: send 64b to 1 tag 0 cpu 0\ns0_2 requires c0_2\n}"
+            "\n\nrank 1 {\n}\n");
+}
+
+TEST(Goal, endpoints_beyond_the_cpus_of_a_schedule_are_refused) {
+  EXPECT_TRUE(check_goal({.ranks = 2, .endpoints_per_rank = 256}));
+  EXPECT_FALSE(check_goal({.ranks = 2, .endpoints_per_rank = 258}));
+  EXPECT_FALSE(check_goal({.pattern = Pattern::kStream}));
 }
 
 TEST(LogGp, follows_the_network) {
