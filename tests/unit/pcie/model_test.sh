@@ -16,6 +16,7 @@ case $case_name in
     run 60 "$gdx" model --path SYS --gen 5 --width 16 --mode push --size-bytes 4096
     expect_status 0
     expect '^guessed: '
+    expect "^completed: .* ACK, .* before its PCIe write lands"
     ;;
   options)
     # figures OPTIONS: leaves the rows in $out.

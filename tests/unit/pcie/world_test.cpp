@@ -186,6 +186,14 @@ TEST(World, pull_cannot_be_faster_than_the_root_complex_reads) {
   EXPECT_GT(measure_rate(world, Mode::kBounce, 65536).bytes_per_s, 10e9);
 }
 
+// A responder answers for a packet that it has accepted. Here its PCIe is slower than the way back.
+TEST(World, acknowledgement_does_not_wait_for_the_pcie_of_the_peer) {
+  WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
+  world.platform.root.socket_bytes_per_s = 1e9;
+  const Latency bounced = measure_latency(world, Mode::kGpuBounce, 65536);
+  EXPECT_GT(bounced.delivered_ns, bounced.completed_ns);
+}
+
 TEST(World, wire_slower_than_pcie_is_what_pull_runs_at) {
   WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   world.wire.bits_per_s = 100e9;
