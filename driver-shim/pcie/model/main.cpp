@@ -77,7 +77,11 @@ void add_options(command_line::Command app, ModelOptions& options) {
 
 int run_command_line(int argc, char** argv) {
   ModelOptions options;
-  command_line::App app("Latency, rate and PCIe transactions of a put, modelled", "gdx model");
+  command_line::App app(
+      "Latency, rate and PCIe transactions of a put, modelled: interprets a table of PCIe steps for each mode\n"
+      "(driver-shim/pcie/world/modes.h), not the code that posts. papers/push-vs-pull/production-code.txt holds the\n"
+      "tables against production code, which ./run ranks --point runs on the same paths",
+      "gdx model");
   add_options(app, options);
   if (const auto ends = app.parse("gdx model", argc, argv)) return *ends;
   const auto request = to_request(options);

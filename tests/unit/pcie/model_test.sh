@@ -16,6 +16,10 @@ case $case_name in
     run 60 "$gdx" model --path SYS --gen 5 --width 16 --mode push --size-bytes 4096
     expect_status 0
     expect '^guessed: '
+    run 60 "$gdx" model --help
+    expect_status 0
+    expect 'interprets a table of PCIe steps'
+    run 60 "$gdx" model --path SYS --mode push --size-bytes 4096
     expect "^completed: .* ACK, .* before its PCIe write lands"
     ;;
   options)
