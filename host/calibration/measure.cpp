@@ -38,8 +38,9 @@ Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const cha
                                std::uint32_t wanted) {
   const std::uint32_t all = pool ? pool->slot_count() : 0;
   if (wanted <= all) return wanted == 0 ? all : wanted;
-  return fail(Status::kInvalidArgument, fmt::format("{} {}: the pool has {}; use at most as many, or leave it out",
-                                                    option, wanted, all));
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format("{} {}: the pool has {}; use at most as many, or leave it out", option, wanted, all));
 }
 
 // Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.

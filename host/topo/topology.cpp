@@ -119,7 +119,8 @@ using Machine = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy
 
 Result<Machine> load(const std::string& xml_file) {
   if (!xml_file.empty() && access(xml_file.c_str(), R_OK) != 0)
-    return fail(Status::kInvalidArgument, fmt::format("cannot read {}; write one with lstopo --of xml", xml_file));
+    return fail(Status::kInvalidArgument,
+                fmt::format("cannot read {}; write one with lstopo --of xml", xml_file));
   std::error_code error;
   if (!xml_file.empty() && !std::filesystem::is_regular_file(xml_file, error)) {
     return fail(Status::kInvalidArgument,

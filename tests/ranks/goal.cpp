@@ -43,16 +43,17 @@ Result<void> check_goal(const SimulationConfig& config) {
   if (config.pattern != Pattern::kExchange)
     return fail(Status::kInvalidArgument, "--goal: nobody waits for a stream: leave out --pattern");
   if (config.endpoints_per_rank <= kMaxCpus) return {};
-  return fail(Status::kInvalidArgument,
-              fmt::format("--goal: {} endpoints of a rank, each of which is a cpu: use at most {}, and more ranks",
-                          config.endpoints_per_rank, kMaxCpus));
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format("--goal: {} endpoints of a rank, each of which is a cpu: use at most {}, and more ranks",
+                  config.endpoints_per_rank, kMaxCpus));
 }
 
 void write_goal(const SimulationConfig& config, std::span<const std::vector<Action>> actions,
                 std::ostream& out) {
   out << fmt::format(
-      "num_ranks {}\n// Each endpoint is a cpu. What its thread spends on a send is the calc before it: simulate "
-      "with o = 0.\n",
+      "num_ranks {}\n// Each endpoint is a cpu. What its thread spends on a send is the calc before it: "
+      "simulate with o = 0.\n",
       config.ranks);
   for (std::uint32_t rank = 0; rank < config.ranks; ++rank) {
     out << fmt::format("\nrank {} {{\n", rank);

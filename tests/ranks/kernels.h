@@ -27,8 +27,8 @@ GDX_DEVICE void prepare(const Shape& shape, const Flow& flow, std::uint64_t sequ
 
 // Slot by slot, so that each store can be told of, but with credits asked for as gdx_put does: for all that
 // the rest could use. The thread spends a fence for every quarter of what it holds, and the caller the last.
-// gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored, and this each slot at
-// once where fences cost nothing.
+// gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored, and this each slot
+// at once where fences cost nothing.
 template <Mode M, typename Pool>
 GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
                             const LocalMemory& from, Doorbell doorbell) {

@@ -229,10 +229,10 @@ void add_options(command_line::Command app, Options& options) {
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       .check(command_line::real(0.001, 10'000));
-  app.add_option("--order-ns", options.order_ns,
-                 fmt::format("What a put's fences cost, at any scope ({} GPU, {} system)",
-                             options.simulation.ordering.gpu_scope_ns,
-                             options.simulation.ordering.system_scope_ns))
+  app.add_option(
+         "--order-ns", options.order_ns,
+         fmt::format("What a put's fences cost, at any scope ({} GPU, {} system)",
+                     options.simulation.ordering.gpu_scope_ns, options.simulation.ordering.system_scope_ns))
       .check(command_line::whole(0, kMaxNs));
   const auto path = app.add_option("--path", options.path,
                                    "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
@@ -251,8 +251,8 @@ void add_options(command_line::Command app, Options& options) {
                      "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
   goal.check(command_line::not_empty("the name of a file"));
   const auto loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
-  const auto point =
-      app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead");
+  const auto point = app.add_flag("--point", options.point,
+                                  "Print latency and rate of one message size over --path instead");
   point.needs(path).excludes(loggp).excludes(goal);
   loggp.excludes(goal).excludes(pattern).excludes(simulation.at("--message-bytes"));
   point.excludes(pattern).excludes(simulation.at("--post-ns"));

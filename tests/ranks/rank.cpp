@@ -284,10 +284,9 @@ int Rank::carry_doorbells(std::uint32_t endpoint) {
       ring_ordered(memory, doorbell, posted);
       continue;
     }
-    events_.at(events_.now() + pcie::from_ns(config_.order_ns), [this, &memory, doorbell, posted](
-                                                                    pcie::TimePs /*now*/) {
-      ring_ordered(memory, doorbell, posted);
-    });
+    events_.at(
+        events_.now() + pcie::from_ns(config_.order_ns),
+        [this, &memory, doorbell, posted](pcie::TimePs /*now*/) { ring_ordered(memory, doorbell, posted); });
   }
   return carried;
 }

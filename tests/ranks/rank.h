@@ -36,8 +36,8 @@ struct RankConfig {
   bool blueflame = false;
   std::optional<BusConfig> bus = std::nullopt;
   std::uint64_t order_ns = 0;  // of the fence before a doorbell, across the bus
-  bool bounces = false;  // the slots are host memory
-  bool pulls = false;    // the NIC fetches what messages consist of; signals always come with their WQE
+  bool bounces = false;        // the slots are host memory
+  bool pulls = false;          // the NIC fetches what messages consist of; signals always come with their WQE
 };
 
 class Rank {
@@ -66,8 +66,8 @@ class Rank {
       bus_->gpu_stores_payload(bytes);
     }
   }
-  // Starts what a kernel has rung on its way to the NIC, when it has been ordered. Returns how many doorbells.
-  // Without a bus they are there.
+  // Starts what a kernel has rung on its way to the NIC, when it has been ordered. Returns how many
+  // doorbells. Without a bus they are there.
   int carry_doorbells(std::uint32_t endpoint);
 
   [[nodiscard]] softhca::Hca& hca() { return *hca_; }

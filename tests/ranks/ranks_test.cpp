@@ -391,8 +391,8 @@ Goal parse_goal(const std::string& text) {
     if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u cpu %u", label, &bytes, &peer, &tag,
                     &cpu) == 5) {
       goal.sends.emplace(rank, peer, tag, bytes);
-    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u cpu %u", label, &bytes, &peer,
-                           &tag, &cpu) == 5) {
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u cpu %u", label, &bytes,
+                           &peer, &tag, &cpu) == 5) {
       goal.receives.emplace(peer, rank, tag, bytes);
     } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu cpu %u", label, &bytes, &cpu) == 3) {
       goal.calcs_ns.push_back(bytes);
@@ -430,7 +430,8 @@ TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
   for (const std::uint64_t ns : goal.calcs_ns) {
     EXPECT_GE(ns, config.ordering.gpu_scope_ns);
     EXPECT_LE(ns,
-              config.ordering.gpu_scope_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
+              config.ordering.gpu_scope_ns + config.jitter_ns +
+                  2 * config.step_ns);  // a look, and another until it acts
   }
 }
 
@@ -491,7 +492,8 @@ TEST(LogGp, overhead_is_the_fence_of_the_scope_that_mode_and_queues_need) {
   pcie::WorldConfig table;
   table.path = PathClass::kSys;
   table.queues = pcie::QueuePlacement::kGpu;
-  for (const auto& [mode, logged] : {std::pair{pcie::Mode::kPull, pull}, std::pair{pcie::Mode::kPush, push}}) {
+  for (const auto& [mode, logged] :
+       {std::pair{pcie::Mode::kPull, pull}, std::pair{pcie::Mode::kPush, push}}) {
     const double expected = pcie::measure_latency(table, mode, 8).delivered_ns;
     EXPECT_NEAR(logged.latency_ns + static_cast<double>(logged.overhead_ns), expected, 30) << name(mode);
   }

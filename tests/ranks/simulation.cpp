@@ -16,7 +16,8 @@ constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing i
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
-// Of all endpoints together: some minutes. What a traced message leaves in memory and in a file is some 200 B.
+// Of all endpoints together: some minutes. What a traced message leaves in memory and in a file is some 200
+// B.
 constexpr std::uint64_t kMaxMessages = 1 << 24;
 constexpr std::uint64_t kMaxTracedMessages = 1 << 20;
 constexpr std::uint64_t kMaxMovedBytes = std::uint64_t{64} << 30;
@@ -53,8 +54,9 @@ Result<void> check_work(const SimulationConfig& config) {
                               config.messages, endpoints, most, config.trace ? " with a trace" : ""));
   }
   if (endpoints * config.messages > kMaxMovedBytes / config.message_bytes) {
-    return refuse(fmt::format("{} messages of {} B of each of {} endpoints: use fewer, for at most {} GiB in all",
-                              config.messages, config.message_bytes, endpoints, kMaxMovedBytes >> 30));
+    return refuse(
+        fmt::format("{} messages of {} B of each of {} endpoints: use fewer, for at most {} GiB in all",
+                    config.messages, config.message_bytes, endpoints, kMaxMovedBytes >> 30));
   }
   return {};
 }

@@ -30,8 +30,8 @@ struct SimulationConfig {
   bool one_way = false;                                          // in a stream, only rank 0 sends
   std::uint64_t message_bytes = 1024;                            // a multiple of 8, to kMaxMessageBytes
   std::uint32_t messages = 16;                                   // of each endpoint that sends
-  // A kernel thread's time for a put's fences. Across a bus it passes before the doorbell leaves; without one,
-  // where a doorbell is memory that HCA and kernel share, before the put.
+  // A kernel thread's time for a put's fences. Across a bus it passes before the doorbell leaves; without
+  // one, where a doorbell is memory that HCA and kernel share, before the put.
   pcie::Ordering ordering = {};
   std::uint64_t post_ns = 0;    // its time for whatever else it does from one put to the next
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time

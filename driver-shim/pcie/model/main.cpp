@@ -78,9 +78,9 @@ void add_options(command_line::Command app, ModelOptions& options) {
 int run_command_line(int argc, char** argv) {
   ModelOptions options;
   command_line::App app(
-      "Latency, rate and PCIe transactions of a put, modelled: interprets a table of PCIe steps for each mode\n"
-      "(driver-shim/pcie/world/modes.h), not the code that posts. papers/push-vs-pull/production-code.txt holds the\n"
-      "tables against production code, which ./run ranks --point runs on the same paths",
+      "Latency, rate and PCIe transactions of a put, modelled: interprets a table of PCIe steps for\n"
+      "each mode (driver-shim/pcie/world/modes.h), not the code that posts. Against that code, which\n"
+      "./run ranks --point runs on the same paths, papers/push-vs-pull/production-code.txt holds it",
       "gdx model");
   add_options(app, options);
   if (const auto ends = app.parse("gdx model", argc, argv)) return *ends;
@@ -92,7 +92,8 @@ int run_command_line(int argc, char** argv) {
   }
   const Report report = run_model(*request);
   if (report.rows.empty()) {
-    for (const std::string& why : report.not_possible) fmt::print(stderr, "gdx model: not possible: {}\n", why);
+    for (const std::string& why : report.not_possible)
+      fmt::print(stderr, "gdx model: not possible: {}\n", why);
     return kExitFailure;
   }
   fmt::print("{}", options.as_json ? to_json(report) : to_text(report));

@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kNsPerUs = 1000;
 constexpr std::string_view kCompleted =
-    "completed: the poster has seen the ACK, which the peer's NIC sends when it accepts a packet, before its PCIe "
-    "write lands";
+    "completed: the poster has seen the ACK, which the peer's NIC sends when it accepts a packet, before its "
+    "PCIe write lands";
 
 std::string traffic_text(const std::array<Traffic, kPurposes>& traffic) {
   std::string text;
