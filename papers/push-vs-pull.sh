@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run
-# papers), or FOLDER. All of it is modelled. It takes 6 minutes of one core.
+# papers), or FOLDER. All of it is modelled. It takes 8 minutes of one core.
 set -euo pipefail
 usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]"
 model=${1:?$usage}
@@ -54,7 +54,7 @@ compare() {
     for bytes in 8 256 4096 65536 1048576 16777216; do
       [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
       production=$("$ranks" --point --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
-        --message-bytes "$bytes" --slots "$([ "$mode" = gpu-bounce ] && echo 64 || echo 32)" --json)
+        --message-bytes "$bytes" --order-ns 0 --slots "$([ "$mode" = gpu-bounce ] && echo 64 || echo 32)" --json)
       lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["endpoints"])' <<<"$production")
       table=$("$model" --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
         --size-bytes "$bytes" --order-ns 0 --endpoints "$lanes" --json)
@@ -74,7 +74,9 @@ PYTHON
     "fences free"
   printf '%-5s %3s %-9s %-10s %9s %13s %13s %10s %10s\n' path gen doorbell mode bytes delivered_ns table_ns Gb/s table_Gb/s
   for path in PIX PXB PHB NODE SYS; do compare "$path" 5 blueflame; done
-  for path in PIX SYS; do compare "$path" 4 blueflame; done
+  for generation in 3 4 6; do
+    for path in PIX SYS; do compare "$path" "$generation" blueflame; done
+  done
   for path in PIX SYS; do compare "$path" 5 plain; done
 } >"$out/production-code.txt"
 echo "wrote $out"

@@ -44,6 +44,7 @@ struct RootComplex {
   std::uint32_t memory_hop_ns = 90;
   std::uint32_t peer_hop_ns = 150;  // [guessed] port to port, one way
   bool peer_reads = true;
+  bool only_one = false;  // of the machine: there is no NODE or SYS path
   // Peer reads are carried out line by line, with so many lines outstanding in the root complex that the
   // request enters first. [guessed] for any but kEpyc7452 and kIvyBridge: as many as fit the former.
   std::uint32_t peer_read_lines = 48;
@@ -115,6 +116,7 @@ inline constexpr Platform kIntelClient = [] {
   platform.what = "Intel client processor: no peer reads across its root complex";
   platform.link.generation = Generation::kGen4;
   platform.root.peer_reads = false;  // [measured]
+  platform.root.only_one = true;     // [spec] Intel's: client processors have one socket
   return platform;
 }();
 

@@ -33,8 +33,14 @@ std::uint32_t messages_for(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>((256 * 1024) / bytes, 1, 32));
 }
 
-std::uint32_t at_most(std::uint32_t wanted, std::uint32_t slots) {
-  return wanted == 0 ? slots : std::min(wanted, slots);
+// `wanted` of a pool, 0 for all of it; a table for more would be one for an endpoint that nobody can make.
+Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const char* option,
+                               std::uint32_t wanted) {
+  const std::uint32_t all = pool ? pool->slot_count() : 0;
+  if (wanted <= all) return wanted == 0 ? all : wanted;
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format("{} {}: the pool has {}; use at most as many, or leave it out", option, wanted, all));
 }
 
 // Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.
@@ -91,8 +97,12 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
 
 Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
   EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7};
-  options.slot_count = bench.nic_memory ? at_most(wanted.slot_count, bench.nic_memory->slot_count()) : 0;
-  options.bounce_slot_count = at_most(wanted.bounce_slot_count, bench.host_memory->slot_count());
+  const auto slots = slots_of(bench.nic_memory, "--slots", wanted.slot_count);
+  if (!slots) return tl::unexpected(slots.error());
+  const auto bounce_slots = slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count);
+  if (!bounce_slots) return tl::unexpected(bounce_slots.error());
+  options.slot_count = *slots;
+  options.bounce_slot_count = *bounce_slots;
   options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of these goes by it
   auto sender =
       Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options);
@@ -144,11 +154,13 @@ Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement 
   return bench;
 }
 
+// `options` want no more slots than there are: connect() saw to it.
 QueueShape shape_of(const EndpointHandle& handle, const MeasureOptions& options) {
+  const auto held = [](std::uint32_t wanted, std::uint32_t all) { return wanted == 0 ? all : wanted; };
   return {.queues = handle.placement,
-          .slot_count = at_most(options.slot_count, handle.staging.slot_count),
+          .slot_count = held(options.slot_count, handle.staging.slot_count),
           .slot_bytes = handle.staging.slot_bytes,
-          .bounce_slot_count = at_most(options.bounce_slot_count, handle.bounce.slot_count),
+          .bounce_slot_count = held(options.bounce_slot_count, handle.bounce.slot_count),
           .bounce_slot_bytes = handle.bounce.slot_bytes,
           .blueflame = handle.blueflame_half_bytes != 0};
 }

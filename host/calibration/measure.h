@@ -24,7 +24,8 @@ struct MeasureOptions {
   std::uint64_t max_bytes = 16 << 20;               // a power of two
   std::uint32_t rounds = 5;                         // 1 to kMaxCalibrationRounds
   std::optional<Placement> payload = std::nullopt;  // absent: in the memory of what runs the kernels
-  // As of an endpoint that this is for: what it may hold at most, 0 for the whole pool, and of how much.
+  // As of an endpoint that this is for: what it may hold at most, no more than the pool has and 0 for all of
+  // it, and of how much.
   std::uint32_t slot_count = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;
   std::uint32_t bounce_slot_count = 0;
@@ -43,7 +44,8 @@ struct Measurement {
 
 // The median of all rounds for every size and mode, with the spread. In each round every mode has its turn at
 // every size, so what disturbs this machine for a while disturbs all alike. `gpu` is the one that runs the
-// kernels, null on the CPU layer. Errors: as check_measure_options; what making endpoints and showing them to
+// kernels, null on the CPU layer. Errors: as check_measure_options; kInvalidArgument when a pool has fewer
+// slots than wanted, before anything is measured; what making endpoints and showing them to
 // the GPU comes to; what the puts come to, naming mode and size.
 [[nodiscard]] Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu,
                                                 const MeasureOptions& options);

@@ -119,7 +119,8 @@ using Machine = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy
 
 Result<Machine> load(const std::string& xml_file) {
   if (!xml_file.empty() && access(xml_file.c_str(), R_OK) != 0)
-    return fail(Status::kNotFound, fmt::format("cannot read {}; write one with lstopo --of xml", xml_file));
+    return fail(Status::kInvalidArgument,
+                fmt::format("cannot read {}; write one with lstopo --of xml", xml_file));
   std::error_code error;
   if (!xml_file.empty() && !std::filesystem::is_regular_file(xml_file, error)) {
     return fail(Status::kInvalidArgument,
@@ -132,8 +133,9 @@ Result<Machine> load(const std::string& xml_file) {
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
   const bool from_file = !xml_file.empty();
   if ((from_file && hwloc_topology_set_xml(raw, xml_file.c_str()) != 0) || hwloc_topology_load(raw) != 0) {
-    return fail(Status::kSystem, from_file ? fmt::format("{} is no topology that hwloc reads", xml_file)
-                                           : "hwloc cannot read this machine's topology");
+    if (!from_file) return fail(Status::kSystem, "hwloc cannot read this machine's topology");
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} is no topology that hwloc reads; write one with lstopo --of xml", xml_file));
   }
   return machine;
 }

@@ -85,6 +85,8 @@ PYTHON
     refused "rounds: '0': use a whole number from 1" "$gdx" calibrate --softhca --rounds 0
     refused "rounds: 'many': use" "$gdx" calibrate --softhca --rounds many
     refused "slots: '0': use" "$gdx" calibrate --softhca --slots 0
+    refused 'slots 33: the pool has 32; use' "$gdx" calibrate --softhca --slots 33
+    refused 'bounce-slots 65: the pool has 64; use' "$gdx" calibrate --softhca --bounce-slots 65
     refused 'staging slots of 5000 bytes are impossible' "$gdx" calibrate --softhca --slot-bytes 5000
     refused "hca: '': use the name of an HCA" "$gdx" calibrate --softhca --hca ""
     refused 'no-such-option' "$gdx" calibrate --softhca --no-such-option

@@ -34,6 +34,15 @@ assert len(rows) == 16 and all(len(row) == 16 and row[i] == "X" for i, row in en
 assert told["bridge_redirects"] == {} and "cuda_ordinal" not in told["gpus"][0]
 PYTHON
 
+# What cannot be read is bad input: status 2 and one line.
+echo rubbish >"$folder/rubbish.xml"
+for bad in /nonexist "$folder" "$folder/rubbish.xml"; do
+  out=$(timeout 30 "$gdx" topo --xml "$bad" 2>&1)
+  status=$?
+  [ "$status" -eq 2 ] && [ "$(grep -c . <<<"$out")" -eq 1 ] || fail "--xml $bad: status $status"
+  expect "^gdx: .*$bad.*lstopo --of xml$"
+done
+
 # As if it were this machine, with two GPUs where the fake driver's are, the third hidden, and a GPU of AMD's.
 sed -e 's/0000:81:00\.0/0000:f0:00.0/; s/0000:03:00\.0/0000:f1:00.0/; s/mlx5_0/gdx0/' "$machines/two-sockets.xml" \
   >"$folder/this.xml"

@@ -73,6 +73,13 @@ def scale(page, read):
     shown = re.search(r"an input\):\s+([\d.]+) ns,\s+([\d.]+) ns\s+and\s+([\d.]+) ns a byte", page)
     if shown is None:
         raise ValueError("L, g and G are no longer where they are looked for")
+    rows = [line.split() for line in read("scale/growth.txt").partition("\n\n")[0].splitlines()[2:]]
+    grows = re.search(r"takes\s+([\d.]+)\s+KB of heap.*?message\s+takes\s+([\d.]+)\s+us.*?at most\s+([\d.]+)", page, re.S)
+    if grows is None:
+        raise ValueError("heap and times are no longer where they are looked for")
+    times_us = [float(row[5]) for row in rows]
+    growth = [float(rows[-1][2]) / 1e3, times_us[0], max(times_us)]
+    yield from zip(["heap", "time of a message, few", "time of a message, most"], grows.groups(), growth, strict=True)
     exact = json.loads(read("scale/loggp.json"))
     for name, cell in zip(["L_ns", "g_ns", "G_ns_per_byte"], shown.groups(), strict=True):
         yield name, cell, exact[name]

@@ -26,8 +26,9 @@ struct Shape {
   std::uint32_t messages;
   std::uint64_t post_ns;
   std::uint64_t jitter_ns;
+  std::uint64_t order_ns;  // of a fence, between what it orders and the doorbell
   // What nobody could see of a kernel on a CPU, told by its block: that it has stored `bytes` of payload into
-  // staging or host memory, has rung, and has nothing to do until then.
+  // staging or host memory, has rung (order_ns later, for all others), and has nothing to do until then.
   void (*stored)(std::uint32_t block, std::uint64_t bytes);
   void (*posted)(std::uint32_t block);
   void (*busy_until)(std::uint64_t until_ns);

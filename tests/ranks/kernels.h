@@ -12,35 +12,44 @@ GDX_DEVICE std::uint64_t expected_word(std::uint64_t salt, std::uint64_t sequenc
   return ((salt + sequence) * 0x9e3779b97f4a7c15u ^ index) * 0xd6e8feb86659fd93u;
 }
 
-// The time that a GPU's thread would spend on the put of message `sequence`.
-GDX_DEVICE void spend(const Shape& shape, const Flow& flow, std::uint64_t sequence) {
-  const std::uint64_t jitter_ns = expected_word(flow.own_salt, sequence, 0) % (shape.jitter_ns + 1);
-  const std::uint64_t until_ns = exec::now_ns() + shape.post_ns + jitter_ns;
+GDX_DEVICE void spend(const Shape& shape, std::uint64_t ns) {
+  const std::uint64_t until_ns = exec::now_ns() + ns;
   while (exec::now_ns() < until_ns) {
     shape.busy_until(until_ns);
     exec::relax();
   }
 }
 
-// Slot by slot, so that each store can be told of. gdx_put differs in two things: where it has no credit it
-// asks for all that the message could use, and this asks for one; with BlueFlame it rings slot by slot too,
-// but a quarter of what it holds at a time, behind one fence, and this at once.
+// The time that a GPU's thread would spend before the put of message `sequence`.
+GDX_DEVICE void prepare(const Shape& shape, const Flow& flow, std::uint64_t sequence) {
+  spend(shape, shape.post_ns + expected_word(flow.own_salt, sequence, 0) % (shape.jitter_ns + 1));
+}
+
+// Slot by slot, so that each store can be told of, but with credits asked for as gdx_put does: for all that
+// the rest could use. The thread spends a fence for every quarter of what it holds, and the caller the last.
+// gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored, and this each slot
+// at once where fences cost nothing.
 template <Mode M, typename Pool>
 GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
                             const LocalMemory& from, Doorbell doorbell) {
   const std::uint64_t slot_bytes = Pool::of(endpoint.handle()).slot_bytes;
   const bool blueflame = endpoint.handle().blueflame_half_bytes != 0;
-  std::uint32_t deferred = 0;
+  std::uint32_t unordered = 0;
   for (std::uint64_t at = 0; at < shape.message_bytes; at += slot_bytes) {
-    const bool last = shape.message_bytes - at <= slot_bytes;
-    const std::uint64_t bytes = last ? shape.message_bytes - at : slot_bytes;
-    const bool rings = blueflame || ++deferred * 4 >= Pool::held(endpoint);
-    if (rings) deferred = 0;
-    const Doorbell between = rings ? Doorbell::kRing : Doorbell::kDefer;
+    const std::uint64_t rest = shape.message_bytes - at;
+    const bool last = rest <= slot_bytes;
+    const std::uint64_t bytes = last ? rest : slot_bytes;
+    const Status credit = endpoint.template reserve_credit<Pool>((rest - 1) / slot_bytes + 1);
+    if (credit != Status::kOk) return credit;
+    const bool orders = ++unordered * 4 >= Pool::held(endpoint);
+    const Doorbell between = blueflame || orders ? Doorbell::kRing : Doorbell::kDefer;
     const Status status = gdx_put<M>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
     if (status != Status::kOk) return status;
     shape.stored(blockIdx.x, bytes);
     shape.posted(blockIdx.x);
+    if (last || !orders) continue;
+    spend(shape, shape.order_ns);
+    unordered = 0;
   }
   return Status::kOk;
 }
@@ -74,12 +83,13 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
     const std::uint64_t half = (m & 1) * shape.message_bytes;
     auto* const outgoing = reinterpret_cast<std::uint64_t*>((flow.source + half).address);
     for (std::uint64_t i = 0; i < words; ++i) outgoing[i] = expected_word(flow.own_salt, m, i);
-    spend(shape, flow, m);
-    const std::uint64_t begun_ns = exec::now_ns();
+    prepare(shape, flow, m);
+    const std::uint64_t begun_ns = exec::now_ns() + shape.order_ns;
     outcome.status = put<M>(endpoint, flow, shape, m, between);
     if (outcome.status == Status::kOk) outcome.status = gdx_signal(endpoint, flow.peer_signal, m);
     shape.posted(blockIdx.x);
     if (outcome.status != Status::kOk) break;
+    spend(shape, shape.order_ns);
     shape.sent(blockIdx.x, shape.message_bytes, begun_ns);
     outcome.status = gdx_wait(endpoint, flow.signal, Compare::kGreaterEqual, m);
     if (outcome.status != Status::kOk) break;
@@ -101,8 +111,9 @@ __global__ void stream(const Flow* flows, Shape shape, Outcome* outcomes) {
   device::Endpoint<> endpoint(flow.endpoint);
   outcome.status = endpoint.status();
   for (std::uint64_t m = 1; m <= shape.messages && outcome.status == Status::kOk; ++m) {
-    spend(shape, flow, m);
+    prepare(shape, flow, m);
     outcome.status = put<M>(endpoint, flow, shape, m, Doorbell::kRing);
+    spend(shape, shape.order_ns);
     outcome.messages += outcome.status == Status::kOk;
   }
   if (outcome.status == Status::kOk) outcome.status = gdx_flush(endpoint);

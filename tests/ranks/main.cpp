@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "base/command_line.h"
@@ -91,6 +95,7 @@ struct Options {
   unsigned generation = 0;
   std::string queues = "host";
   std::string doorbell = "blueflame";
+  std::optional<std::uint32_t> order_ns;
   bool point = false;
   bool loggp = false;
   bool json = false;
@@ -113,28 +118,31 @@ int report_failures(const Report& report) {
   return kExitFailure;
 }
 
+int report_error(const Error& error) {
+  fmt::print(stderr, "./run ranks: {}\n", error.message);
+  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
+}
+
 int export_goal(const Options& options) {
-  SimulationConfig config = options.simulation;
-  config.trace = true;
+  const auto cannot_write = [&options](Status status) {
+    return report_error({status, fmt::format("--goal {}: cannot be written ({}); choose another place",
+                                             options.goal_path, std::strerror(errno))});
+  };
+  // What it held before is gone only when there is something better.
+  if (!std::ofstream(options.goal_path, std::ios::app)) return cannot_write(Status::kInvalidArgument);
+  const SimulationConfig& config = options.simulation;
   Simulation simulation(config);
   if (const int failed = report_failures(simulation.run()); failed != 0) return failed;
   std::ofstream out(options.goal_path);
   write_goal(config, simulation.actions(), out);
   out.close();
-  if (out) return 0;
-  fmt::print(stderr, "./run ranks: cannot write {}: choose a place that can be written\n", options.goal_path);
-  return kExitFailure;
+  return out ? 0 : cannot_write(Status::kSystem);
 }
 
 int simulate(const Options& options) {
   const Measured measured = measure(options.simulation);
   print(as_json(options.simulation, measured), options.json);
   return report_failures(measured.report);
-}
-
-int report_error(const Error& error) {
-  fmt::print(stderr, "./run ranks: {}\n", error.message);
-  return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
 }
 
 int print_loggp(const Options& options) {
@@ -179,41 +187,53 @@ void choose_bus(Options& options) {
 
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
-void add_simulation_options(command_line::Command app, SimulationConfig& config) {
+using OptionsByName = std::map<std::string, command_line::Option>;
+
+OptionsByName add_simulation_options(command_line::Command app, SimulationConfig& config) {
   using command_line::whole;
   constexpr std::uint64_t kMax32 = std::numeric_limits<std::uint32_t>::max();
+  OptionsByName added;
   const auto add = [&](const char* name, auto& value, std::uint64_t least, std::uint64_t most,
                        const char* what) {
-    app.add_option(name, value, fmt::format("{} ({})", what, value)).check(whole(least, most));
+    const auto option = app.add_option(name, value, fmt::format("{} ({})", what, value));
+    added.emplace(name, option.check(whole(least, most)));
   };
   add("--ranks", config.ranks, 2, kMax32, "Ranks, each with an HCA");
   add("--endpoints-per-rank", config.endpoints_per_rank, 2, kMax32, "Endpoints of each rank, an even number");
   add("--message-bytes", config.message_bytes, 8, kMaxMessageBytes, "Length of a message, a multiple of 8");
   add("--messages", config.messages, 1, kMax32, "Messages of each endpoint");
-  add("--post-ns", config.post_ns, 0, kMaxNs, "A kernel thread's time from one put to the next");
+  add("--post-ns", config.post_ns, 0, kMaxNs,
+      "A kernel thread's time from one put to the next, beside its fences");
   add("--jitter-ns", config.jitter_ns, 0, kMaxNs, "At most so much more, another amount each time");
   add("--step-ns", config.step_ns, 1, kMaxNs, "Resolution of all times");
   add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
   add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
   add("--slots", config.slots, 1, kMax32,
       "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
-  app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
-      .check(whole(0, kMax32));
+  added.emplace("--dead-rank",
+                app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
+                    .check(whole(0, kMax32)));
   app.add_option("--seed", config.seed, fmt::format("Of all that is random ({})", config.seed))
       .check(whole(0, std::numeric_limits<std::uint64_t>::max()));
+  return added;
 }
 
 void add_options(command_line::Command app, Options& options) {
   using command_line::one_of;
-  add_simulation_options(app, options.simulation);
-  app.add_option("--pattern", options.pattern,
-                 "exchange, or stream: one end puts, the other does nothing (exchange)")
-      .check(one_of({"exchange", "stream"}));
+  const OptionsByName simulation = add_simulation_options(app, options.simulation);
+  const auto pattern = app.add_option("--pattern", options.pattern,
+                                      "exchange, or stream: one end puts, the other does nothing (exchange)")
+                           .check(one_of({"exchange", "stream"}));
   app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
       .check(one_of({"pull", "push", "inline", "gpu-bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       .check(command_line::real(0.001, 10'000));
+  app.add_option(
+         "--order-ns", options.order_ns,
+         fmt::format("What a put's fences cost, at any scope ({} GPU, {} system)",
+                     options.simulation.ordering.gpu_scope_ns, options.simulation.ordering.system_scope_ns))
+      .check(command_line::whole(0, kMaxNs));
   const auto path = app.add_option("--path", options.path,
                                    "PCIe path between GPU and NIC: PIX, PXB, PHB, NODE or SYS (none)")
                         .check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
@@ -231,12 +251,18 @@ void add_options(command_line::Command app, Options& options) {
                      "Run the exchange, and write what the ranks did into this file as a GOAL schedule");
   goal.check(command_line::not_empty("the name of a file"));
   const auto loggp = app.add_flag("--loggp", options.loggp, "Print LogGP parameters of an endpoint instead");
-  app.add_flag("--point", options.point, "Print latency and rate of one message size over --path instead")
-      .needs(path)
-      .excludes(loggp)
-      .excludes(goal);
-  loggp.excludes(goal);
-  app.add_flag("--json", options.json, "As JSON");
+  const auto point = app.add_flag("--point", options.point,
+                                  "Print latency and rate of one message size over --path instead");
+  point.needs(path).excludes(loggp).excludes(goal);
+  loggp.excludes(goal).excludes(pattern).excludes(simulation.at("--message-bytes"));
+  point.excludes(pattern).excludes(simulation.at("--post-ns"));
+  // Both watch one connection of their own, closely.
+  for (const char* const overwritten :
+       {"--ranks", "--endpoints-per-rank", "--messages", "--jitter-ns", "--step-ns", "--dead-rank"}) {
+    loggp.excludes(simulation.at(overwritten));
+    point.excludes(simulation.at(overwritten));
+  }
+  goal.excludes(app.add_flag("--json", options.json, "As JSON"));
 }
 
 int run_command_line(int argc, char** argv) {
@@ -251,11 +277,13 @@ int run_command_line(int argc, char** argv) {
   config.pattern = options.pattern == "stream" ? Pattern::kStream : Pattern::kExchange;
   config.mode = pcie::mode_of(options.mode).value_or(pcie::Mode::kPull);
   config.doorbell = pcie::doorbell_kind_of(options.doorbell).value_or(config.doorbell);
+  if (options.order_ns) config.ordering = {*options.order_ns, *options.order_ns};
+  config.trace = !options.goal_path.empty();
   choose_bus(options);
   if (const auto checked = Simulation::check(config); !checked) return report_error(checked.error());
   if (!options.goal_path.empty()) {
-    if (config.pattern == Pattern::kExchange) return export_goal(options);
-    return report_error({Status::kInvalidArgument, "--goal: nobody waits for a stream: leave out --pattern"});
+    if (const auto checked = check_goal(config); !checked) return report_error(checked.error());
+    return export_goal(options);
   }
   if (options.point) return print_point(options);
   return options.loggp ? print_loggp(options) : simulate(options);

@@ -14,7 +14,7 @@ constexpr std::uint64_t kMaxMessages = 64;  // of each lane
 constexpr std::uint64_t kStreamBytes = 2 << 20;
 constexpr std::uint64_t kRateStepNs = 5;
 
-// One connection, whose poster costs nothing, watched closely. The queue is longer than a round trip.
+// One connection, whose poster does nothing but put, watched closely. The queue is longer than a round trip.
 SimulationConfig one_connection(const SimulationConfig& config, Pattern pattern) {
   SimulationConfig one = config;
   one.ranks = 2;
@@ -57,15 +57,17 @@ Result<LogGp> measure_loggp(const SimulationConfig& config) {
   SimulationConfig exchange = one_connection(config, Pattern::kExchange);
   SimulationConfig stream = one_connection(config, Pattern::kStream);
   exchange.message_bytes = stream.message_bytes = sizeof(std::uint64_t);
+  exchange.ordering = stream.ordering = {0, 0};
   const Result<double> latency_ns = ns_per_message(exchange, &Report::seen_ns);
   const Result<double> gap_ns = ns_per_message(stream, &Report::virtual_ns);
   stream.message_bytes = kLargeBytes;
+  stream.ordering = config.ordering;
   const Result<double> large_ns = ns_per_message(stream, &Report::virtual_ns);
   for (const Result<double>* part : {&latency_ns, &gap_ns, &large_ns}) {
     if (!*part) return tl::unexpected(part->error());
   }
   return LogGp{.latency_ns = *latency_ns,
-               .overhead_ns = config.post_ns,
+               .overhead_ns = order_ns(config) + config.post_ns,
                .gap_ns = *gap_ns,
                .gap_per_byte_ns = *large_ns / static_cast<double>(kLargeBytes)};
 }

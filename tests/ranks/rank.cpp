@@ -41,6 +41,7 @@ std::uint32_t need(const char* what, const softhca::Answer<std::uint32_t>& answe
 
 Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std::uint64_t seed)
     : config_(config),
+      events_(network.events()),
       memory_(config.endpoints * endpoint_blocks()),
       uar_pages_((config.bus ? config.endpoints : 1) * kUarBlocks),
       staging_(blocks_for(std::size_t{config.slots} * config.slot_bytes)),
@@ -279,12 +280,23 @@ int Rank::carry_doorbells(std::uint32_t endpoint) {
     const std::uint16_t posted = posted_blocks(memory);
     bus_->gpu_posts(static_cast<std::uint16_t>(posted - memory.stored_blocks) * mlx5::kWqeBasicBlockBytes);
     memory.stored_blocks = posted;
-    bus_->gpu_rings(doorbell.with_wqe ? sizeof doorbell.words : sizeof doorbell.words[0],
-                    [this, &memory, doorbell] {
-                      bus_->nic_works([this, &memory, doorbell] { doorbell_arrives(memory, doorbell); });
-                    });
+    if (config_.order_ns == 0) {
+      ring_ordered(memory, doorbell, posted);
+      continue;
+    }
+    events_.at(
+        events_.now() + pcie::from_ns(config_.order_ns),
+        [this, &memory, doorbell, posted](pcie::TimePs /*now*/) { ring_ordered(memory, doorbell, posted); });
   }
   return carried;
+}
+
+void Rank::ring_ordered(EndpointMemory& memory, CarriedDoorbell doorbell, std::uint16_t posted) {
+  memory.ordered_blocks = posted;
+  bus_->gpu_rings(doorbell.with_wqe ? sizeof doorbell.words : sizeof doorbell.words[0],
+                  [this, &memory, doorbell] {
+                    bus_->nic_works([this, &memory, doorbell] { doorbell_arrives(memory, doorbell); });
+                  });
 }
 
 // The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
@@ -292,7 +304,7 @@ int Rank::carry_doorbells(std::uint32_t endpoint) {
 void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
   const bool brought = doorbell.with_wqe && index_of(doorbell.words[0]) == memory.asked_blocks;
   // The record says what it said when the NIC asked for it.
-  doorbell.produced = brought ? static_cast<std::uint16_t>(memory.asked_blocks + 1) : posted_blocks(memory);
+  doorbell.produced = brought ? static_cast<std::uint16_t>(memory.asked_blocks + 1) : memory.ordered_blocks;
   const auto blocks = static_cast<std::uint16_t>(doorbell.produced - memory.asked_blocks);
   memory.asked_blocks = doorbell.produced;
   CarriedDoorbell& waiting = memory.doorbells.emplace_back(doorbell);

@@ -35,8 +35,9 @@ struct RankConfig {
   bool odd_endpoints_push = true;
   bool blueflame = false;
   std::optional<BusConfig> bus = std::nullopt;
-  bool bounces = false;  // the slots are host memory
-  bool pulls = false;    // the NIC fetches what messages consist of; signals always come with their WQE
+  std::uint64_t order_ns = 0;  // of the fence before a doorbell, across the bus
+  bool bounces = false;        // the slots are host memory
+  bool pulls = false;          // the NIC fetches what messages consist of; signals always come with their WQE
 };
 
 class Rank {
@@ -65,8 +66,8 @@ class Rank {
       bus_->gpu_stores_payload(bytes);
     }
   }
-  // Starts what a kernel has rung on its way to the NIC. Returns how many doorbells. Without a bus they are
-  // there.
+  // Starts what a kernel has rung on its way to the NIC, when it has been ordered. Returns how many
+  // doorbells. Without a bus they are there.
   int carry_doorbells(std::uint32_t endpoint);
 
   [[nodiscard]] softhca::Hca& hca() { return *hca_; }
@@ -113,6 +114,7 @@ class Rank {
     mlx5::Cqe64* written_completions = nullptr;
     std::uint32_t completions = 0;          // carried to the GPU's side
     std::uint16_t stored_blocks = 0;        // of the send queue, by the GPU
+    std::uint16_t ordered_blocks = 0;       // of these, whose fence has ended: as the record has it
     std::uint16_t asked_blocks = 0;         // of it, by the NIC
     std::deque<CarriedDoorbell> doorbells;  // their WQEs are on the way, or waited for by one that is
   };
@@ -128,6 +130,7 @@ class Rank {
   void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
   [[nodiscard]] Network::Nic make_nic(Network& network);
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;
+  void ring_ordered(EndpointMemory& memory, CarriedDoorbell doorbell, std::uint16_t posted);
   void doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell);
   [[nodiscard]] static std::uint16_t posted_blocks(const EndpointMemory& memory);
   static void ring_fetched(EndpointMemory& memory);
@@ -135,6 +138,7 @@ class Rank {
   [[nodiscard]] RemoteMemory remote(const void* at, std::uint64_t bytes) const;
 
   RankConfig config_;
+  pcie::EventQueue& events_;
   std::vector<Block> memory_;     // everything below lies in it; registered as one region
   std::vector<Block> uar_pages_;  // one, or with a bus one for each endpoint
   std::vector<Block> staging_;    // the NIC's, or the host's

@@ -174,6 +174,11 @@ TEST(Ranks, impossible_configurations_are_refused_by_name) {
   EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kGpuBounce, .slots = 1u << 12}));
   EXPECT_TRUE(Simulation::check({.mode = pcie::Mode::kPush, .slots = 1u << 16}));
   EXPECT_THAT(message({.messages = 0}), HasSubstr("at least 1"));
+  EXPECT_THAT(message({.messages = ~0u}), HasSubstr("at most 16777216 in all"));
+  EXPECT_TRUE(Simulation::check({.messages = 1 << 17}));
+  EXPECT_THAT(message({.messages = (1 << 13) + 1, .trace = true}), HasSubstr("at most 1048576 in all with"));
+  EXPECT_TRUE(Simulation::check({.messages = 1 << 13, .trace = true}));
+  EXPECT_THAT(message({.ranks = 2, .message_bytes = 16 << 20, .messages = 257}), HasSubstr("at most 64 GiB"));
   EXPECT_THAT(message({.dead_rank = 16}), HasSubstr("there are 16"));
   EXPECT_THAT(message({.mode = pcie::Mode::kBounce}), HasSubstr("use gpu-bounce"));
 }
@@ -290,7 +295,7 @@ TEST(Bus, push_with_blueflame_reads_nothing_with_signals_and_without_a_pause) {
   EXPECT_EQ(transfers(run(exchange).pcie.reads), 0u);
   SimulationConfig stream = exchange;
   stream.pattern = Pattern::kStream;
-  stream.post_ns = 0;
+  stream.ordering = {0, 0};
   EXPECT_EQ(transfers(run(stream).pcie.reads), 0u);
 }
 
@@ -308,12 +313,14 @@ TEST_P(ProductionAndTable, take_the_same_time) {
     table.path = path;
     table.queues = queues;
     table.doorbell = doorbell;
-    table.ordering = {0, 0};
-    const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
-    const Result<std::uint64_t> delivered_ns = measure_delivery(config);
-    ASSERT_TRUE(delivered_ns) << delivered_ns.error().message;
-    EXPECT_NEAR(static_cast<double>(*delivered_ns), expected, 10)
-        << bytes;  // steps of a ns, in several places
+    for (const pcie::Ordering ordering : {pcie::Ordering{0, 0}, pcie::Ordering{}}) {
+      config.ordering = table.ordering = ordering;
+      const double expected = pcie::measure_latency(table, mode, bytes).delivered_ns;
+      const Result<std::uint64_t> delivered_ns = measure_delivery(config);
+      ASSERT_TRUE(delivered_ns) << delivered_ns.error().message;
+      EXPECT_NEAR(static_cast<double>(*delivered_ns), expected, 10)  // steps of a ns, in several places
+          << bytes << " B, fences of " << ordering.gpu_scope_ns;
+    }
   }
 }
 
@@ -356,6 +363,7 @@ struct Goal {
   std::multiset<Message> sends;
   std::multiset<Message> receives;
   std::vector<std::uint64_t> calcs_ns;
+  std::set<unsigned> cpus;
   std::vector<std::string> wrong_lines;
 };
 
@@ -369,8 +377,9 @@ Goal parse_goal(const std::string& text) {
     char other[32];
     unsigned peer = 0;
     unsigned tag = 0;
+    unsigned cpu = 0;
     unsigned long bytes = 0;
-    if (line.empty() || line == "}" || line.starts_with("num_ranks ")) continue;
+    if (line.empty() || line == "}" || line.starts_with("// ") || line.starts_with("num_ranks ")) continue;
     if (std::sscanf(line.c_str(), "rank %u {", &rank) == 1) {
       labels.clear();
       continue;
@@ -379,18 +388,22 @@ Goal parse_goal(const std::string& text) {
       if (!labels.contains(label) || !labels.contains(other)) goal.wrong_lines.push_back(line);
       continue;
     }
-    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u", label, &bytes, &peer, &tag) == 4) {
+    if (std::sscanf(line.c_str(), "%31[a-z0-9_]: send %lub to %u tag %u cpu %u", label, &bytes, &peer, &tag,
+                    &cpu) == 5) {
       goal.sends.emplace(rank, peer, tag, bytes);
-    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u", label, &bytes, &peer,
-                           &tag) == 4) {
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: recv %lub from %u tag %u cpu %u", label, &bytes,
+                           &peer, &tag, &cpu) == 5) {
       goal.receives.emplace(peer, rank, tag, bytes);
-    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu", label, &bytes) == 2) {
+    } else if (std::sscanf(line.c_str(), "%31[a-z0-9_]: calc %lu cpu %u", label, &bytes, &cpu) == 3) {
       goal.calcs_ns.push_back(bytes);
     } else {
       goal.wrong_lines.push_back(line);
       continue;
     }
     if (!labels.insert(label).second) goal.wrong_lines.push_back(line);
+    // An endpoint's label begins with its number, and its operations wait for one another alone.
+    if (std::stoul(label + 1) != cpu) goal.wrong_lines.push_back(line);
+    goal.cpus.insert(cpu);
   }
   return goal;
 }
@@ -410,13 +423,15 @@ TEST(Goal, says_what_the_ranks_of_the_run_posted_and_waited_for) {
   write_goal(config, simulation.actions(), out);
   const Goal goal = parse_goal(out.str());
   EXPECT_THAT(goal.wrong_lines, testing::IsEmpty());
+  EXPECT_THAT(goal.cpus, testing::ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(goal.sends.size(), report.messages);
   EXPECT_EQ(goal.sends, goal.receives);
   ASSERT_EQ(goal.calcs_ns.size(), report.messages);
   for (const std::uint64_t ns : goal.calcs_ns) {
-    EXPECT_GE(ns, config.post_ns);
+    EXPECT_GE(ns, config.ordering.gpu_scope_ns);
     EXPECT_LE(ns,
-              config.post_ns + config.jitter_ns + 2 * config.step_ns);  // a look, and another until it acts
+              config.ordering.gpu_scope_ns + config.jitter_ns +
+                  2 * config.step_ns);  // a look, and another until it acts
   }
 }
 
@@ -434,9 +449,17 @@ TEST(Goal, of_an_endpoint_is_in_the_order_of_its_kernel) {
   std::ostringstream out;
   write_goal(config, actions, out);
   EXPECT_EQ(out.str(),
-            "num_ranks 2\n\nrank 0 {\nc0_1: calc 700\ns0_1: send 64b to 1 tag 0\ns0_1 requires c0_1\n"
-            "r0_1: recv 64b from 1 tag 1\nr0_1 requires s0_1\nc0_2: calc 750\nc0_2 requires r0_1\n"
-            "s0_2: send 64b to 1 tag 0\ns0_2 requires c0_2\n}\n\nrank 1 {\n}\n");
+            "num_ranks 2\n// Each endpoint is a cpu. What its thread spends on a send is the calc before it: "
+            "simulate with o = 0.\n\nrank 0 {\nc0_1: calc 700 cpu 0\ns0_1: send 64b to 1 tag 0 cpu 0\n"
+            "s0_1 requires c0_1\nr0_1: recv 64b from 1 tag 1 cpu 0\nr0_1 requires s0_1\n"
+            "c0_2: calc 750 cpu 0\nc0_2 requires r0_1\ns0_2: send 64b to 1 tag 0 cpu 0\ns0_2 requires c0_2\n}"
+            "\n\nrank 1 {\n}\n");
+}
+
+TEST(Goal, endpoints_beyond_the_cpus_of_a_schedule_are_refused) {
+  EXPECT_TRUE(check_goal({.ranks = 2, .endpoints_per_rank = 256}));
+  EXPECT_FALSE(check_goal({.ranks = 2, .endpoints_per_rank = 258}));
+  EXPECT_FALSE(check_goal({.pattern = Pattern::kStream}));
 }
 
 TEST(LogGp, follows_the_network) {
@@ -450,7 +473,32 @@ TEST(LogGp, follows_the_network) {
   EXPECT_GE(measured->gap_ns, 9.8);       // 98 B of packet
   EXPECT_GE(measured->gap_per_byte_ns, 0.1);
   EXPECT_LE(measured->gap_per_byte_ns, 0.105);
-  EXPECT_EQ(measured->overhead_ns, config.post_ns);
+  EXPECT_EQ(measured->overhead_ns, config.ordering.gpu_scope_ns);
+}
+
+// A simulator adds o and L, and gets what `gdx model` says with fences: a put that is announced by a signal.
+TEST(LogGp, overhead_is_the_fence_of_the_scope_that_mode_and_queues_need) {
+  const auto measured = [](pcie::Mode mode) {
+    return measure_loggp(across(PathClass::kSys, mode)).value_or(LogGp{});
+  };
+  const pcie::Ordering fences;
+  const LogGp pull = measured(pcie::Mode::kPull);
+  const LogGp push = measured(pcie::Mode::kPush);
+  EXPECT_EQ(pull.overhead_ns, fences.gpu_scope_ns);
+  EXPECT_EQ(push.overhead_ns, fences.system_scope_ns);
+  SimulationConfig pull_from_host_queues = across(PathClass::kSys, pcie::Mode::kPull);
+  pull_from_host_queues.bus->queues = pcie::QueuePlacement::kHost;
+  EXPECT_EQ(order_ns(pull_from_host_queues), fences.system_scope_ns);
+  pcie::WorldConfig table;
+  table.path = PathClass::kSys;
+  table.queues = pcie::QueuePlacement::kGpu;
+  for (const auto& [mode, logged] :
+       {std::pair{pcie::Mode::kPull, pull}, std::pair{pcie::Mode::kPush, push}}) {
+    const double expected = pcie::measure_latency(table, mode, 8).delivered_ns;
+    EXPECT_NEAR(logged.latency_ns + static_cast<double>(logged.overhead_ns), expected, 30) << name(mode);
+  }
+  // An endpoint alone is fenced for a quarter of its 16 slots of 4 KiB at a time.
+  EXPECT_NEAR(push.gap_per_byte_ns, fences.system_scope_ns / (4 * 4096.0), 0.1 * push.gap_per_byte_ns);
 }
 
 TEST(LogGp, of_a_connection_that_fails_is_an_error) {

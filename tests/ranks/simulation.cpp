@@ -16,6 +16,11 @@ constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing i
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
+// Of all endpoints together: some minutes. What a traced message leaves in memory and in a file is some 200
+// B.
+constexpr std::uint64_t kMaxMessages = 1 << 24;
+constexpr std::uint64_t kMaxTracedMessages = 1 << 20;
+constexpr std::uint64_t kMaxMovedBytes = std::uint64_t{64} << 30;
 
 thread_local Simulation* running = nullptr;
 
@@ -34,8 +39,26 @@ RankConfig rank_config(const SimulationConfig& config) {
   if (stages(config)) rank.slots = config.slots;
   if (bounces(config)) rank.slot_bytes = pcie::Bounce{}.chunk_bytes;
   rank.bus = config.bus;
+  if (config.bus) rank.order_ns = order_ns(config);
   rank.odd_endpoints_push = config.pattern == Pattern::kExchange;
   return rank;
+}
+
+Result<void> check_work(const SimulationConfig& config) {
+  const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
+  if (config.messages == 0) return refuse("no messages: use at least 1");
+  const std::uint64_t endpoints = std::uint64_t{config.ranks} * config.endpoints_per_rank;
+  const std::uint64_t most = config.trace ? kMaxTracedMessages : kMaxMessages;
+  if (endpoints * config.messages > most) {
+    return refuse(fmt::format("{} messages of each of {} endpoints: use fewer, for at most {} in all{}",
+                              config.messages, endpoints, most, config.trace ? " with a trace" : ""));
+  }
+  if (endpoints * config.messages > kMaxMovedBytes / config.message_bytes) {
+    return refuse(
+        fmt::format("{} messages of {} B of each of {} endpoints: use fewer, for at most {} GiB in all",
+                    config.messages, config.message_bytes, endpoints, kMaxMovedBytes >> 30));
+  }
+  return {};
 }
 
 using Kernel = void (*)(const Flow*, Shape, Outcome*);
@@ -51,6 +74,11 @@ Kernel kernel_of(const SimulationConfig& config) {
 }
 
 }  // namespace
+
+std::uint64_t order_ns(const SimulationConfig& config) {
+  return pcie::order_ns(config.ordering, config.mode,
+                        config.bus ? config.bus->queues : pcie::QueuePlacement::kGpu);
+}
 
 Result<void> Simulation::check(const SimulationConfig& config) {
   const auto refuse = [](const std::string& why) { return fail(Status::kInvalidArgument, why); };
@@ -74,7 +102,7 @@ Result<void> Simulation::check(const SimulationConfig& config) {
         fmt::format("{} MiB of buffers and {} MiB of slots: use fewer, or smaller messages, for {} each",
                     buffers >> 20, staging >> 20, kMaxMemoryBytes >> 20));
   }
-  if (config.messages == 0) return refuse("no messages: use at least 1");
+  if (auto checked = check_work(config); !checked) return checked;
   if (config.mode == pcie::Mode::kBounce)
     return refuse("bounce: a CPU posts it, so no device code runs; use gpu-bounce, or gdx model");
   if (!std::has_single_bit(config.slots) || (stages(config) && config.slots < config.endpoints_per_rank)) {
@@ -191,8 +219,9 @@ Report Simulation::run() {
   actions_.assign(config_.trace ? flows.size() : 0, {});
   const Shape shape{config_.message_bytes,
                     config_.messages,
-                    config_.post_ns,
+                    config_.post_ns + (config_.bus ? 0 : order_ns(config_)),
                     config_.jitter_ns,
+                    config_.bus ? order_ns(config_) : 0,
                     stored,
                     posted,
                     busy_until,

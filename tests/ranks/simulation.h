@@ -30,8 +30,10 @@ struct SimulationConfig {
   bool one_way = false;                                          // in a stream, only rank 0 sends
   std::uint64_t message_bytes = 1024;                            // a multiple of 8, to kMaxMessageBytes
   std::uint32_t messages = 16;                                   // of each endpoint that sends
-  // A kernel thread's time from one put to the next. [measured] H200 with ConnectX-7, as pcie::Ordering.
-  std::uint64_t post_ns = 700;
+  // A kernel thread's time for a put's fences. Across a bus it passes before the doorbell leaves; without
+  // one, where a doorbell is memory that HCA and kernel share, before the put.
+  pcie::Ordering ordering = {};
+  std::uint64_t post_ns = 0;    // its time for whatever else it does from one put to the next
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
   // How far virtual time moves between two looks of everybody: the resolution of all times. Timeouts of
   // kernels alone may be noticed up to 0.1 ms late.
@@ -44,6 +46,9 @@ struct SimulationConfig {
   std::uint32_t slots =
       32;  // of each rank: 4 KiB of staging memory each, 64 KiB of host memory in kGpuBounce
 };
+
+// Of a put's fences: of the scope that mode and queues need, which without a bus are taken to be the GPU's.
+[[nodiscard]] std::uint64_t order_ns(const SimulationConfig& config);
 
 struct Report {
   std::uint64_t endpoints = 0;

@@ -61,7 +61,7 @@ void add_options(command_line::Command app, ModelOptions& options) {
       .check(real(1, 10'000));
   app.add_option("--tags", options.tags, "Read requests the NIC may have outstanding (256)")
       .check(whole(1, 65'536));
-  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC (131072)")
+  app.add_option("--pool-bytes", options.pool_bytes, "Staging memory on the NIC, a power of two (131072)")
       .check(whole(64, 1 << 30));
   app.add_option("--slot-bytes", options.slot_bytes, "Size of a staging slot (4096)")
       .check(whole(64, 1 << 30));
@@ -77,7 +77,11 @@ void add_options(command_line::Command app, ModelOptions& options) {
 
 int run_command_line(int argc, char** argv) {
   ModelOptions options;
-  command_line::App app("Latency, rate and PCIe transactions of a put, modelled", "gdx model");
+  command_line::App app(
+      "Latency, rate and PCIe transactions of a put, modelled: interprets a table of PCIe steps for\n"
+      "each mode (driver-shim/pcie/world/modes.h), not the code that posts. Against that code, which\n"
+      "./run ranks --point runs on the same paths, papers/push-vs-pull/production-code.txt holds it",
+      "gdx model");
   add_options(app, options);
   if (const auto ends = app.parse("gdx model", argc, argv)) return *ends;
   const auto request = to_request(options);
@@ -87,11 +91,16 @@ int run_command_line(int argc, char** argv) {
       return report_error(checked.error());
   }
   const Report report = run_model(*request);
+  if (report.rows.empty()) {
+    for (const std::string& why : report.not_possible)
+      fmt::print(stderr, "gdx model: not possible: {}\n", why);
+    return kExitFailure;
+  }
   fmt::print("{}", options.as_json ? to_json(report) : to_text(report));
-  if (!options.plot.empty() && !report.rows.empty()) {
+  if (!options.plot.empty()) {
     if (auto drawn = plot(report, options.plot); !drawn) return report_error(drawn.error());
   }
-  return report.rows.empty() ? kExitFailure : 0;
+  return 0;
 }
 
 }  // namespace

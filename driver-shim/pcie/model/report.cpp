@@ -10,6 +10,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kNsPerUs = 1000;
+constexpr std::string_view kCompleted =
+    "completed: the poster has seen the ACK, which the peer's NIC sends when it accepts a packet, before its "
+    "PCIe write lands";
 
 std::string traffic_text(const std::array<Traffic, kPurposes>& traffic) {
   std::string text;
@@ -84,6 +87,7 @@ std::string caveat(const WorldConfig& world) {
 std::string to_text(const Report& report) {
   std::string text = heading(report.world) + "\n";
   if (const std::string guessed = caveat(report.world); !guessed.empty()) text += guessed + "\n";
+  text += fmt::format("{}\n", kCompleted);
   text += fmt::format("{:10} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
                       "completed us", "Gb/s", "Mmsg/s", "PCIe transfers of one put: reads; writes");
   for (const Row& row : report.rows) {
@@ -119,6 +123,7 @@ std::string to_json(const Report& report) {
                {"order_system_scope_ns", world.ordering.system_scope_ns},
                {"endpoints", world.lanes},
                {"caveat", caveat(world)},
+               {"completed", kCompleted},
                {"rows", Json::array()},
                {"not_possible", report.not_possible}};
   for (const Row& row : report.rows) {

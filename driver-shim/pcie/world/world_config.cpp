@@ -26,8 +26,16 @@ Result<void> check(const WorldConfig& config) {
   if (!std::has_single_bit(wire.mtu_bytes) || wire.mtu_bytes < 256 || wire.mtu_bytes > 4096)
     return refuse(fmt::format("MTU {}: use 256, 512, 1024, 2048 or 4096 B", wire.mtu_bytes));
   const Staging& staging = config.staging;
+  const bool two_root_complexes = config.path == PathClass::kNode || config.path == PathClass::kSys;
+  if (config.platform.root.only_one && two_root_complexes) {
+    return refuse(fmt::format("{} has one root complex, so no {} path: use PIX, PXB or PHB",
+                              config.platform.name, name(config.path)));
+  }
   if (!std::has_single_bit(staging.slot_bytes) || staging.slot_bytes < 64)
     return refuse(fmt::format("slots of {} B: use a power of two from 64", staging.slot_bytes));
+  // Slots are counted round and round, so the library takes no other pool.
+  if (!std::has_single_bit(staging.pool_bytes))
+    return refuse(fmt::format("a staging pool of {} B: use a power of two", staging.pool_bytes));
   if (staging.pool_bytes < staging.slot_bytes) {
     return refuse(fmt::format("a staging pool of {} B holds no slot of {} B: enlarge it or use smaller slots",
                               staging.pool_bytes, staging.slot_bytes));
@@ -42,6 +50,15 @@ Result<void> check(const WorldConfig& config) {
 }
 
 Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
+  // Of a bounce a CPU posts, nobody schedules the slots.
+  const bool scheduled = mode == Mode::kPush || mode == Mode::kGpuBounce;
+  const std::uint64_t slots = mode == Mode::kPush ? config.staging.pool_bytes / config.staging.slot_bytes
+                                                  : config.bounce.pool_bytes / config.bounce.chunk_bytes;
+  if (scheduled && config.lanes > slots) {
+    return fail(Status::kUnsupported,
+                fmt::format("{} endpoints on {} slots, of which each keeps one: use fewer{}", config.lanes,
+                            slots, mode == Mode::kPush ? ", or a larger pool" : ""));
+  }
   EventQueue events;
   const Fabric fabric(events, config.platform, config.path);
   if (fabric.can_read(kNicNode, kGpuNode)) return {};

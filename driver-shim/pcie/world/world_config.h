@@ -49,6 +49,12 @@ struct Ordering {
 
 enum class QueuePlacement : std::uint8_t { kHost, kGpu };
 
+// What that comes to for a put that the GPU posts, and that reaches its own memory or others'.
+constexpr std::uint32_t order_ns(const Ordering& ordering, Mode mode, QueuePlacement queues) {
+  const bool within_gpu = queues == QueuePlacement::kGpu && (mode == Mode::kPull || mode == Mode::kInline);
+  return within_gpu ? ordering.gpu_scope_ns : ordering.system_scope_ns;
+}
+
 struct WorldConfig {
   Platform platform = kGeneric;
   PathClass path = PathClass::kPix;  // on both sides

@@ -16,6 +16,11 @@ case $case_name in
     run 60 "$gdx" model --path SYS --gen 5 --width 16 --mode push --size-bytes 4096
     expect_status 0
     expect '^guessed: '
+    run 60 "$gdx" model --help
+    expect_status 0
+    expect 'interprets a table of PCIe steps'
+    run 60 "$gdx" model --path SYS --mode push --size-bytes 4096
+    expect "^completed: .* ACK, .* before its PCIe write lands"
     ;;
   options)
     # figures OPTIONS: leaves the rows in $out.
@@ -58,10 +63,18 @@ case $case_name in
     for bad in "--gen 2" "--gen 0" "--path NEAR" "--mode shove" "--width 3" "--size-bytes 0" "--queues tape" \
       "--doorbell loud" "--mode push-bf" "--peer-read-lines 0" "--rcb-bytes 100" "--socket-gbps 0" "--mtu 1500" \
       "--nonsense" "--tags 0" "--endpoints 0" "--endpoints 1000000" "--endpoints 4000000000" \
+      "--platform intel-client --path SYS" "--platform intel-client --path NODE" "--pool-bytes 131073" \
       "--wire-latency-ns 4294967295" "--order-ns -5" "--plot a.jpg" "--plot /nonexistent/a.svg" "--plot a.svg --size-bytes 64" "-- --json"; do
       # shellcheck disable=SC2086 # the options are words
       refused . "$gdx" model $bad
     done
+    # What a world admits in general and no mode of those asked for.
+    refuses 1 'push of 64 B: 33 endpoints on 32 slots' "$gdx" model --mode push --endpoints 33 --size-bytes 64
+    refuses 1 'pull of 64 B: intel-client forwards no peer reads' "$gdx" model --platform intel-client --path PHB \
+      --mode pull --size-bytes 64
+    run 60 "$gdx" model --mode pull,push --endpoints 33 --size-bytes 64
+    expect_status 0
+    expect '^not possible: push of 64 B: '
     ;;
   *)
     echo "no such case: $case_name"

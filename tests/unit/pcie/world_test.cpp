@@ -156,6 +156,7 @@ TEST(World, delivery_by_blueflame_takes_the_sum_of_its_parts) {
 TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
   WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
   world.staging.pool_bytes = world.staging.slot_bytes;
+  world.lanes = 1;
   const double held_ns = measure_latency(world, Mode::kPush, 4096).completed_ns;
   const double law = 4096 / held_ns * 1e9;
   // The next push starts the instant a slot is back, so only the rounding of a time to a picosecond is left.
@@ -183,6 +184,14 @@ TEST(World, pull_cannot_be_faster_than_the_root_complex_reads) {
   }();
   EXPECT_LT(measure_rate(world, Mode::kPull, 65536).bytes_per_s, 0.3e9);
   EXPECT_GT(measure_rate(world, Mode::kBounce, 65536).bytes_per_s, 10e9);
+}
+
+// A responder answers for a packet that it has accepted. Here its PCIe is slower than the way back.
+TEST(World, acknowledgement_does_not_wait_for_the_pcie_of_the_peer) {
+  WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
+  world.platform.root.socket_bytes_per_s = 1e9;
+  const Latency bounced = measure_latency(world, Mode::kGpuBounce, 65536);
+  EXPECT_GT(bounced.delivered_ns, bounced.completed_ns);
 }
 
 TEST(World, wire_slower_than_pcie_is_what_pull_runs_at) {
@@ -214,6 +223,29 @@ TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   EXPECT_FALSE(check(world, Mode::kInline, 29));
 }
 
+// As the library's credit scheduler admits them.
+TEST(WorldConfig, endpoints_beyond_the_slots_only_what_stages_is_not_possible) {
+  WorldConfig world;
+  world.lanes = 32;
+  EXPECT_TRUE(check(world, Mode::kPush, 8));
+  world.lanes = 33;
+  EXPECT_THAT(check(world, Mode::kPush, 8).error().message, HasSubstr("33 endpoints on 32 slots"));
+  world.lanes = 65;
+  EXPECT_THAT(check(world, Mode::kGpuBounce, 8).error().message, HasSubstr("65 endpoints on 64 slots"));
+  for (const Mode mode : {Mode::kPull, Mode::kInline, Mode::kBounce})
+    EXPECT_TRUE(check(world, mode, 8)) << name(mode);
+}
+
+TEST(WorldConfig, one_root_complex_paths_between_two_are_refused) {
+  WorldConfig world;
+  world.platform = kIntelClient;
+  for (const PathClass path : kPathClasses) {
+    world.path = path;
+    const bool possible = path != PathClass::kNode && path != PathClass::kSys;
+    EXPECT_EQ(check(world).has_value(), possible) << name(path);
+  }
+}
+
 TEST(WorldConfig, value_impossible_is_refused_by_name) {
   const auto message = [](auto change) {
     WorldConfig world;
@@ -225,6 +257,7 @@ TEST(WorldConfig, value_impossible_is_refused_by_name) {
   EXPECT_THAT(message([](WorldConfig& w) { w.wire.mtu_bytes = 1500; }), HasSubstr("MTU 1500"));
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.slot_bytes = 100; }), HasSubstr("slots of 100"));
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 64; }), HasSubstr("holds no slot"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 131073; }), HasSubstr("pool of 131073 B"));
   EXPECT_THAT(message([](WorldConfig& w) { w.lanes = 0; }), HasSubstr("endpoint"));
   EXPECT_THAT(message([](WorldConfig& w) { w.bounce.chunk_bytes = 3; }), HasSubstr("bounce"));
   EXPECT_EQ(message([](WorldConfig&) {}), "accepted");
