@@ -1,13 +1,12 @@
 // The staging credits of one open endpoint. A credit is the right to fill one slot of staging memory. The
-// endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and nothing of
-// the scheduler's is touched but one word that lies beside the queue. Slots come by its grants and go, when
-// the endpoint holds more than its limit, by the queue of returns.
-// All threads of the endpoint's scope hold an object, in registers, for what posting does; the leader calls that
-// too, the others only what says so. Completions, grants and returns are taken out of line (impl/wait.h), by an
-// object on StagingState in memory.
-// Ordering: a slot is given back with a release, after the completion that freed it was acquired; a grant is
-// acquired. So whoever fills the slot next does it after the NIC has read it.
-// Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
+// endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and no word of
+// the scheduler's, which a GPU would read across PCIe. Slots come by its grants and go, when the endpoint
+// holds more than its limit, by the queue of returns; for both it looks at what the scheduler says from time
+// to time. All threads of the endpoint's scope hold an object, in registers, for what posting does; the
+// leader calls that too, the others only what says so. Completions, grants and returns are taken out of line
+// (impl/wait.h), by an object on StagingState in memory. Ordering: a slot is given back with a release, after
+// the completion that freed it was acquired; a grant is acquired. So whoever fills the slot next does it
+// after the NIC has read it. Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
 #pragma once
 
 #include <cstdint>
@@ -29,9 +28,13 @@ class Credits {
     ready_ = state.ready;
     taken_ = state.taken;
     wanted_ = state.wanted;
+    limit_ = state.limit;
     stalls_ = state.stalls;
+    looked_ns_ = state.looked_ns;
   }
-  GDX_DEVICE StagingState state() const { return {filled_, returned_, ready_, taken_, wanted_, 0, stalls_}; }
+  GDX_DEVICE StagingState state() const {
+    return {filled_, returned_, ready_, taken_, wanted_, limit_, stalls_, looked_ns_};
+  }
   GDX_DEVICE std::uint32_t filled() const { return filled_; }
   // Where the other object has come to.
   GDX_DEVICE void learn(std::uint32_t filled, std::uint32_t ready, std::uint32_t returned) {
@@ -44,8 +47,9 @@ class Credits {
   // What a scheduler grants that read the want before may arrive yet: the next kernel or the queue's end
   // takes it.
   GDX_DEVICE void close() {
-    if (wanted_ != taken_) want(0);
-    look();
+    const bool wants = wanted_ != taken_;
+    if (wants) want(0);
+    look(wants);
     give_back_above(staging_.minimum_slots);
   }
 
@@ -75,14 +79,12 @@ class Credits {
     }
   }
 
-  // Takes what was granted, gives back what is above the limit. Never once the queue has failed.
-  GDX_DEVICE void look() {
-    const std::uint64_t grants = exec::load_acquire(staging_.grants);
-    for (; taken_ != granted_of(grants); ++taken_) {
-      at(ready_++).slot = staging_.granted_slots[taken_ & mask()];
-    }
-    if (static_cast<std::int32_t>(wanted_ - taken_) < 0) wanted_ = taken_;
-    give_back_above(limit_of(grants));
+  // Takes what was granted, gives back what is above the limit. Asks the scheduler's words only where nothing
+  // but a grant can bring a credit, where they may say something new, or `at_once`. Never once the queue has
+  // failed.
+  GDX_DEVICE void look(bool at_once = false) {
+    if (at_once || held() == 0 || exec::now_ns() - looked_ns_ >= kHostLookNs) hear();
+    give_back_above(limit_);
   }
 
   // The queue is in error: gives back all but what the NIC has yet to flush. It knows of the WQEs before
@@ -98,6 +100,16 @@ class Credits {
  private:
   GDX_DEVICE std::uint32_t mask() const { return staging_.slot_count - 1; }
   GDX_DEVICE HeldSlot& at(std::uint32_t position) const { return staging_.held[position & mask()]; }
+
+  GDX_DEVICE void hear() {
+    looked_ns_ = exec::now_ns();
+    const std::uint64_t grants = exec::load_acquire(staging_.grants);
+    for (; taken_ != granted_of(grants); ++taken_) {
+      at(ready_++).slot = exec::load_flag(&staging_.granted_slots[taken_ & mask()]);
+    }
+    if (static_cast<std::int32_t>(wanted_ - taken_) < 0) wanted_ = taken_;
+    limit_ = limit_of(grants);
+  }
 
   GDX_DEVICE void want(std::uint32_t slots) {
     wanted_ = taken_ + slots;
@@ -120,7 +132,9 @@ class Credits {
   std::uint32_t ready_ = 0;
   std::uint32_t taken_ = 0;
   std::uint32_t wanted_ = 0;
+  std::uint32_t limit_ = 0;
   std::uint64_t stalls_ = 0;
+  std::uint64_t looked_ns_ = 0;
 };
 
 }  // namespace gdx::device

@@ -120,7 +120,8 @@ enum class Look : std::uint32_t {
   kAllBack,
 };
 
-// One look at completions and at the scheduler's words, by whoever has the lock.
+// One look at completions, and at the scheduler's words where they may say something new, by whoever has the
+// lock.
 GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, SharedCredits& credits,
                                 StagingState& books, std::uint32_t slots_wanted) {
   const std::uint32_t mask = pool.slot_count - 1;
@@ -134,12 +135,17 @@ GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, Sh
   std::uint32_t given = given_before;
   std::uint32_t limit = 0;
   if (exec::load_counter(&state.shared.failure) == kNoFailure) {
-    const std::uint64_t grants = exec::load_acquire(pool.grants);
-    for (; books.taken != granted_of(grants); ++books.taken) {
-      at(ready++).slot = pool.granted_slots[books.taken & mask];
+    // As Credits::look().
+    if (ready == books.returned || exec::now_ns() - books.looked_ns >= kHostLookNs) {
+      books.looked_ns = exec::now_ns();
+      const std::uint64_t grants = exec::load_acquire(pool.grants);
+      for (; books.taken != granted_of(grants); ++books.taken) {
+        at(ready++).slot = exec::load_flag(&pool.granted_slots[books.taken & mask]);
+      }
+      books.limit = limit_of(grants);
     }
     want_credits(pool, books, slots_wanted);
-    limit = limit_of(grants);
+    limit = books.limit;
   } else {
     want_credits(pool, books, 0);              // before `failed`, which says that this is final
     exec::publish(&pool.requests->failed, 1);  // before the minimum goes back, or it is granted again
@@ -179,7 +185,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   SharedCredits& credits = Pool::credits(*state);
   const std::uint32_t slot_count = Pool::of(state->handle).slot_count;
   const auto wanted = slots_wanted < slot_count ? static_cast<std::uint32_t>(slots_wanted) : slot_count;
-  const std::uint64_t began_ns = exec::now_ns();
+  Wait wait = begin_wait();
   const std::uint32_t ticket = exec::fetch_add(&credits.arrived, 1);
   for (;;) {
     TakenCredit credit{shared_failure(*state), 0};
@@ -187,7 +193,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
       (void)look_if_free<Pool>(*state, wanted);
       credit = try_take_credit(credits, ticket);
       if (credit.status == Status::kPending) {
-        const Status ended = may_wait_since(state->handle, began_ns);
+        const Status ended = may_wait(state->handle, wait);
         if (ended == Status::kOk) continue;
         credit.status = ended;
       }
@@ -201,7 +207,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
 // NIC's it waits for the slots that the NIC has yet to flush and other threads have yet to abandon; otherwise
 // the NIC may keep its slots for as long as the queue pair lives.
 GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
-  const std::uint64_t began_ns = exec::now_ns();
+  Wait wait = begin_wait();
   for (;;) {
     const Status failed = shared_failure(*state);
     const Look enough = is_sticky(failed) ? Look::kAllBack : Look::kSomeOut;
@@ -209,9 +215,9 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
     const Look host = look_if_free<SharedHostPool>(*state, 0);
     if (nic >= enough && host >= enough) return failed;
     if (nic == Look::kBusy || host == Look::kBusy) {  // soon done, and no abort makes it longer
-      if (exec::now_ns() - began_ns >= state->handle.timeout_ns) return failed;
+      if (exec::now_ns() - wait.began_ns >= state->handle.timeout_ns) return failed;
       exec::relax();
-    } else if (may_wait_since(state->handle, began_ns) != Status::kOk) {
+    } else if (may_wait(state->handle, wait) != Status::kOk) {
       return failed;
     }
   }
@@ -220,7 +226,7 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
 // Waits until all blocks before `goal` are complete, and takes their slots back. Whoever flushes wants
 // nothing more.
 GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal) {
-  const Status status = await_completed(*state, goal, exec::now_ns());
+  const Status status = await_completed(*state, goal);
   if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_shared(state);
   (void)look_if_free<SharedNicPool>(*state, 0);
   (void)look_if_free<SharedHostPool>(*state, 0);

@@ -97,17 +97,24 @@ GDX_DEVICE Progress take_completions(QueueState& state, Posted posted) {
   });
 }
 
+// Is it time to look at the abort word, which lies in host memory? Then it is looked at.
+GDX_DEVICE bool is_aborted(const EndpointHandle& handle, std::uint64_t now_ns, std::uint64_t& looked_ns) {
+  if (handle.abort == nullptr || now_ns - looked_ns < kHostLookNs) return false;
+  looked_ns = now_ns;
+  return exec::load_flag(handle.abort) != 0;
+}
+
 // kOk while the call that waits may go on. `again`: it has waited before, so its deadline stands.
 GDX_DEVICE Status may_wait(QueueState& state, bool again) {
   const std::uint64_t now_ns = exec::now_ns();
   if (!again) state.deadline_ns = now_ns + state.handle.timeout_ns;
-  if (state.handle.abort != nullptr && exec::load_flag(state.handle.abort) != 0) return Status::kAborted;
+  if (is_aborted(state.handle, now_ns, state.abort_looked_ns)) return Status::kAborted;
   if (now_ns >= state.deadline_ns) return Status::kTimeout;
   exec::relax();
   return Status::kOk;
 }
 
-// Takes every completion that is there, and every grant.
+// Takes every completion that is there, and what the scheduler has to say.
 GDX_OUT_OF_LINE Progress drain(QueueState* state, Posted posted) { return take_completions(*state, posted); }
 
 // No credit is left: asks for as many as the message could use.

@@ -14,9 +14,9 @@ inline constexpr NodeId kNoNode = 0xff;
 using PacketId = std::uint32_t;
 
 // Why a transfer is made; transfers are counted by it.
-enum class Purpose : std::uint8_t { kPayload, kWqe, kRecord, kDoorbell, kCqe, kProxy };
-inline constexpr std::array<std::string_view, 6> kPurposeNames = {"payload",  "WQE", "record",
-                                                                  "doorbell", "CQE", "proxy"};
+enum class Purpose : std::uint8_t { kPayload, kWqe, kRecord, kDoorbell, kCqe, kProxy, kHostWord };
+inline constexpr std::array<std::string_view, 7> kPurposeNames = {"payload", "WQE",   "record",   "doorbell",
+                                                                  "CQE",     "proxy", "host word"};
 inline constexpr std::size_t kPurposes = kPurposeNames.size();
 
 struct Traffic {

@@ -20,7 +20,7 @@ std::uint32_t load(const std::uint32_t& word, std::memory_order order) {
 StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* grants) {
   for (std::uint32_t slot = 0; slot < staging.slot_count; ++slot) staging.held[slot] = {slot, 0};
   *grants = pack_grants(0, kUnlimitedSlots);
-  return {0, 0, 1u << 31, 0, 0, 0, 0};
+  return {0, 0, 1u << 31, 0, 0, kUnlimitedSlots, 0, 0};
 }
 
 Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::uint32_t at_most) {

@@ -12,7 +12,7 @@ namespace gdx {
 namespace {
 
 using std::chrono::microseconds;
-constexpr microseconds kBusyPause{20};
+constexpr microseconds kBusyPause{kHostLookNs / 1'000};
 constexpr microseconds kIdlePause{1'000};
 constexpr microseconds kDrivenPause{10'000};
 constexpr std::chrono::milliseconds kAdmissionPatience{100};

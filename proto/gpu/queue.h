@@ -15,7 +15,7 @@
 namespace gdx {
 
 // Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 7;
+inline constexpr std::uint32_t kQueueLayoutVersion = 8;
 
 // Where queue memory lives decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -96,9 +96,10 @@ struct QueueState {
   StagingState bounce;        // always here, as what only waiting changes
   std::uint32_t rung;         // WQEBBs that the NIC was told of; when closed
   std::uint32_t reserved;
-  EndpointHandle handle;  // again, for code out of line: it cannot see a kernel's parameters
+  std::uint64_t abort_looked_ns;  // when a wait looked last at the abort word
+  EndpointHandle handle;          // again, for code out of line: it cannot see a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 176 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 200 + sizeof(EndpointHandle));
 
 }  // namespace gdx

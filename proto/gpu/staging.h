@@ -13,6 +13,11 @@ inline constexpr std::uint32_t kMinSlotBytes = 64;
 
 // All counters are cumulative modulo 2^32: looking twice, or late, does no harm.
 
+// How long a kernel pauses between two looks at a word that only the host changes, since a GPU reads it
+// across PCIe. The scheduler pauses at least as long between two looks at an endpoint: more often there is
+// nothing new.
+inline constexpr std::uint64_t kHostLookNs = 20'000;
+
 // Scheduler to endpoint, one word, so that one load tells all: how many slots it has granted since the
 // endpoint was made, and how many the endpoint may hold. Who holds more gives back.
 constexpr std::uint64_t pack_grants(std::uint32_t granted, std::uint32_t limit) {
@@ -29,8 +34,8 @@ struct CreditRequests {
   std::uint32_t reserved;
 };
 
-// A slot that an endpoint holds, and the index of the WQE that sends it. A shared endpoint marks the upper bits of
-// `slot`: device/impl/shared_credits.h.
+// A slot that an endpoint holds, and the index of the WQE that sends it. A shared endpoint marks the upper
+// bits of `slot`: device/impl/shared_credits.h.
 struct HeldSlot {
   std::uint32_t slot;
   std::uint32_t wqe_index;
@@ -40,11 +45,11 @@ struct HeldSlot {
 struct StagingHandle {
   std::byte* base;                     // the pool as the kernel may store to it
   std::uint64_t nic_offset;            // the same place as the NIC addresses it under `lkey`
-  const std::uint64_t* grants;         // pack_grants; lies beside the endpoint's queue
+  const std::uint64_t* grants;         // pack_grants; in host memory, as all that both sides use
   const std::uint32_t* granted_slots;  // ring, beside `grants`
-  CreditRequests* requests;            // lies beside the scheduler
-  std::uint32_t* returned_slots;       // ring, beside `requests`
-  HeldSlot* held;                      // ring of the endpoint's own
+  CreditRequests* requests;
+  std::uint32_t* returned_slots;  // ring, beside `requests`
+  HeldSlot* held;                 // ring of the endpoint's own
   std::uint32_t lkey;
   std::uint32_t slot_bytes;     // a power of two, at least kMinSlotBytes
   std::uint32_t slot_count;     // of the pool; a power of two. 0: the endpoint has none
@@ -57,12 +62,13 @@ struct StagingState {
   std::uint32_t filled;
   std::uint32_t returned;
   std::uint32_t ready;
-  std::uint32_t taken;   // grants taken
-  std::uint32_t wanted;  // grants asked for, counted as `taken` is
-  std::uint32_t reserved;
-  std::uint64_t stalls;  // pushes that found no free credit and waited
+  std::uint32_t taken;      // grants taken
+  std::uint32_t wanted;     // grants asked for, counted as `taken` is
+  std::uint32_t limit;      // slots that the endpoint may hold, when it looked last
+  std::uint64_t stalls;     // pushes that found no free credit and waited
+  std::uint64_t looked_ns;  // when it looked last at what the scheduler says
 };
 
-static_assert(sizeof(StagingHandle) == 72 && sizeof(StagingState) == 32 && sizeof(CreditRequests) == 16);
+static_assert(sizeof(StagingHandle) == 72 && sizeof(StagingState) == 40 && sizeof(CreditRequests) == 16);
 
 }  // namespace gdx

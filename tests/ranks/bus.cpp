@@ -20,17 +20,20 @@ void Bus::read(pcie::NodeId from, std::uint64_t bytes, pcie::Purpose purpose, Do
                [done = std::move(done)](pcie::TimePs /*now*/) { done(); });
 }
 
+// By the GPU, from host memory.
+void Bus::load(std::uint64_t bytes, pcie::Purpose purpose, Done done) {
+  events_.at(events_.now() + pcie::from_ns(config_.platform.gpu_issue_ns),
+             [this, bytes, purpose, done = std::move(done)](pcie::TimePs /*now*/) {
+               fabric_.read(pcie::kGpuNode, pcie::kHostNode, 0, bytes, purpose,
+                            [done](pcie::TimePs /*at*/) { done(); });
+             });
+}
+
 void Bus::nic_completes(Done done) {
   if (queue_node() == pcie::kGpuNode)
     return write(pcie::kNicNode, pcie::kGpuNode, kCqeBytes, pcie::Purpose::kCqe, std::move(done));
   write(pcie::kNicNode, pcie::kHostNode, kCqeBytes, pcie::Purpose::kCqe,
-        [this, done = std::move(done)]() mutable {
-          events_.at(events_.now() + pcie::from_ns(config_.platform.gpu_issue_ns),
-                     [this, done = std::move(done)](pcie::TimePs /*now*/) {
-                       fabric_.read(pcie::kGpuNode, pcie::kHostNode, 0, kCqeBytes, pcie::Purpose::kCqe,
-                                    [done](pcie::TimePs /*at*/) { done(); });
-                     });
-        });
+        [this, done = std::move(done)]() mutable { load(kCqeBytes, pcie::Purpose::kCqe, std::move(done)); });
 }
 
 void Bus::nic_works(Done done) {

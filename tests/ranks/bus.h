@@ -59,6 +59,10 @@ class Bus {
   }
   // Until a polling GPU has seen it: where the queue is in host memory, it must read it across the path.
   void nic_completes(Done done);
+  // A word that only the host writes, as grants of credits are.
+  void gpu_loads_host_word(std::uint64_t bytes, Done done) {
+    load(bytes, pcie::Purpose::kHostWord, std::move(done));
+  }
   // The NIC's own time on a message, each way.
   void nic_works(Done done);
 
@@ -70,6 +74,7 @@ class Bus {
   }
   void write(pcie::NodeId from, pcie::NodeId to, std::uint64_t bytes, pcie::Purpose purpose, Done done);
   void read(pcie::NodeId from, std::uint64_t bytes, pcie::Purpose purpose, Done done);
+  void load(std::uint64_t bytes, pcie::Purpose purpose, Done done);
 
   const BusConfig& config_;
   pcie::EventQueue& events_;

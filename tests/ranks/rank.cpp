@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "device/credits.h"
 #include "proto/roce/codec.h"
 #include "tests/sim/random.h"
 
@@ -48,12 +50,19 @@ Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std
       endpoints_(config.endpoints) {
   open_hca(network, number, seed);
   if (config.slots != 0)
-    credits_.emplace(CreditRules{.slot_count = config.slots}, fmt::format("rank{}", number));
+    credits_.emplace(CreditRules{.slot_count = config.slots, .minimum_slots = lease_slots()},
+                     fmt::format("rank{}", number));
   for (std::uint32_t e = 0; e < config.endpoints; ++e) {
     lay_out(e);
     create_queues(endpoints_[e]);
     if (credits_ && (config.odd_endpoints_push || e % 2 == 0)) share_staging(endpoints_[e]);
   }
+}
+
+// What the dynamic threshold leaves to each endpoint when all push.
+std::uint32_t Rank::lease_slots() const {
+  const std::uint32_t pushing = config_.odd_endpoints_push ? config_.endpoints : config_.endpoints / 2;
+  return std::max(1u, config_.slots / (pushing + 1));
 }
 
 Network::Nic Rank::make_nic(Network& network) {
@@ -226,8 +235,14 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.log_send_queue = config_.log_send_queue;
   handle.log_completion_queue = config_.log_send_queue;
   handle.placement = Placement::kHost;
-  if (config_.slots != 0) describe_staging(memory, config_.bounces ? handle.bounce : handle.staging);
-  memory.control->state.handle = handle;
+  QueueState& state = memory.control->state;
+  if (config_.slots != 0) {
+    StagingHandle& staging = config_.bounces ? handle.bounce : handle.staging;
+    describe_staging(memory, staging);
+    (void)credits_->look();
+    take_minimum(staging, config_.bounces ? state.bounce : state.staging);
+  }
+  state.handle = handle;
   return handle;
 }
 
@@ -242,7 +257,24 @@ void Rank::describe_staging(const EndpointMemory& memory, StagingHandle& staging
              .lkey = staging_key_,
              .slot_bytes = config_.slot_bytes,
              .slot_count = config_.slots,
-             .minimum_slots = 1};
+             .minimum_slots = lease_slots()};
+}
+
+// The first look of an endpoint's life is made before the clock starts: figures are of endpoints at work.
+void Rank::take_minimum(const StagingHandle& staging, StagingState& state) {
+  device::Credits credits(staging);
+  credits.open(state);
+  credits.look(true);
+  state = credits.state();
+  state.looked_ns = 0;
+}
+
+bool Rank::is_host_word(std::uint32_t endpoint, const void* word) const {
+  if (!bus_) return false;
+  const EndpointMemory& memory = endpoints_[endpoint];
+  const auto* const slot = static_cast<const std::uint32_t*>(word);
+  return word == &memory.control->grants || word == &memory.control->abort ||
+         (slot >= memory.granted_slots && slot < memory.granted_slots + config_.slots);
 }
 
 int Rank::progress() {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "driver-shim/softhca/engine/engine.h"
@@ -66,6 +67,9 @@ class Rank {
       bus_->gpu_stores_payload(bytes);
     }
   }
+  // Does only the host write the word? Never without a bus.
+  [[nodiscard]] bool is_host_word(std::uint32_t endpoint, const void* word) const;
+  void carry_load(std::uint64_t bytes, Bus::Done done) { bus_->gpu_loads_host_word(bytes, std::move(done)); }
   // Starts what a kernel has rung on its way to the NIC, when it has been ordered. Returns how many
   // doorbells. Without a bus they are there.
   int carry_doorbells(std::uint32_t endpoint);
@@ -127,6 +131,8 @@ class Rank {
   void create_queues(EndpointMemory& memory);
   void share_staging(EndpointMemory& memory);
   void describe_staging(const EndpointMemory& memory, StagingHandle& staging);
+  static void take_minimum(const StagingHandle& staging, StagingState& state);
+  [[nodiscard]] std::uint32_t lease_slots() const;
   void open_hca(Network& network, std::uint32_t number, std::uint64_t seed);
   [[nodiscard]] Network::Nic make_nic(Network& network);
   [[nodiscard]] bool is_fetched(std::span<const std::byte> datagram) const;

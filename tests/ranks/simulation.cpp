@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tests/ranks/host_words.h"
 #include "tests/ranks/kernels.h"
 #include "tests/sim/random.h"
 
@@ -162,6 +163,17 @@ void Simulation::posted(std::uint32_t block) {
 
 void Simulation::busy_until(std::uint64_t until_ns) {
   running->busy_until_ns_ = std::min(running->busy_until_ns_, until_ns);
+}
+
+// The thread of the kernel's block waits.
+void carry_load(const void* from, std::uint64_t bytes) {
+  if (running == nullptr) return;
+  const std::uint32_t per_rank = running->config_.endpoints_per_rank;
+  Rank& rank = *running->ranks_[blockIdx.x / per_rank];
+  if (!rank.is_host_word(blockIdx.x % per_rank, from)) return;
+  bool there = false;
+  rank.carry_load(bytes, [&there] { there = true; });
+  while (!there) exec::relax();
 }
 
 void Simulation::sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns) {

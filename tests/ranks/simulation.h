@@ -98,6 +98,7 @@ class Simulation {
   static void stored(std::uint32_t block, std::uint64_t bytes);
   static void posted(std::uint32_t block);
   static void busy_until(std::uint64_t until_ns);
+  friend void carry_load(const void* from, std::uint64_t bytes);
   static void sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
   static void received(std::uint32_t block, std::uint64_t bytes);
   void round();

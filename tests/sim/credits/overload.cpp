@@ -122,6 +122,7 @@ void Overload::send() {
 
 OverloadResult Overload::run() {
   for (; now_ns_ < kRunNs; now_ns_ += kTickNs) {
+    now_ns = now_ns_;
     if (shape_.staging == Staging::kCredits && now_ns_ % kLookNs < kTickNs) (void)exchange_.look();
     for (const auto& sender : senders_) {
       acknowledge(*sender);

@@ -46,7 +46,7 @@ SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle
   handle.scratch = &scratch_;
   handle.state = &state_;
   handle.abort = &abort_;
-  handle.timeout_ns = patient_ ? kNever : random.between(100, 20'000);
+  handle.timeout_ns = patient_ ? kNever : random.between(100, 20'000) * kStepNs;
   handle.log_send_queue = handle.log_completion_queue = kLogBlocks;
   handle.sharing = Sharing::kShared;
   handle.staging = staging;

@@ -15,6 +15,7 @@
 namespace gdx::sim {
 
 inline constexpr std::uint32_t kNoSlot = ~0u;
+inline constexpr std::uint64_t kStepNs = 1'000;  // what a step of the world is to device code
 
 // What the world knows of slots, as far as a thread touches them.
 class SlotBooks {
@@ -24,7 +25,7 @@ class SlotBooks {
   virtual void end_fill(std::uint32_t slot, std::uint64_t payload) = 0;
   virtual void abandon(std::uint32_t slot) = 0;  // no queue pair will send it
   virtual void expect(bool holds, const char* what) = 0;
-  [[nodiscard]] virtual std::uint64_t now() const = 0;
+  [[nodiscard]] virtual std::uint64_t now() const = 0;  // in steps
 };
 
 class SharedKernel final : public StepWitness {
@@ -74,7 +75,6 @@ class SharedKernel final : public StepWitness {
   void end_fill(const std::byte* to, const std::byte* from) override;
   void stored(const std::uint32_t* to, std::uint32_t value) override;
   void loaded(const std::uint64_t* from, std::uint64_t value) override;
-  [[nodiscard]] std::uint64_t now_ns() const override { return books_.now(); }
 
   // Failed, and a thread has closed the door behind it: from now on no call may succeed.
   [[nodiscard]] bool shut() const;

@@ -47,7 +47,7 @@ void CreditWorld::come_home(Node& node) {
   constexpr std::uint32_t kMaxRounds = 200'000;
   bool runs = true;
   for (std::uint32_t round = 0; runs && round < kMaxRounds && outcome_.problem.empty(); ++round) {
-    ++now_;
+    pass_time();
     runs = node.shared->step_all();
     serve(node);
     if (round % 16 == 0) look();

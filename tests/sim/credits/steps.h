@@ -22,7 +22,6 @@ class StepWitness {
   virtual void end_fill(const std::byte* to, const std::byte* from) = 0;
   virtual void stored(const std::uint32_t* to, std::uint32_t value) = 0;
   virtual void loaded(const std::uint64_t* from, std::uint64_t value) = 0;
-  [[nodiscard]] virtual std::uint64_t now_ns() const = 0;
 };
 
 // Who sees, in their order, the words that device code publishes for a host.
@@ -78,9 +77,7 @@ inline std::uint64_t loaded(const std::uint64_t* from, std::uint64_t value) {
   if (StepWitness* const seen_by = witness()) seen_by->loaded(from, value);
   return value;
 }
-inline std::uint64_t now_ns() {
-  const StepWitness* const seen_by = witness();
-  return seen_by == nullptr ? 0 : seen_by->now_ns();
-}
+// What device code takes for the time; its world sets it.
+inline thread_local std::uint64_t now_ns = 0;
 
 }  // namespace gdx::sim

@@ -56,8 +56,10 @@ CreditOutcome CreditWorld::run(std::uint32_t steps) {
   return outcome_;
 }
 
+void CreditWorld::pass_time() { now_ns = ++now_ * kStepNs; }
+
 void CreditWorld::step() {
-  ++now_;
+  pass_time();
   if (nodes_.empty() || (nodes_.size() < most_nodes_ && random_.chance(0.01))) return open();
   if (random_.chance(0.2)) return look();
   const std::size_t place = random_.between(0, nodes_.size() - 1);
@@ -132,7 +134,7 @@ void CreditWorld::open() {
   node->producer = node->rung = node->completed = start();
   const std::uint32_t granted = start();
   const std::uint32_t position = start();
-  node->state = {position, position, position, granted, granted, 0, 0};
+  node->state = {position, position, position, granted, granted, 0, 0, 0};
   node->grants = pack_grants(granted, 0);
   node->requests.wanted = node->requests.returned = granted;
   node->seen = node->requests;
@@ -196,10 +198,18 @@ void CreditWorld::serve(Node& node) {
 }
 
 void CreditWorld::hear_grants(Node& node) {
+  const std::uint64_t looked_ns = node.kernel->state().looked_ns;
+  const std::uint32_t held_before = node.kernel->held();
   node.kernel->look();
   const StagingState state = node.kernel->state();
-  expect(state.ready == state.filled || state.ready - state.returned <= limit_of(node.grants),
-         "an endpoint keeps credits above its limit");
+  const std::uint32_t held = state.ready - state.returned;
+  expect(state.looked_ns == looked_ns || held_before == 0 || state.looked_ns - looked_ns >= kHostLookNs,
+         "an endpoint asks the scheduler's words more often than they can change");
+  expect(state.ready == state.filled || held <= state.limit, "an endpoint keeps credits above its limit");
+  if ((now_ - node.told_at) * kStepNs < kHostLookNs) return;
+  expect(state.ready == state.filled || held <= limit_of(node.grants),
+         "an endpoint does not hear of its limit");
+  expect(state.taken == granted_of(node.grants), "an endpoint does not hear of its grants");
 }
 
 void CreditWorld::drain(Node& node) {
@@ -286,10 +296,10 @@ void CreditWorld::show(Node& node) {
 void CreditWorld::look() {
   for (const auto& node : nodes_) show(*node);
   std::vector<std::uint32_t> before;
-  std::vector<std::uint32_t> counts;
+  std::vector<std::uint64_t> told;
   for (const auto& node : nodes_) {
     before.push_back(exchange_.scheduler().leased(node->number));
-    counts.push_back(granted_of(node->grants));
+    told.push_back(node->grants);
   }
   const std::uint64_t bad_returns = exchange_.bad_returns();
   (void)exchange_.look();
@@ -297,7 +307,8 @@ void CreditWorld::look() {
   expect(!honest || exchange_.bad_returns() == bad_returns, "an honest endpoint is taken for a liar");
   std::uint32_t granted = 0;
   for (std::size_t i = 0; i < nodes_.size(); ++i) {  // the count of the failed falls back to what they took
-    if (!retired(*nodes_[i])) granted += granted_of(nodes_[i]->grants) - counts[i];
+    if (!retired(*nodes_[i])) granted += granted_of(nodes_[i]->grants) - granted_of(told[i]);
+    if (nodes_[i]->grants != told[i]) nodes_[i]->told_at = now_;
   }
   check_growth(before);
   check_threshold(before, granted);
@@ -419,7 +430,7 @@ void CreditWorld::everybody_alive_gets_on() {
   for (std::uint32_t round = 0; round < rounds && outcome_.problem.empty(); ++round) {
     for (const auto& node : nodes_) {
       if (node->dead || node->hostile) continue;
-      ++now_;
+      pass_time();
       if (node->shared) {
         if (lacks(*node)) continue;
         for (int i = 0; i < 4; ++i) {

@@ -57,6 +57,7 @@ struct CreditNode {
   std::uint64_t pushes = 0;
 
   std::uint64_t grants = 0;
+  std::uint64_t told_at = 0;  // the scheduler's newest word to the endpoint
   CreditRequests requests{};
   CreditRequests seen{};  // what has come of them to the scheduler
   struct Store {
@@ -92,6 +93,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   using Node = CreditNode;
 
   void step();
+  void pass_time();
   void act(Node& node);
   void act_shared(Node& node);
   void open();
@@ -150,7 +152,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   std::vector<std::uint64_t> counted_;  // the check that saw the slot last
   std::uint64_t checks_ = 0;
   std::uint64_t payloads_ = 0;
-  std::uint64_t now_ = 0;  // what threads see as time: steps of the world
+  std::uint64_t now_ = 0;  // steps of the world, kStepNs each
   CreditOutcome outcome_;
 };
 

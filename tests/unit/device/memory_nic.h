@@ -111,9 +111,16 @@ class MemoryNic {
   [[nodiscard]] std::byte* staging() { return staging_pool_.memory.data(); }
   [[nodiscard]] std::byte* bounce() { return bounce_pool_.memory.data(); }
   QueueState& state() { return state_; }
-  // The scheduler's hand: every slot is granted at first, and the limit is the pool.
-  void limit(std::uint32_t slots) { staging_pool_.limit(slots); }
-  void limit_bounce(std::uint32_t slots) { bounce_pool_.limit(slots); }
+  // The scheduler's hand: every slot is granted at first, and the limit is the pool. Time passes until the
+  // endpoint's next look is due.
+  void limit(std::uint32_t slots) {
+    staging_pool_.limit(slots);
+    state_.staging.looked_ns = 0;
+  }
+  void limit_bounce(std::uint32_t slots) {
+    bounce_pool_.limit(slots);
+    state_.bounce.looked_ns = 0;
+  }
   [[nodiscard]] const CreditRequests& requests() const { return staging_pool_.requests; }
   [[nodiscard]] const CreditRequests& bounce_requests() const { return bounce_pool_.requests; }
   [[nodiscard]] const std::array<std::uint32_t, kSlots>& returned_slots() const {

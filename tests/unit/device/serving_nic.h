@@ -46,8 +46,10 @@ class ServingNic {
     std::array<HeldSlot, kSlots> held{};
   };
   Pool pool;
-  // Grants the first `slots`, and says how many may be held.
+  // Grants the first `slots`, and says how many may be held. Time passes until the endpoint's next look is
+  // due.
   void grant(std::uint32_t slots, std::uint32_t limit) {
+    state_.staging.looked_ns = 0;
     std::atomic_ref<std::uint64_t>(pool.grants).store(pack_grants(slots, limit), std::memory_order_release);
   }
 

@@ -68,7 +68,7 @@ void copy(std::byte* to, const std::byte* from, std::uint64_t /*bytes*/) {
   sim::step();
   sim::end_fill(to, from);
 }
-inline std::uint64_t now_ns() { return sim::now_ns(); }
+inline std::uint64_t now_ns() { return sim::now_ns; }
 inline void relax() { sim::step(); }
 
 }  // namespace gdx::device::exec
