@@ -3,7 +3,7 @@
 gdx_mutant(atomic_executed_again_when_repeated
   FILE responder.cpp
   FIND [[response.original = known->original;]]
-  REPLACE [[response.original = port_.execute(headers.atomic.rkey, headers.atomic.address, {true, 1, 0, 0, 0});]]
+  REPLACE [[response.original = port_.execute(headers.atomic.rkey, headers.atomic.address, {true, 1, 0, 0, 0}).value_or(0);]]
   SEEDS 1..200)
 
 gdx_mutant(psn_compared_without_wrap
