@@ -5,7 +5,7 @@
 #include "tests/sim/credits/seeds.h"
 
 int main(int argc, char**) {
-  constexpr std::uint64_t kSeeds = 300;
+  constexpr std::uint64_t kSeeds = 2000;
   const auto report = gdx::sim::run_credit_seeds(
       1, kSeeds, 10'000, argc > 1 ? gdx::sim::Sharers::kSome : gdx::sim::Sharers::kNone);
   if (report.sum.problem.empty()) {
