@@ -27,7 +27,7 @@ command -v ucx_perftest >/dev/null || {
 }
 
 samples=$(mktemp)
-trap 'rm -f "$samples" "$samples.server"' EXIT
+trap 'rm -f "$samples" "$samples.server" "$samples.client"' EXIT
 . "$(dirname "${BASH_SOURCE[0]}")/ucx.sh"
 
 # hca NAME FIELD WIRE CASE [OPTIONS]: the value that the bench prints for FIELD.

@@ -28,7 +28,7 @@ command -v ucx_perftest >/dev/null || {
 
 export GDX_SOFTHCA_WIRE=udp
 samples=$(mktemp)
-trap 'rm -f "$samples" "$samples.server"' EXIT
+trap 'rm -f "$samples" "$samples.server" "$samples.client"' EXIT
 . "$(dirname "${BASH_SOURCE[0]}")/ucx.sh"
 round=0
 

@@ -10,8 +10,8 @@ fail() {
 
 # ucx_once TEST BYTES ITERATIONS: what ucx_line says, once.
 ucx_once() {
-  local port server
-  port=$(free_port)
+  local port server status=0
+  port=$(free_port) || return 1
   # shellcheck disable=SC2086 # the prefix is words
   timeout 120 ${prefix:-} ucx_perftest -p "$port" >"$samples.server" 2>&1 &
   server=$!
@@ -21,9 +21,12 @@ ucx_once() {
     sleep 0.05
   done
   # shellcheck disable=SC2086
-  line=$(timeout 120 ${prefix:-} ucx_perftest -p "$port" 127.0.0.1 -t "$1" -s "$2" -n "$3" -f 2>&1 | tail -n 1) ||
-    kill "$server" 2>/dev/null || true
-  wait "$server"
+  timeout 120 ${prefix:-} ucx_perftest -p "$port" 127.0.0.1 -t "$1" -s "$2" -n "$3" -f >"$samples.client" 2>&1 ||
+    status=$?
+  [ $status -eq 0 ] || kill "$server" 2>/dev/null || true
+  wait "$server" || return 1
+  line=$(tail -n 1 "$samples.client")
+  return $status
 }
 
 # ucx_line TEST BYTES ITERATIONS: the last line of ucx_perftest, in `line`: iterations, then latency in us (median,

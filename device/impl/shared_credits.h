@@ -136,7 +136,7 @@ GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, Sh
   std::uint32_t limit = 0;
   if (exec::load_counter(&state.shared.failure) == kNoFailure) {
     // As Credits::look().
-    if (ready == books.returned || exec::now_ns() - books.looked_ns >= kHostLookNs) {
+    if (ready == books.returned || exec::now_ns() - books.looked_ns >= kHostLookNs || has_seen_abort(state)) {
       books.looked_ns = exec::now_ns();
       const std::uint64_t grants = exec::load_acquire(pool.grants);
       for (; books.taken != granted_of(grants); ++books.taken) {
@@ -185,7 +185,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   SharedCredits& credits = Pool::credits(*state);
   const std::uint32_t slot_count = Pool::of(state->handle).slot_count;
   const auto wanted = slots_wanted < slot_count ? static_cast<std::uint32_t>(slots_wanted) : slot_count;
-  Wait wait = begin_wait();
+  const std::uint64_t began_ns = exec::now_ns();
   const std::uint32_t ticket = exec::fetch_add(&credits.arrived, 1);
   for (;;) {
     TakenCredit credit{shared_failure(*state), 0};
@@ -193,7 +193,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
       (void)look_if_free<Pool>(*state, wanted);
       credit = try_take_credit(credits, ticket);
       if (credit.status == Status::kPending) {
-        const Status ended = may_wait(state->handle, wait);
+        const Status ended = may_wait_since(*state, began_ns);
         if (ended == Status::kOk) continue;
         credit.status = ended;
       }
@@ -207,7 +207,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
 // NIC's it waits for the slots that the NIC has yet to flush and other threads have yet to abandon; otherwise
 // the NIC may keep its slots for as long as the queue pair lives.
 GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
-  Wait wait = begin_wait();
+  const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     const Status failed = shared_failure(*state);
     const Look enough = is_sticky(failed) ? Look::kAllBack : Look::kSomeOut;
@@ -215,9 +215,9 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
     const Look host = look_if_free<SharedHostPool>(*state, 0);
     if (nic >= enough && host >= enough) return failed;
     if (nic == Look::kBusy || host == Look::kBusy) {  // soon done, and no abort makes it longer
-      if (exec::now_ns() - wait.began_ns >= state->handle.timeout_ns) return failed;
+      if (exec::now_ns() - began_ns >= state->handle.timeout_ns) return failed;
       exec::relax();
-    } else if (may_wait(state->handle, wait) != Status::kOk) {
+    } else if (may_wait_since(*state, began_ns) != Status::kOk) {
       return failed;
     }
   }

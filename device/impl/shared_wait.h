@@ -85,28 +85,18 @@ GDX_DEVICE void raise_completed(SharedState& shared, std::uint32_t goal) {
   }
 }
 
-// One thread's wait: since when, and when it looked last at the abort word. A short one never does.
-struct Wait {
-  std::uint64_t began_ns;
-  std::uint64_t looked_ns;
-};
-GDX_DEVICE Wait begin_wait() {
+// kOk while a wait that began at `began_ns` may go on.
+GDX_DEVICE Status may_wait_since(QueueState& state, std::uint64_t began_ns) {
   const std::uint64_t now_ns = exec::now_ns();
-  return {now_ns, now_ns};
-}
-
-// kOk while it may go on.
-GDX_DEVICE Status may_wait(const EndpointHandle& handle, Wait& wait) {
-  const std::uint64_t now_ns = exec::now_ns();
-  if (is_aborted(handle, now_ns, wait.looked_ns)) return Status::kAborted;
-  if (now_ns - wait.began_ns >= handle.timeout_ns) return Status::kTimeout;
+  if (is_aborted(state, now_ns)) return Status::kAborted;
+  if (now_ns - began_ns >= state.handle.timeout_ns) return Status::kTimeout;
   exec::relax();
   return Status::kOk;
 }
 
 // Waits until all blocks before `goal` are complete; it may be several laps away.
 GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
-  Wait wait = begin_wait();
+  const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     if (const Status failed = shared_failure(state); failed != Status::kOk) return failed;
     const std::uint32_t known = exec::load_counter(&state.shared.completed);
@@ -120,7 +110,7 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
         break;
       case Completion::kNotThere: break;
     }
-    if (const Status ended = may_wait(state.handle, wait); ended != Status::kOk) return ended;
+    if (const Status ended = may_wait_since(state, began_ns); ended != Status::kOk) return ended;
   }
 }
 
@@ -156,14 +146,14 @@ GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state,
 template <Placement Observed>
 GDX_OUT_OF_LINE Status publish_late(QueueState* state, std::uint32_t first, std::uint32_t end,
                                     std::uint64_t doorbell_value, HeldSlot* held) {
-  Wait wait = begin_wait();
+  const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     if (exec::load_counter(&state->shared.published) == first) {
       publish_in_turn<Observed>(state->handle, *state, first, end, doorbell_value, held);
       return Status::kOk;
     }
     if (const Status failed = shared_failure(*state); failed != Status::kOk) return failed;
-    if (const Status ended = may_wait(state->handle, wait); ended != Status::kOk) {
+    if (const Status ended = may_wait_since(*state, began_ns); ended != Status::kOk) {
       return fail_shared(*state, {ended, 0, 0, 0});
     }
   }

@@ -84,31 +84,40 @@ GDX_DEVICE Progress update_credits(QueueState& state, std::uint32_t filled, Chan
           state.staging.returned};
 }
 
+// Looks at the abort word, which lies in host memory, when it is time to. On a shared endpoint whoever waits
+// looks for all: of two who store the time the one or the other counts.
+GDX_DEVICE bool is_aborted(QueueState& state, std::uint64_t now_ns) {
+  const std::uint64_t looked_ns = exec::load_counter(&state.abort_looked_ns);
+  if (looked_ns == kAbortSeen) return true;
+  if (state.handle.abort == nullptr || now_ns - looked_ns < kHostLookNs) return false;
+  const bool aborted = exec::load_flag(state.handle.abort) != 0;
+  exec::publish(&state.abort_looked_ns, aborted ? kAbortSeen : now_ns);
+  return aborted;
+}
+
+// The host takes the credits back before it aborts: then there is news, however lately it was asked.
+GDX_DEVICE bool has_seen_abort(QueueState& state) {
+  return exec::load_counter(&state.abort_looked_ns) == kAbortSeen;
+}
+
 GDX_DEVICE Progress take_completions(QueueState& state, Posted posted) {
   while (take_completion(state)) {
   }
   return update_credits(state, posted.filled, [&](Credits& credits) {
     credits.on_completed(state.completed);
     if (state.fault.status == Status::kOk) {
-      credits.look();
+      credits.look(has_seen_abort(state));
     } else {
       credits.on_failed(posted.rung);
     }
   });
 }
 
-// Is it time to look at the abort word, which lies in host memory? Then it is looked at.
-GDX_DEVICE bool is_aborted(const EndpointHandle& handle, std::uint64_t now_ns, std::uint64_t& looked_ns) {
-  if (handle.abort == nullptr || now_ns - looked_ns < kHostLookNs) return false;
-  looked_ns = now_ns;
-  return exec::load_flag(handle.abort) != 0;
-}
-
 // kOk while the call that waits may go on. `again`: it has waited before, so its deadline stands.
 GDX_DEVICE Status may_wait(QueueState& state, bool again) {
   const std::uint64_t now_ns = exec::now_ns();
   if (!again) state.deadline_ns = now_ns + state.handle.timeout_ns;
-  if (is_aborted(state.handle, now_ns, state.abort_looked_ns)) return Status::kAborted;
+  if (is_aborted(state, now_ns)) return Status::kAborted;
   if (now_ns >= state.deadline_ns) return Status::kTimeout;
   exec::relax();
   return Status::kOk;
@@ -137,7 +146,7 @@ GDX_DEVICE void change_bounce(QueueState& state, BounceStep step, std::uint32_t 
   } else if (step == BounceStep::kClose) {
     credits.close();
   } else {
-    credits.look();
+    credits.look(has_seen_abort(state));
     if (step == BounceStep::kStall) credits.stall(slots_wanted);
   }
   state.bounce = credits.state();

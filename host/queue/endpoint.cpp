@@ -412,10 +412,11 @@ QueueState Endpoint::state() const {
 
 RegistrationWay Endpoint::queues_registered_by() const { return impl_->registered_by; }
 
+// Retired first: a kernel that sees the abort looks at its limits once more, and never again.
 void Endpoint::abort() {
-  std::atomic_ref<std::uint32_t>(impl_->memory.host().abort).store(1, std::memory_order_release);
   impl_->staging.retire();
   impl_->bounce.retire();
+  std::atomic_ref<std::uint32_t>(impl_->memory.host().abort).store(1, std::memory_order_release);
 }
 
 }  // namespace gdx

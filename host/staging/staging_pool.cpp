@@ -18,6 +18,8 @@
 namespace gdx {
 namespace {
 
+// What device memory is given out in: a page, so that each can be mapped by itself.
+constexpr std::uint64_t kAllocationBytes = 4096;
 constexpr std::uint32_t kLogAlignment = 6;  // of the device memory: 64 B, the smallest slot
 
 using DmHandle = std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>>;
@@ -74,7 +76,7 @@ Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
 }
 
 std::uint64_t least_bytes(const StagingOptions& options) {
-  return std::uint64_t{options.slot_bytes} * std::bit_ceil(options.minimum_slots);
+  return std::max(kAllocationBytes, options.slot_bytes * std::bit_ceil(std::uint64_t{options.minimum_slots}));
 }
 
 // Who names no size takes what others have left. One allocation, since slots are found by one key and one
@@ -110,7 +112,8 @@ Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
 
 Result<StagingOptions> with_environment(const StagingOptions& given) {
   StagingOptions options = given;
-  if (options.processes != 0) return options;
+  if (options.memory != StagingMemory::kNic || options.pool_bytes != 0 || options.processes != 0)
+    return options;
   const auto processes = number_from_environment(kProcessesVariable, 1, kMaxProcessesPerHca);
   if (!processes) return tl::unexpected(processes.error());
   options.processes = static_cast<std::uint32_t>(processes->value_or(1));
@@ -130,7 +133,7 @@ Result<std::uint64_t> pool_bytes_of(const StagingOptions& options, std::uint64_t
       return fail(
           Status::kInvalidArgument,
           fmt::format("{} processes cannot share {} bytes of device memory: each needs {} slots of {} "
-                      "bytes; use fewer or smaller slots",
+                      "bytes, and a page; use fewer or smaller slots, or fewer processes",
                       options.processes, device_memory_bytes, options.minimum_slots, options.slot_bytes));
     }
     bytes = std::min(kDefaultStagingBytes, std::bit_floor(part_bytes));

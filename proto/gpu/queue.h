@@ -33,6 +33,9 @@ struct EndpointFault {
 
 struct QueueState;
 
+// Instead of a time: from then on nobody needs to look.
+inline constexpr std::uint64_t kAbortSeen = ~std::uint64_t{0};
+
 struct EndpointHandle {
   std::uint32_t layout_version;
   std::uint32_t qpn;
@@ -96,7 +99,7 @@ struct QueueState {
   StagingState bounce;        // always here, as what only waiting changes
   std::uint32_t rung;         // WQEBBs that the NIC was told of; when closed
   std::uint32_t reserved;
-  std::uint64_t abort_looked_ns;  // when a wait looked last at the abort word
+  std::uint64_t abort_looked_ns;  // when a wait looked last at the abort word; kAbortSeen once it was set
   EndpointHandle handle;          // again, for code out of line: it cannot see a kernel's parameters
 };
 

@@ -14,8 +14,7 @@ inline constexpr std::uint32_t kMinSlotBytes = 64;
 // All counters are cumulative modulo 2^32: looking twice, or late, does no harm.
 
 // How long a kernel pauses between two looks at a word that only the host changes, since a GPU reads it
-// across PCIe. The scheduler pauses at least as long between two looks at an endpoint: more often there is
-// nothing new.
+// across PCIe. The scheduler's thread pauses at least as long, so more often there is little new.
 inline constexpr std::uint64_t kHostLookNs = 20'000;
 
 // Scheduler to endpoint, one word, so that one load tells all: how many slots it has granted since the

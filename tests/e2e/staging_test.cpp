@@ -216,5 +216,19 @@ TEST_F(Sharing, aborted_endpoint_keeps_nothing_that_the_nic_does_not_need) {
   EXPECT_EQ(credits.ready, credits.filled);
 }
 
+// It wanted nothing, and has asked the scheduler just now.
+TEST_F(Sharing, endpoint_aborted_with_credits_in_hand_keeps_none) {
+  push_a_megabyte();
+  std::uint64_t never = 0;
+  in_kernel(a_, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 8), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+    a_.endpoint->abort();
+    EXPECT_EQ(gdx_wait(ep, &never, Compare::kEqual, 1), Status::kAborted);
+  });
+  const StagingState credits = a_.endpoint->state().staging;
+  EXPECT_EQ(credits.ready, credits.returned) << "nothing is with the NIC";
+}
+
 }  // namespace
 }  // namespace gdx

@@ -213,7 +213,8 @@ std::uint64_t other_reads(const Report& report) {
 // move.
 std::uint64_t most_host_words_read(const SimulationConfig& config, const Report& report) {
   const std::uint64_t looks = report.virtual_ns / kHostLookNs + 1;
-  return config.endpoints_per_rank * 2 * looks + config.slots;
+  const std::uint32_t lookers = config.one_way ? config.endpoints_per_rank / 2 : config.endpoints_per_rank;
+  return lookers * 2 * looks + config.slots;
 }
 
 TEST(Bus, every_mode_moves_every_word_over_every_path) {
@@ -553,7 +554,7 @@ TEST(LogGp, overhead_is_the_fence_of_the_scope_that_mode_and_queues_need) {
   EXPECT_NEAR(sum_ns(pull), pull_ns, 30);
   // Once in so long the pusher reads what the scheduler says, which the table leaves out: not more than a
   // pull's read of its payload, in each message's part of that time.
-  const double looks_ns = (pull.latency_ns - push.latency_ns) * push_ns / kHostLookNs;
+  const double looks_ns = (pull.latency_ns - push.latency_ns) * push.latency_ns / kHostLookNs;
   EXPECT_GE(sum_ns(push), push_ns - 30);
   EXPECT_LE(sum_ns(push), push_ns + 30 + looks_ns);
   // An endpoint alone is fenced for a quarter of its 16 slots of 4 KiB at a time.

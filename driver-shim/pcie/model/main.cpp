@@ -91,12 +91,13 @@ int run_command_line(int argc, char** argv) {
       return report_error(checked.error());
   }
   const Report report = run_model(*request);
-  if (report.rows.empty()) {
+  if (report.rows.empty() && !options.as_json) {
     for (const std::string& why : report.not_possible)
       fmt::print(stderr, "gdx model: not possible: {}\n", why);
     return kExitFailure;
   }
   fmt::print("{}", options.as_json ? to_json(report) : to_text(report));
+  if (report.rows.empty()) return kExitFailure;
   if (!options.plot.empty()) {
     if (auto drawn = plot(report, options.plot); !drawn) return report_error(drawn.error());
   }

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::uint64_t kDrivenNs = 2'000'000;       // who drove the HCA so lately will do so again
 constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
+constexpr std::uint64_t kBusyRoundNs = 10'000'000;   // also where it never sleeps
 constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr std::uint64_t kParkedSleepNs = 1'000'000'000;
@@ -102,6 +103,7 @@ void EngineThread::run() {
   const auto thread = static_cast<id_t>(gettid());
   setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) - kNicerBy);
   IdlePolicy idle;
+  std::uint64_t round_at_ns = 0;  // of the last one on a busy HCA
   while (!stop_.load()) {
     if (parked_.load()) {
       if (hca_.progress() == 0) sleep_until_due(kParkedSleepNs);
@@ -113,7 +115,12 @@ void EngineThread::run() {
       continue;
     }
     if (hca_.progress() > 0) {
-      idle.on_work(monotonic_ns());
+      const std::uint64_t now_ns = monotonic_ns();
+      idle.on_work(now_ns);
+      if (now_ns - round_at_ns >= kBusyRoundNs) {
+        round_at_ns = now_ns;
+        on_round_();
+      }
       continue;
     }
     const Pause pause = idle.on_idle(monotonic_ns(), hca_.rung_at_ns());

@@ -146,13 +146,17 @@ bool write_files(const fs::path& folder, const Files& files) {
   return true;
 }
 
-// Where memory holds files, a tree of a hundred of them takes a tenth of the time to make and remove.
-std::string prefix() {
-  constexpr char kInMemory[] = "/dev/shm";
-  const char* folder = std::getenv("TMPDIR");
-  if (folder == nullptr || *folder == '\0') folder = access(kInMemory, W_OK | X_OK) == 0 ? kInMemory : "/tmp";
-  return fmt::format("{}/gdx-softhca-{}-", folder, geteuid());
+// Where trees may be, the best first. In memory a tree of a hundred files takes a tenth of the time to make
+// and remove; but of ordinary users logind removes all that is there with their last session (RemoveIPC).
+std::vector<std::string> folders() {
+  constexpr uid_t kFirstOrdinaryUser = 1000;
+  const char* const given = std::getenv("TMPDIR");
+  if (given != nullptr && *given != '\0') return {given};
+  if (geteuid() < kFirstOrdinaryUser) return {"/dev/shm", "/tmp"};
+  return {"/tmp"};
 }
+
+std::string prefix(const std::string& folder) { return fmt::format("{}/gdx-softhca-{}-", folder, geteuid()); }
 
 // In a folder that everybody may write to, a name proves nothing: not whose it is, nor where a link leads.
 bool is_own_directory(const fs::path& path) {
@@ -163,8 +167,8 @@ bool is_own_directory(const fs::path& path) {
 // A directory whose lock can be taken belongs to nobody alive. One without a lock file is being made at
 // this moment, or its maker died before it put anything in: removing it when empty is right for the
 // latter, and the former then simply makes another.
-void remove_stale_trees() {
-  const fs::path pattern = prefix();
+void remove_stale_trees(const std::string& folder) {
+  const fs::path pattern = prefix(folder);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(pattern.parent_path(), error)) {
     const fs::path& path = entry.path();
@@ -182,10 +186,10 @@ void remove_stale_trees() {
 }
 
 // The directory made and its lock held, or -1. A concurrent clean-up may take it away in between.
-int make_locked_directory(std::string& path) {
+int make_locked_directory(const std::string& folder, std::string& path) {
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    path = prefix() + "XXXXXX";
+    path = prefix(folder) + "XXXXXX";
     if (mkdtemp(path.data()) == nullptr) return -1;
     const std::string lock_path = path + "/" + kLockName;
     const int lock = real_open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -238,25 +242,32 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
 }  // namespace
 
 Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hcas) {
-  remove_stale_trees();
+  const std::vector<std::string> possible = folders();
+  for (const std::string& folder : possible) remove_stale_trees(folder);
+  Result<std::unique_ptr<SysfsTree>> tree = create_in(possible.front(), hcas);
+  for (std::size_t i = 1; !tree && i < possible.size(); ++i) tree = create_in(possible[i], hcas);
+  return tree;
+}
+
+Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folder,
+                                                        const std::vector<Hca*>& hcas) {
   std::string root;
-  const int lock = make_locked_directory(root);
+  const int lock = make_locked_directory(folder, root);
   if (lock < 0) {
     return fail(Status::kSystem,
                 fmt::format("cannot make a directory {}XXXXXX: {}; set TMPDIR to a folder that can "
                             "be written",
-                            prefix(), std::strerror(errno)));
+                            prefix(folder), std::strerror(errno)));
   }
   std::unique_ptr<SysfsTree> tree(new SysfsTree(root, lock));
   bool done = populate_common(root);
   for (std::size_t index = 0; index < hcas.size(); ++index)
     done = done && populate(root, *hcas[index], index);
-  if (!done)
-    return fail(Status::kSystem,
-                fmt::format("cannot fill {}: {}; set TMPDIR to a folder with room for a hundred small files",
-                            root, std::strerror(errno)));
-  for (const Hca* const hca : hcas) tree->write_counters(*hca, {});
-  return tree;
+  for (const Hca* const hca : hcas) done = done && tree->write_counters(*hca, {});
+  if (done) return tree;
+  return fail(Status::kSystem,
+              fmt::format("cannot fill {}: {}; set TMPDIR to a folder with room for a hundred small files",
+                          root, std::strerror(errno)));
 }
 
 SysfsTree::~SysfsTree() {
@@ -265,9 +276,9 @@ SysfsTree::~SysfsTree() {
   real_close(lock_fd_);
 }
 
-void SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
-  write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1",
-              counter_files(counters));
+bool SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
+  return write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1",
+                     counter_files(counters));
 }
 
 }  // namespace gdx::softhca::uverbs

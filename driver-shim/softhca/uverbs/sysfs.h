@@ -22,9 +22,9 @@ inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 
 class SysfsTree {
  public:
-  // Clears away trees that dead processes left, and makes one under TMPDIR; if that is not set
-  // in /dev/shm, or /tmp where there is none.
-  // Errors: kSystem, naming the file.
+  // Clears away trees that dead processes left, and makes one under TMPDIR; if that is not set in /dev/shm
+  // for root and other system users, in /tmp for the rest, and where there is no room. Errors: kSystem,
+  // naming the file.
   static Result<std::unique_ptr<SysfsTree>> create(const std::vector<Hca*>& hcas);
   // Removes the tree.
   ~SysfsTree();
@@ -32,9 +32,12 @@ class SysfsTree {
   SysfsTree& operator=(const SysfsTree&) = delete;
 
   [[nodiscard]] const std::string& root() const { return root_; }
-  void write_counters(const Hca& hca, const HcaCounters& counters) const;
+  // False where they are not all written.
+  bool write_counters(const Hca& hca, const HcaCounters& counters) const;
 
  private:
+  static Result<std::unique_ptr<SysfsTree>> create_in(const std::string& folder,
+                                                      const std::vector<Hca*>& hcas);
   SysfsTree(std::string root, int lock_fd) : root_(std::move(root)), lock_fd_(lock_fd) {}
 
   std::string root_;

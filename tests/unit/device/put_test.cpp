@@ -376,6 +376,20 @@ TEST(Wait, host_abort_ends_it_and_leaves_the_queue_intact) {
   in_kernel(nic, [&](auto& ep) {
     EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kAborted);
     EXPECT_EQ(ep.status(), Status::kOk);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kAborted) << "every wait from now on";
+  });
+}
+
+TEST(Wait, host_abort_ends_the_next_of_waits_shorter_than_the_pause_between_looks) {
+  MemoryNic nic;
+  nic.timeout_ns = kHostLookNs / 2;
+  std::uint64_t signal = 0;
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);
+    nic.abort() = 1;
+    int waits = 1;
+    while (gdx_wait(ep, &signal, Compare::kEqual, 1) == Status::kTimeout) ASSERT_LT(++waits, 100);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kAborted);
   });
 }
 

@@ -180,6 +180,7 @@ TEST(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) 
   EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
   EXPECT_EQ(nic.state().fault.status, Status::kOk);
   nic.abort() = 0;
+  nic.state().abort_looked_ns = 0;
   nic.serves = true;
   nic.timeout_ns = 60'000'000'000;
   in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {

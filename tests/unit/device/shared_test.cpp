@@ -36,7 +36,8 @@ LocalMemory local(std::uint64_t address) { return {reinterpret_cast<std::byte*>(
 
 std::uint32_t global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-// Runs `body(endpoint, thread)` in every thread of the grid, each with an endpoint of its own on the one queue.
+// Runs `body(endpoint, thread)` in every thread of the grid, each with an endpoint of its own on the one
+// queue.
 template <typename Body>
 void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body) {
   serving = &nic;
@@ -154,8 +155,8 @@ TEST(Shared, publication_waits_for_its_turn) {
       std::uint32_t first = 0;
       failed += ep.reserve(1, &first) != Status::kOk;
       for (std::uint32_t pause = 0; pause < (t * 7 + k * 5) % 6; ++pause) exec::relax();
-      const std::uint64_t doorbell = ep.store_transfer(first, WqeOpcode::kRdmaWrite, remote(message(t, k)),
-                                                       local(message(t, k)), 16);
+      const std::uint64_t doorbell =
+          ep.store_transfer(first, WqeOpcode::kRdmaWrite, remote(message(t, k)), local(message(t, k)), 16);
       failed += ep.publish(first, first + 1, doorbell) != Status::kOk;
     }
   });
@@ -265,6 +266,20 @@ TEST(SharedFailure, abort_ends_all_who_wait) {
     ends[t] = status;
   });
   EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
+}
+
+TEST(SharedFailure, abort_ends_the_next_of_waits_shorter_than_the_pause_between_looks) {
+  ServingNic nic;
+  nic.timeout_ns = kHostLookNs / 2;
+  nic.serves = false;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kTimeout);
+    nic.abort() = 1;
+    int waits = 1;
+    while (gdx_flush(ep) == Status::kTimeout) ASSERT_LT(++waits, 100);
+    EXPECT_EQ(gdx_flush(ep), Status::kAborted) << "every wait from now on";
+  });
 }
 
 TEST(SharedFailure, flush_that_times_out_leaves_the_queue_intact) {

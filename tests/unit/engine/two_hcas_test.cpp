@@ -288,6 +288,15 @@ TEST_F(TwoHcas, rights_taken_away_in_rts_hold_for_the_next_write) {
   EXPECT_EQ(polled->syndrome, Syndrome::kRemoteInvalidRequest);
 }
 
+TEST_F(TwoHcas, doorbells_are_remembered_and_packets_are_not) {
+  ASSERT_EQ(a.hca->rung_at_ns(), 0u);
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  a.ring();
+  EXPECT_TRUE(await_send(a, b));
+  EXPECT_NE(a.hca->rung_at_ns(), 0u);
+  EXPECT_EQ(b.hca->rung_at_ns(), 0u) << "it only received";
+}
+
 TEST_F(TwoHcas, idle_time_is_zero_with_work_and_bounded_without) {
   EXPECT_GT(a.hca->idle_ns(), 0u);
   EXPECT_LE(a.hca->idle_ns(), 1'000'000'000u);

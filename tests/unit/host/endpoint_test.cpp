@@ -233,11 +233,13 @@ TEST_F(OnHca, number_of_processes_comes_from_the_environment) {
   const auto half = StagingPool::create(hca());
   ::setenv(kProcessesVariable, "none", 1);
   const auto refused = StagingPool::create(hca());
+  const auto elsewhere = StagingPool::create(hca(), StagingOptions::in_host_memory());
   ::unsetenv(kProcessesVariable);
   ASSERT_TRUE(half) << half.error().message;
   EXPECT_EQ(half->bytes(), hca().device_memory_bytes() / 2);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_TRUE(elsewhere) << "host memory is nobody else's";
 }
 
 TEST_F(OnHca, two_endpoints_connect_to_each_other) {

@@ -85,8 +85,7 @@ TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_not
   std::vector<std::byte> bytes(kMaxParcelBytes + 1);
   EXPECT_EQ(send_parcel(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
   EXPECT_EQ(send_parcel(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
-  ASSERT_EQ(::send(ends.here.value(), bytes.data(), bytes.size(), 0),
-            static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(::send(ends.here.value(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
   // More files than fit: Linux passes on what fits.
   std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.value());

@@ -45,8 +45,12 @@ TEST(StagingOptions, processes_share_the_nics_memory_evenly) {
       << "a size that was named is meant";
   EXPECT_EQ(status_of({.processes = 33}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.processes = 32, .minimum_slots = 2}, kDeviceBytes), Status::kInvalidArgument);
-  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
-  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca + 1, .slot_bytes = 64}, kDeviceBytes),
+  EXPECT_EQ(status_of({.processes = 32, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
+  EXPECT_EQ(status_of({.processes = 33, .slot_bytes = 64}, kDeviceBytes), Status::kInvalidArgument)
+      << "less than a page cannot be mapped";
+  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca, .slot_bytes = 64}, 1024 * 1024), Status::kOk);
+  EXPECT_EQ(status_of({.processes = 2, .minimum_slots = ~0u}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.processes = kMaxProcessesPerHca + 1, .slot_bytes = 64}, 1024 * 1024),
             Status::kInvalidArgument);
 }
 
