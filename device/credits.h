@@ -1,12 +1,14 @@
 // The staging credits of one open endpoint. A credit is the right to fill one slot of staging memory. The
 // endpoint fills the slots that it holds again and again, as their WQEs complete: no atomic, and no word of
 // the scheduler's, which a GPU would read across PCIe. Slots come by its grants and go, when the endpoint
-// holds more than its limit, by the queue of returns; for both it looks at what the scheduler says from time
-// to time. All threads of the endpoint's scope hold an object, in registers, for what posting does; the
-// leader calls that too, the others only what says so. Completions, grants and returns are taken out of line
-// (impl/wait.h), by an object on StagingState in memory. Ordering: a slot is given back with a release, after
-// the completion that freed it was acquired; a grant is acquired. So whoever fills the slot next does it
-// after the NIC has read it. Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
+// holds more than its limit, by the queue of returns; for both it looks from time to time at what the
+// scheduler says.
+// All threads of the endpoint's scope hold an object, in registers, for what posting does; the leader calls
+// that too, the others only what says so. Completions, grants and returns are taken out of line
+// (impl/wait.h), by an object on StagingState in memory.
+// Ordering: a slot is given back with a release, after the completion that freed it was acquired; a grant is
+// acquired. So whoever fills the slot next does it after the NIC has read it.
+// Source: papers/design.md, "Staging credits" and "Sharing the staging pool".
 #pragma once
 
 #include <cstdint>

@@ -44,9 +44,10 @@ struct Measurement {
 
 // The median of all rounds for every size and mode, with the spread. In each round every mode has its turn at
 // every size, so what disturbs this machine for a while disturbs all alike. `gpu` is the one that runs the
-// kernels, null on the CPU layer. Errors: as check_measure_options; kInvalidArgument when a pool has fewer
-// slots than wanted, before anything is measured; what making endpoints and showing them to
-// the GPU comes to; what the puts come to, naming mode and size.
+// kernels, null on the CPU layer.
+// Errors: as check_measure_options; kInvalidArgument when a pool has fewer slots than wanted, before anything
+// is measured; what making endpoints and showing them to the GPU comes to; what the puts come to, naming mode
+// and size.
 [[nodiscard]] Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu,
                                                 const MeasureOptions& options);
 

@@ -40,8 +40,9 @@ struct Topology {
 
 // `xml_file`: what `lstopo --of xml` wrote; empty for this machine.
 // A GPU is a display or 3D controller or an accelerator of a vendor of compute GPUs; a NIC is what has an
-// RDMA device, or a ConnectX whose driver is not loaded. Errors: kInvalidArgument when the file cannot be
-// read or is no topology, kSystem when hwloc cannot read this machine's.
+// RDMA device, or a ConnectX whose driver is not loaded.
+// Errors: kInvalidArgument when the file cannot be read or is no topology, kSystem when hwloc cannot read
+// this machine's.
 [[nodiscard]] Result<Topology> read_topology(const std::string& xml_file = {});
 
 // Of this machine, read once; empty where it cannot be read. Threads: any.

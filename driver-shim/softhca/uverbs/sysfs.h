@@ -23,8 +23,8 @@ inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 class SysfsTree {
  public:
   // Clears away trees that dead processes left, and makes one under TMPDIR; if that is not set in /dev/shm
-  // for root and other system users, in /tmp for the rest, and where there is no room. Errors: kSystem,
-  // naming the file.
+  // for root and other system users, in /tmp for the rest, and where there is no room.
+  // Errors: kSystem, naming the file.
   static Result<std::unique_ptr<SysfsTree>> create(const std::vector<Hca*>& hcas);
   // Removes the tree.
   ~SysfsTree();
