@@ -20,6 +20,14 @@ function(gdx_plant_bug name root file find replace)
   file(CONFIGURE OUTPUT ${root}/${file} CONTENT "${mutated}" @ONLY)
 endfunction()
 
+# gdx_mutant_test(NAME TARGET [ARGUMENT...] [options of gdx_add_test]): built for this kind of test alone.
+function(gdx_mutant_test name target)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT_S;ENVIRONMENT" "")
+  set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  gdx_add_test(${name} mutant COMMAND ${target} ${arg_UNPARSED_ARGUMENTS} NEEDS ${target} TIMEOUT_S "${arg_TIMEOUT_S}"
+    ENVIRONMENT ${arg_ENVIRONMENT})
+endfunction()
+
 # What a mutant of a header is compiled from.
 set(GDX_MUTABLE_SOURCES requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
 
@@ -42,7 +50,5 @@ function(gdx_mutant name)
   gdx_target(gdx_mutant_${name})
   target_include_directories(gdx_mutant_${name} BEFORE PRIVATE ${root})
   target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_main gdx_sim_world gdx_softhca_transport)
-  gdx_label(sim gdx_mutant_${name})
-  add_test(NAME Mutant.${name} COMMAND gdx_mutant_${name} --hunt --jobs 2 --seeds ${arg_SEEDS})
-  set_tests_properties(Mutant.${name} PROPERTIES LABELS sim TIMEOUT 60)
+  gdx_mutant_test(Mutant.${name} gdx_mutant_${name} --hunt --jobs 2 --seeds ${arg_SEEDS})
 endfunction()

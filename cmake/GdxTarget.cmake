@@ -23,28 +23,23 @@ function(gdx_target name)
   endif()
 endfunction()
 
-# gdx_label(LABEL TARGET...): tests of LABEL run these, or load them; `./run test -L LABEL` builds gdx_tests_LABEL.
-function(gdx_label label)
-  if(NOT TARGET gdx_tests_${label})
-    add_custom_target(gdx_tests_${label})
+# Headers that most sources include, parsed once: gdx_precompiled(TARGET...) for static libraries that link gdx_base.
+# A compiler cache does not keep what is compiled with precompiled headers.
+set(GDX_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory>
+  <mutex> <optional> <random> <span> <string> <string_view> <vector> <fmt/format.h> <tl/expected.hpp>)
+function(gdx_precompiled)
+  if(CMAKE_CXX_COMPILER_LAUNCHER)
+    return()
   endif()
-  add_dependencies(gdx_tests_${label} ${ARGN})
-endfunction()
-
-# A GoogleTest binary whose tests all carry one CTest label, the folder's name.
-function(gdx_test name label)
-  cmake_parse_arguments(arg "" "TIMEOUT_S" "SOURCES;LIBRARIES" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
-  gdx_target(${name})
-  gdx_label(${label} ${name})
-  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
-  if(TARGET gdx_gtest_headers)
-    target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
+  if(NOT TARGET gdx_common_headers)
+    add_library(gdx_common_headers STATIC ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
+    gdx_target(gdx_common_headers)
+    target_link_libraries(gdx_common_headers PRIVATE fmt::fmt tl::expected)
+    target_precompile_headers(gdx_common_headers PRIVATE ${GDX_COMMON_HEADERS})
   endif()
-  if(NOT arg_TIMEOUT_S)
-    set(arg_TIMEOUT_S 60)
-  endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30 PROPERTIES LABELS ${label} TIMEOUT ${arg_TIMEOUT_S})
+  foreach(name ${ARGN})
+    target_precompile_headers(${name} REUSE_FROM gdx_common_headers)
+  endforeach()
 endfunction()
 
 # A sanitizer's runtime must be the first library of a process; a preloaded one comes earlier still.
@@ -64,34 +59,3 @@ set(GDX_SOFTHCA_PRELOAD $<TARGET_FILE:gdx_softhca>)
 if(GDX_SANITIZER_RUNTIME)
   string(PREPEND GDX_SOFTHCA_PRELOAD ${GDX_SANITIZER_RUNTIME}:)
 endif()
-
-# Runs a test binary on the software HCA, with variables of its HCA as `NAME=VALUE`.
-#   gdx_discover_on_softhca(target label [SUFFIX suffix] [VARIABLES NAME=VALUE...])
-function(gdx_discover_on_softhca name label)
-  cmake_parse_arguments(arg "" "SUFFIX" "VARIABLES" ${ARGN})
-  # What this machine was calibrated to is nothing to a test.
-  set(environment "LD_PRELOAD=${GDX_SOFTHCA_PRELOAD}" "GDX_CALIBRATION=" ${arg_VARIABLES})
-  set(tests ${name}${arg_SUFFIX}_TESTS)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 30 TEST_SUFFIX "${arg_SUFFIX}" TEST_LIST ${tests}
-    PROPERTIES LABELS ${label} TIMEOUT 120)
-  # Not as one of those properties: there a list of variables falls apart, and all but the first are lost.
-  set(script ${CMAKE_CURRENT_BINARY_DIR}/${tests}.cmake)
-  file(GENERATE OUTPUT ${script} CONTENT "if(${tests})
-  set_tests_properties(\${${tests}} PROPERTIES ENVIRONMENT \"${environment}\")
-endif()\n")
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
-endfunction()
-
-# As gdx_test, on the software HCA. At build time the binary only lists its tests, which needs no HCA.
-function(gdx_softhca_test name label)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;VARIABLES" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
-  gdx_target(${name})
-  gdx_label(${label} ${name})
-  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
-  if(TARGET gdx_gtest_headers)
-    target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
-  endif()
-  add_dependencies(${name} gdx_softhca)
-  gdx_discover_on_softhca(${name} ${label} VARIABLES ${arg_VARIABLES})
-endfunction()

@@ -8,6 +8,7 @@ void Pair::SetUp() {
   auto hca = Hca::open();
   ASSERT_TRUE(hca) << hca.error().message;
   hca_ = std::make_unique<Hca>(std::move(*hca));
+  violations_before_ = counter("softhca_staging_violations");
   auto staging = StagingPool::create(*hca_);
   ASSERT_TRUE(staging) << staging.error().message;
   staging_ = std::make_unique<StagingPool>(std::move(*staging));

@@ -1,0 +1,141 @@
+# Tests of the tree: each has a kind, which is its folder, and a tier. Both are CTest labels.
+#
+# fast: `./run test`. full: `./run test --full`, what CI runs. nightly: by slices, tests/nightly.
+set(GDX_FAST_KINDS tidy unit sim demo)
+set(GDX_NIGHTLY_KINDS mutant model interop papers install)
+
+# The tier of a test that names none.
+function(gdx_tier_of kind tier result)
+  if(NOT tier AND kind IN_LIST GDX_FAST_KINDS)
+    set(tier fast)
+  elseif(NOT tier AND kind IN_LIST GDX_NIGHTLY_KINDS)
+    set(tier nightly)
+  elseif(NOT tier)
+    set(tier full)
+  endif()
+  if(NOT tier MATCHES "^(fast|full|nightly)$")
+    message(FATAL_ERROR "tier '${tier}': use fast, full or nightly")
+  endif()
+  set(${result} ${tier} PARENT_SCOPE)
+endfunction()
+
+# Appends the label sanitized to what CI runs under the sanitizer of this build. ThreadSanitizer sees nothing in tests of
+# one thread, which are those of the folders below.
+set(GDX_ONE_THREAD_FOLDERS tests/sim tests/unit/devx tests/unit/pcie tests/unit/roce tests/unit/transport)
+function(gdx_sanitized kind tier result)
+  set(sanitized OFF)
+  if(kind MATCHES "^(unit|e2e)$" OR (kind MATCHES "^(sim|demo)$" AND tier STREQUAL "fast"))
+    set(sanitized ON)
+  endif()
+  if(GDX_SANITIZER STREQUAL "thread")
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    foreach(single ${GDX_ONE_THREAD_FOLDERS})
+      if(folder MATCHES "^${single}")
+        set(sanitized OFF)
+      endif()
+    endforeach()
+  elseif(kind STREQUAL "fuzz")
+    set(sanitized ON)
+  endif()
+  if(sanitized)
+    set(${result} ${${result}} sanitized PARENT_SCOPE)
+  endif()
+endfunction()
+
+# gdx_test_needs(LABEL TARGET...): what to build for the tests of a kind or a tier, gdx_tests_LABEL.
+function(gdx_test_needs label)
+  if(NOT TARGET gdx_tests_${label})
+    add_custom_target(gdx_tests_${label})
+  endif()
+  if(ARGN)
+    add_dependencies(gdx_tests_${label} ${ARGN})
+  endif()
+endfunction()
+
+# gdx_add_test(NAME KIND COMMAND WORD... [TIER fast|full|nightly] [TIMEOUT_S 60] [NEEDS TARGET...] [SERIAL]
+#              [ENVIRONMENT NAME=VALUE...])
+# SERIAL: one such test at a time, beside others that are not.
+# Exit status 77 is a skip; the command prints its reason.
+function(gdx_add_test name kind)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SERIAL" "TIER;TIMEOUT_S" "COMMAND;NEEDS;ENVIRONMENT")
+  gdx_tier_of(${kind} "${arg_TIER}" tier)
+  if(NOT arg_TIMEOUT_S)
+    set(arg_TIMEOUT_S 60)
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND})
+  set(labels ${kind} ${tier})
+  gdx_sanitized(${kind} ${tier} labels)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT_S} SKIP_RETURN_CODE 77)
+  if(arg_ENVIRONMENT)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${arg_ENVIRONMENT}")
+  endif()
+  if(arg_SERIAL)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK serial)
+  endif()
+  foreach(label ${labels})
+    gdx_test_needs(${label} ${arg_NEEDS})
+  endforeach()
+endfunction()
+
+# Test code is compiled far more often than it runs: GoogleTest's headers are parsed once, and nothing is optimised but
+# in release builds. Unoptimised, GCC 12 also gives no false warnings of what comes from precompiled headers.
+set(GDX_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  add_executable(gdx_gtest_headers ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
+  gdx_target(gdx_gtest_headers)
+  target_compile_options(gdx_gtest_headers PRIVATE ${GDX_TEST_OPTIONS})
+  target_link_libraries(gdx_gtest_headers PRIVATE GTest::gmock GTest::gtest_main)
+  target_precompile_headers(gdx_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <atomic>
+    <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <random> <span> <string> <vector>)
+endif()
+
+# gdx_test(NAME KIND SOURCES ... LIBRARIES ... [TIER ...] [TIMEOUT_S 120] [SHARDS 1] [NEEDS TARGET...]
+#          [ENVIRONMENT NAME=VALUE...] [SOFTHCA] [OPTIMISED])
+# A GoogleTest binary: one CTest test, or SHARDS tests that share its cases. SOFTHCA: with the software HCA below it.
+# OPTIMISED: its code runs long.
+function(gdx_test name kind)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA;OPTIMISED" "TIER;TIMEOUT_S;SHARDS" "SOURCES;LIBRARIES;NEEDS;ENVIRONMENT")
+  add_executable(${name} ${arg_SOURCES})
+  gdx_target(${name})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  if(NOT arg_OPTIMISED)
+    target_compile_options(${name} PRIVATE ${GDX_TEST_OPTIONS})
+    if(TARGET gdx_gtest_headers)
+      target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
+    endif()
+  endif()
+  set(softhca "")
+  if(arg_SOFTHCA)
+    set(softhca SOFTHCA)
+  endif()
+  gdx_run_test(${name} ${kind} ${softhca} TIER "${arg_TIER}" TIMEOUT_S "${arg_TIMEOUT_S}" SHARDS "${arg_SHARDS}"
+    NEEDS ${arg_NEEDS} ENVIRONMENT ${arg_ENVIRONMENT})
+endfunction()
+
+# gdx_run_test(TARGET KIND [SUFFIX .SUFFIX] [options of gdx_test]): runs a GoogleTest binary once more, in another world.
+function(gdx_run_test name kind)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA" "TIER;TIMEOUT_S;SHARDS;SUFFIX" "NEEDS;ENVIRONMENT")
+  if(arg_SOFTHCA)
+    # Calibrations of this machine must not change a test.
+    list(APPEND arg_ENVIRONMENT LD_PRELOAD=${GDX_SOFTHCA_PRELOAD} GDX_CALIBRATION=)
+    list(APPEND arg_NEEDS gdx_softhca)
+  endif()
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
+  endif()
+  if(NOT arg_TIMEOUT_S)
+    set(arg_TIMEOUT_S 120)
+  endif()
+  foreach(shard RANGE 1 ${arg_SHARDS})
+    math(EXPR index "${shard} - 1")
+    set(test ${name}${arg_SUFFIX})
+    set(environment GTEST_BRIEF=1 ${arg_ENVIRONMENT})
+    if(arg_SHARDS GREATER 1)
+      string(APPEND test .${shard})
+      list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
+    endif()
+    gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S ${arg_TIMEOUT_S}
+      NEEDS ${name} ${arg_NEEDS} ENVIRONMENT ${environment})
+  endforeach()
+endfunction()
+

@@ -1,0 +1,1 @@
+// Holds no code: precompiled headers need a source to be compiled for.
