@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check
+# Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
+#   run    the named slices, or all
+#   next   slices that the change since their last pass touches, oldest first, within MINUTES (8); else the oldest one
+#   check  fails where a slice last passed more than 30 commits ago
+set -uo pipefail
+root=${GDX_NIGHTLY_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+slices=$root/tests/nightly/slices
+passed=$root/tests/nightly/passed
+max_age=30
+never=1000000
+cd "$root" || exit 1
+
+say() { printf '== nightly: %s\n' "$*" >&2; }
+field() { awk -F' +[|] +' -v name="$1" -v n="$2" '$1 == name { print $n }' "$slices"; }
+names() { awk -F' +[|] +' '!/^#/ && NF { print $1 }' "$slices"; }
+pass_of() { awk -v name="$1" '$1 == name { print $2 }' "$passed" 2>/dev/null; }
+
+# age SLICE: commits since it last passed; `never` where no such commit is an ancestor.
+age() {
+  local commit
+  commit=$(pass_of "$1")
+  if [ -n "$commit" ] && git merge-base --is-ancestor "$commit" HEAD 2>/dev/null; then
+    git rev-list --count "$commit..HEAD"
+  else
+    echo $never
+  fi
+}
+
+touched() {
+  local -a paths
+  [ "$(age "$1")" -eq $never ] && return 0
+  read -ra paths <<<"$(field "$1" 4)"
+  ! git diff --quiet "$(pass_of "$1")" HEAD -- "${paths[@]}"
+}
+
+# record SLICE: only of a clean tree, because only a commit can be named.
+record() {
+  if [ -n "$(git status --porcelain -- . ":!tests/nightly/passed")" ]; then
+    say "$1 passed; not recorded, because the tree has changes that no commit holds"
+    return
+  fi
+  { grep -v "^$1 " "$passed" 2>/dev/null; echo "$1 $(git rev-parse HEAD) $(git log -1 --format=%cs)"; } |
+    sort >"$passed.new" && mv "$passed.new" "$passed"
+  say "$1 passed; commit tests/nightly/passed with your change"
+}
+
+run_slice() {
+  local command
+  command=$(field "$1" 3)
+  [ -n "$command" ] || { say "no slice '$1': use one of $(names | paste -sd' ')"; return 2; }
+  command=${command//\{seed\}/$(git rev-list --count HEAD)}
+  say "$1: $command"
+  bash -c "$command"
+  case $? in
+    0) record "$1" ;;
+    77) say "$1 was skipped here, for the reason above" ;;
+    *) say "$1 FAILED; repeat it: $command"; return 1 ;;
+  esac
+}
+
+list() {
+  local slice last
+  for slice in $(names); do
+    last=$(age "$slice")
+    [ "$last" -eq $never ] && last="never passed" || last="passed $last commits ago"
+    printf '%-10s %3s min, %s%s: %s\n' "$slice" "$(field "$slice" 2)" "$last" \
+      "$(touched "$slice" && echo ', touched since')" "$(field "$slice" 3)"
+  done
+}
+
+# Names in the order in which they are due.
+due() {
+  local slice
+  for slice in $(names); do
+    echo "$(touched "$slice" && echo 0 || echo 1) $(age "$slice") $slice"
+  done | sort -k1,1n -k2,2nr -s
+}
+
+next() {
+  local budget=${1:-8} spent=0 ran=0 status=0 unchanged slice_age slice minutes
+  local -a left=()
+  while read -r unchanged slice_age slice; do
+    minutes=$(field "$slice" 2)
+    if [ $ran -gt 0 ] && { [ "$unchanged" -eq 1 ] || [ $((spent + minutes)) -gt "$budget" ]; }; then
+      [ "$unchanged" -eq 1 ] || left+=("$slice")
+      continue
+    fi
+    run_slice "$slice" </dev/null || status=1
+    ran=$((ran + 1))
+    spent=$((spent + minutes))
+  done < <(due)
+  [ ${#left[@]} -eq 0 ] || say "touched but beyond $budget min: ${left[*]}; run them: ./run nightly run ${left[*]}"
+  return $status
+}
+
+check() {
+  local slice status=0
+  for slice in $(names); do
+    if [ "$(age "$slice")" -gt $max_age ]; then
+      say "$slice passed more than $max_age commits ago, or never: ./run nightly run $slice"
+      status=1
+    fi
+  done
+  [ $status -ne 0 ] || say "every slice passed within $max_age commits"
+  return $status
+}
+
+command=${1:-list}
+[ $# -gt 0 ] && shift
+case $command in
+  list) list ;;
+  run)
+    status=0
+    mapfile -t chosen < <([ $# -gt 0 ] && printf '%s\n' "$@" || names)
+    for slice in "${chosen[@]}"; do run_slice "$slice" </dev/null || status=1; done
+    exit $status
+    ;;
+  next) next "$@" ;;
+  check) check ;;
+  *) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+esac

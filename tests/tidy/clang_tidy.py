@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Usage: clang_tidy.py BUILD [COMMIT]
+
+Runs clang-tidy on the sources that changed since COMMIT (HEAD~1) and fails on a warning in a changed line.
+BUILD was configured with clang and holds compile_commands.json. Run it from the root of the tree.
+"""
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+
+FOLDERS = ("base", "demo", "device", "driver-shim", "host", "proto")
+
+
+def changed_lines(base):
+    """Returns {path: [[first, last], ...]} of the lines that the working tree adds to `base`."""
+    diff = subprocess.run(["git", "diff", "-U0", "--diff-filter=d", base, "--", *FOLDERS],
+                          check=True, capture_output=True, text=True).stdout
+    lines, path = {}, None
+    for line in diff.splitlines():
+        if line.startswith("+++ b/"):
+            path = line[6:]
+        hunk = re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line)
+        if hunk and path.endswith((".h", ".cpp")):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            if count:
+                lines.setdefault(path, []).append([first, first + count - 1])
+    return lines
+
+
+def main():
+    build, base = sys.argv[1], (sys.argv[2:] or ["HEAD~1"])[0]
+    lines = changed_lines(base)
+    compiled = {os.path.relpath(entry["file"]) for entry in json.load(open(f"{build}/compile_commands.json"))}
+    sources = sorted(path for path in lines if path in compiled)
+    line_filter = json.dumps([{"name": path, "lines": ranges} for path, ranges in lines.items()])
+    print(f"== clang-tidy: {len(sources)} sources changed since {base}", flush=True)
+
+    def check(source):
+        return subprocess.run(["clang-tidy", "-p", build, "--quiet", "--warnings-as-errors=*",
+                               f"--line-filter={line_filter}", source], capture_output=True, text=True)
+
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for source, result in zip(sources, pool.map(check, sources)):
+            if result.returncode:
+                failed = True
+                print(f"{source}:\n{result.stdout}{result.stderr}", flush=True)
+    return failed
+
+
+sys.exit(main())
