@@ -32,6 +32,24 @@ case $case_name in
     expect 'NO \(1 B\)'
     expect 'DAMAGED'
     ;;
+  closed_output)
+    # What a rank prints must not come to memory that it shares with the HCA.
+    timeout 100 "$gdx" demo --messages 300 --modes pull --max-bytes 4096 >&- 2>"$out" </dev/null &
+    launcher=$!
+    ranks=0
+    while kill -0 "$launcher" 2>/dev/null; do
+      for rank in $(pgrep -P "$(pgrep -P "$launcher" | head -1)" 2>/dev/null); do
+        ranks=$((ranks + 1))
+        for number in 0 1 2; do
+          case $(readlink "/proc/$rank/fd/$number" 2>/dev/null) in
+            *memfd*) fail "descriptor $number of a rank is $(readlink "/proc/$rank/fd/$number")" ;;
+          esac
+        done
+      done
+    done
+    wait "$launcher" || true
+    [ "$ranks" -gt 0 ] || fail "no rank was looked at"
+    ;;
   killed_receiver | killed_sender)
     dead=1
     [ "$case_name" = killed_sender ] && dead=0
