@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -152,6 +153,15 @@ bool listens_at(int descriptor, const std::string& root) {
   return getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, nullptr, 0, port.data(), port.size(),
                      NI_NUMERICSERV) == 0 &&
          parse_unsigned(wanted->port) == parse_unsigned(port.data());
+}
+
+int listener_of_parent(int descriptor, const std::string& root) {
+  const Descriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+  if (!parent) return -1;
+  const auto taken = static_cast<int>(syscall(SYS_pidfd_getfd, parent.value(), descriptor, 0));
+  if (taken < 0 || listens_at(taken, root)) return taken;
+  ::close(taken);
+  return -1;
 }
 
 Result<Descriptor> adopt_listener(int descriptor) {

@@ -43,7 +43,10 @@ Result<WorldOptions> WorldOptions::from_environment() {
   const int inherited = static_cast<int>(**root_socket);
   if (bootstrap::listens_at(inherited, options.root)) {
     options.root_socket = inherited;
-  } else {
+    return options;
+  }
+  options.root_socket = bootstrap::listener_of_parent(inherited, options.root);
+  if (options.root_socket < 0) {
     log::info(
         "descriptor {} does not listen at {}: something between the launcher and rank 0 has closed it, so "
         "rank 0 listens there itself",
