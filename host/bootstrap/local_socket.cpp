@@ -32,7 +32,7 @@ Result<LocalAddress> local_address(const std::string& name) {
 }
 
 Result<Descriptor> make_local_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Descriptor socket = Descriptor::keep(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket) return socket;
   return fail(Status::kSystem, fmt::format("cannot make a local socket: {}", std::strerror(errno)));
 }
@@ -55,7 +55,7 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
     for (std::size_t i = 0; i < count; ++i) {
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof descriptor);
-      taken.emplace_back(descriptor);
+      taken.push_back(Descriptor::keep(descriptor));
     }
   }
   return taken;
@@ -69,8 +69,7 @@ Result<Descriptor> listen_local(const std::string& name) {
   auto socket = make_local_socket();
   if (!socket) return socket;
   const auto* const address = reinterpret_cast<const sockaddr*>(&local->address);
-  if (::bind(socket->value(), address, local->length) == 0 &&
-      ::listen(socket->value(), kBacklog) == 0) {
+  if (::bind(socket->value(), address, local->length) == 0 && ::listen(socket->value(), kBacklog) == 0) {
     return socket;
   }
   const int error = errno;
@@ -94,7 +93,8 @@ Result<Descriptor> connect_local(const std::string& name) {
 
 Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns) {
   for (;;) {
-    Descriptor socket(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor socket =
+        Descriptor::keep(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) return socket;
     const int error = errno;
     if (error == EINTR || error == ECONNABORTED) continue;
@@ -108,8 +108,7 @@ Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadli
 Result<uid_t> peer_user(const Descriptor& socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
-  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
-    return credentials.uid;
+  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) return credentials.uid;
   return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
 }
 

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ Result<AddressList> resolve(const std::string& root, bool passive) {
 }
 
 Descriptor make_socket(const addrinfo& address) {
-  return Descriptor(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  return Descriptor::keep(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 void send_at_once(const Descriptor& socket) {
@@ -139,19 +140,43 @@ Result<Descriptor> listen_at(const std::string& root) {
   }
 }
 
+bool listens_at(int descriptor, const std::string& root) {
+  const auto wanted = parse_host_port(root);
+  int listening = 0;
+  socklen_t length = sizeof listening;
+  if (!wanted || getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0) return false;
+  sockaddr_storage own{};
+  length = sizeof own;
+  if (listening == 0 || getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) != 0)
+    return false;
+  std::array<char, NI_MAXSERV> port{};
+  return getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, nullptr, 0, port.data(), port.size(),
+                     NI_NUMERICSERV) == 0 &&
+         parse_unsigned(wanted->port) == parse_unsigned(port.data());
+}
+
+int listener_of_parent(int descriptor, const std::string& root) {
+  const Descriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+  if (!parent) return -1;
+  const auto taken = static_cast<int>(syscall(SYS_pidfd_getfd, parent.value(), descriptor, 0));
+  if (taken < 0 || listens_at(taken, root)) return taken;
+  ::close(taken);
+  return -1;
+}
+
 Result<Descriptor> adopt_listener(int descriptor) {
   int listening = 0;
   socklen_t length = sizeof listening;
   if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
     return fail(Status::kInvalidArgument, fmt::format("descriptor {} is not a listening socket", descriptor));
   }
-  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
-  return Descriptor(descriptor);
+  return Descriptor::keep(descriptor);
 }
 
 Result<Descriptor> accept_one(const Descriptor& listener) {
-  Descriptor socket(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Descriptor socket =
+      Descriptor::keep(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket) {
     send_at_once(socket);
     return socket;

@@ -26,6 +26,14 @@ struct HostPort {
 // Errors: kBusy (somebody has the port), kInvalidArgument (no such address here), kSystem.
 [[nodiscard]] Result<Descriptor> listen_at(const std::string& root);
 
+// Whether `descriptor` is a socket that listens at the port of `root`: a program between a launcher and this
+// process may have closed what it was given, and opened something else.
+[[nodiscard]] bool listens_at(int descriptor, const std::string& root);
+
+// The parent's socket at its number `descriptor`, where that listens at the port of `root` and may be taken:
+// wrappers close descriptors in what they start and keep their own. -1 otherwise; the caller closes it.
+[[nodiscard]] int listener_of_parent(int descriptor, const std::string& root);
+
 // Takes over a listening socket that another process made.
 // Errors: kInvalidArgument when `descriptor` is not one.
 [[nodiscard]] Result<Descriptor> adopt_listener(int descriptor);

@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "base/environment.h"
+#include "base/log.h"
+#include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
 
 namespace gdx {
@@ -37,7 +39,19 @@ Result<WorldOptions> WorldOptions::from_environment() {
   }
   options.size = static_cast<std::uint32_t>(**size);
   options.rank = static_cast<std::uint32_t>(**rank);
-  if (*root_socket && options.rank == 0) options.root_socket = static_cast<int>(**root_socket);
+  if (!*root_socket || options.rank != 0) return options;
+  const int inherited = static_cast<int>(**root_socket);
+  if (bootstrap::listens_at(inherited, options.root)) {
+    options.root_socket = inherited;
+    return options;
+  }
+  options.root_socket = bootstrap::listener_of_parent(inherited, options.root);
+  if (options.root_socket < 0) {
+    log::info(
+        "descriptor {} does not listen at {}: something between the launcher and rank 0 has closed it, so "
+        "rank 0 listens there itself",
+        inherited, options.root);
+  }
   return options;
 }
 

@@ -2,6 +2,8 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,8 +13,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
+#include "base/log.h"
 #include "host/cli/launcher.h"
 #include "proto/bootstrap/messages.h"
 
@@ -154,6 +158,28 @@ Result<std::string> preload_list() {
   return list;
 }
 
+// Whether the kernel gives `file` rights that this process has not.
+bool gains_rights(const std::string& file) {
+  struct stat found {};
+  if (::stat(file.c_str(), &found) != 0) return false;
+  const bool as_other = (found.st_mode & S_ISUID) != 0 && found.st_uid != getuid();
+  const bool as_other_group = (found.st_mode & S_ISGID) != 0 && found.st_gid != getgid();
+  return as_other || as_other_group ||
+         (getuid() != 0 && getxattr(file.c_str(), "security.capability", nullptr, 0) > 0);
+}
+
+// Where execvp() finds it; empty: nowhere.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + '/' + name;
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_launch_options(const LaunchOptions& options) {
@@ -166,6 +192,12 @@ Result<void> check_launch_options(const LaunchOptions& options) {
   }
   if (options.softhca.address && options.ranks > 1) {
     return refuse("--addr", *options.softhca.address, "with several ranks each needs its own, leave it out");
+  }
+  if (gains_rights(find_program(options.command.front()))) {
+    log::warn(
+        "{} runs with the rights of another user or group, so nothing is preloaded into it and it sees no "
+        "software HCA: start a copy without them",
+        options.command.front());
   }
   return check_softhca(options.softhca, options.ranks);
 }

@@ -54,7 +54,7 @@ Result<std::size_t> whole_pages(std::size_t bytes) {
 // A file of that many zeroes whose pages are there now, so that no store finds memory used up, and whose
 // length is final, so that whoever maps it can rely on it.
 Result<Descriptor> make_sealed_file(std::size_t bytes) {
-  Descriptor file(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor file = Descriptor::keep(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
   if (const int error = posix_fallocate(file.value(), 0, static_cast<off_t>(bytes)); error != 0) {
     return fail(Status::kNoMemory,

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/environment.h"
@@ -214,9 +215,17 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
   auto region = options->memory == StagingMemory::kNic ? lease_device_memory(hca, *options, *bytes)
                                                        : host_region(hca, *bytes);
   if (!region) return tl::unexpected(region.error());
-  return StagingPool(std::make_shared<StagingLease::Pool>(options->memory, std::move(*region), *bytes,
-                                                          options->slot_bytes, rules_of(*options, *bytes),
-                                                          hca.name()));
+  try {
+    return StagingPool(std::make_shared<StagingLease::Pool>(options->memory, std::move(*region), *bytes,
+                                                            options->slot_bytes, rules_of(*options, *bytes),
+                                                            hca.name()));
+  } catch (const std::system_error& error) {
+    return fail(
+        Status::kNoMemory,
+        fmt::format("no thread for the credits of a staging pool: {}; raise the limits on processes and "
+                    "memory (ulimit -u, -v)",
+                    error.what()));
+  }
 }
 
 Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {

@@ -86,11 +86,42 @@ case $1 in
     mkdir "$scratch/gdx-softhca-$(id -u)-abcdef" && touch "$scratch/gdx-softhca-$(id -u)-abcdef/.lock"
     TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
     ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "a stale tree was not cleared"
+    # So is one whose removal was cut short behind its lock.
+    mkdir -p "$scratch/gdx-softhca-$(id -u)-abcdef/sys/class"
+    TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
+    ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "a tree without a lock was not cleared"
     # A link by that name is not ours.
     mkdir "$scratch/elsewhere" && touch "$scratch/elsewhere/.lock"
     ln -s elsewhere "$scratch/gdx-softhca-$(id -u)-abcdef"
     TMPDIR=$scratch on_hca ibv_devices > /dev/null || fail "ibv_devices exited with $?"
     [ -L "$scratch/gdx-softhca-$(id -u)-abcdef" ] || fail "a link was followed and cleared"
+    ;;
+  few_descriptors)
+    # Where the device is found, the program had enough of them; where not, a line says that it had not.
+    for count in 7 8 9 10 11 12 13 14 16 18 20 24; do
+      for wire in udp shm; do
+        (ulimit -n $count && GDX_SOFTHCA_WIRE=$wire TMPDIR=$scratch on_hca ibv_devinfo) > "$scratch/out" 2>&1 && continue
+        expect 'limit on open files|raise the limit|loading shared libraries|cannot be preloaded|Too many open files'
+        ls -d "$scratch"/gdx-softhca-* 2> /dev/null && fail "ulimit -n $count left a tree"
+      done
+    done
+    (ulimit -n 16 && on_hca ibv_devinfo) > "$scratch/out" 2>&1
+    expect 'raise the limit \(ulimit -n\) by [0-9]+'
+    (ulimit -n 40 && GDX_SOFTHCA_HCAS=16 on_hca ibv_devinfo) > "$scratch/out" 2>&1 && fail "16 HCAs in 40 descriptors"
+    expect 'raise the limit \(ulimit -n\) by [0-9]+'
+    (ulimit -n 64 && on_hca ibv_devinfo) > "$scratch/out" 2>&1 || fail "ibv_devinfo exited with $?"
+    ;;
+  full_folder)
+    if unshare -m true 2> /dev/null; then own_user=(); else own_user=(-r); fi
+    unshare -m "${own_user[@]}" true 2> /dev/null ||
+      { echo "SKIPPED: no mount namespace may be made here: allow user namespaces, or run as root" >&2; exit 77; }
+    mkdir "$scratch/full"
+    for limit in size=16k size=100k nr_inodes=30; do
+      unshare -m "${own_user[@]}" bash -c "mount -t tmpfs -o $limit none '$scratch/full' && cd / &&
+        TMPDIR='$scratch/full' LD_PRELOAD='$GDX_TEST_PRELOAD' exec timeout 60 ibv_devinfo" > "$scratch/out" 2>&1 &&
+        fail "ibv_devinfo found a device"
+      expect 'cannot fill .*: No space left on device; set TMPDIR'
+    done
     ;;
   untouched)
     need strace strace

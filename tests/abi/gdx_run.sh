@@ -15,6 +15,16 @@ on_hca() {
     --pcap "$scratch/$end.pcap" -- "$@"
 }
 
+# Into a program that gains rights nothing is preloaded. root gains none by its own files.
+if [ "$(id -u)" = 0 ]; then
+  gains=$scratch/gains
+  cp "$(type -P true)" "$gains" && chown 65534 "$gains" && chmod 4755 "$gains"
+else
+  gains=$(type -P su)
+fi
+timeout 60 "$GDX_TEST_GDX" run -- "$gains" --version > "$scratch/gained" 2>&1
+grep -q 'nothing is preloaded into it' "$scratch/gained" || { cat "$scratch/gained"; fail "no word on a setuid program"; }
+
 on_hca ibv_devinfo -v > "$scratch/devices" 2>&1 || { cat "$scratch/devices"; fail "ibv_devinfo exited with $?"; }
 for gid in "$network.10" "$network.11"; do
   grep -q "::ffff:$gid," "$scratch/devices" || { cat "$scratch/devices"; fail "no HCA at $gid"; }

@@ -32,6 +32,39 @@ case $case_name in
     expect 'NO \(1 B\)'
     expect 'DAMAGED'
     ;;
+  closed_output)
+    # What a rank prints must not come to memory that it shares with the HCA.
+    timeout 100 "$gdx" demo --messages 300 --modes pull --max-bytes 4096 >&- 2>"$out" </dev/null &
+    launcher=$!
+    ranks=0
+    while kill -0 "$launcher" 2>/dev/null; do
+      for rank in $(pgrep -P "$(pgrep -P "$launcher" | head -1)" 2>/dev/null); do
+        ranks=$((ranks + 1))
+        for number in 0 1 2; do
+          case $(readlink "/proc/$rank/fd/$number" 2>/dev/null) in
+            *memfd*) fail "descriptor $number of a rank is $(readlink "/proc/$rank/fd/$number")" ;;
+          esac
+        done
+      done
+    done
+    wait "$launcher" || true
+    [ "$ranks" -gt 0 ] || fail "no rank was looked at"
+    ;;
+  wrapped)
+    if ! command -v python3 >/dev/null; then
+      echo "SKIPPED: python3 is missing; install Debian's python3 to run ranks behind a wrapper that closes descriptors"
+      exit 77
+    fi
+    wrapper='import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)'
+    restricted=$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0)
+    if [ "$restricted" -gt 0 ] && [ "$(id -u)" != 0 ]; then
+      echo "SKIPPED: a process may not take its parent's descriptors here; set kernel.yama.ptrace_scope to 0, or be root"
+      exit 77
+    fi
+    run 100 "$gdx" run --ranks 2 -- python3 -c "$wrapper" "$gdx_demo" --modes pull --max-bytes 512
+    expect_status 0
+    [ "$(rows)" -eq 3 ] || fail "$(rows) verified rows, wanted 3"
+    ;;
   killed_receiver | killed_sender)
     dead=1
     [ "$case_name" = killed_sender ] && dead=0

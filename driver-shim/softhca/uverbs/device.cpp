@@ -1,7 +1,9 @@
 #include "driver-shim/softhca/uverbs/device.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,15 +11,19 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <random>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/config.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/real.h"
+#include "driver-shim/softhca/uverbs/user_memory.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -64,6 +70,33 @@ void say_goodbye(RdmaCm& connections, const Adapters& adapters) {
   }
 }
 
+// Before anything is made that a failure could leave behind. What lacks a descriptor later fails in ways that
+// name no cause: libibverbs sees no device, a copy is a bad address.
+Result<void> check_room(std::size_t hcas) {
+  constexpr std::size_t kOfTheDevice = 2;  // the tree's lock, copies from the program
+  constexpr std::size_t kOfAProgram = 8;  // a context with its events, a completion channel, folders it lists
+  const std::size_t needed = hcas + kOfTheDevice + kOfAProgram;
+  std::vector<Descriptor> tried;
+  while (tried.size() < needed) {
+    const int source = tried.empty() ? memfd_create("gdx-softhca-room", MFD_CLOEXEC)
+                                     : fcntl(tried.front().value(), F_DUPFD_CLOEXEC, 0);
+    if (source < 0) {
+      return fail(
+          Status::kNoMemory,
+          fmt::format("{} more open files are needed and {} may be opened ({}): raise the limit (ulimit "
+                      "-n) by {}",
+                      needed, tried.size(), std::strerror(errno), needed - tried.size()));
+    }
+    tried.emplace_back(source);
+  }
+  tried.clear();
+  char from = 0;
+  char to = 0;
+  static_cast<void>(
+      copy_from_user(&to, reinterpret_cast<std::uintptr_t>(&from), sizeof to));  // makes its file
+  return {};
+}
+
 }  // namespace
 
 namespace {
@@ -78,6 +111,16 @@ Device& Device::instance() {
 
 bool Device::exists() { return instance_made.load(std::memory_order_relaxed); }
 
+Result<std::unique_ptr<Device::Parts>> Device::make_parts_or_error() {
+  try {
+    return make_parts();
+  } catch (const std::exception& error) {  // no thread, or no memory
+    return fail(Status::kNoMemory, fmt::format("{}; raise the limits on processes, memory and open files "
+                                               "(ulimit -u, -v, -n)",
+                                               error.what()));
+  }
+}
+
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   const auto config = config_from([](const char* name) { return std::getenv(name); }, getpid());
   if (!config) return tl::unexpected(config.error());
@@ -86,6 +129,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   if (!adapters) return tl::unexpected(adapters.error());
   parts->adapters = std::move(*adapters);
   std::vector<Hca*> hcas;
+  if (auto room = check_room(parts->adapters.size()); !room) return tl::unexpected(room.error());
   for (const auto& adapter : parts->adapters) {
     announce_node(static_cast<std::uint8_t>(hcas.size()), identity_of(adapter->pages.fd()));
     hcas.push_back(adapter->hca.get());
@@ -95,15 +139,33 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   parts->tree = std::move(*tree);
   std::random_device entropy;
   parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
-  for (Hca* const hca : hcas) {
-    parts->threads.push_back(std::make_unique<EngineThread>(*hca, driven_at_ns_, [this] { look_around(); }));
+  for (std::size_t i = 0; i < hcas.size(); ++i) {
+    parts->threads.push_back(std::make_unique<EngineThread>(
+        *hcas[i], driven_at_ns_, [this] { look_around(); }, [this, i] { running_[i].store(nullptr); }));
   }
   return parts;
 }
 
+// What the program closed by system calls of its own stays closed. Nothing of it is touched any more but the
+// tree: the numbers of its descriptors may be anybody's.
+void Device::abandon_lost_parts_locked() {
+  const auto& threads = parts_->threads;
+  const bool lost = std::ranges::any_of(threads, [](const auto& thread) { return thread->lost(); }) ||
+                    std::ranges::any_of(parts_->adapters,
+                                        [](const auto& adapter) { return !is_kept(adapter->pages.fd()); });
+  if (!lost) return;
+  for (std::atomic<Hca*>& running : running_) running.store(nullptr);
+  connections_.store(nullptr);
+  for (const auto& thread : threads) static_cast<void>(thread->stop(kExitLimitNs));
+  parts_->tree.reset();
+  static_cast<void>(parts_.release());
+  state_ = State::kUntouched;
+}
+
 bool Device::ensure_locked() {
+  if (state_ == State::kReady) abandon_lost_parts_locked();
   if (state_ != State::kUntouched) return state_ == State::kReady;
-  Result<std::unique_ptr<Parts>> parts = make_parts();
+  Result<std::unique_ptr<Parts>> parts = make_parts_or_error();
   if (!parts) {
     state_ = State::kFailed;
     log::error("software HCA: {}", parts.error().message);
@@ -177,7 +239,11 @@ Errno Device::request(int fd, std::uint64_t request_address) {
   if (state_ != State::kReady) return ENODEV;
   const auto found = parts_->contexts.find(tracked_file(fd).context);
   if (found == parts_->contexts.end()) return EBADF;
-  return dispatch(*found->second, request_address);
+  try {
+    return dispatch(*found->second, request_address);
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
 }
 
 // Nobody else can be given the number before it is closed, nor then take it for the old file.
@@ -233,9 +299,10 @@ void Device::park_unused_locked() {
   const bool connecting = parts_->connections->in_use();
   for (std::size_t i = 0; i < parts_->adapters.size(); ++i) {
     Hca* const hca = parts_->adapters[i]->hca.get();
-    const bool used = connecting || std::ranges::any_of(parts_->contexts, [hca](const auto& open) {
-                        return &open.second->hca == hca;
+    const bool open = connecting || std::ranges::any_of(parts_->contexts, [hca](const auto& entry) {
+                        return &entry.second->hca == hca;
                       });
+    const bool used = open && !parts_->threads[i]->lost();
     if ((running_[i].load() != nullptr) == used) continue;
     running_[i].store(used ? hca : nullptr);
     parts_->threads[i]->set_parked(!used);

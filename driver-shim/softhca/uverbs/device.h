@@ -70,6 +70,8 @@ class Device : public ChannelRegistry {
   [[nodiscard]] bool in_child() const;
   void after_fork();
   Result<std::unique_ptr<Parts>> make_parts();
+  Result<std::unique_ptr<Parts>> make_parts_or_error();
+  void abandon_lost_parts_locked();
   void look_around();
   void flush_channels();
   void forget_channel(int fd);

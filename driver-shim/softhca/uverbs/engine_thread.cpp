@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "driver-shim/softhca/uverbs/idle_policy.h"
-#include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -32,35 +34,48 @@ timespec to_timespec(std::uint64_t duration_ns) {
   return {static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
 }
 
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 }  // namespace
 
 EngineThread::EngineThread(Hca& hca, const std::atomic<std::uint64_t>& driven_at_ns,
-                           std::function<void()> on_round)
+                           std::function<void()> on_round, std::function<void()> on_lost)
     : hca_(hca),
       driven_at_ns_(driven_at_ns),
       on_round_(std::move(on_round)),
-      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the thread inherits it: no handler runs there, ever
+      on_lost_(std::move(on_lost)),
+      wire_file_(identity_of(hca.poll_fd())),
+      wake_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
+  if (!wake_) throw std::system_error(errno, std::generic_category(), "no descriptor to wake a thread");
+  const SignalsBlocked inherited;  // no handler runs on the thread, ever
   thread_ = std::thread([this] {
     run();
     ended_.store(true);
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 EngineThread::~EngineThread() {
   stop_.store(true);
-  eventfd_write(wake_fd_, 1);
+  wake();
   thread_.join();
-  real_close(wake_fd_);
 }
 
 bool EngineThread::stop(std::uint64_t limit_ns) {
   stop_.store(true);
-  eventfd_write(wake_fd_, 1);
+  wake();
   const std::uint64_t start_ns = monotonic_ns();
   while (!ended_.load()) {
     if (monotonic_ns() - start_ns > limit_ns) return false;
@@ -69,17 +84,22 @@ bool EngineThread::stop(std::uint64_t limit_ns) {
   return true;
 }
 
+// Never what the program has opened at the number since.
+void EngineThread::wake() const {
+  if (is_kept(wake_.value())) eventfd_write(wake_.value(), 1);
+}
+
 void EngineThread::set_parked(bool parked) {
   parked_.store(parked);
-  eventfd_write(wake_fd_, 1);
+  wake();
 }
 
 void EngineThread::sleep(std::uint64_t backoff_ns, bool watch_wire) const {
-  std::array<pollfd, 2> files = {pollfd{wake_fd_, POLLIN, 0}, pollfd{hca_.poll_fd(), POLLIN, 0}};
+  std::array<pollfd, 2> files = {pollfd{wake_.value(), POLLIN, 0}, pollfd{hca_.poll_fd(), POLLIN, 0}};
   const timespec timeout = to_timespec(backoff_ns);
   ppoll(files.data(), watch_wire ? 2 : 1, &timeout, nullptr);
   eventfd_t count = 0;
-  if ((files[0].revents & POLLIN) != 0) eventfd_read(wake_fd_, &count);
+  if ((files[0].revents & POLLIN) != 0) eventfd_read(wake_.value(), &count);
 }
 
 void EngineThread::sleep_until_due(std::uint64_t longest_ns) const {
@@ -96,6 +116,18 @@ bool EngineThread::driven_elsewhere() const {
   return driven_at_ns_.load(std::memory_order_relaxed) + kDrivenNs > monotonic_ns();
 }
 
+// The numbers of closed descriptors go to what the program opens next: reading on would take its data.
+bool EngineThread::wire_is_lost() {
+  if (identity_of(hca_.poll_fd()) == wire_file_) return false;
+  lost_.store(true);
+  log::error(
+      "{}: the program has closed the descriptors of the HCA, which carries nothing any more: close what you "
+      "opened, or open the device again",
+      hca_.config().name);
+  on_lost_();
+  return true;
+}
+
 void EngineThread::run() {
   pthread_setname_np(pthread_self(), "gdx-softhca");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
@@ -106,11 +138,13 @@ void EngineThread::run() {
   std::uint64_t round_at_ns = 0;  // of the last one on a busy HCA
   while (!stop_.load()) {
     if (parked_.load()) {
+      if (wire_is_lost()) return;
       if (hca_.progress() == 0) sleep_until_due(kParkedSleepNs);
       continue;
     }
     if (driven_elsewhere()) {
       on_round_();
+      if (wire_is_lost()) return;
       sleep(kDrivenSleepNs, false);
       continue;
     }
@@ -120,6 +154,7 @@ void EngineThread::run() {
       if (now_ns - round_at_ns >= kBusyRoundNs) {
         round_at_ns = now_ns;
         on_round_();
+        if (wire_is_lost()) return;
       }
       continue;
     }
@@ -130,6 +165,7 @@ void EngineThread::run() {
       case Pause::Kind::kSleep:
         on_round_();
         sleep_until_due(pause.longest_ns);
+        if (wire_is_lost()) return;
         break;
     }
   }

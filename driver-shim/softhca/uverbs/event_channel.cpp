@@ -28,10 +28,12 @@ Answer<std::shared_ptr<EventChannel>> EventChannel::open() {
   // one whose reader is gone raises no signal.
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
-  return std::shared_ptr<EventChannel>(new EventChannel(ends[0], ends[1]));
+  Descriptor own = Descriptor::keep(ends[1]);
+  const int user_fd = spare_standard_descriptors(ends[0], true);
+  if (own && user_fd >= 0) return std::shared_ptr<EventChannel>(new EventChannel(user_fd, std::move(own)));
+  if (user_fd >= 0) real_close(user_fd);
+  return refuse(EMFILE);
 }
-
-EventChannel::~EventChannel() { real_close(own_fd_); }
 
 void EventChannel::push_completion(std::uint64_t owner) {
   ib_uverbs_comp_event_desc record{};
@@ -61,7 +63,8 @@ void EventChannel::push_device_event(std::uint64_t cookie, std::uint16_t event, 
   const Be32 number = object_number;
   std::memcpy(record.entry.data() + kNumberByte, &number, sizeof number);
   const std::lock_guard lock(mutex_);
-  push_locked(cookie, std::as_bytes(std::span(&record, 1)).first(device_data_ ? sizeof record : sizeof cookie));
+  push_locked(cookie,
+              std::as_bytes(std::span(&record, 1)).first(device_data_ ? sizeof record : sizeof cookie));
 }
 
 void EventChannel::leave_out_device_data() {
@@ -79,7 +82,7 @@ void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> r
 void EventChannel::flush_locked() {
   while (user_open_ && !backlog_.empty()) {
     const Record& record = backlog_.front();
-    if (send(own_fd_, record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    if (send(own_.value(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
     backlog_.pop_front();
   }
 }

@@ -12,8 +12,9 @@
 #include <span>
 #include <vector>
 
+#include "base/descriptor.h"
+#include "base/file_identity.h"
 #include "driver-shim/softhca/engine/hca.h"
-#include "driver-shim/softhca/uverbs/file_identity.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -22,7 +23,6 @@ class EventChannel {
  public:
   // Errors: the errno of socketpair(2).
   static Answer<std::shared_ptr<EventChannel>> open();
-  ~EventChannel();
   EventChannel(const EventChannel&) = delete;
   EventChannel& operator=(const EventChannel&) = delete;
 
@@ -32,7 +32,8 @@ class EventChannel {
   // `owner` is the handle that the program gave the object when it made it.
   void push_completion(std::uint64_t owner);
   void push_async(std::uint64_t owner, std::uint32_t event_type);
-  // A DevX event: the cookie of the subscription and, unless the channel leaves it out, the event queue entry.
+  // A DevX event: the cookie of the subscription and, unless the channel leaves it out, the event queue
+  // entry.
   void push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number);
   void leave_out_device_data();
   // Takes back what of `owner` nobody has read yet; returns how many were read.
@@ -44,13 +45,13 @@ class EventChannel {
 
  private:
   using Record = std::vector<std::byte>;
-  EventChannel(int user_fd, int own_fd)
-      : user_fd_(user_fd), own_fd_(own_fd), user_identity_(identity_of(user_fd)) {}
+  EventChannel(int user_fd, Descriptor own)
+      : user_fd_(user_fd), own_(std::move(own)), user_identity_(identity_of(user_fd)) {}
   void push_locked(std::uint64_t owner, std::span<const std::byte> record);
   void flush_locked();
 
   const int user_fd_;
-  const int own_fd_;
+  const Descriptor own_;
   const FileIdentity user_identity_;
   std::mutex mutex_;
   bool user_open_ = true;

@@ -3,14 +3,17 @@
 // before any constructor has run, and the build leaves them uninstrumented by sanitizers for that reason.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <linux/netlink.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
@@ -18,6 +21,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/kept_descriptor.h"
 #include "driver-shim/softhca/uverbs/device.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
@@ -137,6 +141,22 @@ int openat_path(Real& real, int directory, const char* path, int flags, mode_t m
   if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) return open_node(node, flags);
   const Path target(path);
   return target.found() ? real(directory, target.get(), flags, mode) : -1;
+}
+
+// As close_range(2), but for the descriptors that this library keeps: a program has not opened them, and what
+// it opens next would come to their numbers.
+int close_around_kept(unsigned first, unsigned last, int flags) {
+  const auto real = [flags](unsigned from, unsigned to) {
+    return static_cast<int>(syscall(SYS_close_range, from, to, flags));
+  };
+  if (first > last || (flags & CLOSE_RANGE_CLOEXEC) != 0) return real(first, last);
+  for (int kept = next_kept(static_cast<int>(std::min<unsigned>(first, INT_MAX)));
+       kept >= 0 && static_cast<unsigned>(kept) <= last; kept = next_kept(kept + 1)) {
+    const auto number = static_cast<unsigned>(kept);
+    if (first < number && real(first, number - 1) != 0) return -1;
+    first = number + 1;
+  }
+  return first > last ? 0 : real(first, last);
 }
 
 mode_t mode_argument(int flags, va_list arguments) {
@@ -294,7 +314,21 @@ GDX_EXPORT ssize_t __readlink_chk(const char* path, char* buffer, size_t size, s
 }
 
 GDX_EXPORT int close(int fd) {
+  if (gdx::is_kept(fd)) {
+    errno = EBADF;
+    return -1;
+  }
   return tracked_file(fd).kind == FileKind::kForeign ? real_close(fd) : device().close(fd);
+}
+
+GDX_EXPORT int close_range(unsigned int first, unsigned int last, int flags) noexcept {
+  return close_around_kept(first, last, flags);
+}
+
+GDX_EXPORT void closefrom(int lowest) noexcept {
+  const int first = lowest < 0 ? 0 : lowest;
+  if (close_around_kept(static_cast<unsigned>(first), ~0u, 0) == 0) return;
+  for (long fd = first; fd < sysconf(_SC_OPEN_MAX); ++fd) close(static_cast<int>(fd));  // Linux before 5.9
 }
 
 GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
@@ -305,7 +339,7 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   FileKind kind = tracked_file(fd).kind;
   if (kind == FileKind::kForeign && request == RDMA_VERBS_IOCTL) {
-    kind = recognise_duplicate(fd, identity_of(fd)).kind;
+    kind = recognise_duplicate(fd, gdx::identity_of(fd)).kind;
   }
   if (kind != FileKind::kNode) return real(fd, request, argument);
   const gdx::softhca::Errno error =

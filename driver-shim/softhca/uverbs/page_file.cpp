@@ -38,25 +38,21 @@ struct flock lock_of(std::uint32_t context) {
 }  // namespace
 
 Answer<PageFile> PageFile::create(std::size_t device_memory_bytes) {
-  const int fd = memfd_create("gdx-softhca", MFD_CLOEXEC);
-  if (fd < 0) return refuse(errno);
+  Descriptor file = Descriptor::keep(memfd_create("gdx-softhca", MFD_CLOEXEC));
+  if (!file) return refuse(errno);
   std::byte* device_memory = nullptr;
-  if (ftruncate(fd, static_cast<off_t>(kFilePages * kPageBytes)) == 0) {
-    if (device_memory_bytes == 0) return PageFile(fd, 0, nullptr);
-    void* const mapped = mmap(nullptr, device_memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+  if (ftruncate(file.value(), static_cast<off_t>(kFilePages * kPageBytes)) == 0) {
+    if (device_memory_bytes == 0) return PageFile(std::move(file), 0, nullptr);
+    void* const mapped = mmap(nullptr, device_memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.value(),
                               static_cast<off_t>(kDeviceMemoryFirstPage * kPageBytes));
     if (mapped != MAP_FAILED) device_memory = static_cast<std::byte*>(mapped);
   }
-  if (device_memory == nullptr) {
-    const int error = errno;
-    real_close(fd);
-    return refuse(error);
-  }
-  return PageFile(fd, device_memory_bytes, device_memory);
+  if (device_memory == nullptr) return refuse(errno);
+  return PageFile(std::move(file), device_memory_bytes, device_memory);
 }
 
 PageFile::PageFile(PageFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
+    : file_(std::move(other.file_)),
       device_memory_bytes_(other.device_memory_bytes_),
       device_memory_(std::exchange(other.device_memory_, nullptr)),
       page_used_(std::move(other.page_used_)),
@@ -66,27 +62,28 @@ PageFile::PageFile(PageFile&& other) noexcept
 
 PageFile::~PageFile() {
   if (device_memory_ != nullptr) munmap(device_memory_, device_memory_bytes_);
-  if (fd_ >= 0) real_close(fd_);
 }
 
 Answer<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
-  const std::string path = fmt::format("/proc/self/fd/{}", fd_);
-  int fd = real_open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0));
-  if (fd >= 0) {
-    lseek(fd, context, SEEK_SET);
+  const std::string path = fmt::format("/proc/self/fd/{}", fd());
+  int opened = spare_standard_descriptors(real_open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0)),
+                                          close_on_exec);
+  if (opened >= 0) {
+    lseek(opened, context, SEEK_SET);
     struct flock lock = lock_of(context);
-    return Opened{fd, fcntl(fd, F_OFD_SETLK, &lock) == 0};
+    return Opened{opened, fcntl(opened, F_OFD_SETLK, &lock) == 0};
   }
   if (errno == EACCES || errno == ENOENT) {
-    fd = fcntl(fd_, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+    opened =
+        spare_standard_descriptors(fcntl(fd(), close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, 0), close_on_exec);
   }
-  if (fd < 0) return refuse(errno);
-  return Opened{fd, false};
+  if (opened < 0) return refuse(errno);
+  return Opened{opened, false};
 }
 
 bool PageFile::is_open(std::uint32_t context) const {
   struct flock lock = lock_of(context);
-  return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return fcntl(fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 Answer<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
@@ -99,7 +96,7 @@ Answer<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
     offset = (kDoorbellFirstPage + next_doorbell_page_++) * kPageBytes;
   }
   void* const mapped =
-      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(offset));
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd(), static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) {
     free_doorbell_pages_.push_back(offset);
     return refuse(ENOMEM);

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
@@ -34,7 +35,7 @@ class PageFile {
   // mapping, in this process or another. The kernel's own account: nothing that threads do meanwhile can
   // deceive it.
   [[nodiscard]] bool is_open(std::uint32_t context) const;
-  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] int fd() const { return file_.value(); }
   [[nodiscard]] std::byte* device_memory() const { return device_memory_; }
 
   // A zeroed doorbell page, mapped here, and the offset at which a program maps it.
@@ -51,13 +52,13 @@ class PageFile {
   void release(std::uint16_t first_page);
 
  private:
-  PageFile(int fd, std::size_t device_memory_bytes, std::byte* device_memory)
-      : fd_(fd),
+  PageFile(Descriptor file, std::size_t device_memory_bytes, std::byte* device_memory)
+      : file_(std::move(file)),
         device_memory_bytes_(device_memory_bytes),
         device_memory_(device_memory),
         page_used_(device_memory_bytes / kPageBytes) {}
 
-  int fd_;
+  Descriptor file_;
   std::size_t device_memory_bytes_;
   std::byte* device_memory_;
   std::vector<bool> page_used_;

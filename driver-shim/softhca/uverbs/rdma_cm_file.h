@@ -7,7 +7,8 @@
 #include <deque>
 #include <memory>
 
-#include "driver-shim/softhca/uverbs/file_identity.h"
+#include "base/descriptor.h"
+#include "base/file_identity.h"
 #include "driver-shim/softhca/uverbs/rdma_cm_address.h"
 
 namespace gdx::softhca::uverbs {
@@ -43,7 +44,6 @@ class CmFile {
  public:
   // Errors: the errno of socketpair(2).
   static Answer<std::shared_ptr<CmFile>> open(bool close_on_exec);
-  ~CmFile();
   CmFile(const CmFile&) = delete;
   CmFile& operator=(const CmFile&) = delete;
 
@@ -54,11 +54,11 @@ class CmFile {
   void signal();
 
  private:
-  CmFile(int user_fd, int own_fd)
-      : user_fd_(user_fd), own_fd_(own_fd), user_identity_(identity_of(user_fd)) {}
+  CmFile(int user_fd, Descriptor own)
+      : user_fd_(user_fd), own_(std::move(own)), user_identity_(identity_of(user_fd)) {}
 
   const int user_fd_;
-  const int own_fd_;
+  const Descriptor own_;
   const FileIdentity user_identity_;
   bool signalled_ = false;
   std::deque<CmEvent> events_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <ftw.h>
 #include <rdma/rdma_user_cm.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -131,9 +133,14 @@ Files counter_files(const HcaCounters& counters) {
           {"counters/port_rcv_packets", text(counters.wire.packets_received)}};
 }
 
+// False: errno says why.
 bool write_file(const fs::path& path, const std::string& content) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
+  if (error) {
+    errno = error.value();
+    return false;
+  }
   std::ofstream file(path, std::ios::trunc);
   file << content << '\n';
   return static_cast<bool>(file.flush());
@@ -164,9 +171,30 @@ bool is_own_directory(const fs::path& path) {
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid();
 }
 
+Descriptor open_lock(const fs::path& tree) {
+  return Descriptor(real_open((tree / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+}
+
+int remove_all_but_lock(const char* path, const struct stat* /*status*/, int /*type*/, FTW* place) {
+  const bool kept =
+      place->level == 0 || (place->level == 1 && std::strcmp(path + place->base, kLockName) == 0);
+  if (!kept) static_cast<void>(std::remove(path));
+  return 0;
+}
+
+// The lock last, without which nobody can tell a tree that was left from one in use. With two descriptors,
+// however deep it is: a program that has used up all others leaves none behind.
+void remove_tree(const fs::path& root) {
+  constexpr int kDescriptors = 2;
+  nftw(root.c_str(), remove_all_but_lock, kDescriptors, FTW_DEPTH | FTW_PHYS);
+  static_cast<void>(std::remove((root / kLockName).c_str()));
+  static_cast<void>(std::remove(root.c_str()));
+}
+
 // A directory whose lock can be taken belongs to nobody alive. One without a lock file is being made at
 // this moment, or its maker died before it put anything in: removing it when empty is right for the
-// latter, and the former then simply makes another.
+// latter, and the former then simply makes another. The lock is the first file that is put in, so one that
+// has others, and still no lock, has lost it.
 void remove_stale_trees(const std::string& folder) {
   const fs::path pattern = prefix(folder);
   std::error_code error;
@@ -174,31 +202,31 @@ void remove_stale_trees(const std::string& folder) {
     const fs::path& path = entry.path();
     if (!path.filename().string().starts_with(pattern.filename().string())) continue;
     if (!is_own_directory(path)) continue;
-    const int lock = real_open((path / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (lock < 0) {
-      if (errno == ENOENT) rmdir(path.c_str());
-      continue;
+    Descriptor lock = open_lock(path);
+    if (!lock && errno == ENOENT) {
+      if (rmdir(path.c_str()) == 0 || errno != ENOTEMPTY) continue;
+      lock = open_lock(path);
+      if (!lock && errno == ENOENT) remove_tree(path);
     }
-    std::error_code ignored;
-    if (flock(lock, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, ignored);
-    real_close(lock);
+    if (lock && flock(lock.value(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
   }
 }
 
-// The directory made and its lock held, or -1. A concurrent clean-up may take it away in between.
-int make_locked_directory(const std::string& folder, std::string& path) {
+// The directory made and its lock held, or none. A concurrent clean-up may take it away in between.
+Descriptor make_locked_directory(const std::string& folder, std::string& path) {
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     path = prefix(folder) + "XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) return -1;
+    if (mkdtemp(path.data()) == nullptr) return {};
     const std::string lock_path = path + "/" + kLockName;
-    const int lock = real_open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock < 0) continue;
+    Descriptor lock = Descriptor::keep(real_open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!lock) continue;
     struct stat found {};
-    if (flock(lock, LOCK_EX | LOCK_NB) == 0 && ::stat(lock_path.c_str(), &found) == 0) return lock;
-    real_close(lock);
+    if (flock(lock.value(), LOCK_EX | LOCK_NB) != 0 || ::stat(lock_path.c_str(), &found) != 0) continue;
+    ::chmod(path.c_str(), 0755);  // a program that changes its user still finds its device
+    return lock;
   }
-  return -1;
+  return {};
 }
 
 bool populate_common(const fs::path& root) {
@@ -225,6 +253,7 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
                            {"abi_version", "1"}}) &&
       write_file(root / fmt::format("{}{}", kDeviceNodes + 1, index), "");
 
+  if (!done) return false;  // errno says why
   std::error_code error;
   const auto link = [&error](const fs::path& target, const fs::path& at) {
     std::error_code failed;
@@ -236,7 +265,8 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
   link(pci, uverbs / "device");
   link(device, root / "sys/class/infiniband" / name);
   link(uverbs, root / "sys/class/infiniband_verbs" / node);
-  return done && !error;
+  if (error) errno = error.value();
+  return !error;
 }
 
 }  // namespace
@@ -252,14 +282,14 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hc
 Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folder,
                                                         const std::vector<Hca*>& hcas) {
   std::string root;
-  const int lock = make_locked_directory(folder, root);
-  if (lock < 0) {
+  Descriptor lock = make_locked_directory(folder, root);
+  if (!lock) {
     return fail(Status::kSystem,
                 fmt::format("cannot make a directory {}XXXXXX: {}; set TMPDIR to a folder that can "
                             "be written",
                             prefix(folder), std::strerror(errno)));
   }
-  std::unique_ptr<SysfsTree> tree(new SysfsTree(root, lock));
+  std::unique_ptr<SysfsTree> tree(new SysfsTree(root, std::move(lock)));
   bool done = populate_common(root);
   for (std::size_t index = 0; index < hcas.size(); ++index)
     done = done && populate(root, *hcas[index], index);
@@ -270,11 +300,7 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folde
                           root, std::strerror(errno)));
 }
 
-SysfsTree::~SysfsTree() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
-  real_close(lock_fd_);
-}
+SysfsTree::~SysfsTree() { remove_tree(root_); }
 
 bool SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
   return write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "driver-shim/softhca/engine/hca.h"
 
@@ -38,10 +39,10 @@ class SysfsTree {
  private:
   static Result<std::unique_ptr<SysfsTree>> create_in(const std::string& folder,
                                                       const std::vector<Hca*>& hcas);
-  SysfsTree(std::string root, int lock_fd) : root_(std::move(root)), lock_fd_(lock_fd) {}
+  SysfsTree(std::string root, Descriptor lock) : root_(std::move(root)), lock_(std::move(lock)) {}
 
   std::string root_;
-  int lock_fd_;  // locked while this process lives: the proof against removal by others
+  Descriptor lock_;  // locked while this process lives: the proof against removal by others
 };
 
 }  // namespace gdx::softhca::uverbs

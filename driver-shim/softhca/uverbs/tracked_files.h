@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "driver-shim/softhca/uverbs/file_identity.h"
+#include "base/file_identity.h"
 
 namespace gdx::softhca::uverbs {
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/kept_descriptor.h"
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/engine/paging.h"
 
@@ -28,7 +29,7 @@ int scratch_fd = -1;
 // Raw system calls: a sanitizer's wrapper would judge the program's pointer first.
 Errno through_scratch(std::uint64_t to, std::uint64_t from, std::size_t length_bytes) {
   const std::lock_guard lock(scratch_mutex);
-  if (scratch_fd < 0) scratch_fd = memfd_create("gdx-softhca-copy", MFD_CLOEXEC);
+  if (!is_kept(scratch_fd)) scratch_fd = keep_descriptor(memfd_create("gdx-softhca-copy", MFD_CLOEXEC));
   if (scratch_fd < 0) return errno;
   const long written = syscall(SYS_pwrite64, scratch_fd, from, length_bytes, 0L);
   if (written < 0) return errno;

@@ -70,7 +70,8 @@ std::optional<std::uint16_t> IpIdLog::take(const Endpoint& from, std::span<const
 }
 
 Result<IpIdReader> IpIdReader::open(const Address& local) {
-  Descriptor socket(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
+  Descriptor socket =
+      Descriptor::keep(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP));
   sockaddr_storage name;
   const socklen_t length = to_sockaddr(local, 0, name);
   if (socket.value() < 0 || !attach_filter(socket.value()) ||

@@ -67,8 +67,11 @@ Result<LinkPair> open_loop(const Address& local) {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
     return fail(Status::kSystem, std::string("no socket pair: ") + std::strerror(errno));
   }
-  return LinkPair{std::make_unique<OutgoingLink>(Descriptor(ends[0]), std::move(made->memory)),
-                  std::make_unique<IncomingLink>(local, Descriptor(ends[1]), std::move(*again))};
+  Descriptor near = Descriptor::keep(ends[0]);
+  Descriptor far = Descriptor::keep(ends[1]);
+  if (!near || !far) return fail(Status::kSystem, std::string("no socket pair: ") + std::strerror(errno));
+  return LinkPair{std::make_unique<OutgoingLink>(std::move(near), std::move(made->memory)),
+                  std::make_unique<IncomingLink>(local, std::move(far), std::move(*again))};
 }
 
 }  // namespace gdx::softhca::wire

@@ -36,9 +36,11 @@ socklen_t name_of(const Address& address, sockaddr_un& out) {
 }
 
 Result<Descriptor> open_unix_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket = Descriptor::keep(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.value() >= 0) return socket;
-  return fail(Status::kSystem, fmt::format("no UNIX socket: {}", std::strerror(errno)));
+  return fail(Status::kSystem,
+              fmt::format("no socket for peers of this host: {}; check the limit on open files (ulimit -n)",
+                          std::strerror(errno)));
 }
 
 // The local address as /proc/net/udp prints it: each 32 bits as a number of this machine.
@@ -79,11 +81,13 @@ Result<void> check_holder(int fd, const Address& address) {
     return fail(Status::kSystem, fmt::format("SO_PEERCRED: {}", std::strerror(errno)));
   }
   const std::optional<uid_t> holder = holder_of(address);
-  if (!holder) return fail(Status::kNotFound, "nobody holds UDP port 4791 of " + address.text() + " any more");
+  if (!holder)
+    return fail(Status::kNotFound, "nobody holds UDP port 4791 of " + address.text() + " any more");
   if (*holder == peer.uid) return {};
-  return fail(Status::kRemoteAccess,
-              fmt::format("process {} of user {} speaks for {}, whose UDP port 4791 it does not hold; refused",
-                          peer.pid, peer.uid, address.text()));
+  return fail(
+      Status::kRemoteAccess,
+      fmt::format("process {} of user {} speaks for {}, whose UDP port 4791 it does not hold; refused",
+                  peer.pid, peer.uid, address.text()));
 }
 
 struct alignas(cmsghdr) DescriptorControl {
@@ -147,7 +151,7 @@ Result<void> say_call(const Descriptor& socket, const Address& local, int memory
 }
 
 Descriptor accept_call(int listener_fd) {
-  return Descriptor(::accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return Descriptor::keep(::accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 Result<std::optional<Call>> hear_call(int fd) {

@@ -74,23 +74,20 @@ void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
 }
 
 Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) {
+  Descriptor file = Descriptor::keep(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file) {
     return fail(Status::kSystem, "cannot write the capture " + path + ": " + std::strerror(errno) +
                                      "; name a file in a directory that exists and is writable");
   }
-  auto writer = std::unique_ptr<PcapWriter>(new PcapWriter(fd, path));
+  auto writer = std::unique_ptr<PcapWriter>(new PcapWriter(std::move(file), path));
   append(writer->pending_, FileHeader{});
   writer->flush();
   return writer;
 }
 
-PcapWriter::PcapWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+PcapWriter::PcapWriter(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
-PcapWriter::~PcapWriter() {
-  flush();
-  ::close(fd_);
-}
+PcapWriter::~PcapWriter() { flush(); }
 
 void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& headers,
                         std::span<const std::byte> datagram) {
@@ -108,7 +105,7 @@ void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& heade
 void PcapWriter::flush() {
   std::span<const std::byte> rest(pending_);
   while (!rest.empty() && !failed_) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
+    const ssize_t written = ::write(file_.value(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       // The traffic matters more than its record.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/headers.h"
@@ -41,9 +42,9 @@ class PcapWriter {
   void flush();
 
  private:
-  explicit PcapWriter(int fd, std::string path);
+  explicit PcapWriter(Descriptor file, std::string path);
 
-  int fd_;
+  Descriptor file_;
   std::string path_;
   bool failed_ = false;
   std::vector<std::byte> pending_;

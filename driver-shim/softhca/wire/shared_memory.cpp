@@ -54,7 +54,7 @@ Result<SharedMemory> SharedMemory::map(int fd) {
 }
 
 Result<SharedMemory::Made> SharedMemory::create() {
-  Descriptor file(memfd_create("gdx-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor file = Descriptor::keep(memfd_create("gdx-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.value() < 0) return system_failure("memfd_create");
   if (ftruncate(file.value(), static_cast<off_t>(file_bytes())) != 0) return system_failure("ftruncate");
   if (fcntl(file.value(), F_ADD_SEALS, kSeals) != 0) return system_failure("F_ADD_SEALS");

@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/wire/shared_memory_wire.h"
 
+#include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -82,7 +83,13 @@ OutgoingLink* SharedMemoryWire::route(const Address& destination) {
     return peer.link.get();
   }
   peer.retry_at_ns = now_ns + kRetryNs;
-  if (!link) log::debug("{}: {}", local().text(), link.error().message);
+  if (link) {
+    report_refusal(fmt::format("cannot watch a link to {}: {}", destination.text(), std::strerror(errno)));
+  } else if (link.error().status == Status::kNotFound) {
+    log::debug("{}: {}", local().text(), link.error().message);  // mostly nobody is there
+  } else {
+    report_refusal(link.error().message);
+  }
   return nullptr;
 }
 
@@ -308,6 +315,10 @@ std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_
 void SharedMemoryWire::take_call() {
   Descriptor socket = accept_call(listener_.value());
   const int fd = socket.value();
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+    report_refusal(
+        "a peer of this host cannot be answered: no open files are left; raise the limit (ulimit -n)");
+  }
   if (fd < 0 || !watch(epoll_, fd)) return;
   if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
   callers_.push_back({std::move(socket)});
@@ -377,10 +388,10 @@ Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config
   if (!capture) return tl::unexpected<Error>(capture.error());
   std::unique_ptr<Wire> udp = make_udp(std::move(*bound), config, *capture);
   Result<Descriptor> listener = listen_for_calls(local);
-  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  Descriptor epoll = Descriptor::keep(epoll_create1(EPOLL_CLOEXEC));
   const bool udp_carries = carrier == Carrier::kAuto;
-  if (listener &&
-      (epoll.value() < 0 || !watch(epoll, listener->value()) || (udp_carries && !watch(epoll, udp->poll_fd())))) {
+  if (listener && (epoll.value() < 0 || !watch(epoll, listener->value()) ||
+                   (udp_carries && !watch(epoll, udp->poll_fd())))) {
     listener =
         fail(Status::kSystem, std::string("cannot watch for HCAs of this host: ") + std::strerror(errno));
   }

@@ -408,7 +408,9 @@ std::size_t UdpWire::receive(std::size_t max_packets, const Sink& sink) {
 // The IPv4 id (0 over IPv6) with which the datagram's ICRC is right, or nullopt when it is damaged.
 std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::uint16_t place,
                                                      std::span<const std::byte> datagram) {
-  if (datagram.size() < roce::kBthBytes + roce::kIcrcBytes) return std::nullopt;
+  const bool is_packet = datagram.size() >= roce::kBthBytes + roce::kIcrcBytes &&
+                         datagram.size() <= kMaxPacketBytes + roce::kIcrcBytes;
+  if (!is_packet) return std::nullopt;
   const std::span<const std::byte> covered = datagram.first(datagram.size() - roce::kIcrcBytes);
   std::uint32_t icrc = 0;
   std::memcpy(&icrc, datagram.data() + covered.size(), sizeof icrc);

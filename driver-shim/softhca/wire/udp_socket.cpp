@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -25,9 +27,30 @@ void set_buffer(int fd, int forced, int plain, std::size_t size_bytes) {
   }
 }
 
+// Only peers of this kind batch datagrams, all from the RoCE port. Any other that is longer than a packet is
+// dropped before it takes room in the buffer and a copy; without a filter the ICRC would find it wrong all
+// the same.
+void drop_oversized(int fd) {
+  constexpr std::uint32_t kUdpHeaderBytes = 8;
+  constexpr std::uint32_t kLongest = kUdpHeaderBytes + kMaxPacketBytes + roce::kIcrcBytes;
+  std::array<sock_filter, 6> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kLongest, 0, 2),
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 0),  // the source port
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, roce::kUdpPort, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+      BPF_STMT(BPF_RET | BPF_K, 0),
+  }};
+  const sock_fprog filter{.len = program.size(), .filter = program.data()};
+  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) != 0) {
+    log::debug("no filter on the UDP socket: {}", std::strerror(errno));
+  }
+}
+
 Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_bytes) {
   const bool v4 = family_of.is_ipv4();
-  Descriptor socket(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket =
+      Descriptor::keep(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.value() < 0) {
     return fail(Status::kSystem,
                 std::string("no UDP socket: ") + std::strerror(errno) + "; check the limit on open files");
@@ -46,6 +69,7 @@ Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_byt
       log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
     }
   }
+  drop_oversized(socket.value());
   enlarge_buffers(socket.value(), receive_bytes);
   return socket;
 }

@@ -4,11 +4,7 @@
 
 #include <semaphore>
 
-#include "driver-shim/softhca/uverbs/real.h"
-
 namespace gdx::softhca::uverbs {
-
-constinit RealFunction<int(int)> real_close("close");
 
 namespace {
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -59,6 +60,22 @@ std::vector<Bytes> receive_all(Wire& wire) {
     }
   }
   return arrivals;
+}
+
+// What the sender later learns is that its retries ran out: the cause is said where it is known.
+TEST(SharedMemoryWire, without_descriptors_for_a_link_a_line_says_so_once) {
+  const auto a = open(Carrier::kSharedMemory);
+  const auto b = open(Carrier::kSharedMemory);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (int i = 0; i < 3; ++i) send(*a, b->local(), 1, 64);
+  setrlimit(RLIMIT_NOFILE, &before);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::HasSubstr("check the limit on open files (ulimit -n)"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
 }
 
 TEST(SharedMemoryWire, marks_arrive_with_their_packets) {

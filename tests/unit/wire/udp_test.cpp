@@ -76,6 +76,32 @@ TEST(UdpWire, marks_cross_the_network_in_the_ipv4_header) {
   EXPECT_LT(marked, 40u);
 }
 
+// The buffer is for packets: what is no packet and comes from no peer of this kind takes no room there.
+TEST(UdpWire, oversized_datagrams_of_strangers_do_not_reach_the_wire) {
+  const auto a = open();
+  const auto b = open();
+  const int stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(4791);
+  to.sin_addr.s_addr = htonl(b->local().ipv4_host_order());
+  const auto throw_at = [&](std::size_t length_bytes) {
+    const Bytes junk(length_bytes);
+    ASSERT_EQ(sendto(stranger, junk.data(), junk.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to),
+              static_cast<ssize_t>(length_bytes));
+  };
+  for (const std::size_t length_bytes : {4165, 9000, 60000}) throw_at(length_bytes);
+  EXPECT_TRUE(receive_all(*b).empty());
+  EXPECT_EQ(b->counters().icrc_errors, 0u);
+  throw_at(4164);
+  EXPECT_TRUE(receive_all(*b).empty());
+  EXPECT_EQ(b->counters().icrc_errors, 1u);
+  for (int i = 0; i < 14; ++i) send(*a, b->local(), 1, 4160);  // as one, and longer than all of them
+  a->flush();
+  EXPECT_EQ(receive_all(*b).size(), 14u);
+  close(stranger);
+}
+
 // ::1 is the only address of its loopback: whoever tests it on this machine waits for the others.
 class Ipv6Loopback : public testing::Test {
  protected:

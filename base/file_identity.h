@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace gdx::softhca::uverbs {
+namespace gdx {
 
 struct FileIdentity {
   dev_t device = 0;
@@ -14,11 +14,12 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-// All zero, which no file is, for a descriptor that is not open. Async-signal-safe; not through the hooks.
+// All zero, which no file is, for a descriptor that is not open. Async-signal-safe; not through interposed
+// functions.
 inline FileIdentity identity_of(int fd) {
   struct stat found {};
   if (syscall(SYS_fstat, fd, &found) != 0) return {};
   return {found.st_dev, found.st_ino};
 }
 
-}  // namespace gdx::softhca::uverbs
+}  // namespace gdx

@@ -1,0 +1,114 @@
+#include "base/kept_descriptor.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/descriptor.h"
+
+namespace gdx {
+namespace {
+
+int make_file() { return memfd_create("test", MFD_CLOEXEC); }
+bool is_open(int number) { return fcntl(number, F_GETFD) >= 0; }
+
+// The process's descriptors above the standard ones are the test's own, so it may change the limit.
+class Limit {
+ public:
+  explicit Limit(rlim_t files) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit lower{files, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &lower);
+  }
+  ~Limit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(KeptDescriptor, goes_where_programs_do_not_look_and_closes_on_exec) {
+  const Limit limit(1024);
+  const Descriptor kept = Descriptor::keep(make_file());
+  EXPECT_GE(kept.value(), 512);
+  EXPECT_EQ(fcntl(kept.value(), F_GETFD), FD_CLOEXEC);
+  EXPECT_TRUE(is_kept(kept.value()));
+  EXPECT_EQ(next_kept(3), kept.value());
+}
+
+TEST(KeptDescriptor, closed_by_its_owner_it_is_kept_no_more) {
+  Descriptor kept = Descriptor::keep(make_file());
+  const int number = kept.value();
+  kept.close();
+  EXPECT_FALSE(is_kept(number));
+  EXPECT_FALSE(is_open(number));
+  EXPECT_EQ(next_kept(3), -1);
+}
+
+TEST(KeptDescriptor, nothing_to_keep_stays_nothing) {
+  errno = ENOTSOCK;
+  EXPECT_EQ(keep_descriptor(-1), -1);
+  EXPECT_EQ(errno, ENOTSOCK);
+}
+
+TEST(KeptDescriptor, another_file_at_its_number_is_neither_kept_nor_closed) {
+  Descriptor kept = Descriptor::keep(make_file());
+  const int number = kept.value();
+  const Descriptor other(make_file());
+  ASSERT_EQ(dup2(other.value(), number), number);
+  EXPECT_FALSE(is_kept(number));
+  kept.close();
+  EXPECT_TRUE(is_open(number));
+  close(number);
+}
+
+TEST(KeptDescriptor, child_may_close_what_it_inherits) {
+  const Descriptor kept = Descriptor::keep(make_file());
+  const pid_t child = fork();
+  if (child == 0) _exit(is_kept(kept.value()) ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(KeptDescriptor, under_a_low_limit_it_goes_wherever_a_number_is_left) {
+  const Descriptor taken(make_file());
+  const Limit limit(static_cast<rlim_t>(taken.value()) + 3);
+  const Descriptor first = Descriptor::keep(make_file());
+  const Descriptor second = Descriptor::keep(make_file());
+  EXPECT_TRUE(first);
+  EXPECT_TRUE(second);
+  EXPECT_TRUE(is_kept(second.value()));
+}
+
+// What stands in for a program whose standard files are closed.
+TEST(KeptDescriptor, standard_numbers_stay_free) {
+  const Descriptor saved(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  close(STDIN_FILENO);
+  const int made = make_file();
+  ASSERT_EQ(made, STDIN_FILENO);
+  const Descriptor kept = Descriptor::keep(made);
+  EXPECT_FALSE(is_open(STDIN_FILENO));
+  const int spared = spare_standard_descriptors(make_file(), false);
+  EXPECT_GT(spared, STDERR_FILENO);
+  EXPECT_EQ(fcntl(spared, F_GETFD), 0);
+  EXPECT_FALSE(is_open(STDIN_FILENO));
+  {
+    const Limit none(3);
+    EXPECT_EQ(keep_descriptor(make_file()), -1);
+    EXPECT_EQ(errno, EMFILE);
+    EXPECT_FALSE(is_open(STDIN_FILENO));
+  }
+  close(spared);
+  dup2(saved.value(), STDIN_FILENO);
+}
+
+}  // namespace
+}  // namespace gdx
