@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
+#include <sstream>
 #include <utility>
+
+#include "base/output.h"
 
 namespace gdx::command_line {
 namespace {
@@ -132,7 +134,10 @@ std::optional<int> App::parse(std::string_view program, std::vector<std::string>
     app_->parse(std::move(arguments));
     return std::nullopt;
   } catch (const CLI::Success& asked) {
-    return app_->exit(asked);
+    std::ostringstream text;
+    const int status = app_->exit(asked, text, text);
+    write_output(text.str());
+    return status;
   } catch (const CLI::ParseError& error) {
     std::string what = error.what();
     const std::vector<std::string> unknown = app_->remaining();
@@ -145,7 +150,7 @@ std::optional<int> App::parse(std::string_view program, std::vector<std::string>
     }
     std::string help(program);
     for (const CLI::App* command : app_->get_subcommands()) help += " " + command->get_name();
-    fmt::print(stderr, "{}: {}; see {} --help\n", program, what, help);
+    print_error("{}: {}; see {} --help\n", program, what, help);
     return kExitUsage;
   }
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "demo/pingpong.h"
 #include "demo/proxy.h"
 #include "host/gdx.h"
@@ -309,16 +310,16 @@ std::string label(const Hca& hca) {
 }
 
 void print_header(const Hca& hca) {
-  fmt::print("{}\n", label(hca));
-  fmt::print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "round trip us",
-             "GB/s", "credit stalls", "retransmissions", "verified");
+  print("{}\n", label(hca));
+  print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "round trip us",
+        "GB/s", "credit stalls", "retransmissions", "verified");
 }
 
 void print_row(const Row& row) {
-  fmt::print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3g}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
-             row.sent.messages_done, row.round_trip_us(), row.gigabytes_per_second(), row.credit_stalls,
-             row.retransmissions, row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
-  std::fflush(stdout);
+  print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3g}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
+        row.sent.messages_done, row.round_trip_us(), row.gigabytes_per_second(), row.credit_stalls,
+        row.retransmissions, row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
+  flush_output();
 }
 
 nlohmann::json to_json(const Row& row) {
@@ -381,7 +382,7 @@ Result<void> check(const Options& options) {
 // What is wrong with the options is wrong with those of both ranks: the first one says it.
 int refuse(const Error& error) {
   const char* const rank = std::getenv(kRankVariable);
-  if (rank == nullptr || std::string_view(rank) == "0") fmt::print(stderr, "gdx demo: {}\n", error.message);
+  if (rank == nullptr || std::string_view(rank) == "0") print_error("gdx demo: {}\n", error.message);
   return command_line::kExitUsage;
 }
 
@@ -418,9 +419,9 @@ Result<int> run(const Options& options, const Gpu* gpu) {
                        {"verified", verified},
                        {"staging_violations", unlicensed}};
     for (const Row& row : *rows) out["rows"].push_back(to_json(row));
-    fmt::print("{}\n", out.dump(2));
+    print("{}\n", out.dump(2));
   } else {
-    fmt::print(
+    print(
         "\nround trip: put+signal until the peer's answering signal arrives; GB/s: put+signal until the "
         "local "
         "flush.\nslots written without a credit: {}\n{}\n",
@@ -430,11 +431,9 @@ Result<int> run(const Options& options, const Gpu* gpu) {
 }
 
 int report(const Error& error, int exit_status = 1) {
-  fmt::print(stderr, "gdx_demo: {}\n", error.message);
+  print_error("gdx_demo: {}\n", error.message);
   return exit_status;
 }
-
-}  // namespace
 
 int run_where_kernels_run(const Options& options) {
   if (const auto checked = check(options); !checked) return refuse(checked.error());
@@ -454,17 +453,14 @@ int run_where_kernels_run(const Options& options) {
   return done ? *done : report(done.error());
 }
 
-}  // namespace gdx::demo
-
-int main(int argc, char** argv) {
-  namespace command_line = gdx::command_line;
-  gdx::demo::Options options;
+int run_command_line(int argc, char** argv) {
+  Options options;
   command_line::App app{"gdx demo, one rank; start it as `gdx demo`"};
   app.add_option("--hca", options.hca, "HCA to use (the first)");
   app.add_option("--min-bytes", options.min_bytes, "Smallest message, a multiple of 8 (8)")
-      .check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+      .check(command_line::whole(8, kMaxMessageBytes));
   app.add_option("--max-bytes", options.max_bytes, "Largest message; sizes grow by a factor of 8 (16777216)")
-      .check(command_line::whole(8, gdx::demo::kMaxMessageBytes));
+      .check(command_line::whole(8, kMaxMessageBytes));
   app.add_option("--slots", options.slot_count, "Staging slots that an endpoint may hold at most (32)")
       .check(command_line::whole(0, UINT32_MAX));
   app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
@@ -481,5 +477,12 @@ int main(int argc, char** argv) {
       .check(command_line::whole(0, 1));
   app.add_flag("--json", options.json, "One JSON document instead of the table");
   if (const auto ends = app.parse("gdx_demo", argc, argv)) return *ends;
-  return gdx::demo::run_where_kernels_run(options);
+  return run_where_kernels_run(options);
+}
+
+}  // namespace
+}  // namespace gdx::demo
+
+int main(int argc, char** argv) {
+  return gdx::run_program("gdx_demo", [&] { return gdx::demo::run_command_line(argc, argv); });
 }

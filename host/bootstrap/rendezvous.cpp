@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
+#include "base/clock.h"
 
 namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxNamedRanks = 8;
-constexpr std::size_t kMaxStrangers = 64;  // connections beyond the ranks that may wait to say hello
 
 void tell_failure(Connection& connection, const Failure& failure) {
   if (!connection) return;
@@ -23,28 +22,26 @@ void tell_failure(Connection& connection, const Failure& failure) {
   connection.finish();
 }
 
-// Rank 0 while ranks arrive. A connection that does not speak the protocol is dropped and the wait goes
-// on: ports get scanned. One that speaks it and contradicts the job ends the job.
+// Rank 0 while ranks arrive. A hello that contradicts the job ends the job.
 class Gathering {
  public:
-  explicit Gathering(const WorldOptions& options) : options_(options), members_(options.size) {}
+  Gathering(const WorldOptions& options, Reception& reception)
+      : options_(options), reception_(reception), members_(options.size) {}
 
-  Result<void> run(const Descriptor& listener, std::uint64_t deadline_ns);
+  Result<void> run(std::uint64_t deadline_ns);
   std::vector<Connection>& members() { return members_; }
 
  private:
   [[nodiscard]] std::vector<std::uint32_t> missing() const;
-  [[nodiscard]] std::vector<pollfd> poll_set(const Descriptor& listener) const;
-  Result<void> accept_all(const Descriptor& listener);
-  Result<void> hear_strangers();
+  [[nodiscard]] std::vector<pollfd> poll_set() const;
+  Result<void> admit_arrivals();
   Result<void> admit(Connection& stranger, const Frame& hello);
   Result<void> check_members() const;
   Result<void> welcome(std::uint64_t deadline_ns);
 
   const WorldOptions& options_;
+  Reception& reception_;
   std::vector<Connection> members_;  // by rank
-  std::vector<Connection> strangers_;
-  std::string last_refusal_;
 };
 
 std::vector<std::uint32_t> Gathering::missing() const {
@@ -55,55 +52,37 @@ std::vector<std::uint32_t> Gathering::missing() const {
   return ranks;
 }
 
-std::vector<pollfd> Gathering::poll_set(const Descriptor& listener) const {
-  std::vector<pollfd> set{{listener.value(), POLLIN, 0}};
-  for (const auto* group : {&members_, &strangers_}) {
-    for (const Connection& connection : *group) {
-      if (connection) set.push_back({connection.socket().value(), POLLIN, 0});
-    }
+std::vector<pollfd> Gathering::poll_set() const {
+  std::vector<pollfd> set;
+  reception_.add_to(set);
+  for (const Connection& member : members_) {
+    if (member) set.push_back({member.socket().value(), POLLIN, 0});
   }
   return set;
 }
 
-Result<void> Gathering::run(const Descriptor& listener, std::uint64_t deadline_ns) {
+Result<void> Gathering::run(std::uint64_t deadline_ns) {
   for (;;) {
     const auto absent = missing();
     if (absent.empty()) return welcome(deadline_ns);
-    auto set = poll_set(listener);
-    if (!wait_until(set, deadline_ns)) {
+    auto set = poll_set();
+    const bool ready = wait_until(set, std::min(deadline_ns, reception_.next_deadline_ns()));
+    if (!ready && monotonic_ns() >= deadline_ns) {
       return fail(Status::kTimeout,
                   fmt::format("{} of {} never came to rank 0 at {}: start them, or raise the timeout{}",
-                              rank_list(absent), options_.size, options_.root, last_refusal_));
+                              rank_list(absent), options_.size, options_.root, reception_.seen()));
     }
-    if (auto done = accept_all(listener); !done) return done;
-    if (auto done = hear_strangers(); !done) return done;
+    if (auto done = admit_arrivals(); !done) return done;
     if (auto done = check_members(); !done) return done;
   }
 }
 
-Result<void> Gathering::accept_all(const Descriptor& listener) {
-  for (;;) {
-    auto socket = accept_one(listener);
-    if (!socket) return tl::unexpected(socket.error());
-    if (!*socket) return {};
-    if (strangers_.size() < options_.size + kMaxStrangers) strangers_.emplace_back(std::move(*socket));
+Result<void> Gathering::admit_arrivals() {
+  auto arrivals = reception_.receive();
+  if (!arrivals) return tl::unexpected(arrivals.error());
+  for (auto& [connection, hello] : *arrivals) {
+    if (auto admitted = admit(connection, hello); !admitted) return admitted;
   }
-}
-
-Result<void> Gathering::hear_strangers() {
-  for (Connection& stranger : strangers_) {
-    auto frame = stranger.receive({FrameType::kHello});
-    if (!frame) {
-      const std::string refusal = fmt::format("{} {}", peer_text(stranger.socket()), frame.error().message);
-      if (frame.error().status == Status::kVersionMismatch) return fail(Status::kVersionMismatch, refusal);
-      log::warn("bootstrap: dropped a connection: {}", refusal);
-      last_refusal_ = fmt::format(" (dropped a connection: {})", refusal);
-      stranger = Connection();
-    } else if (*frame) {
-      if (auto admitted = admit(stranger, **frame); !admitted) return admitted;
-    }
-  }
-  std::erase_if(strangers_, [](const Connection& stranger) { return !stranger; });
   return {};
 }
 
@@ -174,19 +153,26 @@ void announce_failure(std::vector<Connection>& members, const Failure& failure) 
   for (Connection& member : members) tell_failure(member, failure);
 }
 
+void refuse_latecomer(Reception::Arrival& latecomer, const std::string& reason) {
+  tell_failure(latecomer.connection, {Status::kBusy, latecomer.hello.rank, reason});
+}
+
 Error received_failure(const Failure& failure) {
+  if (failure.status == Status::kBusy)
+    return {failure.status, fmt::format("rank 0 refused this rank: {}", failure.reason)};
   return {failure.status, fmt::format("rank 0 ended the job: {}", failure.reason)};
 }
 
-Result<std::vector<Connection>> gather_members(const WorldOptions& options, std::uint64_t deadline_ns) {
+Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns) {
   auto listener = options.root_socket >= 0 ? adopt_listener(options.root_socket) : listen_at(options.root);
   if (!listener) return tl::unexpected(listener.error());
-  Gathering gathering(options);
-  if (auto done = gathering.run(*listener, deadline_ns); !done) {
+  Reception reception(std::move(*listener));
+  Gathering gathering(options, reception);
+  if (auto done = gathering.run(deadline_ns); !done) {
     announce_failure(gathering.members(), {done.error().status, 0, done.error().message});
     return tl::unexpected(done.error());
   }
-  return std::move(gathering.members());
+  return Gathered{std::move(gathering.members()), std::move(reception)};
 }
 
 Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint64_t deadline_ns) {

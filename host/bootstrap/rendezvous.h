@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "host/bootstrap/connection.h"
+#include "host/bootstrap/reception.h"
 #include "host/bootstrap/world.h"
 
 namespace gdx::bootstrap {
@@ -17,13 +18,19 @@ namespace gdx::bootstrap {
 // Sends `failure` to all, as far as their sockets take it now, and closes this side.
 void announce_failure(std::vector<Connection>& members, const Failure& failure);
 
+// Answers a rank that came when its place had been taken.
+void refuse_latecomer(Reception::Arrival& latecomer, const std::string& reason);
+
 // The error that a rank reports after rank 0 sent it `failure`.
 [[nodiscard]] Error received_failure(const Failure& failure);
 
-// Both return connections after the welcome; rank 0 gets one per rank, its own place empty, the others
-// get one, to rank 0. Errors: as World::join.
-[[nodiscard]] Result<std::vector<Connection>> gather_members(const WorldOptions& options,
-                                                             std::uint64_t deadline_ns);
+struct Gathered {
+  std::vector<Connection> members;  // by rank, rank 0's own place empty
+  Reception reception;              // for ranks whose places others have taken
+};
+
+// Both return connections after the welcome; the others get one, to rank 0. Errors: as World::join.
+[[nodiscard]] Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns);
 [[nodiscard]] Result<std::vector<Connection>> join_root(const WorldOptions& options,
                                                         std::uint64_t deadline_ns);
 

@@ -77,22 +77,34 @@ bool is_connected_to_itself(const Descriptor& socket) {
   return own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
 }
 
-// One attempt. An empty Descriptor: nobody there yet.
-Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns) {
+// One attempt. An empty Descriptor: nobody there yet, and `error` is why.
+Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns, int& error) {
   Descriptor socket = make_socket(address);
+  error = errno;
   if (!socket) return {};
   if (::connect(socket.value(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return {};
+    error = errno;
+    if (error != EINPROGRESS) return {};
     pollfd ready{socket.value(), POLLOUT, 0};
+    error = ETIMEDOUT;
     if (!wait_until(std::span(&ready, 1), deadline_ns)) return {};
-    int error = 0;
     socklen_t length = sizeof error;
     getsockopt(socket.value(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return {};
   }
+  error = ECONNREFUSED;
   if (is_connected_to_itself(socket)) return {};
   send_at_once(socket);
   return socket;
+}
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return address.sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
 }  // namespace
@@ -193,19 +205,34 @@ Result<Descriptor> accept_one(const Descriptor& listener) {
   }
 }
 
+Result<void> check_route(const sockaddr& address, socklen_t length) {
+  // A datagram socket looks its route up and sends nothing.
+  const Descriptor probe(::socket(address.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe || ::connect(probe.value(), &address, length) == 0 || errno != ENETUNREACH ||
+      !is_loopback(address))
+    return {};
+  return fail(Status::kSystem,
+              "ranks cannot meet: the loopback interface is down; bring it up: ip link set lo up");
+}
+
 Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns) {
   const auto addresses = resolve(root, false);
   if (!addresses) return tl::unexpected(addresses.error());
+  if (auto routed = check_route(*(*addresses)->ai_addr, (*addresses)->ai_addrlen); !routed)
+    return tl::unexpected(routed.error());
+  int error = 0;
   for (;;) {
     for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
       // An address that swallows packets must not use up the time of the next one.
-      Descriptor socket = try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs));
+      Descriptor socket =
+          try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs), error);
       if (socket) return socket;
     }
     const std::uint64_t now_ns = monotonic_ns();
     if (now_ns >= deadline_ns) {
       return fail(Status::kTimeout,
-                  fmt::format("rank 0 did not answer at {}: start it, or correct the root address", root));
+                  fmt::format("rank 0 did not answer at {} ({}): start it, or correct the root address", root,
+                              std::strerror(error)));
     }
     static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + kRetryIntervalNs)));
   }

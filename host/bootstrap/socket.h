@@ -42,8 +42,11 @@ struct HostPort {
 // Errors: kNoMemory (no descriptors left), kSystem.
 [[nodiscard]] Result<Descriptor> accept_one(const Descriptor& listener);
 
+// Errors: kSystem when `address` is of the loopback interface and that is down.
+[[nodiscard]] Result<void> check_route(const sockaddr& address, socklen_t length);
+
 // Tries until somebody listens there or the deadline (CLOCK_MONOTONIC) passes.
-// Errors: kTimeout, kInvalidArgument (no such host), kSystem.
+// Errors: kTimeout, kInvalidArgument (no such host), kSystem (the loopback interface is down).
 [[nodiscard]] Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns);
 
 // "127.0.0.1:40000", the other end.

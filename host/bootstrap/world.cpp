@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/trace.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/rendezvous.h"
@@ -22,7 +23,10 @@ struct World::Impl {
   // Rank 0: by rank, its own place empty. Others: rank 0 alone.
   std::vector<Connection> members;
   std::vector<std::optional<Frame>> contributions;  // rank 0: those that came for the next collective
-  std::uint32_t sequence = 1;                       // of the collective in progress or, between, the next
+  // Rank 0, until the first collective proves that the members are the ranks.
+  std::optional<bootstrap::Reception> reception;
+  std::string latecomer;       // the last who came when its place was taken, for messages
+  std::uint32_t sequence = 1;  // of the collective in progress or, between, the next
   std::optional<Error> broken;
 
   // Ends the world: tells the others why, keeps the error for later calls.
@@ -30,6 +34,9 @@ struct World::Impl {
   tl::unexpected<Error> break_up(std::uint32_t rank, const Error& error);
 
   Result<void> read_member(std::uint32_t rank);
+  void refuse_latecomers();
+  [[nodiscard]] std::string place(std::uint32_t rank) const;
+  [[nodiscard]] std::string absent_text(const std::vector<std::uint32_t>& absent) const;
   Result<std::vector<std::byte>> collect(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<std::vector<std::byte>> contribute(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<void> wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns);
@@ -89,6 +96,40 @@ Result<void> World::Impl::read_member(std::uint32_t rank) {
   return {};
 }
 
+// A stranger that holds a rank's place must not leave the rank itself without an answer.
+void World::Impl::refuse_latecomers() {
+  if (!reception) return;
+  auto arrivals = reception->receive();
+  if (!arrivals) {
+    log::warn("bootstrap: hears no more latecomers: {}", arrivals.error().message);
+    return reception.reset();
+  }
+  for (auto& arrival : *arrivals) {
+    const std::uint32_t rank = arrival.hello.rank;
+    const std::string who = bootstrap::peer_text(arrival.connection.socket());
+    const bool taken = rank > 0 && rank < options.size;
+    if (latecomer.empty())
+      log::warn("bootstrap: refused {}, which came as rank {} when all ranks were there", who, rank);
+    latecomer = fmt::format(" ({} came as rank {} later)", who, rank);
+    bootstrap::refuse_latecomer(
+        arrival, taken
+                     ? fmt::format("{} took the place of rank {} before {}: start every rank once, and keep "
+                                   "others away from {}",
+                                   place(rank), rank, who, options.root)
+                     : fmt::format("{} came as rank {} of {}", who, rank, options.size));
+  }
+}
+
+std::string World::Impl::place(std::uint32_t rank) const {
+  return bootstrap::peer_text(members[rank].socket());
+}
+
+// With the place of the first, which may be no rank at all.
+std::string World::Impl::absent_text(const std::vector<std::uint32_t>& absent) const {
+  return fmt::format("{}{} at {}", bootstrap::rank_list(absent), absent.size() > 1 ? ", the first" : "",
+                     place(absent.front()));
+}
+
 Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns) {
   for (;;) {
     std::vector<std::uint32_t> absent;
@@ -106,9 +147,13 @@ Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_
       }
     }
     if (absent.empty()) return {};
-    if (!bootstrap::wait_until(set, deadline_ns)) {
-      return break_up(Error{Status::kTimeout, fmt::format("{} did not come to collective {} in time",
-                                                          bootstrap::rank_list(absent), sequence)});
+    if (reception) reception->add_to(set);
+    const std::uint64_t next_ns = reception ? reception->next_deadline_ns() : deadline_ns;
+    const bool ready = bootstrap::wait_until(set, std::min(deadline_ns, next_ns));
+    refuse_latecomers();
+    if (!ready && monotonic_ns() >= deadline_ns) {
+      return break_up(Error{Status::kTimeout, fmt::format("{} did not come to collective {} in time{}",
+                                                          absent_text(absent), sequence, latecomer)});
     }
   }
 }
@@ -126,9 +171,9 @@ Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, s
     }
     if (set.empty()) return {};
     if (!bootstrap::wait_until(set, deadline_ns)) {
-      return break_up(
-          Error{Status::kTimeout, fmt::format("{} did not take the result of collective {} in time",
-                                              bootstrap::rank_list(absent), sequence)});
+      return break_up(Error{
+          Status::kTimeout,
+          fmt::format("{} did not take the result of collective {} in time", absent_text(absent), sequence)});
     }
   }
 }
@@ -147,6 +192,7 @@ Result<std::vector<std::byte>> World::Impl::collect(std::span<const std::byte> m
   const auto frame = bootstrap::encode_frame(FrameType::kGathered, 0, sequence, gathered);
   if (auto sent = send_to_members(frame, deadline_ns); !sent) return tl::unexpected(sent.error());
   ++sequence;
+  reception.reset();
   return gathered;
 }
 
@@ -198,10 +244,16 @@ Result<World> World::join(const WorldOptions& options) {
   impl->options = options;
   if (options.size > 1) {
     const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
-    auto members = options.rank == 0 ? bootstrap::gather_members(options, deadline_ns)
-                                     : bootstrap::join_root(options, deadline_ns);
-    if (!members) return tl::unexpected(members.error());
-    impl->members = std::move(*members);
+    if (options.rank == 0) {
+      auto gathered = bootstrap::gather_members(options, deadline_ns);
+      if (!gathered) return tl::unexpected(gathered.error());
+      impl->members = std::move(gathered->members);
+      impl->reception = std::move(gathered->reception);
+    } else {
+      auto members = bootstrap::join_root(options, deadline_ns);
+      if (!members) return tl::unexpected(members.error());
+      impl->members = std::move(*members);
+    }
     impl->contributions.resize(options.size);
   }
   return World(std::move(impl));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "host/calibration/calibration_file.h"
 #include "host/calibration/choose_modes.h"
 #include "host/calibration/measure.h"
@@ -41,21 +42,21 @@ std::string cell(const MeasuredSize& size, std::size_t mode) {
 }
 
 void print_text(const Calibration& calibration, const Measurement& measurement, const std::string& file) {
-  fmt::print("{}; measured on {}\n{}\nus of one message, median of {} rounds (least-most)\n{:>8}",
-             describe(calibration.key), calibration.measured_on, describe(calibration.key.shape),
-             calibration.rounds, "size");
-  for (const std::string_view mode : kTableModeNames) fmt::print(" {:>26}", mode);
-  fmt::print("\n");
+  print("{}; measured on {}\n{}\nus of one message, median of {} rounds (least-most)\n{:>8}",
+        describe(calibration.key), calibration.measured_on, describe(calibration.key.shape),
+        calibration.rounds, "size");
+  for (const std::string_view mode : kTableModeNames) print(" {:>26}", mode);
+  print("\n");
   for (const MeasuredSize& size : measurement.sizes) {
-    fmt::print("{:>8}", size_text(size.bytes));
-    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) fmt::print(" {:>26}", cell(size, mode));
-    fmt::print("\n");
+    print("{:>8}", size_text(size.bytes));
+    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) print(" {:>26}", cell(size, mode));
+    print("\n");
   }
-  fmt::print("\nauto: {}\n", gdx::describe(calibration.modes));
-  for (const std::string& line : calibration.why) fmt::print("  {}\n", line);
+  print("\nauto: {}\n", gdx::describe(calibration.modes));
+  for (const std::string& line : calibration.why) print("  {}\n", line);
   const ModeChoice before =
       default_modes({calibration.key.kernels, calibration.key.path}, calibration.key.shape);
-  fmt::print("instead of: {}; {}\nstored in {}\n", gdx::describe(before.modes), before.why, file);
+  print("instead of: {}; {}\nstored in {}\n", gdx::describe(before.modes), before.why, file);
 }
 
 Json limit_json(std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); }
@@ -92,7 +93,7 @@ void print_json(const Calibration& calibration, const Measurement& measurement, 
                      {"why", calibration.why},
                      {"rows", std::move(rows)},
                      {"file", file}};
-  fmt::print("{}\n", json.dump(2));
+  print("{}\n", json.dump(2));
 }
 
 // Whose table this is: of this program's kernels, and where they run.
@@ -176,7 +177,7 @@ void add_options(command_line::Command app, Options& options) {
 }
 
 int report(const Error& error) {
-  fmt::print(stderr, "{}: {}\n", kProgram, error.message);
+  print_error("{}: {}\n", kProgram, error.message);
   return error.status == Status::kInvalidArgument ? command_line::kExitUsage : 1;
 }
 
@@ -199,16 +200,20 @@ int run(Options& options) {
   return done ? 0 : report(done.error());
 }
 
+int run_command_line(int argc, char** argv) {
+  Options options;
+  command_line::App app(
+      "Measures pull, push, inline and bounce on this machine, and keeps the table that auto goes by",
+      kProgram);
+  add_options(app, options);
+  if (const auto ends = app.parse(kProgram, argc, argv)) return *ends;
+  return run(options);
+}
+
 }  // namespace
 }  // namespace gdx::calibration
 
 int main(int argc, char** argv) {
-  namespace calibration = gdx::calibration;
-  calibration::Options options;
-  gdx::command_line::App app(
-      "Measures pull, push, inline and bounce on this machine, and keeps the table that auto goes by",
-      calibration::kProgram);
-  calibration::add_options(app, options);
-  if (const auto ends = app.parse(calibration::kProgram, argc, argv)) return *ends;
-  return calibration::run(options);
+  return gdx::run_program(gdx::calibration::kProgram,
+                          [&] { return gdx::calibration::run_command_line(argc, argv); });
 }

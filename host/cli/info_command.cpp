@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "host/calibration/mode_table.h"
 #include "host/cli/commands.h"
 #include "host/cli/describe_hca.h"
@@ -18,7 +19,7 @@ Json describe_unusable(const std::string& name, const Error& error) {
   return {{"name", name}, {"gdx_version", GDX_VERSION}, {"usable", false}, {"reason", error.message}};
 }
 
-void print_row(const char* label, const std::string& text) { fmt::print("  {:14} {}\n", label, text); }
+void print_row(const char* label, const std::string& text) { print("  {:14} {}\n", label, text); }
 
 std::string text_of(const Json& json) { return json.get<std::string>(); }
 
@@ -78,7 +79,7 @@ std::string staging_text(const Json& staging) {
 }
 
 void print_text(const Json& hca) {
-  fmt::print("{}\n", text_of(hca["name"]));
+  print("{}\n", text_of(hca["name"]));
   print_row("gdx", text_of(hca["gdx_version"]));
   if (!hca["usable"].get<bool>()) {
     print_row("usable", "no: " + text_of(hca["reason"]));
@@ -123,7 +124,7 @@ int print_info(const std::string& wanted, bool as_json) {
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
   if (as_json) {
-    fmt::print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
+    print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     for (const Json& hca : hcas) print_text(hca);
   }

@@ -16,8 +16,11 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/output.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
+#include "host/cli/process_tree.h"
+#include "host/cli/supervisor.h"
 
 namespace gdx {
 namespace {
@@ -25,7 +28,7 @@ namespace {
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kTermToKillNs = 2 * kNsPerSecond;
-constexpr int kSignalBase = 128;  // a shell's status of a process that a signal ended
+constexpr std::uint64_t kLeftoverNs = 2 * kNsPerSecond;
 constexpr int kExitCannotRun = 127;
 
 struct Listener {
@@ -48,6 +51,7 @@ Result<Listener> listen_on_loopback() {
     return fail(Status::kSystem,
                 fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
   }
+  if (auto routed = bootstrap::check_route(*generic, length); !routed) return tl::unexpected(routed.error());
   listener.root = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
   return listener;
 }
@@ -88,59 +92,17 @@ Error exec_error(const std::string& program, int error) {
                       std::strerror(error))};
 }
 
-sigset_t launcher_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
-  return set;
-}
-
-// Takes the launcher's signals by sigtimedwait instead of handlers, and gives them back at the end.
-class SignalGuard {
- public:
-  SignalGuard() : waited_(launcher_signals()) {
-    pthread_sigmask(SIG_BLOCK, &waited_, &previous_);
-    // An ignored SIGCHLD would let children vanish before they are waited for.
-    struct sigaction plain {};
-    plain.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &plain, &previous_child_);
-  }
-  ~SignalGuard() {
-    sigaction(SIGCHLD, &previous_child_, nullptr);
-    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
-  }
-  SignalGuard(const SignalGuard&) = delete;
-  SignalGuard& operator=(const SignalGuard&) = delete;
-
-  [[nodiscard]] const sigset_t& previous() const { return previous_; }
-
-  // The next signal, or 0 when the deadline passed.
-  [[nodiscard]] int wait(std::uint64_t deadline_ns) const {
-    const std::uint64_t now_ns = monotonic_ns();
-    const std::uint64_t left_ns =
-        deadline_ns <= now_ns ? 0 : std::min(deadline_ns - now_ns, 3600 * kNsPerSecond);
-    const timespec timeout{static_cast<time_t>(left_ns / kNsPerSecond),
-                           static_cast<long>(left_ns % kNsPerSecond)};
-    return std::max(0, sigtimedwait(&waited_, nullptr, &timeout));
-  }
-
- private:
-  sigset_t waited_;
-  sigset_t previous_{};
-  struct sigaction previous_child_ {};
-};
-
-// Where a launch stands. Only forward: kRunning -> kGrace -> kEnding -> kKilling, any of them skipped.
+// Where a launch stands. Only forward: kRunning -> kGrace -> kEnding, any of them skipped.
 enum class Phase : std::uint8_t {
   kRunning,  // all well
-  kGrace,    // a rank failed: the others may notice by themselves and say why
+  kGrace,    // a rank failed, or all ended: what still runs may end by itself and tell why
   kEnding,   // SIGTERM sent
-  kKilling,  // SIGKILL sent
 };
 
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options) : options_(options) {}
+  Launch(const LaunchOptions& options, const SignalGuard& signals, const Supervision& supervision)
+      : options_(options), signals_(signals), supervision_(supervision) {}
   ~Launch();
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -154,13 +116,16 @@ class Launch {
   void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
   void tell_failure(pid_t pid, int wait_status) const;
   void on_deadline(std::uint64_t now_ns);
+  void allow_leftovers(std::uint64_t now_ns);
   void end(int status, std::uint64_t now_ns);
-  void signal_all(int signal) const;
+  void kill_all();
 
   const LaunchOptions& options_;
-  SignalGuard signals_;
+  const SignalGuard& signals_;
+  const Supervision supervision_;
   std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
+  bool any_left_ = true;  // of the ranks and of all that they started
   Phase phase_ = Phase::kRunning;
   int status_ = 0;                          // of the first failure
   std::uint64_t timeout_at_ns_ = kNeverNs;  // the user's bound
@@ -169,8 +134,7 @@ class Launch {
 
 // Reached with ranks running only when a later rank could not be started.
 Launch::~Launch() {
-  signal_all(SIGKILL);
-  for (const pid_t pid : running_) waitpid(pid, nullptr, 0);
+  if (!running_.empty()) kill_all();
 }
 
 Result<void> Launch::start() {
@@ -211,6 +175,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kExitCannotRun);
+    if (supervision_.group != 0) setpgid(0, supervision_.group);
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
     if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
     arguments.exec();
@@ -233,24 +198,38 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
 }
 
 int Launch::wait() {
-  while (!running_.empty()) {
+  for (reap(monotonic_ns()); any_left_; reap(monotonic_ns())) {
     const std::uint64_t bound_ns = phase_ < Phase::kEnding ? timeout_at_ns_ : kNeverNs;
     const int signal = signals_.wait(std::min(bound_ns, phase_end_ns_));
     const std::uint64_t now_ns = monotonic_ns();
+    // Nobody waits for the ranks any more, and what comes next needs what they hold.
+    if (getppid() != supervision_.launcher) {
+      kill_all();
+      return kSignalBase + SIGKILL;
+    }
     if (signal != 0 && signal != SIGCHLD) end(kSignalBase + signal, now_ns);
     reap(now_ns);
+    allow_leftovers(now_ns);
     on_deadline(now_ns);
   }
   return status_;
 }
 
+// Orphans of the ranks are children of this process, too.
 void Launch::reap(std::uint64_t now_ns) {
-  std::erase_if(running_, [&](pid_t pid) {
-    int wait_status = 0;
-    if (waitpid(pid, &wait_status, WNOHANG) != pid) return false;
-    on_exit(pid, wait_status, now_ns);
-    return true;
-  });
+  int wait_status = 0;
+  pid_t pid = 0;
+  while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
+    if (std::erase(running_, pid) != 0) on_exit(pid, wait_status, now_ns);
+  }
+  any_left_ = pid == 0;
+}
+
+// What the ranks left behind may finish, as the reader of a pipe does, but not stay.
+void Launch::allow_leftovers(std::uint64_t now_ns) {
+  if (!running_.empty() || phase_ == Phase::kEnding) return;
+  phase_ = Phase::kGrace;
+  phase_end_ns_ = std::min(phase_end_ns_, now_ns + kLeftoverNs);
 }
 
 void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
@@ -267,55 +246,62 @@ void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
 void Launch::tell_failure(pid_t pid, int wait_status) const {
   const auto rank = std::ranges::find(started_, pid) - started_.begin();
   if (WIFSIGNALED(wait_status)) {
-    fmt::print(stderr, "gdx: rank {} of {} was killed: {}\n", rank, options_.command.front(),
-               strsignal(WTERMSIG(wait_status)));
+    print_error("gdx: rank {} of {} was killed: {}\n", rank, options_.command.front(),
+                strsignal(WTERMSIG(wait_status)));
   } else if (options_.ranks > 1 && !options_.ranks_explain) {
-    fmt::print(stderr, "gdx: rank {} of {} ended with status {}\n", rank, options_.command.front(),
-               WEXITSTATUS(wait_status));
+    print_error("gdx: rank {} of {} ended with status {}\n", rank, options_.command.front(),
+                WEXITSTATUS(wait_status));
   }
 }
 
 void Launch::on_deadline(std::uint64_t now_ns) {
   if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) {
     if (!running_.empty() && phase_ == Phase::kRunning) {
-      fmt::print(stderr, "gdx: {} still ran after {} s and was ended: allow it more time\n",
-                 options_.command.front(), static_cast<double>(options_.timeout_ns) / 1e9);
+      print_error("gdx: {} still ran after {} s and was ended: allow it more time\n",
+                  options_.command.front(), static_cast<double>(options_.timeout_ns) / 1e9);
     }
     return end(kExitTimeout, now_ns);
   }
-  if (now_ns < phase_end_ns_) return;
-  switch (phase_) {
-    case Phase::kGrace: return end(status_, now_ns);
-    case Phase::kEnding:
-      signal_all(SIGKILL);
-      phase_ = Phase::kKilling;
-      phase_end_ns_ = kNeverNs;
-      return;
-    case Phase::kRunning:
-    case Phase::kKilling: return;  // neither has an end of its own
+  if (!any_left_ || now_ns < phase_end_ns_) return;
+  if (phase_ == Phase::kEnding) return kill_all();
+  if (status_ == 0) {
+    print_error("gdx: {} processes that {} had started still ran after it and were ended\n",
+                descendants().size(), options_.command.front());
   }
+  end(status_, now_ns);
 }
 
 void Launch::end(int status, std::uint64_t now_ns) {
-  if (phase_ >= Phase::kEnding) return;
-  if (running_.empty()) return;
+  if (phase_ >= Phase::kEnding || !any_left_) return;
   if (phase_ == Phase::kRunning) status_ = status;
-  signal_all(SIGTERM);
+  for (const pid_t pid : running_) kill(pid, SIGTERM);
+  signal_descendants(SIGTERM, running_);
   phase_ = Phase::kEnding;
   phase_end_ns_ = now_ns + kTermToKillNs;
 }
 
-void Launch::signal_all(int signal) const {
-  for (const pid_t pid : running_) kill(pid, signal);
+void Launch::kill_all() {
+  for (const pid_t pid : running_) kill(pid, SIGKILL);
+  const std::size_t left = kill_descendants(monotonic_ns() + kKillBoundNs);
+  if (left != 0) {
+    print_error("gdx: {} processes of {} could not be ended: end them as the user that they run as\n", left,
+                options_.command.front());
+  }
+  for (const pid_t pid : running_) waitpid(pid, nullptr, WNOHANG);
+  running_.clear();
+  any_left_ = false;
 }
 
 }  // namespace
 
 Result<int> launch(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
-  Launch running(options);
-  if (auto started = running.start(); !started) return tl::unexpected(started.error());
-  return running.wait();
+  const SignalGuard signals;
+  return supervise(options.command.front(), signals, [&](const Supervision& supervision) -> Result<int> {
+    Launch running(options, signals, supervision);
+    if (auto started = running.start(); !started) return tl::unexpected(started.error());
+    return running.wait();
+  });
 }
 
 Error run_in_place(const LaunchOptions& options) {

@@ -1,15 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "host/cli/commands.h"
 
 namespace gdx {
 
 int report(const Error& error) {
-  fmt::print(stderr, "gdx: {}\n", error.message);
+  print_error("gdx: {}\n", error.message);
   switch (error.status) {
     case Status::kInvalidArgument: return command_line::kExitUsage;
     case Status::kNotFound: return kExitNotFound;
@@ -47,4 +47,6 @@ int run_command_line(std::vector<std::string> arguments) {
 }  // namespace
 }  // namespace gdx
 
-int main(int argc, char** argv) { return gdx::run_command_line({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  return gdx::run_program("gdx", [&] { return gdx::run_command_line({argv + 1, argv + argc}); });
+}

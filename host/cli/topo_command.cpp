@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "host/cli/commands.h"
 #include "host/gpu/gpu.h"
 #include "host/topo/pci_sysfs.h"
@@ -73,10 +74,10 @@ void print_devices(const char* kind, const std::vector<PciDevice>& devices, cons
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const PciDevice& device = devices[i];
     const std::string node = device.numa_node < 0 ? "?" : fmt::format("{}", device.numa_node);
-    fmt::print("{}{:<3} {:22} NUMA {:2} {:8}", kind, i, short_name(device), node,
-               gpus ? cuda_text(device, live != nullptr ? *live : Live{}) : "");
-    if (live != nullptr) fmt::print(" {:24}", link_text(device, *live));
-    fmt::print(" {}\n", device.name);
+    print("{}{:<3} {:22} NUMA {:2} {:8}", kind, i, short_name(device), node,
+          gpus ? cuda_text(device, live != nullptr ? *live : Live{}) : "");
+    if (live != nullptr) print(" {:24}", link_text(device, *live));
+    print(" {}\n", device.name);
   }
 }
 
@@ -85,14 +86,14 @@ void print_matrix(const Topology& topology) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < topology.gpus.size(); ++i) names.push_back(fmt::format("GPU{}", i));
   for (std::size_t i = 0; i < topology.nics.size(); ++i) names.push_back(fmt::format("NIC{}", i));
-  fmt::print("\n{:8}", "");
-  for (const std::string& title : names) fmt::print("{:>7}", title);
+  print("\n{:8}", "");
+  for (const std::string& title : names) print("{:>7}", title);
   for (std::size_t row = 0; row < names.size(); ++row) {
-    fmt::print("\n{:8}", names[row]);
+    print("\n{:8}", names[row]);
     for (std::size_t column = 0; column < names.size(); ++column)
-      fmt::print("{:>7}", row == column ? "X" : name(topology.matrix[row][column]));
+      print("{:>7}", row == column ? "X" : name(topology.matrix[row][column]));
   }
-  fmt::print("\n\n");
+  print("\n\n");
 }
 
 // What makes the path of a pair longer than the tree shows it.
@@ -103,29 +104,28 @@ void print_acs(const Topology& topology, const Live& live) {
       const AcsState state = live.acs.at(bridge);
       unknown = unknown || state == AcsState::kUnknown;
       if (state != AcsState::kRedirects) continue;
-      fmt::print(
+      print(
           "warning: GPU{} to NIC{} is {}, but bridge {} redirects (ACS) to the root complex: turn ACS off in "
           "the "
           "firmware, or by setpci, unless virtual machines need it\n",
           path.gpu, path.nic, name(path.path), bridge);
     }
   }
-  if (unknown) fmt::print("whether bridges redirect (ACS) is for root to know: run gdx topo as root\n");
+  if (unknown) print("whether bridges redirect (ACS) is for root to know: run gdx topo as root\n");
 }
 
 void print_text(const Topology& topology, const std::vector<GpuNicPath>& pairs, const Live* live) {
-  if (topology.gpus.empty()) fmt::print("no GPU");
-  if (topology.gpus.empty() && topology.nics.empty()) fmt::print(" and ");
-  if (topology.nics.empty()) fmt::print("no RDMA NIC");
+  if (topology.gpus.empty()) print("no GPU");
+  if (topology.gpus.empty() && topology.nics.empty()) print(" and ");
+  if (topology.nics.empty()) print("no RDMA NIC");
   if (topology.gpus.empty() || topology.nics.empty())
-    fmt::print(" among the {} PCI devices of this machine: no path to classify\n", topology.pci_devices);
+    print(" among the {} PCI devices of this machine: no path to classify\n", topology.pci_devices);
   print_devices("GPU", topology.gpus, live);
   print_devices("NIC", topology.nics, live);
   if (topology.matrix.size() > 1) print_matrix(topology);
-  for (const GpuNicPath& pair : pairs)
-    fmt::print("GPU{} uses NIC{} ({})\n", pair.gpu, pair.nic, name(pair.path));
+  for (const GpuNicPath& pair : pairs) print("GPU{} uses NIC{} ({})\n", pair.gpu, pair.nic, name(pair.path));
   if (live == nullptr) return;
-  if (!live->no_cuda.empty()) fmt::print("GPUs are numbered by PCI address alone: {}\n", live->no_cuda);
+  if (!live->no_cuda.empty()) print("GPUs are numbered by PCI address alone: {}\n", live->no_cuda);
   print_acs(topology, *live);
 }
 
@@ -199,7 +199,7 @@ int print_topology(const std::string& xml_file, bool as_json) {
                      {"matrix", matrix_json(*topology)},
                      {"bridge_redirects", acs_json(live)},
                      {"pci_devices", topology->pci_devices}};
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
   return 0;
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "tests/ranks/goal.h"
 #include "tests/ranks/measure.h"
 #include "tests/ranks/simulation.h"
@@ -101,16 +102,15 @@ struct Options {
   bool json = false;
 };
 
-void print(const nlohmann::json& figures, bool json) {
-  if (json) return fmt::print("{}\n", figures.dump(2));
-  for (const auto& [name, value] : figures.items()) fmt::print("{:26} {}\n", name, value.dump());
+void print_figures(const nlohmann::json& figures, bool json) {
+  if (json) return print("{}\n", figures.dump(2));
+  for (const auto& [name, value] : figures.items()) print("{:26} {}\n", name, value.dump());
 }
 
 int report_failures(const Report& report) {
   if (report.failed_endpoints == 0 && report.wrong_words == 0 && report.first_failure == Status::kOk)
     return 0;
-  fmt::print(
-      stderr,
+  print_error(
       "./run ranks: {} endpoints failed ({}), {} words were wrong; --dead-rank, small port buffers and "
       "latencies "
       "near the ACK timeout of 1 ms do the first, only a bug does the second\n",
@@ -119,7 +119,7 @@ int report_failures(const Report& report) {
 }
 
 int report_error(const Error& error) {
-  fmt::print(stderr, "./run ranks: {}\n", error.message);
+  print_error("./run ranks: {}\n", error.message);
   return error.status == Status::kInvalidArgument ? command_line::kExitUsage : kExitFailure;
 }
 
@@ -141,19 +141,19 @@ int export_goal(const Options& options) {
 
 int simulate(const Options& options) {
   const Measured measured = measure(options.simulation);
-  print(as_json(options.simulation, measured), options.json);
+  print_figures(as_json(options.simulation, measured), options.json);
   return report_failures(measured.report);
 }
 
 int print_loggp(const Options& options) {
   const Result<LogGp> p = measure_loggp(options.simulation);
   if (!p) return report_error(p.error());
-  print({{"label", kModelled},
-         {"L_ns", p->latency_ns},
-         {"o_ns", p->overhead_ns},
-         {"g_ns", p->gap_ns},
-         {"G_ns_per_byte", p->gap_per_byte_ns}},
-        options.json);
+  print_figures({{"label", kModelled},
+                 {"L_ns", p->latency_ns},
+                 {"o_ns", p->overhead_ns},
+                 {"g_ns", p->gap_ns},
+                 {"G_ns_per_byte", p->gap_per_byte_ns}},
+                options.json);
   return 0;
 }
 
@@ -162,15 +162,15 @@ int print_point(const Options& options) {
   if (!delivered_ns) return report_error(delivered_ns.error());
   const Result<Rate> rate = measure_rate(options.simulation);
   if (!rate) return report_error(rate.error());
-  print({{"label", kModelled},
-         {"mode", pcie::name(options.simulation.mode)},
-         {"doorbell", options.doorbell},
-         {"path", options.path},
-         {"message_bytes", options.simulation.message_bytes},
-         {"delivered_ns", *delivered_ns},
-         {"bytes_per_s", rate->bytes_per_s},
-         {"endpoints", rate->lanes}},
-        options.json);
+  print_figures({{"label", kModelled},
+                 {"mode", pcie::name(options.simulation.mode)},
+                 {"doorbell", options.doorbell},
+                 {"path", options.path},
+                 {"message_bytes", options.simulation.message_bytes},
+                 {"delivered_ns", *delivered_ns},
+                 {"bytes_per_s", rate->bytes_per_s},
+                 {"endpoints", rate->lanes}},
+                options.json);
   return 0;
 }
 
@@ -292,4 +292,6 @@ int run_command_line(int argc, char** argv) {
 }  // namespace
 }  // namespace gdx::ranks
 
-int main(int argc, char** argv) { return gdx::ranks::run_command_line(argc, argv); }
+int main(int argc, char** argv) {
+  return gdx::run_program("./run ranks", [&] { return gdx::ranks::run_command_line(argc, argv); });
+}

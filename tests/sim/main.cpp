@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "tests/sim/seeds.h"
 
 namespace gdx::sim {
@@ -26,23 +27,23 @@ int simulate(const Options& options, SeedRange seeds) {
   const Report report = run_seeds(seeds, options.jobs);
   const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - begin;
   if (options.verbose) {
-    fmt::print("{}\n{:.1f} s on {} threads, {:.0f} seeds a minute\n", summary(report), elapsed_s.count(),
-               options.jobs, 60 * static_cast<double>(report.seeds) / elapsed_s.count());
+    print("{}\n{:.1f} s on {} threads, {:.0f} seeds a minute\n", summary(report), elapsed_s.count(),
+          options.jobs, 60 * static_cast<double>(report.seeds) / elapsed_s.count());
   }
   if (options.hunt) {
     if (report.failure) {
-      fmt::print("seed {} finds it: {}\n", report.failure->seed, report.failure->problem);
+      print("seed {} finds it: {}\n", report.failure->seed, report.failure->problem);
       return 0;
     }
-    fmt::print("seeds {}..{} find nothing: the simulation is blind to this bug\n", seeds.first, seeds.last);
+    print("seeds {}..{} find nothing: the simulation is blind to this bug\n", seeds.first, seeds.last);
     return kExitFailure;
   }
   if (report.failure) {
-    fmt::print(stderr, "seed {}: {}\nscenario: {}\nreplay: ./run sim --seeds {} --verbose\n",
-               report.failure->seed, report.failure->problem, report.failure->scenario, report.failure->seed);
+    print_error("seed {}: {}\nscenario: {}\nreplay: ./run sim --seeds {} --verbose\n", report.failure->seed,
+                report.failure->problem, report.failure->scenario, report.failure->seed);
     return kExitFailure;
   }
-  fmt::print("seeds {}..{} kept every promise\n", seeds.first, seeds.last);
+  print("seeds {}..{} kept every promise\n", seeds.first, seeds.last);
   return 0;
 }
 
@@ -58,8 +59,8 @@ int run_command_line(int argc, char** argv) {
   if (const auto ends = app.parse("./run sim", argc, argv)) return *ends;
   const auto seeds = parse_seeds(options.seeds);
   if (!seeds) {
-    fmt::print(stderr, "./run sim: --seeds: '{}': use A..B or A, whole numbers; see ./run sim --help\n",
-               options.seeds);
+    print_error("./run sim: --seeds: '{}': use A..B or A, whole numbers; see ./run sim --help\n",
+                options.seeds);
     return command_line::kExitUsage;
   }
   return simulate(options, *seeds);
@@ -68,4 +69,6 @@ int run_command_line(int argc, char** argv) {
 }  // namespace
 }  // namespace gdx::sim
 
-int main(int argc, char** argv) { return gdx::sim::run_command_line(argc, argv); }
+int main(int argc, char** argv) {
+  return gdx::run_program("./run sim", [&] { return gdx::sim::run_command_line(argc, argv); });
+}

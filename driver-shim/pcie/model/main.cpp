@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/command_line.h"
+#include "base/output.h"
 #include "driver-shim/pcie/model/plot.h"
 #include "driver-shim/pcie/model/report.h"
 
@@ -14,7 +15,7 @@ constexpr int kExitFailure = 1;
 constexpr int kExitNotFound = 127;
 
 int report_error(const Error& error) {
-  fmt::print(stderr, "gdx model: {}\n", error.message);
+  print_error("gdx model: {}\n", error.message);
   if (error.status == Status::kInvalidArgument) return command_line::kExitUsage;
   return error.status == Status::kNotFound ? kExitNotFound : kExitFailure;
 }
@@ -92,11 +93,10 @@ int run_command_line(int argc, char** argv) {
   }
   const Report report = run_model(*request);
   if (report.rows.empty() && !options.as_json) {
-    for (const std::string& why : report.not_possible)
-      fmt::print(stderr, "gdx model: not possible: {}\n", why);
+    for (const std::string& why : report.not_possible) print_error("gdx model: not possible: {}\n", why);
     return kExitFailure;
   }
-  fmt::print("{}", options.as_json ? to_json(report) : to_text(report));
+  print("{}", options.as_json ? to_json(report) : to_text(report));
   if (report.rows.empty()) return kExitFailure;
   if (!options.plot.empty()) {
     if (auto drawn = plot(report, options.plot); !drawn) return report_error(drawn.error());
@@ -107,4 +107,6 @@ int run_command_line(int argc, char** argv) {
 }  // namespace
 }  // namespace gdx::pcie
 
-int main(int argc, char** argv) { return gdx::pcie::run_command_line(argc, argv); }
+int main(int argc, char** argv) {
+  return gdx::run_program("gdx model", [&] { return gdx::pcie::run_command_line(argc, argv); });
+}

@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/wire/pcap.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kEthernetBytes = 14;
 constexpr std::size_t kUdpBytes = 8;
 constexpr std::size_t kFlushAtBytes = std::size_t{1} << 20;
+constexpr int kReaderBoundMs = 1000;  // for the reader of a FIFO to take something
 
 struct FileHeader {
   std::uint32_t magic = 0xa1b2c3d4;  // host byte order, microseconds
@@ -74,7 +76,13 @@ void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
 }
 
 Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path) {
-  Descriptor file = Descriptor::keep(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // The traffic does not wait for whoever reads a FIFO.
+  Descriptor file =
+      Descriptor::keep(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644));
+  if (!file && errno == ENXIO) {
+    return fail(Status::kSystem,
+                "nobody reads the FIFO " + path + ": start its reader first, or name a file for the capture");
+  }
   if (!file) {
     return fail(Status::kSystem, "cannot write the capture " + path + ": " + std::strerror(errno) +
                                      "; name a file in a directory that exists and is writable");
@@ -107,6 +115,13 @@ void PcapWriter::flush() {
   while (!rest.empty() && !failed_) {
     const ssize_t written = ::write(file_.value(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
+    pollfd room{file_.value(), POLLOUT, 0};
+    if (written < 0 && errno == EAGAIN && ::poll(&room, 1, kReaderBoundMs) == 1) continue;
+    if (written < 0 && errno == EAGAIN) {
+      log::warn("capture {} ends here: whoever reads it does not keep up; capture into a file", path_);
+      failed_ = true;
+      break;
+    }
     if (written < 0) {
       // The traffic matters more than its record.
       log::warn("capture {} ends here: {}; free some space and run again", path_, std::strerror(errno));

@@ -9,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "base/log.h"
 #include "proto/roce/headers.h"
@@ -81,6 +83,29 @@ int bind_to(const Descriptor& socket, const Address& address, std::uint32_t inte
   return ::bind(socket.value(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
+// Whether somebody holds the port on all addresses, so that none is left. Source: proc(5), net/udp.
+bool port_is_taken_everywhere() {
+  const std::string end = fmt::format(":{:04X}", roce::kUdpPort);
+  for (const char* table : {"/proc/net/udp", "/proc/net/udp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::string slot;
+    std::string local;
+    while (std::getline(file, line) && (std::istringstream(line) >> slot >> local)) {
+      if (local.ends_with(end) && local.find_first_not_of('0') == local.size() - end.size()) return true;
+    }
+  }
+  return false;
+}
+
+tl::unexpected<Error> taken(const std::string& otherwise) {
+  if (!port_is_taken_everywhere()) return fail(Status::kBusy, otherwise);
+  return fail(Status::kBusy,
+              fmt::format("UDP port {0} is taken on all addresses, by no HCA: end the program that "
+                          "`ss -ulpn sport = {0}` names, or use another network namespace",
+                          roce::kUdpPort));
+}
+
 Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_bytes) {
   const Result<Address> address = Address::parse(text);
   if (!address) return tl::unexpected<Error>(address.error());
@@ -94,7 +119,7 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
   const Interface interface = interface_of(*address);
   const int error_number = bind_to(*socket, *address, interface.index);
   if (error_number == EADDRINUSE) {
-    return fail(Status::kBusy, text + " port 4791 is taken by another HCA: give another address, or none");
+    return taken(text + " port 4791 is taken by another HCA: give another address, or none");
   }
   if (error_number != 0) {
     return fail(Status::kSystem, "cannot bind " + text + " port 4791: " + std::strerror(error_number) +
@@ -117,7 +142,7 @@ Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes) {
                                        std::strerror(error_number) + "; check that lo is up");
     }
   }
-  return fail(Status::kBusy, "no free loopback address 127.0.x.y with port 4791: end some HCAs");
+  return taken("no free loopback address 127.0.x.y with port 4791: end some HCAs");
 }
 
 }  // namespace

@@ -81,6 +81,13 @@ class RawPeer {
     return count == 0 || (count < 0 && errno != EAGAIN);
   }
   void close() { socket_.close(); }
+  // Its own end, as the other side names it.
+  [[nodiscard]] std::string own_text() const {
+    sockaddr_in own{};
+    socklen_t length = sizeof own;
+    EXPECT_EQ(::getsockname(socket_.value(), reinterpret_cast<sockaddr*>(&own), &length), 0);
+    return "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
+  }
 
  private:
   explicit RawPeer(int descriptor) : socket_(descriptor) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <future>
 
+#include "host/bootstrap/reception.h"
 #include "host/bootstrap/world.h"
 #include "tests/unit/host/loopback.h"
 
@@ -68,6 +69,62 @@ TEST(WorldHostile, only_strangers_come_the_timeout_says_so) {
   EXPECT_EQ(world.error().status, Status::kTimeout);
   EXPECT_THAT(world.error().message, HasSubstr("rank 1 of 2 never came"));
   EXPECT_THAT(world.error().message, HasSubstr("not a gdx rank"));
+}
+
+TEST(WorldHostile, more_silent_connections_than_are_kept_the_job_goes_on) {
+  const LoopbackRoot root;
+  std::vector<RawPeer> silent;
+  for (std::size_t i = 0; i < bootstrap::kMaxStrangers; ++i) silent.push_back(RawPeer::connect(root));
+  auto joined = join_in_background(root.options(0, 2));
+  for (std::size_t i = 0; i < 40; ++i) silent.push_back(RawPeer::connect(root));
+  EXPECT_TRUE(silent.front().sees_close());
+  const auto other = World::join(root.options(1, 2));
+  EXPECT_TRUE(other) << other.error().message;
+  const auto world = joined.get();
+  EXPECT_TRUE(world) << world.error().message;
+}
+
+TEST(WorldHostile, silent_connections_expire_and_the_timeout_names_them) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2, bootstrap::kHelloBoundNs + 5 * test::kShortNs));
+  const RawPeer first = RawPeer::connect(root);
+  const RawPeer second = RawPeer::connect(root);
+  EXPECT_TRUE(first.sees_close());
+  EXPECT_TRUE(second.sees_close());
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_THAT(world.error().message, HasSubstr("rank 1 of 2 never came"));
+  EXPECT_THAT(world.error().message, HasSubstr("(dropped 2 connections, the last: 127.0.0.1:"));
+  EXPECT_THAT(world.error().message, HasSubstr("sent no hello within 3 s"));
+}
+
+TEST(WorldHostile, silent_connections_are_counted_by_a_timeout_that_comes_first) {
+  const LoopbackRoot root;
+  const RawPeer silent = RawPeer::connect(root);
+  const auto world = World::join(root.options(0, 2, 5 * test::kShortNs));
+  ASSERT_FALSE(world);
+  EXPECT_THAT(world.error().message, HasSubstr("(1 connected and sent no hello, 127.0.0.1:"));
+}
+
+TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_it) {
+  const LoopbackRoot root;
+  auto met = std::async(std::launch::async, [options = root.options(0, 2)]() -> Result<void> {
+    auto world = World::join(options);
+    if (!world) return tl::unexpected(world.error());
+    return world->barrier(10 * test::kShortNs);
+  });
+  const RawPeer stranger = RawPeer::connect(root);
+  stranger.send(encode_hello(1, 2));
+  EXPECT_EQ(stranger.receive(sizeof(FrameHeader)).size(), sizeof(FrameHeader));
+  const auto refused = World::join(root.options(1, 2));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kBusy);
+  const std::string place = stranger.own_text();
+  EXPECT_THAT(refused.error().message, HasSubstr(place + " took the place of rank 1"));
+  const auto error = met.get();
+  ASSERT_FALSE(error);
+  EXPECT_THAT(error.error().message, HasSubstr("rank 1 at " + place + " did not come to collective 1"));
+  EXPECT_THAT(error.error().message, HasSubstr("came as rank 1 later"));
 }
 
 TEST(WorldHostile, other_protocol_version_ends_the_join) {

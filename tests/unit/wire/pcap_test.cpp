@@ -1,7 +1,9 @@
 #include "driver-shim/softhca/wire/pcap.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/descriptor.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "proto/roce/codec.h"
 
@@ -81,6 +84,26 @@ TEST_F(PcapFile, unwritable_path_is_an_error_that_names_it) {
   EXPECT_EQ(writer.error().status, Status::kSystem);
   EXPECT_THAT(writer.error().message, testing::AllOf(testing::HasSubstr("/no/such/directory/x.pcap"),
                                                      testing::HasSubstr("No such file")));
+}
+
+TEST_F(PcapFile, fifo_that_nobody_reads_is_refused_at_once) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const auto writer = PcapWriter::open(path_);
+  ASSERT_FALSE(writer);
+  EXPECT_THAT(writer.error().message, ::testing::HasSubstr("nobody reads the FIFO " + path_));
+}
+
+TEST_F(PcapFile, reader_of_a_fifo_stops_reading_the_capture_ends_and_the_traffic_goes_on) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  auto writer = PcapWriter::open(path_);
+  ASSERT_TRUE(writer) << writer.error().message;
+  const std::vector<std::byte> datagram = write_only(3);
+  const std::size_t more_than_it_holds = fcntl(reader.value(), F_GETPIPE_SZ) / datagram.size() + 1;
+  for (std::size_t i = 0; i < more_than_it_holds; ++i)
+    (*writer)->record(1'000'000'000, {kSource, kDestination}, datagram);
+  (*writer)->flush();
 }
 
 // Wireshark 4.0 has no name for the opcode, and takes BECN for a reserved bit.

@@ -1,0 +1,40 @@
+#include "host/cli/signal_guard.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+
+}  // namespace
+
+SignalGuard::SignalGuard() {
+  sigemptyset(&waited_);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) sigaddset(&waited_, signal);
+  sigset_t blocked = waited_;
+  sigaddset(&blocked, SIGTTOU);  // so that a message of a background process stops nothing
+  pthread_sigmask(SIG_BLOCK, &blocked, &previous_);
+  // An ignored SIGCHLD would let children vanish before they are waited for.
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  sigaction(SIGCHLD, &plain, &previous_child_);
+}
+
+SignalGuard::~SignalGuard() {
+  sigaction(SIGCHLD, &previous_child_, nullptr);
+  pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+}
+
+int SignalGuard::wait(std::uint64_t deadline_ns) const {
+  const std::uint64_t now_ns = monotonic_ns();
+  const std::uint64_t left_ns =
+      deadline_ns <= now_ns ? 0 : std::min(deadline_ns - now_ns, 3600 * kNsPerSecond);
+  const timespec timeout{static_cast<time_t>(left_ns / kNsPerSecond),
+                         static_cast<long>(left_ns % kNsPerSecond)};
+  return std::max(0, sigtimedwait(&waited_, nullptr, &timeout));
+}
+
+}  // namespace gdx

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# surroundings_test.sh CASE GDX GDX_DEMO: what gdx says of a machine that is not as it needs it.
+. "$(dirname "$0")/../program.sh"
+gdx=$2
+gdx_demo=$3
+
+# in_network SCRIPT: in a network of its own, whose loopback interface is down.
+in_network() {
+  local own=(unshare --net --user --map-root-user)
+  [ "$(id -u)" -eq 0 ] && own=(unshare --net)
+  "${own[@]}" true 2>/dev/null ||
+    { echo "SKIPPED: no network namespace here: run it as root, or allow user namespaces"; exit 77; }
+  run 20 "${own[@]}" bash -c "$1"
+}
+
+case $case_name in
+  loopback_down)
+    in_network "exec '$gdx' demo --max-bytes 512"
+    expect_status 1 && expect 'loopback interface is down; .*ip link set lo up' && expect_one_line
+    in_network "GDX_RANK=1 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:5000 exec '$gdx' run -- '$gdx_demo' --max-bytes 512"
+    expect_failure && expect 'loopback interface is down'
+    ;;
+  port_taken)
+    in_network "ip link set lo up && exec python3 -c '
+import socket, subprocess, sys
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind((\"0.0.0.0\", 4791))
+sys.exit(subprocess.call(sys.argv[1:]))' '$gdx' run -- '$gdx' info"
+    expect_failure && expect 'port 4791 is taken on all addresses' && expect_no 'or none'
+    ;;
+  unread_fifo)
+    mkfifo "$folder/capture"
+    run 20 "$gdx" run --pcap "$folder/capture" -- "$gdx" info
+    expect_failure && expect "nobody reads the FIFO $folder/capture"
+    ;;
+esac
+echo "ok ($case_name)"

@@ -1,0 +1,207 @@
+#!/usr/bin/env bash
+# soak.sh GDX [SECONDS [SEED [RUN]]]: programs on the software HCA under signals, limits, closed descriptors and full
+# disks, drawn by seed. Each run ends in time, verified, or with a failure and a line that names the cause; after it
+# no process and no socket of ours is left, and after the next good run no tree and no shared memory. RUN: that one
+# alone, as often as the time allows.
+set -uo pipefail
+usage="soak.sh GDX [SECONDS [SEED [RUN]]]: whole numbers"
+gdx=$(realpath "${1:?$usage}")
+seconds=${2:-600}
+seed=${3:-$RANDOM}
+only=${4:-}
+[[ $seconds$seed$only =~ ^[0-9]+$ ]] || { echo "'$*': $usage" >&2; exit 2; }
+
+# Own namespaces hold all that is started, and nobody else's processes or sockets are in them.
+if [ "${GDX_SOAK_INSIDE:-}" != yes ]; then
+  own=(unshare --user --map-root-user --net --mount --pid --fork --kill-child --mount-proc)
+  [ "$(id -u)" -eq 0 ] && own=(unshare --net --mount --pid --fork --kill-child --mount-proc)
+  "${own[@]}" true 2>/dev/null ||
+    { echo "SKIPPED: the soak needs namespaces of its own: run it as root, or allow user namespaces"; exit 77; }
+  folder=$(mktemp -d)
+  trap 'rmdir "$folder"' EXIT
+  GDX_SOAK_INSIDE=yes GDX_SOAK_FOLDER=$folder "${own[@]}" "$0" "$gdx" "$seconds" "$seed" ${only:+"$only"}
+  exit
+fi
+folder=$GDX_SOAK_FOLDER
+mount -t tmpfs soak "$folder" && mount -t tmpfs soak /dev/shm && ip link set lo up || exit 1
+export TMPDIR=$folder/tmp
+unset GDX_SOAK_INSIDE GDX_SOAK_FOLDER
+mkdir "$TMPDIR" && mount -t tmpfs -o size=8m soak "$TMPDIR" || exit 1
+mkfifo "$folder/never"
+exec 9<>"$folder/never" # nothing is ever written: a bounded wait without a process
+out=$folder/out
+err=$folder/err
+demo=$(realpath "$(dirname "$gdx")/../../demo/gdx_demo" 2>/dev/null || realpath "$(dirname "$gdx")/gdx_demo")
+
+# pick VARIABLE VALUE...
+pick() {
+  local -n picked=$1
+  local values=("${@:2}")
+  picked=${values[RANDOM % ${#values[@]}]}
+}
+nap() { read -rt "$1" <&9; }
+
+fail() {
+  echo "FAIL: run $run of seed $seed: $workload, $trouble: $*"
+  echo "--- stdout:" && head -c 2000 "$out" && echo "--- stderr:" && head -c 4000 "$err"
+  echo "replay: tests/soak/soak.sh $gdx 60 $seed $run"
+  exit 1
+}
+
+state_of() { sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null; }
+alive() { [[ $(state_of "$1") =~ ^[^Z]$ ]]; }
+others() {
+  local process
+  for process in /proc/[0-9]*; do
+    process=${process#/proc/}
+    [ "$process" -ne $$ ] && alive "$process" && echo "$process"
+  done
+}
+tell_others() {
+  local process
+  for process in $(others); do tr '\0' ' ' <"/proc/$process/cmdline"; done 2>/dev/null
+}
+
+# bounded CONDITION...: whether it becomes true within 60 s.
+bounded() {
+  local i
+  for ((i = 0; i < 1200; ++i)); do
+    "$@" && return 0
+    nap 0.05
+  done
+  return 1
+}
+ended() { ! alive "$pid"; }
+alone() {
+  local left process
+  mapfile -t left < <(others)
+  # Those that listed them are among them, and over.
+  for process in "${left[@]}"; do ! alive "$process" || return 1; done
+}
+
+choose_workload() {
+  local mode wire
+  pick mode pull push inline bounce auto
+  pick wire udp shm auto
+  case $((RANDOM % 6)) in
+    0) command=("$gdx" demo --modes "$mode" --max-bytes 4096 --wire "$wire") ;;
+    1) command=("$gdx" demo --modes "$mode" --max-bytes 512 --json) ;;
+    2) command=("$gdx" demo --modes "$mode" --max-bytes 512 --loss 0.01 --seed "$RANDOM") ;;
+    3) command=("$gdx" demo --direct on --max-bytes 4096) ;;
+    4) command=("$gdx" run --timeout-s 20 -- "$gdx" info --json) ;;
+    5) command=("$gdx" run --ranks 2 -- sh -c
+      "(trap '' TERM; setsid sleep 300) & exec $demo --modes $mode --max-bytes 512") ;;
+  esac
+  workload="${command[*]:1}"
+}
+
+# Leaves what is to happen in: signal, delay, victim; limit; closed; full.
+choose_trouble() {
+  signal='' limit='' closed='' full='' victim=''
+  case $((RANDOM % 8)) in
+    0) trouble='no trouble' ;;
+    1 | 2 | 3)
+      pick signal TERM INT HUP QUIT KILL USR1 PIPE
+      pick victim launcher group anyone
+      printf -v delay '0.%03d' $((RANDOM % 900))
+      trouble="SIG$signal to $victim after $delay s"
+      ;;
+    4) limit="ulimit -n $((3 + RANDOM % 60))" trouble=$limit ;;
+    5) limit="ulimit -v $((20000 + RANDOM * 20))" trouble=$limit ;;
+    6)
+      pick closed '<&-' '>&-' '2>&-' '<&- >&-' '>&- 2>&-' '<&- >&- 2>&-'
+      trouble="closed: $closed"
+      ;;
+    7)
+      pick full stdout stderr disk
+      trouble="full $full"
+      ;;
+  esac
+}
+
+start() {
+  local to_out=$out to_err=$err
+  [ "$full" = stdout ] && to_out=/dev/full
+  [ "$full" = stderr ] && to_err=/dev/full
+  [ "$full" != disk ] || cat /dev/zero >"$TMPDIR/filler" 2>/dev/null
+  (
+    exec 9<&-
+    $limit 2>/dev/null
+    eval "exec setsid \"\${command[@]}\" $closed"
+  ) </dev/null >"$to_out" 2>"$to_err" &
+  pid=$!
+}
+
+strike() {
+  local target crowd
+  [ -n "$signal" ] || return 0
+  nap "$delay"
+  case $victim in
+    launcher) target=$pid ;;
+    group) target=-$pid ;;
+    anyone)
+      mapfile -t crowd < <(others)
+      target=${crowd[RANDOM % ${#crowd[@]}]:-$pid}
+      ;;
+  esac
+  kill -"$signal" -- "$target" 2>/dev/null
+}
+
+judge() {
+  case $status in
+    0)
+      [ "$full" = stdout ] && fail "status 0 and nothing was written"
+      [[ $closed == *'>&-'* && $closed != '2>&-' ]] && fail "status 0 without a stdout"
+      grep -qE 'every byte of every message was right|"verified": true|"name": "gdx0"' "$out" ||
+        fail "status 0 and not verified"
+      ;;
+    132 | 133 | 134 | 135 | 136 | 139) fail "crashed with status $status" ;;
+    *)
+      [ -n "$signal" ] && [ "$victim" != anyone ] && return 0 # the shell tells
+      [ -n "$signal" ] && [ "$status" -gt 128 ] && return 0   # it may have been the launcher
+      [ "$full" = stderr ] || [[ $closed == *'2>&-'* ]] && return 0
+      [ -s "$err" ] || fail "status $status without a word"
+      ;;
+  esac
+}
+
+check_sockets() {
+  ! grep -q ':12B7 ' /proc/net/udp /proc/net/udp6 || fail "a socket at port 4791 is left"
+  ! grep -q ' 0A ' /proc/net/tcp || fail "a listening socket is left"
+  ! grep -q '@' /proc/net/unix || fail "a UNIX socket is left: $(grep '@' /proc/net/unix)"
+}
+
+# The next run clears away what killed ones had to leave.
+check_files() {
+  trouble='clean-up'
+  "$gdx" run -- "$gdx" info >"$out" 2>"$err" </dev/null 9<&- || fail "a good run fails"
+  local left
+  left=$(find "$TMPDIR" /dev/shm -mindepth 1 -maxdepth 1)
+  [ -z "$left" ] || fail "left: $left"
+}
+
+echo "soak: $seconds s, seed $seed"
+run=${only:-0}
+runs=0
+verified=0
+end=$((SECONDS + seconds))
+while [ "$SECONDS" -lt "$end" ]; do
+  run=${only:-$((run + 1))}
+  RANDOM=$(((seed * 31 + run * 7) % 32768))
+  choose_workload
+  choose_trouble
+  start
+  strike
+  bounded ended || fail "still runs after 60 s"
+  wait "$pid"
+  status=$?
+  bounded alone || fail "processes are left: $(tell_others)"
+  rm -f "$TMPDIR/filler"
+  judge
+  check_sockets
+  runs=$((runs + 1))
+  [ "$status" -ne 0 ] || verified=$((verified + 1))
+  [ $((runs % 10)) -ne 0 ] || check_files
+done
+check_files
+echo "soak: seed $seed: $runs runs, $verified verified, $((runs - verified)) failed as they should, nothing left"
