@@ -82,6 +82,14 @@ class ExecArguments {
   std::vector<char*> envp_;
 };
 
+// The dynamic linker preloads the software HCA, and a program without one runs without it.
+void warn_of_static(const std::string& program) {
+  if (!is_static_program(program)) return;
+  fmt::print(stderr,
+             "gdx: {} is linked statically and sees no software HCA: link it dynamically (without -static)\n",
+             program);
+}
+
 Error exec_error(const std::string& program, int error) {
   return {Status::kNotFound,
           fmt::format("cannot run {}: {}; give the path of a program, or the name of one in PATH", program,
@@ -313,6 +321,7 @@ void Launch::signal_all(int signal) const {
 
 Result<int> launch(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
+  warn_of_static(options.command.front());
   Launch running(options);
   if (auto started = running.start(); !started) return tl::unexpected(started.error());
   return running.wait();
@@ -322,6 +331,7 @@ Error run_in_place(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return checked.error();
   const auto variables = launch_environment(options, 0);
   if (!variables) return variables.error();
+  warn_of_static(options.command.front());
   ExecArguments(options.command, *variables).exec();
   return exec_error(options.command.front(), errno);
 }
