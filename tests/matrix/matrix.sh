@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh 12|13 [FOLDER]: HEAD of this tree on that Debian, from an empty root, by steps.sh. FOLDER (build/roots) keeps
-# the empty root and the packages between runs; the root in which the steps run is made anew each time, and left.
+# matrix.sh 12|13 [FOLDER]: HEAD of this tree on that Debian, from an empty root, by steps.sh. FOLDER (build/roots)
+# keeps the empty root and the packages between runs; the root in which the steps run is made anew each time, and left.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 release=${1:-}
