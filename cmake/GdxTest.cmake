@@ -2,7 +2,7 @@
 #
 # fast: `./run test`. full: `./run test --full`, what CI runs. nightly: by slices, tests/nightly.
 set(GDX_FAST_KINDS tidy unit sim demo)
-set(GDX_NIGHTLY_KINDS mutant model interop papers install)
+set(GDX_NIGHTLY_KINDS mutant model interop papers install matrix)
 
 # The tier of a test that names none.
 function(gdx_tier_of kind tier result)

@@ -44,21 +44,18 @@ Result<void> Connection::expect_silence() const {
   return closed();
 }
 
-void Connection::queue(std::vector<std::byte> frame) {
-  if (!has_unsent()) {
-    outgoing_ = std::move(frame);
-    sent_ = 0;
-    return;
-  }
-  outgoing_.insert(outgoing_.end(), frame.begin(), frame.end());
-}
+void Connection::queue(std::vector<std::byte> frame) { outgoing_.push_back(std::move(frame)); }
 
 Result<void> Connection::flush() {
   while (has_unsent()) {
-    const ssize_t sent =
-        ::send(socket_.value(), outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
+    const std::span<const std::byte> unsent = std::span(outgoing_.front()).subspan(sent_);
+    const ssize_t sent = ::send(socket_.value(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       sent_ += static_cast<std::size_t>(sent);
+      if (sent_ == outgoing_.front().size()) {
+        outgoing_.pop_front();
+        sent_ = 0;
+      }
     } else if (must_wait(errno)) {
       return {};
     } else if (errno != EINTR) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class Connection {
   void queue(std::vector<std::byte> frame);
   // Sends what the socket takes now. Errors: kPeerGone.
   [[nodiscard]] Result<void> flush();
-  [[nodiscard]] bool has_unsent() const { return sent_ < outgoing_.size(); }
+  [[nodiscard]] bool has_unsent() const { return !outgoing_.empty(); }
 
   // No more from this side; what was sent still arrives.
   void finish();
@@ -40,8 +41,8 @@ class Connection {
  private:
   Descriptor socket_;
   FrameParser parser_;
-  std::vector<std::byte> outgoing_;
-  std::size_t sent_ = 0;
+  std::deque<std::vector<std::byte>> outgoing_;
+  std::size_t sent_ = 0;  // of the first
 };
 
 }  // namespace gdx::bootstrap

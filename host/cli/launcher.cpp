@@ -86,6 +86,14 @@ class ExecArguments {
   std::vector<char*> envp_;
 };
 
+// The dynamic linker preloads the software HCA, and a program without one runs without it.
+void warn_of_static(const std::string& program) {
+  if (!is_static_program(program)) return;
+  fmt::print(stderr,
+             "gdx: {} is linked statically and sees no software HCA: link it dynamically (without -static)\n",
+             program);
+}
+
 Error exec_error(const std::string& program, int error) {
   return {Status::kNotFound,
           fmt::format("cannot run {}: {}; give the path of a program, or the name of one in PATH", program,
@@ -296,6 +304,7 @@ void Launch::kill_all() {
 
 Result<int> launch(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
+  warn_of_static(options.command.front());
   const SignalGuard signals;
   return supervise(options.command.front(), signals, [&](const Supervision& supervision) -> Result<int> {
     Launch running(options, signals, supervision);
@@ -308,6 +317,7 @@ Error run_in_place(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return checked.error();
   const auto variables = launch_environment(options, 0);
   if (!variables) return variables.error();
+  warn_of_static(options.command.front());
   ExecArguments(options.command, *variables).exec();
   return exec_error(options.command.front(), errno);
 }

@@ -57,6 +57,9 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 [[nodiscard]] Result<std::vector<std::string>> launch_environment(const LaunchOptions& options,
                                                                   std::uint32_t rank);
 
+// Whether the program that exec would find is an ELF file without a dynamic linker.
+[[nodiscard]] bool is_static_program(const std::string& program);
+
 // Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
 // Returns the exit status for the shell: 0 when every rank returned 0, otherwise that of the first
 // rank to fail (128 + signal when it was killed), kExitTimeout when the time was up; each of these with one

@@ -123,6 +123,34 @@ case $1 in
       expect 'cannot fill .*: No space left on device; set TMPDIR'
     done
     ;;
+  looked_at)
+    # look PATTERN COMMAND...: it succeeds, complains of nothing, and a line matches.
+    look() {
+      local pattern=$1
+      shift
+      on_hca "$@" > "$scratch/out" 2> "$scratch/errors" || { cat "$scratch/errors" >&2; fail "$* exited with $?"; }
+      [ ! -s "$scratch/errors" ] || { cat "$scratch/errors" >&2; fail "$* complains"; }
+      expect "$pattern"
+    }
+    pci=/sys/devices/pci0000:67/0000:67:00.0
+    hca=/sys/class/infiniband/gdx0
+    look '^gdx0$' ls /sys/class/infiniband
+    look '^l.* gdx0 -> \.\./\.\./devices/pci' ls -l /sys/class/infiniband
+    look '^crw' ls -l /dev/infiniband/uverbs0
+    look '^symbolic link$' stat -c %F $hca
+    look '^directory$' stat -L -c %F $hca
+    look '^character special file$' stat -c %F /dev/infiniband/uverbs0
+    look "^$pci/infiniband/gdx0\$" realpath $hca
+    look "^$pci\$" readlink -f $hca/device
+    look '^\.\./\.\./\.\./0000:67:00\.0$|^\.\./\.\.$' readlink $hca/device
+    look '/bus/pci$' readlink $hca/device/subsystem
+    look '^/sys/bus/pci$' realpath $hca/device/subsystem
+    look "^$hca\$" find /sys/class/infiniband -name gdx0
+    look "^$hca/ports/1/state\$" find -L $hca/ports -name state
+    look '^4: ACTIVE$' cat $hca/ports/1/state
+    look '^readable$' sh -c "test -r $hca/node_guid && test -d $hca/ports && echo readable"
+    look '^1$' sh -c "cd $hca/ports && echo *"
+    ;;
   untouched)
     need strace strace
     TMPDIR=$scratch timeout 60 strace -f -o "$scratch/trace" -E LD_PRELOAD="$GDX_TEST_PRELOAD" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Usage: pyverbs.sh unpack FOLDER VERSION: puts rdma-core's own tests into FOLDER, from the installed package
-#                   or, where its documentation was left out, from the archive.
+# Usage: pyverbs.sh unpack FOLDER VERSION...: puts rdma-core's own tests into FOLDER, from the installed package
+#                   or, where its documentation was left out, from the archive. It must be of one of these versions.
 #        pyverbs.sh run FOLDER MODULE...: on the software HCA, against pyverbs_table.txt.
 #        pyverbs.sh modules FOLDER MODULE...: are these all?
 . "$(dirname "$0")/common.sh"
@@ -29,15 +29,17 @@ find_tests() {
 }
 
 unpack() {
-  local wanted=$1 version
+  local version
   rm -rf "$folder"
   version=$(dpkg-query -W -f='${Version}' python3-pyverbs 2> /dev/null)
   $python -c 'import pyverbs.device' 2> /dev/null ||
     skip "pyverbs is missing; install Debian's python3-pyverbs to run this test"
-  [ "${version%%[.-]*}" = "$wanted" ] ||
-    skip "pyverbs_table.txt is about rdma-core $wanted, and python3-pyverbs here is '$version'"
+  version=${version%%[.-]*}
+  [[ " $* " == *" $version "* ]] ||
+    skip "pyverbs_table.txt is about rdma-core $*, and python3-pyverbs here is of $version"
   find_tests
-  mkdir -p "$folder" && cp -r "$scratch/tests" "$folder" || fail "cannot write to $folder"
+  mkdir -p "$folder" && cp -r "$scratch/tests" "$folder" && echo "$version" > "$folder/version" ||
+    fail "cannot write to $folder"
   ls "$folder/tests"
 }
 
@@ -52,6 +54,7 @@ case $command in
     on_hca $python "$here/pyverbs_table.py" "$table" "$folder" "$@" > "$scratch/out" 2>&1
     status=$?
     cat "$scratch/out"
+    [ $status = 77 ] && exit 77
     [ $status = 0 ] || fail "exit status $status"
     ;;
   *) fail "no command $command" ;;

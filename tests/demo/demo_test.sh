@@ -189,6 +189,14 @@ case $case_name in
     expect_status 3 && expect 'rank [01] of sh ended with status 3' && expect_one_line
     run 30 "$gdx" run --ranks 2 -- sh -c 'kill -KILL $$'
     expect_status 137 && expect 'rank [01] of sh was killed' && expect_one_line
+    if busybox=$(command -v busybox) && ! ldd "$busybox" >/dev/null 2>&1; then
+      run 30 "$gdx" run -- busybox true
+      expect_status 0 && expect 'busybox is linked statically and sees no' && expect_one_line
+      run 30 "$gdx" run --ranks 2 -- busybox true
+      expect_status 0 && expect 'busybox is linked statically and sees no' && expect_one_line
+    else
+      echo "not tried: what a static program is told; install busybox-static"
+    fi
     # By hand: run takes 124 for a limit of its own.
     timeout --kill-after=5 30 "$gdx" run --timeout-s 0.2 -- sleep 20 >"$out" 2>&1
     status=$?

@@ -13,7 +13,7 @@ step() {
 }
 
 step cmake --install "$1" --prefix "$folder/gdx"
-step cmake -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
+step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
 step cmake --build "$folder/build"
 step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 60 -- "$folder/build/put"
 grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }

@@ -77,7 +77,10 @@ class Engine final : public Hca {
     std::vector<std::byte> datagram;
   };
 
-  // A number not in `table`, of 24 bits; 0 and 1 are never given out (QP 0 and 1 are special).
+  // A number not in `table`, of the bits in `mask`, from `next` on. A full table is the caller's to refuse.
+  template <typename Table>
+  static std::uint32_t free_number(const Table& table, std::uint32_t& next, std::uint32_t mask);
+  // Of 24 bits.
   template <typename Table>
   std::uint32_t free_number(const Table& table);
   [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
@@ -102,6 +105,7 @@ class Engine final : public Hca {
   Random random_;
   Clock clock_;
   std::uint32_t next_number_;
+  std::uint32_t next_uar_ = 0;
   std::unordered_set<std::uint32_t> pds_;
   std::unordered_map<std::uint32_t, Uar> uars_;
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;

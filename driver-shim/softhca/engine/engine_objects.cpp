@@ -1,6 +1,7 @@
 // The tables of objects: what a program makes, changes and takes back.
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 
 #include "driver-shim/softhca/engine/dma.h"
@@ -13,6 +14,10 @@ namespace {
 
 constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
 constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
+constexpr std::uint32_t kSpecialNumbers = 2;          // 0 and 1: QP 0 and QP 1
+// libmlx5 takes a UAR page beyond 16 bits for one of a kernel that knows MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
+constexpr std::uint32_t kUarMask = 0xffff;
+constexpr std::size_t kMaxUars = kUarMask + 1 - kSpecialNumbers;
 
 bool is_queue_size(std::uint32_t entries) {
   return std::has_single_bit(entries) && entries <= kMaxQueueEntries;
@@ -26,12 +31,17 @@ bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t
 }  // namespace
 
 template <typename Table>
-std::uint32_t Engine::free_number(const Table& table) {
+std::uint32_t Engine::free_number(const Table& table, std::uint32_t& next, std::uint32_t mask) {
+  assert(table.size() + kSpecialNumbers <= mask);
   for (;;) {
-    const std::uint32_t number = next_number_;
-    next_number_ = (next_number_ + 1) & roce::kQpnMask;
-    if (number > 1 && table.find(number) == table.end()) return number;
+    const std::uint32_t number = next++ & mask;
+    if (number >= kSpecialNumbers && !table.contains(number)) return number;
   }
+}
+
+template <typename Table>
+std::uint32_t Engine::free_number(const Table& table) {
+  return free_number(table, next_number_, roce::kQpnMask);
 }
 
 Answer<std::uint32_t> Engine::alloc_pd() {
@@ -112,7 +122,8 @@ void Engine::remove_foreign(const std::byte* first, std::size_t length_bytes) {
 Answer<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (spec.page == nullptr || !is_aligned(spec.page, sizeof(std::uint64_t))) return refuse(EINVAL);
-  const std::uint32_t number = free_number(uars_);
+  if (uars_.size() == kMaxUars) return refuse(ENOMEM);
+  const std::uint32_t number = free_number(uars_, next_uar_, kUarMask);
   uars_[number].page = spec.page;
   return number;
 }

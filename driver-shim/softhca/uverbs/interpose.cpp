@@ -34,6 +34,8 @@ constinit RealFunction<int(int)> real_close("close");
 
 namespace {
 
+constinit RealFunction<int(int, const char*, int, int)> real_faccessat("faccessat");
+
 Device& device() { return Device::instance(); }
 
 bool is_ours(const char* path) {
@@ -53,11 +55,22 @@ bool is_ours(const char* path) {
   return next == '\0' || next == '/';
 }
 
+// Where the links of the device's files lead: realpath(1) reads them one by one. A bus that the host has is
+// the host's.
+bool is_link_target(const char* path) {
+  constexpr char kBus[] = "/sys/devices/pci0000:";
+  constexpr std::size_t kNumberAt = sizeof kBus - 1;
+  if (path == nullptr || std::strncmp(path, kBus, kNumberAt) != 0 || !Device::exists()) return false;
+  char bus[sizeof kBus + 2]{};
+  std::snprintf(bus, sizeof bus, "%.*s", static_cast<int>(kNumberAt + 2), path);
+  return real_faccessat(AT_FDCWD, bus, F_OK, 0) != 0;
+}
+
 // Where `path` leads: itself, or its counterpart among the device's files.
 class Path {
  public:
   explicit Path(const char* path) : path_(path) {
-    if (!is_ours(path)) return;
+    if (!is_ours(path) && !is_link_target(path)) return;
     const std::string root = device().files_root();
     const int length = std::snprintf(buffer_, sizeof buffer_, "%s%s", root.c_str(), path);
     found_ = !root.empty() && length > 0 && static_cast<std::size_t>(length) < sizeof buffer_;
@@ -103,12 +116,32 @@ bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE
 
 // What the kernel's device node looks like.
 template <typename Stat>
+void set_character_device(Stat& status, dev_t number) {
+  status.st_mode = S_IFCHR | 0666;
+  status.st_rdev = number;
+  status.st_size = 0;
+}
+void set_character_device(struct statx& status, dev_t number) {
+  status.stx_mode = S_IFCHR | 0666;
+  status.stx_rdev_major = major(number);
+  status.stx_rdev_minor = minor(number);
+  status.stx_size = 0;
+}
+
+template <typename Stat>
+FileIdentity identity_in(const Stat& status) {
+  return {status.st_dev, status.st_ino};
+}
+FileIdentity identity_in(const struct statx& status) {
+  return {makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino};
+}
+
+template <typename Stat>
 int as_node(DeviceFile node, int result, Stat* status) {
   if (result != 0 || (node.kind != FileKind::kNode && node.kind != FileKind::kConnections)) return result;
-  status->st_mode = S_IFCHR | 0666;
-  status->st_rdev = node.kind == FileKind::kNode ? makedev(kCharDeviceMajor, kCharDeviceMinor + node.hca)
-                                                 : makedev(kConnectionsMajor, kConnectionsMinor);
-  status->st_size = 0;
+  set_character_device(*status, node.kind == FileKind::kNode
+                                    ? makedev(kCharDeviceMajor, kCharDeviceMinor + node.hca)
+                                    : makedev(kConnectionsMajor, kConnectionsMinor));
   return 0;
 }
 
@@ -124,7 +157,7 @@ int stat_file(Real& real, int fd, Stat* status) {
   const int result = real(fd, status);
   DeviceFile file = tracked_file(fd);
   if (result == 0 && file.kind == FileKind::kForeign) {
-    file = recognise_duplicate(fd, {status->st_dev, status->st_ino});
+    file = recognise_duplicate(fd, identity_in(*status));
   }
   return as_node(file, result, status);
 }
@@ -245,11 +278,14 @@ using namespace gdx::softhca::uverbs;  // NOLINT: what follows are libc's names,
     return stat_file(bound, fd, status);                                      \
   }
 
-#define GDX_FOPEN(name)                                                         \
-  GDX_EXPORT FILE* name(const char* path, const char* mode) {                   \
-    static constinit RealFunction<FILE*(const char*, const char*)> real(#name); \
-    const Path target(path);                                                    \
-    return target.found() ? real(target.get(), mode) : nullptr;                 \
+// Of whose arguments the path alone is another: the parameters, and what to pass on.
+#define GDX_PATH(type, name, failed, parameters, ...)           \
+  GDX_EXPORT type name parameters {                             \
+    static constinit RealFunction<type parameters> real(#name); \
+    const Path target(path);                                    \
+    if (!target.found()) return failed;                         \
+    path = target.get();                                        \
+    return real(__VA_ARGS__);                                   \
   }
 
 GDX_OPEN(open)
@@ -274,43 +310,61 @@ GDX_XSTAT(__lxstat, struct stat)
 GDX_XSTAT(__lxstat64, struct stat64)
 GDX_FXSTAT(__fxstat, struct stat)
 GDX_FXSTAT(__fxstat64, struct stat64)
-GDX_FOPEN(fopen)
-GDX_FOPEN(fopen64)
+GDX_PATH(FILE*, fopen, nullptr, (const char* path, const char* mode), path, mode)
+GDX_PATH(FILE*, fopen64, nullptr, (const char* path, const char* mode), path, mode)
+GDX_PATH(int, access, -1, (const char* path, int mode), path, mode)
+GDX_PATH(int, eaccess, -1, (const char* path, int mode), path, mode)
+GDX_PATH(int, euidaccess, -1, (const char* path, int mode), path, mode)
+GDX_PATH(int, faccessat, -1, (int directory, const char* path, int mode, int flags), directory, path, mode,
+         flags)
+GDX_PATH(int, chdir, -1, (const char* path), path)
+GDX_PATH(DIR*, opendir, nullptr, (const char* path), path)
+GDX_PATH(int, scandir, -1,
+         (const char* path, dirent*** list, int (*wanted)(const dirent*),
+          int (*order)(const dirent**, const dirent**)),
+         path, list, wanted, order)
+GDX_PATH(int, scandir64, -1,
+         (const char* path, dirent64*** list, int (*wanted)(const dirent64*),
+          int (*order)(const dirent64**, const dirent64**)),
+         path, list, wanted, order)
+GDX_PATH(int, scandirat, -1,
+         (int directory, const char* path, dirent*** list, int (*wanted)(const dirent*),
+          int (*order)(const dirent**, const dirent**)),
+         directory, path, list, wanted, order)
+GDX_PATH(int, scandirat64, -1,
+         (int directory, const char* path, dirent64*** list, int (*wanted)(const dirent64*),
+          int (*order)(const dirent64**, const dirent64**)),
+         directory, path, list, wanted, order)
+GDX_PATH(char*, realpath, nullptr, (const char* path, char* resolved), path, resolved)
+GDX_PATH(char*, __realpath_chk, nullptr, (const char* path, char* resolved, size_t size), path, resolved,
+         size)
+GDX_PATH(char*, canonicalize_file_name, nullptr, (const char* path), path)
+GDX_PATH(ssize_t, readlink, -1, (const char* path, char* buffer, size_t size), path, buffer, size)
+GDX_PATH(ssize_t, __readlink_chk, -1, (const char* path, char* buffer, size_t size, size_t capacity), path,
+         buffer, size, capacity)
+GDX_PATH(ssize_t, readlinkat, -1, (int directory, const char* path, char* buffer, size_t size), directory,
+         path, buffer, size)
+GDX_PATH(ssize_t, __readlinkat_chk, -1,
+         (int directory, const char* path, char* buffer, size_t size, size_t capacity), directory, path,
+         buffer, size, capacity)
+// ls asks for access control lists.
+GDX_PATH(ssize_t, getxattr, -1, (const char* path, const char* name, void* value, size_t size), path, name,
+         value, size)
+GDX_PATH(ssize_t, lgetxattr, -1, (const char* path, const char* name, void* value, size_t size), path, name,
+         value, size)
+GDX_PATH(ssize_t, listxattr, -1, (const char* path, char* list, size_t size), path, list, size)
+GDX_PATH(ssize_t, llistxattr, -1, (const char* path, char* list, size_t size), path, list, size)
 
-GDX_EXPORT int access(const char* path, int mode) {
-  static constinit RealFunction<int(const char*, int)> real("access");
-  const Path target(path);
-  return target.found() ? real(target.get(), mode) : -1;
-}
-
-GDX_EXPORT DIR* opendir(const char* path) {
-  static constinit RealFunction<DIR*(const char*)> real("opendir");
-  const Path target(path);
-  return target.found() ? real(target.get()) : nullptr;
-}
-
-GDX_EXPORT char* realpath(const char* path, char* resolved) {
-  static constinit RealFunction<char*(const char*, char*)> real("realpath");
-  const Path target(path);
-  return target.found() ? real(target.get(), resolved) : nullptr;
-}
-
-GDX_EXPORT char* __realpath_chk(const char* path, char* resolved, size_t size) {
-  static constinit RealFunction<char*(const char*, char*, size_t)> real("__realpath_chk");
-  const Path target(path);
-  return target.found() ? real(target.get(), resolved, size) : nullptr;
-}
-
-GDX_EXPORT ssize_t readlink(const char* path, char* buffer, size_t size) {
-  static constinit RealFunction<ssize_t(const char*, char*, size_t)> real("readlink");
-  const Path target(path);
-  return target.found() ? real(target.get(), buffer, size) : -1;
-}
-
-GDX_EXPORT ssize_t __readlink_chk(const char* path, char* buffer, size_t size, size_t capacity) {
-  static constinit RealFunction<ssize_t(const char*, char*, size_t, size_t)> real("__readlink_chk");
-  const Path target(path);
-  return target.found() ? real(target.get(), buffer, size, capacity) : -1;
+GDX_EXPORT int statx(int directory, const char* path, int flags, unsigned mask, struct statx* status) {
+  static constinit RealFunction<int(int, const char*, int, unsigned, struct statx*)> real("statx");
+  if ((flags & AT_EMPTY_PATH) != 0 && (path == nullptr || *path == '\0')) {
+    // What tells a duplicate of a node from other files.
+    const unsigned wanted = mask | STATX_INO;
+    auto whole = [&](int, struct statx* to) { return real(directory, path, flags, wanted, to); };
+    return stat_file(whole, directory, status);
+  }
+  auto bound = [&](const char* target, struct statx* to) { return real(directory, target, flags, mask, to); };
+  return stat_path(bound, path, status);
 }
 
 GDX_EXPORT int close(int fd) {

@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::uint64_t kDoorbellRecordBytes = 8;
 constexpr std::uint32_t kSrqWqeOverheadBytes = sizeof(mlx5::SrqNextSegment);
+// Not yet in the headers of Debian 12: MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
+constexpr std::uint16_t kCreateCqUarIndex = (1u << UVERBS_ID_NS_SHIFT) + 2;
 
 std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -40,6 +42,17 @@ Answer<std::shared_ptr<EventChannel>> event_channel(Context& context, const Attr
   return context.channels.find_channel(static_cast<int>(*fd));
 }
 
+// Source: Linux drivers/infiniband/hw/mlx5/cq.c, create_cq_user(): the attribute counts where both are there.
+Answer<std::optional<std::uint32_t>> cq_uar(const Attributes& request, const mlx5_ib_create_cq& driver) {
+  if (request.has(kCreateCqUarIndex)) {
+    const Answer<std::uint32_t> uar = request.value<std::uint32_t>(kCreateCqUarIndex);
+    if (!uar) return refuse(uar.error());
+    return *uar;
+  }
+  if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX) != 0) return driver.uar_page_index;
+  return std::nullopt;
+}
+
 Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_create_cq& driver) {
   const Answer<std::uint32_t> entries = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_CQE);
   if (!entries) return refuse(entries.error());
@@ -58,6 +71,9 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   spec.entry_bytes = driver.cqe_size;
   spec.ring = pointer(driver.buf_addr);
   spec.doorbell_record = reinterpret_cast<Be32*>(driver.db_addr);
+  const auto uar = cq_uar(request, driver);
+  if (!uar) return refuse(uar.error());
+  spec.uar = *uar;
   if (request.has(UVERBS_ATTR_CREATE_CQ_FLAGS)) {
     const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_FLAGS);
     if (!flags) return refuse(flags.error());
@@ -372,8 +388,8 @@ constexpr Method kMethods[] = {
      create_cq,
      {UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
       UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_FLAGS,
-      UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_UHW_IN,
-      UVERBS_ATTR_UHW_OUT}},
+      UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+      kCreateCqUarIndex}},
     {UVERBS_OBJECT_CQ,
      UVERBS_METHOD_CQ_DESTROY,
      false,

@@ -261,6 +261,8 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
     fs::create_symlink(fs::relative(target, at.parent_path()), at, failed);
     if (failed) error = failed;
   };
+  fs::create_directories(root / "sys/bus/pci", error);
+  link(root / "sys/bus/pci", pci / "subsystem");  // NCCL finds its way up the PCI tree by it
   link(pci, device / "device");
   link(pci, uverbs / "device");
   link(device, root / "sys/class/infiniband" / name);

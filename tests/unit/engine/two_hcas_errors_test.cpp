@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <set>
 
 #include "tests/unit/engine/node.h"
 
@@ -231,6 +232,21 @@ TEST_F(FailingHcas, specs_that_make_no_sense_are_refused) {
   EXPECT_EQ(a.hca->register_memory(region).error(), EINVAL) << "wraps";
   region = {.pd = a.pd, .base = a.memory.data(), .iova = 0, .length_bytes = 2, .device_memory = true};
   EXPECT_EQ(a.hca->register_memory(region).error(), EINVAL) << "not device memory";
+}
+
+// libmlx5 of rdma-core 53 and later takes a UAR page beyond 16 bits for one of a newer kernel.
+TEST_F(FailingHcas, uar_pages_have_numbers_of_16_bits_until_none_is_left) {
+  const UarSpec page{reinterpret_cast<std::byte*>(a.uar_page.data())};
+  std::set<std::uint32_t> numbers;
+  for (auto number = a.hca->add_uar(page); number; number = a.hca->add_uar(page)) {
+    ASSERT_TRUE(numbers.insert(*number).second) << *number;
+    ASSERT_LT(*number, 1u << 16);
+  }
+  EXPECT_EQ(numbers.size(), (1u << 16) - 3) << "0 and 1 are special, and the HCA has one";
+  EXPECT_EQ(a.hca->add_uar(page).error(), ENOMEM);
+  EXPECT_EQ(a.hca->remove_uar(*numbers.begin()), 0);
+  EXPECT_EQ(a.hca->add_uar(page), *numbers.begin());
+  for (const std::uint32_t number : numbers) EXPECT_EQ(a.hca->remove_uar(number), 0);
 }
 
 TEST(OpenHca, bad_mtu_and_taken_address_are_errors) {

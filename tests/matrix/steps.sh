@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# steps.sh: README's commands and the abi label in this tree, with the time that each takes and what CTest counts. The
+# matrix runs it in an empty Debian, the container file in an image.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+mkdir -p out/matrix
+status=0
+
+# step NAME COMMAND...: its output in out/matrix/NAME.log, a line here.
+step() {
+  local name=$1 began=$SECONDS code=0 counted
+  shift
+  "$@" >"out/matrix/$name.log" 2>&1 || code=$?
+  counted=$(grep -E 'tests passed|^== skipped' "out/matrix/$name.log")
+  echo "$*: status $code after $((SECONDS - began)) s${counted:+$'\n'}$counted"
+  [ $code -eq 0 ] && return
+  tail -n 60 "out/matrix/$name.log"
+  status=1
+}
+
+sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release
+step demo ./run demo
+step test ./run test
+step abi ./run test -L abi
+dpkg-query -W -f='${Package} ${Version}\n' g++ libc6 rdma-core libibverbs1 perftest libucx0 libfabric1 python3-pyverbs
+exit $status
