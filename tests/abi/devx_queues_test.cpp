@@ -14,6 +14,7 @@
 #include "proto/mlx5/prm.h"
 #include "proto/mlx5/wqe.h"
 #include "proto/softhca.h"
+#include "tests/abi/netlink.h"
 #include "tests/abi/open_device.h"
 
 namespace gdx::abi_tests {
@@ -293,6 +294,23 @@ class DevxQueues : public testing::Test {
   mlx5dv_devx_uar* uar_ = nullptr;
   SofthcaProgress progress_ = nullptr;
 };
+
+TEST_F(DevxQueues, queues_and_keys_are_told_by_netlink) {
+  Queue queue;
+  ASSERT_NO_FATAL_FAILURE(create(queue));
+  Netlink netlink;
+  const auto qp =
+      netlink.find(RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP, RDMA_NLDEV_ATTR_RES_LQPN, queue.qpn);
+  ASSERT_TRUE(qp);
+  EXPECT_EQ(Netlink::value<std::uint8_t>(qp->attributes(), RDMA_NLDEV_ATTR_RES_TYPE), IBV_QPT_RC);
+  EXPECT_EQ(Netlink::value(qp->attributes(), RDMA_NLDEV_ATTR_RES_PDN), pdn_);
+  const auto cq =
+      netlink.find(RDMA_NLDEV_CMD_RES_CQ_GET, RDMA_NLDEV_ATTR_RES_CQ, RDMA_NLDEV_ATTR_RES_CQN, queue.cqn);
+  ASSERT_TRUE(cq);
+  EXPECT_EQ(Netlink::value(cq->attributes(), RDMA_NLDEV_ATTR_RES_CQE), 1u << kLogBlocks);
+  queue.qp.reset();
+  EXPECT_TRUE(netlink.dump(RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP).empty());
+}
 
 TEST_F(DevxQueues, general_caps_queried_are_those_of_a_roce_port_with_cqe_version_1) {
   const prm::Mailbox<prm::kQueryHcaCapOutBytes> out = capabilities(prm::cap::kGeneral);

@@ -55,6 +55,8 @@ struct Object {
   std::uint32_t number;                            // of an mkey: the whole key, tag included
   std::vector<std::uint32_t> umems;                // held while the object lives
   std::shared_ptr<ObjectEvents> events = nullptr;  // of objects made here
+  std::uint32_t pd = 0;
+  std::uint64_t extent = 0;  // entries of a completion queue, bytes under an mkey
 };
 
 // One per open device file. Each call answers 0 or the errno of the ioctl; EREMOTEIO means that the

@@ -33,7 +33,7 @@ bool is_for_umr(Input in) {
 Outcome add_mkey(Hca& hca, const MemoryRegionSpec& spec, Object& object) {
   const Answer<std::uint32_t> mkey = hca.register_memory(spec);
   if (!mkey) return outcome_of(mkey.error());
-  object = {ObjectKind::kMkey, *mkey, {}, std::make_shared<ObjectEvents>()};
+  object = {ObjectKind::kMkey, *mkey, {}, std::make_shared<ObjectEvents>(), spec.pd, spec.length_bytes};
   return {};
 }
 

@@ -81,7 +81,7 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
 
   const Answer<std::uint32_t> cqn = hca.create_cq(spec);
   if (!cqn) return outcome_of(cqn.error());
-  object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}, events};
+  object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}, events, 0, std::uint64_t{1} << spec.log_entries};
   return {};
 }
 
@@ -124,7 +124,7 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
 
   const Answer<std::uint32_t> qpn = hca.create_qp(spec);
   if (!qpn) return outcome_of(qpn.error());
-  object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}, events};
+  object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}, events, spec.pd};
   return {};
 }
 
@@ -155,7 +155,7 @@ Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
 
   const Answer<std::uint32_t> rmpn = hca.create_srq(spec);
   if (!rmpn) return outcome_of(rmpn.error());
-  object = {ObjectKind::kRmp, *rmpn, {ring_umem, record_umem}, std::make_shared<ObjectEvents>()};
+  object = {ObjectKind::kRmp, *rmpn, {ring_umem, record_umem}, std::make_shared<ObjectEvents>(), spec.pd};
   return {};
 }
 

@@ -17,6 +17,10 @@ constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
 // What is brought in at a time: a message is as long as a peer says, and the HCA waits. As much as Linux
 // fetches at once.
 constexpr std::uint64_t kMaxPagedBytes = 4 << 20;
+static_assert(MemoryTable::kNullMkey <= kMaxReservedKey);
+// Of the memory that is none, how much is in one piece.
+constexpr std::size_t kNullBytes = 64 << 10;
+std::byte zeros[kNullBytes];  // only ever read, and no const: those have pages in the file
 
 // Where a region that is no list has these bytes, or would.
 MemoryTable::Extent place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
@@ -87,11 +91,22 @@ MemoryTable::Extent MemoryTable::first_extent(std::uint32_t mkey, const KeyUser&
 
 MemoryTable::Extent MemoryTable::find_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                              std::uint64_t length_bytes, std::uint32_t access) const {
+  if (mkey == kNullMkey) [[unlikely]]
+    return null_extent(length_bytes, access);
   const MemoryRegionSpec* const region = find_usable(mkey, user, address, length_bytes, access);
   if (region == nullptr) return {};
   const std::uint64_t offset = address - region->iova;
   if (region->pieces.empty()) return place_in(*region, offset, length_bytes);
   return extent_below(*region, user, offset, length_bytes, access);
+}
+
+// No peer may name it.
+MemoryTable::Extent MemoryTable::null_extent(std::uint64_t length_bytes, std::uint32_t access) const {
+  if ((access & ~kLocalWrite) != 0) return {};
+  const std::uint64_t n = std::min<std::uint64_t>(length_bytes, kNullBytes);
+  if (access == 0) return {zeros, n};
+  if (discarded_ == nullptr) discarded_.reset(new std::byte[kNullBytes]);
+  return {discarded_.get(), n};
 }
 
 // The key itself says what a peer may do; of the keys below it only the right to change the memory counts.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <unordered_map>
 
@@ -25,6 +26,10 @@ struct KeyUser {
 // A key is an index of 24 bits and a tag of 8, which UMR changes: no two keys share an index.
 class MemoryTable {
  public:
+  // The local key of no memory, for every domain: it reads as zeros and discards what is written.
+  // Source: Linux drivers/infiniband/hw/mlx5/cmd.c, mlx5r_cmd_query_special_mkeys(), dump_fill_mkey.
+  static constexpr std::uint32_t kNullMkey = 0x300;
+
   [[nodiscard]] bool full() const { return regions_.size() >= kMaxKeys; }
   // A key is a random number, so that a peer cannot guess another's (full width, never 0 or one that has a
   // meaning of its own in lists). Not when full.
@@ -102,7 +107,9 @@ class MemoryTable {
                                     std::uint64_t offset_bytes, std::uint64_t length_bytes,
                                     std::uint32_t access) const;
   [[nodiscard]] const char* refuse_binding(const MemoryRegionSpec& window, const KeyUser& user) const;
+  [[nodiscard]] Extent null_extent(std::uint64_t length_bytes, std::uint32_t access) const;
 
+  mutable std::unique_ptr<std::byte[]> discarded_;     // where writes under kNullMkey end, once there is one
   std::unordered_map<std::uint32_t, Region> regions_;  // by index
   // The key asked for last: every packet of a message asks for the same one.
   mutable std::uint32_t last_mkey_ = 0;

@@ -22,6 +22,7 @@
 #include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/config.h"
 #include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/netlink_sockets.h"
 #include "driver-shim/softhca/uverbs/real.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -248,9 +249,10 @@ Errno Device::request(int fd, std::uint64_t request_address) {
 
 // Nobody else can be given the number before it is closed, nor then take it for the old file.
 int Device::close(int fd) {
+  const DeviceFile file = tracked_file(fd);
+  if (file.kind == FileKind::kNetlink) NetlinkSockets::instance().forget(fd);
   if (in_child()) return real_close(fd);
   const CancellationOff uncancelled;
-  const DeviceFile file = tracked_file(fd);
   track_file(fd, {});
   if (file.kind == FileKind::kEvents) forget_channel(fd);
   if (file.kind == FileKind::kConnections) {
@@ -291,6 +293,23 @@ void Device::look_around() {
   looked_at_ns_.store(now_ns, std::memory_order_relaxed);
   drop_ended_contexts_locked(0);
   park_unused_locked();
+}
+
+std::vector<HcaInventory> Device::inventory() {
+  if (in_child()) return {};
+  const CancellationOff uncancelled;
+  const std::lock_guard lock(mutex_);
+  if (!ensure_locked()) return {};
+  std::vector<HcaInventory> all;
+  for (const auto& adapter : parts_->adapters) {
+    Hca& hca = *adapter->hca;
+    HcaInventory& own =
+        all.emplace_back(HcaInventory{hca.config().name, hca.address(), counter_values(hca.counters()), {}});
+    for (const auto& [number, context] : parts_->contexts) {
+      if (&context->hca == &hca) append_resources(number, *context, own.resources);
+    }
+  }
+  return all;
 }
 
 // An HCA is in use while it is open, and all are while connections may be made: a program that listens does

@@ -13,6 +13,7 @@
 #include "driver-shim/softhca/uverbs/adapter.h"
 #include "driver-shim/softhca/uverbs/context.h"
 #include "driver-shim/softhca/uverbs/engine_thread.h"
+#include "driver-shim/softhca/uverbs/inventory.h"
 #include "driver-shim/softhca/uverbs/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/sysfs.h"
 #include "driver-shim/softhca/uverbs/tracked_files.h"
@@ -48,6 +49,8 @@ class Device : public ChannelRegistry {
   void refresh_counters();
   // Of every HCA; none where there can be none.
   std::vector<HcaIdentity> identities();
+  // The same, with what this process has made on them.
+  std::vector<HcaInventory> inventory();
   // One step of every HCA that is in use, on the calling thread: a program waits for whichever it has.
   int progress();
   // Ends the engines after letting them finish what they have at hand. For the end of the process.

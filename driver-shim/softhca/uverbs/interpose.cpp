@@ -4,10 +4,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
-#include <linux/netlink.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -412,16 +410,6 @@ GDX_EXPORT ssize_t write(int fd, const void* buffer, size_t length) {
   if (error == 0) return static_cast<ssize_t>(length);
   errno = error;
   return -1;
-}
-
-// libibverbs asks the kernel for its RDMA devices first; refused, it reads sysfs.
-GDX_EXPORT int socket(int domain, int type, int protocol) {
-  static constinit RealFunction<int(int, int, int)> real("socket");
-  if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
-    errno = EPROTONOSUPPORT;
-    return -1;
-  }
-  return real(domain, type, protocol);
 }
 
 GDX_EXPORT int gdx_softhca_progress() { return device().progress(); }

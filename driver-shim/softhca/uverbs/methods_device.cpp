@@ -11,7 +11,9 @@
 
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/newer_ids.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -45,6 +47,8 @@ mlx5_ib_alloc_ucontext_resp context_response(const mlx5_ib_alloc_ucontext_req_v2
   answer.log_uar_size = 12;
   answer.num_uars_per_page = 1;
   answer.num_dyn_bfregs = 512;
+  answer.comp_mask = MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY;
+  answer.dump_fill_mkey = MemoryTable::kNullMkey;
   answer.response_length = sizeof answer;
   return answer;
 }
@@ -103,6 +107,15 @@ Errno query_port(Context& context, Attributes& request) {
   base.link_layer = kLinkLayerEthernet;
   base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
+}
+
+// In units of 100 Mbit/s, as the width and the speed of query_port() make it.
+Errno query_port_speed(Context&, Attributes& request) {
+  const Answer<std::uint64_t> port = request.constant(kAttrQueryPortSpeedPortNum);
+  if (!port) return port.error();
+  if (*port != 1) return EINVAL;
+  constexpr std::uint64_t kHundredGbps = 1000;
+  return request.write(kAttrQueryPortSpeedResp, kHundredGbps);
 }
 
 // What mlx5dv_query_port() tells of the port's place in an embedded switch, which this device has not.
@@ -192,6 +205,11 @@ constexpr Method kMethods[] = {
      false,
      query_port,
      {UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP}},
+    {UVERBS_OBJECT_DEVICE,
+     kMethodQueryPortSpeed,
+     false,
+     query_port_speed,
+     {kAttrQueryPortSpeedPortNum, kAttrQueryPortSpeedResp}},
     {UVERBS_OBJECT_DEVICE,
      MLX5_IB_METHOD_QUERY_PORT,
      false,

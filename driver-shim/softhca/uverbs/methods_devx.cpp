@@ -12,16 +12,13 @@
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/dmabuf.h"
 #include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
 constexpr std::size_t kMaxEventsPerCall = 16;
-
-struct DevxObject : Object {
-  devx::Object devx{};
-};
 
 struct UmemObject : Object {
   std::byte* base = nullptr;

@@ -11,6 +11,7 @@
 #include "driver-shim/softhca/uverbs/dmabuf.h"
 #include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/methods.h"
+#include "driver-shim/softhca/uverbs/newer_ids.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
 namespace gdx::softhca::uverbs {
@@ -33,6 +34,23 @@ constexpr RegionAttributes kDmRegionAttributes{UVERBS_ATTR_REG_DM_MR_HANDLE, UVE
 constexpr RegionAttributes kDmabufRegionAttributes{UVERBS_ATTR_REG_DMABUF_MR_HANDLE,
                                                    UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
                                                    UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY};
+constexpr RegionAttributes kMemoryRegionAttributes{kAttrRegMrHandle, kAttrRegMrRespLkey, kAttrRegMrRespRkey};
+
+// Where what a registration asks for comes from.
+struct RangeAttributes {
+  std::uint16_t pd;
+  std::uint16_t start;  // an address, or an offset into the dmabuf `fd`
+  std::uint16_t length;
+  std::uint16_t iova;
+  std::uint16_t access;
+  std::uint16_t fd;
+};
+constexpr RangeAttributes kDmabufRange{
+    UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,    UVERBS_ATTR_REG_DMABUF_MR_OFFSET,
+    UVERBS_ATTR_REG_DMABUF_MR_LENGTH,       UVERBS_ATTR_REG_DMABUF_MR_IOVA,
+    UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DMABUF_MR_FD};
+constexpr RangeAttributes kFileRange{kAttrRegMrPdHandle, kAttrRegMrFdOffset,    kAttrRegMrLength,
+                                     kAttrRegMrIova,     kAttrRegMrAccessFlags, kAttrRegMrFd};
 
 Errno destroy_pd(Context& context, Attributes& request) {
   return destroy_object(context, request, UVERBS_ATTR_DESTROY_PD_HANDLE, ObjectType::kPd);
@@ -142,13 +160,14 @@ Errno register_dm(Context& context, Attributes& request) {
 }
 
 // Source: Linux drivers/infiniband/core/uverbs_std_types_mr.c, UVERBS_METHOD_REG_DMABUF_MR.
-Errno register_dmabuf(Context& context, Attributes& request) {
-  const Answer<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE);
-  const auto offset = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_OFFSET);
-  const auto length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_LENGTH);
-  const auto iova = request.value<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_IOVA);
-  const auto access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS);
-  const Answer<int> descriptor = request.raw_descriptor(UVERBS_ATTR_REG_DMABUF_MR_FD);
+Errno register_buffer(Context& context, Attributes& request, const RangeAttributes& ids,
+                      const RegionAttributes& answers) {
+  const Answer<std::uint32_t> pd_handle = request.handle(ids.pd);
+  const auto offset = request.value<std::uint64_t>(ids.start);
+  const auto length_bytes = request.value<std::uint64_t>(ids.length);
+  const auto iova = request.value<std::uint64_t>(ids.iova);
+  const auto access = request.value<std::uint32_t>(ids.access);
+  const Answer<int> descriptor = request.raw_descriptor(ids.fd);
   if (!pd_handle || !offset || !length_bytes || !iova || !access || !descriptor) return EINVAL;
   const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
   if (!pd) return pd.error();
@@ -165,7 +184,36 @@ Errno register_dmabuf(Context& context, Attributes& request) {
   spec.access = *access;
   auto object = std::make_unique<DmabufRegionObject>(std::move(*mapping));
   object->stands_on = {*pd_handle};
-  return publish_region(context, request, spec, kDmabufRegionAttributes, std::move(object));
+  return publish_region(context, request, spec, answers, std::move(object));
+}
+
+Errno register_dmabuf(Context& context, Attributes& request) {
+  return register_buffer(context, request, kDmabufRange, kDmabufRegionAttributes);
+}
+
+// Either of a file's memory or of memory by its address.
+// Source: Linux drivers/infiniband/core/uverbs_std_types_mr.c, UVERBS_METHOD_REG_MR.
+Errno register_memory(Context& context, Attributes& request) {
+  const bool of_file = request.has(kAttrRegMrFd);
+  if (request.has(kAttrRegMrFdOffset) != of_file || request.has(kAttrRegMrAddr) == of_file) return EINVAL;
+  if (of_file) return register_buffer(context, request, kFileRange, kMemoryRegionAttributes);
+  const Answer<std::uint32_t> pd_handle = request.handle(kAttrRegMrPdHandle);
+  const auto address = request.value<std::uint64_t>(kAttrRegMrAddr);
+  const auto length_bytes = request.value<std::uint64_t>(kAttrRegMrLength);
+  const auto iova = request.value<std::uint64_t>(kAttrRegMrIova);
+  const auto access = request.value<std::uint32_t>(kAttrRegMrAccessFlags);
+  if (!pd_handle || !address || !length_bytes || !iova || !access) return EINVAL;
+  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  if (!pd) return pd.error();
+  MemoryRegionSpec spec;
+  spec.base = reinterpret_cast<std::byte*>(*address);
+  spec.iova = *iova;
+  spec.length_bytes = *length_bytes;
+  spec.access = *access;
+  Answer<std::unique_ptr<MemoryRegionObject>> object = checked_region(context, **pd, spec);
+  if (!object) return object.error();
+  const MemoryRegionSpec checked = (*object)->spec;
+  return publish_region(context, request, checked, kMemoryRegionAttributes, std::move(*object));
 }
 
 Errno allocate_uar(Context& context, Attributes& request) {
@@ -222,6 +270,13 @@ constexpr Method kMethods[] = {
       UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_IOVA, UVERBS_ATTR_REG_DMABUF_MR_FD,
       UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
       UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY}},
+    {UVERBS_OBJECT_MR,
+     kMethodRegMr,
+     false,
+     register_memory,
+     {kAttrRegMrHandle, kAttrRegMrPdHandle, kAttrRegMrIova, kAttrRegMrAddr, kAttrRegMrLength,
+      kAttrRegMrAccessFlags, kAttrRegMrFd, kAttrRegMrFdOffset, kAttrRegMrRespLkey, kAttrRegMrRespRkey,
+      UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT}},
     {UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY, false, destroy_mw, {UVERBS_ATTR_DESTROY_MW_HANDLE}},
     {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, false, destroy_ah, {UVERBS_ATTR_DESTROY_AH_HANDLE}},
     {UVERBS_OBJECT_DM,

@@ -108,6 +108,7 @@ Errno create_cq(Context& context, Attributes& request) {
   object->type = ObjectType::kCq;
   object->user_handle = *user_handle;
   object->entry_bytes = spec->entry_bytes;
+  object->entries = (1u << spec->log_entries) - 1;
   Answer<std::shared_ptr<EventChannel>> asyncs =
       event_channel(context, request, UVERBS_ATTR_CREATE_CQ_EVENT_FD);
   if (!asyncs) return asyncs.error();
@@ -129,8 +130,7 @@ Errno create_cq(Context& context, Attributes& request) {
   object->number = *cqn;
   object->release = [&hca = context.hca, number = *cqn] { return hca.destroy_cq(number); };
 
-  const std::uint32_t usable = (1u << spec->log_entries) - 1;
-  Errno error = request.write(UVERBS_ATTR_CREATE_CQ_RESP_CQE, usable);
+  Errno error = request.write(UVERBS_ATTR_CREATE_CQ_RESP_CQE, object->entries);
   if (error == 0) error = request.write(UVERBS_ATTR_UHW_OUT, mlx5_ib_create_cq_resp{*cqn, 0});
   if (error != 0) {
     static_cast<void>(object->release());

@@ -37,6 +37,11 @@ class ObjectTable {
   // Errors: ENOENT for no such handle, EINVAL for an object of another type.
   Answer<Object*> find(std::uint32_t handle, ObjectType type);
   Answer<Object*> find_any(std::uint32_t handle);
+  // Calls visit(const Object&) for every one, oldest first.
+  template <typename Visit>
+  void visit(Visit visit) const {
+    for (const auto& [handle, object] : objects_) visit(*object);
+  }
   // Makes `object` stand on `to` where it stood on `from`: both exist.
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.

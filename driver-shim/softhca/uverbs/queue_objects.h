@@ -3,6 +3,7 @@
 
 #include <rdma/ib_user_ioctl_verbs.h>
 
+#include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/uverbs/objects.h"
 
 namespace gdx::softhca::uverbs {
@@ -16,11 +17,16 @@ struct QueuePairObject : Object {
 
 struct CompletionQueueObject : Object {
   std::uint32_t entry_bytes = 0;
+  std::uint32_t entries = 0;  // as many as it can hold
 };
 
 struct SharedReceiveQueueObject : Object {
   std::uint32_t max_wr = 0;
   std::uint32_t max_sge = 0;
+};
+
+struct DevxObject : Object {
+  devx::Object devx{};
 };
 
 }  // namespace gdx::softhca::uverbs

@@ -89,50 +89,6 @@ Files port_files(const Hca& hca) {
   return files;
 }
 
-// The names are mlx5's where it has one; those that no hardware has begin with softhca_.
-Files counter_files(const HcaCounters& counters) {
-  const auto text = [](std::uint64_t value) { return std::to_string(value); };
-  const auto& transport = counters.transport;
-  return {{"hw_counters/local_ack_timeout_err", text(transport.timeouts)},
-          {"hw_counters/packet_seq_err", text(transport.naks_received)},
-          {"hw_counters/out_of_sequence", text(transport.out_of_sequence)},
-          {"hw_counters/duplicate_request", text(transport.duplicate_requests)},
-          {"hw_counters/rnr_nak_retry_err", text(transport.rnr_naks_received)},
-          {"hw_counters/softhca_credit_waits", text(transport.credit_waits)},
-          {"hw_counters/softhca_credit_probes", text(transport.credit_probes)},
-          {"hw_counters/softhca_credit_updates", text(transport.credit_updates)},
-          {"hw_counters/softhca_window_waits", text(counters.window.waits)},
-          {"hw_counters/softhca_window_markers", text(counters.window.markers)},
-          {"hw_counters/softhca_window_grants", text(counters.window.grants)},
-          {"hw_counters/softhca_socket_drops", text(counters.wire.socket_drops)},
-          {"hw_counters/np_ecn_marked_roce_packets", text(counters.marked_packets)},
-          {"hw_counters/np_cnp_sent", text(counters.notifications_sent)},
-          {"hw_counters/rp_cnp_handled", text(counters.notifications_heeded)},
-          {"hw_counters/softhca_retransmitted_packets", text(transport.retransmitted_packets)},
-          {"hw_counters/softhca_packets_sent", text(counters.wire.packets_sent)},
-          {"hw_counters/softhca_packets_received", text(counters.wire.packets_received)},
-          {"hw_counters/softhca_faults_lost", text(counters.wire.faults_lost)},
-          {"hw_counters/softhca_faults_corrupted", text(counters.wire.faults_corrupted)},
-          {"hw_counters/softhca_icrc_errors", text(counters.wire.icrc_errors)},
-          {"hw_counters/softhca_doorbells", text(counters.doorbells)},
-          {"hw_counters/softhca_bad_doorbells", text(counters.bad_doorbells)},
-          {"hw_counters/softhca_wqes", text(counters.wqes)},
-          {"hw_counters/softhca_cqes", text(counters.cqes)},
-          {"hw_counters/softhca_pcie_record_reads", text(counters.pcie.record_reads)},
-          {"hw_counters/softhca_pcie_wqe_reads", text(counters.pcie.wqe_reads)},
-          {"hw_counters/softhca_pcie_receive_wqe_reads", text(counters.pcie.receive_wqe_reads)},
-          {"hw_counters/softhca_pcie_payload_reads", text(counters.pcie.payload_reads)},
-          {"hw_counters/softhca_pcie_payload_writes", text(counters.pcie.payload_writes)},
-          {"hw_counters/softhca_pcie_doorbell_writes", text(counters.doorbells)},
-          {"hw_counters/softhca_pcie_cqe_writes", text(counters.cqes)},
-          {"hw_counters/softhca_blueflame_wqes", text(counters.pcie.blueflame_wqes)},
-          {"hw_counters/softhca_blueflame_torn", text(counters.pcie.blueflame_torn)},
-          {"hw_counters/softhca_staging_sends", text(counters.staging_sends)},
-          {"hw_counters/softhca_staging_violations", text(counters.staging_violations)},
-          {"counters/port_xmit_packets", text(counters.wire.packets_sent)},
-          {"counters/port_rcv_packets", text(counters.wire.packets_received)}};
-}
-
 // False: errno says why.
 bool write_file(const fs::path& path, const std::string& content) {
   std::error_code error;
@@ -273,6 +229,48 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
 
 }  // namespace
 
+std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCounters& counters) {
+  const auto& transport = counters.transport;
+  return {{"hw_counters/local_ack_timeout_err", transport.timeouts},
+          {"hw_counters/packet_seq_err", transport.naks_received},
+          {"hw_counters/out_of_sequence", transport.out_of_sequence},
+          {"hw_counters/duplicate_request", transport.duplicate_requests},
+          {"hw_counters/rnr_nak_retry_err", transport.rnr_naks_received},
+          {"hw_counters/softhca_credit_waits", transport.credit_waits},
+          {"hw_counters/softhca_credit_probes", transport.credit_probes},
+          {"hw_counters/softhca_credit_updates", transport.credit_updates},
+          {"hw_counters/softhca_window_waits", counters.window.waits},
+          {"hw_counters/softhca_window_markers", counters.window.markers},
+          {"hw_counters/softhca_window_grants", counters.window.grants},
+          {"hw_counters/softhca_socket_drops", counters.wire.socket_drops},
+          {"hw_counters/np_ecn_marked_roce_packets", counters.marked_packets},
+          {"hw_counters/np_cnp_sent", counters.notifications_sent},
+          {"hw_counters/rp_cnp_handled", counters.notifications_heeded},
+          {"hw_counters/softhca_retransmitted_packets", transport.retransmitted_packets},
+          {"hw_counters/softhca_packets_sent", counters.wire.packets_sent},
+          {"hw_counters/softhca_packets_received", counters.wire.packets_received},
+          {"hw_counters/softhca_faults_lost", counters.wire.faults_lost},
+          {"hw_counters/softhca_faults_corrupted", counters.wire.faults_corrupted},
+          {"hw_counters/softhca_icrc_errors", counters.wire.icrc_errors},
+          {"hw_counters/softhca_doorbells", counters.doorbells},
+          {"hw_counters/softhca_bad_doorbells", counters.bad_doorbells},
+          {"hw_counters/softhca_wqes", counters.wqes},
+          {"hw_counters/softhca_cqes", counters.cqes},
+          {"hw_counters/softhca_pcie_record_reads", counters.pcie.record_reads},
+          {"hw_counters/softhca_pcie_wqe_reads", counters.pcie.wqe_reads},
+          {"hw_counters/softhca_pcie_receive_wqe_reads", counters.pcie.receive_wqe_reads},
+          {"hw_counters/softhca_pcie_payload_reads", counters.pcie.payload_reads},
+          {"hw_counters/softhca_pcie_payload_writes", counters.pcie.payload_writes},
+          {"hw_counters/softhca_pcie_doorbell_writes", counters.doorbells},
+          {"hw_counters/softhca_pcie_cqe_writes", counters.cqes},
+          {"hw_counters/softhca_blueflame_wqes", counters.pcie.blueflame_wqes},
+          {"hw_counters/softhca_blueflame_torn", counters.pcie.blueflame_torn},
+          {"hw_counters/softhca_staging_sends", counters.staging_sends},
+          {"hw_counters/softhca_staging_violations", counters.staging_violations},
+          {"counters/port_xmit_packets", counters.wire.packets_sent},
+          {"counters/port_rcv_packets", counters.wire.packets_received}};
+}
+
 Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hcas) {
   const std::vector<std::string> possible = folders();
   for (const std::string& folder : possible) remove_stale_trees(folder);
@@ -305,8 +303,9 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folde
 SysfsTree::~SysfsTree() { remove_tree(root_); }
 
 bool SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
-  return write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1",
-                     counter_files(counters));
+  Files files;
+  for (const auto& [name, value] : counter_values(counters)) files.emplace_back(name, std::to_string(value));
+  return write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1", files);
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -20,6 +21,10 @@ inline constexpr char kDeviceNodes[] = "/dev/infiniband/uverbs";  // and the HCA
 inline constexpr std::uint32_t kConnectionsMajor = 10;            // a miscellaneous device
 inline constexpr std::uint32_t kConnectionsMinor = 122;
 inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
+
+// All of a port's, by the files' names beneath the port's folder. The names are mlx5's where it has one;
+// those that no hardware has begin with softhca_.
+std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCounters& counters);
 
 class SysfsTree {
  public:

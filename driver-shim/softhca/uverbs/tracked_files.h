@@ -9,7 +9,7 @@
 namespace gdx::softhca::uverbs {
 
 // How a file descriptor of this process concerns the devices.
-enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections };
+enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections, kNetlink };
 
 struct DeviceFile {
   FileKind kind = FileKind::kForeign;

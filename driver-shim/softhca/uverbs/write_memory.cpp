@@ -26,11 +26,6 @@ constexpr std::uint8_t kWindowType1 = 1;
 constexpr std::uint8_t kWindowType2 = 2;
 constexpr std::uint32_t kWindowEntries = 4;  // of its translation, as mlx5_ib makes it: one is used
 
-struct MemoryRegionObject : RegionObject {
-  MemoryRegionSpec spec;
-  std::unique_ptr<ForeignRange> foreign;
-};
-
 // Whose memory it is, null for this process's. Errors: EINVAL, EFAULT; EOVERFLOW for a range that is paged on
 // demand and would wrap (Linux drivers/infiniband/core/umem_odp.c, ib_init_umem_odp).
 Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
@@ -55,31 +50,39 @@ Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const Memory
 
 }  // namespace
 
+Answer<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, const Object& pd,
+                                                           MemoryRegionSpec spec) {
+  spec.pd = pd.number;
+  if (const Errno error = check_rights(spec.access)) return refuse(error);
+  auto foreign = check_range(context, spec);
+  if (!foreign) return refuse(foreign.error());
+  auto object = std::make_unique<MemoryRegionObject>();
+  object->type = ObjectType::kMr;
+  object->stands_on = {pd.handle};
+  object->spec = spec;
+  object->length_bytes = spec.length_bytes;
+  object->iova = spec.iova;
+  object->foreign = std::move(*foreign);
+  return object;
+}
+
 Errno write_reg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_reg_mr asked{};
   if (const Errno error = request.read(asked)) return error;
   const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
   if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
   MemoryRegionSpec spec;
-  spec.pd = (*pd)->number;
   spec.base = reinterpret_cast<std::byte*>(asked.start);
   spec.iova = asked.hca_va;
   spec.length_bytes = asked.length;
   spec.access = asked.access_flags;
-  if (const Errno error = check_rights(spec.access)) return error;
-  auto foreign = check_range(context, spec);
-  if (!foreign) return foreign.error();
-  const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
+  Answer<std::unique_ptr<MemoryRegionObject>> checked = checked_region(context, **pd, spec);
+  if (!checked) return checked.error();
+  std::unique_ptr<MemoryRegionObject> object = std::move(*checked);
+  const Answer<std::uint32_t> mkey = context.hca.register_memory(object->spec);
   if (!mkey) return mkey.error();
-  auto object = std::make_unique<MemoryRegionObject>();
-  object->type = ObjectType::kMr;
   object->number = *mkey;
-  object->stands_on = {asked.pd_handle};
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
-  object->spec = spec;
-  object->length_bytes = spec.length_bytes;
-  object->iova = spec.iova;
-  object->foreign = std::move(*foreign);
   Object& added = *object;
   ib_uverbs_reg_mr_resp answer{};
   answer.mr_handle = context.objects.add(std::move(object));

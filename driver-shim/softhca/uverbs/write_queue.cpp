@@ -155,7 +155,7 @@ Errno write_resize_cq(Context& context, WriteRequest& request) {
   if (const Errno error = request.read(asked)) return error;
   const Answer<Object*> found = context.objects.find(asked.cq_handle, ObjectType::kCq);
   if (!found) return EINVAL;
-  const auto& object = static_cast<const CompletionQueueObject&>(**found);
+  auto& object = static_cast<CompletionQueueObject&>(**found);
   mlx5_ib_resize_cq driver{};
   if (request.attributes.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, sizeof driver) != 0)
     return EINVAL;
@@ -167,7 +167,10 @@ Errno write_resize_cq(Context& context, WriteRequest& request) {
   ib_uverbs_resize_cq_resp answer{};
   answer.cqe = (1u << log_entries) - 1;
   if (const Errno error = request.respond(answer)) return error;
-  return context.hca.resize_cq(object.number, reinterpret_cast<std::byte*>(driver.buf_addr), log_entries);
+  auto* const ring = reinterpret_cast<std::byte*>(driver.buf_addr);
+  if (const Errno error = context.hca.resize_cq(object.number, ring, log_entries)) return error;
+  object.entries = answer.cqe;
+  return 0;
 }
 
 Errno write_modify_srq(Context& context, WriteRequest& request) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <unordered_set>
@@ -37,6 +38,28 @@ TEST_F(MemoryTableTest, range_inside_resolves_to_its_place) {
   EXPECT_EQ(table_.resolve(key, kUser, kIova, 100, kRemoteWrite), bytes_.data());
   EXPECT_EQ(table_.resolve(key, kUser, kIova + 99, 1, 0), bytes_.data() + 99);
   EXPECT_EQ(table_.resolve(key, kUser, kIova + 100, 0, 0), bytes_.data() + 100);
+}
+
+TEST_F(MemoryTableTest, null_key_reads_as_zeros_and_discards_for_every_domain) {
+  constexpr std::uint64_t kAll = 3 << 20;
+  for (const KeyUser& user : {kUser, kStranger}) {
+    std::uint64_t zeros = 0;
+    EXPECT_TRUE(table_.visit_extents(MemoryTable::kNullMkey, user, 0, kAll, kLocalWrite,
+                                     [](const auto& extent, auto) {
+                                       std::fill_n(extent.at, extent.length_bytes, std::byte{1});
+                                       return true;
+                                     }));
+    EXPECT_TRUE(
+        table_.visit_extents(MemoryTable::kNullMkey, user, kIova, kAll, 0, [&](const auto& extent, auto) {
+          zeros += static_cast<std::uint64_t>(
+              std::count(extent.at, extent.at + extent.length_bytes, std::byte{0}));
+          return true;
+        }));
+    EXPECT_EQ(zeros, kAll);
+    for (const std::uint32_t remote : {kRemoteRead, kRemoteWrite, kRemoteAtomic}) {
+      EXPECT_EQ(table_.resolve(MemoryTable::kNullMkey, user, 0, 8, remote), nullptr);
+    }
+  }
 }
 
 TEST_F(MemoryTableTest, range_outside_is_refused_without_overflow) {

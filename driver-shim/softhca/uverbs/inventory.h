@@ -1,0 +1,40 @@
+// What a process has made on an HCA: for those who ask by netlink.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver-shim/softhca/engine/hca.h"
+
+namespace gdx::softhca::uverbs {
+
+struct Context;
+
+enum class ResourceKind : std::uint8_t { kContext, kPd, kCq, kQp, kMr, kSrq };
+
+// Made by verbs or by DevX alike.
+struct Resource {
+  ResourceKind kind = ResourceKind::kContext;
+  std::uint32_t number = 0;   // of a region: its key
+  std::uint32_t context = 0;  // which open of the device
+  std::uint32_t pd = 0;       // 0: not known
+  std::uint32_t users = 0;    // objects of verbs that stand on it
+  std::uint64_t extent = 0;   // entries of a completion queue, bytes of a region
+  std::uint64_t iova = 0;
+  QpType type = QpType::kRc;
+  QpAttributes attributes;  // of a queue pair
+};
+
+struct HcaInventory {
+  std::string name;
+  wire::Address address;
+  std::vector<std::pair<const char*, std::uint64_t>> counters;
+  std::vector<Resource> resources;
+};
+
+// Appends what the open `number` of a node holds. Threads: the device lock.
+void append_resources(std::uint32_t number, const Context& context, std::vector<Resource>& resources);
+
+}  // namespace gdx::softhca::uverbs

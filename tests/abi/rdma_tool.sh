@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Usage: rdma_tool.sh dev|link|statistic|resource|refused. iproute2's `rdma` on the software HCA.
+. "$(dirname "$0")/common.sh"
+PATH=$PATH:/usr/sbin:/sbin
+need rdma iproute2
+export GDX_SOFTHCA_HCAS=2
+
+# rdma_tells STATUS ARGUMENTS...: into $scratch/out.
+rdma_tells() {
+  local wanted=$1 status
+  shift
+  on_hca rdma "$@" > "$scratch/out" 2>&1
+  status=$?
+  cat "$scratch/out"
+  [ $status = "$wanted" ] || fail "rdma $* exited with $status"
+}
+expect() { grep -Eq "$1" "$scratch/out" || fail "no line matches: $1"; }
+
+case $1 in
+  dev)
+    rdma_tells 0 dev
+    expect '^0: gdx0: node_type ca fw 28\.0\.0 node_guid 0067:'
+    expect '^1: gdx1: node_type ca '
+    [ "$(wc -l < "$scratch/out")" = 2 ] || fail "not two devices"
+    ;;
+  link)
+    rdma_tells 0 link show gdx1/1
+    expect '^link gdx1/1 state ACTIVE physical_state LINK_UP netdev lo'
+    rdma_tells 0 -d link
+    expect 'link gdx0/1 '
+    expect 'caps: <CM, '
+    ;;
+  statistic)
+    rdma_tells 0 statistic
+    expect '^link gdx0/1 local_ack_timeout_err 0 .*np_cnp_sent 0 '
+    expect '^link gdx1/1 '
+    ;;
+  resource)
+    rdma_tells 0 resource
+    expect '^0: gdx0: .*pd 0 cq 0 qp 0 '
+    for kind in qp cq mr pd; do
+      rdma_tells 0 resource show $kind
+      [ ! -s "$scratch/out" ] || fail "a process that made nothing has a $kind"
+    done
+    ;;
+  refused)
+    rdma_tells 1 resource show cm_id
+    rdma_tells 1 dev set gdx0 name other
+    ;;
+  *) fail "no case $1" ;;
+esac
+exit 0
