@@ -107,6 +107,7 @@ Files counter_files(const HcaCounters& counters) {
           {"hw_counters/np_cnp_sent", text(counters.notifications_sent)},
           {"hw_counters/rp_cnp_handled", text(counters.notifications_heeded)},
           {"hw_counters/softhca_retransmitted_packets", text(transport.retransmitted_packets)},
+          {"hw_counters/softhca_tail_resends", text(transport.tail_resends)},
           {"hw_counters/softhca_packets_sent", text(counters.wire.packets_sent)},
           {"hw_counters/softhca_packets_received", text(counters.wire.packets_received)},
           {"hw_counters/softhca_faults_lost", text(counters.wire.faults_lost)},
