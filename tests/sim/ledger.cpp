@@ -356,8 +356,8 @@ std::string Ledger::check_answer(const roce::Headers& answer, std::int32_t psns,
     return "MSN " + std::to_string(answer.aeth.msn) + " where " + std::to_string(least) + " to " +
            std::to_string(most) + " messages are over";
   }
-  const bool names_a_response = acknowledges && !refuses && psns >= 0 && !messages_.empty() &&
-                                messages_[message_at(static_cast<std::uint32_t>(psns)) - 1].answered;
+  const bool names_a_response =
+      acknowledges && !refuses && psns >= 0 && wants_response(static_cast<std::uint32_t>(psns));
   return names_a_response ? "an ACK names a request that its response acknowledges" : "";
 }
 

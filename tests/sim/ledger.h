@@ -69,6 +69,10 @@ class Ledger {
                                          std::int32_t executed_psns, bool exact) const;
   // Number, from 1, of the message to which the PSN belongs that is `psns` after the first one.
   [[nodiscard]] std::uint32_t message_at(std::uint32_t psns) const;
+  // Whether that is a READ or an atomic.
+  [[nodiscard]] bool wants_response(std::uint32_t psns) const {
+    return !messages_.empty() && messages_[message_at(psns) - 1].answered;
+  }
 
   [[nodiscard]] std::string check_memory(std::span<const std::byte> memory, std::uint64_t upto) const;
   [[nodiscard]] bool all_completed() const { return completed_ == posted_.size(); }

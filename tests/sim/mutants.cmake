@@ -62,16 +62,58 @@ gdx_mutant(rnr_retries_are_not_refilled
   FILE requester.cpp
   FIND [[  rnr_retries_left_ = config_.rnr_retry;
   rnr_deadline_ns_ = kNever;
-  ack_deadline_ns_]]
+  tail_]]
   REPLACE [[  rnr_deadline_ns_ = kNever;
-  ack_deadline_ns_]]
+  tail_]]
   SEEDS 1..400)
 
 gdx_mutant(retries_are_not_refilled
   FILE requester.cpp
   FIND [[  retries_left_ = config_.retry_count;
-  rnr_retries_left_]]
-  REPLACE [[  rnr_retries_left_]]
+  rnr_retries_left_ = config_.rnr_retry;
+  rnr_deadline]]
+  REPLACE [[  rnr_retries_left_ = config_.rnr_retry;
+  rnr_deadline]]
+  SEEDS 1..400)
+
+# The link has not lost so many tries.
+gdx_mutant(gives_up_one_retry_early
+  FILE requester.cpp
+  FIND [[  if (retries_left_ == 0) {]]
+  REPLACE [[  if (retries_left_ <= 1) {]]
+  SEEDS 1..400)
+
+gdx_mutant(lost_tail_waits_for_the_timeout
+  FILE requester.cpp
+  FIND [[    tail_packets_due_ = 2;]]
+  REPLACE [[    tail_packets_due_ = 0;]]
+  SEEDS 1..400)
+
+# A NAK was lost: the peer sends no other before what it lacks has come.
+gdx_mutant(tail_is_resent_without_its_oldest_packet
+  FILE requester.cpp
+  FIND [[    tail_packets_due_ = 2;]]
+  REPLACE [[    tail_packets_due_ = 1;]]
+  SEEDS 1..4000)
+
+gdx_mutant(tail_is_resent_once
+  FILE requester.cpp
+  FIND [[  if (!oldest) tail_deadline_ns_ = now_ns + round_trip_.wait_ns(++tail_resends_);]]
+  REPLACE [[]]
+  SEEDS 1..4000)
+
+gdx_mutant(resent_tail_takes_a_retry
+  FILE requester.cpp
+  FIND [[    tail_packets_due_ = 2;]]
+  REPLACE [[    if (!take_retry()) return;
+    tail_packets_due_ = 2;]]
+  SEEDS 1..400)
+
+gdx_mutant(resent_tail_puts_the_timeout_off
+  FILE requester.cpp
+  FIND [[  ++counters_.tail_resends;]]
+  REPLACE [[  ++counters_.tail_resends;
+  start_timers(now_ns);]]
   SEEDS 1..400)
 
 gdx_mutant(msn_does_not_count_reads

@@ -76,9 +76,10 @@ void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram
   const auto decoded = roce::decode(datagram);
   if (!decoded) return note("a packet of ours does not decode");
   if (in_error()) return;
-  now_ns_ = now_ns;
+  now_ns_ = heard_ns_ = now_ns;
   if (is_response(decoded->headers.bth.opcode)) {
     hear(decoded->headers);
+    note_answer(decoded->headers);
     count_refusal(now_ns, decoded->headers);
     requester_.on_packet(now_ns, decoded->headers, decoded->payload);
   } else {
@@ -170,7 +171,48 @@ void Node::hear(const roce::Headers& answer) {
   }
 }
 
-std::uint64_t Node::probe_interval_ns() const { return 4096ull << config_.ack_timeout; }
+std::uint64_t Node::probe_interval_ns() const {
+  constexpr std::uint64_t kLongestNs = 40'000'000;
+  return std::min(std::uint64_t{4096} << config_.ack_timeout, kLongestNs);
+}
+
+// Whoever goes back tries again, from where it goes back to.
+void Node::count_try(std::int32_t psns) {
+  if (static_cast<std::size_t>(psns) >= faults_before_.size()) faults_before_.resize(psns + 1, faults_);
+  const bool goes_back = psns <= newest_sent_;
+  newest_sent_ = psns;
+  if (!goes_back) return;
+  tries_ = psns == tried_psn_ ? tries_ + 1 : 2;
+  tried_psn_ = psns;
+}
+
+// An answer to what is tried ends the tries. An ACK behind a READ without its data does not.
+void Node::note_answer(const roce::Headers& answer) {
+  const std::int32_t psns = psns_from(config_.send_psn, answer.bth.psn);
+  const bool data = answer.bth.opcode != roce::Opcode::kRcAcknowledge;
+  const bool refuses = !data && (answer.aeth.syndrome & roce::kAethKindMask) != roce::kAethKindAck;
+  const std::int32_t newest = refuses ? psns - 1 : psns;
+  const bool wants_data = own_->wants_response(static_cast<std::uint32_t>(tried_psn_));
+  if (wants_data ? !data || psns != tried_psn_ : newest < tried_psn_) return;
+  tries_ = 1;
+  tried_psn_ = newest + 1;
+}
+
+std::uint32_t Node::faults_met() const {
+  const auto tried = static_cast<std::size_t>(tried_psn_);
+  const bool fresh = tries_ == 1 || tried >= faults_before_.size();
+  return faults_ - (fresh ? 0 : faults_before_[tried]);
+}
+
+// Of more tries some may have been refused for want of a receive, which refills the retries.
+bool Node::out_of_retries() const {
+  return tries_ > config_.retry_count && faults_met() > config_.retry_count;
+}
+
+std::string Node::tries() const {
+  return std::to_string(tries_) + " tries at PSN " + std::to_string(tried_psn_) + " after the first, " +
+         std::to_string(faults_met()) + " faults";
+}
 
 // Beyond its limit a requester sends one message's packets until they are answered: a SEND's first, a WRITE's
 // all. The first one may ask at once, and as long as no ACK has come; else it must have waited.
@@ -210,6 +252,12 @@ Syndrome Node::send(const roce::Headers& headers, const WorkRequest& request, st
   if (broken_request_ == request.cookie && offset_bytes > 0) return Syndrome::kLocalProtection;
   if (offset_bytes + length_bytes > request.length_bytes) note("gathers past the end of a request");
   check_request(headers, request, offset_bytes);
+  count_try(psns_from(config_.send_psn, headers.bth.psn));
+  if (headers.bth.opcode == roce::Opcode::kRcReadRequest && headers.reth.length_bytes > 0) {
+    newest_sent_ += static_cast<std::int32_t>((headers.reth.length_bytes - 1) / config_.mtu_bytes);
+    const std::size_t sent = static_cast<std::size_t>(newest_sent_) + 1;
+    faults_before_.resize(std::max(faults_before_.size(), sent), faults_);
+  }
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   for (std::uint32_t i = 0; i < length_bytes; ++i) {

@@ -54,6 +54,8 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram);
   void on_timer(std::uint64_t now_ns);
   void pump(std::uint64_t now_ns, std::uint32_t max_packets);
+  // The link or a pause has spoilt something of this connection: `tries` that may fail by it.
+  void note_faults(std::uint32_t tries) { faults_ += tries; }
   void fail_local_memory_of(std::uint64_t cookie) { broken_request_ = cookie; }
 
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
@@ -63,6 +65,10 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] std::uint64_t error_ns() const { return error_ns_; }
   // RNR NAKs for one and the same PSN, each when the wait for the one before it was over.
   [[nodiscard]] std::uint32_t refusals_in_a_row() const { return refusals_in_a_row_; }
+  // Whether the newest requests were sent as often as retries permit, and a fault met each time.
+  [[nodiscard]] bool out_of_retries() const;
+  [[nodiscard]] std::string tries() const;
+  [[nodiscard]] std::uint64_t heard_ns() const { return heard_ns_; }  // when the peer's newest packet came
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
   [[nodiscard]] const std::string& problem() const { return problem_; }
   [[nodiscard]] const transport::Requester& requester() const { return requester_; }
@@ -101,6 +107,9 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void check_credits(const roce::Headers& answer);
   void hear(const roce::Headers& answer);
   void check_probe();
+  void count_try(std::int32_t psns);
+  [[nodiscard]] std::uint32_t faults_met() const;
+  void note_answer(const roce::Headers& answer);
   [[nodiscard]] std::uint64_t probe_interval_ns() const;
   void check_request(const roce::Headers& headers, const WorkRequest& request, std::uint32_t offset_bytes);
 
@@ -133,6 +142,12 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   std::uint32_t refused_psn_ = 0;
   std::uint64_t refused_until_ns_ = 0;
   std::uint32_t refusals_in_a_row_ = 0;
+  std::uint64_t heard_ns_ = 0;
+  std::uint32_t faults_ = 0;
+  std::vector<std::uint32_t> faults_before_;  // of each PSN from the first one, when it was first sent
+  std::int32_t newest_sent_ = -1;
+  std::int32_t tried_psn_ = 0;  // from which all was sent `tries_` times
+  std::uint32_t tries_ = 1;
   std::string problem_;
   transport::Requester requester_;
   transport::Responder responder_;

@@ -50,6 +50,30 @@ void limit_rnr_retries(Random& random, Scenario& scenario) {
   if (random.chance(0.5)) scenario.starve_ns = random.between(0, 500) * kMicrosecondNs;
 }
 
+// Timeouts that a lost tail must not wait for. With a dead peer they are shorter, and the link loses nothing:
+// when the requester gives up is then certain.
+void make_patient(Random random, Scenario& scenario) {
+  scenario.patient = true;
+  scenario.pauses = 0;
+  scenario.starve_ns = kNever;
+  scenario.flaw = Flaw::kNone;  // else the peer would take its time to find out
+  const bool dies = scenario.death_ns != kNever;
+  scenario.faults.loss = dies ? 0 : 0.01;
+  scenario.faults.corruption = scenario.faults.duplication = scenario.faults.reordering = 0;
+  for (RcConfig& config : scenario.configs) {
+    config.ack_timeout = dies ? 14 : 20;
+    if (dies) config.retry_count = 1;
+    config.rnr_retry = 7;
+  }
+  if (!dies) scenario.operations += static_cast<std::uint32_t>(random.between(0, 60));
+}
+
+// So few that the link's faults use them up.
+void limit_retries(Random random, Scenario& scenario) {
+  const auto retries = static_cast<std::uint8_t>(random.between(0, 3));
+  for (RcConfig& config : scenario.configs) config.retry_count = retries;
+}
+
 }  // namespace
 
 LinkFaults make_faults(Random& random) {
@@ -79,6 +103,11 @@ Scenario make_scenario(Random& random) {
   for (bool& advertises : scenario.advertises) advertises = random.chance(0.75);
   connect(random, scenario);
   limit_rnr_retries(random, scenario);
+  // Apart from the seed's own numbers, which stay what they are.
+  Random aside(Random(random).next());
+  const std::uint64_t kind = aside.between(0, 9);
+  if (kind >= 8) make_patient(aside, scenario);
+  if (kind == 7) limit_retries(aside, scenario);
   scenario.calm = scenario.faults.none() && scenario.pauses == 0 && scenario.death_ns == kNever &&
                   scenario.starve_ns == kNever && scenario.flaw == Flaw::kNone;
   return scenario;
@@ -96,6 +125,8 @@ std::string Scenario::text() const {
       "{}, {} connections{}, {} operations each, MTU {}, window {}, depth {}, RNR retries {}",
       text_of(faults), connections, shared_receives ? " on shared receive queues" : "", operations,
       config.mtu_bytes, config.max_unacked_packets, config.max_rd_atomic, config.rnr_retry);
+  if (patient) text += ", patient";
+  if (config.retry_count < 7) text += fmt::format(", {} retries", config.retry_count);
   if (flaw != Flaw::kNone) {
     text += fmt::format(", flaw {} in operation {}", static_cast<int>(flaw), flawed_operation);
   }

@@ -27,6 +27,7 @@ struct LinkFaults {
 struct Scenario {
   LinkFaults faults;
   double pauses = 0;
+  bool patient = false;              // timeouts of seconds; each burst waits for the one before it
   bool calm = false;                 // no faults, pauses, death, starvation or flaw
   std::uint32_t operations = 0;      // of each node
   std::uint64_t death_ns = kNever;   // of the second host

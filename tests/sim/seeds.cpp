@@ -13,12 +13,15 @@
 namespace gdx::sim {
 namespace {
 
-constexpr std::array kCounters{&Outcome::packets,      &Outcome::dropped,       &Outcome::damaged,
-                               &Outcome::repeated,     &Outcome::delayed,       &Outcome::pauses,
-                               &Outcome::deaths,       &Outcome::completions,   &Outcome::retransmitted,
-                               &Outcome::timeouts,     &Outcome::sequence_naks, &Outcome::receiver_not_ready,
-                               &Outcome::credit_waits, &Outcome::credit_probes, &Outcome::credit_updates,
-                               &Outcome::failures,     &Outcome::rnr_exhausted, &Outcome::loose_deliveries};
+constexpr std::array kCounters{
+    &Outcome::packets,          &Outcome::dropped,       &Outcome::damaged,
+    &Outcome::repeated,         &Outcome::delayed,       &Outcome::pauses,
+    &Outcome::deaths,           &Outcome::completions,   &Outcome::retransmitted,
+    &Outcome::timeouts,         &Outcome::sequence_naks, &Outcome::receiver_not_ready,
+    &Outcome::credit_waits,     &Outcome::credit_probes, &Outcome::credit_updates,
+    &Outcome::failures,         &Outcome::rnr_exhausted, &Outcome::loose_deliveries,
+    &Outcome::tail_resends,     &Outcome::lost_tails,    &Outcome::late_tails,
+    &Outcome::retries_exhausted};
 
 void add(Outcome& sum, const Outcome& outcome) {
   for (const auto counter : kCounters) sum.*counter += outcome.*counter;
@@ -87,13 +90,15 @@ std::string summary(const Report& report) {
   const Outcome& sum = report.sum;
   return fmt::format(
       "{} seeds: {} packets, {} lost, {} damaged, {} repeated, {} delayed; {} pauses, {} deaths; "
-      "{} resent, {} timeouts, {} NAKs, {} RNR NAKs; {} waits for credits, {} probes, {} updates; {} "
+      "{} resent, {} timeouts, {} NAKs, {} RNR NAKs; {} lost tails of patient queue pairs, {} resends, {} "
+      "later "
+      "than 100 ms; {} waits for credits, {} probes, {} updates; {} "
       "completions, {} directions failed as owed, {} of "
-      "them out of RNR retries",
+      "them out of RNR retries, {} out of retries; {} datagrams",
       report.seeds, sum.packets, sum.dropped, sum.damaged, sum.repeated, sum.delayed, sum.pauses, sum.deaths,
-      sum.retransmitted, sum.timeouts, sum.sequence_naks, sum.receiver_not_ready, sum.credit_waits,
-      sum.credit_probes, sum.credit_updates, sum.completions, sum.failures, sum.rnr_exhausted,
-      sum.loose_deliveries);
+      sum.retransmitted, sum.timeouts, sum.sequence_naks, sum.receiver_not_ready, sum.lost_tails,
+      sum.tail_resends, sum.late_tails, sum.credit_waits, sum.credit_probes, sum.credit_updates,
+      sum.completions, sum.failures, sum.rnr_exhausted, sum.retries_exhausted, sum.loose_deliveries);
 }
 
 }  // namespace gdx::sim

@@ -1,12 +1,16 @@
 // A slice of the seeds; `./run sim` runs any of them.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 namespace {
 
 constexpr SeedRange kSlice{1, 3000};
+// Of two million seeds, those whose link loses every try: retries may run out.
+constexpr std::array<std::uint64_t, 2> kUnlucky{308034638, 1050909373};
 
 TEST(Simulation, any_seed_keeps_every_promise) {
   const Report report = run_seeds(kSlice, 2);
@@ -32,7 +36,18 @@ TEST(Simulation, any_seed_keeps_every_promise) {
   EXPECT_GT(sum.credit_updates, 0u);
   EXPECT_GT(sum.failures, 0u);
   EXPECT_GT(sum.rnr_exhausted, 0u);
+  EXPECT_GT(sum.retries_exhausted, 0u);
+  EXPECT_GT(sum.lost_tails, 100u);
+  EXPECT_LE(100 * sum.late_tails, sum.lost_tails) << "99 of 100 lost tails are back within 100 ms";
   EXPECT_GT(sum.loose_deliveries, 0u);
+}
+
+TEST(Simulation, retries_that_the_link_used_up_are_no_alarm) {
+  for (const std::uint64_t seed : kUnlucky) {
+    const Outcome outcome = run(seed);
+    EXPECT_EQ(outcome.problem, "") << "seed " << seed;
+    EXPECT_EQ(outcome.retries_exhausted, 1u) << "seed " << seed;
+  }
 }
 
 TEST(Simulation, same_seed_repeats_itself) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <queue>
+#include <utility>
 #include <vector>
 
 #include "proto/roce/codec.h"
@@ -21,6 +22,9 @@ using mlx5::Syndrome;
 using transport::RcConfig;
 
 constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
+constexpr std::uint64_t kShortestTailNs = 10'000 * kMicrosecondNs;  // nothing but a timer takes so long
+constexpr std::uint64_t kLateTailNs = 100'000 * kMicrosecondNs;
+constexpr std::uint32_t kTriesOfAPause = 4;
 constexpr std::uint64_t kPauseIntervalNs = 3000 * kMicrosecondNs;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 
@@ -47,6 +51,7 @@ class World {
       if (pool_of(node) == node) schedule(0, node, Event::Kind::kReplenish);
     }
     pump_scheduled_.resize(nodes);
+    burst_ns_.resize(nodes, kNever);
   }
 
   Outcome run();
@@ -82,6 +87,7 @@ class World {
   void dispatch(Event event);
   void replenish(std::size_t node);
   void post_some(std::size_t node);
+  void note_burst(std::size_t node);
   void after_event(std::size_t node);
   bool step();
   [[nodiscard]] bool done() const;
@@ -90,6 +96,8 @@ class World {
   [[nodiscard]] std::string verdict() const;
   [[nodiscard]] std::string verdict_of(std::size_t node) const;
   [[nodiscard]] std::string verdict_of_error(std::size_t node) const;
+  [[nodiscard]] bool fell_silent(std::size_t node) const;
+  [[nodiscard]] bool exhausted_by_faults(std::size_t node) const;
 
   Random random_;
   Scenario scenario_;
@@ -102,6 +110,8 @@ class World {
   std::array<std::uint64_t, 2> paused_until_ns_{};  // [host]
   std::array<std::uint64_t, 2> next_pause_ns_{};
   std::vector<bool> pump_scheduled_;
+  std::vector<std::uint64_t> burst_ns_;  // [node]: when what is not completed was posted
+  std::uint64_t longest_burst_ns_ = 0;
   std::uint64_t now_ns_ = 0;
   std::uint64_t order_ = 0;
   std::uint64_t last_post_ns_ = 0;
@@ -113,16 +123,24 @@ void World::schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
 }
 
 void World::transmit(std::size_t from, std::vector<std::byte> datagram) {
+  const auto faults = [this] {
+    return outcome_.dropped + outcome_.damaged + outcome_.repeated + outcome_.delayed;
+  };
+  const std::uint64_t before = faults();
   link_.transmit(now_ns_, host_of(from), std::move(datagram),
                  [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
                    schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
                  });
+  const auto tries = static_cast<std::uint32_t>(faults() - before);
+  nodes_[from]->note_faults(tries);
+  nodes_[from ^ 1]->note_faults(tries);
 }
 
 void World::on_datagram(std::size_t host, std::span<const std::byte> datagram) {
   // Pauses are far enough apart, and short enough, that retries outlast them.
   if (now_ns_ >= next_pause_ns_[host] && random_.chance(scenario_.pauses)) {
     ++outcome_.pauses;
+    for (const auto& node : nodes_) node->note_faults(kTriesOfAPause);
     paused_until_ns_[host] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
     next_pause_ns_[host] = paused_until_ns_[host] + kPauseIntervalNs;
   }
@@ -136,6 +154,11 @@ void World::on_datagram(std::size_t host, std::span<const std::byte> datagram) {
 
 void World::post_some(std::size_t node) {
   Ledger& ledger = *ledgers_[node];
+  // A patient one waits, so that each burst ends in a tail.
+  if (scenario_.patient && !ledger.all_completed()) {
+    return schedule(now_ns_ + 100 * kMicrosecondNs, node, Event::Kind::kPost);
+  }
+  burst_ns_[node] = now_ns_;
   const std::uint32_t mtu_bytes = scenario_.configs[node].mtu_bytes;
   std::uint64_t burst = random_.between(1, 8);
   for (; burst > 0 && ledger.posted() < scenario_.operations; --burst) {
@@ -148,6 +171,15 @@ void World::post_some(std::size_t node) {
   if (ledger.posted() < scenario_.operations) {
     schedule(now_ns_ + random_.between(0, 200) * kMicrosecondNs, node, Event::Kind::kPost);
   }
+}
+
+void World::note_burst(std::size_t node) {
+  if (!scenario_.patient || !ledgers_[node]->all_completed() || burst_ns_[node] == kNever) return;
+  const std::uint64_t took_ns = now_ns_ - std::exchange(burst_ns_[node], kNever);
+  if (nodes_[node]->in_error()) return;
+  longest_burst_ns_ = std::max(longest_burst_ns_, took_ns);
+  outcome_.lost_tails += took_ns >= kShortestTailNs ? 1 : 0;
+  outcome_.late_tails += took_ns > kLateTailNs ? 1 : 0;
 }
 
 void World::replenish(std::size_t node) {
@@ -178,6 +210,7 @@ void World::after_event(std::size_t number) {
   Node& node = *nodes_[number];
   if (node.next_deadline_ns() <= now_ns_) node.on_timer(now_ns_);
   node.pump(now_ns_, static_cast<std::uint32_t>(random_.between(1, 16)));
+  note_burst(number);
   if (pump_scheduled_[number]) return;
   if (node.can_send(now_ns_)) {
     pump_scheduled_[number] = true;
@@ -247,6 +280,7 @@ Outcome World::run() {
     const auto& counters = nodes_[node]->requester().counters();
     outcome_.retransmitted += counters.retransmitted_packets;
     outcome_.timeouts += counters.timeouts;
+    outcome_.tail_resends += counters.tail_resends;
     outcome_.sequence_naks += counters.naks_received;
     outcome_.receiver_not_ready += counters.rnr_naks_received;
     outcome_.credit_waits += counters.credit_waits;
@@ -256,6 +290,7 @@ Outcome World::run() {
     const Syndrome error = ledgers_[node]->first_error();
     outcome_.failures += error != Syndrome::kNone ? 1 : 0;
     outcome_.rnr_exhausted += error == Syndrome::kRnrRetryExceeded ? 1 : 0;
+    outcome_.retries_exhausted += exhausted_by_faults(node) ? 1 : 0;
   }
   return outcome_;
 }
@@ -280,6 +315,7 @@ std::string World::verdict() const {
 std::string World::verdict_of(std::size_t node) const {
   const Ledger& ledger = *ledgers_[node];
   if (!ledger.all_completed()) return "work requests were never completed";
+  if (longest_burst_ns_ > kSecondNs) return "a lost tail waited for the timeout";
   if (ledger.first_error() != Syndrome::kNone) return verdict_of_error(node);
   if (scenario_.death_ns != kNever || nodes_[node]->in_error() || nodes_[node ^ 1]->in_error()) return "";
   const auto& counters = nodes_[node]->requester().counters();
@@ -291,22 +327,36 @@ std::string World::verdict_of(std::size_t node) const {
   return memory.empty() ? "" : "finally " + memory;
 }
 
+bool World::fell_silent(std::size_t node) const {
+  return std::min(scenario_.death_ns, nodes_[node]->error_ns()) < nodes_[node ^ 1]->error_ns();
+}
+
+// Patient queue pairs meet too few faults for that.
+bool World::exhausted_by_faults(std::size_t node) const {
+  return ledgers_[node]->first_error() == Syndrome::kRetryExceeded && !fell_silent(node ^ 1) &&
+         !scenario_.patient && nodes_[node]->out_of_retries();
+}
+
 // An error is right only if the scenario has a cause for it.
 std::string World::verdict_of_error(std::size_t node) const {
   const Ledger& ledger = *ledgers_[node];
   const Syndrome error = ledger.first_error();
   const RcConfig& config = scenario_.configs[node];
-  const std::uint64_t silence_ns = std::min(scenario_.death_ns, nodes_[node ^ 1]->error_ns());
-  const bool peer_fell_silent = silence_ns < nodes_[node]->error_ns();
+  // What came last may be newer than what is unanswered, by less than a millisecond.
+  const std::uint64_t unheard_ns =
+      nodes_[node]->error_ns() - nodes_[node]->heard_ns() + 1000 * kMicrosecondNs;
+  const bool early = scenario_.patient && unheard_ns < 3 * (kAckTimeoutUnitNs << config.ack_timeout);
   const bool refused_twin = node == 1 && scenario_.flaw != Flaw::kNone;  // its responder was at fault
   const bool out_of_rnr_retries =
       config.rnr_retry != kEndlessRnrRetry && nodes_[node]->refusals_in_a_row() > config.rnr_retry;
-  if (error == Syndrome::kRetryExceeded && peer_fell_silent) return "";
+  if (error == Syndrome::kRetryExceeded && early) return "gave up before its timeouts had passed";
+  if (error == Syndrome::kRetryExceeded && fell_silent(node ^ 1)) return "";
+  if (exhausted_by_faults(node)) return "";
   if (error == Syndrome::kFlushed && refused_twin) return "";
   if (error == Syndrome::kRnrRetryExceeded && out_of_rnr_retries) return "";
   if (node == 0 && ledger.flawed() == ledger.succeeded() && error == ledger.flaw_syndrome()) return "";
   return std::string("ended in ") + mlx5::syndrome_name(error) + " after " +
-         std::to_string(ledger.succeeded()) + " work requests";
+         std::to_string(ledger.succeeded()) + " work requests, " + nodes_[node]->tries();
 }
 
 }  // namespace

@@ -22,15 +22,19 @@ struct Outcome {
   std::uint64_t deaths = 0;
   std::uint64_t retransmitted = 0;
   std::uint64_t timeouts = 0;
+  std::uint64_t tail_resends = 0;
+  std::uint64_t lost_tails = 0;  // bursts of patient queue pairs that only a timer completed
+  std::uint64_t late_tails = 0;  // of these, later than after 100 ms
   std::uint64_t sequence_naks = 0;
   std::uint64_t receiver_not_ready = 0;
   std::uint64_t credit_waits = 0;
   std::uint64_t credit_probes = 0;
   std::uint64_t credit_updates = 0;
   std::uint64_t completions = 0;
-  std::uint64_t failures = 0;          // directions that ended in an error, as owed
-  std::uint64_t loose_deliveries = 0;  // on UC and UD
-  std::uint64_t rnr_exhausted = 0;     // of the failures: no receive came within the retries
+  std::uint64_t failures = 0;           // directions that ended in an error, as owed
+  std::uint64_t loose_deliveries = 0;   // on UC and UD
+  std::uint64_t rnr_exhausted = 0;      // of the failures: no receive came within the retries
+  std::uint64_t retries_exhausted = 0;  // of the failures: the link lost each try
 };
 
 // RC: nothing may be lost.

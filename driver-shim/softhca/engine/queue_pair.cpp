@@ -58,6 +58,7 @@ transport::TransportCounters& operator+=(transport::TransportCounters& sum,
   sum.packets_received += more.packets_received;
   sum.retransmitted_packets += more.retransmitted_packets;
   sum.timeouts += more.timeouts;
+  sum.tail_resends += more.tail_resends;
   sum.naks_received += more.naks_received;
   sum.out_of_sequence += more.out_of_sequence;
   sum.duplicate_requests += more.duplicate_requests;

@@ -77,6 +77,7 @@ struct TransportCounters {
   std::uint64_t packets_received = 0;
   std::uint64_t retransmitted_packets = 0;
   std::uint64_t timeouts = 0;       // local_ack_timeout_err
+  std::uint64_t tail_resends = 0;   // packets sent again before that
   std::uint64_t naks_received = 0;  // packet_seq_err
   std::uint64_t out_of_sequence = 0;
   std::uint64_t duplicate_requests = 0;

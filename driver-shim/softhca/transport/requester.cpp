@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "proto/roce/codec.h"
 
@@ -18,7 +19,7 @@ constexpr std::uint32_t kAckEveryPackets = 32;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 constexpr std::size_t kAtomicBytes = 8;
 // A held message asks after the ACK timeout: longer than this the loss of one ACK shall not be felt.
-constexpr std::uint64_t kLongestProbeWaitNs = 100'000'000;
+constexpr std::uint64_t kLongestProbeWaitNs = 40'000'000;
 
 struct PacketOpcodes {
   Opcode first, middle, last, only;
@@ -130,7 +131,7 @@ void Requester::reconfigure(std::uint64_t now_ns, const RcConfig& config) {
   ack_timeout_ns_ = timeout_ns(config);
   retries_left_ = config.retry_count;
   rnr_retries_left_ = config.rnr_retry;
-  ack_deadline_ns_ = awaits_acknowledge() ? deadline_after(now_ns) : kNever;
+  start_timers(now_ns);
 }
 
 void Requester::post(const WorkRequest& request) {
@@ -203,7 +204,9 @@ void Requester::note_held() {
 }
 
 bool Requester::can_send(std::uint64_t now_ns) const {
-  if (in_error_ || send_index_ == queue_.end()) return false;
+  if (in_error_) return false;
+  if (tail_packets_due_ > 0) return true;
+  if (send_index_ == queue_.end()) return false;
   if (rnr_deadline_ns_ != kNever && now_ns < rnr_deadline_ns_) return false;
   const Entry& entry = queue_[send_index_];
   if (entry.failure != Syndrome::kNone) return send_index_ == queue_.first();
@@ -220,6 +223,11 @@ bool Requester::can_send(std::uint64_t now_ns) const {
 std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   std::uint32_t sent = 0;
   while (sent < max_packets && can_send(now_ns)) {
+    if (tail_packets_due_ > 0) {
+      sent += send_tail(now_ns);
+      retire_settled();
+      continue;
+    }
     rnr_deadline_ns_ = kNever;
     Entry& entry = queue_[send_index_];
     if (entry.failure == Syndrome::kNone && entry.packets > 0) {
@@ -312,7 +320,8 @@ Syndrome Requester::transmit_request(const Entry& entry) {
 
 void Requester::account_sent(std::uint64_t now_ns, const Entry& entry) {
   ++counters_.packets_sent;
-  if (send_psn_ < sent_end_) ++counters_.retransmitted_packets;
+  const bool again = send_psn_ < sent_end_;
+  if (again) ++counters_.retransmitted_packets;
   if (entry.wants_response) {
     ++responses_pending_;
     response_psns_pending_ += entry.end_psn() - send_psn_;
@@ -326,14 +335,47 @@ void Requester::account_sent(std::uint64_t now_ns, const Entry& entry) {
   // slow link comes late; the message's last packet asks at the latest.
   if (unrequested_acks_ != 0) return;
   asked_end_ = send_psn_;
-  if (ack_deadline_ns_ == kNever) ack_deadline_ns_ = deadline_after(now_ns);
+  if (!again) round_trip_.begin(now_ns, send_psn_);
+  if (ack_deadline_ns_ == kNever) start_timers(now_ns);
 }
 
 // One to four timeouts, as IBA 1.4, 9.7.6.1.3 allows: the first loss is mended soon, and a peer whose
 // processor is busy elsewhere is not given up at once.
-std::uint64_t Requester::deadline_after(std::uint64_t now_ns) const {
+void Requester::start_timers(std::uint64_t now_ns) {
+  const bool runs = awaits_acknowledge() && ack_timeout_ns_ != kNever;
   const std::uint32_t doublings = std::min(2u, config_.retry_count - retries_left_);
-  return ack_timeout_ns_ == kNever ? kNever : now_ns + (ack_timeout_ns_ << doublings);
+  ack_deadline_ns_ = runs ? now_ns + (ack_timeout_ns_ << doublings) : kNever;
+  tail_deadline_ns_ = runs ? now_ns + round_trip_.wait_ns(tail_resends_) : kNever;
+}
+
+// The oldest packet without an ACK mends the loss of one; the newest that asked draws a NAK where more is
+// missing. To go back instead would send all twice that is only late.
+std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
+  const bool oldest = tail_packets_due_ == 2;
+  --tail_packets_due_;
+  Entry& entry = queue_[oldest ? queue_.first() : newest_asked()];
+  const bool resumes = oldest || entry.wants_response;
+  const ExtendedPsn psn = resumes ? std::max(entry.first_psn, unacked_) : asked_end_ - 1;
+  if (!oldest) tail_deadline_ns_ = now_ns + round_trip_.wait_ns(++tail_resends_);
+  if (!oldest && psn == unacked_) return 0;  // that was the oldest
+  round_trip_.forget();
+  const ExtendedPsn cursor = std::exchange(send_psn_, psn);
+  const std::uint32_t unrequested = std::exchange(unrequested_acks_, kAckEveryPackets);  // so it asks
+  entry.failure = transmit(entry);
+  send_psn_ = cursor;
+  unrequested_acks_ = unrequested;
+  if (entry.failure != Syndrome::kNone) return 0;
+  ++counters_.packets_sent;
+  ++counters_.retransmitted_packets;
+  ++counters_.tail_resends;
+  return 1;
+}
+
+// The entry of the newest packet that asked.
+std::uint64_t Requester::newest_asked() const {
+  std::uint64_t number = std::min(send_index_, queue_.end() - 1);
+  while (queue_[number].packets == 0 || queue_[number].first_psn >= asked_end_) --number;
+  return number;
 }
 
 void Requester::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
@@ -458,7 +500,9 @@ void Requester::note_progress(std::uint64_t now_ns) {
   retries_left_ = config_.retry_count;
   rnr_retries_left_ = config_.rnr_retry;
   rnr_deadline_ns_ = kNever;
-  ack_deadline_ns_ = awaits_acknowledge() ? deadline_after(now_ns) : kNever;
+  tail_packets_due_ = tail_resends_ = 0;
+  round_trip_.end(now_ns, unacked_);
+  start_timers(now_ns);
 }
 
 // Completes what needs no packet once it has come to the front: NOPs, UMRs, and failures found here.
@@ -503,7 +547,9 @@ void Requester::go_back() {
   send_index_ = queue_.first();
   responses_pending_ = 0;
   response_psns_pending_ = 0;
-  ack_deadline_ns_ = kNever;
+  ack_deadline_ns_ = tail_deadline_ns_ = kNever;
+  tail_packets_due_ = 0;
+  round_trip_.forget();
 }
 
 void Requester::on_timer(std::uint64_t now_ns) {
@@ -519,7 +565,12 @@ void Requester::on_timer(std::uint64_t now_ns) {
       ++counters_.credit_probes;
     }
   }
-  if (now_ns < ack_deadline_ns_) return;
+  if (now_ns < ack_deadline_ns_) {
+    if (now_ns < tail_deadline_ns_) return;
+    tail_deadline_ns_ = kNever;
+    tail_packets_due_ = 2;
+    return;
+  }
   ++counters_.timeouts;
   recovered_psn_.reset();
   if (take_retry()) go_back();
@@ -528,7 +579,7 @@ void Requester::on_timer(std::uint64_t now_ns) {
 std::uint64_t Requester::next_deadline_ns() const {
   if (in_error_) return kNever;
   if (wants_probe_timer()) return 0;  // on_timer() starts it
-  return std::min({ack_deadline_ns_, rnr_deadline_ns_, probe_deadline_ns_});
+  return std::min({ack_deadline_ns_, tail_deadline_ns_, rnr_deadline_ns_, probe_deadline_ns_});
 }
 
 void Requester::fail_all(Syndrome first) {

@@ -10,6 +10,7 @@
 #include "driver-shim/softhca/transport/psn.h"
 #include "driver-shim/softhca/transport/rc_types.h"
 #include "driver-shim/softhca/transport/ring.h"
+#include "driver-shim/softhca/transport/round_trip.h"
 
 namespace gdx::softhca::transport {
 
@@ -18,6 +19,7 @@ namespace gdx::softhca::transport {
 //   waiting (the receiver was not ready): as sending, but nothing is sent before the RNR timer ends
 //   held (the next message needs a receive that the peer has not advertised): as sending, but nothing is sent
 //     until an ACK advertises it, or until the probe timer lets the message's first packet go and ask
+//   A tail without an answer is sent again in any of these, long before a patient ACK timeout, at no retry.
 //   error: posts are flushed at once; packets and timers are ignored; there is no way back
 class Requester {
  public:
@@ -69,7 +71,9 @@ class Requester {
   mlx5::Syndrome transmit_segment(const Entry& entry);
   mlx5::Syndrome transmit_request(const Entry& entry);
   void account_sent(std::uint64_t now_ns, const Entry& entry);
-  [[nodiscard]] std::uint64_t deadline_after(std::uint64_t now_ns) const;
+  std::uint32_t send_tail(std::uint64_t now_ns);
+  [[nodiscard]] std::uint64_t newest_asked() const;
+  void start_timers(std::uint64_t now_ns);
   [[nodiscard]] bool awaits_acknowledge() const { return asked_end_ > unacked_; }
 
   void on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, ExtendedPsn psn);
@@ -115,6 +119,10 @@ class Requester {
   std::uint32_t retries_left_;
   std::uint32_t rnr_retries_left_;
   std::uint64_t ack_deadline_ns_ = kNever;
+  RoundTrip round_trip_;
+  std::uint64_t tail_deadline_ns_ = kNever;   // runs with ack_deadline_ns_
+  std::uint32_t tail_packets_due_ = 0;        // to be sent again: 2 the oldest and the newest, 1 the newest
+  std::uint32_t tail_resends_ = 0;            // without an answer
   std::uint64_t rnr_deadline_ns_ = kNever;    // kNever: not waiting
   std::uint64_t probe_deadline_ns_ = kNever;  // kNever: not held, or something else will bring an answer
   std::optional<ExtendedPsn> recovered_psn_;  // a NAK has already brought us back to here

@@ -247,6 +247,7 @@ std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCount
           {"hw_counters/np_cnp_sent", counters.notifications_sent},
           {"hw_counters/rp_cnp_handled", counters.notifications_heeded},
           {"hw_counters/softhca_retransmitted_packets", transport.retransmitted_packets},
+          {"hw_counters/softhca_tail_resends", transport.tail_resends},
           {"hw_counters/softhca_packets_sent", counters.wire.packets_sent},
           {"hw_counters/softhca_packets_received", counters.wire.packets_received},
           {"hw_counters/softhca_faults_lost", counters.wire.faults_lost},

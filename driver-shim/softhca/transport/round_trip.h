@@ -1,0 +1,52 @@
+// How long an answer takes, and so how long a requester waits before it sends a lost tail again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "driver-shim/softhca/transport/psn.h"
+
+namespace gdx::softhca::transport {
+
+// RFC 6298's estimator, of one packet at a time. Only packets that were sent once are timed.
+class RoundTrip {
+ public:
+  static constexpr std::uint64_t kShortestNs = 10'000'000;
+  static constexpr std::uint64_t kLongestFirstNs = 30'000'000;
+  static constexpr std::uint64_t kLongestNs = 100'000'000;
+
+  // A packet that asks for an ACK has left; all up to `end` is then acknowledged.
+  void begin(std::uint64_t now_ns, ExtendedPsn end) {
+    if (timed_end_ != kNone) return;
+    timed_end_ = end;
+    began_ns_ = now_ns;
+  }
+  void forget() { timed_end_ = kNone; }
+  // Everything before `unacked` is acknowledged.
+  void end(std::uint64_t now_ns, ExtendedPsn unacked) {
+    if (timed_end_ == kNone || unacked < timed_end_) return;
+    timed_end_ = kNone;
+    const std::uint64_t sample_ns = now_ns - began_ns_;
+    const std::uint64_t off_ns = std::max(sample_ns, mean_ns_) - std::min(sample_ns, mean_ns_);
+    deviation_ns_ = known_ ? (3 * deviation_ns_ + off_ns) / 4 : sample_ns / 2;
+    mean_ns_ = known_ ? (7 * mean_ns_ + sample_ns) / 8 : sample_ns;
+    known_ = true;
+  }
+
+  // Two waits in a row are at most 90 ms, so that a tail that is lost twice is back within 100 ms.
+  [[nodiscard]] std::uint64_t wait_ns(std::uint32_t resends) const {
+    const std::uint64_t first_ns = known_ ? mean_ns_ + 4 * deviation_ns_ : kLongestFirstNs;
+    return std::min(std::clamp(first_ns, kShortestNs, kLongestFirstNs) << std::min(resends, 4u), kLongestNs);
+  }
+
+ private:
+  static constexpr ExtendedPsn kNone = 0;  // numbers of packets begin above it
+
+  ExtendedPsn timed_end_ = kNone;
+  std::uint64_t began_ns_ = 0;
+  std::uint64_t mean_ns_ = 0;
+  std::uint64_t deviation_ns_ = 0;
+  bool known_ = false;
+};
+
+}  // namespace gdx::softhca::transport

@@ -1,0 +1,169 @@
+// A tail without an answer is sent again long before a patient ACK timeout, which alone takes retries.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "driver-shim/softhca/transport/requester.h"
+#include "tests/unit/transport/recording_ports.h"
+
+namespace gdx::softhca::transport {
+namespace {
+
+using mlx5::Syndrome;
+using mlx5::WqeOpcode;
+using roce::Opcode;
+using test::kAll;
+using test::kMtu;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+class TailResend : public testing::Test {
+ protected:
+  static RcConfig config() {
+    RcConfig patient = test::make_config();
+    patient.ack_timeout = 20;  // 4.3 s
+    patient.retry_count = 1;
+    return patient;
+  }
+  void post(WqeOpcode opcode, std::uint32_t length_bytes) {
+    WorkRequest request;
+    request.opcode = opcode;
+    request.length_bytes = length_bytes;
+    request.remote_address = test::kAddress;
+    request.cookie = next_cookie++;
+    requester.post(request);
+  }
+  std::vector<std::uint32_t> pump() {
+    requester.pump(now_ns, kAll);
+    return port.take_psns();
+  }
+  void answer(Opcode opcode, std::uint32_t psn, std::uint8_t syndrome = roce::kAethAck) {
+    roce::Headers headers;
+    headers.bth.opcode = opcode;
+    headers.bth.psn = psn;
+    headers.aeth.syndrome = syndrome;
+    requester.on_packet(now_ns, headers, {});
+  }
+  void acknowledge(std::uint32_t psn) { answer(Opcode::kRcAcknowledge, psn); }
+  void expect_timer(std::uint64_t wait_ns) {
+    ASSERT_EQ(requester.next_deadline_ns(), now_ns + wait_ns);
+    now_ns += wait_ns;
+    requester.on_timer(now_ns);
+  }
+  // One message there and back, so that the round trip is known.
+  void measure(std::uint64_t round_trip_ns) {
+    post(WqeOpcode::kRdmaWrite, 8);
+    pump();
+    now_ns += round_trip_ns;
+    acknowledge(requester.next_psn() - 1);
+    port.completed.clear();
+  }
+
+  test::RecordingRequesterPort port;
+  Requester requester{config(), port};
+  std::uint64_t now_ns = 1000;
+  std::uint64_t next_cookie = 0;
+};
+
+TEST_F(TailResend, oldest_and_newest_packet_go_again_and_ask) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 4 * kMtu);
+  EXPECT_THAT(pump(), ElementsAre(101, 102, 103, 104));
+  expect_timer(10 * kMs);
+  EXPECT_TRUE(requester.can_send(now_ns));
+  requester.pump(now_ns, kAll);
+  ASSERT_EQ(port.sent.size(), 2u);
+  EXPECT_EQ(port.sent[0].headers.bth.opcode, Opcode::kRcWriteFirst);
+  EXPECT_TRUE(port.sent[0].headers.bth.ack_request);
+  EXPECT_EQ(port.sent[1].headers.bth.psn, 104u);
+  EXPECT_EQ(port.sent[1].offset_bytes, 3 * kMtu);
+  EXPECT_FALSE(requester.can_send(now_ns)) << "what is only late is not sent again";
+  EXPECT_EQ(requester.counters().tail_resends, 2u);
+  EXPECT_EQ(requester.counters().timeouts, 0u);
+  acknowledge(104);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(1, Syndrome::kNone)));
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
+}
+
+TEST_F(TailResend, single_packet_goes_once_at_a_time_and_less_often_each_time) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 8);
+  EXPECT_THAT(pump(), ElementsAre(101));
+  for (const std::uint64_t wait_ms : {10, 20, 40, 80, 100, 100}) {
+    expect_timer(wait_ms * kMs);
+    EXPECT_THAT(pump(), ElementsAre(101)) << wait_ms << " ms";
+  }
+  acknowledge(101);
+  post(WqeOpcode::kRdmaWrite, 8);
+  pump();
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + 10 * kMs) << "an answer begins anew";
+}
+
+TEST_F(TailResend, slow_path_is_waited_for_and_twice_lost_is_back_within_100_ms) {
+  measure(500 * kMs);
+  post(WqeOpcode::kRdmaWrite, 8);
+  pump();
+  expect_timer(30 * kMs);
+  pump();
+  expect_timer(60 * kMs);
+  EXPECT_THAT(pump(), ElementsAre(101));
+}
+
+TEST_F(TailResend, asked_timeout_decides_when_the_peer_is_dead) {
+  constexpr std::uint64_t kAskedNs = 4096ull << 20;
+  post(WqeOpcode::kRdmaWrite, 8);
+  pump();
+  while (!requester.in_error()) {
+    now_ns = requester.next_deadline_ns();
+    requester.on_timer(now_ns);
+    pump();
+  }
+  EXPECT_EQ(now_ns, 1000 + kAskedNs + 2 * kAskedNs) << "one retry, after twice the timeout";
+  EXPECT_EQ(requester.counters().timeouts, 2u);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kRetryExceeded)));
+}
+
+TEST_F(TailResend, read_is_asked_for_from_the_missing_point) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaRead, 3 * kMtu);
+  post(WqeOpcode::kRdmaWrite, 8);
+  EXPECT_THAT(pump(), ElementsAre(101, 104));
+  roce::Headers first;
+  first.bth.opcode = Opcode::kRcReadResponseFirst;
+  first.bth.psn = 101;
+  first.aeth.syndrome = roce::kAethAck;
+  requester.on_packet(now_ns, first, std::vector<std::byte>(kMtu));
+  expect_timer(10 * kMs);
+  requester.pump(now_ns, kAll);
+  ASSERT_EQ(port.sent.size(), 2u);
+  EXPECT_EQ(port.sent[0].headers.bth.psn, 102u);
+  EXPECT_EQ(port.sent[0].headers.reth.address, test::kAddress + kMtu);
+  EXPECT_EQ(port.sent[0].headers.reth.length_bytes, 2 * kMtu);
+  EXPECT_EQ(port.sent[1].headers.bth.psn, 104u);
+}
+
+TEST_F(TailResend, nak_that_it_draws_brings_the_rest) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 4 * kMtu);
+  pump();
+  expect_timer(10 * kMs);
+  pump();
+  acknowledge(101);
+  EXPECT_THAT(pump(), IsEmpty());
+  answer(Opcode::kRcAcknowledge, 102, roce::kNakSequenceError);
+  EXPECT_THAT(pump(), ElementsAre(102, 103, 104));
+}
+
+TEST_F(TailResend, queue_pair_without_a_timeout_has_no_timer) {
+  RcConfig endless = config();
+  endless.ack_timeout = 0;
+  requester.reconfigure(now_ns, endless);
+  post(WqeOpcode::kRdmaWrite, 8);
+  pump();
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
+}
+
+}  // namespace
+}  // namespace gdx::softhca::transport
