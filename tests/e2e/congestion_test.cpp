@@ -22,7 +22,8 @@ TEST_F(Congested, marked_puts_draw_notifications_and_arrive) {
   EXPECT_GT(counter("np_cnp_sent"), 0u);
   EXPECT_GT(counter("rp_cnp_handled"), 0u);
   EXPECT_LE(counter("rp_cnp_handled"), counter("np_cnp_sent"));
-  EXPECT_EQ(counter("softhca_retransmitted_packets"), 0u);
+  // A tail that is late on a busy machine is sent again without a timeout.
+  EXPECT_EQ(counter("softhca_retransmitted_packets"), counter("softhca_tail_resends"));
   EXPECT_EQ(staging_violations(), 0u);
 }
 
