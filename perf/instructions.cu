@@ -27,12 +27,12 @@ GDX_DEVICE void make_calls(const EndpointHandle& handle, const Calls& calls, Pos
   if (endpoint.is_leader()) *calls.out = endpoint.status();
 }
 
-#define GDX_COUNTED(NAME, ENDPOINT, CALL)                                                          \
-  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {                        \
-    make_calls<1, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; });          \
-  }                                                                                                \
-  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {                        \
-    make_calls<2, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; });          \
+#define GDX_COUNTED(NAME, ENDPOINT, CALL)                                                 \
+  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {               \
+    make_calls<1, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; }); \
+  }                                                                                       \
+  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {               \
+    make_calls<2, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; }); \
   }
 
 using ThreadGpu = device::Endpoint<Scope::kThread, Placement::kGpu>;

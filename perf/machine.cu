@@ -28,7 +28,8 @@ std::string unavailable() {
   }
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
-  if (counted != cudaSuccess) return std::string("no usable GPU here: ") + cudaGetErrorString(counted) + kAdvice;
+  if (counted != cudaSuccess)
+    return std::string("no usable GPU here: ") + cudaGetErrorString(counted) + kAdvice;
   if (count == 0) return std::string("no GPU here") + kAdvice;
   return "";
 }
@@ -36,7 +37,8 @@ std::string unavailable() {
 std::string name() {
   cudaDeviceProp properties{};
   int driver = 0;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess ||
+      cudaDriverGetVersion(&driver) != cudaSuccess) {
     return "a GPU that tells nothing";
   }
   return std::string(properties.name) + ", sm_" + std::to_string(10 * properties.major + properties.minor) +
@@ -59,8 +61,8 @@ void Release::operator()(std::byte* memory) const {
 
 Memory allocate(Place place, std::size_t bytes) {
   void* memory = nullptr;
-  const cudaError_t result = place == Place::kGpu ? cudaMalloc(&memory, bytes)
-                                                  : cudaHostAlloc(&memory, bytes, cudaHostAllocMapped);
+  const cudaError_t result =
+      place == Place::kGpu ? cudaMalloc(&memory, bytes) : cudaHostAlloc(&memory, bytes, cudaHostAllocMapped);
   if (result != cudaSuccess) return Memory(nullptr, Release{place});
   Memory owned(static_cast<std::byte*>(memory), Release{place});
   if (place == Place::kHost) {

@@ -58,7 +58,8 @@ constexpr const char* syndrome_name(Syndrome syndrome) {
   return "unknown syndrome";
 }
 
-// Of an error CQE, whatever it says: its queue pair is in error, so the status is one of the queue or the peer.
+// Of an error CQE, whatever it says: its queue pair is in error, so the status is one of the queue or the
+// peer.
 constexpr Status status_of(Syndrome syndrome) {
   switch (syndrome) {
     case Syndrome::kLocalProtection:

@@ -1,4 +1,5 @@
-// With every third packet marked on its way (CTest sets GDX_SOFTHCA_MARK): the sender is told, and all arrives.
+// With every third packet marked on its way (CTest sets GDX_SOFTHCA_MARK): the sender is told, and all
+// arrives.
 #include <cstring>
 
 #include "tests/e2e/pair.h"

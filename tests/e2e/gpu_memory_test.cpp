@@ -229,7 +229,8 @@ TEST_P(InGpuMemory, abort_of_the_host_ends_a_wait) {
 
 TEST_P(InGpuMemory, threads_share_an_endpoint) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "kernels and the HCA see the fake's memory at two addresses each, and ThreadSanitizer orders nothing "
+  GTEST_SKIP() << "kernels and the HCA see the fake's memory at two addresses each, and ThreadSanitizer "
+                  "orders nothing "
                   "across them: preset cpu runs this";
 #endif
   EndpointOptions chosen = options();

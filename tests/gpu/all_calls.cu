@@ -28,8 +28,8 @@ __global__ void all_calls(EndpointHandle handle, RemoteMemory remote, LocalMemor
 }
 
 template <Placement P>
-__global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local, std::uint64_t bytes,
-                                 Status* out) {
+__global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local,
+                                 std::uint64_t bytes, Status* out) {
   device::SharedEndpoint<P> ep(handle);
   out[0] = gdx_put(ep, remote, local, bytes);
   out[1] = gdx_put_warp(ep, remote, local, bytes);
@@ -44,23 +44,29 @@ __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, Loc
   out[10] = gdx_put_signal<Mode::kBounce, Scope::kWarp>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
 }
 
-template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory, std::uint64_t,
-                                                            Status*);
-template __global__ void all_shared_calls<Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory, std::uint64_t,
-                                                           Status*);
+template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                            std::uint64_t, Status*);
+template __global__ void all_shared_calls<Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
+                                                           std::uint64_t, Status*);
 
-template __global__ void all_calls<Scope::kThread, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                     std::uint64_t, const std::uint64_t*, Status*);
+template __global__ void all_calls<Scope::kThread, Placement::kHost>(EndpointHandle, RemoteMemory,
+                                                                     LocalMemory, std::uint64_t,
+                                                                     const std::uint64_t*, Status*);
 template __global__ void all_calls<Scope::kThread, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                    std::uint64_t, const std::uint64_t*, Status*);
+                                                                    std::uint64_t, const std::uint64_t*,
+                                                                    Status*);
 template __global__ void all_calls<Scope::kWarp, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                   std::uint64_t, const std::uint64_t*, Status*);
+                                                                   std::uint64_t, const std::uint64_t*,
+                                                                   Status*);
 template __global__ void all_calls<Scope::kWarp, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                  std::uint64_t, const std::uint64_t*, Status*);
+                                                                  std::uint64_t, const std::uint64_t*,
+                                                                  Status*);
 template __global__ void all_calls<Scope::kBlock, Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                    std::uint64_t, const std::uint64_t*, Status*);
+                                                                    std::uint64_t, const std::uint64_t*,
+                                                                    Status*);
 template __global__ void all_calls<Scope::kBlock, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                                   std::uint64_t, const std::uint64_t*, Status*);
+                                                                   std::uint64_t, const std::uint64_t*,
+                                                                   Status*);
 
 template <Scope S, Placement P>
 __global__ void all_peer_calls(PeerHandle handle, RemoteMemory remote, LocalMemory local, std::uint64_t bytes,

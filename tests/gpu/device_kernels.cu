@@ -38,8 +38,8 @@ __global__ void puts_with_signals(Job job) {
   const RemoteMemory signal = job.remote + (job.remote.bytes - sizeof(std::uint64_t));
   Status status = endpoint.status();
   for (std::uint32_t k = 0; k < job.count && status == Status::kOk; ++k) {
-    status = gdx_put_signal<Mode::kPull>(endpoint, job.remote + kBytes * k, job.local + kBytes * k, kBytes, signal,
-                                         k + 1);
+    status = gdx_put_signal<Mode::kPull>(endpoint, job.remote + kBytes * k, job.local + kBytes * k, kBytes,
+                                         signal, k + 1);
   }
   if (status == Status::kOk) status = gdx_flush(endpoint);
   *job.outcome = status;
@@ -115,13 +115,17 @@ Status put_and_signal(const Job& job) { return exec::launch(config_of(job), puts
 Status put_shared(const Job& job) { return exec::launch(config_of(job), puts_of_a_grid, job); }
 Status wait_for_signal(const Job& job) { return exec::launch(config_of(job), wait_of_a_block, job); }
 Status open_and_close(const Job& job) { return exec::launch(config_of(job), open_of_a_thread, job); }
-Status get_and_atomics(const Job& job) { return exec::launch(config_of(job), get_and_atomics_of_a_thread, job); }
+Status get_and_atomics(const Job& job) {
+  return exec::launch(config_of(job), get_and_atomics_of_a_thread, job);
+}
 
 Status put_pieces_in_bulk(const Job& job, Mode mode) {
   constexpr Scope kBlock = Scope::kBlock;
   switch (mode) {
-    case Mode::kPush: return exec::launch(config_of(job), puts_of_pieces<Mode::kPush, kBlock, Copy::kBulk>, job);
-    case Mode::kBounce: return exec::launch(config_of(job), puts_of_pieces<Mode::kBounce, kBlock, Copy::kBulk>, job);
+    case Mode::kPush:
+      return exec::launch(config_of(job), puts_of_pieces<Mode::kPush, kBlock, Copy::kBulk>, job);
+    case Mode::kBounce:
+      return exec::launch(config_of(job), puts_of_pieces<Mode::kBounce, kBlock, Copy::kBulk>, job);
     default: return Status::kUnsupported;
   }
 }

@@ -4,8 +4,8 @@
 using ThreadGpu = gdx::device::Endpoint<gdx::Scope::kThread, gdx::Placement::kGpu>;
 
 // The doorbell is another call's, at GPU scope.
-extern "C" __global__ void push_deferred(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
-                                         std::uint64_t bytes) {
+extern "C" __global__ void push_deferred(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                         gdx::LocalMemory from, std::uint64_t bytes) {
   ThreadGpu endpoint(handle);
   (void)gdx_put<gdx::Mode::kPush>(endpoint, to, from, bytes, gdx::Doorbell::kDefer);
   (void)gdx_put_value(endpoint, to, bytes);
@@ -24,15 +24,15 @@ extern "C" __global__ void pull(gdx::EndpointHandle handle, gdx::RemoteMemory to
 }
 
 // The signal's doorbell is the payload's too.
-extern "C" __global__ void push_signal(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
-                                       gdx::RemoteMemory signal, std::uint64_t bytes) {
+extern "C" __global__ void push_signal(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                       gdx::LocalMemory from, gdx::RemoteMemory signal, std::uint64_t bytes) {
   ThreadGpu endpoint(handle);
   (void)gdx_put_signal<gdx::Mode::kPush>(endpoint, to, from, bytes, signal, 1);
 }
 
 // Stored by TMA.
-extern "C" __global__ void push_in_bulk(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
-                                        std::uint64_t bytes) {
+extern "C" __global__ void push_in_bulk(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                        gdx::LocalMemory from, std::uint64_t bytes) {
   gdx::device::Endpoint<gdx::Scope::kBlock, gdx::Placement::kGpu> endpoint(handle);
   (void)gdx_put<gdx::Mode::kPush, gdx::Copy::kBulk>(endpoint, to, from, bytes);
 }

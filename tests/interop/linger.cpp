@@ -1,5 +1,6 @@
-// Preloaded into ibv_rc_pingpong: its queue pair outlives its last message for a while. The program leaves as soon as
-// it is served itself, and a peer whose last acknowledgement was lost would repeat to nobody, on any HCA.
+// Preloaded into ibv_rc_pingpong: its queue pair outlives its last message for a while. The program leaves as
+// soon as it is served itself, and a peer whose last acknowledgement was lost would repeat to nobody, on any
+// HCA.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <unistd.h>

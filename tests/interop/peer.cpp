@@ -127,7 +127,8 @@ void check_read_back(Session& session, std::size_t number, std::size_t piece_byt
   const auto buffer = session.device.buffer();
   for (std::size_t i = number * piece_bytes; i < (number + 1) * piece_bytes; ++i) {
     if (buffer[kSource + i] == buffer[landing + i]) continue;
-    die("many at once: READ {} is complete, but byte {} of {} is {:#04x}, not the {:#04x} of the WRITE before it",
+    die("many at once: READ {} is complete, but byte {} of {} is {:#04x}, not the {:#04x} of the WRITE "
+        "before it",
         number, i - number * piece_bytes, piece_bytes, std::to_integer<unsigned>(buffer[landing + i]),
         std::to_integer<unsigned>(buffer[kSource + i]));
   }

@@ -20,8 +20,8 @@ void release(UmrKey& key) {
   key.qpn = mlx5::kMkeyAnyQpn;
 }
 
-// Whether the key's state is the one that the request demands; null if it is. A window of type 1 is nobody's, so nobody
-// may invalidate it; another key may be everybody's.
+// Whether the key's state is the one that the request demands; null if it is. A window of type 1 is nobody's,
+// so nobody may invalidate it; another key may be everybody's.
 const char* refuse_state(const UmrKey& key, const UmrRequest& request, const KeyUser& user) {
   if (request.check_free && !key.free) return "the key is bound";
   if (!request.check_qpn) return nullptr;

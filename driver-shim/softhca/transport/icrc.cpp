@@ -46,9 +46,9 @@ std::uint32_t finish_icrc(std::uint32_t begun, std::span<const std::byte> bth_to
 std::uint32_t icrc_ipv4(std::uint32_t source_host_order, std::uint32_t destination_host_order,
                         std::uint16_t source_port, std::uint16_t ip_id,
                         std::span<const std::byte> bth_to_padding) {
-  return finish_icrc(begin_icrc_ipv4(source_host_order, destination_host_order, source_port, ip_id,
-                                     bth_to_padding.size()),
-                     bth_to_padding);
+  return finish_icrc(
+      begin_icrc_ipv4(source_host_order, destination_host_order, source_port, ip_id, bth_to_padding.size()),
+      bth_to_padding);
 }
 
 std::uint32_t icrc_ipv6(const std::array<std::uint8_t, 16>& source,

@@ -13,7 +13,8 @@ class CrowdedWire final : public wire::Wire {
  public:
   static constexpr std::size_t kWindowPackets = 40;
 
-  CrowdedWire(std::unique_ptr<Wire> below, const bool& crowded) : below_(std::move(below)), crowded_(crowded) {}
+  CrowdedWire(std::unique_ptr<Wire> below, const bool& crowded)
+      : below_(std::move(below)), crowded_(crowded) {}
 
   const wire::Address& local() const override { return below_->local(); }
   std::size_t room(const wire::Address& destination) override {

@@ -117,8 +117,8 @@ class CountingPeer : public testing::Test {
   void send_raw(const Bytes& packet) {
     sockaddr_storage name;
     const socklen_t length = to_sockaddr(wire_->local(), 0, name);
-    ASSERT_EQ(::sendto(raw_.value(), packet.data(), packet.size(), 0, reinterpret_cast<const sockaddr*>(&name),
-                       length),
+    ASSERT_EQ(::sendto(raw_.value(), packet.data(), packet.size(), 0,
+                       reinterpret_cast<const sockaddr*>(&name), length),
               static_cast<ssize_t>(packet.size()))
         << std::strerror(errno);
   }
