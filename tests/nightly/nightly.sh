@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check
+# Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check | last NAME | record NAME
 # Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
 #   run    the named slices, or all
 #   next   slices that the change since their last pass touches, oldest first, within MINUTES (8); else the oldest one
 #   check  fails where a slice last passed more than 30 commits ago
+#   last, record  the commit on which NAME last passed, for lint too
 set -uo pipefail
 root=${GDX_NIGHTLY_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 slices=$root/tests/nightly/slices
@@ -119,5 +120,7 @@ case $command in
     ;;
   next) next "$@" ;;
   check) check ;;
-  *) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  last) pass_of "${1:?NAME}" ;;
+  record) record "${1:?NAME}" ;;
+  *) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
