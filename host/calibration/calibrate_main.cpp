@@ -2,6 +2,8 @@
 // start it as `gdx calibrate`.
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -108,16 +110,26 @@ Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
               "add --gpu");
 }
 
+// The file of the table. A home that is missing is not made: daemons and build users have /nonexistent.
+Result<std::string> table_file(const Options& options) {
+  if (!options.output.empty()) return options.output;
+  std::string file = default_calibration_file();
+  const char* home = std::getenv("HOME");
+  std::error_code ignored;
+  const bool below_home = home != nullptr && file.starts_with(std::string(home) + "/");
+  if (!file.empty() && (!below_home || std::filesystem::is_directory(home, ignored))) return file;
+  return fail(Status::kInvalidArgument,
+              "nowhere to keep the table: set XDG_CONFIG_HOME or HOME to a folder, or give --output");
+}
+
 // What can be wrong with the options is said before anything is measured.
 Result<void> calibrate(const Options& options, const Gpu* gpu) {
   if (auto checked = check_measure_options(options.measure); !checked) return checked;
   const auto wanted = mode_options(options, gpu);
   if (!wanted) return tl::unexpected(wanted.error());
-  const std::string file = options.output.empty() ? default_calibration_file() : options.output;
-  if (file.empty()) {
-    return fail(Status::kInvalidArgument,
-                "nowhere to keep the table: set XDG_CONFIG_HOME or HOME to a folder, or give --output");
-  }
+  const auto kept_in = table_file(options);
+  if (!kept_in) return tl::unexpected(kept_in.error());
+  const std::string& file = *kept_in;
   if (const auto present = read_calibrations(file); !present && present.error().status != Status::kNotFound)
     return tl::unexpected(present.error());
   const auto hca = Hca::open({.name = options.hca});

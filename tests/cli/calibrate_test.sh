@@ -93,6 +93,8 @@ PYTHON
     refuses 1 'nosuch0.*gdx0' "$gdx" calibrate --softhca --hca nosuch0
     refused "GDX_PATH_CLASS = 'FAR'" env GDX_PATH_CLASS=FAR "$gdx" calibrate --softhca
     refused 'set XDG_CONFIG_HOME or HOME' env -u HOME -u XDG_CONFIG_HOME "$gdx" calibrate --softhca
+    refused 'set XDG_CONFIG_HOME or HOME' env -u XDG_CONFIG_HOME HOME="$folder/nobody" "$gdx" calibrate --softhca
+    [ -e "$folder/nobody" ] && fail "a home that did not exist was made"
     echo precious >"$folder/precious"
     refused 'precious is no calibration' "$gdx" calibrate --softhca --output "$folder/precious"
     [ "$(cat "$folder/precious")" = precious ] || fail "a file that is no calibration was overwritten"
