@@ -19,9 +19,10 @@ function(gdx_tier_of kind tier result)
   set(${result} ${tier} PARENT_SCOPE)
 endfunction()
 
-# Appends the label sanitized to what CI runs under the sanitizer of this build. ThreadSanitizer sees nothing in tests of
-# one thread, which are those of the folders below.
-set(GDX_ONE_THREAD_FOLDERS tests/sim tests/unit/devx tests/unit/pcie tests/unit/roce tests/unit/transport)
+# Appends the label sanitized to what CI runs under the sanitizer of this build. The folders below start no thread, so
+# ThreadSanitizer has nothing to find there.
+set(GDX_ONE_THREAD_FOLDERS tests/sim/credits tests/sim/windows tests/unit/devx tests/unit/pcie tests/unit/roce
+  tests/unit/transport)
 function(gdx_sanitized kind tier result)
   set(sanitized OFF)
   if(kind MATCHES "^(unit|e2e)$" OR (kind MATCHES "^(sim|demo)$" AND tier STREQUAL "fast"))
@@ -77,8 +78,8 @@ function(gdx_add_test name kind)
   endforeach()
 endfunction()
 
-# Test code is compiled far more often than it runs: GoogleTest's headers are parsed once, and nothing is optimised but
-# in release builds. Unoptimised, GCC 12 also gives no false warnings of what comes from precompiled headers.
+# Compiling test code costs more than running it. GoogleTest's headers are parsed once, and code is not optimised.
+# Unoptimised, GCC 12 gives no false warnings of precompiled headers.
 set(GDX_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_executable(gdx_gtest_headers ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
@@ -92,7 +93,7 @@ endif()
 # gdx_test(NAME KIND SOURCES ... LIBRARIES ... [TIER ...] [TIMEOUT_S 120] [SHARDS 1] [NEEDS TARGET...]
 #          [ENVIRONMENT NAME=VALUE...] [SOFTHCA] [OPTIMISED])
 # A GoogleTest binary: one CTest test, or SHARDS tests that share its cases. SOFTHCA: with the software HCA below it.
-# OPTIMISED: its code runs long.
+# OPTIMISED: its code runs long, or holds code of the product: device headers, sources compiled again.
 function(gdx_test name kind)
   cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA;OPTIMISED" "TIER;TIMEOUT_S;SHARDS" "SOURCES;LIBRARIES;NEEDS;ENVIRONMENT")
   add_executable(${name} ${arg_SOURCES})
@@ -112,7 +113,7 @@ function(gdx_test name kind)
     NEEDS ${arg_NEEDS} ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()
 
-# gdx_run_test(TARGET KIND [SUFFIX .SUFFIX] [options of gdx_test]): runs a GoogleTest binary once more, in another world.
+# gdx_run_test(TARGET KIND [SUFFIX .SUFFIX] [options of gdx_test]): runs a GoogleTest binary with an environment of its own.
 function(gdx_run_test name kind)
   cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA" "TIER;TIMEOUT_S;SHARDS;SUFFIX" "NEEDS;ENVIRONMENT")
   if(arg_SOFTHCA)
@@ -133,6 +134,9 @@ function(gdx_run_test name kind)
     if(arg_SHARDS GREATER 1)
       string(APPEND test .${shard})
       list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
+    endif()
+    if(arg_NEEDS)
+      add_dependencies(${name} ${arg_NEEDS})
     endif()
     gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S ${arg_TIMEOUT_S}
       NEEDS ${name} ${arg_NEEDS} ENVIRONMENT ${environment})

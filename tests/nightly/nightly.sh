@@ -2,7 +2,9 @@
 # Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check | last NAME | record NAME
 # Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
 #   run    the named slices, or all
-#   next   slices that the change since their last pass touches, oldest first, within MINUTES (8); else the oldest one
+#   next   slices that the change touches, within MINUTES (8): those with most changed files first, then the oldest.
+#          Where the change touches none: the one that passed longest ago. The change is the commits of the last four
+#          hours before HEAD, or what came since the commit GDX_NIGHTLY_BASE.
 #   check  fails where a slice last passed more than 30 commits ago
 #   last, record  the commit on which NAME last passed, for lint too
 set -uo pipefail
@@ -29,11 +31,21 @@ age() {
   fi
 }
 
-touched() {
+change_base() {
+  local base=${GDX_NIGHTLY_BASE:-}
+  [ -n "$base" ] || base=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 4 * 3600))" HEAD)
+  echo "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}"
+}
+
+# changed_files SLICE BASE: how many files that the slice judges differ from BASE, or from where it passed since.
+changed_files() {
+  local base=$2 last
   local -a paths
-  [ "$(age "$1")" -eq $never ] && return 0
+  last=$(pass_of "$1")
+  [ -n "$last" ] && git merge-base --is-ancestor "$base" "$last" 2>/dev/null &&
+    git merge-base --is-ancestor "$last" HEAD 2>/dev/null && base=$last
   read -ra paths <<<"$(field "$1" 4)"
-  ! git diff --quiet "$(pass_of "$1")" HEAD -- "${paths[@]}"
+  git diff --name-only "$base" HEAD -- "${paths[@]}" | wc -l
 }
 
 # record SLICE: only of a clean tree, because only a commit can be named.
@@ -66,32 +78,32 @@ list() {
   for slice in $(names); do
     last=$(age "$slice")
     [ "$last" -eq $never ] && last="never passed" || last="passed $last commits ago"
-    printf '%-10s %3s min, %s%s: %s\n' "$slice" "$(field "$slice" 2)" "$last" \
-      "$(touched "$slice" && echo ', touched since')" "$(field "$slice" 3)"
+    printf '%-10s %3s min, %s: %s\n' "$slice" "$(field "$slice" 2)" "$last" "$(field "$slice" 3)"
   done
+  echo "due next: $(due "$(change_base)" | awk '$1 > 0 { print $3 }' | paste -sd' ')"
 }
 
-# Names in the order in which they are due.
+# due BASE: lines of changed files, age and name, in the order in which slices are due.
 due() {
   local slice
   for slice in $(names); do
-    echo "$(touched "$slice" && echo 0 || echo 1) $(age "$slice") $slice"
-  done | sort -k1,1n -k2,2nr -s
+    echo "$(changed_files "$slice" "$1") $(age "$slice") $slice"
+  done | sort -k1,1nr -k2,2nr -s
 }
 
 next() {
-  local budget=${1:-8} spent=0 ran=0 status=0 unchanged slice_age slice minutes
+  local budget=${1:-8} spent=0 ran=0 status=0 changed slice_age slice minutes
   local -a left=()
-  while read -r unchanged slice_age slice; do
+  while read -r changed slice_age slice; do
     minutes=$(field "$slice" 2)
-    if [ $ran -gt 0 ] && { [ "$unchanged" -eq 1 ] || [ $((spent + minutes)) -gt "$budget" ]; }; then
-      [ "$unchanged" -eq 1 ] || left+=("$slice")
+    if [ $((spent + minutes)) -gt "$budget" ] || { [ $ran -gt 0 ] && [ "$changed" -eq 0 ]; }; then
+      [ "$changed" -eq 0 ] || left+=("$slice")
       continue
     fi
     run_slice "$slice" </dev/null || status=1
     ran=$((ran + 1))
     spent=$((spent + minutes))
-  done < <(due)
+  done < <(due "$(change_base)")
   [ ${#left[@]} -eq 0 ] || say "touched but beyond $budget min: ${left[*]}; run them: ./run nightly run ${left[*]}"
   return $status
 }
@@ -122,5 +134,5 @@ case $command in
   check) check ;;
   last) pass_of "${1:?NAME}" ;;
   record) record "${1:?NAME}" ;;
-  *) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  *) sed -n '2,9s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac

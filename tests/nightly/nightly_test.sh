@@ -25,17 +25,21 @@ records() { printf '%s\n' "alpha $1 2026-01-01" "beta $2 2026-01-01" "gamma $3 2
 
 case $case_name in
   touched_slice_runs_and_sees_the_fault)
-    records "$first" "$first" "$first"
+    # alpha passed longer ago than beta.
+    git commit -q --allow-empty -m second
+    records "$first" "$(git rev-parse HEAD)" "$first"
     commit records
+    export GDX_NIGHTLY_BASE=HEAD~1
     echo broken >b/file
     commit fault
     run 20 "$nightly" next
     expect_status 1
-    expect '^ran beta 3$'
+    expect '^ran beta 4$'
     expect_no 'ran alpha'
     expect 'beta FAILED; repeat it'
     ;;
   oldest_slice_runs_where_none_is_touched)
+    export GDX_NIGHTLY_BASE=HEAD~1
     git commit -q --allow-empty -m second
     second=$(git rev-parse HEAD)
     records "$first" "$second" "$second"
@@ -47,6 +51,9 @@ case $case_name in
     grep -q "^alpha $(git rev-parse HEAD) " tests/nightly/passed || fail "no record of alpha's pass"
     ;;
   budget_is_kept_and_the_rest_named)
+    export GDX_NIGHTLY_BASE=$first
+    echo change | tee a/file >b/file
+    commit change
     run 20 "$nightly" next 7
     expect_status 0
     expect '^ran alpha$'

@@ -11,12 +11,12 @@ import re
 import subprocess
 import sys
 
-FOLDERS = ("base", "demo", "device", "driver-shim", "host", "proto")
+FOLDERS = ("base", "demo", "device", "driver-shim", "host", "perf", "proto", "tests")
 
 
 def changed_lines(base):
     """Returns {path: [[first, last], ...]} of the lines that the working tree adds to `base`."""
-    diff = subprocess.run(["git", "diff", "-U0", "--diff-filter=d", base, "--", *FOLDERS],
+    diff = subprocess.run(["git", "diff", "-U0", "--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=d", base, "--", *FOLDERS],
                           check=True, capture_output=True, text=True).stdout
     lines, path = {}, None
     for line in diff.splitlines():
@@ -30,11 +30,20 @@ def changed_lines(base):
     return lines
 
 
+def compiles(path, compiled):
+    """Returns the source itself, or for a header one that includes it."""
+    if path in compiled:
+        return [path]
+    including = subprocess.run(["git", "grep", "-lF", f'#include "{path}"', "--", "*.cpp"],
+                               capture_output=True, text=True).stdout.split()
+    return [source for source in including if source in compiled][:1]
+
+
 def main():
     build, base = sys.argv[1], (sys.argv[2:] or ["HEAD~1"])[0]
     lines = changed_lines(base)
     compiled = {os.path.relpath(entry["file"]) for entry in json.load(open(f"{build}/compile_commands.json"))}
-    sources = sorted(path for path in lines if path in compiled)
+    sources = sorted({source for path in lines for source in compiles(path, compiled)})
     line_filter = json.dumps([{"name": path, "lines": ranges} for path, ranges in lines.items()])
     print(f"== clang-tidy: {len(sources)} sources changed since {base}", flush=True)
 
