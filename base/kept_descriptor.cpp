@@ -20,11 +20,11 @@ constexpr std::size_t kNumbers = 1 << 16;
 
 struct Note {
   std::atomic<dev_t> device{0};
+  std::atomic<pid_t> keeper{0};  // a child may close what it inherits
   std::atomic<ino_t> inode{0};
 };
 std::array<Note, kNumbers> notes;
 std::atomic<int> notes_end{0};  // behind the highest number ever noted
-std::atomic<pid_t> keeper{0};   // whose notes they are: a child may close what it inherits
 
 Note* note_of(int number) {
   return number >= 0 && static_cast<std::size_t>(number) < kNumbers ? &notes[static_cast<std::size_t>(number)]
@@ -41,13 +41,9 @@ void write(Note& note, const FileIdentity& identity) {
 }
 
 void note_down(int number) {
-  if (const pid_t own = getpid(); keeper.exchange(own) != own) {
-    for (Note& note : notes) {
-      if (read(note) != FileIdentity{}) write(note, {});
-    }
-  }
   Note* const note = note_of(number);
   if (note == nullptr) return;
+  note->keeper.store(getpid(), std::memory_order_relaxed);  // published by the inode
   write(*note, identity_of(number));
   for (int end = notes_end.load(); end <= number && !notes_end.compare_exchange_weak(end, number + 1);) {
   }
@@ -90,7 +86,7 @@ bool is_kept(int descriptor) {
   const Note* const note = note_of(descriptor);
   if (note == nullptr) return false;
   const FileIdentity noted = read(*note);
-  return noted != FileIdentity{} && keeper.load() == getpid() && identity_of(descriptor) == noted;
+  return noted != FileIdentity{} && note->keeper.load() == getpid() && identity_of(descriptor) == noted;
 }
 
 int next_kept(int from) {

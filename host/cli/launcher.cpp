@@ -89,9 +89,9 @@ class ExecArguments {
 // The dynamic linker preloads the software HCA, and a program without one runs without it.
 void warn_of_static(const std::string& program) {
   if (!is_static_program(program)) return;
-  fmt::print(stderr,
-             "gdx: {} is linked statically and sees no software HCA: link it dynamically (without -static)\n",
-             program);
+  print_error(
+      "gdx: {} is linked statically and sees no software HCA: link it dynamically (without -static)\n",
+      program);
 }
 
 Error exec_error(const std::string& program, int error) {

@@ -13,7 +13,12 @@ constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
 SignalGuard::SignalGuard() {
   sigemptyset(&waited_);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) sigaddset(&waited_, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) {
+    // A blocked signal is queued even where it is ignored, as SIGHUP below nohup.
+    struct sigaction present {};
+    sigaction(signal, nullptr, &present);
+    if (signal == SIGCHLD || present.sa_handler != SIG_IGN) sigaddset(&waited_, signal);
+  }
   sigset_t blocked = waited_;
   sigaddset(&blocked, SIGTTOU);  // so that a message of a background process stops nothing
   pthread_sigmask(SIG_BLOCK, &blocked, &previous_);

@@ -64,6 +64,7 @@ class OrphanKeeper {
 [[noreturn]] void run_supervisor(const Supervision& supervision, const Descriptor& report,
                                  const std::function<Result<int>(const Supervision&)>& work) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  prctl(PR_SET_NAME, "gdx-supervisor");  // so that `killall gdx` leaves it to end the ranks
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (getppid() != supervision.launcher) _exit(kSignalBase + SIGKILL);
   // Without a group that ranks could be given (one of another PID namespace) all stay in the present one.

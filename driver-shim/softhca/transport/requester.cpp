@@ -500,8 +500,9 @@ void Requester::note_progress(std::uint64_t now_ns) {
   retries_left_ = config_.retry_count;
   rnr_retries_left_ = config_.rnr_retry;
   rnr_deadline_ns_ = kNever;
-  tail_packets_due_ = tail_resends_ = 0;
-  round_trip_.end(now_ns, unacked_);
+  tail_packets_due_ = 0;
+  // Karn's rule: only the answer to what was sent once ends the longer waits.
+  tail_resends_ = round_trip_.end(now_ns, unacked_) ? 0 : std::min(tail_resends_, RoundTrip::kKeptDoublings);
   start_timers(now_ns);
 }
 

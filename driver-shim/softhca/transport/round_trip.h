@@ -14,6 +14,7 @@ class RoundTrip {
   static constexpr std::uint64_t kShortestNs = 10'000'000;
   static constexpr std::uint64_t kLongestFirstNs = 30'000'000;
   static constexpr std::uint64_t kLongestNs = 100'000'000;
+  static constexpr std::uint32_t kKeptDoublings = 2;  // after an answer that may be of either sending
 
   // A packet that asks for an ACK has left; all up to `end` is then acknowledged.
   void begin(std::uint64_t now_ns, ExtendedPsn end) {
@@ -22,21 +23,25 @@ class RoundTrip {
     began_ns_ = now_ns;
   }
   void forget() { timed_end_ = kNone; }
-  // Everything before `unacked` is acknowledged.
-  void end(std::uint64_t now_ns, ExtendedPsn unacked) {
-    if (timed_end_ == kNone || unacked < timed_end_) return;
+  // Everything before `unacked` is acknowledged. Returns whether the timed packet is.
+  bool end(std::uint64_t now_ns, ExtendedPsn unacked) {
+    if (timed_end_ == kNone || unacked < timed_end_) return false;
     timed_end_ = kNone;
     const std::uint64_t sample_ns = now_ns - began_ns_;
     const std::uint64_t off_ns = std::max(sample_ns, mean_ns_) - std::min(sample_ns, mean_ns_);
     deviation_ns_ = known_ ? (3 * deviation_ns_ + off_ns) / 4 : sample_ns / 2;
     mean_ns_ = known_ ? (7 * mean_ns_ + sample_ns) / 8 : sample_ns;
     known_ = true;
+    return true;
   }
 
   // Two waits in a row are at most 90 ms, so that a tail that is lost twice is back within 100 ms.
   [[nodiscard]] std::uint64_t wait_ns(std::uint32_t resends) const {
     const std::uint64_t first_ns = known_ ? mean_ns_ + 4 * deviation_ns_ : kLongestFirstNs;
-    return std::min(std::clamp(first_ns, kShortestNs, kLongestFirstNs) << std::min(resends, 4u), kLongestNs);
+    // On a path that is slower than the bounds a tail is not lost before twice its round trip.
+    const std::uint64_t slow_ns = mean_ns_ > kLongestFirstNs ? 2 * mean_ns_ : 0;
+    const std::uint64_t bounded_ns = std::clamp(first_ns, kShortestNs, kLongestFirstNs);
+    return std::max(slow_ns, std::min(bounded_ns << std::min(resends, 4u), kLongestNs));
   }
 
  private:

@@ -250,8 +250,8 @@ Errno Device::request(int fd, std::uint64_t request_address) {
 // Nobody else can be given the number before it is closed, nor then take it for the old file.
 int Device::close(int fd) {
   const DeviceFile file = tracked_file(fd);
-  if (file.kind == FileKind::kNetlink) NetlinkSockets::instance().forget(fd);
   if (in_child()) return real_close(fd);
+  if (file.kind == FileKind::kNetlink) NetlinkSockets::instance().forget(fd);
   const CancellationOff uncancelled;
   track_file(fd, {});
   if (file.kind == FileKind::kEvents) forget_channel(fd);

@@ -22,18 +22,18 @@ NetlinkSockets& NetlinkSockets::instance() {
 
 Answer<int> NetlinkSockets::open(int flags) {
   std::array<int, 2> ends{};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | flags, 0, ends.data()) != 0) return refuse(errno);
-  const auto [fd, own_fd] = ends;
-  // What only this library reads and writes goes with no other program.
-  if (fcntl(own_fd, F_SETFD, FD_CLOEXEC) != 0 || !track_file(fd, {FileKind::kNetlink})) {
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0, ends.data()) != 0) return refuse(errno);
+  Descriptor own = Descriptor::keep(ends[1]);
+  const int fd = spare_standard_descriptors(ends[0], (flags & SOCK_CLOEXEC) != 0);
+  if (fd < 0) return refuse(EMFILE);
+  const bool inherited = (flags & SOCK_CLOEXEC) == 0 && fcntl(fd, F_SETFD, 0) == 0;
+  if ((!inherited && (flags & SOCK_CLOEXEC) == 0) || !own || !track_file(fd, {FileKind::kNetlink})) {
     real_close(fd);
-    real_close(own_fd);
     return refuse(EMFILE);
   }
   const std::lock_guard lock(mutex_);
-  Socket& socket = sockets_[fd];
-  if (socket.own_fd >= 0) real_close(socket.own_fd);  // its descriptor was closed behind our back
-  socket = {own_fd, static_cast<std::uint32_t>(getpid()), {}};
+  // An older entry is of a descriptor that a system call closed.
+  sockets_[fd] = {std::move(own), static_cast<std::uint32_t>(getpid()), {}};
   return fd;
 }
 
@@ -78,17 +78,14 @@ void NetlinkSockets::flush(int fd) {
 void NetlinkSockets::flush_locked(Socket& socket) {
   while (!socket.waiting.empty()) {
     const std::string& reply = socket.waiting.front();
-    if (::send(socket.own_fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+    if (::send(socket.own.value(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
     socket.waiting.pop_front();
   }
 }
 
 void NetlinkSockets::forget(int fd) {
   const std::lock_guard lock(mutex_);
-  const auto found = sockets_.find(fd);
-  if (found == sockets_.end()) return;
-  real_close(found->second.own_fd);
-  sockets_.erase(found);
+  sockets_.erase(fd);
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "base/descriptor.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
@@ -38,7 +39,7 @@ class NetlinkSockets {
 
  private:
   struct Socket {
-    int own_fd = -1;
+    Descriptor own;
     std::uint32_t port = 0;
     std::deque<std::string> waiting;
   };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/log.h"
@@ -51,6 +52,28 @@ void append_be16(std::vector<std::byte>& out, std::size_t value) {
 void append_mac(std::vector<std::byte>& out, const Address& address) {
   append_be16(out, 0x0200);
   for (std::size_t i = 12; i < 16; ++i) append(out, address.gid[i]);
+}
+
+// Writes with SIGPIPE held back: a FIFO whose reader has left is an error of the capture, not the program's
+// end.
+ssize_t write_without_signal(int file, std::span<const std::byte> bytes) {
+  sigset_t pipe_signal;
+  sigset_t before;
+  sigset_t pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const ssize_t written = ::write(file, bytes.data(), bytes.size());
+  const int error = errno;
+  constexpr timespec kAtOnce{};
+  if (written < 0 && error == EPIPE && sigismember(&pending, SIGPIPE) == 0) {
+    while (sigtimedwait(&pipe_signal, nullptr, &kAtOnce) < 0 && errno == EINTR) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return written;
 }
 
 }  // namespace
@@ -113,7 +136,7 @@ void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& heade
 void PcapWriter::flush() {
   std::span<const std::byte> rest(pending_);
   while (!rest.empty() && !failed_) {
-    const ssize_t written = ::write(file_.value(), rest.data(), rest.size());
+    const ssize_t written = write_without_signal(file_.value(), rest);
     if (written < 0 && errno == EINTR) continue;
     pollfd room{file_.value(), POLLOUT, 0};
     if (written < 0 && errno == EAGAIN && ::poll(&room, 1, kReaderBoundMs) == 1) continue;
