@@ -7,6 +7,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <pthread.h>
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -45,6 +46,10 @@ class FiberAnnotation {
   void destroy() {
 #if defined(__SANITIZE_THREAD__)
     __tsan_destroy_fiber(tsan_fiber_);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    // Frames that never returned leave their redzones, which would outlive the stack's mapping.
+    __asan_unpoison_memory_region(stack_base_, stack_bytes_);
 #endif
   }
 

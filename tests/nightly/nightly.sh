@@ -2,7 +2,7 @@
 # Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check | last NAME | record NAME
 # Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
 #   run    the named slices, or all
-#   next   slices that the change touches, within MINUTES (8): those with most changed files first, then the oldest.
+#   next   slices that the change touches, within MINUTES (8): those with the largest changed share first, then the oldest.
 #          Where the change touches none: the one that passed longest ago. The change is the commits of the last four
 #          hours before HEAD, or what came since the commit GDX_NIGHTLY_BASE.
 #   check  fails where a slice last passed more than 30 commits ago
@@ -37,15 +37,19 @@ change_base() {
   echo "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}"
 }
 
-# changed_files SLICE BASE: how many files that the slice judges differ from BASE, or from where it passed since.
-changed_files() {
+# changed_share SLICE BASE: of 1000 files that the slice judges, how many differ from BASE, or from where it passed
+# since; at least 1 where any does.
+changed_share() {
   local base=$2 last
   local -a paths
   last=$(pass_of "$1")
   [ -n "$last" ] && git merge-base --is-ancestor "$base" "$last" 2>/dev/null &&
     git merge-base --is-ancestor "$last" HEAD 2>/dev/null && base=$last
   read -ra paths <<<"$(field "$1" 4)"
-  git diff --name-only "$base" HEAD -- "${paths[@]}" | wc -l
+  local changed judged
+  changed=$(git diff --name-only "$base" HEAD -- "${paths[@]}" | wc -l)
+  judged=$(git ls-files -- "${paths[@]}" | wc -l)
+  [ "$changed" -eq 0 ] && echo 0 || echo $((1 + 1000 * changed / (judged + 1)))
 }
 
 # record SLICE: only of a clean tree, because only a commit can be named.
@@ -83,11 +87,11 @@ list() {
   echo "due next: $(due "$(change_base)" | awk '$1 > 0 { print $3 }' | paste -sd' ')"
 }
 
-# due BASE: lines of changed files, age and name, in the order in which slices are due.
+# due BASE: lines of changed share, age and name, in the order in which slices are due.
 due() {
   local slice
   for slice in $(names); do
-    echo "$(changed_files "$slice" "$1") $(age "$slice") $slice"
+    echo "$(changed_share "$slice" "$1") $(age "$slice") $slice"
   done | sort -k1,1nr -k2,2nr -s
 }
 
