@@ -131,7 +131,9 @@ void World::transmit(std::size_t from, std::vector<std::byte> datagram) {
                  [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
                    schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
                  });
-  const auto tries = static_cast<std::uint32_t>(faults() - before);
+  // A pause also fails tries that are first sent into it.
+  const std::uint64_t late = now_ns_ < paused_until_ns(from ^ 1) ? 1 : 0;
+  const auto tries = static_cast<std::uint32_t>(faults() - before + late);
   nodes_[from]->note_faults(tries);
   nodes_[from ^ 1]->note_faults(tries);
 }
