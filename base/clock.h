@@ -1,4 +1,4 @@
-// Where real time enters: state machines take `now_ns` as an argument and never read a clock.
+// Source of real time: state machines take `now_ns` as an argument and never read a clock.
 #pragma once
 
 #include <cstdint>

@@ -128,7 +128,7 @@ void App::add_version(const std::string& version) { app_->set_version_flag("--ve
 void App::require_command() { app_->require_subcommand(1); }
 
 std::optional<int> App::parse(std::string_view program, std::vector<std::string> arguments) {
-  // CLI11 takes arguments from the back.
+  // Reversed, because CLI11 takes arguments from the back.
   std::reverse(arguments.begin(), arguments.end());
   try {
     app_->parse(std::move(arguments));

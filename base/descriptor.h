@@ -12,15 +12,18 @@ namespace gdx {
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int value) : value_(value) {}
-  // One that stays open for longer than the call which makes it. Errors: none, and errno, as of `made`;
-  // EMFILE.
-  [[nodiscard]] static Descriptor keep(int made) { return Descriptor(keep_descriptor(made)); }
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  explicit Descriptor(int value) : kept_{value, 0} {}
+  // Keeps a descriptor that outlives the call which makes it. Errors: none, and errno, as of `made`; EMFILE.
+  [[nodiscard]] static Descriptor keep(int made) {
+    Descriptor kept;
+    kept.kept_ = keep_descriptor(made);
+    return kept;
+  }
+  Descriptor(Descriptor&& other) noexcept : kept_(std::exchange(other.kept_, {})) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     if (this != &other) {
       close();
-      value_ = std::exchange(other.value_, -1);
+      kept_ = std::exchange(other.kept_, {});
     }
     return *this;
   }
@@ -28,15 +31,17 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { close(); }
 
-  [[nodiscard]] int value() const { return value_; }  // -1: none
-  [[nodiscard]] explicit operator bool() const { return value_ >= 0; }
+  [[nodiscard]] int value() const { return kept_.number; }  // -1: none
+  [[nodiscard]] explicit operator bool() const { return value() >= 0; }
+  // Returns whether a kept number is still its own; false after a program has closed it by a system call.
+  [[nodiscard]] bool refers() const { return is_kept(kept_); }
   void close() {
-    if (value_ >= 0 && stop_keeping(value_)) ::close(value_);
-    value_ = -1;
+    if (value() >= 0 && stop_keeping(kept_)) ::close(value());
+    kept_ = {};
   }
 
  private:
-  int value_ = -1;
+  KeptDescriptor kept_;
 };
 
 }  // namespace gdx

@@ -1,4 +1,4 @@
-// What a variable of the environment says: one of a few words, or a number.
+// Values of environment variables: one of a few words, or a number.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@
 
 namespace gdx {
 
-// The choice whose word `variable` holds; where it is not set, the first. Errors: kInvalidArgument, with all
-// words.
+// Returns the choice whose word `variable` holds; the first if it is not set. Errors: kInvalidArgument, with
+// all words.
 template <typename Choice>
 [[nodiscard]] Result<Choice> choice_from_environment(
     const char* variable, std::initializer_list<std::pair<std::string_view, Choice>> words) {
@@ -34,7 +34,8 @@ template <typename Choice>
   return fail(Status::kInvalidArgument, fmt::format("{} is '{}': use {}", variable, text, known));
 }
 
-// The number that `variable` holds, nothing where it is not set. Errors: kInvalidArgument, with the range.
+// Returns the number that `variable` holds; nullopt if it is not set. Errors: kInvalidArgument, with the
+// range.
 [[nodiscard]] inline Result<std::optional<std::uint64_t>> number_from_environment(const char* variable,
                                                                                   std::uint64_t least,
                                                                                   std::uint64_t most) {

@@ -1,28 +1,38 @@
-// Descriptors that a library keeps for itself inside a program. Low numbers are the program's: it prints to 1
-// and 2 even where nothing is open there, and loops close all numbers they can think of. So a kept descriptor
-// has a high number, and a note says what it refers to, since a program may close it all the same.
+// Descriptors that a library keeps inside a program. Low numbers belong to the program: it prints to 1 and 2
+// even if they are closed, and loops close ranges of numbers. So a kept descriptor has a high number. A note
+// identifies its file, because a program may close it nevertheless.
 #pragma once
+
+#include <cstdint>
 
 namespace gdx {
 
-// Moves `descriptor` to a high number, close-on-exec, and notes it; the old number is closed. Where the limit
-// on open files leaves no high number, any from 3 on. -1 stays -1, as errno does.
-// Errors: -1 with errno EMFILE, and the old number is closed.
-int keep_descriptor(int descriptor);
+// Handle of a kept descriptor. A later one at this number has another note.
+struct KeptDescriptor {
+  int number = -1;
+  std::uint64_t note = 0;  // 0: none, the number is beyond those that are noted
+};
 
-// Moves a descriptor that is to become the program's away from the numbers 0 to 2. As keep_descriptor(), but
-// for the note and the high number, and with close-on-exec as asked for.
+// Moves `descriptor` to a high number, close-on-exec, and notes it; the old number is closed. If the limit on
+// open files leaves no high number, uses any from 3 on. -1 stays -1, and errno stays.
+// Errors: -1 with errno EMFILE, and the old number is closed.
+KeptDescriptor keep_descriptor(int descriptor);
+
+// Moves a descriptor of the program away from the numbers 0 to 2. Differs from keep_descriptor(): no note, no
+// high number, close-on-exec only on request.
 int spare_standard_descriptors(int descriptor, bool close_on_exec);
 
-// Whether this process keeps `descriptor`, and it still refers to the same file.
-// Async-signal-safe; a load for a number that was never kept.
-bool is_kept(int descriptor);
+// Returns whether this process keeps a descriptor at `number` that still refers to its file.
+// Async-signal-safe; costs a load for a number that was never kept.
+bool is_kept(int number);
+// Returns whether the number still refers to the file of `kept`. Files that share one inode (eventfd, epoll,
+// pidfd) are indistinguishable after a program has closed one by a system call and opened another.
+bool is_kept(const KeptDescriptor& kept);
 
-// The first number from `from` on that is_kept(), -1: none.
+// Returns the first number from `from` on that is_kept(); -1 without one.
 int next_kept(int from);
 
-// Removes the note. False: there was one, and the number refers to another file now, which is not ours to
-// close.
-bool stop_keeping(int descriptor);
+// Removes the note. False: the number now refers to another file, which its owner must not close.
+bool stop_keeping(const KeptDescriptor& kept);
 
 }  // namespace gdx

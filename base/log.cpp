@@ -31,7 +31,7 @@ constexpr std::array<Threshold, 5> kThresholds{{{"debug", spdlog::level::debug},
                                                 {"error", spdlog::level::err},
                                                 {"off", spdlog::level::off}}};
 
-// A word that nobody knows silences nothing.
+// Ignores an unknown level, so that a wrong word silences nothing.
 void choose_level(spdlog::logger& made) {
   made.set_level(spdlog::level::warn);
   const char* const wanted = std::getenv("GDX_LOG");
@@ -41,7 +41,7 @@ void choose_level(spdlog::logger& made) {
   made.log(spdlog::level::warn, "GDX_LOG={}: use debug, info, warn, error or off; now it is warn", wanted);
 }
 
-// Never destroyed: the software HCA still logs while the process runs its exit handlers.
+// Never destroyed, because the software HCA logs while the process runs its exit handlers.
 spdlog::logger& logger() {
   static spdlog::logger* const instance = [] {
     auto* made = new spdlog::logger("gdx", std::make_shared<spdlog::sinks::stderr_sink_mt>());

@@ -1,5 +1,5 @@
 // The one logger: lines on stderr, level from GDX_LOG (debug, info, warn, error, off; default warn).
-// Thread-safe. Formatting is fmt's; the sink is spdlog's, which only log.cpp sees.
+// Thread-safe. fmt formats; spdlog writes, and only log.cpp includes it.
 #pragma once
 
 #include <fmt/format.h>

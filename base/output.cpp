@@ -18,7 +18,7 @@ void note_failure() {
   if (lost_errno == 0) lost_errno = errno != 0 ? errno : EIO;
 }
 
-// Opened the wrong way round: what is written to it fails as on a closed descriptor.
+// Opens them in the wrong direction, so that writes fail as on a closed descriptor.
 void hold_closed_descriptors() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -46,8 +46,9 @@ void write_output(std::string_view text) {
 
 void write_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
-void flush_output() {
+bool flush_output() {
   if (std::fflush(stdout) != 0) note_failure();
+  return lost_errno == 0;
 }
 
 int run_program(std::string_view program, const std::function<int()>& body) {

@@ -1,4 +1,4 @@
-// What programs print. A stream that fails throws nothing; what stdout lost shows in the exit status.
+// Output of programs. A stream that fails throws nothing; lost output of stdout shows in the exit status.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,9 +9,9 @@
 
 namespace gdx {
 
-// To stdout, which keeps it until a buffer is full or the program ends.
+// Writes to stdout, which buffers until its buffer is full or the program ends.
 void write_output(std::string_view text);
-// To stderr, at once. What it refuses is lost: there is no other place to tell it.
+// Writes to stderr, at once. Refused output is lost, because there is no other place to report it.
 void write_error(std::string_view text);
 
 template <typename... T>
@@ -24,13 +24,13 @@ void print_error(fmt::format_string<T...> format, T&&... values) {
   write_error(fmt::format(format, std::forward<T>(values)...));
 }
 
-// Rows that come slowly are seen when they come.
-void flush_output();
+// Rows that come slowly are seen when they come. Returns whether stdout has lost nothing so far.
+bool flush_output();
 
-// Runs the body of main() and returns the process's exit status: that of the body, or 1 where it was 0 and
-// stdout lost something. An exception becomes status 1. Both print one line that begins with `program`.
-// Closed descriptors 0 to 2 are taken by ones that fail, so that no file of the program gets such a number;
-// programs that it executes find them closed.
+// Runs the body of main() and returns the process's exit status: the body's, or 1 if that is 0 and stdout
+// lost output. An exception becomes status 1. Both print one line that begins with `program`. Opens failing
+// descriptors in place of closed ones from 0 to 2, so that no file of the program gets such a number.
+// Executed programs find them closed.
 [[nodiscard]] int run_program(std::string_view program, const std::function<int()>& body);
 
 }  // namespace gdx

@@ -1,4 +1,4 @@
-// Result<T>: a value, or what failed and a message for a person.
+// Result<T>: a value, or a status and a message for a person.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gdx {
 
-// `message` is one line: what happened, to what, what to do next.
+// `message` is one line: the event, its object, the remedy.
 struct Error {
   Status status = Status::kSystem;
   std::string message;

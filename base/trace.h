@@ -1,6 +1,6 @@
-// Spans of host work that a profiler shows by name (NVTX: Nsight Systems, CUPTI). Where the build found no
-// NVTX headers they are nothing; where no profiler listens they cost a call and a test of a null pointer.
-// Threads: any; a span ends on the thread that began it.
+// Spans of host work that a profiler shows by name (NVTX: Nsight Systems, CUPTI). Without NVTX headers at
+// build time they do nothing. Without a profiler they cost a call and a test of a null pointer. Threads: any;
+// a span ends on the thread that began it.
 #pragma once
 
 namespace gdx {
@@ -13,7 +13,7 @@ class TraceSpan {
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
 
-  // Can this build's spans be seen at all?
+  // Returns whether this build has spans.
   [[nodiscard]] static bool compiled_in();
 };
 

@@ -2,7 +2,7 @@
 # one binary starts on machines with and without a GPU.
 set(GDX_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs that kernels are compiled for, as sm_ numbers")
 if(GDX_CUDA)
-  # What the compiler is tried with: any will do.
+  # Architecture for the compiler's test: any will do.
   list(GET GDX_CUDA_ARCHITECTURES 0 CMAKE_CUDA_ARCHITECTURES)
   enable_language(CUDA)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
@@ -22,7 +22,7 @@ function(gdx_cuda_sources name)
     get_filename_component(stem ${source} NAME_WE)
     get_filename_component(path ${source} ABSOLUTE)
     set(copy ${CMAKE_CURRENT_BINARY_DIR}/${stem}.nvcc.cu)
-    # A second name: the first belongs to the C++ build of the same file in this directory.
+    # Copies under a second name, because the first belongs to the C++ build of the file in this directory.
     file(CONFIGURE OUTPUT ${copy} CONTENT "#include \"${path}\"\n" @ONLY)
     target_sources(${name} PRIVATE ${copy})
   endforeach()
@@ -46,7 +46,7 @@ function(gdx_cuda_program name)
   set_target_properties(${name} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
 endfunction()
 
-# The same sources for the CPU layer: kernels are C++ there.
+# Compiles kernels for the CPU layer, as C++.
 function(gdx_cpu_kernels)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
 endfunction()

@@ -1,5 +1,5 @@
-# A mutant is the simulation on a transport with one known bug. Production code knows nothing of it: the
-# bug is one textual replacement in a copy of one source, made at configure time.
+# A mutant is the simulation on a transport with one known bug. Production code does not contain it: the bug
+# is one textual replacement in a copy of one source, made at configure time.
 
 # gdx_plant_bug(NAME ROOT FILE FIND REPLACE): a copy of FILE (from the repository's root) below ROOT, in which
 # FIND, a text that occurs exactly once, is REPLACEd.
@@ -29,12 +29,12 @@ function(gdx_mutant_test name target)
     ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()
 
-# What a mutant of a header is compiled from.
+# Sources of a mutant of a header.
 set(GDX_MUTABLE_SOURCES requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
 
-# gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
+#gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
 #            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B>)
-# The test passes when one of the seeds finds the bug, and prints which.
+# The test passes when one of the seeds finds the bug, and prints that seed.
 function(gdx_mutant name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;FIND;REPLACE;SEEDS" "")
   set(folder driver-shim/softhca/transport)

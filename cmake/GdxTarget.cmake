@@ -1,4 +1,4 @@
-# What every target of gdx is built with. A target opts in by name: there are no global flags.
+# Settings of every target of gdx. A target opts in by name: there are no global flags.
 function(gdx_target name)
   get_target_property(type ${name} TYPE)
   if(type STREQUAL "INTERFACE_LIBRARY")
@@ -19,6 +19,9 @@ function(gdx_target name)
   if(GDX_SANITIZER)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:
       -fsanitize=${GDX_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+    if(GDX_SANITIZER_WITHOUT)
+      target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=${GDX_SANITIZER_WITHOUT}>)
+    endif()
     target_link_options(${name} PRIVATE -fsanitize=${GDX_SANITIZER})
   endif()
 endfunction()
@@ -54,7 +57,7 @@ if(GDX_SANITIZER_RUNTIME)
     OUTPUT_VARIABLE GDX_SANITIZER_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 endif()
 
-# What LD_PRELOAD must say for a program of this build, or a foreign one, to run on the software HCA.
+# Value of LD_PRELOAD for a program of this build, or a foreign one, on the software HCA.
 set(GDX_SOFTHCA_PRELOAD $<TARGET_FILE:gdx_softhca>)
 if(GDX_SANITIZER_RUNTIME)
   string(PREPEND GDX_SOFTHCA_PRELOAD ${GDX_SANITIZER_RUNTIME}:)

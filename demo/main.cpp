@@ -17,6 +17,7 @@
 
 #include "base/command_line.h"
 #include "base/output.h"
+#include "demo/audit.h"
 #include "demo/pingpong.h"
 #include "demo/proxy.h"
 #include "host/gdx.h"
@@ -25,13 +26,15 @@ namespace gdx::demo {
 namespace {
 
 constexpr std::uint64_t kExchangeTimeoutNs = 120'000'000'000;
-// For slow machines: a dead peer is noticed by its silence long before.
+// Bound for slow machines; detection of a dead peer takes far less.
 constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
-constexpr int kExitNoGpu = 77;  // as test drivers know it: skipped
+constexpr int kExitNoGpu = 77;  // the status "skipped" of test drivers
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
+// Lends a lone endpoint three quarters of each pool, not half, because no other will come.
+constexpr std::uint32_t kThresholdPercent = 300;
 
 struct Options {
   std::string hca;
@@ -67,9 +70,9 @@ struct Row {
   }
 };
 
-// What takes the place of a mode where a put is a copy.
+// Row for direct peers, for which a put is a copy and has no mode.
 constexpr char kDirectRow[] = "direct";
-// A pull that a thread of the host posts.
+// Row for a pull that a thread of the host posts.
 constexpr char kProxyRow[] = "proxy";
 
 Result<Mode> parse_mode(const std::string& text) {
@@ -81,6 +84,12 @@ Result<Mode> parse_mode(const std::string& text) {
   if (text == "auto") return Mode::kAuto;
   return fail(Status::kInvalidArgument,
               fmt::format("mode '{}' is none of pull, push, inline, bounce, proxy, auto", text));
+}
+
+// Returns whether a mode stages payload in the HCA's memory. Others leave that memory to other processes.
+bool pushes(const Options& options) {
+  const auto may_push = [](const std::string& mode) { return mode == "push" || mode == "auto"; };
+  return options.slot_count != 0 && std::ranges::any_of(options.modes, may_push);
 }
 
 PeerOptions peer_options(const Options& options) {
@@ -103,8 +112,8 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-// A rank that is to die does so from inside its wait, in the middle of a message. A direct message is stored
-// without a wait: its sender waits for the answer alone.
+// Number of steps after which a doomed rank dies, inside its wait, in the middle of a message. A direct
+// message is stored without a wait, so its sender waits for the answer alone.
 constexpr int kStepsToLive = 20;
 constexpr int kDirectStepsToLive = 1;
 
@@ -115,13 +124,13 @@ int progress_and_die() {
   return progress();
 }
 
-// Packets sent again where the HCA counts them, otherwise the events that make it do so.
+// Returns resent packets if the HCA counts them, otherwise the events that cause resends.
 std::uint64_t retransmissions(const Hca& hca) {
   if (const auto packets = hca.counter("softhca_retransmitted_packets")) return *packets;
   return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
 }
 
-// Host memory that the HCA, this rank's kernels and, where wanted, the peer's reach.
+// Host memory that the HCA, this rank's kernels and, if required, the peer's reach.
 struct SharedMemory {
   Memory memory;
   std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
@@ -138,7 +147,7 @@ Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t
   return shared;
 }
 
-// What `auto` goes by: the buffers are host memory on either layer.
+// Options of mode `auto`: the buffers are host memory on either layer.
 ModeOptions auto_modes(const Gpu* gpu) {
   ModeOptions modes{.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu,
                     .payload = Placement::kHost};
@@ -146,7 +155,7 @@ ModeOptions auto_modes(const Gpu* gpu) {
   return modes;
 }
 
-// What a rank's kernel writes for its host side.
+// Words that a rank's kernel writes for its host side.
 struct KernelWords {
   Outcome outcome;
   alignas(64) ProxyWords proxy;
@@ -155,12 +164,14 @@ struct KernelWords {
 // One rank's resources, connected to its peer.
 class Rank {
  public:
-  // `gpu`: where kernels run; null on the CPU layer.
+  // `gpu`: runs the kernels; null on the CPU layer.
   static Result<Rank> connect(Hca opened, const Gpu* gpu, World& world, const Options& options);
 
   Result<Row> run(World& world, const std::string& mode, const Case& shape, bool die);
-  [[nodiscard]] std::uint64_t staging_violations() const {
-    return hca_->counter("softhca_staging_violations").value_or(0);
+  // nullopt: this HCA audits nothing.
+  [[nodiscard]] std::optional<std::uint64_t> staging_violations() const {
+    const auto count = hca_->counter("softhca_staging_violations");
+    return count ? std::optional(*count) : std::nullopt;
   }
   [[nodiscard]] const Hca& hca() const { return *hca_; }
   [[nodiscard]] bool is_direct() const { return peers_.is_direct(peer_rank_); }
@@ -170,7 +181,7 @@ class Rank {
     return endpoint_.state().staging.stalls + endpoint_.state().bounce.stalls;
   }
   [[nodiscard]] std::string blame(const World& world, Status status) const;
-  Rank(std::unique_ptr<Hca> hca, StagingPool staging, StagingPool bounce, SharedMemory buffer,
+  Rank(std::unique_ptr<Hca> hca, std::optional<StagingPool> staging, StagingPool bounce, SharedMemory buffer,
        SharedMemory signals, SharedMemory results, Endpoint endpoint, PeerMapping peers)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
@@ -182,7 +193,7 @@ class Rank {
         peers_(std::move(peers)) {}
 
   std::unique_ptr<Hca> hca_;
-  StagingPool staging_;
+  std::optional<StagingPool> staging_;  // if a mode pushes
   StagingPool bounce_;
   SharedMemory buffer_;
   SharedMemory signals_;
@@ -200,11 +211,23 @@ struct Introduction {
   RemoteMemory signals;
 };
 
+// Returns the demo's own value unless a variable is set, because the variable has priority.
+template <typename T>
+std::optional<T> unless_set(const char* variable, T value) {
+  return std::getenv(variable) == nullptr ? std::optional(value) : std::nullopt;
+}
+
 Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Options& options) {
   auto hca = std::make_unique<Hca>(std::move(opened));
-  auto staging = StagingPool::create(*hca);
-  if (!staging) return tl::unexpected(staging.error());
-  auto bounce = StagingPool::create(*hca, StagingOptions::in_host_memory());
+  std::optional<StagingPool> staging;
+  if (pushes(options)) {
+    auto made = StagingPool::create(*hca, {.threshold_percent = kThresholdPercent});
+    if (!made) return tl::unexpected(made.error());
+    staging.emplace(std::move(*made));
+  }
+  StagingOptions in_host = StagingOptions::in_host_memory();
+  in_host.threshold_percent = kThresholdPercent;
+  auto bounce = StagingPool::create(*hca, in_host);
   if (!bounce) return tl::unexpected(bounce.error());
   auto buffer = allocate_shared(*hca, gpu, options.max_bytes);
   if (!buffer) return tl::unexpected(buffer.error());
@@ -212,15 +235,17 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   if (!signals) return tl::unexpected(signals.error());
   auto results = allocate_shared(*hca, gpu, sizeof(KernelWords));
   if (!results) return tl::unexpected(results.error());
-  auto endpoint = Endpoint::create(*hca, {&*staging, &*bounce},
-                                   {.slot_count = options.slot_count,
+  auto endpoint = Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce},
+                                   {.slot_count = staging ? options.slot_count : 0,
                                     .bounce_slot_count = bounce->slot_count(),
                                     .auto_modes = auto_modes(gpu),
-                                    .timeout_ns = kWaitTimeoutNs,
-                                    .retry_count = 7});
+                                    .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
+                                    .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)});
   if (!endpoint) return tl::unexpected(endpoint.error());
   if (gpu != nullptr) {
-    if (const auto mapped = staging->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    if (staging) {
+      if (const auto mapped = staging->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    }
     if (const auto mapped = bounce->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
     if (const auto mapped = endpoint->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
   }
@@ -239,7 +264,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   if (const auto connected = endpoint->connect(peer.endpoint); !connected)
     return tl::unexpected(connected.error());
 
-  Rank rank(std::move(hca), std::move(*staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
+  Rank rank(std::move(hca), std::move(staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
             std::move(*results), std::move(*endpoint), std::move(*peers));
   rank.peer_rank_ = 1 - world.rank();
   rank.peer_buffer_ = peer.buffer;
@@ -248,7 +273,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   return rank;
 }
 
-// Who failed: the peer, where the status says so or it kept silent, otherwise this rank.
+// Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
 std::string Rank::blame(const World& world, Status status) const {
   const EndpointFault fault = endpoint_.fault();
   const std::string what = fault.status == Status::kOk ? status_name(status) : Endpoint::describe(fault);
@@ -301,12 +326,12 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
              sent.stalls,  sent.retransmissions + received.retransmissions};
 }
 
-// What the figures are worth.
+// Conditions of the figures.
 std::string label(const Hca& hca) {
-  const bool software = hca.counter("softhca_retransmitted_packets").has_value();
-  return fmt::format("measured: {}, kernels on {}, {} cores",
-                     software ? "software HCA" : fmt::format("HCA {}", hca.name()),
-                     kernels_run_on_gpu() ? "the GPU" : "the CPU layer", std::thread::hardware_concurrency());
+  return fmt::format(
+      "measured: {}, kernels on {}, {} cores, three quarters of each staging pool lent at most",
+      hca.is_software() ? "software HCA" : fmt::format("HCA {}", hca.name()),
+      kernels_run_on_gpu() ? "the GPU" : "the CPU layer", std::thread::hardware_concurrency());
 }
 
 void print_header(const Hca& hca) {
@@ -379,7 +404,7 @@ Result<void> check(const Options& options) {
   return {};
 }
 
-// What is wrong with the options is wrong with those of both ranks: the first one says it.
+// Reports a fault of the options once, from the first rank, because both ranks have it.
 int refuse(const Error& error) {
   const char* const rank = std::getenv(kRankVariable);
   if (rank == nullptr || std::string_view(rank) == "0") print_error("gdx demo: {}\n", error.message);
@@ -395,7 +420,8 @@ Result<int> run(const Options& options, const Gpu* gpu) {
                                world_options->size)});
   }
   auto hca =
-      Hca::open({.name = options.hca});  // before the others are met: what is wrong here is said at once
+      // before the other ranks join, so that a fault here is reported at once
+      Hca::open({.name = options.hca});
   if (!hca && hca.error().status == Status::kNotFound) return refuse(hca.error());
   if (!hca) return tl::unexpected(hca.error());
   auto world = World::join(*world_options);
@@ -408,26 +434,29 @@ Result<int> run(const Options& options, const Gpu* gpu) {
   if (!rows) return tl::unexpected(rows.error());
   const auto violations = world->allgather_value(rank->staging_violations(), kExchangeTimeoutNs);
   if (!violations) return tl::unexpected(violations.error());
-  const std::uint64_t unlicensed = (*violations)[0] + (*violations)[1];
+  const std::uint64_t found = (*violations)[0].value_or(0) + (*violations)[1].value_or(0);
+  const bool audited = (*violations)[0] && (*violations)[1];
   const bool verified =
       std::all_of(rows->begin(), rows->end(), [](const Row& row) { return row.verified(); });
-  if (world->rank() != kSenderRank) return verified && unlicensed == 0 ? 0 : 1;
+  const int exit_status = verified && found == 0 ? 0 : 1;
+  if (world->rank() != kSenderRank) return exit_status;
 
   if (options.json) {
     nlohmann::json out{{"label", label(rank->hca())},
                        {"hca", rank->hca().name()},
                        {"verified", verified},
-                       {"staging_violations", unlicensed}};
+                       {"staging_violations", audited ? nlohmann::json(found) : nlohmann::json()}};
     for (const Row& row : *rows) out["rows"].push_back(to_json(row));
     print("{}\n", out.dump(2));
   } else {
     print(
         "\nround trip: put+signal until the peer's answering signal arrives; GB/s: put+signal until the "
         "local "
-        "flush.\nslots written without a credit: {}\n{}\n",
-        unlicensed, verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
+        "flush.\n{}\n{}\n",
+        audit_text(audited ? std::optional(found) : std::nullopt),
+        verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
   }
-  return verified && unlicensed == 0 ? 0 : 1;
+  return exit_status;
 }
 
 int report(const Error& error, int exit_status = 1) {
@@ -442,8 +471,7 @@ int run_where_kernels_run(const Options& options) {
     const auto opened = Gpu::open();
     if (!opened) {
       const Error& error = opened.error();
-      // No driver, no GPU, a driver too old: this program is for another machine. The rest is a fault of this
-      // one.
+      // Distinguishes a machine without a driver, a GPU or a new enough driver from a fault of this machine.
       const bool absent = error.status == Status::kNoDevice || error.status == Status::kUnsupported;
       return absent ? report({error.status, "SKIPPED: " + error.message}, kExitNoGpu) : report(error);
     }

@@ -1,6 +1,6 @@
-// The demo's kernels. A warp on one rank puts a message and signals; a warp on the other waits for the
-// signal, answers it, checks every byte and says so. On a machine without CUDA this file is compiled as
-// C++ and the same threads run on the CPU.
+// The demo's kernels. A warp on one rank puts a message and signals. A warp on the other waits for the
+// signal, answers it, checks every byte and reports. Without CUDA this file is compiled as C++ and its
+// threads run on the CPU.
 #include "demo/pingpong.h"
 
 #include "device/peer.h"
@@ -10,15 +10,20 @@ namespace {
 
 constexpr unsigned kThreads = kWarpThreads;
 
-// What word `index` of message `sequence` must hold: unlike its neighbours and unlike the same word of
-// every other message.
+// Returns the value of word `index` of message `sequence`, unlike its neighbours and that word of every other
+// message.
 GDX_DEVICE std::uint64_t expected_word(std::uint64_t sequence, std::uint64_t index) {
   return (sequence * 0x9e3779b97f4a7c15u ^ index) * 0xd6e8feb86659fd93u;
 }
 
+// For the thread that reports times alone: on the CPU layer the others' readings would be part of what is
+// measured.
+GDX_DEVICE std::uint64_t read_clock(bool leads) { return leads ? exec::now_ns() : 0; }
+
 template <Mode M>
 __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
   device::PeerEndpoint<Scope::kWarp> peer(x.peer);
+  const bool leads = peer.is_leader();
   auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
   Outcome result = {peer.status(), 0, 0, 0, 0};
 
@@ -27,15 +32,15 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
     for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads)
       words[i] = expected_word(sequence, i);
 
-    const std::uint64_t start = exec::now_ns();
+    const std::uint64_t start = read_clock(leads);
     result.status =
         gdx_put_signal<M>(peer, x.remote, x.local, shape.bytes, x.remote_signals + 8 * kData, sequence);
     if (result.status == Status::kOk) result.status = gdx_flush(peer);
-    const std::uint64_t flushed = exec::now_ns();
+    const std::uint64_t flushed = read_clock(leads);
     if (result.status == Status::kOk) {
       result.status = gdx_wait(peer, &x.signals[kArrived], Compare::kGreaterEqual, sequence);
     }
-    const std::uint64_t answered = exec::now_ns();
+    const std::uint64_t answered = read_clock(leads);
     if (result.status == Status::kOk) {
       result.status = gdx_wait(peer, &x.signals[kVerified], Compare::kGreaterEqual, sequence);
     }
@@ -45,7 +50,7 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
     result.completion_ns += flushed - start;
     result.round_trip_ns += answered - start;
   }
-  if (peer.is_leader()) *outcome = result;
+  if (leads) *outcome = result;
 }
 
 // Until `*word` has come to `value`, within the endpoint's timeout; the proxy's failure ends it.
@@ -63,7 +68,7 @@ GDX_DEVICE Status wait_for_word(const Exchange& x, const std::uint64_t* word, st
   return static_cast<Status>(exec::broadcast<Scope::kWarp>(static_cast<std::uint32_t>(status)));
 }
 
-// The endpoint is the proxy's: what the kernel has of it are words of host memory.
+// Sends through the proxy, which owns the endpoint; the kernel has words of host memory only.
 __global__ void send_by_proxy(Exchange x, Case shape, Outcome* outcome) {
   const bool leads = exec::thread_rank<Scope::kWarp>() == 0;
   auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
@@ -72,13 +77,13 @@ __global__ void send_by_proxy(Exchange x, Case shape, Outcome* outcome) {
     const std::uint64_t sequence = shape.first_sequence + m;
     for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads)
       words[i] = expected_word(sequence, i);
-    const std::uint64_t start = exec::now_ns();
+    const std::uint64_t start = read_clock(leads);
     __syncwarp();  // the leader's release covers what all have written
     if (leads) exec::publish(&x.proxy->asked, sequence);
     result.status = wait_for_word(x, &x.proxy->sent, sequence);
-    const std::uint64_t sent = exec::now_ns();
+    const std::uint64_t sent = read_clock(leads);
     if (result.status == Status::kOk) result.status = wait_for_word(x, &x.signals[kArrived], sequence);
-    const std::uint64_t answered = exec::now_ns();
+    const std::uint64_t answered = read_clock(leads);
     if (result.status == Status::kOk) result.status = wait_for_word(x, &x.signals[kVerified], sequence);
     if (result.status != Status::kOk) break;
     ++result.messages_done;

@@ -1,4 +1,4 @@
-// What the demo's kernels and its host program say to each other.
+// Interface between the demo's kernels and its host program.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@ namespace gdx::demo {
 
 struct Case {
   Mode mode;
-  bool by_proxy;        // the sender's kernel asks a thread of the host to pull
+  bool by_proxy;        // the sender's kernel requests a pull from a thread of the host
   std::uint64_t bytes;  // of one message; a multiple of 8
   std::uint32_t messages;
   std::uint64_t first_sequence;  // of the first message; grows through the whole run
   bool break_memory;             // the receiver damages one byte before it checks
 };
 
-// What a kernel and the thread that posts for it say to each other, in memory of both.
+// Words between a kernel and the thread that posts for it, in memory of both.
 struct ProxyWords {
   std::uint64_t asked;    // the kernel: messages up to this sequence are to be sent
   std::uint64_t sent;     // the thread: those up to this one are complete
   std::uint64_t failure;  // the thread: a Status, of why there will be no more
-  std::uint64_t over;     // the kernel's host side: nobody will ask
+  std::uint64_t over;     // nonzero: the kernel has ended and requests nothing more
 };
 
 // A rank's view of the two buffers and the three signal words of the exchange.
 struct Exchange {
   PeerHandle peer;
-  LocalMemory local;             // what I send from, or what I receive into
+  LocalMemory local;             // source of messages, or their destination here
   RemoteMemory remote;           // the peer's buffer
   const std::uint64_t* signals;  // mine: [kArrived], [kVerified] at the sender, [kData] at the receiver
   RemoteMemory remote_signals;

@@ -1,4 +1,4 @@
-// Device code on the CPU layer, whatever runs the kernel that asks.
+// Device code on the CPU layer, whatever runs the requesting kernel.
 #include "demo/proxy.h"
 
 #include "device/gdx.h"
@@ -6,7 +6,7 @@
 namespace gdx::demo {
 namespace {
 
-// kAborted: nobody asks any more.
+// Waits for a request. kAborted: the kernel has ended.
 Status wait_until_asked(const Exchange& x, std::uint64_t sequence) {
   while (exec::load_acquire(&x.proxy->asked) < sequence) {
     if (exec::load_acquire(&x.proxy->over) != 0) return Status::kAborted;

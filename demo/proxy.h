@@ -6,10 +6,10 @@
 
 namespace gdx::demo {
 
-// Posts put+signal of each message of `shape` when exchange.proxy->asked has come to it, waits until it is
-// complete and says so in `sent`; returns after the last, when `over` is set, or with what went wrong, which
-// the kernel finds in `failure`. Owns the endpoint meanwhile: the kernel must not open it. `progress` as
-// LaunchConfig has it. Threads: to be called on one beside the kernel's.
+// Posts put+signal of each message of `shape` once exchange.proxy->asked reaches it. Waits until it is
+// complete and stores that in `sent`. Returns after the last, when `over` is set, or with an error, which the
+// kernel reads in `failure`. Owns the endpoint meanwhile, so the kernel must not open it. `progress` is
+// LaunchConfig's. Threads: to be called on one beside the kernel's.
 Status post_for_kernel(const Exchange& exchange, const Case& shape, int (*progress)());
 
 }  // namespace gdx::demo

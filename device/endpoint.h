@@ -1,11 +1,14 @@
-// An endpoint opened by a kernel: what posting changes in registers, its constants in kernel parameters, and
-// what only waiting needs in the endpoint's memory (impl/wait.h). Owned by exactly one thread, warp or block
-// (its Scope) from construction to close(), so posting needs no atomics. All threads of the scope hold the
-// object and make the same calls; the thread of rank 0, the leader, does the posting and the waiting.
+// An endpoint opened by a kernel. Registers hold the counters that posting changes, kernel parameters hold
+// the constants. Memory holds what only waits need (impl/wait.h).
+// Ownership: exactly one thread, warp or block (the Scope) owns the endpoint from construction to close(), so
+// posting needs no atomics. All threads of the scope hold the object and make the same calls. The leader, the
+// thread of rank 0, posts and waits.
+// Ordering within one call that posts:
 //
-// Ordering: a call that posts publishes, in this order, payload stores (push), WQE stores, the
-// doorbell record, the doorbell. The release before the record is cumulative, so it also orders
-// payload that other threads of the scope stored before the scope's barrier.
+//   payload stores (push) --> WQE stores --release--> doorbell record --> doorbell
+//
+// The release is cumulative, so it also orders payload that other threads of the scope stored before the
+// scope's barrier.
 #pragma once
 
 #include <cstdint>
@@ -25,79 +28,80 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 class Endpoint {
  public:
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
-  // host and device code disagree on the layout, kInvalidArgument when the queue does not live where P says
-  // or is a shared one (all touch nothing), or the fault of an earlier kernel.
+  // the layouts of host and device code differ. status() is kInvalidArgument when the queue's placement is
+  // not P, or when the queue is shared. In both cases the endpoint touches nothing. After an earlier kernel's
+  // fault status() is that fault.
   GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
   explicit Endpoint(EndpointHandle&&) = delete;
   GDX_DEVICE ~Endpoint() { close(); }
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Writes the counters back for the next kernel. Outstanding work goes on, and keeps its staging slots until
-  // the next kernel or the endpoint's end, beyond the minimum too: flush first where others need them.
-  // Idempotent.
+  // Writes the counters back for the next kernel. Idempotent. Outstanding work continues and keeps its
+  // staging slots, beyond the minimum too, until the next kernel or the endpoint's end. Flush first where
+  // other endpoints need the slots.
   GDX_DEVICE void close();
 
-  // kOk, or the first error of this endpoint: the same in all threads of the scope after every call.
+  // Returns kOk or the endpoint's first error, equal in all threads of the scope after every call.
   GDX_DEVICE Status status() const { return status_; }
-  // What failed: status, CQE syndrome, WQE. Only in the leader.
+  // Returns the failure's status, CQE syndrome and WQE. Valid only in the leader.
   GDX_DEVICE EndpointFault fault() const {
     return refused_ ? EndpointFault{status_, 0, 0, 0} : handle_.state->fault;
   }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
   GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
 
-  // Everything below is for device/gdx.h, and in the leader only unless it says otherwise.
+  // Functions below serve device/gdx.h. They are for the leader unless marked "all threads".
 
-  // Begins an API call: all its waits together are bounded by the endpoint's timeout.
+  // Begins an API call; the endpoint's timeout bounds the sum of its waits.
   GDX_DEVICE void start_call() { waited_ = false; }
-  // All threads: takes over what the leader's part of a call came to.
-  GDX_DEVICE void learn(Status status) {
+  // All threads: keeps a sticky status of the leader's part of a call, and ends posting.
+  GDX_DEVICE void latch_status(Status status) {
     if (!impl::is_sticky(status)) return;
     status_ = status;
     limit_ = producer_;
   }
-  // The next WQE starts only when all READs and atomics before it have been answered.
+  // Makes the next WQE start only after all earlier READs and atomics are answered.
   GDX_DEVICE void fence_next() { fence_ = mlx5::kFenceReads; }
 
-  // Are `blocks` WQEBBs free, without a look at completions? Not on a failed endpoint.
-  GDX_DEVICE bool has_room(std::uint32_t blocks) const { return limit_ - producer_ >= blocks; }
+  // Are `blocks` WQEBBs free, without a poll of completions? Not on a failed endpoint.
+  GDX_DEVICE bool has_room(std::uint32_t blocks) const { return room() >= blocks; }
+  GDX_DEVICE std::uint32_t room() const { return limit_ - producer_; }
   // Waits until they are.
   GDX_DEVICE Status wait_blocks(std::uint32_t blocks);
   GDX_DEVICE Status reserve_blocks(std::uint32_t blocks) {
     return has_room(blocks) ? Status::kOk : wait_blocks(blocks);
   }
   GDX_DEVICE std::uint32_t queue_pair_word() const { return queue_pair_word_; }
-  // The k-th block of the WQE that is being built.
+  // Returns the k-th block of the WQE under construction.
   GDX_DEVICE std::byte* block(std::uint32_t k) const { return block_at(producer_ + k); }
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {  // all threads
     return handle_.send_queue[index & block_mask_].bytes;
   }
   GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
-  // Completion and fence bits of the WQE that is being built.
+  // Completion and fence bits of the WQE under construction.
   GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
-  // Makes the WQE of `blocks` blocks at wqe_index() part of the queue.
+  // Adds the WQE of `blocks` blocks at wqe_index() to the queue.
   GDX_DEVICE void commit(std::uint32_t blocks) {
     producer_ += blocks;
     tail_blocks_ = blocks - 1;
     fence_ = 0;
   }
-  // The same for `count` WQEs of one block each.
+  // Adds `count` WQEs of one block each to the queue.
   GDX_DEVICE void commit_many(std::uint32_t count) {
     commit(count);
     tail_blocks_ = 0;
   }
-  // Publishes all committed WQEs. `Payload` is where this kernel stored their payload: NIC memory and
-  // host memory need a wider release than a queue in GPU memory.
+  // Publishes all committed WQEs. `Payload` is the memory in which this kernel stored their payload. NIC
+  // memory and host memory need a wider release than a queue in GPU memory.
   template <Placement Payload = P>
   GDX_DEVICE void ring(std::uint64_t doorbell_value) {
     ring_at<Payload>(next_doorbell(), doorbell_value);
   }
   GDX_DEVICE bool has_blueflame() const { return blueflame_; }
-  // As ring(), where the `count` newest WQEs, of one block each, are this caller's and `wqe` is the newest.
-  // With a BlueFlame register each of them goes to the NIC with a doorbell of its own, which then need not
-  // fetch it. Not where others were deferred before: one plain doorbell for all is what their callers asked
-  // for.
+  // Publishes as ring() does. The caller's `count` newest WQEs have one block each, and `wqe` is the newest.
+  // A BlueFlame register takes each of them with a doorbell of its own, so the NIC need not fetch it. After
+  // earlier deferred WQEs one plain doorbell covers all, because their callers requested that.
   template <Placement Payload = P>
   GDX_DEVICE void ring_with(const impl::Wqe& wqe, std::uint32_t count = 1) {
     if (!blueflame_) [[likely]]
@@ -106,7 +110,7 @@ class Endpoint {
     start_blueflame<Payload>();
     exec::store_blueflame(next_doorbell(), wqe.at);
   }
-  // The same with the two newest.
+  // Publishes as ring_with() for one WQE does. `first` and `second` are the two newest WQEs.
   template <Placement Payload = P>
   GDX_DEVICE void ring_with(const impl::Wqe& first, const impl::Wqe& second, std::uint32_t count) {
     if (!blueflame_) [[likely]]
@@ -116,7 +120,7 @@ class Endpoint {
     exec::store_blueflame(next_doorbell(), first.at);
     exec::store_blueflame(next_doorbell(), second.at);
   }
-  // The same with none of them at hand.
+  // Publishes the `count` newest WQEs of one block each, read back from the ring.
   GDX_DEVICE void ring_together(std::uint32_t count) {
     const std::uint32_t copies = blueflame_ && producer_ - rung_ == count ? count : 0;
     half_bytes_ = impl::ring_deferred(handle_.state, half_bytes_, producer_, last_wqe(), copies);
@@ -125,34 +129,34 @@ class Endpoint {
   GDX_DEVICE void ring_if_deferred() {
     if (rung_ != producer_) ring_together(0);
   }
-  // A message is a WQE of one block unless this says so: of `blocks` posted, that many are not.
+  // Excludes `blocks` WQEBBs from the message count, which otherwise counts each WQEBB as a message.
   GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
 
-  // Staging. Waits until `Pool` (impl/pools.h) has a credit; asks for `slots_wanted` when there is none.
+  // Waits until `Pool` (impl/pools.h) has a credit. Requests `slots_wanted` slots when it has none.
   template <typename Pool>
   GDX_DEVICE Status reserve_credit(std::uint64_t slots_wanted);
   GDX_DEVICE Credits& credits() { return credits_; }  // of pushes
-  // Of bounces; after drain().
+  // Applies `step` to the credits of bounces. Requires a drain() before.
   GDX_DEVICE void update_bounce(impl::BounceStep step, std::uint64_t slots_wanted = 0) {
     impl::update_bounce(handle_.state, step, rung_, slots_wanted);
   }
 
-  // Takes every completion that is there.
+  // Takes all available completions.
   GDX_DEVICE void drain() { absorb(impl::drain(handle_.state, posted())); }
   GDX_DEVICE bool all_completed() const {
     const std::uint32_t completed = limit_ - send_queue_blocks();
     return producer_ == completed || impl::reached(completed - 1, last_wqe());
   }
-  // Waits for everything posted; needs all of it rung.
+  // Waits for everything posted; requires that all of it was rung.
   GDX_DEVICE Status wait_all_completed() {
     return all_completed() ? Status::kOk : wait_completed(last_wqe() + 1);
   }
-  // Spins until done(), an error, an abort, or the deadline of the call.
+  // Spins until done() holds, an error, an abort, or the deadline of the call.
   template <typename Done>
   GDX_DEVICE Status wait_until(Done done);
 
  private:
-  // Where the NIC looks for what this kernel stores for it, payload included.
+  // Placement that a release must serve: kGpu only when queue and payload both lie in GPU memory.
   template <Placement Payload>
   static constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
 
@@ -162,14 +166,15 @@ class Endpoint {
     exec::ring<kObserver<Payload>>(doorbell, doorbell_value);
     rung_ = producer_;
   }
-  // The record covers all WQEs before the first of them is written: it is where a torn copy leads to.
+  // Publishes all WQEs in the record before the first BlueFlame write, because a torn copy makes the NIC read
+  // the ring.
   template <Placement Payload>
   GDX_DEVICE void start_blueflame() {
     exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
     exec::fence_release<kObserver<Payload>>();
     rung_ = producer_;
   }
-  // The halves of a BlueFlame register alternate: two writes in a row must not merge on their way.
+  // Alternates the halves of a BlueFlame register, because two writes in a row to one half could merge.
   GDX_DEVICE std::uint64_t* next_doorbell() {
     std::byte* const half = reinterpret_cast<std::byte*>(handle_.doorbell) + half_bytes_;
     half_bytes_ ^= handle_.blueflame_half_bytes;
@@ -181,8 +186,8 @@ class Endpoint {
   GDX_DEVICE impl::Posted posted() const { return {credits_.filled(), rung_}; }
   GDX_DEVICE void absorb(const impl::Progress& progress) {
     limit_ = progress.completed + send_queue_blocks();
-    credits_.learn(progress.filled, progress.ready, progress.returned);
-    learn(progress.status);
+    credits_.set_positions(progress.filled, progress.ready, progress.returned);
+    latch_status(progress.status);
   }
 
   const EndpointHandle& handle_;
@@ -191,14 +196,14 @@ class Endpoint {
   const bool blueflame_;
   Credits credits_;
   std::uint32_t producer_ = 0;
-  std::uint32_t limit_ = 0;  // where `producer_` must stop, as far as is known; at once after an error
+  std::uint32_t limit_ = 0;  // position at which `producer_` must stop; `producer_` itself after an error
   std::uint32_t rung_ = 0;
-  std::uint32_t tail_blocks_ = 0;  // of the newest WQE, behind its first
+  std::uint32_t tail_blocks_ = 0;  // blocks of the newest WQE after its first
   std::uint32_t fence_ = 0;
-  std::uint32_t half_bytes_ = 0;    // where the next doorbell goes
-  std::uint32_t other_blocks_ = 0;  // posted since this kernel opened the endpoint, and no message
+  std::uint32_t half_bytes_ = 0;    // offset of the next doorbell from the register's start
+  std::uint32_t other_blocks_ = 0;  // WQEBBs of this kernel that count as no message
   Status status_ = Status::kOk;
-  bool waited_ = false;  // this call has come to a wait: its deadline is set
+  bool waited_ = false;  // this call has waited, so its deadline is set
   bool refused_ = false;
   bool open_ = false;
 };
@@ -216,14 +221,15 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
     refused_ = true;
     return;
   }
+  exec::watch_endpoint(handle);
   const QueueState& state = *handle.state;
   producer_ = rung_ = state.producer;
   tail_blocks_ = state.producer - 1 - state.last_wqe;
   credits_.open(state.staging);
   limit_ = state.completed + send_queue_blocks();
-  learn(state.fault.status);
+  latch_status(state.fault.status);
   open_ = true;
-  exec::sync<S>();  // nobody may write the state back before all have read it
+  exec::sync<S>();  // every thread reads the state before the leader writes it back
 }
 
 template <Scope S, Placement P>
@@ -240,7 +246,7 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   state.last_wqe = last_wqe();
   state.staging.filled = credits_.filled();
   state.rung = rung_;
-  // Last, when nothing is live: a call costs the whole kernel the registers that it must keep.
+  // Calls last, because a call costs the kernel registers for every value that is still live.
   if (handle_.bounce.slot_count != 0) impl::close_bounce(handle_.state);
 }
 
@@ -248,7 +254,7 @@ template <Scope S, Placement P>
 GDX_DEVICE Status Endpoint<S, P>::wait_blocks(std::uint32_t blocks) {
   if (status_ != Status::kOk) return status_;
   if (blocks > send_queue_blocks()) return Status::kUnsupported;
-  ring_if_deferred();  // only what the NIC knows of can complete
+  ring_if_deferred();  // only published WQEs can complete
   return wait_completed(producer_ + blocks - send_queue_blocks());
 }
 

@@ -1,27 +1,30 @@
 // gdx device API: one-sided RDMA from inside a kernel.
 //
-// Common to every call on an endpoint:
-//  - All threads of the endpoint's scope call it together, with the same arguments, and all get the
-//    same Status. It begins with a barrier over the scope, so payload that any of them stored before
-//    the call is sent.
-//  - All its waits together last no longer than the endpoint's timeout. Errors of the operation (0x01xx in
-//    proto/status.h, kTimeout and kAborted among them) leave the queue intact; all others are sticky and
-//    Endpoint::fault() tells the CQE syndrome behind them.
-//  - kOk means posted. The source may be reused after gdx_flush (all but pull: at once). A kernel that
-//    ends without a flush withholds the staging slots that the NIC still reads: see Endpoint::close().
-//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength. Nobody compares a length with
-//    LocalMemory::bytes or RemoteMemory::bytes: what leaves its region the NIC refuses, as kLocalProtection
-//    or kRemoteAccess, and the queue is lost.
+// Rules for every call on an endpoint:
+//  - All threads of the endpoint's scope call together, with the same arguments, and get the same Status.
+//  - A call begins with a barrier over the scope, so it sends payload that any thread stored before the call.
+//  - The endpoint's timeout bounds the sum of a call's waits.
+//  - Errors 0x01xx of proto/status.h, kTimeout and kAborted among them, leave the queue intact. All other
+//    errors are sticky; Endpoint::fault() returns their CQE syndrome.
+//  - kOk means posted. Pull: the source may be reused after gdx_flush. Other modes: at once.
+//  - A kernel that ends without a flush keeps the staging slots that the NIC still reads: Endpoint::close().
+//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength. Device code compares no length with
+//    LocalMemory::bytes or RemoteMemory::bytes. The NIC refuses an access beyond a region with
+//    kLocalProtection or kRemoteAccess, and the queue is lost.
 //  - Local memory is registered memory of this rank, or a part of it, that the kernel can load and store.
-//    Where the queue is in GPU memory and local memory is the host's, what the kernel has stored there needs
-//    a fence of system scope before a put that pulls it.
-//  - Where Errors only says "the endpoint's": kTimeout, kAborted, and its fault.
-// Puts and signals on one endpoint take effect at the peer in the order they were made: the signal of a
-// put+signal, or of a later gdx_signal, is visible only after the payload before it. A gdx_get or an atomic
-// may still be reading when a later put arrives: put gdx_fence between them where that matters. Results of
-// gdx_get and the atomics are in local memory after gdx_flush.
-// To compile: C++20; by nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads
-// share: device/shared.h. Source of the order of publication: papers/design.md, "Ordering".
+//  - A queue in GPU memory that pulls from host memory needs a system-scope fence of the kernel first, after
+//    the stores to that memory.
+//  - "Errors: the endpoint's" means kTimeout, kAborted, and the endpoint's fault.
+//
+// Ordering: puts and signals on one endpoint take effect at the peer in the order of the calls.
+//
+//   gdx_put(A); gdx_signal(s)               a peer that reads s also reads A
+//   gdx_get(B); gdx_put(B)                  the put may change B while the get reads it
+//   gdx_get(B); gdx_fence(); gdx_put(B)     the get reads the old B
+//
+// Results of gdx_get and the atomics are in local memory after gdx_flush.
+// Build: C++20; nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads share:
+// device/shared.h. Source of the order of publication: docs/device.md, "Ordering".
 #pragma once
 
 #include <cstdint>
@@ -37,8 +40,8 @@ namespace gdx {
 
 // Writes `bytes` of `from` to the peer's `to`.
 // Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push or bounce on an
-// endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in the middle of a
-// chunked message leaves the chunks before it sent.
+// endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in a chunked message
+// leaves the earlier chunks sent.
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -46,9 +49,9 @@ GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, Loc
   return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::NoSignal{}, doorbell);
 }
 
-// One gdx_put<Mode::kPull> from every lane of a warp, each with its own arguments, in the order of lanes,
-// with one reservation and one doorbell for all. Errors: as gdx_put in pull mode, and for all lanes alike:
-// a bad length in one lane posts nothing; kUnsupported where the whole queue has fewer blocks than the warp
+// Posts one gdx_put<Mode::kPull> from every lane of a warp, in lane order, each with its own arguments. All
+// lanes share one reservation and one doorbell. Errors: gdx_put's in pull mode, equal in all lanes; a bad
+// length in one lane posts nothing. kUnsupported when the send queue has fewer blocks than the warp has
 // lanes.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
@@ -69,8 +72,8 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
 }
 
 // Sets, or atomically adds to, the peer's signal word of 8 B, which is 8-byte aligned. Rings for deferred
-// calls too. Errors: the endpoint's; kRemoteInvalid for an add to a word that is not aligned. A set of one is
-// not refused, but its bytes may be seen apart.
+// calls too. Errors: the endpoint's; kRemoteInvalid for an add to an unaligned word. A set of an unaligned
+// word is not refused, but its bytes may become visible separately.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
@@ -80,7 +83,8 @@ GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory sign
   });
 }
 
-// gdx_put and gdx_signal, published at once. Errors: of both; after one of the put nothing is signalled.
+// Posts gdx_put and gdx_signal under one doorbell. Errors: those of both calls; after an error of the put no
+// signal is sent.
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
@@ -90,7 +94,7 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
                                  Doorbell::kRing);
 }
 
-// Reads `bytes` of the peer's `from` into `to`. Errors: as gdx_put in pull mode.
+// Reads `bytes` of the peer's `from` into `to`. Errors: those of gdx_put in pull mode.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -103,8 +107,8 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
   });
 }
 
-// Atomically adds to the peer's 8-byte aligned word; the original value lands in the first 8 B of `original`,
-// 8-byte aligned too. Errors: the endpoint's; kRemoteInvalid for a word that is not aligned.
+// Atomically adds to the peer's 8-byte aligned word. The original value lands in the first 8 B of `original`,
+// which is 8-byte aligned too. Errors: the endpoint's; kRemoteInvalid for an unaligned word.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
@@ -115,8 +119,9 @@ GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory or
   });
 }
 
-// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original value
-// lands in the first 8 B of `original`, 8-byte aligned too, either way. Errors: as gdx_fetch_add.
+// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`. The original value
+// lands in the first 8 B of `original` either way, which is 8-byte aligned too. Errors: those of
+// gdx_fetch_add.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
@@ -127,16 +132,16 @@ GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory
   });
 }
 
-// What this kernel posts after it starts only when every gdx_get and atomic before it has been answered.
-// Posts nothing, and is lost when the endpoint closes: the next kernel's first post needs a fence of its own.
+// Makes this kernel's later posts start only after every earlier gdx_get and atomic is answered. Posts
+// nothing. Closing the endpoint drops the fence, so the next kernel needs its own.
 template <Scope S, Placement P>
 GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
   endpoint.fence_next();
 }
 
-// Waits until everything posted on the endpoint is complete: sources may be reused, results have
-// landed, and (RC) the peer's NIC has acknowledged. That is local completion; it does not say that the
-// peer's kernel has looked. Errors: the endpoint's; after kTimeout and kAborted part of it may be complete.
+// Waits until everything posted on the endpoint is complete. Then sources may be reused, results have landed,
+// and the peer's NIC has acknowledged (RC). Completion is local: the peer's kernel may not have read anything
+// yet. Errors: the endpoint's; after kTimeout and kAborted part of the work may be complete.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   endpoint.start_call();
@@ -147,7 +152,7 @@ GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   });
 }
 
-// Does `left` compare so with `right`?
+// Returns whether `left` compares with `right` as `how` requires.
 GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
   switch (how) {
     case Compare::kEqual: return left == right;
@@ -160,18 +165,18 @@ GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
   return false;
 }
 
-// Does the local signal word compare true? Payload sent before that signal may be read then. Never waits, so
-// a loop around it is the caller's to bound; gdx_wait is bounded.
+// Returns whether the local signal word compares true. After true, payload sent before that signal may be
+// read. Never waits, so the caller bounds a loop around it; gdx_wait is bounded.
 GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t value) {
   if (compare(exec::load_acquire(signal), how, value)) return true;
   exec::yield();
   return false;
 }
 
-// Waits until the local signal word compares true. The endpoint is the one whose peer will signal: when
-// nothing comes for a while the wait asks that peer's NIC for life (a zero-length WRITE), so that a dead
-// peer ends it as kPeerUnreachable and not only as kTimeout. Errors: the endpoint's; after kTimeout and
-// kAborted the signal may still come.
+// Waits until the local signal word compares true. `endpoint` leads to the peer that will signal. Probes that
+// peer's NIC by a zero-length WRITE after each probe_after_ns without a signal. So a dead peer ends the wait
+// with kPeerUnreachable instead of kTimeout. Errors: the endpoint's; after kTimeout and kAborted the signal
+// may still arrive.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
@@ -195,7 +200,7 @@ GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t
 
 }  // namespace gdx
 
-// The prefix is namespace enough for kernel authors.
+// Exports the calls, because their prefix is namespace enough for kernel authors.
 using gdx::gdx_compare_swap;
 using gdx::gdx_fence;
 using gdx::gdx_fetch_add;

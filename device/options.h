@@ -1,23 +1,27 @@
-// How a call on an endpoint is to be made.
+// Options of the calls on an endpoint.
 #pragma once
 
 namespace gdx {
 
-// When the NIC is told: at once, or with a later call on the same endpoint (its doorbell covers all
-// WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too). What is deferred shares one plain
-// doorbell, so the NIC reads the doorbell record and those WQEs, where BlueFlame would have brought each.
+// Time of the doorbell: in the call itself, or in a later call on the endpoint. A later doorbell covers all
+// WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too. Deferred WQEs share one plain
+// doorbell, so the NIC reads the doorbell record and the WQEs from the queue. BlueFlame would have carried
+// each WQE.
 enum class Doorbell { kRing, kDefer };
 
-// How payload reaches the NIC: it fetches it (pull), the kernel stores it into the NIC's memory (push) or
-// into the work request (inline), or the kernel stores it into host memory, from which the NIC fetches
-// (bounce): for long paths, where a GPU writes fast and is read slowly. kAuto goes by the size and
-// EndpointHandle::modes.
+// Path of the payload to the NIC.
+//  - kPull: the NIC reads the source.
+//  - kPush: the kernel stores payload into NIC memory.
+//  - kInline: the payload lies in the work request.
+//  - kBounce: the kernel stores payload into host memory, and the NIC reads it there. Serves long paths,
+//    because a GPU writes fast over them and is read slowly.
+//  - kAuto: chooses by the size, from EndpointHandle::modes.
 enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
 
-// How a push or bounce gets into its slot: by the scope's 16 B stores, or in bulk by TMA, which takes it out
-// of shared memory while the threads go on (endpoints of a block only; 8 KiB of shared memory; GPUs before
-// sm_90 store). Which is faster is not measured yet, and CUDA does not say that TMA may write to a NIC's
-// memory, though libraries do so: never chosen by itself.
+// Way in which a push or bounce fills its slot: 16 B stores of the scope, or bulk copies by TMA. The TMA
+// copies from shared memory while the threads continue. kBulk is for endpoints of a block and takes 8 KiB of
+// shared memory; GPUs before sm_90 store. Nothing chooses kBulk by itself, because its speed is not measured
+// yet. CUDA does not document TMA writes to NIC memory, though other libraries depend on them.
 enum class Copy { kStores, kBulk };
 
 enum class SignalOp { kSet, kAdd };

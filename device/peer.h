@@ -1,23 +1,22 @@
-// The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Where it is
-// not, each call is the one of device/gdx.h, mode and all. Where it is:
-//  - The threads of the scope copy; Mode and Doorbell say nothing. No call but gdx_wait waits. kOk means
-//  stored:
-//    sources may be reused at once, results of gdx_get and the atomics are there for the scope.
-//  - What does not lie within one mapped region, or is not permitted there, is kRemoteAccess, a signal or
-//  atomic on a
-//    word that is not 8-byte aligned is kRemoteInvalid (sets too), and the endpoint is lost, as with a NIC.
-//  - A signal, a gdx_put_value and an atomic are visible only after all that was put before them on the
-//  endpoint.
-//    Two gdx_put without one of these between may be seen in either order, but the later wins where they
-//    overlap.
-//  - gdx_flush says that the peer's memory has everything, not that the peer lives: stores to memory of a
-//  process
-//    that died, or that has withdrawn it, fall into pages that only this side still has. gdx_wait finds the
-//    dead.
-//  - Atomics are atomic among GPUs and CPUs that reach the word so. A NIC's atomics (of another peer, or of
-//  an
-//    endpoint that is not direct) on the same word are not among them: give each way words of its own.
-// Source of the order: papers/design.md, "Peers on the same node".
+// The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Without a
+// mapping each call is the call of device/gdx.h, mode included. With a mapping:
+//  - The threads of the scope copy; Mode and Doorbell have no effect. Only gdx_wait waits.
+//  - kOk means stored. Sources may be reused at once. The scope may read results of gdx_get and the atomics.
+//  - kRemoteAccess: the range lies in no mapped region, or its region does not permit the access.
+//    kRemoteInvalid: a signal (a set too) or an atomic names a word that is not 8-byte aligned. Both end the
+//    endpoint, as an error of the NIC does.
+//  - Signals, gdx_put_value and atomics become visible only after all earlier puts on the endpoint.
+//  - Two gdx_put without a signal, value or atomic between them may become visible in either order. Where
+//    they overlap the later one wins.
+//
+//      gdx_put(A); gdx_put(B); gdx_signal(s)     A and B in any order, then s
+//
+//  - gdx_flush returns kOk once the peer's memory has everything, even after the peer's process has died or
+//    withdrawn that memory. The stores then change pages that only this side still maps. gdx_wait detects a
+//    dead peer.
+//  - Atomics are atomic among GPUs and CPUs that map the word. They are not atomic with a NIC's atomics on
+//    that word, from another peer or an endpoint that is not direct. Use separate words for the two paths.
+// Source of the order: docs/device.md, "Direct peers".
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,8 @@ namespace gdx {
 
 namespace device::impl {
 
-// The peer's word of 8 B, as atomics reach it; null, and the endpoint failed, where there is none.
+// Returns the mapping of the peer's word of 8 B; null, and a failed endpoint, where no aligned mapping
+// exists.
 template <Scope S, Placement P>
 GDX_DEVICE std::uint64_t* find_word(PeerEndpoint<S, P>& endpoint, const RemoteMemory& word,
                                     std::uint32_t access, Status* status) {
@@ -45,7 +45,7 @@ GDX_DEVICE std::uint64_t* find_word(PeerEndpoint<S, P>& endpoint, const RemoteMe
   return *status == Status::kOk ? reinterpret_cast<std::uint64_t*>(at) : nullptr;
 }
 
-// One atomic by the leader: `change(word)` returns what was there, which goes to `original`.
+// Runs one atomic in the leader. `change(word)` returns the old value, which goes to `original`.
 template <Scope S, Placement P, typename Change>
 GDX_DEVICE Status change_word(PeerEndpoint<S, P>& endpoint, std::byte* original, const RemoteMemory& target,
                               Change change) {
@@ -62,8 +62,8 @@ GDX_DEVICE Status change_word(PeerEndpoint<S, P>& endpoint, std::byte* original,
   return Status::kOk;
 }
 
-// The whole scope stores. The barrier before it orders what other threads put into `from`, and what the scope
-// has stored to the same bytes of the peer.
+// Stores by the whole scope. The first barrier orders earlier stores of other threads, to `from` and to the
+// destination.
 template <Scope S, Placement P>
 GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes) {
@@ -78,7 +78,7 @@ GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& t
   return Status::kOk;
 }
 
-// The barrier and the leader's release together cover what every thread of the scope has stored.
+// Stores the signal. The barrier and the leader's release cover the stores of every thread of the scope.
 template <Scope S, Placement P>
 GDX_DEVICE Status signal_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& signal, std::uint64_t value,
                                 SignalOp op) {
@@ -97,7 +97,7 @@ GDX_DEVICE Status signal_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory
 
 }  // namespace device::impl
 
-// Errors, of all: those of the call in device/gdx.h; kRemoteAccess and kRemoteInvalid as above.
+// Errors of all calls below: those of the call in device/gdx.h, and kRemoteAccess and kRemoteInvalid.
 
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
@@ -106,7 +106,8 @@ GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to,
   return device::impl::put_direct(endpoint, to, from, bytes);
 }
 
-// Every lane copies its own. A bad length or place in one lane stores nothing; a place ends the endpoint.
+// Copies each lane's own range. A bad length or address in one lane stores nothing. A bad address ends the
+// endpoint.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to,
                                LocalMemory from, std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -144,7 +145,7 @@ GDX_DEVICE Status gdx_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMemory 
   return device::impl::signal_direct(endpoint, signal, value, op);
 }
 
-// After an error of the put nothing is signalled.
+// Stores payload, then the signal; after an error of the put no signal is sent.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
@@ -187,7 +188,7 @@ GDX_DEVICE Status gdx_compare_swap(device::PeerEndpoint<S, P>& endpoint, LocalMe
   });
 }
 
-// Orders all that the scope has loaded and stored before what it stores later.
+// Orders all loads and stores of the scope before its later stores.
 template <Scope S, Placement P>
 GDX_DEVICE void gdx_fence(device::PeerEndpoint<S, P>& endpoint) {
   if (!endpoint.is_direct()) return gdx_fence(endpoint.nic());
@@ -203,7 +204,7 @@ GDX_DEVICE Status gdx_flush(device::PeerEndpoint<S, P>& endpoint) {
   return Status::kOk;
 }
 
-// As on an endpoint of the NIC, which it asks for life.
+// Waits as gdx_wait on an endpoint of the NIC does, which also probes the peer.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::PeerEndpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {

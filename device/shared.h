@@ -1,20 +1,27 @@
-// The device API on shared endpoints. As device/gdx.h, but:
-//  - A thread calls for itself, and any number of threads may call at the same time.
-//  - kOk means posted. What one thread posts takes effect at the peer in that order; a thread that has seen
-//    another's call return is behind it.
-//  - A wait for a free queue, or for the turn to publish, that times out or is aborted ends the endpoint: a
-//    reservation cannot be given back. All threads then get the first failure, from every call; it is in
-//    Endpoint::fault() of the host. gdx_flush may time out and leave the queue intact.
-//  - A call waits up to twice the endpoint's timeout: for room, then for its turn; a chunk of a push or
-//    bounce three times, for a credit first, which threads get in the order in which they began to wait. That
-//    wait holds nothing: it may time out or be aborted and leave the queue intact, with the chunks before it
-//    sent. A call that meets the endpoint's failure gives credits back, and waits once more for slots that
-//    the NIC has yet to flush.
-//  - Puts are pulled unless their Mode says kPush or kBounce: there is no kAuto, and no inline data but
-//    gdx_put_value's. No Doorbell::kDefer, no gdx_fence, no gdx_wait: gdx_test needs no endpoint. Doorbells
-//    are plain, for a BlueFlame register has one writer.
-//  - There is no close: slots above the endpoint's limit go back when a push looks for credits, and at
-//    gdx_flush. What it holds when the kernel ends it keeps; EndpointOptions::slot_count bounds that.
+// The device API on shared endpoints. Differences from device/gdx.h:
+//  - A thread calls for itself, and any number of threads may call at a time.
+//  - kOk means posted. One thread's operations take effect at the peer in the order of its calls. A thread
+//    that observed another thread's return comes after it.
+//
+//      thread 1: gdx_put(A); flag = 1            (release)
+//      thread 2: while (flag == 0) {}            (acquire)
+//                gdx_signal(s)                   a peer that reads s also reads A
+//
+//  - A reservation cannot be given back. So a timeout or an abort while a call waits for room or for its turn
+//    ends the endpoint. Every later call of any thread returns the first failure; the host's
+//    Endpoint::fault() has it. gdx_flush may time out and leave the queue intact.
+//  - A call waits up to twice the endpoint's timeout: for room, then for its turn. A chunk of a push
+//    or bounce waits three times, first for a credit. Threads get credits in the order in which they began to
+//    wait.
+//  - A wait for a credit holds no block. So its timeout or abort leaves the queue intact, with the earlier
+//    chunks sent.
+//  - A call that meets the endpoint's failure gives credits back. It waits once more for slots that the NIC
+//    has yet to flush.
+//  - Puts are pulled unless Mode is kPush or kBounce. There is no kAuto, and only gdx_put_value is inline.
+//    There is no Doorbell::kDefer, gdx_fence or gdx_wait; gdx_test needs no endpoint. Doorbells are plain,
+//    because a BlueFlame register has one writer.
+//  - There is no close. A push that polls credits, and gdx_flush, return slots above the limit.
+//    Slots held at the kernel's end stay held; EndpointOptions::slot_count bounds them.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +34,8 @@
 
 namespace gdx {
 
-// Writes `bytes` of `from` to the peer's `to`. A push or bounce may be made by a warp or a block together:
-// then all threads of it call with the same arguments, fill each slot together, and get the same Status.
+// Writes `bytes` of `from` to the peer's `to`. A warp or a block may make a push or bounce together. Then all
+// its threads call with equal arguments, fill each slot together, and get the same Status.
 // Errors: kInvalidLength for 0 bytes or, pulled, more than 1 GiB; kUnsupported for push or bounce on an
 // endpoint without such memory; the endpoint's failure; of a push or bounce also kTimeout and kAborted.
 template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
@@ -37,9 +44,10 @@ GDX_DEVICE Status gdx_put(device::SharedEndpoint<P>& endpoint, RemoteMemory to, 
   return device::impl::put_shared<M, S>(endpoint, to, from, bytes, device::impl::NoSignal{});
 }
 
-// gdx_put from every lane of a warp, each with its own arguments, in the order of lanes: one reservation,
-// one publication and one doorbell for all. All lanes call it together and get the same Status; a bad length
-// in one lane posts nothing. A shared queue is never shorter than a warp: no kUnsupported here.
+// Posts gdx_put from every lane of a warp, in lane order, each with its own arguments. All lanes share one
+// reservation, one publication and one doorbell. All lanes call together and get the same Status. A bad
+// length in one lane posts nothing. kUnsupported cannot occur, because a shared queue is never shorter than a
+// warp.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes) {
@@ -59,7 +67,7 @@ GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory
   first = exec::broadcast<kWarp>(first);
   endpoint.store_transfer(first + lane, mlx5::WqeOpcode::kRdmaWrite, to, from,
                           static_cast<std::uint32_t>(bytes));
-  exec::sync<kWarp>();  // the release below must cover every lane's payload and WQE
+  exec::sync<kWarp>();  // the release below covers every lane's payload and WQE
   if (lane == 0) {
     status = endpoint.publish(first, first + lanes, endpoint.write_doorbell(first + lanes - 1));
     if (status != Status::kOk) status = device::impl::give_back_shared(endpoint.handle().state);
@@ -84,7 +92,7 @@ GDX_DEVICE Status gdx_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory s
       endpoint, 1, [&](std::uint32_t first) { return endpoint.store_signal(first, signal, value, op); });
 }
 
-// gdx_put and gdx_signal with one reservation and one doorbell for both; Mode and Scope as of gdx_put.
+// Posts gdx_put and gdx_signal under one reservation and one doorbell. Mode and Scope have gdx_put's meaning.
 template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
@@ -92,7 +100,7 @@ GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemo
   return device::impl::put_shared<M, S>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op});
 }
 
-// Reads `bytes` of the peer's `from` into `to`; they are there after gdx_flush. Errors: as gdx_put.
+// Reads `bytes` of the peer's `from` into `to`, complete after gdx_flush. Errors: those of gdx_put.
 template <Placement P>
 GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes) {
@@ -103,7 +111,7 @@ GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, R
   });
 }
 
-// Atomically adds to the peer's 8-byte aligned word; the original value is in `original` after gdx_flush.
+// Atomically adds to the peer's 8-byte aligned word. The original value is in `original` after gdx_flush.
 template <Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::SharedEndpoint<P>& endpoint, LocalMemory original,
                                 RemoteMemory target, std::uint64_t add) {
@@ -113,7 +121,7 @@ GDX_DEVICE Status gdx_fetch_add(device::SharedEndpoint<P>& endpoint, LocalMemory
   });
 }
 
-// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`; the original value is
+// Atomically replaces the peer's 8-byte aligned word by `swap` if it equals `compare`. The original value is
 // in `original` after gdx_flush either way.
 template <Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::SharedEndpoint<P>& endpoint, LocalMemory original,
@@ -124,7 +132,7 @@ GDX_DEVICE Status gdx_compare_swap(device::SharedEndpoint<P>& endpoint, LocalMem
   });
 }
 
-// Waits until everything that any thread has published before is complete, this thread's own in any case.
+// Waits until everything that any thread has published before is complete, the caller's own posts included.
 // Errors: kTimeout and kAborted, which leave the queue intact; the endpoint's failure.
 template <Placement P>
 GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {

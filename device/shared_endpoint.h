@@ -1,8 +1,11 @@
 // An endpoint on which any threads of a GPU post at once. Each thread opens it for itself and needs nothing
-// from the others; no two make a call together but the lanes of gdx_put_warp.
+// from other threads. Only the lanes of gdx_put_warp make a call together.
 //
-// Posting takes one reservation (an atomic add), the WQE's stores, and one ordered publication: threads
-// publish in the order in which they have reserved. papers/design.md, "Shared endpoints".
+// Posting takes one reservation (an atomic add), the WQE's stores, and one publication. Threads publish in
+// the order of their reservations. Source: docs/device.md, "Shared endpoints".
+//
+//   thread 1: reserve [0, 1)   store            publish 1
+//   thread 2: reserve [1, 3)   store   wait its turn ----> publish 3
 #pragma once
 
 #include <cstdint>
@@ -21,12 +24,12 @@ namespace gdx::device {
 template <Placement P = Placement::kHost>
 class SharedEndpoint {
  public:
-  // A warp posts as many blocks at once, and a put with its signal two.
+  // A warp posts up to 32 blocks at once, and a put with its signal two.
   static constexpr std::uint32_t kMinLogSendQueue = 6;
 
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
-  // host and device code disagree on the layout, kInvalidArgument when the queue does not live where P says,
-  // is an exclusive one, or is too short.
+  // the layouts of host and device code differ. status() is kInvalidArgument when the queue's placement is
+  // not P, or when the queue is exclusive or too short.
   GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& handle)
       : handle_(handle),
         queue_pair_word_(impl::queue_pair_word(handle.qpn)),
@@ -36,19 +39,22 @@ class SharedEndpoint {
     } else if (handle.placement != P || handle.sharing != Sharing::kShared ||
                handle.log_send_queue < kMinLogSendQueue) {
       status_ = Status::kInvalidArgument;
+    } else {
+      exec::watch_endpoint(handle);
     }
   }
   explicit SharedEndpoint(EndpointHandle&&) = delete;
   SharedEndpoint(const SharedEndpoint&) = delete;
   SharedEndpoint& operator=(const SharedEndpoint&) = delete;
 
-  // kOk, or why this thread could not open the endpoint. That a call has failed, the call says.
+  // Returns kOk, or the reason why this thread could not open the endpoint. Calls return later failures
+  // themselves.
   GDX_DEVICE Status status() const { return status_; }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
 
-  // Everything below is for device/shared.h.
+  // Functions below serve device/shared.h.
 
-  // Hands out `blocks` blocks from `first` on, once they are free.
+  // Reserves `blocks` blocks from `first` on, and waits until they are free.
   GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {
     SharedState& shared = handle_.state->shared;
     *first = exec::fetch_add(&shared.reserved, blocks);
@@ -59,8 +65,8 @@ class SharedEndpoint {
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
     return handle_.send_queue[index & block_mask_].bytes;
   }
-  // Makes the blocks from `first` up to `end` part of the queue, in turn, and rings. `held`, if not null, is
-  // the slot that block `first` sends; `Observed` is where the NIC looks, payload included.
+  // Adds the blocks [first, end) to the queue, in turn, and rings. `held`, if not null, is the slot that
+  // block `first` sends. `Observed` is the memory that the NIC reads, payload included.
   template <Placement Observed = P>
   GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value,
                             HeldSlot* held = nullptr) {
@@ -71,7 +77,7 @@ class SharedEndpoint {
     impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
     return Status::kOk;
   }
-  // A credit of `Pool` (impl/shared_credits.h); asks for `slots_wanted` when there is none.
+  // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free.
   template <typename Pool>
   GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted) {
     const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
@@ -79,11 +85,11 @@ class SharedEndpoint {
     return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted);
   }
 
-  // The doorbell value of a gdx_put at `index`.
+  // Returns the doorbell value of a gdx_put at `index`.
   GDX_DEVICE std::uint64_t write_doorbell(std::uint32_t index) const {
     return impl::doorbell_value(control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, 0));
   }
-  // Each stores one WQE at `index` and returns its doorbell value.
+  // Functions that store one WQE at `index` and return its doorbell value.
   GDX_DEVICE std::uint64_t store_transfer(std::uint32_t index, mlx5::WqeOpcode opcode,
                                           const RemoteMemory& remote, const LocalMemory& local,
                                           std::uint32_t bytes) const {

@@ -1,6 +1,6 @@
 // libgdx, the host side: open an HCA, register memory, make endpoints, meet the other ranks, and hand
-// EndpointHandles to kernels. demo/own/put.cu is a whole program. Which NIC is near which GPU, before any is
-// opened: host/topo/topology.h, which stands alone because it needs hwloc.
+// EndpointHandles to kernels. demo/own/put.cu is a whole program. host/topo/topology.h lists each GPU's
+// distance from each NIC before any is opened; it is separate because it needs hwloc.
 #pragma once
 
 #include "host/bootstrap/world.h"

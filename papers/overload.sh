@@ -70,8 +70,8 @@ part of all arrived whole.
 TEXT
 } >"$out/table.txt"
 
-# What of the link arrives, and what is left for the others while one peer is silent: in virtual time at eight times
-# too much, and measured.
+# Prints the arriving part of the link, and the others' part while one peer is silent: in virtual time at
+# eight times too much, and measured.
 for series in "virtual credits" "virtual tail drop" "virtual overwrite" "measured credits" "measured overwrite"; do
   sed 's/  */ /g' "$out/table.txt" | grep "^$series " | sed "s/^$series //; s/[x%]//g" |
     awk -v series="$series" 'series ~ /^measured/ || $2 == 8 { print $1, $6, $7 }'

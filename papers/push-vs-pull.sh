@@ -21,7 +21,7 @@ for generation in 3 4 6; do
   "$model" --path SYS --queues gpu --size-bytes "$sizes" --gen "$generation" >"$out/SYS-gen$generation.txt"
 done
 
-# What `auto` makes of those tables.
+# Prints the choices of `auto` from those tables.
 "$modes" >"$out/default-modes.txt"
 
 # Two sizes, one thing changed at a time.
@@ -50,11 +50,11 @@ at() {
 # The same paths under production code: device posting, HCA and transport in virtual time.
 compare() {
   local path=$1 generation=$2 doorbell=$3 mode bytes production lanes table
-  for mode in pull push inline gpu-bounce; do
+  for mode in pull push inline bounce; do
     for bytes in 8 256 4096 65536 1048576 16777216; do
       [ "$mode" = inline ] && [ "$bytes" -gt 65536 ] && continue # nobody would
       production=$("$ranks" --point --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
-        --message-bytes "$bytes" --order-ns 0 --slots "$([ "$mode" = gpu-bounce ] && echo 64 || echo 32)" --json)
+        --message-bytes "$bytes" --order-ns 0 --slots "$([ "$mode" = bounce ] && echo 64 || echo 32)" --json)
       lanes=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["endpoints"])' <<<"$production")
       table=$("$model" --path "$path" --gen "$generation" --doorbell "$doorbell" --queues gpu --mode "$mode" \
         --size-bytes "$bytes" --order-ns 0 --endpoints "$lanes" --json)

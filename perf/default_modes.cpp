@@ -2,34 +2,53 @@
 // figures allow. papers/push-vs-pull.sh keeps what it prints.
 #include <fmt/format.h>
 
+#include <string>
+
 #include "perf/modelled_modes.h"
 
-int main() {
-  using gdx::describe;
+namespace gdx {
+namespace {
+
+// One line of the table.
+Result<std::string> compare(DoorbellKind doorbell, Placement queues, PathClass path, ModeMeans means) {
+  const auto sizes = perf::modelled_sizes(path, queues, means, doorbell);
+  const auto best = best_table(sizes);
+  if (!best) return tl::unexpected(best.error());
+  const ModeTable table = default_mode_table(path, queues, means, doorbell);
+  const double excess = perf::excess_over(*best, table, sizes) / static_cast<double>(sizes.size());
+  const char* const slots =
+      means.push ? (means.bounce ? "NIC and host" : "NIC") : (means.bounce ? "host" : "none");
+  return fmt::format("{:<9} {:<5} {:<6} {:<12} {:>6.2f}%  {}{}\n", name(doorbell), name(path),
+                     queues == Placement::kGpu ? "GPU" : "host", slots, 100 * excess, describe(table),
+                     table == *best ? "" : "; " + describe(*best));
+}
+
+int print_all() {
   fmt::print(
-      "modelled: what auto takes without a calibration, by path, by where queues are and by what an "
-      "endpoint\n"
-      "has. excess: its cost beyond the best table's by the same figures, the mean over all sizes.\n\n");
-  fmt::print("{:<5} {:<6} {:<12} {:>7}  {}\n", "path", "queues", "slots", "excess",
+      "modelled: what auto takes without a calibration, by doorbell, by path, by where queues are and by\n"
+      "what an endpoint has. excess: its cost beyond the best table's by the same figures, the mean over "
+      "all\n"
+      "sizes.\n\n");
+  fmt::print("{:<9} {:<5} {:<6} {:<12} {:>7}  {}\n", "doorbell", "path", "queues", "slots", "excess",
              "default; the best table");
-  for (const gdx::Placement queues : gdx::perf::kPlacements) {
-    for (const gdx::PathClass path : gdx::kPathClasses) {
-      for (const gdx::ModeMeans means : gdx::perf::kAllMeans) {
-        const auto sizes = gdx::perf::modelled_sizes(path, queues, means);
-        const auto best = gdx::best_table(sizes);
-        if (!best) {
-          fmt::print(stderr, "gdx_default_modes: {}\n", best.error().message);
-          return 1;
+  for (const DoorbellKind doorbell : perf::kDoorbells) {
+    for (const Placement queues : perf::kPlacements) {
+      for (const PathClass path : kPathClasses) {
+        for (const ModeMeans means : perf::kAllMeans) {
+          const auto line = compare(doorbell, queues, path, means);
+          if (!line) {
+            fmt::print(stderr, "gdx_default_modes: {}\n", line.error().message);
+            return 1;
+          }
+          fmt::print("{}", *line);
         }
-        const gdx::ModeTable table = gdx::default_mode_table(path, queues, means);
-        const double excess = gdx::perf::excess_over(*best, table, sizes) / static_cast<double>(sizes.size());
-        const char* const slots =
-            means.push ? (means.bounce ? "NIC and host" : "NIC") : (means.bounce ? "host" : "none");
-        fmt::print("{:<5} {:<6} {:<12} {:>6.2f}%  {}{}\n", gdx::name(path),
-                   queues == gdx::Placement::kGpu ? "GPU" : "host", slots, 100 * excess, describe(table),
-                   table == *best ? "" : "; " + describe(*best));
       }
     }
   }
   return 0;
 }
+
+}  // namespace
+}  // namespace gdx
+
+int main() { return gdx::print_all(); }

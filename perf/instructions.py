@@ -172,7 +172,7 @@ def fast_path(code, blueflame=False):
         if code[at].kind == "branch":
             yield code[at].target
 
-    def settle(at):
+    def best_way(at):
         ways = [(*best[to][:3], to) for to in followers(at) if isinstance(best[to], tuple)]
         if code[at].kind == "exit":
             ways.append((0, 0, 0, None))
@@ -190,7 +190,7 @@ def fast_path(code, blueflame=False):
         if ahead:
             stack.append(ahead[0])
         else:
-            best[at] = settle(at)
+            best[at] = best_way(at)
             stack.pop()
     if best[0] is None:
         raise SystemExit("instructions.py: a kernel has no way through that takes no call")
@@ -309,7 +309,7 @@ BARS = [
     (("shared_put_gpu", "shared_put_host"), ("sass", "atomics"), 1, ARCHITECTURES),
     (("put_32_warp_gpu", "put_32_warp_host"), ("sass", "path"), 70, ("sm_90",)),
     (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "path"), 80, ("sm_90",)),
-    # BlueFlame is how an endpoint rings by default.
+    # The same bar where an endpoint was made with BlueFlame.
     (PUTS, ("sass", "blueflame_path"), 50, ("sm_90",)),
     (PUTS, ("ptx", "blueflame_path"), 60, ("sm_90",)),
     (PUTS, ("sass", "blueflame_loads"), 0, ARCHITECTURES),

@@ -7,7 +7,7 @@
 
 namespace gdx::machine {
 
-// Why kernels cannot run here, on one line; empty when they can.
+// Returns the reason why kernels cannot run here, on one line; empty when they can.
 [[nodiscard]] std::string unavailable();
 // "NVIDIA H200, sm_90, driver CUDA 13.0", or "CPU layer".
 [[nodiscard]] std::string name();

@@ -20,9 +20,11 @@ double ns_by(const ModeTable& table, const MeasuredSize& size) {
 
 }  // namespace
 
-std::vector<MeasuredSize> modelled_sizes(PathClass path, Placement queues, ModeMeans means) {
+std::vector<MeasuredSize> modelled_sizes(PathClass path, Placement queues, ModeMeans means,
+                                         DoorbellKind doorbell) {
   pcie::WorldConfig world;
   world.path = path;
+  world.doorbell = doorbell;
   world.queues = queues == Placement::kGpu ? pcie::QueuePlacement::kGpu : pcie::QueuePlacement::kHost;
   std::vector<MeasuredSize> sizes;
   for (const std::uint64_t bytes : kSizesBytes) {
@@ -33,7 +35,7 @@ std::vector<MeasuredSize> modelled_sizes(PathClass path, Placement queues, ModeM
     sizes.push_back(
         {bytes,
          {ns(pcie::Mode::kInline, bytes <= kMaxAutoInlineBytes), ns(pcie::Mode::kPush, means.push),
-          ns(pcie::Mode::kPull, true), ns(pcie::Mode::kGpuBounce, means.bounce)}});
+          ns(pcie::Mode::kPull, true), ns(pcie::Mode::kBounce, means.bounce)}});
   }
   return sizes;
 }

@@ -25,7 +25,7 @@ constexpr std::uint64_t kWaitTimeoutNs = 120'000'000'000;  // the transport give
 constexpr std::uint64_t kChunkWords = kOverloadChunkBytes / sizeof(std::uint64_t);
 constexpr double kBitsPerByte = 8;
 
-// What a chunk holds: unlike its neighbours and unlike the same chunk of every other sender.
+// Returns a word of a chunk, unlike its neighbours and unlike that chunk of every other sender.
 GDX_DEVICE std::uint64_t word_of(std::uint64_t sender, std::uint64_t chunk, std::uint64_t index) {
   return ((sender << 48 | chunk << 9) + index) * 0x9e3779b97f4a7c15u;
 }
@@ -41,7 +41,7 @@ struct Sender {
   RemoteMemory target;
 };
 
-// What the kernel says of one sender while it runs.
+// Progress of one sender, written by the kernel while it runs.
 struct Sent {
   std::uint64_t chunks = 0;
   std::uint32_t ended = 0;
@@ -75,10 +75,10 @@ class Conductor {
   Conductor(const Conductor&) = delete;
   Conductor& operator=(const Conductor&) = delete;
 
-  void look();
+  void advance();
   [[nodiscard]] const std::uint32_t* stop() const { return &stop_; }
   [[nodiscard]] int error() const { return error_; }
-  // Of the senders with a live peer: what the slowest pushed during the stall.
+  // Returns the rate of the slowest sender with a live peer during the stall.
   [[nodiscard]] double worst_other_gbps() const;
 
  private:
@@ -115,7 +115,7 @@ Conductor::Snapshot Conductor::snapshot() const {
   return now;
 }
 
-void Conductor::look() {
+void Conductor::advance() {
   if (phase_ == Phase::kOver) return;
   const Snapshot now = snapshot();
   const std::uint64_t pushed = std::accumulate(now.chunks.begin(), now.chunks.end(), std::uint64_t{0});
@@ -145,8 +145,8 @@ double Conductor::worst_other_gbps() const {
 
 // A kernel that waits calls this, and takes no argument with it.
 Conductor* conductor = nullptr;
-int look_and_progress() {
-  conductor->look();
+int advance_and_progress() {
+  conductor->advance();
   return progress();
 }
 
@@ -194,7 +194,7 @@ Result<void> run_kernel(const std::vector<Sender>& senders, pid_t peer, const Ov
   Conductor conducting(peer, options, sent);
   conductor = &conducting;
   const auto count = static_cast<std::uint32_t>(senders.size());
-  const Status launched = exec::launch({.grid = {count}, .progress = look_and_progress}, push_chunks,
+  const Status launched = exec::launch({.grid = {count}, .progress = advance_and_progress}, push_chunks,
                                        static_cast<const Sender*>(senders.data()),
                                        most_chunks(options, count), conducting.stop(), sent.data());
   conductor = nullptr;
@@ -207,8 +207,8 @@ Result<void> run_kernel(const std::vector<Sender>& senders, pid_t peer, const Ov
   return {};
 }
 
-// How many of the first `pushed` chunks of `sender` the buffer holds as they were. The HCA stores a packet's
-// last word last, with release.
+// Returns the number of intact chunks of `sender` in the buffer, of its first `pushed`. The HCA stores a
+// packet's last word last, with release.
 std::uint64_t whole_chunks(std::span<const std::byte> buffer, std::uint32_t sender, std::uint64_t pushed) {
   const auto* words = reinterpret_cast<const std::uint64_t*>(buffer.data());
   constexpr std::uint64_t kLast = kChunkWords - 1;

@@ -1,6 +1,5 @@
-// The overload experiment on the software HCA, in processes of their own: rank 0 pushes to every other rank
-// at once, and the peer of its first sender is stopped (SIGSTOP) for a while, as a process of any program can
-// be.
+// The overload experiment on the software HCA, in processes of their own. Rank 0 pushes to every other rank
+// at once. The peer of its first sender is stopped (SIGSTOP) for a while, as any program's process can be.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ struct OverloadFigures {
   std::uint64_t lost_slots = 0;     // that have not come back to the pool when all endpoints are gone
   std::uint64_t retransmitted = 0;  // packets
   double goodput_gbps = 0;          // payload of whole chunks, from the first push to the last flush
-  double worst_other_gbps = 0;  // pushed during the stall by the sender that got least of those not stalled
+  double worst_other_gbps = 0;      // pushed during the stall by the slowest sender with a live peer
 };
 
 // Rank 0. Errors: as World, Hca, StagingPool and Endpoint; kSystem when the peer cannot be stopped.

@@ -103,11 +103,11 @@ Status launch_post(const PostCase& what, Times* times) {
 
 template <Storer Who>
 __global__ void fill(StoreCase what, Times* times) {
-  const std::uint64_t bytes = what.chunk_bytes;
+  const std::uint32_t bytes = what.chunk_bytes;
   std::byte* const mine = what.to + std::uint64_t{blockIdx.x} * what.chunks * bytes;
   const bool leads = exec::thread_rank<Scope::kBlock>() == 0;
   exec::BulkStores bulk;
-  const auto settle = [&] {
+  const auto complete_stores = [&] {
     if (Who == Storer::kBulk && leads) bulk.wait();
     exec::fence_release<Placement::kHost>();
     __syncthreads();
@@ -119,13 +119,13 @@ __global__ void fill(StoreCase what, Times* times) {
   const Clock start = read_clock();
   for (std::uint32_t chunk = 0; chunk < what.chunks && status == Status::kOk; ++chunk) {
     std::byte* const to = mine + chunk * bytes;
-    if constexpr (Who == Storer::kThread) exec::copy<Scope::kThread>(to, what.from, bytes);
-    if constexpr (Who == Storer::kWarp) exec::copy<Scope::kWarp>(to, what.from, bytes);
-    if constexpr (Who == Storer::kBlock) exec::copy<Scope::kBlock>(to, what.from, bytes);
+    if constexpr (Who == Storer::kThread) exec::fill_slot<Scope::kThread>(to, what.from, bytes);
+    if constexpr (Who == Storer::kWarp) exec::fill_slot<Scope::kWarp>(to, what.from, bytes);
+    if constexpr (Who == Storer::kBlock) exec::fill_slot<Scope::kBlock>(to, what.from, bytes);
     if constexpr (Who == Storer::kBulk) bulk.store(to, what.from, bytes);
-    if (what.one_at_a_time) settle();
+    if (what.one_at_a_time) complete_stores();
   }
-  settle();
+  complete_stores();
   if (leads) record(times[blockIdx.x], start, status);
 }
 

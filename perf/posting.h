@@ -1,6 +1,6 @@
 // The kernels of posting_bench: puts into queues of memory that no NIC reads, stores to host memory, and
-// questions to a thread of the host. What a case posts is never more than its queues hold, so no completion
-// is waited for: it is posting alone that is timed.
+// requests to a thread of the host. A case posts no more than its queues hold, so it waits for no completion,
+// and only posting is timed.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ struct Times {
 // `times`: one for each poster, where kernels may write. Errors: as exec::launch.
 [[nodiscard]] Status post(const PostCase& what, Times* times);
 
-// Another library's puts into the same queues, which must end up with the same WQEs; it rings plainly.
+// Another library's puts into these queues, which must contain equal WQEs in the end; it rings plainly.
 struct Peer {
   const char* name;
   Status (*post)(const PostCase& what, Times* times);

@@ -1,7 +1,6 @@
-// How fast kernels post, how fast they store to host memory, and how soon a thread of the host answers one:
-// gdx_posting_bench_cuda measures it on a GPU, gdx_peer_bench_cuda beside another library's puts, and
-// gdx_posting_bench runs the same on the CPU layer, where only the counts mean something. Every WQE is looked
-// at.
+// Rates of kernels' posts and of their stores to host memory, and the time of a host thread's answer.
+// gdx_posting_bench_cuda measures on a GPU, gdx_peer_bench_cuda beside another library's puts.
+// gdx_posting_bench runs it on the CPU layer, where only the counts have meaning. Every WQE is checked.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,13 +43,14 @@ struct Shape {
   std::uint32_t posters_of_block;
 };
 
-// Who posts: we, or a peer.
+// Poster: gdx, or another library.
 struct Library {
   const char* name;
   Status (*post)(const PostCase& what, Times* times);
 };
 
-// Shared endpoints always ring plainly, and so do warps of their lanes' WQEs, and the peers.
+// Returns whether a poster uses BlueFlame. Shared endpoints, warps of their lanes' WQEs and other libraries
+// ring plainly.
 constexpr bool has_blueflame(const Shape& shape, const Library& library) {
   return shape.sharing == Sharing::kExclusive && shape.poster == Poster::kThread && library.post == post;
 }
@@ -69,7 +69,7 @@ std::vector<Shape> shapes() {
   };
 }
 
-// What the posters' clocks say together.
+// Result of all posters' clocks.
 struct Summary {
   double seconds = 0;
   double cycles = 0;  // mean
@@ -180,7 +180,7 @@ Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at
   return wrong == 0 ? Result{true, ""} : Result{false, fmt::format("{} chunks are wrong", wrong)};
 }
 
-// A thread of the host that answers what a kernel asks.
+// Measures a thread of the host that answers a kernel's requests.
 Result ask_row(const Options& options, Json& row) {
   constexpr std::size_t kLineBytes = 64;
   auto words = machine::allocate(machine::Place::kHost, 2 * kLineBytes);

@@ -18,7 +18,7 @@ constexpr std::uint64_t kTimeoutNs = 1'000'000'000;
 constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kStateBytes = (sizeof(QueueState) + kLineBytes - 1) / kLineBytes * kLineBytes;
 
-// Where a queue has what, in bytes.
+// Offsets of a queue's parts, in bytes.
 struct Layout {
   explicit Layout(std::uint32_t blocks)
       : completions(std::size_t{blocks} * mlx5::kWqeBasicBlockBytes),

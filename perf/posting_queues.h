@@ -38,8 +38,8 @@ class MemoryQueues {
  private:
   [[nodiscard]] Findings check_queue(const PostCase& what, std::uint32_t queue,
                                      std::vector<bool>& seen) const;
-  // Is what was written to the doorbell register of a queue at `base` as it must be, after `rings` rings of
-  // which the newest was for the WQE `last`?
+  // Returns whether the doorbell register of a queue at `base` holds the right value after `rings` rings. The
+  // newest ring was for the WQE `last`.
   [[nodiscard]] bool is_rung(const std::byte* base, const std::byte* last, std::uint64_t rings,
                              bool with_wqe) const;
 

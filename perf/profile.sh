@@ -41,7 +41,7 @@ profile() {
       if (line ~ /roce::encode|QueuePair::(send|gather|commit)/) return "engine: building packets"
       if (line ~ /accept|dispatch|on_packet|QueuePair::(check|write)|MemoryTable|decode/) return "engine: taking packets, keys"
       if (line ~ /UdpWire/) return "wire: GSO and GRO batches"
-      if (line ~ /omplet|staging|settle/) return "engine: completions"
+      if (line ~ /omplet|staging|handle_failure|synchronize/) return "engine: completions"
       return "other"
     }
     # Samples of the run itself, not of what starts it.

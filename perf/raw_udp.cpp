@@ -127,15 +127,15 @@ std::uint64_t duration_ns(const RawUdpOptions& options) {
 
 void receive(const Peer& peer) {
   Receiver receiver;
-  peer.tell(receiver.name());
+  peer.send(receiver.name());
   Received received;
-  while (!peer.heard() || receiver.readable(kPatienceMs)) {
+  while (!peer.has_message() || receiver.readable(kPatienceMs)) {
     if (!receiver.readable(kPatienceMs)) continue;
     received.bytes += receiver.receive();
     received.last_ns = monotonic_ns();
     if (received.first_ns == 0) received.first_ns = received.last_ns;
   }
-  peer.tell(received);
+  peer.send(received);
 }
 
 std::uint64_t send_for(Sender& sender, std::uint64_t limit_ns) {
@@ -152,10 +152,10 @@ RawUdpRate measure_raw_udp(const RawUdpOptions& options) {
   RawUdpRate rate;
   in_two_processes(
       [&](const Peer& peer) {
-        Sender sender(options, peer.hear<sockaddr_in>());
+        Sender sender(options, peer.receive<sockaddr_in>());
         const std::uint64_t sent_bytes = send_for(sender, duration_ns(options));
-        peer.tell('.');
-        const auto received = peer.hear<Received>();
+        peer.send('.');
+        const auto received = peer.receive<Received>();
         require(received.last_ns > received.first_ns, "receive any datagram");
         const double seconds = static_cast<double>(received.last_ns - received.first_ns) / kNsPerSecond;
         rate.bytes_per_s = static_cast<double>(received.bytes) / seconds;

@@ -1,4 +1,4 @@
-// What UDP alone carries over loopback with GSO and GRO: the yardstick for the software HCA's bandwidth.
+// Rate of UDP alone over loopback with GSO and GRO: the reference for the software HCA's bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ struct RawUdpOptions {
 };
 
 struct RawUdpRate {
-  double bytes_per_s = 0;  // what the receiver took out of its socket
+  double bytes_per_s = 0;  // bytes that the receiver took out of its socket
   double lost_share = 0;   // of what was sent
 };
 
-// Nothing is computed, checked or kept: the receiver reads into its buffers and counts.
+// Measures UDP alone, without computation or checks: the receiver reads into its buffers and counts.
 [[nodiscard]] RawUdpRate measure_raw_udp(const RawUdpOptions& options);
 
 // Nanoseconds of processor time for a byte sent and received, one thread doing both in turn.

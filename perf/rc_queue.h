@@ -12,7 +12,7 @@
 
 namespace gdx::perf {
 
-// How to reach a queue pair and its buffer.
+// Address of a queue pair and of its buffer.
 struct RcAddress {
   ibv_gid gid;
   std::uint32_t qpn;
@@ -31,7 +31,7 @@ struct Release {
 template <typename T>
 using Owned = std::unique_ptr<T, Release>;
 
-// What the queues of one process share.
+// Parts that the queues of one process share.
 class Nic {
  public:
   explicit Nic(std::size_t buffer_bytes);
@@ -55,7 +55,7 @@ class RcQueue {
 
   explicit RcQueue(Nic& nic, int depth = kDepth);
   [[nodiscard]] RcAddress address() const;
-  // Of both work queues and of the completion queue, as libmlx5 laid them out.
+  // Bytes of both work queues and of the completion queue, in libmlx5's layout.
   [[nodiscard]] std::size_t ring_bytes() const;
   static constexpr std::uint8_t kAckTimeout = 14;  // 67 ms
   // To RTS. Neither side may post before both are connected. `ack_timeout`: 4.096 us << n.
@@ -71,7 +71,7 @@ class RcQueue {
     int sends = 0;
     int receives = 0;
   };
-  // Fails where a completion says that its work request did.
+  // Fails when a completion reports an error.
   Completed poll();
 
  private:
@@ -82,7 +82,7 @@ class RcQueue {
   std::vector<ibv_send_wr> batch_;
 };
 
-// With the queue of the same turn in the other process.
+// Connects with the queue of equal number in the other process.
 void connect(RcQueue& queue, const Peer& peer);
 
 }  // namespace gdx::perf

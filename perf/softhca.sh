@@ -28,7 +28,8 @@ command -v ucx_perftest >/dev/null || {
 
 export GDX_SOFTHCA_WIRE=udp
 samples=$(mktemp)
-trap 'rm -f "$samples" "$samples.server" "$samples.client"' EXIT
+loads=()
+trap 'rm -f "$samples" "$samples.server" "$samples.client"; [ ${#loads[@]} -eq 0 ] || kill "${loads[@]}"' EXIT
 . "$(dirname "${BASH_SOURCE[0]}")/ucx.sh"
 round=0
 
@@ -51,6 +52,20 @@ ucx() {
   sample "$1" "$(awk -v column="$2" -v unit="$3" '{ print $column * unit }' <<<"$line")"
 }
 
+# beside_load COMMAND...: while each core has a load at nice 19, where nice 19 means something: not in a task group of
+# its own (kernel.sched_autogroup_enabled).
+beside_load() {
+  local _
+  for _ in $(seq "$(nproc)"); do
+    nice -n 19 sh -c 'while :; do :; done' &
+    loads+=($!)
+  done
+  "$@"
+  kill "${loads[@]}"
+  wait "${loads[@]}" 2>/dev/null || true
+  loads=()
+}
+
 for round in $(seq "$rounds"); do
   printf '== round %s of %s\n' "$round" "$rounds" >&2
   hca raw raw-udp --seconds "$seconds"
@@ -60,6 +75,8 @@ for round in $(seq "$rounds"); do
   ucx ucx_small_messages_per_s 8 1 ucp_put_bw 8 300000
   hca latency latency --iterations 5000
   ucx ucx_latency_median_us 2 1 tag_lat 8 5000
+  beside_load hca busy latency --iterations 5000
+  beside_load ucx ucx_busy_median_us 2 1 tag_lat 8 5000
   hca large_cost cost --bytes 1048576 --seconds "$seconds"
   hca small_cost cost --bytes 8 --seconds "$seconds"
 done
@@ -101,6 +118,9 @@ awk -v rounds="$rounds" -v json="$json" -v where="$where" '
     row("8 B ping-pong, one way, 99th percentile, us", median("latency_p99_us"), "")
     row("8 B ping-pong over UCX over TCP, one way, median us", median("ucx_latency_median_us"), "")
     row("8 B ping-pong / UCX over TCP, medians", ratio("latency_median_us", "ucx_latency_median_us"), "<= 1")
+    row("8 B ping-pong beside a load at nice 19, median us", median("busy_median_us"), "")
+    row("the same over UCX over TCP, median us", median("ucx_busy_median_us"), "")
+    row("the same / UCX over TCP, medians", ratio("busy_median_us", "ucx_busy_median_us"), "<= 2.5")
     row("processor time of both ends of an 8 B write, ns", median("small_cost_cpu_ns_per_message"), "")
     row("processor time of both ends of a 1 MiB write, ns/B", median("large_cost_cpu_ns_per_byte"), "")
     row("the same for raw UDP, ns/B", median("raw_cpu_ns_per_byte"), "")

@@ -78,16 +78,16 @@ void measure_writes(std::uint32_t length_bytes, double seconds) {
         const double before_s = cpu_seconds();
         static_cast<void>(write_for(queue, length_bytes, seconds));
         print("sender_cpu_s", cpu_seconds() - before_s);
-        peer.tell('.');
-        print("receiver_cpu_s", peer.hear<double>());
+        peer.send('.');
+        print("receiver_cpu_s", peer.receive<double>());
       },
       [&](const Peer& peer) {
         Nic nic(length_bytes);
         RcQueue queue(nic);
         connect(queue, peer);
         const double before_s = cpu_seconds();
-        static_cast<void>(peer.hear<char>());
-        peer.tell(cpu_seconds() - before_s);
+        static_cast<void>(peer.receive<char>());
+        peer.send(cpu_seconds() - before_s);
       });
 }
 
@@ -116,23 +116,23 @@ void measure_latency(std::uint32_t length_bytes, int iterations) {
     connect(queue, peer);
     // A send's completion may come after the answer to it: what is still awaited carries over.
     int unsent = 0;
-    int unheard = 0;
+    int unreceived = 0;
     const auto send = [&] {
       queue.post_send(length_bytes);
       ++unsent;
     };
-    const auto hear = [&] {
-      for (++unheard; unheard > 0 || unsent > kReceives;) {
+    const auto receive = [&] {
+      for (++unreceived; unreceived > 0 || unsent > kReceives;) {
         const RcQueue::Completed completed = queue.poll();
         unsent -= completed.sends;
-        unheard -= completed.receives;
+        unreceived -= completed.receives;
       }
       queue.post_receive(length_bytes);
     };
     for (int i = 0; i < iterations; ++i) {
       const std::uint64_t start_ns = monotonic_ns();
       if (begins) send();
-      hear();
+      receive();
       if (!begins) send();
       one_way_us.push_back(static_cast<double>(monotonic_ns() - start_ns) / 2 / kNsPerUs);
     }
@@ -168,7 +168,7 @@ void fill(RcQueue& queue, int depth, std::uint32_t length_bytes) {
   }
 }
 
-// What a connected queue that has moved data adds to a process, and what of it are its rings.
+// Measures the memory that a connected queue adds to a process after moving data, and the part of its rings.
 void measure_memory(int queues, int depth) {
   constexpr std::uint32_t kBytes = 8;
   const auto connect_all = [&](const Peer& peer, bool writes) {
@@ -197,7 +197,7 @@ void measure_idle(double seconds) {
     Nic nic(8);
     RcQueue queue(nic);
     connect(queue, peer);
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // what connecting stirred up settles
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // lets the effects of connecting settle
     const double before_s = cpu_seconds();
     const std::uint64_t start_ns = monotonic_ns();
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

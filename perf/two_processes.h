@@ -25,24 +25,24 @@ class Peer {
   explicit Peer(int fd) : fd_(fd) {}
 
   template <typename T>
-  void tell(const T& value) const {
+  void send(const T& value) const {
     static_assert(std::is_trivially_copyable_v<T>);
     require(::send(fd_, &value, sizeof value, MSG_NOSIGNAL) == sizeof value, "reach the other process");
   }
   template <typename T>
-  [[nodiscard]] T hear() const {
+  [[nodiscard]] T receive() const {
     T value;
-    require(::recv(fd_, &value, sizeof value, MSG_WAITALL) == sizeof value, "hear from the other process");
+    require(::recv(fd_, &value, sizeof value, MSG_WAITALL) == sizeof value, "receive from the other process");
     return value;
   }
   template <typename T>
   [[nodiscard]] T exchange(const T& mine) const {
-    tell(mine);
-    return hear<T>();
+    send(mine);
+    return receive<T>();
   }
   void meet() const { static_cast<void>(exchange('.')); }
-  // Whether the other process has said something, without waiting.
-  [[nodiscard]] bool heard() const {
+  // Returns without waiting whether the other process has sent something.
+  [[nodiscard]] bool has_message() const {
     char byte = 0;
     return ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
   }

@@ -1,4 +1,4 @@
-// How far a GPU and a NIC are apart. Names as nvidia-smi topo prints them.
+// Distance between a GPU and a NIC, under the names of nvidia-smi topo.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ constexpr std::optional<PathClass> path_class(std::string_view wanted) {
   return std::nullopt;
 }
 
-// Does a transfer between them cross a root complex, where peer reads are slow or refused?
+// Returns whether a transfer crosses a root complex, which slows or refuses peer reads.
 constexpr bool crosses_root_complex(PathClass path) { return path >= PathClass::kPhb; }
 
 }  // namespace gdx

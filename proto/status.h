@@ -5,14 +5,14 @@
 
 namespace gdx {
 
-// Grouped by what died, in the high byte: the caller needs to know what is still usable.
-//   0x00 nothing: success, or a state that is no error
-//   0x01 the operation: the queue is intact; what the call had posted before, a timed-out flush or the chunks
+// Groups by the part that failed, in the high byte, because the caller needs the parts that are still usable:
+//   0x00 none: success, or a state that is no error
+//   0x01 the operation: the queue is intact. Work posted before continues: a timed-out flush, or the chunks
 //   of
-//        a message, goes on
+//        a message.
 //   0x02 the queue: it is in error and posts nothing more; make another endpoint
-//   0x03 the peer: the queue is in error because the remote side cannot be reached or refused
-//   0x04 the process or its HCA: nothing can go on
+//   0x03 the peer: the queue is in error, because the remote side refused or cannot be reached
+//   0x04 the process or its HCA: no operation can continue
 enum class Status : std::uint32_t {
   kOk = 0x0000,
   kPending = 0x0001,
@@ -22,12 +22,13 @@ enum class Status : std::uint32_t {
   kTimeout = 0x0103,
   kAborted = 0x0104,          // by Endpoint::abort()
   kNotFound = 0x0105,         // no HCA, counter, file or program of that name
-  kBusy = 0x0106,             // somebody has it: a port, all slots of a pool, an endpoint that is connected
+  kBusy = 0x0106,             // in use: a port, all slots of a pool, an endpoint that is connected
   kUnsupported = 0x0107,      // this endpoint, HCA or build cannot do it at all
   kVersionMismatch = 0x0108,  // two parties were built with different layouts
 
-  // These, and 0x0301 to 0x0305, are completion syndromes: mlx5::status_of in proto/mlx5/cqe.h says which.
-  kQueueError = 0x0201,       // what no other of them names
+  // Completion syndromes: the next three, and 0x0301 to 0x0305. mlx5::status_of in proto/mlx5/cqe.h maps
+  // them.
+  kQueueError = 0x0201,       // any syndrome without a status of its own
   kLocalProtection = 0x0202,  // a local key does not permit the access, or has no such range
   kFlushed = 0x0203,          // the queue was in error before this work request began
 

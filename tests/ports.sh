@@ -1,6 +1,6 @@
 # TCP ports, for scripts that have a function `fail`.
 
-# Whether somebody listens to TCP port $1.
+# Returns whether a process listens at TCP port $1.
 listens() {
   grep -Eq "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") .* 0A " /proc/net/tcp /proc/net/tcp6 2> /dev/null
 }

@@ -46,7 +46,7 @@ T or_exit(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-// What a rank must know of its peer.
+// Addresses that a rank needs of its peer.
 struct Introduction {
   EndpointAddress endpoint;
   RemoteMemory memory;
@@ -85,5 +85,5 @@ int main() {
     return 1;
   }
   if (world.rank() == 1) std::printf("rank 1 has: %s\n", reinterpret_cast<const char*>(memory.data()));
-  or_exit(world.barrier(kTimeoutNs));  // nobody leaves before the other is done
+  or_exit(world.barrier(kTimeoutNs));  // no rank ends before the other is done
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,8 +12,10 @@
 #include <utility>
 
 #include "device/exec/cpu_scheduler.h"
+#include "device/exec/nic_stores.h"
 #include "proto/byte_order.h"
 #include "proto/gpu/queue.h"
+#include "proto/mapping_order.h"
 #include "proto/status.h"
 
 #define GDX_DEVICE inline
@@ -54,8 +57,17 @@ std::uint32_t thread_count() {
 
 template <Scope S>
 void sync() {
+  if constexpr (S != Scope::kThread) note_gather(S);
   if constexpr (S == Scope::kWarp) sync_warp();
   if constexpr (S == Scope::kBlock) sync_block();
+}
+
+template <Scope S>
+void gather(bool all_wait = false) {
+  if constexpr (S == Scope::kThread) return;
+  if (all_wait) return sync<S>();
+  note_gather(S);
+  sync_leader(S);
 }
 
 template <Scope S>
@@ -64,9 +76,7 @@ std::uint32_t broadcast(std::uint32_t value) {
   std::atomic<std::uint32_t>& slot = broadcast_slot(S);
   if (thread_rank<S>() == 0) slot.store(value, std::memory_order_relaxed);
   sync<S>();
-  const std::uint32_t decided = slot.load(std::memory_order_relaxed);
-  sync<S>();  // nobody may overwrite the slot before all have read it
-  return decided;
+  return slot.load(std::memory_order_relaxed);
 }
 
 // Byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
@@ -93,14 +103,10 @@ std::uint32_t shuffle(std::uint32_t value) {
 template <Scope S>
 bool any(bool condition) {
   static_assert(S == Scope::kWarp);
-  std::atomic<std::uint32_t>& slot = broadcast_slot(S);
-  if (thread_rank<S>() == 0) slot.store(0, std::memory_order_relaxed);
+  const Ballot ballot = warp_ballot();
+  if (condition) ballot.word.store(ballot.yes, std::memory_order_relaxed);
   sync<S>();
-  if (condition) slot.store(1, std::memory_order_relaxed);
-  sync<S>();
-  const bool found = slot.load(std::memory_order_relaxed) != 0;
-  sync<S>();  // nobody may overwrite the slot before all have read it
-  return found;
+  return ballot.word.load(std::memory_order_relaxed) == ballot.yes;
 }
 
 inline Halves split(std::uint64_t v) {
@@ -112,10 +118,14 @@ inline std::uint64_t join(std::uint32_t low, std::uint32_t high) {
 
 template <int Offset = 0>
 void store_segment(void* to, const Segment& segment) {
+  note_store(static_cast<std::byte*>(to) + Offset, sizeof segment);
   std::memcpy(__builtin_assume_aligned(static_cast<std::byte*>(to) + Offset, 16), &segment, sizeof segment);
 }
 
-inline void store_word(void* to, std::uint32_t value) { std::memcpy(to, &value, sizeof value); }
+inline void store_word(void* to, std::uint32_t value) {
+  note_store(to, sizeof value);
+  std::memcpy(to, &value, sizeof value);
+}
 
 // Orders stores to write-combining memory (a real NIC's staging memory and doorbell pages, seen from a CPU)
 // before what follows. A release does not: it orders ordinary memory only.
@@ -130,9 +140,12 @@ inline void write_combining_barrier() {
 }
 
 // The release is on the atomic itself, not a fence before it: ThreadSanitizer does not model fences.
-template <Placement>
+template <Placement P>
 void store_release(Be32* to, Be32 value) {
+  note_release(P);
+  note_record(to);
   write_combining_barrier();
+  release_to_mappings(Toward::kHca);
   std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
 }
 
@@ -148,6 +161,7 @@ inline void publish(std::uint64_t* to, std::uint64_t value) {
 }
 template <typename T>
 void publish_value(std::byte* to, T value) {
+  note_store(to, sizeof value);
   write_combining_barrier();
   if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) != 0) {
     std::memcpy(to, &value, sizeof value);
@@ -166,11 +180,14 @@ inline std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t exp
   return expected;
 }
 
-template <Placement>
+template <Placement P>
 void ring(std::uint64_t* doorbell, std::uint64_t value) {
+  note_release(P);
+  note_doorbell(doorbell, value);
   write_combining_barrier();
   std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
   write_combining_barrier();  // out of the buffer now, not when it happens to fill
+  wake_nic();
 }
 
 // A doorbell and the WQE of one block that it is for, behind a fence_release. The doorbell's own 8 B go last,
@@ -179,14 +196,16 @@ inline void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   std::uint64_t words[8];
   static_assert(sizeof words == sizeof wqe);
   std::memcpy(words, wqe, sizeof wqe);
+  note_doorbell(half, words[0]);
   for (int i = 1; i < 8; ++i) {
     std::atomic_ref<std::uint64_t>(half[i]).store(words[i], std::memory_order_relaxed);
   }
   std::atomic_ref<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
   write_combining_barrier();
+  wake_nic();
 }
 
-// What this thread has stored.
+// Loads a segment that this thread has stored.
 inline Segment load_segment(const void* from) {
   Segment segment;
   std::memcpy(&segment, from, sizeof segment);
@@ -194,8 +213,9 @@ inline Segment load_segment(const void* from) {
 }
 
 // Orders what this thread has stored, and what it has acquired from others, before its later stores.
-template <Placement>
+template <Placement P>
 void fence_release() {
+  note_release(P);
   write_combining_barrier();
 }
 
@@ -204,11 +224,15 @@ inline void store_counter(std::uint32_t* to, std::uint32_t value) {
   std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
 inline void store_record(Be32* to, Be32 value) {
+  note_record(to);
+  release_to_mappings(Toward::kHca);
   std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
 }
 inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
+  note_doorbell(doorbell, value);
   std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
   write_combining_barrier();
+  wake_nic();
 }
 
 // Counters that the threads of one GPU share.
@@ -233,25 +257,61 @@ inline std::uint64_t compare_swap(std::uint64_t* to, std::uint64_t expected, std
 }
 
 inline std::uint64_t load_acquire(const std::uint64_t* from) {
-  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+  const std::uint64_t value =
+      std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+  acquire_from_mappings(Toward::kKernel);
+  return value;
 }
 // A word that carries no data with it: no ordering is wanted.
 inline std::uint32_t load_flag(const std::uint32_t* from) {
   return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_relaxed);
 }
 
-// Thread r of n copies the 16 B pieces r, r+n, r+2n, ..., as on a GPU; a lone thread copies at once.
+// Thread r's part of `bytes`: [begin, end), the r-th of n runs of whole 16 B pieces. On a GPU threads take
+// pieces in turn, so that a warp's accesses meet in lines; a processor's caches want runs.
+struct Run {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+template <Scope S>
+Run run_of(std::uint64_t bytes) {
+  constexpr std::uint64_t kPiece = sizeof(Segment);
+  const std::uint64_t run =
+      kPiece * ((bytes + kPiece * thread_count<S>() - 1) / (kPiece * thread_count<S>()));
+  const std::uint64_t begin = run * thread_rank<S>();
+  return {begin < bytes ? begin : bytes, begin + run < bytes ? begin + run : bytes};
+}
+
+// Each thread copies its run; a lone thread all.
 template <Scope S>
 void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-  if constexpr (S == Scope::kThread) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  constexpr std::uint64_t kPiece = 16;
-  const std::uint64_t stride = kPiece * thread_count<S>();
-  for (std::uint64_t at = kPiece * thread_rank<S>(); at < bytes; at += stride) {
-    std::memcpy(to + at, from + at, bytes - at < kPiece ? bytes - at : kPiece);
-  }
+  const Run run = run_of<S>(bytes);
+  if (run.begin == run.end) return;
+  note_store(to + run.begin, run.end - run.begin);
+  std::memcpy(to + run.begin, from + run.begin, run.end - run.begin);
+}
+
+// In one aligned store, as a NIC's memory wants it. Volatile, since a compiler turns loops of plain stores
+// into calls of memcpy, which may store bytes.
+inline void store_piece(std::byte* to, const Segment& piece) {
+  using Vector [[gnu::vector_size(16), gnu::may_alias]] = std::uint32_t;
+  *reinterpret_cast<volatile Vector*>(to) = std::bit_cast<Vector>(piece);
+}
+
+// As copy, to a slot of staging memory; zeros follow up to the next multiple of 16 B.
+template <Scope S>
+void fill_slot(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
+  const Run run = run_of<S>(bytes);
+  if (run.begin == run.end) return;
+  note_store(slot + run.begin,
+             (run.end - run.begin + sizeof(Segment) - 1) / sizeof(Segment) * sizeof(Segment));
+  std::uint64_t at = run.begin;
+  for (; at + sizeof(Segment) <= run.end; at += sizeof(Segment))
+    store_piece(slot + at, load_segment(from + at));
+  if (at == run.end) return;
+  Segment tail{};
+  std::memcpy(&tail, from + at, run.end - at);
+  store_piece(slot + at, tail);
 }
 
 // TMA's part: what store() is given nobody sees before wait(), and only what has left a stage makes room in
@@ -268,17 +328,19 @@ class BulkStores {
       next_ ^= 1;
       if (leads()) read_all_but(1);
       sync<Scope::kBlock>();
-      copy<Scope::kBlock>(stage, from + at, n);
-      for (std::uint32_t i = n + thread_rank<Scope::kBlock>(); i < padded; i += block_threads()) {
-        stage[i] = std::byte{0};
-      }
+      fill_slot<Scope::kBlock>(stage, from + at, n);
       sync<Scope::kBlock>();
       if (leads()) engine.groups.push_back({to + at, stage, padded, {}});
     }
   }
   void wait() {
     read_all_but(0);
-    for (const BulkGroup& group : bulk_engine().groups) std::memcpy(group.to, group.read.data(), group.bytes);
+    for (const BulkGroup& group : bulk_engine().groups) {
+      note_store(group.to, group.bytes);
+      for (std::uint32_t at = 0; at < group.bytes; at += sizeof(Segment)) {
+        store_piece(group.to + at, load_segment(group.read.data() + at));
+      }
+    }
     bulk_engine().groups.clear();
   }
 

@@ -4,14 +4,20 @@
 #include <boost/context/protected_fixedsize_stack.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/exec/fiber_annotations.h"
+#include "device/exec/nic_stores.h"
 
 namespace gdx::exec {
 namespace {
@@ -19,26 +25,40 @@ namespace {
 namespace ctx = boost::context;
 
 constexpr std::size_t kStackBytes = 256 * 1024;
+// Rounds in which all wait in vain before a worker yields: some 30 us. A yield costs more than a round, and
+// milliseconds beside another load.
+constexpr unsigned kVainRounds = 64;
 
-// A barrier over the live threads of a warp or a block. The generation is atomic so that leaving it
-// acquires what the others did before they arrived: on a GPU, too, that is all a barrier promises.
+// A thread's meetings with its warp or its block so far.
+struct Meetings {
+  std::uint32_t broadcasts = 0;
+  std::uint32_t votes = 0;
+  std::atomic<std::uint32_t> gathers{0};  // scheduler and leader read it
+};
+
+struct Fiber;
+struct Block;
+
+// A barrier over the live threads of a warp or a block.
 struct Barrier {
   std::uint32_t members = 0;
   std::uint32_t arrived = 0;
-  std::atomic<std::uint32_t> generation{0};
-  std::atomic<std::uint32_t> broadcast{0};
+  Fiber* leader = nullptr;  // waits for the others' calls of sync_leader
+  MeetingAnnotation meeting;
+  std::array<std::atomic<std::uint32_t>, 2> broadcasts{};
+  std::array<std::atomic<std::uint32_t>, 2> votes{};
 };
 
-enum class FiberState { kRunnable, kSpinning, kAtBarrier, kDone };
+enum class FiberState { kRunnable, kSpinning, kAtBarrier, kLeads, kDone };
 
-struct Block;
-
-// What both the fiber and the scheduler write is atomic (relaxed: they never run at once) because a
+// Fields that both the fiber and the scheduler write are atomic (relaxed: they never run at once), because a
 // switch into a fiber orders nothing for ThreadSanitizer.
 struct Fiber {
   ThreadContext context;
   Block* block = nullptr;
   Barrier* warp = nullptr;
+  Meetings in_warp;
+  Meetings in_block;
   std::atomic<Barrier*> waits_at{nullptr};
   std::atomic<FiberState> state{FiberState::kRunnable};
   ctx::detail::fcontext_t resumption = nullptr;  // the scheduler's way in
@@ -65,6 +85,8 @@ class Worker {
   // From inside a fiber: back to the scheduler.
   void suspend(Fiber& fiber);
   void arrive(Fiber& fiber, Barrier& barrier);
+  void meet_leader(Fiber& fiber, Scope scope);
+  void on_doorbell() { rung_.store(true, std::memory_order_relaxed); }
   Fiber* running() { return running_.load(std::memory_order_relaxed); }
   [[nodiscard]] const LaunchConfig& config() const { return config_; }
 
@@ -73,14 +95,26 @@ class Worker {
   void start(Fiber& fiber);
   void resume(Fiber& fiber);
   void leave_barriers(Fiber& fiber);
-  static bool release_if_complete(Barrier& barrier);
-  bool round();
+  static bool release_if_complete(Barrier& barrier, std::deque<Fiber>& fibers);
+  static bool release_leader(Barrier& barrier);
+  struct Round {
+    bool ran = false;       // a fiber
+    bool spinning = false;  // some fiber called relax()
+    bool released = false;  // a barrier opened
+  };
+  Round round();
+  int make_progress() {
+    idle_nic_ = !rung_.exchange(false, std::memory_order_relaxed);
+    return config_.progress == nullptr ? 0 : config_.progress();
+  }
 
   const LaunchConfig& config_;
   const std::function<void()>& body_;
   std::deque<Block> blocks_;
   std::size_t alive_ = 0;
   std::atomic<Fiber*> running_{nullptr};
+  std::atomic<bool> rung_{false};  // since the last call of progress
+  bool idle_nic_ = true;           // no doorbell since all waited
   FiberAnnotation scheduler_annotation_;
 };
 
@@ -155,19 +189,57 @@ void Worker::suspend(Fiber& fiber) {
   fiber.back = from.fctx;
 }
 
-bool Worker::release_if_complete(Barrier& barrier) {
+bool Worker::release_if_complete(Barrier& barrier, std::deque<Fiber>& fibers) {
   if (barrier.arrived == 0 || barrier.arrived < barrier.members) return false;
   barrier.arrived = 0;
+  for (Fiber& fiber : fibers) {
+    if (state_of(fiber) == FiberState::kAtBarrier &&
+        fiber.waits_at.load(std::memory_order_relaxed) == &barrier) {
+      set_state(fiber, FiberState::kRunnable);
+    }
+  }
+  return true;
+}
+
+// Has every live thread called sync_leader as often as `leader`?
+bool all_gathered(const Barrier& barrier, const Fiber& leader) {
+  const bool of_warp = &barrier == leader.warp;
+  const auto gathers = [of_warp](const Fiber& of) {
+    return (of_warp ? of.in_warp : of.in_block).gathers.load(std::memory_order_relaxed);
+  };
+  return std::ranges::all_of(leader.block->fibers, [&](const Fiber& fiber) {
+    if ((of_warp && fiber.warp != &barrier) || state_of(fiber) == FiberState::kDone) return true;
+    return gathers(fiber) >= gathers(leader);
+  });
+}
+
+bool Worker::release_leader(Barrier& barrier) {
+  if (barrier.leader == nullptr || !all_gathered(barrier, *barrier.leader)) return false;
+  set_state(*std::exchange(barrier.leader, nullptr), FiberState::kRunnable);
   return true;
 }
 
 void Worker::arrive(Fiber& fiber, Barrier& barrier) {
-  // An acquire-release read-modify-write by everybody orders all arrivals before all departures.
-  barrier.generation.fetch_add(1, std::memory_order_acq_rel);
+  barrier.meeting.arrive();
   fiber.waits_at.store(&barrier, std::memory_order_relaxed);
   set_state(fiber, FiberState::kAtBarrier);
   suspend(fiber);
-  (void)barrier.generation.load(std::memory_order_acquire);
+  barrier.meeting.leave();
+}
+
+void Worker::meet_leader(Fiber& fiber, Scope scope) {
+  Barrier& barrier = scope == Scope::kWarp ? *fiber.warp : fiber.block->barrier;
+  // Not a read-modify-write: the fiber alone writes it.
+  auto& gathers = (scope == Scope::kWarp ? fiber.in_warp : fiber.in_block).gathers;
+  gathers.store(gathers.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const std::uint32_t index = fiber.context.linear_index;
+  if ((scope == Scope::kWarp ? index % kWarpThreads : index) != 0) return barrier.meeting.arrive();
+  if (!all_gathered(barrier, fiber)) {
+    fiber.waits_at.store(&barrier, std::memory_order_relaxed);
+    set_state(fiber, FiberState::kLeads);
+    suspend(fiber);
+  }
+  barrier.meeting.leave();
 }
 
 // A thread that has returned no longer counts: a barrier is over the threads that still run.
@@ -176,29 +248,32 @@ void Worker::leave_barriers(Fiber& fiber) {
   --fiber.warp->members;
 }
 
-bool Worker::round() {
-  bool ran = false;
+Worker::Round Worker::round() {
+  Round round;
   for (Block& block : blocks_) {
     for (Fiber& fiber : block.fibers) {
-      if (state_of(fiber) != FiberState::kRunnable) continue;
-      ran = true;
+      const FiberState before = state_of(fiber);
+      if (before != FiberState::kRunnable && before != FiberState::kSpinning) continue;
+      round.ran = true;
+      set_state(fiber, FiberState::kRunnable);
       resume(fiber);
-      if (state_of(fiber) == FiberState::kAtBarrier)
-        ++fiber.waits_at.load(std::memory_order_relaxed)->arrived;
-    }
-    const auto wake = [&block](Barrier& barrier) {
-      if (!release_if_complete(barrier)) return;
-      for (Fiber& fiber : block.fibers) {
-        if (state_of(fiber) == FiberState::kAtBarrier &&
-            fiber.waits_at.load(std::memory_order_relaxed) == &barrier) {
-          set_state(fiber, FiberState::kRunnable);
-        }
+      Barrier* const barrier = fiber.waits_at.load(std::memory_order_relaxed);
+      switch (state_of(fiber)) {
+        case FiberState::kAtBarrier: ++barrier->arrived; break;
+        case FiberState::kLeads: barrier->leader = &fiber; break;
+        case FiberState::kSpinning: round.spinning = true; break;
+        case FiberState::kRunnable:  // back from its first switch
+        case FiberState::kDone: break;
       }
+    }
+    const auto open = [&](Barrier& barrier) {
+      round.released |= release_leader(barrier);
+      round.released |= release_if_complete(barrier, block.fibers);
     };
-    wake(block.barrier);
-    for (Barrier& warp : block.warps) wake(warp);
+    open(block.barrier);
+    for (Barrier& warp : block.warps) open(warp);
   }
-  return ran;
+  return round;
 }
 
 Status Worker::run() {
@@ -208,23 +283,20 @@ Status Worker::run() {
     for (Fiber& fiber : block.fibers) start(fiber);
   }
   Status status = Status::kOk;
+  unsigned vain = 0;
   while (alive_ != 0) {
-    const bool ran = round();
-    bool runnable = false;
-    bool spinning = false;
-    for (Block& block : blocks_) {
-      for (Fiber& fiber : block.fibers) {
-        runnable |= state_of(fiber) == FiberState::kRunnable;
-        if (state_of(fiber) == FiberState::kSpinning) {
-          spinning = true;
-          set_state(fiber, FiberState::kRunnable);
-        }
-      }
-    }
-    if (!runnable && spinning && config_.progress != nullptr && config_.progress() == 0) {
+    const Round last = round();
+    if (last.released || (last.ran && !last.spinning)) {
+      vain = 0;
+      if (idle_nic_ && rung_.load(std::memory_order_relaxed)) make_progress();
+    } else if (last.spinning) {
+      idle_nic_ = true;
+      if (config_.progress == nullptr) continue;
+      vain = make_progress() == 0 ? vain + 1 : 0;
+      if (vain < kVainRounds) continue;
       std::this_thread::yield();
-    }
-    if (!ran && !runnable && !spinning && alive_ != 0) {
+      vain = 0;
+    } else {
       std::fprintf(stderr,
                    "gdx: divergent barrier: %zu threads wait and none can arrive; check that every "
                    "thread of the scope reaches the call\n",
@@ -248,20 +320,33 @@ Status run_grid(const LaunchConfig& config, const std::function<void()>& body) {
   }
   const unsigned workers = std::min(config.workers, blocks);
   std::vector<Status> results(workers, Status::kOk);
+  std::optional<NicStores> recorder;
+  if (std::getenv(kStrictVariable) != nullptr) recorder.emplace();
   const auto work = [&](unsigned w) {
+    NicStores* const outer = std::exchange(nic_stores, recorder ? &*recorder : nullptr);
     Worker worker(config, body);
     for (unsigned b = w; b < blocks; b += workers) worker.add_block(unflatten(b, config.grid));
     results[w] = worker.run();
+    nic_stores = outer;
   };
   std::vector<std::thread> others;
   for (unsigned w = 1; w < workers; ++w) others.emplace_back(work, w);
   work(0);
   for (std::thread& thread : others) thread.join();
+  if (const std::string offence = recorder ? recorder->report() : ""; !offence.empty()) {
+    std::fprintf(stderr, "gdx: a kernel %s\n", offence.c_str());
+    return Status::kSystem;
+  }
   const auto bad = std::find_if(results.begin(), results.end(), [](Status s) { return s != Status::kOk; });
   return bad == results.end() ? Status::kOk : *bad;
 }
 
 const ThreadContext& current_thread() { return current_worker->running()->context; }
+const ThreadContext& first_thread(Scope scope) {
+  const Fiber& self = *current_worker->running();
+  const std::uint32_t in_warp = self.context.linear_index % kWarpThreads;
+  return self.block->fibers[scope == Scope::kWarp ? self.context.linear_index - in_warp : 0].context;
+}
 std::uint32_t warp_size() {
   const Fiber& self = *current_worker->running();
   const std::uint32_t first = self.context.linear_index / kWarpThreads * kWarpThreads;
@@ -278,9 +363,19 @@ void sync_warp() {
   current_worker->arrive(self, *self.warp);
 }
 
+void sync_leader(Scope scope) { current_worker->meet_leader(*current_worker->running(), scope); }
+
 std::atomic<std::uint32_t>& broadcast_slot(Scope scope) {
   Fiber& self = *current_worker->running();
-  return scope == Scope::kWarp ? self.warp->broadcast : self.block->barrier.broadcast;
+  const bool of_warp = scope == Scope::kWarp;
+  const std::uint32_t turn = ++(of_warp ? self.in_warp : self.in_block).broadcasts;
+  return (of_warp ? self.warp : &self.block->barrier)->broadcasts[turn % 2];
+}
+
+Ballot warp_ballot() {
+  Fiber& self = *current_worker->running();
+  const std::uint32_t turn = ++self.in_warp.votes;
+  return {self.warp->votes[turn % 2], turn};
 }
 
 BulkEngine& bulk_engine() { return current_worker->running()->block->bulk; }
@@ -291,6 +386,10 @@ std::uint64_t now_ns() {
   timespec ts{};
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(ts.tv_nsec);
+}
+
+void wake_nic() {
+  if (current_worker != nullptr) current_worker->on_doorbell();
 }
 
 void relax() {

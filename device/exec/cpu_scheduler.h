@@ -25,10 +25,11 @@ struct LaunchConfig {
   Dim3 grid{};
   Dim3 block{};
   // Called when every thread of a worker is waiting; lets whoever the kernel waits for (a NIC in
-  // software) run on this core. Returns nonzero when it did something. Null: nobody.
+  // software) run on this core. Returns nonzero when it did something. Null: nobody. A worker whose calls
+  // bring nothing for long lends its core to other threads now and then.
   int (*progress)() = nullptr;
   unsigned workers = 1;
-  // What now_ns() reads, for kernels in virtual time. Null: CLOCK_MONOTONIC.
+  // Clock of now_ns(), for kernels in virtual time. Null: CLOCK_MONOTONIC.
   std::uint64_t (*clock)() = nullptr;
 };
 
@@ -45,21 +46,33 @@ inline constexpr unsigned kMaxBlockThreads = 1024;
 // Runs `body` once per thread of the grid and returns when all have returned.
 // Errors: kInvalidArgument for an empty grid or block, a block of more than kMaxBlockThreads, or no
 // workers; kSystem when every thread left waits at a barrier that cannot complete
-// (a divergent barrier: on a GPU this launch would hang), with a line in the log.
+// (a divergent barrier: on a GPU this launch would hang), or when a kernel stored what a NIC refuses
+// (device/exec/nic_stores.h), with a line on stderr.
 // Threads: blocks until done; several launches may run at once on different host threads.
 [[nodiscard]] Status run_grid(const LaunchConfig& config, const std::function<void()>& body);
 
 // The rest is for code that runs inside a grid.
 [[nodiscard]] const ThreadContext& current_thread();
+[[nodiscard]] const ThreadContext& first_thread(Scope scope);  // of this thread's warp or block
 [[nodiscard]] std::uint32_t warp_size();  // threads in this warp; the last one may be short
 [[nodiscard]] std::uint32_t block_threads();
 void sync_block();
 void sync_warp();
+// Thread 0 of the scope waits until every thread has called; the others return at once. What they stored
+// before is visible to thread 0 afterwards.
+void sync_leader(Scope scope);
+// A word of the scope for one exchange, which one barrier ends. Every thread of the scope requests it once an
+// exchange. The next exchange uses another word, so after its barrier all threads have read this word.
 [[nodiscard]] std::atomic<std::uint32_t>& broadcast_slot(Scope scope);
+// A word of the warp for one vote, with a number that no earlier vote left in it.
+struct Ballot {
+  std::atomic<std::uint32_t>& word;
+  std::uint32_t yes;
+};
+[[nodiscard]] Ballot warp_ballot();
 
-// What a block's bulk stores have in flight. Shared memory, and a hand that copies out of it: bytes are taken
-// from a stage when the group is *read*, and are at their destination when it is *done*; until then nobody
-// sees them.
+// Bulk stores of a block in flight. Shared memory, and a copy unit behind it: bytes leave a stage when the
+// group is *read*, and reach their destination when it is *done*. Before that they are visible to no thread.
 struct BulkGroup {
   std::byte* to;
   const std::byte* from;
@@ -71,6 +84,10 @@ struct BulkEngine {
   std::vector<BulkGroup> groups;  // of the block's first thread, oldest first
 };
 [[nodiscard]] BulkEngine& bulk_engine();
+// A doorbell was rung. The first after all have waited is served at the end of this round, as by a NIC that
+// is idle beside a kernel; the next ones when all wait again, because one core serves both. Outside a grid:
+// nothing.
+void wake_nic();
 [[nodiscard]] std::uint64_t now_ns();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.
 void relax();

@@ -1,4 +1,4 @@
-// The CUDA execution layer. Queue memory is addressed in the .global state space: a generic pointer
+// The CUDA execution layer. Queue memory is addressed in the .global state space, because a generic pointer
 // would make the compiler test for shared and local memory on every access.
 // Source: PTX ISA 8.x, "Memory Consistency Model", st, ld, fence, st.mmio.
 #pragma once
@@ -51,8 +51,8 @@ GDX_DEVICE std::uint32_t thread_count() {
   return block_threads();
 }
 
-// Lanes that a short last warp lacks count as exited, which these operations permit. A mask made of the
-// lanes there are costs five instructions at each of them.
+// Mask of a full warp. Lanes that a short last warp lacks count as exited, which these operations permit. An
+// exact mask would cost five instructions at each operation.
 inline constexpr unsigned kWarpMask = 0xffffffffu;
 
 template <Scope S>
@@ -62,10 +62,15 @@ GDX_DEVICE void sync() {
 }
 
 template <Scope S>
+GDX_DEVICE void gather(bool /*all_wait*/ = false) {
+  sync<S>();
+}
+
+template <Scope S>
 GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   if constexpr (S == Scope::kThread) return value;
   if constexpr (S == Scope::kWarp) {
-    // A shuffle orders no memory: the barrier passes on what the leader has acquired.
+    // Adds a barrier, because a shuffle orders no memory. The barrier passes on the leader's acquired stores.
     __syncwarp(kWarpMask);
     return __shfl_sync(kWarpMask, value, 0);
   }
@@ -73,11 +78,11 @@ GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   if (thread_rank<S>() == 0) slot = value;
   __syncthreads();
   const std::uint32_t decided = slot;
-  __syncthreads();  // nobody may overwrite the slot before all have read it
+  __syncthreads();  // every thread has read the slot before a later call overwrites it
   return decided;
 }
 
-// Byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
+// Permutes bytes: byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
 template <std::uint32_t Selector>
 GDX_DEVICE std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
   std::uint32_t permuted;
@@ -85,17 +90,17 @@ GDX_DEVICE std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
   return permuted;
 }
 
-// One instruction: the compiler does not always see that shifts and masks are a byte swap.
+// Swaps bytes in one instruction, because the compiler does not always reduce shifts and masks to it.
 GDX_DEVICE std::uint32_t swap_bytes(std::uint32_t v) { return permute_bytes<0x0123>(v, 0); }
 
-// As broadcast, of a value that says nothing of memory.
+// Broadcasts a value without ordering memory.
 template <Scope S>
 GDX_DEVICE std::uint32_t shuffle(std::uint32_t value) {
   static_assert(S == Scope::kWarp);
   return __shfl_sync(kWarpMask, value, 0);
 }
 
-// Does `condition` hold in any thread of the warp?
+// Returns whether `condition` holds in any thread of the warp.
 template <Scope S>
 GDX_DEVICE bool any(bool condition) {
   static_assert(S == Scope::kWarp);
@@ -115,7 +120,7 @@ GDX_DEVICE std::uint64_t join(std::uint32_t low, std::uint32_t high) {
 
 GDX_DEVICE std::uint64_t global_address(const void* p) { return __cvta_generic_to_global(p); }
 
-// At a fixed distance from `to`, which costs no instruction.
+// Stores 16 B at a fixed distance from `to`, which costs no instruction.
 template <int Offset = 0>
 GDX_DEVICE void store_segment(void* to, const Segment& s) {
   asm volatile("st.relaxed.sys.global.v4.b32 [%0+%5], {%1, %2, %3, %4};" ::"l"(global_address(to)),
@@ -127,8 +132,8 @@ GDX_DEVICE void store_word(void* to, std::uint32_t value) {
   asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
 }
 
-// GPU scope when everything the NIC will fetch is in GPU memory: the stores meet it in the L2. System
-// scope when any of it is in host or NIC memory.
+// Uses GPU scope when all that the NIC will read is in GPU memory, because its reads meet the stores in the
+// L2. Uses system scope when any of it is in host or NIC memory.
 template <Placement P>
 GDX_DEVICE void store_release(Be32* to, Be32 value) {
   if constexpr (P == Placement::kGpu) {
@@ -138,7 +143,7 @@ GDX_DEVICE void store_release(Be32* to, Be32 value) {
   }
 }
 
-// A word that another agent of the system (the host's scheduler) will acquire.
+// Stores a word that another agent of the system (the host's scheduler) will acquire.
 GDX_DEVICE void publish(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
 }
@@ -154,7 +159,7 @@ GDX_DEVICE void fence_release() {
 #endif
 }
 
-// The same of 8 B, and of values that need not be aligned, for a peer's kernel.
+// Stores 8 B, or a value that need not be aligned, for a peer's kernel.
 GDX_DEVICE void publish(std::uint64_t* to, std::uint64_t value) {
   asm volatile("st.release.sys.global.b64 [%0], %1;" ::"l"(global_address(to)), "l"(value) : "memory");
 }
@@ -170,7 +175,7 @@ GDX_DEVICE void publish_value(std::byte* to, T value) {
   for (unsigned i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<std::uint8_t>(bits >> 8 * i);
 }
 
-// Words that processors and GPUs of the whole system change. Both return what was there.
+// Change words that processors and GPUs of the whole system change. Both return the old value.
 GDX_DEVICE std::uint64_t fetch_add_in_system(std::uint64_t* to, std::uint64_t n) {
   std::uint64_t old;
   asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;"
@@ -189,18 +194,18 @@ GDX_DEVICE std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t
   return old;
 }
 
-// Each is to stand behind a fence_release, which makes the two a release.
+// Stores for use after a fence_release, with which they form a release.
 GDX_DEVICE void store_counter(std::uint32_t* to, std::uint32_t value) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
 }
 GDX_DEVICE void store_record(Be32* to, Be32 value) { store_word(to, value.raw); }
-// st.mmio keeps the store whole and in place.
+// Stores a doorbell. st.mmio keeps the store whole and in place.
 GDX_DEVICE void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
   asm volatile("st.mmio.relaxed.sys.global.b64 [%0], %1;" ::"l"(global_address(doorbell)), "l"(value)
                : "memory");
 }
 
-// Counters that the threads of one GPU share.
+// Operations on counters that the threads of one GPU share.
 GDX_DEVICE std::uint32_t load_counter(const std::uint32_t* from) {
   std::uint32_t value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
@@ -219,7 +224,7 @@ GDX_DEVICE std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
                : "memory");
   return old;
 }
-// Returns what was there.
+// Compares and swaps; returns the old value.
 GDX_DEVICE std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {
   std::uint32_t old;
   asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -238,16 +243,16 @@ GDX_DEVICE std::uint64_t compare_swap(std::uint64_t* to, std::uint64_t expected,
   return old;
 }
 
-// The fence orders the doorbell record before the doorbell.
+// Rings; the fence orders the doorbell record before the doorbell.
 template <Placement P>
 GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
   fence_release<P>();
   store_doorbell(doorbell, value);
 }
 
-// A doorbell and the WQE of one block that it is for, in four stores of 16 B, behind a fence_release. Whether
-// they leave the GPU as one write, and writes to one half in a row as two, is not documented; where they do
-// not, the NIC fetches the WQE from the ring.
+// Stores a doorbell with its WQE of one block, in four stores of 16 B. The caller has run a fence_release. It
+// is not documented whether the four leave the GPU as one write, and two calls on one half as two. Otherwise
+// the NIC reads the WQE from the ring.
 GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   store_segment(half, wqe[0]);
   store_segment<16>(half, wqe[1]);
@@ -255,7 +260,7 @@ GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   store_segment<48>(half, wqe[3]);
 }
 
-// What this thread has stored.
+// Loads a segment that this thread has stored.
 GDX_DEVICE Segment load_segment(const void* from) {
   Segment s;
   asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -270,34 +275,36 @@ GDX_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
   asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");
   return value;
 }
-// A word that carries no data with it: no ordering is wanted.
+// Loads a word that carries no data with it, so no ordering is needed.
 GDX_DEVICE std::uint32_t load_flag(const std::uint32_t* from) {
   std::uint32_t value;
   asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
   return value;
 }
 
-// 16 B from an address of any alignment, in loads as wide as it allows.
-GDX_DEVICE uint4 load_piece(const std::byte* from) {
+// Loads 16 B from an address of any alignment, in loads as wide as it allows. For fewer `bytes` it fills with
+// zeros and reads nothing beyond.
+GDX_DEVICE uint4 load_piece(const std::byte* from, std::uint32_t bytes = 16) {
   const auto address = reinterpret_cast<std::uint64_t>(from);
-  if ((address & 15) == 0) return *reinterpret_cast<const uint4*>(from);
-  std::uint32_t words[4];
-  if ((address & 3) == 0) {
+  const bool whole = bytes >= 16;
+  if (whole && (address & 15) == 0) return *reinterpret_cast<const uint4*>(from);
+  std::uint32_t words[4]{};
+  if (whole && (address & 3) == 0) {
     const auto* source = reinterpret_cast<const std::uint32_t*>(from);
     for (unsigned i = 0; i < 4; ++i) words[i] = source[i];
   } else {
     const auto* source = reinterpret_cast<const std::uint8_t*>(from);
-    for (unsigned i = 0; i < 4; ++i) {
-      words[i] = source[4 * i] | source[4 * i + 1] << 8 | source[4 * i + 2] << 16 |
-                 static_cast<std::uint32_t>(source[4 * i + 3]) << 24;
+#pragma unroll
+    for (unsigned i = 0; i < 16; ++i) {
+      if (i < bytes) words[i / 4] |= static_cast<std::uint32_t>(source[i]) << 8 * (i % 4);
     }
   }
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Thread r of n copies the 16 B pieces r, r+n, r+2n, ...: neighbours store neighbouring pieces, which leave
-// the GPU as one write. All stores but those at the ends are of 16 B, however the source lies: a store to the
-// NIC crosses the bus by itself, a load rarely does.
+// Copies: thread r of n takes the 16 B pieces r, r+n, r+2n, ... Neighbours store neighbouring pieces, which
+// leave the GPU as one write. All stores but those at the ends are of 16 B, whatever the source's alignment.
+// A store to the NIC crosses the bus alone, a load rarely does.
 template <Scope S>
 GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   const std::uint32_t rank = thread_rank<S>();
@@ -312,19 +319,30 @@ GDX_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) 
   for (std::uint64_t i = tail + rank; i < bytes; i += count) to[i] = from[i];
 }
 
-// Stores of a block by TMA: its threads fill a stage in shared memory, the first hands it to the copy unit
-// and goes on. From sm_90 on; before, 16 B stores.
-//  - Each thread orders before the async proxy what it stored to the stage, and what ordinary stores and
-//    loads did to the destination before (fence.proxy.async of all state spaces); then the block meets.
-//  - A stage is filled again only when it was read (wait_group.read), which the first thread learns before
-//    they meet.
-//  - wait(): the bytes are visible to the first thread, as if it had stored them, for a proxy fence is
-//    implied when a bulk copy completes. So its release behind that covers them, at the scope of the memory
-//    they are in. Without the wait no fence of a thread orders them.
-// Destinations are 16 B aligned and of state space .global. PTX says nothing of which memory may be mapped
-// there: that TMA reaches a NIC's BAR is seen in practice, not promised, so it is asked for by name and never
-// chosen. Source: PTX ISA 8.x, "cp.async.bulk", "Async proxy", "fence.proxy.async",
-// "cp.async.bulk.wait_group".
+// Copies to a slot of staging memory, with zeros up to the next multiple of 16 B. No store is narrower,
+// because NIC memory takes aligned words only. Source: rdma-core, mlx5_access_dm in providers/mlx5/mlx5.c.
+template <Scope S>
+GDX_DEVICE void fill_slot(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
+  for (std::uint32_t i = 16 * thread_rank<S>(); i < bytes; i += 16 * thread_count<S>()) {
+    *reinterpret_cast<uint4*>(slot + i) = load_piece(from + i, bytes - i);
+  }
+}
+
+// Nobody records a GPU's stores.
+GDX_DEVICE void watch_endpoint(const EndpointHandle& /*handle*/) {}
+
+// Stores of a block by TMA. The block's threads fill a stage in shared memory; the first thread hands it to
+// the copy unit and continues. From sm_90 on; older GPUs store 16 B.
+//  - Each thread orders its stores to the stage before the async proxy (fence.proxy.async, all state
+//    spaces). That also orders earlier ordinary accesses to the destination. Then the block meets.
+//  - A stage is filled again only after it was read (wait_group.read). The first thread waits for that before
+//    the block meets.
+//  - wait() makes the bytes visible to the first thread as its own stores, because a completed bulk copy
+//    implies a proxy fence. So its later release covers them, at the scope of the memory they are in.
+//    Without wait() no fence of a thread orders them.
+// Destinations are 16 B aligned and of state space .global. PTX does not define which memory may be mapped
+// there. TMA reaches a NIC's BAR in practice only, so callers must request it by name. Source: PTX ISA 8.x,
+// "cp.async.bulk", "Async proxy", "fence.proxy.async", "cp.async.bulk.wait_group".
 class BulkStores {
  public:
   GDX_DEVICE static constexpr bool by_tma() {
@@ -347,8 +365,7 @@ class BulkStores {
       next_ ^= 1;
       if (rank == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kBulkStages - 1) : "memory");
       __syncthreads();
-      copy<Scope::kBlock>(stage, from + at, n);
-      for (std::uint32_t i = n + rank; i < padded; i += block_threads()) stage[i] = std::byte{0};
+      fill_slot<Scope::kBlock>(stage, from + at, n);
       asm volatile("fence.proxy.async;" ::: "memory");
       __syncthreads();
       if (rank != 0) continue;
@@ -359,10 +376,10 @@ class BulkStores {
           : "memory");
     }
 #else
-    copy<Scope::kBlock>(to, from, bytes);
+    fill_slot<Scope::kBlock>(to, from, static_cast<std::uint32_t>(bytes));
 #endif
   }
-  // The first thread: everything that was stored is at its destination.
+  // The first thread: waits until every earlier store has reached its destination.
   GDX_DEVICE void wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -373,7 +390,7 @@ class BulkStores {
   std::uint32_t next_ = 0;
 };
 
-// Kernels add up their threads' counts with it; relaxed.
+// Adds atomically, relaxed, so that kernels can sum their threads' counts.
 GDX_DEVICE void add(std::uint64_t* to, std::uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
@@ -383,14 +400,14 @@ GDX_DEVICE std::uint64_t now_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
-// Of this multiprocessor; nanoseconds on the CPU layer.
+// Cycles of this multiprocessor; nanoseconds on the CPU layer.
 GDX_DEVICE std::uint64_t now_cycles() {
   std::uint64_t cycles;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
   return cycles;
 }
 
-// Threads of a GPU run beside one another: nobody needs to be let in.
+// Does nothing, because threads of a GPU run beside one another.
 GDX_DEVICE void yield() {}
 
 GDX_DEVICE void relax() { __nanosleep(20); }
@@ -399,8 +416,8 @@ struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
   int (*progress)() = nullptr;         // a GPU makes progress beside the host: not used
-  unsigned workers = 1;                // likewise
-  std::uint64_t (*clock)() = nullptr;  // likewise: a GPU has its own
+  unsigned workers = 1;                // not used
+  std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
 };
 
 // Runs a kernel to its end on the current device. Errors: kNoDevice without a driver or a GPU, kUnsupported

@@ -1,6 +1,6 @@
-// Tells the sanitizers about fiber switches. For ThreadSanitizer a switch into a fiber carries no
-// ordering (as on a GPU, being scheduled after somebody orders nothing); only the first one does,
-// because a launch orders its arguments before the kernel.
+// Announces fiber switches to the sanitizers. For ThreadSanitizer a switch into a fiber carries no ordering,
+// because being scheduled orders nothing on a GPU. Only the first switch orders, because a launch orders its
+// arguments before the kernel.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace gdx::exec {
 
-// The switches are always inlined: a call would be entered on one side's shadow stack and left on the
+// Switches are always inlined, because a call would be entered on one side's shadow stack and left on the
 // other's.
 class FiberAnnotation {
  public:
@@ -48,7 +48,8 @@ class FiberAnnotation {
     __tsan_destroy_fiber(tsan_fiber_);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-    // Frames that never returned leave their redzones, which would outlive the stack's mapping.
+    // Unpoisons the stack, because frames that never returned leave redzones, which would outlive its
+    // mapping.
     __asan_unpoison_memory_region(stack_base_, stack_bytes_);
 #endif
   }
@@ -70,7 +71,8 @@ class FiberAnnotation {
 #endif
   }
 
-  // Fiber side, around a suspension. Into the scheduler the switch does order: it reads fiber state.
+  // Fiber side, around a suspension. A switch into the scheduler orders, because the scheduler reads fiber
+  // state.
   [[gnu::always_inline]] void leave_for_scheduler([[maybe_unused]] FiberAnnotation& scheduler) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake_stack_, scheduler.stack_base_, scheduler.stack_bytes_);
@@ -99,6 +101,22 @@ class FiberAnnotation {
   [[maybe_unused]] void* fake_stack_ = nullptr;
   [[maybe_unused]] void* tsan_fiber_ = nullptr;
   [[maybe_unused]] bool started_ = false;
+};
+
+// A meeting of fibers of one host thread: who leaves sees what those who have arrived did before, which on a
+// GPU, too, is all that a barrier promises. Only ThreadSanitizer has to be told.
+class MeetingAnnotation {
+ public:
+  void arrive() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(this);
+#endif
+  }
+  void leave() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_acquire(this);
+#endif
+  }
 };
 
 }  // namespace gdx::exec

@@ -1,18 +1,18 @@
-// The scopes at which device functions are called, and what else both execution layers must agree on.
+// The scopes of device functions, and other constants of both execution layers.
 #pragma once
 
 #include <cstdint>
 
 namespace gdx {
 
-// Who calls together. All threads of the scope make the same call with the same arguments.
+// Threads that make a call together. All threads of the scope make it with the same arguments.
 enum class Scope { kThread, kWarp, kBlock };
 
 inline constexpr std::uint32_t kWarpThreads = 32;
 
 namespace exec {
 
-// Through which a block's bulk stores go.
+// Stages of a block's bulk stores, in shared memory.
 inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
 inline constexpr std::uint32_t kBulkStages = 2;
 

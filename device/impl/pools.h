@@ -1,6 +1,5 @@
-// What a put may stage its payload in: memory of the NIC, or of the host. One put works on either, because
-// both are slots under credits; they differ in where the credits of an open endpoint are. Functions as of
-// Credits.
+// Memory in which a put stages payload: of the NIC or of the host. One put works on either, because both are
+// slots under credits. They differ in the place of an open endpoint's credits. Functions follow Credits.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 namespace gdx::device::impl {
 
-// The NIC's memory. Slots are small, so the credits are in the registers of all threads.
+// NIC memory. Its credits are in the registers of all threads, because small slots are taken often.
 struct NicPool {
   GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.staging; }
   template <typename Ep>
@@ -22,12 +21,16 @@ struct NicPool {
     impl::stall(endpoint.handle().state, endpoint.credits().filled(), slots_wanted);
   }
   template <typename Ep>
-  GDX_DEVICE static std::uint32_t next_slot(Ep& endpoint) {
-    return endpoint.credits().next_slot();
+  GDX_DEVICE static std::uint32_t ready(Ep& endpoint) {
+    return endpoint.credits().ready();
   }
   template <typename Ep>
-  GDX_DEVICE static void consume(Ep& endpoint) {
-    endpoint.credits().consume();
+  GDX_DEVICE static std::uint32_t next_slot(Ep& endpoint, std::uint32_t behind) {
+    return endpoint.credits().next_slot(behind);
+  }
+  template <typename Ep>
+  GDX_DEVICE static void consume(Ep& endpoint, std::uint32_t count) {
+    endpoint.credits().consume(count);
   }
   template <typename Ep>
   GDX_DEVICE static void bind(Ep& endpoint, std::uint32_t wqe_index) {
@@ -39,14 +42,14 @@ struct NicPool {
   }
 };
 
-// Host memory. A slot holds much, and the credits stay in the endpoint's memory, so that puts which do not
-// bounce have no register the fewer. The leader changes them only while the scope waits for it.
+// Host memory. Its credits stay in the endpoint's memory, so puts that do not bounce keep their registers.
+// Only the leader changes them, while the scope waits for it.
 struct HostPool {
   GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.bounce; }
   template <typename Ep>
   GDX_DEVICE static bool available(Ep& endpoint) {
     const StagingState& credits = endpoint.handle().state->bounce;
-    if (credits.ready == credits.filled) endpoint.update_bounce(BounceStep::kLook);
+    if (credits.ready == credits.filled) endpoint.update_bounce(BounceStep::kPoll);
     return credits.ready != credits.filled;
   }
   template <typename Ep>
@@ -54,14 +57,19 @@ struct HostPool {
     endpoint.update_bounce(BounceStep::kStall, slots_wanted);
   }
   template <typename Ep>
-  GDX_DEVICE static std::uint32_t next_slot(Ep& endpoint) {
-    return next(endpoint.handle()).slot;
+  GDX_DEVICE static std::uint32_t ready(Ep& endpoint) {
+    const StagingState& credits = endpoint.handle().state->bounce;
+    return credits.ready - credits.filled;
   }
   template <typename Ep>
-  GDX_DEVICE static void consume(Ep& /*endpoint*/) {}
+  GDX_DEVICE static std::uint32_t next_slot(Ep& endpoint, std::uint32_t behind) {
+    return next(endpoint.handle(), behind).slot;
+  }
+  template <typename Ep>
+  GDX_DEVICE static void consume(Ep& /*endpoint*/, std::uint32_t /*count*/) {}
   template <typename Ep>
   GDX_DEVICE static void bind(Ep& endpoint, std::uint32_t wqe_index) {
-    next(endpoint.handle()).wqe_index = wqe_index;
+    next(endpoint.handle(), 0).wqe_index = wqe_index;
     ++endpoint.handle().state->bounce.filled;
   }
   template <typename Ep>
@@ -71,20 +79,21 @@ struct HostPool {
   }
 
  private:
-  GDX_DEVICE static HeldSlot& next(const EndpointHandle& handle) {
-    return handle.bounce.held[handle.state->bounce.filled & (handle.bounce.slot_count - 1)];
+  GDX_DEVICE static HeldSlot& next(const EndpointHandle& handle, std::uint32_t behind) {
+    return handle.bounce.held[(handle.state->bounce.filled + behind) & (handle.bounce.slot_count - 1)];
   }
 };
 
-// How a slot is filled. store(): all threads; settle(): the leader, before anybody is told of the slot: from
-// there on a release of the leader covers what all threads have stored.
+// Fills a slot. All threads call store(). The leader calls wait() before the slot's number is published.
+// After wait() a release of the leader covers the stores of all threads. A slot is a multiple of 16 B, so
+// stores beyond the message stay within it.
 template <Copy C, Scope S>
 class SlotWriter {
  public:
   GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
-    exec::copy<S>(slot, from, bytes);
+    exec::fill_slot<S>(slot, from, bytes);
   }
-  GDX_DEVICE void settle() {}
+  GDX_DEVICE void wait() {}
 };
 template <Scope S>
 class SlotWriter<Copy::kBulk, S> {
@@ -92,11 +101,10 @@ class SlotWriter<Copy::kBulk, S> {
                 "bulk stores are a block's: a warp's endpoint in a block of one warp does as well");
 
  public:
-  // A slot is a multiple of 16 B, so what is stored beyond the message is within it.
   GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
     stores_.store(slot, from, bytes);
   }
-  GDX_DEVICE void settle() { stores_.wait(); }
+  GDX_DEVICE void wait() { stores_.wait(); }
 
  private:
   exec::BulkStores stores_;

@@ -8,19 +8,43 @@
 
 namespace gdx::device::impl {
 
-// Runs `post` in the leader once the whole scope has arrived, and tells everyone its Status. The
-// barrier orders what the other threads stored (payload, say) before what the leader publishes.
+// The leader's decision, which reaches its scope in one word.
+struct Decision {
+  static constexpr std::uint32_t kMaxValue = 0xffff;
+  Status status;
+  std::uint32_t value;
+};
+static_assert(sizeof(Status) == 4);
+
+// Runs `decide` in the leader once the whole scope has arrived, and tells everyone the Decision. That
+// it waits for them orders what the other threads stored (payload, say) before what the leader publishes.
+template <Scope S, Placement P, typename Decide>
+GDX_DEVICE Decision decide_by_leader(Endpoint<S, P>& endpoint, Decide decide) {
+  if constexpr (S == Scope::kThread) return decide();
+  exec::gather<S>();
+  std::uint32_t word = 0;
+  if (endpoint.is_leader()) {
+    const Decision mine = decide();
+    word = static_cast<std::uint32_t>(mine.status) << 16 | mine.value;
+  }
+  word = exec::broadcast<S>(word);
+  const auto status = static_cast<Status>(word >> 16);
+  if (status != Status::kOk) endpoint.latch_status(status);
+  return {status, word & Decision::kMaxValue};
+}
+
+// The same of a Status alone.
 template <Scope S, Placement P, typename Post>
 GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
-  exec::sync<S>();
+  exec::gather<S>();
   std::uint32_t status = 0;
   if (endpoint.is_leader()) status = static_cast<std::uint32_t>(post());
   const auto decided = static_cast<Status>(exec::broadcast<S>(status));
-  if (S != Scope::kThread && decided != Status::kOk) endpoint.learn(decided);
+  if (S != Scope::kThread && decided != Status::kOk) endpoint.latch_status(decided);
   return decided;
 }
 
-// `build` posts `blocks` WQEBBs once there is room for them.
+// Runs `build`, which posts `blocks` WQEBBs, once there is room for them.
 template <Scope S, Placement P, typename Build>
 GDX_DEVICE Status post_blocks(Endpoint<S, P>& endpoint, std::uint32_t blocks, Build build) {
   return by_leader(endpoint, [&] {
@@ -33,10 +57,10 @@ GDX_DEVICE Status post_blocks(Endpoint<S, P>& endpoint, std::uint32_t blocks, Bu
   });
 }
 
-// The order of a WQE's stores, which nobody sees: they are all before the release.
+// Order of a WQE's stores. Invisible to the NIC, because all of them come before the release.
 enum class StoreOrder { kForward, kBackward };
 
-// Makes `wqe` part of the queue.
+// Stores `wqe` as the queue's next one-block WQE.
 template <StoreOrder O = StoreOrder::kForward, Scope S, Placement P>
 GDX_DEVICE void store_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe) {
   std::byte* const block = endpoint.block(0);
@@ -53,9 +77,9 @@ GDX_DEVICE void store_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe) {
   endpoint.commit(1);
 }
 
-// The same, and `ring()`. The two kinds of doorbell part before the first store, and in an order of stores:
-// what both begin with the compiler would do once for both, and behind it make the WQE's constants again for
-// the BlueFlame write. That costs a put 4 instructions.
+// Stores `wqe` and calls `ring()`. The two kinds of doorbell branch before the first store and store in
+// different orders. Otherwise the compiler would merge their common stores and rebuild the WQE's constants
+// for the BlueFlame write. That costs a put 4 instructions.
 template <Scope S, Placement P, typename Ring>
 GDX_DEVICE void store_and_ring(Endpoint<S, P>& endpoint, const Wqe& wqe, Ring ring) {
   if (S == Scope::kThread && endpoint.has_blueflame()) {
@@ -67,21 +91,21 @@ GDX_DEVICE void store_and_ring(Endpoint<S, P>& endpoint, const Wqe& wqe, Ring ri
   }
 }
 
-// The same, and rings. `Payload` is where the payload was stored by this kernel: it widens the release when
-// the queue alone would need less.
+// Stores `wqe` and rings, unless `doorbell` defers. `Payload` is the memory in which this kernel stored the
+// payload; it widens the release when the queue alone would need less.
 template <Placement Payload, Scope S, Placement P>
 GDX_DEVICE void post_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe, Doorbell doorbell) {
   store_wqe(endpoint, wqe);
   if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe);
 }
 
-// One user operation of one WQE, `build()`.
+// Posts one user operation of one WQE, `build()`.
 template <Scope S, Placement P, typename Build>
 GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Doorbell doorbell, Build build) {
   return post_blocks(endpoint, 1, [&] { post_wqe<P>(endpoint, build(), doorbell); });
 }
 
-// The control segment of the WQE that is being built.
+// Returns the control segment of the WQE under construction.
 template <Scope S, Placement P>
 GDX_DEVICE Segment next_control(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
                                 std::uint32_t segments, std::uint32_t fence = 0) {
@@ -89,7 +113,7 @@ GDX_DEVICE Segment next_control(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode 
                          endpoint.wqe_flags() | fence);
 }
 
-// RDMA WRITE or READ of [address, address + bytes) under `lkey`.
+// Builds an RDMA WRITE or READ of [address, address + bytes) under `lkey`.
 template <Scope S, Placement P>
 GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
                             const RemoteMemory& remote, std::uint64_t address, Be32 lkey,
@@ -101,7 +125,7 @@ GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opco
           3};
 }
 
-// RDMA WRITE of up to 8 B that travel in the WQE.
+// Builds an RDMA WRITE of up to 8 B that travel in the WQE.
 template <Scope S, Placement P>
 GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
                          std::uint32_t bytes, std::uint32_t fence) {
@@ -112,7 +136,7 @@ GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& rem
           3};
 }
 
-// Fetch-add or compare-swap on 8 B; the original value lands at [result, result + 8) under `lkey`.
+// Builds a fetch-add or compare-swap on 8 B; the original value lands at [result, result + 8) under `lkey`.
 template <Scope S, Placement P>
 GDX_DEVICE Wqe atomic_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
                           std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result, Be32 lkey,
@@ -122,7 +146,8 @@ GDX_DEVICE Wqe atomic_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode
           4};
 }
 
-// A zero-length RDMA WRITE: touches no memory and needs no key, but only a live peer acknowledges it.
+// Posts a zero-length RDMA WRITE. It touches no memory and needs no key, but only a live peer acknowledges
+// it.
 template <Scope S, Placement P>
 GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
   const Wqe wqe{{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 2), address_segment(0, 0u), {}, {}}, 2};
@@ -141,13 +166,13 @@ GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) 
                     handle.signal_fence);
 }
 
-// Ends a put whose last WQE is the one block `wqe`, stored already, as the newest of `count` that wait for
-// their doorbell.
+// Ends a put. Its last WQE is `wqe`, of one block, stored already and the newest of `count` without a
+// doorbell.
 template <Placement Payload, Scope S, Placement P>
 GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
                         Doorbell doorbell) {
   if (doorbell == Doorbell::kRing) return endpoint.template ring_with<Payload>(wqe, count);
-  // Whoever rings for it later may do so at the scope that the queue alone needs.
+  // Fences here, because the later doorbell may come at the scope that the queue alone needs.
   if constexpr (Payload != P) exec::fence_release<Payload>();
 }
 template <Placement Payload, Scope S, Placement P>
@@ -158,7 +183,7 @@ GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t 
   endpoint.template ring_with<Payload>(wqe, second, count + 1);
 }
 
-// RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
+// Builds an RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
 template <Scope S, Placement P>
 GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
                                 const std::byte* from, std::uint32_t bytes) {
@@ -170,9 +195,9 @@ GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemo
           segments};
 }
 
-// RDMA WRITE of `bytes` <= kMaxInlineBytes that travel in a WQE of one to kMaxInlineBlocks blocks, and what
-// follows. The caller has reserved the blocks. More than one block goes by no BlueFlame write: the data would
-// have to be copied once more.
+// Posts an RDMA WRITE of `bytes` <= kMaxInlineBytes in a WQE of one to kMaxInlineBlocks blocks, then `tail`.
+// The caller has reserved the blocks. Only a WQE of one block goes by BlueFlame, because more blocks would be
+// copied once more.
 template <typename Tail, Scope S, Placement P>
 GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
                             std::uint32_t bytes, const Tail& tail, Doorbell doorbell) {

@@ -62,10 +62,24 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
   return Status::kOk;
 }
 
+// Returns the number of the next `chunks` that one step of put_staged takes: those up to the next doorbell,
+// as far as credits and ring hold them and the tail. Runs in the leader, which has reserved one credit and
+// one WQEBB.
+template <typename Pool, typename Tail, Scope S, Placement P>
+GDX_DEVICE std::uint32_t chunks_of_step(Endpoint<S, P>& endpoint, std::uint64_t chunks,
+                                        std::uint32_t unrung) {
+  const std::uint32_t quarter = (Pool::held(endpoint) + 3) / 4;
+  std::uint32_t count = quarter > unrung ? quarter - unrung : 1;
+  if (Pool::ready(endpoint) < count) count = Pool::ready(endpoint);
+  if (endpoint.room() - Tail::kBlocks < count) count = endpoint.room() - Tail::kBlocks;
+  if (Decision::kMaxValue < count) count = Decision::kMaxValue;
+  return chunks < count ? static_cast<std::uint32_t>(chunks) : count;
+}
+
 // Fills one slot of `Pool` per chunk, each under a credit. It rings for every quarter of the slots held, so
 // that one quarter travels while the next is being stored, and what is rung together is fenced once; a put
-// that must wait for credits or room rings first. Before each ring, and before it returns, what was stored
-// has settled.
+// that must wait for credits or room rings first. Before each ring, and before it returns, it waits for its
+// stores. A scope stores in one step what may be rung together, because each step costs it two barriers.
 template <typename Pool, Copy C, typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
@@ -73,45 +87,65 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
   if (staging.slot_count == 0) return Status::kUnsupported;
   SlotWriter<C, S> writer;
   std::uint32_t unrung = 0;  // chunks posted; in the leader
-  for (std::uint64_t at = 0; at < bytes; at += staging.slot_bytes) {
-    const bool last = bytes - at <= staging.slot_bytes;
-    const std::uint32_t blocks = last ? 1 + Tail::kBlocks : 1;
-    // The credit last: whoever waits for room looks at the limit, and may have to give a credit back.
-    const Status status = by_leader(endpoint, [&] {
-      if (unrung != 0 && !(endpoint.has_room(blocks) && Pool::available(endpoint))) {
-        writer.settle();
+  for (std::uint64_t at = 0; at < bytes;) {
+    // The credit last: a wait for room reads the limit, and may have to give a credit back.
+    const Decision step = decide_by_leader(endpoint, [&]() -> Decision {
+      constexpr std::uint32_t kBlocks = 1 + Tail::kBlocks;
+      if (unrung != 0 && !(endpoint.has_room(kBlocks) && Pool::available(endpoint))) {
+        writer.wait();
         endpoint.ring_together(unrung);
         unrung = 0;
       }
-      const Status room = endpoint.reserve_blocks(blocks);
-      if (room != Status::kOk) return room;
-      return endpoint.template reserve_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
+      const Status room = endpoint.reserve_blocks(kBlocks);
+      if (room != Status::kOk) return {room, 0};
+      const std::uint64_t chunks = (bytes - at - 1) / staging.slot_bytes + 1;
+      const Status credit = endpoint.template reserve_credit<Pool>(chunks);
+      if (S == Scope::kThread || credit != Status::kOk || chunks == 1) return {credit, 1};
+      return {credit, chunks_of_step<Pool, Tail>(endpoint, chunks, unrung)};
     });
-    if (status != Status::kOk) return status;
+    if (step.status != Status::kOk) return step.status;
 
-    const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
-    const std::uint64_t slot_offset =
-        static_cast<std::uint64_t>(Pool::next_slot(endpoint)) * staging.slot_bytes;
-    writer.store(staging.base + slot_offset, from.address + at, n);
-    Pool::consume(endpoint);
-    exec::sync<S>();  // the leader's release must cover every thread's part of the slot
-    if (!endpoint.is_leader()) continue;
-    Pool::bind(endpoint, endpoint.wqe_index());
-    const Wqe wqe = transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + at,
-                                 staging.nic_offset + slot_offset, staging.lkey, n);
-    store_wqe(endpoint, wqe);
-    ++unrung;
-    // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
-    if (last) {
-      writer.settle();
-      end_put<Placement::kHost>(endpoint, wqe, unrung, tail, doorbell);
+    std::uint64_t chunk = at;
+    const std::uint32_t count = S == Scope::kThread ? 1 : step.value;
+    const auto bytes_at = [&](std::uint64_t offset) {
+      const bool whole = bytes - offset >= staging.slot_bytes;
+      return whole ? staging.slot_bytes : static_cast<std::uint32_t>(bytes - offset);
+    };
+    const auto slot_offset = [&](std::uint32_t behind) {
+      return static_cast<std::uint64_t>(Pool::next_slot(endpoint, behind)) * staging.slot_bytes;
+    };
+    for (std::uint32_t k = 0; k < count; ++k, at += staging.slot_bytes) {
+      writer.store(staging.base + slot_offset(k), from.address + at, bytes_at(at));
+    }
+    const bool last = at >= bytes;
+    // The leader's release must cover every thread's part of the slots. Behind the last chunk nobody returns
+    // before all have read the source.
+    exec::gather<S>(last);
+    if (!endpoint.is_leader()) {
+      Pool::consume(endpoint, count);
       continue;
     }
-    endpoint.count_no_message(1);
-    if (unrung * 4 < Pool::held(endpoint)) continue;
-    writer.settle();
-    endpoint.template ring_with<Placement::kHost>(wqe, unrung);
-    unrung = 0;
+    do {
+      const std::uint32_t n = bytes_at(chunk);
+      const Wqe wqe = transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to + chunk,
+                                   staging.nic_offset + slot_offset(0), staging.lkey, n);
+      chunk += staging.slot_bytes;
+      Pool::consume(endpoint, 1);
+      Pool::bind(endpoint, endpoint.wqe_index());
+      store_wqe(endpoint, wqe);
+      ++unrung;
+      // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
+      if (chunk >= bytes) {
+        writer.wait();
+        end_put<Placement::kHost>(endpoint, wqe, unrung, tail, doorbell);
+        continue;
+      }
+      endpoint.count_no_message(1);
+      if (unrung * 4 < Pool::held(endpoint)) continue;
+      writer.wait();
+      endpoint.template ring_with<Placement::kHost>(wqe, unrung);
+      unrung = 0;
+    } while (S != Scope::kThread && chunk < at);
   }
   return Status::kOk;
 }

@@ -1,16 +1,18 @@
-// The staging credits of a shared endpoint. The ring of held slots and the words to the scheduler are those
-// of device/credits.h; what differs is who moves them. One word of 64 bits has both positions that threads
-// and looks contend for, so a credit is taken, granted or given back by one compare-and-swap, and whoever
-// waits for one holds nothing. A thread has its credit before it reserves a block: it fills the slot at its
-// own pace, in nobody's way, and blocks are held only by threads whose slots are full.
+// The staging credits of a shared endpoint. The ring of held slots and the scheduler's words are those of
+// device/credits.h; only the threads that change them differ. One word of 64 bits holds both positions that
+// threads and polls contend for. So one compare-and-swap takes, grants or returns a credit, and a waiting
+// thread holds none. A thread takes its credit before it reserves a block, so filling a slot delays no other
+// thread. Blocks belong only to threads with full slots.
 //
-// A position's life, in HeldSlot::slot beside the number:
-//   credit --take--> being filled --bind, in the turn that publishes its WQE--> with the NIC
-//   --acknowledged--> credit
-//                              \--abandon, where no WQE came of it-----------> credit
-// Back to the scheduler it goes from `credit`, or from the last step straight away. Each position is bound or
-// abandoned once, by the thread that took it; the rest is for whoever looks, one at a time.
-// Source: papers/design.md, "Shared endpoints".
+// States of a position, in HeldSlot::slot beside the number:
+//
+//   credit --take--> being filled --bind, in the turn that publishes its WQE--> bound --completion--> credit
+//                         \--abandon, where no WQE sends it--> abandoned --> credit
+//
+// A slot returns to the scheduler from `credit`, from a completion or from `abandoned`.
+// Ownership: the thread that took a position binds or abandons it, once. The thread that set `busy` does all
+// else.
+// Source: docs/device.md, "Pushes on shared endpoints".
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,7 @@ namespace gdx::device::impl {
 inline constexpr std::uint32_t kAbandoned = 1u << 30;
 inline constexpr std::uint32_t kSlotNumber = kAbandoned - 1;
 
-// The memory a shared endpoint stages in: the NIC's, or the host's.
+// Memory in which a shared endpoint stages: the NIC's, or the host's.
 struct SharedNicPool {
   GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.staging; }
   GDX_DEVICE static SharedCredits& credits(QueueState& state) { return state.shared.staging; }
@@ -38,7 +40,7 @@ struct SharedHostPool {
   GDX_DEVICE static StagingState& books(QueueState& state) { return state.bounce; }
 };
 
-// A credit, or why there is none.
+// A credit's position, or the status that denied it.
 struct TakenCredit {
   Status status;
   std::uint32_t position;
@@ -50,11 +52,11 @@ GDX_DEVICE std::uint64_t pack_credits(std::uint32_t filled, std::uint32_t ready)
 GDX_DEVICE std::uint32_t filled_of(std::uint64_t use) { return exec::split(use).low; }
 GDX_DEVICE std::uint32_t ready_of(std::uint64_t use) { return exec::split(use).high; }
 
-// kPending: there is none but for those who began to wait before `ticket`. Without that order whoever comes
-// back first takes every credit, as the first of a worker's threads does on the CPU layer. Counting those who
-// left, and not looking at who they were, lets a ticket be given up.
+// Takes a credit for a thread with `ticket`. kPending: every free credit is owed to an earlier ticket; FIFO
+// order prevents starvation. Without it the first thread to poll takes every credit, as on the CPU layer.
+// `left` counts departures without identity, so a thread can cancel its ticket.
 GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits, std::uint32_t ticket) {
-  // Before `use`: with an older value too many seem to be ahead, and the next look corrects it.
+  // Read before `use`: an older value only overstates the tickets ahead, and the next try corrects it.
   const auto ahead = static_cast<std::int32_t>(ticket - exec::load_flag(&credits.left));
   const std::uint32_t others = ahead > 0 ? static_cast<std::uint32_t>(ahead) : 0;
   std::uint64_t use = exec::load_counter(&credits.use);
@@ -67,25 +69,25 @@ GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits, std::uint32_t tic
   return {Status::kPending, 0};
 }
 
-// The same behind all who wait, without waiting.
+// Takes a credit behind all waiting threads, without waiting.
 GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits) {
   return try_take_credit(credits, exec::load_flag(&credits.arrived));
 }
 
-// No WQE will send the slot: it is a credit again, or goes back.
+// Abandons a slot that no WQE will send; it becomes a credit again, or returns.
 GDX_DEVICE void abandon(HeldSlot& held) {
   exec::fence_release<Placement::kHost>();
   exec::store_counter(&held.slot, held.slot | kAbandoned);
 }
 
-// Is the NIC done with a slot that was taken? An error completion says so too.
+// Returns whether the NIC has finished with a taken slot. Reports an error completion to the endpoint.
 GDX_DEVICE bool is_done(QueueState& state, const HeldSlot& held) {
   const std::uint32_t tag = exec::load_counter(&held.slot);
   if ((tag & kAbandoned) != 0) return true;
   if ((tag & kBound) == 0) return false;
   const std::uint32_t index = held.wqe_index;
   if (reached(exec::load_counter(&state.shared.completed), index + 1)) return true;
-  switch (look_at(state.handle, index)) {
+  switch (poll_completion(state.handle, index)) {
     case Completion::kDone: raise_completed(state.shared, index + 1); return true;
     case Completion::kError: (void)report_error(state, index); return true;
     case Completion::kNotThere: break;
@@ -93,8 +95,8 @@ GDX_DEVICE bool is_done(QueueState& state, const HeldSlot& held) {
   return false;
 }
 
-// Idle credits above `limit` are taken back, in the one step that shows the others to the threads: no thread
-// can have one of them. Returns where the credits end now.
+// Publishes the credits up to `ready`, and withholds idle ones above `limit` in that same step. So no thread
+// can take a withheld credit. Returns the new end of the credits.
 GDX_DEVICE std::uint32_t show_credits(SharedCredits& credits, const StagingState& books, std::uint32_t ready,
                                       std::uint32_t limit) {
   std::uint64_t use = exec::load_counter(&credits.use);
@@ -107,23 +109,23 @@ GDX_DEVICE std::uint32_t show_credits(SharedCredits& credits, const StagingState
   }
 }
 
-// Asks for `slots` more than were granted; 0 takes the wish back.
+// Requests `slots` beyond those granted; 0 withdraws the request.
 GDX_DEVICE void want_credits(const StagingHandle& pool, StagingState& books, std::uint32_t slots) {
   if (books.wanted == books.taken + slots) return;
   books.wanted = books.taken + slots;
   exec::publish(&pool.requests->wanted, books.wanted);
 }
 
-enum class Look : std::uint32_t {
-  kBusy,     // somebody else is at it
+enum class PollResult : std::uint32_t {
+  kBusy,     // another thread holds the lock
   kSomeOut,  // slots are with the NIC or with threads
   kAllBack,
 };
 
-// One look at completions, and at the scheduler's words where they may say something new, by whoever has the
+// Reads completions, and the scheduler's words by the rule of Credits::poll(). For the thread that holds the
 // lock.
-GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, SharedCredits& credits,
-                                StagingState& books, std::uint32_t slots_wanted) {
+GDX_DEVICE PollResult poll_credits(QueueState& state, const StagingHandle& pool, SharedCredits& credits,
+                                   StagingState& books, std::uint32_t slots_wanted) {
   const std::uint32_t mask = pool.slot_count - 1;
   const auto at = [&](std::uint32_t position) -> HeldSlot& { return pool.held[position & mask]; };
   const std::uint64_t use = exec::load_counter(&credits.use);
@@ -135,9 +137,9 @@ GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, Sh
   std::uint32_t given = given_before;
   std::uint32_t limit = 0;
   if (exec::load_counter(&state.shared.failure) == kNoFailure) {
-    // As Credits::look().
-    if (ready == books.returned || exec::now_ns() - books.looked_ns >= kHostLookNs || has_seen_abort(state)) {
-      books.looked_ns = exec::now_ns();
+    // Conditions of Credits::poll().
+    if (ready == books.returned || exec::now_ns() - books.polled_ns >= kHostPollNs || has_seen_abort(state)) {
+      books.polled_ns = exec::now_ns();
       const std::uint64_t grants = exec::load_acquire(pool.grants);
       for (; books.taken != granted_of(grants); ++books.taken) {
         at(ready++).slot = exec::load_flag(&pool.granted_slots[books.taken & mask]);
@@ -147,8 +149,9 @@ GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, Sh
     want_credits(pool, books, slots_wanted);
     limit = books.limit;
   } else {
-    want_credits(pool, books, 0);              // before `failed`, which says that this is final
-    exec::publish(&pool.requests->failed, 1);  // before the minimum goes back, or it is granted again
+    want_credits(pool, books, 0);  // before `failed`, which makes this final
+    // before slots return, or the scheduler grants the minimum again
+    exec::publish(&pool.requests->failed, 1);
   }
   while (books.returned != done) {
     const std::uint32_t slot = at(books.returned++).slot & kSlotNumber;
@@ -161,25 +164,26 @@ GDX_DEVICE Look look_at_credits(QueueState& state, const StagingHandle& pool, Sh
   const std::uint32_t end = show_credits(credits, books, ready, limit);
   while (ready != end) pool.returned_slots[given++ & mask] = at(--ready).slot;
   if (given != given_before) exec::publish(&pool.requests->returned, given);
-  return books.returned == filled_of(exec::load_counter(&credits.use)) ? Look::kAllBack : Look::kSomeOut;
+  return books.returned == filled_of(exec::load_counter(&credits.use)) ? PollResult::kAllBack
+                                                                       : PollResult::kSomeOut;
 }
 
-// The same, for whoever comes first.
+// Polls credits, unless another thread holds the lock.
 template <typename Pool>
-GDX_DEVICE Look look_if_free(QueueState& state, std::uint32_t slots_wanted) {
+GDX_DEVICE PollResult try_poll_credits(QueueState& state, std::uint32_t slots_wanted) {
   const StagingHandle& pool = Pool::of(state.handle);
-  if (pool.slot_count == 0) return Look::kAllBack;
+  if (pool.slot_count == 0) return PollResult::kAllBack;
   SharedCredits& credits = Pool::credits(state);
-  if (exec::compare_swap(&credits.busy, 0, 1) != 0) return Look::kBusy;
-  const Look seen = look_at_credits(state, pool, credits, Pool::books(state), slots_wanted);
+  if (exec::compare_swap(&credits.busy, 0, 1) != 0) return PollResult::kBusy;
+  const PollResult seen = poll_credits(state, pool, credits, Pool::books(state), slots_wanted);
   exec::fence_release<Placement::kHost>();
   exec::store_counter(&credits.busy, 0);
   return seen;
 }
 
-// Waits for a credit, and asks for as many as the message could use. Holds nothing meanwhile but a ticket,
-// which can be given up, so that a timeout or an abort ends the call only. Leaves the order within the loop:
-// a lane that has its credit must not wait, behind it, for lanes that wait for theirs.
+// Waits for a credit, and requests as many as the message could use. Holds only a ticket, which can be
+// cancelled, so a timeout or an abort ends the call alone. Leaves the order within the loop, because a lane
+// with a credit must not wait for lanes without.
 template <typename Pool>
 GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t slots_wanted) {
   SharedCredits& credits = Pool::credits(*state);
@@ -190,7 +194,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   for (;;) {
     TakenCredit credit{shared_failure(*state), 0};
     if (credit.status == Status::kOk) {
-      (void)look_if_free<Pool>(*state, wanted);
+      (void)try_poll_credits<Pool>(*state, wanted);
       credit = try_take_credit(credits, ticket);
       if (credit.status == Status::kPending) {
         const Status ended = may_wait_since(*state, began_ns);
@@ -203,18 +207,19 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   }
 }
 
-// The endpoint has failed: gives back what there is, the caller's last slot included. After an error of the
-// NIC's it waits for the slots that the NIC has yet to flush and other threads have yet to abandon; otherwise
-// the NIC may keep its slots for as long as the queue pair lives.
+// Returns all possible slots of a failed endpoint, the caller's last one included. After an error of the NIC
+// it waits for slots that the NIC must flush and threads must abandon. After other failures the NIC may keep
+// its slots while the queue pair lives.
 GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
   const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     const Status failed = shared_failure(*state);
-    const Look enough = is_sticky(failed) ? Look::kAllBack : Look::kSomeOut;
-    const Look nic = look_if_free<SharedNicPool>(*state, 0);
-    const Look host = look_if_free<SharedHostPool>(*state, 0);
+    const PollResult enough = is_sticky(failed) ? PollResult::kAllBack : PollResult::kSomeOut;
+    const PollResult nic = try_poll_credits<SharedNicPool>(*state, 0);
+    const PollResult host = try_poll_credits<SharedHostPool>(*state, 0);
     if (nic >= enough && host >= enough) return failed;
-    if (nic == Look::kBusy || host == Look::kBusy) {  // soon done, and no abort makes it longer
+    // The lock is free again soon, and an abort does not delay that.
+    if (nic == PollResult::kBusy || host == PollResult::kBusy) {
       if (exec::now_ns() - began_ns >= state->handle.timeout_ns) return failed;
       exec::relax();
     } else if (may_wait_since(*state, began_ns) != Status::kOk) {
@@ -223,13 +228,12 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
   }
 }
 
-// Waits until all blocks before `goal` are complete, and takes their slots back. Whoever flushes wants
-// nothing more.
+// Waits until all blocks before `goal` are complete, and takes their slots back. Requests no slots.
 GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal) {
   const Status status = await_completed(*state, goal);
   if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_shared(state);
-  (void)look_if_free<SharedNicPool>(*state, 0);
-  (void)look_if_free<SharedHostPool>(*state, 0);
+  (void)try_poll_credits<SharedNicPool>(*state, 0);
+  (void)try_poll_credits<SharedHostPool>(*state, 0);
   return status;
 }
 

@@ -1,4 +1,4 @@
-// How a thread posts on a shared endpoint, and how a payload reaches the NIC from there.
+// Posting on a shared endpoint, and the modes of its puts.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
     const bool last = bytes - at <= staging.slot_bytes;
     const std::uint32_t n = last ? static_cast<std::uint32_t>(bytes - at) : staging.slot_bytes;
     TakenCredit credit{Status::kOk, 0};
-    exec::sync<S>();
+    exec::gather<S>();
     if (leads) {
       credit = endpoint.template take_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
       QueueState* const state = endpoint.handle().state;
@@ -74,8 +74,8 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
     if (status != Status::kOk) return status;
     HeldSlot& held = staging.held[exec::broadcast<S>(credit.position) & (staging.slot_count - 1)];
     const std::uint64_t offset = std::uint64_t{held.slot} * staging.slot_bytes;
-    exec::copy<S>(staging.base + offset, from.address + at, n);
-    exec::sync<S>();  // the leader's release must cover every thread's part of the slot
+    exec::fill_slot<S>(staging.base + offset, from.address + at, n);
+    exec::gather<S>();  // the leader's release must cover every thread's part of the slot
     if (leads) {
       const LocalMemory slot{reinterpret_cast<std::byte*>(staging.nic_offset + offset), n, staging.lkey, 0};
       status = last ? send_slot(endpoint, held, to + at, slot, n, tail)

@@ -1,11 +1,12 @@
-// What a call on a shared endpoint does when it cannot go on at once. Out of line, as impl/wait.h and for the
-// same reason. Any number of threads may be here at the same time.
+// Slow paths of calls on a shared endpoint: room, turns, completions, failure. Out of line, because a call
+// that need not wait then pays for a comparison only. Any number of threads may run them.
 //
-// Every WQE of a shared endpoint is one block and reports its completion, so the completion of block k is CQE
-// k: a waiter looks at the one entry it needs, and nobody owns the completion queue. The entry cannot be
-// overwritten unseen: block k + size is posted only by a thread that has seen k complete, and has said so in
-// `completed` first. Nor can it be mistaken for that of two laps ago, whose owner bit is the same, as long as
-// k is less than a lap ahead of `completed`: then k - size is known to be complete.
+// Every WQE of a shared endpoint is one block and reports its completion. So block k completes by CQE k, a
+// waiter reads only that entry, and no thread owns the completion queue.
+// Overwriting: a thread posts block k + size only after it found k complete and raised `completed`. So no
+// entry is lost.
+// Owner bit: the entry of two laps ago has the bit of this lap. It cannot be mistaken while k is less than a
+// lap ahead of `completed`, because k - size is then complete.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,14 @@ inline constexpr std::uint32_t kNoFailure = 0;
 inline constexpr std::uint32_t kFailing = 1;
 inline constexpr std::uint32_t kFailed = 2;
 
-// In HeldSlot::slot: the WQE `wqe_index`, which sends the slot, is published.
+// Flag in HeldSlot::slot: the WQE `wqe_index`, which sends the slot, is published.
 inline constexpr std::uint32_t kBound = 1u << 31;
 
-// Beyond any room, and not so far that cumulative counters would wrap.
+// Distance beyond any room, small enough that cumulative counters do not wrap.
 inline constexpr std::uint32_t kOutOfReach = 1u << 30;
 
-// The endpoint's failure, or kOk. Every call that meets a failure shuts the door again, since every
-// reservation made in vain has moved it.
+// Returns the endpoint's failure, or kOk. On a failure it moves `reserved` out of reach again, because every
+// vain reservation has moved it.
 GDX_DEVICE Status shared_failure(QueueState& state) {
   const std::uint32_t failure = exec::load_counter(&state.shared.failure);
   if (failure == kNoFailure) return Status::kOk;
@@ -38,7 +39,7 @@ GDX_DEVICE Status shared_failure(QueueState& state) {
   return state.fault.status;
 }
 
-// Ends the endpoint with the first failure that any thread reports, and returns that one.
+// Ends the endpoint with the first failure that any thread reports, and returns that failure.
 GDX_DEVICE Status fail_shared(QueueState& state, const EndpointFault& fault) {
   if (exec::compare_swap(&state.shared.failure, kNoFailure, kFailing) == kNoFailure) {
     state.fault = fault;
@@ -50,7 +51,7 @@ GDX_DEVICE Status fail_shared(QueueState& state, const EndpointFault& fault) {
 
 enum class Completion { kNotThere, kDone, kError };
 
-GDX_DEVICE Completion look_at(const EndpointHandle& handle, std::uint32_t index) {
+GDX_DEVICE Completion poll_completion(const EndpointHandle& handle, std::uint32_t index) {
   const mlx5::Cqe64& cqe = handle.completion_queue[index & ((1u << handle.log_completion_queue) - 1)];
   const std::uint64_t tail = exec::load_acquire(reinterpret_cast<const std::uint64_t*>(&cqe) + 7);
   const std::uint32_t op_own = static_cast<std::uint32_t>(tail >> 56);
@@ -62,20 +63,20 @@ GDX_DEVICE Completion look_at(const EndpointHandle& handle, std::uint32_t index)
   return error ? Completion::kError : Completion::kDone;
 }
 
-// Somebody's WQE failed, at or before `index`: the first one is the cause, the others are flushing. kOk when
-// none is found: the queue has moved on since, look again.
+// Reports the first error CQE at or before `index`; it is the cause, and later ones are flushes. kOk: no
+// error found, because the queue has advanced; the caller polls again.
 GDX_DEVICE Status report_error(QueueState& state, std::uint32_t index) {
   const EndpointHandle& handle = state.handle;
   std::uint32_t first = exec::load_counter(&state.shared.completed);
-  while (!reached(first, index) && look_at(handle, first) != Completion::kError) ++first;
-  if (look_at(handle, first) != Completion::kError) return Status::kOk;
+  while (!reached(first, index) && poll_completion(handle, first) != Completion::kError) ++first;
+  if (poll_completion(handle, first) != Completion::kError) return Status::kOk;
   const auto& error = reinterpret_cast<const mlx5::ErrorCqe&>(
       handle.completion_queue[first & ((1u << handle.log_completion_queue) - 1)]);
   return fail_shared(state, {mlx5::status_of(static_cast<mlx5::Syndrome>(error.syndrome)), error.syndrome,
                              error.vendor_error_syndrome, error.wqe_counter});
 }
 
-// Raises `completed` to `goal`, unless somebody has been faster.
+// Raises `completed` to `goal`, unless another thread has raised it further.
 GDX_DEVICE void raise_completed(SharedState& shared, std::uint32_t goal) {
   std::uint32_t known = exec::load_counter(&shared.completed);
   while (!reached(known, goal)) {
@@ -85,7 +86,7 @@ GDX_DEVICE void raise_completed(SharedState& shared, std::uint32_t goal) {
   }
 }
 
-// kOk while a wait that began at `began_ns` may go on.
+// Returns kOk while a wait that began at `began_ns` may continue.
 GDX_DEVICE Status may_wait_since(QueueState& state, std::uint64_t began_ns) {
   const std::uint64_t now_ns = exec::now_ns();
   if (is_aborted(state, now_ns)) return Status::kAborted;
@@ -94,7 +95,7 @@ GDX_DEVICE Status may_wait_since(QueueState& state, std::uint64_t began_ns) {
   return Status::kOk;
 }
 
-// Waits until all blocks before `goal` are complete; it may be several laps away.
+// Waits until all blocks before `goal` are complete. `goal` may be several laps ahead.
 GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
   const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
@@ -103,7 +104,7 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
     if (reached(known, goal)) return Status::kOk;
     const std::uint32_t lap = known + (1u << state.handle.log_send_queue);
     const std::uint32_t next = reached(lap, goal) ? goal : lap;
-    switch (look_at(state.handle, next - 1)) {
+    switch (poll_completion(state.handle, next - 1)) {
       case Completion::kDone: raise_completed(state.shared, next); continue;
       case Completion::kError:
         if (const Status failed = report_error(state, next - 1); failed != Status::kOk) return failed;
@@ -114,21 +115,22 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
   }
 }
 
-// The same for who has reserved already. A reservation cannot be given back, everybody behind it waits for
-// its turn: to give up is to end the endpoint.
+// Waits for the room of a reservation. A timeout or abort ends the endpoint, because a reservation cannot be
+// given back and later ones wait for its turn.
 GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
   const Status status = await_completed(*state, goal);
   if (status == Status::kOk || is_sticky(status)) return status;
   return fail_shared(*state, {status, 0, 0, 0});
 }
 
-// The last steps of a post, by the thread whose turn it is: record, then turn and doorbell.
-// The first fence puts payload and WQEs before the record, this thread's and those of all whose turns were
-// before: it must stand behind the load that acquired the turn, since a release covers only what is before
-// its fence. The second keeps records in the order of turns, which the NIC reads as a counter, and puts the
-// record before the doorbell. The doorbell need not be within the turn: the NIC goes by the record, and
-// each doorbell follows a record that covers its own blocks. `held` is the slot that block `first` sends, or
-// null; `Observed` is where the NIC looks, payload included.
+// Publishes in turn: record, doorbell, then the turn. `held` is the slot that block `first` sends, or null.
+// `Observed` is the memory that the NIC reads, payload included.
+// Fence 1 orders payload and WQEs, of this and all earlier turns, before the record. It stands after the load
+// that acquired the turn, because a release covers only operations before its fence.
+// Fence 2 keeps records in the order of turns, because the NIC reads them as a counter. It also orders the
+// record before the doorbell.
+// Fence 3 orders the doorbell before the next thread's, because a NIC may use the doorbell's index, which
+// must not decrease. GPU scope suffices: the next thread is on this GPU and stores to this address.
 template <Placement Observed>
 GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t first,
                                 std::uint32_t end, std::uint64_t doorbell_value, HeldSlot* held) {
@@ -137,12 +139,12 @@ GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state,
   exec::store_record(handle.send_record, record_value(end));
   exec::fence_release<Observed>();
   if (held != nullptr) exec::store_counter(&held->slot, held->slot | kBound);
-  exec::store_counter(&state.shared.published, end);
   exec::store_doorbell(handle.doorbell, doorbell_value);
+  exec::fence_release<Placement::kGpu>();
+  exec::store_counter(&state.shared.published, end);
 }
 
-// Publishes within the loop: a lane that has its turn must not wait, behind it, for lanes that wait for
-// theirs.
+// Publishes within the loop, because a lane with its turn must not wait for lanes without.
 template <Placement Observed>
 GDX_OUT_OF_LINE Status publish_late(QueueState* state, std::uint32_t first, std::uint32_t end,
                                     std::uint64_t doorbell_value, HeldSlot* held) {

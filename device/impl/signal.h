@@ -1,4 +1,4 @@
-// What a put's last WQE is followed by, under the same doorbell.
+// Tail of a put: the signal, or none, that its last WQE precedes under one doorbell.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace gdx::device::impl {
 
 using exec::Segment;
 
-// A WQE of one block. What is behind the segments in use nobody reads.
+// A WQE of one block. The NIC does not read beyond the segments in use.
 struct Wqe {
   Segment at[4];
   std::uint32_t segments;
@@ -26,21 +26,22 @@ inline constexpr std::uint32_t kMaxInlineBlocks = 4;
 inline constexpr std::uint32_t kMaxInlineBytes =
     kMaxInlineBlocks * static_cast<std::uint32_t>(mlx5::kWqeBasicBlockBytes) - 2 * 16 - kInlineHeaderBytes;
 
-// The doorbell record's value once all WQEBBs before `producer` are there: its low 16 bits, big-endian.
+// Returns the doorbell record's value for `producer`: its low 16 bits, big-endian.
 GDX_DEVICE Be32 record_value(std::uint32_t producer) {
   Be32 value;
   value.raw = exec::permute_bytes<0x0144>(producer, 0);
   return value;
 }
 
-// May a message have so many bytes? Word by word: a GPU compares 64 bits in two steps and a sum.
+// Returns whether a message may have `bytes` bytes. Compares word by word, because a GPU takes two steps and
+// a sum for 64 bits.
 GDX_DEVICE bool is_message_length(std::uint64_t bytes) {
   const exec::Halves halves = exec::split(bytes);
   static_assert((mlx5::kMaxMessageBytes & (mlx5::kMaxMessageBytes - 1)) == 0);
   return (halves.high | ((halves.low - 1) & ~(mlx5::kMaxMessageBytes - 1))) == 0;
 }
 
-// The control segment's second word for most WQEs, which have kMostSegments, made once an endpoint.
+// Second word of the control segment for WQEs of kMostSegments, made once an endpoint.
 inline constexpr std::uint32_t kMostSegments = 3;
 GDX_DEVICE std::uint32_t queue_pair_word(std::uint32_t qpn) {
   return exec::swap_bytes(qpn << mlx5::kQpnShift | kMostSegments);
@@ -54,7 +55,7 @@ GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_ind
   return {{index_opcode, qpn_word + ((segments - kMostSegments) << 24), fm_ce_se << 24, 0}};
 }
 
-// The first 8 B of a WQE, as libmlx5 writes them to the doorbell register.
+// Returns the first 8 B of a WQE, the value that libmlx5 writes to the doorbell register.
 GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
   return exec::join(control.words[0], control.words[1]);
 }
@@ -76,21 +77,22 @@ GDX_DEVICE Segment atomic_segment(std::uint64_t swap_or_add, std::uint64_t compa
            exec::swap_bytes(right.low)}};
 }
 
-// 8 B of inline data with its header; the value travels in memory order, that is little-endian. `bytes` is a
-// constant of the caller's, whose swap a compiler makes, but not by exec::swap_bytes.
+// Builds the segment of 8 B of inline data with its header; the value travels in memory order, that is
+// little-endian. Uses byte_swap for `bytes`, a constant of the caller, because a compiler folds it, unlike
+// exec::swap_bytes.
 GDX_DEVICE Segment inline_value_segment(std::uint64_t value, std::uint32_t bytes) {
   const exec::Halves halves = exec::split(value);
   return {{byte_swap(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
 }
 
-// One that this thread has stored, or those of its scope before their barrier.
+// Loads a WQE that this thread stored, or its scope before their barrier.
 GDX_DEVICE Wqe load_wqe(const std::byte* wqe) {
   return {{exec::load_segment(wqe), exec::load_segment(wqe + 16), exec::load_segment(wqe + 32),
            exec::load_segment(wqe + 48)},
           4};
 }
 
-// 16 B segments of an inline WQE, and the WQEBBs that they take.
+// Returns the 16 B segments of an inline WQE, then the WQEBBs that segments take.
 GDX_DEVICE std::uint32_t inline_segments(std::uint32_t bytes) {
   return 2 + (kInlineHeaderBytes + bytes + 15) / 16;
 }

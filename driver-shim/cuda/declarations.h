@@ -1,5 +1,5 @@
-// What gdx calls of the CUDA driver API, for builds without the toolkit's cuda.h. Names, values and
-// signatures are the driver's; a test compares them with cuda.h where there is one. Source: CUDA Driver API
+// Part of the CUDA driver API that gdx calls, for builds without the toolkit's cuda.h. Names, values and
+// signatures are the driver's; a test compares them with cuda.h if there is one. Source: CUDA Driver API
 // reference 13.0, "Data types used by CUDA driver" and the functions' own sections.
 #pragma once
 
@@ -34,8 +34,15 @@ typedef enum cudaError_enum {
 typedef enum CUdevice_attribute_enum {
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
   CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
 } CUdevice_attribute;
+
+typedef enum CUGPUDirectRDMAWritesOrdering_enum {
+  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0,
+  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
+  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200,
+} CUGPUDirectRDMAWritesOrdering;
 
 typedef enum CUpointer_attribute_enum {
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,

@@ -107,7 +107,7 @@ Result<const Driver*> driver() {
 const Driver* loaded_driver() {
   void* const handle = dlopen(kDriverLibrary, RTLD_NOW | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;
-  dlclose(handle);  // only asked
+  dlclose(handle);  // it was opened only to test for it
   const auto loaded = driver();
   return loaded ? *loaded : nullptr;
 }

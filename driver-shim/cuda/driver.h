@@ -31,12 +31,12 @@ struct Driver {
 // missing), kSystem. Threads: any.
 [[nodiscard]] Result<Driver> load_driver(const std::string& library);
 
-// The process's driver, kDriverLibrary, loaded by the first call. Errors: as load_driver, the same ever
-// after. Threads: any.
+// Returns the process's driver, kDriverLibrary, loaded by the first call. Errors: those of load_driver,
+// repeated by every later call. Threads: any.
 [[nodiscard]] Result<const Driver*> driver();
 
-// The same if something in this process has loaded it already, otherwise null: memory of a GPU cannot exist
-// here. Threads: any.
+// Returns the driver if this process has loaded it already, otherwise null: GPU memory cannot exist here.
+// Threads: any.
 [[nodiscard]] const Driver* loaded_driver();
 
 }  // namespace gdx::cuda

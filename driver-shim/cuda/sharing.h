@@ -1,5 +1,5 @@
-// What gdx calls of the CUDA driver API to share a GPU's memory between processes: VMM allocations and CUDA
-// IPC. Nobody needs it who shares nothing, so a driver may lack any of it.
+// Part of the CUDA driver API for sharing a GPU's memory between processes: VMM allocations and CUDA IPC. A
+// driver may lack any of it, because programs that share nothing need none.
 #pragma once
 
 #include "base/result.h"
@@ -37,11 +37,12 @@ struct SharingFunctions {
 #undef GDX_CUDA_MEMBER
 };
 
-// Of `library`, which stays loaded. Errors: kNoDevice (no such library), kUnsupported naming what it lacks.
+// Loads the functions of `library`, which stays loaded. Errors: kNoDevice (no such library), kUnsupported
+// naming the missing functions.
 [[nodiscard]] Result<SharingFunctions> load_sharing(const char* library);
 
-// Of the process's driver, loaded by the first call. Errors: as load_sharing, the same ever after. Threads:
-// any.
+// Returns the functions of the process's driver, loaded by the first call. Errors: those of load_sharing,
+// repeated by every later call. Threads: any.
 [[nodiscard]] Result<const SharingFunctions*> sharing();
 
 }  // namespace gdx::cuda

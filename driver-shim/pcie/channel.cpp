@@ -50,7 +50,7 @@ std::optional<Channel::Sent> Channel::send_next(TimePs now) {
   ++used_[*kind].headers;
   used_[*kind].data_bytes += data_credit_bytes(next.payload_bytes);
 
-  // What was owed has partly gone out while the wire was idle.
+  // Subtracts the owed bytes that went out while the wire was idle.
   const double idle_bytes = static_cast<double>(now - free_at_) * config_.bytes_per_s / kPsPerSecond;
   const double owed_bytes = std::max(0.0, owed_bytes_ - idle_bytes);
   owed_bytes_ = 0;

@@ -22,8 +22,8 @@ struct ChannelConfig {
   double dllp_share = 0;                // bytes owed to the other direction for each byte received here
 };
 
-// Pure: whoever drives it keeps the clock. The order between packets follows PCIe's rules: a write passes
-// blocked reads and completions, nothing passes a write that is ahead of it.
+// Pure: the caller keeps the clock. The order between packets follows PCIe's rules: a write passes blocked
+// reads and completions, nothing passes a write ahead of it.
 // Source: PCI Express Base Specification 5.0, 2.4.1 (ordering), 2.6.1 (flow control).
 class Channel {
  public:

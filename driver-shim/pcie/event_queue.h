@@ -18,7 +18,7 @@ class EventQueue {
   [[nodiscard]] TimePs now() const { return now_; }
   [[nodiscard]] std::uint64_t events_run() const { return events_run_; }
   [[nodiscard]] bool empty() const { return heap_.empty(); }
-  // When the next event is due; there must be one.
+  // Returns the time of the next event; requires one.
   [[nodiscard]] TimePs next_at() const { return heap_.front().when; }
 
   // `when` before now() means now.

@@ -1,4 +1,4 @@
-// How packets move.
+// Movement of packets.
 #include "driver-shim/pcie/fabric.h"
 
 #include <utility>

@@ -29,9 +29,9 @@ class Fabric {
   // `platform` has passed check(). `events` and `platform` outlive the fabric.
   Fabric(EventQueue& events, const Platform& platform, PathClass path);
 
-  // A posted write. `arrived` runs when its last byte is in the target's memory: the writer learns nothing.
-  // Of no bytes there is no packet, and it runs at this instant; of a read likewise.
-  // Ordering: writes from one end to one other arrive in the order of the calls.
+  // Makes a posted write. `arrived` runs when its last byte is in the target's memory; the writer gets no
+  // report. A write or read of no bytes makes no packet, and `arrived` runs at once.
+  // Ordering: writes from one end to another arrive in the order of the calls.
   void write(NodeId from, NodeId to, std::uint64_t address, std::uint64_t length_bytes, Purpose purpose,
              Done arrived);
 

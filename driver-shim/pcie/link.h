@@ -10,11 +10,11 @@ namespace gdx::pcie {
 
 enum class Generation : std::uint8_t { kGen3 = 3, kGen4, kGen5, kGen6 };
 
-// Whom the ACK and flow-control packets (DLLPs) of a link delay. They travel against the data they
-// acknowledge: kCaused charges them to the reverse direction, in proportion to what was received, and not
-// while that direction idles. kBothWays charges both directions, loaded or not, and takes the specification's
-// limits for bytes of a link where they are symbol times, in which each lane carries a byte; pcie-bench
-// counts so, and is reproduced so.
+// Direction that the ACK and flow-control packets (DLLPs) of a link delay. They travel against the data that
+// they acknowledge. kCaused charges them to the reverse direction, in proportion to the received bytes, and
+// not while that direction idles. kBothWays charges both directions, loaded or not. It reads the
+// specification's limits as bytes of a link, although they are symbol times, in which each lane carries a
+// byte. pcie-bench counts so, and kBothWays reproduces it.
 enum class DllpAccounting : std::uint8_t { kCaused, kBothWays };
 
 struct LinkConfig {
@@ -46,7 +46,8 @@ struct LinkConfig {
 // 115. [guessed] the same at faster rates.
 [[nodiscard]] double dllp_share(const LinkConfig& link);
 
-// What a direction offers to TLPs while nothing travels the other way (kCaused), or always (kBothWays).
+// Returns the rate of a direction for TLPs: while nothing travels the other way (kCaused), or always
+// (kBothWays).
 [[nodiscard]] double tlp_bytes_per_s(const LinkConfig& link);
 
 }  // namespace gdx::pcie

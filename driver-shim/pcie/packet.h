@@ -13,7 +13,7 @@ using NodeId = std::uint8_t;
 inline constexpr NodeId kNoNode = 0xff;
 using PacketId = std::uint32_t;
 
-// Why a transfer is made; transfers are counted by it.
+// Purpose of a transfer, by which transfers are counted.
 enum class Purpose : std::uint8_t { kPayload, kWqe, kRecord, kDoorbell, kCqe, kProxy, kHostWord };
 inline constexpr std::array<std::string_view, 7> kPurposeNames = {"payload", "WQE",   "record",   "doorbell",
                                                                   "CQE",     "proxy", "host word"};

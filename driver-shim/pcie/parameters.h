@@ -1,8 +1,8 @@
-// What the model is fed with. Each value says where it comes from:
+// Input values of the model. Each value names its source:
 //   [spec]      PCI Express Base Specification
 //   [measured]  a published measurement of that very thing
 //   [fitted]    chosen so that the model meets a published measurement; it is no evidence for the model
-//   [guessed]   nobody published it; plausible, and the first suspect when a figure surprises
+//   [guessed]   unpublished; plausible, and the first suspect when a figure surprises
 #pragma once
 
 #include <array>
@@ -79,8 +79,8 @@ struct Platform {
   Completer host_memory{150, 64};  // [fitted] see memory_hop_ns; 64 B completions: root complexes with RCB 64
   double memory_bytes_per_s = 200e9;  // [guessed] host memory is not what limits
   std::uint32_t gpu_issue_ns = 170;   // [fitted] from an instruction to the GPU's PCIe port, or back
-  // Largest packet in which GPU stores to a BAR leave. [guessed], unpublished, and it decides how fast a push
-  // is: 256 B at best, 64 B from CPUs. papers/push-vs-pull.md tells how to measure it.
+  // Largest packet in which GPU stores to a BAR leave. [guessed], unpublished, and it decides the speed of a
+  // push: 256 B at best, 64 B from CPUs. papers/push-vs-pull.md describes its measurement.
   std::uint32_t gpu_store_bytes = 256;
 };
 

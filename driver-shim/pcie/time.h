@@ -14,7 +14,7 @@ inline constexpr double kPsPerSecond = 1e12;
 constexpr TimePs from_ns(std::uint64_t ns) { return ns * kPsPerNs; }
 constexpr double to_ns(TimePs ps) { return static_cast<double>(ps) / static_cast<double>(kPsPerNs); }
 
-// How long `bytes` take at a rate.
+// Returns the time of `bytes` at a rate.
 inline TimePs transfer_ps(double bytes, double bytes_per_s) {
   return static_cast<TimePs>(std::llround(bytes * kPsPerSecond / bytes_per_s));
 }

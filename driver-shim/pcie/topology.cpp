@@ -1,4 +1,4 @@
-// Which nodes and links a path class consists of.
+// Nodes and links of each path class.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace gdx::pcie {
 namespace {
 
 constexpr std::uint32_t kNoChannel = ~std::uint32_t{0};
-constexpr std::uint32_t kLargestRequestBytes = 4096;  // no packet may ask for more: PCIe 5.0, 7.5.3.4
+constexpr std::uint32_t kLargestRequestBytes = 4096;  // largest request: PCIe 5.0, 7.5.3.4
 
 Result<void> refuse(std::string_view field, std::uint64_t value, std::string_view wanted) {
   return fail(Status::kInvalidArgument, fmt::format("{} is {}: use {}", field, value, wanted));

@@ -1,4 +1,4 @@
-// One TCP connection that carries frames, without ever blocking.
+// One TCP connection that carries frames and never blocks.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,12 @@ class Connection {
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(socket_); }
   [[nodiscard]] const Descriptor& socket() const { return socket_; }
 
-  // The next frame if it is all there.
+  // Returns the next frame if all of it has arrived.
   // Errors: kPeerGone (closed or reset), and those of FrameParser::take.
   [[nodiscard]] Result<std::optional<Frame>> receive(FrameSet allowed);
 
-  // Whether the other end still holds the connection and has sent nothing more.
-  // Errors: kPeerGone, kInvalidArgument (it spoke out of turn).
+  // Checks that the other end still holds the connection and has sent nothing more.
+  // Errors: kPeerGone, kInvalidArgument (it sent out of turn).
   [[nodiscard]] Result<void> expect_silence() const;
 
   void queue(std::vector<std::byte> frame);
@@ -35,14 +35,14 @@ class Connection {
   [[nodiscard]] Result<void> flush();
   [[nodiscard]] bool has_unsent() const { return !outgoing_.empty(); }
 
-  // No more from this side; what was sent still arrives.
+  // Ends sending from this side; sent bytes still arrive.
   void finish();
 
  private:
   Descriptor socket_;
   FrameParser parser_;
   std::deque<std::vector<std::byte>> outgoing_;
-  std::size_t sent_ = 0;  // of the first
+  std::size_t sent_ = 0;  // bytes sent of the first
 };
 
 }  // namespace gdx::bootstrap

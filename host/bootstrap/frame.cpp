@@ -76,7 +76,7 @@ void FrameParser::feed(std::span<const std::byte> bytes) {
 }
 
 Result<std::optional<Frame>> FrameParser::take(FrameSet allowed) {
-  // As soon as it can be told: a stranger may say little and wait.
+  // Checked as soon as its bytes are there, because a stranger may send little and wait.
   if (buffer_.size() >= sizeof(Be32) && load<Be32>(buffer_) != kMagic) return not_a_rank(load<Be32>(buffer_));
   if (buffer_.size() < sizeof(FrameHeader)) return std::optional<Frame>{};
   const auto header = load<FrameHeader>(buffer_);

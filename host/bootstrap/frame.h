@@ -1,4 +1,4 @@
-// Bytes to frames and back, for proto/bootstrap/messages.h: pure, no sockets.
+// Converts bytes to frames and back, for proto/bootstrap/messages.h: pure, no sockets.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Frame {
   std::vector<std::byte> payload;
 };
 
-// Which frames may come next: the types that the receiver's state permits, all others being an error.
+// Types of the frames that the receiver's state permits; all others are an error.
 class FrameSet {
  public:
   constexpr FrameSet(std::initializer_list<FrameType> types) {
@@ -35,17 +35,17 @@ class FrameSet {
   std::uint32_t bits_ = 0;
 };
 
-// Collects bytes of a stream until they make a frame. Never holds more than one frame, and refuses a
-// header as soon as it is complete, so that no peer decides how much memory is spent.
+// Collects bytes of a stream into frames. Holds at most one frame, and refuses a bad header as soon as it is
+// complete, so that no peer decides the amount of memory.
 class FrameParser {
  public:
-  // How many bytes to read next: up to the end of the header, then up to the end of the frame.
+  // Returns the bytes to read next: up to the end of the header, then up to the end of the frame.
   [[nodiscard]] std::size_t wanted_bytes() const;
   void feed(std::span<const std::byte> bytes);
 
-  // The frame, once complete; nothing yet otherwise.
-  // Errors: kInvalidArgument (not our magic, a type not in `allowed`, a length that the type cannot
-  // have), kVersionMismatch. After an error the stream is lost.
+  // Returns the frame, once complete; nullopt before.
+  // Errors: kInvalidArgument (another magic, a type not in `allowed`, a length that the type cannot have),
+  // kVersionMismatch. After an error the stream is lost.
   [[nodiscard]] Result<std::optional<Frame>> take(FrameSet allowed);
 
   [[nodiscard]] bool empty() const { return buffer_.empty(); }
@@ -67,9 +67,9 @@ struct Failure {
 };
 [[nodiscard]] std::vector<std::byte> encode_failure(const Failure& failure);
 
-// `frame` has the type in question and passed FrameParser.
+// Decodes a hello. `frame` has its type and passed FrameParser.
 [[nodiscard]] std::uint32_t decode_hello(const Frame& frame);
-// An unknown status becomes kSystem; unprintable bytes of the reason become '?'.
+// Decodes a failure. An unknown status becomes kSystem; unprintable bytes of the reason become '?'.
 [[nodiscard]] Failure decode_failure(const Frame& frame);
 
 }  // namespace gdx::bootstrap

@@ -44,7 +44,7 @@ bool wait_for(const Descriptor& socket, short events, std::uint64_t deadline_ns)
 
 bool must_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
-constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxParcelDescriptors * sizeof(int));
+constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxLocalMessageDescriptors * sizeof(int));
 
 // Takes over every descriptor that came.
 std::vector<Descriptor> take_descriptors(msghdr& message) {
@@ -112,9 +112,10 @@ Result<uid_t> peer_user(const Descriptor& socket) {
   return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
 }
 
-Result<void> send_parcel(const Descriptor& socket, std::span<const std::byte> bytes,
-                         std::span<const int> descriptors, std::uint64_t deadline_ns) {
-  if (bytes.empty() || bytes.size() > kMaxParcelBytes || descriptors.size() > kMaxParcelDescriptors) {
+Result<void> send_local(const Descriptor& socket, std::span<const std::byte> bytes,
+                        std::span<const int> descriptors, std::uint64_t deadline_ns) {
+  if (bytes.empty() || bytes.size() > kMaxLocalMessageBytes ||
+      descriptors.size() > kMaxLocalMessageDescriptors) {
     return fail(Status::kInvalidLength,
                 fmt::format("{} bytes and {} descriptors are no message", bytes.size(), descriptors.size()));
   }
@@ -143,12 +144,12 @@ Result<void> send_parcel(const Descriptor& socket, std::span<const std::byte> by
   }
 }
 
-Result<Parcel> receive_parcel(const Descriptor& socket, std::uint64_t deadline_ns) {
-  Parcel parcel;
-  parcel.bytes.resize(kMaxParcelBytes);
+Result<LocalMessage> receive_local(const Descriptor& socket, std::uint64_t deadline_ns) {
+  LocalMessage received;
+  received.bytes.resize(kMaxLocalMessageBytes);
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
   for (;;) {
-    iovec content{parcel.bytes.data(), parcel.bytes.size()};
+    iovec content{received.bytes.data(), received.bytes.size()};
     msghdr message{};
     message.msg_iov = &content;
     message.msg_iovlen = 1;
@@ -162,14 +163,14 @@ Result<Parcel> receive_parcel(const Descriptor& socket, std::uint64_t deadline_n
       return fail(Status::kTimeout, "the other end sent nothing in time");
     }
     if (got <= 0) return fail(Status::kPeerGone, "the other end has closed");
-    parcel.descriptors = take_descriptors(message);
+    received.descriptors = take_descriptors(message);
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       return fail(Status::kInvalidArgument,
                   "the other end sent more than fits, or more open files than this process may have "
                   "(ulimit -n)");
     }
-    parcel.bytes.resize(static_cast<std::size_t>(got));
-    return parcel;
+    received.bytes.resize(static_cast<std::size_t>(got));
+    return received;
   }
 }
 

@@ -1,6 +1,6 @@
-// Sockets between processes of one node, which carry open files: each message is bytes and descriptors,
-// whole. Names are abstract, so they leave nothing in a file system and end at the network namespace. None of
-// it ever blocks beyond its deadline (CLOCK_MONOTONIC), and every descriptor that it makes is closed on exec.
+// Sockets between processes of one node, which carry open files. Each message is bytes and descriptors,
+// whole. Names are abstract, so they leave nothing in a file system and end at the network namespace. Calls
+// block until their deadline at most (CLOCK_MONOTONIC). Every descriptor made here is closed on exec.
 // Source: unix(7), SCM_RIGHTS, SO_PEERCRED.
 #pragma once
 
@@ -18,29 +18,30 @@
 
 namespace gdx::bootstrap {
 
-inline constexpr std::size_t kMaxParcelBytes = 16384;
-inline constexpr std::size_t kMaxParcelDescriptors = 64;
+inline constexpr std::size_t kMaxLocalMessageBytes = 16384;
+inline constexpr std::size_t kMaxLocalMessageDescriptors = 64;
 
-struct Parcel {
+// One message: bytes and open files.
+struct LocalMessage {
   std::vector<std::byte> bytes;
   std::vector<Descriptor> descriptors;
 };
 
-// Errors: kBusy (somebody has the name), kSystem.
+// Listens under `name`. Errors: kBusy (the name is taken), kSystem.
 [[nodiscard]] Result<Descriptor> listen_local(const std::string& name);
-// Errors: kNotFound (nobody listens), kBusy (too many wait there), kSystem.
+// Connects to `name`. Errors: kNotFound (no listener), kBusy (its queue is full), kSystem.
 [[nodiscard]] Result<Descriptor> connect_local(const std::string& name);
-// Errors: kTimeout, kSystem.
+// Accepts one connection. Errors: kTimeout, kSystem.
 [[nodiscard]] Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns);
 
-// Who made the other end. Errors: kSystem.
+// Returns the user that made the other end. Errors: kSystem.
 [[nodiscard]] Result<uid_t> peer_user(const Descriptor& socket);
 
-// Errors: kPeerGone, kTimeout, kInvalidLength (beyond the two limits above, or no bytes).
-[[nodiscard]] Result<void> send_parcel(const Descriptor& socket, std::span<const std::byte> bytes,
-                                       std::span<const int> descriptors, std::uint64_t deadline_ns);
-// What arrived is closed again after an error.
+// Sends one message. Errors: kPeerGone, kTimeout, kInvalidLength (beyond the two limits above, or no bytes).
+[[nodiscard]] Result<void> send_local(const Descriptor& socket, std::span<const std::byte> bytes,
+                                      std::span<const int> descriptors, std::uint64_t deadline_ns);
+// Receives one message. An error closes all descriptors that arrived.
 // Errors: kPeerGone, kTimeout, kInvalidArgument (more than the limits above, or than this process can open).
-[[nodiscard]] Result<Parcel> receive_parcel(const Descriptor& socket, std::uint64_t deadline_ns);
+[[nodiscard]] Result<LocalMessage> receive_local(const Descriptor& socket, std::uint64_t deadline_ns);
 
 }  // namespace gdx::bootstrap

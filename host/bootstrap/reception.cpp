@@ -31,7 +31,7 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
   std::vector<Arrival> arrivals;
   std::deque<Stranger> silent;
   for (Stranger& stranger : strangers_) {
-    auto waits = hear(stranger.connection, arrivals);
+    auto waits = receive_hello(stranger.connection, arrivals);
     if (!waits) return tl::unexpected(waits.error());
     if (*waits) silent.push_back(std::move(stranger));
   }
@@ -44,7 +44,7 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
   return arrivals;
 }
 
-Result<bool> Reception::hear(Connection& connection, std::vector<Arrival>& arrivals) {
+Result<bool> Reception::receive_hello(Connection& connection, std::vector<Arrival>& arrivals) {
   auto frame = connection.receive({FrameType::kHello});
   if (frame && !*frame) return true;
   if (frame) {
@@ -69,7 +69,7 @@ Result<void> Reception::accept_all(std::vector<Arrival>& arrivals) {
     if (!socket) return tl::unexpected(socket.error());
     if (!*socket) return {};
     Connection newcomer(std::move(*socket));
-    auto waits = hear(newcomer, arrivals);
+    auto waits = receive_hello(newcomer, arrivals);
     if (!waits) return tl::unexpected(waits.error());
     if (!*waits) continue;
     if (strangers_.size() == kMaxStrangers)

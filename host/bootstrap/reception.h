@@ -1,6 +1,6 @@
-// Rank 0's listening socket and those who connect there, until each has sent its hello. Ports get scanned,
-// and anybody may connect: who sends something else is dropped, who sends nothing is dropped after a while,
-// and of too many the oldest goes first, since a rank sends its hello at once.
+// Rank 0's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
+// process may connect. A connection is dropped after other bytes, or after a while without bytes. Of too many
+// connections the oldest is dropped first, because a rank sends its hello at once.
 #pragma once
 
 #include <poll.h>
@@ -29,15 +29,15 @@ class Reception {
 
   explicit Reception(Descriptor listener) : listener_(std::move(listener)) {}
 
-  // What to wait for, and until when at most.
+  // Adds the descriptors to wait for, and returns the latest time to wait.
   void add_to(std::vector<pollfd>& set) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
 
-  // Those whose hello is whole now. Whoever is dropped goes to the log.
+  // Returns the connections whose hello is complete. Drops are logged.
   // Errors: kVersionMismatch, kNoMemory (no descriptors left), kSystem.
   [[nodiscard]] Result<std::vector<Arrival>> receive();
 
-  // For a message of who never came: who came instead. Nothing where nobody did.
+  // Describes the connections that came, for a message about a missing rank; empty without any.
   [[nodiscard]] std::string seen() const;
 
  private:
@@ -46,8 +46,8 @@ class Reception {
     std::uint64_t deadline_ns = 0;
   };
 
-  // Whether it is still a stranger; otherwise it has been dropped or is among `arrivals`.
-  [[nodiscard]] Result<bool> hear(Connection& connection, std::vector<Arrival>& arrivals);
+  // Reads a connection; true while its hello is incomplete. Otherwise it was dropped or moved to `arrivals`.
+  [[nodiscard]] Result<bool> receive_hello(Connection& connection, std::vector<Arrival>& arrivals);
   [[nodiscard]] Result<void> accept_all(std::vector<Arrival>& arrivals);
   void drop(const Connection& connection, const std::string& why);
   void drop_oldest(const std::string& why);

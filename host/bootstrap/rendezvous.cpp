@@ -164,7 +164,7 @@ Error received_failure(const Failure& failure) {
 }
 
 Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns) {
-  auto listener = options.root_socket >= 0 ? adopt_listener(options.root_socket) : listen_at(options.root);
+  auto listener = listen_at(options.root);
   if (!listener) return tl::unexpected(listener.error());
   Reception reception(std::move(*listener));
   Gathering gathering(options, reception);

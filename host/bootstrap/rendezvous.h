@@ -1,4 +1,4 @@
-// How the ranks find each other: rank 0 collects a connection of every other rank.
+// Connection of the ranks: rank 0 collects a connection of every other rank.
 #pragma once
 
 #include <cstdint>

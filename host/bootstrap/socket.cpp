@@ -1,11 +1,9 @@
 #include "host/bootstrap/socket.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,7 +64,7 @@ std::string numeric_text(const sockaddr_storage& address, socklen_t length) {
             : fmt::format("{}:{}", host.data(), port.data());
 }
 
-// While nobody listens, TCP may connect a socket to itself if its own port happens to be the wanted one.
+// Detects a socket connected to itself: without a listener TCP may do that if its own port is the wanted one.
 bool is_connected_to_itself(const Descriptor& socket) {
   sockaddr_storage own{};
   sockaddr_storage other{};
@@ -77,7 +75,7 @@ bool is_connected_to_itself(const Descriptor& socket) {
   return own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
 }
 
-// One attempt. An empty Descriptor: nobody there yet, and `error` is why.
+// Makes one attempt. An empty Descriptor: no listener yet, with the reason in `error`.
 Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns, int& error) {
   Descriptor socket = make_socket(address);
   error = errno;
@@ -141,49 +139,16 @@ Result<Descriptor> listen_at(const std::string& root) {
   }
   switch (errno) {
     case EADDRINUSE:
-      return fail(
-          Status::kBusy,
-          fmt::format("rank 0 cannot listen at {}: the port is in use; choose another root port", root));
+      return fail(Status::kBusy,
+                  fmt::format("rank 0 cannot listen at {}: another socket has the port (`ss -ltnp 'sport = "
+                              "{}'` names who listens): end its program, or start the job at another port",
+                              root, parse_host_port(root)->port));
     case EADDRNOTAVAIL:
       return fail(Status::kInvalidArgument,
                   fmt::format("rank 0 cannot listen at {}: not an address of this machine", root));
     default:
       return fail(Status::kSystem, fmt::format("rank 0 cannot listen at {}: {}", root, std::strerror(errno)));
   }
-}
-
-bool listens_at(int descriptor, const std::string& root) {
-  const auto wanted = parse_host_port(root);
-  int listening = 0;
-  socklen_t length = sizeof listening;
-  if (!wanted || getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0) return false;
-  sockaddr_storage own{};
-  length = sizeof own;
-  if (listening == 0 || getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) != 0)
-    return false;
-  std::array<char, NI_MAXSERV> port{};
-  return getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, nullptr, 0, port.data(), port.size(),
-                     NI_NUMERICSERV) == 0 &&
-         parse_unsigned(wanted->port) == parse_unsigned(port.data());
-}
-
-int listener_of_parent(int descriptor, const std::string& root) {
-  const Descriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
-  if (!parent) return -1;
-  const auto taken = static_cast<int>(syscall(SYS_pidfd_getfd, parent.value(), descriptor, 0));
-  if (taken < 0 || listens_at(taken, root)) return taken;
-  ::close(taken);
-  return -1;
-}
-
-Result<Descriptor> adopt_listener(int descriptor) {
-  int listening = 0;
-  socklen_t length = sizeof listening;
-  if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) != 0 || listening == 0) {
-    return fail(Status::kInvalidArgument, fmt::format("descriptor {} is not a listening socket", descriptor));
-  }
-  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
-  return Descriptor::keep(descriptor);
 }
 
 Result<Descriptor> accept_one(const Descriptor& listener) {
@@ -206,7 +171,7 @@ Result<Descriptor> accept_one(const Descriptor& listener) {
 }
 
 Result<void> check_route(const sockaddr& address, socklen_t length) {
-  // A datagram socket looks its route up and sends nothing.
+  // Connects a datagram socket, which looks up its route and sends nothing.
   const Descriptor probe(::socket(address.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!probe || ::connect(probe.value(), &address, length) == 0 || errno != ENETUNREACH ||
       !is_loopback(address))

@@ -29,7 +29,7 @@ struct World::Impl {
   std::uint32_t sequence = 1;  // of the collective in progress or, between, the next
   std::optional<Error> broken;
 
-  // Ends the world: tells the others why, keeps the error for later calls.
+  // Ends the world: sends the error to the other ranks, and keeps it for later calls.
   tl::unexpected<Error> break_up(Error error);
   tl::unexpected<Error> break_up(std::uint32_t rank, const Error& error);
 
@@ -76,7 +76,7 @@ tl::unexpected<Error> World::Impl::break_up(std::uint32_t rank, const Error& err
   return break_up(Error{error.status, fmt::format("rank {} {}", rank, error.message)});
 }
 
-// Takes in what rank `rank` has sent, and notices whether it left.
+// Reads the frames of rank `rank`, and detects its end.
 Result<void> World::Impl::read_member(std::uint32_t rank) {
   Connection& member = members[rank];
   if (contributions[rank]) {
@@ -96,7 +96,7 @@ Result<void> World::Impl::read_member(std::uint32_t rank) {
   return {};
 }
 
-// A stranger that holds a rank's place must not leave the rank itself without an answer.
+// Answers ranks whose place a stranger holds.
 void World::Impl::refuse_latecomers() {
   if (!reception) return;
   auto arrivals = reception->receive();
@@ -201,7 +201,7 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
   Connection& root = members.front();
   root.queue(bootstrap::encode_frame(FrameType::kContribution, options.rank, sequence, mine));
   for (;;) {
-    // What rank 0 says goes before what can be sent to it: it says why it closes.
+    // Receives after a failed flush too, because rank 0 sends its reason before it closes.
     const auto sent = root.flush();
     auto frame = root.receive({FrameType::kGathered, FrameType::kFailed});
     if (!frame) return break_up(0, frame.error());

@@ -1,6 +1,6 @@
-// The ranks of one job, connected over TCP: enough to exchange addresses and to notice who has gone.
-// Rank 0 listens at the root address, every other rank connects to it; what is gathered passes through
-// rank 0. Nothing on the data path goes this way. Layouts: proto/bootstrap/messages.h.
+// The ranks of one job, connected over TCP, to exchange addresses and to detect lost ranks. Rank 0 listens at
+// the root address, every other rank connects to it, and gathered bytes pass through rank 0. No payload goes
+// this way. Layouts: proto/bootstrap/messages.h.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,16 @@ namespace gdx {
 inline constexpr char kRankVariable[] = "GDX_RANK";
 inline constexpr char kWorldSizeVariable[] = "GDX_WORLD_SIZE";
 inline constexpr char kRootVariable[] = "GDX_ROOT";  // HOST:PORT or [IPV6]:PORT
-inline constexpr char kRootSocketVariable[] = "GDX_ROOT_FD";
 inline constexpr char kBootstrapTimeoutVariable[] = "GDX_BOOTSTRAP_TIMEOUT_S";
 
 struct WorldOptions {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  std::string root = {};  // where rank 0 listens, HOST:PORT or [IPV6]:PORT; unused when size is 1
-  int root_socket = -1;   // rank 0: a socket that listens at `root` already, taken over
+  std::string root = {};  // address where rank 0 listens, HOST:PORT or [IPV6]:PORT; unused when size is 1
   std::uint64_t timeout_ns = 30'000'000'000;  // bound of join(), and of collectives without their own
 
-  // A world of one rank when none of the variables is set.
-  // Errors: kInvalidArgument naming the variable, its value and what it may be.
+  // Reads the options from the environment; one rank when none of the variables is set.
+  // Errors: kInvalidArgument naming the variable, its value and its range.
   [[nodiscard]] static Result<WorldOptions> from_environment();
 };
 
@@ -39,9 +37,8 @@ struct WorldOptions {
 class World {
  public:
   // Returns once all ranks are connected.
-  // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the
-  // size), kBusy (the port is taken), kTimeout (naming the ranks that never came), kVersionMismatch,
-  // kPeerGone, kSystem.
+  // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the size), kBusy
+  // (the port is taken), kTimeout (naming the ranks that never came), kVersionMismatch, kPeerGone, kSystem.
   [[nodiscard]] static Result<World> join(const WorldOptions& options);
 
   World(World&&) noexcept;
@@ -53,16 +50,16 @@ class World {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
 
-  // Every rank's `mine`, rank 0's first; all ranks must contribute the same number of bytes.
-  // After an error the world is broken: every later call returns the same error.
-  // Errors: kPeerGone (naming the rank), kTimeout (naming the missing ranks), kInvalidArgument (sizes
-  // differ, or a peer speaks out of turn), kInvalidLength (beyond kMaxContributionBytes).
+  // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
+  // the world is broken, and every later call returns that error.
+  // Errors: kPeerGone (naming the rank), kTimeout (naming the missing ranks), kInvalidArgument (sizes differ,
+  // or a peer sends out of turn), kInvalidLength (beyond kMaxContributionBytes).
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);
-  // Returns once every rank has called it. Errors: as allgather.
+  // Returns once every rank has called it. Errors: those of allgather.
   [[nodiscard]] Result<void> barrier(std::uint64_t timeout_ns);
 
-  // One value of each rank, indexed by rank. Errors: as allgather.
+  // Gathers one value of each rank, indexed by rank. Errors: those of allgather.
   template <typename T>
   [[nodiscard]] Result<std::vector<T>> allgather_value(const T& mine, std::uint64_t timeout_ns) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -73,8 +70,8 @@ class World {
     return values;
   }
 
-  // Whether everybody is still there, without waiting. Through rank 0 the others learn of each other,
-  // as long as rank 0 calls poll_peers or a collective from time to time.
+  // Checks without waiting that every rank is connected. Rank 0 reports a loss to the other ranks, if rank 0
+  // calls poll_peers or a collective at intervals.
   // Errors: kPeerGone naming the rank; any error that broke the world before.
   [[nodiscard]] Result<void> poll_peers();
 

@@ -4,8 +4,6 @@
 #include <optional>
 
 #include "base/environment.h"
-#include "base/log.h"
-#include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
 
 namespace gdx {
@@ -25,8 +23,6 @@ Result<WorldOptions> WorldOptions::from_environment() {
   if (!size) return tl::unexpected(size.error());
   const auto rank = number_from_environment(kRankVariable, 0, bootstrap::kMaxRanks - 1);
   if (!rank) return tl::unexpected(rank.error());
-  const auto root_socket = number_from_environment(kRootSocketVariable, 0, INT32_MAX);
-  if (!root_socket) return tl::unexpected(root_socket.error());
   const char* root = std::getenv(kRootVariable);
   if (root != nullptr) options.root = root;
   if (!*size && !*rank && root == nullptr) return options;
@@ -39,19 +35,6 @@ Result<WorldOptions> WorldOptions::from_environment() {
   }
   options.size = static_cast<std::uint32_t>(**size);
   options.rank = static_cast<std::uint32_t>(**rank);
-  if (!*root_socket || options.rank != 0) return options;
-  const int inherited = static_cast<int>(**root_socket);
-  if (bootstrap::listens_at(inherited, options.root)) {
-    options.root_socket = inherited;
-    return options;
-  }
-  options.root_socket = bootstrap::listener_of_parent(inherited, options.root);
-  if (options.root_socket < 0) {
-    log::info(
-        "descriptor {} does not listen at {}: something between the launcher and rank 0 has closed it, so "
-        "rank 0 listens there itself",
-        inherited, options.root);
-  }
   return options;
 }
 

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kProgram[] = "gdx calibrate";
-constexpr int kExitNoGpu = 77;  // as test drivers know it: skipped
+constexpr int kExitNoGpu = 77;  // the status "skipped" of test drivers
 
 struct Options {
   std::string hca;
@@ -44,6 +44,9 @@ std::string cell(const MeasuredSize& size, std::size_t mode) {
 }
 
 void print_text(const Calibration& calibration, const Measurement& measurement, const std::string& file) {
+  if (measurement.copies != 0) {
+    print("BlueFlame: {} of {} copies arrived whole\n", measurement.whole_copies, measurement.copies);
+  }
   print("{}; measured on {}\n{}\nus of one message, median of {} rounds (least-most)\n{:>8}",
         describe(calibration.key), calibration.measured_on, describe(calibration.key.shape),
         calibration.rounds, "size");
@@ -87,6 +90,8 @@ void print_json(const Calibration& calibration, const Measurement& measurement, 
                      {"bounce_slot_count", key.shape.bounce_slot_count},
                      {"bounce_slot_bytes", key.shape.bounce_slot_bytes},
                      {"blueflame", key.shape.blueflame},
+                     {"blueflame_copies", measurement.copies},
+                     {"blueflame_copies_whole", measurement.whole_copies},
                      {"rounds", calibration.rounds},
                      {"measured_on", calibration.measured_on},
                      {"inline_bytes", limit_json(calibration.modes.inline_bytes)},
@@ -98,7 +103,7 @@ void print_json(const Calibration& calibration, const Measurement& measurement, 
   print("{}\n", json.dump(2));
 }
 
-// Whose table this is: of this program's kernels, and where they run.
+// Returns the site of the table: this program's kernels, and the place where they run.
 Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
   ModeOptions modes;
   modes.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu;
@@ -122,7 +127,7 @@ Result<std::string> table_file(const Options& options) {
               "nowhere to keep the table: set XDG_CONFIG_HOME or HOME to a folder, or give --output");
 }
 
-// What can be wrong with the options is said before anything is measured.
+// Measures and stores. Reports faults of the options before any measurement.
 Result<void> calibrate(const Options& options, const Gpu* gpu) {
   if (auto checked = check_measure_options(options.measure); !checked) return checked;
   const auto wanted = mode_options(options, gpu);

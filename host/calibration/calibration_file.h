@@ -1,5 +1,5 @@
-// Mode tables that `gdx calibrate` measured, kept in a file of JSON. A file is somebody's text: all of it is
-// checked before any of it is believed.
+// Mode tables that `gdx calibrate` measured, kept in a file of JSON. Any person may have edited a file, so
+// all of it is validated before use.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace gdx {
 
-inline constexpr std::uint32_t kCalibrationVersion = 2;
+// From version 3 on a table by BlueFlame says that the probe passed.
+inline constexpr std::uint32_t kCalibrationVersion = 3;
 inline constexpr std::uint32_t kMaxCalibrationRounds = 1000;
 
 // Tables of different keys are for different programs, or different endpoints of one.
@@ -51,9 +52,9 @@ struct Calibration {
 // what is wrong with it; kSystem when it cannot be read.
 [[nodiscard]] Result<std::vector<Calibration>> read_calibrations(const std::string& file);
 
-// Puts `calibration` in the place of the one with its key, and leaves the others. Readers see the old file or
-// the new one, whole. Makes the folder. Errors: as read_calibrations for what is there already, but for
-// kNotFound: a file that is no calibration is left alone.
+// Replaces the calibration with this key, and leaves the others. Readers get the old file or the new one,
+// whole. Makes the folder. Errors: those of read_calibrations for the present content, except kNotFound; a
+// file that is no calibration stays as it is.
 [[nodiscard]] Result<void> store_calibration(const std::string& file, const Calibration& calibration);
 
 }  // namespace gdx

@@ -41,7 +41,7 @@ bool is_for_site(const CalibrationKey& table, const CalibrationKey& wanted) {
          table.path == wanted.path;
 }
 
-// Of the tables that hold for this endpoint, the one measured with the most slots.
+// Returns, among the tables that hold for this endpoint, the one measured with the most slots.
 Result<Calibration> look_up(const CalibrationKey& wanted, const std::string& file) {
   auto tables = read_calibrations(file);
   if (!tables) return tl::unexpected(tables.error());
@@ -70,10 +70,11 @@ Result<Calibration> look_up(const CalibrationKey& wanted, const std::string& fil
   return tl::unexpected(std::move(without));
 }
 
-std::string origin_of_defaults(const KernelSite& site, Placement queues) {
+std::string origin_of_defaults(const KernelSite& site, const QueueShape& shape) {
   if (site.path) {
-    return fmt::format("defaults for a {} path and queues in {} memory, modelled", name(*site.path),
-                       queues == Placement::kGpu ? "GPU" : "host");
+    return fmt::format("defaults for a {} path, {} and queues in {} memory, modelled", name(*site.path),
+                       shape.blueflame ? "BlueFlame" : "plain doorbells",
+                       shape.queues == Placement::kGpu ? "GPU" : "host");
   }
   return site.kernels == Processor::kGpu ? "defaults for a path of unknown class"
                                          : "defaults for kernels on a CPU";
@@ -87,7 +88,7 @@ Result<std::optional<PathClass>> path_in_environment() {
               fmt::format("{} = '{}': use PIX, PXB, PHB, NODE or SYS", kPathClassVariable, text));
 }
 
-// How far the nearest of these GPUs is, of all where none is given.
+// Returns the path class of the nearest of these GPUs; of all GPUs without ids.
 std::optional<PathClass> nearest_of(const std::vector<std::string>& gpus, const std::string& hca) {
   const std::vector<PathClass> paths = paths_to(this_machine(), hca, gpus);
   if (paths.empty()) return std::nullopt;
@@ -128,8 +129,8 @@ Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& op
 }
 
 ModeChoice default_modes(const KernelSite& site, const QueueShape& shape) {
-  return {default_mode_table(site.path, shape.queues, means_of(shape)), site,
-          origin_of_defaults(site, shape.queues)};
+  return {default_mode_table(site.path, shape.queues, means_of(shape), doorbell_of(shape)), site,
+          origin_of_defaults(site, shape)};
 }
 
 Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options, const QueueShape& shape) {
@@ -158,12 +159,34 @@ Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& optio
     }
     if (place.named) return tl::unexpected(found.error());
     without = found.error().message;
-    // Not to have measured is no mistake; what was meant as a calibration and is none, is one.
+    // Warns only of a file that is no valid calibration; a missing calibration is no mistake.
     if (found.error().status != Status::kNotFound) log_once(log::Level::kWarn, without + "; defaults serve");
   }
   ModeChoice choice = default_modes(*site, shape);
   choice.why += ": " + without;
   return choice;
+}
+
+Result<void> check_blueflame_probe(const std::string& hca, const ModeOptions& options) {
+  const auto site = site_of_kernels(hca, options);
+  if (!site) return tl::unexpected(site.error());
+  const auto passed = [&](const Calibration& table) {
+    const CalibrationKey& key = table.key;
+    return key.hca == hca && key.kernels == site->kernels && key.path == site->path && key.shape.blueflame;
+  };
+  const CalibrationPlace place = calibration_place(options);
+  std::string without = "no calibration";
+  if (!place.file.empty()) {
+    const auto tables = read_calibrations(place.file);
+    if (tables && std::ranges::any_of(*tables, passed)) return {};
+    without =
+        tables ? fmt::format("{} has no table by BlueFlame for them", place.file) : tables.error().message;
+  }
+  return fail(Status::kUnsupported,
+              fmt::format("BlueFlame on HCA {} by kernels on a {}: no probe has passed ({}); run "
+                          "GDX_DOORBELL=blueflame gdx calibrate{}, or use plain doorbells",
+                          hca, site->kernels == Processor::kGpu ? "GPU" : "CPU", without,
+                          site->kernels == Processor::kGpu ? " --gpu" : ""));
 }
 
 void announce(const std::string& hca, const ModeChoice& choice) {

@@ -1,4 +1,4 @@
-// Which mode table an endpoint gets, and why.
+// Choice of an endpoint's mode table, with its reason.
 #pragma once
 
 #include <optional>
@@ -14,18 +14,18 @@ namespace gdx {
 inline constexpr char kCalibrationVariable[] = "GDX_CALIBRATION";  // a file; set and empty: none
 inline constexpr char kPathClassVariable[] = "GDX_PATH_CLASS";     // PIX, PXB, PHB, NODE or SYS
 
-// What an endpoint is for. The defaults are for programs that map memory to their GPU before they make
+// Purpose of an endpoint. The defaults are for programs that map memory to their GPU before they make
 // endpoints.
 struct ModeOptions {
-  std::optional<ModeTable> table = std::nullopt;  // what is to be; the rest is of no account then
-  // Absent: a GPU, where one is named, or a path to one, or in use (Gpu::in_use), or near the HCA on this
-  // machine, or where the CUDA driver is loaded; failing all that a CPU.
+  std::optional<ModeTable> table = std::nullopt;  // the table itself; overrides all other members
+  // Absent: a GPU if one is named, has a named path, is in use (Gpu::in_use), or is near the HCA on this
+  // machine, or if the CUDA driver is loaded. Otherwise a CPU.
   std::optional<Processor> kernels = std::nullopt;
   // PCI bus id of the GPU that runs the kernels. Empty: the one in use, and failing that the one nearest to
   // the HCA. Of several that are not equally near the nearest counts, with a warning.
   std::string gpu = {};
   std::optional<Placement> payload = std::nullopt;  // absent: in the memory of what runs the kernels
-  // Between that GPU and the HCA. Absent: $GDX_PATH_CLASS, and failing that what the topology says.
+  // Path between that GPU and the HCA. Absent: $GDX_PATH_CLASS, or without it the topology's.
   std::optional<PathClass> path = std::nullopt;
   // Empty: $GDX_CALIBRATION, and failing that default_calibration_file(), which may be missing or unfit: then
   // defaults serve, with a warning. One that was named must fit.
@@ -40,10 +40,10 @@ struct KernelSite {
 struct ModeChoice {
   ModeTable modes{};
   KernelSite site;
-  std::string why;  // where the table comes from
+  std::string why;  // source of the table
 };
 
-// Where the options, the environment, this process or the topology of this machine say that kernels run.
+// Finds the site of kernels in the options, the environment, this process or this machine's topology.
 // Errors: kInvalidArgument for an impossible $GDX_PATH_CLASS, a GPU that is no PCI bus id, or a path or GPU
 // of kernels on a CPU.
 [[nodiscard]] Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options);
@@ -51,12 +51,17 @@ struct ModeChoice {
 // Without a calibration. Threads: any.
 [[nodiscard]] ModeChoice default_modes(const KernelSite& site, const QueueShape& shape);
 
-// Errors: as check_mode_table, site_of_kernels, check_calibration_key, and for a named file as
-// read_calibrations; there kNotFound when it has no table for this HCA and site, kVersionMismatch when it has
-// one of another layout of queues, kUnsupported when it was measured with another shape than `shape`.
+// Errors: those of check_mode_table, site_of_kernels, check_calibration_key, and for a named file those of
+// read_calibrations. For a named file also kNotFound without a table for this HCA and site, kVersionMismatch
+// for a table of another layout of queues, kUnsupported for one measured with another shape than `shape`.
 // Threads: any.
 [[nodiscard]] Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options,
                                               const QueueShape& shape);
+
+// Checks that the probe of BlueFlame has passed on this HCA, by the processor that runs the kernels and over
+// its path. `gdx calibrate` keeps a table by BlueFlame only then. Errors: those of site_of_kernels;
+// kUnsupported without such a table. Threads: any.
+[[nodiscard]] Result<void> check_blueflame_probe(const std::string& hca, const ModeOptions& options);
 
 // Logs the choice, at level info and once for each that differs. Threads: any.
 void announce(const std::string& hca, const ModeChoice& choice);

@@ -1,5 +1,5 @@
-// What a mode table depends on beside the HCA: where kernels run, where payload and queues are, and what an
-// endpoint has to put with.
+// Conditions of a mode table beside the HCA: the place of kernels, of payload and of queues, and an
+// endpoint's slots.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ constexpr std::string_view name(Placement placement) {
   return placement == Placement::kHost ? "host" : "gpu";
 }
 
-// What an endpoint has, or one had that was measured.
+// Resources of an endpoint, or of one that was measured.
 struct QueueShape {
   Placement queues = Placement::kHost;
   std::uint32_t slot_count = 0;  // of the NIC's memory, that it may hold at most; 0: it cannot push
   std::uint32_t slot_bytes = 0;
-  std::uint32_t bounce_slot_count = 0;  // of host memory, likewise
+  std::uint32_t bounce_slot_count = 0;  // of host memory, that it may hold at most; 0: it cannot bounce
   std::uint32_t bounce_slot_bytes = 0;
   bool blueflame = false;  // its own doorbell register, which takes a WQE along; otherwise a plain doorbell
 
@@ -34,8 +34,12 @@ struct QueueShape {
   return {shape.slot_count != 0, shape.bounce_slot_count != 0};
 }
 
-// Does what was measured with `measured` hold for an endpoint of shape `offered`? Not with fewer slots than
-// it was measured with, or others; memory in which the endpoint has none is of no account.
+[[nodiscard]] constexpr DoorbellKind doorbell_of(const QueueShape& shape) {
+  return shape.blueflame ? DoorbellKind::kBlueFlame : DoorbellKind::kPlain;
+}
+
+// Returns whether a table measured with `measured` holds for an endpoint of shape `offered`. It does not hold
+// for fewer or other slots than measured. Memory without slots of the endpoint does not count.
 [[nodiscard]] constexpr bool holds_for(const QueueShape& measured, const QueueShape& offered) {
   const auto slots_hold = [](std::uint32_t count, std::uint32_t bytes, std::uint32_t offered_count,
                              std::uint32_t offered_bytes) {

@@ -33,7 +33,8 @@ std::uint32_t messages_for(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>((256 * 1024) / bytes, 1, 32));
 }
 
-// `wanted` of a pool, 0 for all of it; a table for more would be one for an endpoint that nobody can make.
+// Returns `wanted` slots of a pool, all of them for 0. Refuses more than the pool has, because no endpoint
+// could be made with them.
 Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const char* option,
                                std::uint32_t wanted) {
   const std::uint32_t all = pool ? pool->slot_count() : 0;
@@ -96,14 +97,14 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
 }
 
 Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
-  EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7};
+  EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7, .may_ring_unprobed_blueflame = true};
   const auto slots = slots_of(bench.nic_memory, "--slots", wanted.slot_count);
   if (!slots) return tl::unexpected(slots.error());
   const auto bounce_slots = slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count);
   if (!bounce_slots) return tl::unexpected(bounce_slots.error());
   options.slot_count = *slots;
   options.bounce_slot_count = *bounce_slots;
-  options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of these goes by it
+  options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of the measurement uses it
   auto sender =
       Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options);
   if (!sender) return tl::unexpected(sender.error());
@@ -117,7 +118,7 @@ Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench)
   return {};
 }
 
-// What kernels on the GPU reach beside the buffers.
+// Maps the memory beside the buffers that kernels on the GPU reach.
 Result<void> show_to(const Gpu& gpu, Bench& bench) {
   if (bench.nic_memory) {
     if (auto mapped = bench.nic_memory->map_to(gpu); !mapped) return mapped;
@@ -143,7 +144,7 @@ Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement 
   const std::tuple<Buffer*, Placement, std::uint64_t> buffers[] = {
       {&bench->source, payload, options.max_bytes},
       {&bench->target, payload, options.max_bytes},
-      {&bench->times, Placement::kHost, sizeof(PutTimes)}};
+      {&bench->times, Placement::kHost, std::max(sizeof(PutTimes), sizeof(BlueFlameProbe))}};
   for (const auto& [buffer, place, bytes] : buffers) {
     if (auto allocated = allocate(hca, gpu, place, bytes, *buffer); !allocated)
       return tl::unexpected(allocated.error());
@@ -154,7 +155,7 @@ Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement 
   return bench;
 }
 
-// `options` want no more slots than there are: connect() saw to it.
+// `options` have at most as many slots as there are, which connect() has checked.
 QueueShape shape_of(const EndpointHandle& handle, const MeasureOptions& options) {
   const auto held = [](std::uint32_t wanted, std::uint32_t all) { return wanted == 0 ? all : wanted; };
   return {.queues = handle.placement,
@@ -196,11 +197,47 @@ double median(std::vector<double>& values) {
 }
 
 std::string name_of(const Hca& hca) {
-  if (hca.counter("softhca_retransmitted_packets")) return "the software HCA";
+  if (hca.is_software()) return "the software HCA";
   return fmt::format("HCA {} (firmware {})", hca.name(), hca.firmware());
 }
 
+// Probes BlueFlame by a kernel, on an endpoint of its own.
+Result<void> probe_copies(const Hca& hca, const Gpu* gpu, const Bench& bench, Measurement& measurement) {
+  auto endpoint = Endpoint::create(hca, {},
+                                   {.send_queue_blocks = kProbeBlocks,
+                                    .auto_modes = {.table = ModeTable{0, 0, kNoSizeLimit}},
+                                    .doorbell = DoorbellKind::kBlueFlame,
+                                    .may_ring_unprobed_blueflame = true});
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  if (auto connected = endpoint->connect(endpoint->address()); !connected) return connected;
+  if (gpu != nullptr) {
+    if (auto mapped = endpoint->map_to(*gpu); !mapped) return mapped;
+  }
+  if (endpoint->handle().blueflame_half_bytes == 0) {
+    return fail(Status::kUnsupported, fmt::format("HCA {} has no BlueFlame register left for its probe: end "
+                                                  "other programs, or use plain doorbells ({}=plain)",
+                                                  hca.name(), kDoorbellVariable));
+  }
+  auto& probe = *reinterpret_cast<BlueFlameProbe*>(bench.times.memory->data());
+  const Status launched = probe_blueflame(endpoint->handle(), &probe, progress);
+  if (launched != Status::kOk) probe.status = launched;
+  if (auto judged = judge(hca.name(), probe); !judged) return judged;
+  measurement.copies = probe.copies;
+  measurement.whole_copies = probe.used;
+  return {};
+}
+
 }  // namespace
+
+Result<void> judge(const std::string& hca, const BlueFlameProbe& probe) {
+  if (probe.status == Status::kOk && 2 * probe.used >= probe.copies) return {};
+  const std::string found = probe.status == Status::kOk
+                                ? fmt::format("{} of {} copies arrived whole", probe.used, probe.copies)
+                                : std::string(status_name(probe.status));
+  return fail(Status::kUnsupported,
+              fmt::format("the probe of BlueFlame on HCA {} failed: {}; use plain doorbells ({}=plain)", hca,
+                          found, kDoorbellVariable));
+}
 
 Result<void> check_measure_options(const MeasureOptions& options) {
   if (!std::has_single_bit(options.max_bytes) || options.max_bytes < kMinMaxBytes ||
@@ -225,6 +262,10 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   }
   const auto bench = set_up(hca, gpu, measurement.payload, options);
   if (!bench) return tl::unexpected(bench.error());
+  if ((*bench)->sender->handle().blueflame_half_bytes != 0) {
+    if (auto probed = probe_copies(hca, gpu, **bench, measurement); !probed)
+      return tl::unexpected(probed.error());
+  }
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
   std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {

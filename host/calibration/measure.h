@@ -1,6 +1,6 @@
-// What each mode costs here: two endpoints of this process on one HCA, and a kernel that puts from one to the
-// other. On a ConnectX the message thus comes back over the PCIe path it went out on, which holds large
-// messages up more than a peer elsewhere would; the modes share that.
+// Cost of each mode on this machine: two endpoints of this process on one HCA, and a kernel that puts from
+// one to the other. On a ConnectX the message returns over the PCIe path that it left on. That delays large
+// messages more than a peer elsewhere would, for all modes alike.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "host/calibration/calibration_file.h"
+#include "host/calibration/put_kernels.h"
 #include "host/calibration/thresholds.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
@@ -24,8 +25,8 @@ struct MeasureOptions {
   std::uint64_t max_bytes = 16 << 20;               // a power of two
   std::uint32_t rounds = 5;                         // 1 to kMaxCalibrationRounds
   std::optional<Placement> payload = std::nullopt;  // absent: in the memory of what runs the kernels
-  // As of an endpoint that this is for: what it may hold at most, no more than the pool has and 0 for all of
-  // it, and of how much.
+  // Resources of the endpoints that the table is for: the most slots that one may hold, and their size. At
+  // most the pool's number; 0 for all of it.
   std::uint32_t slot_count = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;
   std::uint32_t bounce_slot_count = 0;
@@ -35,19 +36,25 @@ struct MeasureOptions {
 struct Measurement {
   std::vector<MeasuredSize> sizes;
   Placement payload = Placement::kHost;
-  QueueShape shape;         // what was measured with
+  QueueShape shape;         // of the endpoints measured
   std::string measured_on;  // "the software HCA, CPU kernels"
+  // Copies that a kernel rang by BlueFlame, and those that arrived whole; 0 of 0 with plain doorbells.
+  std::uint32_t copies = 0;
+  std::uint32_t whole_copies = 0;
 };
 
 // Errors: kInvalidArgument naming the option.
 [[nodiscard]] Result<void> check_measure_options(const MeasureOptions& options);
 
-// The median of all rounds for every size and mode, with the spread. In each round every mode has its turn at
-// every size, so what disturbs this machine for a while disturbs all alike. `gpu` is the one that runs the
-// kernels, null on the CPU layer.
-// Errors: as check_measure_options; kInvalidArgument when a pool has fewer slots than wanted, before anything
-// is measured; what making endpoints and showing them to the GPU comes to; what the puts come to, naming mode
-// and size.
+// Errors: kUnsupported when fewer than half of the copies arrived whole, or the probe did not end.
+[[nodiscard]] Result<void> judge(const std::string& hca, const BlueFlameProbe& probe);
+
+// Measures the median of all rounds for every size and mode, with the spread. Each round runs every mode at
+// every size, so a temporary disturbance affects all alike. `gpu` runs the kernels; null on the CPU layer.
+// Doorbells are plain unless $GDX_DOORBELL asks for BlueFlame. A kernel then probes it first.
+// Errors: those of check_measure_options and judge; kInvalidArgument when a pool has fewer slots than
+// requested, before any measurement; those of making endpoints and mapping them to the GPU; those of the
+// puts, naming mode and size.
 [[nodiscard]] Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu,
                                                 const MeasureOptions& options);
 

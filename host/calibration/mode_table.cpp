@@ -21,23 +21,30 @@ tl::unexpected<Error> refuse(std::string why) { return fail(Status::kInvalidArgu
 
 constexpr ModeTable kUnknownPath{kShortInlineBytes, kOneSlotBytes, kNoSizeLimit};
 
-// Everybody pays for a fence of system scope, so whatever saves reads wins; and reads of a peer across a root
-// complex are slow: nothing is pulled there that can be stored.
-ModeTable with_queues_in_host_memory(PathClass path, ModeMeans means) {
-  if (!crosses_root_complex(path)) return {kShortInlineBytes, kModelledPushBytes, kNoSizeLimit};
-  if (means.bounce) return {kShortInlineBytes, kModelledPushBytes, kModelledPushBytes};
-  return {kShortInlineBytes, kNoSizeLimit, kNoSizeLimit};
+// Returns the longest inline message. BlueFlame carries short ones only, which saves them the reads that all
+// others cost. By plain doorbells every mode costs these reads, so inline saves the payload's at any length.
+// A push saves that too, and where all pay for system scope it costs less than data in several blocks.
+std::uint64_t inline_limit(Placement queues, ModeMeans means, DoorbellKind doorbell) {
+  const bool pushes = queues == Placement::kHost && means.push;
+  return doorbell == DoorbellKind::kBlueFlame || pushes ? kShortInlineBytes : kMaxAutoInlineBytes;
+}
+
+// Every put pays for a fence of system scope, so modes that save reads win. Reads of a peer across a root
+// complex are slow, so payload is stored there if that is possible.
+ModeTable with_queues_in_host_memory(PathClass path, ModeMeans means, std::uint64_t inline_bytes) {
+  if (!crosses_root_complex(path)) return {inline_bytes, kModelledPushBytes, kNoSizeLimit};
+  if (means.bounce) return {inline_bytes, kModelledPushBytes, kModelledPushBytes};
+  return {inline_bytes, kNoSizeLimit, kNoSizeLimit};
 }
 
 // A pull gets by with a fence of GPU scope, which costs less than the payload's read of a short message.
-ModeTable with_queues_in_gpu_memory(PathClass path, ModeMeans means) {
-  if (!crosses_root_complex(path)) return {kShortInlineBytes, kShortInlineBytes, kNoSizeLimit};
+ModeTable with_queues_in_gpu_memory(PathClass path, ModeMeans means, std::uint64_t inline_bytes) {
+  if (!crosses_root_complex(path)) return {inline_bytes, inline_bytes, kNoSizeLimit};
   const bool near = path == PathClass::kPhb;
-  if (means.bounce)
-    return {kShortInlineBytes, kShortInlineBytes, near ? kModelledPullBytes : kModelledFarPullBytes};
+  if (means.bounce) return {inline_bytes, inline_bytes, near ? kModelledPullBytes : kModelledFarPullBytes};
   // A table has no push above a pull, and these cost less from end to end.
-  if (near) return {kShortInlineBytes, kShortInlineBytes, kNoSizeLimit};
-  return {kShortInlineBytes, kNoSizeLimit, kNoSizeLimit};
+  if (near) return {inline_bytes, inline_bytes, kNoSizeLimit};
+  return {inline_bytes, kNoSizeLimit, kNoSizeLimit};
 }
 
 std::string limit_text(std::uint64_t bytes) {
@@ -76,10 +83,13 @@ Result<void> check_mode_table(const ModeTable& table, ModeMeans means) {
   return {};
 }
 
-ModeTable default_mode_table(std::optional<PathClass> path, Placement queues, ModeMeans means) {
-  const ModeTable table = !path                       ? kUnknownPath
-                          : queues == Placement::kGpu ? with_queues_in_gpu_memory(*path, means)
-                                                      : with_queues_in_host_memory(*path, means);
+ModeTable default_mode_table(std::optional<PathClass> path, Placement queues, ModeMeans means,
+                             DoorbellKind doorbell) {
+  const std::uint64_t inline_bytes = inline_limit(queues, means, doorbell);
+  const ModeTable table = !path ? kUnknownPath
+                          : queues == Placement::kGpu
+                              ? with_queues_in_gpu_memory(*path, means, inline_bytes)
+                              : with_queues_in_host_memory(*path, means, inline_bytes);
   return with_pull_for_missing(table, means);
 }
 
@@ -87,7 +97,7 @@ ModeTable with_pull_for_missing(const ModeTable& table, ModeMeans means) {
   ModeTable possible = table;
   if (!means.bounce) possible.pull_bytes = kNoSizeLimit;
   if (!means.push) {
-    // Where nothing was pulled, what was pushed bounces with the rest.
+    // Bounces sizes that would be pushed, together with the larger ones, if no size is pulled.
     if (table.pull_bytes == table.push_bytes && means.bounce) possible.pull_bytes = table.inline_bytes;
     possible.push_bytes = table.inline_bytes;
   }

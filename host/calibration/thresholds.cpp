@@ -37,7 +37,7 @@ bool is_usable(const MeasuredSize& size) {
          std::ranges::all_of(size.ns, [](const auto& ns) { return !ns || (std::isfinite(*ns) && *ns > 0); });
 }
 
-// Where each range ends: the number of sizes up to there.
+// Ends of the ranges: each is a number of sizes.
 struct Ends {
   std::size_t inlined = 0;
   std::size_t pushed = 0;

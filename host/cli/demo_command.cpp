@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "base/command_line.h"
 #include "host/cli/commands.h"
 #include "host/cli/launcher.h"
+#include "host/hca/hca.h"
 
 namespace gdx {
 namespace {
@@ -21,7 +23,7 @@ struct DemoOptions {
   LaunchOptions launch;
   bool on_gpu = false;
   std::vector<command_line::Option>
-      passed_on;  // to both ranks; checked here, so that what is wrong is said once
+      passed_on;  // to both ranks; checked here, so that a fault is reported once
 };
 
 command_line::Option pass_on(command_line::Command demo, DemoOptions& options, const std::string& name,
@@ -75,6 +77,9 @@ int run_demo(DemoOptions& options) {
   options.launch.timeout_ns = kDemoTimeoutNs;
   options.launch.ranks_explain = true;
   options.launch.command = rank_command(*program, options);
+  for (const command_line::Option& option : options.passed_on) {  // for the placement of ranks
+    if (option.given() && option.name() == "--hca") setenv(kHcaVariable, option.values().front().c_str(), 1);
+  }
   const auto status = launch(options.launch);
   return status ? *status : report(status.error());
 }
@@ -88,6 +93,7 @@ void add_demo_command(command_line::Command app, int& exit_status) {
   add_rank_options(demo, *options);
   demo.add_flag("--gpu", options->on_gpu,
                 "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  add_hardware_option(demo, options->launch);
   add_softhca_options(demo, options->launch.softhca);
   demo.when_chosen([options, &exit_status] { exit_status = run_demo(*options); });
 }

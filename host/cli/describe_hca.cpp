@@ -14,15 +14,19 @@
 #include "host/calibration/choose_modes.h"
 #include "host/gpu/gpu.h"
 #include "host/memory/gpu_registration.h"
+#include "host/queue/doorbell.h"
+#include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
 #include "host/topo/topology.h"
+#include "proto/mlx5/doorbell.h"
+#include "proto/mlx5/prm.h"
 
 namespace gdx {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint32_t kSmallestMtuBytes = 128;  // enum ibv_mtu counts doublings of it
+constexpr std::uint32_t kSmallestMtuBytes = 128;  // unit of enum ibv_mtu, which counts doublings
 
 std::string gid_text(const ibv_gid& gid) {
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -30,7 +34,7 @@ std::string gid_text(const ibv_gid& gid) {
   return text.data();
 }
 
-// How kernels of a GPU would reach these pages of this process: the pages decide, unless it is forced.
+// Returns the way in which kernels of a GPU would reach these pages: the pages decide, unless it is forced.
 std::string mapping_of(const void* address, std::size_t bytes) {
   const auto pages = page_kind(address, bytes);
   if (!pages) return pages.error().message;
@@ -40,19 +44,19 @@ std::string mapping_of(const void* address, std::size_t bytes) {
                      *pages == PageKind::kDevice ? "device" : "ordinary");
 }
 
-// The register that the next endpoint would get: endpoints take a BlueFlame register first, and an HCA has
-// few.
+// The register that the next endpoint would get.
 Json describe_doorbell(const Hca& hca) {
-  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
-  const bool blueflame = uar != nullptr;
-  if (!blueflame) uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
-  if (!uar)
-    return {{"kind", "none"}, {"mapping", fmt::format("no page to be had: {}", std::strerror(errno))}};
-  return {{"kind", blueflame ? "BlueFlame" : "plain"},
-          {"mapping", mapping_of(uar->base_addr, kHostPageBytes)}};
+  const auto options = resolve_endpoint_options({}, hca.is_software());
+  if (!options) return {{"kind", "none"}, {"mapping", options.error().message}};
+  if (const auto checked = check_doorbell(hca, *options->doorbell, {}); !checked)
+    return {{"kind", "none"}, {"mapping", checked.error().message}};
+  const auto doorbell = allocate_doorbell(hca, *options->doorbell);
+  if (!doorbell) return {{"kind", "none"}, {"mapping", doorbell.error().message}};
+  return {{"kind", doorbell->blueflame_half_bytes != 0 ? "BlueFlame" : "plain"},
+          {"mapping", mapping_of(doorbell->uar->base_addr, mlx5::kUarPageBytes)}};
 }
 
-// Of the HCA's own memory, by a piece of it.
+// Returns the way for the HCA's own memory, found with a piece of it.
 Json device_memory_mapping(const Hca& hca) {
   if (hca.device_memory_bytes() == 0) return nullptr;
   ibv_alloc_dm_attr attributes{};
@@ -65,6 +69,25 @@ Json device_memory_mapping(const Hca& hca) {
   object.dm.out = &details;
   if (mlx5dv_init_obj(&object, MLX5DV_OBJ_DM) != 0 || details.buf == nullptr) return "not mapped";
   return mapping_of(details.buf, kMinSlotBytes);
+}
+
+// Returns the timestamps of queue pairs made through DevX.
+std::string timestamps_of(const Hca& hca) {
+  namespace prm = mlx5::prm;
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> output{};
+  prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
+  prm::set(input, prm::kOpMod, prm::cap::op_mod_current(prm::cap::kRoce));
+  if (const int error =
+          mlx5dv_devx_general_cmd(hca.context(), input.data(), input.size(), output.data(), output.size());
+      error != 0) {
+    return fmt::format("cannot be queried: {}", std::strerror(error));
+  }
+  switch (prm::get32(output, prm::cap::kQpTimestamps)) {
+    case prm::cap::kFreeRunningOnly: return "free-running";
+    case prm::cap::kRealTimeOnly: return "real time";
+    default: return "free-running and real time";
+  }
 }
 
 // Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.
@@ -91,7 +114,7 @@ Json describe_port(const Hca& hca) {
           {"max_mtu_bytes", kSmallestMtuBytes << port.max_mtu}};
 }
 
-// Where it sits; a software HCA sits nowhere.
+// Adds the PCI place; a software HCA has none.
 void add_place(const Hca& hca, Json& described) {
   const auto& nics = this_machine().nics;
   const auto nic = std::ranges::find(nics, hca.name(), &PciDevice::os_name);
@@ -161,10 +184,10 @@ Json describe_gpus(const Hca& hca, const QueueShape& shape) {
 }  // namespace
 
 Json describe_hca(const Hca& hca) {
-  const bool software = hca.counter("softhca_retransmitted_packets").has_value();
   Json described = {{"name", hca.name()}, {"gdx_version", GDX_VERSION},
-                    {"usable", true},     {"kind", software ? "software" : "hardware"},
+                    {"usable", true},     {"kind", hca.is_software() ? "software" : "hardware"},
                     {"devx", true},       {"firmware", hca.firmware()}};
+  described["qp_timestamps"] = timestamps_of(hca);
   add_place(hca, described);
   described["port"] = describe_port(hca);
   described["address"] = hca.address_text();
@@ -175,8 +198,8 @@ Json describe_hca(const Hca& hca) {
   described["device_memory_bytes"] = hca.device_memory_bytes();
   described["device_memory_mapping"] = device_memory_mapping(hca);
   // As queues, signals and bounce slots lie in.
-  alignas(kHostPageBytes) static std::byte page[kHostPageBytes];
-  described["host_memory_mapping"] = mapping_of(page, sizeof page);
+  static std::byte ordinary;
+  described["host_memory_mapping"] = mapping_of(&ordinary, sizeof ordinary);
   const QueueShape shape = default_shape(hca, described["doorbell"]["kind"] == "BlueFlame");
   described["staging"] = {{"slot_count", shape.slot_count},
                           {"slot_bytes", shape.slot_bytes},

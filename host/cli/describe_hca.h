@@ -1,4 +1,4 @@
-// What `gdx info` tells of an HCA, for people and programs.
+// Description of an HCA by `gdx info`, for people and programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,8 +7,8 @@
 
 namespace gdx {
 
-// What endpoints on it would be made of, each choice as it would be made now, and the GPUs that it would
-// serve. A part that cannot be had is told by the reason in its place.
+// Describes the placements and choices of endpoints on the HCA, as create() would make them now, and the GPUs
+// that it would serve. A part that fails is replaced by the reason.
 [[nodiscard]] nlohmann::ordered_json describe_hca(const Hca& hca);
 
 }  // namespace gdx

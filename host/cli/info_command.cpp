@@ -89,6 +89,7 @@ void print_text(const Json& hca) {
   print_row("kind", text_of(hca["kind"]) + " HCA");
   print_row("DevX", "yes");
   print_row("firmware", text_of(hca["firmware"]));
+  print_row("QP timestamps", text_of(hca["qp_timestamps"]));
   print_row("PCI", place_text(hca));
   print_row("port", port_text(hca["port"]));
   print_row("address", text_of(hca["address"]));
@@ -119,7 +120,7 @@ int print_info(const std::string& wanted, bool as_json) {
   for (const std::string& name : names) {
     const auto hca = Hca::open({name});
     if (hca) exit_status = 0;
-    // One that was asked for by name, or none at all: the error is the answer.
+    // Reports the error alone for an HCA that was named, or for the only one.
     if (!hca && names.size() == 1) return report(hca.error());
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }

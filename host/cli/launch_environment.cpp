@@ -1,4 +1,4 @@
-// What a launch asks of the environment: checked options in, variables out.
+// Environment of a launch: checked options in, variables out.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -18,6 +18,8 @@
 
 #include "base/log.h"
 #include "host/cli/launcher.h"
+#include "host/cli/rank_place.h"
+#include "host/topo/topology.h"
 #include "proto/bootstrap/messages.h"
 
 namespace gdx {
@@ -34,7 +36,7 @@ Result<void> check_probability(const char* option, const std::optional<double>& 
   return refuse(option, fmt::format("{}", *value), "use a probability from 0 to 1");
 }
 
-// Of one interface: neither broadcast nor multicast, and not the one that means any.
+// Returns whether the address is one interface's: no broadcast, multicast or wildcard address.
 bool is_unicast(const std::string& text) {
   in_addr v4{};
   if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
@@ -46,7 +48,7 @@ bool is_unicast(const std::string& text) {
          !IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-// What is wrong with any rank's file is said once, before they start.
+// Checks all ranks' files before the start, so that a fault is reported once.
 Result<void> check_capture(const std::string& path, std::uint32_t ranks) {
   if (path.empty()) return refuse("--pcap", "''", "give a file name");
   std::error_code error;
@@ -158,7 +160,7 @@ Result<std::string> preload_list() {
   return list;
 }
 
-// Whether the kernel gives `file` rights that this process has not.
+// Returns whether executing `file` adds rights beyond this process's.
 bool gains_rights(const std::string& file) {
   struct stat found {};
   if (::stat(file.c_str(), &found) != 0) return false;
@@ -168,7 +170,7 @@ bool gains_rights(const std::string& file) {
          (getuid() != 0 && getxattr(file.c_str(), "security.capability", nullptr, 0) > 0);
 }
 
-// Where execvp() finds it; empty: nowhere.
+// Returns the path that execvp() would execute; empty without one.
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* const path = std::getenv("PATH");
@@ -193,6 +195,11 @@ Result<void> check_launch_options(const LaunchOptions& options) {
   if (options.softhca.address && options.ranks > 1) {
     return refuse("--addr", *options.softhca.address, "with several ranks each needs its own, leave it out");
   }
+  if (options.hardware) {
+    if (options.softhca == SofthcaOptions{}) return {};
+    return fail(Status::kInvalidArgument,
+                "--hardware: options of the software HCA have no meaning there, leave them out");
+  }
   if (gains_rights(find_program(options.command.front()))) {
     log::warn(
         "{} runs with the rights of another user or group, so nothing is preloaded into it and it sees no "
@@ -212,6 +219,7 @@ std::string pcap_path(const std::string& path, std::uint32_t rank) {
 }
 
 Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
+  if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
   const auto preload = preload_list();
   if (!preload) return tl::unexpected(preload.error());
   std::vector<std::string> variables{"LD_PRELOAD=" + *preload};

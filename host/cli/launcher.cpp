@@ -13,10 +13,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/output.h"
+#include "host/bootstrap/connection.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
 #include "host/cli/process_tree.h"
@@ -29,31 +31,35 @@ constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kTermToKillNs = 2 * kNsPerSecond;
 constexpr std::uint64_t kLeftoverNs = 2 * kNsPerSecond;
+constexpr std::uint64_t kLatecomersNs = 100'000'000;  // between two looks for latecomers
 constexpr int kExitCannotRun = 127;
 
-struct Listener {
+struct Root {
   Descriptor socket;
-  std::string root;  // "127.0.0.1:PORT"
+  std::string name;  // "127.0.0.1:PORT"
 };
 
-// Bound before the ranks start and inherited by rank 0, so that nobody can take the port in between.
-Result<Listener> listen_on_loopback() {
-  Listener listener;
-  listener.socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// Reserves a port where only rank 0 can listen. Processes that ask for any port, or do without SO_REUSEADDR,
+// cannot get it. Linux lets several such sockets have a port while none of them listens. So rank 0 needs
+// nothing from the launcher, whatever process lies between them. Source: socket(7), SO_REUSEADDR.
+Result<Root> reserve_root() {
+  Root root;
+  root.socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int one = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const int descriptor = listener.socket.value();
-  if (::bind(descriptor, generic, length) != 0 || ::listen(descriptor, SOMAXCONN) != 0 ||
-      ::getsockname(descriptor, generic, &length) != 0) {
+  const int descriptor = root.socket.value();
+  if (::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+      ::bind(descriptor, generic, length) != 0 || ::getsockname(descriptor, generic, &length) != 0) {
     return fail(Status::kSystem,
                 fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
   }
   if (auto routed = bootstrap::check_route(*generic, length); !routed) return tl::unexpected(routed.error());
-  listener.root = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
-  return listener;
+  root.name = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  return root;
 }
 
 // A child's argv and envp, complete before fork(): after it nothing may allocate.
@@ -87,8 +93,9 @@ class ExecArguments {
 };
 
 // The dynamic linker preloads the software HCA, and a program without one runs without it.
-void warn_of_static(const std::string& program) {
-  if (!is_static_program(program)) return;
+void warn_of_static(const LaunchOptions& options) {
+  const std::string& program = options.command.front();
+  if (options.hardware || !is_static_program(program)) return;
   print_error(
       "gdx: {} is linked statically and sees no software HCA: link it dynamically (without -static)\n",
       program);
@@ -100,10 +107,10 @@ Error exec_error(const std::string& program, int error) {
                       std::strerror(error))};
 }
 
-// Where a launch stands. Only forward: kRunning -> kGrace -> kEnding, any of them skipped.
+// Phase of a launch. Only forward: kRunning -> kGrace -> kEnding, any of them skipped.
 enum class Phase : std::uint8_t {
   kRunning,  // all well
-  kGrace,    // a rank failed, or all ended: what still runs may end by itself and tell why
+  kGrace,    // a rank failed, or all ended: remaining processes may end by themselves and report why
   kEnding,   // SIGTERM sent
 };
 
@@ -119,10 +126,12 @@ class Launch {
   int wait();
 
  private:
-  Result<void> start_rank(const ExecArguments& arguments, int inherited);
+  Result<void> start_rank(const ExecArguments& arguments);
   void reap(std::uint64_t now_ns);
   void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
   void tell_failure(pid_t pid, int wait_status) const;
+  void stand_in_for_rank_0(int status);
+  void answer_latecomers();
   void on_deadline(std::uint64_t now_ns);
   void allow_leftovers(std::uint64_t now_ns);
   void end(int status, std::uint64_t now_ns);
@@ -131,13 +140,17 @@ class Launch {
   const LaunchOptions& options_;
   const SignalGuard& signals_;
   const Supervision supervision_;
+  Root root_;                  // meeting place of several ranks
+  std::string end_of_rank_0_;  // answer to latecomers, empty while it runs
+  std::deque<bootstrap::Connection>
+      answered_;                // closed at the end: else what they sent would undo the answer
   std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
   bool any_left_ = true;  // of the ranks and of all that they started
   Phase phase_ = Phase::kRunning;
   int status_ = 0;                          // of the first failure
   std::uint64_t timeout_at_ns_ = kNeverNs;  // the user's bound
-  std::uint64_t phase_end_ns_ = kNeverNs;   // when the present phase turns into the next
+  std::uint64_t phase_end_ns_ = kNeverNs;   // end of the present phase
 };
 
 // Reached with ranks running only when a later rank could not be started.
@@ -146,31 +159,26 @@ Launch::~Launch() {
 }
 
 Result<void> Launch::start() {
-  Listener listener;
   if (options_.ranks > 1) {
-    auto made = listen_on_loopback();
+    auto made = reserve_root();
     if (!made) return tl::unexpected(made.error());
-    listener = std::move(*made);
+    root_ = std::move(*made);
   }
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
     auto variables = launch_environment(options_, rank);
     if (!variables) return tl::unexpected(variables.error());
-    int inherited = -1;
     if (options_.ranks > 1) {
       variables->push_back(fmt::format("{}={}", kRankVariable, rank));
       variables->push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
-      variables->push_back(fmt::format("{}={}", kRootVariable, listener.root));
-      if (rank == 0) inherited = listener.socket.value();
-      if (rank == 0) variables->push_back(fmt::format("{}={}", kRootSocketVariable, inherited));
+      variables->push_back(fmt::format("{}={}", kRootVariable, root_.name));
     }
-    if (auto started = start_rank(ExecArguments(options_.command, *variables), inherited); !started)
-      return started;
+    if (auto started = start_rank(ExecArguments(options_.command, *variables)); !started) return started;
   }
   if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
   return {};
 }
 
-Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
+Result<void> Launch::start_rank(const ExecArguments& arguments) {
   int report[2];  // the child writes errno here if it cannot exec; exec closes it
   if (pipe2(report, O_CLOEXEC) != 0) {
     return fail(Status::kSystem, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -185,7 +193,6 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
     if (getppid() != parent) _exit(kExitCannotRun);
     if (supervision_.group != 0) setpgid(0, supervision_.group);
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
-    if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
     arguments.exec();
     const int error = errno;
     [[maybe_unused]] const ssize_t written = write(writer.value(), &error, sizeof error);
@@ -208,9 +215,11 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, int inherited) {
 int Launch::wait() {
   for (reap(monotonic_ns()); any_left_; reap(monotonic_ns())) {
     const std::uint64_t bound_ns = phase_ < Phase::kEnding ? timeout_at_ns_ : kNeverNs;
-    const int signal = signals_.wait(std::min(bound_ns, phase_end_ns_));
+    const std::uint64_t look_ns = end_of_rank_0_.empty() ? kNeverNs : monotonic_ns() + kLatecomersNs;
+    const int signal = signals_.wait(std::min({bound_ns, phase_end_ns_, look_ns}));
     const std::uint64_t now_ns = monotonic_ns();
-    // Nobody waits for the ranks any more, and what comes next needs what they hold.
+    answer_latecomers();
+    // Ends the ranks: no process waits for them any more, and their resources are needed.
     if (getppid() != supervision_.launcher) {
       kill_all();
       return kSignalBase + SIGKILL;
@@ -233,7 +242,7 @@ void Launch::reap(std::uint64_t now_ns) {
   any_left_ = pid == 0;
 }
 
-// What the ranks left behind may finish, as the reader of a pipe does, but not stay.
+// Lets leftover processes of the ranks finish, as the reader of a pipe does, but not stay.
 void Launch::allow_leftovers(std::uint64_t now_ns) {
   if (!running_.empty() || phase_ == Phase::kEnding) return;
   phase_ = Phase::kGrace;
@@ -243,6 +252,7 @@ void Launch::allow_leftovers(std::uint64_t now_ns) {
 void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
   const int status =
       WIFSIGNALED(wait_status) ? kSignalBase + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+  if (pid == started_.front() && !running_.empty()) stand_in_for_rank_0(status);
   if (status == 0 || phase_ != Phase::kRunning) return;
   tell_failure(pid, wait_status);
   status_ = status;
@@ -250,7 +260,27 @@ void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
   phase_end_ns_ = now_ns + options_.grace_ns;
 }
 
-// Of the first rank to fail: the others follow from it.
+// Listens in rank 0's place, because other ranks would try its port until their timeout. A listener already
+// there is rank 0's or a stranger's.
+void Launch::stand_in_for_rank_0(int status) {
+  if (::listen(root_.socket.value(), bootstrap::kMaxRanks) != 0) return;
+  end_of_rank_0_ = fmt::format(
+      "its process ended with status {} before this rank came: let every rank run the same program", status);
+}
+
+void Launch::answer_latecomers() {
+  while (!end_of_rank_0_.empty()) {
+    auto socket = bootstrap::accept_one(root_.socket);
+    if (!socket || !*socket) return;
+    auto& latecomer = answered_.emplace_back(std::move(*socket));
+    latecomer.queue(bootstrap::encode_failure({Status::kPeerGone, 0, end_of_rank_0_}));
+    static_cast<void>(latecomer.flush());
+    latecomer.finish();
+    if (answered_.size() > bootstrap::kMaxRanks) answered_.pop_front();
+  }
+}
+
+// Reports the failure of the first rank to fail, because the others follow from it.
 void Launch::tell_failure(pid_t pid, int wait_status) const {
   const auto rank = std::ranges::find(started_, pid) - started_.begin();
   if (WIFSIGNALED(wait_status)) {
@@ -282,8 +312,11 @@ void Launch::on_deadline(std::uint64_t now_ns) {
 void Launch::end(int status, std::uint64_t now_ns) {
   if (phase_ >= Phase::kEnding || !any_left_) return;
   if (phase_ == Phase::kRunning) status_ = status;
-  for (const pid_t pid : running_) kill(pid, SIGTERM);
-  signal_descendants(SIGTERM, running_);
+  // Ranks that /proc does not show, too: a mount option can hide them.
+  const auto shown = signal_descendants(SIGTERM);
+  for (const pid_t pid : running_) {
+    if (std::ranges::find(shown, pid, &Process::pid) == shown.end()) kill(pid, SIGTERM);
+  }
   phase_ = Phase::kEnding;
   phase_end_ns_ = now_ns + kTermToKillNs;
 }
@@ -304,7 +337,7 @@ void Launch::kill_all() {
 
 Result<int> launch(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
-  warn_of_static(options.command.front());
+  warn_of_static(options);
   const SignalGuard signals;
   return supervise(options.command.front(), signals, [&](const Supervision& supervision) -> Result<int> {
     Launch running(options, signals, supervision);
@@ -317,7 +350,7 @@ Error run_in_place(const LaunchOptions& options) {
   if (auto checked = check_launch_options(options); !checked) return checked.error();
   const auto variables = launch_environment(options, 0);
   if (!variables) return variables.error();
-  warn_of_static(options.command.front());
+  warn_of_static(options);
   ExecArguments(options.command, *variables).exec();
   return exec_error(options.command.front(), errno);
 }

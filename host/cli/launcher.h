@@ -1,4 +1,4 @@
-// Starts a program, or several ranks of it, on the software HCA.
+// Starts a program, or several ranks of it, on the software HCA or on this machine's own.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gdx {
 
-// What the software HCA is told, through GDX_SOFTHCA_* variables. Absent: its own default.
+// Settings of the software HCA, passed in GDX_SOFTHCA_* variables. Absent: its own default.
 struct SofthcaOptions {
   std::optional<std::uint32_t> hcas;   // in each process: gdx0, gdx1, ...
   std::optional<std::string> address;  // of gdx0; those of the others follow
@@ -26,9 +26,11 @@ struct SofthcaOptions {
   std::optional<std::uint64_t> seed;              // rank r gets seed + r
   std::optional<std::string> pcap;                // rank 0 writes here, rank R to NAME.rankR.EXTENSION
   std::optional<std::uint64_t> device_memory_bytes;
+
+  friend bool operator==(const SofthcaOptions&, const SofthcaOptions&) = default;
 };
 
-// Of the software HCA's library.
+// Limits of the software HCA's library.
 inline constexpr std::uint32_t kMaxHcas = 16;  // in one process
 inline constexpr std::uint64_t kMaxDeviceMemoryBytes = 1 << 20;
 
@@ -36,38 +38,41 @@ struct LaunchOptions {
   std::vector<std::string> command;  // a program, searched in PATH, and its arguments
   std::uint32_t ranks = 1;
   std::uint64_t timeout_ns = 0;             // 0: none; otherwise all ranks are ended after it
-  std::uint64_t grace_ns = 10'000'000'000;  // how long others may go on after one rank failed
-  bool ranks_explain = false;               // a rank says itself why it ends with another status than 0
+  std::uint64_t grace_ns = 10'000'000'000;  // time for other ranks to continue after one rank failed
+  bool ranks_explain = false;               // a rank itself reports why it ends with another status than 0
   SofthcaOptions softhca;
+  bool hardware = false;  // on this machine's own HCAs: nothing is preloaded, and ranks are placed
 };
 
-inline constexpr int kExitTimeout = 124;  // as timeout(1)
+inline constexpr int kExitTimeout = 124;  // the status of timeout(1)
 
-// Names libgdx_softhca.so where it is not beside the executable.
+// Variable with the path of libgdx_softhca.so, if that is not beside the executable.
 inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 
-// Errors: kInvalidArgument naming the option.
+// Validates the options. Errors: kInvalidArgument naming the option.
 [[nodiscard]] Result<void> check_launch_options(const LaunchOptions& options);
 
-// Where rank `rank` writes its capture.
+// Returns the file of rank `rank`'s capture.
 [[nodiscard]] std::string pcap_path(const std::string& path, std::uint32_t rank);
 
-// The variables that rank `rank` needs beyond this process's own: "NAME=VALUE".
-// Errors: kNotFound when libgdx_softhca.so is at none of the places where it may be.
+// Returns the variables that rank `rank` needs beyond this process's own: "NAME=VALUE". On hardware they are
+// its place (place_of_rank).
+// Errors: kNotFound when libgdx_softhca.so is at none of its possible places.
 [[nodiscard]] Result<std::vector<std::string>> launch_environment(const LaunchOptions& options,
                                                                   std::uint32_t rank);
 
-// Whether the program that exec would find is an ELF file without a dynamic linker.
+// Returns whether the program that exec would find is an ELF file without a dynamic linker.
 [[nodiscard]] bool is_static_program(const std::string& program);
 
 // Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
-// Returns the exit status for the shell: 0 when every rank returned 0, otherwise that of the first
-// rank to fail (128 + signal when it was killed), kExitTimeout when the time was up; each of these with one
-// line on stderr. Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads:
-// once at a time; it takes the process's signals while it runs.
+// Returns the exit status for the shell, with one line on stderr unless it is 0. It is 0 when every rank
+// returned 0, and kExitTimeout after timeout_ns. Otherwise it is that of the first rank to fail (128 + signal
+// when killed).
+// Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads: once at a time;
+// it takes the process's signals while it runs.
 [[nodiscard]] Result<int> launch(const LaunchOptions& options);
 
-// Replaces this process by the command on the software HCA; returns only if it cannot.
+// Replaces this process by the command; returns only if it cannot.
 [[nodiscard]] Error run_in_place(const LaunchOptions& options);
 
 }  // namespace gdx

@@ -20,7 +20,7 @@ int report(const Error& error) {
 namespace {
 
 int run_command_line(std::vector<std::string> arguments) {
-  // What follows "--" belongs to the program, whatever it looks like.
+  // Passes the words after "--" to the program, unparsed.
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> program;
   if (dashes != arguments.end()) {
@@ -41,6 +41,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_model_command(app, exit_status);
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
+  add_doctor_command(app, exit_status);
   return app.parse("gdx", std::move(arguments)).value_or(exit_status);
 }
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 
 #include "base/clock.h"
@@ -22,22 +22,40 @@ namespace gdx {
 namespace {
 
 constexpr int kLookAgainMs = 5;
-constexpr int kMaxDepth = 10'000;  // of a tree that changes while it is read
+constexpr int kMaxDepth = 10'000;           // of a tree that changes while it is read
+constexpr pid_t kPidEnd = 4 * 1024 * 1024;  // Linux's PID_MAX_LIMIT
 
-// 0 where there is no such process. Source: proc(5), stat: the name before the state may hold any character.
-pid_t parent_of(pid_t pid) {
+struct Entry {
+  pid_t parent = 0;  // 0: no such process, or unknown
+  std::uint64_t started = 0;
+};
+
+// Source: proc(5), stat: the name before the state may hold any character; the parent is field 4, the
+// start 22.
+Entry entry_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  char state = 0;
-  pid_t parent = 0;
-  return std::sscanf(text.c_str() + name_end + 1, " %c %d", &state, &parent) == 2 ? parent : 0;
+  if (name_end == std::string::npos) return {};
+  constexpr int kFieldsBetween = 17;
+  std::istringstream fields(text.substr(name_end + 1));
+  Entry entry;
+  std::string skipped;
+  fields >> skipped >> entry.parent;
+  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
+  fields >> entry.started;
+  return entry;
+}
+
+bool is_child(pid_t pid) {
+  siginfo_t state{};
+  return waitid(P_PID, static_cast<id_t>(pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
 bool is_descendant(pid_t pid) {
+  if (is_child(pid)) return true;
   for (int depth = 0; depth < kMaxDepth && pid > 1; ++depth) {
-    pid = parent_of(pid);
+    pid = entry_of(pid).parent;
     if (pid == getpid()) return true;
   }
   return false;
@@ -55,46 +73,91 @@ void signal_process(pid_t pid, int signal) {
   }
 }
 
-std::vector<pid_t> descendants_without(const std::vector<pid_t>& spared) {
-  auto all = descendants();
-  std::erase_if(all, [&](pid_t pid) { return std::ranges::find(spared, pid) != spared.end(); });
-  return all;
+// The newest number, as that of a child that ends at once. -1: none can be had.
+pid_t newest_number() {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  if (pid > 0) waitpid(pid, nullptr, 0);
+  return pid;
 }
 
-}  // namespace
+std::vector<Process> children_between(pid_t first, pid_t end, const std::vector<Process>& spared) {
+  std::vector<Process> found;
+  for (pid_t pid = first; pid < end; ++pid) {
+    const Process process{pid, 0};
+    if (is_child(pid) && std::ranges::find(spared, process) == spared.end()) found.push_back(process);
+  }
+  return found;
+}
 
-std::vector<pid_t> descendants() {
-  std::multimap<pid_t, pid_t> children;
+enum class Wanted : std::uint8_t { kAll, kAny };
+
+// Finds children by trying every number: takes seconds if there is any child. kAny begins above this
+// process's number, because children are younger unless numbers have wrapped.
+std::vector<Process> children_without_proc(const std::vector<Process>& spared, Wanted wanted) {
+  siginfo_t state{};
+  if (waitid(P_ALL, 0, &state, WEXITED | WNOHANG | WNOWAIT) != 0) return {};
+  if (wanted == Wanted::kAny) {
+    if (auto found = children_between(getpid() + 1, newest_number(), spared); !found.empty()) return found;
+  }
+  return children_between(2, kPidEnd, spared);
+}
+
+// By parent. Empty where /proc cannot be read, or shows the processes of another namespace.
+std::multimap<pid_t, Process> all_processes() {
+  std::multimap<pid_t, Process> children;
   std::error_code error;
+  if (std::filesystem::read_symlink("/proc/self", error) != std::to_string(getpid())) return children;
   for (std::filesystem::directory_iterator place("/proc", error), end; !error && place != end;
        place.increment(error)) {
-    const auto pid = parse_unsigned(place->path().filename().string());
-    if (!pid) continue;
-    if (const pid_t parent = parent_of(static_cast<pid_t>(*pid)); parent != 0)
-      children.emplace(parent, static_cast<pid_t>(*pid));
+    const auto number = parse_unsigned(place->path().filename().string());
+    if (!number) continue;
+    const auto pid = static_cast<pid_t>(*number);
+    const Entry entry = entry_of(pid);
+    if (entry.parent != 0) children.emplace(entry.parent, Process{pid, entry.started});
   }
-  std::vector<pid_t> found{getpid()};
+  return children;
+}
+
+// kAny: at least one if there is any; otherwise all.
+std::vector<Process> find_descendants(const std::vector<Process>& spared, Wanted wanted) {
+  std::vector<Process> found;
+  const auto is_spared = [&](const Process& process) {
+    return std::ranges::find(spared, process) != spared.end();
+  };
+  const auto children = all_processes();
+  if (children.empty()) return children_without_proc(spared, wanted);
+  found.push_back({getpid(), 0});
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto [first, last] = children.equal_range(found[i]);
+    const auto [first, last] = children.equal_range(found[i].pid);
     for (auto child = first; child != last; ++child) {
-      if (std::ranges::find(found, child->second) == found.end()) found.push_back(child->second);
+      const bool known = std::ranges::find(found, child->second) != found.end();
+      if (!known && !is_spared(child->second)) found.push_back(child->second);
     }
   }
   found.erase(found.begin());
   return found;
 }
 
-void signal_descendants(int signal, const std::vector<pid_t>& spared) {
-  for (const pid_t pid : descendants_without(spared)) signal_process(pid, signal);
+}  // namespace
+
+std::vector<Process> descendants(const std::vector<Process>& spared) {
+  return find_descendants(spared, Wanted::kAll);
 }
 
-std::size_t kill_descendants(std::uint64_t deadline_ns, const std::vector<pid_t>& spared) {
+std::vector<Process> signal_descendants(int signal) {
+  std::vector<Process> all = descendants();
+  for (const Process& process : all) signal_process(process.pid, signal);
+  return all;
+}
+
+std::size_t kill_descendants(std::uint64_t deadline_ns, const std::vector<Process>& spared) {
   for (;;) {
-    const auto left = descendants_without(spared);
+    const auto left = find_descendants(spared, Wanted::kAny);
     if (left.empty()) return 0;
-    for (const pid_t pid : left) {
-      signal_process(pid, SIGKILL);
-      waitpid(pid, nullptr, WNOHANG);
+    for (const Process& process : left) {
+      signal_process(process.pid, SIGKILL);
+      waitpid(process.pid, nullptr, WNOHANG);
     }
     if (monotonic_ns() >= deadline_ns) return left.size();
     poll(nullptr, 0, kLookAgainMs);

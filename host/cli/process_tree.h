@@ -1,4 +1,4 @@
-// The processes below this one: its children, theirs, and so on.
+// Processes below this one: its children, their children, and so on.
 #pragma once
 
 #include <sys/types.h>
@@ -9,14 +9,22 @@
 
 namespace gdx {
 
-// Parents before their children. None where /proc is not mounted.
-[[nodiscard]] std::vector<pid_t> descendants();
+struct Process {
+  pid_t pid = 0;
+  std::uint64_t started = 0;  // in clock ticks, distinguishes later processes of the number; 0: unknown
+  bool operator==(const Process&) const = default;
+};
 
-// Sends `signal` to all descendants but `spared`; never to a process that merely got the number of one.
-void signal_descendants(int signal, const std::vector<pid_t>& spared = {});
+// Returns parents before their children, without `spared` and the processes below those. If /proc cannot be
+// read, returns children alone. A child of a spared process whose parent has ended counts as any orphan.
+[[nodiscard]] std::vector<Process> descendants(const std::vector<Process>& spared = {});
 
-// Ends all descendants but `spared` by SIGKILL and waits for them. Whole only in a process to which orphans
-// fall (PR_SET_CHILD_SUBREAPER). Returns how many were left at the deadline.
-[[nodiscard]] std::size_t kill_descendants(std::uint64_t deadline_ns, const std::vector<pid_t>& spared = {});
+// Sends `signal` to all descendants, and returns them. Never signals a process that reuses the number of one.
+std::vector<Process> signal_descendants(int signal);
+
+// Ends descendants() by SIGKILL and waits for them. Complete only in a process that adopts orphans
+// (PR_SET_CHILD_SUBREAPER). Returns the number left at the deadline.
+[[nodiscard]] std::size_t kill_descendants(std::uint64_t deadline_ns,
+                                           const std::vector<Process>& spared = {});
 
 }  // namespace gdx

@@ -52,14 +52,20 @@ void add_softhca_options(command_line::Command command, SofthcaOptions& softhca)
       .check(whole(0, kMaxDeviceMemoryBytes));
 }
 
+void add_hardware_option(command_line::Command command, LaunchOptions& launch) {
+  command.add_flag("--hardware", launch.hardware,
+                   "No software HCA: each rank has a GPU of this machine and the NIC nearest to it");
+}
+
 void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status) {
   struct Chosen {
     LaunchOptions launch;
     double timeout_s = 0;
   };
   auto chosen = std::make_shared<Chosen>();
-  const command_line::Command run =
-      app.add_command("run", "Run a program on the software HCA: gdx run [OPTIONS] -- PROGRAM");
+  const command_line::Command run = app.add_command("run",
+                                                    "Run a program on the software HCA, or with --hardware "
+                                                    "on this machine's: gdx run [OPTIONS] -- PROGRAM");
   run.keep_unknown();
   run.add_option("--ranks", chosen->launch.ranks, "How many ranks to start (1)")
       .check(whole(1, bootstrap::kMaxRanks));
@@ -67,6 +73,7 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)")
       .check(whole(1, kMaxHcas));
   add_softhca_options(run, chosen->launch.softhca);
+  add_hardware_option(run, chosen->launch);
   run.add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
       .check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
   run.when_chosen([run, chosen, &program, &exit_status] {

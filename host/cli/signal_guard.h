@@ -1,4 +1,4 @@
-// The signals by which a launch is told to end, and SIGCHLD.
+// Signals that end a launch, and SIGCHLD.
 #pragma once
 
 #include <csignal>
@@ -8,8 +8,8 @@ namespace gdx {
 
 inline constexpr int kSignalBase = 128;  // a shell's status of a process that a signal ended
 
-// Takes these signals by sigtimedwait instead of handlers, and gives them back at the end. A forked child
-// keeps them taken.
+// Takes these signals by sigtimedwait instead of handlers, and restores them at the end. A forked child keeps
+// them taken.
 class SignalGuard {
  public:
   SignalGuard();
@@ -19,7 +19,7 @@ class SignalGuard {
 
   [[nodiscard]] const sigset_t& previous() const { return previous_; }
 
-  // The next signal, or 0 when the deadline passed.
+  // Returns the next signal, or 0 when the deadline passed.
   [[nodiscard]] int wait(std::uint64_t deadline_ns) const;
 
  private:

@@ -1,4 +1,5 @@
 #include <elf.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -6,13 +7,14 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "host/cli/launcher.h"
 
 namespace gdx {
 namespace {
 
-// Where execvp() would find it; empty: nowhere.
+// Returns the path that execvp() would execute; empty without one.
 std::string find_program(const std::string& program) {
   if (program.find('/') != std::string::npos) return program;
   const char* const path = std::getenv("PATH");
@@ -20,9 +22,23 @@ std::string find_program(const std::string& program) {
   std::error_code error;
   for (std::string folder; std::getline(folders, folder, ':');) {
     std::string candidate = (folder.empty() ? "." : folder) + "/" + program;
-    if (std::filesystem::is_regular_file(candidate, error)) return candidate;
+    if (std::filesystem::is_regular_file(candidate, error) && access(candidate.c_str(), X_OK) == 0)
+      return candidate;
   }
   return {};
+}
+
+bool is_program_at_any_address(std::ifstream& file, const std::vector<Elf64_Phdr>& segments) {
+  for (const Elf64_Phdr& segment : segments) {
+    if (segment.p_type != PT_DYNAMIC) continue;
+    file.seekg(static_cast<std::streamoff>(segment.p_offset));
+    for (std::uint64_t read = 0; read < segment.p_filesz; read += sizeof(Elf64_Dyn)) {
+      Elf64_Dyn entry{};
+      if (!file.read(reinterpret_cast<char*>(&entry), sizeof entry)) return false;
+      if (entry.d_tag == DT_FLAGS_1) return (entry.d_un.d_val & DF_1_PIE) != 0;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -34,13 +50,14 @@ bool is_static_program(const std::string& program) {
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64)
     return false;
   if (header.e_phentsize != sizeof(Elf64_Phdr)) return false;
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
   file.seekg(static_cast<std::streamoff>(header.e_phoff));
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment{};
+  for (Elf64_Phdr& segment : segments) {
     if (!file.read(reinterpret_cast<char*>(&segment), sizeof segment)) return false;
     if (segment.p_type == PT_INTERP) return false;
   }
-  return true;
+  // Without an interpreter are libraries, the dynamic linker among them, and static programs at any address.
+  return header.e_type == ET_EXEC || (header.e_type == ET_DYN && is_program_at_any_address(file, segments));
 }
 
 }  // namespace gdx

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,7 +21,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
-constexpr std::size_t kReportBytes = 32 * 1024;  // less than a pipe holds: nobody reads it before the end
+constexpr std::size_t kReportBytes = 32 * 1024;  // less than a pipe holds, because it is read only at the end
 
 struct ReportHeader {
   int exit_status = 0;
@@ -46,7 +47,7 @@ Result<int> read_report(const Descriptor& pipe) {
   return fail(header.error, std::string(bytes.data() + sizeof header, bytes.data() + got));
 }
 
-// Orphans fall to this process as long as this lives.
+// Makes this process adopt orphans during the object's lifetime.
 class OrphanKeeper {
  public:
   OrphanKeeper() {
@@ -64,12 +65,20 @@ class OrphanKeeper {
 [[noreturn]] void run_supervisor(const Supervision& supervision, const Descriptor& report,
                                  const std::function<Result<int>(const Supervision&)>& work) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  prctl(PR_SET_NAME, "gdx-supervisor");  // so that `killall gdx` leaves it to end the ranks
+  prctl(PR_SET_NAME, "rank-supervisor");  // so that `pkill -KILL gdx` leaves it to end the ranks
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (getppid() != supervision.launcher) _exit(kSignalBase + SIGKILL);
   // Without a group that ranks could be given (one of another PID namespace) all stay in the present one.
   if (supervision.group != 0) setpgid(0, 0);
-  write_report(report, work(supervision));
+  const auto done = [&]() -> Result<int> {
+    try {
+      return work(supervision);
+    } catch (const std::exception& error) {  // no memory; the frames below are the launcher's
+      return fail(Status::kNoMemory,
+                  fmt::format("{}; raise the limits on memory and processes (ulimit -v, -u)", error.what()));
+    }
+  }();
+  write_report(report, done);
   _exit(0);
 }
 

@@ -1,10 +1,13 @@
-// A process between a launcher and what it starts, so that no end of the launcher leaves anything behind.
+// A process between a launcher and its ranks, so that no end of the launcher leaves processes behind.
 //
-// Parent-death signals reach children alone, and a process group is left by whoever calls setsid(). So the
-// supervisor is the process to which all orphans below it fall, in a group of its own: whatever ends the
-// launcher, even SIGKILL to its whole group, it still ends every descendant. If the supervisor itself is
-// killed, orphans fall to the launcher, which ends them. Only the death of both at once leaves grandchildren.
-// Ranks stay in the launcher's group: the terminal's signals, job control and reads work as without it.
+//   launcher -- supervisor (subreaper, a group of its own) -- ranks (the launcher's group) -- ...
+//
+// Parent-death signals reach children alone, and setsid() leaves a process group. So the supervisor adopts
+// all orphans below it, in a group of its own. It ends every descendant after any end of the launcher, even
+// SIGKILL to its whole group. If the supervisor itself is killed, the launcher adopts the orphans and ends
+// them. Only the death of both at once leaves grandchildren, so the supervisor's name differs from names by
+// which the launcher is killed.
+// Ranks stay in the launcher's group, so the terminal's signals, job control and reads work as without it.
 #pragma once
 
 #include <sys/types.h>
@@ -17,15 +20,15 @@
 
 namespace gdx {
 
-inline constexpr std::uint64_t kKillBoundNs = 10'000'000'000;  // for processes to be gone after SIGKILL
+inline constexpr std::uint64_t kKillBoundNs = 10'000'000'000;  // bound for processes to be gone after SIGKILL
 
 struct Supervision {
-  pid_t launcher = 0;  // the parent; another one has its place when it is gone
-  pid_t group = 0;     // for what is started
+  pid_t launcher = 0;  // the parent; another parent means that it has ended
+  pid_t group = 0;     // for the processes to start
 };
 
-// Calls `work` in a supervisor, sends it the signals that come here, and returns what it returns.
-// `what`: named in messages. Errors: those of `work`, kSystem. Threads: as launch().
+// Calls `work` in a supervisor, forwards this process's signals to it, and returns its result. `what`: named
+// in messages. Errors: those of `work`, kSystem. Threads: those of launch().
 [[nodiscard]] Result<int> supervise(const std::string& what, const SignalGuard& signals,
                                     const std::function<Result<int>(const Supervision&)>& work);
 

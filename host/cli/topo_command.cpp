@@ -11,6 +11,7 @@
 #include "base/command_line.h"
 #include "base/output.h"
 #include "host/cli/commands.h"
+#include "host/cli/topology_json.h"
 #include "host/gpu/gpu.h"
 #include "host/topo/pci_sysfs.h"
 #include "host/topo/topology.h"
@@ -20,10 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is known beyond the tree, of the machine that this runs on.
+// Facts beyond the tree, about the running machine.
 struct Live {
   std::map<std::string, int> cuda_ordinals;   // by bus id; as $CUDA_VISIBLE_DEVICES leaves them
-  std::string no_cuda;                        // why there are none
+  std::string no_cuda;                        // reason for their absence
   std::map<std::string, PciLinkState> links;  // by bus id
   std::map<std::string, AcsState> acs;        // of bridges between GPUs and NICs
 };
@@ -96,7 +97,7 @@ void print_matrix(const Topology& topology) {
   print("\n\n");
 }
 
-// What makes the path of a pair longer than the tree shows it.
+// Prints properties that make a pair's path longer than in the tree.
 void print_acs(const Topology& topology, const Live& live) {
   bool unknown = false;
   for (const GpuNicPath& path : topology.paths) {
@@ -184,26 +185,31 @@ Json paths_json(const Topology& topology, const std::vector<GpuNicPath>& paths) 
 int print_topology(const std::string& xml_file, bool as_json) {
   const auto topology = read_topology(xml_file);
   if (!topology) return report(topology.error());
-  const std::vector<GpuNicPath> pairs = pair_by_distance(*topology);
-  std::optional<Live> found;
-  if (xml_file.empty()) found = look_at_this_machine(*topology);
-  const Live* const live = found ? &*found : nullptr;  // a recorded machine is not asked
-  if (!as_json) {
-    print_text(*topology, pairs, live);
+  const bool running = xml_file.empty();
+  if (as_json) {
+    print("{}\n", topology_json(*topology, running).dump(2, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
-  const Json json = {{"gpus", devices_json(topology->gpus, live)},
-                     {"nics", devices_json(topology->nics, live)},
-                     {"paths", paths_json(*topology, topology->paths)},
-                     {"pairs", paths_json(*topology, pairs)},
-                     {"matrix", matrix_json(*topology)},
-                     {"bridge_redirects", acs_json(live)},
-                     {"pci_devices", topology->pci_devices}};
-  print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  std::optional<Live> live;
+  if (running) live = look_at_this_machine(*topology);
+  print_text(*topology, pair_by_distance(*topology), live ? &*live : nullptr);
   return 0;
 }
 
 }  // namespace
+
+Json topology_json(const Topology& topology, bool running) {
+  std::optional<Live> found;
+  if (running) found = look_at_this_machine(topology);
+  const Live* const live = found ? &*found : nullptr;
+  return {{"gpus", devices_json(topology.gpus, live)},
+          {"nics", devices_json(topology.nics, live)},
+          {"paths", paths_json(topology, topology.paths)},
+          {"pairs", paths_json(topology, pair_by_distance(topology))},
+          {"matrix", matrix_json(topology)},
+          {"bridge_redirects", acs_json(live)},
+          {"pci_devices", topology.pci_devices}};
+}
 
 void add_topo_command(command_line::Command app, int& exit_status) {
   struct Chosen {

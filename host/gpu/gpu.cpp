@@ -11,6 +11,7 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/page_size.h"
 #include "base/trace.h"
 
 namespace gdx {
@@ -24,12 +25,12 @@ struct Range {
 
 Range whole_pages(const void* address, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const std::uintptr_t first = at / kHostPageBytes * kHostPageBytes;
-  const std::uintptr_t end = (at + bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
+  const std::uintptr_t first = at / page_bytes() * page_bytes();
+  const std::uintptr_t end = (at + bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   return {first, end - first};
 }
 
-// Says once per process which way was taken.
+// Logs the way once per process.
 void log_once(MappingWay way) {
   static std::array<std::atomic<bool>, 2> said{};
   if (said[static_cast<std::size_t>(way)].exchange(true)) return;
@@ -52,8 +53,8 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
 
 }  // namespace
 
-// One per GPU, so that it knows all that is mapped. Retained by the first call that needs it, since that
-// costs hundreds of megabytes of the GPU's memory, and for as long as anything of it is used.
+// Context of one GPU, shared so that it holds all mappings. Retained by the first call that needs it, because
+// it costs hundreds of megabytes of the GPU's memory, and until its last use.
 struct Gpu::Context {
   Context(const cuda::Driver& loaded, CUdevice opened) : driver(loaded), device(opened) {}
   ~Context() {
@@ -73,6 +74,7 @@ struct Gpu::Context {
   std::string pci_bus_id;
   int compute_capability = 0;
   bool exports_dmabuf = false;
+  bool orders_rdma_writes = false;
   std::mutex lock;
   struct Users {
     MappingWay way;
@@ -93,7 +95,7 @@ struct Gpu::Registry {
 
 namespace {
 
-// Makes a context this thread's, as long as it lives.
+// Makes a context this thread's, during the object's lifetime.
 class Current {
  public:
   Current(const cuda::Driver& driver, CUcontext context)
@@ -146,7 +148,7 @@ Result<int> Gpu::count() {
   return count;
 }
 
-// What is to be known of the GPU, once.
+// Reads the GPU's properties, once.
 CUresult Gpu::Context::read() {
   std::array<char, 256> name_text{};
   std::array<char, 32> bus_id{};
@@ -166,11 +168,16 @@ CUresult Gpu::Context::read() {
   name = name_text.data();
   pci_bus_id = bus_id.data();
   compute_capability = 10 * major + minor;
-  // A driver that does not know the attribute refuses it: then there is no export either.
+  // Treats a driver without the attribute, which refuses it, as one without export.
   int dmabuf = 0;
   result = driver.call.device_get_attribute(&dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device);
   exports_dmabuf =
       result == CUDA_SUCCESS && dmabuf != 0 && driver.call.mem_get_handle_for_address_range != nullptr;
+  // Assumes none before CUDA 11.3, which has no such attribute and promises no order.
+  int ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
+  result = driver.call.device_get_attribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+                                            device);
+  orders_rdma_writes = result == CUDA_SUCCESS && ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
   return CUDA_SUCCESS;
 }
 
@@ -221,6 +228,7 @@ const std::string& Gpu::name() const { return context_->name; }
 const std::string& Gpu::pci_bus_id() const { return context_->pci_bus_id; }
 int Gpu::compute_capability() const { return context_->compute_capability; }
 bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
+bool Gpu::orders_rdma_writes() const { return context_->orders_rdma_writes; }
 const cuda::Driver& Gpu::driver() const { return context_->driver; }
 
 CUresult Gpu::run(const std::function<CUresult()>& call) const {

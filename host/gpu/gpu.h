@@ -1,5 +1,5 @@
-// A GPU as the host side sees it, through its primary context, which the CUDA runtime uses too: what needs
-// none, such as its name, makes none.
+// A GPU for the host side, through its primary context, which the CUDA runtime uses too. Calls that need no
+// context, such as for the name, make none.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace gdx {
 
-// Host pages that kernels of one GPU may load from and store to, at the host's own addresses, until the last
-// mapping of them goes; the pages must live as long.
+// Host pages that kernels of one GPU may load from and store to, at the host's own addresses. Valid until the
+// last mapping of them ends; the pages must live as long.
 class GpuMapping {
  public:
   virtual ~GpuMapping() = default;
@@ -35,12 +35,11 @@ class GpuMapping {
 // Threads: any.
 class Gpu {
  public:
-  // Errors: as cuda::driver(); kNotFound when there is no GPU of that number; kSystem.
+  // Errors: those of cuda::driver(); kNotFound when there is no GPU of that number; kSystem.
   [[nodiscard]] static Result<Gpu> open(int ordinal = 0);
-  // How many there are. Errors: as cuda::driver(), kSystem.
+  // Returns the number of GPUs. Errors: those of cuda::driver(), kSystem.
   [[nodiscard]] static Result<int> count();
-  // The PCI bus ids of those of which this process holds the context, as one does that maps pages or
-  // allocates.
+  // Returns the PCI bus ids of GPUs whose context this process holds, because it maps pages or allocates.
   [[nodiscard]] static std::vector<std::string> in_use();
 
   [[nodiscard]] int ordinal() const;
@@ -48,23 +47,25 @@ class Gpu {
   [[nodiscard]] const std::string& pci_bus_id() const;  // "0000:3B:00.0"
   [[nodiscard]] int compute_capability() const;         // 90 for sm_90
   [[nodiscard]] bool exports_dmabuf() const;
+  // Returns whether a running kernel reads an HCA's writes to this GPU's memory in the order of those writes.
+  // False on GPUs up to Ampere. Source: NVIDIA's GPUDirect RDMA guide, "Synchronization and Memory Ordering".
+  [[nodiscard]] bool orders_rdma_writes() const;
   [[nodiscard]] const cuda::Driver& driver() const;
 
-  // Makes `call` with this GPU's context current on this thread; returns what it returns, or why it could
-  // not.
+  // Makes `call` with this GPU's context current on this thread. Returns its result, or the error of making
+  // the context current.
   CUresult run(const std::function<CUresult()>& call) const;
 
-  // A dmabuf of `bytes` of this GPU's memory at `address`, both multiples of kHostPageBytes: a descriptor
-  // that the caller closes. Errors: kUnsupported; kSystem with what the driver said.
+  // Exports `bytes` of this GPU's memory at `address` as a dmabuf, both of whole pages of the host. The
+  // caller closes the descriptor. Errors: kUnsupported; kSystem with the driver's message.
   [[nodiscard]] Result<int> export_dmabuf(std::uintptr_t address, std::size_t bytes) const;
 
-  // Maps the whole pages that hold [address, address + bytes). The same pages mapped again are shared.
-  // Errors: kInvalidArgument (not mapped in this process), kUnsupported (the GPU would reach them at another
-  // address), kNoMemory, kSystem (a forced way that the pages forbid) with what the driver said and what to
-  // do.
+  // Maps the whole pages that hold [address, address + bytes). Pages mapped again share one mapping.
+  // Errors: kInvalidArgument (not mapped in this process), kUnsupported (the GPU would use another address),
+  // kNoMemory. kSystem (a forced way that the pages forbid) with the driver's message and the remedy.
   [[nodiscard]] Result<std::shared_ptr<GpuMapping>> map(void* address, std::size_t bytes,
                                                         MappingChoice choice) const;
-  // The same with $GDX_GPU_MAPPING's choice.
+  // Maps with $GDX_GPU_MAPPING's choice.
   [[nodiscard]] Result<std::shared_ptr<GpuMapping>> map(void* address, std::size_t bytes) const;
 
  private:

@@ -13,7 +13,7 @@ struct GpuMemory::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // Does `enqueue(call, address, stream)` on [offset, offset + length), and waits until it is done.
+  // Runs `enqueue(call, address, stream)` on [offset, offset + length), and waits until it is done.
   template <typename Enqueue>
   Result<void> transfer(const char* what, std::size_t offset, std::size_t length, Enqueue enqueue) const;
 
@@ -61,7 +61,7 @@ Result<GpuMemory> GpuMemory::allocate(const Gpu& gpu, std::size_t bytes) {
   }
   auto impl = std::make_unique<Impl>(gpu);
   impl->bytes = (bytes + kGpuPageBytes - 1) / kGpuPageBytes * kGpuPageBytes;
-  // cuMemAlloc promises no such alignment.
+  // Allocates more, because cuMemAlloc does not guarantee this alignment.
   const CUresult result = gpu.run([&] {
     const cuda::Functions& call = gpu.driver().call;
     const CUresult created = call.stream_create(&impl->stream, CU_STREAM_NON_BLOCKING);

@@ -1,5 +1,5 @@
-// Memory of a GPU that an HCA reads and writes beside the kernels. The host may not touch it: it fills and
-// reads it by copies.
+// Memory of a GPU that an HCA reads and writes beside the kernels. The host must not load or store it; it
+// fills and reads it by copies.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +11,28 @@
 
 namespace gdx {
 
-// What GPUs show to other devices in: nvidia_peermem pins whole pages of so much.
+// Alignment of GPU memory for other devices: nvidia_peermem pins whole pages of this size.
 inline constexpr std::size_t kGpuPageBytes = 64 * 1024;
 
-// Threads: any. Every copy goes by a stream of its own, which waits for no kernel, and has been made when the
-// call returns.
+// Threads: any. Every copy uses a stream of its own, which waits for no kernel, and is complete when the call
+// returns.
 class GpuMemory {
  public:
-  // Pages of its own, all of them: what is shown to an HCA holds nothing else. As CUDA leaves them, not
-  // cleared. Errors: kNoMemory; as Gpu::run with what the driver said.
+  // Allocates whole pages of its own, so that an HCA reaches nothing else. Contents are uninitialised.
+  // Errors: kNoMemory; those of Gpu::run with the driver's message.
   [[nodiscard]] static Result<GpuMemory> allocate(const Gpu& gpu, std::size_t bytes);
 
   GpuMemory(GpuMemory&&) noexcept;
   GpuMemory& operator=(GpuMemory&&) noexcept;
-  // Waits for the GPU's kernels, as cuMemFree does.
+  // Frees after the GPU's kernels have ended, as cuMemFree does.
   ~GpuMemory();
 
-  // A multiple of kGpuPageBytes, as is bytes().
+  // Multiple of kGpuPageBytes; bytes() is one too.
   [[nodiscard]] std::byte* address() const;
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] const Gpu& gpu() const;
 
-  // Errors: kInvalidArgument for a range beyond the end; kSystem with what the driver said.
+  // Errors: kInvalidArgument for a range beyond the end; kSystem with the driver's message.
   [[nodiscard]] Result<void> write(std::size_t offset, std::span<const std::byte> from);
   [[nodiscard]] Result<void> read(std::size_t offset, std::span<std::byte> to) const;
 

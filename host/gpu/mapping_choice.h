@@ -1,4 +1,4 @@
-// How host pages are shown to a GPU.
+// Ways to map host pages to a GPU.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +11,7 @@ inline constexpr char kGpuMappingVariable[] = "GDX_GPU_MAPPING";
 enum class MappingChoice { kAuto, kPlain, kIoMemory };  // "auto", "plain", "iomemory"
 enum class MappingWay { kPlain, kIoMemory };            // without and with CU_MEMHOSTREGISTER_IOMEMORY
 
-// What is forced is tried, even where the driver will refuse it.
+// Chooses the way. A forced way is tried even where the driver will refuse it.
 [[nodiscard]] constexpr MappingWay choose_mapping(PageKind pages, MappingChoice choice) {
   switch (choice) {
     case MappingChoice::kPlain: return MappingWay::kPlain;
@@ -25,7 +25,7 @@ enum class MappingWay { kPlain, kIoMemory };            // without and with CU_M
   return way == MappingWay::kPlain ? "plain registration" : "IoMemory registration";
 }
 
-// $GDX_GPU_MAPPING; kAuto without it. Errors: kInvalidArgument naming what it may be.
+// Reads $GDX_GPU_MAPPING; kAuto without it. Errors: kInvalidArgument naming its values.
 [[nodiscard]] Result<MappingChoice> mapping_choice_from_environment();
 
 }  // namespace gdx

@@ -8,15 +8,19 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "base/environment.h"
+#include "base/log.h"
 #include "base/trace.h"
+#include "proto/mlx5/prm.h"
 
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kSmallestMtuBytes = 128;  // enum ibv_mtu counts doublings of it
+constexpr std::uint32_t kSmallestMtuBytes = 128;  // unit of enum ibv_mtu, which counts doublings
 
 struct DeviceListDelete {
   void operator()(ibv_device** list) const { ibv_free_device_list(list); }
@@ -46,7 +50,7 @@ Result<DeviceList> read_device_list() {
   return list;
 }
 
-// How gladly an address is taken: IPv4 first, since every RoCE v2 peer has it; 0: never.
+// Returns the rank of an address: IPv4 first, because every RoCE v2 peer has it; 0: never.
 int gid_preference(const ibv_gid_entry& entry) {
   if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 0;
   in6_addr address{};
@@ -79,6 +83,34 @@ std::string wanted_name(const HcaOptions& options) {
   return from_environment != nullptr ? from_environment : "";
 }
 
+// Reads the counter set from a queue pair of verbs, as UCX does, because the kernel attaches those to the
+// port's counters when they leave RESET.
+std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
+  namespace prm = mlx5::prm;
+  const std::unique_ptr<ibv_cq, CallDestroy<ibv_destroy_cq>> cq(
+      ibv_create_cq(pd->context, 1, nullptr, nullptr, 0));
+  if (!cq) return 0;
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = wanted.recv_cq = cq.get();
+  wanted.cap.max_send_wr = wanted.cap.max_recv_wr = wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
+  wanted.qp_type = IBV_QPT_RC;
+  const std::unique_ptr<ibv_qp, CallDestroy<ibv_destroy_qp>> qp(ibv_create_qp(pd, &wanted));
+  if (!qp) return 0;
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = port;
+  if (ibv_modify_qp(qp.get(), &attributes,
+                    IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS) != 0) {
+    return 0;
+  }
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  prm::Mailbox<prm::kQueryQpOutBytes> output{};
+  prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryQp));
+  prm::set(input, prm::kObjectId, qp->qp_num);
+  if (mlx5dv_devx_qp_query(qp.get(), input.data(), input.size(), output.data(), output.size()) != 0) return 0;
+  return static_cast<std::uint8_t>(prm::get32(output, prm::qp::kCounterSet));
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> list_hcas() {
@@ -92,6 +124,12 @@ Result<Hca> Hca::open(const HcaOptions& options) {
   auto list = read_device_list();
   if (!list) return tl::unexpected(list.error());
   const std::string wanted = wanted_name(options);
+  std::optional<std::uint64_t> gid_index = options.gid_index;
+  if (!gid_index) {
+    const auto given = number_from_environment(kGidIndexVariable, 0, UINT8_MAX);
+    if (!given) return tl::unexpected(given.error());
+    gid_index = *given;
+  }
   if (list->devices.empty()) {
     return fail(Status::kNoDevice,
                 fmt::format("no RDMA HCA on this machine{}: run it under `gdx run -- PROGRAM` to use the "
@@ -102,7 +140,8 @@ Result<Hca> Hca::open(const HcaOptions& options) {
   for (ibv_device* device : list->devices) {
     if (!wanted.empty() && wanted != ibv_get_device_name(device)) continue;
     Hca hca;
-    const auto opened = hca.open_on(device);
+    auto opened = hca.open_on(device);
+    if (opened && !options.without_port) opened = hca.read_port(gid_index);
     if (opened) return hca;
     refusals.push_back(opened.error());
   }
@@ -123,8 +162,7 @@ Result<void> Hca::open_on(ibv_device* device) {
   if (!context) return tl::unexpected(context.error());
   device_ = std::make_unique<Device>();
   device_->context = std::move(*context);
-  if (auto read = read_device(); !read) return read;
-  return read_port();
+  return read_device();
 }
 
 Result<void> Hca::read_device() {
@@ -132,6 +170,9 @@ Result<void> Hca::read_device() {
   if (const int error = ibv_query_device_ex(context(), nullptr, &attributes); error != 0) {
     return fail(Status::kSystem, fmt::format("cannot query HCA {}: {}", name_, std::strerror(error)));
   }
+  const auto resent = counter("softhca_retransmitted_packets");  // hardware lacks it
+  if (!resent && resent.error().status != Status::kNotFound) return tl::unexpected(resent.error());
+  is_software_ = resent.has_value();
   device_memory_bytes_ = attributes.max_dm_size;
   firmware_ = attributes.orig_attr.fw_ver;
   device_->pd.reset(ibv_alloc_pd(context()));
@@ -157,23 +198,35 @@ Result<void> Hca::read_device() {
   return {};
 }
 
-Result<void> Hca::read_port() {
+Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
   ibv_port_attr attributes{};
   if (const int error = ibv_query_port(context(), port(), &attributes); error != 0) {
     return fail(Status::kSystem,
                 fmt::format("cannot query port 1 of HCA {}: {}", name_, std::strerror(error)));
+  }
+  if (attributes.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+    std::error_code error;
+    const auto function = std::filesystem::read_symlink(sysfs_path_ + "/device", error).filename();
+    return fail(Status::kUnsupported,
+                fmt::format("port 1 of HCA {} is InfiniBand, and gdx needs RoCE: mlxconfig -d {} set "
+                            "LINK_TYPE_P1=2, then reset it",
+                            name_, error ? name_ : function.string()));
   }
   if (attributes.state != IBV_PORT_ACTIVE) {
     return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} is {}: bring its link up", name_,
                                                   ibv_port_state_str(attributes.state)));
   }
   path_mtu_bytes_ = kSmallestMtuBytes << attributes.active_mtu;
-  return choose_gid(attributes.gid_tbl_len);
+  counter_set_ = read_counter_set(pd(), port());
+  if (counter_set_ == 0)
+    log::debug("the hardware counters of HCA {} will not count this process's endpoints", name_);
+  return choose_gid(attributes.gid_tbl_len, gid_index);
 }
 
-Result<void> Hca::choose_gid(int gid_count) {
+Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted) {
   int best = 0;
   for (int index = 0; index < gid_count && index <= UINT8_MAX; ++index) {
+    if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;
     ibv_gid_entry entry{};
     if (ibv_query_gid_ex(context(), port(), static_cast<std::uint32_t>(index), &entry, 0) != 0) continue;
     const int preference = gid_preference(entry);
@@ -183,6 +236,12 @@ Result<void> Hca::choose_gid(int gid_count) {
     gid_index_ = static_cast<std::uint8_t>(index);
   }
   if (best != 0) return {};
+  if (wanted) {
+    return fail(Status::kUnsupported,
+                fmt::format("port 1 of HCA {} has no RoCE v2 address at GID index {}: `show_gids`, or "
+                            "/sys/class/infiniband/{}/ports/1/gids, lists those that there are",
+                            name_, *wanted, name_));
+  }
   return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no RoCE v2 address: give its network "
                                                 "interface an IP address",
                                                 name_));

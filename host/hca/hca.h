@@ -1,10 +1,10 @@
-// An HCA, opened through libibverbs and libmlx5 alone: whatever stands below them, a ConnectX or the
-// software HCA, is reached on the same path.
+// An HCA, opened through libibverbs and libmlx5 alone, so a ConnectX and the software HCA share one path.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +15,19 @@
 namespace gdx {
 
 inline constexpr char kHcaVariable[] = "GDX_HCA";
+inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 
 struct HcaOptions {
-  std::string name;  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
+  std::string name = {};  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
+  // Index in the port's GID table, of a RoCE v2 address. None: $GDX_GID_INDEX; without it an IPv4 address
+  // before an IPv6 one before a link-local one. Peers need an address of one kind.
+  std::optional<std::uint8_t> gid_index = std::nullopt;
+  // Leaves the port alone, which may be down or InfiniBand: for queries, and objects that are not connected.
+  // gid(), path_mtu_bytes() and counter_set() are 0.
+  bool without_port = false;
 };
 
-// The names of the RDMA devices that libibverbs sees, in its order.
+// Returns the names of the RDMA devices in libibverbs's order.
 // Errors: kSystem when the list cannot be read. Threads: any.
 [[nodiscard]] Result<std::vector<std::string>> list_hcas();
 
@@ -29,8 +36,9 @@ struct HcaOptions {
 // Threads: const methods from any thread.
 class Hca {
  public:
-  // Errors: kNoDevice (none at all), kNotFound (not that one; the message lists those that exist),
-  // kUnsupported (not mlx5, no DevX, no RoCE v2 address, port not active), kSystem.
+  // Errors: kNoDevice (none at all), kNotFound (the message lists those that exist), kUnsupported (not mlx5,
+  // no DevX, an InfiniBand port, no RoCE v2 address, or none at the given index, port not active),
+  // kInvalidArgument (for a bad $GDX_GID_INDEX), kSystem.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;
@@ -49,15 +57,18 @@ class Hca {
   [[nodiscard]] std::string address_text() const;
   [[nodiscard]] std::uint32_t path_mtu_bytes() const { return path_mtu_bytes_; }
   [[nodiscard]] std::uint32_t eqn() const { return eqn_; }
+  // Set of the port's hardware counters, to which DevX queue pairs are attached by hand. 0: unavailable.
+  [[nodiscard]] std::uint8_t counter_set() const { return counter_set_; }
   [[nodiscard]] std::uint64_t device_memory_bytes() const { return device_memory_bytes_; }  // 0: has none
   [[nodiscard]] const std::string& firmware() const { return firmware_; }
+  [[nodiscard]] bool is_software() const { return is_software_; }
 
   // A hardware counter of the port as sysfs shows it (hw_counters/<counter_name>), cumulative.
   // Errors: kNotFound when this HCA has no such counter, kSystem when it cannot be read.
   [[nodiscard]] Result<std::uint64_t> counter(std::string_view counter_name) const;
 
  private:
-  // One object, so that an Hca that is assigned to lets go of both in the right order.
+  // Device objects in one structure, so that assignment to an Hca releases them in the right order.
   struct Device {
     ContextHandle context;
     PdHandle pd;
@@ -65,8 +76,8 @@ class Hca {
   Hca() = default;
   Result<void> open_on(ibv_device* device);
   Result<void> read_device();
-  Result<void> read_port();
-  Result<void> choose_gid(int gid_count);
+  Result<void> read_port(std::optional<std::uint64_t> gid_index);
+  Result<void> choose_gid(int gid_count, std::optional<std::uint64_t> wanted);
 
   std::string name_;
   std::string sysfs_path_;
@@ -77,6 +88,8 @@ class Hca {
   ibv_gid gid_{};
   std::uint8_t gid_index_ = 0;
   std::uint32_t path_mtu_bytes_ = 0;
+  std::uint8_t counter_set_ = 0;
+  bool is_software_ = false;
   std::uint64_t device_memory_bytes_ = 0;
 };
 

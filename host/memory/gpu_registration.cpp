@@ -16,6 +16,7 @@
 #include "base/descriptor.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/page_size.h"
 #include "host/gpu/gpu.h"
 
 namespace gdx {
@@ -27,16 +28,25 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
   return ibv_reg_mr(pd, address, bytes, access);  // a macro
 }
 
-// A legacy umem is made for pages of any size from the HCA's smallest on; so is one of a dmabuf.
-constexpr std::uint64_t kAnyPageSize = ~std::uint64_t{kHostPageBytes - 1};
+// In pages of the host and no larger: those bound how an object in the umem must be aligned (Linux,
+// drivers/infiniband/hw/mlx5/devx.c), and queues lie on pages of the host.
+mlx5dv_devx_umem_in umem_in_host_pages(void* address, std::size_t bytes, std::uint32_t access) {
+  mlx5dv_devx_umem_in in{};
+  in.addr = address;
+  in.size = bytes;
+  in.access = access;
+  in.pgsz_bitmap = page_bytes();
+  return in;
+}
+
+mlx5dv_devx_umem* reg_umem(ibv_context* context, void* address, std::size_t bytes, std::uint32_t access) {
+  mlx5dv_devx_umem_in in = umem_in_host_pages(address, bytes, access);
+  return mlx5dv_devx_umem_reg_ex(context, &in);
+}
 
 mlx5dv_devx_umem* reg_dmabuf_umem(ibv_context* context, std::uint64_t offset, std::size_t bytes,
                                   int descriptor, std::uint32_t access) {
-  mlx5dv_devx_umem_in in{};
-  in.addr = reinterpret_cast<void*>(offset);
-  in.size = bytes;
-  in.access = access;
-  in.pgsz_bitmap = kAnyPageSize;
+  mlx5dv_devx_umem_in in = umem_in_host_pages(reinterpret_cast<void*>(offset), bytes, access);
   in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
   in.dmabuf_fd = descriptor;
   return mlx5dv_devx_umem_reg_ex(context, &in);
@@ -58,8 +68,8 @@ Result<SharedRegion> share(const GpuRegion& region) {
   const auto gpu = Gpu::open(region.gpu);
   if (!gpu) return tl::unexpected(gpu.error());
   const auto address = reinterpret_cast<std::uintptr_t>(region.address);
-  const std::uintptr_t first = address / kHostPageBytes * kHostPageBytes;
-  const std::uintptr_t end = (address + region.bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
+  const std::uintptr_t first = address / page_bytes() * page_bytes();
+  const std::uintptr_t end = (address + region.bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   const auto exported = gpu->export_dmabuf(first, end - first);
   if (!exported) return tl::unexpected(exported.error());
   return SharedRegion{Descriptor(*exported), address - first};
@@ -93,6 +103,8 @@ auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFact
     return made;
   };
   std::vector<std::string> reasons;
+  facts.hca_writes =
+      (region.access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
   for (;;) {
     const RegistrationWay way = decide_registration(facts);
     if (way != RegistrationWay::kDmabuf && way != RegistrationWay::kPeermem) break;
@@ -111,7 +123,7 @@ auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFact
 }  // namespace
 
 const RegistrationVerbs& hca_verbs() {
-  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr, mlx5dv_devx_umem_reg, reg_dmabuf_umem};
+  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr, reg_umem, reg_dmabuf_umem};
   return verbs;
 }
 
@@ -128,6 +140,11 @@ const char* registration_name(RegistrationWay way) {
 std::string refusal_advice(const RegistrationFacts& facts) {
   if (facts.pointer == PointerKind::kManaged) {
     return "managed memory migrates, so no HCA can hold it: use cudaMalloc";
+  }
+  if (facts.writes_unordered && facts.hca_writes) {
+    return "this GPU does not order the HCA's writes for a running kernel (GPU_DIRECT_RDMA_WRITES_ORDERING "
+           "below OWNER): keep queues, and memory that the HCA writes, in host memory; register what it only "
+           "reads without write access";
   }
   std::vector<std::string> advice;
   if (facts.choice == RegistrationChoice::kPeermem) {
@@ -155,7 +172,7 @@ Result<RegistrationChoice> registration_choice_from_environment() {
 
 // Linux looks at the descriptor only if the device's driver takes dmabufs, and then finds a bad one.
 bool hca_imports_dmabuf(const Hca& hca) {
-  ibv_mr* const mr = ibv_reg_dmabuf_mr(hca.pd(), 0, kHostPageBytes, 0, kNoDescriptor, IBV_ACCESS_LOCAL_WRITE);
+  ibv_mr* const mr = ibv_reg_dmabuf_mr(hca.pd(), 0, page_bytes(), 0, kNoDescriptor, IBV_ACCESS_LOCAL_WRITE);
   if (mr == nullptr) return errno == EBADF;
   ibv_dereg_mr(mr);
   return false;
@@ -202,6 +219,9 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
   facts.gpu_exports_dmabuf = gpu->exports_dmabuf();
   facts.hca_imports_dmabuf = hca_imports_dmabuf(hca);
   facts.peermem_loaded = peermem_loaded();
+  // The software HCA writes by the driver's copies, of which the attribute says nothing.
+  facts.writes_unordered = !hca.is_software() && !gpu->orders_rdma_writes();
+  facts.hca_writes = true;
   facts.choice = *choice;
   return facts;
 }

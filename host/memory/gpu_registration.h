@@ -1,5 +1,5 @@
-// How memory of a GPU is registered with an HCA. The choice is a table over named facts; each way that fails
-// is a fact learned, and the table is asked again.
+// Registration of GPU memory with an HCA. The choice is a table over named facts; each way that fails becomes
+// a fact, and the table is read again.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -18,7 +18,7 @@ namespace gdx {
 inline constexpr char kGpuRegistrationVariable[] = "GDX_GPU_REGISTRATION";
 
 enum class PointerKind {
-  kHost,     // what the CPU may touch, pinned by CUDA or not
+  kHost,     // memory that the CPU may access, pinned by CUDA or not
   kDevice,   // cudaMalloc, cuMemCreate, stream-ordered pools
   kManaged,  // migrates between the two
 };
@@ -35,7 +35,9 @@ struct RegistrationFacts {
   bool gpu_exports_dmabuf = false;
   bool hca_imports_dmabuf = false;
   bool peermem_loaded = false;
-  bool dmabuf_failed = false;  // tried, in vain
+  bool writes_unordered = false;  // a running kernel may see an HCA's writes in another order
+  bool hca_writes = false;        // the HCA may write what is registered
+  bool dmabuf_failed = false;     // tried, in vain
   bool peermem_failed = false;
   RegistrationChoice choice = RegistrationChoice::kAuto;  // of a way for device memory
 };
@@ -46,6 +48,7 @@ struct RegistrationFacts {
     case PointerKind::kManaged: return RegistrationWay::kRefused;
     case PointerKind::kDevice: break;
   }
+  if (facts.writes_unordered && facts.hca_writes) return RegistrationWay::kRefused;
   const bool dmabuf = facts.gpu_exports_dmabuf && facts.hca_imports_dmabuf && !facts.dmabuf_failed;
   const bool peermem = facts.peermem_loaded && !facts.peermem_failed;
   if (dmabuf && facts.choice != RegistrationChoice::kPeermem) return RegistrationWay::kDmabuf;
@@ -55,16 +58,16 @@ struct RegistrationFacts {
 
 // "dmabuf", "nvidia_peermem", ...
 [[nodiscard]] const char* registration_name(RegistrationWay way);
-// Why what was not tried could not be, and what would change that; for facts that decide kRefused.
+// Returns the obstacles of untried ways, and their remedies; for facts that decide kRefused.
 [[nodiscard]] std::string refusal_advice(const RegistrationFacts& facts);
 
 // $GDX_GPU_REGISTRATION; kAuto without it. Errors: kInvalidArgument naming what it may be.
 [[nodiscard]] Result<RegistrationChoice> registration_choice_from_environment();
 
-// Does the HCA's driver take dmabufs? It is asked with a descriptor that nobody has. Threads: any.
+// Returns whether the HCA's driver imports dmabufs. Probes it with an invalid descriptor. Threads: any.
 [[nodiscard]] bool hca_imports_dmabuf(const Hca& hca);
-// Is nvidia_peermem, or its forerunner nv_peer_mem, among the kernel's modules? `modules` is where they are
-// listed.
+// Returns whether nvidia_peermem, or its forerunner nv_peer_mem, is loaded. `modules` is the folder that
+// lists the kernel's modules.
 [[nodiscard]] bool peermem_loaded(const std::string& modules = "/sys/module");
 
 struct PointerFacts {
@@ -111,8 +114,8 @@ struct GpuUmem {
   RegistrationWay way;
 };
 
-// The same for queues: device memory of which DevX commands place rings and records by the umem's number and
-// an offset. Errors: as register_gpu_region.
+// Registers device memory of queues, in which DevX commands place rings and records by the umem's number and
+// an offset. Errors: those of register_gpu_region.
 [[nodiscard]] Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca,
                                                 const GpuRegion& region, RegistrationFacts facts);
 

@@ -10,12 +10,12 @@
 #include <limits>
 #include <utility>
 
+#include "base/page_size.h"
 #include "base/trace.h"
 
 namespace gdx {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMaxRegionBytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
 
 Result<void> check_region(const void* address, std::size_t bytes, Access access) {
@@ -39,20 +39,20 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
   return {};
 }
 
-// How many bytes the pages of an allocation have.
+// Returns the bytes of the pages of an allocation.
 Result<std::size_t> whole_pages(std::size_t bytes) {
   if (bytes == 0) {
     return fail(Status::kInvalidArgument, "cannot allocate memory of zero length: give at least 1 byte");
   }
-  if (bytes > kMaxRegionBytes - kPageBytes) {
+  if (bytes > kMaxRegionBytes - page_bytes()) {
     return fail(Status::kInvalidArgument,
                 fmt::format("cannot allocate {} bytes: no machine has them", bytes));
   }
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-// A file of that many zeroes whose pages are there now, so that no store finds memory used up, and whose
-// length is final, so that whoever maps it can rely on it.
+// Makes a file of zeroes. Its pages are allocated at once, so that no store fails for lack of memory. Its
+// length is final, so that mappings of it stay valid.
 Result<Descriptor> make_sealed_file(std::size_t bytes) {
   Descriptor file = Descriptor::keep(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
@@ -131,7 +131,7 @@ Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access)
   if (!whole) return tl::unexpected(whole.error());
   const std::size_t rounded = *whole;
   std::unique_ptr<std::byte, Memory::FreePages> pages(
-      static_cast<std::byte*>(std::aligned_alloc(kPageBytes, rounded)));
+      static_cast<std::byte*>(std::aligned_alloc(page_bytes(), rounded)));
   if (!pages) return fail(Status::kNoMemory, fmt::format("no memory for a buffer of {} bytes", bytes));
   std::memset(pages.get(), 0, rounded);
   auto memory = register_memory(hca, pages.get(), bytes, access);

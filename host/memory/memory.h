@@ -22,13 +22,17 @@ enum class Access : unsigned {
   kRemoteWrite = 2,
   kRemoteRead = 4,
   kRemoteAtomic = 8,
+  // For payload alone: permits reordering of the HCA's writes to it on PCIe, which is faster on some
+  // machines. Without it a write passes none before it, so signals never have it. HCAs without the feature
+  // ignore it.
+  kRelaxedOrdering = 1 << 20,
   kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic,
 };
 constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
 
-// A registered region; deregisters, and frees if it allocated, when it goes.
+// A registered region. Its destructor deregisters it, and frees memory that it allocated.
 // Threads: const methods from any thread.
 class Memory {
  public:
@@ -44,10 +48,10 @@ class Memory {
   [[nodiscard]] std::uint32_t rkey() const { return mr_->rkey; }
   [[nodiscard]] RegistrationWay registered_by() const { return way_; }
   [[nodiscard]] Access access() const { return access_; }
-  // The file that it is the beginning of, for processes of this node to map; -1 unless
-  // allocate_shareable_memory made it. It goes with the Memory; who has mapped it keeps the pages.
+  // Descriptor of the file whose beginning the region is, for processes of this node to map. -1 unless
+  // allocate_shareable_memory made it. Closed with the Memory; existing mappings keep the pages.
   [[nodiscard]] int file() const { return file_.value(); }
-  // As kernels of this rank name it, and as a peer's do (exchanged at bootstrap).
+  // Names of the region for kernels of this rank, and for a peer's kernels (exchanged at bootstrap).
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
   [[nodiscard]] RemoteMemory remote() const {
     return {reinterpret_cast<std::uintptr_t>(data_), bytes_, rkey(), 0};
@@ -74,20 +78,20 @@ class Memory {
   Access access_ = Access::kLocalRead;
 };
 
-// Registers `bytes` at `address`, which the caller keeps alive as long as the result. Memory of a GPU is told
-// from the host's by asking the CUDA driver, if anything in this process has loaded it, and is registered by
-// the way that $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h choose.
-// Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access
-// without local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every
-// way), kSystem.
+// Registers `bytes` at `address`, which the caller keeps alive as long as the result. The CUDA driver, if
+// this process has loaded it, reports whether it is GPU memory. GPU memory is registered by the way of
+// $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
+// Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access without
+// local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way),
+// kSystem.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 
-// Page-aligned zeroed host memory, registered. Errors: as register_memory.
+// Allocates and registers page-aligned zeroed host memory. Errors: those of register_memory.
 [[nodiscard]] Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access = Access::kAll);
 
-// The same in a file without a name, which never shrinks, so that peers on this node can map it
-// (host/peer/peer_mapping.h). Errors: as allocate_memory.
+// Allocates and registers host memory in a file without a name, which never shrinks. Peers on this node can
+// map it (host/peer/peer_mapping.h). Errors: those of allocate_memory.
 [[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
                                                        Access access = Access::kAll);
 

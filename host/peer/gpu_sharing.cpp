@@ -26,7 +26,7 @@ tl::unexpected<Error> impossible(const char* what) {
   return fail(Status::kInvalidArgument, fmt::format("it offers GPU memory that cannot be: {}", what));
 }
 
-// One attribute of a pointer; `otherwise` where this driver does not know the attribute.
+// Returns one attribute of a pointer; `otherwise` if this driver lacks the attribute.
 template <typename T>
 T attribute(const Gpu& gpu, CUdeviceptr address, CUpointer_attribute which, T otherwise) {
   T value{};
@@ -36,7 +36,7 @@ T attribute(const Gpu& gpu, CUdeviceptr address, CUpointer_attribute which, T ot
   return result == CUDA_SUCCESS ? value : otherwise;
 }
 
-// An allocation that somebody else may release meanwhile.
+// An allocation that another process may release meanwhile.
 class Allocation {
  public:
   Allocation(const SharingFunctions& call, CUmemGenericAllocationHandle handle)

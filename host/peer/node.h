@@ -1,5 +1,5 @@
-// Which processes can share memory. Names of hosts say nothing of it: containers and clones bear the same
-// ones.
+// Identity of the place where processes can share memory. Host names do not decide it, because containers and
+// clones repeat them.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace gdx {
 
-// Of this process: the kernel's boot, its network namespace (where local sockets are named), its user. `proc`
-// is where /proc is. Errors: kSystem.
+// Reads this process's identity: the kernel's boot, its network namespace (where local sockets are named),
+// its user. `proc` is the path of /proc. Errors: kSystem.
 [[nodiscard]] Result<peer::NodeIdentity> node_identity(const std::string& proc = "/proc");
 
-// What keeps processes there and here apart; nothing if nothing does.
+// Returns the difference that keeps processes there and here apart; nullopt without one.
 [[nodiscard]] std::optional<std::string> apart(const peer::NodeIdentity& here,
                                                const peer::NodeIdentity& there);
 

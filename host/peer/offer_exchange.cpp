@@ -14,38 +14,38 @@
 namespace gdx {
 namespace {
 
-using bootstrap::Parcel;
+using bootstrap::LocalMessage;
 
 static_assert(sizeof(peer::OfferHeader) + kMaxPeerWindows * sizeof(peer::Offer) <=
-              bootstrap::kMaxParcelBytes);
-static_assert(kMaxPeerWindows * peer::kMaxParts <= bootstrap::kMaxParcelDescriptors);
+              bootstrap::kMaxLocalMessageBytes);
+static_assert(kMaxPeerWindows * peer::kMaxParts <= bootstrap::kMaxLocalMessageDescriptors);
 
-// One who connects and says nothing must not use up the time of the ranks behind it.
+// Bound on a silent connection, so that it does not use up the time of the ranks after it.
 constexpr std::uint64_t kFirstWordNs = 2'000'000'000;
 
 // Errors: kVersionMismatch, kInvalidArgument.
-Result<PeerOffers> parse(Parcel parcel) {
+Result<PeerOffers> parse(LocalMessage message) {
   peer::OfferHeader header{};
-  std::memcpy(&header, parcel.bytes.data(), sizeof header);  // sender() has seen that it is there
+  std::memcpy(&header, message.bytes.data(), sizeof header);  // sender() has seen that it is there
   if (header.version != peer::kExchangeVersion) {
     return fail(Status::kVersionMismatch, "it is another gdx: run the same on all ranks");
   }
   if (header.count > kMaxPeerWindows ||
-      parcel.bytes.size() != sizeof header + header.count * sizeof(peer::Offer)) {
+      message.bytes.size() != sizeof header + header.count * sizeof(peer::Offer)) {
     return fail(Status::kInvalidArgument, "its offers are of another length than they say");
   }
   PeerOffers offers;
   offers.offers.resize(header.count);
   if (header.count != 0) {
-    std::memcpy(offers.offers.data(), parcel.bytes.data() + sizeof header,
+    std::memcpy(offers.offers.data(), message.bytes.data() + sizeof header,
                 header.count * sizeof(peer::Offer));
   }
   std::size_t files = 0;
   for (const peer::Offer& offer : offers.offers) files += std::min<std::size_t>(offer.part_count, 1u << 16);
-  if (files != parcel.descriptors.size()) {
+  if (files != message.descriptors.size()) {
     return fail(Status::kInvalidArgument, "it sent another number of files than its offers name");
   }
-  offers.files = std::move(parcel.descriptors);
+  offers.files = std::move(message.descriptors);
   return offers;
 }
 
@@ -74,13 +74,13 @@ Result<OfferExchange> OfferExchange::listen(std::uint32_t rank) {
   return exchange;
 }
 
-void OfferExchange::write_on(peer::Card& card) const {
-  static_assert(sizeof card.socket_name >= 2 * (peer::kNameBytes / 2 - 1) + 1);
-  std::copy(name_.begin(), name_.end(), card.socket_name);
-  std::copy(std::begin(token_), std::end(token_), card.token);
+void OfferExchange::write_to(peer::RankIdentity& identity) const {
+  static_assert(sizeof identity.socket_name >= 2 * (peer::kNameBytes / 2 - 1) + 1);
+  std::copy(name_.begin(), name_.end(), identity.socket_name);
+  std::copy(std::begin(token_), std::end(token_), identity.token);
 }
 
-Result<void> OfferExchange::send(const Descriptor& socket, const peer::Card& to,
+Result<void> OfferExchange::send(const Descriptor& socket, const peer::RankIdentity& to,
                                  std::span<const OfferedRegion> mine, std::uint64_t deadline_ns) const {
   peer::OfferHeader header{};
   header.version = peer::kExchangeVersion;
@@ -94,22 +94,23 @@ Result<void> OfferExchange::send(const Descriptor& socket, const peer::Card& to,
     std::memcpy(bytes.data() + sizeof header + i * sizeof(peer::Offer), &mine[i].offer, sizeof(peer::Offer));
     files.insert(files.end(), mine[i].files.begin(), mine[i].files.end());
   }
-  return bootstrap::send_parcel(socket, bytes, files, deadline_ns);
+  return bootstrap::send_local(socket, bytes, files, deadline_ns);
 }
 
-std::optional<std::uint32_t> OfferExchange::sender(const Parcel& parcel,
+std::optional<std::uint32_t> OfferExchange::sender(const LocalMessage& message,
                                                    std::span<const std::uint32_t> awaited) const {
   peer::OfferHeader header{};
-  if (parcel.bytes.size() < sizeof header) return std::nullopt;
-  std::memcpy(&header, parcel.bytes.data(), sizeof header);
+  if (message.bytes.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, message.bytes.data(), sizeof header);
   if (!std::equal(std::begin(token_), std::end(token_), header.token)) return std::nullopt;
   const bool known = std::find(awaited.begin(), awaited.end(), header.rank) != awaited.end();
   return known ? std::optional(header.rank) : std::nullopt;
 }
 
-// Whoever is not awaited is not answered; the wait goes on.
-void OfferExchange::accept_all(std::span<const peer::Card> cards, std::vector<std::uint32_t> awaited,
-                               std::span<const OfferedRegion> mine, std::uint64_t deadline_ns,
+// Accepts awaited ranks; leaves other connections without an answer, and continues to wait.
+void OfferExchange::accept_all(std::span<const peer::RankIdentity> identities,
+                               std::vector<std::uint32_t> awaited, std::span<const OfferedRegion> mine,
+                               std::uint64_t deadline_ns,
                                std::map<std::uint32_t, Result<PeerOffers>>& results) const {
   while (!awaited.empty()) {
     auto socket = bootstrap::accept_local(listener_, deadline_ns);
@@ -118,48 +119,50 @@ void OfferExchange::accept_all(std::span<const peer::Card> cards, std::vector<st
       return;
     }
     if (!same_user(*socket)) continue;
-    auto parcel = bootstrap::receive_parcel(*socket, std::min(deadline_ns, monotonic_ns() + kFirstWordNs));
-    if (!parcel) continue;
-    const auto rank = sender(*parcel, awaited);
+    auto message = bootstrap::receive_local(*socket, std::min(deadline_ns, monotonic_ns() + kFirstWordNs));
+    if (!message) continue;
+    const auto rank = sender(*message, awaited);
     if (!rank) continue;
     std::erase(awaited, *rank);
-    const auto sent = send(*socket, cards[*rank], mine, deadline_ns);
-    results[*rank] = sent ? parse(std::move(*parcel)) : Result<PeerOffers>(tl::unexpected(sent.error()));
+    const auto sent = send(*socket, identities[*rank], mine, deadline_ns);
+    results[*rank] = sent ? parse(std::move(*message)) : Result<PeerOffers>(tl::unexpected(sent.error()));
   }
 }
 
-std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const peer::Card> cards,
+std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const peer::RankIdentity> identities,
                                                                std::span<const std::uint32_t> peers,
                                                                std::span<const OfferedRegion> mine,
                                                                std::uint64_t deadline_ns) {
   std::map<std::uint32_t, Result<PeerOffers>> results;
   std::map<std::uint32_t, Descriptor> called;
   std::vector<std::uint32_t> awaited;
-  // The higher rank calls. A call and its message need nobody to be there yet, so no two wait for each other.
+  // The higher rank connects. A connection and its message need no accept on the other side, so no two ranks
+  // wait for each other.
   for (const std::uint32_t rank : peers) {
     if (rank > rank_) {
       awaited.push_back(rank);
       continue;
     }
-    const char* const name = cards[rank].socket_name;
-    auto socket = bootstrap::connect_local(std::string(name, strnlen(name, sizeof cards[rank].socket_name)));
+    const char* const name = identities[rank].socket_name;
+    auto socket =
+        bootstrap::connect_local(std::string(name, strnlen(name, sizeof identities[rank].socket_name)));
     Result<void> done = socket ? same_user(*socket) : Result<void>(tl::unexpected(socket.error()));
-    if (done) done = send(*socket, cards[rank], mine, deadline_ns);
+    if (done) done = send(*socket, identities[rank], mine, deadline_ns);
     if (done) {
       called[rank] = std::move(*socket);
     } else {
       results[rank] = tl::unexpected(done.error());
     }
   }
-  accept_all(cards, std::move(awaited), mine, deadline_ns, results);
+  accept_all(identities, std::move(awaited), mine, deadline_ns, results);
   for (const auto& [rank, socket] : called) {
-    auto parcel = bootstrap::receive_parcel(socket, deadline_ns);
-    if (!parcel) {
-      results[rank] = tl::unexpected(parcel.error());
-    } else if (sender(*parcel, std::span(&rank, 1)) == std::nullopt) {
+    auto message = bootstrap::receive_local(socket, deadline_ns);
+    if (!message) {
+      results[rank] = tl::unexpected(message.error());
+    } else if (sender(*message, std::span(&rank, 1)) == std::nullopt) {
       results[rank] = fail(Status::kInvalidArgument, "somebody else answers in its place");
     } else {
-      results[rank] = parse(std::move(*parcel));
+      results[rank] = parse(std::move(*message));
     }
   }
   return results;

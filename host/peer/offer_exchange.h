@@ -1,4 +1,4 @@
-// How two ranks of a node pass their offers to each other, once all cards are known.
+// Exchange of offers between two ranks of a node, after all identities were gathered.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +17,33 @@ namespace gdx {
 
 struct PeerOffers {
   std::vector<peer::Offer> offers;
-  std::vector<Descriptor> files;  // of all of them, in their order
+  std::vector<Descriptor> files;  // files of all regions, in their order
 };
 
-// This rank's end of the exchange. A rank listens first, then shows its card to all.
+// One rank's end of the exchange. A rank listens first, then publishes its identity.
 class OfferExchange {
  public:
-  // Listens under a name that nobody can guess before it is published. Errors: kSystem, kBusy.
+  // Listens under a random name, which no process can guess before it is published. Errors: kSystem, kBusy.
   [[nodiscard]] static Result<OfferExchange> listen(std::uint32_t rank);
 
-  // What others need to connect: socket_name and token.
-  void write_on(peer::Card& card) const;
+  // Writes the fields that other ranks need to connect: socket_name and token.
+  void write_to(peer::RankIdentity& identity) const;
 
-  // Passes `mine` to each rank of `peers` and takes theirs, or what went wrong, by the deadline
-  // (CLOCK_MONOTONIC). `cards` are all ranks', `peers` those that list this rank among theirs. Errors of one
-  // rank: kTimeout, kPeerGone, kVersionMismatch, kInvalidArgument, kSystem.
-  [[nodiscard]] std::map<std::uint32_t, Result<PeerOffers>> run(std::span<const peer::Card> cards,
-                                                                std::span<const std::uint32_t> peers,
-                                                                std::span<const OfferedRegion> mine,
-                                                                std::uint64_t deadline_ns);
+  // Sends `mine` to each rank of `peers` and receives theirs, or an error, by the deadline (CLOCK_MONOTONIC).
+  // `identities` are all ranks'. `peers` are those that list this rank among theirs. Errors of one rank:
+  // kTimeout, kPeerGone, kVersionMismatch, kInvalidArgument, kSystem.
+  [[nodiscard]] std::map<std::uint32_t, Result<PeerOffers>> run(
+      std::span<const peer::RankIdentity> identities, std::span<const std::uint32_t> peers,
+      std::span<const OfferedRegion> mine, std::uint64_t deadline_ns);
 
  private:
   OfferExchange() = default;
-  [[nodiscard]] Result<void> send(const Descriptor& socket, const peer::Card& to,
+  [[nodiscard]] Result<void> send(const Descriptor& socket, const peer::RankIdentity& to,
                                   std::span<const OfferedRegion> mine, std::uint64_t deadline_ns) const;
-  // Nothing: whoever connected is none of `cards`' ranks.
-  [[nodiscard]] std::optional<std::uint32_t> sender(const bootstrap::Parcel& parcel,
+  // Returns the sending rank; nullopt for a connection of none of `identities`' ranks.
+  [[nodiscard]] std::optional<std::uint32_t> sender(const bootstrap::LocalMessage& message,
                                                     std::span<const std::uint32_t> awaited) const;
-  void accept_all(std::span<const peer::Card> cards, std::vector<std::uint32_t> awaited,
+  void accept_all(std::span<const peer::RankIdentity> identities, std::vector<std::uint32_t> awaited,
                   std::span<const OfferedRegion> mine, std::uint64_t deadline_ns,
                   std::map<std::uint32_t, Result<PeerOffers>>& results) const;
 

@@ -20,7 +20,7 @@ namespace {
 
 struct Peer {
   std::vector<MappedRegion> regions;  // all of its, or none
-  std::string reason;                 // why none
+  std::string reason;                 // reason for its absence
 };
 
 Result<void> check_arguments(std::span<const Memory* const> regions, const PeerOptions& options) {
@@ -37,24 +37,24 @@ Result<void> check_arguments(std::span<const Memory* const> regions, const PeerO
   return {};
 }
 
-// This rank's card, and its listener where it has one.
+// This rank's identity, and its listener where it has one.
 struct OwnEnd {
-  peer::Card card{};
+  peer::RankIdentity identity{};
   std::optional<OfferExchange> exchange;
-  std::string reason;  // why it has none
+  std::string reason;  // reason for its absence
 };
 
-// Never fails: the others wait for the card.
+// Never fails, because the others wait for the identity.
 OwnEnd open_end(std::uint32_t rank, DirectChoice choice) {
   OwnEnd end;
-  end.card.version = peer::kExchangeVersion;
+  end.identity.version = peer::kExchangeVersion;
   if (choice == DirectChoice::kOff) {
     end.reason = fmt::format("told not to (${} or PeerOptions::direct)", kDirectVariable);
     return end;
   }
-  const auto identity = node_identity();
-  if (!identity) {
-    end.reason = identity.error().message;
+  const auto node = node_identity();
+  if (!node) {
+    end.reason = node.error().message;
     return end;
   }
   auto exchange = OfferExchange::listen(rank);
@@ -62,19 +62,19 @@ OwnEnd open_end(std::uint32_t rank, DirectChoice choice) {
     end.reason = exchange.error().message;
     return end;
   }
-  end.card.willing = 1;
-  end.card.node = *identity;
-  exchange->write_on(end.card);
+  end.identity.willing = 1;
+  end.identity.node = *node;
+  exchange->write_to(end.identity);
   end.exchange = std::move(*exchange);
   return end;
 }
 
-// What keeps two ranks apart by their cards: both come to the same answer.
-std::optional<std::string> why_apart(const OwnEnd& here, const peer::Card& there) {
+// Returns the difference in two ranks' identities that keeps them apart; both ranks compute an equal result.
+std::optional<std::string> why_apart(const OwnEnd& here, const peer::RankIdentity& there) {
   if (!here.exchange) return here.reason;
   if (there.version != peer::kExchangeVersion) return "it is another gdx: run the same on all ranks";
   if (there.willing == 0) return "it was told not to, or cannot: see what it logs";
-  return apart(here.card.node, there.node);
+  return apart(here.identity.node, there.node);
 }
 
 Peer map_all(const Result<PeerOffers>& offered, int gpu) {
@@ -149,14 +149,14 @@ Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* 
   if (!choice) return tl::unexpected(choice.error());
 
   OwnEnd end = open_end(world.rank(), *choice);
-  const auto cards = world.allgather_value(end.card, options.timeout_ns);
-  if (!cards) return tl::unexpected(cards.error());
+  const auto identities = world.allgather_value(end.identity, options.timeout_ns);
+  if (!identities) return tl::unexpected(identities.error());
 
   auto impl = std::make_unique<Impl>();
   impl->peers.resize(world.size());
   std::vector<std::uint32_t> near;
   for (std::uint32_t rank = 0; rank < world.size(); ++rank) {
-    if (auto why = why_apart(end, (*cards)[rank])) {
+    if (auto why = why_apart(end, (*identities)[rank])) {
       impl->peers[rank].reason = std::move(*why);
     } else if (rank != world.rank()) {
       near.push_back(rank);
@@ -167,7 +167,7 @@ Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* 
   if (!near.empty()) {
     std::vector<OfferedRegion> mine;
     for (const Memory* const memory : regions) mine.push_back(offer_region(*memory));
-    auto results = end.exchange->run(*cards, near, mine, monotonic_ns() + options.timeout_ns);
+    auto results = end.exchange->run(*identities, near, mine, monotonic_ns() + options.timeout_ns);
     for (auto& [rank, offered] : results) impl->peers[rank] = map_all(offered, options.gpu);
   }
   impl->announce(world.rank());

@@ -19,10 +19,10 @@ namespace gdx {
 
 inline constexpr char kDirectVariable[] = "GDX_DIRECT";
 
-// Loads and stores where they work; or no world without them; or none at all. Either end's kOff decides.
+// Use of loads and stores: where they work; or no world without them; or never. kOff at either end decides.
 enum class DirectChoice { kAuto, kOn, kOff };  // "auto", "on", "off"
 
-// $GDX_DIRECT; kAuto without it. Errors: kInvalidArgument naming what it may be.
+// Reads $GDX_DIRECT; kAuto without it. Errors: kInvalidArgument naming its values.
 [[nodiscard]] Result<DirectChoice> direct_choice_from_environment();
 
 struct PeerOptions {
@@ -34,17 +34,17 @@ struct PeerOptions {
 // Threads: one at a time.
 class PeerMapping {
  public:
-  // Shows `regions` to the peers on this node and maps theirs; all ranks call it together. Only memory that
-  // can be shared is: allocate_shareable_memory's; of a GPU what host/peer/gpu_sharing.h says. A peer is
-  // reached directly only if all its regions could be mapped, since an endpoint goes one way or the other;
-  // which and why is logged once.
+  // Offers `regions` to the peers on this node and maps theirs; all ranks call it together. Shareable
+  // regions: those of allocate_shareable_memory, and GPU memory by the rules of host/peer/gpu_sharing.h. A
+  // peer is direct only if all its regions could be mapped, because an endpoint uses one path only. The
+  // result is logged once.
   //
-  // A region that its owner frees or registers anew, and memory of a process that dies, stays mapped here;
-  // stores to it reach nobody. (Memory shared by CUDA IPC does not stay: its owner must keep it until the
-  // peers are done.)
+  // A freed or newly registered region of a peer stays mapped here, and so does memory of a process that
+  // died. Stores to it reach no process. (Memory shared by CUDA IPC does not stay: its owner must keep it
+  // until the peers are done.)
   //
-  // Errors: as World::allgather; kInvalidArgument (a region is empty or there are more than kMaxPeerWindows
-  // of them, GDX_DIRECT, timeout_ns); kUnsupported naming rank and reason, where kOn was asked for; kSystem.
+  // Errors: those of World::allgather; kInvalidArgument (an empty region, more than kMaxPeerWindows regions,
+  // GDX_DIRECT, timeout_ns); kUnsupported naming rank and reason, for kOn; kSystem.
   [[nodiscard]] static Result<PeerMapping> exchange(World& world, std::span<const Memory* const> regions,
                                                     const PeerOptions& options = {});
 
@@ -52,19 +52,19 @@ class PeerMapping {
   PeerMapping& operator=(PeerMapping&&) noexcept;
   PeerMapping(const PeerMapping&) = delete;
   PeerMapping& operator=(const PeerMapping&) = delete;
-  // No kernel may use a handle any more.
+  // Requires that no kernel uses a handle any more.
   ~PeerMapping();
 
-  // Below, `rank` is one of the world; others are reached by the NIC, "no such rank".
+  // Take a `rank` of the world. Other numbers are not direct, with the reason "no such rank".
   [[nodiscard]] bool is_direct(std::uint32_t rank) const;
-  // Why not; empty where it is.
+  // Returns the reason why the rank is not direct; empty where it is.
   [[nodiscard]] std::string reason(std::uint32_t rank) const;
 
-  // Lets kernels of `gpu` reach what is host memory; kernels of the CPU layer need no call. Errors: as
+  // Lets kernels of `gpu` reach mapped host memory; kernels of the CPU layer need no call. Errors: those of
   // Gpu::map.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
-  // An endpoint towards `rank`, for kernels. The windows live as long as this.
+  // Returns an endpoint towards `rank`, for kernels. Its windows live as long as this object.
   [[nodiscard]] PeerHandle handle(std::uint32_t rank, const EndpointHandle& endpoint) const;
 
  private:

@@ -28,7 +28,7 @@ void refuse(peer::Offer& offer, std::string_view reason) {
   std::copy_n(reason.begin(), length, std::begin(offer.reason));
 }
 
-// What a peer wrote, made fit to be shown.
+// Makes a peer's text printable.
 std::string shown_reason(const peer::Offer& offer) {
   std::string text(offer.reason, strnlen(offer.reason, sizeof offer.reason));
   for (char& c : text) {

@@ -1,7 +1,6 @@
 #include "host/queue/endpoint.h"
 
 #include <fmt/format.h>
-#include <infiniband/mlx5_api.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/queue/doorbell.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
@@ -36,22 +36,6 @@ Result<std::uint32_t> random_psn() {
   return value & kPsnMask;
 }
 
-struct DoorbellRegister {
-  UarHandle uar;
-  std::uint32_t blueflame_half_bytes = 0;  // as in EndpointHandle
-};
-
-// A BlueFlame register of the endpoint's own first: with it a WQE travels in its doorbell. An HCA has few;
-// when they are used up, the context's shared page takes plain doorbells.
-Result<DoorbellRegister> allocate_doorbell(const Hca& hca) {
-  UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_BF));
-  if (uar) return DoorbellRegister{std::move(uar), mlx5::kBlueFlameBufferBytes};
-  uar.reset(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
-  if (uar) return DoorbellRegister{std::move(uar), 0};
-  return fail(Status::kSystem,
-              fmt::format("HCA {} gives no doorbell page: {}", hca.name(), std::strerror(errno)));
-}
-
 // Spreads the queue pairs of two hosts over the paths between them, as IBA A17.9.4.2 suggests.
 std::uint16_t udp_source_port(std::uint32_t qpn, std::uint32_t remote_qpn) {
   std::uint64_t mixed = std::uint64_t{qpn} * remote_qpn;
@@ -69,6 +53,7 @@ struct LocalEnd {
         gid(hca.gid()),
         gid_index(hca.gid_index()),
         port(hca.port()),
+        counter_set(hca.counter_set()),
         mtu_bytes(hca.path_mtu_bytes()) {}
 
   std::string hca_name;
@@ -77,6 +62,7 @@ struct LocalEnd {
   ibv_gid gid;
   std::uint8_t gid_index;
   std::uint8_t port;
+  std::uint8_t counter_set;
   std::uint32_t mtu_bytes;
 };
 
@@ -88,7 +74,8 @@ Result<std::array<std::uint8_t, 6>> resolve_mac(const LocalEnd& local, const End
   std::memcpy(attributes.grh.dgid.raw, peer.gid, sizeof peer.gid);
   attributes.grh.sgid_index = local.gid_index;
   attributes.grh.hop_limit = options.hop_limit;
-  attributes.grh.traffic_class = options.traffic_class;
+  attributes.grh.traffic_class = *options.traffic_class;
+  attributes.sl = *options.service_level;
   const AhHandle ah(ibv_create_ah(local.pd, &attributes));
   if (!ah) {
     return fail(Status::kSystem,
@@ -108,11 +95,18 @@ Result<std::array<std::uint8_t, 6>> resolve_mac(const LocalEnd& local, const End
   return mac;
 }
 
+// Returns the options of `auto`, with the GPU of the queues where no other is named.
+ModeOptions site_options(const EndpointOptions& options) {
+  ModeOptions modes = options.auto_modes;
+  if (modes.gpu.empty() && options.gpu) modes.gpu = options.gpu->pci_bus_id();
+  return modes;
+}
+
 }  // namespace
 
 struct Endpoint::Impl {
-  Impl(const Hca& hca, const EndpointOptions& checked_options, QueueMemory queue_memory)
-      : local(hca), options(checked_options), memory(std::move(queue_memory)) {}
+  Impl(const Hca& hca, const EndpointOptions& resolved_options, QueueMemory queue_memory)
+      : local(hca), options(resolved_options), memory(std::move(queue_memory)) {}
 
   Result<void> choose_auto_modes();
   Result<void> lease_slots(const StagingPools& pools);
@@ -125,7 +119,7 @@ struct Endpoint::Impl {
 
   // Members go in reverse order: the queues before all that they use.
   LocalEnd local;
-  EndpointOptions options;
+  EndpointOptions options;  // nothing of it is left open
   ModeTable modes{};
   QueueMemory memory;
   StagingLease staging;  // after the memory that they share with their schedulers
@@ -158,9 +152,7 @@ Result<void> Endpoint::Impl::choose_auto_modes() {
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
                          .bounce_slot_bytes = bounce.slot_bytes(),
                          .blueflame = doorbell.blueflame_half_bytes != 0};
-  ModeOptions wanted = options.auto_modes;
-  if (wanted.gpu.empty() && options.gpu) wanted.gpu = options.gpu->pci_bus_id();
-  auto choice = choose_modes(local.hca_name, wanted, shape);
+  auto choice = choose_modes(local.hca_name, site_options(options), shape);
   if (!choice) return tl::unexpected(choice.error());
   modes = choice->modes;
   announce(local.hca_name, *choice);
@@ -173,7 +165,7 @@ Result<void> Endpoint::Impl::lease_slots(const StagingPools& pools) {
         "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
         "leave it out unless that is what you measure",
         local.hca_name);
-    staging = pools.nic->trespass();
+    staging = pools.nic->lease_without_credits();
     lift_credits();
   } else if (options.slot_count != 0) {
     auto lease = pools.nic->lease(memory.staging_credits().channel(), options.slot_count);
@@ -221,7 +213,7 @@ Result<void> Endpoint::Impl::show_queues_to(const Hca& hca) {
     return {};
   }
   umem.reset(
-      mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
+      hca_verbs().reg_umem(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
   if (umem) return {};
   return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
               fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
@@ -277,16 +269,17 @@ Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
   std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
   receive.path.mac = *mac;
   receive.path.hop_limit = options.hop_limit;
-  receive.path.traffic_class = options.traffic_class;
+  receive.path.traffic_class = *options.traffic_class;
+  receive.path.service_level = *options.service_level;
   receive.path.udp_source_port = udp_source_port(queue_pair.number, peer.qpn);
 
   commands::SendSpec send;
   send.next_send_psn = psn;
-  send.ack_timeout = options.ack_timeout;
-  send.retry_count = options.retry_count;
+  send.ack_timeout = *options.ack_timeout;
+  send.retry_count = *options.retry_count;
   send.rnr_retry = options.rnr_retry;
 
-  if (auto done = commands::reset_to_init(queue_pair, local.port); !done) return done;
+  if (auto done = commands::reset_to_init(queue_pair, local.port, local.counter_set); !done) return done;
   if (auto done = commands::init_to_ready_to_receive(queue_pair, receive); !done) return done;
   return commands::ready_to_receive_to_send(queue_pair, send);
 }
@@ -296,9 +289,15 @@ Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
-Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& options) {
+Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
   const TraceSpan span("Endpoint::create");
-  if (auto checked = check_endpoint_options(options); !checked) return tl::unexpected(checked.error());
+  auto resolved = resolve_endpoint_options(given, hca.is_software());
+  if (!resolved) return tl::unexpected(resolved.error());
+  const EndpointOptions& options = *resolved;
+  if (!options.may_ring_unprobed_blueflame) {
+    const auto checked = check_doorbell(hca, *options.doorbell, site_options(options));
+    if (!checked) return tl::unexpected(checked.error());
+  }
   const auto slots = check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic);
   if (!slots) return tl::unexpected(slots.error());
   const auto bounces =
@@ -312,7 +311,7 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   const auto psn = random_psn();
   if (!psn) return tl::unexpected(psn.error());
   impl->psn = *psn;
-  auto doorbell = allocate_doorbell(hca);
+  auto doorbell = allocate_doorbell(hca, *options.doorbell);
   if (!doorbell) return tl::unexpected(doorbell.error());
   impl->doorbell = std::move(*doorbell);
   if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
@@ -361,7 +360,7 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   auto queues = gpu.map(host_memory.data(), host_memory.size());
   if (!queues) return tl::unexpected(queues.error());
   // Endpoints without a register of their own share a page, and so its mapping.
-  auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, kQueuePageBytes);
+  auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes);
   if (!doorbell) return tl::unexpected(doorbell.error());
   impl_->mappings.push_back(std::move(*queues));
   impl_->mappings.push_back(std::move(*doorbell));
@@ -384,7 +383,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.scratch = &memory.host().scratch;
   handle.state = &control->state;
   handle.abort = &memory.host().abort;
-  handle.timeout_ns = options.timeout_ns;
+  handle.timeout_ns = *options.timeout_ns;
   handle.probe_after_ns = options.probe_after_ns;
   handle.scratch_lkey = scratch->lkey;
   handle.log_send_queue = log_blocks;
@@ -408,6 +407,12 @@ QueueState Endpoint::state() const {
   QueueState lost{};
   lost.fault.status = Status::kSystem;
   return lost;
+}
+
+Result<std::vector<std::uint8_t>> Endpoint::query_queue_pair() const {
+  const auto output = commands::query_queue_pair(impl_->queue_pair);
+  if (!output) return tl::unexpected(output.error());
+  return std::vector<std::uint8_t>(output->begin(), output->end());
 }
 
 RegistrationWay Endpoint::queues_registered_by() const { return impl_->registered_by; }

@@ -1,7 +1,7 @@
-// An endpoint: one RC queue pair whose rings device code drives by itself. Every object is made with
-// DevX commands, so that rings, doorbell record and UAR are ours to place and to hand to a kernel.
-// Source: ConnectX Programmer's Reference Manual, CREATE_CQ, CREATE_QP, RST2INIT_QP, INIT2RTR_QP,
-// RTR2RTS_QP; layouts in proto/mlx5/prm.h.
+// An endpoint: one RC queue pair whose rings device code drives by itself. DevX commands make every object,
+// so that the caller places rings, doorbell record and UAR and hands them to a kernel.
+// Source: ConnectX Programmer's Reference Manual, CREATE_CQ, CREATE_QP, RST2INIT_QP, INIT2RTR_QP, RTR2RTS_QP;
+// layouts in proto/mlx5/prm.h.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/result.h"
 #include "host/calibration/choose_modes.h"
@@ -17,6 +18,7 @@
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
 #include "host/staging/staging_pool.h"
+#include "proto/doorbell_kind.h"
 #include "proto/gpu/queue.h"
 
 namespace gdx {
@@ -26,33 +28,67 @@ inline constexpr std::uint32_t kMinSendQueueBlocks = 16;
 inline constexpr std::uint32_t kMinSharedQueueBlocks = 64;
 inline constexpr std::uint64_t kMaxWaitNs = 3'600'000'000'000;  // an hour
 
+inline constexpr char kCallTimeoutVariable[] = "GDX_CALL_TIMEOUT_S";
+inline constexpr char kAckTimeoutVariable[] = "GDX_ACK_TIMEOUT";
+inline constexpr char kRetryCountVariable[] = "GDX_RETRY_COUNT";
+inline constexpr char kTrafficClassVariable[] = "GDX_TRAFFIC_CLASS";
+inline constexpr char kServiceLevelVariable[] = "GDX_SERVICE_LEVEL";
+inline constexpr char kDoorbellVariable[] = "GDX_DOORBELL";  // plain or blueflame
+
 struct EndpointOptions {
-  std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
-  std::uint32_t slot_count = 0;         // slots of the NIC's memory that it may hold at most; 0: cannot push
-  std::uint32_t bounce_slot_count = 0;  // of host memory, likewise; 0: cannot bounce
-  Placement placement = Placement::kHost;    // of the queues; kernels open it as Endpoint<S, placement>
-  std::optional<Gpu> gpu = std::nullopt;     // with Placement::kGpu: whose memory
-  Sharing sharing = Sharing::kExclusive;     // kernels open it as device::Endpoint or SharedEndpoint
-  ModeOptions auto_modes = {};               // what Mode::kAuto goes by; not on a shared endpoint
-  std::uint64_t timeout_ns = 5'000'000'000;  // bound of every wait in device code; 1..kMaxWaitNs
-  // A wait on a signal asks the peer for life after this; 1..kMaxWaitNs.
+  std::uint32_t send_queue_blocks = 128;   // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
+  std::uint32_t slot_count = 0;            // most slots of NIC memory that it may hold; 0: cannot push
+  std::uint32_t bounce_slot_count = 0;     // most slots of host memory; 0: cannot bounce
+  Placement placement = Placement::kHost;  // of the queues; kernels open it as Endpoint<S, placement>
+  std::optional<Gpu> gpu = std::nullopt;   // with Placement::kGpu: the GPU whose memory holds the queues
+  Sharing sharing = Sharing::kExclusive;   // kernels open it as device::Endpoint or SharedEndpoint
+  ModeOptions auto_modes = {};             // thresholds of Mode::kAuto; not on a shared endpoint
+  // Options below are nullopt by default. Then the variable's value holds, or the default: first hardware's,
+  // then the software HCA's.
+  // Bound of every wait in device code; 1..kMaxWaitNs. $GDX_CALL_TIMEOUT_S; 30 s, or 5 s.
+  std::optional<std::uint64_t> timeout_ns = std::nullopt;
+  // Period after which a wait on a signal probes the peer; 1..kMaxWaitNs.
   std::uint64_t probe_after_ns = 500'000'000;
-  std::uint8_t ack_timeout = 14;    // 4.096 us * 2^ack_timeout before a resend; 1..31
-  std::uint8_t retry_count = 5;     // resends before "peer unreachable"; 0..7
-  std::uint8_t rnr_retry = 7;       // 0..7; 7: without end
-  std::uint8_t min_rnr_timer = 12;  // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
-  std::uint8_t hop_limit = 64;      // 1..255
-  std::uint8_t traffic_class = 0;
-  // For research only: pushes into any slot of the pool, whoever holds it, to show what credits prevent. It
-  // damages the payload of every endpoint of the pool.
+  // 4.096 us * 2^ack_timeout before a resend; 1..31. $GDX_ACK_TIMEOUT; 18 (1.07 s), or 14 (67 ms).
+  std::optional<std::uint8_t> ack_timeout = std::nullopt;
+  // Resends before "peer unreachable"; 0..7. $GDX_RETRY_COUNT; 7, or 5.
+  std::optional<std::uint8_t> retry_count = std::nullopt;
+  std::uint8_t rnr_retry = 7;                                // 0..7; 7: without end
+  std::uint8_t min_rnr_timer = 12;                           // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
+  std::uint8_t hop_limit = 64;                               // 1..255
+  std::optional<std::uint8_t> traffic_class = std::nullopt;  // DSCP and ECN. $GDX_TRAFFIC_CLASS; 0
+  std::optional<std::uint8_t> service_level = std::nullopt;  // VLAN priority, 0..7. $GDX_SERVICE_LEVEL; 0
+  // Kind of doorbell. BlueFlame copies each WQE of one block into its doorbell, so the NIC need not fetch it.
+  // On hardware it needs a probe that has passed: check_blueflame_probe. Shared endpoints ring plainly, and
+  // so do those for which the HCA has no BlueFlame register left. $GDX_DOORBELL; kPlain.
+  std::optional<DoorbellKind> doorbell = std::nullopt;
+  // Permits BlueFlame on hardware without a probe, for the probe itself. What the NIC makes of a copy that
+  // arrives in parts is not documented.
+  bool may_ring_unprobed_blueflame = false;
+  // Permits a timeout_ns shorter than a probe and a dead peer's retries. create() refuses one otherwise,
+  // because kTimeout would come first, and the endpoint's fault much later.
+  bool may_time_out_before_retries = false;
+  // For research only: pushes into any slot of the pool, whatever its holder, to show the damage that credits
+  // prevent. It damages the payload of every endpoint of the pool.
   bool unsafe_push_without_credits = false;
   bool adaptive_routing = false;  // the network may reorder packets: signals are fenced behind puts
 };
 
-// Errors: kInvalidArgument naming the option, its value and what it may be.
+// Validates the options. Errors: kInvalidArgument naming the option, its value and its range.
 [[nodiscard]] Result<void> check_endpoint_options(const EndpointOptions& options);
 
-// The pools that an endpoint stages in; either may be missing.
+// Returns the options with every value set. Reads the environment. Errors: those of check_endpoint_options;
+// kInvalidArgument naming a variable and its range, or timeout_ns and the time that retries take.
+[[nodiscard]] Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given,
+                                                               bool hca_is_software);
+
+// Returns the time that a dead peer's retries take. Tries wait 1, 2 and then 4 times the ACK timeout; those
+// of the software HCA grow to a second at most. For hardware this is an assumption, because IBA allows 4
+// times for each.
+[[nodiscard]] std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count,
+                                          bool hca_is_software);
+
+// Pools in which an endpoint stages; either may be missing.
 struct StagingPools {
   StagingPools(StagingPool* nic_memory = nullptr, StagingPool* host_memory = nullptr)
       : nic(nic_memory), host(host_memory) {}
@@ -63,28 +99,29 @@ struct StagingPools {
 
 inline constexpr std::uint32_t kEndpointAddressVersion = 1;
 
-// What a peer needs to connect; exchanged at bootstrap, hence checked by connect().
+// Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
 struct EndpointAddress {
   std::uint32_t version;
   std::uint32_t qpn;  // 24 bits
-  std::uint32_t psn;  // 24 bits: the first that this side will send
+  std::uint32_t psn;  // 24 bits: the first PSN that this side will send
   std::uint32_t mtu_bytes;
   std::uint8_t gid[16];
 };
 static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<EndpointAddress>);
 
-// Errors: kVersionMismatch, kInvalidArgument naming the field that no endpoint can have.
+// Validates a peer's address. Errors: kVersionMismatch, kInvalidArgument naming the impossible field.
 [[nodiscard]] Result<void> check_endpoint_address(const EndpointAddress& address);
 
-// Threads: one at a time, but abort(), which any thread may call while a kernel runs. fault() and
-// state() show what kernels have written back: read them when no kernel runs on the endpoint.
+// Threads: one at a time, except abort(), which any thread may call while a kernel runs. fault() and state()
+// return what kernels have written back, so call them when no kernel runs on the endpoint.
 class Endpoint {
  public:
-  // A pool may be missing where the options want no slots of it. Its minimum is reserved for the endpoint's
-  // life; the slots it has beyond that come and go. Queues in GPU memory are shown to the HCA by the way that
-  // $GDX_GPU_REGISTRATION and host/memory/gpu_registration.h choose, which is logged once. Errors: as
-  // check_endpoint_options, StagingPool::lease, choose_modes and register_gpu_umem; kNoMemory; kSystem with
-  // the command's name, status and syndrome.
+  // Creates an endpoint. A pool may be missing if the options take no slots of it. The pool reserves its
+  // minimum for the endpoint's life; slots beyond that are temporary. $GDX_GPU_REGISTRATION and
+  // host/memory/gpu_registration.h choose the registration of queues in GPU memory, which is logged once.
+  // Errors: those of resolve_endpoint_options, StagingPool::lease, choose_modes and register_gpu_umem; on
+  // hardware with BlueFlame those of check_blueflame_probe;
+  // kNoMemory; kSystem with the command's name, status and syndrome.
   [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPools pools,
                                                const EndpointOptions& options = {});
 
@@ -97,31 +134,34 @@ class Endpoint {
   [[nodiscard]] EndpointAddress address() const;
 
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'.
-  // Errors: as check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
+  // Errors: those of check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
   // transition or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
 
-  // Lets kernels of `gpu` reach the doorbell register and what of the endpoint is in host memory; kernels of
-  // the CPU layer need no call. The pool's memory is the pool's to map. Errors: as Gpu::map; kInvalidArgument
-  // when the queues are in another GPU's memory.
+  // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
+  // layer need no call. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map;
+  // kInvalidArgument when the queues are in another GPU's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
-  // Everything a kernel needs, by value. The pointers live as long as the Endpoint.
+  // Returns everything a kernel needs, by value. Its pointers live as long as the Endpoint.
   [[nodiscard]] EndpointHandle handle() const;
 
-  // The first fault that a kernel recorded when it closed the endpoint; status kOk while healthy. kSystem
-  // where it is in GPU memory that cannot be read any more, as after a fault of a kernel: then the driver's
-  // error is logged.
+  // Returns the first fault that a kernel recorded when it closed the endpoint; status kOk while healthy.
+  // kSystem, with the driver's error in the log, if it is in GPU memory that a kernel's fault has made
+  // unreadable.
   [[nodiscard]] EndpointFault fault() const;
   // "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
-  // As it is now, by a copy where it is in GPU memory; of one that cannot be read only the fault is set.
+  // Returns the current state, copied from GPU memory if it is there. If that fails only the fault is set.
   [[nodiscard]] QueueState state() const;
-  // How queues in GPU memory are registered; kHostPages where they are in host memory.
+  // QUERY_QP's output, byte for byte: what the HCA has of the queue pair now. Layout: proto/mlx5/prm.h.
+  // Errors: kSystem with status and syndrome.
+  [[nodiscard]] Result<std::vector<std::uint8_t>> query_queue_pair() const;
+  // Returns the way by which queues in GPU memory are registered; kHostPages where they are in host memory.
   [[nodiscard]] RegistrationWay queues_registered_by() const;
 
-  // From now on every wait of a kernel on this endpoint returns kAborted, and its credits go back: what the
-  // kernel holds when it ends, what the NIC holds when the endpoint goes.
+  // Makes every wait of a kernel on this endpoint return kAborted from now on. Its credits go back: the
+  // kernel's when the kernel ends, the NIC's when the endpoint ends.
   void abort();
 
  private:

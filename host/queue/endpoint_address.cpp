@@ -1,9 +1,10 @@
-// What can be judged without an HCA: an endpoint's options, and an address that a peer sent.
+// Checks without an HCA: an endpoint's options, and an address that a peer sent.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 
+#include "base/environment.h"
 #include "host/queue/endpoint.h"
 #include "proto/mlx5/cqe.h"
 
@@ -11,6 +12,19 @@ namespace gdx {
 namespace {
 
 constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
+constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+constexpr std::uint8_t kMaxAckTimeout = 31;
+constexpr std::uint8_t kMaxRetryCount = 7;
+constexpr std::uint8_t kMaxServiceLevel = 7;
+
+// Defaults of an HCA's endpoints. Hardware's follow its other users, whose networks pause.
+struct Defaults {
+  std::uint64_t timeout_ns;
+  std::uint8_t ack_timeout;
+  std::uint8_t retry_count;
+};
+constexpr Defaults kOnHardware{30 * kNsPerSecond, 18, 7};
+constexpr Defaults kOnSoftware{5 * kNsPerSecond, 14, 5};
 
 tl::unexpected<Error> refuse_option(const char* option, std::uint64_t value, const char* wanted) {
   return fail(Status::kInvalidArgument,
@@ -21,6 +35,28 @@ tl::unexpected<Error> refuse_option(const char* option, std::uint64_t value, con
 Result<void> check_duration(const char* option, std::uint64_t duration_ns) {
   if (duration_ns != 0 && duration_ns <= kMaxWaitNs) return {};
   return refuse_option(option, duration_ns, "1 to 3600000000000 (an hour)");
+}
+
+// Sets an absent option to the variable's value, in units of `unit`, or else to the default.
+template <typename T>
+Result<void> resolve_option(std::optional<T>& option, const char* variable, std::uint64_t least,
+                            std::uint64_t most, T usual, std::uint64_t unit = 1) {
+  if (option) return {};
+  const auto given = number_from_environment(variable, least, most);
+  if (!given) return tl::unexpected(given.error());
+  option = *given ? static_cast<T>(**given * unit) : usual;
+  return {};
+}
+
+// Sets an absent option to the variable's value, or else to plain.
+Result<void> settle_doorbell(std::optional<DoorbellKind>& option) {
+  if (option) return {};
+  const auto chosen = choice_from_environment<DoorbellKind>(
+      kDoorbellVariable, {{name(DoorbellKind::kPlain), DoorbellKind::kPlain},
+                          {name(DoorbellKind::kBlueFlame), DoorbellKind::kBlueFlame}});
+  if (!chosen) return tl::unexpected(chosen.error());
+  option = *chosen;
+  return {};
 }
 
 constexpr bool is_mtu(std::uint32_t bytes) {
@@ -56,17 +92,63 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
   if (options.sharing == Sharing::kShared && options.unsafe_push_without_credits) {
     return refuse_option("unsafe_push_without_credits", 1, "0 where the endpoint is shared");
   }
-  if (auto checked = check_duration("timeout_ns", options.timeout_ns); !checked) return checked;
-  if (auto checked = check_duration("probe_after_ns", options.probe_after_ns); !checked) return checked;
-  // 0 would mean "wait for ever" on the wire: a dead peer would never be noticed.
-  if (options.ack_timeout == 0 || options.ack_timeout > 31) {
-    return refuse_option("ack_timeout", options.ack_timeout, "1 to 31 (4.096 us * 2^n)");
+  if (options.timeout_ns) {
+    if (auto checked = check_duration("timeout_ns", *options.timeout_ns); !checked) return checked;
   }
-  if (options.retry_count > 7) return refuse_option("retry_count", options.retry_count, "0 to 7");
+  if (auto checked = check_duration("probe_after_ns", options.probe_after_ns); !checked) return checked;
+  // Refused because 0 means "wait for ever" on the wire, so a dead peer would stay undetected.
+  if (options.ack_timeout && (*options.ack_timeout == 0 || *options.ack_timeout > kMaxAckTimeout)) {
+    return refuse_option("ack_timeout", *options.ack_timeout, "1 to 31 (4.096 us * 2^n)");
+  }
+  if (options.retry_count.value_or(0) > kMaxRetryCount) {
+    return refuse_option("retry_count", *options.retry_count, "0 to 7");
+  }
+  if (options.service_level.value_or(0) > kMaxServiceLevel) {
+    return refuse_option("service_level", *options.service_level, "0 to 7");
+  }
   if (options.rnr_retry > 7) return refuse_option("rnr_retry", options.rnr_retry, "0 to 7");
   if (options.min_rnr_timer > 31) return refuse_option("min_rnr_timer", options.min_rnr_timer, "0 to 31");
   if (options.hop_limit == 0) return refuse_option("hop_limit", 0, "1 to 255");
   return {};
+}
+
+std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count, bool hca_is_software) {
+  const std::uint64_t asked_ns = 4096ull << ack_timeout;
+  std::uint64_t all_ns = 0;
+  for (unsigned attempt = 0; attempt <= retry_count; ++attempt) {
+    const std::uint64_t grown_ns = asked_ns << std::min(2u, attempt);
+    all_ns += hca_is_software ? std::max(asked_ns, std::min(grown_ns, kNsPerSecond)) : grown_ns;
+  }
+  return all_ns;
+}
+
+Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, bool hca_is_software) {
+  if (auto checked = check_endpoint_options(given); !checked) return tl::unexpected(checked.error());
+  EndpointOptions options = given;
+  const Defaults& usual = hca_is_software ? kOnSoftware : kOnHardware;
+  constexpr std::uint8_t kNone = 0;
+  for (const auto& resolved :
+       {resolve_option(options.timeout_ns, kCallTimeoutVariable, 1, kMaxWaitNs / kNsPerSecond,
+                       usual.timeout_ns, kNsPerSecond),
+        resolve_option(options.ack_timeout, kAckTimeoutVariable, 1, kMaxAckTimeout, usual.ack_timeout),
+        resolve_option(options.retry_count, kRetryCountVariable, 0, kMaxRetryCount, usual.retry_count),
+        resolve_option(options.traffic_class, kTrafficClassVariable, 0, UINT8_MAX, kNone),
+        resolve_option(options.service_level, kServiceLevelVariable, 0, kMaxServiceLevel, kNone)}) {
+    if (!resolved) return tl::unexpected(resolved.error());
+  }
+  if (const auto resolved = settle_doorbell(options.doorbell); !resolved)
+    return tl::unexpected(resolved.error());
+  const std::uint64_t verdict_ns =
+      options.probe_after_ns + retry_time_ns(*options.ack_timeout, *options.retry_count, hca_is_software);
+  if (verdict_ns < *options.timeout_ns || options.may_time_out_before_retries) return options;
+  const auto seconds = [](std::uint64_t ns) { return static_cast<double>(ns) / kNsPerSecond; };
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format(
+          "calls would time out (option timeout_ns, ${}: {:.3f} s) before a dead peer is found, in {:.3f} s: "
+          "raise that, or lower ack_timeout (${}: {}) or retry_count (${}: {})",
+          kCallTimeoutVariable, seconds(*options.timeout_ns), seconds(verdict_ns), kAckTimeoutVariable,
+          *options.ack_timeout, kRetryCountVariable, *options.retry_count));
 }
 
 Result<void> check_endpoint_address(const EndpointAddress& address) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -18,9 +19,16 @@ using ShortOutput = prm::Mailbox<prm::kShortCommandBytes>;
 
 constexpr std::uint32_t kNoUserIndex = 0xffffff;
 constexpr std::uint32_t kLogMaxMessageBytes = 30;
-constexpr std::uint32_t kLogReadsInFlight = 4;        // READs and atomics, each way
 constexpr std::uint32_t kLogAckRequestFrequency = 8;  // an ACK is asked for every 256 packets at least
-constexpr std::uint32_t kSmallestMtuBytes = 128;      // the MTU field counts doublings of it
+constexpr std::uint32_t kSmallestMtuBytes = 128;      // unit of the MTU field, which counts doublings
+
+thread_local std::vector<CommandRecord>* recorded = nullptr;
+
+void record(const char* command, std::span<const std::uint8_t> input, std::span<const std::uint8_t> output,
+            int error) {
+  if (recorded == nullptr) return;
+  recorded->push_back({command, {input.begin(), input.end()}, {output.begin(), output.end()}, error});
+}
 
 Error command_error(const char* command, int error, std::span<const std::uint8_t> output) {
   const auto status = static_cast<prm::CommandStatus>(prm::get32(output, prm::kStatus));
@@ -29,6 +37,9 @@ Error command_error(const char* command, int error, std::span<const std::uint8_t
       error == ENOMEM) {
     kind = Status::kNoMemory;
   }
+  // A refusal by the HCA has a status; a command without one did not reach it.
+  if (status == prm::CommandStatus::kOk)
+    return {kind, fmt::format("the kernel refused {}: {}", command, std::strerror(error))};
   return {kind, fmt::format("the HCA refused {}: {} (status {:#04x}, syndrome {:#x})", command,
                             std::strerror(error), prm::get32(output, prm::kStatus),
                             prm::get32(output, prm::kSyndrome))};
@@ -44,7 +55,9 @@ Result<NumberedObject> create(ibv_context* context, const char* command,
   NumberedObject created;
   created.object.reset(
       mlx5dv_devx_obj_create(context, input.data(), input.size(), output.data(), output.size()));
-  if (!created.object) return tl::unexpected(command_error(command, errno, output));
+  const int error = created.object ? 0 : errno;
+  record(command, input, output, error);
+  if (!created.object) return tl::unexpected(command_error(command, error, output));
   created.number = prm::get32(output, prm::kObjectId);
   return created;
 }
@@ -54,6 +67,7 @@ Result<void> modify(const NumberedObject& queue_pair, const char* command,
   ShortOutput output{};
   const int error = mlx5dv_devx_obj_modify(queue_pair.object.get(), input.data(), input.size(), output.data(),
                                            output.size());
+  record(command, input, output, error);
   if (error != 0) return tl::unexpected(command_error(command, error, output));
   return {};
 }
@@ -63,6 +77,7 @@ void set_path(std::span<std::uint8_t> input, const RemotePath& path) {
   prm::set(input, prm::qp::kPathSourceGidIndex, path.source_gid_index);
   prm::set(input, prm::qp::kPathHopLimit, path.hop_limit);
   prm::set(input, prm::qp::kPathTrafficClass, path.traffic_class);
+  prm::set(input, prm::qp::kPathEthernetPriority, path.service_level);
   prm::set(input, prm::qp::kPathDscp, path.traffic_class >> 2);
   prm::set(input, prm::qp::kPathUdpSourcePort, path.udp_source_port);
   std::copy(path.gid.begin(), path.gid.end(), input.begin() + prm::qp::kPathRemoteGidByte);
@@ -74,11 +89,17 @@ void set_path(std::span<std::uint8_t> input, const RemotePath& path) {
 
 }  // namespace
 
+CommandRecording::CommandRecording(std::vector<CommandRecord>& records) {
+  assert(recorded == nullptr);  // recordings of a thread do not nest
+  recorded = &records;
+}
+CommandRecording::~CommandRecording() { recorded = nullptr; }
+
 Result<NumberedObject> create_completion_queue(ibv_context* context, const CompletionQueueSpec& spec) {
   prm::Mailbox<prm::kCreateCqInBytes> input{};
   set_opcode(input, prm::Opcode::kCreateCq);
-  // Overrun is impossible (an entry for every block) and the consumer index is never told to the HCA,
-  // so the HCA must not check it.
+  // Disables the overrun check. The HCA cannot check, because it never gets the consumer index. Overrun is
+  // impossible, because there is an entry for every block.
   prm::set(input, prm::cq::kOverrunIgnore, 1);
   prm::set(input, prm::cq::kLogSize, spec.log_entries);
   prm::set(input, prm::cq::kUarPage, spec.uar_page);
@@ -98,6 +119,8 @@ Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSp
   prm::set(input, prm::qp::kServiceType, prm::qp::kRc);
   prm::set(input, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(input, prm::qp::kPd, spec.pdn);
+  // Free-running, which is 0, a ConnectX-6 Dx refuses whose clock is a real-time one (UCX pull request 8267).
+  prm::set(input, prm::qp::kTimestampFormat, spec.timestamp_format);
   prm::set(input, prm::qp::kUarPage, spec.uar_page);
   prm::set(input, prm::qp::kUserIndex, kNoUserIndex);
   prm::set(input, prm::qp::kSendCqn, spec.cqn);
@@ -113,12 +136,13 @@ Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSp
   return create(context, "CREATE_QP", input);
 }
 
-Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port) {
+Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port, std::uint8_t counter_set) {
   prm::Mailbox<prm::kModifyQpInBytes> input{};
   set_opcode(input, prm::Opcode::kRst2Init);
   prm::set(input, prm::kObjectId, queue_pair.number);
   prm::set(input, prm::qp::kPathPort, port);
   prm::set(input, prm::qp::kPathMigrationState, prm::qp::kMigrated);
+  prm::set(input, prm::qp::kCounterSet, counter_set);
   prm::set(input, prm::qp::kRemoteWrite, 1);
   prm::set(input, prm::qp::kRemoteRead, 1);
   prm::set(input, prm::qp::kRemoteAtomic, 1);
@@ -151,6 +175,31 @@ Result<void> ready_to_receive_to_send(const NumberedObject& queue_pair, const Se
   prm::set(input, prm::qp::kLogSraMax, kLogReadsInFlight);
   prm::set(input, prm::qp::kLogAckRequestFrequency, kLogAckRequestFrequency);
   return modify(queue_pair, "RTR2RTS_QP", input);
+}
+
+Result<prm::Mailbox<prm::kQueryQpOutBytes>> query_queue_pair(const NumberedObject& queue_pair) {
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  prm::Mailbox<prm::kQueryQpOutBytes> output{};
+  set_opcode(input, prm::Opcode::kQueryQp);
+  prm::set(input, prm::kObjectId, queue_pair.number);
+  const int error = mlx5dv_devx_obj_query(queue_pair.object.get(), input.data(), input.size(), output.data(),
+                                          output.size());
+  record("QUERY_QP", input, output, error);
+  if (error != 0) return tl::unexpected(command_error("QUERY_QP", error, output));
+  return output;
+}
+
+Result<prm::Mailbox<prm::kQueryHcaCapOutBytes>> query_capability(ibv_context* context,
+                                                                 prm::cap::Capability capability) {
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> output{};
+  set_opcode(input, prm::Opcode::kQueryHcaCap);
+  prm::set(input, prm::kOpMod, prm::cap::op_mod_current(capability));
+  const int error =
+      mlx5dv_devx_general_cmd(context, input.data(), input.size(), output.data(), output.size());
+  record("QUERY_HCA_CAP", input, output, error);
+  if (error != 0) return tl::unexpected(command_error("QUERY_HCA_CAP", error, output));
+  return output;
 }
 
 }  // namespace gdx::commands

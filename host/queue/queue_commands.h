@@ -4,11 +4,17 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "host/hca/handles.h"
+#include "proto/mlx5/prm.h"
 
 namespace gdx::commands {
+
+// READs and atomics in flight, each way, that INIT2RTR_QP and RTR2RTS_QP ask for.
+inline constexpr std::uint32_t kLogReadsInFlight = 4;
 
 struct CompletionQueueSpec {
   std::uint32_t eqn = 0;
@@ -27,6 +33,7 @@ struct QueuePairSpec {
   std::uint64_t ring_offset = 0;    // in the umem, page-aligned
   std::uint64_t record_offset = 0;  // in the umem
   std::uint32_t log_blocks = 0;
+  std::uint32_t timestamp_format = mlx5::prm::qp::kDefaultTimestamps;
 };
 
 struct RemotePath {
@@ -36,10 +43,11 @@ struct RemotePath {
   std::array<std::uint8_t, 6> mac{};
   std::uint8_t hop_limit = 0;
   std::uint8_t traffic_class = 0;
+  std::uint8_t service_level = 0;  // on Ethernet the VLAN priority
   std::uint16_t udp_source_port = 0;
 };
 
-struct ReceiveSpec {  // what INIT2RTR sets
+struct ReceiveSpec {  // set by INIT2RTR
   std::uint32_t remote_qpn = 0;
   std::uint32_t mtu_bytes = 0;
   std::uint32_t next_receive_psn = 0;
@@ -47,7 +55,7 @@ struct ReceiveSpec {  // what INIT2RTR sets
   RemotePath path;
 };
 
-struct SendSpec {  // what RTR2RTS sets
+struct SendSpec {  // set by RTR2RTS
   std::uint32_t next_send_psn = 0;
   std::uint8_t ack_timeout = 0;
   std::uint8_t retry_count = 0;
@@ -59,14 +67,41 @@ struct NumberedObject {
   std::uint32_t number = 0;  // cqn or qpn
 };
 
+// A command as the HCA got it, and what it answered.
+struct CommandRecord {
+  std::string name;
+  std::vector<std::uint8_t> input;
+  std::vector<std::uint8_t> output;
+  int error = 0;  // errno; 0: done
+
+  [[nodiscard]] std::uint32_t status() const { return mlx5::prm::get32(output, mlx5::prm::kStatus); }
+  [[nodiscard]] std::uint32_t syndrome() const { return mlx5::prm::get32(output, mlx5::prm::kSyndrome); }
+};
+
+// While it lives, the commands below that its thread sends are appended to `records`. One at a time a thread.
+class CommandRecording {
+ public:
+  explicit CommandRecording(std::vector<CommandRecord>& records);
+  CommandRecording(const CommandRecording&) = delete;
+  CommandRecording& operator=(const CommandRecording&) = delete;
+  ~CommandRecording();
+};
+
 // All of them. Errors: kNoMemory when the HCA says so, else kSystem; the message names
 // the command, its status and syndrome. Threads: any.
 [[nodiscard]] Result<NumberedObject> create_completion_queue(ibv_context* context,
                                                              const CompletionQueueSpec& spec);
 [[nodiscard]] Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSpec& spec);
-[[nodiscard]] Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port);
+[[nodiscard]] Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port,
+                                         std::uint8_t counter_set);
 [[nodiscard]] Result<void> init_to_ready_to_receive(const NumberedObject& queue_pair,
                                                     const ReceiveSpec& spec);
 [[nodiscard]] Result<void> ready_to_receive_to_send(const NumberedObject& queue_pair, const SendSpec& spec);
+
+// The whole output, as the HCA has it now.
+[[nodiscard]] Result<mlx5::prm::Mailbox<mlx5::prm::kQueryQpOutBytes>> query_queue_pair(
+    const NumberedObject& queue_pair);
+[[nodiscard]] Result<mlx5::prm::Mailbox<mlx5::prm::kQueryHcaCapOutBytes>> query_capability(
+    ibv_context* context, mlx5::prm::cap::Capability capability);
 
 }  // namespace gdx::commands

@@ -8,19 +8,21 @@
 #include <utility>
 #include <vector>
 
+#include "base/page_size.h"
+
 namespace gdx {
 namespace {
 
-constexpr std::size_t round_to_page(std::size_t bytes) {
-  return (bytes + kQueuePageBytes - 1) / kQueuePageBytes * kQueuePageBytes;
+std::size_t round_to_page(std::size_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-constexpr std::size_t held_bytes(std::uint32_t slot_count) {
+std::size_t held_bytes(std::uint32_t slot_count) {
   return round_to_page(std::size_t{slot_count} * sizeof(HeldSlot));
 }
 
-// Invalid, and with the owner bit that the first pass of the ring does not have: nobody takes such an
-// entry for a completion, whichever of the two is looked at. An entry is filled with it whole.
+// Value of every byte of an unwritten entry: opcode invalid, and not the owner bit of the first pass. So a
+// check of either one rejects the entry.
 constexpr std::uint8_t kUnwrittenCqe =
     static_cast<std::uint8_t>(static_cast<unsigned>(mlx5::CqeOpcode::kInvalid) << mlx5::kCqeOpcodeShift) |
     mlx5::kCqeOwnerMask;
@@ -34,7 +36,7 @@ std::size_t QueueMemory::lay_out(std::uint32_t send_queue_blocks, std::uint32_t 
   const std::size_t ring_bytes = round_to_page(std::size_t{send_queue_blocks} * mlx5::kWqeBasicBlockBytes);
   completion_queue_offset_ = ring_bytes;
   control_offset_ = 2 * ring_bytes;
-  held_offset_ = control_offset_ + kQueuePageBytes;
+  held_offset_ = control_offset_ + page_bytes();
   return held_offset_ + held_bytes(slot_count) + held_bytes(bounce_slot_count);
 }
 
@@ -59,9 +61,9 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   QueueMemory memory;
   const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
   const std::size_t host_part_bytes =
-      kQueuePageBytes + CreditArea::bytes(slot_count) + CreditArea::bytes(bounce_slot_count);
+      page_bytes() + CreditArea::bytes(slot_count) + CreditArea::bytes(bounce_slot_count);
   memory.host_bytes_ = host_part_bytes + (gpu == nullptr ? queue_bytes : 0);
-  memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kQueuePageBytes, memory.host_bytes_)));
+  memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes(), memory.host_bytes_)));
   if (!memory.pages_) {
     return fail(Status::kNoMemory,
                 fmt::format("no memory for an endpoint's queues ({} bytes)", memory.host_bytes_));
@@ -77,7 +79,7 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   if (auto cleared = memory.clear_queue(queue_bytes); !cleared) return tl::unexpected(cleared.error());
   std::memset(memory.host_page_, 0, host_part_bytes);
   new (memory.host_page_) HostPage{};
-  std::byte* const credits = memory.host_page_ + kQueuePageBytes;
+  std::byte* const credits = memory.host_page_ + page_bytes();
   std::byte* const held = memory.queue_ + memory.held_offset_;
   memory.staging_credits_ = CreditArea(credits, reinterpret_cast<HeldSlot*>(held), slot_count);
   memory.bounce_credits_ =

@@ -1,13 +1,12 @@
-// The memory of one endpoint, in two parts. Which of the two something is in follows from who uses it often;
-// see papers/design.md, "Queues in GPU memory".
+// The memory of one endpoint, in two parts. Its most frequent user decides the part; see
+// docs/host.md, "Queues in GPU memory".
 //
-// The queue, in GPU memory or, in front of the host's part, in host memory. One registration shows it to the
+// The queue, in GPU memory or, before the host's part, in host memory. One registration covers it for the
 // HCA:
 //   offset 0          send queue        blocks * 64 B
 //   page boundary     completion queue  blocks * 64 B
 //   page boundary     control page      doorbell records, QueueState
-//   page boundary     held slots        for each pool a ring with as many entries as it has; not shown to the
-//   HCA
+//   page boundary     held slots        a ring for each pool, with the pool's number of slots; not registered
 // The host's part, always in host memory, which kernels of a GPU reach by a mapping:
 //   page boundary     words that the host writes while kernels run, and the NIC's scratch word
 //   page boundary     credits           for each pool, words and queues shared with its scheduler
@@ -29,37 +28,35 @@
 
 namespace gdx {
 
-inline constexpr std::size_t kQueuePageBytes = 4096;
-
-// What the HCA writes and what kernels write lie on different cache lines.
+// Control page. Words of the HCA and words of kernels lie on different cache lines.
 struct ControlPage {
   alignas(64) Be32 queue_pair_record[2];
   alignas(64) Be32 completion_record[2];
   alignas(64) QueueState state;
 };
-static_assert(sizeof(ControlPage) <= kQueuePageBytes);
+static_assert(sizeof(ControlPage) <= 4096, "no page is smaller");
 
 struct HostPage {
   alignas(64) std::uint64_t scratch;
   alignas(64) std::uint32_t abort;
 };
 
-// Each side writes lines of its own.
+// Credit words. Each side writes cache lines of its own.
 struct CreditWords {
   alignas(64) std::uint64_t grants;
   alignas(64) CreditRequests requests;
 };
 
-// One endpoint's part of the credits of one pool; of no slots without the pool.
+// One endpoint's part of the credits of one pool; empty without a pool.
 class CreditArea {
  public:
   CreditArea() = default;
   [[nodiscard]] static std::size_t bytes(std::uint32_t slot_count);
-  // Makes it of zeroed memory of so many bytes, aligned to a page. `held` is the ring of held slots.
+  // Takes zeroed memory of bytes(slot_count) bytes, aligned to a page. `held` is the ring of held slots.
   CreditArea(std::byte* base, HeldSlot* held, std::uint32_t slot_count);
 
   [[nodiscard]] CreditChannel channel() const;
-  // Points the credits' part of `staging` here.
+  // Points the credit fields of `staging` to this area.
   void describe(StagingHandle& staging) const;
 
  private:
@@ -74,14 +71,14 @@ class CreditArea {
 
 class QueueMemory {
  public:
-  // All zero, but for the completion queue, whose entries are invalid and still the hardware's. The counts of
-  // slots are those of the pools, 0 without one. With a GPU the queue is in its memory. Errors: kNoMemory; as
-  // GpuMemory::allocate.
+  // Allocates zeroed memory. Only completion queue entries are not zero: they are invalid and owned by the
+  // hardware. Slot counts are those of the pools, 0 without one. With `gpu` the queue is in its memory.
+  // Errors: kNoMemory; those of GpuMemory::allocate.
   [[nodiscard]] static Result<QueueMemory> allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                                     std::uint32_t bounce_slot_count = 0,
                                                     const Gpu* gpu = nullptr);
 
-  // The queue. The host may touch it only where gpu() is null.
+  // Address of the queue. The host may load or store it only if gpu() is null.
   [[nodiscard]] std::byte* base() const { return queue_; }
   [[nodiscard]] std::size_t registered_bytes() const { return held_offset_; }
   [[nodiscard]] std::size_t completion_queue_offset() const { return completion_queue_offset_; }
@@ -89,19 +86,19 @@ class QueueMemory {
   [[nodiscard]] std::size_t completion_record_offset() const;
   [[nodiscard]] const Gpu* gpu() const { return gpu_memory_ ? &gpu_memory_->gpu() : nullptr; }
 
-  // Places, for kernels; see base().
+  // Addresses for kernels; see base().
   [[nodiscard]] mlx5::WqeBasicBlock* send_queue() const;
   [[nodiscard]] mlx5::Cqe64* completion_queue() const;
   [[nodiscard]] ControlPage* control() const;
 
-  // By copies where it is in GPU memory. Errors: as GpuMemory::read.
+  // Copy the state, from or to GPU memory if it is there. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<QueueState> load_state() const;
   [[nodiscard]] Result<void> store_state(const QueueState& state);
 
   [[nodiscard]] HostPage& host() const;
   [[nodiscard]] const CreditArea& staging_credits() const { return staging_credits_; }
   [[nodiscard]] const CreditArea& bounce_credits() const { return bounce_credits_; }
-  // All of it that is host memory: the host's part, and the queue where it is.
+  // Returns all host memory: the host's part, and the queue if it is in host memory.
   [[nodiscard]] std::span<std::byte> host_memory() const { return {pages_.get(), host_bytes_}; }
 
  private:
@@ -109,7 +106,7 @@ class QueueMemory {
     void operator()(std::byte* pages) const;
   };
   QueueMemory() = default;
-  // Lays the parts out, and returns the bytes of the queue.
+  // Computes the layout, and returns the bytes of the queue.
   std::size_t lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                       std::uint32_t bounce_slot_count);
   Result<void> clear_queue(std::size_t queue_bytes);

@@ -16,7 +16,7 @@ std::uint32_t load(const std::uint32_t& word, std::memory_order order) {
 
 }  // namespace
 
-// 2^31 credits (a multiple of any pool), so that ring position p is slot p modulo the pool for ever.
+// Fills 2^31 credits (a multiple of any pool), so that ring position p is slot p modulo the pool for ever.
 StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* grants) {
   for (std::uint32_t slot = 0; slot < staging.slot_count; ++slot) staging.held[slot] = {slot, 0};
   *grants = pack_grants(0, kUnlimitedSlots);
@@ -39,10 +39,10 @@ void CreditExchange::destroy(CreditEndpoint number) {
   --open_;
 }
 
-int CreditExchange::look() {
+int CreditExchange::poll() {
   int done = 0;
   for (CreditEndpoint number = 0; number < clients_.size(); ++number) {
-    if (clients_[number].exists) done += hear(number);
+    if (clients_[number].exists) done += read_requests(number);
   }
   actions_.clear();
   scheduler_.decide(actions_);
@@ -60,11 +60,11 @@ int CreditExchange::look() {
   return done + static_cast<int>(actions_.size());
 }
 
-int CreditExchange::hear(CreditEndpoint number) {
+int CreditExchange::read_requests(CreditEndpoint number) {
   Client& client = clients_[number];
   const CreditRequests& requests = *client.channel.requests;
   const std::uint32_t returned = load(requests.returned, std::memory_order_acquire);
-  // Said before the endpoint gives back its minimum, which it would be granted again.
+  // Read before the endpoint's returns, or the scheduler would grant its minimum again.
   int done = 0;
   if (load(requests.failed, std::memory_order_acquire) != 0 && !std::exchange(client.failed, true)) {
     scheduler_.retire(number);
@@ -78,7 +78,7 @@ int CreditExchange::hear(CreditEndpoint number) {
   return done;
 }
 
-// What was granted while the endpoint failed, and whose owner has said that he will never take it.
+// Takes back slots granted during the endpoint's failure, which its owner has declared untaken.
 int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken) {
   Client& client = clients_[number];
   const std::uint32_t slot_count = scheduler_.rules().slot_count;

@@ -51,7 +51,7 @@ Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
   const auto number = static_cast<CreditEndpoint>(unused - endpoints_.begin());
   if (unused == endpoints_.end()) endpoints_.emplace_back();
   Endpoint& endpoint = endpoints_[number];
-  const bool queued = endpoint.queued;  // by its predecessor
+  const bool queued = endpoint.queued;  // true if the number's last owner is still in waiting_
   endpoint = {State::kOpen, minimum, at_most, 0, 0, 0, queued};
   promised_ += minimum;
   reserved_ += minimum;
@@ -141,14 +141,14 @@ void CreditScheduler::grant(CreditEndpoint number, std::vector<CreditAction>& ac
   lessee_[slot] = number;
   set_leased(endpoint, endpoint.leased + 1);
   if (endpoint.wants != 0) --endpoint.wants;
-  if (endpoint.limit < endpoint.leased) {  // also takes back what was asked back
+  if (endpoint.limit < endpoint.leased) {  // also takes back slots that were asked back
     endpoint.limit = endpoint.leased;
     actions.push_back({CreditAction::Kind::kLimit, number, endpoint.limit});
   }
   actions.push_back({CreditAction::Kind::kGrant, number, slot});
 }
 
-// One slot a turn, until a whole round has brought nothing.
+// Grants one slot a turn, until a whole round has granted none.
 void CreditScheduler::grant_all(std::vector<CreditAction>& actions) {
   std::size_t refused = 0;
   while (refused < waiting_.size()) {
@@ -165,7 +165,7 @@ void CreditScheduler::grant_all(std::vector<CreditAction>& actions) {
 
 void CreditScheduler::shrink(std::vector<CreditAction>& actions) {
   if (waiting_.empty()) return;
-  std::uint32_t expected = free();  // once all have given back what they were asked for
+  std::uint32_t expected = free();  // once every endpoint has returned the slots that were asked back
   for (const Endpoint& endpoint : endpoints_) {
     if (endpoint.state != State::kAbsent && endpoint.leased > endpoint.limit)
       expected += endpoint.leased - endpoint.limit;

@@ -12,7 +12,7 @@ namespace gdx {
 namespace {
 
 using std::chrono::microseconds;
-constexpr microseconds kBusyPause{kHostLookNs / 1'000};
+constexpr microseconds kBusyPause{kHostPollNs / 1'000};
 constexpr microseconds kIdlePause{1'000};
 constexpr microseconds kDrivenPause{10'000};
 constexpr std::chrono::milliseconds kAdmissionPatience{100};
@@ -42,7 +42,7 @@ Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::ui
   const CreditScheduler& scheduler = exchange_.scheduler();
   const auto give_up = std::chrono::steady_clock::now() + kAdmissionPatience;
   for (;;) {
-    (void)exchange_.look();
+    (void)exchange_.poll();
     if (scheduler.leased(*endpoint) >= scheduler.minimum(*endpoint)) return endpoint;
     if (std::chrono::steady_clock::now() >= give_up) break;
     lock.unlock();
@@ -59,20 +59,20 @@ Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::ui
 void CreditService::retire(CreditEndpoint endpoint) {
   const std::lock_guard lock(mutex_);
   exchange_.retire(endpoint);
-  (void)exchange_.look();
+  (void)exchange_.poll();
 }
 
 void CreditService::destroy(CreditEndpoint endpoint) {
   const std::lock_guard lock(mutex_);
   exchange_.destroy(endpoint);
-  (void)exchange_.look();
+  (void)exchange_.poll();
 }
 
 int CreditService::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   ++driven_;
-  return exchange_.look();
+  return exchange_.poll();
 }
 
 void CreditService::serve() {
@@ -89,7 +89,7 @@ void CreditService::serve() {
     lock.lock();
     if (driven_ != driven) {
       pause = kDrivenPause;
-    } else if (exchange_.look() != 0 || exchange_.scheduler().anybody_waits()) {
+    } else if (exchange_.poll() != 0 || exchange_.scheduler().anybody_waits()) {
       pause = kBusyPause;
     } else {
       pause = std::min(2 * pause, kIdlePause);

@@ -1,5 +1,5 @@
-// Runs the credit scheduler of one pool for this process: a thread that looks now and then, and anybody who
-// waits and calls progress() (host/staging/progress.h).
+// Runs the credit scheduler of one pool for this process: on a thread that polls at intervals, and on any
+// thread that waits and calls progress() (host/staging/progress.h).
 #pragma once
 
 #include <condition_variable>
@@ -12,10 +12,10 @@
 
 namespace gdx {
 
-// The thread's cost is bounded: it sleeps while no endpoint is open, pauses 20 us between two looks while
-// somebody wants more than he has, 1 ms when nobody does, and 10 ms while somebody else does its work. A
-// first grant takes up to that long; the reserved minimum keeps the endpoint going. Threads: all methods from
-// any thread.
+// Bounds the thread's cost. It sleeps while no endpoint is open. It pauses 20 us between two polls while an
+// endpoint waits for slots, up to 1 ms otherwise, and 10 ms while other threads call progress(). A first
+// grant takes up to that pause; the reserved minimum serves the endpoint meanwhile. Threads: any thread may
+// call any method.
 class CreditService {
  public:
   CreditService(const CreditRules& rules, std::string name);
@@ -23,13 +23,15 @@ class CreditService {
   CreditService(const CreditService&) = delete;
   CreditService& operator=(const CreditService&) = delete;
 
-  // As CreditExchange, and the endpoint has its minimum when open() returns. Where others grew into it, they
-  // are asked back what they have above their share, and waited for, 100 ms at most. Errors: then kBusy.
+  // Opens an endpoint as CreditExchange does; it has its minimum when open() returns. Endpoints that have
+  // grown into that minimum are asked to return slots above their share. open() waits for them, 100 ms at
+  // most. Errors: then kBusy.
   [[nodiscard]] Result<CreditEndpoint> open(const CreditChannel& channel, std::uint32_t at_most);
   void retire(CreditEndpoint endpoint);
   void destroy(CreditEndpoint endpoint);
 
-  // Looks once, on the caller's thread. 0: nothing to do, or somebody else is at it.
+  // Polls once, on the caller's thread. Returns 0 when there is nothing to do or another thread holds the
+  // lock.
   int progress();
 
   [[nodiscard]] std::uint32_t leased_slots() const;
@@ -42,7 +44,7 @@ class CreditService {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   CreditExchange exchange_;   // guarded by mutex_, like all below
-  std::uint64_t driven_ = 0;  // looks by others than the thread
+  std::uint64_t driven_ = 0;  // polls by other threads than its own
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -17,7 +17,7 @@ struct Services {
   std::vector<CreditService*> all;
 };
 
-// Never destroyed: pools with static storage may end after anything else.
+// Never destroyed, because pools with static storage may end after all else.
 Services& services() {
   static auto& instance = *new Services;
   return instance;

@@ -1,13 +1,14 @@
-// For whoever waits: the work of others that can be done on the waiting thread.
+// Work of other components that a waiting thread can do.
 #pragma once
 
 namespace gdx {
 
 class CreditService;
 
-// One step of the software HCA, where this process has one, and one look of each staging pool's scheduler.
-// Give it to launches on the CPU layer, whose kernels then depend on no other thread. Returns the number of
-// things done, 0 when idle or when other threads are at it. Threads: any; does not block.
+// Runs one step of the software HCA, if this process has one, and one poll of each staging pool's scheduler.
+// Launches on the CPU layer take it as their progress function, so that their kernels depend on no other
+// thread. Returns the number of things done: 0 when idle or when other threads do them. Threads: any; does
+// not block.
 int progress();
 
 namespace detail {

@@ -12,6 +12,7 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/page_size.h"
 #include "base/trace.h"
 #include "host/memory/memory.h"
 #include "host/staging/credit_service.h"
@@ -19,8 +20,6 @@
 namespace gdx {
 namespace {
 
-// What device memory is given out in: a page, so that each can be mapped by itself.
-constexpr std::uint64_t kAllocationBytes = 4096;
 constexpr std::uint32_t kLogAlignment = 6;  // of the device memory: 64 B, the smallest slot
 
 using DmHandle = std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>>;
@@ -30,7 +29,7 @@ CreditRules rules_of(const StagingOptions& options, std::uint64_t pool_bytes) {
           options.threshold_percent};
 }
 
-// What a pool lies in, and how kernels and the HCA name it.
+// Memory of a pool, with its addresses for kernels and for the HCA.
 struct StagingRegion {
   DmHandle dm;
   MrHandle mr;  // of `dm`, and after it: deregistered before it is freed
@@ -40,7 +39,7 @@ struct StagingRegion {
   std::uint32_t lkey = 0;
 };
 
-// Nobody but our own send queues uses it, which read; every key lets them.
+// Grants local read only, which every key has, because only send queues of this process use it.
 constexpr Access kGatherOnly = Access::kLocalRead;
 
 Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
@@ -76,12 +75,14 @@ Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
   return region;
 }
 
+// Returns the least size of device memory, which is given out in pages, so that each can be mapped by itself.
 std::uint64_t least_bytes(const StagingOptions& options) {
-  return std::max(kAllocationBytes, options.slot_bytes * std::bit_ceil(std::uint64_t{options.minimum_slots}));
+  return std::max<std::uint64_t>(page_bytes(),
+                                 options.slot_bytes * std::bit_ceil(std::uint64_t{options.minimum_slots}));
 }
 
-// Who names no size takes what others have left. One allocation, since slots are found by one key and one
-// address.
+// Leases device memory. Without a requested size it takes what other processes have left. Makes one
+// allocation, because slots are found by one key and one address.
 Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& options,
                                           std::uint64_t& bytes) {
   const std::uint64_t wanted_bytes = bytes;
@@ -241,7 +242,7 @@ Result<void> StagingPool::map_to(const Gpu& gpu) {
   return {};
 }
 
-StagingLease StagingPool::trespass() { return StagingLease(pool_, std::nullopt, 0); }
+StagingLease StagingPool::lease_without_credits() { return StagingLease(pool_, std::nullopt, 0); }
 
 StagingMemory StagingPool::memory() const { return pool_->memory; }
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }

@@ -1,7 +1,7 @@
-// Staging memory, which kernels fill with payload, slot by slot under credits: a piece of the HCA's on-chip
-// memory (MEMIC), mapped into this process, from which the HCA sends without touching PCIe; or host memory,
-// which a GPU far from the HCA stores to faster than the HCA could read the GPU. Source: papers/design.md,
-// "Staging credits"; ibv_alloc_dm(3), mlx5dv_init_obj(3).
+// Staging memory, which kernels fill with payload, slot by slot under credits. NIC memory: a piece of the
+// HCA's on-chip memory (MEMIC), mapped into this process, from which the HCA sends without using PCIe. Host
+// memory: a GPU far from the HCA stores to it faster than the HCA could read the GPU.
+// Source: docs/staging.md, "Staging credits"; ibv_alloc_dm(3), mlx5dv_init_obj(3).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace gdx {
 inline constexpr char kProcessesVariable[] = "GDX_PROCESSES_PER_HCA";
 inline constexpr std::uint32_t kMaxProcessesPerHca = 256;
 inline constexpr std::uint64_t kDefaultStagingBytes = 128 * 1024;
-inline constexpr std::uint64_t kDefaultBounceBytes = 4 << 20;  // as NCCL's buffer of a channel
+inline constexpr std::uint64_t kDefaultBounceBytes = 4 << 20;  // the size of NCCL's buffer of a channel
 inline constexpr std::uint32_t kDefaultBounceSlotBytes = 64 * 1024;
 inline constexpr std::uint64_t kMaxBounceBytes = 1 << 30;
 
@@ -31,18 +31,18 @@ enum class StagingMemory : std::uint8_t {
 
 struct StagingOptions {
   StagingMemory memory = StagingMemory::kNic;
-  // A power of two. 0: in host memory 4 MiB; on the NIC 128 KiB, or less where that is more than this
-  // process's even part, or more than other processes have left: then the largest power of two that is there.
+  // Power of two. 0 in host memory: 4 MiB. 0 on the NIC: 128 KiB, or this process's even part if that is
+  // less. If other processes have left less, the largest power of two that is free.
   std::uint64_t pool_bytes = 0;
-  // How many processes are to share the NIC's memory, this one among them; at most 256. 0:
+  // Number of processes that share the NIC's memory, this one included; at most 256. 0:
   // $GDX_PROCESSES_PER_HCA, or 1.
   std::uint32_t processes = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;  // a power of two >= kMinSlotBytes
-  // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots of them.
+  // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots endpoints.
   std::uint32_t minimum_slots = 1;
-  // An endpoint may have more while it holds less than so many percent of the slots that are free: with 100
-  // a lone one gets half of the pool, two a third each. More lets few use more, and leaves less for who comes
-  // while they hold it.
+  // Percentage of the free slots below which an endpoint may grow. With 100, a lone endpoint gets half of the
+  // pool, two get a third each. A larger value lets few endpoints use more, and leaves less for new ones
+  // meanwhile.
   std::uint32_t threshold_percent = 100;
 
   // Defaults of a pool in host memory.
@@ -54,17 +54,18 @@ struct StagingOptions {
   }
 };
 
-// Checks the options, against the HCA's device memory where they ask for it, and returns the pool's size in
-// bytes when nobody else holds any. `processes` 0 counts as 1.
+// Checks the options, against the HCA's device memory if they use it. Returns the size in bytes of a pool on
+// an HCA without other users. `processes` 0 counts as 1.
 // Errors: kInvalidArgument with the reason, kUnsupported when the HCA has no device memory.
 [[nodiscard]] Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                                                           std::uint64_t device_memory_bytes);
 
 class StagingPool;
 
-// One endpoint's membership of a pool. When it goes, every slot that the books show with the endpoint is free
-// again: let it go after the queue pair is destroyed, and before the memory of its channel. It keeps the
-// pool's memory alive until then.
+// Membership of one endpoint in a pool. Its end frees every slot that the books show with the endpoint. Keeps
+// the pool's memory alive. Order of destruction:
+//
+//   queue pair, then StagingLease, then memory of the channel
 class StagingLease {
  public:
   StagingLease() = default;  // of no pool
@@ -74,10 +75,10 @@ class StagingLease {
   StagingLease& operator=(const StagingLease&) = delete;
   ~StagingLease() { end(); }
 
-  // Grants it nothing more and asks everything back; nothing without a pool.
+  // Ends grants to the endpoint and asks back its slots; does nothing without a pool.
   void retire();
 
-  [[nodiscard]] std::byte* base() const;           // of the pool, as this process stores to it
+  [[nodiscard]] std::byte* base() const;           // of the pool, for this process's stores
   [[nodiscard]] std::uint64_t nic_offset() const;  // of the pool, under lkey()
   [[nodiscard]] std::uint32_t lkey() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
@@ -92,27 +93,28 @@ class StagingLease {
   void end();
 
   std::shared_ptr<Pool> pool_;
-  std::optional<CreditEndpoint> endpoint_;  // none: trespasses
+  std::optional<CreditEndpoint> endpoint_;  // none: unlimited credits
   std::uint32_t minimum_slots_ = 0;
 };
 
 // One pool of slots for all endpoints that a process has on an HCA, and the scheduler that shares them. An
-// HCA may have one of each memory. On the NIC a pool is the process's lease of device memory that all
-// processes share: its size stands while it lasts, and the driver takes it back when the process ends,
-// however it ends. Threads: all methods from any thread.
+// HCA may have one pool of each memory. On the NIC, a pool is the process's lease of device memory that all
+// processes share. Its size is constant. The driver takes it back at any end of the process. Threads: any
+// thread may call any method.
 class StagingPool {
  public:
-  // Errors: as resolve_staging_bytes; kInvalidArgument for a bad $GDX_PROCESSES_PER_HCA; kNoMemory when the
-  // HCA's device memory is taken, or host memory cannot be pinned; kSystem.
+  // Errors: those of resolve_staging_bytes; kInvalidArgument for a bad $GDX_PROCESSES_PER_HCA; kNoMemory when
+  // the HCA's device memory is taken, or host memory cannot be pinned; kSystem.
   [[nodiscard]] static Result<StagingPool> create(const Hca& hca, const StagingOptions& options = {});
 
-  // Admits an endpoint that talks to the scheduler through `channel` and may hold `at_most` slots.
-  // Errors: as CreditScheduler::open.
+  // Admits an endpoint that reaches the scheduler through `channel` and may hold `at_most` slots. Errors:
+  // those of CreditScheduler::open.
   [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
   // For research (EndpointOptions::unsafe_push_without_credits): the pool's memory without the scheduler.
-  [[nodiscard]] StagingLease trespass();
+  [[nodiscard]] StagingLease lease_without_credits();
 
-  // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: as Gpu::map. Threads: one.
+  // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: those of Gpu::map.
+  // Threads: one.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
   [[nodiscard]] StagingMemory memory() const;
@@ -121,7 +123,7 @@ class StagingPool {
   [[nodiscard]] std::uint32_t slot_count() const;
   [[nodiscard]] std::uint32_t leased_slots() const;
   [[nodiscard]] std::uint32_t free_slots() const;
-  // Slots "given back" by endpoints that did not hold them: 0 unless somebody's memory is damaged.
+  // Count of returned slots that the returning endpoint did not hold; 0 unless memory was damaged.
   [[nodiscard]] std::uint64_t bad_returns() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace gdx {
 namespace {
 
-constexpr std::size_t kPublicConfigBytes = 64;  // what others than root get
+constexpr std::size_t kPublicConfigBytes = 64;  // readable without root
 constexpr std::size_t kExtendedConfig = 256;    // the first extended capability
 constexpr unsigned kAcsCapability = 0x0d;
 constexpr std::size_t kAcsControl = 6;  // from its capability

@@ -1,4 +1,4 @@
-// What the kernel tells of PCI devices of this machine beside their place in the tree: links, and ACS.
+// Properties of PCI devices from the kernel beside their place in the tree: links, and ACS.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,26 @@ struct PciLink {
   friend bool operator==(const PciLink&, const PciLink&) = default;
 };
 
-// A link below its most is often asleep: GPUs lower its speed, though not its width, while they idle.
+// A link below its maximum is often asleep, because idle GPUs lower its speed, though not its width.
 struct PciLinkState {
   PciLink now;
-  PciLink most;  // that the device can do
+  PciLink most;  // the device's maximum
 };
 
-// Absent where the kernel does not tell, as of a device of a root complex.
+// Returns the link's state; nullopt if the kernel has none, as for a device of a root complex.
 [[nodiscard]] std::optional<PciLinkState> read_link(const std::string& bus_id,
                                                     const std::string& devices = kPciDevices);
-// "16 GT/s x16"
+// Returns "16 GT/s x16".
 [[nodiscard]] std::string describe(const PciLink& link);
 
-// Does a port send transfers between devices below it up to the root complex?
+// Redirection (ACS): whether a port sends transfers between devices below it up to the root complex.
 enum class AcsState {
-  kUnknown,    // configuration space is there for root alone
+  kUnknown,    // configuration space is readable for root alone
   kDirect,     // it has no ACS, or does not redirect
   kRedirects,  // requests, completions or both
 };
 
-// `config`: all of the configuration space that was to be had.
+// Parses `config`, the readable part of the configuration space.
 // Source: PCI Express Base Specification, 7.7.11, and linux/pci_regs.h, PCI_ACS_CTRL.
 [[nodiscard]] AcsState parse_acs(std::span<const unsigned char> config);
 [[nodiscard]] AcsState read_acs(const std::string& bus_id, const std::string& devices = kPciDevices);

@@ -99,7 +99,7 @@ PathClass path_between(hwloc_obj_t a, hwloc_obj_t b) {
   return hwloc_bitmap_isequal(owner_a->nodeset, owner_b->nodeset) ? PathClass::kNode : PathClass::kSys;
 }
 
-// Those below what two devices of one switch, or of several, share.
+// Returns the bridges below the common ones of two devices of one or several switches.
 std::vector<std::string> bridges_between(hwloc_obj_t a, hwloc_obj_t b) {
   const std::vector<hwloc_obj_t> of_a = ancestors(a);
   const std::vector<hwloc_obj_t> of_b = ancestors(b);
@@ -131,6 +131,11 @@ Result<Machine> load(const std::string& xml_file) {
   Machine machine(raw, &hwloc_topology_destroy);
   // Every bridge counts: by default hwloc leaves out those it finds uninteresting.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
+  // Disables plugins where they are installed: sysfs has the data of libpciaccess, which leaks, and others
+  // start GPU libraries.
+  for (const char* plugin : {"pci", "cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"}) {
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
+  }
   const bool from_file = !xml_file.empty();
   if ((from_file && hwloc_topology_set_xml(raw, xml_file.c_str()) != 0) || hwloc_topology_load(raw) != 0) {
     if (!from_file) return fail(Status::kSystem, "hwloc cannot read this machine's topology");

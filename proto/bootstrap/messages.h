@@ -5,7 +5,7 @@
 //   rank 0 -> rank r   kWelcome                once, when all ranks are there
 //   rank r -> rank 0   kContribution           one per collective, sequence 1, 2, 3, ...
 //   rank 0 -> rank r   kGathered               all contributions in rank order, same sequence
-//   rank 0 -> rank r   kFailed  FailedBody     the job cannot go on; then the connection closes
+//   rank 0 -> rank r   kFailed  FailedBody     the job has ended; then the connection closes
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ struct HelloBody {
   Be32 world_size;
 };
 
-// Followed by the reason, text of at most kMaxReasonBytes.
+// Body before the reason, a text of at most kMaxReasonBytes.
 struct FailedBody {
   Be32 status;  // enum Status
   Be32 rank;    // the rank at fault

@@ -1,6 +1,10 @@
-// What ranks tell each other to map each other's memory. First all gather cards over TCP. Then each two ranks
-// of one node pass one message each way over a local socket: an OfferHeader, so many Offers, and the open
-// files that these name, in their order. One machine only, hence in its own byte order.
+// Messages by which ranks of a node map each other's memory. First all ranks gather identities over TCP. Then
+// each two ranks of one node pass one message each way over a local socket. A message is an OfferHeader, its
+// Offers, and the open files that they name, in their order. Byte order is the machine's own, because both
+// ends are on one machine.
+//
+//   all ranks   RankIdentity ------- TCP gather -----------> all RankIdentities
+//   each pair   OfferHeader, Offers, files <--local socket--> OfferHeader, Offers, files
 #pragma once
 
 #include <cstddef>
@@ -17,22 +21,23 @@ inline constexpr std::size_t kTokenBytes = 16;
 inline constexpr std::size_t kMaxParts = 8;  // allocations that one region of GPU memory may span
 inline constexpr std::size_t kReasonBytes = 192;
 
-// Where a process runs, as far as others can share memory with it.
+// Identity of the place where a process runs, for sharing memory with it.
 struct NodeIdentity {
-  char boot_id[36];  // /proc/sys/kernel/random/boot_id; all zero: not known
+  char boot_id[36];  // /proc/sys/kernel/random/boot_id; all zero: unknown
   std::uint32_t user;
-  std::uint64_t network_device;  // of /proc/self/ns/net, as stat(2) tells it
+  std::uint64_t network_device;  // of /proc/self/ns/net, from stat(2)
   std::uint64_t network_inode;
 
   bool operator==(const NodeIdentity&) const = default;
 };
 
-struct Card {
+// Identity that a rank publishes, so that ranks of its node can connect to it.
+struct RankIdentity {
   std::uint32_t version;
-  std::uint32_t willing;  // 0: told not to
+  std::uint32_t willing;  // 0: sharing is disabled
   NodeIdentity node;
-  char socket_name[kNameBytes];     // where the rank listens, letters and digits; empty: nowhere
-  std::uint8_t token[kTokenBytes];  // whoever connects proves by it that it has seen this card
+  char socket_name[kNameBytes];     // name on which the rank listens, letters and digits; empty: none
+  std::uint8_t token[kTokenBytes];  // proof of a connecting process that it has read this identity
 };
 
 enum class OfferKind : std::uint32_t {
@@ -63,7 +68,7 @@ struct OfferHeader {
   std::uint32_t reserved;
 };
 
-static_assert(std::is_trivially_copyable_v<Card> && std::is_trivially_copyable_v<Offer>);
-static_assert(sizeof(Card) == 112 && sizeof(Offer) == 368 && sizeof(OfferHeader) == 32);
+static_assert(std::is_trivially_copyable_v<RankIdentity> && std::is_trivially_copyable_v<Offer>);
+static_assert(sizeof(RankIdentity) == 112 && sizeof(Offer) == 368 && sizeof(OfferHeader) == 32);
 
 }  // namespace gdx::peer

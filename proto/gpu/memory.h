@@ -1,4 +1,4 @@
-// Registered memory as kernels name it.
+// Registered memory in the form that kernels take.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,10 @@ namespace gdx {
 
 // Keys are kept as work requests carry them, big-endian, so that a kernel never swaps one.
 
-// `bytes` says how long the region is from `address` on, for whoever wants to know: device calls do not look
-// at it. An offset beyond it is not refused and leaves a count that has wrapped; the NIC refuses the access
-// itself.
+// `bytes` is the length of the region from `address` on, for the caller's use; device calls do not read it.
+// An offset beyond it is not refused and wraps the count. The NIC refuses the access itself.
 
-// Memory of this rank: an address that the kernel can load from, and the key that the NIC knows it by.
+// Memory of this rank: an address that the kernel can load from, and its key at the NIC.
 struct LocalMemory {
   std::byte* address;
   std::uint64_t bytes;
@@ -26,7 +25,7 @@ struct LocalMemory {
   }
 };
 
-// Memory of a peer. Trivially copyable: ranks exchange it as it is.
+// Memory of a peer. Trivially copyable, because ranks exchange it as bytes.
 struct RemoteMemory {
   std::uint64_t address;
   std::uint64_t bytes;

@@ -1,5 +1,5 @@
-// What Mode::kAuto goes by, as the host tells kernels: part of the endpoint's handle, so that a choice costs
-// comparisons with constants and no load.
+// Thresholds of Mode::kAuto. Part of the endpoint's handle, so that a choice costs comparisons with constants
+// and no load.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 namespace gdx {
 
 inline constexpr std::uint64_t kNoSizeLimit = ~std::uint64_t{0};
-inline constexpr std::uint32_t kMaxAutoInlineBytes = 220;  // what one work request holds
+inline constexpr std::uint32_t kMaxAutoInlineBytes = 220;  // capacity of one work request
 
-// Ranges of message sizes, each above the one before it and up to so many bytes; any may be empty. What is
-// above them all bounces.
+// Upper ends of consecutive ranges of message sizes; any range may be empty. Larger messages bounce.
+//
+//   0 ...inline... inline_bytes ...push... push_bytes ...pull... pull_bytes ...bounce...
 struct ModeTable {
   std::uint64_t inline_bytes;
   std::uint64_t push_bytes;

@@ -1,4 +1,4 @@
-// Memory of a peer that this process has mapped, as kernels reach it: by loads and stores instead of the NIC.
+// Memory of a peer that this process has mapped, so that kernels load and store it without the NIC.
 #pragma once
 
 #include <cstddef>
@@ -10,35 +10,36 @@
 
 namespace gdx {
 
-// Raise on every change of a struct here; kernels refuse a handle of another version.
+// Must rise on every change of a struct here, because kernels refuse a handle of another version.
 inline constexpr std::uint32_t kPeerLayoutVersion = 1;
 
-// A kernel looks through all of them in every call, and they travel as kernel parameters.
+// Bounds the windows, because a kernel tests all of them in every call, and they travel as kernel parameters.
 inline constexpr std::uint32_t kMaxPeerWindows = 8;
 
-// What the peer's registration permits. Values of enum ibv_access_flags.
+// Rights that the peer's registration grants. Values of enum ibv_access_flags.
 inline constexpr std::uint32_t kPeerWrite = 2;
 inline constexpr std::uint32_t kPeerRead = 4;
 inline constexpr std::uint32_t kPeerAtomic = 8;
 
 // One registered region of the peer.
 struct PeerWindow {
-  std::uint64_t address;  // as RemoteMemory names it
+  std::uint64_t address;  // the address in RemoteMemory
   std::uint64_t bytes;
-  std::byte* mapped;  // where this process has it
+  std::byte* mapped;  // the address in this process
   Be32 rkey;
   std::uint32_t access;  // kPeerWrite and others
 };
 
-// An endpoint towards a peer, and what of the peer is mapped. No window: everything goes through the NIC.
+// An endpoint towards a peer, and the mapped regions of the peer. Without a window everything goes through
+// the NIC.
 struct PeerHandle {
   EndpointHandle endpoint;
   std::uint32_t layout_version;
   std::uint32_t window_count;
   PeerWindow windows[kMaxPeerWindows];
 
-  // Where [remote.address, remote.address + bytes) is mapped, if the key is a window's, the range lies within
-  // it and the window permits all of `access`; null otherwise.
+  // Returns the mapping of [remote.address, remote.address + bytes). Null unless a window has the key,
+  // contains the range and permits all of `access`.
   [[nodiscard]] constexpr std::byte* find(const RemoteMemory& remote, std::uint64_t bytes,
                                           std::uint32_t access) const {
     std::byte* found = nullptr;

@@ -1,4 +1,4 @@
-// The endpoint as host and device agree on it. The host fills EndpointHandle once; kernels take it by
+// The endpoint's layout, which host and device share. The host fills EndpointHandle once; kernels take it by
 // value, so that its fields arrive as kernel parameters and cost no load.
 #pragma once
 
@@ -14,16 +14,16 @@
 
 namespace gdx {
 
-// Raise on every change of a struct in proto/gpu; kernels refuse a handle of another version.
+// Must rise on every change of a struct in proto/gpu, because kernels refuse a handle of another version.
 inline constexpr std::uint32_t kQueueLayoutVersion = 8;
 
-// Where queue memory lives decides the scope of every release on the posting path.
+// Memory of the queue, which decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
 
-// Who may post: one thread, warp or block at a time without atomics, or any threads of a GPU at once.
+// Owners of the posting right: one thread, warp or block at a time without atomics, or any threads of a GPU.
 enum class Sharing : std::uint32_t { kExclusive = 0, kShared = 1 };
 
-// What went wrong on an endpoint, first cause only; all zero while it is healthy.
+// First failure of an endpoint; all zero while it is healthy.
 struct EndpointFault {
   Status status;
   std::uint8_t syndrome;  // mlx5::Syndrome, of the first error CQE
@@ -33,28 +33,28 @@ struct EndpointFault {
 
 struct QueueState;
 
-// Instead of a time: from then on nobody needs to look.
+// Sentinel for abort_polled_ns: abort observed, stop polling.
 inline constexpr std::uint64_t kAbortSeen = ~std::uint64_t{0};
 
 struct EndpointHandle {
   std::uint32_t layout_version;
   std::uint32_t qpn;
   mlx5::WqeBasicBlock* send_queue;  // 1 << log_send_queue blocks
-  mlx5::Cqe64* completion_queue;    // 1 << log_completion_queue entries, never fewer than blocks
+  mlx5::Cqe64* completion_queue;    // 1 << log_completion_queue entries, at least as many as blocks
   Be32* send_record;                // the send half of the doorbell record
   std::uint64_t* doorbell;          // the UAR's doorbell register
-  std::uint64_t* scratch;           // 8 B where the NIC drops results nobody wants
+  std::uint64_t* scratch;           // 8 B for results of the NIC that no caller needs
   QueueState* state;
   const std::uint32_t* abort;    // nonzero: waits return kAborted; null: cannot be aborted
   std::uint64_t timeout_ns;      // bound of every wait on this endpoint
-  std::uint64_t probe_after_ns;  // a wait on a signal asks the peer for life after this long
+  std::uint64_t probe_after_ns;  // period after which a wait on a signal probes the peer
   std::uint32_t scratch_lkey;
   std::uint32_t log_send_queue;
   std::uint32_t log_completion_queue;
   Placement placement;
-  std::uint32_t signal_fence;  // of signals: kFenceStrongOrdering where packets may be reordered, or 0
-  // Not 0: `doorbell` is a BlueFlame register of this endpoint's own, of two halves of so many bytes that
-  // writes alternate between, and takes a WQE of one block with the doorbell.
+  std::uint32_t signal_fence;  // of signals: kFenceStrongOrdering if packets may be reordered, or 0
+  // Bytes of each half of `doorbell`, if that is a BlueFlame register of this endpoint's own; else 0. Writes
+  // alternate between the two halves, and take a WQE of one block with the doorbell.
   std::uint32_t blueflame_half_bytes;
   Sharing sharing;
   std::uint32_t reserved;
@@ -63,29 +63,29 @@ struct EndpointHandle {
   ModeTable modes;        // of Mode::kAuto
 };
 
-// The credits of a shared endpoint, of one pool: instead of `filled` and `ready` of its StagingState, whose
-// other counters belong to whoever has set `busy`. Cumulative modulo 2^32.
+// The credits of a shared endpoint, of one pool. They replace `filled` and `ready` of its StagingState; the
+// thread that set `busy` owns the other counters there. Cumulative modulo 2^32.
 struct SharedCredits {
   std::uint64_t use;      // filled, in the low half, and ready: see StagingState
-  std::uint32_t busy;     // a thread is looking at completions and grants
+  std::uint32_t busy;     // nonzero while a thread reads completions and grants
   std::uint32_t arrived;  // threads that have begun to wait for a credit; each one's ticket
-  std::uint32_t left;     // threads that wait no more, with a credit or without
+  std::uint32_t left;     // threads that have ended their wait, with or without a credit
   std::uint32_t reserved;
 };
 
-// The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved, but that
-// `reserved` is far ahead once the endpoint has failed: nobody finds room any more.
+// The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved. After a
+// failure `reserved` is far ahead, so that no thread finds room.
 struct SharedState {
   std::uint32_t reserved;   // WQEBBs handed out
-  std::uint32_t published;  // WQEBBs in the doorbell record; who reserved from here has the turn
+  std::uint32_t published;  // WQEBBs in the doorbell record; the thread that reserved from here has the turn
   std::uint32_t completed;  // WQEBBs known to be complete
   std::uint32_t failure;    // 0; 1: a thread is writing QueueState::fault; 2: written
   SharedCredits staging;
   SharedCredits bounce;
 };
 
-// The mutable half. What posting changes, a kernel keeps in registers while it has the endpoint open and
-// writes back when it closes; what only waiting changes is always here.
+// The mutable half. A kernel keeps counters that posting changes in registers, and writes them back when it
+// closes the endpoint. Counters that only waiting changes are always here. "When closed" marks the former.
 struct QueueState {
   std::uint32_t producer;     // WQEBBs posted, cumulative; when closed
   std::uint32_t completed;    // index of the newest completed WQE, plus one, cumulative
@@ -96,11 +96,11 @@ struct QueueState {
   std::uint64_t messages;     // operations posted by the user, of any kind; when closed
   std::uint64_t deadline_ns;  // of the call that waits
   SharedState shared;         // instead of the counters above, on a shared endpoint
-  StagingState bounce;        // always here, as what only waiting changes
-  std::uint32_t rung;         // WQEBBs that the NIC was told of; when closed
+  StagingState bounce;        // always current, because only waits change it
+  std::uint32_t rung;         // WQEBBs that a doorbell has covered; when closed
   std::uint32_t reserved;
-  std::uint64_t abort_looked_ns;  // when a wait looked last at the abort word; kAbortSeen once it was set
-  EndpointHandle handle;          // again, for code out of line: it cannot see a kernel's parameters
+  std::uint64_t abort_polled_ns;  // time of the last read of the abort word, or kAbortSeen
+  EndpointHandle handle;          // copy for code out of line, which cannot read a kernel's parameters
 };
 
 static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 200 + sizeof(EndpointHandle));

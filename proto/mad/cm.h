@@ -30,7 +30,7 @@ enum class MessageType : std::uint16_t {  // the MAD's attribute id
   kSidrRep = 0x18,
 };
 
-// What MRA and REJ answer (two bits).
+// Message that an MRA or REJ answers (two bits).
 enum class Answered : std::uint8_t { kReq = 0, kRep = 1, kOther = 2 };
 
 enum class RejectReason : std::uint16_t {  // table 109
@@ -50,10 +50,10 @@ enum class SidrStatus : std::uint8_t { kValid = 0, kInvalidServiceId = 1, kRejec
 
 enum class Transport : std::uint8_t { kRc = 0, kUc = 1 };
 
-// REQ's, and in part REP's: what each end tells the other about its queue pair.
+// Queue pair parameters of one end, in a REQ and partly in a REP.
 struct Endpoint {
   std::uint32_t qpn = 0;
-  std::uint32_t starting_psn = 0;  // that the other end begins to send with (12.7.31)
+  std::uint32_t starting_psn = 0;  // first PSN that the other end sends (12.7.31)
   std::uint64_t ca_guid = 0;
   std::uint8_t responder_resources = 0;
   std::uint8_t initiator_depth = 0;
@@ -71,7 +71,7 @@ struct Path {
   std::uint8_t ack_timeout = 0;  // 4.096 us * 2^n, as in a queue pair
 };
 
-// Which of the fields are on the wire follows from `type`.
+// One message; `type` decides which fields are on the wire.
 struct Message {
   MessageType type = MessageType::kReq;
   std::uint64_t transaction_id = 0;
@@ -82,8 +82,9 @@ struct Message {
   Path path;
   Transport transport = Transport::kRc;
   std::uint8_t retry_count = 0;
-  std::uint8_t path_mtu = 0;                 // enum ib_mtu
-  std::uint8_t remote_response_timeout = 0;  // 4.096 us * 2^n: how long REQ's receiver may take to answer
+  std::uint8_t path_mtu = 0;  // enum ib_mtu
+  // 4.096 us * 2^n: the time that REQ's receiver may take to answer
+  std::uint8_t remote_response_timeout = 0;
   std::uint8_t local_response_timeout = 0;
   std::uint8_t max_cm_retries = 0;
   std::uint16_t pkey = 0xffff;
@@ -94,11 +95,11 @@ struct Message {
       0;  // REJ for kTimeout: the sender's CA, in the additional reject information
   std::uint8_t service_timeout = 0;  // MRA
   std::uint32_t remote_qpn = 0;      // DREQ
-  // At most what the type has room for; decoding always gives all of that room.
+  // At most the type's capacity; decoding always yields the full capacity.
   std::vector<std::byte> private_data;
 };
 
-// How many bytes of private data a type has room for; 0 for one that is not in use here.
+// Returns the bytes of private data that a type has room for; 0 for a type that is not in use here.
 constexpr std::size_t private_data_bytes(MessageType type) {
   switch (type) {
     case MessageType::kReq: return 92;
@@ -114,7 +115,7 @@ constexpr std::size_t private_data_bytes(MessageType type) {
   return 0;
 }
 
-// What the IP service's REQ and SIDR_REQ begin their private data with (A11.4).
+// Start of the private data of the IP service's REQ and SIDR_REQ (A11.4).
 struct IpHeader {
   std::uint8_t version = 0;     // major and minor, both 0
   std::uint8_t ip_version = 0;  // in bits 7:4

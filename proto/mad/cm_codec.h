@@ -19,7 +19,7 @@ namespace detail {
 inline constexpr std::uint8_t kRate100Gbps = 16;  // enum ib_rate
 inline constexpr std::uint16_t kPermissiveLid = 0xffff;
 
-// Where a field lies: `width` bits from bit `first` of the byte at `offset`.
+// Place of a field: `width` bits from bit `first` of the byte at `offset`.
 struct Bits {
   std::size_t offset;
   int first;
@@ -43,7 +43,7 @@ class Body {
   }
   void put(std::size_t offset, std::uint8_t value) { at_[offset] = std::byte{value}; }
   void put(std::size_t offset, const Gid& gid) { std::memcpy(at_ + offset, gid.data(), gid.size()); }
-  // 24 bits, leaving the byte below them.
+  // Stores 24 bits, and leaves the byte after them.
   void put_number(std::size_t offset, std::uint32_t number) {
     put(offset, static_cast<std::uint8_t>(number >> 16));
     put(offset + 1, static_cast<std::uint16_t>(number));
@@ -241,7 +241,7 @@ inline void take_fields(const ConstBody& body, Message& m) {
 
 }  // namespace detail
 
-// Private data beyond what the type has room for is left out.
+// Encodes a message, without private data beyond the type's capacity.
 [[nodiscard]] inline Mad encode(const Message& message) {
   Mad mad{};
   const mad::Header header{.base_version = mad::kBaseVersion,
@@ -262,7 +262,7 @@ inline void take_fields(const ConstBody& body, Message& m) {
   return mad;
 }
 
-// Nothing: no MAD, or not one of communication management that is in use here.
+// Decodes a message; nullopt for no MAD, or for one of a class or type that is not in use here.
 [[nodiscard]] inline std::optional<Message> decode(std::span<const std::byte> datagram) {
   if (datagram.size() != mad::kMadBytes) return std::nullopt;
   mad::Header header;

@@ -15,7 +15,7 @@ enum class CqeOpcode : std::uint8_t {
   kResponderSend = 2,
   kResponderSendImmediate = 3,
   kResponderSendInvalidate = 4,
-  kResize = 5,  // the mark that ends a ring: what follows is in the next one
+  kResize = 5,  // mark that ends a ring; later entries are in the next ring
   kRequesterError = 13,
   kResponderError = 14,
   kInvalid = 15,
@@ -58,8 +58,7 @@ constexpr const char* syndrome_name(Syndrome syndrome) {
   return "unknown syndrome";
 }
 
-// Of an error CQE, whatever it says: its queue pair is in error, so the status is one of the queue or the
-// peer.
+// Maps any syndrome to a status of the queue or the peer, because an error CQE puts its queue pair in error.
 constexpr Status status_of(Syndrome syndrome) {
   switch (syndrome) {
     case Syndrome::kLocalProtection:
@@ -87,8 +86,9 @@ inline constexpr std::uint32_t kCqeHasGrh = 1u << 28;      // of flags_remote_qp
 inline constexpr std::uint32_t kCqeRoceShift = 24;         // of flags_remote_qpn: enum CqeRoceType
 inline constexpr std::uint8_t kCqeInlineScatter32 = 0x04;  // of op_own: payload inside the CQE
 
-// What a UD receive's packet was, where InfiniBand has the service level: bit 3 is UDP, below it the network
-// header. Source: Linux include/linux/mlx5/device.h, MLX5_CQE_ROCE_L3_HEADER_TYPE_*; PRM "CQE", sl.
+// Network header of a UD receive's packet, in the place of InfiniBand's service level. Bit 3 is UDP, the
+// lower bits the network header. Source: Linux include/linux/mlx5/device.h, MLX5_CQE_ROCE_L3_HEADER_TYPE_*;
+// PRM "CQE", sl.
 enum class CqeRoceType : std::uint8_t { kNone = 0, kV2Ipv6 = 8 | 1, kV2Ipv4 = 8 | 2 };
 
 struct Cqe64 {

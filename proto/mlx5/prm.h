@@ -1,8 +1,8 @@
-// Commands of the mlx5 device as DevX carries them: big-endian buffers whose fields are named by bit
-// offset, bit 0 being the most significant bit of the first dword. Two parties: whoever creates queues
-// through mlx5dv_devx_* and the device that executes the commands.
-// Source: rdma-core providers/mlx5/mlx5_ifc.h; Linux include/linux/mlx5/mlx5_ifc.h for the CQ context,
-// RoCE capabilities and umem offsets, which rdma-core's copy leaves out; PRM "Command Reference".
+// Commands of the mlx5 device in their DevX form: big-endian buffers whose fields are named by bit offset.
+// Bit 0 is the most significant bit of the first dword. Parties: the creator of queues through mlx5dv_devx_*
+// and the device that executes the commands.
+// Source: rdma-core providers/mlx5/mlx5_ifc.h; Linux include/linux/mlx5/mlx5_ifc.h for the CQ context, RoCE
+// capabilities and umem offsets, which rdma-core's copy leaves out; PRM "Command Reference".
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ constexpr std::uint32_t field_mask(PrmField field) {
 }
 constexpr std::size_t dword_at(PrmField field) { return field.bit_offset / 32 * 4; }
 
-// The field's value; 0 where the buffer ends before it, as a device reads a short mailbox.
+// Returns the field's value; 0 beyond the buffer's end, as a device reads a short mailbox.
 constexpr std::uint64_t get(std::span<const std::uint8_t> bytes, PrmField field) {
   const std::size_t at = dword_at(field);
   if (field.bit_width == 64) {
@@ -52,7 +52,7 @@ constexpr std::uint32_t get32(std::span<const std::uint8_t> bytes, PrmField fiel
   return static_cast<std::uint32_t>(get(bytes, field));
 }
 
-// Stores the low bits of `value`; nothing where the buffer ends before the field.
+// Stores the low bits of `value`; stores nothing beyond the buffer's end.
 constexpr void set(std::span<std::uint8_t> bytes, PrmField field, std::uint64_t value) {
   const std::size_t at = dword_at(field);
   if (field.bit_width == 64) {
@@ -67,7 +67,7 @@ constexpr void set(std::span<std::uint8_t> bytes, PrmField field, std::uint64_t 
   store_dword(bytes, at, (load_dword(bytes, at) & ~mask) | bits);
 }
 
-// Those that somebody here sends or answers by more than a refusal.
+// Opcodes that code here sends, or executes instead of refusing.
 enum class Opcode : std::uint16_t {
   kQueryHcaCap = 0x100,
   kCreateMkey = 0x200,
@@ -116,7 +116,7 @@ inline constexpr PrmField kUid{0x10, 16};
 inline constexpr PrmField kOpMod{0x30, 16};
 inline constexpr PrmField kStatus{0x00, 8};
 inline constexpr PrmField kSyndrome{0x20, 32};
-// The object's number: input of every command on an existing object, output of every create.
+// Number of the object: input of every command on an existing object, output of every create.
 inline constexpr PrmField kObjectId{0x48, 24};
 inline constexpr PrmField kOptParamMask{0x80, 32};
 
@@ -142,7 +142,7 @@ inline constexpr PrmField kLogSize{kContext + 0x63, 5};
 inline constexpr PrmField kUarPage{kContext + 0x68, 24};
 inline constexpr PrmField kEqn{kContext + 0xa0, 32};
 inline constexpr PrmField kLogPageSize{kContext + 0xc3, 5};
-inline constexpr PrmField kDbrAddress{kContext + 0x1c0, 64};  // an offset where a umem is given
+inline constexpr PrmField kDbrAddress{kContext + 0x1c0, 64};  // an offset if a umem is given
 inline constexpr PrmField kUmemOffset{0x280, 64};
 inline constexpr PrmField kUmemId{0x2c0, 32};
 inline constexpr PrmField kUmemValid{0x2e0, 1};
@@ -162,6 +162,8 @@ inline constexpr PrmField kLogRqStride{kContext + 0x4d, 3};  // 16 B << n
 inline constexpr PrmField kNoSq{kContext + 0x50, 1};
 inline constexpr PrmField kLogSqSize{kContext + 0x51, 4};  // WQEBBs
 inline constexpr PrmField kTimestampFormat{kContext + 0x58, 2};
+// 0: none, and the port's counters do not count it
+inline constexpr PrmField kCounterSet{kContext + 0x60, 8};
 inline constexpr PrmField kUarPage{kContext + 0x68, 24};
 inline constexpr PrmField kUserIndex{kContext + 0x88, 24};
 inline constexpr PrmField kLogPageSize{kContext + 0xa3, 5};
@@ -211,6 +213,7 @@ inline constexpr PrmField kPathPort{kPath + 0x128, 8};
 inline constexpr PrmField kPathRemoteMacHigh{kPath + 0x130, 16};
 inline constexpr PrmField kPathRemoteMacLow{kPath + 0x140, 32};
 
+enum TimestampFormat : std::uint32_t { kFreeRunning = 0, kDefaultTimestamps = 1, kRealTime = 2 };
 enum ServiceType : std::uint32_t { kRc = 0, kUc = 1, kUd = 2 };
 enum ReceiveQueueType : std::uint32_t { kOwnReceiveQueue = 0, kSharedReceiveQueue = 1, kNoReceiveQueue = 3 };
 enum State : std::uint32_t {
@@ -222,13 +225,13 @@ enum State : std::uint32_t {
   kSqDrained = 5,
   kError = 6
 };
-// Of the path migration state machine.
+// States of the path migration state machine.
 inline constexpr std::uint32_t kArmed = 0;
 inline constexpr std::uint32_t kMigrated = 3;
 inline constexpr std::uint32_t kAtomicModeIbSpec = 1;
 }  // namespace qp
 
-// CREATE_RMP: a receive memory pool is what verbs call an SRQ. Its context begins at bit 0x100, the work
+// CREATE_RMP creates a receive memory pool, the SRQ of verbs. Its context begins at bit 0x100, the work
 // queue's own at 0x280. Source: Linux include/linux/mlx5/mlx5_ifc.h, struct create_rmp_in, rmpc, wq.
 namespace rmp {
 inline constexpr std::uint32_t kContext = 0x100;
@@ -277,11 +280,11 @@ inline constexpr std::size_t kEntryBytes = 16;
 inline constexpr PrmField kEntryMkey{0x20, 32};  // within an entry
 inline constexpr PrmField kEntryAddress{0x40, 64};
 
-inline constexpr std::uint32_t kModeAnySize = 2;    // KLM: every entry says how many bytes it stands for
-inline constexpr std::uint32_t kModeFixedSize = 3;  // KSM: every entry stands for 1 << kLogEntityBytes bytes
+inline constexpr std::uint32_t kModeAnySize = 2;    // KLM: every entry holds its length in bytes
+inline constexpr std::uint32_t kModeFixedSize = 3;  // KSM: every entry covers 1 << kLogEntityBytes bytes
 }  // namespace mkey
 
-// Of an event queue entry: what mlx5dv_devx_subscribe_devx_event names.
+// Events that mlx5dv_devx_subscribe_devx_event names, by event queue entry.
 // Source: Linux include/linux/mlx5/device.h, enum mlx5_event.
 enum class Event : std::uint16_t {
   kCompletion = 0x00,
@@ -364,6 +367,8 @@ enum AtomicOperation : std::uint32_t {
   kMaskedFetchAdd = 1 << 3,
 };
 
+inline constexpr PrmField kQpTimestamps{kBase + 0x1e, 2};  // of the RoCE capabilities: enum QpTimestamps
+enum QpTimestamps : std::uint32_t { kFreeRunningOnly = 0, kRealTimeOnly = 1, kFreeRunningAndRealTime = 2 };
 inline constexpr PrmField kRoceL3Type{kBase + 0x8c, 4};    // 1: IPv4 as well
 inline constexpr PrmField kRoceVersions{kBase + 0x98, 8};  // bit 2: v2
 inline constexpr PrmField kRoceDestinationUdpPort{kBase + 0xb0, 16};

@@ -11,13 +11,13 @@
 
 namespace gdx::mlx5 {
 
-// Which key is meant stands in the control segment's `immediate`.
+// Control of a UMR; the control segment's `immediate` names the key.
 struct UmrControlSegment {
   std::uint8_t flags;  // kUmr*
   std::uint8_t reserved0[3];
-  Be16 translation_octowords;  // 16 B each: as long as a translation entry
+  Be16 translation_octowords;  // 16 B each, the size of a translation entry
   Be16 translation_offset;
-  Be64 mkey_mask;  // kMkeyMask*: which fields of the context segment count
+  Be64 mkey_mask;  // kMkeyMask*: the fields of the context segment to apply
   std::uint8_t reserved1[32];
 };
 
@@ -42,7 +42,7 @@ struct MkeyContextSegment {
   std::uint8_t reserved0;
   std::uint8_t access_flags;  // kMkey*
   std::uint8_t reserved1;
-  Be32 qpn_tag;  // who may use it << 8 | the key's low byte
+  Be32 qpn_tag;  // qpn << 8 | the key's low byte; the queue pair that may use the key
   std::uint8_t reserved2[4];
   Be32 flags_pd;
   Be64 start_address;
@@ -58,12 +58,12 @@ inline constexpr std::uint8_t kMkeyLocalWrite = 1u << 3;
 inline constexpr std::uint32_t kMkeyAnyQpn = 0xffffff;
 inline constexpr std::uint32_t kMkeyTagBits = 8;  // a key is its object's number and then the tag
 
-// A translation entry (KLM) is laid out as a DataSegment: byte count, key, address under it. In place of the
-// key of the first one kRepeatBlockOperation says that a pattern follows.
+// A translation entry (KLM) has a DataSegment's layout: byte count, key, address under it. The first entry's
+// key may be kRepeatBlockOperation, which announces a pattern.
 inline constexpr std::uint32_t kRepeatBlockOperation = 0x400;
 
 struct RepeatBlockSegment {
-  Be32 byte_count;  // of all its entries once
+  Be32 byte_count;  // of one round over all its entries
   Be32 operation;
   Be32 repeat_count;
   Be16 reserved;

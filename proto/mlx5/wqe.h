@@ -14,8 +14,8 @@ inline constexpr std::size_t kWqeBasicBlockBytes = 64;     // WQEBB: the unit of
 inline constexpr std::size_t kSegmentBytes = 16;           // the unit of ControlSegment's ds
 inline constexpr std::uint32_t kInlineFlag = 0x80000000u;  // in a data segment's byte count
 inline constexpr std::uint32_t kInvalidLkey = 0x100;       // ends a receive WQE's scatter list
-// What a data segment's byte count of 0 means, so that clients leave out pieces that are empty: rdma-core
-// providers/mlx5/qp.c skips them, providers/mlx4/qp.c says why.
+// Meaning of a data segment's byte count of 0, so clients leave out empty pieces: rdma-core
+// providers/mlx5/qp.c skips them, providers/mlx4/qp.c gives the reason.
 inline constexpr std::uint32_t kZeroByteCount = 1u << 31;
 inline constexpr std::uint32_t kMaxMessageBytes = 1u << 30;  // log_msg_max of ports and queue pairs
 
@@ -67,7 +67,7 @@ struct RemoteAddressSegment {
   Be32 reserved;
 };
 
-// What a control segment says of its WQE.
+// Returns the opcode of a control segment.
 constexpr WqeOpcode wqe_opcode(const ControlSegment& control) {
   return static_cast<WqeOpcode>(static_cast<std::uint8_t>(control.opmod_index_opcode));
 }
@@ -84,8 +84,8 @@ struct AtomicSegment {
   Be64 compare;
 };
 
-// A masked atomic on 8 B has an AtomicSegment, then for compare-and-swap this one. Fetch-and-add has its
-// field boundaries where the plain one has `compare`.
+// Second segment of a masked compare-and-swap on 8 B, after its AtomicSegment. A masked fetch-and-add has its
+// field boundaries in the plain one's `compare`.
 struct AtomicMaskSegment {
   Be64 swap_mask;
   Be64 compare_mask;
@@ -104,14 +104,14 @@ struct DataSegment {
   Be64 address;
 };
 
-// A WRITE or READ of one piece of memory. Of one that is inline `data` has the byte count, then payload.
+// A WRITE or READ of one piece of memory. If inline, `data` holds the byte count, then payload.
 struct PutWqe {
   ControlSegment control;
   RemoteAddressSegment remote;
   DataSegment data;
 };
 
-// As bytes: whoever wrote the ring wrote other types there.
+// Copies as bytes, because the writer of the ring stored other types there.
 inline PutWqe read_put_wqe(const std::byte* at) {
   PutWqe wqe;
   std::memcpy(&wqe, at, sizeof wqe);

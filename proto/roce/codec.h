@@ -1,5 +1,5 @@
-// RoCE v2 transport headers to and from bytes. A datagram here is what lies between the UDP header and
-// the ICRC: BTH, extension headers, payload, padding.
+// Codec of RoCE v2 transport headers. A datagram here is the bytes between the UDP header and the ICRC: BTH,
+// extension headers, payload, padding.
 // Source: InfiniBand Architecture Specification 1.4, sections 9.2 to 9.3 and 9.4.1; annex A17.
 #pragma once
 
@@ -17,72 +17,7 @@
 
 namespace gdx::roce {
 
-// What may follow the BTH, in wire order.
-enum Extension : std::uint16_t {
-  kHasDeth = 1 << 0,
-  kHasReth = 1 << 1,
-  kHasAtomicEth = 1 << 2,
-  kHasAeth = 1 << 3,
-  kHasAtomicAckEth = 1 << 4,
-  kHasImmediate = 1 << 5,  // ImmDt or IETH: four bytes either way
-  kHasPayload = 1 << 6,
-  kKnownOpcode = 1 << 7,
-  kHasAtomicMaskEth = 1 << 8,
-};
-
 namespace detail {
-
-constexpr std::array<std::uint16_t, 256> make_extension_table() {
-  std::array<std::uint16_t, 256> table{};
-  const auto set = [&table](Opcode opcode, int extensions) {
-    table[static_cast<std::uint8_t>(opcode)] = static_cast<std::uint16_t>(kKnownOpcode | extensions);
-  };
-  set(Opcode::kRcSendFirst, kHasPayload);
-  set(Opcode::kRcSendMiddle, kHasPayload);
-  set(Opcode::kRcSendLast, kHasPayload);
-  set(Opcode::kRcSendLastImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kRcSendOnly, kHasPayload);
-  set(Opcode::kRcSendOnlyImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kRcSendLastInvalidate, kHasImmediate | kHasPayload);
-  set(Opcode::kRcSendOnlyInvalidate, kHasImmediate | kHasPayload);
-  set(Opcode::kRcWriteFirst, kHasReth | kHasPayload);
-  set(Opcode::kRcWriteMiddle, kHasPayload);
-  set(Opcode::kRcWriteLast, kHasPayload);
-  set(Opcode::kRcWriteLastImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kRcWriteOnly, kHasReth | kHasPayload);
-  set(Opcode::kRcWriteOnlyImmediate, kHasReth | kHasImmediate | kHasPayload);
-  set(Opcode::kRcReadRequest, kHasReth);
-  set(Opcode::kRcReadResponseFirst, kHasAeth | kHasPayload);
-  set(Opcode::kRcReadResponseMiddle, kHasPayload);
-  set(Opcode::kRcReadResponseLast, kHasAeth | kHasPayload);
-  set(Opcode::kRcReadResponseOnly, kHasAeth | kHasPayload);
-  set(Opcode::kRcAcknowledge, kHasAeth);
-  set(Opcode::kRcAtomicAcknowledge, kHasAeth | kHasAtomicAckEth);
-  set(Opcode::kRcCompareSwap, kHasAtomicEth);
-  set(Opcode::kRcFetchAdd, kHasAtomicEth);
-  set(Opcode::kUcSendFirst, kHasPayload);
-  set(Opcode::kUcSendMiddle, kHasPayload);
-  set(Opcode::kUcSendLast, kHasPayload);
-  set(Opcode::kUcSendLastImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kUcSendOnly, kHasPayload);
-  set(Opcode::kUcSendOnlyImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kUcWriteFirst, kHasReth | kHasPayload);
-  set(Opcode::kUcWriteMiddle, kHasPayload);
-  set(Opcode::kUcWriteLast, kHasPayload);
-  set(Opcode::kUcWriteLastImmediate, kHasImmediate | kHasPayload);
-  set(Opcode::kUcWriteOnly, kHasReth | kHasPayload);
-  set(Opcode::kUcWriteOnlyImmediate, kHasReth | kHasImmediate | kHasPayload);
-  set(Opcode::kUdSendOnly, kHasDeth | kHasPayload);
-  set(Opcode::kUdSendOnlyImmediate, kHasDeth | kHasImmediate | kHasPayload);
-  set(Opcode::kCongestionNotification, kHasPayload);  // 16 reserved bytes
-  set(Opcode::kMaskedCompareSwap, kHasAtomicEth | kHasAtomicMaskEth);
-  set(Opcode::kMaskedFetchAdd, kHasAtomicEth | kHasAtomicMaskEth);
-  set(Opcode::kWindowMarker, kHasPayload);
-  set(Opcode::kWindowGrant, kHasPayload);
-  return table;
-}
-
-inline constexpr std::array<std::uint16_t, 256> kExtensionTable = make_extension_table();
 
 template <typename T>
 inline void put(std::byte*& at, T value) {
@@ -101,23 +36,6 @@ inline T take(const std::byte*& at) {
 
 }  // namespace detail
 
-// The Extension bits of an opcode; 0 for one that this codec does not know.
-constexpr std::uint16_t extensions_of(Opcode opcode) {
-  return detail::kExtensionTable[static_cast<std::uint8_t>(opcode)];
-}
-
-// Bytes of BTH and extension headers; 0 for an unknown opcode.
-constexpr std::size_t header_bytes(Opcode opcode) {
-  const std::uint16_t extensions = extensions_of(opcode);
-  if (extensions == 0) return 0;
-  return kBthBytes + ((extensions & kHasDeth) ? kDethBytes : 0) + ((extensions & kHasReth) ? kRethBytes : 0) +
-         ((extensions & kHasAtomicEth) ? kAtomicEthBytes : 0) +
-         ((extensions & kHasAtomicMaskEth) ? kAtomicMaskEthBytes : 0) +
-         ((extensions & kHasAeth) ? kAethBytes : 0) +
-         ((extensions & kHasAtomicAckEth) ? kAtomicAckEthBytes : 0) +
-         ((extensions & kHasImmediate) ? kImmediateBytes : 0);
-}
-
 // Zero bytes that bring a payload to a multiple of four.
 constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
   return static_cast<std::uint8_t>((4 - payload_bytes % 4) % 4);
@@ -125,8 +43,8 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
 
 inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
 
-// Writes the BTH and the extension headers that bth.opcode calls for; fields wider than their place on
-// the wire lose their upper bits. Returns the bytes written.
+// Writes the BTH and the extension headers of bth.opcode. Fields wider than their place on the wire lose
+// their upper bits. Returns the bytes written.
 // Errors: 0, nothing written, for an unknown opcode or a span that is too short.
 [[nodiscard]] inline std::size_t encode(const Headers& headers, std::span<std::byte> out) {
   const Bth& bth = headers.bth;
@@ -161,7 +79,7 @@ inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
     detail::put(at, static_cast<std::uint32_t>(headers.aeth.syndrome) << 24 | (headers.aeth.msn & kPsnMask));
   }
   if (extensions & kHasAtomicAckEth) detail::put(at, headers.atomic_original);
-  if (extensions & kHasImmediate) detail::put(at, headers.immediate);
+  if (extensions & kHasImmediateOrIeth) detail::put(at, headers.immediate);
   return length_bytes;
 }
 
@@ -170,14 +88,15 @@ struct Decoded {
   std::span<const std::byte> payload;  // of the datagram's own bytes, padding excluded
 };
 
-// Errors: nullopt for a datagram that is too short, has an unknown opcode or transport version, has
-// more padding than payload, or carries payload where its opcode allows none.
-// Looks at each header byte once: the datagram may lie in memory that its sender can still write.
+// Decodes a datagram. Reads each header byte once, because the sender can still write to the datagram's
+// memory.
+// Errors: nullopt for a datagram that is too short, has an unknown opcode or transport version, has more
+// padding than payload, or carries payload where its opcode allows none.
 [[nodiscard]] inline std::optional<Decoded> decode(std::span<const std::byte> datagram) {
   if (datagram.size() < kBthBytes) return std::nullopt;
   std::array<std::byte, kMaxHeaderBytes> header{};
   std::memcpy(header.data(), datagram.data(), std::min(datagram.size(), header.size()));
-  std::atomic_signal_fence(std::memory_order_acquire);  // or a compiler might read the original again
+  std::atomic_signal_fence(std::memory_order_acquire);  // keeps the compiler from reading the original again
   const std::byte* at = header.data();
   Decoded decoded;
   Headers& headers = decoded.headers;
@@ -224,7 +143,7 @@ struct Decoded {
     headers.aeth = {static_cast<std::uint8_t>(aeth >> 24), aeth & kPsnMask};
   }
   if (extensions & kHasAtomicAckEth) headers.atomic_original = detail::take<std::uint64_t>(at);
-  if (extensions & kHasImmediate) headers.immediate = detail::take<std::uint32_t>(at);
+  if (extensions & kHasImmediateOrIeth) headers.immediate = detail::take<std::uint32_t>(at);
 
   decoded.payload = datagram.subspan(length_bytes, datagram.size() - length_bytes - bth.pad_count);
   if (!(extensions & kHasPayload) && datagram.size() != length_bytes) return std::nullopt;

@@ -1,6 +1,6 @@
-// What the invariant CRC covers. The CRC is the Ethernet CRC-32 over a masked copy of the headers that
-// routers may not change, then over everything from the BTH to the padding; it travels little-endian.
-// Only the masked copy is built here: the CRC itself belongs to whoever has a CRC library.
+// Input of the invariant CRC. The CRC is the Ethernet CRC-32 over a masked copy of the headers that routers
+// may not change, then from the BTH to the padding. It travels little-endian. Only the masked copy is built
+// here, because the CRC itself needs a CRC library.
 // Source: InfiniBand Architecture Specification 1.4, section 7.8.1 and annex A17.9.3.
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr std::size_t kIpv6Bytes = 40;
 inline constexpr std::size_t kUdpBytes = 8;
 inline constexpr std::size_t kIcrcPrefixIpv4Bytes = kIcrcPreambleBytes + kIpv4Bytes + kUdpBytes;
 inline constexpr std::size_t kIcrcPrefixIpv6Bytes = kIcrcPreambleBytes + kIpv6Bytes + kUdpBytes;
-// The reserved byte of the BTH (FECN and BECN) counts as ones, too.
+// Place of the BTH's reserved byte (FECN and BECN), which counts as ones.
 inline constexpr std::size_t kBthMaskedByte = 4;
 
 namespace detail {
@@ -49,8 +49,8 @@ constexpr std::size_t udp_bytes_of(std::size_t bth_to_padding_bytes) {
 
 }  // namespace detail
 
-// The masked headers before the BTH of a datagram sent with DF set and without IP options. Addresses in
-// host byte order; TOS, TTL and the checksums are masked, so they are not asked for.
+// Builds the masked headers before the BTH of a datagram sent with DF set and without IP options. Addresses
+// are in host byte order. TOS, TTL and the checksums are masked, so they are no parameters.
 constexpr std::array<std::byte, kIcrcPrefixIpv4Bytes> icrc_prefix_ipv4(std::uint32_t source,
                                                                        std::uint32_t destination,
                                                                        std::uint16_t source_port,
@@ -76,7 +76,8 @@ constexpr std::array<std::byte, kIcrcPrefixIpv4Bytes> icrc_prefix_ipv4(std::uint
   return prefix;
 }
 
-// As above for IPv6 without extension headers; traffic class, flow label and hop limit are masked.
+// Builds the masked headers for IPv6 without extension headers; traffic class, flow label and hop limit are
+// masked.
 constexpr std::array<std::byte, kIcrcPrefixIpv6Bytes> icrc_prefix_ipv6(
     const std::array<std::uint8_t, 16>& source, const std::array<std::uint8_t, 16>& destination,
     std::uint16_t source_port, std::size_t bth_to_padding_bytes) {
@@ -86,7 +87,7 @@ constexpr std::array<std::byte, kIcrcPrefixIpv6Bytes> icrc_prefix_ipv6(
   detail::PrefixWriter out(prefix.data());
   out.ones(kIcrcPreambleBytes);
   out.u8(0x6f);  // version 6, upper half of the traffic class
-  out.ones(3);   // the rest of it, and the flow label
+  out.ones(3);   // rest of the traffic class, and the flow label
   out.u16(static_cast<std::uint32_t>(udp_bytes));
   out.u8(kNextHeaderUdp);
   out.ones(1);  // hop limit

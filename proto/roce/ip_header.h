@@ -1,4 +1,4 @@
-// The IP header beneath a RoCE v2 packet, and the 40 bytes in which a UD receive sees it.
+// The IP header beneath a RoCE v2 packet, and its 40 bytes in a UD receive.
 // Source: RFC 791, RFC 8200; InfiniBand Architecture Specification 1.4, annex A17.4.5.1 (UD receive).
 #pragma once
 
@@ -62,7 +62,7 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
 
 }  // namespace detail
 
-// RFC 1071, over a whole number of 16-bit words.
+// Computes the checksum of RFC 1071 over a whole number of 16-bit words.
 [[nodiscard]] inline std::uint16_t ip_checksum(std::span<const std::byte> header) {
   std::uint32_t sum = 0;
   for (std::size_t i = 0; i + 1 < header.size(); i += 2) {
@@ -72,7 +72,7 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
   return static_cast<std::uint16_t>(~sum);
 }
 
-// Both GIDs IPv4-mapped; `payload_bytes` behind the header. DF is set.
+// Builds the header for two IPv4-mapped GIDs and `payload_bytes` behind the header. DF is set.
 [[nodiscard]] inline Ipv4Header ipv4_header(const Gid& source, const Gid& destination, std::uint16_t ip_id,
                                             std::size_t payload_bytes, Ecn ecn = Ecn::kNotCapable) {
   Ipv4Header header{};
@@ -100,7 +100,7 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
   return header;
 }
 
-// What a UD receive finds before its payload: an IPv6 header whole, an IPv4 one in the last 20 bytes.
+// Builds the bytes before a UD receive's payload: a whole IPv6 header, or an IPv4 one in the last 20 bytes.
 [[nodiscard]] inline std::array<std::byte, kGrhBytes> grh(const Gid& source, const Gid& destination,
                                                           bool ipv4, std::size_t payload_bytes) {
   std::array<std::byte, kGrhBytes> bytes{};

@@ -1,5 +1,8 @@
-// What two software HCAs tell each other of the receive socket that all their connections share. Ours: a
+// Messages of two software HCAs about the receive socket that all their connections share. Format of gdx: a
 // standard peer never gets these packets. They are a BTH for QP 0 and 32 bytes of payload.
+//
+//   sender    marker: all units before sent_units have left ----------> receiver
+//   sender    <------------- grant: marker read, count up to limit_units  receiver
 #pragma once
 
 #include <cstddef>
@@ -12,19 +15,19 @@
 
 namespace gdx::roce {
 
-// "All that I counted before `sent_units` has left before this packet."
+// Statement that all units counted before `sent_units` left before this packet.
 struct WindowMarker {
-  std::uint64_t incarnation = 0;  // of the sender, random: what it counted before is void
+  std::uint64_t incarnation = 0;  // of the sender, random: counts of another incarnation are void
   std::uint64_t sent_units = 0;
   std::uint64_t sent_at_ns = 0;  // the sender's clock, opaque to the receiver
 
   bool operator==(const WindowMarker&) const = default;
 };
 
-// "I have taken that marker from my socket; you may count up to `limit_units`."
+// Statement that the receiver has read that marker, and that the sender may count up to `limit_units`.
 struct WindowGrant {
   WindowMarker marker;
-  std::uint64_t limit_units = 0;  // kNoWindow: as much as you like
+  std::uint64_t limit_units = 0;  // kNoWindow: unlimited
 
   bool operator==(const WindowGrant&) const = default;
 };
@@ -44,7 +47,7 @@ static_assert(sizeof(WindowLayout) == kWindowBytes);
 
 }  // namespace detail
 
-// `out` has kWindowBytes at least.
+// Encodes a grant; `out` has kWindowBytes at least.
 inline void encode_grant(const WindowGrant& grant, std::span<std::byte> out) {
   const detail::WindowLayout layout{grant.marker.incarnation, grant.marker.sent_units,
                                     grant.marker.sent_at_ns, grant.limit_units};
@@ -54,7 +57,7 @@ inline void encode_marker(const WindowMarker& marker, std::span<std::byte> out) 
   encode_grant({.marker = marker}, out);
 }
 
-// Nothing where the payload has another length. A marker's limit is 0.
+// Decodes a marker or grant; nullopt for a payload of another length. A marker's limit is 0.
 [[nodiscard]] inline std::optional<WindowGrant> decode_window(std::span<const std::byte> payload) {
   detail::WindowLayout layout;
   if (payload.size() != sizeof layout) return std::nullopt;

@@ -115,6 +115,7 @@ class DevxQueues : public testing::Test {
     prm::set(in, prm::qp::kServiceType, prm::qp::kRc);
     prm::set(in, prm::qp::kPathMigrationState, prm::qp::kMigrated);
     prm::set(in, prm::qp::kPd, pdn_);
+    prm::set(in, prm::qp::kTimestampFormat, prm::qp::kDefaultTimestamps);
     prm::set(in, prm::qp::kUarPage, uar_->page_id);
     prm::set(in, prm::qp::kSendCqn, queue.cqn);
     prm::set(in, prm::qp::kReceiveCqn, queue.cqn);

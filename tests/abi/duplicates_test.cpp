@@ -1,4 +1,4 @@
-// An open of the device node lives as long as any descriptor of it, whoever closes which, and when.
+// Lifetime of an open of the device node: as long as any descriptor of it, in every order of closes.
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5-abi.h>
@@ -34,7 +34,7 @@ int take_context(int fd) {
   return request.send(fd);
 }
 
-// All that the HCA has, so that who else asks learns whether this open has ended.
+// Takes all device memory, so that another allocation shows whether this open has ended.
 int take_device_memory(int fd, std::uint64_t length_bytes) {
   std::uint64_t offset = 0;
   std::uint16_t page = 0;

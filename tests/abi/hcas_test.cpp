@@ -13,7 +13,7 @@ constexpr int kHcas = 12;
 
 class Hcas : public testing::Test {
  protected:
-  // Before anything looks for devices.
+  // Runs before any lookup of devices.
   static void SetUpTestSuite() { setenv("GDX_SOFTHCA_HCAS", std::to_string(kHcas).c_str(), 1); }
 
   void SetUp() override {

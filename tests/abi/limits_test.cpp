@@ -1,4 +1,4 @@
-// What ibv_devinfo -v prints, held against what can be made: the limit works, one more is refused.
+// Limits in the output of ibv_devinfo -v, compared with real objects: the limit works, one more is refused.
 #include <cerrno>
 
 #include "tests/abi/open_device.h"
@@ -61,7 +61,8 @@ TEST_F(Limits, completion_queue_of_the_largest_size_is_made_and_a_larger_one_ref
   EXPECT_EQ(try_cq(limits_.max_cqe + 1), EINVAL);
 }
 
-// Of receives: what a send costs is libmlx5's own sum, and its largest send queue is smaller on any ConnectX.
+// Tests receives only, because libmlx5 computes the size of sends, and its largest send queue is smaller on
+// any ConnectX.
 TEST_F(Limits, queue_pair_of_the_largest_size_is_made_and_a_larger_one_refused) {
   for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD}) {
     EXPECT_EQ(try_qp(type, limits_.max_qp_wr, 1), 0) << type;

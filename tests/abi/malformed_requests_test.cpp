@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <random>
 #include <vector>
@@ -186,6 +187,48 @@ TEST_F(MalformedRequests, output_at_an_unmapped_address_answers_efault) {
   request.attribute(UVERBS_ATTR_QUERY_PORT_PORT_NUM, 8, 1)
       .attribute(UVERBS_ATTR_QUERY_PORT_RESP, 64, kUnmapped);
   EXPECT_EQ(request.send(fd_), EFAULT);
+}
+
+// No object may stay of which its caller learns nothing: more than half of the device memory is there but
+// once, and a key would hold its domain.
+TEST_F(MalformedRequests, answer_that_cannot_be_written_leaves_nothing) {
+  ibv_device_attr_ex limits{};
+  ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &limits), 0);
+  const std::uint64_t most_bytes = limits.max_dm_size / 2 + 1;
+  std::array<std::uint64_t, 2> answers{};
+  const auto answer = reinterpret_cast<std::uintptr_t>(answers.data());
+  const auto allocate = [&](std::uint64_t offset_at, std::uint64_t page_at) {
+    Request request(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC);
+    request.attribute(UVERBS_ATTR_ALLOC_DM_HANDLE, 0, 0)
+        .attribute(UVERBS_ATTR_ALLOC_DM_LENGTH, 8, most_bytes)
+        .attribute(UVERBS_ATTR_ALLOC_DM_ALIGNMENT, 4, 0)
+        .attribute(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, 8, offset_at)
+        .attribute(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, 2, page_at);
+    return request.send(fd_);
+  };
+  EXPECT_EQ(allocate(kUnmapped, answer), EFAULT);
+  EXPECT_EQ(allocate(answer, kUnmapped), EFAULT);
+  ibv_alloc_dm_attr all{};
+  all.length = most_bytes;
+  ibv_dm* const dm = ibv_alloc_dm(context_.get(), &all);
+  ASSERT_NE(dm, nullptr) << "errno " << errno;
+
+  ibv_pd* const pd = ibv_alloc_pd(context_.get());
+  ASSERT_NE(pd, nullptr);
+  for (const bool first : {true, false}) {
+    Request request(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG);
+    request.attribute(UVERBS_ATTR_REG_DM_MR_HANDLE, 0, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_OFFSET, 8, 0)
+        .attribute(UVERBS_ATTR_REG_DM_MR_LENGTH, 8, all.length)
+        .attribute(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, 0, pd->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, 4, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE)
+        .attribute(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, 0, dm->handle)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4, first ? kUnmapped : answer)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4, first ? answer : kUnmapped);
+    EXPECT_EQ(request.send(fd_), EFAULT);
+  }
+  EXPECT_EQ(ibv_free_dm(dm), 0);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
 }
 
 TEST_F(MalformedRequests, device_node_without_a_context_refuses_methods) {

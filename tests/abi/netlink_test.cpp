@@ -1,13 +1,36 @@
-// RDMA netlink as libibverbs and `rdma` speak it: what a process has made is told, whatever is malformed is
+// RDMA netlink as libibverbs and `rdma` use it: a process's objects are reported, malformed requests are
 // refused.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <new>
 #include <random>
 
 #include "tests/abi/loopback.h"
 #include "tests/abi/netlink.h"
+
+namespace {
+thread_local long allocations_left = -1;  // of this thread, until one fails; below 0: none does
+
+void* allocate(std::size_t bytes) {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::malloc(bytes);
+}
+}  // namespace
+
+// The library's allocations come here as well.
+void* operator new(std::size_t bytes) {
+  if (void* const found = allocate(bytes)) return found;
+  throw std::bad_alloc();
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
 
 namespace gdx::abi_tests {
 namespace {
@@ -37,6 +60,20 @@ class RdmaNetlink : public Loopback {
 
   Netlink netlink_;
 };
+
+// Such a child shares its parent's memory, not its descriptors.
+TEST_F(RdmaNetlink, vfork_child_duplicates_one_over_another_both_still_answer_the_parent) {
+  Netlink other;
+  const pid_t child = vfork();
+  if (child == 0) _exit(dup2(netlink_.fd(), other.fd()) == other.fd() ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (Netlink* const asked : {&netlink_, &other}) {
+    ASSERT_TRUE(asked->ask(RDMA_NLDEV_CMD_GET, 0, {{RDMA_NLDEV_ATTR_DEV_INDEX, 0}}));
+    EXPECT_TRUE(Netlink::attributes_of(asked->receive()).contains(RDMA_NLDEV_ATTR_DEV_NAME));
+  }
+}
 
 TEST_F(RdmaNetlink, queue_pair_is_told_with_its_peer_and_state) {
   const Cq cq = make_cq();
@@ -85,6 +122,21 @@ TEST_F(RdmaNetlink, completion_queue_region_and_domain_are_told) {
   EXPECT_EQ(Netlink::value<std::uint64_t>(domains[0].attributes(), RDMA_NLDEV_ATTR_RES_USECNT), 1u);
 }
 
+TEST_F(RdmaNetlink, region_moved_to_a_younger_domain_is_told_there) {
+  Mr moved(ibv_reg_mr(pd_.get(), memory_.data(), 64, IBV_ACCESS_LOCAL_WRITE));
+  const Pd younger(ibv_alloc_pd(context_.get()));
+  ASSERT_NE(younger, nullptr);
+  ASSERT_EQ(ibv_rereg_mr(moved.get(), IBV_REREG_MR_CHANGE_PD, younger.get(), nullptr, 0, 0), 0);
+  const auto region =
+      netlink_.find(RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR, RDMA_NLDEV_ATTR_RES_LKEY, moved->lkey);
+  const auto other =
+      netlink_.find(RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR, RDMA_NLDEV_ATTR_RES_LKEY, mr_->lkey);
+  ASSERT_TRUE(region && other);
+  EXPECT_NE(Netlink::value(region->attributes(), RDMA_NLDEV_ATTR_RES_PDN),
+            Netlink::value(other->attributes(), RDMA_NLDEV_ATTR_RES_PDN));
+  moved.reset();
+}
+
 // Far more than a socket holds.
 TEST_F(RdmaNetlink, many_regions_are_all_told_and_counted) {
   constexpr std::uint32_t kRegions = 6000;
@@ -124,6 +176,8 @@ TEST_F(RdmaNetlink, requests_that_name_nothing_are_refused) {
   EXPECT_EQ(error(RDMA_NLDEV_CMD_SET, 0, {{RDMA_NLDEV_ATTR_DEV_INDEX, 0}}), EOPNOTSUPP);
   EXPECT_EQ(error(RDMA_NLDEV_CMD_RES_CM_ID_GET, NLM_F_DUMP, {{RDMA_NLDEV_ATTR_DEV_INDEX, 0}}), EOPNOTSUPP);
   EXPECT_EQ(error(RDMA_NLDEV_CMD_GET_CHARDEV, 0, {}), EINVAL);
+  constexpr std::array<std::uint16_t, 3> kUnknown{0, 8, 63};
+  for (const std::uint16_t unknown : kUnknown) EXPECT_EQ(error(unknown, 0, {}), EINVAL) << unknown;
 }
 
 // Bytes of all kinds, from a seed: each datagram is answered or passed over, and the next request is
@@ -149,7 +203,9 @@ TEST_F(RdmaNetlink, malformed_datagrams_do_no_harm) {
   }
   std::string half(8, '\0');
   ASSERT_TRUE(netlink_.send(half));
-  EXPECT_EQ(Netlink::error_of(netlink_.receive()), EINVAL) << "a header cut short";
+  char none = 0;
+  EXPECT_EQ(recv(netlink_.fd(), &none, 1, 0), -1) << "a header cut short has no answer";
+  EXPECT_EQ(errno, EAGAIN);
   errno = 0;
   EXPECT_FALSE(netlink_.send(std::string(1 << 20, '\0')));
   EXPECT_EQ(errno, EMSGSIZE);
@@ -175,6 +231,107 @@ TEST_F(RdmaNetlink, socket_has_a_port_and_hears_no_groups) {
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(bind(netlink_.fd(), nullptr, 0), -1);
   EXPECT_EQ(errno, EINVAL);
+}
+
+// A request by each way to send, its answer by each way to receive, on duplicates of each kind.
+TEST_F(RdmaNetlink, every_way_to_send_and_receive_works_on_every_duplicate) {
+  NetlinkMessage message(Netlink::type_of(RDMA_NLDEV_CMD_SYS_GET), NLM_F_REQUEST, Netlink::kSequence, 0);
+  const std::string request = message.finish();
+  const sockaddr_nl kernel{.nl_family = AF_NETLINK, .nl_pad = 0, .nl_pid = 0, .nl_groups = 0};
+  EXPECT_EQ(::connect(netlink_.fd(), reinterpret_cast<const sockaddr*>(&kernel), sizeof kernel), 0) << errno;
+  sockaddr_nl peer{};
+  socklen_t peer_bytes = sizeof peer;
+  EXPECT_EQ(getpeername(netlink_.fd(), reinterpret_cast<sockaddr*>(&peer), &peer_bytes), 0);
+  EXPECT_TRUE(peer_bytes == sizeof peer && peer.nl_family == AF_NETLINK && peer.nl_pid == 0);
+
+  std::array<char, 8192> room{};
+  iovec out{const_cast<char*>(request.data()), request.size()};
+  iovec in{room.data(), room.size()};
+  const auto senders = {+[](int fd, iovec* piece) { return write(fd, piece->iov_base, piece->iov_len); },
+                        +[](int fd, iovec* piece) { return writev(fd, piece, 1); },
+                        +[](int fd, iovec* piece) { return send(fd, piece->iov_base, piece->iov_len, 0); },
+                        +[](int fd, iovec* piece) {
+                          mmsghdr one{};
+                          one.msg_hdr.msg_iov = piece;
+                          one.msg_hdr.msg_iovlen = 1;
+                          return sendmmsg(fd, &one, 1, 0) == 1 ? ssize_t{one.msg_len} : -1;
+                        }};
+  const auto receivers = {+[](int fd, iovec* piece) { return read(fd, piece->iov_base, piece->iov_len); },
+                          +[](int fd, iovec* piece) { return readv(fd, piece, 1); },
+                          +[](int fd, iovec* piece) {
+                            mmsghdr one{};
+                            one.msg_hdr.msg_iov = piece;
+                            one.msg_hdr.msg_iovlen = 1;
+                            return recvmmsg(fd, &one, 1, 0, nullptr) == 1 ? ssize_t{one.msg_len} : -1;
+                          }};
+  const std::array duplicates{netlink_.fd(), dup(netlink_.fd()), dup2(netlink_.fd(), 200),
+                              dup3(netlink_.fd(), 201, O_CLOEXEC), fcntl(netlink_.fd(), F_DUPFD_CLOEXEC, 0)};
+  for (const int fd : duplicates) {
+    for (const auto sender : senders) {
+      for (const auto receiver : receivers) {
+        ASSERT_EQ(sender(fd, &out), static_cast<ssize_t>(request.size())) << errno;
+        EXPECT_GT(receiver(netlink_.fd(), &in), static_cast<ssize_t>(sizeof(nlmsghdr))) << errno;
+      }
+    }
+  }
+  for (const int fd : duplicates) {
+    if (fd != netlink_.fd()) close(fd);
+  }
+  EXPECT_EQ(netlink_.dump(RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR).size(), 1u);
+}
+
+// A slow reader gets one report that replies were dropped, as from the kernel.
+TEST_F(RdmaNetlink, replies_that_nobody_receives_are_bounded) {
+  for (int i = 0; i < 20'000; ++i) ASSERT_TRUE(netlink_.ask(RDMA_NLDEV_CMD_SYS_GET, 0));
+  ASSERT_EQ(fcntl(netlink_.fd(), F_SETFL, O_NONBLOCK), 0);
+  std::array<char, 8192> reply{};
+  int received = 0;
+  int told = 0;
+  for (;;) {
+    const ssize_t length = recv(netlink_.fd(), reply.data(), reply.size(), 0);
+    if (length < 0 && errno == EAGAIN) break;
+    ASSERT_TRUE(length > 0 || errno == ENOBUFS) << errno;
+    ++(length < 0 ? told : received);
+  }
+  EXPECT_EQ(told, 1);
+  EXPECT_LT(received, 10'000);
+  EXPECT_GT(received, 10);
+}
+
+TEST_F(RdmaNetlink, second_dump_waits_for_the_end_of_the_first) {
+  std::vector<Mr> regions;
+  for (int i = 0; i < 6000; ++i) {
+    regions.emplace_back(ibv_reg_mr(pd_.get(), memory_.data(), 64, IBV_ACCESS_LOCAL_WRITE));
+  }
+  const auto ask = [&] {
+    return netlink_.ask(RDMA_NLDEV_CMD_RES_MR_GET, NLM_F_DUMP, {{RDMA_NLDEV_ATTR_DEV_INDEX, 0}});
+  };
+  ASSERT_TRUE(ask());
+  ASSERT_TRUE(ask());
+  int busy = 0;
+  for (int ends = 0; ends < 2;) {
+    const std::optional<int> error = Netlink::error_of(netlink_.receive());
+    ends += error ? 1 : 0;
+    busy += error == EBUSY ? 1 : 0;
+  }
+  EXPECT_EQ(busy, 1);
+}
+
+// A caller in C cannot catch.
+TEST_F(RdmaNetlink, lack_of_memory_is_an_errno) {
+  NetlinkMessage message(Netlink::type_of(RDMA_NLDEV_CMD_SYS_GET), NLM_F_REQUEST, Netlink::kSequence, 0);
+  const std::string request = message.finish();
+  bool failed = false;
+  for (long spared = 0;; ++spared) {
+    allocations_left = spared;
+    const ssize_t sent = send(netlink_.fd(), request.data(), request.size(), 0);
+    const int error = errno;
+    allocations_left = -1;
+    if (sent > 0) break;
+    ASSERT_EQ(error, ENOBUFS) << spared;
+    failed = true;
+  }
+  EXPECT_TRUE(failed) << "no allocation of the library's was made to fail";
 }
 
 TEST_F(RdmaNetlink, descriptor_closed_is_an_ordinary_one_again) {

@@ -1,4 +1,4 @@
-// What libraries newer than Debian 12's ask for: memory by REG_MR, the port's speed, a region of no memory.
+// Methods of libraries newer than Debian 12's: memory by REG_MR, the port's speed, a region of no memory.
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <sys/mman.h>

@@ -44,7 +44,7 @@ class Paging : public Loopback {
     ASSERT_EQ(mapped, pages_);
   }
   std::uint64_t place() const { return reinterpret_cast<std::uintptr_t>(pages_); }
-  // Of a WRITE of both pages.
+  // Returns the status of a WRITE of both pages.
   ibv_wc_status write_to(const ibv_mr& region) {
     EXPECT_EQ(post_write(requester_.get(), piece(0, 2 * kPageBytes), place(), region.rkey), 0);
     return status();

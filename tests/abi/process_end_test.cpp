@@ -1,4 +1,4 @@
-// How a process with the device may end. Each case runs in a process of its own, made from the start.
+// Ends of a process with the device. Each case runs in a process of its own, made from the start.
 #include <dlfcn.h>
 #include <sys/time.h>
 #include <unistd.h>

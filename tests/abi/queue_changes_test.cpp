@@ -1,9 +1,10 @@
-// Objects that change while they live, what queries say of them, and what this device does not offer.
+// Changes of live objects, their queries, and features that this device lacks.
 #include <fcntl.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <tuple>
 
 #include "tests/abi/loopback.h"
 
@@ -160,6 +161,71 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_GE(created.cap.max_send_wr, 16u);
   EXPECT_GE(created.cap.max_recv_wr, 16u);
   EXPECT_EQ(created.sq_sig_all, 1);
+}
+
+// Each attribute that ibv_modify_qp may change by itself, in INIT and in RTS; the others are other values
+// then.
+TEST_F(QueueChanges, queue_pair_attribute_changed_alone_reads_back_and_leaves_the_others) {
+  const Qp qp = make_qp(cq_.get());
+  const auto query = [&qp] {
+    ibv_qp_attr now{};
+    ibv_qp_init_attr created{};
+    EXPECT_EQ(ibv_query_qp(qp.get(), &now, IBV_QP_STATE, &created), 0);
+    return now;
+  };
+  const auto fields = [](const ibv_qp_attr& of) {
+    return std::tuple(of.qp_state, of.path_mtu, of.path_mig_state, of.qkey, of.rq_psn, of.sq_psn,
+                      of.dest_qp_num, of.qp_access_flags, of.max_rd_atomic, of.max_dest_rd_atomic,
+                      of.min_rnr_timer, of.port_num, of.timeout, of.retry_cnt, of.rnr_retry,
+                      of.ah_attr.grh.traffic_class, of.ah_attr.sl, of.ah_attr.grh.hop_limit,
+                      of.ah_attr.grh.sgid_index);
+  };
+  const auto change_alone = [&](int mask, auto set) {
+    ibv_qp_attr asked{};
+    asked.qp_state = IBV_QPS_ERR;
+    asked.path_mtu = IBV_MTU_256;
+    asked.qkey = asked.rq_psn = asked.sq_psn = asked.dest_qp_num = 0x77;
+    asked.max_rd_atomic = asked.max_dest_rd_atomic = asked.min_rnr_timer = 2;
+    asked.timeout = asked.retry_cnt = asked.rnr_retry = 1;
+    asked.port_num = 1;
+    ibv_qp_attr expected = query();
+    set(asked);
+    set(expected);
+    EXPECT_EQ(ibv_modify_qp(qp.get(), &asked, mask), 0) << mask;
+    EXPECT_EQ(fields(query()), fields(expected)) << mask;
+  };
+  const auto change_rights = [&](unsigned rights) {
+    change_alone(IBV_QP_ACCESS_FLAGS, [rights](ibv_qp_attr& of) { of.qp_access_flags = rights; });
+  };
+  ASSERT_EQ(to_init(qp.get()), 0);
+  change_rights(IBV_ACCESS_REMOTE_READ);
+  change_alone(IBV_QP_PORT, [](ibv_qp_attr& of) { of.port_num = 1; });
+  ASSERT_EQ(to_rtr(qp.get(), qp->qp_num), 0);
+  ASSERT_EQ(to_rts(qp.get()), 0);
+  change_rights(IBV_ACCESS_REMOTE_WRITE);
+  change_rights(IBV_ACCESS_REMOTE_ATOMIC);
+  change_alone(IBV_QP_MIN_RNR_TIMER, [](ibv_qp_attr& of) { of.min_rnr_timer = 20; });
+  change_alone(IBV_QP_PATH_MIG_STATE, [](ibv_qp_attr& of) { of.path_mig_state = IBV_MIG_MIGRATED; });
+}
+
+// UC refuses in silence: a later WRITE under a right that is there again says that the first one is over.
+TEST_F(QueueChanges, right_to_write_taken_from_a_uc_queue_pair_in_rts_holds_for_the_next_write) {
+  const Qp qp = make_qp(cq_.get(), IBV_QPT_UC);
+  connect(qp.get(), qp->qp_num);
+  const auto write = [&](std::size_t to, unsigned rights) {
+    ibv_qp_attr attributes{};
+    attributes.qp_access_flags = rights;
+    ASSERT_EQ(ibv_modify_qp(qp.get(), &attributes, IBV_QP_ACCESS_FLAGS), 0);
+    ASSERT_EQ(post_write(qp.get(), piece(4096, 8), at(to), mr_->rkey), 0);
+    ASSERT_TRUE(await(cq_.get()));
+  };
+  memory_[4096] = std::byte{0x5a};
+  write(0, 0);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  volatile std::byte* const later = &memory_[64];
+  while (*later != std::byte{0x5a} && std::chrono::steady_clock::now() < end) write(64, kAllAccess);
+  EXPECT_EQ(memory_[64], std::byte{0x5a});
+  EXPECT_EQ(memory_[0], std::byte{0});
 }
 
 // Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags().

@@ -115,7 +115,7 @@ TEST_F(QueueEvents, write_without_the_right_is_an_access_error_at_the_responder)
   EXPECT_EQ(completion->status, IBV_WC_REM_ACCESS_ERR);
 }
 
-// An event that nobody has read is taken back: destroying does not wait for its acknowledgement.
+// An unread event is taken back: destroying does not wait for its acknowledgement.
 TEST_F(QueueEvents, queue_pair_destroyed_with_an_unread_event_leaves_none) {
   const Srq srq = make_srq(8);
   Qp qp = make_qp(cq_.get(), IBV_QPT_RC, srq.get());

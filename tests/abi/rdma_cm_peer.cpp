@@ -10,6 +10,8 @@
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -19,11 +19,13 @@ MANDATORY = 1
 REFUSED = {"M": errno.EPROTONOSUPPORT, "A": errno.EPROTONOSUPPORT, "W": errno.EOPNOTSUPP}
 
 HEADERS = ("ib_user_ioctl_cmds.h", "mlx5_user_ioctl_cmds.h", "ib_user_verbs.h")
-# Which column of the table an enumerator's value is in.
+# Column of the table with an enumerator's value.
 COLUMNS = ((re.compile(r"\w+_OBJECT_\w+"), 0), (re.compile(r"\w+_METHOD_\w+"), 1), (re.compile(r"\w+_ATTR_\w+"), 2),
            (re.compile(r"IB_USER_VERBS_(EX_)?CMD_\w+"), 1))
-# Their names look like those of attributes, and they are values.
-NO_IDS = ("mlx5_ib_create_flow_flags",)
+# Values, though in headers that hold ids besides.
+NO_IDS = ("mlx5_ib_create_flow_flags", "mlx5_ib_flow_type")
+# Starts of ranges of ids, in Linux 6.12 and later.
+RANGES = ("UVERBS_ID_DRIVER_NS", "UVERBS_ID_DRIVER_NS_WITH_UHW")
 
 
 class Row:
@@ -43,7 +45,7 @@ def read_table(path):
 
 
 def enumerators(text, known):
-    """Name and value of every enumerator but those of NO_IDS. `known` gathers the values."""
+    """Name and value of every enumerator but those of NO_IDS and RANGES. `known` gathers the values."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     for name, value in re.findall(r"#define\s+(\w+)\s+(\w+)\s*$", text, flags=re.M):
         if value.isdigit() or value in known:
@@ -59,7 +61,7 @@ def enumerators(text, known):
                 sys.exit(f"FAILED: cannot read the value of {name}: {expression}")
             value = value + 1 if not terms else terms[0] << (terms[1] if len(terms) == 2 else 0)
             known[name] = value
-            if kind not in NO_IDS:
+            if kind not in NO_IDS and name not in RANGES:
                 yield name, value
 
 
@@ -71,6 +73,9 @@ def check_headers(table, folder):
             for name, value in enumerators(text.read(), known):
                 column = next((column for pattern, column in COLUMNS if pattern.fullmatch(name)), None)
                 if column is None:
+                    # The commands' structures and their values are in one header.
+                    if header.endswith("_cmds.h"):
+                        yield f"{header} names {name} ({value:#06x}), which is no id that uverbs_table.py knows"
                     continue
                 found += 1
                 if name.startswith("IB_USER_VERBS_EX"):
@@ -132,7 +137,7 @@ def check_hca(table):
         below = [other.verdict for other in table if not other.write and other.ids[0] == row.ids[0] and other.ids[1] is not None]
         if not row.write and row.ids[1] is None and ("ok" in below) != (row.verdict == "ok"):
             yield f"line {row.number} of the table: {row.name} is {row.verdict}, its methods are not"
-    # What is handled has a row, too.
+    # Every handled id has a row, too.
     rows = {row.ids for row in table if not row.write}
     near = [*range(0x20), *range(0x1000, 0x1010)]
     for thing in near:

@@ -19,6 +19,11 @@ if [ "$1" = headers ]; then
     grep -q "${name#*:}.h names ${name%:*} (0x1000), for which uverbs_table.txt has no row" "$scratch/out" ||
       { cat "$scratch/out"; fail "${name%:*} is not named"; }
   done
+  cp "$headers"/rdma/*.h "$scratch/rdma"
+  echo 'enum new_ids { UVERBS_OTHERWISE_NAMED = 5 };' >> "$scratch/rdma/ib_user_ioctl_cmds.h"
+  table headers "$scratch" > "$scratch/out" && fail "an id whose name says nothing passes"
+  grep -q 'names UVERBS_OTHERWISE_NAMED (0x0005), which is no id that' "$scratch/out" ||
+    { cat "$scratch/out"; fail "an id whose name says nothing is not named"; }
   exit 0
 fi
 export GDX_LOG=error

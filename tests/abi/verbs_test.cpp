@@ -63,7 +63,7 @@ TEST_F(Verbs, device_memory_allocated_is_a_plain_pointer_and_ends_at_the_pool) {
   EXPECT_EQ(seen, (std::array<std::uint8_t, 8>{0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a, 0x5a}));
 
   ibv_alloc_dm_attr more{};
-  more.length = 1;
+  more.length = 8;
   EXPECT_EQ(ibv_alloc_dm(context_.get(), &more), nullptr);
   EXPECT_EQ(errno, ENOMEM);
 
@@ -77,6 +77,8 @@ TEST_F(Verbs, device_memory_allocated_is_a_plain_pointer_and_ends_at_the_pool) {
   EXPECT_EQ(ibv_free_dm(dm), 0);
   ibv_dm* const again = ibv_alloc_dm(context_.get(), &more);
   ASSERT_NE(again, nullptr);
+  EXPECT_EQ(ibv_memcpy_from_dm(seen.data(), again, 0, more.length), 0);
+  EXPECT_EQ(seen[0], 0) << "nothing of the former owner";
   EXPECT_EQ(ibv_free_dm(again), 0);
 }
 

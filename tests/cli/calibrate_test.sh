@@ -12,7 +12,7 @@ case $case_name in
     run 120 "$gdx" calibrate --softhca "${quick[@]}"
     expect_status 0
     expect '^HCA gdx0, kernels on a CPU; measured on the software HCA, CPU kernels$'
-    expect '^queues in host memory, 32 slots of 4 KiB, 64 bounce slots of 64 KiB, BlueFlame$'
+    expect '^queues in host memory, 32 slots of 4 KiB, 64 bounce slots of 64 KiB, plain doorbells$'
     expect 'median of 2 rounds \(least-most\)$'
     [ "$(grep -cE '^ +(8|16|28|32|64|128|220|256|512) B ' "$out")" -eq 9 ] || fail "a size below 1 KiB is missing"
     cell='[0-9.]+ \([0-9.]+-[0-9.]+\)'
@@ -21,8 +21,9 @@ case $case_name in
     expect '^instead of: inline up to 28 B, .*; defaults for kernels on a CPU$'
     expect '^  (inline|push|pull|bounce) from 8 B: at .* \(.* to .*\).*; measured on the software HCA, CPU kernels, 2 rounds$'
     expect "^stored in $file\$"
-    # Endpoints with fewer slots have a table of their own.
-    run 120 "$gdx" calibrate --softhca --json --slots 8 --slot-bytes 2048 "${quick[@]}"
+    expect_no 'BlueFlame'
+    # Endpoints with fewer slots, or another doorbell, have a table of their own.
+    run 120 env GDX_DOORBELL=blueflame "$gdx" calibrate --softhca --json --slots 8 --slot-bytes 2048 "${quick[@]}"
     expect_status 0
     python3 - "$out" "$file" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
 import json, sys
@@ -34,6 +35,7 @@ for row in printed["rows"]:
         assert 0 < row[mode + "_least_ns"] <= row[mode + "_ns"] <= row[mode + "_most_ns"], row
 assert [(t["slot_count"], t["slot_bytes"]) for t in kept["tables"]] == [(32, 4096), (8, 2048)]
 table = kept["tables"][1]
+assert printed["blueflame_copies"] == 200 >= printed["blueflame_copies_whole"] >= 100, printed
 assert table["measured_on"] == "the software HCA, CPU kernels" and table["blueflame"] is True
 assert all(table[name] == printed[name] for name in ("inline_bytes", "push_bytes", "pull_bytes", "why", "rounds"))
 PYTHON
@@ -54,7 +56,7 @@ PYTHON
     run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     expect 'has no table for HCA gdx0, kernels on a GPU with payload in its memory, SYS path'
-    # What a program says when its endpoint chooses.
+    # A program logs the choice of its endpoint.
     run 120 env GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096
     expect_status 0
     [ "$(grep -cE 'info: auto on HCA gdx0: .*; measured on the software HCA' "$out")" -eq 2 ] || fail "not one line a rank"
@@ -68,7 +70,7 @@ PYTHON
     run 120 "$gdx" demo --modes auto --max-bytes 4096
     expect_status 0
     expect "warning: $file is no calibration: .*; defaults serve"
-    # Where it was named, it is an error.
+    # A named file that is no calibration is an error.
     run 60 env GDX_CALIBRATION="$file" "$gdx" demo --modes auto --max-bytes 4096
     expect_failure
     expect "$file is no calibration"
@@ -99,6 +101,10 @@ PYTHON
     refused 'precious is no calibration' "$gdx" calibrate --softhca --output "$folder/precious"
     [ "$(cat "$folder/precious")" = precious ] || fail "a file that is no calibration was overwritten"
     refused "$folder is no calibration: not a regular file" "$gdx" calibrate --softhca --output "$folder"
+    refused "GDX_DOORBELL is 'loud': use plain or blueflame" env GDX_DOORBELL=loud "$gdx" calibrate --softhca
+    run 60 env GDX_DOORBELL=blueflame GDX_SOFTHCA_FAULT=torn_blueflame "$gdx" calibrate --softhca
+    expect_status 1
+    expect 'probe of BlueFlame on HCA gdx0 failed: .*; use plain doorbells'
     [ -e "$file" ] && fail "something was stored"
     run 60 "$gdx" calibrate --help
     expect_status 0

@@ -49,6 +49,11 @@ case $case_name in
     mute 137 "$gdx" run --ranks 2 -- sh -c 'kill -9 $$'
     mute 124 "$gdx" run --timeout-s 0.1 -- sleep 60
     mute 0 env GDX_LOG=debug "$gdx" run -- "$gdx" info
+    # Debian's ldconfig is a static program, of which there is a warning.
+    "$gdx" run -- /sbin/ldconfig --version 2>&1 >/dev/null | grep -q 'linked statically' ||
+      fail "no warning of a static program"
+    mute 0 "$gdx" run -- /sbin/ldconfig --version
+    mute 0 "$gdx" run --ranks 2 -- /sbin/ldconfig --version
     mute 137 "$gdx" demo --kill-rank 1 --modes push --min-bytes 16777216
     ;;
 esac

@@ -6,7 +6,7 @@ gdx=$1 machines=$2 fake=$3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset GDX_CALIBRATION GDX_PATH_CLASS GDX_HCA GDX_FAKE_CUDA_DEVICES HWLOC_XMLFILE
-export GDX_CALIBRATION=  # what this machine was calibrated to is nothing to a test
+export GDX_CALIBRATION=  # keeps this machine's calibration out of the test
 fail() {
   echo "FAIL: $*"
   echo "--- output:"
@@ -34,7 +34,7 @@ assert len(rows) == 16 and all(len(row) == 16 and row[i] == "X" for i, row in en
 assert told["bridge_redirects"] == {} and "cuda_ordinal" not in told["gpus"][0]
 PYTHON
 
-# What cannot be read is bad input: status 2 and one line.
+# Unreadable input is bad input: status 2 and one line.
 echo rubbish >"$folder/rubbish.xml"
 for bad in /nonexist "$folder" "$folder/rubbish.xml"; do
   out=$(timeout 30 "$gdx" topo --xml "$bad" 2>&1)
@@ -57,7 +57,12 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
   expect '^GPUs are numbered by PCI address alone: no CUDA driver here'
 fi
 
-# Which GPU decides what `auto` does: the nearest, with a warning, and each its own.
+# Ranks on hardware have the GPUs in turn, each with its NIC.
+run "${here[@]}" "$gdx" run --hardware --ranks 2 -- sh -c 'echo "$GDX_RANK: GPU $CUDA_VISIBLE_DEVICES, ${GDX_HCA-any}, $LD_PRELOAD"'
+expect '^0: GPU 0, (gdx0|mlx5_1), $'
+expect '^1: GPU 1, (gdx0|mlx5_1), $'
+
+# The GPU decides the table of `auto`: the nearest, with a warning, and each its own.
 run "${here[@]}" GDX_FAKE_CUDA_DEVICES=2 "$gdx" run -- "$gdx" info
 expect '^ +defaults for a PIX path'
 expect 'warning: auto on HCA gdx0 goes by the nearest GPU, PIX away, and others are SYS away: say which one'
@@ -69,7 +74,7 @@ expect '^ +defaults for a SYS path'
 run "${here[@]}" GDX_PATH_CLASS=NODE "$gdx" run -- "$gdx" info
 expect_no 'goes by the nearest GPU'
 
-# What other vendors make runs no CUDA: it is shown, and pairs with nothing.
+# Devices of other vendors run no CUDA: they are shown, and pair with nothing.
 sed 's/10de/1002/' "$machines/two-sockets.xml" >"$folder/amd.xml"
 run "$gdx" topo --xml "$folder/amd.xml"
 expect '^GPU0 .* no CUDA '

@@ -2,7 +2,7 @@
 # info_gpu_test.sh GDX FAKE OLD_FAKE: `gdx info` on machines with and without a GPU; FAKE is a folder with a fake libcuda.so.1.
 set -uo pipefail
 gdx=$1 fake=$2 old=$3
-export GDX_CALIBRATION=  # what this machine was calibrated to is nothing to a test
+export GDX_CALIBRATION=  # keeps this machine's calibration out of the test
 unset GDX_PATH_CLASS
 fail() {
   echo "FAIL: $*"
@@ -19,7 +19,7 @@ expect '^  gdx +[0-9]+\.[0-9]+\.[0-9]+$'
 expect '^  kind +software HCA$'
 expect '^  PCI +nowhere that the topology shows$'
 expect '^  port +active, 100 Gb/s, Ethernet, MTU 4096 B of 4096$'
-expect '^  doorbell +BlueFlame, shown to a GPU by plain registration \(ordinary pages\)$'
+expect '^  doorbell +plain, shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  device memory +131072 B, shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  host memory +shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  staging +push 32 slots of 4 KiB, bounce 64 slots of 64 KiB of host memory, by default$'
@@ -29,9 +29,13 @@ expect '^ +defaults for kernels on a CPU: '
 expect '^ +defaults for a path of unknown class: '
 info LD_LIBRARY_PATH="$fake" GDX_PATH_CLASS=SYS
 expect '^  auto +inline up to 28 B, push up to 16 KiB, then bounce$'
-expect '^ +defaults for a SYS path and queues in host memory, modelled: '
+expect '^ +defaults for a SYS path, plain doorbells and queues in host memory, modelled: '
+expect '^  auto +inline up to 220 B, pull up to 4 KiB, then bounce$'
+expect '^ +defaults for a SYS path, plain doorbells and queues in GPU memory, modelled: '
+info LD_LIBRARY_PATH="$fake" GDX_PATH_CLASS=SYS GDX_DOORBELL=blueflame
+expect '^  doorbell +BlueFlame, shown'
 expect '^  auto +inline up to 28 B, pull up to 4 KiB, then bounce$'
-expect '^ +defaults for a SYS path and queues in GPU memory, modelled: '
+expect '^ +defaults for a SYS path, BlueFlame and queues in GPU memory, modelled: '
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
 expect 'queues in host memory or its own; memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0 GDX_GPU_REGISTRATION=dmabuf
@@ -55,7 +59,7 @@ out=$(timeout 30 "$gdx" run --device-memory-bytes 0 -- "$gdx" info 2>&1) || fail
 expect '^  device memory +0 B$'
 expect '^  staging +push no slots, '
 out=$(timeout 30 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
-for what in '"compute_capability": 90' '"kind": "software"' '"rate_gbps": 100.0' '"kind": "BlueFlame"' \
+for what in '"compute_capability": 90' '"kind": "software"' '"rate_gbps": 100.0' '"kind": "plain"' \
   '"host_memory_mapping": "plain' '"slot_count": 32' '"gdx_version"' '"pci": null' '^ +"gpu"$'; do
   expect "$what"
 done

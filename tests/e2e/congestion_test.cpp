@@ -1,4 +1,4 @@
-// With every third packet marked on its way (CTest sets GDX_SOFTHCA_MARK): the sender is told, and all
+// Congestion marks on every third packet (CTest sets GDX_SOFTHCA_MARK): the sender gets CNPs, and all data
 // arrives.
 #include <cstring>
 

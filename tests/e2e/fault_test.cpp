@@ -1,4 +1,4 @@
-// Bad keys, bad ranges and broken credits: one clear status each, and the audit sees what it must.
+// Bad keys, bad ranges and broken credits: one clear status each, and the audit counts the violations.
 #include <cstring>
 #include <vector>
 
@@ -111,7 +111,7 @@ TEST_F(Audit, push_without_credits_is_counted_as_a_violation) {
 
 TEST_F(Audit, store_to_a_held_slot_is_counted_as_a_violation) {
   const std::uint64_t before = staging_violations();
-  b_.endpoint.reset();  // nobody acknowledges: the slot stays held until the transport gives up
+  b_.endpoint.reset();  // no peer acknowledges: the slot stays held until the transport gives up
   const auto kernel = [&](EndpointHandle h) {
     device::Endpoint<> ep(h);
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 64), Status::kOk);

@@ -28,7 +28,7 @@ constexpr std::size_t kBufferBytes = 256 * 1024;
 constexpr std::size_t kSignalAt = kBufferBytes - 64;
 constexpr std::uint32_t kSlots = 16;
 
-// Where a kernel finds what is at `address`; host memory is where it is.
+// Returns the address for kernels of memory at `address`; host memory keeps its address.
 template <typename T>
 T* seen_by_kernels(T* address) {
   using Seen = void* (*)(CUdeviceptr);
@@ -48,7 +48,7 @@ struct GpuSide {
   RemoteMemory peer{};
 
   [[nodiscard]] LocalMemory local() const { return registered->local(); }
-  // The same for what kernels load from themselves.
+  // Returns memory that kernels load from themselves.
   [[nodiscard]] LocalMemory loadable() const {
     return {seen_by_kernels(registered->data()), kBufferBytes, registered->lkey(), 0};
   }

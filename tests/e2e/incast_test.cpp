@@ -111,9 +111,9 @@ void send(Direction direction, const Peer& peer, Counters& out) {
   if (direction == Direction::kWrite) {
     for (const auto& queue : queues) queue->post_writes(kMessageBytes, kMessages);
     finish(queues, 1);
-    peer.tell('.');
+    peer.send('.');
   }
-  while (!peer.heard()) static_cast<void>(queues.front()->poll());
+  while (!peer.has_message()) static_cast<void>(queues.front()->poll());
   out = counters_of(*queues.front());
   peer.meet();
 }
@@ -139,12 +139,12 @@ void receive(Direction direction, Until until, const std::vector<Peer>& peers, C
     finish(queues, kMessages);
   } else {
     for (const Peer& peer : peers) {
-      while (!peer.heard()) static_cast<void>(queues.front()->poll());
-      static_cast<void>(peer.hear<char>());
+      while (!peer.has_message()) static_cast<void>(queues.front()->poll());
+      static_cast<void>(peer.receive<char>());
     }
   }
   out = counters_of(*queues.front());
-  for (const Peer& peer : peers) peer.meet();  // what it tells ends their polling
+  for (const Peer& peer : peers) peer.meet();  // this message ends their polling
 }
 
 // A process of its own, which opens its own HCA and ends with the test.
@@ -197,7 +197,7 @@ class Incast : public ::testing::TestWithParam<Direction> {
     for (const auto& pair : ends) {
       for (const int fd : pair) ::close(fd);
     }
-    // Who sends without end is of no more use once the receiver has seen enough.
+    // Endless senders have no further use once the receiver has read enough.
     bool whole = ended_well(children.back());
     children.pop_back();
     for (const pid_t child : children) {

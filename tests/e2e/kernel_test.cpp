@@ -1,4 +1,4 @@
-// Every operation of the device API does to memory what it says.
+// Every operation of the device API has its documented effect on memory.
 #include <algorithm>
 #include <atomic>
 #include <vector>

@@ -7,7 +7,7 @@
 namespace gdx {
 namespace {
 
-// What of a message is where when somebody waits.
+// Places of a message's parts during a wait.
 struct Watched {
   const std::byte* arrived = nullptr;
   std::byte first{};
@@ -168,16 +168,17 @@ TEST_F(Modes, pools_must_be_there_and_lie_where_the_options_say) {
 
 TEST_F(Modes, endpoint_without_a_table_gets_the_defaults_of_its_path_and_pools) {
   const ModeMeans means{true, false};
+  constexpr DoorbellKind kDoorbell = DoorbellKind::kPlain;
   const auto modes_of = [&](const ModeOptions& options) {
-    const auto endpoint =
-        Endpoint::create(*hca_, staging_.get(), {.slot_count = kSlots, .auto_modes = options});
+    const auto endpoint = Endpoint::create(
+        *hca_, staging_.get(), {.slot_count = kSlots, .auto_modes = options, .doorbell = kDoorbell});
     EXPECT_TRUE(endpoint) << endpoint.error().message;
     return endpoint->handle().modes;
   };
   EXPECT_EQ(modes_of({.path = PathClass::kSys}),
-            default_mode_table(PathClass::kSys, Placement::kHost, means));
+            default_mode_table(PathClass::kSys, Placement::kHost, means, kDoorbell));
   EXPECT_EQ(modes_of({.path = PathClass::kPix}),
-            default_mode_table(PathClass::kPix, Placement::kHost, means));
+            default_mode_table(PathClass::kPix, Placement::kHost, means, kDoorbell));
 }
 
 }  // namespace

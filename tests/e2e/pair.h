@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "device/gdx.h"
 #include "host/gdx.h"
@@ -24,6 +27,9 @@ class Pair : public ::testing::Test {
   static constexpr ModeTable kAutoModes{28, 16 * 1024, 128 * 1024};
 
   void SetUp() override;
+  // RC would hide it: no packet may arrive damaged, nor, in shared memory where nothing is lost, leave a gap.
+  // Timeouts alone may be the machine's.
+  void TearDown() override;
 
   // Runs `body(endpoint)` in every thread of one block on side `from`'s endpoint, opened at scope S.
   template <Scope S = Scope::kThread, typename Body>
@@ -42,6 +48,7 @@ class Pair : public ::testing::Test {
     return counter("softhca_staging_violations") - violations_before_;
   }
 
+  std::optional<DoorbellKind> doorbell_;  // of both endpoints; absent: as by default
   std::unique_ptr<Hca> hca_;
   std::unique_ptr<StagingPool> staging_;
   std::unique_ptr<StagingPool> bounce_;
@@ -49,6 +56,7 @@ class Pair : public ::testing::Test {
   Side b_;
   int (*progress_)() = progress;
   std::uint64_t violations_before_ = 0;
+  std::vector<std::pair<const char*, std::uint64_t>> silent_before_;  // counters that must not move
 };
 
 }  // namespace gdx

@@ -1,4 +1,4 @@
-// What a put costs on PCIe, as the HCA counts it: reads are what push is there to avoid.
+// PCIe transactions of a put, as the HCA counts them: push is there to avoid reads.
 #include <atomic>
 #include <cstring>
 #include <numeric>
@@ -13,6 +13,8 @@ constexpr std::uint64_t kPuts = 20;
 
 class Pcie : public Pair {
  protected:
+  Pcie() { doorbell_ = DoorbellKind::kBlueFlame; }
+
   struct Cost {
     std::uint64_t record_reads = 0;
     std::uint64_t wqe_reads = 0;
@@ -44,7 +46,7 @@ class Pcie : public Pair {
             after.blueflame_torn - before.blueflame_torn};
   }
 
-  // What `body(endpoint)`, run kPuts times in a kernel with a flush after each, costs altogether.
+  // Returns the total cost of `body(endpoint)`, run kPuts times in a kernel with a flush after each.
   template <typename Body>
   Cost cost_of(const EndpointHandle& handle, Body body) {
     const Cost before = total();
@@ -59,8 +61,9 @@ class Pcie : public Pair {
     return since(before);
   }
 
-  // The same of one message that a warp puts in many chunks. A register in memory shows the newest write to
-  // each half, where a NIC gets every one: so another block has the HCA look whenever something was written.
+  // Returns the cost of one message that a warp puts in many chunks. A register in memory holds only the
+  // newest write to each half, whereas a NIC gets every one. So another block makes the HCA look after each
+  // write.
   template <Mode M>
   Cost cost_of_chunks(const EndpointHandle& handle, std::uint64_t bytes) {
     const Cost before = total();
@@ -92,8 +95,8 @@ class Pcie : public Pair {
 
   // Gives `a_` an endpoint that may hold so few slots that a quarter of them is two.
   void hold_eight_slots() {
-    auto endpoint =
-        Endpoint::create(*hca_, {staging_.get(), bounce_.get()}, {.slot_count = 8, .bounce_slot_count = 8});
+    auto endpoint = Endpoint::create(*hca_, {staging_.get(), bounce_.get()},
+                                     {.slot_count = 8, .bounce_slot_count = 8, .doorbell = doorbell_});
     ASSERT_TRUE(endpoint) << endpoint.error().message;
     *a_.endpoint = std::move(*endpoint);
     auto peer = Endpoint::create(*hca_, staging_.get(), {.slot_count = 1});
@@ -120,6 +123,11 @@ class Pcie : public Pair {
   }
 };
 
+class PlainPcie : public Pcie {
+ protected:
+  PlainPcie() { doorbell_ = DoorbellKind::kPlain; }
+};
+
 TEST_F(Pcie, push_with_blueflame_costs_no_read) {
   const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kPush>(4096));
   EXPECT_EQ(cost.record_reads + cost.wqe_reads + cost.payload_reads, 0u);
@@ -135,20 +143,16 @@ TEST_F(Pcie, short_inline_with_blueflame_costs_no_read) {
   EXPECT_TRUE(arrived(28));
 }
 
-TEST_F(Pcie, push_with_a_plain_doorbell_costs_record_and_wqe) {
-  EndpointHandle plain = a_.endpoint->handle();
-  plain.blueflame_half_bytes = 0;
-  const Cost cost = cost_of(plain, put<Mode::kPush>(4096));
+TEST_F(PlainPcie, push_costs_record_and_wqe) {
+  const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kPush>(4096));
   EXPECT_EQ(cost.record_reads, kPuts);
   EXPECT_EQ(cost.wqe_reads, kPuts);
   EXPECT_EQ(cost.payload_reads, 0u);
   expect_writes(cost);
 }
 
-TEST_F(Pcie, pull_with_a_plain_doorbell_fetches_wqe_and_payload) {
-  EndpointHandle plain = a_.endpoint->handle();
-  plain.blueflame_half_bytes = 0;
-  const Cost cost = cost_of(plain, put<Mode::kPull>(4096));
+TEST_F(PlainPcie, pull_fetches_wqe_and_payload) {
+  const Cost cost = cost_of(a_.endpoint->handle(), put<Mode::kPull>(4096));
   EXPECT_EQ(cost.wqe_reads, kPuts);
   EXPECT_EQ(cost.payload_reads, kPuts);
   EXPECT_EQ(cost.record_reads, kPuts);
@@ -188,10 +192,8 @@ TEST_F(Pcie, put_and_signal_with_blueflame_cost_no_read_but_a_pulls_payload) {
   }
 }
 
-TEST_F(Pcie, put_and_signal_with_a_plain_doorbell_share_it) {
-  EndpointHandle plain = a_.endpoint->handle();
-  plain.blueflame_half_bytes = 0;
-  const Cost cost = cost_of(plain, [&](auto& ep) {
+TEST_F(PlainPcie, put_and_signal_share_a_doorbell) {
+  const Cost cost = cost_of(a_.endpoint->handle(), [&](auto& ep) {
     return gdx_put_signal<Mode::kPush>(ep, a_.peer, a_.buffer->local(), 4096, a_.peer + 8192, 1);
   });
   EXPECT_EQ(cost.doorbell_writes, kPuts);
@@ -219,13 +221,11 @@ TEST_F(Pcie, bounce_of_many_chunks_with_blueflame_reads_its_payload_only) {
   EXPECT_EQ(cost.payload_reads, 32u * 4) << "one a packet";
 }
 
-// Otherwise the two above would say nothing of chunks that are rung together.
-TEST_F(Pcie, push_of_many_chunks_with_plain_doorbells_rings_once_for_several) {
+// Guards the two tests above: without it they would not cover chunks that are rung together.
+TEST_F(PlainPcie, push_of_many_chunks_rings_once_for_several) {
   constexpr std::uint64_t kChunks = 101;
   hold_eight_slots();
-  EndpointHandle plain = a_.endpoint->handle();
-  plain.blueflame_half_bytes = 0;
-  const Cost cost = cost_of_chunks<Mode::kPush>(plain, kChunks * kDefaultSlotBytes);
+  const Cost cost = cost_of_chunks<Mode::kPush>(a_.endpoint->handle(), kChunks * kDefaultSlotBytes);
   EXPECT_LT(cost.doorbell_writes, kChunks * 3 / 4);
   EXPECT_EQ(cost.wqe_reads, kChunks);
   EXPECT_TRUE(arrived(kChunks * kDefaultSlotBytes));

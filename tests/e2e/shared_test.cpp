@@ -77,8 +77,8 @@ TEST_F(SharedEnd, wrong_key_ends_every_thread_with_its_cause) {
   EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
 }
 
-// Every slot of both pools is free again once the endpoints are gone, and nobody gave one back that he had
-// not.
+// Checks that every slot of both pools is free once the endpoints are gone, and that no endpoint returned a
+// slot that it did not hold.
 void expect_conserved(const StagingPool& pool) {
   EXPECT_EQ(pool.free_slots(), pool.slot_count());
   EXPECT_EQ(pool.bad_returns(), 0u);
@@ -138,7 +138,7 @@ TEST_F(SharedEnd, wrong_key_of_one_push_brings_every_slot_home) {
   });
   EXPECT_EQ(ends, std::vector<Status>(kThreads, Status::kRemoteAccess));
   b_.endpoint.reset();
-  // The scheduler hears of what came back.
+  // Lets the scheduler read the returns.
   for (int look = 0; look < 1000 && progress_() != 0; ++look) {
   }
   EXPECT_EQ(staging_->free_slots(), staging_->slot_count()) << "though the failed endpoint still is there";
@@ -147,7 +147,7 @@ TEST_F(SharedEnd, wrong_key_of_one_push_brings_every_slot_home) {
 }
 
 TEST_F(SharedEnd, abort_while_threads_wait_for_credits_leaves_no_slot_behind) {
-  b_.endpoint.reset();  // nobody acknowledges
+  b_.endpoint.reset();  // no peer acknowledges
   std::vector<Status> ends(kThreads);
   std::atomic<std::uint32_t> posted{0};
   in_grid([&](auto& ep, std::uint64_t t) {

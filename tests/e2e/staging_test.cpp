@@ -1,4 +1,4 @@
-// One staging pool under many endpoints: everybody gets on, nobody keeps what others need.
+// One staging pool under many endpoints: every endpoint progresses, and none keeps slots that others need.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -26,6 +26,7 @@ class Sharing : public Pair {
   Endpoint stuck() {
     EndpointOptions options{.slot_count = 32, .timeout_ns = 20'000'000};
     options.ack_timeout = 20;  // 4 s a resend: it does not give up while the test runs
+    options.may_time_out_before_retries = true;
     auto silent = std::make_unique<Endpoint>(make({}));
     Endpoint endpoint = make(options);
     EXPECT_TRUE(endpoint.connect(silent->address()));
@@ -51,7 +52,7 @@ class Sharing : public Pair {
   }
 };
 
-// As many as the pool has minima for, each wanting all of it, all at once.
+// Opens as many endpoints as the pool has minima for, each requesting the whole pool, all at once.
 TEST_F(Sharing, endpoints_that_want_more_than_the_pool_all_get_on) {
   a_.endpoint.reset();
   b_.endpoint.reset();
@@ -113,13 +114,13 @@ TEST_F(Sharing, failed_endpoint_gives_its_slots_back_before_it_goes) {
   });
   const StagingState credits = a_.endpoint->state().staging;
   EXPECT_EQ(credits.ready, credits.returned);
-  constexpr int kLooks = 100'000;  // what the thread does meanwhile needs one or two
-  for (int i = 0; i < kLooks && staging_->free_slots() != free_before + 1; ++i) progress();
+  constexpr int kPolls = 100'000;  // the thread needs one or two polls meanwhile
+  for (int i = 0; i < kPolls && staging_->free_slots() != free_before + 1; ++i) progress();
   EXPECT_EQ(staging_->free_slots(), free_before + 1);  // its minimum, too
 }
 
-// Its kernel ends with slots at the NIC, the NIC fails the queue pair, and nobody looks at that before it
-// goes.
+// Ends its kernel with slots at the NIC. Then the NIC fails the queue pair, and no poll happens before the
+// endpoint is destroyed.
 TEST_F(Sharing, endpoint_that_failed_unseen_gives_its_slots_back_when_it_goes) {
   const std::uint32_t free_before = staging_->free_slots();
   RemoteMemory wrong = a_.peer;
@@ -140,10 +141,10 @@ TEST_F(Sharing, endpoint_that_failed_unseen_gives_its_slots_back_when_it_goes) {
       }
     };
     ASSERT_EQ(exec::launch({.progress = progress_}, kernel, failing.handle()), Status::kOk);
-    constexpr int kLooks = 100'000;
-    for (int i = 0; i < kLooks && counter("packet_seq_err") == naks_before; ++i) progress();
+    constexpr int kPolls = 100'000;
+    for (int i = 0; i < kPolls && counter("packet_seq_err") == naks_before; ++i) progress();
     ASSERT_GT(counter("packet_seq_err"), naks_before);
-    // Where the HCA's thread was quick, the kernel has seen it after all.
+    // A quick thread of the HCA brings the fault to the kernel after all.
     if (failing.fault().status == Status::kOk) {
       EXPECT_LT(staging_->free_slots(), free_before - 1);
     }
@@ -191,7 +192,7 @@ TEST_F(Sharing, push_without_credits_is_what_credits_prevent) {
   }
 }
 
-// On a GPU nobody drives the scheduler but its thread.
+// Only its thread drives the scheduler, as with kernels on a GPU.
 TEST_F(Sharing, pool_driven_by_its_thread_alone_still_serves) {
   progress_ = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
   do {
@@ -216,7 +217,7 @@ TEST_F(Sharing, aborted_endpoint_keeps_nothing_that_the_nic_does_not_need) {
   EXPECT_EQ(credits.ready, credits.filled);
 }
 
-// It wanted nothing, and has asked the scheduler just now.
+// The endpoint requested nothing, and has just read the scheduler's words.
 TEST_F(Sharing, endpoint_aborted_with_credits_in_hand_keeps_none) {
   push_a_megabyte();
   std::uint64_t never = 0;

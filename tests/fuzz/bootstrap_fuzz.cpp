@@ -1,4 +1,4 @@
-// The stream of a peer that says it is a rank.
+// The stream of a peer that claims to be a rank.
 #include "host/bootstrap/frame.h"
 #include "tests/fuzz/input.h"
 

@@ -21,7 +21,7 @@ class Recorder final : public Port {
  public:
   void send(const wire::Address& /*destination*/, const Message& message) override {
     ++sent;
-    // Once more through the codec: what we say must be readable.
+    // Decodes each sent message again, because it must be readable.
     fuzz::expect(gdx::cm::decode(gdx::cm::encode(message)).has_value(), "what is sent can be decoded");
   }
   void raise(const Event& event) override {

@@ -24,7 +24,7 @@ constexpr std::size_t kUmemBytes = 16 * 4096;
 constexpr std::size_t kMaxSteps = 200;
 constexpr std::size_t kMaxObjects = 8;
 
-// Sends to nobody; arrivals are what the input says.
+// Wire without a peer: drops sent packets; the input contains the arrivals.
 class LoneWire final : public wire::Wire {
  public:
   const wire::Address& local() const override { return local_; }
@@ -54,10 +54,23 @@ class LoneWire final : public wire::Wire {
   wire::WireCounters counters_;
 };
 
+// Memory that the client may name, between guards that nobody may touch.
 struct alignas(4096) Pages {
+  using Guard = std::array<std::uint8_t, 4096>;
+  Pages() {
+    for (Guard* guard : guards()) guard->fill(fuzz::kCanary);
+  }
+  void check() {
+    for (Guard* guard : guards()) fuzz::expect_canaries(*guard, "nothing lands beside the client's memory");
+  }
+  std::array<Guard*, 3> guards() { return {&before, &between, &behind}; }
+
+  Guard before;
   std::array<std::byte, kUmemBytes> umem{};
+  Guard between;
   std::array<std::byte, mlx5::kUarPageBytes> uar{};
   std::array<std::byte, 4096> device_memory{};
+  Guard behind;
 };
 
 class Bench {
@@ -94,6 +107,7 @@ class Bench {
       }
     }
     fuzz::expect(umems_.remove(umem_) == 0, "nobody holds a umem after its queues are gone");
+    pages_->check();
   }
 
   void step(Input& input) {
@@ -204,7 +218,9 @@ class Bench {
       return;
     }
     const auto in = input.take_bytes(input.take<std::uint8_t>());
-    const auto out = devx::Output(out_).first(input.take<std::uint8_t>() * 4u);
+    out_.fill(fuzz::kCanary);
+    const std::size_t room = input.take<std::uint8_t>() * 4u;
+    const auto out = devx::Output(out_).first(room);
     if (kind % 4 == 1 && object != nullptr) {
       (void)commands_->modify(*object, in, out);
     } else if (kind % 4 == 2 && object != nullptr) {
@@ -212,6 +228,7 @@ class Bench {
     } else {
       (void)commands_->general(in, out);
     }
+    fuzz::expect_canaries(std::span(out_).subspan(room), "an answer fits its buffer");
   }
 
   // Anywhere in the umem: rings, records, payload.

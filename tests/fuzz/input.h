@@ -1,4 +1,4 @@
-// What every fuzz target needs: values taken from the input, and a check that stays in release builds.
+// Helpers of every fuzz target: values taken from the input, and a check that stays in release builds.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,14 @@ inline void expect(bool holds, const char* what) {
   std::abort();
 }
 
+// A byte of which no answer consists, so that one written beyond an answer shows.
+inline constexpr std::uint8_t kCanary = 0xa5;
+inline constexpr std::size_t kCanaryBytes = 64;
+
+inline void expect_canaries(std::span<const std::uint8_t> behind, const char* what) {
+  expect(std::ranges::all_of(behind, [](std::uint8_t byte) { return byte == kCanary; }), what);
+}
+
 // An input that has ended goes on as zeros.
 class Input {
  public:
@@ -29,6 +37,11 @@ class Input {
     const auto bytes = take_bytes(sizeof value);
     if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
+  }
+  // Small, or within 256 below 2^64, where sums wrap.
+  std::uint64_t take_amount() {
+    const auto value = take<std::uint16_t>();
+    return value < 0xff00 ? value : ~std::uint64_t{0xffff} | value;
   }
   // At most `length`, as many as are left.
   std::span<const std::uint8_t> take_bytes(std::size_t length) {

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 void replay(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  // What crashes must be known by name.
+  // Prints the name first, so that a crash shows its input.
   std::fprintf(stderr, "%s\n", path.c_str());
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
 }

@@ -1,5 +1,5 @@
-// A hostile program at the device node: objects made, changed, rung and destroyed in any order, by requests
-// whose attributes lie. What it sends comes back to itself.
+// A hostile program at the device node. It makes, changes, rings and destroys objects in any order, by
+// requests with false attributes. Its packets return to itself.
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/engine/engine.h"
+#include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/real.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/wqe.h"
@@ -41,7 +42,10 @@ class Program {
   Program() : pages_(*PageFile::create(kDeviceMemoryBytes)) {
     HcaConfig config;
     config.device_memory_bytes = kDeviceMemoryBytes;
-    hca_ = std::make_unique<Engine>(
+    hca_ = std::make_unique<WatchedEngine>(
+        [this](const void* at, std::uint64_t bytes, bool device_memory) {
+          return owns(at, bytes, device_memory);
+        },
         config, std::make_unique<EchoWire>(), pages_.device_memory(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
     context_ = std::make_unique<Context>(*hca_, pages_, channels_);
@@ -94,6 +98,19 @@ class Program {
   }
 
  private:
+  [[nodiscard]] bool owns(const void* at, std::uint64_t bytes, bool device_memory) const {
+    if (!device_memory) return arena_.holds(at, bytes);
+    bool owned = false;
+    context_->objects.visit([&](const Object& object) {
+      if (object.type != ObjectType::kDm) return;
+      const auto& memory = static_cast<const DeviceMemoryObject&>(object);
+      const auto* const first = pages_.device_memory() + memory.first_page * kPageBytes;
+      const std::uint64_t offset =
+          reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(first);
+      owned = owned || (offset <= memory.length_bytes && bytes <= memory.length_bytes - offset);
+    });
+    return owned;
+  }
   // Numbers that the HCA still knows after everything is destroyed.
   int leftovers() {
     int left = 0;
@@ -102,7 +119,7 @@ class Program {
     for (const std::uint32_t uar : uars_) left += hca_->remove_uar(uar) == EINVAL ? 0 : 1;
     return left;
   }
-  // Mostly one of the kind that is asked for.
+  // Returns mostly a handle of the requested kind.
   std::uint32_t handle(Input& input, ObjectType kind) const {
     const auto choice = input.take<std::uint8_t>();
     const auto found = handles_.find(kind);
@@ -131,7 +148,7 @@ class Program {
     ib_uverbs_reg_mr core{};
     core.start = arena_.address(input);
     core.hca_va = core.start;
-    core.length = input.take<std::uint16_t>();
+    core.length = input.take_amount();
     core.pd_handle = handle(input, ObjectType::kPd);
     core.access_flags = input.take<std::uint8_t>();
     auto request = command(input, IB_USER_VERBS_CMD_REG_MR, core, sizeof(ib_uverbs_reg_mr_resp));
@@ -168,7 +185,7 @@ class Program {
     core.flags = input.take<std::uint8_t>() % 10;
     core.start = arena_.address(input);
     core.hca_va = core.start;
-    core.length = input.take<std::uint16_t>();
+    core.length = input.take_amount();
     core.pd_handle = handle(input, ObjectType::kPd);
     core.access_flags = input.take<std::uint8_t>();
     command(input, IB_USER_VERBS_CMD_REREG_MR, core, sizeof(ib_uverbs_rereg_mr_resp))->run(*context_);
@@ -332,7 +349,7 @@ class Program {
   void device_memory(Input& input) {
     Request request(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC, input);
     request.handle(UVERBS_ATTR_ALLOC_DM_HANDLE, 0)
-        .in(UVERBS_ATTR_ALLOC_DM_LENGTH, std::uint64_t{input.take<std::uint16_t>()})
+        .in(UVERBS_ATTR_ALLOC_DM_LENGTH, input.take_amount())
         .in(UVERBS_ATTR_ALLOC_DM_ALIGNMENT, std::uint32_t{input.take<std::uint8_t>()} % 14)
         .out(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, 8)
         .out(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, 2);
@@ -342,8 +359,8 @@ class Program {
     region.handle(UVERBS_ATTR_REG_DM_MR_HANDLE, 0)
         .handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, handle(input, ObjectType::kPd))
         .handle(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, handle(input, ObjectType::kDm))
-        .in(UVERBS_ATTR_REG_DM_MR_OFFSET, std::uint64_t{input.take<std::uint16_t>()})
-        .in(UVERBS_ATTR_REG_DM_MR_LENGTH, std::uint64_t{input.take<std::uint16_t>()})
+        .in(UVERBS_ATTR_REG_DM_MR_OFFSET, input.take_amount())
+        .in(UVERBS_ATTR_REG_DM_MR_LENGTH, input.take_amount())
         .in(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, std::uint32_t{0x2f})
         .out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4)
         .out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4);

@@ -1,4 +1,5 @@
-// One request under construction. Attributes are dropped, cut short or emptied as the input says.
+// One request under construction. Attributes are dropped, cut short or emptied as the input says. Canaries
+// stand behind the request and behind what each output has room for.
 #pragma once
 
 #include <rdma/ib_user_ioctl_cmds.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,10 @@ class Request {
     return add(id, {bytes, bytes + sizeof value}, sizeof value <= 8);
   }
   Request& out(std::uint16_t id, std::size_t length) {
-    return add(id, std::vector<std::uint8_t>(length), false);
+    add(id, std::vector<std::uint8_t>(length + fuzz::kCanaryBytes), false);
+    attributes_.back().len = static_cast<std::uint16_t>(length);
+    outputs_.push_back(data_.back());
+    return *this;
   }
   Request& handle(std::uint16_t id, std::uint64_t value) {
     attributes_.push_back(
@@ -41,14 +46,19 @@ class Request {
     spoil();
     header_.num_attrs = static_cast<std::uint16_t>(attributes_.size());
     header_.length = static_cast<std::uint16_t>(sizeof header_ + attributes_.size() * sizeof(ib_uverbs_attr));
-    whole_.resize(header_.length);
+    whole_.assign(header_.length + fuzz::kCanaryBytes, fuzz::kCanary);
     std::memcpy(whole_.data(), &header_, sizeof header_);
-    std::memcpy(whole_.data() + sizeof header_, attributes_.data(), whole_.size() - sizeof header_);
-    return dispatch(context, reinterpret_cast<std::uintptr_t>(whole_.data()));
+    std::memcpy(whole_.data() + sizeof header_, attributes_.data(), header_.length - sizeof header_);
+    for (const auto output : outputs_) std::ranges::fill(behind(output), fuzz::kCanary);
+    const Errno error = dispatch(context, reinterpret_cast<std::uintptr_t>(whole_.data()));
+    for (const auto output : outputs_) fuzz::expect_canaries(behind(output), "an answer fits its attribute");
+    fuzz::expect_canaries(std::span(whole_).subspan(header_.length),
+                          "a request is not written beyond its end");
+    return error;
   }
   // After run(): what the device wrote into an attribute itself, or behind it.
   std::uint64_t written(std::uint16_t id) const {
-    for (std::size_t at = sizeof header_; at < whole_.size(); at += sizeof(ib_uverbs_attr)) {
+    for (std::size_t at = sizeof header_; at < header_.length; at += sizeof(ib_uverbs_attr)) {
       ib_uverbs_attr attribute;
       std::memcpy(&attribute, whole_.data() + at, sizeof attribute);
       if (attribute.attr_id != id) continue;
@@ -78,6 +88,15 @@ class Request {
     data_.push_back(std::move(bytes));  // its buffer stays where it is
     return *this;
   }
+  // Returns the end of `output` for which no attribute gives room, now that the input has spoilt them.
+  std::span<std::uint8_t> behind(std::span<std::uint8_t> output) const {
+    std::size_t room = 0;
+    for (const ib_uverbs_attr& attribute : attributes_) {
+      if (attribute.data == reinterpret_cast<std::uintptr_t>(output.data()))
+        room = std::max<std::size_t>(room, attribute.len);
+    }
+    return output.subspan(std::min(room, output.size()));
+  }
   void spoil() {
     const auto how = input_.take<std::uint8_t>();
     if (how % 8 != 7 || attributes_.empty()) return;
@@ -96,6 +115,7 @@ class Request {
   Input& input_;
   std::vector<ib_uverbs_attr> attributes_;
   std::vector<std::vector<std::uint8_t>> data_;
+  std::vector<std::span<std::uint8_t>> outputs_;  // whole, with their canaries
   std::vector<std::uint8_t> whole_;
   ib_uverbs_ioctl_hdr header_{};  // last: it ends in a flexible array
 };

@@ -14,8 +14,8 @@ namespace gdx::gpu_tests {
 // Message k of thread t goes from local + kBytes * i to remote + kBytes * i, where i = t * count + k.
 inline constexpr std::uint64_t kBytes = 16;
 
-// What put_pieces moves: message k is piece_bytes(k), from and to places that leave no alignment untried,
-// with a gap between one and the next.
+// Messages of put_pieces: message k is piece_bytes(k). Places cover every alignment, with a gap between one
+// and the next.
 inline constexpr std::uint32_t kPieces = 24;
 constexpr std::uint32_t piece_bytes(std::uint32_t k) {
   constexpr std::uint32_t kLengths[kPieces] = {1,  3,  7,   8,   15,  16,  17,  28,  29,  31,   33,   64,
@@ -57,7 +57,7 @@ struct Job {
 
 // One thread, one warp or one block, exclusive: its threads write each piece, and put it; then a flush.
 [[nodiscard]] Status put_pieces(const Job& job, Mode mode, Scope scope);
-// The same by a block, whose pushes and bounces are stored in bulk; kUnsupported for other modes.
+// Puts by a block, whose pushes and bounces are stored in bulk; kUnsupported for other modes.
 [[nodiscard]] Status put_pieces_in_bulk(const Job& job, Mode mode);
 // One thread: adds 5 to remote's first word, swaps the second if it is 7 for 9, and reads both; the originals
 // and what was read land in local's first four words.

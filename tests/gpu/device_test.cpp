@@ -36,10 +36,10 @@ class DeviceCalls : public ::testing::Test {
     if (nic_ != nullptr) nic_->~ServingNic();
   }
 
-  // Where the GPU reaches it.
+  // Makes the NIC in memory that the GPU reaches.
   void make_nic(Sharing sharing) {
     if (nic_ != nullptr) nic_->~ServingNic();
-    nic_ = new (nic_memory_.get()) ServingNic(sharing);
+    nic_ = new (nic_memory_.get()) ServingNic(ServingNic::Staged::kNic, 0, sharing);
   }
   [[nodiscard]] Job job(std::uint32_t count, std::uint32_t threads = 1, std::uint32_t blocks = 1) {
     return {nic_->handle(),

@@ -1,5 +1,5 @@
-// A NIC of memory that does what WQEs ask for, between memory of this process and a region that stands for
-// the peer's. For exclusive endpoints: WQEs of several blocks, pushes and bounces from pools of their own.
+// A NIC of memory that executes WQEs, between memory of this process and a region in the role of the peer's.
+// For exclusive endpoints: WQEs of several blocks, pushes and bounces from pools of their own.
 #pragma once
 
 #include <array>
@@ -56,7 +56,8 @@ class ExecutingNic {
     while (static_cast<std::int32_t>(end - taken_) > 0) taken_ += execute(taken_);
   }
 
-  // After the kernel. What has been written, and what no WQE may ask for: another index, key or range.
+  // Valid after the kernel: the written memory, and the count of forbidden WQEs (another index, key or
+  // range).
   [[nodiscard]] std::byte* remote() { return remote_.data(); }
   [[nodiscard]] std::uint32_t mistakes() const { return mistakes_; }
   [[nodiscard]] QueueState& state() { return state_; }

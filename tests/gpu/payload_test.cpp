@@ -1,4 +1,4 @@
-// What puts of each mode bring to the peer, whoever makes them: every byte, and none beside it.
+// Payload at the peer after puts of each mode, from each kind of endpoint: every byte, and none beside it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ class Payload : public ::testing::Test {
 
 class Pieces : public Payload, public ::testing::WithParamInterface<std::tuple<Mode, Scope>> {
  protected:
-  // What the peer has after all pieces, and how often which pool was gathered from.
+  // Checks the peer's memory after all pieces, and the gathers from each pool.
   void expect_pieces(Mode mode) {
     std::vector<std::byte> expected(ExecutingNic::kRemoteBytes, kUntouched);
     std::uint32_t slots = 0;
@@ -97,7 +97,8 @@ class Pieces : public Payload, public ::testing::WithParamInterface<std::tuple<M
 };
 
 TEST_P(Pieces, arrive_whole_and_touch_nothing_beside_them) {
-  const auto [mode, scope] = GetParam();
+  const Mode mode = std::get<Mode>(GetParam());
+  const Scope scope = std::get<Scope>(GetParam());
   const std::uint32_t threads = scope == Scope::kThread ? 1 : scope == Scope::kWarp ? 32 : kThreads;
   // The NIC reads what is pulled, and it is a thread of this process.
   const bool pulls = mode == Mode::kPull || mode == Mode::kAuto;

@@ -61,7 +61,7 @@ log=$output/log.txt
 started=$SECONDS
 : >"$log"
 
-# Where toolkits and drivers are when they are not in PATH.
+# Finds toolkits and drivers that are not in PATH.
 look_in() {
   local folder
   for folder in "$@"; do
@@ -231,7 +231,7 @@ if [ -n "$reason" ]; then
 elif stage configure 60 bash -c configure && stage build_kernels 180 bash -c 'build_targets device_test_cuda gdx_posting_bench_cuda'; then
   built=1
 fi
-# What only a GPU can tell comes first, and does not wait for the host's side to be built.
+# Stages that need a GPU alone come first, before the host's side is built.
 if [ "$built" -eq 1 ]; then
   stage device_tests 60 bash -c device_tests
   stage posting 60 "$build/perf/gdx_posting_bench_cuda" --json

@@ -124,14 +124,14 @@ case $1 in
     ;;
   gpu)
     stub_toolkit && stub_gpu && stub_sanitizer
-    run 0 --work "$scratch/work" "$out"
+    run 0 --work "$scratch/kept" "$out"
     for name in machine configure build_kernels build_programs $all_stages; do stage "$name" passed; done
     grep -q -- -DGDX_CUDA_ARCHITECTURES=90 "$scratch/configured" || fail "built for more than the GPU that is here"
     [ "$(find "$out" -type f | wc -l)" -eq 2 ] || fail "more in the folder than a summary and a log: $(ls "$out")"
     is_json "$out/summary.json"
     grep -q '"stage": "posting".*"said": {"rows": \[\]' "$out/summary.json" || fail "what was measured is not in the summary"
     grep -q '=== device_tests: status 0' "$out/log.txt" || fail "no log"
-    # What only a GPU can tell is known before the host's programs are built, and is on disk when the next stage runs.
+    # Results that need a GPU alone are on disk before the host's programs are built and the next stage runs.
     order=$(grep -o '"stage": "[a-z_]*"' "$out/summary.json" | tr -d '\n')
     [[ $order == *device_tests*posting*build_programs*calibrate*demo*memcheck*racecheck* ]] || fail "another order: $order"
     is_json "$scratch/seen_by_posting"
@@ -194,9 +194,9 @@ case $1 in
     touch "$scratch/archives/a.deb"
     stub_tool dpkg <<<'[ "$1 $2" = "-x '"$scratch"'/archives/a.deb" ] && mkdir -p "$3/usr/include"'
     for folder in "$scratch/debs" "$scratch/archives"; do
-      run 0 --packages "$folder" --work "$scratch/work" "$out"
+      run 0 --packages "$folder" --work "$scratch/kept" "$out"
       used=$folder
-      [ "$folder" = "$scratch/debs" ] || used=$scratch/work/packages
+      [ "$folder" = "$scratch/debs" ] || used=$scratch/kept/packages
       libraries=$used/usr/lib/$(uname -m)-linux-gnu
       for wanted in "PKG_CONFIG_SYSROOT_DIR=$used" "PKG_CONFIG_LIBDIR=$libraries/pkgconfig:.*" "CMAKE_PREFIX_PATH=$used/usr" \
         "LD_LIBRARY_PATH=$libraries.*" "CPLUS_INCLUDE_PATH=$used/usr/include.*"; do

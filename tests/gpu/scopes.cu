@@ -1,5 +1,6 @@
 // Kernels whose releases scopes.sh looks at; nothing runs them.
 #include "device/gdx.h"
+#include "device/shared.h"
 
 using ThreadGpu = gdx::device::Endpoint<gdx::Scope::kThread, gdx::Placement::kGpu>;
 
@@ -35,4 +36,32 @@ extern "C" __global__ void push_in_bulk(gdx::EndpointHandle handle, gdx::RemoteM
                                         gdx::LocalMemory from, std::uint64_t bytes) {
   gdx::device::Endpoint<gdx::Scope::kBlock, gdx::Placement::kGpu> endpoint(handle);
   (void)gdx_put<gdx::Mode::kPush, gdx::Copy::kBulk>(endpoint, to, from, bytes);
+}
+
+// The doorbell of one thread covers what others have published.
+using SharedGpu = gdx::device::SharedEndpoint<gdx::Placement::kGpu>;
+
+extern "C" __global__ void push_shared(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                       gdx::LocalMemory from, std::uint64_t bytes) {
+  SharedGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPush>(endpoint, to, from, bytes);
+}
+
+extern "C" __global__ void bounce_shared(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                         gdx::LocalMemory from, std::uint64_t bytes) {
+  SharedGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kBounce>(endpoint, to, from, bytes);
+}
+
+extern "C" __global__ void push_shared_signal(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                              gdx::LocalMemory from, gdx::RemoteMemory signal,
+                                              std::uint64_t bytes) {
+  SharedGpu endpoint(handle);
+  (void)gdx_put_signal<gdx::Mode::kPush, gdx::Scope::kWarp>(endpoint, to, from, bytes, signal, 1);
+}
+
+extern "C" __global__ void pull_shared(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                       gdx::LocalMemory from, std::uint64_t bytes) {
+  SharedGpu endpoint(handle);
+  (void)gdx_put<gdx::Mode::kPull>(endpoint, to, from, bytes);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scopes.sh FOLDER: on queues in GPU memory a pull is released at GPU scope, and a push, into memory of the NIC, at system
-# scope, also when another call rings for it. What TMA stores is handed to it, and told of, in order.
+# scope, also when another call rings for it, and on shared endpoints. Stores to a slot are never narrower than a NIC's
+# memory takes them. What TMA stores is handed to it, and told of, in order.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 command -v nvcc >/dev/null || { echo "SKIPPED: no nvcc in PATH: install the CUDA Toolkit"; exit 77; }
@@ -44,6 +45,36 @@ if pull:
     sys.exit("a pull on queues in GPU memory pays for system scope: " + pull[0])
 if fences_without_a_doorbell(kernels["push_deferred"]) == 0:
     sys.exit("a deferred push leaves its payload to a release at GPU scope")
+
+def scopes_of_rings(lines):
+    """The scopes of the two fences before each doorbell: before the record, and between the two."""
+    fences, rings = [], []
+    for line in lines:
+        if fence := re.match(r"fence\.release\.(\w+)", line):
+            fences.append(fence[1])
+        elif line.startswith("st.mmio"):
+            rings.append(fences[-2:])
+    return rings
+
+# Of a shared endpoint, by the thread in its turn and by one that waits for it (publish_late<Placement>).
+for name, scope, others_late in (("push_shared", "sys", "PlacementE1"), ("bounce_shared", "sys", "PlacementE1"),
+                                 ("push_shared_signal", "sys", "PlacementE1"), ("pull_shared", "gpu", "PlacementE0")):
+    rings = scopes_of_rings(kernels[name])
+    if not rings or any(fences != [scope, scope] for fences in rings):
+        sys.exit(f"{name} rings behind releases of other scopes than {scope}: {rings}")
+    if not any("publish_late" in line for line in kernels[name]):
+        sys.exit(f"{name} has no late publication: the check looks for another name")
+    if any("publish_late" in line and others_late in line for line in kernels[name]):
+        sys.exit(f"{name} that waits for its turn is released at another scope than {scope}")
+
+def narrow_stores(lines):
+    return [line for line in lines if re.search(r"\bst\.(?!shared|local|param)\S*\.[busf](8|16)\b", line)]
+
+for name in ("push", "push_signal", "push_shared", "bounce_shared", "push_shared_signal"):
+    if narrow_stores(kernels[name]):
+        sys.exit(f"{name} stores less than 4 B at once: " + narrow_stores(kernels[name])[0])
+    if not narrow_stores([line.replace("st.global.v4.u32", "st.global.u8") for line in kernels[name]]):
+        sys.exit(f"the check sees no store of {name} to a slot")
 
 # (of each way from this, to this, something stands between)
 ORDERS = [

@@ -33,5 +33,5 @@ guest_pid() {
   echo "$pid"
 }
 
-# What unshare and nsenter are told when this user may not make a network namespace as they are.
+# Options of unshare and nsenter for a user that may not make a network namespace without a user namespace.
 if unshare -n true 2> /dev/null; then own_user=() enter_user=(); else own_user=(-r) enter_user=(-U --preserve-credentials); fi

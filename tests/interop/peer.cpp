@@ -14,7 +14,7 @@
 namespace gdx::interop {
 namespace {
 
-constexpr std::size_t kSource = 0;  // where data leaves from, and where it lands: halves of the buffer
+constexpr std::size_t kSource = 0;  // source of data, and its destination: halves of the buffer
 constexpr std::size_t kLanding = Device::kBufferBytes / 2;
 constexpr std::size_t kHalfBytes = Device::kBufferBytes / 2;
 constexpr std::byte kPoison{0xa5};
@@ -240,7 +240,7 @@ void late_receive(Session& session) {
 struct Refusal {
   std::string_view name;
   ibv_wc_status status;
-  ibv_wc_status soft_roce_status;  // where its NAK is another than the specification's
+  ibv_wc_status soft_roce_status;  // Soft-RoCE's NAK, if it differs from the specification's
   int (*post)(Session&);           // 0, or the errno of a side that refuses its own request
 };
 

@@ -14,7 +14,7 @@
 namespace gdx::interop {
 namespace {
 
-// So near the end that the PSNs of either direction wrap within the first cases.
+// First PSN, so near the end that the PSNs of either direction wrap within the first cases.
 constexpr std::uint32_t kFirstPsn = 0xffffe0;
 constexpr std::uint8_t kMaxReads = 4;
 

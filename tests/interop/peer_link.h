@@ -77,7 +77,7 @@ class Device {
   [[nodiscard]] ibv_cq* cq() { return cq_; }
   // The next completion, whatever its status.
   ibv_wc wait();
-  // What the device has lost of its packets on purpose; nothing where it is no software HCA.
+  // Returns the packets that the device has dropped on purpose; nullopt unless it is a software HCA.
   [[nodiscard]] std::optional<std::uint64_t> packets_lost() const;
 
  private:
@@ -99,13 +99,13 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // What every request needs: its local piece at `offset` of the buffer, signalled.
+  // Common part of every request: its local piece at `offset` of the buffer, signalled.
   struct Request {
     ibv_send_wr wr{};
     ibv_sge sge{};
   };
   [[nodiscard]] Request request(ibv_wr_opcode opcode, std::size_t offset, std::size_t length_bytes) const;
-  // As above, and at `remote_offset` of the other side's buffer.
+  // Builds a request with its local piece, and with `remote_offset` of the other side's buffer.
   [[nodiscard]] Request rdma(ibv_wr_opcode opcode, std::size_t offset, std::size_t length_bytes,
                              std::size_t remote_offset) const;
   void post(Request& request);

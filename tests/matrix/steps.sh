@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# steps.sh: README's commands and the abi label in this tree, with the time that each takes and what CTest counts. The
-# matrix runs it in an empty Debian, the container file in an image.
+# steps.sh: README's commands, the abi label and a short fuzzing in this tree, with the time that each takes and what
+# CTest counts. The matrix runs it in an empty Debian, the container file in an image.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 mkdir -p out/matrix
@@ -22,5 +22,14 @@ sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release
 step demo ./run demo
 step test ./run test
 step abi ./run test -L abi
+# By clang: what it is installed as, and what it says of libraries and their headers.
+step fuzz ./run fuzz 30 1
+# A skip that nobody reads would hide that nothing has run.
+skipped=$(grep -c '[*][*][*]Skipped' out/matrix/abi.log)
+passed=$(grep -c ' Passed ' out/matrix/abi.log)
+if [ $((10 * skipped)) -gt "$passed" ]; then
+  echo "abi: $skipped tests were skipped, and $passed passed: too many for a pass; out/matrix/abi.log has the reasons"
+  status=1
+fi
 dpkg-query -W -f='${Package} ${Version}\n' g++ libc6 rdma-core libibverbs1 perftest libucx0 libfabric1 python3-pyverbs
 exit $status

@@ -8,7 +8,7 @@
  *
  * Planted faults, each of which check.sh must see found:
  *   FAULT_TWO_STEPS       a credit is taken by a load and a store, not by a compare-and-swap
- *   FAULT_BLIND_TAKE_BACK a look takes back idle credits without looking whether they are still idle
+ *   FAULT_BLIND_TAKE_BACK a poll takes back idle credits without looking whether they are still idle
  *   FAULT_RETURN_AT_BIND  a slot comes back when its WQE is published, not when that is complete
  *   FAULT_NO_TICKETS      whoever comes first has the credit, whoever waits
  *   FAULT_LOST_TICKET     who gives up waiting does not count among those who left
@@ -29,7 +29,7 @@ mtype place[MOST] = IN_POOL;
 byte leased[3];
 byte free = SLOTS;
 byte limit = 1;
-byte may_sink = 2; /* times. A limit that sank and rose for ever could take back each credit before its waiter looks */
+byte may_sink = 2; /* times. A limit that sank and rose for ever could take back each credit before its waiter polls */
 bool wants;
 
 /* Between the scheduler and the shared endpoint. */
@@ -48,7 +48,7 @@ bool completed[RING];
  * up behind it make that negative. The counters themselves would run without end. */
 byte waiters, ahead[2];
 bool failure;
-bool busy; /* the lock of a look, whose own variables follow */
+bool busy; /* the lock of a poll, whose own variables follow */
 byte done, r, most, s;
 
 chan posted = [MOST] of { byte }; /* positions, in the order of their WQEs */
@@ -64,8 +64,8 @@ bool waiting[2]; /* only properties read it */
 /* A position that nobody looks at; else what it said before would make states differ. */
 #define forget(p) ring[p] = 0; tag[p] = UNSAID; completed[p] = false
 
-/* One look, by who has the lock. `asks`: the caller waits for a credit. */
-inline look(asks) {
+/* One poll, by who has the lock. `asks`: the caller waits for a credit. */
+inline poll_credits(asks) {
   if
   :: atomic { !busy -> busy = true };
      /* What is done stays done until the lock's owner takes it, so the scan is as if made at its end. */
@@ -173,7 +173,7 @@ proctype Thread(byte t) {
         do
         :: failure -> break
         :: !failure ->
-           look(true);
+           poll_credits(true);
            try_take(ahead[t]);
            if
            :: got -> break
@@ -212,7 +212,7 @@ proctype Thread(byte t) {
   od;
   /* give_back_shared */
   do
-  :: look(false);
+  :: poll_credits(false);
      if :: returned == filled && !busy -> break :: else fi
   od
 }
@@ -249,7 +249,7 @@ proctype Scheduler() {
   od
 }
 
-/* Between two looks each slot that the books show with the shared endpoint is granted and not taken, in the ring, or on
+/* Between two polls each slot that the books show with the shared endpoint is granted and not taken, in the ring, or on
  * its way back, and nothing else is there. That it is there once, and in the state that its place says, the assertions
  * hold, which this search checks too. The sum over the pool is no claim here: each step of the scheduler moves both
  * its sides at once; staging_credits.pml has it. */

@@ -3,7 +3,8 @@
    is. Two queues are small enough for all interleavings: one of a block, on which reservations run three laps
    ahead, and (TWO_BLOCKS) one on which two posters have room at once. */
 
-#if defined(TWO_BLOCKS) || defined(FAULT_NO_TURN) || defined(FAULT_TURN_BEFORE_RECORD)
+#if defined(TWO_BLOCKS) || defined(FAULT_NO_TURN) || defined(FAULT_TURN_BEFORE_RECORD) || \
+    defined(FAULT_TURN_BEFORE_DOORBELL)
 #define POSTERS 3
 #define SIZE 2
 #else
@@ -14,6 +15,7 @@
 
 byte reserved, published, completed;  /* device/ SharedState */
 byte record;                          /* the doorbell record */
+byte doorbell;                        /* where the newest doorbell says that the queue ends */
 bool rung;                            /* a doorbell that the NIC has not seen */
 byte wqe[SIZE] = NOBODY;              /* index of the WQE that a block holds */
 byte cqe[SIZE] = NOBODY;              /* index that a CQE belongs to; a waiter sees only its lap's parity */
@@ -58,10 +60,19 @@ active [POSTERS] proctype Poster() {
   record = first + 1;
 #else
   record = first + 1;
+#endif
+#ifdef FAULT_TURN_BEFORE_DOORBELL
   published = first + 1;
 #endif
 #ifndef FAULT_NO_DOORBELL
-  rung = true;
+  atomic {
+    assert(first + 1 > doorbell);  /* a NIC may go by the index in a doorbell */
+    doorbell = first + 1;
+    rung = true
+  }
+#endif
+#if !defined(FAULT_TURN_BEFORE_RECORD) && !defined(FAULT_TURN_BEFORE_DOORBELL)
+  published = first + 1;
 #endif
   posted++
 }

@@ -3,7 +3,7 @@
  * A slot travels: pool -> granted -> local -> filled -> posted -> done -> local again, or returning -> pool.
  * The algorithm moves slot numbers through queues and keeps books, as the runtime does. `place` says what is
  * true of each slot; only assertions read it, so that a fault of the algorithm cannot hide behind it.
- * Source: papers/design.md, "Sharing the staging pool".
+ * Source: docs/staging.md, "Sharing the staging pool".
  *
  * Planted faults, each of which check.sh must see found:
  *   FAULT_RETURN_AT_POST   a credit comes back when its WQE is posted, not when it is complete

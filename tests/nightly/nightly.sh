@@ -2,9 +2,9 @@
 # Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check | last NAME | record NAME
 # Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
 #   run    the named slices, or all
-#   next   slices that the change touches, within MINUTES (8): those with the largest changed share first, then the oldest.
-#          Where the change touches none: the one that passed longest ago. The change is the commits of the last four
-#          hours before HEAD, or what came since the commit GDX_NIGHTLY_BASE.
+#   next   the slice that the change touches most, then within MINUTES (7) the one that passed longest ago. A slice of more
+#          than 7 minutes is left to people. The change is what came since the slice last passed, or where it never did
+#          since the commits of the last four hours before HEAD; or since the commit GDX_NIGHTLY_BASE.
 #   check  fails where a slice last passed more than 30 commits ago
 #   last, record  the commit on which NAME last passed, for lint too
 set -uo pipefail
@@ -12,6 +12,7 @@ root=${GDX_NIGHTLY_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 slices=$root/tests/nightly/slices
 passed=$root/tests/nightly/passed
 max_age=30
+longest_in_ci=7
 never=1000000
 cd "$root" || exit 1
 
@@ -37,14 +38,12 @@ change_base() {
   echo "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}"
 }
 
-# changed_share SLICE BASE: of 1000 files that the slice judges, how many differ from BASE, or from where it passed
-# since; at least 1 where any does.
+# changed_share SLICE BASE: of 1000 files that the slice judges, how many differ from where it last passed, or else from
+# BASE; at least 1 where any does.
 changed_share() {
-  local base=$2 last
+  local base=$2
   local -a paths
-  last=$(pass_of "$1")
-  [ -n "$last" ] && git merge-base --is-ancestor "$base" "$last" 2>/dev/null &&
-    git merge-base --is-ancestor "$last" HEAD 2>/dev/null && base=$last
+  [ -n "${GDX_NIGHTLY_BASE:-}" ] || [ "$(age "$1")" -eq $never ] || base=$(pass_of "$1")
   read -ra paths <<<"$(field "$1" 4)"
   local changed judged
   changed=$(git diff --name-only "$base" HEAD -- "${paths[@]}" | wc -l)
@@ -52,27 +51,37 @@ changed_share() {
   [ "$changed" -eq 0 ] && echo 0 || echo $((1 + 1000 * changed / (judged + 1)))
 }
 
-# record SLICE: only of a clean tree, because only a commit can be named.
+# commit_of_clean_tree: empty where the tree has changes that no commit holds.
+commit_of_clean_tree() {
+  [ -n "$(git status --porcelain -- . ":!tests/nightly/passed")" ] || git rev-parse HEAD
+}
+
+# record SLICE COMMIT
 record() {
-  if [ -n "$(git status --porcelain -- . ":!tests/nightly/passed")" ]; then
-    say "$1 passed; not recorded, because the tree has changes that no commit holds"
+  if [ -z "$2" ] || [ "$(commit_of_clean_tree)" != "$2" ]; then
+    say "$1 passed; not recorded, because the tree has changes that no commit holds, or its commit is another by now"
     return
   fi
-  { grep -v "^$1 " "$passed" 2>/dev/null; echo "$1 $(git rev-parse HEAD) $(git log -1 --format=%cs)"; } |
-    sort >"$passed.new" && mv "$passed.new" "$passed"
+  (
+    flock 9
+    { grep -v "^$1 " "$passed" 2>/dev/null; echo "$1 $2 $(git log -1 --format=%cs "$2")"; } |
+      sort >"$passed.new" && mv "$passed.new" "$passed"
+  ) 9<"$slices"
   say "$1 passed; commit tests/nightly/passed with your change"
 }
 
+# run_slice SLICE. Exit: 77 where it was skipped.
 run_slice() {
-  local command
+  local command commit
   command=$(field "$1" 3)
   [ -n "$command" ] || { say "no slice '$1': use one of $(names | paste -sd' ')"; return 2; }
   command=${command//\{seed\}/$(git rev-list --count HEAD)}
+  commit=$(commit_of_clean_tree)
   say "$1: $command"
   bash -c "$command"
   case $? in
-    0) record "$1" ;;
-    77) say "$1 was skipped here, for the reason above" ;;
+    0) record "$1" "$commit" ;;
+    77) say "$1 was skipped here, for the reason above"; return 77 ;;
     *) say "$1 FAILED; repeat it: $command"; return 1 ;;
   esac
 }
@@ -87,25 +96,31 @@ list() {
   echo "due next: $(due "$(change_base)" | awk '$1 > 0 { print $3 }' | paste -sd' ')"
 }
 
-# due BASE: lines of changed share, age and name, in the order in which slices are due.
+# due BASE: lines of changed share, age and name: the slice that is touched most, then the others, oldest first.
 due() {
-  local slice
-  for slice in $(names); do
-    echo "$(changed_share "$slice" "$1") $(age "$slice") $slice"
-  done | sort -k1,1nr -k2,2nr -s
+  local slice lines
+  lines=$(for slice in $(names); do
+    [ "$(field "$slice" 2)" -gt $longest_in_ci ] || echo "$(changed_share "$slice" "$1") $(age "$slice") $slice"
+  done)
+  local most
+  most=$(sort -k1,1nr -k2,2nr -s <<<"$lines" | sed -n '1{/^0 /!p}')
+  [ -z "$most" ] || echo "$most"
+  sort -k2,2nr -k1,1nr -s <<<"$lines" | grep -vxF "${most:-none}"
 }
 
 next() {
-  local budget=${1:-8} spent=0 ran=0 status=0 changed slice_age slice minutes
+  local budget=${1:-7} spent=0 status=0 changed slice_age slice minutes result
   local -a left=()
   while read -r changed slice_age slice; do
     minutes=$(field "$slice" 2)
-    if [ $((spent + minutes)) -gt "$budget" ] || { [ $ran -gt 0 ] && [ "$changed" -eq 0 ]; }; then
+    if [ $spent -gt 0 ] && [ $((spent + minutes)) -gt "$budget" ]; then
       [ "$changed" -eq 0 ] || left+=("$slice")
       continue
     fi
-    run_slice "$slice" </dev/null || status=1
-    ran=$((ran + 1))
+    result=0
+    run_slice "$slice" </dev/null || result=$?
+    [ $result -ne 77 ] || continue
+    [ $result -eq 0 ] || status=1
     spent=$((spent + minutes))
   done < <(due "$(change_base)")
   [ ${#left[@]} -eq 0 ] || say "touched but beyond $budget min: ${left[*]}; run them: ./run nightly run ${left[*]}"
@@ -131,12 +146,12 @@ case $command in
   run)
     status=0
     mapfile -t chosen < <([ $# -gt 0 ] && printf '%s\n' "$@" || names)
-    for slice in "${chosen[@]}"; do run_slice "$slice" </dev/null || status=1; done
+    for slice in "${chosen[@]}"; do run_slice "$slice" </dev/null || [ $? -eq 77 ] || status=1; done
     exit $status
     ;;
   next) next "$@" ;;
   check) check ;;
   last) pass_of "${1:?NAME}" ;;
-  record) record "${1:?NAME}" ;;
-  *) sed -n '2,9s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  record) record "${1:?NAME}" "$(commit_of_clean_tree)" ;;
+  *) sed -n '2,10s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac

@@ -60,6 +60,26 @@ case $case_name in
     expect_no 'ran beta'
     expect 'touched but beyond 7 min: beta'
     ;;
+  skipped_slice_makes_room_for_the_next)
+    unset GDX_NIGHTLY_BASE
+    records "$first" "$first" 0
+    commit records
+    run 20 "$nightly" next
+    expect_status 0
+    expect 'gamma was skipped'
+    expect '^ran alpha$'
+    ;;
+  change_since_the_last_pass_is_seen_in_later_commits)
+    unset GDX_NIGHTLY_BASE
+    echo broken >b/file
+    commit fault
+    git commit -q --allow-empty -m later
+    records "$(git rev-parse HEAD)" "$first" "$(git rev-parse HEAD)"
+    commit records
+    run 20 "$nightly" next
+    expect_status 1
+    expect 'beta FAILED'
+    ;;
   skip_and_dirty_tree_are_not_recorded)
     echo change >a/file
     run 20 "$nightly" run gamma alpha

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-MODES = ["pull", "push", "inline", "gpu-bounce", "bounce"]
+MODES = ["pull", "push", "inline", "bounce", "proxy"]
 CONDITIONS = {"fences free": "fences cost nothing", "queues in host memory": "queues in host memory",
               "plain doorbells": "plain doorbells"}
 BYTES = {"8 B": 8, "4 KiB": 4096, "2 MiB": 2 << 20}
@@ -45,7 +45,7 @@ def differs(cell, exact):
 
 def push_vs_pull(page, read):
     sections = {part.partition("\n")[0]: part for part in read("push-vs-pull/one-at-a-time.txt").split("## ")}
-    header = "| | pull | push | inline | gpu-bounce | bounce |"
+    header = "| | pull | push | inline | bounce | proxy |"
     for label, *cells in table_under(page.partition("## Result 2")[0], header):
         path, size, *condition = label.split(", ")
         text = sections["%s, %s" % (CONDITIONS[condition[0]], path)] if condition else read("push-vs-pull/%s.txt" % path)

@@ -25,8 +25,8 @@ refused_with() {
 }
 
 for bad in "--message-bytes 9223372036854775800" "--message-bytes 1073741824 --ranks 2 --messages 1" \
-  "--message-bytes 16777216 --ranks 128" "--mode push --slots 2147483648" "--mode gpu-bounce --slots 65536" \
-  "--ranks -1" "--ranks two" "--pattern foo" "--mode bounce" "--gen 5" "--goal /dev/null --pattern stream" \
+  "--message-bytes 16777216 --ranks 128" "--mode push --slots 2147483648" "--mode bounce --slots 65536" \
+  "--ranks -1" "--ranks two" "--pattern foo" "--mode proxy" "--gen 5" "--goal /dev/null --pattern stream" \
   "--queues gpu" "--doorbell plain" "--doorbell loud --path PIX" "--path NEAR" "--loggp --point --path PIX" "--point" \
   "--messages 4294967295" "--messages 131073" "--messages 8193 --goal $scratch/goal" \
   "--ranks 2 --message-bytes 16777216 --messages 4096" \

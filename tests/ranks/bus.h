@@ -1,5 +1,5 @@
-// What lies between one rank's NIC and the memory that it fetches from and delivers to, and between its GPU
-// and the NIC. Null where nothing does: then memory is as near as registers.
+// Bus between one rank's NIC and the memory that it fetches from and delivers to, and between its GPU and the
+// NIC. Null without a bus: then memory is as near as registers.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a simulated rank's kernel is given for each endpoint, and what it gives back.
+// Interface of a simulated rank's kernel, by endpoint: its input, and its results.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace gdx::ranks {
 
-// What one endpoint's thread is given.
+// Input of one endpoint's thread.
 struct Flow {
   EndpointHandle endpoint;
   LocalMemory source;  // two messages, used in turn
@@ -27,13 +27,13 @@ struct Shape {
   std::uint64_t post_ns;
   std::uint64_t jitter_ns;
   std::uint64_t order_ns;  // of a fence, between what it orders and the doorbell
-  // What nobody could see of a kernel on a CPU, told by its block: that it has stored `bytes` of payload into
-  // staging or host memory, has rung (order_ns later, for all others), and has nothing to do until then.
+  // Reports of a block that a kernel on a CPU does not show otherwise: stores of `bytes` of payload to
+  // staging or host memory, doorbells (order_ns later, for all others), and idle times.
   void (*stored)(std::uint32_t block, std::uint64_t bytes);
   void (*posted)(std::uint32_t block);
   void (*busy_until)(std::uint64_t until_ns);
-  // What it has done for the trace of the run: posted a message with its signal, which it began at
-  // `begun_ns`; seen one.
+  // Reports for the trace of the run: a message posted with its signal, begun at `begun_ns`; a message
+  // received.
   void (*sent)(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
   void (*received)(std::uint32_t block, std::uint64_t bytes);
 };
@@ -43,14 +43,14 @@ struct Action {
   enum class Kind : std::uint8_t { kSend, kReceive };
   Kind kind = Kind::kSend;
   std::uint64_t bytes = 0;
-  std::uint64_t at_ns = 0;  // when a send was begun; when a message was seen
+  std::uint64_t at_ns = 0;  // time of the start of a send, or of the receipt of a message
 };
 
 struct Outcome {
   Status status = Status::kOk;
   std::uint64_t messages = 0;
   std::uint64_t wrong_words = 0;
-  std::uint64_t seen_ns = 0;  // when the last message of the peer was seen
+  std::uint64_t seen_ns = 0;  // time at which the peer's last message was received
 };
 
 }  // namespace gdx::ranks

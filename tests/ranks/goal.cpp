@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t kMaxCpus = 256;  // eight bits, to those who read it
 
-// Of one endpoint, which is a cpu: endpoints post at once. The sender's is the tag too: two ranks may have
-// several connections.
+// Writes one endpoint, which is a cpu, because endpoints post at once. The sender's endpoint is the tag too,
+// because two ranks may have several connections.
 void write_endpoint(std::uint32_t endpoint, Simulation::Peer peer, std::span<const Action> actions,
                     std::ostream& out) {
   std::string previous;

@@ -1,4 +1,4 @@
-// Where the execution layer of simulated ranks tells of loads.
+// Hook of the execution layer of simulated ranks for loads.
 #pragma once
 
 #include <cstdint>

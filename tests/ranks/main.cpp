@@ -27,7 +27,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr char kModelled[] = "modelled, virtual time";
 
-// Of the process, fibers' stacks and all.
+// Returns the process's resident memory, fibers' stacks included.
 std::size_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t pages = 0;
@@ -128,7 +128,7 @@ int export_goal(const Options& options) {
     return report_error({status, fmt::format("--goal {}: cannot be written ({}); choose another place",
                                              options.goal_path, std::strerror(errno))});
   };
-  // What it held before is gone only when there is something better.
+  // Opens without truncation, so that the old content stays until new content exists.
   if (!std::ofstream(options.goal_path, std::ios::app)) return cannot_write(Status::kInvalidArgument);
   const SimulationConfig& config = options.simulation;
   Simulation simulation(config);
@@ -209,7 +209,7 @@ OptionsByName add_simulation_options(command_line::Command app, SimulationConfig
   add("--latency-ns", config.network.link.latency_ns, 0, kMaxNs, "Latency of each link");
   add("--port-buffer-bytes", config.network.port_buffer_bytes, 1, kMax32, "What a switch's port can hold");
   add("--slots", config.slots, 1, kMax32,
-      "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with gpu-bounce");
+      "Slots of each rank, a power of two: 4 KiB of staging memory each, 64 KiB with bounce");
   added.emplace("--dead-rank",
                 app.add_option("--dead-rank", config.dead_rank, "The HCA of this rank does nothing (none)")
                     .check(whole(0, kMax32)));
@@ -224,8 +224,8 @@ void add_options(command_line::Command app, Options& options) {
   const auto pattern = app.add_option("--pattern", options.pattern,
                                       "exchange, or stream: one end puts, the other does nothing (exchange)")
                            .check(one_of({"exchange", "stream"}));
-  app.add_option("--mode", options.mode, "pull, push, inline or gpu-bounce (pull)")
-      .check(one_of({"pull", "push", "inline", "gpu-bounce"}));
+  app.add_option("--mode", options.mode, "pull, push, inline or bounce (pull)")
+      .check(one_of({"pull", "push", "inline", "bounce"}));
   app.add_option("--rate-gbps", options.rate_gbps,
                  fmt::format("Rate of each link in Gb/s ({})", options.rate_gbps))
       .check(command_line::real(0.001, 10'000));

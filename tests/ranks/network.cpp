@@ -16,10 +16,6 @@ constexpr std::uint32_t kFirstAddress = 0x0a000001;  // 10.0.0.1
 constexpr std::uint32_t kBthBytes = 12;              // counted in the link's overhead and in the datagram
 constexpr double kBitsPerByte = 8;
 
-bool is_response(roce::Opcode opcode) {
-  return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
-}
-
 }  // namespace
 
 class Network::HostWire final : public softhca::wire::Wire {
@@ -111,7 +107,8 @@ void Network::send(std::uint32_t source, std::uint32_t destination, std::span<co
   Port& port = ports_[source];
   if (!port.nic.before_sending) return transmit(id);
   const roce::Bth bth = roce::decode(datagram)->headers.bth;
-  const std::uint32_t flow = bth.destination_qpn << 1 | (is_response(bth.opcode) ? 1 : 0);
+  const std::uint32_t flow =
+      bth.destination_qpn << 1 | (is_response(roce::traits_of(bth.opcode).operation) ? 1 : 0);
   port.unsent[flow].push_back(id);
   port.unsent_bytes += datagram.size();
   port.nic.before_sending(datagram, [this, id, source, flow] {

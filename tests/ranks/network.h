@@ -1,5 +1,5 @@
 // The fabric between simulated ranks, in virtual time: a link for each host, one switch between them. It
-// carries what HCAs send as RoCE packets and knows nothing of queue pairs.
+// carries RoCE packets of HCAs and has no queue pairs.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct NetworkConfig {
   pcie::Wire link = {};  // of each host, each way; its latency is from one host's port to another's
   // [guessed] Of the switch, for each output port. A packet that finds it full is dropped.
   std::uint64_t port_buffer_bytes = 2 << 20;
-  // What a NIC has given to its link and the link has not yet sent; beyond it the HCA holds back.
+  // Bytes that a NIC has given to its link and the link has not yet sent; beyond them the HCA waits.
   std::uint64_t nic_queue_bytes = 128 * 1024;
 };
 
@@ -47,7 +47,7 @@ class Network {
   [[nodiscard]] static softhca::wire::Address address_of(std::uint32_t host);
 
   [[nodiscard]] std::uint64_t now_ns() const { return events_.now() / pcie::kPsPerNs; }
-  // When something happens next; kNever when nothing is under way.
+  // Returns the time of the next event; kNever when nothing is under way.
   [[nodiscard]] std::uint64_t next_event_ns() const;
   void run_until(std::uint64_t when_ns) { events_.run_until(pcie::from_ns(when_ns)); }
 
@@ -68,7 +68,8 @@ class Network {
     pcie::TimePs receiving_until = 0;
     std::deque<PacketId> arrived;
     Nic nic;
-    // Not yet on the link. What goes to one queue pair keeps its order; responses do not wait for requests.
+    // Packets not yet on the link. Packets to one queue pair keep their order; responses do not wait for
+    // requests.
     std::unordered_map<std::uint32_t, std::deque<PacketId>> unsent;
     std::uint64_t unsent_bytes = 0;
   };

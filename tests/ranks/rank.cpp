@@ -29,12 +29,12 @@ constexpr std::size_t blocks_for(std::size_t bytes) { return (bytes + kBlockByte
   std::abort();
 }
 
-// Of the WQE that a doorbell is for.
+// Returns the index of a doorbell's WQE.
 std::uint16_t index_of(std::uint64_t doorbell) {
   return static_cast<std::uint16_t>(byte_swap(static_cast<std::uint32_t>(doorbell)) >> 8);
 }
 
-std::uint32_t need(const char* what, const softhca::Answer<std::uint32_t>& answer) {
+std::uint32_t need(const char* what, const softhca::ErrnoOr<std::uint32_t>& answer) {
   if (!answer) give_up(what, std::strerror(answer.error()));
   return *answer;
 }
@@ -59,7 +59,7 @@ Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std
   }
 }
 
-// What the dynamic threshold leaves to each endpoint when all push.
+// Returns each endpoint's slots under the dynamic threshold when all push.
 std::uint32_t Rank::lease_slots() const {
   const std::uint32_t pushing = config_.odd_endpoints_push ? config_.endpoints : config_.endpoints / 2;
   return std::max(1u, config_.slots / (pushing + 1));
@@ -112,19 +112,15 @@ void Rank::open_hca(Network& network, std::uint32_t number, std::uint64_t seed) 
                                              .device_memory = !config_.bounces}));
 }
 
-// Of a signal the value is in the WQE, of a push the payload is on the NIC.
+// Returns whether the NIC fetches the payload: a signal's value is in the WQE, a push's payload is on the
+// NIC.
 bool Rank::is_fetched(std::span<const std::byte> datagram) const {
-  using roce::Opcode;
   const std::optional<roce::Decoded> packet = roce::decode(datagram);
-  switch (packet->headers.bth.opcode) {
-    case Opcode::kRcWriteFirst:
-    case Opcode::kRcWriteMiddle:
-    case Opcode::kRcWriteLast: return config_.pulls || config_.bounces;
-    case Opcode::kRcWriteOnly:  // a probe has no payload
-      return (config_.pulls || config_.bounces) && !packet->payload.empty() &&
-             !peer_signals_.contains(packet->headers.reth.address);
-    default: return false;
-  }
+  const roce::OpcodeTraits& traits = roce::traits_of(packet->headers.bth.opcode);
+  if (traits.operation != roce::Operation::kWrite || !(config_.pulls || config_.bounces)) return false;
+  if (!traits.first || !traits.last) return true;
+  // A probe has no payload.
+  return !packet->payload.empty() && !peer_signals_.contains(packet->headers.reth.address);
 }
 
 std::uint16_t Rank::posted_blocks(const EndpointMemory& memory) {
@@ -239,7 +235,7 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   if (config_.slots != 0) {
     StagingHandle& staging = config_.bounces ? handle.bounce : handle.staging;
     describe_staging(memory, staging);
-    (void)credits_->look();
+    (void)credits_->poll();
     take_minimum(staging, config_.bounces ? state.bounce : state.staging);
   }
   state.handle = handle;
@@ -260,13 +256,13 @@ void Rank::describe_staging(const EndpointMemory& memory, StagingHandle& staging
              .minimum_slots = lease_slots()};
 }
 
-// The first look of an endpoint's life is made before the clock starts: figures are of endpoints at work.
+// The endpoint's first poll is made before the clock starts: figures are of endpoints at work.
 void Rank::take_minimum(const StagingHandle& staging, StagingState& state) {
   device::Credits credits(staging);
   credits.open(state);
-  credits.look(true);
+  credits.poll(true);
   state = credits.state();
-  state.looked_ns = 0;
+  state.polled_ns = 0;
 }
 
 bool Rank::is_host_word(std::uint32_t endpoint, const void* word) const {
@@ -281,7 +277,7 @@ int Rank::progress() {
   int done = 0;
   for (std::uint32_t e = 0; e < config_.endpoints; ++e) done += carry_doorbells(e);
   done += hca_->progress();
-  if (credits_) done += credits_->look();
+  if (credits_) done += credits_->poll();
   if (bus_) {
     for (EndpointMemory& memory : endpoints_) done += carry_completions(memory);
   }
@@ -295,7 +291,7 @@ int Rank::carry_doorbells(std::uint32_t endpoint) {
   const auto word_at = [&memory](std::size_t half, std::size_t i) {
     return std::atomic_ref(reinterpret_cast<std::uint64_t*>(memory.control->doorbell + half)[i]);
   };
-  // Where both were rung, the older one first.
+  // Takes the older of two halves first.
   if (static_cast<std::int16_t>(index_of(word_at(halves[1], 0)) - index_of(word_at(halves[0], 0))) < 0)
     std::swap(halves[0], halves[1]);
   int carried = 0;
@@ -331,11 +327,12 @@ void Rank::ring_ordered(EndpointMemory& memory, CarriedDoorbell doorbell, std::u
                   });
 }
 
-// The engine takes WQEs from the ring as soon as the record names them. The NIC's record therefore moves on
-// only when record and WQEs would have been fetched, in order, or when the doorbell brought the next one.
+// Delays the NIC's record, because the engine takes WQEs from the ring as soon as the record names them. The
+// record advances only when record and WQEs would have been fetched, in order, or when the doorbell brought
+// the next one.
 void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
   const bool brought = doorbell.with_wqe && index_of(doorbell.words[0]) == memory.asked_blocks;
-  // The record says what it said when the NIC asked for it.
+  // Uses the record's value at the time of the NIC's read.
   doorbell.produced = brought ? static_cast<std::uint16_t>(memory.asked_blocks + 1) : memory.ordered_blocks;
   const auto blocks = static_cast<std::uint16_t>(doorbell.produced - memory.asked_blocks);
   memory.asked_blocks = doorbell.produced;

@@ -56,7 +56,7 @@ class Rank {
   [[nodiscard]] RemoteMemory remote_inbox(std::uint32_t endpoint);
   [[nodiscard]] RemoteMemory remote_signal(std::uint32_t endpoint);
 
-  // One step of the HCA, and one look of the credit scheduler. Returns the number of things done.
+  // One step of the HCA, and one poll of the credit scheduler. Returns the number of things done.
   int progress();
   // A kernel has stored payload into staging memory, or host memory.
   void note_store(std::uint64_t bytes) {
@@ -67,7 +67,7 @@ class Rank {
       bus_->gpu_stores_payload(bytes);
     }
   }
-  // Does only the host write the word? Never without a bus.
+  // Returns whether only the host writes the word; false without a bus.
   [[nodiscard]] bool is_host_word(std::uint32_t endpoint, const void* word) const;
   void carry_load(std::uint64_t bytes, Bus::Done done) { bus_->gpu_loads_host_word(bytes, std::move(done)); }
   // Starts what a kernel has rung on its way to the NIC, when it has been ordered. Returns how many
@@ -76,11 +76,11 @@ class Rank {
 
   [[nodiscard]] softhca::Hca& hca() { return *hca_; }
   [[nodiscard]] const Bus* bus() const { return bus_.get(); }
-  // When the last payload that crossed the bus was in the GPU's memory.
+  // Returns the time at which the last payload across the bus was in the GPU's memory.
   [[nodiscard]] std::uint64_t delivered_ns() const { return delivered_ns_; }
 
  private:
-  // What of an endpoint's memory has a fixed size; its rings and buffers follow.
+  // Part of an endpoint's memory with a fixed size; its rings and buffers follow.
   struct Control {
     alignas(64) Be32 queue_pair_record[2];
     Be32 completion_record[2];
@@ -99,7 +99,7 @@ class Rank {
     std::size_t half = 0;
     DoorbellWords words{};
     bool with_wqe = false;
-    std::uint16_t produced = 0;  // how far the NIC knows of the queue then
+    std::uint16_t produced = 0;  // the NIC's position in the queue then
     bool fetched = false;
   };
   struct EndpointMemory {

@@ -12,20 +12,19 @@
 namespace gdx::ranks {
 namespace {
 
-constexpr unsigned kQuietRounds = 4;               // a kernel may look twice before it acts on what it saw
+constexpr unsigned kQuietRounds = 4;               // a kernel may poll twice before it acts on what it saw
 constexpr std::uint64_t kLongestJumpNs = 100'000;  // of time in which nothing is known to happen
 // A fiber's stack and its guard page are two mappings, of which Linux allows a process 65,530.
 constexpr std::uint64_t kMaxEndpoints = 1 << 14;
 constexpr std::uint64_t kMaxMemoryBytes = std::uint64_t{4} << 30;
-// Of all endpoints together: some minutes. What a traced message leaves in memory and in a file is some 200
-// B.
+// Bounds for all endpoints together: some minutes. A traced message takes some 200 B in memory and in a file.
 constexpr std::uint64_t kMaxMessages = 1 << 24;
 constexpr std::uint64_t kMaxTracedMessages = 1 << 20;
 constexpr std::uint64_t kMaxMovedBytes = std::uint64_t{64} << 30;
 
 thread_local Simulation* running = nullptr;
 
-bool bounces(const SimulationConfig& config) { return config.mode == pcie::Mode::kGpuBounce; }
+bool bounces(const SimulationConfig& config) { return config.mode == pcie::Mode::kBounce; }
 bool stages(const SimulationConfig& config) { return config.mode == pcie::Mode::kPush || bounces(config); }
 
 RankConfig rank_config(const SimulationConfig& config) {
@@ -68,7 +67,7 @@ Kernel kernel_of(const SimulationConfig& config) {
   const bool exchanges = config.pattern == Pattern::kExchange;
   switch (config.mode) {
     case pcie::Mode::kPush: return exchanges ? exchange<Mode::kPush> : stream<Mode::kPush>;
-    case pcie::Mode::kGpuBounce: return exchanges ? exchange<Mode::kBounce> : stream<Mode::kBounce>;
+    case pcie::Mode::kBounce: return exchanges ? exchange<Mode::kBounce> : stream<Mode::kBounce>;
     case pcie::Mode::kInline: return exchanges ? exchange<Mode::kInline> : stream<Mode::kInline>;
     default: return exchanges ? exchange<Mode::kPull> : stream<Mode::kPull>;
   }
@@ -104,8 +103,8 @@ Result<void> Simulation::check(const SimulationConfig& config) {
                     buffers >> 20, staging >> 20, kMaxMemoryBytes >> 20));
   }
   if (auto checked = check_work(config); !checked) return checked;
-  if (config.mode == pcie::Mode::kBounce)
-    return refuse("bounce: a CPU posts it, so no device code runs; use gpu-bounce, or gdx model");
+  if (config.mode == pcie::Mode::kProxy)
+    return refuse("proxy: a CPU posts it, so no device code runs; use bounce, or gdx model");
   if (!std::has_single_bit(config.slots) || (stages(config) && config.slots < config.endpoints_per_rank)) {
     return refuse(fmt::format("{} staging slots for {} endpoints: use a power of two, and a slot for each",
                               config.slots, config.endpoints_per_rank));
@@ -186,7 +185,8 @@ void Simulation::received(std::uint32_t block, std::uint64_t bytes) {
 
 std::uint64_t Simulation::clock() { return running->network_.now_ns(); }
 
-// Everybody has looked and waits. Time goes on by a step, or to the next event where nothing happens before.
+// Ends a round: every rank has looked and waits. Time advances by a step; after quiet rounds it advances to
+// the next event, if that is later.
 void Simulation::round() {
   ++rounds_;
   int done = 0;
@@ -260,7 +260,11 @@ Report Simulation::run() {
   report.network = network_.counters();
   for (const auto& rank : ranks_) {
     const softhca::HcaCounters counters = rank->hca().counters();
-    report.retransmitted_packets += counters.transport.retransmitted_packets;
+    const auto& transport = counters.transport;
+    report.retransmitted_packets += transport.retransmitted_packets;
+    report.recoveries += transport.timeouts + transport.naks_received + transport.rnr_naks_received +
+                         transport.naks_sent + transport.duplicate_requests + transport.out_of_sequence +
+                         transport.key_faults + counters.wire.icrc_errors + counters.dropped_packets;
     report.staging_violations += counters.staging_violations;
     report.delivered_ns = std::max(report.delivered_ns, rank->delivered_ns());
   }

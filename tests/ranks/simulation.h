@@ -24,7 +24,7 @@ struct SimulationConfig {
   std::uint32_t ranks = 16;
   std::uint32_t endpoints_per_rank = 8;  // even: half of them towards the ranks above, half below
   Pattern pattern = Pattern::kExchange;
-  pcie::Mode mode = pcie::Mode::kPull;                           // not kBounce, which a CPU posts
+  pcie::Mode mode = pcie::Mode::kPull;                           // not kProxy, which a CPU posts
   pcie::DoorbellKind doorbell = pcie::DoorbellKind::kBlueFlame;  // across a bus
   std::uint32_t log_send_queue = 4;                              // WQEBBs of an endpoint
   bool one_way = false;                                          // in a stream, only rank 0 sends
@@ -35,19 +35,18 @@ struct SimulationConfig {
   pcie::Ordering ordering = {};
   std::uint64_t post_ns = 0;    // its time for whatever else it does from one put to the next
   std::uint64_t jitter_ns = 0;  // at most so much is added to post_ns, another amount each time
-  // How far virtual time moves between two looks of everybody: the resolution of all times. Timeouts of
-  // kernels alone may be noticed up to 0.1 ms late.
+  // Step of virtual time between two looks of all ranks: the resolution of all times. Only timeouts of
+  // kernels may be up to 0.1 ms late.
   std::uint64_t step_ns = 100;
   std::optional<std::uint32_t> dead_rank = std::nullopt;  // its HCA does nothing from the start
   bool trace = false;                                     // keep what kernels do
   std::uint64_t seed = 1;
   NetworkConfig network = {};
   std::optional<BusConfig> bus = std::nullopt;  // the path between GPU and NIC of each rank; null: none
-  std::uint32_t slots =
-      32;  // of each rank: 4 KiB of staging memory each, 64 KiB of host memory in kGpuBounce
+  std::uint32_t slots = 32;  // of each rank: 4 KiB of staging memory each, 64 KiB of host memory in kBounce
 };
 
-// Of a put's fences: of the scope that mode and queues need, which without a bus are taken to be the GPU's.
+// Returns the time of a put's fences, of the scope that mode and queues need; without a bus, GPU scope.
 [[nodiscard]] std::uint64_t order_ns(const SimulationConfig& config);
 
 struct Report {
@@ -58,10 +57,11 @@ struct Report {
   Status first_failure = Status::kOk;
   std::uint64_t virtual_ns = 0;    // until the last flush
   std::uint64_t seen_ns = 0;       // until the last message of an exchange was seen
-  std::uint64_t rounds = 0;        // looks of everybody
+  std::uint64_t rounds = 0;        // looks of all ranks
   std::uint64_t delivered_ns = 0;  // until the last payload was in its GPU's memory; with a bus
   NetworkCounters network;
   std::uint64_t retransmitted_packets = 0;
+  std::uint64_t recoveries = 0;  // timeouts, NAKs, duplicates, gaps, damaged and undeliverable packets
   std::uint64_t staging_violations = 0;
   pcie::Counters pcie;  // of rank 0's bus
 };
@@ -82,10 +82,10 @@ class Simulation {
     return outcomes_;
   }  // by endpoint, after run()
 
-  // What the kernel of each endpoint did, by endpoint; after run(), where config.trace asked for it.
+  // Returns the actions of each endpoint's kernel; after run(), if config.trace requested them.
   [[nodiscard]] const std::vector<std::vector<Action>>& actions() const { return actions_; }
 
-  // Which endpoint of which rank the endpoint `index` (rank * endpoints_per_rank + endpoint) talks to.
+  // Returns the peer of the endpoint `index` (rank * endpoints_per_rank + endpoint).
   struct Peer {
     std::uint32_t rank = 0;
     std::uint32_t endpoint = 0;

@@ -175,8 +175,8 @@ void Ledger::apply_flaw(Flaw flaw, WorkRequest& request) {
   flaw_syndrome_ = kSyndromes[static_cast<std::size_t>(flaw)];
 }
 
-// What a READ returns is certain only if nothing posted after it can overtake it. Some may: then it returns
-// old or new, byte by byte, but never older than what was posted before it.
+// Adds a fence so that a READ's result is certain: without one a later request may overtake it. Some requests
+// may overtake. Then the READ returns old or new, byte by byte, but never older than the requests before it.
 void Ledger::fence_if_needed(Random& random, WorkRequest& request) {
   if (request.opcode == WqeOpcode::kRdmaRead) return;
   const std::uint64_t begin = request.remote_address;
@@ -262,7 +262,7 @@ void Ledger::execute(Posted& posted) {
   }
 }
 
-// What is before it might be sent again, from where the key leads then.
+// Earlier requests might be resent, under the key's new range.
 std::string Ledger::on_apply(const WorkRequest& request) {
   if (request.cookie != completed_) return describe("changes a key that is still in use", request.cookie);
   if (std::exchange(applied_, request.cookie) == request.cookie) {

@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kFlaws = 7;
 
 class Ledger {
  public:
-  // What node `poster` posts to node `target`, whose memory is `initial_memory`.
+  // Records the posts of node `poster` to node `target`, whose memory is `initial_memory`.
   Ledger(std::uint32_t poster, std::uint32_t target, std::span<const std::byte> initial_memory);
 
   // A random work request, entered into the books as if executed at once. After a flawed one nothing
@@ -62,14 +62,14 @@ class Ledger {
   std::string on_apply(const WorkRequest& request);
   std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
                          std::span<const std::byte> memory);
-  // What the target is about to answer. `psns` counts from the connection's first PSN to the answer's (-1: it
-  // names what was before), the answer's MSN from the first message, and
-  // `executed_psns` to the newest that the target has taken; `exact`: nothing was ever asked for twice.
+  // Checks an answer that the target is about to send. `psns` counts from the connection's first PSN to the
+  // answer's (-1: a PSN before the first), the answer's MSN from the first message, and `executed_psns` to
+  // the newest that the target has taken. `exact`: no request was ever repeated.
   [[nodiscard]] std::string check_answer(const roce::Headers& answer, std::int32_t psns,
                                          std::int32_t executed_psns, bool exact) const;
   // Number, from 1, of the message to which the PSN belongs that is `psns` after the first one.
   [[nodiscard]] std::uint32_t message_at(std::uint32_t psns) const;
-  // Whether that is a READ or an atomic.
+  // Returns whether that is a READ or an atomic.
   [[nodiscard]] bool wants_response(std::uint32_t psns) const {
     return !messages_.empty() && messages_[message_at(psns) - 1].answered;
   }

@@ -1,5 +1,6 @@
 #include "tests/sim/link.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "driver-shim/softhca/transport/icrc.h"
@@ -18,24 +19,34 @@ std::uint32_t icrc_of(std::size_t from, std::span<const std::byte> bth_to_paddin
 
 }  // namespace
 
-void Link::transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byte> datagram,
+Fate Link::transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byte> datagram,
                     const Deliver& deliver) {
   ++outcome_.packets;
   if (random_.chance(faults_.loss)) {
     ++outcome_.dropped;
-    return;
+    return {.gone = true};
   }
+  Fate fate;
   const std::uint32_t icrc = icrc_of(from, datagram);
   datagram.resize(datagram.size() + sizeof icrc);
   std::memcpy(datagram.data() + datagram.size() - sizeof icrc, &icrc, sizeof icrc);
-  if (random_.chance(faults_.corruption)) damage(datagram);
+  if (random_.chance(faults_.corruption)) {
+    damage(datagram);
+    fate.gone = true;
+  }
+  std::uint64_t copy_ns = kNever;
   if (random_.chance(faults_.duplication)) {
     ++outcome_.repeated;
+    fate.repeated = true;
     // Some copies arrive long after the original has been dealt with.
     const std::uint64_t lag_ns = random_.chance(0.3) ? random_.between(0, 300 * kMicrosecondNs) : 0;
-    deliver(arrival_ns(now_ns) + lag_ns, datagram);
+    copy_ns = arrival_ns(now_ns) + lag_ns;
+    deliver(copy_ns, datagram);
   }
-  deliver(arrival_ns(now_ns), std::move(datagram));
+  const std::uint64_t original_ns = arrival_ns(now_ns);
+  deliver(original_ns, std::move(datagram));
+  fate.delay_ns = std::min(copy_ns, original_ns) - now_ns - faults_.delay_ns;
+  return fate;
 }
 
 void Link::damage(std::vector<std::byte>& datagram) {

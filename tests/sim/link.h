@@ -14,6 +14,13 @@
 
 namespace gdx::sim {
 
+// Fate of a packet.
+struct Fate {
+  bool gone = false;  // lost or damaged
+  bool repeated = false;
+  std::uint64_t delay_ns = 0;  // of the first copy to arrive, beyond that of every packet
+};
+
 class Link {
  public:
   using Deliver = std::function<void(std::uint64_t time_ns, std::vector<std::byte> datagram)>;
@@ -22,9 +29,9 @@ class Link {
       : faults_(faults), random_(random), outcome_(outcome) {}
 
   // Takes BTH to padding from host `from`; `deliver` is called once for every copy that arrives.
-  void transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byte> datagram,
+  Fate transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byte> datagram,
                 const Deliver& deliver);
-  // What is in a datagram that arrived, or nothing when it is damaged.
+  // Returns the content of a datagram that arrived; empty when it is damaged.
   [[nodiscard]] static std::span<const std::byte> open(std::size_t from, std::span<const std::byte> datagram);
 
  private:

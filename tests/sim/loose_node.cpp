@@ -214,7 +214,7 @@ Syndrome LooseNode::scatter_receive(std::uint32_t offset_bytes, std::span<const 
   return Syndrome::kNone;
 }
 
-// Whether what has come is this request, whole.
+// Returns whether the arrived message is this request, whole.
 bool LooseNode::arrived(const WorkRequest& request, const LooseNode& sender,
                         const transport::ReceiveCompletion& completion) const {
   if (!completes_a_receive(request.opcode) || completion.opcode != receive_opcode(request.opcode) ||
@@ -244,8 +244,8 @@ void LooseNode::complete_receive(const transport::ReceiveCompletion& completion)
                          [](std::byte b) { return b == kGrhFiller; })) {
     note("a receive without its network header");
   }
-  // What is short may be any of several requests: on UC, where they come in order, the earliest is assumed,
-  // on UD the one that has come least often.
+  // Assigns a short message to one of several requests: on UC, which keeps order, to the earliest; on UD to
+  // the one that has arrived least often.
   Posted* found = nullptr;
   for (Sender& sender : senders_) {
     std::vector<Posted>& posted = sender.node->posted_;

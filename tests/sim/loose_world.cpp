@@ -101,10 +101,10 @@ class LooseWorld {
     events_.push({time_ns, order_++, node, kind, std::move(datagram)});
   }
   void transmit(std::size_t from, std::vector<std::byte> datagram) {
-    link_.transmit(now_ns_, from & 1, std::move(datagram),
-                   [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
-                     schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
-                   });
+    (void)link_.transmit(now_ns_, from & 1, std::move(datagram),
+                         [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
+                           schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
+                         });
   }
   void dispatch(const Event& event);
   void post_some(std::size_t number);

@@ -57,7 +57,7 @@ gdx_mutant(rnr_retries_never_run_out
   REPLACE [[]]
   SEEDS 1..200)
 
-# What a message needed counts against the next one.
+# Retries of one message count against the next one.
 gdx_mutant(rnr_retries_are_not_refilled
   FILE requester.cpp
   FIND [[  rnr_retries_left_ = config_.rnr_retry;
@@ -81,6 +81,43 @@ gdx_mutant(gives_up_one_retry_early
   FILE requester.cpp
   FIND [[  if (retries_left_ == 0) {]]
   REPLACE [[  if (retries_left_ <= 1) {]]
+  SEEDS 1..400)
+
+# Of a connection on which much is lost, only the tries tell it.
+gdx_mutant(failed_try_takes_two_retries
+  FILE requester.cpp
+  FIND [[  --retries_left_;
+]]
+  REPLACE [[  retries_left_ -= std::min(retries_left_, 2u);
+]]
+  SEEDS 1..400)
+
+gdx_mutant(each_report_of_a_loss_takes_a_retry
+  FILE requester.cpp
+  FIND [[  if (rnr_deadline_ns_ != kNever || recovered_psn_ == unacked_) return;]]
+  REPLACE [[  if (rnr_deadline_ns_ != kNever) return;]]
+  SEEDS 1..400)
+
+gdx_mutant(rnr_nak_does_not_refill_the_retries
+  FILE requester.cpp
+  FIND [[  retries_left_ = config_.retry_count;
+  if (config_.rnr_retry != kEndlessRnrRetry) {]]
+  REPLACE [[  if (config_.rnr_retry != kEndlessRnrRetry) {]]
+  SEEDS 1..1000)
+
+gdx_mutant(timeout_runs_on_after_going_back
+  FILE requester.cpp
+  FIND [[  ack_deadline_ns_ = tail_deadline_ns_ = kNever;
+  tail_packets_due_ = 0;]]
+  REPLACE [[  tail_deadline_ns_ = kNever;
+  tail_packets_due_ = 0;]]
+  SEEDS 1..400)
+
+# Progress does not begin the wait anew.
+gdx_mutant(timeout_counts_from_the_first_packet
+  FILE requester.cpp
+  FIND [[  ack_deadline_ns_ = runs ? now_ns + std::max(ack_timeout_ns_, grown_ns) : kNever;]]
+  REPLACE [[  if (ack_deadline_ns_ == kNever || !runs) ack_deadline_ns_ = runs ? now_ns + std::max(ack_timeout_ns_, grown_ns) : kNever;]]
   SEEDS 1..400)
 
 gdx_mutant(lost_tail_waits_for_the_timeout
@@ -145,14 +182,14 @@ gdx_mutant(read_overtakes_a_lost_write
 
 gdx_mutant(invalidated_key_still_works
   FILE responder.cpp
-  FIND [[if (traits.invalidate && !port_.invalidate(headers.immediate)) {]]
-  REPLACE [[if (traits.invalidate && headers.immediate == 0) {]]
+  FIND [[&& !port_.invalidate(headers.immediate)) {]]
+  REPLACE [[&& headers.immediate == 0) {]]
   SEEDS 1..200)
 
 gdx_mutant(masked_add_carries_across_its_boundaries
   FILE responder.cpp
-  FIND [[return {true, atomic.swap_or_add, 0, mask.swap_mask_or_boundaries, 0};]]
-  REPLACE [[return {true, atomic.swap_or_add, 0, 0, 0};]]
+  FIND [[masked ? mask.swap_mask_or_boundaries : 0, 0};]]
+  REPLACE [[0, 0};]]
   SEEDS 1..200)
 
 # Receives that are posted stay posted.

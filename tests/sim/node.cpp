@@ -15,10 +15,6 @@ using mlx5::Syndrome;
 
 namespace {
 
-bool is_response(roce::Opcode opcode) {
-  return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
-}
-
 bool acknowledges(const roce::Headers& answer) {
   return answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle &&
          (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindAck;
@@ -51,14 +47,15 @@ void ReceiveBooks::note(const roce::Headers& answer, std::uint32_t messages) {
   newest_ = std::max(newest(), unbounded ? ~0u : messages + kCredits[code]);
 }
 
-Node::Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
-           ReceivePool& receives, bool advertises, Transmit transmit)
+Node::Node(std::uint32_t number, const transport::RcConfig& config, const LinkFaults& faults,
+           std::vector<std::byte> initial_memory, ReceivePool& receives, bool advertises, Transmit transmit)
     : config_(config),
       first_key_(first_key_of(number)),
       memory_(std::move(initial_memory)),
       transmit_(std::move(transmit)),
       receives_(receives),
       advertises_(advertises),
+      tries_(config_, faults.delay_ns),
       requester_(config, *this),
       responder_(config, *this) {}
 
@@ -66,20 +63,21 @@ void Node::attach(Node& peer, Ledger& own, Ledger& peers) {
   peer_ = &peer;
   own_ = &own;
   peers_ = &peers;
+  tries_.attach(own);
 }
 
 void Node::note(std::string problem) {
   if (problem_.empty()) problem_ = std::move(problem);
 }
 
-void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram) {
+void Node::on_datagram(std::uint64_t now_ns, std::uint64_t sent_ns, std::span<const std::byte> datagram) {
   const auto decoded = roce::decode(datagram);
   if (!decoded) return note("a packet of ours does not decode");
   if (in_error()) return;
-  now_ns_ = heard_ns_ = now_ns;
-  if (is_response(decoded->headers.bth.opcode)) {
+  now_ns_ = now_ns;
+  if (is_response(roce::traits_of(decoded->headers.bth.opcode).operation)) {
     hear(decoded->headers);
-    note_answer(decoded->headers);
+    tries_.on_answer(now_ns, sent_ns, answer_of(decoded->headers, config_.send_psn));
     count_refusal(now_ns, decoded->headers);
     requester_.on_packet(now_ns, decoded->headers, decoded->payload);
   } else {
@@ -93,7 +91,10 @@ void Node::on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram
 
 void Node::on_timer(std::uint64_t now_ns) {
   now_ns_ = now_ns;
+  const std::uint64_t timeouts = requester_.counters().timeouts;
+  tries_.on_time(now_ns);
   requester_.on_timer(now_ns);
+  if (requester_.counters().timeouts != timeouts) note(tries_.on_timeout(now_ns));
   check_probe();
   note_error(now_ns);
 }
@@ -140,10 +141,12 @@ std::uint32_t Node::messages_to(std::uint32_t msn) const {
   return (msn - config_.first_msn) & roce::kPsnMask;
 }
 
+// A refusal may wait behind READ responses that promise the receives posted since, so the promises made
+// before it was decided count.
 void Node::check_refusal(const roce::Headers& answer) {
   const bool refuses = answer.bth.opcode == roce::Opcode::kRcAcknowledge &&
                        (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
-  if (refuses && advertises_ && told_.promises(messages_to(answer.aeth.msn) + 1)) {
+  if (refuses && advertises_ && messages_to(answer.aeth.msn) + 1 <= told_at_refusal_) {
     note("refuses a message for which it promised a receive");
   }
 }
@@ -157,8 +160,22 @@ void Node::check_credits(const roce::Headers& answer) {
   if (credit_code_of(answer) != code) note("tells of another number of receives than it has");
 }
 
+// Advances the READ or atomic whose next response this is. A requester takes responses in order only.
+void Node::hear_response(std::int32_t psns) {
+  if (lacks_response_before(psns)) return;
+  const auto request = unanswered_.upper_bound(psns);
+  if (request == unanswered_.end() || request->second != psns) return;
+  if (++request->second == request->first) unanswered_.erase(request);
+}
+
+bool Node::lacks_response_before(std::int32_t psns) const {
+  return !unanswered_.empty() && unanswered_.begin()->second < psns;
+}
+
+// A requester that lacks a response takes no answer behind it, a refusal included.
 void Node::hear(const roce::Headers& answer) {
   const std::int32_t psns = psns_from(config_.send_psn, answer.bth.psn);
+  if (answer.bth.opcode != roce::Opcode::kRcAcknowledge) hear_response(psns);
   if (acknowledges(answer)) {
     const std::uint32_t before = heard_.newest();
     heard_.note(answer, messages_to(answer.aeth.msn));
@@ -166,7 +183,7 @@ void Node::hear(const roce::Headers& answer) {
     newest_heard_ = std::max(newest_heard_, psns);
   } else if (answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle) {
     const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
-    if (refuses && psns > newest_heard_) refused_ = true;
+    if (refuses && psns > newest_heard_ && !lacks_response_before(psns)) refused_ = true;
     newest_heard_ = std::max(newest_heard_, psns - 1);
   }
 }
@@ -176,42 +193,18 @@ std::uint64_t Node::probe_interval_ns() const {
   return std::min(std::uint64_t{4096} << config_.ack_timeout, kLongestNs);
 }
 
-// Whoever goes back tries again, from where it goes back to.
-void Node::count_try(std::int32_t psns) {
-  if (static_cast<std::size_t>(psns) >= faults_before_.size()) faults_before_.resize(psns + 1, faults_);
-  const bool goes_back = psns <= newest_sent_;
-  newest_sent_ = psns;
-  if (!goes_back) return;
-  tries_ = psns == tried_psn_ ? tries_ + 1 : 2;
-  tried_psn_ = psns;
-}
-
-// An answer to what is tried ends the tries. An ACK behind a READ without its data does not.
-void Node::note_answer(const roce::Headers& answer) {
-  const std::int32_t psns = psns_from(config_.send_psn, answer.bth.psn);
-  const bool data = answer.bth.opcode != roce::Opcode::kRcAcknowledge;
-  const bool refuses = !data && (answer.aeth.syndrome & roce::kAethKindMask) != roce::kAethKindAck;
-  const std::int32_t newest = refuses ? psns - 1 : psns;
-  const bool wants_data = own_->wants_response(static_cast<std::uint32_t>(tried_psn_));
-  if (wants_data ? !data || psns != tried_psn_ : newest < tried_psn_) return;
-  tries_ = 1;
-  tried_psn_ = newest + 1;
-}
-
-std::uint32_t Node::faults_met() const {
-  const auto tried = static_cast<std::size_t>(tried_psn_);
-  const bool fresh = tries_ == 1 || tried >= faults_before_.size();
-  return faults_ - (fresh ? 0 : faults_before_[tried]);
-}
-
-// Of more tries some may have been refused for want of a receive, which refills the retries.
-bool Node::out_of_retries() const {
-  return tries_ > config_.retry_count && faults_met() > config_.retry_count;
-}
-
-std::string Node::tries() const {
-  return std::to_string(tries_) + " tries at PSN " + std::to_string(tried_psn_) + " after the first, " +
-         std::to_string(faults_met()) + " faults";
+Answer Node::answer_of(const roce::Headers& headers, std::uint32_t first_psn) {
+  Answer answer{.psn = psns_from(first_psn, headers.bth.psn)};
+  if (headers.bth.opcode != roce::Opcode::kRcAcknowledge) {
+    answer.kind = Answer::Kind::kData;
+  } else if ((headers.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr) {
+    answer.kind = Answer::Kind::kRnrNak;
+    answer.wait_ns = transport::rnr_timer_ns(headers.aeth.syndrome & 0x1f);
+  } else if (!acknowledges(headers)) {
+    const bool sequence = headers.aeth.syndrome == roce::kNakSequenceError;
+    answer.kind = sequence ? Answer::Kind::kSequenceNak : Answer::Kind::kOtherNak;
+  }
+  return answer;
 }
 
 // Beyond its limit a requester sends one message's packets until they are answered: a SEND's first, a WRITE's
@@ -252,18 +245,21 @@ Syndrome Node::send(const roce::Headers& headers, const WorkRequest& request, st
   if (broken_request_ == request.cookie && offset_bytes > 0) return Syndrome::kLocalProtection;
   if (offset_bytes + length_bytes > request.length_bytes) note("gathers past the end of a request");
   check_request(headers, request, offset_bytes);
-  count_try(psns_from(config_.send_psn, headers.bth.psn));
-  if (headers.bth.opcode == roce::Opcode::kRcReadRequest && headers.reth.length_bytes > 0) {
-    newest_sent_ += static_cast<std::int32_t>((headers.reth.length_bytes - 1) / config_.mtu_bytes);
-    const std::size_t sent = static_cast<std::size_t>(newest_sent_) + 1;
-    faults_before_.resize(std::max(faults_before_.size(), sent), faults_);
-  }
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   for (std::uint32_t i = 0; i < length_bytes; ++i) {
     payload[i] = own_->payload_byte(request, offset_bytes + i);
   }
-  transmit_(std::move(datagram));
+  const roce::Operation operation = roce::traits_of(headers.bth.opcode).operation;
+  const bool reads = operation == roce::Operation::kRead;
+  const std::int32_t psns = psns_from(config_.send_psn, headers.bth.psn);
+  const std::uint32_t packets =
+      reads ? transport::packets_of(headers.reth.length_bytes, config_.mtu_bytes) : 1;
+  const Fate fate = transmit_(std::move(datagram));
+  if (wants_response(operation)) {
+    unanswered_.try_emplace(psns + static_cast<std::int32_t>(packets), psns);
+  }
+  tries_.on_request(now_ns_, psns, psns + static_cast<std::int32_t>(packets), headers.bth.ack_request, fate);
   return Syndrome::kNone;
 }
 
@@ -285,7 +281,12 @@ void Node::complete(const WorkRequest& request, Syndrome syndrome) {
 void Node::send(const roce::Headers& headers) {
   check_answer(headers);
   std::span<std::byte> payload;
-  transmit_(make_datagram(headers, 0, payload));
+  transmit_answer(headers, make_datagram(headers, 0, payload));
+}
+
+void Node::transmit_answer(const roce::Headers& headers, std::vector<std::byte> datagram) {
+  const Fate fate = transmit_(std::move(datagram));
+  peer_->tries_.on_answer_sent(now_ns_, answer_of(headers, config_.receive_psn), fate);
 }
 
 bool Node::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
@@ -296,7 +297,7 @@ bool Node::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, st
   std::span<std::byte> payload;
   auto datagram = make_datagram(headers, length_bytes, payload);
   if (length_bytes > 0) std::copy_n(locate(address, length_bytes), length_bytes, payload.begin());
-  transmit_(std::move(datagram));
+  transmit_answer(headers, std::move(datagram));
   return true;
 }
 
@@ -339,7 +340,10 @@ std::optional<std::uint64_t> Node::execute(std::uint32_t /*rkey*/, std::uint64_t
 
 bool Node::take_receive() {
   const bool first = !std::exchange(receives_wanted_, true);
-  if (receives_.taken == receives_.posted) return false;
+  if (receives_.taken == receives_.posted) {
+    told_at_refusal_ = told_.newest();
+    return false;
+  }
   if (advertises_ && !first && !answers_waited_ && !told_.promises(arriving_message_)) {
     note("had a receive of which its peer was not told");
   }

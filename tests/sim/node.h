@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,8 @@
 
 #include "driver-shim/softhca/transport/rc.h"
 #include "tests/sim/ledger.h"
+#include "tests/sim/link.h"
+#include "tests/sim/tries.h"
 
 namespace gdx::sim {
 
@@ -40,22 +43,20 @@ class ReceiveBooks {
 
 class Node final : transport::RequesterPort, transport::ResponderPort {
  public:
-  using Transmit = std::function<void(std::vector<std::byte>)>;
+  using Transmit = std::function<Fate(std::vector<std::byte>)>;
 
   // `initial_memory` is this node's; the peer's ledger must start from the same bytes. `receives` outlives
   // the node.
-  Node(std::uint32_t number, const transport::RcConfig& config, std::vector<std::byte> initial_memory,
-       ReceivePool& receives, bool advertises, Transmit transmit);
+  Node(std::uint32_t number, const transport::RcConfig& config, const LinkFaults& faults,
+       std::vector<std::byte> initial_memory, ReceivePool& receives, bool advertises, Transmit transmit);
 
   // The books of what this node posts, and those of what its peer posts. Both outlive the node.
   void attach(Node& peer, Ledger& own, Ledger& peers);
   void post(const WorkRequest& request) { requester_.post(request); }
   // BTH to padding, as it came out of a datagram whose ICRC was right.
-  void on_datagram(std::uint64_t now_ns, std::span<const std::byte> datagram);
+  void on_datagram(std::uint64_t now_ns, std::uint64_t sent_ns, std::span<const std::byte> datagram);
   void on_timer(std::uint64_t now_ns);
   void pump(std::uint64_t now_ns, std::uint32_t max_packets);
-  // The link or a pause has spoilt something of this connection: `tries` that may fail by it.
-  void note_faults(std::uint32_t tries) { faults_ += tries; }
   void fail_local_memory_of(std::uint64_t cookie) { broken_request_ = cookie; }
 
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
@@ -65,10 +66,10 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] std::uint64_t error_ns() const { return error_ns_; }
   // RNR NAKs for one and the same PSN, each when the wait for the one before it was over.
   [[nodiscard]] std::uint32_t refusals_in_a_row() const { return refusals_in_a_row_; }
-  // Whether the newest requests were sent as often as retries permit, and a fault met each time.
-  [[nodiscard]] bool out_of_retries() const;
-  [[nodiscard]] std::string tries() const;
-  [[nodiscard]] std::uint64_t heard_ns() const { return heard_ns_; }  // when the peer's newest packet came
+  [[nodiscard]] const Tries& tries() const { return tries_; }
+  void on_pause(std::size_t host, std::uint64_t begin_ns, std::uint64_t end_ns) {
+    tries_.on_pause(host, begin_ns, end_ns);
+  }
   [[nodiscard]] const std::vector<std::byte>& memory() const { return memory_; }
   [[nodiscard]] const std::string& problem() const { return problem_; }
   [[nodiscard]] const transport::Requester& requester() const { return requester_; }
@@ -107,9 +108,10 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   void check_credits(const roce::Headers& answer);
   void hear(const roce::Headers& answer);
   void check_probe();
-  void count_try(std::int32_t psns);
-  [[nodiscard]] std::uint32_t faults_met() const;
-  void note_answer(const roce::Headers& answer);
+  void hear_response(std::int32_t psns);
+  [[nodiscard]] bool lacks_response_before(std::int32_t psns) const;
+  [[nodiscard]] static Answer answer_of(const roce::Headers& headers, std::uint32_t first_psn);
+  void transmit_answer(const roce::Headers& headers, std::vector<std::byte> datagram);
   [[nodiscard]] std::uint64_t probe_interval_ns() const;
   void check_request(const roce::Headers& headers, const WorkRequest& request, std::uint32_t offset_bytes);
 
@@ -128,26 +130,24 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   bool dead_ = false;
   std::uint64_t error_ns_ = transport::kNever;
   std::uint64_t now_ns_ = 0;            // of the call in progress
-  ReceiveBooks told_;                   // what this node's answers permitted the peer
+  ReceiveBooks told_;                   // receives that this node's answers permitted the peer
   ReceiveBooks heard_;                  // and what the peer's answers permitted it
   std::uint32_t arriving_message_ = 0;  // to which the request in progress belongs
-  bool answers_waited_ = false;         // when it came
+  bool answers_waited_ = false;         // true if answers waited when it arrived
   bool receives_wanted_ = false;        // by some message
   std::int32_t newest_answer_ = -1;     // PSN of it that this node has sent, from the first one
   std::int32_t newest_heard_ = -1;      // and that the peer has sent, as far as it acknowledges
   std::uint32_t asking_message_ = 0;    // that went beyond the limit last; 0: none has
   bool refused_ = false;                // it was
-  std::uint64_t ask_after_ns_ = 0;      // before then no other may
+  std::map<std::int32_t, std::int32_t>
+      unanswered_;                       // READs and atomics: PSN behind the last, next PSN to hear
+  std::uint32_t told_at_refusal_ = ~0u;  // newest message permitted when a receive was missing last
+  std::uint64_t ask_after_ns_ = 0;       // before then no other may
   std::uint64_t probes_seen_ = 0;
   std::uint32_t refused_psn_ = 0;
   std::uint64_t refused_until_ns_ = 0;
   std::uint32_t refusals_in_a_row_ = 0;
-  std::uint64_t heard_ns_ = 0;
-  std::uint32_t faults_ = 0;
-  std::vector<std::uint32_t> faults_before_;  // of each PSN from the first one, when it was first sent
-  std::int32_t newest_sent_ = -1;
-  std::int32_t tried_psn_ = 0;  // from which all was sent `tries_` times
-  std::uint32_t tries_ = 1;
+  Tries tries_;
   std::string problem_;
   transport::Requester requester_;
   transport::Responder responder_;

@@ -54,12 +54,11 @@ void limit_rnr_retries(Random& random, Scenario& scenario) {
 // when the requester gives up is then certain.
 void make_patient(Random random, Scenario& scenario) {
   scenario.patient = true;
-  scenario.pauses = 0;
   scenario.starve_ns = kNever;
   scenario.flaw = Flaw::kNone;  // else the peer would take its time to find out
   const bool dies = scenario.death_ns != kNever;
   scenario.faults.loss = dies ? 0 : 0.01;
-  scenario.faults.corruption = scenario.faults.duplication = scenario.faults.reordering = 0;
+  scenario.faults.corruption = scenario.faults.duplication = 0;
   for (RcConfig& config : scenario.configs) {
     config.ack_timeout = dies ? 14 : 20;
     if (dies) config.retry_count = 1;
@@ -68,7 +67,7 @@ void make_patient(Random random, Scenario& scenario) {
   if (!dies) scenario.operations += static_cast<std::uint32_t>(random.between(0, 60));
 }
 
-// So few that the link's faults use them up.
+// Limits the retries, so that the link's faults use them up.
 void limit_retries(Random random, Scenario& scenario) {
   const auto retries = static_cast<std::uint8_t>(random.between(0, 3));
   for (RcConfig& config : scenario.configs) config.retry_count = retries;

@@ -1,4 +1,4 @@
-// What a seed chooses: the link's faults, the peers' misfortunes, and the queue pairs' attributes.
+// Choices of a seed: the link's faults, the peers' misfortunes, and the queue pairs' attributes.
 #pragma once
 
 #include <array>

@@ -24,7 +24,6 @@ using transport::RcConfig;
 constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
 constexpr std::uint64_t kShortestTailNs = 10'000 * kMicrosecondNs;  // nothing but a timer takes so long
 constexpr std::uint64_t kLateTailNs = 100'000 * kMicrosecondNs;
-constexpr std::uint32_t kTriesOfAPause = 4;
 constexpr std::uint64_t kPauseIntervalNs = 3000 * kMicrosecondNs;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 
@@ -39,9 +38,9 @@ class World {
       for (std::byte& byte : memory) byte = static_cast<std::byte>(random_.next());
       ledgers_.push_back(std::make_unique<Ledger>(node ^ 1, node, memory));
       nodes_.push_back(std::make_unique<Node>(
-          node, scenario_.configs[node], std::move(memory), pools_[pool_of(node)],
+          node, scenario_.configs[node], scenario_.faults, std::move(memory), pools_[pool_of(node)],
           scenario_.advertises_receives(node),
-          [this, node](std::vector<std::byte> datagram) { transmit(node, std::move(datagram)); }));
+          [this, node](std::vector<std::byte> datagram) { return transmit(node, std::move(datagram)); }));
     }
     // ledgers_[i] is so far about the memory of node i: from here on about what node i posts.
     for (std::size_t node = 0; node < nodes; node += 2) std::swap(ledgers_[node], ledgers_[node + 1]);
@@ -63,6 +62,7 @@ class World {
     std::uint64_t order = 0;  // ties are broken by age
     std::size_t node = 0;     // for a datagram, any node of its host: the QPN says which
     Kind kind = Kind::kPump;
+    std::uint64_t sent_ns = 0;  // a datagram
     std::vector<std::byte> datagram;
 
     bool operator>(const Event& other) const {
@@ -82,8 +82,8 @@ class World {
   }
   void schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
                 std::vector<std::byte> datagram = {});
-  void transmit(std::size_t from, std::vector<std::byte> datagram);
-  void on_datagram(std::size_t host, std::span<const std::byte> datagram);
+  Fate transmit(std::size_t from, std::vector<std::byte> datagram);
+  void on_datagram(std::size_t host, const Event& event);
   void dispatch(Event event);
   void replenish(std::size_t node);
   void post_some(std::size_t node);
@@ -95,9 +95,9 @@ class World {
   [[nodiscard]] std::uint64_t limit_ns() const;
   [[nodiscard]] std::string verdict() const;
   [[nodiscard]] std::string verdict_of(std::size_t node) const;
+  [[nodiscard]] std::string verdict_of_calm(std::size_t node) const;
   [[nodiscard]] std::string verdict_of_error(std::size_t node) const;
-  [[nodiscard]] bool fell_silent(std::size_t node) const;
-  [[nodiscard]] bool exhausted_by_faults(std::size_t node) const;
+  [[nodiscard]] std::uint64_t silent_ns(std::size_t node) const;
 
   Random random_;
   Scenario scenario_;
@@ -119,38 +119,29 @@ class World {
 
 void World::schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
                      std::vector<std::byte> datagram) {
-  events_.push({time_ns, order_++, node, kind, std::move(datagram)});
+  events_.push({time_ns, order_++, node, kind, now_ns_, std::move(datagram)});
 }
 
-void World::transmit(std::size_t from, std::vector<std::byte> datagram) {
-  const auto faults = [this] {
-    return outcome_.dropped + outcome_.damaged + outcome_.repeated + outcome_.delayed;
-  };
-  const std::uint64_t before = faults();
-  link_.transmit(now_ns_, host_of(from), std::move(datagram),
-                 [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
-                   schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
-                 });
-  // A pause also fails tries that are first sent into it.
-  const std::uint64_t late = now_ns_ < paused_until_ns(from ^ 1) ? 1 : 0;
-  const auto tries = static_cast<std::uint32_t>(faults() - before + late);
-  nodes_[from]->note_faults(tries);
-  nodes_[from ^ 1]->note_faults(tries);
+Fate World::transmit(std::size_t from, std::vector<std::byte> datagram) {
+  return link_.transmit(now_ns_, host_of(from), std::move(datagram),
+                        [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
+                          schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
+                        });
 }
 
-void World::on_datagram(std::size_t host, std::span<const std::byte> datagram) {
+void World::on_datagram(std::size_t host, const Event& event) {
   // Pauses are far enough apart, and short enough, that retries outlast them.
   if (now_ns_ >= next_pause_ns_[host] && random_.chance(scenario_.pauses)) {
     ++outcome_.pauses;
-    for (const auto& node : nodes_) node->note_faults(kTriesOfAPause);
     paused_until_ns_[host] = now_ns_ + random_.between(0, 400) * kMicrosecondNs;
+    for (const auto& node : nodes_) node->on_pause(host, now_ns_, paused_until_ns_[host]);
     next_pause_ns_[host] = paused_until_ns_[host] + kPauseIntervalNs;
   }
-  const std::span<const std::byte> inside = Link::open(1 - host, datagram);
+  const std::span<const std::byte> inside = Link::open(1 - host, event.datagram);
   if (inside.empty()) return;
   const std::uint32_t qpn = destination_qpn_of(inside);
   for (std::size_t node = host; node < nodes_.size(); node += 2) {
-    if (scenario_.configs[node].local_qpn == qpn) nodes_[node]->on_datagram(now_ns_, inside);
+    if (scenario_.configs[node].local_qpn == qpn) nodes_[node]->on_datagram(now_ns_, event.sent_ns, inside);
   }
 }
 
@@ -200,7 +191,7 @@ void World::dispatch(Event event) {
     return;
   }
   switch (event.kind) {
-    case Event::Kind::kDatagram: on_datagram(host_of(node), event.datagram); break;
+    case Event::Kind::kDatagram: on_datagram(host_of(node), event); break;
     case Event::Kind::kPost: post_some(node); break;
     case Event::Kind::kReplenish: replenish(node); break;
     case Event::Kind::kPump: pump_scheduled_[node] = false; break;
@@ -292,14 +283,21 @@ Outcome World::run() {
     const Syndrome error = ledgers_[node]->first_error();
     outcome_.failures += error != Syndrome::kNone ? 1 : 0;
     outcome_.rnr_exhausted += error == Syndrome::kRnrRetryExceeded ? 1 : 0;
-    outcome_.retries_exhausted += exhausted_by_faults(node) ? 1 : 0;
+    const std::uint64_t peer_silent_ns = silent_ns(node ^ 1);
+    const bool peer_lived = peer_silent_ns >= nodes_[node]->error_ns();
+    outcome_.retries_exhausted += error == Syndrome::kRetryExceeded && peer_lived ? 1 : 0;
+    outcome_.failed_tries += nodes_[node]->tries().failed();
+    outcome_.unexplained_tries += nodes_[node]->tries().unexplained(peer_silent_ns);
   }
+  outcome_.calm =
+      scenario_.calm && outcome_.receiver_not_ready == 0 ? 1 : 0;  // judged whole, see verdict_of_calm
   return outcome_;
 }
 
 std::string World::verdict() const {
   const auto name = [](std::size_t node) { return "node " + std::to_string(node) + ": "; };
-  // What a node saw stopped the run, so everything else that is missing may follow from it.
+  // Reports a node's own problem first, because it stopped the run, so other missing events may follow from
+  // it.
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     if (!nodes_[node]->problem().empty()) return name(node) + nodes_[node]->problem();
   }
@@ -307,7 +305,7 @@ std::string World::verdict() const {
     const std::string problem = is_dead(node) ? "" : verdict_of(node);
     if (!problem.empty()) return name(node) + problem;
   }
-  // Whatever killed the connection before had its own cause, which has been checked.
+  // Skips a connection that died before, because its cause has been checked.
   if (scenario_.flaw != Flaw::kNone && !is_dead(1) && ledgers_[0]->first_error() == Syndrome::kNone) {
     return "node 0: the flawed request drew no error";
   }
@@ -320,23 +318,30 @@ std::string World::verdict_of(std::size_t node) const {
   if (longest_burst_ns_ > kSecondNs) return "a lost tail waited for the timeout";
   if (ledger.first_error() != Syndrome::kNone) return verdict_of_error(node);
   if (scenario_.death_ns != kNever || nodes_[node]->in_error() || nodes_[node ^ 1]->in_error()) return "";
-  const auto& counters = nodes_[node]->requester().counters();
-  if (scenario_.calm && counters.timeouts + counters.naks_received > 0) {
-    return "had to recover on a link without faults";
-  }
+  if (std::string calm = scenario_.calm ? verdict_of_calm(node) : ""; !calm.empty()) return calm;
   if (!ledger.all_received()) return "the peer never received all messages";
   const std::string memory = ledger.check_memory(nodes_[node ^ 1]->memory(), ~std::uint64_t{0});
   return memory.empty() ? "" : "finally " + memory;
 }
 
-bool World::fell_silent(std::size_t node) const {
-  return std::min(scenario_.death_ns, nodes_[node]->error_ns()) < nodes_[node ^ 1]->error_ns();
+// Without faults there is nothing to mend, so whatever was mended the transport broke by itself. A receive
+// that is not there is the program's doing, and brings copies of what comes behind it.
+std::string World::verdict_of_calm(std::size_t node) const {
+  const auto& sent = nodes_[node]->requester().counters();
+  const auto& taken = nodes_[node ^ 1]->responder().counters();
+  if (sent.timeouts + sent.naks_received + sent.tail_resends > 0)
+    return "had to recover on a link without faults";
+  if (taken.key_faults > 0) return "drew key faults without a flaw";
+  if (sent.rnr_naks_received > 0) return "";
+  if (sent.retransmitted_packets > 0) return "sent packets twice on a link without faults";
+  const bool tidy = taken.duplicate_requests + taken.out_of_sequence + taken.naks_sent == 0;
+  return tidy ? "" : "sent what its peer could not take in its turn, on a link without faults";
 }
 
-// Patient queue pairs meet too few faults for that.
-bool World::exhausted_by_faults(std::size_t node) const {
-  return ledgers_[node]->first_error() == Syndrome::kRetryExceeded && !fell_silent(node ^ 1) &&
-         !scenario_.patient && nodes_[node]->out_of_retries();
+// From then on it answers nothing.
+std::uint64_t World::silent_ns(std::size_t node) const {
+  const std::uint64_t death_ns = host_of(node) == 1 ? scenario_.death_ns : kNever;
+  return std::min(death_ns, nodes_[node]->error_ns());
 }
 
 // An error is right only if the scenario has a cause for it.
@@ -344,21 +349,15 @@ std::string World::verdict_of_error(std::size_t node) const {
   const Ledger& ledger = *ledgers_[node];
   const Syndrome error = ledger.first_error();
   const RcConfig& config = scenario_.configs[node];
-  // What came last may be newer than what is unanswered, by less than a millisecond.
-  const std::uint64_t unheard_ns =
-      nodes_[node]->error_ns() - nodes_[node]->heard_ns() + 1000 * kMicrosecondNs;
-  const bool early = scenario_.patient && unheard_ns < 3 * (kAckTimeoutUnitNs << config.ack_timeout);
   const bool refused_twin = node == 1 && scenario_.flaw != Flaw::kNone;  // its responder was at fault
   const bool out_of_rnr_retries =
       config.rnr_retry != kEndlessRnrRetry && nodes_[node]->refusals_in_a_row() > config.rnr_retry;
-  if (error == Syndrome::kRetryExceeded && early) return "gave up before its timeouts had passed";
-  if (error == Syndrome::kRetryExceeded && fell_silent(node ^ 1)) return "";
-  if (exhausted_by_faults(node)) return "";
+  if (error == Syndrome::kRetryExceeded && nodes_[node]->tries().exhausted(silent_ns(node ^ 1))) return "";
   if (error == Syndrome::kFlushed && refused_twin) return "";
   if (error == Syndrome::kRnrRetryExceeded && out_of_rnr_retries) return "";
   if (node == 0 && ledger.flawed() == ledger.succeeded() && error == ledger.flaw_syndrome()) return "";
   return std::string("ended in ") + mlx5::syndrome_name(error) + " after " +
-         std::to_string(ledger.succeeded()) + " work requests, " + nodes_[node]->tries();
+         std::to_string(ledger.succeeded()) + " work requests, " + nodes_[node]->tries().text();
 }
 
 }  // namespace

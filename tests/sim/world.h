@@ -11,8 +11,9 @@ namespace gdx::sim {
 
 struct Outcome {
   std::string problem;   // empty: the run kept every promise
-  std::string scenario;  // what the seed chose, for a person who replays it
+  std::string scenario;  // the seed's choices, for a person who replays it
   bool finished = false;
+  std::uint64_t calm = 0;  // runs in which nothing goes wrong, so that nothing may be mended
   std::uint64_t packets = 0;
   std::uint64_t dropped = 0;
   std::uint64_t damaged = 0;
@@ -34,7 +35,9 @@ struct Outcome {
   std::uint64_t failures = 0;           // directions that ended in an error, as owed
   std::uint64_t loose_deliveries = 0;   // on UC and UD
   std::uint64_t rnr_exhausted = 0;      // of the failures: no receive came within the retries
-  std::uint64_t retries_exhausted = 0;  // of the failures: the link lost each try
+  std::uint64_t retries_exhausted = 0;  // of the failures: the link spoilt each try
+  std::uint64_t failed_tries = 0;       // of all that retries count
+  std::uint64_t unexplained_tries = 0;  // of these, those that nothing spoilt
 };
 
 // RC: nothing may be lost.

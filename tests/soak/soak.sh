@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # soak.sh GDX [SECONDS [SEED [RUN]]]: programs on the software HCA under signals, limits, closed descriptors and full
-# disks, drawn by seed. Each run ends in time, verified, or with a failure and a line that names the cause; after it
+# disks, drawn by seed. Each run ends in time, verified, or with a failure and a line that names what was done; after it
 # no process and no socket of ours is left, and after the next good run no tree and no shared memory. RUN: that one
 # alone, as often as the time allows.
 set -uo pipefail
@@ -95,9 +95,14 @@ choose_workload() {
   workload="${command[*]:1}"
 }
 
-# Leaves what is to happen in: signal, delay, victim; limit; closed; full.
+# Words by which a shell reports the signal that killed a process.
+declare -A words=([TERM]=Terminated [INT]=Interrupt [HUP]=Hangup [QUIT]=Quit [KILL]=Killed [USR1]='User defined signal 1'
+  [PIPE]='Broken pipe')
+
+# Leaves what is to happen in: signal, delay, victim; limit; closed; full. And in cause what a failure must say; empty:
+# nothing that happens is a reason to fail.
 choose_trouble() {
-  signal='' limit='' closed='' full='' victim=''
+  signal='' limit='' closed='' full='' victim='' cause=''
   case $((RANDOM % 8)) in
     0) trouble='no trouble' ;;
     1 | 2 | 3)
@@ -105,16 +110,26 @@ choose_trouble() {
       pick victim launcher group anyone
       printf -v delay '0.%03d' $((RANDOM % 900))
       trouble="SIG$signal to $victim after $delay s"
+      cause="was killed: ${words[$signal]}"
       ;;
-    4) limit="ulimit -n $((3 + RANDOM % 60))" trouble=$limit ;;
-    5) limit="ulimit -v $((20000 + RANDOM * 20))" trouble=$limit ;;
+    4)
+      limit="ulimit -n $((3 + RANDOM % 60))" trouble=$limit
+      cause='open files|ulimit -n|: Error 24$'
+      ;;
+    5)
+      limit="ulimit -v $((20000 + RANDOM * 20))" trouble=$limit
+      cause='ulimit -v|memory|failed to map segment'
+      ;;
     6)
       pick closed '<&-' '>&-' '2>&-' '<&- >&-' '>&- 2>&-' '<&- >&- 2>&-'
       trouble="closed: $closed"
+      [[ $closed == *'>&-'* && $closed != '2>&-' ]] && cause='what it printed was lost'
       ;;
     7)
       pick full stdout stderr disk
       trouble="full $full"
+      [ "$full" = stdout ] && cause='what it printed was lost'
+      [ "$full" = disk ] && cause='No space left on device; set TMPDIR'
       ;;
   esac
 }
@@ -157,10 +172,11 @@ judge() {
       ;;
     132 | 133 | 134 | 135 | 136 | 139) fail "crashed with status $status" ;;
     *)
-      [ -n "$signal" ] && [ "$victim" != anyone ] && return 0 # the shell tells
-      [ -n "$signal" ] && [ "$status" -gt 128 ] && return 0   # it may have been the launcher
-      [ "$full" = stderr ] || [[ $closed == *'2>&-'* ]] && return 0
-      [ -s "$err" ] || fail "status $status without a word"
+      [ -n "$cause" ] || fail "status $status, and nothing was done to it"
+      # Accepts a signal that was sent to the launcher alone, because its sender and the shell report it.
+      [ -n "$signal" ] && [ "$status" -eq $((128 + $(kill -l "$signal"))) ] && return 0
+      [[ $closed == *'2>&-'* ]] && return 0 # there is nowhere to say it
+      grep -qE -- "$cause" "$err" || fail "status $status, and no line says: $cause"
       ;;
   esac
 }

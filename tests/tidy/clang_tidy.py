@@ -30,13 +30,17 @@ def changed_lines(base):
     return lines
 
 
-def compiles(path, compiled):
-    """Returns the source itself, or for a header one that includes it."""
+def compiles(path, compiled, seen=()):
+    """Returns the source itself, or for a header one that includes it, if need be through other headers."""
     if path in compiled:
         return [path]
-    including = subprocess.run(["git", "grep", "-lF", f'#include "{path}"', "--", "*.cpp"],
+    including = subprocess.run(["git", "grep", "-lF", f'#include "{path}"', "--", "*.cpp", "*.h"],
                                capture_output=True, text=True).stdout.split()
-    return [source for source in including if source in compiled][:1]
+    for source in sorted(including, key=lambda name: name.endswith(".h")):
+        found = [] if source in seen else compiles(source, compiled, (*seen, path))
+        if found:
+            return found
+    return []
 
 
 def main():
@@ -44,6 +48,9 @@ def main():
     lines = changed_lines(base)
     compiled = {os.path.relpath(entry["file"]) for entry in json.load(open(f"{build}/compile_commands.json"))}
     sources = sorted({source for path in lines for source in compiles(path, compiled)})
+    for path in lines:
+        if not compiles(path, compiled):
+            print(f"== clang-tidy: not read: {path}, which no compiled source includes")
     line_filter = json.dumps([{"name": path, "lines": ranges} for path, ranges in lines.items()])
     print(f"== clang-tidy: {len(sources)} sources changed since {base}", flush=True)
 

@@ -1,10 +1,12 @@
 // House style as a test: who may include whom, how long a file and a function may be, what text may not
-// appear. Each rule also runs on a planted offence, so that none of them can pass by being blind.
+// appear, and that links and references to pages lead somewhere. Each rule also runs on a planted offence, so
+// that none of them can pass by being blind.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -125,6 +127,27 @@ Offences unfinished_offences(const Source& source) {
   return offences;
 }
 
+// A comment begins with a noun or a verb: one that begins with a relative word is a clause without a main
+// clause.
+Offences headless_offences(const Source& source) {
+  Offences offences;
+  static const std::string relative = "(what|who|whom|whose|where|whether|how|when|why|which)\\b";
+  static const std::regex line("^\\s*(//|#)(?!!|include|if|el|end|define|undef|pragma|error)");
+  static const std::regex headless("^\\s*(//|#)\\s*" + relative, std::regex::icase);
+  static const std::regex trailing("\\S\\s+(//|#) " + relative, std::regex::icase);
+  bool continues = false;
+  for (std::size_t i = 0; i < source.lines.size(); ++i) {
+    const std::string& text = source.lines[i];
+    const bool comment = std::regex_search(text, line);
+    if (comment ? !continues && std::regex_search(text, headless) : std::regex_search(text, trailing)) {
+      offences.push_back(
+          fmt::format("{}:{}: begin the comment with a noun or a verb: {}", source.path, i + 1, text));
+    }
+    continues = comment;
+  }
+  return offences;
+}
+
 // Inside device code #ifdef, fences and PTX belong to the execution layer alone.
 Offences execution_layer_offences(const Source& source) {
   Offences offences;
@@ -146,26 +169,134 @@ Source read(const fs::path& root, const fs::path& file) {
   return source;
 }
 
-const std::vector<Source>& all_sources() {
-  static const std::vector<Source> sources = [] {
-    std::vector<Source> found;
-    const fs::path root = GDX_SOURCE_DIR;
-    for (const char* folder : {"base", "proto", "device", "driver-shim", "host", "demo", "tests", "perf"}) {
-      for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-        const std::string extension = entry.path().extension().string();
-        if (extension == ".h" || extension == ".cpp" || extension == ".cu")
-          found.push_back(read(root, entry.path()));
-      }
+// The anchor that a page's reader (GitHub) makes of a heading: lower case, no punctuation, hyphens for
+// blanks.
+std::string anchor_of(const std::string& heading) {
+  static const std::regex link(R"(\[([^\]]*)\]\([^)]*\))");
+  std::string anchor;
+  for (const char c : std::regex_replace(heading, link, "$1")) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80 || std::isalnum(byte) || c == '-' || c == '_')
+      anchor += static_cast<char>(std::tolower(byte));
+    if (c == ' ') anchor += '-';
+  }
+  return anchor;
+}
+
+// Lines of a page outside its fenced code, with spans of code left out.
+std::vector<std::string> prose(const Source& page) {
+  static const std::regex span("`[^`]*`");
+  std::vector<std::string> lines;
+  bool fenced = false;
+  for (const std::string& line : page.lines) {
+    const bool fence = line.starts_with("```");
+    if (fence) fenced = !fenced;
+    lines.push_back(fence || fenced || line.starts_with("    ") ? "" : std::regex_replace(line, span, ""));
+  }
+  return lines;
+}
+
+std::set<std::string> anchors_of(const Source& page) {
+  static const std::regex heading(R"(^#+ +(.*\S)\s*$)");
+  std::set<std::string> anchors;
+  bool fenced = false;
+  for (const std::string& line : page.lines) {
+    std::smatch match;
+    if (line.starts_with("```")) fenced = !fenced;
+    if (fenced || !std::regex_match(line, match, heading)) continue;
+    const std::string anchor = anchor_of(match[1]);
+    std::string unique = anchor;
+    for (int i = 1; anchors.contains(unique); ++i) unique = fmt::format("{}-{}", anchor, i);
+    anchors.insert(unique);
+  }
+  return anchors;
+}
+
+// "" if `target`, a link of the page at `path`, leads to a file and, in a page, to a heading; else the fault.
+std::string broken_link(const Source& page, const std::string& target) {
+  if (target.find(':') != std::string::npos) return "";  // a URL
+  const std::string file = target.substr(0, target.find('#'));
+  const std::string anchor = target.substr(std::min(target.size(), file.size() + 1));
+  const fs::path root = GDX_SOURCE_DIR;
+  const fs::path found = file.empty() ? root / page.path : (root / page.path).parent_path() / fs::path(file);
+  if (!file.empty() && !fs::exists(found)) return "no such file";
+  if (anchor.empty()) return "";
+  if (found.extension() != ".md") return "an anchor outside a page";
+  const std::set<std::string> anchors = anchors_of(file.empty() ? page : read(root, found));
+  return anchors.contains(anchor) ? "" : "no such heading";
+}
+
+// [text](target), [text](target "title") and [name]: target.
+Offences link_offences(const Source& page) {
+  Offences offences;
+  static const std::regex link(R"(\]\(([^)\s]+)[^)]*\)|^\[[^\]]+\]: *(\S+))");
+  const std::vector<std::string> lines = prose(page);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    for (std::sregex_iterator match(lines[i].begin(), lines[i].end(), link), end; match != end; ++match) {
+      const std::string target = (*match)[1].matched ? (*match)[1] : (*match)[2];
+      const std::string fault = broken_link(page, target);
+      if (!fault.empty()) offences.push_back(fmt::format("{}:{}: {}: {}", page.path, i + 1, fault, target));
     }
-    return found;
-  }();
+  }
+  return offences;
+}
+
+// A comment names a page from the root, and a heading in quotes: docs/device.md, "Ordering".
+Offences page_reference_offences(const Source& source) {
+  Offences offences;
+  static const std::regex reference(R"re(\b((?:docs|papers)/[\w./-]+\.md)(?:, "([^"]+)")?)re");
+  const fs::path root = GDX_SOURCE_DIR;
+  for (std::size_t i = 0; i < source.lines.size(); ++i) {
+    const std::string& line = source.lines[i];
+    if (line.find(".md") == std::string::npos) continue;
+    for (std::sregex_iterator match(line.begin(), line.end(), reference), end; match != end; ++match) {
+      const fs::path page = root / (*match)[1].str();
+      const bool found = fs::exists(page) && (!(*match)[2].matched ||
+                                              anchors_of(read(root, page)).contains(anchor_of((*match)[2])));
+      if (!found)
+        offences.push_back(fmt::format("{}:{}: no such page: {}", source.path, i + 1, match->str()));
+    }
+  }
+  return offences;
+}
+
+std::vector<Source> read_all(const std::set<std::string>& extensions) {
+  std::vector<Source> found;
+  const fs::path root = GDX_SOURCE_DIR;
+  for (const char* folder : {"base", "proto", "device", "driver-shim", "host", "demo", "tests", "perf",
+                             "papers", "cmake", "docs"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const fs::path& file = entry.path();
+      if (extensions.contains(file.extension().string()) || extensions.contains(file.filename().string()))
+        found.push_back(read(root, file));
+    }
+  }
+  return found;
+}
+
+const std::vector<Source>& all_sources() {
+  static const std::vector<Source> sources = read_all({".h", ".cpp", ".cu"});
   return sources;
 }
 
+const std::vector<Source>& all_scripts() {
+  static const std::vector<Source> scripts = read_all({".cmake", ".py", ".sh", "CMakeLists.txt"});
+  return scripts;
+}
+
+std::vector<Source> all_pages() {
+  const fs::path root = GDX_SOURCE_DIR;
+  std::vector<Source> pages = read_all({".md"});
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.path().extension() == ".md") pages.push_back(read(root, entry.path()));
+  }
+  return pages;
+}
+
 template <typename Rule>
-Offences everywhere(Rule rule) {
+Offences everywhere(Rule rule, const std::vector<Source>& sources = all_sources()) {
   Offences all;
-  for (const Source& source : all_sources()) {
+  for (const Source& source : sources) {
     const Offences some = rule(source);
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -228,6 +359,27 @@ TEST(Tidy, unfinished_rule_planted_offence_is_found) {
   EXPECT_EQ(unfinished_offences({"a.cpp", {std::string("// TO") + "DO: later"}}).size(), 1u);
 }
 
+TEST(Tidy, comments_begin_with_a_noun_or_a_verb) {
+  EXPECT_GT(all_scripts().size(), 50u);
+  const Offences offences = everywhere(headless_offences);
+  EXPECT_TRUE(offences.empty()) << listed(offences);
+  const Offences in_scripts = everywhere(headless_offences, all_scripts());
+  EXPECT_TRUE(in_scripts.empty()) << listed(in_scripts);
+}
+TEST(Tidy, headless_rule_planted_offence_is_found) {
+  const std::string mark = "//";
+  const std::string hash = "#";
+  EXPECT_EQ(headless_offences({"a.h", {mark + " What a word holds."}}).size(), 1u);
+  EXPECT_EQ(headless_offences({"a.h", {"  " + mark + " Whether it holds.", mark + " How long."}}).size(), 1u);
+  EXPECT_EQ(headless_offences({"a.h", {"int a;  " + mark + " where it is", "#if A", mark + " Who"}}).size(),
+            2u);
+  EXPECT_EQ(
+      headless_offences({"a.cmake", {hash + " What is built.", "set(a b)  " + hash + " when it is"}}).size(),
+      2u);
+  EXPECT_TRUE(headless_offences({"a.h", {mark + " Holds a word,", mark + " which is read."}}).empty());
+  EXPECT_TRUE(headless_offences({"a.h", {"// Whatever comes.", "#include <how>"}}).empty());
+}
+
 TEST(Tidy, device_code_leaves_the_machine_to_its_execution_layer) {
   const Offences offences = everywhere(execution_layer_offences);
   EXPECT_TRUE(offences.empty()) << listed(offences);
@@ -235,6 +387,34 @@ TEST(Tidy, device_code_leaves_the_machine_to_its_execution_layer) {
 TEST(Tidy, execution_layer_rule_planted_offence_is_found) {
   EXPECT_EQ(execution_layer_offences({"device/a.h", {"#ifdef X", "asm volatile(\"\");"}}).size(), 2u);
   EXPECT_TRUE(execution_layer_offences({"device/exec/a.h", {"#ifdef X"}}).empty());
+}
+
+TEST(Tidy, links_of_pages_lead_somewhere) {
+  EXPECT_GT(all_pages().size(), 40u);
+  const Offences offences = everywhere(link_offences, all_pages());
+  EXPECT_TRUE(offences.empty()) << listed(offences);
+}
+TEST(Tidy, link_rule_planted_offence_is_found) {
+  EXPECT_EQ(link_offences({"demo/a.md", {"[a](nowhere.md)", "[b]: ../nowhere.h"}}).size(), 2u);
+  EXPECT_EQ(link_offences({"demo/a.md", {"# One", "[a](#two)", "see [b](../README.md#nothing)"}}).size(), 2u);
+  EXPECT_EQ(link_offences({"demo/a.md", {"[a](ADR.md) and [b](B.md)"}}).size(), 2u);
+  EXPECT_TRUE(link_offences({"demo/a.md",
+                             {"# A `put`, twice", "# A `put`, twice", "[a](#a-put-twice-1)", "`[b](no.md)`",
+                              "```", "[c](no.md)", "```", "[d](../README.md#run-it)", "[e](https://x/#y)"}})
+                  .empty());
+}
+
+TEST(Tidy, comments_name_pages_and_sections_that_exist) {
+  for (const auto& sources : {all_sources(), all_scripts(), read_all({".pml"})}) {
+    const Offences offences = everywhere(page_reference_offences, sources);
+    EXPECT_TRUE(offences.empty()) << listed(offences);
+  }
+}
+TEST(Tidy, page_reference_rule_planted_offence_is_found) {
+  const std::string folder = "docs/";
+  EXPECT_EQ(page_reference_offences({"a.h", {"// Source: " + folder + "nowhere.md."}}).size(), 1u);
+  EXPECT_EQ(page_reference_offences({"a.h", {"// " + folder + "device.md, \"Nothing\"."}}).size(), 1u);
+  EXPECT_TRUE(page_reference_offences({"a.h", {"// " + folder + "device.md, \"Ordering\"."}}).empty());
 }
 
 }  // namespace

@@ -10,12 +10,12 @@
 namespace gdx::fake_cuda {
 namespace {
 
-// Small allocations share a block in the real driver: an address need not be a page's. Aligned as
-// cuMemAlloc promises, "suitably for any kind of variable", in practice 512 B.
+// Small allocations share a block in the real driver, so an address need not be a page's. Aligned as
+// cuMemAlloc's documentation requires, "suitably for any kind of variable", in practice 512 B.
 constexpr std::size_t kSmallBytes = 64 * 1024;
 constexpr std::size_t kSmallOffset = 512;
 
-// What cuMemAlloc hands out nobody has cleared.
+// Initial content of cuMemAlloc's memory, which the driver does not clear.
 constexpr int kGarbage = 0xa5;
 
 void* map_whole(int file, std::size_t bytes, int protection) {

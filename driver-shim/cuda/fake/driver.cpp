@@ -1,5 +1,5 @@
-// The fake driver's exported functions. Each refuses what the CUDA Driver API reference, 13.0, says it
-// refuses.
+// The fake driver's exported functions. Each refuses the calls that the CUDA Driver API reference, 13.0,
+// forbids.
 #include <cstdio>
 #include <cstdlib>
 
@@ -183,6 +183,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
       *value = setting("GDX_FAKE_CUDA_DMABUF", 1);
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+      *value = setting("GDX_FAKE_CUDA_WRITES_ORDERING", CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+      return CUDA_SUCCESS;
 #endif
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -286,7 +289,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device_address, void* address
   const auto found = overlapping(at, 1);
   if (found == state().registrations.end()) return CUDA_ERROR_INVALID_VALUE;
   if ((found->second.flags & CU_MEMHOSTREGISTER_DEVICEMAP) == 0) return CUDA_ERROR_INVALID_VALUE;
-  *device_address = at;
+  *device_address = at + static_cast<CUdeviceptr>(setting("GDX_FAKE_CUDA_HOST_OFFSET", 0));
   return CUDA_SUCCESS;
 }
 
@@ -298,6 +301,7 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
   if (handle == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   if (setting("GDX_FAKE_CUDA_DMABUF", 1) == 0) return CUDA_ERROR_NOT_SUPPORTED;
+  state().exported_bytes = bytes;
   for (const auto& [start, memory] : state().allocations) {
     const int descriptor = memory->share_pages(address, bytes);
     if (descriptor < 0) continue;
@@ -305,6 +309,13 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
     return CUDA_SUCCESS;
   }
   return share_mapped_range(address, bytes, static_cast<int*>(handle));
+}
+
+// Not CUDA's: how long the newest dmabuf was to be. A memfd that stands for one goes on to its allocation's
+// end.
+size_t gdx_fake_cuda_exported_bytes() {
+  const Call call;
+  return state().exported_bytes;
 }
 #endif
 

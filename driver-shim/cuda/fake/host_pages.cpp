@@ -7,8 +7,8 @@
 
 namespace gdx::fake_cuda {
 
-// The driver asks the same of the kernel: get_user_pages fails for an area with VM_IO or VM_PFNMAP, and
-// registering I/O memory wants one.
+// Reads the kind as the driver gets it from the Linux kernel. get_user_pages fails for an area with VM_IO or
+// VM_PFNMAP, and registering I/O memory requires one.
 HostPages host_pages(std::uintptr_t first, std::size_t bytes) {
   std::ifstream maps("/proc/self/smaps");
   std::uintptr_t at = first;  // everything below is known

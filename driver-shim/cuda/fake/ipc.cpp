@@ -38,7 +38,7 @@ struct Opened {
 
 struct Ipc {
   std::mutex lock;
-  std::map<CUdeviceptr, int> files;      // of allocations that were asked for
+  std::map<CUdeviceptr, int> files;      // of exported allocations
   std::map<CUdeviceptr, Opened> opened;  // by address
 };
 Ipc& ipc() {

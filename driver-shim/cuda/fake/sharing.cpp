@@ -1,6 +1,6 @@
 // Virtual memory management and stream-ordered memory of the fake driver. Physical allocations are files, so
-// that other processes can have them; addresses are ranges that the host may not touch. Each call refuses
-// what the CUDA Driver API reference, 13.0, says it refuses.
+// that other processes can map them; addresses are ranges that the host may not access. Each call refuses the
+// calls that the CUDA Driver API reference, 13.0, forbids.
 #include "driver-shim/cuda/fake/sharing.h"
 
 #include <fcntl.h>
@@ -77,7 +77,7 @@ bool is_device(int ordinal) {
   CUdevice device = 0;
   return cuDeviceGet(&device, ordinal) == CUDA_SUCCESS;
 }
-// Asks for nothing, which is refused in another way.
+// Queries no attribute, which is refused with another error if a context exists.
 CUresult context_refusal() {
   const CUresult result = cuPointerGetAttributes(0, nullptr, nullptr, 0);
   return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
@@ -325,7 +325,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   return CUDA_SUCCESS;
 }
 
-// The descriptor stays open on exec: nothing in the reference says otherwise.
+// Leaves the descriptor open on exec, because the reference does not state otherwise.
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
   const SharingCall call;

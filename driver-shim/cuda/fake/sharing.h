@@ -1,5 +1,5 @@
-// What the rest of the fake driver must know of memory that is mapped (VMM) or comes from a pool. It has a
-// lock of its own, below the driver's.
+// Interface for the rest of the fake driver to memory that is mapped (VMM) or comes from a pool. Its lock is
+// separate, below the driver's.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace gdx::fake_cuda {
 
-// Answers an attribute of a pointer into such memory, or one that only sharing asks for; `allocated` says
-// whether cuMemAlloc knows the address. False: somebody else must answer.
+// Answers an attribute of a pointer into such memory, or an attribute of sharing. `allocated`: cuMemAlloc
+// made the address. False: another part must answer.
 [[nodiscard]] bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr address,
                                     bool allocated);
 

@@ -1,4 +1,4 @@
-// What the fake driver knows. One process, one lock.
+// State of the fake driver. One process, one lock.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,16 @@
 
 namespace gdx::fake_cuda {
 
-// What kind of machine it stands for, from the environment at cuInit:
+// Properties of the fake machine, from the environment at cuInit:
 //   GDX_FAKE_CUDA_DEVICES=N        GPUs; default 1
-//   GDX_FAKE_CUDA_VERSION=N        as cuDriverGetVersion says it; default 13000, or 11040 for the old library
+//   GDX_FAKE_CUDA_VERSION=N        result of cuDriverGetVersion; default 13000, or 11040 for the old library
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
 //   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
+//   GDX_FAKE_CUDA_WRITES_ORDERING=N  of GPUDirect RDMA: 0 as Ampere, 100 (default) as Hopper
 //   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride
+//   GDX_FAKE_CUDA_HOST_OFFSET=N    the GPU sees registered host memory N bytes behind the host's addresses
 //   GDX_FAKE_CUDA_PEER_ATOMICS=0   GPUs have no atomics on each other's memory
-//   GDX_FAKE_CUDA_INIT=N           what cuInit answers
+//   GDX_FAKE_CUDA_INIT=N           result of cuInit
 [[nodiscard]] int setting(const char* name, int otherwise);
 
 inline constexpr std::uintptr_t kPageBytes = 4096;
@@ -44,7 +46,7 @@ class DeviceMemory {
   [[nodiscard]] bool holds(std::uintptr_t at, std::size_t bytes) const {
     return holds(at) && bytes <= bytes_ - (at - address());
   }
-  // Where a copy finds the byte at `at`, which this allocation holds, and where a kernel does.
+  // Addresses of the byte at `at`, which this allocation holds, for copies and for kernels.
   [[nodiscard]] std::byte* seen_by_copies(std::uintptr_t at) const { return copies_ + (at - pages_); }
   [[nodiscard]] std::byte* seen_by_kernels(std::uintptr_t at) const { return kernels_ + (at - pages_); }
   // A descriptor that stands for a dmabuf of [first, first + bytes), whole pages of this allocation; -1 when
@@ -64,7 +66,7 @@ class DeviceMemory {
   int file_ = -1;
 };
 
-// What pages a range of this process has, by the kernel's own account.
+// Kind of the pages of a range of this process, as the Linux kernel reports it.
 enum class HostPages { kNone, kOrdinary, kIo };
 [[nodiscard]] HostPages host_pages(std::uintptr_t first, std::size_t bytes);
 
@@ -74,8 +76,8 @@ struct HostRegistration {
   unsigned flags;
 };
 
-// Work of one stream, oldest first. Nothing of it is done before somebody asks after the stream, which is as
-// late as a copy engine may be.
+// Work of one stream, oldest first. It runs when the stream is queried, which is as late as a copy engine may
+// be.
 struct Stream {
   CUdevice device;
   std::deque<std::function<void()>> work;
@@ -89,7 +91,8 @@ struct State {
   std::map<std::uintptr_t, HostRegistration> registrations;
   std::map<CUstream, Stream> streams;
   std::uintptr_t next_stream = 0;
-  std::vector<int> retained;  // of each device's primary context
+  std::size_t exported_bytes = 0;  // of the newest dmabuf
+  std::vector<int> retained;       // of each device's primary context
 };
 
 State& state();
@@ -98,11 +101,11 @@ State& state();
 
 // The allocation that holds `at`, or null.
 const DeviceMemory* device_memory_at(std::uintptr_t at);
-// Does one registration hold all of [at, at + bytes)?
+// Returns whether one registration holds all of [at, at + bytes).
 bool is_pinned(std::uintptr_t at, std::size_t bytes);
-// Does all work of the device's streams.
+// Completes all work of the device's streams.
 void finish_streams(CUdevice device);
-// Of this thread's context, which there must be.
+// Returns the device of this thread's context; requires one.
 CUdevice current_device();
 
 // One call of the API: holds the lock.

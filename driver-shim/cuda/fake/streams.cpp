@@ -19,7 +19,7 @@ Stream* find_stream(CUstream handle) {
   return found == state().streams.end() ? nullptr : &found->second;
 }
 
-// Where copies find [address, address + bytes); null unless one allocation holds all of it.
+// Returns the address of [address, address + bytes) for copies; null unless one allocation holds all of it.
 std::byte* device_bytes(CUdeviceptr address, std::size_t bytes) {
   const DeviceMemory* const memory = device_memory_at(address);
   return memory != nullptr && memory->holds(address, bytes) ? memory->seen_by_copies(address) : nullptr;
@@ -113,9 +113,9 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream
   return enqueue(stream, device, bytes, [=] { std::memcpy(to, device, bytes); });
 }
 
-// Not CUDA's: where a kernel of the CPU layer, which stands for one of this GPU, finds what the GPU has at
-// `address`. Null when there is nothing. It is another mapping, so that whatever else in the process touches
-// device memory still faults.
+// Extension of the fake: returns the address at which a kernel of the CPU layer finds GPU memory at
+// `address`. Null without such memory. It is another mapping, so that other accesses of the process to device
+// memory still fault.
 void* gdx_fake_cuda_seen_by_kernels(CUdeviceptr address) {
   const Call call;
   const DeviceMemory* const memory = device_memory_at(address);

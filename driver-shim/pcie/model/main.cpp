@@ -20,7 +20,7 @@ int report_error(const Error& error) {
   return error.status == Status::kNotFound ? kExitNotFound : kExitFailure;
 }
 
-// So many endpoints are simulated in seconds.
+// Bound up to which a simulation takes seconds.
 constexpr std::uint64_t kMaxEndpoints = 1024;
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
@@ -32,8 +32,7 @@ void add_options(command_line::Command app, ModelOptions& options) {
   app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)")
       .check(whole(3, 6));
   app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)").check(one_of({"4", "8", "16"}));
-  app.add_option("--mode", options.modes,
-                 "pull, push, inline, bounce, gpu-bounce, a list of them, or all (all)");
+  app.add_option("--mode", options.modes, "pull, push, inline, proxy, bounce, a list of them, or all (all)");
   app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")
       .list(',')
       .check(whole(1, kLargestBytes));

@@ -34,8 +34,7 @@ Result<std::vector<Mode>> modes_named(const std::string& list) {
   std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
     const auto mode = mode_of(word);
-    if (!mode)
-      return refuse(fmt::format("no mode '{}': use pull, push, inline, bounce, gpu-bounce or all", word));
+    if (!mode) return refuse(fmt::format("no mode '{}': use pull, push, inline, proxy, bounce or all", word));
     modes.push_back(*mode);
   }
   if (modes.empty()) return refuse("--mode names no mode");

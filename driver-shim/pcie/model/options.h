@@ -1,4 +1,4 @@
-// What the command line asks of the model.
+// Command line of the model.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace gdx::pcie {
 namespace {
 
-// gnuplot's strings in single quotes know one escape: the doubled quote.
+// Quotes text for gnuplot, whose single quotes have one escape: the doubled quote.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);

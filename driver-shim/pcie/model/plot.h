@@ -9,7 +9,7 @@
 
 namespace gdx::pcie {
 
-// Whether the plot can be drawn, before anything is computed for it.
+// Checks that the plot can be drawn, before any computation for it.
 // Errors: kInvalidArgument with fewer than two sizes, or when `file` ends neither in .svg nor in .png or
 // cannot be written; kNotFound without gnuplot.
 [[nodiscard]] Result<void> check_plot(const std::vector<std::uint64_t>& sizes_bytes, const std::string& file);

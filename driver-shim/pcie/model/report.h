@@ -1,4 +1,4 @@
-// The model's results as rows, and rows as text or JSON. Everything says that it is modelled.
+// The model's results as rows, and rows as text or JSON. All output is marked as modelled.
 #pragma once
 
 #include <optional>
@@ -26,8 +26,7 @@ struct Report {
 [[nodiscard]] Report run_model(const ModelRequest& request);
 [[nodiscard]] std::string heading(const WorldConfig& world);
 
-// The number that decides most about this world and that nobody measured, in a line; empty where there is
-// none.
+// Returns a line about the unmeasured number that decides most about this world; empty without one.
 [[nodiscard]] std::string caveat(const WorldConfig& world);
 [[nodiscard]] std::string to_text(const Report& report);
 [[nodiscard]] std::string to_json(const Report& report);

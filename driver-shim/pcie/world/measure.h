@@ -1,4 +1,4 @@
-// What a modelled world does with one mode and one size. All results are modelled.
+// Figures of a modelled world for one mode and one size. All results are modelled.
 #pragma once
 
 #include "driver-shim/pcie/world/world.h"
@@ -8,7 +8,7 @@ namespace gdx::pcie {
 // One message in an idle world.
 struct Latency {
   double delivered_ns = 0;  // from the put to the last byte in the peer's GPU memory
-  double completed_ns = 0;  // until the poster knows of the acknowledgement
+  double completed_ns = 0;  // until the poster has polled the completion
   Counters counters;        // on the sending side
 };
 

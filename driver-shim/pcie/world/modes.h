@@ -2,7 +2,7 @@
 // is the page to read: everything else in this folder interprets these tables.
 //
 // They are a model of what device/impl/put.h and an mlx5 NIC do, not that code itself.
-// Source: papers/design.md (ordering, the endpoint); what a NIC fetches: the doorbell record and its WQE,
+// Source: docs/device.md, "Ordering"; what a NIC fetches: the doorbell record and its WQE,
 // unless BlueFlame carried that, and what the WQE points to. The record, because a plain doorbell does not
 // say how far the queue is filled: libmlx5 rings with the index of the last WQE, NVSHMEM with that of the
 // next. A NIC may go without the record only where the queue was made so (send_dbr_mode NO_DBR in rdma-core's
@@ -17,20 +17,17 @@
 #include <string_view>
 
 #include "driver-shim/pcie/packet.h"
+#include "proto/doorbell_kind.h"
 
 namespace gdx::pcie {
 
-enum class Mode : std::uint8_t { kPull, kPush, kInline, kBounce, kGpuBounce };
-inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kInline, Mode::kBounce,
-                                               Mode::kGpuBounce};
+enum class Mode : std::uint8_t { kPull, kPush, kInline, kProxy, kBounce };
+inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kInline, Mode::kProxy,
+                                               Mode::kBounce};
 
-// Of a batch of work requests: one doorbell of 8 B for all, or each request in a doorbell of its own. The
-// latter carries requests of one block; where one is longer, the batch is rung by the former.
-enum class DoorbellKind : std::uint8_t { kPlain, kBlueFlame };
-inline constexpr std::array<std::string_view, 2> kDoorbellKindNames = {"plain", "blueflame"};
-constexpr std::string_view name(DoorbellKind kind) {
-  return kDoorbellKindNames[static_cast<std::size_t>(kind)];
-}
+using gdx::doorbell_kind_of;
+using gdx::DoorbellKind;
+using gdx::name;
 
 enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
 
@@ -38,7 +35,7 @@ enum class Verb : std::uint8_t {
   kStore,   // a posted write; the actor goes on at once, another actor's next step waits for its arrival
   kRing,    // a posted write like kStore, as the batch's doorbells demand
   kLoad,    // a read; the next step waits for its completion
-  kFetch,   // likewise; left out where the doorbell brought what it would read
+  kFetch,   // a read as kLoad; left out if the doorbell brought its content
   kOrder,   // the GPU's release before what follows: at the scope that reaches the place
   kNotice,  // the CPU comes round to looking
   kSend,    // packet by packet onto the wire, from the place; a packet leaves when its payload is there. The
@@ -48,19 +45,19 @@ enum class Verb : std::uint8_t {
 enum class Place : std::uint8_t {
   kQueue,    // work and completion queue, doorbell record: in GPU or in host memory, as configured
   kGpu,      // the source buffer
-  kHost,     // the bounce buffer and what belongs to it
+  kHost,     // the slots of bounce and proxy, and what belongs to them
   kStaging,  // on-NIC memory
   kUar,      // the NIC's doorbell registers
   kWqe,      // the NIC holds it: it came with the WQE
 };
 
-// How much a step moves.
+// Amount that a step moves.
 enum class Extent : std::uint8_t {
   kNothing,
   kPayload,  // the batch's payload
   kWqes,     // 64 B blocks of all work requests of the batch, inline payload included
   kWord,     // 4 B, a doorbell record
-  kFlag,     // 8 B, by which GPU and CPU tell each other
+  kFlag,     // 8 B, by which GPU and CPU notify each other
   kBlock,    // 64 B, a CQE
 };
 
@@ -111,10 +108,10 @@ inline constexpr Step kInlineSteps[] = {
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
-// What others do, with a CPU thread that posts. The CPU's own queue lies in its memory: storing a WQE there
-// is no PCIe transaction, nor is its polling. BlueFlame serves it too: libmlx5 takes it for whatever is
-// posted alone.
-inline constexpr Step kBounceSteps[] = {
+// Steps of other libraries, in which a CPU thread posts for the kernel. The CPU's own queue lies in its
+// memory, so storing a WQE there is no PCIe transaction, nor is its polling. BlueFlame serves it too, because
+// libmlx5 uses it for a WQE posted alone.
+inline constexpr Step kProxySteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kOrder, Place::kHost},
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kProxy, Extent::kFlag},
@@ -128,8 +125,8 @@ inline constexpr Step kBounceSteps[] = {
     {Actor::kCpu, Verb::kStore, Place::kGpu, Purpose::kProxy, Extent::kFlag},
 };
 
-// What gdx does: the GPU posts, and nobody else takes part.
-inline constexpr Step kGpuBounceSteps[] = {
+// Steps of gdx: the GPU posts, without a CPU.
+inline constexpr Step kBounceSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kHost},
@@ -152,20 +149,13 @@ constexpr ModeEntry entry(Mode mode) {
     case Mode::kPull: return {"pull", kPullSteps};
     case Mode::kPush: return {"push", kPushSteps};
     case Mode::kInline: return {"inline", kInlineSteps};
+    case Mode::kProxy: return {"proxy", kProxySteps};
     case Mode::kBounce: return {"bounce", kBounceSteps};
-    case Mode::kGpuBounce: return {"gpu-bounce", kGpuBounceSteps};
   }
   return {};
 }
 
 constexpr std::string_view name(Mode mode) { return entry(mode).name; }
-
-constexpr std::optional<DoorbellKind> doorbell_kind_of(std::string_view wanted) {
-  for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
-    if (name(kind) == wanted) return kind;
-  }
-  return std::nullopt;
-}
 
 constexpr std::optional<Mode> mode_of(std::string_view wanted) {
   for (const Mode mode : kModes) {

@@ -34,9 +34,9 @@ void World::begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint
   observer_ = events;
   message_bytes_ = message_bytes;
   lanes_.assign(lanes, {});
-  // What the credit scheduler's dynamic threshold leaves to each of so many (host/staging); others have no
-  // limit.
-  lease_ = mode_ == Mode::kBounce ? slots_free_ : std::max(slots_free_ / (lanes + 1), 1u);
+  // Slots of each endpoint under the credit scheduler's dynamic threshold (host/staging); other libraries
+  // have no limit.
+  lease_ = mode_ == Mode::kProxy ? slots_free_ : std::max(slots_free_ / (lanes + 1), 1u);
   for (std::uint64_t i = 0; i < messages; ++i) ++lanes_[i % lanes].messages_left;
   for (std::uint32_t lane = 0; lane < lanes; ++lane) post_next(lane, events_.now());
 }
@@ -54,7 +54,7 @@ void World::post_next(std::uint32_t lane, TimePs now) {
   const Batch batch = next_batch(lane);
   if (here.slots + batch.slots > lease_) return;  // until one of its own comes back
   here.posting = true;
-  // Whoever has waited longest for slots is served first, and nobody overtakes it.
+  // Serves lanes in the order in which they began to wait for slots.
   if (batch.slots > slots_free_ || (batch.slots > 0 && !waiting_for_slots_.empty())) {
     waiting_for_slots_.push_back(lane);
     return;
@@ -97,8 +97,7 @@ World::Batch World::next_batch(std::uint32_t lane) const {
   switch (mode_) {
     case Mode::kPull: break;
     case Mode::kPush:
-    case Mode::kGpuBounce:  // ordered, and rung, for a quarter of the lease at a time, as device/impl/put.h
-                            // does
+    case Mode::kBounce:  // ordered and rung as by device/impl/put.h: for a quarter of the lease at a time
       take_slots((lease_ + 3) / 4);
       break;
     case Mode::kInline: {
@@ -110,7 +109,7 @@ World::Batch World::next_batch(std::uint32_t lane) const {
       batch.wqe_bytes = static_cast<std::uint32_t>(blocks * kBlockBytes);
       break;
     }
-    case Mode::kBounce: take_slots(1); break;
+    case Mode::kProxy: take_slots(1); break;
   }
   batch.ends_message = batch.payload_bytes == rest;
   return batch;
@@ -241,7 +240,7 @@ void World::send(BatchId id, const Step& step, TimePs now) {
   });
 }
 
-// What is on the NIC already can go at once; what is not is fetched, a wire packet at a time, and only so far
+// Sends payload in NIC memory at once. Fetches other payload, a wire packet at a time, and only to a bound
 // ahead of the wire.
 void World::fetch_packets() {
   while (!sending_.empty() && fetched_ahead_bytes_ < config_.fetch_ahead_bytes) {

@@ -19,7 +19,7 @@ class World {
 
   struct Events {
     std::function<void(TimePs now, std::uint64_t bytes)> delivered;  // in the peer's GPU memory
-    std::function<void(TimePs now)> completed;                       // a whole message; its poster knows
+    std::function<void(TimePs now)> completed;  // a whole message; its poster has the completion
   };
 
   // Puts `message_bytes` so many times, through so many endpoints; step() lets it happen. Once.
@@ -52,7 +52,7 @@ class World {
     bool posting = false;
   };
   using BatchId = std::uint32_t;
-  // What a batch still has to put on the wire.
+  // Part of a batch that is not yet on the wire.
   struct Sending {
     BatchId id = 0;
     NodeId source = kNoNode;
@@ -78,7 +78,7 @@ class World {
   void finish(BatchId id, TimePs now);
 
   [[nodiscard]] const Step* next_step(const Batch& batch) const;
-  // Whether its doorbells carry its WQEs.
+  // Returns whether the batch's doorbells carry its WQEs.
   [[nodiscard]] bool is_brought(const Batch& batch) const;
   [[nodiscard]] NodeId node_of(Place place) const;
   [[nodiscard]] static NodeId node_of(Actor actor);
@@ -100,7 +100,7 @@ class World {
   std::uint32_t lease_ = 0;  // slots that one endpoint may use
   std::deque<std::uint32_t> waiting_for_slots_;
   std::deque<Sending> sending_;            // served in turn, a packet each
-  std::uint64_t fetched_ahead_bytes_ = 0;  // asked for or here, and not yet on the wire
+  std::uint64_t fetched_ahead_bytes_ = 0;  // requested or here, and not yet on the wire
   TimePs wire_free_at_ = 0;
 };
 

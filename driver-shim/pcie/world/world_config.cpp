@@ -50,8 +50,8 @@ Result<void> check(const WorldConfig& config) {
 }
 
 Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
-  // Of a bounce a CPU posts, nobody schedules the slots.
-  const bool scheduled = mode == Mode::kPush || mode == Mode::kGpuBounce;
+  // Leaves a proxy's slots unscheduled, as other libraries do.
+  const bool scheduled = mode == Mode::kPush || mode == Mode::kBounce;
   const std::uint64_t slots = mode == Mode::kPush ? config.staging.pool_bytes / config.staging.slot_bytes
                                                   : config.bounce.pool_bytes / config.bounce.chunk_bytes;
   if (scheduled && config.lanes > slots) {
@@ -62,7 +62,7 @@ Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_b
   EventQueue events;
   const Fabric fabric(events, config.platform, config.path);
   if (fabric.can_read(kNicNode, kGpuNode)) return {};
-  const bool gpu_posts = mode != Mode::kBounce;
+  const bool gpu_posts = mode != Mode::kProxy;
   const bool brought = config.doorbell == DoorbellKind::kBlueFlame &&
                        (mode != Mode::kInline || message_bytes <= kShortInlineBytes);
   const bool reads_gpu_queue = config.queues == QueuePlacement::kGpu && gpu_posts && !brought;

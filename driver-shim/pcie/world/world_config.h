@@ -1,4 +1,4 @@
-// What a modelled world consists of, besides the PCIe platform. Sources as in parameters.h.
+// Parts of a modelled world besides the PCIe platform. Sources as in parameters.h.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Staging {
   std::uint32_t slot_bytes = 4096;        // as proto/gpu/staging.h
 };
 
-// Host memory through which a bounce goes.
+// Host memory through which bounce and proxy send.
 struct Bounce {
   std::uint64_t pool_bytes = 4 << 20;     // [guessed] NCCL's default buffer size of a channel
   std::uint32_t chunk_bytes = 64 * 1024;  // [guessed]
@@ -39,9 +39,9 @@ inline constexpr std::uint32_t kInlineFixedBytes = 2 * mlx5::kSegmentBytes + 4;
 inline constexpr std::uint32_t kShortInlineBytes = mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;
 inline constexpr std::uint32_t kMaxInlineBytes = 4 * mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;
 
-// A put's ordering, all its fences together. [measured] H200 with ConnectX-7, "Dissecting Down to the Bone"
-// (2026): 0.70 us at GPU scope, 2.62 us at system scope. GPU scope suffices where queue and payload are in
-// GPU memory; whatever another device or the host is to see in order needs system scope.
+// Time of a put's ordering, all its fences together. [measured] H200 with ConnectX-7, "Dissecting Down to the
+// Bone" (2026): 0.70 us at GPU scope, 2.62 us at system scope. GPU scope suffices if queue and payload are in
+// GPU memory. Stores that another device or the host reads in order need system scope.
 struct Ordering {
   std::uint32_t gpu_scope_ns = 700;
   std::uint32_t system_scope_ns = 2620;
@@ -49,7 +49,7 @@ struct Ordering {
 
 enum class QueuePlacement : std::uint8_t { kHost, kGpu };
 
-// What that comes to for a put that the GPU posts, and that reaches its own memory or others'.
+// Returns the time of ordering for a put that the GPU posts; shorter if it reaches GPU memory only.
 constexpr std::uint32_t order_ns(const Ordering& ordering, Mode mode, QueuePlacement queues) {
   const bool within_gpu = queues == QueuePlacement::kGpu && (mode == Mode::kPull || mode == Mode::kInline);
   return within_gpu ? ordering.gpu_scope_ns : ordering.system_scope_ns;
@@ -59,7 +59,8 @@ struct WorldConfig {
   Platform platform = kGeneric;
   PathClass path = PathClass::kPix;  // on both sides
   QueuePlacement queues = QueuePlacement::kHost;
-  DoorbellKind doorbell = DoorbellKind::kBlueFlame;  // as host/queue/endpoint.cpp prefers
+  DoorbellKind doorbell =
+      DoorbellKind::kBlueFlame;  // with the fewest reads; endpoints ring plainly by default
   Wire wire;
   Staging staging;
   Bounce bounce;

@@ -14,8 +14,8 @@ using gdx::cm::SidrStatus;
 
 namespace {
 
-// How many connections may outlive their users. Beyond it those that only wait are forgotten before their
-// time, or peers that connect and leave could have memory as fast as they send.
+// Bound on connections that outlive their users. Beyond it, waiting ones are discarded early. Otherwise peers
+// that connect and leave would take memory as fast as they send.
 constexpr std::size_t kMaxRetained = 4096;
 
 }  // namespace
@@ -77,7 +77,7 @@ void Agent::sweep() {
   for (; retained > kMaxRetained; --retained) forget_oldest();
 }
 
-// One that waits out its time, rather than one that still has a goodbye to say.
+// Discards a retained connection, preferably one in time wait, because others still have a DREQ to send.
 void Agent::forget_oldest() {
   const auto order = [](const auto& it) {
     const Connection& connection = *it.second;
@@ -121,7 +121,8 @@ Connection* Agent::find_request(const wire::Address& source, const Message& requ
   return same == connections_.end() ? nullptr : same->second.get();
 }
 
-// Of a peer that gives its request up, and was told no id of ours yet: its own one says which.
+// Finds the connection of a peer that gives its request up before it got an id of this side. The message's
+// own id names it.
 Connection* Agent::find_rejected(const wire::Address& source, const Message& rejection) {
   const auto same = std::ranges::find_if(connections_, [&](const auto& it) {
     const Connection& connection = *it.second;
@@ -139,7 +140,8 @@ std::uint32_t Agent::unread(std::uint64_t token) const {
   }));
 }
 
-// The peer reuses a queue pair that a connection here still believes in: it has lost that connection.
+// Returns whether the request reuses a queue pair of an existing connection, so that the peer has lost that
+// connection.
 bool Agent::is_stale(std::uint64_t now_ns, const wire::Address& source, const Message& request) {
   const auto old = std::ranges::find_if(connections_, [&](const auto& it) {
     const Connection& connection = *it.second;
@@ -191,7 +193,7 @@ void Agent::refuse_request(const wire::Address& source, const Message& request, 
   port_.send(source, answer);
 }
 
-// What waits for an answer gets one, so that a peer of a connection long gone need not run into its timeouts.
+// Answers messages without a connection that wait for an answer, so that their sender avoids its timeouts.
 void Agent::answer_stranger(const wire::Address& source, const Message& message) {
   Message answer;
   answer.transaction_id = message.transaction_id;

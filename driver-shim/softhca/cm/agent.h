@@ -25,10 +25,11 @@ class Agent {
  public:
   Agent(const AgentConfig& config, Port& port);
 
-  // Requests for `service_id` raise kRequest with `token`, at most `backlog` of them unread at a time: more
-  // are ignored, so that the peer asks again. False: somebody listens to it already.
+  // Starts to raise kRequest with `token` for requests for `service_id`, at most `backlog` of them unread at
+  // a time. Further ones are ignored, so that the peer repeats them. False: the service has a listener
+  // already.
   bool listen(std::uint64_t service_id, std::uint64_t token, std::uint32_t backlog);
-  // Requests that nobody has answered are rejected by whoever releases their connections.
+  // Stops the listener. Releasing their connections rejects requests without an answer.
   void stop_listening(std::uint64_t service_id);
 
   // A new connection id for an active side, in kIdle.
@@ -37,13 +38,14 @@ class Agent {
   [[nodiscard]] Connection* find(std::uint32_t id);
   // The user has read the request that made `id`: it no longer counts against the backlog.
   void note_read(std::uint32_t id);
-  // The user is done with it; it may live on to end as the specification would, but not of too many others.
+  // Ends the user's interest. The connection may continue to its end by the specification, within a bound on
+  // their number.
   void release(std::uint64_t now_ns, std::uint32_t id);
   // Goodbye to every peer, for the end of the process; called again, to those who have not confirmed it.
   // Returns how many of them there are.
   std::size_t release_all(std::uint64_t now_ns);
 
-  // A datagram for QP 1 from `source`. What is no communication management message is ignored.
+  // Handles a datagram for QP 1 from `source`. Ignores all but communication management messages.
   void on_datagram(std::uint64_t now_ns, const wire::Address& source, std::span<const std::byte> datagram);
   void on_timer(std::uint64_t now_ns);
   [[nodiscard]] std::uint64_t next_deadline_ns() const;

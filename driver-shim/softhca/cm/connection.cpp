@@ -140,7 +140,7 @@ void Connection::send_reject(RejectReason reason, PrivateData private_data) {
   Message rej = message(MessageType::kRej);
   rej.reason = static_cast<std::uint16_t>(reason);
   rej.private_data = std::move(private_data);
-  // The peer may have told no id yet, by which it would know us.
+  // Adds the GUID, because the peer may have sent no id yet that would name this side.
   if (reason == RejectReason::kTimeout && unanswered_) rej.rejecting_guid = unanswered_->endpoint.ca_guid;
   switch (state_) {
     case State::kReqReceived: rej.answered = Answered::kReq; break;
@@ -231,8 +231,8 @@ void Connection::on_repeated_req() {
   }
 }
 
-// The interval that is running is stretched, once for each time that we send, and the retries are not
-// renewed, so a peer cannot hold us for ever.
+// Stretches the running interval, once for each transmission. The retries are not renewed, so a peer cannot
+// delay this side for ever.
 void Connection::on_mra(std::uint64_t now_ns, const Message& mra) {
   const bool about_req = mra.answered == Answered::kReq;
   if (about_req == (state_ == State::kRepSent) || stretched_) return;
@@ -255,7 +255,7 @@ void Connection::on_rep(const Message& rep) {
 }
 
 void Connection::on_rej(std::uint64_t now_ns, const Message& rej) {
-  raise(EventType::kRejected, rej.reason, rej);  // as Linux says it, even of a connection that stood
+  raise(EventType::kRejected, rej.reason, rej);  // as Linux reports it, even for an established connection
   if (state_ == State::kEstablished || state_ == State::kRepSent) return enter_time_wait(now_ns);
   close();
 }

@@ -23,16 +23,16 @@ inline constexpr std::uint64_t kNever = ~std::uint64_t{0};
 // Durations are exponents, 4.096 us * 2^n, as the messages carry them.
 struct Timing {
   std::uint8_t response = 17;     // until an unanswered message is sent again: 0.54 s
-  std::uint8_t service = 20;      // what an MRA asks for: 4.3 s
+  std::uint8_t service = 20;      // requested in an MRA: 4.3 s
   std::uint8_t max_retries = 15;  // four bits on the wire
 };
 
 enum class EventType : std::uint8_t {
   kRequest,       // a REQ or SIDR_REQ for a listener
-  kResponse,      // a REP, or a SIDR_REP that says yes
+  kResponse,      // a REP, or an accepting SIDR_REP
   kEstablished,   // an RTU
   kRejected,      // status: RejectReason
-  kUnreachable,   // no answer (status kNoAnswer), or a SIDR_REP that says no (status SidrStatus)
+  kUnreachable,   // no answer (status kNoAnswer), or a refusing SIDR_REP (status SidrStatus)
   kDisconnected,  // status kNoAnswer where the peer did not confirm
   kTimeWaitOver,
 };
@@ -53,7 +53,7 @@ class Port {
   virtual void raise(const Event& event) = 0;
 };
 
-// What a queue pair of the connection must be set to.
+// Attributes for a queue pair of the connection.
 struct QueuePairParameters {
   wire::Address remote;
   std::uint32_t remote_qpn = 0;
@@ -78,8 +78,8 @@ class Connection {
   };
   Connection(const Identity& identity, const wire::Address& remote, Timing timing, Port& port);
 
-  // Of the user. False: the state forbids it, and nothing has happened.
-  // `request` is a REQ or SIDR_REQ but for ids and timing, which are filled in here; likewise below.
+  // Calls of the user. False: the state forbids the call, and nothing has happened. `request` is a REQ or
+  // SIDR_REQ without ids and timing, which are filled in here; so for the calls below.
   bool connect(std::uint64_t now_ns, Message request);
   bool resolve(std::uint64_t now_ns, Message request);
   bool accept(std::uint64_t now_ns, const gdx::cm::Endpoint& local, PrivateData private_data);
@@ -94,7 +94,7 @@ class Connection {
 
   // The first REQ or SIDR_REQ, of a connection just made.
   void on_request(const Message& request, std::uint64_t listener);
-  // Everything later. What the state does not permit is ignored.
+  // Handles later messages. Ignores those that the state does not permit.
   void on_message(std::uint64_t now_ns, const Message& message);
   void on_timer(std::uint64_t now_ns);
 
@@ -105,12 +105,12 @@ class Connection {
   [[nodiscard]] const gdx::cm::Endpoint& peer() const { return peer_; }
   [[nodiscard]] bool passive() const { return passive_; }
   [[nodiscard]] bool owned() const { return owned_; }
-  // Of a request: whether the user has seen it.
+  // Returns whether the user has read the request.
   [[nodiscard]] bool read() const { return read_; }
   void note_read() { read_ = true; }
   [[nodiscard]] std::uint64_t listener() const { return listener_; }
   [[nodiscard]] std::uint64_t deadline_ns() const { return deadline_ns_; }
-  // False while a REP is owed, and after the end: then parameters() has nothing to say.
+  // Returns false before the REP and after the end: then parameters() is empty.
   [[nodiscard]] bool knows_peer() const;
   [[nodiscard]] QueuePairParameters parameters() const;
 
@@ -141,7 +141,7 @@ class Connection {
   std::uint32_t remote_id_ = 0;
   std::uint64_t listener_ = 0;
   Message request_;         // ours or the peer's
-  gdx::cm::Endpoint peer_;  // as told by the peer
+  gdx::cm::Endpoint peer_;  // the peer's own statement
   std::optional<Message> unanswered_;
   std::uint64_t deadline_ns_ = kNever;
   std::uint32_t retries_left_ = 0;

@@ -10,7 +10,7 @@ namespace gdx::softhca::cm {
 enum class State : std::uint8_t {
   kIdle,
   kReqSent,      // active: a REP is owed to us
-  kMraReceived,  // active: the peer has asked for time
+  kMraReceived,  // active: the peer has requested time
   kRepReceived,  // active: the user has yet to set its queue pair up
   kReqReceived,  // passive: the user has yet to answer
   kRepSent,      // passive: an RTU is owed to us

@@ -1,4 +1,4 @@
-// How one IPv4 address shows as MAC, GUID, GIDs and LID, and how a peer's address vector leads back to it.
+// Forms of one IPv4 address as MAC, GUID, GIDs and LID, and the address of a peer's address vector.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ inline constexpr std::uint8_t kGidTableSize = 2;  // 0: link-local, from the MAC
 // never meet.
 void warn_of_mixed_gids(const wire::Address& local, std::uint8_t source_index, const Gid& destination);
 
-// Not standard: a RoCE port has no LID and needs a GRH. So that programs that exchange LIDs only still
-// find each other, a port on 127.0.x.y reports the LID x.y; 0 elsewhere.
+// Returns x.y for a port on 127.0.x.y, 0 for others. No standard: a RoCE port has no LID and needs a GRH.
+// Programs that exchange LIDs only thus still find each other.
 [[nodiscard]] std::uint16_t lid_of(const wire::Address& address);
 [[nodiscard]] wire::Address address_of_lid(std::uint16_t lid);
 

@@ -4,6 +4,7 @@
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -34,7 +35,7 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kCompactAddressVector, 1);
   prm::set(out, cap::kRoceSupported, 1);
   prm::set(out, cap::kAtomicSupported, 1);
-  prm::set(out, cap::kCqOverrunIgnore, 1);
+  prm::set(out, cap::kCqOverrunIgnore, planted_fault != PlantedFault::kNoOverrunIgnore);
   prm::set(out, cap::kMemoryWindows, 1);
   prm::set(out, cap::kUd, 1);
   prm::set(out, cap::kUc, 1);
@@ -61,8 +62,9 @@ void fill_atomic(Output out) {
   prm::set(out, cap::kAtomicSizeQp, 1u << 2 | 1u << 3);  // 4 and 8 B
 }
 
-void fill_roce(Output out) {
+void fill_roce(const Hca& hca, Output out) {
   namespace cap = prm::cap;
+  prm::set(out, cap::kQpTimestamps, hca.config().strict ? cap::kRealTimeOnly : cap::kFreeRunningOnly);
   prm::set(out, cap::kRoceL3Type, 1);
   prm::set(out, cap::kRoceVersions, 1u << 2);
   prm::set(out, cap::kRoceDestinationUdpPort, 4791);
@@ -83,11 +85,11 @@ void fill_device_memory(const Hca& hca, Output out) {
 }  // namespace
 
 Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
-  // The low bit asks for the maximum or the current value: they are the same here.
+  // Ignores the low bit, which selects the maximum or the current value, because the two are equal here.
   switch (prm::get32(in, prm::kOpMod) >> 1) {
     case prm::cap::kGeneral: fill_general(hca, out); return {};
     case prm::cap::kAtomic: fill_atomic(out); return {};
-    case prm::cap::kRoce: fill_roce(out); return {};
+    case prm::cap::kRoce: fill_roce(hca, out); return {};
     case prm::cap::kDeviceMemory: fill_device_memory(hca, out); return {};
     case prm::cap::kNicFlowTable: return {};  // zeros: nothing is steered
     case prm::cap::kGeneral2: return {};      // zeros: no doorbell without a record, no QP number reservation

@@ -6,7 +6,7 @@
 namespace gdx::softhca::devx {
 namespace {
 
-// By number, in order: the device does not know most of them, so they have no names here.
+// Opcodes in order. They have no names here, because the device supports few of them.
 constexpr std::uint16_t kGeneral[] = {0x100, 0x101, 0x10a, 0x750, 0x752, 0x754, 0x760, 0x762,
                                       0x76f, 0x770, 0x80a, 0x80d, 0x822, 0x824, 0x826, 0x842};
 constexpr std::uint16_t kCreate[] = {0x200, 0x400, 0x500, 0x600, 0x700, 0x705, 0x710, 0x717, 0x771, 0x782,

@@ -1,5 +1,5 @@
-// Which command may travel by which DevX ioctl. The driver refuses the others itself, with EINVAL; what it
-// passes on is the device's to refuse, with a status.
+// Commands that each DevX ioctl may carry. The driver refuses the others itself, with EINVAL. The device
+// refuses, with a status, commands that the driver passes on.
 // Source: Linux drivers/infiniband/hw/mlx5/devx.c, the devx_is_*_cmd() predicates; opcodes from
 // include/linux/mlx5/mlx5_ifc.h.
 #pragma once

@@ -43,7 +43,7 @@ bool is_transition(prm::Opcode opcode) {
   }
 }
 
-// What commands call the object.
+// Returns the object's number in commands.
 std::uint32_t object_id(const Object& object) {
   return object.kind == ObjectKind::kMkey ? object.number >> mlx5::kMkeyTagBits : object.number;
 }
@@ -84,7 +84,7 @@ Outcome outcome_of(Errno error) {
 Outcome Commands::query_capability(Input in, Output out) {
   const Outcome outcome = query_hca_cap(hca_, in, out);
   const std::uint32_t op_mod = prm::get32(in, prm::kOpMod);
-  // libmlx5 and UCX ask for every type to learn which there are.
+  // Logs once a type, because libmlx5 and UCX query every type to find the existing ones.
   if (!outcome.ok() && reported_.insert(op_mod).second) {
     log::debug("the software HCA has no capabilities of type {:#x}; the program was told so", op_mod >> 1);
   }
@@ -104,7 +104,7 @@ Errno Commands::general(Input in, Output out) {
   }
 }
 
-Answer<Object> Commands::create(Input in, Output out) {
+ErrnoOr<Object> Commands::create(Input in, Output out) {
   const prm::Opcode opcode = opcode_of(in);
   if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kCreate, opcode)) return refuse(EINVAL);
   std::fill(out.begin(), out.end(), std::uint8_t{0});

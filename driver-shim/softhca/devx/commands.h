@@ -19,14 +19,14 @@ namespace gdx::softhca::devx {
 using Input = std::span<const std::uint8_t>;
 using Output = std::span<std::uint8_t>;
 
-// What a command did: the PRM status, and a syndrome that names the place that refused.
+// Result of a command: the PRM status, and a syndrome that names the place of a refusal.
 struct Outcome {
   mlx5::prm::CommandStatus status = mlx5::prm::CommandStatus::kOk;
   std::uint32_t syndrome = 0;
   [[nodiscard]] bool ok() const { return status == mlx5::prm::CommandStatus::kOk; }
 };
 
-// Syndromes are firmware-private on a real device; these are ours, in a range that says so.
+// Syndromes of refusals. A real device's are firmware-private; these lie in a range of their own.
 enum class Syndrome : std::uint32_t {
   kUnsupportedCommand = 0x67640001,
   kUnsupportedCapability = 0x67640002,
@@ -44,6 +44,7 @@ enum class Syndrome : std::uint32_t {
   kBadPath = 0x6764000f,  // a remote MAC that is not the GID's, no hops, no such GID index, port or key
   kBadLimit = 0x67640010,
   kBadEventQueue = 0x67640011,
+  kUnsupportedTimestampFormat = 0x67640012,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 
@@ -53,22 +54,22 @@ Outcome outcome_of(Errno error);
 struct Object {
   ObjectKind kind;
   std::uint32_t number;                            // of an mkey: the whole key, tag included
-  std::vector<std::uint32_t> umems;                // held while the object lives
+  std::vector<std::uint32_t> umems;                // held during the object's lifetime
   std::shared_ptr<ObjectEvents> events = nullptr;  // of objects made here
   std::uint32_t pd = 0;
   std::uint64_t extent = 0;  // entries of a completion queue, bytes under an mkey
 };
 
-// One per open device file. Each call answers 0 or the errno of the ioctl; EREMOTEIO means that the
-// output carries a status that is not OK. What a driver would pass on and this device does not do is named in
-// the log once. Threads: the caller serialises.
+// Commands of one open device file. Each call returns 0 or the errno of the ioctl; EREMOTEIO means that the
+// output carries a status that is not OK. Commands that a driver would pass on and this device lacks are
+// logged once. Threads: the caller serialises.
 class Commands {
  public:
   Commands(Hca& hca, UmemTable& umems) : hca_(hca), umems_(umems) {}
 
   // Commands on no object. Errors: EINVAL for a command that is not of this kind.
   Errno general(Input in, Output out);
-  Answer<Object> create(Input in, Output out);
+  ErrnoOr<Object> create(Input in, Output out);
   // Errors: EINVAL when the command is for another kind of object, or names another one.
   Errno modify(const Object& object, Input in, Output out);
   Errno query(const Object& object, Input in, Output out);

@@ -1,4 +1,4 @@
-// Who wants to hear of what happens to an object that was made through DevX.
+// Subscribers to events of an object that was made through DevX.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class ObjectKind : std::uint8_t { kCq, kQp, kRmp, kMkey };
 
 // The device's number for an asynchronous event of a queue pair (enum ib_event_type).
 [[nodiscard]] mlx5::prm::Event prm_event(int event_type);
-// Whether this device ever raises `event` for an object of that kind.
+// Returns whether this device ever raises `event` for an object of that kind.
 [[nodiscard]] bool is_raised_here(ObjectKind kind, std::uint16_t event);
 
 // Threads: all methods lock. raise() calls the sinks with the HCA locked; they must not call back into it.

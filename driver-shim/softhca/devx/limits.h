@@ -1,4 +1,4 @@
-// What the device says it can do, in one place for PRM capabilities and for the verbs attributes.
+// Reported limits of the device, in one place for PRM capabilities and for the verbs attributes.
 #pragma once
 
 #include <cstdint>

@@ -31,13 +31,13 @@ bool is_for_umr(Input in) {
 }
 
 Outcome add_mkey(Hca& hca, const MemoryRegionSpec& spec, Object& object) {
-  const Answer<std::uint32_t> mkey = hca.register_memory(spec);
+  const ErrnoOr<std::uint32_t> mkey = hca.register_memory(spec);
   if (!mkey) return outcome_of(mkey.error());
   object = {ObjectKind::kMkey, *mkey, {}, std::make_shared<ObjectEvents>(), spec.pd, spec.length_bytes};
   return {};
 }
 
-// What the context says of range and rights waits for the first UMR, which says it anew.
+// Ignores the context's range and rights, because the first UMR sets them anew.
 Outcome create_umr_mkey(Hca& hca, Input in, Object& object) {
   const std::uint32_t entries = prm::get32(in, prm::mkey::kMaxEntries);
   if (entries == 0 || entries > 1u << kLogMaxTranslations) return refuse_mkey(Syndrome::kUnsupportedMkey);

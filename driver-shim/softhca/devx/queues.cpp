@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca::devx {
@@ -46,6 +47,13 @@ RingSizes size_rings(Input in, QueuePairSpec& spec) {
   return sizes;
 }
 
+// Returns whether capability qp_ts_format has the format. Source: UCX pull request 8267 ("QP creation fails"
+// on a ConnectX-6 Dx with real-time timestamps only).
+bool has_timestamps(const Hca& hca, std::uint32_t format) {
+  if (format == prm::qp::kDefaultTimestamps) return planted_fault != PlantedFault::kTimestampFormat;
+  return format == (hca.config().strict ? prm::qp::kRealTime : prm::qp::kFreeRunning);
+}
+
 std::function<void(int)> qp_events(const std::shared_ptr<ObjectEvents>& events) {
   return [events](int event_type) { events->raise(prm_event(event_type)); };
 }
@@ -79,7 +87,7 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   spec.on_event = [events] { events->raise(prm::Event::kCompletion); };
   spec.on_overrun = [events] { events->raise(prm::Event::kCqError); };
 
-  const Answer<std::uint32_t> cqn = hca.create_cq(spec);
+  const ErrnoOr<std::uint32_t> cqn = hca.create_cq(spec);
   if (!cqn) return outcome_of(cqn.error());
   object = {ObjectKind::kCq, *cqn, {ring_umem, record_umem}, events, 0, std::uint64_t{1} << spec.log_entries};
   return {};
@@ -94,6 +102,9 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   }
   if (prm::get32(in, prm::qp::kPageOffset) != 0) {
     return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedPageOffset);
+  }
+  if (!has_timestamps(hca, prm::get32(in, prm::qp::kTimestampFormat))) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedTimestampFormat);
   }
   QueuePairSpec spec;
   const RingSizes sizes = size_rings(in, spec);
@@ -122,7 +133,7 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   const auto events = std::make_shared<ObjectEvents>();
   spec.on_event = qp_events(events);
 
-  const Answer<std::uint32_t> qpn = hca.create_qp(spec);
+  const ErrnoOr<std::uint32_t> qpn = hca.create_qp(spec);
   if (!qpn) return outcome_of(qpn.error());
   object = {ObjectKind::kQp, *qpn, {ring_umem, record_umem}, events, spec.pd};
   return {};
@@ -153,7 +164,7 @@ Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::rmp::kDbrAddress));
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
 
-  const Answer<std::uint32_t> rmpn = hca.create_srq(spec);
+  const ErrnoOr<std::uint32_t> rmpn = hca.create_srq(spec);
   if (!rmpn) return outcome_of(rmpn.error());
   object = {ObjectKind::kRmp, *rmpn, {ring_umem, record_umem}, std::make_shared<ObjectEvents>(), spec.pd};
   return {};

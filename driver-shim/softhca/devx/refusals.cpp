@@ -7,7 +7,7 @@
 
 namespace gdx::softhca {
 namespace {
-constexpr std::size_t kMaxNames = 32;  // whoever asks for more is not reading
+constexpr std::size_t kMaxNames = 32;  // bound on the log's lines
 }
 
 void name_refusal(std::string_view what, log::Level level) {

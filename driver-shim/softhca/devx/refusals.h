@@ -1,4 +1,4 @@
-// What programs ask for and this HCA has not: told to the program as the kernel tells it, and to people once.
+// Requests for features that this HCA lacks: answered as the kernel answers them, and logged once.
 #pragma once
 
 #include <cerrno>
@@ -9,8 +9,8 @@
 
 namespace gdx::softhca {
 
-// Names `what` in the log, the first time in this process. `level`: kInfo for what libraries only try, to
-// learn whether it is there. Threads: any.
+// Logs `what`, the first time in this process. `level`: kInfo for features that libraries merely probe.
+// Threads: any.
 void name_refusal(std::string_view what, log::Level level = log::Level::kWarn);
 
 inline Errno unsupported(std::string_view what, log::Level level = log::Level::kWarn) {

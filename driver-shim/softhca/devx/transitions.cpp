@@ -4,6 +4,7 @@
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -31,7 +32,7 @@ constexpr std::uint32_t kOptRetries = kOptRetryCount | kOptRnrRetry | kOptAckTim
 
 Outcome bad_parameter(Syndrome syndrome) { return refuse_with(prm::CommandStatus::kBadParameter, syndrome); }
 
-// A responder without an atomic mode executes none, whatever the right to them says.
+// Returns the rights. Without an atomic mode a responder executes no atomic, whatever its right.
 std::uint32_t access_flags(Input in) {
   const bool atomics =
       prm::get32(in, prm::qp::kRemoteAtomic) != 0 && prm::get32(in, prm::qp::kAtomicMode) != 0;
@@ -40,13 +41,16 @@ std::uint32_t access_flags(Input in) {
 }
 
 // The optional parameters that a transition may carry besides its required ones: those of `known`. Others
-// would be announced and yet change nothing, so they are refused.
+// would be announced and yet change nothing, so they are refused. `attributes` holds the rights until now.
 Outcome apply_optional(Input in, std::uint32_t known, std::uint32_t& mask, QpAttributes& attributes) {
   const std::uint32_t optional = prm::get32(in, prm::kOptParamMask);
   if ((optional & ~known) != 0) return bad_parameter(Syndrome::kUnknownOptionalParameter);
   if ((optional & kOptAccess) != 0) {
     mask |= kQpAccessFlags;
-    attributes.access = access_flags(in);
+    const std::uint32_t named = ((optional & kOptRemoteWrite) != 0 ? kRemoteWrite : 0u) |
+                                ((optional & kOptRemoteRead) != 0 ? kRemoteRead : 0u) |
+                                ((optional & kOptRemoteAtomic) != 0 ? kRemoteAtomic : 0u);
+    attributes.access = (attributes.access & ~named) | (access_flags(in) & named);
   }
   if ((optional & kOptRnrTimer) != 0) {
     mask |= kQpMinRnrTimer;
@@ -77,7 +81,7 @@ Gid remote_gid(Input in) {
   return gid;
 }
 
-// What is wrong with the path would on a ConnectX be known by nothing but packets that never arrive.
+// Checks the path, because on a ConnectX a wrong one would show only by packets that never arrive.
 bool is_path(Input in, const wire::Address& remote) {
   std::uint64_t mac = 0;
   for (const std::uint8_t byte : mac_of(remote)) mac = mac << 8 | byte;
@@ -89,13 +93,14 @@ bool is_path(Input in, const wire::Address& remote) {
 }
 
 Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
-  // Armed, which is zero, is how a client leaves it that knows of no other path: nothing to migrate to.
+  // Accepts Armed, which is zero, because clients without alternate paths leave it so: nothing to migrate to.
   const std::uint32_t migration = prm::get32(in, prm::qp::kPathMigrationState);
   if (prm::get32(in, prm::qp::kPathPort) != 1 || prm::get32(in, prm::qp::kPathPkeyIndex) != 0 ||
       (migration != prm::qp::kMigrated && migration != prm::qp::kArmed)) {
     return bad_parameter(Syndrome::kBadPath);
   }
-  mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
+  mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags | kQpCounterSet;
+  attributes.counter_set = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kCounterSet));
   attributes.state = QpState::kInit;
   attributes.access = access_flags(in);
   return {};
@@ -161,7 +166,7 @@ Outcome decode(prm::Opcode opcode, Input in, std::uint32_t& mask, QpAttributes& 
   }
 }
 
-// The state from which the command's name says it starts; any for 2ERR and 2RST.
+// Returns whether the command may start from `state`, by its name; any state for 2ERR and 2RST.
 bool starts_from(prm::Opcode opcode, QpState state) {
   switch (opcode) {
     case prm::Opcode::kRst2Init: return state == QpState::kReset;
@@ -194,7 +199,7 @@ std::uint32_t log2_floor(std::uint32_t value) {
 }  // namespace
 
 Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
-  const Answer<QpAttributes> current = hca.query_qp(qpn);
+  const ErrnoOr<QpAttributes> current = hca.query_qp(qpn);
   if (!current) return outcome_of(current.error());
   if (!starts_from(opcode, current->state)) {
     return refuse_with(prm::CommandStatus::kBadQpState, Syndrome::kBadTransition);
@@ -205,6 +210,7 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   }
   std::uint32_t mask = 0;
   QpAttributes attributes;
+  attributes.access = current->access;
   const Outcome decoded = decode(opcode, in, mask, attributes);
   if (!decoded.ok()) return decoded;
   if (opcode == prm::Opcode::kInit2Rtr) {
@@ -215,14 +221,16 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
 }
 
 Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
-  const Answer<QpAttributes> found = hca.query_qp(qpn);
+  const ErrnoOr<QpAttributes> found = hca.query_qp(qpn);
   if (!found) return outcome_of(found.error());
   if (out.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
     return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kNoSuchObject);
   }
   prm::set(out, prm::qp::kState, prm_state(found->state));
   prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
-  prm::set(out, prm::qp::kMtu, log2_floor(found->mtu_bytes / kMtuUnitBytes));
+  prm::set(out, prm::qp::kCounterSet, found->counter_set);
+  const std::uint32_t mtu = log2_floor(found->mtu_bytes / kMtuUnitBytes);
+  prm::set(out, prm::qp::kMtu, planted_fault == PlantedFault::kQueryQp ? mtu - 1 : mtu);
   prm::set(out, prm::qp::kLogMaxMessage, log2_floor(found->max_message_bytes));
   prm::set(out, prm::qp::kRemoteQpn, found->remote_qpn);
   prm::set(out, prm::qp::kRemoteRead, (found->access & kRemoteRead) != 0);

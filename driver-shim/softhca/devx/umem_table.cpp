@@ -3,7 +3,7 @@
 #include <cerrno>
 
 namespace gdx::softhca::devx {
-Answer<std::uint32_t> UmemTable::add(std::byte* base, std::uint64_t length_bytes) {
+ErrnoOr<std::uint32_t> UmemTable::add(std::byte* base, std::uint64_t length_bytes) {
   const auto start = reinterpret_cast<std::uintptr_t>(base);
   if (start == 0 || length_bytes == 0 || start + length_bytes < start) return refuse(EINVAL);
   const std::uint32_t id = next_id_++;

@@ -28,8 +28,8 @@ std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t of
   if (word_at(at, 0).load(std::memory_order_relaxed) == 0) return std::nullopt;
   DoorbellWrite write;
   write.words_[0] = word_at(at, 0).exchange(0, std::memory_order_acquire);
-  // A register keeps nothing: what stayed here would be taken for the next doorbell's copy. Nobody is hurt
-  // when the client is writing again already: its copy is then found torn.
+  // Empties the register, because remaining words would count as the next doorbell's copy. A client that
+  // already writes again merely gets a torn copy.
   const std::size_t words = std::max(kBlockWords, write.wqe_bytes() / sizeof(std::uint64_t));
   for (std::size_t i = 1; i < words; ++i) {
     write.words_[i] = word_at(at, i).load(std::memory_order_relaxed);
@@ -55,8 +55,11 @@ bool DoorbellWrite::is_copy_of(std::span<const std::byte> ring, std::uint16_t in
   const std::span<const std::byte> copy = wqe();
   if (copy.empty() || copy.size() > ring.size()) return false;
   if ((first_dword(value()) >> 8 & 0xffff) != index) return false;
+  // A NOP has no payload that could be stale. Probes of BlueFlame ask for its completion in the copy alone.
+  const bool is_nop = (first_dword(value()) & 0xff) == static_cast<std::uint32_t>(mlx5::WqeOpcode::kNop);
   const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
   const std::size_t before_wrap = std::min(copy.size(), ring.size() - start);
+  if (is_nop) return std::memcmp(copy.data(), ring.data() + start, sizeof value()) == 0;
   return std::memcmp(copy.data(), ring.data() + start, before_wrap) == 0 &&
          std::memcmp(copy.data() + before_wrap, ring.data(), copy.size() - before_wrap) == 0;
 }

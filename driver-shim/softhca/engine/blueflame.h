@@ -1,11 +1,11 @@
-// What clients write to a BlueFlame register: a doorbell of 8 B, or with it the WQE, which then need not be
-// fetched.
+// Writes of clients to a BlueFlame register: a doorbell of 8 B, or a doorbell with its WQE, which then need
+// not be read.
 //
-// A ConnectX gets such a WQE in one PCIe write, and where a write was cut to pieces it fetches from the ring.
-// Here the register is memory, stored to 8 B at a time by a client that waits for nobody. What is read may be
-// torn (the later words are on their way), stale (they are an earlier write's) or both, and the words do not
-// tell. So a copy counts only where it equals the WQE in the ring, whose stores the doorbell record orders:
-// the ring decides what is executed, the copy only whether hardware would have had to fetch it.
+// A ConnectX gets such a WQE in one PCIe write, and reads the ring if the write was split. Here the register
+// is memory. A client stores 8 B at a time and waits for nothing. The words read may be torn (later ones are
+// in flight), stale (of an earlier write) or both, and carry no mark. So a copy counts only if it equals the
+// WQE in the ring, whose stores the doorbell record orders.
+// The ring decides which WQE is executed; the copy decides only whether hardware would have had to read it.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace gdx::softhca {
 
-// Where clients ring: two BlueFlame registers a page, of two halves each.
+// Doorbell registers of a page: two BlueFlame registers of two halves each.
 inline constexpr std::array<std::size_t, 4> kSendDoorbells{
     mlx5::kUarBlueFlame, mlx5::kUarBlueFlame + mlx5::kBlueFlameBufferBytes,
     mlx5::kUarBlueFlame + mlx5::kBlueFlameRegisterBytes,
@@ -27,17 +27,18 @@ inline constexpr std::array<std::size_t, 4> kSendDoorbells{
 // One write to a register. Its first 8 B are those of the newest WQE's control segment.
 class DoorbellWrite {
  public:
-  // Takes what was written to the half at `offset`, and empties it; nullopt where nobody rang.
+  // Takes the write to the half at `offset`, and empties it; nullopt without a doorbell.
   // Ordering: acquire, so that the record written before it is visible.
   static std::optional<DoorbellWrite> take(std::byte* page, std::size_t offset);
 
   [[nodiscard]] std::uint64_t value() const { return words_[0]; }
   [[nodiscard]] std::uint32_t qpn() const;
-  // Whether more than the doorbell was found. If so, wqe() may be a WQE.
+  // Returns whether more than the doorbell was found. If so, wqe() may be a WQE.
   [[nodiscard]] bool has_copy() const { return has_copy_; }
-  // As long as the control segment says; empty without a copy, or for a WQE too long for the register.
+  // Returns as many bytes as the control segment counts; empty without a copy, or for a WQE too long for the
+  // register.
   [[nodiscard]] std::span<const std::byte> wqe() const;
-  // Whether the copy is of the WQE at `index` of `ring` (a power of two of WQEBBs) and is whole.
+  // Returns whether the copy is whole and equals the WQE at `index` of `ring` (a power of two of WQEBBs).
   // Call it only for WQEs that the record has announced.
   [[nodiscard]] bool is_copy_of(std::span<const std::byte> ring, std::uint16_t index) const;
 

@@ -6,13 +6,16 @@
 #include <cerrno>
 
 #include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
+#include "proto/mapping_order.h"
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx::softhca {
 namespace {
 
 constexpr std::uint32_t kIndexMask = 0xffffff;
-constexpr std::uint32_t kNeverArmed = 0xffffffff;  // the sequence number has two bits: no client writes this
+// the sequence number has two bits, so no client writes this
+constexpr std::uint32_t kNeverArmed = 0xffffffff;
 
 // Indices have 24 bits and wrap.
 bool is_ahead(std::uint32_t index, std::uint32_t reference) {
@@ -57,13 +60,13 @@ CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory*
   if (foreign_ != nullptr && !foreign_->empty()) {
     static_cast<void>(foreign_->store(reinterpret_cast<std::byte*>(&arm),
                                       reinterpret_cast<const std::byte*>(&never), sizeof never));
-    foreign_->settle();
+    foreign_->synchronize();
     return;
   }
   std::atomic_ref(arm.raw).store(never.raw, std::memory_order_release);
 }
 
-// A record that cannot be read counts as it stood when nothing was in the queue.
+// Reads a record. An unreadable one counts as that of an empty queue.
 std::uint32_t CompletionQueue::record(std::size_t which) const {
   Be32& record = spec_.doorbell_record[which];
   const auto* const at = reinterpret_cast<const std::byte*>(&record);
@@ -88,7 +91,8 @@ bool CompletionQueue::write(const Completion& completion) {
     if (spec_.on_overrun) spec_.on_overrun();
     return false;
   }
-  store(encode(completion, (producer_ >> spec_.log_entries) & 1));
+  const bool owner = planted_fault != PlantedFault::kOwnerBit && ((producer_ >> spec_.log_entries) & 1) != 0;
+  store(encode(completion, owner));
   ++producer_;
   const bool urgent = completion.solicited || completion.syndrome != mlx5::Syndrome::kNone;
   if (urgent) solicited_producer_ = producer_;
@@ -96,18 +100,19 @@ bool CompletionQueue::write(const Completion& completion) {
   return true;
 }
 
-// Word by word and atomically: a reader of a collapsed queue looks at an entry while it changes.
+// Stores word by word and atomically, because a reader of a collapsed queue reads an entry while it changes.
 void CompletionQueue::store(const mlx5::Cqe64& cqe) {
   const auto words = std::bit_cast<std::array<std::uint64_t, 8>>(cqe);
   const std::uint32_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
   const std::size_t half = spec_.entry_bytes - sizeof cqe;  // of a 128 B entry the second one
   std::byte* at = spec_.ring + std::size_t{index} * spec_.entry_bytes + half;
+  release_to_mappings(Toward::kKernel);
   if (foreign_ != nullptr && !foreign_->empty()) {
     if (foreign_->find(at) != nullptr) {
       static_cast<void>(foreign_->store(at, reinterpret_cast<const std::byte*>(words.data()), sizeof words));
       return;
     }
-    foreign_->settle();  // payload that this entry tells of
+    foreign_->synchronize();  // payload before the entry that announces it
   }
   auto* to = reinterpret_cast<std::uint64_t*>(at);
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
@@ -123,14 +128,15 @@ void CompletionQueue::check_arm() {
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
   arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
   const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
-  // Our own counts have 32 bits; the consumer's have 24, and only they may be compared modulo 2^24.
+  // Compares the producer's counts with 32 bits. The consumer's have 24, and only they may be compared modulo
+  // 2^24.
   const bool untold = static_cast<std::int32_t>(newest - announced_producer_) > 0;
-  // The consumer may have come further since it armed; then the next completion is what it waits for.
+  // Waits for the next completion if the consumer has advanced since it armed.
   if (is_ahead(newest, arm) && untold && is_ahead(newest, consumer())) fire();
 }
 
 Errno CompletionQueue::resize(std::byte* ring, std::uint32_t log_entries) {
-  // The mark takes an index, and so a place in both rings.
+  // Counts the mark, because it takes an index, and so a place in both rings.
   if (overrun_ || spec_.collapsed || unconsumed() >= entries()) return EINVAL;
   if (unconsumed() >= 1u << log_entries) return EINVAL;
   const bool owner = (producer_ >> spec_.log_entries) & 1;

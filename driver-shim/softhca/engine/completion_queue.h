@@ -1,4 +1,5 @@
-// Writes CQEs as a ConnectX does. Source: rdma-core providers/mlx5/cq.c; PRM "Completion Queues".
+// Completion queue that writes CQEs in a ConnectX's form. Source: rdma-core providers/mlx5/cq.c; PRM
+// "Completion Queues".
 #pragma once
 
 #include <cstdint>
@@ -28,22 +29,22 @@ struct Completion {
 
 class CompletionQueue {
  public:
-  // Marks the arm record as never armed: the first arm value of libmlx5 equals a fresh record.
-  // `foreign` says whether ring and record are in foreign memory, and must stay; null: nothing is.
+  // Marks the arm record as never armed, because the first arm value of libmlx5 equals a fresh record.
+  // `foreign` lists foreign memory, which may hold ring and record, and must stay; null: nothing is foreign.
   explicit CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory* foreign = nullptr);
 
-  // Appends a CQE and fires the event when armed. False: the queue was full; it is in error then, says so
-  // once through on_overrun, and takes no more. Ordering: the word with the owner bit is stored last, with
-  // release.
+  // Appends a CQE and fires the event when armed. False: the queue was full. It is in error then, reports
+  // that once through on_overrun, and takes no more. Ordering: the word with the owner bit is stored last,
+  // with release.
   [[nodiscard]] bool write(const Completion& completion);
-  // Reads the arm record after a doorbell. Fires at once when a completion waits that no event has told of
-  // yet, and only then: a CQ's context has a last_notified_index for this (PRM, CQC), and programs that arm
-  // before they poll what the last event was about (perftest's -e) would lose step on a second event.
+  // Reads the arm record after a doorbell. Fires at once only for a completion that no event has announced
+  // yet. A CQ's context has a last_notified_index for this (PRM, CQC). Programs that arm before they poll the
+  // last event's completions (perftest's -e) would get out of step after a second event.
   void check_arm();
-  // Moves to another ring, of 1 << log_entries. The last CQE of the old one says so: the client copies what
-  // it has not consumed from before that mark, one index further on. Source: rdma-core
-  // providers/mlx5/cq.c, mlx5_cq_resize_copy_cqes().
-  // Errors: EINVAL, and all is as before, when what is unconsumed does not fit, or the queue has overrun.
+  // Moves to another ring, of 1 << log_entries. The old ring's last CQE marks the move. The client copies its
+  // unconsumed CQEs from before that mark, one index further on.
+  // Source: rdma-core providers/mlx5/cq.c, mlx5_cq_resize_copy_cqes(). Errors: EINVAL, without a change, if
+  // the unconsumed CQEs do not fit, or the queue has overrun.
   [[nodiscard]] Errno resize(std::byte* ring, std::uint32_t log_entries);
 
   [[nodiscard]] std::uint32_t entries() const { return 1u << spec_.log_entries; }
@@ -61,8 +62,8 @@ class CompletionQueue {
   CompletionQueueSpec spec_;
   ForeignMemory* foreign_;
   std::uint32_t producer_ = 0;
-  std::uint32_t solicited_producer_ = 0;  // behind the newest solicited or failed completion
-  std::uint32_t announced_producer_ = 0;  // behind the newest completion that an event has told of
+  std::uint32_t solicited_producer_ = 0;  // after the newest solicited or failed completion
+  std::uint32_t announced_producer_ = 0;  // after the newest completion that an event has announced
   std::uint32_t arm_seen_;
   Arm arm_ = Arm::kNo;
   bool overrun_ = false;

@@ -1,4 +1,4 @@
-// How the HCA touches the memory of the process: like DMA, concurrently with threads that poll it.
+// Accesses of the HCA to the memory of the process: concurrent with polling threads, as DMA is.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "proto/byte_order.h"
+#include "proto/mapping_order.h"
 
 namespace gdx::softhca {
 
@@ -14,8 +15,8 @@ inline bool is_aligned(const void* at, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-// Ordering: the aligned 8 B that end the range, where there are such, are stored last, at once and with
-// release: whoever acquires them sees the rest.
+// Stores a range. Ordering: its last aligned 8 B, if it has any, are stored last, at once and with release.
+// So a thread that acquires them reads the rest.
 inline void dma_store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   if (length_bytes < 8 || !is_aligned(to + length_bytes, 8)) {
     std::memcpy(to, from, length_bytes);
@@ -28,7 +29,7 @@ inline void dma_store(std::byte* to, const std::byte* from, std::size_t length_b
   std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to + head_bytes)).store(tail, std::memory_order_release);
 }
 
-// An aligned 8 B word is read at once: it may be a counter that a thread updates atomically.
+// Loads a range. An aligned 8 B word is read at once, because a thread may update it atomically.
 inline void dma_load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   if (length_bytes != 8 || !is_aligned(from, 8)) {
     std::memcpy(to, from, length_bytes);
@@ -39,9 +40,11 @@ inline void dma_load(std::byte* to, const std::byte* from, std::size_t length_by
   std::memcpy(to, &value, sizeof value);
 }
 
-// A doorbell record's counter. Ordering: acquire, so the WQEs that it announces are visible.
+// Loads a doorbell record's counter. Ordering: acquire, so the WQEs that it announces are visible.
 inline std::uint32_t load_record(Be32& record) {
-  return byte_swap(std::atomic_ref(record.raw).load(std::memory_order_acquire));
+  const std::uint32_t raw = std::atomic_ref(record.raw).load(std::memory_order_acquire);
+  acquire_from_mappings(Toward::kHca);
+  return byte_swap(raw);
 }
 
 }  // namespace gdx::softhca

@@ -15,8 +15,8 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::size_t kReceiveBudget = 256;            // packets a step
-constexpr std::uint64_t kSendBudgetBytes = 512 << 10;  // a step, before arrivals are looked at again
-// What a rate limit lets out at once: a GSO send, and what the link carries while the engine's thread dozes.
+constexpr std::uint64_t kSendBudgetBytes = 512 << 10;  // a step, before the next look at arrivals
+// Burst of a rate limit: a GSO send, and the bytes that the link carries while the engine's thread dozes.
 constexpr std::uint64_t kLinkBurstBytes = 64 << 10;
 constexpr double kLinkBurstNs = 100'000;
 constexpr std::uint64_t kMaxIdleNs = 1'000'000'000;
@@ -26,14 +26,14 @@ std::atomic_ref<std::uint64_t> uar_word(std::byte* page, std::size_t offset) {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(page + offset));
 }
 
-// Takes a doorbell's value, 0 where nobody rang. Ordering: acquire, so that the record written before it is
+// Takes a doorbell's value; 0 without one. Ordering: acquire, so that the record written before it is
 // visible.
 std::uint64_t take_doorbell(std::byte* page, std::size_t offset) {
   const auto word = uar_word(page, offset);
   return word.load(std::memory_order_relaxed) == 0 ? 0 : word.exchange(0, std::memory_order_acquire);
 }
 
-// The second big-endian dword of a doorbell: what of the queue's number it carries.
+// Returns the second big-endian dword of a doorbell, which carries the queue's number in part.
 std::uint32_t second_dword(std::uint64_t doorbell) {
   static_assert(std::endian::native == std::endian::little);
   return byte_swap(static_cast<std::uint32_t>(doorbell >> 32));
@@ -105,7 +105,7 @@ int Engine::poll_uar(Uar& uar) {
   if (const std::uint64_t value = take_doorbell(uar.page, mlx5::kUarCqDoorbell); value != 0) {
     ++done;
     if (cqs_.contains(second_dword(value) & roce::kQpnMask)) {
-      // Another CQ's arm may have overwritten this one's on the way: every record counts.
+      // Checks every record, because another CQ's arm may have overwritten this one's in the register.
       for (const auto& [cqn, cq] : cqs_) cq->check_arm();
     } else {
       note_bad_doorbell(value);
@@ -117,11 +117,11 @@ int Engine::poll_uar(Uar& uar) {
               parts_.config.name);
   }
   rings_.clear();
-  // Halves are written in turns: one that was empty may have been written before one that was not.
+  // Takes rings twice, because halves alternate: an empty one may have been written before a full one.
   done += take_rings(uar);
   if (!rings_.empty()) done += take_rings(uar);
   if (rings_.empty()) return done;
-  // Another queue's ring may have overwritten this one's in the register: every queue's record counts.
+  // Reads every queue's record, because another queue's ring may have overwritten this one's in the register.
   for (QueuePair* qp : uar.queue_pairs) {
     if (qp->fetch_sends(rings_) > 0) activate(*qp);
   }
@@ -163,7 +163,7 @@ bool Engine::accept_management(const wire::Address& source, const roce::Decoded&
 
 void Engine::send_management(const wire::Address& destination, std::span<const std::byte> datagram) {
   const std::scoped_lock lock(mutex_);
-  if (destination.is_ipv4() != parts_.wire->local().is_ipv4()) return;
+  if (wire_is_lost() || destination.is_ipv4() != parts_.wire->local().is_ipv4()) return;
   roce::Headers headers;
   headers.bth.opcode = roce::Opcode::kUdSendOnly;
   headers.bth.pad_count = roce::pad_count_for(datagram.size());
@@ -189,7 +189,8 @@ void Engine::send_window(const wire::Address& peer, roce::Opcode opcode, const r
   parts_.wire->commit_packet(peer, header_bytes + roce::kWindowBytes);
 }
 
-// What left since the last call, whoever sent it: acknowledgements wait for no turn, nor for the link.
+// Charges all bytes sent since the last call, by any sender. Acknowledgements wait for no turn, nor for the
+// link.
 void Engine::charge_link() {
   link_.charge(parts_.now_ns, parts_.link_bytes - charged_bytes_);
   charged_bytes_ = parts_.link_bytes;
@@ -198,7 +199,7 @@ void Engine::charge_link() {
 int Engine::serve_active() {
   if (scheduler_.queues().empty()) return 0;
   int done = 0;
-  for (QueuePair* qp : scheduler_.queues()) done += qp->attend(parts_.now_ns);
+  for (QueuePair* qp : scheduler_.queues()) done += qp->run_unpaced(parts_.now_ns);
   charge_link();
   const std::uint64_t now_ns = parts_.now_ns;
   const std::uint64_t sent_bytes = scheduler_.run(
@@ -210,10 +211,10 @@ int Engine::serve_active() {
   return done + (sent_bytes > 0 ? 1 : 0);
 }
 
-// Packets first, then the completions that promise them, then what came for QP 1: a connection's goodbye must
-// not be seen before what its peer sent earlier.
+// Ends a step: packets first, then the completions that announce them, then datagrams of QP 1. A connection's
+// end must not become visible before its peer's earlier packets.
 void Engine::finish_step() {
-  parts_.foreign.settle();  // what the packets of this step acknowledge, and its completions tell of
+  parts_.foreign.synchronize();  // before the step's packets and completions announce it
   parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
@@ -229,6 +230,14 @@ void Engine::finish_step() {
 }
 
 int Engine::progress() {
+  // Stops at a lost wire, because a file that the program opened at its number would be read or written.
+  // Checks at intervals, because the check costs a system call.
+  constexpr std::uint64_t kCheckNs = 20'000;
+  const std::uint64_t now_ns = clock_();
+  if (now_ns - wire_checked_ns_.load(std::memory_order_relaxed) >= kCheckNs) {
+    if (wire_is_lost()) return 0;
+    wire_checked_ns_.store(now_ns, std::memory_order_relaxed);
+  }
   const int done = step();
   ManagementAgent* const agent = agent_.load();
   return agent == nullptr ? done : done + agent->step(clock_());
@@ -241,7 +250,7 @@ int Engine::step() {
   const bool was_idle = scheduler_.queues().empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
-    // The first post after a pause does not wait for a look at the wire; in a stream batches matter more.
+    // Sends before the wire is read only for the first post after a pause. In a stream batches matter more.
     done += serve_active();
     parts_.wire->flush();
   }
@@ -283,7 +292,8 @@ std::uint64_t Engine::idle_ns() {
     deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());
   }
   deadline_ns =
-      std::min(deadline_ns, parts_.windows.next_deadline_ns(now_ns));  // of those that can_send() found too
+      // of the waits that can_send() found too
+      std::min(deadline_ns, parts_.windows.next_deadline_ns(now_ns));
   return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 

@@ -1,4 +1,4 @@
-// The HCA itself: its tables of objects by number, and the step that moves everything on.
+// The HCA itself: its tables of objects by number, and the step that advances all of them.
 #pragma once
 
 #include <atomic>
@@ -21,18 +21,19 @@ namespace gdx::softhca {
 
 using Clock = std::function<std::uint64_t()>;
 
-class Engine final : public Hca {
+class Engine : public Hca {
  public:
-  // `random` gives 32 bits a call, for keys and the first number; `clock` the time in ns, never backwards.
+  // `random` returns 32 bits a call, for keys and the first number. `clock` returns the time in ns, never
+  // backwards.
   Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory, Random random,
          Clock clock = monotonic_ns);
 
   const HcaConfig& config() const override { return parts_.config; }
   const wire::Address& address() const override { return parts_.wire->local(); }
 
-  Answer<std::uint32_t> alloc_pd() override;
+  ErrnoOr<std::uint32_t> alloc_pd() override;
   Errno dealloc_pd(std::uint32_t pd) override;
-  Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) override;
+  ErrnoOr<std::uint32_t> register_memory(const MemoryRegionSpec& spec) override;
   Errno deregister_memory(std::uint32_t mkey) override;
   Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) override;
   Errno prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
@@ -40,18 +41,18 @@ class Engine final : public Hca {
   void add_foreign(const std::byte* first, std::size_t length_bytes,
                    std::shared_ptr<CopyEngine> copies) override;
   void remove_foreign(const std::byte* first, std::size_t length_bytes) override;
-  Answer<std::uint32_t> add_uar(const UarSpec& spec) override;
+  ErrnoOr<std::uint32_t> add_uar(const UarSpec& spec) override;
   Errno remove_uar(std::uint32_t uar) override;
-  Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override;
+  ErrnoOr<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override;
   Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) override;
   Errno destroy_cq(std::uint32_t cqn) override;
-  Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) override;
+  ErrnoOr<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) override;
   Errno set_srq_limit(std::uint32_t srqn, std::uint32_t limit) override;
-  Answer<std::uint32_t> srq_limit(std::uint32_t srqn) override;
+  ErrnoOr<std::uint32_t> srq_limit(std::uint32_t srqn) override;
   Errno destroy_srq(std::uint32_t srqn) override;
-  Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) override;
+  ErrnoOr<std::uint32_t> create_qp(const QueuePairSpec& spec) override;
   Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) override;
-  Answer<QpAttributes> query_qp(std::uint32_t qpn) override;
+  ErrnoOr<QpAttributes> query_qp(std::uint32_t qpn) override;
   Errno destroy_qp(std::uint32_t qpn) override;
   void set_management_agent(ManagementAgent* agent) override { agent_.store(agent); }
   void send_management(const wire::Address& destination, std::span<const std::byte> datagram) override;
@@ -60,6 +61,7 @@ class Engine final : public Hca {
   std::uint64_t idle_ns() override;
   std::uint64_t rung_at_ns() const override { return rung_at_ns_.load(std::memory_order_relaxed); }
   int poll_fd() const override { return parts_.wire->poll_fd(); }
+  bool wire_is_lost() const override { return parts_.wire->lost(); }
   HcaCounters counters() override;
 
  private:
@@ -77,10 +79,10 @@ class Engine final : public Hca {
     std::vector<std::byte> datagram;
   };
 
-  // A number not in `table`, of the bits in `mask`, from `next` on. A full table is the caller's to refuse.
+  // Returns a number not in `table`, of the bits in `mask`, from `next` on. The caller refuses a full table.
   template <typename Table>
   static std::uint32_t free_number(const Table& table, std::uint32_t& next, std::uint32_t mask);
-  // Of 24 bits.
+  // Returns a number of 24 bits.
   template <typename Table>
   std::uint32_t free_number(const Table& table);
   [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
@@ -104,6 +106,7 @@ class Engine final : public Hca {
   HcaParts parts_;
   Random random_;
   Clock clock_;
+  std::atomic<std::uint64_t> wire_checked_ns_{0};
   std::uint32_t next_number_;
   std::uint32_t next_uar_ = 0;
   std::unordered_set<std::uint32_t> pds_;
@@ -111,11 +114,11 @@ class Engine final : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
-  QueuePair* last_found_ = nullptr;     // the queue pair of the last packet: the next is often its own too
+  QueuePair* last_found_ = nullptr;     // the queue pair of the last packet, often also the next one's
   std::vector<DoorbellWrite> rings_;    // of the page being polled
-  FairScheduler<QueuePair> scheduler_;  // of those with something to send, to wait for or to flush
+  FairScheduler<QueuePair> scheduler_;  // queue pairs with something to send, to wait for or to flush
   LinkClock link_;
-  std::uint64_t charged_bytes_ = 0;  // of parts_.link_bytes, those that the link has been charged for
+  std::uint64_t charged_bytes_ = 0;  // part of parts_.link_bytes charged to the link
   bool arrivals_left_ = false;
   std::atomic<std::uint64_t> rung_at_ns_{0};
   bool recordless_reported_ = false;

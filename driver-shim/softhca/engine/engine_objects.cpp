@@ -1,4 +1,4 @@
-// The tables of objects: what a program makes, changes and takes back.
+// Tables of objects that a program creates, modifies and destroys.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
 constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
 constexpr std::uint32_t kSpecialNumbers = 2;          // 0 and 1: QP 0 and QP 1
-// libmlx5 takes a UAR page beyond 16 bits for one of a kernel that knows MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
+// Largest UAR number. libmlx5 reads more than 16 bits as a kernel with MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
 constexpr std::uint32_t kUarMask = 0xffff;
 constexpr std::size_t kMaxUars = kUarMask + 1 - kSpecialNumbers;
 
@@ -44,7 +44,7 @@ std::uint32_t Engine::free_number(const Table& table) {
   return free_number(table, next_number_, roce::kQpnMask);
 }
 
-Answer<std::uint32_t> Engine::alloc_pd() {
+ErrnoOr<std::uint32_t> Engine::alloc_pd() {
   const std::scoped_lock lock(mutex_);
   return *pds_.insert(free_number(pds_)).first;
 }
@@ -63,7 +63,7 @@ Errno Engine::check(const MemoryRegionSpec& spec) const {
   if (spec.umr) return pds_.contains(spec.pd) && spec.base == nullptr && spec.pieces.empty() ? 0 : EINVAL;
   const bool has_base = spec.base != nullptr || (spec.access & kOnDemand) != 0;
   const bool placed = has_base != !spec.pieces.empty();
-  // Linux registers nothing of a program's memory, but does of device memory.
+  // Refuses zero length, as Linux does, except for device memory.
   if (!pds_.contains(spec.pd) || !placed || (spec.length_bytes == 0 && !spec.device_memory)) return EINVAL;
   if (spec.iova + spec.length_bytes < spec.iova) return EINVAL;
   if (!spec.device_memory) return 0;
@@ -74,7 +74,7 @@ Errno Engine::check(const MemoryRegionSpec& spec) const {
   return inside ? 0 : EINVAL;
 }
 
-Answer<std::uint32_t> Engine::register_memory(const MemoryRegionSpec& spec) {
+ErrnoOr<std::uint32_t> Engine::register_memory(const MemoryRegionSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (const Errno error = check(spec)) return refuse(error);
   if (parts_.memory.full()) return refuse(ENOMEM);
@@ -96,7 +96,7 @@ Errno Engine::deregister_memory(std::uint32_t mkey) {
   return parts_.memory.remove(mkey) ? 0 : EINVAL;
 }
 
-// Gigabytes may come: meanwhile the HCA goes on.
+// Prefetches outside the lock, because it may take gigabytes while the HCA continues.
 Errno Engine::prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
                        std::uint64_t length_bytes, Prefetch what) {
   const bool written = what == Prefetch::kForWriting;
@@ -119,7 +119,7 @@ void Engine::remove_foreign(const std::byte* first, std::size_t length_bytes) {
   parts_.foreign.remove(first, length_bytes);
 }
 
-Answer<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
+ErrnoOr<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (spec.page == nullptr || !is_aligned(spec.page, sizeof(std::uint64_t))) return refuse(EINVAL);
   if (uars_.size() == kMaxUars) return refuse(ENOMEM);
@@ -137,7 +137,7 @@ Errno Engine::remove_uar(std::uint32_t uar) {
   return 0;
 }
 
-Answer<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
+ErrnoOr<std::uint32_t> Engine::create_cq(const CompletionQueueSpec& spec) {
   const std::scoped_lock lock(mutex_);
   const bool whole = spec.ring != nullptr && is_aligned(spec.ring, sizeof(std::uint64_t)) &&
                      spec.doorbell_record != nullptr && is_aligned(spec.doorbell_record, sizeof(Be32));
@@ -159,7 +159,7 @@ Errno Engine::resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_en
 
 Errno Engine::destroy_cq(std::uint32_t cqn) {
   const std::scoped_lock lock(mutex_);
-  poll_doorbells();  // one that was rung while the queue was there is no stray
+  poll_doorbells();  // a doorbell rung while the queue existed is no stray
   const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
     return it.second->spec().send_cqn == cqn || it.second->spec().receive_cqn == cqn;
   });
@@ -167,7 +167,7 @@ Errno Engine::destroy_cq(std::uint32_t cqn) {
   return cqs_.erase(cqn) == 1 ? 0 : EINVAL;
 }
 
-Answer<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
+ErrnoOr<std::uint32_t> Engine::create_srq(const SharedReceiveQueueSpec& spec) {
   const std::scoped_lock lock(mutex_);
   const bool room = spec.stride_bytes > sizeof(mlx5::SrqNextSegment);
   if (!pds_.contains(spec.pd) || spec.doorbell_record == nullptr || !room ||
@@ -197,7 +197,7 @@ Errno Engine::set_srq_limit(std::uint32_t srqn, std::uint32_t limit) {
   return 0;
 }
 
-Answer<std::uint32_t> Engine::srq_limit(std::uint32_t srqn) {
+ErrnoOr<std::uint32_t> Engine::srq_limit(std::uint32_t srqn) {
   const std::scoped_lock lock(mutex_);
   const auto found = srqs_.find(srqn);
   if (found == srqs_.end()) return refuse(EINVAL);
@@ -231,7 +231,7 @@ bool Engine::is_foreign(const void* at) const {
   return !parts_.foreign.empty() && parts_.foreign.find(static_cast<const std::byte*>(at)) != nullptr;
 }
 
-Answer<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
+ErrnoOr<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
   const std::scoped_lock lock(mutex_);
   const Errno refused = check(spec);
   if (refused != 0) return refuse(refused);
@@ -255,7 +255,7 @@ Errno Engine::modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttribute
   return refused;
 }
 
-Answer<QpAttributes> Engine::query_qp(std::uint32_t qpn) {
+ErrnoOr<QpAttributes> Engine::query_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   const QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return refuse(EINVAL);
@@ -266,8 +266,8 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
-  poll_doorbells();  // one that was rung while the queue was there is no stray
-  finish_step();     // an ACK may still be on its way, and what has arrived names the queue pair
+  poll_doorbells();  // a doorbell rung while the queue existed is no stray
+  finish_step();     // an ACK may be pending, and an arrived packet may name the queue pair
   closed_ += qp->counters();
   scheduler_.remove(*qp);
   std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);

@@ -1,12 +1,11 @@
-// Who sends next among the queue pairs of one HCA: deficit round robin by bytes (Shreedhar and Varghese,
-// SIGCOMM 1995). A turn is worth a quantum. The packet that uses it up may overdraw it, and the debt is taken
-// from the queue's next turn, so nobody need know a packet's size before it is sent.
-// Pure: no time, no memory but its list.
+// Chooses the next sender among the queue pairs of one HCA: deficit round robin by bytes (Shreedhar and
+// Varghese, SIGCOMM 1995). A turn is worth a quantum. The packet that uses it up may overdraw it, and the
+// queue's next turn pays the debt. So a packet's size need not be known before it is sent. Pure: no time, no
+// memory but its list.
 //
-// Of two queues that could send all the time, neither is ever ahead by more than a quantum and a packet. One
-// that is held back (by its window, a receiver that is not ready, a full wire, its rate) costs the others
-// nothing: it is passed over, keeps its place and what is left of its turn, and collects nothing while it
-// waits.
+// Between two queues that can always send, the lead is at most a quantum and a packet. A queue that is held
+// back (by its window, an unready receiver, a full wire, its rate) costs the others nothing. The scheduler
+// passes it over; it keeps its place and the rest of its turn, and collects nothing meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -16,20 +15,20 @@
 
 namespace gdx::softhca {
 
-// A queue's own part of the scheduler's state.
+// State of a queue in the scheduler.
 struct Turn {
-  std::int64_t deficit_bytes = 0;  // what it may still send, or its debt
+  std::int64_t deficit_bytes = 0;  // bytes that it may still send; negative: its debt
   bool begun = false;              // the quantum of the present turn has been granted
   bool listed = false;
 };
 
-// `Queue` has a member `Turn turn`.
+// Requires of `Queue` a member `Turn turn`.
 template <typename Queue>
 class FairScheduler {
  public:
   explicit FairScheduler(std::uint32_t quantum_bytes) : quantum_bytes_(quantum_bytes) {}
 
-  // Puts the queue at the end of the round. Does nothing where it is listed.
+  // Puts the queue at the end of the round. Does nothing if it is listed.
   void add(Queue& queue) {
     if (queue.turn.listed) return;
     queue.turn.listed = true;
@@ -39,7 +38,7 @@ class FairScheduler {
     std::erase(order_, &queue);
     leave(queue);
   }
-  // Removes the queues of which keep(queue) is false: who has nothing to send keeps a debt, but no claim.
+  // Removes the queues for which keep(queue) is false. A queue without packets keeps a debt, but no claim.
   template <typename Keep>
   void retain(Keep keep) {
     std::erase_if(order_, [&](Queue* queue) {
@@ -50,11 +49,11 @@ class FairScheduler {
   }
   [[nodiscard]] const std::deque<Queue*>& queues() const { return order_; }
 
-  // Gives turns until `budget_bytes` have been sent, or nobody can send. A turn that the budget interrupts
-  // goes on in the next call.
-  //   ready(queue): it could send now. May be wrong about it; then send() returns 0.
-  //   send(queue, allowance_bytes): sends until the allowance is used up or it is held back. Returns bytes;
-  //   the last packet may go beyond.
+  // Gives turns until `budget_bytes` have been sent, or no queue can send. A turn that the budget interrupts
+  // continues in the next call.
+  //  ready(queue): returns whether it could send now. If that is wrong, send() returns 0.
+  //  send(queue, allowance_bytes): sends until the allowance is used up or it is held back. Returns bytes;
+  //  the last packet may go beyond.
   // Returns the bytes sent.
   template <typename Ready, typename Send>
   std::uint64_t run(std::uint64_t budget_bytes, Ready ready, Send send) {
@@ -84,8 +83,8 @@ class FairScheduler {
   }
 
  private:
-  // A turn that has begun goes on at the next look: if it were granted anew, the first of several that wait
-  // for the same window would take all that it opens by.
+  // Keeps the rest of a turn that has begun. A new quantum would let the first of several waiting queues take
+  // all that a shared window opens.
   void pass_over() {
     order_.push_back(order_.front());
     order_.pop_front();

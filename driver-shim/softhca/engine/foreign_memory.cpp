@@ -16,7 +16,7 @@ void ForeignMemory::add(const std::byte* first, std::size_t length_bytes,
 }
 
 void ForeignMemory::remove(const std::byte* first, std::size_t length_bytes) {
-  settle();
+  synchronize();
   const auto found = std::find_if(ranges_.begin(), ranges_.end(), [=](const Range& range) {
     return range.first == first && range.length_bytes == length_bytes;
   });
@@ -31,14 +31,14 @@ CopyEngine* ForeignMemory::find(const std::byte* at) const {
   return nullptr;
 }
 
-void ForeignMemory::settle() {
+void ForeignMemory::synchronize() {
   if (!pending_) return;
-  pending_->settle();
+  pending_->synchronize();
   pending_.reset();
 }
 
 void ForeignMemory::give_way_to(CopyEngine* next) {
-  if (pending_.get() != next) settle();
+  if (pending_.get() != next) synchronize();
   if (next == nullptr || pending_) return;
   const auto found = std::find_if(ranges_.begin(), ranges_.end(),
                                   [next](const Range& range) { return range.copies.get() == next; });
@@ -59,7 +59,7 @@ bool ForeignMemory::store(std::byte* to, const std::byte* from, std::size_t leng
     dma_store(to, from, length_bytes);
     return true;
   }
-  // Within a copy nothing is ordered.
+  // Copies the tail separately, because nothing is ordered within a copy.
   const bool has_tail = length_bytes > kWordBytes && is_aligned(to + length_bytes, kWordBytes);
   const std::size_t head_bytes = has_tail ? length_bytes - kWordBytes : length_bytes;
   if (!copies->write(to, from, head_bytes)) return false;

@@ -1,6 +1,6 @@
-// The software HCA as its two control planes see it: uverbs/ (verbs objects) and devx/ (PRM commands)
-// create the same objects here, in one number space, as on a ConnectX. Below this line there is no
-// kernel ABI: pointers are plain addresses of this process, errors are positive errno values.
+// The software HCA's interface for its two control planes. uverbs/ (verbs objects) and devx/ (PRM commands)
+// create objects here, in one number space, as on a ConnectX. No kernel ABI reaches below: pointers are plain
+// addresses of this process, errors are positive errno values.
 // Threads: every method locks the HCA; progress() and idle_ns() do not wait for another thread that holds it.
 #pragma once
 
@@ -24,15 +24,15 @@
 
 namespace gdx::softhca {
 
-// A value, or the errno with which the kernel would have answered.
+// Result of a command: a value, or the errno that the Linux kernel would return.
 template <typename T>
-using Answer = tl::expected<T, int>;
+using ErrnoOr = tl::expected<T, int>;
 inline tl::unexpected<int> refuse(int error_number) { return tl::unexpected<int>(error_number); }
 using Errno = int;  // 0: done
 
 enum class CongestionControl : std::uint8_t {
   kNone,   // marks are counted, and CNPs dropped
-  kDcqcn,  // senders of packets that arrive marked are told (CNP), and slow down when they are told
+  kDcqcn,  // CNPs answer marked packets, and senders slow down on CNPs
 };
 
 struct HcaConfig {
@@ -41,16 +41,16 @@ struct HcaConfig {
   wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;  // 0: the largest that the interface carries
   std::size_t device_memory_bytes = 128 * 1024;
-  // Of a queue pair's turn to send, at most: what one GSO send holds. On a slow link less; see turn_bytes().
+  // Most bytes of a queue pair's turn to send: those of one GSO send. On a slow link fewer; see turn_bytes().
   std::uint32_t quantum_bytes = 64 * 1024;
   CongestionControl congestion_control = CongestionControl::kDcqcn;
-  // ACKs say how many receives are posted, on queue pairs that do not share them. Off: no credits, as
-  // Soft-RoCE.
+  // ACKs advertise posted receives, on queue pairs that do not share them. Off: no credits, as Soft-RoCE.
   bool receive_credits = true;
-  // What may be in a peer's receive socket over UDP is bounded by what it grants, where it is one of this
-  // kind, and what peers may have in ours by what is granted them. Off: for research.
+  // Bounds this HCA's packets in a peer's UDP receive socket by the peer's grants, and peers' packets in this
+  // one's. Only among software HCAs. Off: for research.
   bool receive_window = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
+  bool strict = false;   // refuses requests that some ConnectX refuses; set in all tests
 };
 
 enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
@@ -60,41 +60,42 @@ enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
   kRemoteAtomic = 8,
   kWindowBind = 1 << 4,
   kZeroBased = 1 << 5,
-  kOnDemand = 1 << 6,  // nothing need be mapped before it is used, and base may be address 0
+  kOnDemand = 1 << 6,  // pages need not be mapped before use, and base may be address 0
 };
 
-// A stretch of another key's range. It ends where the next one begins.
+// A part of another key's range. It ends where the next one begins.
 struct IndirectPiece {
   std::uint32_t mkey = 0;
   std::uint64_t address = 0;
-  std::uint64_t start_bytes = 0;  // where it begins in the indirect key's range, or in the block that repeats
-  std::uint64_t stride_bytes = 0;  // how much further on it is in each next block
+  std::uint64_t start_bytes = 0;   // start in the indirect key's range, or in the block that repeats
+  std::uint64_t stride_bytes = 0;  // distance between its places in consecutive blocks
 };
 
-// What UMR WQEs change: a memory window, or a key that a program lays out as it goes.
+// State of a key that UMR WQEs change: a memory window, or a key that a program lays out.
 struct UmrKey {
-  bool window = false;  // what it is bound to must permit that
+  bool window = false;  // a window; the keys below must permit binding
   bool peer_may_invalidate = false;
   std::uint32_t max_entries = 0;  // of its translation
   bool free = true;
-  std::uint32_t qpn = mlx5::kMkeyAnyQpn;  // the only one that may use it
+  std::uint32_t qpn = mlx5::kMkeyAnyQpn;  // the only queue pair that may use it
 };
 
 struct MemoryRegionSpec {
   std::uint32_t pd = 0;
-  std::byte* base = nullptr;  // where byte 0 is in this process
-  std::uint64_t iova = 0;     // how the NIC addresses byte 0 (0 for zero-based keys)
+  std::byte* base = nullptr;  // address of byte 0 in this process
+  std::uint64_t iova = 0;     // address of byte 0 for the NIC (0 for zero-based keys)
   std::uint64_t length_bytes = 0;
   std::uint32_t access = 0;
   bool device_memory = false;  // base lies in this HCA's device memory
-  // Not empty: an indirect key, and base is null. In the order of their beginnings, the first at 0.
+  // Pieces of an indirect key, whose base is null; empty for other keys. In the order of their starts, the
+  // first at 0.
   std::vector<IndirectPiece> pieces = {};
-  std::uint64_t block_bytes = 0;  // not 0: the pieces make up a block of so many bytes, which repeats
-  std::optional<std::uint8_t> key_tag = std::nullopt;  // the key's low byte, where the client chose it
-  std::optional<UmrKey> umr = std::nullopt;  // base and pieces come with UMR WQEs, which change key_tag too
+  std::uint64_t block_bytes = 0;  // not 0: the pieces form a block of this length, which repeats
+  std::optional<std::uint8_t> key_tag = std::nullopt;  // the key's low byte, if the client chose it
+  std::optional<UmrKey> umr = std::nullopt;            // UMR WQEs set base and pieces, and change key_tag too
 };
 
-// A UAR page as user space maps it; the engine polls its doorbell registers.
+// A UAR page that user space maps; the engine polls its doorbell registers.
 struct UarSpec {
   std::byte* page = nullptr;
 };
@@ -106,10 +107,10 @@ struct CompletionQueueSpec {
   std::uint32_t entry_bytes = 64;  // 64 or 128
   bool collapsed = false;          // every CQE goes to slot 0
   bool ignore_overrun = false;
-  std::optional<std::uint32_t> uar = std::nullopt;  // whose registers arm it, where the client says that
-  // An armed CQ got its completion. Called with the HCA locked; must not call back.
+  std::optional<std::uint32_t> uar = std::nullopt;  // UAR whose registers arm it, if the client names one
+  // Called when an armed CQ got its completion, with the HCA locked; must not call back.
   std::function<void()> on_event;
-  std::function<void()> on_overrun;  // the queue is in error from now on; rules as for on_event
+  std::function<void()> on_overrun;  // called when the queue enters the error state; rules as for on_event
 };
 
 enum class QpType { kRc, kUc, kUd };
@@ -144,7 +145,7 @@ struct SharedReceiveQueueSpec {
   std::function<void(int event_type)> on_event;
 };
 
-// enum ib_event_type, those that this HCA has.
+// Events of enum ib_event_type that this HCA raises.
 inline constexpr int kEventCqError = 0;
 inline constexpr int kEventQpFatal = 1;
 inline constexpr int kEventQpRequestError = 2;
@@ -153,7 +154,7 @@ inline constexpr int kEventCommunicationEstablished = 4;
 inline constexpr int kEventSrqLimitReached = 15;
 inline constexpr int kEventQpLastWqeReached = 16;
 
-// enum ib_qp_attr_mask, the bits that queue pairs here understand.
+// Bits of enum ib_qp_attr_mask that queue pairs here support.
 enum QpAttributeMask : std::uint32_t {
   kQpState = 1 << 0,
   kQpAccessFlags = 1 << 3,
@@ -171,7 +172,8 @@ enum QpAttributeMask : std::uint32_t {
   kQpSendPsn = 1 << 16,
   kQpMaxDestRdAtomic = 1 << 17,
   kQpDestinationQpn = 1 << 20,
-  kQpMaxMessage = 1u << 31,  // the PRM's alone
+  kQpCounterSet = 1 << 30,  // only in the PRM, as the next
+  kQpMaxMessage = 1u << 31,
 };
 
 struct QpAttributes {
@@ -179,7 +181,7 @@ struct QpAttributes {
   std::uint32_t access = 0;
   std::uint8_t port = 1;
   std::uint32_t qkey = 0;
-  wire::Address remote;  // from the GRH, or from the LID where none was given
+  wire::Address remote;  // from the GRH, or from the LID without one
   std::uint32_t mtu_bytes = 1024;
   std::uint32_t max_message_bytes = 1u << 30;
   std::uint8_t timeout = 14;
@@ -191,18 +193,19 @@ struct QpAttributes {
   std::uint32_t receive_psn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
+  std::uint8_t counter_set = 1;  // the port's, which a kernel gives to queue pairs of verbs
 };
 
-// The PCIe transactions that a ConnectX would need for what this HCA did, as far as its manuals and drivers
-// tell: device memory is its own, so a gather from there is none. Completion and doorbell writes are `cqes`
-// and `doorbells`. Not counted, because nobody says when hardware does it: prefetching of several WQEs with
-// one read, looks at the records of receive and completion queues, address translation.
+// PCIe transactions that a ConnectX would need for this HCA's work, as far as its manuals and drivers
+// document them. Device memory is its own, so a gather from there takes none. Completion and doorbell writes
+// are `cqes` and `doorbells`. Undocumented and not counted: prefetching of several WQEs with one read, reads
+// of the records of receive and completion queues, address translation.
 struct PcieCounters {
   std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
   std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring
   std::uint64_t receive_wqe_reads = 0;  // receive WQEs
-  std::uint64_t payload_reads = 0;      // one for each stretch of host memory of each packet, resent ones too
-  std::uint64_t payload_writes = 0;     // likewise
+  std::uint64_t payload_reads = 0;      // one for each extent of host memory of each packet, resent ones too
+  std::uint64_t payload_writes = 0;     // one for each extent of host memory of each packet
   std::uint64_t blueflame_wqes = 0;     // WQEs that came with their doorbell: no read of record or ring
   std::uint64_t blueflame_torn = 0;     // copies in a doorbell that were not the next WQE, or not all of it
 };
@@ -218,7 +221,7 @@ struct HcaCounters {
   std::uint64_t cqes = 0;
   std::uint64_t staging_sends = 0;         // WQEs that gathered from device memory
   std::uint64_t staging_violations = 0;    // device memory reused or changed while a WQE still held it
-  std::uint64_t marked_packets = 0;        // arrivals that met congestion (ECN)
+  std::uint64_t marked_packets = 0;        // arrivals with a congestion mark (ECN)
   std::uint64_t notifications_sent = 0;    // CNPs
   std::uint64_t notifications_heeded = 0;  // CNPs that set a queue pair's rate
   std::uint64_t dropped_packets = 0;  // undecodable, for no queue pair in RTR or RTS, or not from its peer
@@ -226,7 +229,7 @@ struct HcaCounters {
 
 class CopyEngine;
 
-// kCheck brings in nothing: it only looks at key and range.
+// kCheck reads in no page: it only validates key and range.
 enum class Prefetch { kCheck, kForReading, kForWriting };
 
 inline constexpr std::uint64_t kHeldElsewhere = ~std::uint64_t{0};
@@ -238,70 +241,74 @@ class Hca {
   [[nodiscard]] virtual const HcaConfig& config() const = 0;
   [[nodiscard]] virtual const wire::Address& address() const = 0;
 
-  virtual Answer<std::uint32_t> alloc_pd() = 0;
+  virtual ErrnoOr<std::uint32_t> alloc_pd() = 0;
   virtual Errno dealloc_pd(std::uint32_t pd) = 0;
 
-  // Returns the mkey: lkey and rkey are the same number. It can be taken back at any time: a WQE that still
-  // needs it then fails with a protection error, as on hardware.
-  virtual Answer<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
-  // A UMR key is named by any tag.
+  // Returns the mkey; lkey and rkey are one number. It can be taken back at any time: a WQE that still needs
+  // it then fails with a protection error, as on hardware.
+  virtual ErrnoOr<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
+  // Takes any tag of a UMR key.
   virtual Errno deregister_memory(std::uint32_t mkey) = 0;
-  // Gives a key that is neither of device memory nor for UMR another range, domain or set of rights. EINVAL
-  // changes nothing.
+  // Gives a key another range, domain or set of rights; not for keys of device memory or UMR. EINVAL changes
+  // nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
-  // Brings in pages of a key that is paged on demand, in the caller's time. Errors: ENOENT for no such key,
-  // EINVAL for one for UMR or that lies on others, EPERM for one of another domain or without the right,
-  // EFAULT for a range that is not the key's or is not all there.
+  // Reads in pages of a key that is paged on demand, in the caller's time. Errors: ENOENT for no such key;
+  // EINVAL for a UMR key or one that lies on others; EPERM for a key of another domain or without the right;
+  // EFAULT for a range outside the key or not all mapped.
   virtual Errno prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
                          std::uint64_t length_bytes, Prefetch what) = 0;
 
-  // Says that [first, first + length) is not for this process to touch, but for `copies`: before anything in
-  // it is registered or made a queue, until all of that is gone. Receive queues are refused there
-  // (EOPNOTSUPP).
+  // Assigns [first, first + length) to `copies`, because this process cannot load or store it. Call it before
+  // anything in the range is registered or made a queue, and remove it after all of that is gone. Receive
+  // queues are refused there (EOPNOTSUPP).
   virtual void add_foreign(const std::byte* /*first*/, std::size_t /*length_bytes*/,
                            std::shared_ptr<CopyEngine> /*copies*/) {}
   virtual void remove_foreign(const std::byte* /*first*/, std::size_t /*length_bytes*/) {}
 
-  virtual Answer<std::uint32_t> add_uar(const UarSpec& spec) = 0;
+  virtual ErrnoOr<std::uint32_t> add_uar(const UarSpec& spec) = 0;
   virtual Errno remove_uar(std::uint32_t uar) = 0;
 
-  virtual Answer<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
+  virtual ErrnoOr<std::uint32_t> create_cq(const CompletionQueueSpec& spec) = 0;
   virtual Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) = 0;
   virtual Errno destroy_cq(std::uint32_t cqn) = 0;
 
-  virtual Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;
-  // Asks for one event when fewer than `limit` receives are posted, at once where that is so; 0: none.
-  // EINVAL for a limit that the queue cannot hold.
+  virtual ErrnoOr<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) = 0;
+  // Requests one event for fewer than `limit` posted receives, at once if that holds; 0: none. EINVAL for a
+  // limit beyond the queue's size.
   virtual Errno set_srq_limit(std::uint32_t srqn, std::uint32_t limit) = 0;
-  // The limit that still waits for its event, 0 for none.
-  virtual Answer<std::uint32_t> srq_limit(std::uint32_t srqn) = 0;
+  // Returns the limit that still waits for its event, 0 for none.
+  virtual ErrnoOr<std::uint32_t> srq_limit(std::uint32_t srqn) = 0;
   virtual Errno destroy_srq(std::uint32_t srqn) = 0;
 
-  virtual Answer<std::uint32_t> create_qp(const QueuePairSpec& spec) = 0;
-  // EINVAL for a transition that the queue pair state machine forbids or that lacks an attribute.
+  virtual ErrnoOr<std::uint32_t> create_qp(const QueuePairSpec& spec) = 0;
+  // Returns EINVAL for a transition that the queue pair state machine forbids or that lacks an attribute.
   virtual Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) = 0;
-  virtual Answer<QpAttributes> query_qp(std::uint32_t qpn) = 0;
+  virtual ErrnoOr<QpAttributes> query_qp(std::uint32_t qpn) = 0;
   virtual Errno destroy_qp(std::uint32_t qpn) = 0;
 
-  // Who gets what arrives for QP 1; null: nobody. The agent must stay until it is replaced and no step runs.
+  // Sets the receiver of QP 1's datagrams; null: none. The agent must stay until it is replaced and no step
+  // runs.
   virtual void set_management_agent(ManagementAgent* /*agent*/) {}
-  // Sends one datagram from QP 1 to QP 1 at `destination`, at once. Lost where the wire loses it.
+  // Sends one datagram from QP 1 to QP 1 at `destination`, at once. The wire may lose it.
   virtual void send_management(const wire::Address& /*destination*/,
                                std::span<const std::byte> /*datagram*/) {}
 
-  // One step: doorbells, arrivals, timers, transmission. Returns the number of things done.
+  // Runs one step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;
-  // How long nothing will be due, for a thread that wants to sleep on poll_fd(); 0 when work is at hand,
-  // kHeldElsewhere while another thread holds the HCA: the work is that one's. Never blocks.
+  // Returns the time until the next work, for a thread that would sleep on poll_fd(): 0 when work is at hand,
+  // kHeldElsewhere while another thread holds the HCA and does the work. Never blocks.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
-  // When a step last found a doorbell, on the HCA's clock; 0: never. Takes no lock.
+  // Returns the time of the last step that found a doorbell, on the HCA's clock; 0: never. Takes no lock.
   [[nodiscard]] virtual std::uint64_t rung_at_ns() const = 0;
-  // Readable when packets wait.
+  // Returns a descriptor that is readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;
+  // Returns whether the program has closed the wire's descriptors by a system call. Then nothing is received
+  // or sent any more.
+  [[nodiscard]] virtual bool wire_is_lost() const { return false; }
   [[nodiscard]] virtual HcaCounters counters() = 0;
 };
 
-// `device_memory` is what the HCA treats as its MEMIC: config.device_memory_bytes, zeroed by the caller.
+// Opens an HCA. `device_memory` serves as its MEMIC: config.device_memory_bytes, zeroed by the caller.
 [[nodiscard]] Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& config, std::byte* device_memory);
 
 }  // namespace gdx::softhca

@@ -1,4 +1,4 @@
-// The rate of a link, or of a queue pair, as a virtual clock: until when what has been sent keeps it busy.
+// The rate of a link, or of a queue pair, as a virtual clock: the time until which sent bytes keep it busy.
 // Pure: time comes as an argument.
 #pragma once
 
@@ -9,10 +9,10 @@ namespace gdx::softhca {
 
 inline constexpr double kBitsPerByte = 8;
 
-// A queue pair's turn to send: at most `quantum_bytes`, and where the link has a rate what it carries in 5
-// us, but a packet at least. Staging credits leave a queue pair few packets to send. If a turn holds more
-// than these, who gets a credit back before his last packet has left goes on sending, and who has but one
-// credit gets a fraction of the others' share.
+// Returns a queue pair's turn to send: at most `quantum_bytes`; with a link rate the bytes of 5 us, but a
+// packet at least. Staging credits leave a queue pair few packets to send. With a longer turn, an endpoint
+// that gets a credit back before its last packet has left would keep the turn. An endpoint with one credit
+// would get a fraction of the others' share.
 [[nodiscard]] inline std::uint32_t turn_bytes(double rate_gbps, std::uint32_t quantum_bytes,
                                               std::uint32_t packet_bytes) {
   constexpr double kTurnNs = 5'000;  // 64 KiB at 100 Gb/s
@@ -23,13 +23,13 @@ inline constexpr double kBitsPerByte = 8;
 
 class LinkClock {
  public:
-  // 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, and when the one who asks comes late, up to
+  // Sets the rate. 1 Gb/s is 10^9 bits a second; 0: no limit. After a pause, or a late call, up to
   // `burst_bytes` leave at once.
   LinkClock(double rate_gbps, std::uint64_t burst_bytes) : burst_bytes_(burst_bytes) {
     set_rate(0, rate_gbps);
   }
 
-  // From now on. What is owed stays owed in bytes, and is paid off at the new rate; without one, at once.
+  // Sets the rate from now on. The debt stays in bytes and is paid at the new rate; without a rate, at once.
   void set_rate(std::uint64_t now_ns, double rate_gbps) {
     const double before = ns_per_byte_;
     ns_per_byte_ = rate_gbps > 0 ? kBitsPerByte / rate_gbps : 0;
@@ -40,7 +40,7 @@ class LinkClock {
     burst_ns_ = static_cast<std::uint64_t>(static_cast<double>(burst_bytes_) * ns_per_byte_);
   }
 
-  // How much may be begun now; the packet that goes beyond it is owed.
+  // Returns the bytes that may be begun now; a packet that goes beyond becomes debt.
   [[nodiscard]] std::uint64_t budget_bytes(std::uint64_t now_ns) const {
     if (ns_per_byte_ == 0) return ~std::uint64_t{0};
     const std::uint64_t until_ns = now_ns + burst_ns_;
@@ -55,7 +55,7 @@ class LinkClock {
     fraction_ns_ = busy_ns - static_cast<double>(whole_ns);
     busy_until_ns_ = std::max(busy_until_ns_, now_ns) + whole_ns;
   }
-  // Until budget_bytes() is at least one byte.
+  // Returns the time until budget_bytes() is at least one byte.
   [[nodiscard]] std::uint64_t wait_ns(std::uint64_t now_ns) const {
     if (ns_per_byte_ == 0) return 0;
     const std::uint64_t free_at_ns = busy_until_ns_ + static_cast<std::uint64_t>(ns_per_byte_) + 1;

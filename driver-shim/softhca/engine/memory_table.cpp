@@ -11,22 +11,22 @@
 namespace gdx::softhca {
 namespace {
 
-// Whose numbers mean something else in a list of segments.
+// Keys up to this one have special meanings in a list of segments.
 constexpr std::uint32_t kMaxReservedKey = std::max(mlx5::kInvalidLkey, mlx5::kRepeatBlockOperation);
 constexpr std::uint32_t kChanges = kLocalWrite | kRemoteWrite | kRemoteAtomic;
-// What is brought in at a time: a message is as long as a peer says, and the HCA waits. As much as Linux
-// fetches at once.
+// Bytes read in at a time, because a peer chooses the length of a message, and the HCA waits. The value is
+// Linux's for one fetch.
 constexpr std::uint64_t kMaxPagedBytes = 4 << 20;
 static_assert(MemoryTable::kNullMkey <= kMaxReservedKey);
-// Of the memory that is none, how much is in one piece.
+// Bytes of one extent of the null key's memory.
 constexpr std::size_t kNullBytes = 64 << 10;
-std::byte zeros[kNullBytes];  // only ever read, and no const: those have pages in the file
+std::byte zeros[kNullBytes];  // read only; not const, because const data has pages in the file
 
-// Where a region that is no list has these bytes, or would.
+// Returns the place of these bytes in a region without pieces.
 MemoryTable::Extent place_in(const MemoryRegionSpec& region, std::uint64_t offset_bytes,
                              std::uint64_t length_bytes) {
   if ((region.access & kOnDemand) == 0) return {region.base + offset_bytes, length_bytes};
-  const auto base = reinterpret_cast<std::uintptr_t>(region.base);  // null of the whole process
+  const auto base = reinterpret_cast<std::uintptr_t>(region.base);  // null for the whole process
   return {reinterpret_cast<std::byte*>(base + offset_bytes), length_bytes, true};
 }
 
@@ -100,7 +100,7 @@ MemoryTable::Extent MemoryTable::find_extent(std::uint32_t mkey, const KeyUser& 
   return extent_below(*region, user, offset, length_bytes, access);
 }
 
-// No peer may name it.
+// Refuses remote access, because no peer may use this key.
 MemoryTable::Extent MemoryTable::null_extent(std::uint64_t length_bytes, std::uint32_t access) const {
   if ((access & ~kLocalWrite) != 0) return {};
   const std::uint64_t n = std::min<std::uint64_t>(length_bytes, kNullBytes);
@@ -109,8 +109,8 @@ MemoryTable::Extent MemoryTable::null_extent(std::uint64_t length_bytes, std::ui
   return {discarded_.get(), n};
 }
 
-// The key itself says what a peer may do; of the keys below it only the right to change the memory counts.
-// One level of indirection.
+// Finds the extent below an indirect key, one level deep. The key itself holds the peer's rights; of the keys
+// below only the right to change memory counts.
 MemoryTable::Extent MemoryTable::extent_below(const MemoryRegionSpec& region, const KeyUser& user,
                                               std::uint64_t offset_bytes, std::uint64_t length_bytes,
                                               std::uint32_t access) const {
@@ -149,8 +149,8 @@ std::byte* MemoryTable::resolve(std::uint32_t mkey, const KeyUser& user, std::ui
   return whole_extent(mkey, user, address, length_bytes, access).at;
 }
 
-Answer<const std::byte*> MemoryTable::find_paged(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
-                                                 std::uint64_t length_bytes, bool written) const {
+ErrnoOr<const std::byte*> MemoryTable::find_paged(std::uint32_t mkey, std::uint32_t pd, std::uint64_t address,
+                                                  std::uint64_t length_bytes, bool written) const {
   const MemoryRegionSpec* const region = find(mkey);
   if (region == nullptr) return refuse(ENOENT);
   if (region->umr || !region->pieces.empty()) return refuse(EINVAL);

@@ -1,4 +1,4 @@
-// Protection: which key may touch which bytes of this process, for whom.
+// Protection: the bytes of this process that each key opens, for each user.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace gdx::softhca {
 
-// 32 random bits a call.
+// Source of 32 random bits a call.
 using Random = std::function<std::uint32_t()>;
 
-// Whose queue pair uses a key.
+// User of a key: a queue pair and its domain.
 struct KeyUser {
   std::uint32_t pd = 0;
   std::uint32_t qpn = 0;
@@ -31,37 +31,39 @@ class MemoryTable {
   static constexpr std::uint32_t kNullMkey = 0x300;
 
   [[nodiscard]] bool full() const { return regions_.size() >= kMaxKeys; }
-  // A key is a random number, so that a peer cannot guess another's (full width, never 0 or one that has a
-  // meaning of its own in lists). Not when full.
+  // Adds a key. It is a random number, so that a peer cannot guess another's (full width, never 0 or a
+  // special number in lists). Requires !full().
   std::uint32_t add(const MemoryRegionSpec& spec, const Random& random);
-  // A UMR key whatever its tag is now.
+  // Removes a key; a UMR key under any tag.
   bool remove(std::uint32_t mkey);
 
-  // False: no such key.
+  // Replaces the key's region. False: no such key.
   bool replace(std::uint32_t mkey, const MemoryRegionSpec& spec);
 
-  // Null: no such key.
+  // Returns the key's region. Null: no such key.
   [[nodiscard]] const MemoryRegionSpec* find(std::uint32_t mkey) const;
   struct Extent {
     std::byte* at = nullptr;
     std::uint64_t length_bytes = 0;
-    bool paged = false;  // on demand: to be touched by paged_load() and paged_store() only
+    bool paged = false;  // on demand: only paged_load() and paged_store() may access it
   };
-  // Where [address, ...) under `mkey` is in this process, and how far it is there in one piece, up to
-  // `length_bytes`. Null: unknown key, another protection domain, a UMR key that is free or another queue
-  // pair's, a range that is not wholly inside, an access bit that the region lacks, or the piece of an
-  // indirect key that is there has a key that is gone, or does not give that, or memory that is paged on
-  // demand and is not there. Of such memory an extent is at most 4 MiB.
+  // Returns the place of [address, ...) under `mkey` in this process, and its contiguous length up to
+  // `length_bytes`. Null:
+  //  - an unknown key, another protection domain, a UMR key that is free or another queue pair's
+  //  - a range that is not wholly inside, or an access bit that the region lacks
+  //  - an indirect key whose piece there has a key that is gone, or does not permit that
+  //  - memory that is paged on demand and is not there
+  // An extent paged on demand is at most 4 MiB.
   [[nodiscard]] Extent first_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                     std::uint64_t length_bytes, std::uint32_t access) const;
-  // The same of a range that is all in one piece; null where it is not.
+  // Returns the place of a contiguous range; null if it is not contiguous.
   [[nodiscard]] std::byte* resolve(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
-  // The same, and how it is to be touched.
+  // Returns the place of a contiguous range, and its kind of access.
   [[nodiscard]] Extent whole_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                     std::uint64_t length_bytes, std::uint32_t access) const;
-  // Calls visit(extent, offset in the range) for its extents, in order. False: one is null, or visit said no.
-  // What is paged on demand may not be there: nothing is brought in.
+  // Calls visit(extent, offset in the range) for its extents, in order. False: one is null, or visit returned
+  // false. Pages on demand may be absent; none is read in.
   template <typename Visit>
   bool visit_extents(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                      std::uint64_t length_bytes, std::uint32_t access, Visit visit) const {
@@ -72,21 +74,21 @@ class MemoryTable {
     }
     return true;
   }
-  // Where memory that is paged on demand is, or would be. Errors: as Hca::prefetch().
-  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which knows keys of such memory,
-  // for UMR and that lie on others, and none else.
-  [[nodiscard]] Answer<const std::byte*> find_paged(std::uint32_t mkey, std::uint32_t pd,
-                                                    std::uint64_t address, std::uint64_t length_bytes,
-                                                    bool written) const;
+  // Returns the place of memory that is paged on demand. Errors: those of Hca::prefetch().
+  // Source: Linux drivers/infiniband/hw/mlx5/odp.c, get_prefetchable_mr(), which accepts keys of such memory,
+  // for UMR and that lie on others, and no other.
+  [[nodiscard]] ErrnoOr<const std::byte*> find_paged(std::uint32_t mkey, std::uint32_t pd,
+                                                     std::uint64_t address, std::uint64_t length_bytes,
+                                                     bool written) const;
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
-  // Executes a UMR WQE on the UMR key with the index of `mkey`: the WQE's tag is not compared, since a driver
-  // may name the tag that it is about to set. `entries` are the request's translation. Null: done. Else why
-  // not, and nothing has changed. Source: Linux drivers/infiniband/hw/mlx5/wr.c (handle_reg_mr); IBA 1.4,
-  // 10.6.6.2 and 10.6.7.2.
+  // Executes a UMR WQE on the UMR key with the index of `mkey`. The WQE's tag is not compared, because a
+  // driver may name the tag that it is about to set. `entries` are the request's translation. Null: done.
+  // Else the reason, without a change.
+  // Source: Linux drivers/infiniband/hw/mlx5/wr.c (handle_reg_mr); IBA 1.4, 10.6.6.2 and 10.6.7.2.
   [[nodiscard]] const char* update(std::uint32_t mkey, const KeyUser& user, const UmrRequest& request,
                                    std::span<const mlx5::DataSegment> entries);
-  // Frees a UMR key at a peer's wish. False: none that is bound, this queue pair's and so permits.
+  // Frees a UMR key for a peer. False: no bound key of this queue pair permits that.
   bool invalidate(std::uint32_t rkey, const KeyUser& user);
 
  private:
@@ -100,7 +102,7 @@ class MemoryTable {
   [[nodiscard]] const MemoryRegionSpec* find_usable(std::uint32_t mkey, const KeyUser& user,
                                                     std::uint64_t address, std::uint64_t length_bytes,
                                                     std::uint32_t access) const;
-  // As first_extent(), but of memory that is paged on demand nothing is brought in.
+  // Finds as first_extent() does, but reads in no page on demand.
   [[nodiscard]] Extent find_extent(std::uint32_t mkey, const KeyUser& user, std::uint64_t address,
                                    std::uint64_t length_bytes, std::uint32_t access) const;
   [[nodiscard]] Extent extent_below(const MemoryRegionSpec& region, const KeyUser& user,
@@ -109,9 +111,9 @@ class MemoryTable {
   [[nodiscard]] const char* refuse_binding(const MemoryRegionSpec& window, const KeyUser& user) const;
   [[nodiscard]] Extent null_extent(std::uint64_t length_bytes, std::uint32_t access) const;
 
-  mutable std::unique_ptr<std::byte[]> discarded_;     // where writes under kNullMkey end, once there is one
+  mutable std::unique_ptr<std::byte[]> discarded_;     // target of writes under kNullMkey, made on first use
   std::unordered_map<std::uint32_t, Region> regions_;  // by index
-  // The key asked for last: every packet of a message asks for the same one.
+  // The last key used, because every packet of a message uses one key.
   mutable std::uint32_t last_mkey_ = 0;
   mutable const MemoryRegionSpec* last_ = nullptr;
 };

@@ -42,7 +42,7 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& wanted, std::byte* device
   if (!wire) return tl::unexpected<Error>(wire.error());
   Result<HcaConfig> config = with_mtu_of(**wire, wanted);
   if (!config) return tl::unexpected<Error>(config.error());
-  // Not a generator with a seed: from some keys a peer could work out the others.
+  // Uses no seeded generator, because a peer could derive other keys from some keys.
   const auto entropy = std::make_shared<std::random_device>();
   return std::make_unique<Engine>(*config, std::move(*wire), device_memory,
                                   [entropy] { return (*entropy)(); });

@@ -46,14 +46,14 @@ bool page_in(const std::byte* first, std::uint64_t length_bytes, bool written) {
   return populate(page, (last | (kPageBytes - 1)) - page + 1, written ? kPopulateWrite : kPopulateRead);
 }
 
-// The process is asked for each time: a child is another one.
+// Reads the pid each time, because a child is another process.
 bool paged_load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   const iovec own{to, length_bytes};
   const iovec paged{const_cast<std::byte*>(from), length_bytes};
   return process_vm_readv(getpid(), &own, 1, &paged, 1, 0) == static_cast<ssize_t>(length_bytes);
 }
 
-// The kernel takes the list's parts one after the other.
+// Depends on the kernel's order: it takes the list's parts one after the other.
 bool paged_store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   const bool has_tail = length_bytes > kWordBytes && is_aligned(to + length_bytes, kWordBytes);
   const std::size_t head_bytes = has_tail ? length_bytes - kWordBytes : length_bytes;

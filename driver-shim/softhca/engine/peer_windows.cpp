@@ -28,7 +28,7 @@ void PeerWindows::wait(PeerWindow& window, std::uint64_t now_ns) {
   list(window);
 }
 
-// HCAs of this kind send from port 4791, Soft-RoCE and hardware from ports above 49151.
+// Distinguishes by port: software HCAs send from 4791, Soft-RoCE and hardware from ports above 49151.
 void PeerWindows::on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
                            std::uint64_t now_ns) {
   if (!on_ || port == 0) return;

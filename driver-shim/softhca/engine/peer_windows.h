@@ -1,5 +1,5 @@
-// The windows of one HCA to its peers' receive sockets, and the shares of its own that it grants them. There
-// is one for each address, whatever the number of connections.
+// Windows of one HCA to its peers' receive sockets, and the shares of its own that it grants them. Each
+// address has one, whatever its number of connections.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@
 namespace gdx::softhca {
 
 struct WindowCounters {
-  std::uint64_t waits = 0;    // times that something had to wait for room in a peer's socket
-  std::uint64_t markers = 0;  // packets sent to ask for more
-  std::uint64_t grants = 0;   // and answers to the peers'
+  std::uint64_t waits = 0;    // sends that had to wait for room in a peer's socket
+  std::uint64_t markers = 0;  // packets sent to request more
+  std::uint64_t grants = 0;   // answers sent to peers' markers
 };
 
 class PeerWindow {
@@ -40,29 +40,30 @@ class PeerWindows {
  public:
   using Random = std::function<std::uint32_t()>;
 
-  // `granting`: off, it neither bounds what is sent nor what peers may send.
+  // `granting`: off, neither this HCA's sends nor its peers' are bounded.
   PeerWindows(bool granting, std::size_t socket_bytes, Random random)
       : on_(granting && socket_bytes > 0), shares_(socket_bytes), random_(std::move(random)) {}
 
   [[nodiscard]] bool on() const { return on_; }
-  // The one to `peer`, made if need be; it stays where it is as long as this lives. Null: nothing is bounded.
+  // Returns the window to `peer`, made if need be, at an address that lasts as long as this object. Null:
+  // nothing is bounded.
   [[nodiscard]] PeerWindow* to(const wire::Address& peer);
-  // A datagram of `length_bytes` leaves for the peer.
+  // Counts a datagram of `length_bytes` that leaves for the peer.
   void charge(PeerWindow& window, std::size_t length_bytes) {
     window.window_.charge(transport::window_units(length_bytes));
     list(window);
   }
   void wait(PeerWindow& window, std::uint64_t now_ns);
 
-  // A datagram of `length_bytes` came out of our socket, sent from `port`.
+  // Counts a datagram of `length_bytes` that came out of this HCA's socket, sent from `port`.
   void on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
                 std::uint64_t now_ns);
   void on_drained(std::uint64_t now_ns) { shares_.on_drained(now_ns); }
-  // False: it is no marker or grant.
+  // Handles a marker or grant. False: the packet is neither.
   bool on_packet(const wire::Address& source, const roce::Decoded& packet, std::uint64_t now_ns);
 
-  // Sends what is due, behind all that was sent before: acknowledgements of what a marker stands behind leave
-  // before its grant.
+  // Sends due markers and grants after all earlier packets. So acknowledgements of packets before a marker
+  // leave before its grant.
   using Send =
       std::function<void(const wire::Address& peer, roce::Opcode opcode, const roce::WindowGrant& body)>;
   void send_due(std::uint64_t now_ns, const Send& send);
@@ -87,9 +88,9 @@ class PeerWindows {
   transport::ReceiveShares shares_;
   Random random_;
   std::map<transport::ReceiveShares::Key, PeerWindow> windows_;
-  std::vector<PeerWindow*> listed_;  // those that may have a marker due
+  std::vector<PeerWindow*> listed_;  // windows that may have a marker due
   std::vector<Answer> answers_;      // of this step
-  // The last ones that were asked for: the next is often its own too.
+  // The last ones used, because the next packet often has the same peer.
   struct Known {
     wire::Address peer;
     PeerWindow* window = nullptr;

@@ -21,9 +21,9 @@ struct Transition {
 constexpr std::uint32_t kNotThere = ~0u;  // this service has no such transition
 constexpr std::uint32_t kConnected = kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn;
 
-// Besides these, every state may go to RESET and to ERROR. A failed send takes UC and UD to SQE by itself, RC
-// to ERROR; nobody can ask for SQE. SQD cannot be asked for either: a ConnectX has no command for it, and
-// its driver answers EINVAL (Linux drivers/infiniband/hw/mlx5/qp.c, the table of commands by states).
+// Transitions besides those to RESET and ERROR, which every state permits. A failed send takes UC and UD to
+// SQE by itself, RC to ERROR; no modify reaches SQE. Nor does any reach SQD: a ConnectX has no command for
+// it, and its driver answers EINVAL (Linux drivers/infiniband/hw/mlx5/qp.c, the table of commands by states).
 constexpr std::array kTransitions{
     Transition{QpState::kReset, QpState::kInit, kQpPkeyIndex | kQpPort | kQpAccessFlags,
                kQpPkeyIndex | kQpPort | kQpAccessFlags, kQpPkeyIndex | kQpPort | kQpQkey},
@@ -37,7 +37,7 @@ constexpr std::array kTransitions{
     Transition{QpState::kSqe, QpState::kRts, kNotThere, 0, 0},
 };
 
-// The required attributes, or nullopt where no such transition exists.
+// Returns the required attributes, or nullopt without such a transition.
 std::optional<std::uint32_t> required(QpType type, QpState from, QpState to) {
   if (to == QpState::kReset || to == QpState::kError) return 0;
   for (const Transition& row : kTransitions) {

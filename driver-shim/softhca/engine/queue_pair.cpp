@@ -5,7 +5,10 @@
 
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/engine/qp_state.h"
+#include "driver-shim/softhca/transport/request_opcodes.h"
+#include "proto/mapping_order.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/roce/ip_header.h"
 
@@ -13,41 +16,34 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::size_t kUdpHeaderBytes = 8;
-constexpr double kPortGbps = 100;                    // what the port says of itself
+constexpr double kPortGbps = 100;                    // the port's reported rate
 constexpr std::uint64_t kPaceBurstBytes = 32 << 10;  // of a queue pair whose rate is limited
 constexpr std::size_t kMinWindowPackets = 32;
 constexpr std::size_t kMaxWindowPackets = 512;
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
-// The transport in bits 7:5 of a BTH opcode. Our own opcodes are RC's.
-unsigned transport_of(roce::Opcode opcode) {
-  const bool masked_atomic =
-      opcode == roce::Opcode::kMaskedCompareSwap || opcode == roce::Opcode::kMaskedFetchAdd;
-  return masked_atomic ? 0 : static_cast<unsigned>(opcode) >> 5;
-}
-
-unsigned transport_of(QpType type) {
+roce::Service service_of(QpType type) {
   switch (type) {
-    case QpType::kRc: return 0;
-    case QpType::kUc: return 1;
-    case QpType::kUd: return 3;
+    case QpType::kRc: return roce::Service::kRc;
+    case QpType::kUc: return roce::Service::kUc;
+    case QpType::kUd: return roce::Service::kUd;
   }
-  return 0;
+  return roce::Service::kOther;
 }
 
-bool is_response(roce::Opcode opcode) {
-  return opcode >= roce::Opcode::kRcReadResponseFirst && opcode <= roce::Opcode::kRcAtomicAcknowledge;
+// Returns true for a doorbell older than the one that announced the newest of the `fetched` WQEBBs.
+bool lags(const DoorbellWrite& ring, std::uint16_t fetched) {
+  const auto index = static_cast<std::uint16_t>(byte_swap(static_cast<std::uint32_t>(ring.value())) >> 8);
+  return static_cast<std::int16_t>(index - fetched) < -1;
 }
 
-bool gathers(mlx5::WqeOpcode opcode) {
-  switch (opcode) {
-    case mlx5::WqeOpcode::kSend:
-    case mlx5::WqeOpcode::kSendImmediate:
-    case mlx5::WqeOpcode::kSendInvalidate:
-    case mlx5::WqeOpcode::kRdmaWrite:
-    case mlx5::WqeOpcode::kRdmaWriteImmediate: return true;
-    default: return false;
-  }
+// Does to a WQE what a planted fault says.
+void spoil(SendWqe& wqe, bool wraps, bool copied) {
+  if (planted_fault == PlantedFault::kInlineWrap && wraps && !wqe.inline_bytes.empty())
+    wqe.inline_bytes.back() ^= std::byte{0xff};
+  if (planted_fault != PlantedFault::kTornBlueFlame || !copied) return;
+  wqe.fault = mlx5::Syndrome::kLocalQpOperation;
+  wqe.reason = "torn on its way, by a planted fault";
 }
 
 }  // namespace
@@ -108,6 +104,7 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   if (mask & kQpQkey) set_qkey(attributes.qkey);
   if (mask & kQpAddress) attributes_.remote = attributes.remote;
   if (mask & kQpPathMtu) attributes_.mtu_bytes = attributes.mtu_bytes;
+  if (mask & kQpCounterSet) attributes_.counter_set = attributes.counter_set;
   if (mask & kQpMaxMessage) attributes_.max_message_bytes = attributes.max_message_bytes;
   if (mask & kQpTimeout) attributes_.timeout = attributes.timeout;
   if (mask & kQpRetryCount) attributes_.retry_count = attributes.retry_count;
@@ -174,7 +171,7 @@ transport::UcConfig QueuePair::uc_config() const {
   return config;
 }
 
-// A UD queue pair has no path: the port's MTU bounds its messages.
+// Uses the port's MTU, because a UD queue pair has no path.
 transport::UdConfig QueuePair::ud_config() const {
   transport::UdConfig config;
   config.local_qpn = qpn_;
@@ -202,7 +199,7 @@ void QueuePair::start_sending() {
   }
 }
 
-// What failed stays completed; what is posted from now on is sent, under the PSNs that follow.
+// Leaves SQE. Failed sends stay completed; later posts are sent, under the PSNs that follow.
 void QueuePair::end_send_error() {
   attributes_.send_psn = send_side_.next_psn(attributes_.send_psn);
   past_ += send_side_.counters();
@@ -243,12 +240,12 @@ void QueuePair::reset() {
 }
 
 // Acts on a failure that a call of the transport has left behind. Only the first one counts.
-void QueuePair::settle() {
+void QueuePair::handle_failure() {
   if (!failure_) return;
   const Failure failure = *failure_;
   failure_.reset();
   if (attributes_.state == QpState::kError) return;
-  // Without a connection to lose, a failed send ends the sending only (IBA 10.3.1, SQE).
+  // Ends only sending without a connection (IBA 10.3.1, SQE).
   if (failure.event_type < 0 && spec_.type != QpType::kRc) {
     attributes_.state = QpState::kSqe;
     return;
@@ -278,7 +275,7 @@ void QueuePair::flush_receives() {
     while (!taken_receives_.empty()) complete_receive({.syndrome = mlx5::Syndrome::kFlushed});
   };
   flush_taken();
-  // What waits in a shared queue belongs to the others too.
+  // Flushes a queue of its own only, because WQEs of a shared queue belong to other queue pairs too.
   while (!shared_receives_ && take_receive()) flush_taken();
 }
 
@@ -287,7 +284,7 @@ std::span<const std::byte> QueuePair::send_ring() const {
           spec_.send_blocks * mlx5::kWqeBasicBlockBytes};
 }
 
-// One that cannot be read announces nothing.
+// Reads the send record. An unreadable one announces nothing.
 std::uint16_t QueuePair::read_send_record() const {
   Be32& record = spec_.doorbell_record[mlx5::kSendRecord];
   const auto* const at = reinterpret_cast<const std::byte*>(&record);
@@ -295,11 +292,12 @@ std::uint16_t QueuePair::read_send_record() const {
     return static_cast<std::uint16_t>(load_record(record));
   Be32 value = fetched_;
   static_cast<void>(hca_.foreign.load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
+  acquire_from_mappings(Toward::kHca);
   return static_cast<std::uint16_t>(std::uint32_t{value});
 }
 
-// All new WQEs of a ring in foreign memory, in one read, or two where they wrap. What cannot be read stays
-// another WQE's, which the parser sees.
+// Reads all new WQEs of a ring in foreign memory, in one read, or two if they wrap. After a failed read an
+// older WQE stays there, which the parser rejects.
 void QueuePair::fetch_ring(std::uint16_t posted) {
   const std::size_t ring_bytes = ring_copy_.size();
   const std::size_t new_bytes = static_cast<std::uint16_t>(posted - fetched_) * mlx5::kWqeBasicBlockBytes;
@@ -310,7 +308,7 @@ void QueuePair::fetch_ring(std::uint16_t posted) {
   static_cast<void>(hca_.foreign.load(ring_copy_.data(), spec_.send_ring, new_bytes - before_wrap));
 }
 
-// The one of `rings` that brought the next WQE whole, or null.
+// Returns the one of `rings` that brought the next WQE whole, or null.
 const DoorbellWrite* QueuePair::find_copy(std::span<const DoorbellWrite> rings) const {
   const auto found = std::find_if(rings.begin(), rings.end(), [this](const DoorbellWrite& ring) {
     return ring.qpn() == qpn_ && ring.is_copy_of(send_ring(), fetched_);
@@ -331,7 +329,8 @@ void QueuePair::count_fetches(std::span<const DoorbellWrite> rings, int taken, i
   pcie.wqe_reads += static_cast<std::uint64_t>(taken - from_copies);
   pcie.blueflame_wqes += static_cast<std::uint64_t>(from_copies);
   pcie.blueflame_torn += static_cast<std::uint64_t>(copies - from_copies);
-  // A WQE that came with its doorbell says by its own index what is posted now.
+  // Counts no record read for a WQE that came with its doorbell, because its own index states the posted
+  // count.
   if (taken > from_copies || named > from_copies) ++pcie.record_reads;
 }
 
@@ -341,13 +340,21 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   if (!ready || spec_.send_blocks == 0) return 0;
   const std::uint16_t posted = read_send_record();
   const auto outstanding = static_cast<std::uint16_t>(fetched_ - completed_);
-  // One that moves backwards is 2^16 short of it ahead.
+  // Refuses a backward move too, because it is 2^16 less than it ahead.
   if (static_cast<std::uint16_t>(posted - fetched_) > spec_.send_blocks - outstanding) {
     if (attributes_.state == QpState::kError) return 0;
     log::warn("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error", hca_.config.name,
               qpn_);
     failure_ = Failure{.event_type = kEventQpFatal};
-    settle();
+    handle_failure();
+    return 0;
+  }
+  const auto is_old = [this](const DoorbellWrite& ring) {
+    return ring.qpn() == qpn_ && lags(ring, fetched_);
+  };
+  if (planted_fault == PlantedFault::kBackwardDoorbell && std::ranges::any_of(rings, is_old)) {
+    failure_ = Failure{.event_type = kEventQpFatal};
+    handle_failure();
     return 0;
   }
   if (!ring_copy_.empty() && fetched_ != posted) fetch_ring(posted);
@@ -355,8 +362,8 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   int from_copies = 0;
   while (fetched_ != posted) {
     const DoorbellWrite* const copy = find_copy(rings);
-    // Where each write to the page brought its WQE, they say themselves how far to go. Whatever the record
-    // names beyond has a write of its own to come.
+    // Stops at the last copy if each write to the page brought its WQE, because the copies state the posted
+    // count. Any WQE beyond has a write of its own still to come.
     const bool all_brought = from_copies != 0 && from_copies == static_cast<int>(rings.size());
     if (copy == nullptr && all_brought) break;
     post_next(static_cast<std::uint16_t>(posted - fetched_), copy);
@@ -364,7 +371,7 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
     from_copies += copy != nullptr ? 1 : 0;
   }
   count_fetches(rings, taken, from_copies);
-  settle();
+  handle_failure();
   return taken;
 }
 
@@ -380,6 +387,7 @@ void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* c
     wqe.fault = mlx5::Syndrome::kLocalLength;
     wqe.reason = "longer than its connection's messages may be";
   }
+  spoil(wqe, fetched_ % spec_.send_blocks + wqe.blocks > spec_.send_blocks, copy != nullptr);
   fetched_ = static_cast<std::uint16_t>(fetched_ + wqe.blocks);
   transport::WorkRequest request = wqe.request;
   request.cookie = sends_.end();
@@ -388,7 +396,7 @@ void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* c
   slot.wqe_counter = request.wqe_counter;
   std::swap(slot.body, static_cast<SendBody&>(wqe));
   if (slot.body.fault == mlx5::Syndrome::kNone) {
-    if (gathers(request.opcode)) hold_staging(slot);
+    if (transport::traits_of(request.opcode).has(roce::kHasPayload)) hold_staging(slot);
   } else {
     log::debug("{}: QP 0x{:x} WQE {}: {}", hca_.config.name, qpn_, request.wqe_counter, wqe.reason);
     // Takes its turn as an empty message, which send() then refuses with the fault.
@@ -403,7 +411,7 @@ void QueuePair::post_next(std::uint16_t available_blocks, const DoorbellWrite* c
 }
 
 bool QueuePair::accepts(const wire::Address& source, const roce::Bth& bth) const {
-  if ((bth.pkey & kPkeyMask) != kPkeyMask || transport_of(bth.opcode) != transport_of(spec_.type))
+  if ((bth.pkey & kPkeyMask) != kPkeyMask || roce::traits_of(bth.opcode).service != service_of(spec_.type))
     return false;
   return spec_.type == QpType::kUd || source == attributes_.remote;
 }
@@ -414,13 +422,13 @@ bool QueuePair::on_packet(std::uint64_t now_ns, const wire::Address& source, con
   }
   if (!accepts(source, packet.headers.bth) || !dispatch(now_ns, source, packet)) return false;
   note_established();
-  settle();
+  handle_failure();
   return true;
 }
 
-// False: this queue pair's state has no use for the packet.
+// Gives a packet to the transport. False: this queue pair's state has no use for it.
 bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet) {
-  if (is_response(packet.headers.bth.opcode)) {
+  if (is_response(roce::traits_of(packet.headers.bth.opcode).operation)) {
     transport::Requester* const requester = send_side_.rc();
     if (requester == nullptr || attributes_.state != QpState::kRts) return false;
     requester->on_packet(now_ns, packet.headers, packet.payload);
@@ -488,8 +496,11 @@ void QueuePair::write_send_completion(const SendSlot& slot, std::uint32_t length
                                       mlx5::Syndrome syndrome) {
   Completion completion;
   completion.syndrome = syndrome;
+  if (planted_fault == PlantedFault::kSyndrome && syndrome == mlx5::Syndrome::kRemoteAccess)
+    completion.syndrome = mlx5::Syndrome::kRemoteOperation;
   completion.send_opcode = static_cast<std::uint8_t>(slot.opcode);
   completion.wqe_counter = slot.wqe_counter;
+  if (planted_fault == PlantedFault::kCqeCounter) ++completion.wqe_counter;
   completion.qpn = qpn_;
   completion.user_index = spec_.user_index;
   completion.byte_count = length_bytes;
@@ -503,7 +514,7 @@ void QueuePair::deliver(const HcaParts::Arrival& arrival) {
     return;
   }
   write_completion(receive_cq_, arrival.completion);
-  settle();
+  handle_failure();
 }
 
 void QueuePair::write_completion(CompletionQueue& cq, const Completion& completion) {

@@ -1,5 +1,5 @@
-// A queue pair: fetches WQEs, lends its memory and its wire to its transport, writes completions.
-// Driven by the engine under the HCA's lock.
+// A queue pair: fetches WQEs, connects its transport to memory and wire, writes completions. The engine
+// drives it under the HCA's lock.
 #pragma once
 
 #include <cstdint>
@@ -29,26 +29,26 @@ namespace gdx::softhca {
 
 class QueuePair;
 
-// What the queue pairs of one HCA share.
+// Parts that the queue pairs of one HCA share.
 struct HcaParts {
   HcaConfig config;
   PeerWindows windows;
   std::unique_ptr<wire::Wire> wire;
   std::byte* device_memory = nullptr;
   StagingAudit staging;
-  // The WQE that is being taken: its lists change places with those of one that has completed.
+  // The WQE that is being taken: its lists are swapped with those of one that has completed.
   SendWqe taken = {};
   MemoryTable memory;
   ForeignMemory foreign;
   HcaCounters counters;
   std::uint64_t now_ns = 0;      // of the step in progress
   std::uint64_t link_bytes = 0;  // sent so far, with all that a packet costs on a link
-  // Receive completions wait here until their ACKs have left: a program that exits on a completion must
-  // not strand its peer.
+  // Receive completions that wait until their ACKs have left, because a program that exits on a completion
+  // must not strand its peer.
   struct Arrival {
     QueuePair* qp;
     Completion completion;
-    int event_type = -1;  // not a completion but an event that must not overtake those before it
+    int event_type = -1;  // no completion but an event that must not overtake earlier ones
   };
   std::vector<Arrival> arrivals;
 };
@@ -63,30 +63,29 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
   [[nodiscard]] std::uint32_t number() const { return qpn_; }
   [[nodiscard]] const QueuePairSpec& spec() const { return spec_; }
-  // As they are now: the PSNs are the next ones.
+  // Returns the current attributes, whose PSNs are the next ones.
   [[nodiscard]] QpAttributes query() const;
 
   Errno modify(std::uint32_t mask, const QpAttributes& attributes);
-  // Takes what the doorbell record says is posted, a WQE that came with one of `rings` from there. These may
-  // be for other queue pairs. Returns WQEs taken.
+  // Takes the WQEs that the doorbell record announces; those that came with one of `rings` from there.
+  // `rings` may include other queue pairs'. Returns WQEs taken.
   int fetch_sends(std::span<const DoorbellWrite> rings);
-  // False: not from this queue pair's peer, or not for its state.
+  // Handles a packet. False: not from this queue pair's peer, or not for its state.
   bool on_packet(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
-  // A packet that it took met congestion on its way: the sender is told, now and then.
+  // Handles the mark of a packet that it took: sends a CNP, at a limited rate.
   void on_marked(std::uint64_t now_ns, const roce::Bth& bth);
-  // What is due whether or not it is this queue pair's turn, and counts for no rate: timers, responses
-  // that wait for no READ's data, and receives that ERROR flushes. Call it before can_send(). Returns
-  // timers run and packets sent.
-  int attend(std::uint64_t now_ns);
-  // Sends up to `allowance_bytes` of the link's time, the last packet perhaps beyond: requests and responses
-  // half each, where there are both. Returns the bytes.
+  // Runs work that waits for no turn and counts for no rate: timers, responses that wait for no READ's data,
+  // and receives that ERROR flushes. Call it before can_send(). Returns timers run and packets sent.
+  int run_unpaced(std::uint64_t now_ns);
+  // Sends up to `allowance_bytes` of the link's time, the last packet perhaps beyond. Requests and responses
+  // get half each, if there are both. Returns the bytes.
   std::uint64_t send_some(std::uint64_t now_ns, std::uint64_t allowance_bytes);
-  // Writes a receive completion whose ACK has left, or tells of an event behind one.
+  // Writes a receive completion whose ACK has left, or raises an event that follows one.
   void deliver(const HcaParts::Arrival& arrival);
 
-  Turn turn;  // the scheduler's note
+  Turn turn;  // state of the scheduler
 
-  [[nodiscard]] bool busy() const;  // attend() or send_some() has, or will have, something to do
+  [[nodiscard]] bool busy() const;  // run_unpaced() or send_some() has work, now or later
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
   [[nodiscard]] transport::TransportCounters counters() const;
@@ -95,12 +94,12 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   struct SendSlot {
     SendBody body;
     std::vector<StagingHold> holds;
-    mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;  // as posted: what cannot be executed travels as another
+    mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;  // as posted: an invalid one travels as another opcode
     std::uint16_t wqe_counter = 0;
   };
-  // What ended the queue pair; acted on when the transport's call has returned.
+  // Cause of the queue pair's end; acted on when the transport's call has returned.
   struct Failure {
-    int event_type = -1;  // enum ib_event_type, or -1: the error CQE says it all
+    int event_type = -1;  // enum ib_event_type, or -1: the error CQE suffices
   };
 
   // transport::RequesterPort
@@ -153,7 +152,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   void reset();
   void forget_sends();
-  void settle();
+  void handle_failure();
   void note_established();
   void enter_error();
   void flush_receives();
@@ -163,13 +162,13 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void report_violation(const char* what, std::uint16_t wqe_counter);
   [[nodiscard]] bool crosses_pcie(const std::byte* at) const;
   [[nodiscard]] bool can_scatter(const SendSlot& slot) const;
-  // False: foreign memory that is gone.
+  // Return false for foreign memory that has gone.
   [[nodiscard]] bool load(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes) const;
-  // The same of an extent, all of it. False where it is paged on demand, and not there, too.
+  // Load or store a whole extent. False: foreign memory has gone, or a page on demand is absent.
   [[nodiscard]] bool load(std::byte* to, const MemoryTable::Extent& from) const;
   [[nodiscard]] bool store(const MemoryTable::Extent& to, const std::byte* from) const;
-  // False: the key does not give `access` to the range.
+  // Returns false if the key does not give `access` to the range.
   [[nodiscard]] bool permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
                              std::uint32_t access) const;
   [[nodiscard]] bool load_range(std::byte* to, std::uint32_t mkey, std::uint64_t address,
@@ -207,18 +206,18 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   ReceiveSide receive_side_;           // in RTR, RTS and SQE
   transport::TransportCounters past_;  // of transports that a reset ended
 
-  std::vector<std::byte> ring_copy_;  // of a ring in foreign memory: what was fetched
+  std::vector<std::byte> ring_copy_;  // copy of fetched WQEs, of a ring in foreign memory
   transport::Ring<SendSlot> sends_;   // taken and not completed; a request's cookie is its number
   std::uint16_t fetched_ = 0;         // WQEBBs, cumulative
-  std::uint16_t completed_ = 0;       // behind the newest completed WQE
+  std::uint16_t completed_ = 0;       // one past the newest completed WQE
   ReceiveWqe current_receive_;        // the one taken last
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   std::optional<Failure> failure_;
   transport::Dcqcn congestion_;
-  LinkClock pace_;  // at the rate that congestion leaves, no limit where there is none
+  LinkClock pace_;  // at the rate that congestion control permits
   transport::TokenBucket notification_tokens_{1, transport::kNotificationIntervalNs};
-  PeerWindow* window_ = nullptr;  // to the peer of a connection; null: nothing is bounded, or a ring does it
-  bool established_ = false;      // told of the first packet that came in RTR
+  PeerWindow* window_ = nullptr;  // to the peer of a connection; null: unbounded, or bounded by a ring
+  bool established_ = false;      // event raised for the first packet in RTR
   bool violation_reported_ = false;
 };
 

@@ -1,12 +1,15 @@
-// What a transport asks of a queue pair: bytes of this process, packets on the wire.
+// Ports of a queue pair for its transport: bytes of this process, packets on the wire.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/paging.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 #include "driver-shim/softhca/wire/streaming.h"
 
@@ -20,8 +23,8 @@ constexpr std::size_t kIpv4HeaderBytes = 20;
 constexpr std::size_t kIpv6HeaderBytes = 40;
 constexpr std::size_t kEthernetBytes = 8 + 14 + 4 + 12;  // preamble, header, check sequence, gap
 
-// Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length).
-// False: the list ends before the range does, or visit said no.
+// Calls visit(piece, offset in the piece, offset in the range, bytes) along [offset, offset + length). False:
+// the list ends before the range does, or visit returned false.
 template <typename Visit>
 bool walk(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes, std::size_t length_bytes,
           Visit visit) {
@@ -40,20 +43,8 @@ bool walk(const std::vector<DataPiece>& pieces, std::uint64_t offset_bytes, std:
   return done == length_bytes;
 }
 
-// Whether a response brings bytes for the WQE's list.
-bool scatters(mlx5::WqeOpcode opcode) {
-  switch (opcode) {
-    case mlx5::WqeOpcode::kRdmaRead:
-    case mlx5::WqeOpcode::kAtomicCompareSwap:
-    case mlx5::WqeOpcode::kAtomicFetchAdd:
-    case mlx5::WqeOpcode::kAtomicMaskedCompareSwap:
-    case mlx5::WqeOpcode::kAtomicMaskedFetchAdd: return true;
-    default: return false;
-  }
-}
-
-// An atomic on 4 B returns big-endian what it found, although memory holds host order and an atomic on 8 B
-// returns that: what UCX expects of devices that return 8 B in host order (ext_atomic_arg_sizes_be).
+// Returns the original value of a 4 B atomic in big-endian, although memory holds host order, which an 8 B
+// atomic returns. UCX expects that of devices that return 8 B in host order (ext_atomic_arg_sizes_be).
 Be32 original_of(SendWqe::AtomicPart part, std::span<const std::byte> payload) {
   std::uint64_t word = 0;
   std::memcpy(&word, payload.data(), std::min(sizeof word, payload.size()));
@@ -67,7 +58,7 @@ bool QueuePair::crosses_pcie(const std::byte* at) const {
   return before(at, hca_.device_memory) || !before(at, hca_.device_memory + hca_.config.device_memory_bytes);
 }
 
-// Of a key that lies in pieces, or is paged on demand, only the first extent is looked at: there may be
+// Checks only the first extent of a key that lies in pieces, or is paged on demand, because there may be
 // millions.
 bool QueuePair::permits(std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
                         std::uint32_t access) const {
@@ -80,7 +71,7 @@ bool QueuePair::can_scatter(const SendSlot& slot) const {
   });
 }
 
-// Payload for the wire; see Wire::streams().
+// Copies payload for the wire; see Wire::streams().
 bool QueuePair::load(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
   if (!hca_.foreign.empty()) [[unlikely]]
     return hca_.foreign.load(to, from, length_bytes);
@@ -108,7 +99,7 @@ bool QueuePair::load(std::byte* to, const MemoryTable::Extent& from) const {
 bool QueuePair::store(const MemoryTable::Extent& to, const std::byte* from) const {
   if (!to.paged) [[likely]]
     return store(to.at, from, to.length_bytes);
-  hca_.foreign.settle();
+  hca_.foreign.synchronize();
   return paged_store(to.at, from, to.length_bytes);
 }
 
@@ -116,7 +107,11 @@ bool QueuePair::load_range(std::byte* to, std::uint32_t mkey, std::uint64_t addr
                            std::uint64_t length_bytes, std::uint32_t access) const {
   const auto take = [this, to](const MemoryTable::Extent& from, std::uint64_t at) {
     if (crosses_pcie(from.at)) ++hca_.counters.pcie.payload_reads;
-    return load(to + at, from);
+    if (!load(to + at, from)) return false;
+    if (planted_fault == PlantedFault::kDeviceMemoryTail && !crosses_pcie(from.at) &&
+        from.length_bytes % sizeof(std::uint32_t) != 0)
+      to[at + from.length_bytes - 1] ^= std::byte{0xff};
+    return true;
   };
   return hca_.memory.visit_extents(mkey, key_user(), address, length_bytes, access, take);
 }
@@ -159,9 +154,9 @@ void QueuePair::commit(const wire::Address& destination, std::size_t header_byte
   const std::size_t unpadded = header_bytes + payload_bytes;
   const std::size_t pad = roce::pad_count_for(payload_bytes);
   std::memset(packet.data() + unpadded, 0, pad);
-  // It may leave at once, where the wire's batch is full, and acknowledge what was stored before.
+  // Settles first, because a full batch leaves at once, and the packet may acknowledge earlier stores.
   if (!hca_.foreign.empty()) [[unlikely]]
-    hca_.foreign.settle();
+    hca_.foreign.synchronize();
   hca_.wire->commit_packet(destination, unpadded + pad);
   const std::size_t network = destination.is_ipv4() ? kIpv4HeaderBytes : kIpv6HeaderBytes;
   hca_.link_bytes += unpadded + pad + roce::kIcrcBytes + kUdpHeaderBytes + network + kEthernetBytes;
@@ -171,7 +166,8 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
                          std::uint32_t offset_bytes, std::uint32_t length_bytes) {
   const SendSlot& slot = sends_[request.cookie];
   if (slot.body.fault != Syndrome::kNone) return slot.body.fault;
-  if (scatters(request.opcode) && !can_scatter(slot)) return Syndrome::kLocalProtection;
+  const roce::Operation operation = roce::traits_of(headers.bth.opcode).operation;
+  if (wants_response(operation) && !can_scatter(slot)) return Syndrome::kLocalProtection;
 
   const wire::Address& destination = spec_.type == QpType::kUd ? slot.body.destination : attributes_.remote;
   if (destination.is_ipv4() != hca_.wire->local().is_ipv4()) return Syndrome::kLocalQpOperation;
@@ -196,7 +192,7 @@ Syndrome QueuePair::scatter(const transport::WorkRequest& request, std::uint32_t
   return scatter_list(body.pieces, 0, std::as_bytes(std::span(&original, 1)));
 }
 
-// A UMR WQE. Whatever stands in its way is one error to a ConnectX.
+// Executes a UMR WQE. Any obstacle is one error, as on a ConnectX.
 Syndrome QueuePair::apply(const transport::WorkRequest& request) {
   const SendSlot& slot = sends_[request.cookie];
   const UmrRequest& umr = *slot.body.umr;
@@ -209,7 +205,7 @@ Syndrome QueuePair::apply(const transport::WorkRequest& request) {
   return Syndrome::kMemoryWindowBind;
 }
 
-// The staging memory is free before the completion says so.
+// Releases the staging memory before the completion becomes visible.
 void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrome) {
   SendSlot& slot = sends_.front();  // in the order of the queue
   release_staging(slot);
@@ -238,7 +234,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
   return true;
 }
 
-// The key of an empty WRITE or READ is not looked at (IBA 9.7.4.1.5).
+// Ignores the key of an empty WRITE or READ (IBA 9.7.4.1.5).
 bool QueuePair::check(transport::RemoteOperation operation, std::uint32_t rkey, std::uint64_t address,
                       std::uint32_t length_bytes) {
   switch (operation) {
@@ -251,7 +247,20 @@ bool QueuePair::check(transport::RemoteOperation operation, std::uint32_t rkey, 
   return false;
 }
 
+// Keeps a WRITE back until the next one comes, which it lets by, as a planted fault says.
+struct KeptWrite {
+  std::uint32_t rkey = 0;
+  std::uint64_t address = 0;
+  std::vector<std::byte> payload;
+};
+
 bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) {
+  if (planted_fault == PlantedFault::kStalePayload && payload.size() > sizeof(std::uint64_t)) {
+    static KeptWrite kept;  // of all queue pairs, under the lock of the only HCA
+    const KeptWrite before = std::exchange(kept, {rkey, address, {payload.begin(), payload.end()}});
+    static_cast<void>(store_range(before.rkey, before.address, before.payload, kRemoteWrite));
+    return true;
+  }
   return store_range(rkey, address, payload, kRemoteWrite);
 }
 
@@ -273,17 +282,18 @@ std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_
     return execute_by_copies(target, operation);
   if (!hca_.foreign.empty()) [[unlikely]] {
     if (hca_.foreign.find(target.at) != nullptr) return execute_by_copies(target, operation);
-    hca_.foreign.settle();
+    hca_.foreign.synchronize();
   }
   const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(target.at));
   std::uint64_t original = word.load();
+  if (planted_fault == PlantedFault::kLostAdd) return original;
   while (!word.compare_exchange_weak(original, operation.result(original))) {
   }
-  return original;
+  return planted_fault == PlantedFault::kReturnedSum ? operation.result(original) : original;
 }
 
-// Atomic towards this HCA's other operations, as the device says of itself (IBV_ATOMIC_HCA), not towards
-// kernels and threads.
+// Atomic towards this HCA's other operations, as the device reports (IBV_ATOMIC_HCA), not towards kernels and
+// threads.
 std::optional<std::uint64_t> QueuePair::execute_by_copies(const MemoryTable::Extent& target,
                                                           const transport::AtomicOperation& operation) {
   std::uint64_t original = 0;

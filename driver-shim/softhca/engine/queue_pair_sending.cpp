@@ -1,4 +1,4 @@
-// When and how much a queue pair sends: turns, the wire's room, and congestion.
+// Sending of a queue pair: turns, the wire's room, and congestion.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -17,19 +17,19 @@ PeerWindow* QueuePair::window_to(const wire::Address& destination) const {
   return hca_.windows.on() && !hca_.wire->holds_back(destination) ? hca_.windows.to(destination) : nullptr;
 }
 
-// Which wire leads to the peer may change.
+// Looks up the window again, because the wire to the peer may change.
 void QueuePair::follow_window() {
   const bool receives = attributes_.state == QpState::kRtr || attributes_.state == QpState::kRts;
   window_ = receives && spec_.type != QpType::kUd ? window_to(attributes_.remote) : nullptr;
 }
 
-// UD: to where the next message goes.
+// Returns the window of the next request; for UD that of the next message's destination.
 PeerWindow* QueuePair::request_window() const {
   if (spec_.type != QpType::kUd) return window_;
   return sends_.empty() ? nullptr : window_to(sends_.front().body.destination);
 }
 
-// Of the largest ones, so many as fit certainly.
+// Returns a number of largest packets that certainly fit.
 std::uint32_t QueuePair::packets_of_room(const PeerWindow* window, std::uint64_t now_ns) const {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (window == nullptr) return kMost;
@@ -38,8 +38,9 @@ std::uint32_t QueuePair::packets_of_room(const PeerWindow* window, std::uint64_t
   return static_cast<std::uint32_t>(std::min(window->window().room_units(now_ns) / units, kMost));
 }
 
-// As many as the wire has room for, and the peer's socket: what is dropped comes again only after a timeout.
-// Of a peer that gives no sign of life each connection finds out by its own timer, for which it must send.
+// Returns the packets that fit on the wire and in the peer's socket, because a dropped one is resent only
+// after a timeout. Towards a silent peer each connection still sends, because its own timer must detect the
+// peer's death.
 std::uint32_t QueuePair::requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets) const {
   const bool connected = spec_.type != QpType::kUd;
   std::uint64_t most = max_packets;
@@ -70,7 +71,7 @@ void QueuePair::follow_congestion(std::uint64_t now_ns) {
   pace_.set_rate(now_ns, congestion_.limited() ? congestion_.rate_gbps() : 0);
 }
 
-int QueuePair::attend(std::uint64_t now_ns) {
+int QueuePair::run_unpaced(std::uint64_t now_ns) {
   int done = 0;
   follow_window();
   if (congestion_.limited()) {
@@ -80,18 +81,18 @@ int QueuePair::attend(std::uint64_t now_ns) {
   if (attributes_.state == QpState::kRts && now_ns >= send_side_.next_deadline_ns()) {
     send_side_.rc()->on_timer(now_ns);
     ++done;
-    settle();
+    handle_failure();
   }
   if (receive_side_.can_send(false)) {
-    // Held back, an acknowledgement would keep the peer's window shut.
+    // Sends acknowledgements without a bound, because the peer's window opens only by them.
     done += static_cast<int>(receive_side_.pump(now_ns, std::numeric_limits<std::uint32_t>::max(), 0));
-    settle();
+    handle_failure();
   }
   if (attributes_.state == QpState::kError) flush_receives();
   return done;
 }
 
-// As many as certainly fit, and one at least.
+// Returns a number of packets that certainly fit, and one at least.
 std::uint32_t QueuePair::next_packets(std::uint64_t until_link_bytes) const {
   const std::uint64_t left = until_link_bytes - hca_.link_bytes;
   const std::uint64_t largest = hca_.config.mtu_bytes + kMaxLinkOverheadBytes;
@@ -103,7 +104,7 @@ void QueuePair::send_requests(std::uint64_t now_ns, std::uint64_t until_link_byt
          send_side_.can_send(now_ns)) {
     const std::uint64_t before = hca_.link_bytes;
     send_side_.pump(now_ns, requests_permitted(now_ns, next_packets(until_link_bytes)));
-    settle();
+    handle_failure();
     if (hca_.link_bytes == before) return;
   }
 }
@@ -113,7 +114,7 @@ void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_by
     const std::uint64_t before = hca_.link_bytes;
     const std::uint32_t packets = next_packets(until_link_bytes);
     receive_side_.pump(now_ns, packets, responses_permitted(now_ns, packets));
-    settle();
+    handle_failure();
     if (hca_.link_bytes == before) return;
   }
 }
@@ -134,7 +135,7 @@ std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance
 }
 
 bool QueuePair::busy() const {
-  // Of receives that are posted only their record tells.
+  // Polls the record for posted receives, because no doorbell announces them.
   if (attributes_.state == QpState::kError || receive_side_.watches_receives()) return true;
   return !send_side_.idle() || receive_side_.can_send();
 }
@@ -159,7 +160,7 @@ std::uint64_t QueuePair::next_deadline_ns() const {
   return waits ? std::min(timer_ns, now_ns + pace_.wait_ns(now_ns)) : timer_ns;
 }
 
-// Only a connection has one sender whose rate can be set.
+// Returns whether congestion control applies: only a connection has one sender with a settable rate.
 bool QueuePair::controls_congestion() const {
   return spec_.type != QpType::kUd && hca_.config.congestion_control == CongestionControl::kDcqcn;
 }

@@ -7,7 +7,7 @@
 
 namespace gdx::softhca {
 
-// A record that runs ahead of its ring counts as nothing posted: the peer then sees RNR.
+// Returns the posted WQEs. A record that runs ahead of its ring counts as none, so the peer gets RNR.
 std::uint16_t ReceiveQueue::posted() const {
   if (layout_.entries == 0) return 0;
   const auto ahead = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);

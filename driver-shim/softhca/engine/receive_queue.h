@@ -25,21 +25,21 @@ class ReceiveQueue {
     std::uint32_t stride_bytes = 0;
     Be32* record = nullptr;
     bool shared = false;  // WQEs begin with a next segment and are taken along that chain
-    bool cyclic = false;  // shared, but taken in ring order: the next segment is room that nobody reads
+    bool cyclic = false;  // shared, but taken in ring order: the next segment is unused
     std::function<void()> on_limit = {};
   };
   explicit ReceiveQueue(const Layout& layout) : layout_(layout) {}
 
   // Takes the oldest posted WQE. False: none is posted.
   bool take(ReceiveWqe& out);
-  // WQEs that take() would find.
+  // Returns the number of WQEs that take() would find.
   [[nodiscard]] std::uint16_t posted() const;
-  // Calls on_limit once when fewer than `limit` WQEs are posted, at once where that is so; 0: never.
+  // Calls on_limit once when fewer than `limit` WQEs are posted, at once if that holds; 0: never.
   void set_limit(std::uint32_t limit);
-  // The limit that still waits, 0 for none.
+  // Returns the limit that still waits, 0 for none.
   [[nodiscard]] std::uint32_t limit() const { return limit_; }
   [[nodiscard]] std::uint32_t entries() const { return layout_.entries; }
-  // Forgets what was taken, as a reset of the queue pair does.
+  // Clears the count of taken WQEs, as a reset of the queue pair does.
   void reset();
 
  private:

@@ -1,4 +1,4 @@
-// The two halves of a queue pair's transport, whichever service it has. Empty until they are started.
+// The two halves of a queue pair's transport, of any service. Empty until they are started.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class SendSide {
   [[nodiscard]] transport::Requester* rc() { return std::get_if<transport::Requester>(&side_); }
   [[nodiscard]] transport::UdRequester* ud() { return std::get_if<transport::UdRequester>(&side_); }
 
-  // Only when started.
+  // Require a started side.
   void post(const transport::WorkRequest& request) {
     visit([&](auto& side) { side.post(request); });
   }
@@ -38,7 +38,7 @@ class SendSide {
     });
   }
 
-  // Whether or not it is started.
+  // Work on a started or empty side.
   [[nodiscard]] bool idle() const {
     bool idle = true;
     visit([&](const auto& side) { idle = side.idle(); });
@@ -100,7 +100,7 @@ class ReceiveSide {
   [[nodiscard]] transport::UcResponder* uc() { return std::get_if<transport::UcResponder>(&side_); }
   [[nodiscard]] transport::UdResponder* ud() { return std::get_if<transport::UdResponder>(&side_); }
 
-  // Only RC answers; UC and UD have nothing to pump.
+  // Sends answers of RC; UC and UD have nothing to send.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets, std::uint32_t max_read_packets) {
     transport::Responder* const answering = rc();
     return answering != nullptr ? answering->pump(now_ns, max_packets, max_read_packets) : 0;

@@ -1,6 +1,6 @@
-// Watches device memory that queued WQEs gather from. Staging credits promise that nobody stores to a
-// slot, and nobody sends it again, before the WQE that holds it has completed; this counts who does.
-// Pure apart from reading the memory it watches.
+// Audit of device memory that queued WQEs gather from. Staging credits guarantee that a slot is neither
+// stored to nor sent again before the WQE that holds it has completed. This counts violations. Pure apart
+// from reading the memory.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace gdx::softhca {
 
-// What one WQE gathers from device memory, with its checksum when the HCA fetched the WQE.
+// Range that one WQE gathers from device memory, with its checksum when the HCA fetched the WQE.
 struct StagingHold {
   std::size_t offset_bytes = 0;
   std::size_t length_bytes = 0;
@@ -24,9 +24,10 @@ class StagingAudit {
   explicit StagingAudit(std::span<const std::byte> memory)
       : memory_(memory), holds_((memory.size() + kGranuleBytes - 1) / kGranuleBytes) {}
 
-  // Is a byte's granule in [offset, offset + length) held by a WQE?
+  // Returns whether a WQE holds any granule of [offset, offset + length).
   [[nodiscard]] bool held(std::size_t offset_bytes, std::size_t length_bytes) const;
-  // Holds the range, which must lie inside the memory. Ask held() first: a WQE may hold a granule twice.
+  // Holds the range, which must lie inside the memory. Call held() first, because a WQE may hold a granule
+  // twice.
   StagingHold acquire(std::size_t offset_bytes, std::size_t length_bytes);
   // Ends the hold. False: the bytes have changed in the meantime.
   [[nodiscard]] bool release(const StagingHold& hold);

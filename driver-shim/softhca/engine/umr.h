@@ -1,4 +1,4 @@
-// A UMR WQE, decoded: what it asks of the key that it is for.
+// A decoded UMR WQE: its changes to its key.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 namespace gdx::softhca {
 
 struct UmrRequest {
-  // What must hold before anything changes.
+  // Conditions that must hold before any change.
   bool check_free = false;
   bool check_qpn = false;
-  std::uint64_t mask = 0;  // mlx5::kMkeyMask*: which of the following count
+  std::uint64_t mask = 0;  // mlx5::kMkeyMask*: the following fields to apply
   bool free = false;
   std::uint8_t tag = 0;
   std::uint32_t qpn = 0;
   std::uint32_t access = 0;  // enum Access
   std::uint64_t start_address = 0;
   std::uint64_t length_bytes = 0;
-  std::uint32_t translation_entries = 0;  // 16 B each; 0: the key keeps the translation that it has
+  std::uint32_t translation_entries = 0;  // 16 B each; 0: the key keeps its translation
 };
 
 }  // namespace gdx::softhca

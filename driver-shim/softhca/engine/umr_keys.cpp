@@ -1,4 +1,4 @@
-// What UMR WQEs and peers do to keys: memory windows, and keys that programs lay out as they go.
+// Changes of keys by UMR WQEs and peers: memory windows, and keys that programs lay out.
 #include <bit>
 #include <utility>
 
@@ -20,8 +20,8 @@ void release(UmrKey& key) {
   key.qpn = mlx5::kMkeyAnyQpn;
 }
 
-// Whether the key's state is the one that the request demands; null if it is. A window of type 1 is nobody's,
-// so nobody may invalidate it; another key may be everybody's.
+// Returns null if the key's state meets the request's conditions, else the reason. A window of type 1 belongs
+// to no queue pair, so none may invalidate it. Another key may belong to all.
 const char* refuse_state(const UmrKey& key, const UmrRequest& request, const KeyUser& user) {
   if (request.check_free && !key.free) return "the key is bound";
   if (!request.check_qpn) return nullptr;
@@ -30,7 +30,7 @@ const char* refuse_state(const UmrKey& key, const UmrRequest& request, const Key
   return key.free ? "the key is free already" : nullptr;
 }
 
-// The entries up to the key's length: clients pad their lists.
+// Takes entries up to the key's length, because clients pad their lists.
 const char* lay_out_list(std::span<const mlx5::DataSegment> entries, MemoryRegionSpec& spec) {
   std::uint64_t covered_bytes = 0;
   for (const mlx5::DataSegment& entry : entries) {
@@ -100,7 +100,7 @@ const char* MemoryTable::update(std::uint32_t mkey, const KeyUser& user, const U
   return nullptr;
 }
 
-// Of a key that is no window, what is below is looked at when it is used.
+// Checks the keys below only for a window; other keys are checked when used.
 const char* MemoryTable::refuse_binding(const MemoryRegionSpec& key, const KeyUser& user) const {
   if (key.pieces.empty() || key.length_bytes == 0) return "the key is bound to nothing";
   if (key.iova + key.length_bytes < key.iova) return "its range wraps";

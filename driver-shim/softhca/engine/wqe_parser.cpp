@@ -18,7 +18,7 @@ using mlx5::WqeOpcode;
 constexpr std::uint32_t kMaxSegments = mlx5::kSegmentCountMask;
 constexpr std::uint32_t kSegmentsPerBlock = mlx5::kWqeBasicBlockBytes / mlx5::kSegmentBytes;
 
-// The WQE's bytes in one piece: in the ring it may wrap.
+// Reader of the WQE's bytes in one piece, because the WQE may wrap in the ring.
 class SegmentReader {
  public:
   explicit SegmentReader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -127,8 +127,8 @@ void parse_masked_atomic64(SegmentReader& reader, SendWqe& wqe) {
   parse_atomic_result(reader, sizeof(std::uint64_t), wqe);
 }
 
-// As an operation on the aligned 8 B around the operand that leaves the other half as it is. An address
-// that is not even a multiple of 4 stays, for the responder to refuse.
+// Parses a 4 B atomic as an operation on the aligned 8 B around the operand, without a change of the other
+// half. The responder refuses an address that is no multiple of 4.
 void parse_masked_atomic32(SegmentReader& reader, SendWqe& wqe) {
   mlx5::AtomicSegment32 atomic;
   if (!reader.take(atomic)) return reject(wqe, Syndrome::kLocalQpOperation, "no atomic segment");
@@ -157,7 +157,7 @@ void parse_masked_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wq
   }
 }
 
-// A ConnectX port on Ethernet takes the long form only: the short one has no GID.
+// Requires the long form, as a ConnectX port on Ethernet does, because the short one has no GID.
 void parse_address_vector(SegmentReader& reader, SendWqe& wqe) {
   mlx5::AddressVector vector;
   if (!reader.take(vector) || (vector.destination_qpn & mlx5::kExtendedAddressVector) == 0) {
@@ -175,7 +175,7 @@ std::uint32_t access_of(std::uint8_t flags) {
          ((flags & mlx5::kMkeyAtomic) ? kRemoteAtomic : 0u);
 }
 
-// The entries stay where they are, to be fetched when the WQE's turn comes.
+// Leaves the entries in place; they are read at the WQE's turn.
 void parse_translation(SegmentReader& reader, bool is_inline, std::uint32_t entries, SendWqe& wqe) {
   const std::uint32_t length_bytes = entries * static_cast<std::uint32_t>(sizeof(mlx5::DataSegment));
   if (length_bytes == 0) return;
@@ -268,7 +268,7 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
   out.request.opcode = mlx5::wqe_opcode(control);
   out.request.fm_ce_se = control.fm_ce_se;
   out.request.immediate = control.immediate;
-  // A WQE that was never written, or belongs to an earlier pass of the ring, betrays itself here.
+  // Detects a WQE that was never written, or belongs to an earlier pass of the ring.
   if (mlx5::wqe_index(control) != index || mlx5::wqe_qpn(control) != qpn) {
     return reject(out, Syndrome::kLocalQpOperation, "its control segment is another WQE's");
   }

@@ -25,16 +25,16 @@ struct DataPiece {
   bool operator==(const DataPiece&) const = default;
 };
 
-// What is kept of a send WQE until it completes, apart from its work request.
+// Part of a send WQE that is kept until it completes, apart from its work request.
 struct SendBody {
   std::uint32_t blocks = 1;  // WQEBBs that it occupies
-  // Not kNone: the WQE cannot be executed; it completes with this, in its turn.
+  // Error of a WQE that cannot be executed, reported in its turn; else kNone.
   mlx5::Syndrome fault = mlx5::Syndrome::kNone;
   std::vector<DataPiece> pieces;
   std::vector<std::byte> inline_bytes;
   wire::Address destination;        // UD
   std::unique_ptr<UmrRequest> umr;  // of a UMR WQE without fault; its translation is in `pieces`
-  // An atomic on 4 B travels as one on the 8 B around them; this says which of them come back.
+  // Part of the 8 B to return, because a 4 B atomic travels as one on the 8 B around it.
   enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
 };
 
@@ -43,13 +43,13 @@ struct SendWqe : SendBody {
   const char* reason = nullptr;  // of its fault
 };
 
-enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs say where they go
+enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs name their destination
 
-// Reads the WQE at `index` of the ring (a power of two of WQEBBs), of which `available_blocks` are
-// posted. Whatever the bytes say, `out` is a work request that can be queued.
+// Parses the WQE at `index` of the ring (a power of two of WQEBBs), of which `available_blocks` are posted.
+// For any bytes, `out` is a work request that can be queued.
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
                     std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out);
-// The same for a WQE that does not wrap: `wqe` is all that there is of it.
+// Parses a WQE that does not wrap, of which `wqe` is the whole.
 void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::uint32_t available_blocks,
                       std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out);
 

@@ -1,7 +1,12 @@
-// Message-level flow control of RC. A receiver whose receive queue is one connection's own says in its ACKs
-// how many receive WQEs are posted: `msn` + credits is the newest message that is certain to find one.
+// Message-level flow control of RC. A receiver states in its ACKs how many receive WQEs are posted, if its
+// receive queue serves one connection only. `msn` + credits is the newest message that is certain to find
+// one.
+//
+//   ACK(msn 7, 3 credits): messages up to 10 find a receive; message 11 may only probe
+//
 // Message numbers (the requester's SSN, the responder's MSN) have 24 bits and wrap as PSNs do; psn.h extends
-// both. Source: IBA 1.4, 9.7.7.2 and the AETH's table of credit counts.
+// both.
+// Source: IBA 1.4, 9.7.7.2 and the AETH's table of credit counts.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +22,8 @@ inline constexpr std::uint8_t kCreditCodeMask = 0x1f;
 inline constexpr std::uint8_t kNoCreditsCode = roce::kAethAck & kCreditCodeMask;  // nothing is advertised
 inline constexpr std::uint32_t kMaxCredits = 32768;
 
-// The code of the largest count that is not above `receives`. Counts run 0, 1, 2, 3, 4, 6, 8, 12, ...: from 2
-// on, two to an octave.
+// Returns the code of the largest count that is not above `receives`. Counts run 0, 1, 2, 3, 4, 6, 8, 12,
+// ...: from 2 on, two to an octave.
 constexpr std::uint8_t credit_code(std::uint32_t receives) {
   const std::uint32_t count = std::min(receives, kMaxCredits);
   if (count < 2) return static_cast<std::uint8_t>(count);
@@ -26,20 +31,20 @@ constexpr std::uint8_t credit_code(std::uint32_t receives) {
   return static_cast<std::uint8_t>(2 * octave + static_cast<int>(count >> (octave - 1) & 1));
 }
 
-// Not for kNoCreditsCode.
+// Returns the count of a code. Not for kNoCreditsCode.
 constexpr std::uint32_t credits_of(std::uint8_t code) {
   return code < 2 ? code : (2u + (code & 1u)) << (code / 2 - 1);
 }
 
-// What a requester knows of its peer's receives. A peer that advertises none bounds nothing; one that has not
-// answered yet may be either.
+// Requester's bound by its peer's receives. A peer that advertises none bounds nothing. A peer that has not
+// yet answered may be of either kind.
 class ReceiveLimit {
  public:
   explicit ReceiveLimit(std::uint32_t first_msn) : newest_permitted_(first_psn(first_msn)) {}
 
-  // An ACK, however late: a limit never sinks, because receives that are posted stay posted. `newest_message`
-  // is the newest one posted. True: more is permitted than before.
-  bool learn(const roce::Aeth& aeth, std::uint64_t newest_message) {
+  // Applies an ACK, however late. The limit never decreases, because posted receives stay posted.
+  // `newest_message` is the newest one posted. True: more is permitted than before.
+  bool update(const roce::Aeth& aeth, std::uint64_t newest_message) {
     const std::uint8_t code = aeth.syndrome & kCreditCodeMask;
     const bool was_bounded = peer_ != Peer::kUnbounded;
     if (code == kNoCreditsCode) peer_ = Peer::kUnbounded;

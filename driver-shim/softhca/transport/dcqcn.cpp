@@ -5,7 +5,7 @@
 namespace gdx::softhca::transport {
 namespace {
 
-// Averaging comes ever closer to the line's rate and never there.
+// Fraction that ends recovery, because averaging approaches the line's rate without reaching it.
 constexpr double kRecovered = 0.999;
 
 }  // namespace

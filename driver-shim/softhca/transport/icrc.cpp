@@ -31,7 +31,7 @@ std::uint32_t begin_icrc_ipv6(const std::array<std::uint8_t, 16>& source,
   return crc32(0, prefix.data(), prefix.size());
 }
 
-// Small datagrams are masked whole in a copy: one call costs less than two.
+// Masks small datagrams whole in a copy, because one call costs less than two.
 std::uint32_t finish_icrc(std::uint32_t begun, std::span<const std::byte> bth_to_padding) {
   if (bth_to_padding.size() < roce::kBthBytes) return 0;
   std::array<std::byte, 64> head;

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::uint64_t kFirstIntervalNs = 10'000'000;  // before a marker without an answer is repeated
 constexpr std::uint64_t kLongestIntervalNs = 200'000'000;
-// A peer that goes on speaking after so many markers knows of none. What it said after one or two may have
-// been on its way, or been said before it came to the marker.
+// Markers after which a peer that still sends has ignored them. After fewer its packets may have been in
+// flight, or sent before it reached the marker.
 constexpr std::uint32_t kIgnoredMarkers = 6;
 constexpr std::uint64_t kMarkersPerWindow = 4;
 
@@ -26,12 +26,12 @@ bool SendWindow::on_heard(std::uint64_t now_ns, bool of_our_kind) {
       }
       peer_ = Peer::kAsking;
       asked_ = false;
-      unanswered_ = ignored_ = 0;  // by whoever had the address before
+      unanswered_ = ignored_ = 0;  // counted against the address's former owner
       interval_ns_ = 0;
       return true;
     case Peer::kBounded:
     case Peer::kAsking:
-      // Somebody else has the address now.
+      // Applies to a new owner of the address.
       if (of_our_kind || !stalled(now_ns)) return false;
       peer_ = Peer::kStandard;
       end_wait();
@@ -49,7 +49,7 @@ bool SendWindow::on_grant(std::uint64_t now_ns, const roce::WindowGrant& grant) 
   }
   taken_units_ = std::max(taken_units_, marker.sent_units);
   if (marker.sent_at_ns < granted_for_ns_) return false;
-  // Of two answers to markers of one moment the later one permits more.
+  // Takes the larger of two grants for markers of one moment, because the later one permits more.
   const bool same = marker.sent_at_ns == granted_for_ns_ && peer_ == Peer::kBounded;
   limit_units_ = same ? std::max(limit_units_, grant.limit_units) : grant.limit_units;
   granted_for_ns_ = marker.sent_at_ns;
@@ -62,7 +62,7 @@ bool SendWindow::on_grant(std::uint64_t now_ns, const roce::WindowGrant& grant) 
 
 void SendWindow::end_wait() { waiting_ = false; }
 
-// After the lease, and without one, the minimum.
+// Returns the minimum after the lease, and without one.
 std::uint64_t SendWindow::limit_units(std::uint64_t now_ns) const {
   const std::uint64_t minimum = taken_units_ + kMinimumUnits;
   const bool leased = peer_ == Peer::kBounded && now_ns < granted_for_ns_ + kLeaseNs;
@@ -82,8 +82,8 @@ bool SendWindow::wait(std::uint64_t now_ns) {
   return true;
 }
 
-// A new one waits for the answer to the one before it, unless much has been sent since: else a window that
-// has once been opened by a single packet would go on packet by packet.
+// Waits for the answer to the last marker, unless much has been sent since. Otherwise a window opened by a
+// single packet would advance packet by packet.
 bool SendWindow::marker_due(std::uint64_t now_ns) const {
   switch (peer_) {
     case Peer::kUnknown:
@@ -122,8 +122,9 @@ std::uint64_t SendWindow::next_deadline_ns(std::uint64_t now_ns) const {
   return stalled(now_ns) ? kNever : waiting_since_ns_ + kStalledNs;
 }
 
-// A quarter may have been taken and still be charged: the kernel settles in batches (udp_rmem_release).
-// Another quarter is for minima, and for what asks nobody: acknowledgements, notifications, markers.
+// Halves the socket. One quarter may be taken and still charged, because the kernel releases in batches
+// (udp_rmem_release). Another quarter is for minima and for packets outside the window: acknowledgements,
+// notifications, markers.
 ReceiveShares::ReceiveShares(std::uint64_t socket_bytes)
     : socket_bytes_(socket_bytes), capacity_units_(socket_bytes / 2) {}
 
@@ -145,7 +146,7 @@ std::optional<roce::WindowGrant> ReceiveShares::on_marker(std::uint64_t now_ns, 
     return roce::WindowGrant{marker, marker.sent_units};
   Share& share = shares_[peer];
   if (share.incarnation != marker.incarnation) {
-    // What a former owner of the address had sent came out of the socket before.
+    // Restarts the share, because packets of the address's former owner came out of the socket before.
     share = Share{};
     share.incarnation = marker.incarnation;
   }
@@ -165,8 +166,8 @@ void ReceiveShares::on_drained(std::uint64_t now_ns) {
   if (now_ns >= next_end_ns_) reclaim(now_ns, true);
 }
 
-// A lease that has ended may still have packets in the socket: they are out once it was seen empty, or as
-// much has been taken as it can hold.
+// Takes back ended leases. Their packets may still be in the socket. They are out once it was empty, or once
+// as much was taken as it can hold.
 void ReceiveShares::reclaim(std::uint64_t now_ns, bool drained) {
   if (now_ns < next_end_ns_) return;
   next_end_ns_ = kNever;

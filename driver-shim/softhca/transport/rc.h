@@ -1,6 +1,6 @@
-// The RC transport: one requester and one responder per queue pair. Both are pure: packets, work
-// requests and time come in as arguments, everything they do goes out through a Port. They own no
-// memory of the user's, no socket, no clock and no thread; whoever drives them serialises the calls.
+// The RC transport: one requester and one responder per queue pair. Both are pure: packets, work requests and
+// time come in as arguments, and all effects go out through a Port. They own no user memory, socket, clock or
+// thread; the caller serialises all calls.
 // Source: InfiniBand Architecture Specification 1.4, sections 9.7 to 9.9.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "driver-shim/softhca/transport/request_opcodes.h"
 #include "proto/roce/codec.h"
 
 namespace gdx::softhca::transport {
@@ -12,67 +13,16 @@ namespace {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
-using roce::Opcode;
+using roce::Operation;
 
 constexpr std::uint64_t kAckTimeoutUnitNs = 4096;
+constexpr std::uint64_t kLongestGrownTimeoutNs = 1'000'000'000;
 constexpr std::uint32_t kAckEveryPackets = 32;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 constexpr std::size_t kAtomicBytes = 8;
-// A held message asks after the ACK timeout: longer than this the loss of one ACK shall not be felt.
+// Bound on the wait before a held message probes, otherwise the ACK timeout, because it delays recovery from
+// a lost ACK.
 constexpr std::uint64_t kLongestProbeWaitNs = 40'000'000;
-
-struct PacketOpcodes {
-  Opcode first, middle, last, only;
-};
-
-// For operations that carry payload; null for the others.
-const PacketOpcodes* packet_opcodes(WqeOpcode opcode) {
-  using enum Opcode;
-  static constexpr PacketOpcodes kSend{kRcSendFirst, kRcSendMiddle, kRcSendLast, kRcSendOnly};
-  static constexpr PacketOpcodes kSendImm{kRcSendFirst, kRcSendMiddle, kRcSendLastImmediate,
-                                          kRcSendOnlyImmediate};
-  static constexpr PacketOpcodes kSendInv{kRcSendFirst, kRcSendMiddle, kRcSendLastInvalidate,
-                                          kRcSendOnlyInvalidate};
-  static constexpr PacketOpcodes kWrite{kRcWriteFirst, kRcWriteMiddle, kRcWriteLast, kRcWriteOnly};
-  static constexpr PacketOpcodes kWriteImm{kRcWriteFirst, kRcWriteMiddle, kRcWriteLastImmediate,
-                                           kRcWriteOnlyImmediate};
-  switch (opcode) {
-    case WqeOpcode::kSend: return &kSend;
-    case WqeOpcode::kSendImmediate: return &kSendImm;
-    case WqeOpcode::kSendInvalidate: return &kSendInv;
-    case WqeOpcode::kRdmaWrite: return &kWrite;
-    case WqeOpcode::kRdmaWriteImmediate: return &kWriteImm;
-    default: return nullptr;
-  }
-}
-
-bool is_send(WqeOpcode opcode) {
-  switch (opcode) {
-    case WqeOpcode::kSend:
-    case WqeOpcode::kSendImmediate:
-    case WqeOpcode::kSendInvalidate: return true;
-    default: return false;
-  }
-}
-
-bool is_atomic(WqeOpcode opcode) {
-  switch (opcode) {
-    case WqeOpcode::kAtomicCompareSwap:
-    case WqeOpcode::kAtomicFetchAdd:
-    case WqeOpcode::kAtomicMaskedCompareSwap:
-    case WqeOpcode::kAtomicMaskedFetchAdd: return true;
-    default: return false;
-  }
-}
-
-Opcode atomic_opcode(WqeOpcode opcode) {
-  switch (opcode) {
-    case WqeOpcode::kAtomicCompareSwap: return Opcode::kRcCompareSwap;
-    case WqeOpcode::kAtomicMaskedCompareSwap: return Opcode::kMaskedCompareSwap;
-    case WqeOpcode::kAtomicMaskedFetchAdd: return Opcode::kMaskedFetchAdd;
-    default: return Opcode::kRcFetchAdd;
-  }
-}
 
 std::uint64_t timeout_ns(const RcConfig& config) {
   return config.ack_timeout == 0 ? kNever : kAckTimeoutUnitNs << (config.ack_timeout & 31);
@@ -80,8 +30,8 @@ std::uint64_t timeout_ns(const RcConfig& config) {
 
 enum class Fence { kNone, kResponses, kAcknowledgements };
 
-// What a request waits for. The mode is one number of three bits. Changes of keys, which the small fences are
-// about, are over before the next request has its turn.
+// Returns the fence of a request. The mode is one number of three bits. The small fences concern changes of
+// keys, which end before the next request's turn.
 Fence fence_of(const WorkRequest& request) {
   switch (request.fm_ce_se >> mlx5::kFenceShift << mlx5::kFenceShift) {
     case mlx5::kFenceReads:
@@ -103,7 +53,7 @@ Syndrome syndrome_of_nak(std::uint8_t aeth_syndrome) {
 }  // namespace
 
 std::uint64_t rnr_timer_ns(std::uint8_t code) {
-  // In units of 10 us.
+  // Timers in units of 10 us.
   static constexpr std::array<std::uint32_t, 32> kTimers{
       65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
       256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
@@ -141,16 +91,15 @@ void Requester::post(const WorkRequest& request) {
   }
   Entry& entry = queue_.extend();
   entry = Entry{.request = request, .first_psn = posted_end_};
-  const bool is_read = request.opcode == WqeOpcode::kRdmaRead;
-  entry.wants_response = is_read || is_atomic(request.opcode);
+  const roce::OpcodeTraits& traits = traits_of(request.opcode);
+  const bool atomic = is_atomic(traits.operation);
+  entry.wants_response = wants_response(traits.operation);
   entry.changes_key = request.opcode == WqeOpcode::kUmr;
   if (request.opcode == WqeOpcode::kNop || entry.changes_key) {
     entry.packets = 0;
-  } else if (!entry.wants_response && packet_opcodes(request.opcode) == nullptr) {
+  } else if (traits.operation == Operation::kNone || (entry.wants_response && config_.max_rd_atomic == 0)) {
     entry.failure = Syndrome::kLocalQpOperation;
-  } else if (entry.wants_response && config_.max_rd_atomic == 0) {
-    entry.failure = Syndrome::kLocalQpOperation;
-  } else if (is_atomic(request.opcode)) {
+  } else if (atomic) {
     entry.packets = 1;
   } else if (request.length_bytes > mlx5::kMaxMessageBytes) {
     entry.failure = Syndrome::kLocalLength;
@@ -160,7 +109,7 @@ void Requester::post(const WorkRequest& request) {
   if (entry.packets == 0) return;
   posted_end_ += entry.packets;
   entry.message = ++newest_message_;
-  entry.takes_receive = is_send(request.opcode) || request.opcode == WqeOpcode::kRdmaWriteImmediate;
+  entry.takes_receive = traits.operation == Operation::kSend || traits.has(roce::kHasImmediate);
 }
 
 std::uint64_t Requester::unacked_requests() const { return send_psn_ - unacked_ - response_psns_pending_; }
@@ -178,21 +127,21 @@ bool Requester::may_start(const Entry& entry) const {
   return !entry.wants_response || responses_pending_ < config_.max_rd_atomic;
 }
 
-// Beyond the limit a message may only ask: a SEND with its first packet, which takes the receive, a WRITE
-// with all of it, since its last packet does. Nobody watches for receives before a message has needed one, so
-// the first one asks at once. Where no ACK has come yet the peer may be one that advertises nothing, and only
-// the RNR timer counts.
+// Returns whether receives permit an entry's next packet. Beyond the limit a message may only probe: a SEND
+// with its first packet, which takes the receive; a WRITE whole, because its last packet takes it. The first
+// such message probes at once, because the peer starts to report receives only then. Before any ACK the peer
+// may advertise nothing, so only the RNR timer counts.
 bool Requester::receive_permits(const Entry& entry) const {
   if (!entry.takes_receive || limit_.permits(entry.message)) return true;
   const bool asks_at_once = limit_.known() ? !asked_ && send_psn_ == unacked_ : probing_ == 0;
   const bool may_ask = asks_at_once || probing_ == entry.message;
-  if (!is_send(entry.request.opcode)) return may_ask;
+  if (traits_of(entry.request.opcode).operation != Operation::kSend) return may_ask;
   return unacked_ > entry.first_psn || (may_ask && send_psn_ == entry.first_psn);
 }
 
 bool Requester::held() const { return send_index_ != queue_.end() && !receive_permits(queue_[send_index_]); }
 
-// While packets are outstanding, their acknowledgements bring what is to be known.
+// Outstanding packets need no probe, because their acknowledgements carry the receives.
 bool Requester::wants_probe_timer() const {
   return probe_deadline_ns_ == kNever && send_psn_ == unacked_ && held();
 }
@@ -210,13 +159,13 @@ bool Requester::can_send(std::uint64_t now_ns) const {
   if (rnr_deadline_ns_ != kNever && now_ns < rnr_deadline_ns_) return false;
   const Entry& entry = queue_[send_index_];
   if (entry.failure != Syndrome::kNone) return send_index_ == queue_.first();
-  // What is before it may have to be sent again, from where its keys lead now.
+  // Waits for the front, because earlier requests may be resent and must use the old keys.
   if (entry.changes_key) return send_index_ == queue_.first();
   if (entry.packets == 0) return may_start(entry);
   if (config_.max_unacked_packets != 0 && unacked_requests() >= config_.max_unacked_packets) return false;
   const ExtendedPsn end = entry.wants_response ? entry.end_psn() : send_psn_ + 1;
   if (end - unacked_ >= kPsnHalfSpace || !receive_permits(entry)) return false;
-  // A message that has begun goes on; a READ that resumes in its middle counts as a start.
+  // Continues a message that has begun; a READ that resumes in its middle counts as a start.
   return (send_psn_ != entry.first_psn && !entry.wants_response) || may_start(entry);
 }
 
@@ -225,7 +174,7 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   while (sent < max_packets && can_send(now_ns)) {
     if (tail_packets_due_ > 0) {
       sent += send_tail(now_ns);
-      retire_settled();
+      retire_local();
       continue;
     }
     rnr_deadline_ns_ = kNever;
@@ -239,14 +188,14 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
     } else if (entry.failure == Syndrome::kNone) {
       pass(entry);
     }
-    retire_settled();
+    retire_local();
   }
   note_held();
   return sent;
 }
 
-// What needs no packet. After a loss the cursor comes again to what is still queued: never to a change of a
-// key, which is over when it is made.
+// Passes an entry without packets. After a loss the cursor returns to queued entries, but never to a change
+// of a key, which ends when it is made.
 void Requester::pass(Entry& entry) {
   if (entry.changes_key) entry.failure = port_.apply(entry.request);
   if (entry.failure == Syndrome::kNone) ++send_index_;
@@ -256,28 +205,27 @@ Syndrome Requester::transmit(const Entry& entry) {
   return entry.wants_response ? transmit_request(entry) : transmit_segment(entry);
 }
 
-// One packet of a SEND or WRITE.
+// Sends one packet of a SEND or WRITE.
 Syndrome Requester::transmit_segment(const Entry& entry) {
   const WorkRequest& request = entry.request;
-  const PacketOpcodes& opcodes = *packet_opcodes(request.opcode);
   const auto index = static_cast<std::uint32_t>(send_psn_ - entry.first_psn);
   const bool first = index == 0;
   const bool last = index + 1 == entry.packets;
   const std::uint32_t offset_bytes = index * config_.mtu_bytes;
   const std::uint32_t length_bytes = std::min(config_.mtu_bytes, request.length_bytes - offset_bytes);
 
-  // The packet that fills the window must ask, or nothing would ever open it again.
+  // Requests an ACK in the packet that fills the window, because otherwise none would open it again.
   const bool fills_window =
       config_.max_unacked_packets != 0 && unacked_requests() + 1 >= config_.max_unacked_packets;
   roce::Headers headers;
   headers.bth = {
-      .opcode = last ? (first ? opcodes.only : opcodes.last) : (first ? opcodes.first : opcodes.middle),
+      .opcode = packet_opcodes(request.opcode).at(first, last),
       .solicited = last && (request.fm_ce_se & mlx5::kSolicited) != 0,
       .migration = false,
       .pad_count = roce::pad_count_for(length_bytes),
       .pkey = roce::kDefaultPkey,
       .destination_qpn = config_.remote_qpn,
-      // The first one of all too: who it is that answers decides how much may be sent.
+      // Requests an ACK of the first packet too, because the answer's sender decides how much may be sent.
       .ack_request = last || fills_window || unrequested_acks_ + 1 >= kAckEveryPackets ||
                      (!heard_ && sent_end_ == unacked_),
       .psn = wire_psn(send_psn_)};
@@ -293,23 +241,22 @@ Syndrome Requester::transmit_segment(const Entry& entry) {
   return syndrome;
 }
 
-// A READ request, for all that is still missing, or an atomic.
+// Sends a READ request, for all that is still missing, or an atomic.
 Syndrome Requester::transmit_request(const Entry& entry) {
   const WorkRequest& request = entry.request;
+  const Operation operation = traits_of(request.opcode).operation;
   roce::Headers headers;
+  headers.bth.opcode = packet_opcodes(request.opcode).only;
   headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.destination_qpn = config_.remote_qpn;
   headers.bth.ack_request = true;
   headers.bth.psn = wire_psn(send_psn_);
-  if (request.opcode == WqeOpcode::kRdmaRead) {
+  if (operation == Operation::kRead) {
     const auto received_bytes = static_cast<std::uint32_t>(send_psn_ - entry.first_psn) * config_.mtu_bytes;
-    headers.bth.opcode = Opcode::kRcReadRequest;
     headers.reth = {request.remote_address + received_bytes, request.rkey,
                     request.length_bytes - received_bytes};
   } else {
-    const bool add =
-        request.opcode == WqeOpcode::kAtomicFetchAdd || request.opcode == WqeOpcode::kAtomicMaskedFetchAdd;
-    headers.bth.opcode = atomic_opcode(request.opcode);
+    const bool add = operation == Operation::kFetchAdd;
     headers.atomic = {request.remote_address, request.rkey, request.swap_or_add, add ? 0 : request.compare};
     headers.atomic_mask = {request.swap_mask_or_boundaries, add ? 0 : request.compare_mask};
   }
@@ -331,25 +278,27 @@ void Requester::account_sent(std::uint64_t now_ns, const Entry& entry) {
   }
   sent_end_ = std::max(sent_end_, send_psn_);
   if (send_psn_ == entry.end_psn()) ++send_index_;
-  // Only what asks is answered. The others may wait behind them for their queue pair's next turn, which on a
-  // slow link comes late; the message's last packet asks at the latest.
+  // Times only packets that request an ACK, because only they are answered. The others may wait behind them
+  // for their queue pair's next turn, which comes late on a slow link. The message's last packet requests an
+  // ACK at the latest.
   if (unrequested_acks_ != 0) return;
   asked_end_ = send_psn_;
   if (!again) round_trip_.begin(now_ns, send_psn_);
   if (ack_deadline_ns_ == kNever) start_timers(now_ns);
 }
 
-// One to four timeouts, as IBA 1.4, 9.7.6.1.3 allows: the first loss is mended soon, and a peer whose
-// processor is busy elsewhere is not given up at once.
+// Waits one to four timeouts, as IBA 1.4, 9.7.6.1.3 allows. So the first loss is mended soon, and a peer with
+// a busy processor gets time. A second suffices for that.
 void Requester::start_timers(std::uint64_t now_ns) {
   const bool runs = awaits_acknowledge() && ack_timeout_ns_ != kNever;
   const std::uint32_t doublings = std::min(2u, config_.retry_count - retries_left_);
-  ack_deadline_ns_ = runs ? now_ns + (ack_timeout_ns_ << doublings) : kNever;
+  const std::uint64_t grown_ns = std::min(ack_timeout_ns_ << doublings, kLongestGrownTimeoutNs);
+  ack_deadline_ns_ = runs ? now_ns + std::max(ack_timeout_ns_, grown_ns) : kNever;
   tail_deadline_ns_ = runs ? now_ns + round_trip_.wait_ns(tail_resends_) : kNever;
 }
 
-// The oldest packet without an ACK mends the loss of one; the newest that asked draws a NAK where more is
-// missing. To go back instead would send all twice that is only late.
+// Resends the tail. The oldest packet without an ACK mends the loss of one. The newest that requested an ACK
+// draws a NAK if more is missing. Going back instead would send merely late packets twice.
 std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
   const bool oldest = tail_packets_due_ == 2;
   --tail_packets_due_;
@@ -357,10 +306,11 @@ std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
   const bool resumes = oldest || entry.wants_response;
   const ExtendedPsn psn = resumes ? std::max(entry.first_psn, unacked_) : asked_end_ - 1;
   if (!oldest) tail_deadline_ns_ = now_ns + round_trip_.wait_ns(++tail_resends_);
-  if (!oldest && psn == unacked_) return 0;  // that was the oldest
+  if (!oldest && psn == unacked_) return 0;  // the oldest has been resent
   round_trip_.forget();
   const ExtendedPsn cursor = std::exchange(send_psn_, psn);
-  const std::uint32_t unrequested = std::exchange(unrequested_acks_, kAckEveryPackets);  // so it asks
+  // so that it requests an ACK
+  const std::uint32_t unrequested = std::exchange(unrequested_acks_, kAckEveryPackets);
   entry.failure = transmit(entry);
   send_psn_ = cursor;
   unrequested_acks_ = unrequested;
@@ -371,7 +321,7 @@ std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
   return 1;
 }
 
-// The entry of the newest packet that asked.
+// Returns the entry of the newest packet that requested an ACK.
 std::uint64_t Requester::newest_asked() const {
   std::uint64_t number = std::min(send_index_, queue_.end() - 1);
   while (queue_[number].packets == 0 || queue_[number].first_psn >= asked_end_) --number;
@@ -384,25 +334,18 @@ void Requester::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
   if (in_error_) return;
   heard_ = true;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, unacked_);
-  if (psn >= sent_end_) return;  // an answer to nothing we sent
-  learn_credits(headers);
-  if (psn < unacked_) return;  // a late duplicate, or word of receives
-  switch (headers.bth.opcode) {
-    case Opcode::kRcAcknowledge: on_acknowledge(now_ns, headers.aeth, psn); break;
-    case Opcode::kRcReadResponseFirst:
-    case Opcode::kRcReadResponseMiddle:
-    case Opcode::kRcReadResponseLast:
-    case Opcode::kRcReadResponseOnly:
-    case Opcode::kRcAtomicAcknowledge: on_response(now_ns, headers, psn, payload); break;
-    default: break;
-  }
+  if (psn >= sent_end_) return;  // an answer to no packet of this requester
+  read_credits(headers);
+  if (psn < unacked_) return;  // a late duplicate, or an update of receives
+  const Operation operation = roce::traits_of(headers.bth.opcode).operation;
+  if (operation == Operation::kAcknowledge) return on_acknowledge(now_ns, headers.aeth, psn);
+  if (is_response(operation)) on_response(now_ns, headers, psn, payload);
 }
 
 void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, ExtendedPsn psn) {
   const std::uint8_t kind = aeth.syndrome & roce::kAethKindMask;
   if (kind != roce::kAethKindAck && kind != roce::kAethKindRnr && kind != roce::kAethKindNak) return;
   if (kind == roce::kAethKindNak) ++counters_.naks_received;
-  if (kind == roce::kAethKindRnr) probing_ = 0;
   // An ACK covers its own PSN, a NAK only those before it.
   const bool caught_up = acknowledge_before(now_ns, kind == roce::kAethKindAck ? psn + 1 : psn);
   if (in_error_) return;
@@ -417,27 +360,30 @@ void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, Ext
   }
 }
 
-// A NAK's syndrome has no room for them.
-void Requester::learn_credits(const roce::Headers& headers) {
+// Reads credits from ACKs only, because a NAK's syndrome has no room for them.
+void Requester::read_credits(const roce::Headers& headers) {
   const bool acknowledges = (headers.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindAck;
-  if (headers.bth.opcode == Opcode::kRcReadResponseMiddle || !acknowledges) return;
-  if (limit_.learn(headers.aeth, newest_message_)) probe_deadline_ns_ = kNever;
+  if (!roce::traits_of(headers.bth.opcode).has(roce::kHasAeth) || !acknowledges) return;
+  if (limit_.update(headers.aeth, newest_message_)) probe_deadline_ns_ = kNever;
 }
 
 void Requester::on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_code) {
   ++counters_.rnr_naks_received;
+  probing_ = 0;
   if (rnr_deadline_ns_ != kNever) return;
-  // The peer lives. Lost packets of a long wait must not add up to its death.
+  // Restores the retries, because the peer is alive. Lost packets of a long wait must not sum up to its
+  // death.
   retries_left_ = config_.retry_count;
   if (config_.rnr_retry != kEndlessRnrRetry) {
     if (rnr_retries_left_ == 0) return fail_all(Syndrome::kRnrRetryExceeded);
     --rnr_retries_left_;
   }
+  tail_resends_ = 0;
   go_back();
   rnr_deadline_ns_ = now_ns + rnr_timer_ns(timer_code);
 }
 
-// Accepted by PSN, not by FIRST/MIDDLE/LAST: Soft-RoCE answers a READ retry with MIDDLE or LAST.
+// Accepts by PSN, not by FIRST/MIDDLE/LAST, because Soft-RoCE answers a READ retry with MIDDLE or LAST.
 void Requester::on_response(std::uint64_t now_ns, const roce::Headers& headers, ExtendedPsn psn,
                             std::span<const std::byte> payload) {
   const bool caught_up = acknowledge_before(now_ns, psn);
@@ -453,13 +399,14 @@ void Requester::on_response(std::uint64_t now_ns, const roce::Headers& headers, 
   unacked_ = psn + 1;
   if (unacked_ == entry.end_psn()) retire_front(Syndrome::kNone);
   note_progress(now_ns);
-  retire_settled();
+  retire_local();
 }
 
 Syndrome Requester::accept_response(const Entry& entry, const roce::Headers& headers, ExtendedPsn psn,
                                     std::span<const std::byte> payload) {
-  const bool atomic_response = headers.bth.opcode == Opcode::kRcAtomicAcknowledge;
-  if (atomic_response != is_atomic(entry.request.opcode)) return Syndrome::kBadResponse;
+  const Operation operation = roce::traits_of(headers.bth.opcode).operation;
+  const bool atomic_response = operation == Operation::kAtomicAcknowledge;
+  if (atomic_response != is_atomic(traits_of(entry.request.opcode).operation)) return Syndrome::kBadResponse;
   if (atomic_response) {
     std::array<std::byte, kAtomicBytes> original;
     std::memcpy(original.data(), &headers.atomic_original, original.size());
@@ -472,8 +419,8 @@ Syndrome Requester::accept_response(const Entry& entry, const roce::Headers& hea
   return payload.empty() ? Syndrome::kNone : port_.scatter(entry.request, offset_bytes, payload);
 }
 
-// Takes everything before `end` as acknowledged, up to the first READ or atomic that lacks its response.
-// False when there is one: its response was lost, which is an implied NAK (IBA 1.4, 9.7.5.2.4).
+// Takes everything before `end` as acknowledged, up to the first READ or atomic without its response. Returns
+// false there: the lost response is an implied NAK (IBA 1.4, 9.7.5.2.4).
 bool Requester::acknowledge_before(std::uint64_t now_ns, ExtendedPsn end) {
   bool moved = false;
   while (unacked_ < end && !queue_.empty()) {
@@ -486,14 +433,14 @@ bool Requester::acknowledge_before(std::uint64_t now_ns, ExtendedPsn end) {
   }
   if (moved) {
     note_progress(now_ns);
-    retire_settled();
+    retire_local();
   }
   return in_error_ || unacked_ >= end;
 }
 
 void Requester::note_progress(std::uint64_t now_ns) {
   if (send_psn_ < unacked_) {
-    // What we were about to resend has arrived after all.
+    // Skips the resend of packets that have arrived after all.
     send_psn_ = unacked_;
     send_index_ = queue_.first();
   }
@@ -501,17 +448,17 @@ void Requester::note_progress(std::uint64_t now_ns) {
   rnr_retries_left_ = config_.rnr_retry;
   rnr_deadline_ns_ = kNever;
   tail_packets_due_ = 0;
-  // Karn's rule: only the answer to what was sent once ends the longer waits.
+  // Applies Karn's rule: only the answer to a packet sent once ends the longer waits.
   tail_resends_ = round_trip_.end(now_ns, unacked_) ? 0 : std::min(tail_resends_, RoundTrip::kKeptDoublings);
   start_timers(now_ns);
 }
 
-// Completes what needs no packet once it has come to the front: NOPs, UMRs, and failures found here.
-void Requester::retire_settled() {
+// Completes entries at the front that need no packet: NOPs, UMRs, and failures found here.
+void Requester::retire_local() {
   while (!queue_.empty()) {
     const Entry& entry = queue_.front();
     if (entry.failure != Syndrome::kNone) return fail_all(entry.failure);
-    // The cursor may have gone back behind one that it had passed before.
+    // Checks sent_end_ too, because the cursor may have gone back before an entry that it had passed.
     const bool passed = queue_.first() < send_index_ || entry.first_psn < sent_end_;
     if (entry.packets > 0 || !passed) return;
     retire_front(Syndrome::kNone);
@@ -526,11 +473,12 @@ void Requester::retire_front(Syndrome syndrome) {
   port_.complete(entry.request, syndrome);
 }
 
-// The answer to a NAK, spoken or implied. Once per PSN: everything that was behind the lost packet may
-// draw another NAK, and going back for each would multiply the traffic. A second loss is the timer's.
+// Goes back after a NAK, explicit or implied. Once per PSN, because each packet behind the lost one may draw
+// a NAK, and each return would multiply the traffic. A second loss is left to the timer.
 void Requester::recover_once() {
   if (rnr_deadline_ns_ != kNever || recovered_psn_ == unacked_) return;
   recovered_psn_ = unacked_;
+  tail_resends_ = 0;  // resent packets start new waits
   if (take_retry()) go_back();
 }
 

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 
-#include "driver-shim/softhca/transport/request_traits.h"
 #include "proto/roce/codec.h"
 
 namespace gdx::softhca::transport {
 
 namespace {
 
-using mlx5::CqeOpcode;
 using mlx5::Syndrome;
 using roce::Opcode;
-using Operation = RequestTraits::Operation;
+using roce::Operation;
 
 constexpr std::uint64_t kAtomicAlignment = 8;
 constexpr std::uint32_t kAtomicBytes = 8;
@@ -28,14 +26,14 @@ Syndrome syndrome_of_nak(std::uint8_t nak) {
 
 AtomicOperation operation_of(const roce::Headers& headers) {
   const roce::AtomicEth& atomic = headers.atomic;
+  const roce::OpcodeTraits& traits = roce::traits_of(headers.bth.opcode);
+  const bool masked = traits.has(roce::kHasAtomicMaskEth);
   const roce::AtomicMaskEth& mask = headers.atomic_mask;
-  switch (headers.bth.opcode) {
-    case Opcode::kRcCompareSwap: return {false, atomic.swap_or_add, atomic.compare, kAllBits, kAllBits};
-    case Opcode::kMaskedCompareSwap:
-      return {false, atomic.swap_or_add, atomic.compare, mask.swap_mask_or_boundaries, mask.compare_mask};
-    case Opcode::kMaskedFetchAdd: return {true, atomic.swap_or_add, 0, mask.swap_mask_or_boundaries, 0};
-    default: return {true, atomic.swap_or_add, 0, 0, 0};
+  if (traits.operation == Operation::kFetchAdd) {
+    return {true, atomic.swap_or_add, 0, masked ? mask.swap_mask_or_boundaries : 0, 0};
   }
+  return {false, atomic.swap_or_add, atomic.compare, masked ? mask.swap_mask_or_boundaries : kAllBits,
+          masked ? mask.compare_mask : kAllBits};
 }
 
 }  // namespace
@@ -59,8 +57,8 @@ void Responder::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
   now_ns_ = now_ns;
-  const RequestTraits& traits = traits_of(headers.bth.opcode);
-  if (dead_ || traits.operation == Operation::kNone) return;
+  const roce::OpcodeTraits& traits = roce::traits_of(headers.bth.opcode);
+  if (dead_ || !is_request(traits.operation)) return;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, expected_);
   if (psn < expected_) return on_duplicate(headers, traits, psn);
   if (psn > expected_) {
@@ -76,12 +74,13 @@ void Responder::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
     case Operation::kSend: return on_send(headers, traits, payload);
     case Operation::kWrite: return on_write(headers, traits, payload);
     case Operation::kRead: return on_read(headers);
-    case Operation::kAtomic: return on_atomic(headers);
-    case Operation::kNone: return;
+    case Operation::kCompareSwap:
+    case Operation::kFetchAdd: return on_atomic(headers);
+    default: return;
   }
 }
 
-bool Responder::sequence_permits(const RequestTraits& traits) const {
+bool Responder::sequence_permits(const roce::OpcodeTraits& traits) const {
   switch (message_) {
     case Message::kNone: return traits.first;
     case Message::kSend: return !traits.first && traits.operation == Operation::kSend;
@@ -90,17 +89,19 @@ bool Responder::sequence_permits(const RequestTraits& traits) const {
   return false;
 }
 
-// FIRST and MIDDLE are full, LAST is not empty. Source: IBA 1.4, 9.7.4.1.6.
-bool Responder::length_permits(const RequestTraits& traits, std::size_t payload_bytes) const {
+// Returns whether the length fits the opcode: FIRST and MIDDLE are full, LAST is not empty. Source: IBA 1.4,
+// 9.7.4.1.6.
+bool Responder::length_permits(const roce::OpcodeTraits& traits, std::size_t payload_bytes) const {
   if (!traits.last) return payload_bytes == config_.mtu_bytes;
   return payload_bytes <= config_.mtu_bytes && (traits.first || payload_bytes > 0);
 }
 
-// A request seen before is answered again and executed only where that changes nothing.
-// Source: IBA 1.4, 9.7.5.1.2 to 9.7.5.1.3.
-void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn) {
+// Answers a duplicate request again, and executes it only if that changes nothing. Source: IBA 1.4, 9.7.5.1.2
+// to 9.7.5.1.3.
+void Responder::on_duplicate(const roce::Headers& headers, const roce::OpcodeTraits& traits,
+                             ExtendedPsn psn) {
   ++counters_.duplicate_requests;
-  const bool atomic = traits.operation == Operation::kAtomic;
+  const bool atomic = is_atomic(traits.operation);
   if (!atomic && traits.operation != Operation::kRead) return queue_ack(std::nullopt);
   const Served* const known = find_served(psn, atomic);
   if (known == nullptr) return;
@@ -117,8 +118,8 @@ void Responder::on_duplicate(const roce::Headers& headers, const RequestTraits& 
   send_control_responses();
 }
 
-// Memory is read afresh, and only what the first request asked for. A key that is gone draws no NAK: the
-// duplicate may be a stray copy of a READ that was answered long ago.
+// Reads memory afresh, within the range of the first request. A key that has gone draws no NAK, because the
+// duplicate may be a stray copy of a READ answered long ago.
 void Responder::on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const Served& served) {
   const std::uint64_t skipped_bytes = (psn - served.first_psn) * config_.mtu_bytes;
   const bool covered = reth.rkey == served.range.rkey &&
@@ -131,7 +132,28 @@ void Responder::on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const
   }
   Response again = read_response(reth, psn);
   again.duplicate = true;
+  if (rewind(again)) return;
   if (admits_duplicate(psn, psn + again.remaining_packets)) responses_.push_back(again);
+}
+
+// Moves a pending answer back to the duplicate's first PSN. A peer that lacks that PSN has no use for the
+// rest, and must not get it twice. Not if an answer to an earlier request waits, because that must come
+// first.
+bool Responder::rewind(const Response& again) {
+  if (responses_.empty()) return false;
+  for (std::uint64_t i = responses_.first() + 1; i != responses_.end(); ++i) {
+    const Response& queued = responses_[i];
+    if (queued.is_answer() && queued.psn < again.psn) return false;
+  }
+  Response& current = responses_.front();
+  const bool same_end = current.psn + current.remaining_packets == again.psn + again.remaining_packets;
+  if (current.kind != Response::Kind::kRead || !same_end || again.psn >= current.psn) return false;
+  current.psn = again.psn;
+  current.address = again.address;
+  current.remaining_bytes = again.remaining_bytes;
+  current.remaining_packets = again.remaining_packets;
+  current.started = false;
+  return true;
 }
 
 const Responder::Served* Responder::find_served(ExtendedPsn psn, bool atomic) const {
@@ -146,20 +168,20 @@ void Responder::remember(const Served& served) {
   next_served_ = (next_served_ + 1) % served_.size();
 }
 
-// Whether a repeated READ or atomic of [psn, end) is to be answered. Not when the answer is on its way
-// already, nor beyond what the peer may have outstanding: it then repeats itself faster than we answer.
+// Returns whether to answer a repeated READ or atomic of [psn, end). Not if its answer is pending. Not beyond
+// the peer's outstanding limit, because it then repeats faster than this side answers.
 bool Responder::admits_duplicate(ExtendedPsn psn, ExtendedPsn end) const {
   std::uint32_t duplicates = 0;
   for (std::uint64_t i = responses_.first(); i != responses_.end(); ++i) {
     const Response& queued = responses_[i];
-    if (queued.kind != Response::Kind::kRead && queued.kind != Response::Kind::kAtomic) continue;
+    if (!queued.is_answer()) continue;
     if (queued.psn <= psn && end <= queued.psn + queued.remaining_packets) return false;
     duplicates += queued.duplicate ? 1 : 0;
   }
   return duplicates < config_.max_dest_rd_atomic;
 }
 
-void Responder::on_send(const roce::Headers& headers, const RequestTraits& traits,
+void Responder::on_send(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                         std::span<const std::byte> payload) {
   if (traits.first) {
     if (!take_receive()) return;
@@ -175,44 +197,33 @@ void Responder::on_send(const roce::Headers& headers, const RequestTraits& trait
   offset_bytes_ += static_cast<std::uint32_t>(payload.size());
   message_ = traits.last ? Message::kNone : Message::kSend;
   if (!traits.last) return finish_packet(headers, traits, std::nullopt);
-  if (traits.invalidate && !port_.invalidate(headers.immediate)) {
+  if (traits.has(roce::kHasIeth) && !port_.invalidate(headers.immediate)) {
     return refuse(roce::kNakRemoteAccess, ReceiveCompletion{.syndrome = Syndrome::kRemoteInvalidRequest});
   }
-  const CqeOpcode opcode = traits.immediate    ? CqeOpcode::kResponderSendImmediate
-                           : traits.invalidate ? CqeOpcode::kResponderSendInvalidate
-                                               : CqeOpcode::kResponderSend;
-  finish_packet(headers, traits,
-                ReceiveCompletion{.opcode = opcode,
-                                  .byte_count = offset_bytes_,
-                                  .immediate_or_rkey = headers.immediate,
-                                  .solicited = headers.bth.solicited});
+  finish_packet(headers, traits, completion_of(headers, offset_bytes_));
 }
 
-void Responder::on_write(const roce::Headers& headers, const RequestTraits& traits,
+void Responder::on_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                          std::span<const std::byte> payload) {
   if (traits.first && !begin_write(headers, traits, payload.size())) return;
   const auto payload_bytes = static_cast<std::uint32_t>(payload.size());
   const bool fits =
       traits.last ? payload_bytes == write_remaining_bytes_ : payload_bytes < write_remaining_bytes_;
   if (!fits) return refuse(roce::kNakInvalidRequest);
-  // Before the payload lands: without a receive WQE the packet must leave no trace.
-  if (traits.immediate && !take_receive()) return;
+  // Runs before the payload lands, because a packet without a receive WQE must leave no trace.
+  if (traits.has(roce::kHasImmediate) && !take_receive()) return;
   if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) {
     return refuse(roce::kNakRemoteAccess);
   }
   offset_bytes_ += payload_bytes;
   write_remaining_bytes_ -= payload_bytes;
   message_ = traits.last ? Message::kNone : Message::kWrite;
-  if (!traits.immediate) return finish_packet(headers, traits, std::nullopt);
-  finish_packet(headers, traits,
-                ReceiveCompletion{.opcode = CqeOpcode::kResponderWriteImmediate,
-                                  .byte_count = write_.length_bytes,
-                                  .immediate_or_rkey = headers.immediate,
-                                  .solicited = headers.bth.solicited});
+  if (!traits.has(roce::kHasImmediate)) return finish_packet(headers, traits, std::nullopt);
+  finish_packet(headers, traits, completion_of(headers, write_.length_bytes));
 }
 
-// Checks the whole range of the message before its first byte. An empty one needs no valid key.
-bool Responder::begin_write(const roce::Headers& headers, const RequestTraits& traits,
+// Checks the whole range of the message before its first byte. An empty message needs no valid key.
+bool Responder::begin_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                             std::size_t payload_bytes) {
   const roce::Reth& reth = headers.reth;
   const bool length_consistent =
@@ -282,15 +293,16 @@ bool Responder::take_receive() {
   return false;
 }
 
-// Every message that was permitted has come, or nothing was permitted yet. While one is permitted, its own
-// ACK will say more.
+// Returns whether new receives need an ACK of their own: every permitted message has come, or none was
+// permitted yet. While one is outstanding, its own ACK will advertise more.
 bool Responder::watches_receives() const {
   if (!receives_wanted_ || dead_) return false;
   const std::uint32_t left = (advertised_.value_or(msn_) - msn_) & roce::kPsnMask;
   return left == 0 || left >= kPsnHalfSpace;
 }
 
-// Of no receives a peer is told once, so that it knows that it will be told of some.
+// Returns whether to advertise credits. Zero receives are advertised once, so that the peer can expect a
+// later update.
 bool Responder::owes_credits() const {
   if (!watches_receives() || !responses_.empty() || message_ == Message::kSend) return false;
   return !advertised_ || port_.posted_receives().value_or(0) > 0;
@@ -304,16 +316,16 @@ void Responder::note_advertised(const roce::Aeth& aeth) {
   if (more) advertised_ = newest;
 }
 
-// A SEND or WRITE packet has been executed.
-void Responder::finish_packet(const roce::Headers& headers, const RequestTraits& traits,
+// Ends the execution of a SEND or WRITE packet.
+void Responder::finish_packet(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                               const std::optional<ReceiveCompletion>& completion) {
   executed_ = expected_++;
   if (traits.last) msn_ = (msn_ + 1) & roce::kPsnMask;
   if (headers.bth.ack_request || completion) queue_ack(completion);
 }
 
-// It names a SEND or WRITE, for duplicates too, although newer READs may have been executed: those are
-// acknowledged by their responses, and Soft-RoCE takes an ACK with the PSN of a READ for the READ's end.
+// Queues an ACK of a SEND or WRITE, for duplicates too, although newer READs may have been executed.
+// Responses acknowledge READs, and Soft-RoCE reads an ACK with a READ's PSN as the READ's end.
 void Responder::queue_ack(const std::optional<ReceiveCompletion>& completion) {
   const bool merges =
       !responses_.empty() && responses_.back().kind == Response::Kind::kAck && !responses_.back().completion;
@@ -325,7 +337,7 @@ void Responder::queue_ack(const std::optional<ReceiveCompletion>& completion) {
   if (completion) send_control_responses();
 }
 
-// A NAK after which the peer sends again: sequence error or receiver not ready.
+// Queues a NAK after which the peer resends: sequence error or receiver not ready.
 void Responder::queue_nak(std::uint8_t syndrome) {
   const auto repeats = [&](const Response& last) {
     return last.kind == Response::Kind::kNak && last.syndrome == syndrome && last.psn == expected_;
@@ -345,7 +357,7 @@ void Responder::queue_nak(std::uint8_t syndrome) {
   send_control_responses();
 }
 
-// A fatal NAK. The queue pair lives on until it has been sent, but takes no more packets.
+// Queues a fatal NAK. The queue pair stays until it has been sent, but takes no more packets.
 void Responder::refuse(std::uint8_t nak, const std::optional<ReceiveCompletion>& completion) {
   dead_ = true;
   if (nak == roce::kNakRemoteAccess) ++counters_.key_faults;
@@ -393,7 +405,7 @@ std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packet
   return sent;
 }
 
-// Sends what is at the front of the queue and needs no pacing.
+// Sends responses at the front of the queue that need no pacing.
 void Responder::send_control_responses() {
   while (!responses_.empty() && responses_.front().kind != Response::Kind::kRead) {
     const Response control = responses_.front();
@@ -428,7 +440,7 @@ void Responder::send_read_packet(Response& response) {
   roce::Headers headers = response_headers(opcode, response);
   headers.bth.pad_count = roce::pad_count_for(length_bytes);
   if (!port_.send_from_memory(headers, response.rkey, response.address, length_bytes)) {
-    // The region went away under the READ. A duplicate may be a stray one, so it just ends.
+    // Handles a region that went away under the READ. A duplicate may be a stray one, so it just ends.
     const Response refused = response;
     responses_.pop_front();
     if (refused.duplicate) return;
@@ -444,7 +456,7 @@ void Responder::send_read_packet(Response& response) {
     return send_control(nak);
   }
   ++counters_.packets_sent;
-  if (opcode != Opcode::kRcReadResponseMiddle) note_advertised(headers.aeth);
+  if (roce::traits_of(opcode).has(roce::kHasAeth)) note_advertised(headers.aeth);
   response.started = true;
   response.address += length_bytes;
   response.remaining_bytes -= length_bytes;
@@ -464,7 +476,7 @@ roce::Headers Responder::response_headers(Opcode opcode, const Response& respons
   headers.bth.psn = wire_psn(response.psn);
   headers.aeth = {response.syndrome, response.msn};
   if (response.kind == Response::Kind::kNak) return headers;
-  // The count is of now, the MSN perhaps older: together they promise no more than there is.
+  // Combines a current count with a perhaps older MSN, which never promises more than there is.
   if (const auto receives = port_.posted_receives()) {
     headers.aeth.syndrome = roce::kAethKindAck | credit_code(*receives);
   }

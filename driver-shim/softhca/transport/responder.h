@@ -15,37 +15,35 @@
 
 namespace gdx::softhca::transport {
 
-struct RequestTraits;
-
-// NAKs that ask for a packet again (sequence error, receiver not ready) are bounded in rate: whoever can
-// forge a request must not make us flood its supposed sender. The shortest RNR timer is as long as the
-// interval, and a sequence error is reported once, so an honest peer does not notice.
+// Bounds the rate of NAKs that request a packet again (sequence error, receiver not ready). Otherwise a
+// forger of requests could make this side flood their supposed sender. An honest peer is unaffected: the
+// shortest RNR timer is as long as the interval, and a sequence error is reported once.
 inline constexpr std::uint32_t kNakBurst = 32;
 inline constexpr std::uint64_t kNakIntervalNs = 10'000;
 
-// Responses leave in the order of their requests. ACKs of WRITEs wait for pump() and merge there; ACKs
-// that complete a receive, NAKs and atomic acknowledges leave from on_packet() unless a READ response
-// is due before them.
+// Order of responses: that of their requests. ACKs of WRITEs wait for pump() and merge there. ACKs that
+// complete a receive, NAKs and atomic acknowledges leave from on_packet() unless a READ response is due
+// before them.
 // States and their events:
 //   idle: FIRST to in-message; ONLY, READ and atomics stay; MIDDLE and LAST are forbidden
-//   in-message (SEND or WRITE): MIDDLE stays, LAST to idle, both of the same kind only
+//   in-message (SEND or WRITE): MIDDLE stays, LAST to idle, both of the message's kind only
 //   dead, after a fatal NAK: every packet is ignored; there is no way back
 class Responder {
  public:
   Responder(const RcConfig& config, ResponderPort& port);
 
-  // Takes over rights and RNR timer, which may change while the queue pair works.
+  // Adopts rights and RNR timer, which may change while the queue pair works.
   void reconfigure(const RcConfig& config);
-  // A SEND, WRITE, READ request or atomic for this queue pair.
+  // Handles a SEND, WRITE, READ request or atomic for this queue pair.
   void on_packet(std::uint64_t now_ns, const roce::Headers& headers, std::span<const std::byte> payload);
-  // Sends pending ACKs and READ responses, at most `max_packets`, so that one long READ cannot hog the
-  // wire. Of them at most `max_read_packets` are READ responses, which must find room on the wire: what the
-  // peer's window waits for needs none. Returns packets sent.
+  // Sends pending ACKs and READ responses, at most `max_packets`, so that one long READ cannot hog the wire.
+  // At most `max_read_packets` are READ responses, which need room on the wire. Responses that the peer's
+  // window waits for need none. Returns packets sent.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets,
                      std::uint32_t max_read_packets = ~std::uint32_t{0});
-  // pump() would send something; without READ responses, if these are not to be sent.
+  // Returns whether pump() would send a packet; `reads` false: without READ responses.
   [[nodiscard]] bool can_send(bool reads = true) const;
-  // The peer may be waiting for receives to be posted: can_send() must be asked again and again.
+  // Returns whether the peer may wait for receives to be posted: poll can_send() then.
   [[nodiscard]] bool watches_receives() const;
   [[nodiscard]] std::uint32_t expected_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
@@ -56,20 +54,21 @@ class Responder {
   struct Response {
     enum class Kind : std::uint8_t { kAck, kNak, kAtomic, kRead };
     Kind kind = Kind::kAck;
+    [[nodiscard]] bool is_answer() const { return kind == Kind::kAtomic || kind == Kind::kRead; }
     bool duplicate = false;
     std::uint8_t syndrome = roce::kAethAck;
     std::uint32_t msn = 0;
     ExtendedPsn psn = 0;         // of the next packet
     std::uint64_t original = 0;  // atomic: the value to return
-    std::uint64_t address = 0;   // READ: what is still to be sent
+    std::uint64_t address = 0;   // READ: address of the unsent rest
     std::uint32_t rkey = 0;
     std::uint32_t remaining_bytes = 0;
     std::uint32_t remaining_packets = 0;
     bool started = false;                          // READ: FIRST has been sent
-    std::optional<ReceiveCompletion> completion;   // to be written once this has been sent
-    mlx5::Syndrome fatal = mlx5::Syndrome::kNone;  // the queue pair dies once this has been sent
+    std::optional<ReceiveCompletion> completion;   // to be written after this response has left
+    mlx5::Syndrome fatal = mlx5::Syndrome::kNone;  // the queue pair dies after this response has left
   };
-  // A READ or atomic that was executed, for its duplicates.
+  // An executed READ or atomic, for its duplicates.
   struct Served {
     ExtendedPsn first_psn = 0;
     ExtendedPsn end_psn = 0;
@@ -78,24 +77,26 @@ class Responder {
     roce::Reth range{};          // READ
   };
 
-  void on_duplicate(const roce::Headers& headers, const RequestTraits& traits, ExtendedPsn psn);
+  void on_duplicate(const roce::Headers& headers, const roce::OpcodeTraits& traits, ExtendedPsn psn);
   void on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const Served& served);
   [[nodiscard]] const Served* find_served(ExtendedPsn psn, bool atomic) const;
   void remember(const Served& served);
+  bool rewind(const Response& again);
   [[nodiscard]] bool admits_duplicate(ExtendedPsn psn, ExtendedPsn end) const;
-  [[nodiscard]] bool sequence_permits(const RequestTraits& traits) const;
-  [[nodiscard]] bool length_permits(const RequestTraits& traits, std::size_t payload_bytes) const;
-  void on_send(const roce::Headers& headers, const RequestTraits& traits, std::span<const std::byte> payload);
-  void on_write(const roce::Headers& headers, const RequestTraits& traits,
+  [[nodiscard]] bool sequence_permits(const roce::OpcodeTraits& traits) const;
+  [[nodiscard]] bool length_permits(const roce::OpcodeTraits& traits, std::size_t payload_bytes) const;
+  void on_send(const roce::Headers& headers, const roce::OpcodeTraits& traits,
+               std::span<const std::byte> payload);
+  void on_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                 std::span<const std::byte> payload);
-  bool begin_write(const roce::Headers& headers, const RequestTraits& traits, std::size_t payload_bytes);
+  bool begin_write(const roce::Headers& headers, const roce::OpcodeTraits& traits, std::size_t payload_bytes);
   void on_read(const roce::Headers& headers);
   void on_atomic(const roce::Headers& headers);
 
   bool take_receive();
   [[nodiscard]] bool owes_credits() const;
   void note_advertised(const roce::Aeth& aeth);
-  void finish_packet(const roce::Headers& headers, const RequestTraits& traits,
+  void finish_packet(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                      const std::optional<ReceiveCompletion>& completion);
   void queue_ack(const std::optional<ReceiveCompletion>& completion);
   void queue_nak(std::uint8_t syndrome);
@@ -115,7 +116,7 @@ class Responder {
   bool receives_wanted_ = false;             // a message has needed one, and credits are advertised
   std::optional<std::uint32_t> advertised_;  // number of the newest message that an ACK has permitted
   bool dead_ = false;
-  bool gap_reported_ = false;  // a NAK went out for expected_: silence until that packet comes
+  bool gap_reported_ = false;  // a NAK for expected_ was sent: no more until that packet comes
   std::uint64_t now_ns_ = 0;   // of the call in progress
   TokenBucket nak_tokens_{kNakBurst, kNakIntervalNs};
 
@@ -126,8 +127,8 @@ class Responder {
 
   Ring<Response> responses_;
   std::uint32_t requests_pending_ = 0;  // READs and atomics in responses_ that are no duplicates
-  // The newest ones, a ring: as many as the peer may have outstanding, so an older one has been answered
-  // and its duplicate is a stray, or a replay.
+  // Newest executed ones, a ring as long as the peer's outstanding limit. So an older one was answered, and
+  // its duplicate is a stray or a replay.
   std::vector<Served> served_;
   std::size_t next_served_ = 0;
 };

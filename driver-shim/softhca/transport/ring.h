@@ -1,5 +1,5 @@
-// A queue whose elements keep their number for life and whose memory is reused: in steady state it
-// allocates nothing, which a deque cannot promise.
+// A queue whose elements keep their number for life and whose memory is reused. In steady state it allocates
+// nothing, which a deque does not guarantee.
 #pragma once
 
 #include <cassert>
@@ -32,12 +32,12 @@ class Ring {
     if (size() == slots_.size()) grow();
     slots_[end_++ & (slots_.size() - 1)] = std::move(value);
   }
-  // Appends a slot to be filled; it holds what some earlier element has left there.
+  // Appends a slot to fill; it still holds the content of an earlier element.
   T& extend() {
     if (size() == slots_.size()) grow();
     return slots_[end_++ & (slots_.size() - 1)];
   }
-  // References to the element stay good until something is appended.
+  // Removes the oldest element. References to it stay valid until an append.
   void pop_front() {
     assert(!empty());
     ++first_;

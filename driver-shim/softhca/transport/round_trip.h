@@ -1,4 +1,4 @@
-// How long an answer takes, and so how long a requester waits before it sends a lost tail again.
+// Estimate of an answer's time, and the wait before a requester resends a lost tail.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,16 @@ class RoundTrip {
   static constexpr std::uint64_t kShortestNs = 10'000'000;
   static constexpr std::uint64_t kLongestFirstNs = 30'000'000;
   static constexpr std::uint64_t kLongestNs = 100'000'000;
-  static constexpr std::uint32_t kKeptDoublings = 2;  // after an answer that may be of either sending
+  static constexpr std::uint32_t kKeptDoublings = 2;  // after an answer to either sending
 
-  // A packet that asks for an ACK has left; all up to `end` is then acknowledged.
+  // Handles the sending of a packet that requests an ACK; all up to `end` is then acknowledged.
   void begin(std::uint64_t now_ns, ExtendedPsn end) {
     if (timed_end_ != kNone) return;
     timed_end_ = end;
     began_ns_ = now_ns;
   }
   void forget() { timed_end_ = kNone; }
-  // Everything before `unacked` is acknowledged. Returns whether the timed packet is.
+  // Handles the acknowledgement of everything before `unacked`. Returns whether that covers the timed packet.
   bool end(std::uint64_t now_ns, ExtendedPsn unacked) {
     if (timed_end_ == kNone || unacked < timed_end_) return false;
     timed_end_ = kNone;
@@ -35,10 +35,11 @@ class RoundTrip {
     return true;
   }
 
-  // Two waits in a row are at most 90 ms, so that a tail that is lost twice is back within 100 ms.
+  // Returns the wait. Two waits in a row are at most 90 ms, so that a tail lost twice is resent within 100
+  // ms.
   [[nodiscard]] std::uint64_t wait_ns(std::uint32_t resends) const {
     const std::uint64_t first_ns = known_ ? mean_ns_ + 4 * deviation_ns_ : kLongestFirstNs;
-    // On a path that is slower than the bounds a tail is not lost before twice its round trip.
+    // Waits twice the round trip on a path slower than the bounds, because its tail is not lost before.
     const std::uint64_t slow_ns = mean_ns_ > kLongestFirstNs ? 2 * mean_ns_ : 0;
     const std::uint64_t bounded_ns = std::clamp(first_ns, kShortestNs, kLongestFirstNs);
     return std::max(slow_ns, std::min(bounded_ns << std::min(resends, 4u), kLongestNs));

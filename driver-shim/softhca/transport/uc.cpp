@@ -1,51 +1,20 @@
 #include "driver-shim/softhca/transport/uc.h"
 
-#include "driver-shim/softhca/transport/request_traits.h"
-
 namespace gdx::softhca::transport {
 
-using mlx5::CqeOpcode;
 using mlx5::Syndrome;
-using mlx5::WqeOpcode;
-using roce::Opcode;
-using Operation = RequestTraits::Operation;
-
-namespace {
-
-bool is_write(WqeOpcode opcode) {
-  return opcode == WqeOpcode::kRdmaWrite || opcode == WqeOpcode::kRdmaWriteImmediate;
-}
-
-bool has_immediate(WqeOpcode opcode) {
-  return opcode == WqeOpcode::kSendImmediate || opcode == WqeOpcode::kRdmaWriteImmediate;
-}
-
-Opcode opcode_of(const WorkRequest& request, bool first, bool last) {
-  const bool write = is_write(request.opcode);
-  const bool immediate = has_immediate(request.opcode);
-  if (first && last) {
-    if (write) return immediate ? Opcode::kUcWriteOnlyImmediate : Opcode::kUcWriteOnly;
-    return immediate ? Opcode::kUcSendOnlyImmediate : Opcode::kUcSendOnly;
-  }
-  if (first) return write ? Opcode::kUcWriteFirst : Opcode::kUcSendFirst;
-  if (!last) return write ? Opcode::kUcWriteMiddle : Opcode::kUcSendMiddle;
-  if (write) return immediate ? Opcode::kUcWriteLastImmediate : Opcode::kUcWriteLast;
-  return immediate ? Opcode::kUcSendLastImmediate : Opcode::kUcSendLast;
-}
-
-}  // namespace
+using roce::Operation;
 
 UcRequester::UcRequester(const UcConfig& config, RequesterPort& port)
-    : UnacknowledgedRequester(port, config.send_psn, config.mtu_bytes), remote_qpn_(config.remote_qpn) {}
+    : UnacknowledgedRequester(port, roce::Service::kUc, config.send_psn, config.mtu_bytes),
+      remote_qpn_(config.remote_qpn) {}
 
 Syndrome UcRequester::admit(const WorkRequest& request) const {
-  const bool send = request.opcode == WqeOpcode::kSend || request.opcode == WqeOpcode::kSendImmediate;
-  const bool carried = send || is_write(request.opcode) || request.opcode == WqeOpcode::kUmr;
-  return carried ? Syndrome::kNone : Syndrome::kLocalQpOperation;
+  const bool admitted = carries(request.opcode) || request.opcode == mlx5::WqeOpcode::kUmr;
+  return admitted ? Syndrome::kNone : Syndrome::kLocalQpOperation;
 }
 
-void UcRequester::address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const {
-  headers.bth.opcode = opcode_of(request, segment.first, segment.last);
+void UcRequester::address(const WorkRequest& request, roce::Headers& headers) const {
   headers.bth.destination_qpn = remote_qpn_;
   headers.reth = {request.remote_address, request.rkey, request.length_bytes};
 }
@@ -55,8 +24,8 @@ UcResponder::UcResponder(const UcConfig& config, ResponderPort& port)
 
 void UcResponder::on_packet(const roce::Headers& headers, std::span<const std::byte> payload) {
   ++counters_.packets_received;
-  const RequestTraits& traits = traits_of(headers.bth.opcode);
-  const bool send = traits.operation == Operation::kSend && !traits.invalidate;
+  const roce::OpcodeTraits& traits = roce::traits_of(headers.bth.opcode);
+  const bool send = traits.operation == Operation::kSend;
   const bool write = traits.operation == Operation::kWrite;
   if (dead_ || (!send && !write)) return;
   if (((expected_psn_ - 1 - headers.bth.psn) & roce::kPsnMask) < kMaxLatePackets) {
@@ -76,13 +45,13 @@ void UcResponder::on_packet(const roce::Headers& headers, std::span<const std::b
   message_ = Message::kNone;
   if (!fits || (!traits.first && !continues)) return;
   if (traits.first) offset_bytes_ = 0;
-  if (send) return on_send(headers, traits.first, traits.last, payload);
-  on_write(headers, traits.first, traits.last, payload);
+  if (send) return on_send(headers, traits, payload);
+  on_write(headers, traits, payload);
 }
 
-void UcResponder::on_send(const roce::Headers& headers, bool first, bool last,
+void UcResponder::on_send(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                           std::span<const std::byte> payload) {
-  if (first && !take_receive()) return;
+  if (traits.first && !take_receive()) return;
   if (payload.size() > mlx5::kMaxMessageBytes - offset_bytes_) return;
   const Syndrome syndrome = payload.empty() ? Syndrome::kNone : port_.scatter_receive(offset_bytes_, payload);
   if (syndrome != Syndrome::kNone) {
@@ -90,45 +59,38 @@ void UcResponder::on_send(const roce::Headers& headers, bool first, bool last,
     return die(syndrome);
   }
   offset_bytes_ += static_cast<std::uint32_t>(payload.size());
-  if (!last) {
+  if (!traits.last) {
     message_ = Message::kSend;
     return;
   }
-  const bool immediate = traits_of(headers.bth.opcode).immediate;
-  complete_receive({.opcode = immediate ? CqeOpcode::kResponderSendImmediate : CqeOpcode::kResponderSend,
-                    .byte_count = offset_bytes_,
-                    .immediate_or_rkey = headers.immediate,
-                    .solicited = headers.bth.solicited});
+  complete_receive(completion_of(headers, offset_bytes_));
 }
 
-void UcResponder::on_write(const roce::Headers& headers, bool first, bool last,
+void UcResponder::on_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                            std::span<const std::byte> payload) {
-  if (first) {
-    if (!may_write(headers.reth, payload.size(), last)) return;
+  if (traits.first) {
+    if (!may_write(headers.reth, payload.size(), traits.last)) return;
     write_ = headers.reth;
   }
   const auto payload_bytes = static_cast<std::uint32_t>(payload.size());
   const std::uint32_t left_bytes = write_.length_bytes - offset_bytes_;
-  if (last ? payload_bytes != left_bytes : payload_bytes >= left_bytes) return;
-  const bool immediate = traits_of(headers.bth.opcode).immediate;
-  // Before the payload lands: without a receive WQE the packet leaves no trace.
+  if (traits.last ? payload_bytes != left_bytes : payload_bytes >= left_bytes) return;
+  const bool immediate = traits.has(roce::kHasImmediate);
+  // Runs before the payload lands, because a packet without a receive WQE must leave no trace.
   if (immediate && !take_receive()) return;
   if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) {
     return note_key_fault();
   }
   offset_bytes_ += payload_bytes;
-  if (!last) {
+  if (!traits.last) {
     message_ = Message::kWrite;
     return;
   }
   if (!immediate) return;
-  complete_receive({.opcode = CqeOpcode::kResponderWriteImmediate,
-                    .byte_count = write_.length_bytes,
-                    .immediate_or_rkey = headers.immediate,
-                    .solicited = headers.bth.solicited});
+  complete_receive(completion_of(headers, write_.length_bytes));
 }
 
-// Checks the whole range of the message before its first byte. An empty one needs no valid key.
+// Checks the whole range of the message before its first byte. An empty message needs no valid key.
 bool UcResponder::may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last) {
   const bool consistent = last ? reth.length_bytes == payload_bytes : reth.length_bytes > payload_bytes;
   if (!consistent || reth.length_bytes > mlx5::kMaxMessageBytes) return false;

@@ -1,5 +1,5 @@
-// The UC transport: SEND and WRITE without acknowledgements. A lost packet loses its message, silently.
-// Pure, under the same rules as RC; see rc.h.
+// The UC transport: SEND and WRITE without acknowledgements. A lost packet loses its message, without a
+// report. Pure, under the rules of rc.h.
 // Source: InfiniBand Architecture Specification 1.4, section 9.8.2.
 #pragma once
 
@@ -25,15 +25,15 @@ class UcRequester final : public UnacknowledgedRequester {
 
  private:
   [[nodiscard]] mlx5::Syndrome admit(const WorkRequest& request) const override;
-  void address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const override;
+  void address(const WorkRequest& request, roce::Headers& headers) const override;
 
   std::uint32_t remote_qpn_;
 };
 
-// A key is guessed at in silence on UC, since nothing answers, so the silence is bounded.
+// Bounds guesses at keys, because UC answers none, so guesses are otherwise free.
 inline constexpr std::uint32_t kMaxKeyFaults = 16;
-// A packet at most this far behind the expected one is a copy or came too late, and must not be delivered
-// again; one still farther behind means that the peer's packets were lost for long.
+// Distance behind the expected packet up to which a packet is a copy or late, and must not be delivered
+// again. A larger distance means a long loss of the peer's packets.
 inline constexpr std::uint32_t kMaxLatePackets = 1 << 15;
 
 // States and their events:
@@ -48,9 +48,9 @@ class UcResponder {
  public:
   UcResponder(const UcConfig& config, ResponderPort& port);
 
-  // Takes over rights, which may change while the queue pair works.
+  // Adopts rights, which may change while the queue pair works.
   void reconfigure(const UcConfig& config) { config_.remote_write = config.remote_write; }
-  // A UC packet for this queue pair.
+  // Handles a UC packet for this queue pair.
   void on_packet(const roce::Headers& headers, std::span<const std::byte> payload);
   [[nodiscard]] std::uint32_t expected_psn() const { return expected_psn_; }
   [[nodiscard]] const TransportCounters& counters() const { return counters_; }
@@ -58,8 +58,10 @@ class UcResponder {
  private:
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
 
-  void on_send(const roce::Headers& headers, bool first, bool last, std::span<const std::byte> payload);
-  void on_write(const roce::Headers& headers, bool first, bool last, std::span<const std::byte> payload);
+  void on_send(const roce::Headers& headers, const roce::OpcodeTraits& traits,
+               std::span<const std::byte> payload);
+  void on_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
+                std::span<const std::byte> payload);
   bool may_write(const roce::Reth& reth, std::size_t payload_bytes, bool last);
   bool take_receive();
   void complete_receive(const ReceiveCompletion& completion);

@@ -2,24 +2,17 @@
 
 namespace gdx::softhca::transport {
 
-using mlx5::CqeOpcode;
 using mlx5::Syndrome;
-using mlx5::WqeOpcode;
-using roce::Opcode;
 
 UdRequester::UdRequester(const UdConfig& config, RequesterPort& port)
-    : UnacknowledgedRequester(port, config.send_psn, config.mtu_bytes), config_(config) {}
+    : UnacknowledgedRequester(port, roce::Service::kUd, config.send_psn, config.mtu_bytes), config_(config) {}
 
 Syndrome UdRequester::admit(const WorkRequest& request) const {
-  const bool send = request.opcode == WqeOpcode::kSend || request.opcode == WqeOpcode::kSendImmediate;
-  if (!send) return Syndrome::kLocalQpOperation;
+  if (!carries(request.opcode)) return Syndrome::kLocalQpOperation;
   return request.length_bytes <= config_.mtu_bytes ? Syndrome::kNone : Syndrome::kLocalLength;
 }
 
-void UdRequester::address(const WorkRequest& request, const Segment& /*segment*/,
-                          roce::Headers& headers) const {
-  headers.bth.opcode =
-      request.opcode == WqeOpcode::kSendImmediate ? Opcode::kUdSendOnlyImmediate : Opcode::kUdSendOnly;
+void UdRequester::address(const WorkRequest& request, roce::Headers& headers) const {
   headers.bth.destination_qpn = request.destination_qpn;
   const bool controlled = (request.qkey & kControlledQkey) != 0;
   headers.deth = {controlled ? config_.qkey : request.qkey, config_.local_qpn};
@@ -30,9 +23,7 @@ UdResponder::UdResponder(const UdConfig& config, ResponderPort& port) : config_(
 void UdResponder::on_packet(const roce::Headers& headers, std::span<const std::byte> grh,
                             std::span<const std::byte> payload) {
   ++counters_.packets_received;
-  const Opcode opcode = headers.bth.opcode;
-  const bool immediate = opcode == Opcode::kUdSendOnlyImmediate;
-  if (dead_ || (opcode != Opcode::kUdSendOnly && !immediate)) return;
+  if (dead_ || roce::traits_of(headers.bth.opcode).service != roce::Service::kUd) return;
   if (headers.deth.qkey != config_.qkey) {
     ++counters_.qkey_violations;
     return;
@@ -48,13 +39,11 @@ void UdResponder::on_packet(const roce::Headers& headers, std::span<const std::b
     port_.complete_receive({.syndrome = syndrome});
     return port_.fatal(syndrome);
   }
-  port_.complete_receive(
-      {.opcode = immediate ? CqeOpcode::kResponderSendImmediate : CqeOpcode::kResponderSend,
-       .byte_count = static_cast<std::uint32_t>(grh.size() + payload.size()),
-       .immediate_or_rkey = headers.immediate,
-       .solicited = headers.bth.solicited,
-       .source_qpn = headers.deth.source_qpn,
-       .has_grh = true});
+  ReceiveCompletion completion =
+      completion_of(headers, static_cast<std::uint32_t>(grh.size() + payload.size()));
+  completion.source_qpn = headers.deth.source_qpn;
+  completion.has_grh = true;
+  port_.complete_receive(completion);
 }
 
 }  // namespace gdx::softhca::transport

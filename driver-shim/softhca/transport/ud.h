@@ -1,5 +1,5 @@
-// The UD transport: single-packet SENDs, each to the address that its work request names.
-// Pure, under the same rules as RC; see rc.h.
+// The UD transport: single-packet SENDs, each to the address of its work request. Pure, under the rules of
+// rc.h.
 // Source: InfiniBand Architecture Specification 1.4, section 9.8.3.
 #pragma once
 
@@ -27,20 +27,19 @@ class UdRequester final : public UnacknowledgedRequester {
 
  private:
   [[nodiscard]] mlx5::Syndrome admit(const WorkRequest& request) const override;
-  void address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const override;
+  void address(const WorkRequest& request, roce::Headers& headers) const override;
 
   UdConfig config_;
 };
 
-// A packet with another Q_Key, or without a receive WQE to go to, is dropped silently. A receive WQE
-// that cannot hold its message fails and takes the queue pair to the error state: from then on every
-// packet is ignored.
+// Drops a packet with another Q_Key, or without a receive WQE, without a report. A receive WQE that cannot
+// hold its message fails and takes the queue pair to the error state. Every later packet is ignored.
 class UdResponder {
  public:
   UdResponder(const UdConfig& config, ResponderPort& port);
   void set_qkey(std::uint32_t qkey) { config_.qkey = qkey; }
 
-  // A UD packet for this queue pair; `grh` goes before its payload.
+  // Handles a UD packet for this queue pair; `grh` precedes its payload.
   void on_packet(const roce::Headers& headers, std::span<const std::byte> grh,
                  std::span<const std::byte> payload);
   [[nodiscard]] const TransportCounters& counters() const { return counters_; }

@@ -2,13 +2,20 @@
 
 #include <algorithm>
 
+#include "driver-shim/softhca/transport/request_opcodes.h"
+
 namespace gdx::softhca::transport {
 
 using mlx5::Syndrome;
 
-UnacknowledgedRequester::UnacknowledgedRequester(RequesterPort& port, std::uint32_t send_psn,
-                                                 std::uint32_t mtu_bytes)
-    : port_(port), psn_(send_psn & roce::kPsnMask), mtu_bytes_(mtu_bytes) {}
+UnacknowledgedRequester::UnacknowledgedRequester(RequesterPort& port, roce::Service service,
+                                                 std::uint32_t send_psn, std::uint32_t mtu_bytes)
+    : port_(port), service_(service), psn_(send_psn & roce::kPsnMask), mtu_bytes_(mtu_bytes) {}
+
+bool UnacknowledgedRequester::carries(mlx5::WqeOpcode opcode) const {
+  const roce::Opcode only = roce::in_service(packet_opcodes(opcode).only, service_);
+  return roce::traits_of(only).operation != roce::Operation::kNone;
+}
 
 void UnacknowledgedRequester::post(const WorkRequest& request) {
   if (in_error_) {
@@ -48,11 +55,13 @@ std::uint32_t UnacknowledgedRequester::pump(std::uint64_t /*now_ns*/, std::uint3
 
 Syndrome UnacknowledgedRequester::transmit(const WorkRequest& request, const Segment& segment) {
   roce::Headers headers;
+  headers.bth.opcode =
+      roce::in_service(packet_opcodes(request.opcode).at(segment.first, segment.last), service_);
   headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.psn = psn_;
   headers.bth.solicited = segment.last && (request.fm_ce_se & mlx5::kSolicited) != 0;
   headers.immediate = request.immediate;
-  address(request, segment, headers);
+  address(request, headers);
   const Syndrome syndrome = port_.send(headers, request, segment.offset_bytes, segment.length_bytes);
   if (syndrome != Syndrome::kNone) return syndrome;
   psn_ = (psn_ + 1) & roce::kPsnMask;

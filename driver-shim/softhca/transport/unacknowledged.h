@@ -1,5 +1,5 @@
-// What the sending halves of UC and UD share: nothing answers, so a request is over when it has left.
-// Pure, under the same rules as RC; see rc.h.
+// Common part of the sending halves of UC and UD. No peer answers, so a request ends when it has left. Pure,
+// under the rules of rc.h.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ namespace gdx::softhca::transport {
 //   error: posts are flushed at once; there is no way back
 class UnacknowledgedRequester {
  public:
-  UnacknowledgedRequester(RequesterPort& port, std::uint32_t send_psn, std::uint32_t mtu_bytes);
+  UnacknowledgedRequester(RequesterPort& port, roce::Service service, std::uint32_t send_psn,
+                          std::uint32_t mtu_bytes);
   virtual ~UnacknowledgedRequester() = default;
 
-  // Queues a work request. It is accepted in the error state too, and flushed at once.
+  // Queues a work request. The error state accepts it too, and flushes it at once.
   void post(const WorkRequest& request);
-  // Sends at most `max_packets`; each request completes behind its last one. Returns packets sent.
+  // Sends at most `max_packets`; each request completes after its last packet. Returns packets sent.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets);
   // Moves to the error state: the oldest request completes with `first`, the others are flushed.
   void fail_all(mlx5::Syndrome first);
@@ -31,6 +32,10 @@ class UnacknowledgedRequester {
   [[nodiscard]] const TransportCounters& counters() const { return counters_; }
 
  protected:
+  // Returns whether the service has packets for a work request.
+  [[nodiscard]] bool carries(mlx5::WqeOpcode opcode) const;
+
+ private:
   struct Segment {
     std::uint32_t offset_bytes;
     std::uint32_t length_bytes;
@@ -38,15 +43,15 @@ class UnacknowledgedRequester {
     bool last;
   };
 
- private:
-  // Not kNone: this transport does not carry such a request.
+  // Returns kNone, or the error of a request that this transport does not carry.
   [[nodiscard]] virtual mlx5::Syndrome admit(const WorkRequest& request) const = 0;
-  // Opcode, destination and extension headers of a packet.
-  virtual void address(const WorkRequest& request, const Segment& segment, roce::Headers& headers) const = 0;
+  // Sets destination and extension headers of a packet.
+  virtual void address(const WorkRequest& request, roce::Headers& headers) const = 0;
 
   mlx5::Syndrome transmit(const WorkRequest& request, const Segment& segment);
 
   RequesterPort& port_;
+  roce::Service service_;
   TransportCounters counters_;
   Ring<WorkRequest> queue_;
   std::uint32_t psn_;

@@ -9,7 +9,7 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 Result<std::unique_ptr<Adapter>> open_adapter(const HcaConfig& config) {
-  Answer<PageFile> pages = PageFile::create(config.device_memory_bytes);
+  ErrnoOr<PageFile> pages = PageFile::create(config.device_memory_bytes);
   if (!pages) {
     return fail(Status::kSystem, fmt::format("cannot make the memory file of {}: {}", config.name,
                                              std::strerror(pages.error())));
@@ -21,7 +21,7 @@ Result<std::unique_ptr<Adapter>> open_adapter(const HcaConfig& config) {
   return adapter;
 }
 
-// Adds to `adapters` until there are as many as asked for.
+// Adds to `adapters` up to the configured number.
 Result<void> open_siblings(const Configuration& configuration, Adapters& adapters) {
   Result<std::unique_ptr<Adapter>> first = open_adapter(configuration.first);
   if (!first) return tl::unexpected(first.error());

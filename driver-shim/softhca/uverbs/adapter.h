@@ -19,7 +19,7 @@ struct Adapter {
 };
 using Adapters = std::vector<std::unique_ptr<Adapter>>;
 
-// As many as the configuration says. Where it gives no address, some that are free and follow one another.
+// Opens the configured number of adapters. Without a configured address it takes free consecutive ones.
 // Errors: kBusy, kInvalidArgument or kSystem, naming the address or the file.
 [[nodiscard]] Result<Adapters> open_adapters(const Configuration& configuration);
 

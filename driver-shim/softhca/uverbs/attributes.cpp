@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxRequestBytes = 4096;
 }
 
-Answer<Attributes> Attributes::read(std::uint64_t address) {
+ErrnoOr<Attributes> Attributes::read(std::uint64_t address) {
   Attributes request;
   request.address_ = address;
   ib_uverbs_ioctl_hdr header{};
@@ -67,27 +67,27 @@ Errno Attributes::read_bytes(std::uint16_t id, void* value, std::size_t length_b
   return copy_from_user(value, attribute->data, taken);
 }
 
-Answer<std::uint64_t> Attributes::constant(std::uint16_t id) const {
+ErrnoOr<std::uint64_t> Attributes::constant(std::uint16_t id) const {
   std::uint64_t value = 0;
   const Errno error = read_bytes(id, &value, sizeof value, sizeof(std::uint32_t));
   if (error != 0) return refuse(error == ENOENT ? EINVAL : error);
   return value;
 }
 
-Answer<std::vector<std::uint8_t>> Attributes::blob(std::uint16_t id) const {
+ErrnoOr<std::vector<std::uint8_t>> Attributes::blob(std::uint16_t id) const {
   if (!has(id)) return refuse(EINVAL);
   std::vector<std::uint8_t> bytes(length(id));
   if (const Errno error = read_bytes(id, bytes.data(), bytes.size(), 0)) return refuse(error);
   return bytes;
 }
 
-Answer<std::uint32_t> Attributes::handle(std::uint16_t id) const {
+ErrnoOr<std::uint32_t> Attributes::handle(std::uint16_t id) const {
   const ib_uverbs_attr* const attribute = find(id);
   if (attribute == nullptr || attribute->len != 0 || attribute->data > UINT32_MAX) return refuse(EINVAL);
   return static_cast<std::uint32_t>(attribute->data);
 }
 
-Answer<int> Attributes::raw_descriptor(std::uint16_t id) const {
+ErrnoOr<int> Attributes::raw_descriptor(std::uint16_t id) const {
   const ib_uverbs_attr* const attribute = find(id);
   if (attribute == nullptr) return refuse(EINVAL);
   if (attribute->len == sizeof(std::uint32_t))

@@ -17,7 +17,7 @@ namespace gdx::softhca::uverbs {
 class Attributes {
  public:
   // Copies the request at `address`. Errors: EFAULT, EINVAL for a length that disagrees with the count.
-  static Answer<Attributes> read(std::uint64_t address);
+  static ErrnoOr<Attributes> read(std::uint64_t address);
 
   [[nodiscard]] std::uint16_t object() const { return object_; }
   [[nodiscard]] std::uint16_t method() const { return method_; }
@@ -33,20 +33,20 @@ class Attributes {
   [[nodiscard]] Errno read_bytes(std::uint16_t id, void* value, std::size_t length_bytes,
                                  std::size_t minimum) const;
   template <typename T>
-  [[nodiscard]] Answer<T> value(std::uint16_t id) const {
+  [[nodiscard]] ErrnoOr<T> value(std::uint16_t id) const {
     T result{};
     const Errno error = read_bytes(id, &result, sizeof result, sizeof result);
     if (error != 0) return refuse(error == ENOENT ? EINVAL : error);
     return result;
   }
   // A constant: sent as 8 bytes, of which the value fills as many as it needs.
-  [[nodiscard]] Answer<std::uint64_t> constant(std::uint16_t id) const;
-  [[nodiscard]] Answer<std::vector<std::uint8_t>> blob(std::uint16_t id) const;
+  [[nodiscard]] ErrnoOr<std::uint64_t> constant(std::uint16_t id) const;
+  [[nodiscard]] ErrnoOr<std::vector<std::uint8_t>> blob(std::uint16_t id) const;
   // A handle or a file descriptor of uverbs' own: carried in the attribute itself.
-  [[nodiscard]] Answer<std::uint32_t> handle(std::uint16_t id) const;
+  [[nodiscard]] ErrnoOr<std::uint32_t> handle(std::uint16_t id) const;
   // A descriptor of any file, or of none: likewise, or as an input of 4 bytes, which libibverbs 44 sends
   // both.
-  [[nodiscard]] Answer<int> raw_descriptor(std::uint16_t id) const;
+  [[nodiscard]] ErrnoOr<int> raw_descriptor(std::uint16_t id) const;
 
   // Outputs. A shorter one of the program's is filled as far as it goes; an absent one is no error.
   Errno write_bytes(std::uint16_t id, const void* value, std::size_t length_bytes);

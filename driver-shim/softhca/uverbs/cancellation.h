@@ -1,5 +1,5 @@
-// While one lives, its thread is not cancelled. No call into the kernel's RDMA devices ends a thread
-// half-way, so none here may, although it sends, receives and logs with locks held.
+// Disables cancellation of its thread during its lifetime. Calls into the kernel's RDMA devices never end a
+// thread half-way, so calls here must not either, although they send, receive and log under locks.
 #pragma once
 
 #include <pthread.h>

@@ -115,6 +115,13 @@ Result<void> read_congestion_control(const Environment& environment, CongestionC
   return read_name(environment, "GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn or none", kNames, control);
 }
 
+Result<void> read_planted_fault(const Environment& environment, PlantedFault& fault) {
+  std::string names;
+  for (const auto& [name, planted] : kPlantedFaults)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  return read_name(environment, "GDX_SOFTHCA_FAULT", "one of " + names, kPlantedFaults, fault);
+}
+
 Result<void> read_sending(const Environment& environment, HcaConfig& config) {
   std::uint64_t quantum_bytes = config.quantum_bytes;
   const auto is_quantum = [](std::uint64_t value) { return value >= 256 && value <= kMaxQuantumBytes; };
@@ -159,6 +166,9 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     if (!parsed) return bad("GDX_SOFTHCA_ADDR", address, "an IP address of this host, such as 127.0.0.5");
     config.udp.address = address;
   }
+  config.strict = environment("GDX_STRICT") != nullptr;
+  if (auto read = read_planted_fault(environment, configuration.fault); !read)
+    return tl::unexpected(read.error());
   if (auto read = read_faults(environment, config.udp.faults); !read) return tl::unexpected(read.error());
   if (auto read = read_carrier(environment, config.carrier); !read) return tl::unexpected(read.error());
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -18,6 +19,7 @@ inline constexpr std::uint32_t kMaxHcas = 16;
 struct Configuration {
   HcaConfig first;
   std::uint32_t hcas = 1;
+  PlantedFault fault = PlantedFault::kNone;  // of all of them
 };
 
 // Errors: kInvalidArgument, naming the variable, its value and what it may be.

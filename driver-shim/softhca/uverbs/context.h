@@ -19,9 +19,9 @@ class ChannelRegistry {
  public:
   virtual ~ChannelRegistry() = default;
   // Errors: the errno of socketpair(2); EMFILE for a descriptor above what is tracked.
-  virtual Answer<std::shared_ptr<EventChannel>> open_channel() = 0;
+  virtual ErrnoOr<std::shared_ptr<EventChannel>> open_channel() = 0;
   // Errors: EBADF.
-  virtual Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) = 0;
+  virtual ErrnoOr<std::shared_ptr<EventChannel>> find_channel(int user_fd) = 0;
 };
 
 // Threads: the device lock.
@@ -35,9 +35,9 @@ struct Context {
   Hca& hca;
   PageFile& pages;
   ChannelRegistry& channels;
-  bool counted = false;  // pages.is_open() tells when it has ended; else the close of its first descriptor
+  bool counted = false;  // pages.is_open() detects its end; else the close of its first descriptor
   bool opened = false;   // GET_CONTEXT has been here
-  bool devx = false;     // and asked for DevX
+  bool devx = false;     // and requested DevX
   std::shared_ptr<EventChannel> asyncs;
   GpuCopies gpus;
   devx::UmemTable umems;
@@ -45,7 +45,7 @@ struct Context {
   ObjectTable objects;
 };
 
-// Adds `object`, tells the program its handle in attribute `id`; takes it back where that fails.
+// Adds `object` and stores its handle in attribute `id`; removes it if that fails.
 Errno publish(Context& context, class Attributes& request, std::uint16_t id, std::unique_ptr<Object> object);
 
 }  // namespace gdx::softhca::uverbs

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include "driver-shim/softhca/uverbs/config.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/netlink_sockets.h"
+#include "driver-shim/softhca/uverbs/poll_policy.h"
 #include "driver-shim/softhca/uverbs/real.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 
@@ -31,7 +33,7 @@ namespace {
 
 constexpr std::uint64_t kExitLimitNs = 50'000'000;  // for each thing that the end of the process waits for
 constexpr std::uint64_t kQuietNs = 2'000'000;
-constexpr std::uint64_t kLookNs = 10'000'000;  // between looks for contexts that have ended
+constexpr std::uint64_t kHousekeepingNs = 10'000'000;  // between checks for contexts that have ended
 
 // Tries `attempt` until it succeeds. False: it has not in kExitLimitNs.
 template <typename Attempt>
@@ -60,7 +62,7 @@ void let_finish(const Adapters& adapters) {
   }
 }
 
-// The peers of connections that the program has left open learn of its end. A goodbye may be lost.
+// Notifies the peers of connections that the program has left open. The message may be lost.
 void say_goodbye(RdmaCm& connections, const Adapters& adapters) {
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -71,12 +73,13 @@ void say_goodbye(RdmaCm& connections, const Adapters& adapters) {
   }
 }
 
-// Before anything is made that a failure could leave behind. What lacks a descriptor later fails in ways that
-// name no cause: libibverbs sees no device, a copy is a bad address.
+// Checks for free descriptors first, so that a failure leaves nothing behind. Later failures would name no
+// cause: libibverbs finds no device, a copy is a bad address.
 Result<void> check_room(std::size_t hcas) {
   constexpr std::size_t kOfTheDevice = 2;  // the tree's lock, copies from the program
+  constexpr std::size_t kOfAnHca = 2;      // the descriptors that wake its thread
   constexpr std::size_t kOfAProgram = 8;  // a context with its events, a completion channel, folders it lists
-  const std::size_t needed = hcas + kOfTheDevice + kOfAProgram;
+  const std::size_t needed = hcas * kOfAnHca + kOfTheDevice + kOfAProgram;
   std::vector<Descriptor> tried;
   while (tried.size() < needed) {
     const int source = tried.empty() ? memfd_create("gdx-softhca-room", MFD_CLOEXEC)
@@ -125,6 +128,10 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts_or_error() {
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   const auto config = config_from([](const char* name) { return std::getenv(name); }, getpid());
   if (!config) return tl::unexpected(config.error());
+  planted_fault = config->fault;
+  if (planted_fault != PlantedFault::kNone)
+    log::warn("the software HCAs of this process have a planted fault: GDX_SOFTHCA_FAULT={}",
+              std::getenv("GDX_SOFTHCA_FAULT"));
   auto parts = std::make_unique<Parts>();
   Result<Adapters> adapters = open_adapters(*config);
   if (!adapters) return tl::unexpected(adapters.error());
@@ -142,24 +149,30 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
   for (std::size_t i = 0; i < hcas.size(); ++i) {
     parts->threads.push_back(std::make_unique<EngineThread>(
-        *hcas[i], driven_at_ns_, [this] { look_around(); }, [this, i] { running_[i].store(nullptr); }));
+        *hcas[i], driven_at_ns_, [this] { run_housekeeping(); },
+        [this, i, hca = hcas[i]]() mutable { running_[i].compare_exchange_strong(hca, nullptr); }));
   }
   return parts;
 }
 
-// What the program closed by system calls of its own stays closed. Nothing of it is touched any more but the
-// tree: the numbers of its descriptors may be anybody's.
+// Abandons parts that the program closed by system calls of its own. Uses nothing of them any more but the
+// tree, because the numbers of their descriptors may belong to other files.
 void Device::abandon_lost_parts_locked() {
   const auto& threads = parts_->threads;
-  const bool lost = std::ranges::any_of(threads, [](const auto& thread) { return thread->lost(); }) ||
-                    std::ranges::any_of(parts_->adapters,
-                                        [](const auto& adapter) { return !is_kept(adapter->pages.fd()); });
+  const bool lost = std::ranges::any_of(parts_->adapters, [](const auto& adapter) {
+    return adapter->hca->wire_is_lost() || !adapter->pages.refers();
+  });
   if (!lost) return;
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   for (const auto& thread : threads) static_cast<void>(thread->stop(kExitLimitNs));
   parts_->tree.reset();
   static_cast<void>(parts_.release());
+  {
+    const std::lock_guard lock(channels_mutex_);
+    for (const auto& [fd, channel] : channels_) channel->user_closed();
+    channels_.clear();
+  }
   state_ = State::kUntouched;
 }
 
@@ -211,7 +224,7 @@ std::string Device::files_root() {
   return ensure_locked() ? parts_->tree->root() : std::string{};
 }
 
-Answer<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
+ErrnoOr<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   if (in_child()) return refuse(ENODEV);
   const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
@@ -220,15 +233,16 @@ Answer<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   Adapter& adapter = *parts_->adapters[hca];
   drop_ended_contexts_locked(0);
   const std::uint32_t number = ++last_context_;
-  const Answer<PageFile::Opened> opened = adapter.pages.open(close_on_exec, number);
-  if (!opened) return refuse(opened.error());
-  if (!track_file(opened->fd, {FileKind::kNode, hca, number})) {
-    real_close(opened->fd);
-    return refuse(EMFILE);
+  // Allocates first, because a failed allocation would leave an opened file behind.
+  const auto place =
+      parts_->contexts.emplace(number, std::make_unique<Context>(*adapter.hca, adapter.pages, *this)).first;
+  const ErrnoOr<PageFile::Opened> opened = adapter.pages.open(close_on_exec, number);
+  if (!opened || !track_file(opened->fd, {FileKind::kNode, hca, number})) {
+    if (opened) real_close(opened->fd);
+    parts_->contexts.erase(place);
+    return refuse(opened ? EMFILE : opened.error());
   }
-  auto context = std::make_unique<Context>(*adapter.hca, adapter.pages, *this);
-  context->counted = opened->counted;
-  parts_->contexts.emplace(number, std::move(context));
+  place->second->counted = opened->counted;
   park_unused_locked();
   return opened->fd;
 }
@@ -247,20 +261,23 @@ Errno Device::request(int fd, std::uint64_t request_address) {
   }
 }
 
-// Nobody else can be given the number before it is closed, nor then take it for the old file.
+// Untracks before the close, so that no later file at the number counts as the old one.
 int Device::close(int fd) {
   const DeviceFile file = tracked_file(fd);
   if (in_child()) return real_close(fd);
-  if (file.kind == FileKind::kNetlink) NetlinkSockets::instance().forget(fd);
   const CancellationOff uncancelled;
   track_file(fd, {});
   if (file.kind == FileKind::kEvents) forget_channel(fd);
   if (file.kind == FileKind::kConnections) {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kReady) parts_->connections->close_file(fd);
+    try {
+      if (state_ == State::kReady) parts_->connections->close_file(fd);
+    } catch (const std::bad_alloc&) {  // peers detect the end by their timeouts
+    }
   }
   const int result = real_close(fd);
   const int error = errno;
+  if (file.kind == FileKind::kNetlink) NetlinkSockets::instance().drop_closed();
   if (file.kind == FileKind::kNode || file.kind == FileKind::kConnections) {
     // After the close: of several threads that close the last descriptors of an open, the last one finds it
     // ended.
@@ -274,7 +291,7 @@ int Device::close(int fd) {
   return result;
 }
 
-// A context lives while anything refers to it, duplicates too.
+// Drops ended contexts. A context lives while any descriptor or mapping refers to it, duplicates too.
 void Device::drop_ended_contexts_locked(std::uint32_t closed_context) {
   std::erase_if(parts_->contexts, [closed_context](const auto& entry) {
     const auto& [number, context] = entry;
@@ -282,15 +299,15 @@ void Device::drop_ended_contexts_locked(std::uint32_t closed_context) {
   });
 }
 
-// Opens end behind this library's back too: by close_range and dup2, by system calls, by a mapping that is
-// undone, with a process that has inherited them.
-void Device::look_around() {
+// Drops contexts that have ended. Opens end behind this library's back too: by close_range and dup2, by
+// system calls, by a mapping that is undone, with a process that has inherited them.
+void Device::run_housekeeping() {
   flush_channels();
   const std::uint64_t now_ns = monotonic_ns();
-  if (now_ns - looked_at_ns_.load(std::memory_order_relaxed) < kLookNs) return;
+  if (now_ns - housekept_ns_.load(std::memory_order_relaxed) < kHousekeepingNs) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::kReady) return;
-  looked_at_ns_.store(now_ns, std::memory_order_relaxed);
+  housekept_ns_.store(now_ns, std::memory_order_relaxed);
   drop_ended_contexts_locked(0);
   park_unused_locked();
 }
@@ -328,12 +345,12 @@ void Device::park_unused_locked() {
   }
 }
 
-Answer<int> Device::open_connections(bool close_on_exec) {
+ErrnoOr<int> Device::open_connections(bool close_on_exec) {
   if (in_child()) return refuse(ENODEV);
   const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(ENODEV);
-  const Answer<int> fd = parts_->connections->open_file(close_on_exec);
+  const ErrnoOr<int> fd = parts_->connections->open_file(close_on_exec);
   if (!fd) return fd;
   if (!track_file(*fd, {FileKind::kConnections})) {
     parts_->connections->close_file(*fd);
@@ -394,6 +411,18 @@ int Device::progress() {
   return done;
 }
 
+int Device::progress_of_waiter() {
+  thread_local PollPolicy policy;
+  if (policy.is_due()) {
+    const std::uint64_t begun_ns = monotonic_ns();
+    sched_yield();
+    policy.on_yielded(monotonic_ns() - begun_ns);
+  }
+  const int done = progress();
+  policy.on_step(done > 0);
+  return done;
+}
+
 // The end of the process may come from a signal handler that interrupted this very thread inside the
 // engine or a method of ours: every wait here ends, and what may still be in use stays where it is.
 void Device::shut_down() {
@@ -417,8 +446,8 @@ void Device::shut_down() {
   }
 }
 
-Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
-  Answer<std::shared_ptr<EventChannel>> channel = EventChannel::open();
+ErrnoOr<std::shared_ptr<EventChannel>> Device::open_channel() {
+  ErrnoOr<std::shared_ptr<EventChannel>> channel = EventChannel::open();
   if (!channel) return channel;
   const int fd = (*channel)->user_fd();
   if (!track_file(fd, {FileKind::kEvents})) {
@@ -432,7 +461,7 @@ Answer<std::shared_ptr<EventChannel>> Device::open_channel() {
   return channel;
 }
 
-Answer<std::shared_ptr<EventChannel>> Device::find_channel(int user_fd) {
+ErrnoOr<std::shared_ptr<EventChannel>> Device::find_channel(int user_fd) {
   const std::lock_guard lock(channels_mutex_);
   const auto found = channels_.find(user_fd);
   if (found == channels_.end()) return refuse(EBADF);

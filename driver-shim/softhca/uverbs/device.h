@@ -1,4 +1,4 @@
-// The software HCAs of a process, made when something first looks for RDMA devices.
+// The software HCAs of a process, made at its first access to RDMA devices.
 #pragma once
 
 #include <array>
@@ -31,33 +31,35 @@ class Device : public ChannelRegistry {
  public:
   // Never destroyed: libraries may still close files after the last destructor of ours has run.
   static Device& instance();
-  // Whether instance() has ever been called. For the end of the process.
+  // Returns whether instance() has ever been called. For the end of the process.
   static bool exists();
 
-  // The root of the devices' files, or empty where there can be none: a line has said why, once.
+  // Returns the root of the devices' files; empty after a failure, which is logged once.
   std::string files_root();
   // A further open of an HCA's node. Errors: ENOENT for one that is not there, EINVAL
   // where the HCA cannot be made, ENODEV, EMFILE.
-  Answer<int> open_node(std::uint8_t hca, bool close_on_exec);
+  ErrnoOr<int> open_node(std::uint8_t hca, bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
   // A further open of the connection manager's node, and what a program writes to it.
   // Errors: ENODEV, EMFILE; of a command: as the kernel's.
-  Answer<int> open_connections(bool close_on_exec);
+  ErrnoOr<int> open_connections(bool close_on_exec);
   Errno write_connections(int fd, std::uint64_t address, std::size_t length_bytes);
   // Closes a descriptor, one of the devices' or not, as close(2).
   int close(int fd);
   void refresh_counters();
-  // Of every HCA; none where there can be none.
+  // Returns the identity of every HCA; empty if there can be none.
   std::vector<HcaIdentity> identities();
-  // The same, with what this process has made on them.
+  // Returns the HCAs with the objects that this process has made on them.
   std::vector<HcaInventory> inventory();
   // One step of every HCA that is in use, on the calling thread: a program waits for whichever it has.
   int progress();
+  // Runs progress() for a waiting thread; it may yield the processor before the step.
+  int progress_of_waiter();
   // Ends the engines after letting them finish what they have at hand. For the end of the process.
   void shut_down();
 
-  Answer<std::shared_ptr<EventChannel>> open_channel() override;
-  Answer<std::shared_ptr<EventChannel>> find_channel(int user_fd) override;
+  ErrnoOr<std::shared_ptr<EventChannel>> open_channel() override;
+  ErrnoOr<std::shared_ptr<EventChannel>> find_channel(int user_fd) override;
 
  private:
   // Closing order is the reverse: contexts, threads, connections, tree, HCAs.
@@ -75,7 +77,7 @@ class Device : public ChannelRegistry {
   Result<std::unique_ptr<Parts>> make_parts();
   Result<std::unique_ptr<Parts>> make_parts_or_error();
   void abandon_lost_parts_locked();
-  void look_around();
+  void run_housekeeping();
   void flush_channels();
   void forget_channel(int fd);
   void drop_ended_contexts_locked(std::uint32_t closed_context);
@@ -88,12 +90,12 @@ class Device : public ChannelRegistry {
   std::uint32_t last_context_ = 0;
   std::mutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
-  std::array<std::atomic<Hca*>, kMaxHcas> running_{};  // what progress() drives: those in use
+  std::array<std::atomic<Hca*>, kMaxHcas> running_{};  // HCAs in use, which progress() drives
   std::atomic<RdmaCm*> connections_{nullptr};
   std::atomic<int> progressing_{0};  // threads inside progress()
   std::atomic<int> commanding_{0};   // threads inside a command of connections_
   std::atomic<std::uint64_t> driven_at_ns_{0};
-  std::atomic<std::uint64_t> looked_at_ns_{0};  // for contexts that have ended
+  std::atomic<std::uint64_t> housekept_ns_{0};  // time of the last run_housekeeping()
   std::atomic<pid_t> owner_pid_{0};             // of the process that made parts_
 };
 

@@ -21,7 +21,7 @@ const Method* find_method(std::uint16_t object, std::uint16_t method) {
 }  // namespace
 
 Errno dispatch(Context& context, std::uint64_t request_address) {
-  Answer<Attributes> request = Attributes::read(request_address);
+  ErrnoOr<Attributes> request = Attributes::read(request_address);
   if (!request) return request.error();
   const Method* const method = find_method(request->object(), request->method());
   if (method == nullptr) {
@@ -41,9 +41,9 @@ Errno publish(Context& context, Attributes& request, std::uint16_t id, std::uniq
 }
 
 Errno destroy_object(Context& context, const Attributes& request, std::uint16_t id, ObjectType type) {
-  const Answer<std::uint32_t> handle = request.handle(id);
+  const ErrnoOr<std::uint32_t> handle = request.handle(id);
   if (!handle) return handle.error();
-  const Answer<Object*> object = context.objects.find(*handle, type);
+  const ErrnoOr<Object*> object = context.objects.find(*handle, type);
   if (!object) return object.error();
   return context.objects.remove(**object);
 }

@@ -17,8 +17,8 @@ namespace {
 constexpr auto kDmabufMagic = 0x444d4142;  // DMA_BUF_MAGIC of linux/magic.h
 constexpr std::string_view kStandIn = "/memfd:dmabuf (deleted)";
 
-// Where the buffer begins in its file. Errors: EBADF, EINVAL.
-Answer<std::uint64_t> find_start(int descriptor) {
+// Returns the start of the buffer in its file. Errors: EBADF, EINVAL.
+ErrnoOr<std::uint64_t> find_start(int descriptor) {
   struct statfs file {};
   if (fstatfs(descriptor, &file) != 0) return refuse(errno);
   if (file.f_type == kDmabufMagic) return 0;
@@ -31,7 +31,7 @@ Answer<std::uint64_t> find_start(int descriptor) {
 }
 
 // Errors: EINVAL. The position stays.
-Answer<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
+ErrnoOr<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
   const off_t end = lseek(descriptor, 0, SEEK_END);
   if (end < 0 || lseek(descriptor, static_cast<off_t>(position), SEEK_SET) < 0) return refuse(EINVAL);
   return static_cast<std::uint64_t>(end);
@@ -39,11 +39,11 @@ Answer<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
 
 }  // namespace
 
-Answer<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
-                                         bool written) {
-  const Answer<std::uint64_t> start = find_start(descriptor);
+ErrnoOr<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
+                                          bool written) {
+  const ErrnoOr<std::uint64_t> start = find_start(descriptor);
   if (!start) return refuse(start.error());
-  const Answer<std::uint64_t> end = file_bytes(descriptor, *start);
+  const ErrnoOr<std::uint64_t> end = file_bytes(descriptor, *start);
   if (!end) return refuse(end.error());
   const std::uint64_t buffer_bytes = *end - *start;
   if (length_bytes == 0 || offset > buffer_bytes || length_bytes > buffer_bytes - offset)

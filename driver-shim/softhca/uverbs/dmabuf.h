@@ -1,5 +1,5 @@
-// Buffers that another driver shares by a descriptor. The kernel gives the HCA DMA addresses of it; here the
-// HCA needs addresses of this process.
+// Buffers that another driver shares by a descriptor. The kernel gives a hardware HCA their DMA addresses;
+// the software HCA needs addresses of this process.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace gdx::softhca::uverbs {
 
-// A part of a dmabuf, mapped as long as this lives.
+// A part of a dmabuf, mapped during the object's lifetime.
 class DmabufMapping {
  public:
   // A dmabuf is made by drivers only. So a memfd of the name "dmabuf" stands for one too, that begins at its
   // position. Errors: EBADF; EINVAL for what is no dmabuf, or a range beyond its end; EOPNOTSUPP for one that
   // cannot be mapped, as a GPU's; ENOMEM.
   // Source: Linux drivers/dma-buf/dma-buf.c, dma_buf_get(); drivers/infiniband/core/umem_dmabuf.c.
-  static Answer<DmabufMapping> map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
-                                   bool written);
+  static ErrnoOr<DmabufMapping> map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
+                                    bool written);
   DmabufMapping(DmabufMapping&& other) noexcept
       : pages_(std::exchange(other.pages_, nullptr)),
         mapped_bytes_(other.mapped_bytes_),
@@ -26,7 +26,7 @@ class DmabufMapping {
   DmabufMapping& operator=(DmabufMapping&&) = delete;
   ~DmabufMapping();
 
-  // Where the byte at `offset` is.
+  // Returns the address of the byte at `offset`.
   [[nodiscard]] std::byte* first() const { return first_; }
 
  private:

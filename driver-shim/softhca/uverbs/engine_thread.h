@@ -7,31 +7,30 @@
 #include <thread>
 
 #include "base/descriptor.h"
-#include "base/file_identity.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
 
 class EngineThread {
  public:
-  // `driven_at_ns`: when somebody else last drove the HCA; while that is recent the thread keeps out of
-  // their way. `on_round` runs on the thread now and then, `on_lost` as its last
-  // act where the program closed the HCA's descriptors by system calls of its own. Starts parked. Blocks
-  // every signal on the thread. Throws std::system_error where no thread can be had.
+  // `driven_at_ns`: time at which another thread last drove the HCA; soon after it this thread pauses.
+  // `on_round` runs on the thread at intervals. `on_lost` is its last act after the program closed the HCA's
+  // descriptors by system calls of its own. Starts parked. Blocks every signal on the thread. Throws
+  // std::system_error without a thread.
   EngineThread(
       Hca& hca, const std::atomic<std::uint64_t>& driven_at_ns, std::function<void()> on_round,
       std::function<void()> on_lost = [] {});
   // Waits for the thread however long it takes: stop() first where that must be bounded.
   ~EngineThread();
 
-  // Ends the thread. False: it has not ended within `limit_ns`, and this object must live on.
+  // Ends the thread. False: it has not ended within `limit_ns`, and this object must not be destroyed.
   [[nodiscard]] bool stop(std::uint64_t limit_ns);
 
-  // Parked: nothing is open, so no doorbell rings. What remains are packets, and connections that end by
+  // Parks the thread: no file is open, so no doorbell rings. Packets remain, and connections that end by
   // themselves.
   void set_parked(bool parked);
 
-  // The HCA's descriptors are gone, see on_lost.
+  // Returns whether the HCA's descriptors have gone; see on_lost.
   [[nodiscard]] bool lost() const { return lost_.load(); }
 
  private:
@@ -39,15 +38,18 @@ class EngineThread {
   void wake() const;
   [[nodiscard]] bool wire_is_lost();
   [[nodiscard]] bool driven_elsewhere() const;
-  void sleep(std::uint64_t backoff_ns, bool watch_wire) const;
-  void sleep_until_due(std::uint64_t longest_ns) const;
+  void sleep(std::uint64_t backoff_ns, bool watch_wire);
+  void sleep_until_due(std::uint64_t longest_ns);
 
   Hca& hca_;
   const std::atomic<std::uint64_t>& driven_at_ns_;
   std::function<void()> on_round_;
   std::function<void()> on_lost_;
-  const FileIdentity wire_file_;
+  // Pair of sockets. An eventfd shares its inode with others, so it could not be distinguished from the
+  // program's. A pipe whose reading end the program has closed would end the program by SIGPIPE.
   Descriptor wake_;
+  Descriptor waker_;
+  bool deaf_ = false;  // of the thread alone: the program has closed one of the pair
   std::atomic<bool> stop_{false};
   std::atomic<bool> lost_{false};
   std::atomic<bool> ended_{false};

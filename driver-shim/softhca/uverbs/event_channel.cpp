@@ -23,7 +23,7 @@ std::uint64_t owner_of(std::span<const std::byte> record) {
 
 }  // namespace
 
-Answer<std::shared_ptr<EventChannel>> EventChannel::open() {
+ErrnoOr<std::shared_ptr<EventChannel>> EventChannel::open() {
   // A socket, not a pipe: it can be drained without touching the program's file flags, and writing to
   // one whose reader is gone raises no signal.
   std::array<int, 2> ends{};
@@ -80,7 +80,8 @@ void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> r
 }
 
 void EventChannel::flush_locked() {
-  while (user_open_ && !backlog_.empty()) {
+  // Never into another file that has come to the number.
+  while (user_open_ && !backlog_.empty() && own_.refers()) {
     const Record& record = backlog_.front();
     if (send(own_.value(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
     backlog_.pop_front();

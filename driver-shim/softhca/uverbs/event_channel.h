@@ -22,7 +22,7 @@ namespace gdx::softhca::uverbs {
 class EventChannel {
  public:
   // Errors: the errno of socketpair(2).
-  static Answer<std::shared_ptr<EventChannel>> open();
+  static ErrnoOr<std::shared_ptr<EventChannel>> open();
   EventChannel(const EventChannel&) = delete;
   EventChannel& operator=(const EventChannel&) = delete;
 
@@ -36,7 +36,7 @@ class EventChannel {
   // entry.
   void push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number);
   void leave_out_device_data();
-  // Takes back what of `owner` nobody has read yet; returns how many were read.
+  // Removes unread events of `owner`; returns the number of read ones.
   std::uint32_t forget(std::uint64_t owner);
   // Hands the socket what it had no room for.
   void flush();

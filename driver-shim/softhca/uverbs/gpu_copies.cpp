@@ -61,7 +61,7 @@ class GpuCopyEngine final : public CopyEngine {
       return begun == CUDA_SUCCESS ? call.stream_synchronize(stream_) : begun;
     }));
   }
-  void settle() override {
+  void synchronize() override {
     static_cast<void>(done(
         "wait for", context_.run([this](const auto& call) { return call.stream_synchronize(stream_); })));
   }
@@ -116,7 +116,7 @@ ForeignRange::ForeignRange(Hca& hca, std::uint64_t address, std::uint64_t length
 
 ForeignRange::~ForeignRange() { hca_.remove_foreign(first_, length_bytes_); }
 
-Answer<std::unique_ptr<ForeignRange>> GpuCopies::claim(std::uint64_t address, std::uint64_t length_bytes) {
+ErrnoOr<std::unique_ptr<ForeignRange>> GpuCopies::claim(std::uint64_t address, std::uint64_t length_bytes) {
   const cuda::Driver* const driver = cuda::loaded_driver();
   Allocation found;
   const bool known = driver != nullptr && find_allocation(*driver, address, found) == CUDA_SUCCESS;

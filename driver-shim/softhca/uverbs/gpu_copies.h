@@ -12,7 +12,7 @@
 
 namespace gdx::softhca::uverbs {
 
-// A stretch of foreign memory that an HCA knows, as long as this lives.
+// A part of foreign memory, assigned to an HCA during the object's lifetime.
 class ForeignRange {
  public:
   ForeignRange(Hca& hca, std::uint64_t address, std::uint64_t length_bytes,
@@ -33,7 +33,7 @@ class GpuCopies {
   explicit GpuCopies(Hca& hca) : hca_(hca) {}
   // Null where no GPU has [address, address + length). Errors: EFAULT for a range that leaves its allocation,
   // ENODEV for a GPU that gives no stream.
-  Answer<std::unique_ptr<ForeignRange>> claim(std::uint64_t address, std::uint64_t length_bytes);
+  ErrnoOr<std::unique_ptr<ForeignRange>> claim(std::uint64_t address, std::uint64_t length_bytes);
 
  private:
   Hca& hca_;

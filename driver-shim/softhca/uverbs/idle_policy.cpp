@@ -15,13 +15,17 @@ Pause IdlePolicy::on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns) {
   // the sender may be waiting for this very processor.
   const std::uint64_t idle_for_ns = now_ns - worked_at_ns_;
   if (worked_at_ns_ != 0 && idle_for_ns < kLingerNs) {
-    return {idle_for_ns > kPatienceNs ? Pause::Kind::kYield : Pause::Kind::kNone, 0};
+    if (idle_for_ns <= kPatienceNs) return {Pause::Kind::kNone, 0};
+    if (cost_.is_high(now_ns)) return {Pause::Kind::kSleep, kShortestSleepNs};
+    return {Pause::Kind::kYield, 0};
   }
   const bool rings = rung_at_ns != 0 && now_ns < rung_at_ns + kRingsNs;
   if (!rings) backoff_ns_ = std::max(backoff_ns_, kLongSleepNs);
   if (++sleeps_ > kShortSleeps) {
-    const bool deep = sleeps_ > kShortSleeps + kLongSleeps;
-    backoff_ns_ = std::min(backoff_ns_ * 2, deep ? kDeepSleepNs : kLongSleepNs);
+    std::uint64_t longest_ns = kLongSleepNs;
+    if (sleeps_ > kShortSleeps + kLongSleeps) longest_ns = kDeepSleepNs;
+    if (sleeps_ > kShortSleeps + kLongSleeps + kDeepSleeps) longest_ns = kDeepestSleepNs;
+    backoff_ns_ = std::min(backoff_ns_ * 2, longest_ns);
   }
   return {Pause::Kind::kSleep, backoff_ns_};
 }

@@ -1,28 +1,32 @@
-// How the HCA's thread waits when it has found nothing to do: pure, time in, advice out.
+// Wait of the HCA's thread when it has found nothing to do: pure, time in, advice out.
 //
-// Packets wake a sleeper, doorbells are stores to memory and wake nobody. So short sleeps are for doorbells
-// alone, and an HCA that nobody rings pays for none: without this, sixteen receivers on two cores spend both
-// of them looking.
+// Packets wake a sleeping thread. Doorbells are stores to memory and wake none, so short sleeps serve
+// doorbells alone. An HCA without doorbells pays for none; otherwise sixteen receivers on two cores would
+// spend both cores on polls.
 #pragma once
 
 #include <cstdint>
+
+#include "driver-shim/softhca/uverbs/yield_cost.h"
 
 namespace gdx::softhca::uverbs {
 
 // No doorbell is served later than the sleep that it falls into.
 inline constexpr std::uint64_t kShortestSleepNs = 20'000;
 inline constexpr std::uint64_t kLongSleepNs = 1'000'000;
-inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // when nothing has happened for a while
+inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;      // without events for a while
+inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;  // and for longer: each costs some 40 us
 inline constexpr std::uint64_t kLingerNs = 50'000;        // after the last activity, before the first sleep
-inline constexpr std::uint64_t kPatienceNs = 4'000;       // of these, before others may have the processor
-inline constexpr std::uint64_t kRingsNs = 1'000'000'000;  // who rang so lately will do so again
+inline constexpr std::uint64_t kPatienceNs = 4'000;       // of them, before the thread yields the processor
+inline constexpr std::uint64_t kRingsNs = 1'000'000'000;  // a program that rang so lately will do so again
 inline constexpr int kShortSleeps = 32;  // after the last activity, before sleeps begin to grow
 inline constexpr int kLongSleeps = 200;  // and before they grow beyond kLongSleepNs
+inline constexpr int kDeepSleeps = 250;  // and beyond kDeepSleepNs
 
 struct Pause {
   enum class Kind : std::uint8_t {
-    kNone,   // look again
-    kYield,  // and before that let others have the processor
+    kNone,   // polls again
+    kYield,  // yields the processor first; call on_yielded() after it
     kSleep,  // at most `longest_ns`, or until a packet comes
   };
   Kind kind = Kind::kNone;
@@ -33,13 +37,15 @@ struct Pause {
 class IdlePolicy {
  public:
   void on_work(std::uint64_t now_ns);
-  // A look has found nothing. `rung_at_ns`: the newest doorbell, 0 if there was none.
+  void on_yielded(std::uint64_t now_ns, std::uint64_t took_ns) { cost_.on_yielded(now_ns, took_ns); }
+  // Handles a vain poll. `rung_at_ns`: the newest doorbell, 0 without one.
   [[nodiscard]] Pause on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns);
 
  private:
   std::uint64_t worked_at_ns_ = 0;
   std::uint64_t backoff_ns_ = kShortestSleepNs;
   int sleeps_ = 0;  // since the last work
+  YieldCost cost_;
 };
 
 }  // namespace gdx::softhca::uverbs

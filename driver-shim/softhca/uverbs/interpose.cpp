@@ -21,18 +21,19 @@
 
 #include "base/kept_descriptor.h"
 #include "driver-shim/softhca/uverbs/device.h"
+#include "driver-shim/softhca/uverbs/no_memory.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 #define GDX_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace gdx::softhca::uverbs {
 
-constinit RealFunction<int(const char*, int, ...)> real_open("open");
-constinit RealFunction<int(int)> real_close("close");
+GDX_REAL_FUNCTION RealFunction<int(const char*, int, ...)> real_open("open");
+GDX_REAL_FUNCTION RealFunction<int(int)> real_close("close");
 
 namespace {
 
-constinit RealFunction<int(int, const char*, int, int)> real_faccessat("faccessat");
+GDX_REAL_FUNCTION RealFunction<int(int, const char*, int, int)> real_faccessat("faccessat");
 
 Device& device() { return Device::instance(); }
 
@@ -53,8 +54,8 @@ bool is_ours(const char* path) {
   return next == '\0' || next == '/';
 }
 
-// Where the links of the device's files lead: realpath(1) reads them one by one. A bus that the host has is
-// the host's.
+// Returns whether `path` is a target of links of the device's files, because realpath(1) reads them one by
+// one. A bus that the host has belongs to the host.
 bool is_link_target(const char* path) {
   constexpr char kBus[] = "/sys/devices/pci0000:";
   constexpr std::size_t kNumberAt = sizeof kBus - 1;
@@ -64,31 +65,36 @@ bool is_link_target(const char* path) {
   return real_faccessat(AT_FDCWD, bus, F_OK, 0) != 0;
 }
 
-// Where `path` leads: itself, or its counterpart among the device's files.
+// Target of `path`: itself, or its counterpart among the device's files.
 class Path {
  public:
   explicit Path(const char* path) : path_(path) {
     if (!is_ours(path) && !is_link_target(path)) return;
-    const std::string root = device().files_root();
-    const int length = std::snprintf(buffer_, sizeof buffer_, "%s%s", root.c_str(), path);
-    found_ = !root.empty() && length > 0 && static_cast<std::size_t>(length) < sizeof buffer_;
     path_ = buffer_;
-    if (found_ && std::strstr(path, "counters") != nullptr) device().refresh_counters();
+    error_ = or_no_memory(ENOMEM, [&] { return find(path); });
   }
   // False, with errno set, where the device has no files.
   [[nodiscard]] bool found() const {
-    if (!found_) errno = ENOENT;
-    return found_;
+    if (error_ != 0) errno = error_;
+    return error_ == 0;
   }
   [[nodiscard]] const char* get() const { return path_; }
 
  private:
+  int find(const char* path) {
+    const std::string root = device().files_root();
+    const int length = std::snprintf(buffer_, sizeof buffer_, "%s%s", root.c_str(), path);
+    if (root.empty() || length <= 0 || static_cast<std::size_t>(length) >= sizeof buffer_) return ENOENT;
+    if (std::strstr(path, "counters") != nullptr) device().refresh_counters();
+    return 0;
+  }
+
   const char* path_;
-  bool found_ = true;
+  int error_ = 0;
   char buffer_[PATH_MAX];
 };
 
-// Which of the devices' nodes a path names, kForeign for any other file. The HCA need not be there.
+// Returns the device node that a path names, kForeign for any other file. The HCA need not be there.
 DeviceFile node_at(const char* path) {
   constexpr std::size_t kPrefix = sizeof kDeviceNodes - 1;
   if (path == nullptr) return {};
@@ -103,16 +109,18 @@ DeviceFile node_at(const char* path) {
 
 int open_node(DeviceFile node, int flags) {
   const bool close_on_exec = (flags & O_CLOEXEC) != 0;
-  const Answer<int> fd = node.kind == FileKind::kNode ? device().open_node(node.hca, close_on_exec)
-                                                      : device().open_connections(close_on_exec);
-  if (fd) return *fd;
-  errno = fd.error();
-  return -1;
+  return or_no_memory(-1, [&] {
+    const ErrnoOr<int> fd = node.kind == FileKind::kNode ? device().open_node(node.hca, close_on_exec)
+                                                         : device().open_connections(close_on_exec);
+    if (fd) return *fd;
+    errno = fd.error();
+    return -1;
+  });
 }
 
 bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
-// What the kernel's device node looks like.
+// Sets the attributes of the kernel's device node.
 template <typename Stat>
 void set_character_device(Stat& status, dev_t number) {
   status.st_mode = S_IFCHR | 0666;
@@ -190,6 +198,21 @@ int close_around_kept(unsigned first, unsigned last, int flags) {
   return first > last ? 0 : real(first, last);
 }
 
+// Returns -1 if /proc is unreadable.
+int highest_open_number() {
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return -1;
+  int highest = -1;
+  while (const dirent* const entry = readdir(folder)) {
+    const char* const name = entry->d_name;
+    int number = -1;
+    std::from_chars(name, name + std::strlen(name), number);
+    highest = std::max(highest, number);
+  }
+  closedir(folder);
+  return highest;
+}
+
 mode_t mode_argument(int flags, va_list arguments) {
   return takes_mode(flags) ? va_arg(arguments, mode_t) : 0;
 }
@@ -199,60 +222,60 @@ mode_t mode_argument(int flags, va_list arguments) {
 
 using namespace gdx::softhca::uverbs;  // NOLINT: what follows are libc's names, outside any namespace
 
-#define GDX_OPEN(name)                                                     \
-  GDX_EXPORT int name(const char* path, int flags, ...) {                  \
-    static constinit RealFunction<int(const char*, int, ...)> real(#name); \
-    va_list arguments;                                                     \
-    va_start(arguments, flags);                                            \
-    const mode_t mode = mode_argument(flags, arguments);                   \
-    va_end(arguments);                                                     \
-    return open_path(real, path, flags, mode);                             \
+#define GDX_OPEN(name)                                                             \
+  GDX_EXPORT int name(const char* path, int flags, ...) {                          \
+    static GDX_REAL_FUNCTION RealFunction<int(const char*, int, ...)> real(#name); \
+    va_list arguments;                                                             \
+    va_start(arguments, flags);                                                    \
+    const mode_t mode = mode_argument(flags, arguments);                           \
+    va_end(arguments);                                                             \
+    return open_path(real, path, flags, mode);                                     \
   }
 
-#define GDX_OPENAT(name)                                                        \
-  GDX_EXPORT int name(int directory, const char* path, int flags, ...) {        \
-    static constinit RealFunction<int(int, const char*, int, ...)> real(#name); \
-    va_list arguments;                                                          \
-    va_start(arguments, flags);                                                 \
-    const mode_t mode = mode_argument(flags, arguments);                        \
-    va_end(arguments);                                                          \
-    return openat_path(real, directory, path, flags, mode);                     \
+#define GDX_OPENAT(name)                                                                \
+  GDX_EXPORT int name(int directory, const char* path, int flags, ...) {                \
+    static GDX_REAL_FUNCTION RealFunction<int(int, const char*, int, ...)> real(#name); \
+    va_list arguments;                                                                  \
+    va_start(arguments, flags);                                                         \
+    const mode_t mode = mode_argument(flags, arguments);                                \
+    va_end(arguments);                                                                  \
+    return openat_path(real, directory, path, flags, mode);                             \
   }
 
-// What _FORTIFY_SOURCE makes of an open without a mode.
+// Form of an open without a mode under _FORTIFY_SOURCE.
 #define GDX_OPEN_2(name)                                                        \
   GDX_EXPORT int name(const char* path, int flags) {                            \
-    static constinit RealFunction<int(const char*, int)> real(#name);           \
+    static GDX_REAL_FUNCTION RealFunction<int(const char*, int)> real(#name);   \
     if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) \
       return open_node(node, flags);                                            \
     const Path target(path);                                                    \
     return target.found() ? real(target.get(), flags) : -1;                     \
   }
 
-#define GDX_OPENAT_2(name)                                                      \
-  GDX_EXPORT int name(int directory, const char* path, int flags) {             \
-    static constinit RealFunction<int(int, const char*, int)> real(#name);      \
-    if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign) \
-      return open_node(node, flags);                                            \
-    const Path target(path);                                                    \
-    return target.found() ? real(directory, target.get(), flags) : -1;          \
+#define GDX_OPENAT_2(name)                                                         \
+  GDX_EXPORT int name(int directory, const char* path, int flags) {                \
+    static GDX_REAL_FUNCTION RealFunction<int(int, const char*, int)> real(#name); \
+    if (const DeviceFile node = node_at(path); node.kind != FileKind::kForeign)    \
+      return open_node(node, flags);                                               \
+    const Path target(path);                                                       \
+    return target.found() ? real(directory, target.get(), flags) : -1;             \
   }
 
-#define GDX_STAT(name, type)                                            \
-  GDX_EXPORT int name(const char* path, type* status) {                 \
-    static constinit RealFunction<int(const char*, type*)> real(#name); \
-    return stat_path(real, path, status);                               \
+#define GDX_STAT(name, type)                                                    \
+  GDX_EXPORT int name(const char* path, type* status) {                         \
+    static GDX_REAL_FUNCTION RealFunction<int(const char*, type*)> real(#name); \
+    return stat_path(real, path, status);                                       \
   }
 
-#define GDX_FSTAT(name, type)                                   \
-  GDX_EXPORT int name(int fd, type* status) {                   \
-    static constinit RealFunction<int(int, type*)> real(#name); \
-    return stat_file(real, fd, status);                         \
+#define GDX_FSTAT(name, type)                                           \
+  GDX_EXPORT int name(int fd, type* status) {                           \
+    static GDX_REAL_FUNCTION RealFunction<int(int, type*)> real(#name); \
+    return stat_file(real, fd, status);                                 \
   }
 
 #define GDX_FSTATAT(name, type)                                                                    \
   GDX_EXPORT int name(int directory, const char* path, type* status, int flags) {                  \
-    static constinit RealFunction<int(int, const char*, type*, int)> real(#name);                  \
+    static GDX_REAL_FUNCTION RealFunction<int(int, const char*, type*, int)> real(#name);          \
     auto bound = [&](const char* target, type* to) { return real(directory, target, to, flags); }; \
     if (path != nullptr && *path == '\0' && (flags & AT_EMPTY_PATH) != 0) {                        \
       auto whole = [&](int, type* to) { return real(directory, path, to, flags); };                \
@@ -264,26 +287,26 @@ using namespace gdx::softhca::uverbs;  // NOLINT: what follows are libc's names,
 // The forms that programs built against glibc before 2.33 call.
 #define GDX_XSTAT(name, type)                                                             \
   GDX_EXPORT int name(int version, const char* path, type* status) {                      \
-    static constinit RealFunction<int(int, const char*, type*)> real(#name);              \
+    static GDX_REAL_FUNCTION RealFunction<int(int, const char*, type*)> real(#name);      \
     auto bound = [&](const char* target, type* to) { return real(version, target, to); }; \
     return stat_path(bound, path, status);                                                \
   }
 
 #define GDX_FXSTAT(name, type)                                                \
   GDX_EXPORT int name(int version, int fd, type* status) {                    \
-    static constinit RealFunction<int(int, int, type*)> real(#name);          \
+    static GDX_REAL_FUNCTION RealFunction<int(int, int, type*)> real(#name);  \
     auto bound = [&](int file, type* to) { return real(version, file, to); }; \
     return stat_file(bound, fd, status);                                      \
   }
 
-// Of whose arguments the path alone is another: the parameters, and what to pass on.
-#define GDX_PATH(type, name, failed, parameters, ...)           \
-  GDX_EXPORT type name parameters {                             \
-    static constinit RealFunction<type parameters> real(#name); \
-    const Path target(path);                                    \
-    if (!target.found()) return failed;                         \
-    path = target.get();                                        \
-    return real(__VA_ARGS__);                                   \
+// Defines a wrapper that changes the path alone: the parameters, and the arguments to pass on.
+#define GDX_PATH(type, name, failed, parameters, ...)                   \
+  GDX_EXPORT type name parameters {                                     \
+    static GDX_REAL_FUNCTION RealFunction<type parameters> real(#name); \
+    const Path target(path);                                            \
+    if (!target.found()) return failed;                                 \
+    path = target.get();                                                \
+    return real(__VA_ARGS__);                                           \
   }
 
 GDX_OPEN(open)
@@ -345,7 +368,7 @@ GDX_PATH(ssize_t, readlinkat, -1, (int directory, const char* path, char* buffer
 GDX_PATH(ssize_t, __readlinkat_chk, -1,
          (int directory, const char* path, char* buffer, size_t size, size_t capacity), directory, path,
          buffer, size, capacity)
-// ls asks for access control lists.
+// Interposed because ls reads access control lists.
 GDX_PATH(ssize_t, getxattr, -1, (const char* path, const char* name, void* value, size_t size), path, name,
          value, size)
 GDX_PATH(ssize_t, lgetxattr, -1, (const char* path, const char* name, void* value, size_t size), path, name,
@@ -354,9 +377,9 @@ GDX_PATH(ssize_t, listxattr, -1, (const char* path, char* list, size_t size), pa
 GDX_PATH(ssize_t, llistxattr, -1, (const char* path, char* list, size_t size), path, list, size)
 
 GDX_EXPORT int statx(int directory, const char* path, int flags, unsigned mask, struct statx* status) {
-  static constinit RealFunction<int(int, const char*, int, unsigned, struct statx*)> real("statx");
+  static GDX_REAL_FUNCTION RealFunction<int(int, const char*, int, unsigned, struct statx*)> real("statx");
   if ((flags & AT_EMPTY_PATH) != 0 && (path == nullptr || *path == '\0')) {
-    // What tells a duplicate of a node from other files.
+    // Requests the field that distinguishes a duplicate of a node from other files.
     const unsigned wanted = mask | STATX_INO;
     auto whole = [&](int, struct statx* to) { return real(directory, path, flags, wanted, to); };
     return stat_file(whole, directory, status);
@@ -380,11 +403,14 @@ GDX_EXPORT int close_range(unsigned int first, unsigned int last, int flags) noe
 GDX_EXPORT void closefrom(int lowest) noexcept {
   const int first = lowest < 0 ? 0 : lowest;
   if (close_around_kept(static_cast<unsigned>(first), ~0u, 0) == 0) return;
-  for (long fd = first; fd < sysconf(_SC_OPEN_MAX); ++fd) close(static_cast<int>(fd));  // Linux before 5.9
+  // Linux before 5.9, or a filter of system calls. A process may have a limit of 2^30.
+  const int highest = highest_open_number();
+  const long last = highest >= 0 ? highest : sysconf(_SC_OPEN_MAX) - 1;
+  for (long fd = first; fd <= last; ++fd) close(static_cast<int>(fd));
 }
 
 GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
-  static constinit RealFunction<int(int, unsigned long, ...)> real("ioctl");
+  static GDX_REAL_FUNCTION RealFunction<int(int, unsigned long, ...)> real("ioctl");
   va_list arguments;
   va_start(arguments, request);
   void* const argument = va_arg(arguments, void*);
@@ -401,20 +427,19 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
   return -1;
 }
 
-// A command of the connection manager; everything else a program writes is none of this library's business.
-GDX_EXPORT ssize_t write(int fd, const void* buffer, size_t length) {
-  static constinit RealFunction<ssize_t(int, const void*, size_t)> real("write");
-  if (tracked_file(fd).kind != FileKind::kConnections) return real(fd, buffer, length);
-  const gdx::softhca::Errno error =
-      device().write_connections(fd, reinterpret_cast<std::uintptr_t>(buffer), length);
-  if (error == 0) return static_cast<ssize_t>(length);
-  errno = error;
-  return -1;
-}
-
 GDX_EXPORT int gdx_softhca_progress() { return device().progress(); }
 
 namespace {
+extern "C" RealSymbol __start_gdx_real_functions[] __attribute__((visibility("hidden")));  // by the linker
+extern "C" RealSymbol __stop_gdx_real_functions[] __attribute__((visibility("hidden")));
+
+// Resolves at load, because dlsym() is not async-signal-safe, and clears dlerror()'s message for the program.
+__attribute__((constructor)) void find_real_functions() {
+  for (RealSymbol* symbol = __start_gdx_real_functions; symbol != __stop_gdx_real_functions; ++symbol)
+    static_cast<void>(symbol->find());
+  dlerror();  // of names that this libc does not have
+}
+
 __attribute__((destructor)) void shut_down_at_exit() {
   if (Device::exists()) Device::instance().shut_down();
 }

@@ -1,23 +1,25 @@
-// A RoCE port has a network interface, and programs look for the port by that interface's addresses. The
-// software HCA's address is often not listed (127.0.0.0/8 is all of lo's) or only at an interface of
-// loopback, which programs pass over: so it is listed here, at an interface by the HCA's name.
+// Lists the software HCA's address at an interface with the HCA's name, because programs find a RoCE port by
+// its interface's addresses. Otherwise the address is often not listed (127.0.0.0/8 is all of lo's), or only
+// at a loopback interface, which programs skip.
 #include <dlfcn.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <new>
 
 #include "driver-shim/softhca/uverbs/device.h"
+#include "driver-shim/softhca/uverbs/no_memory.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
-// Told from libc's own entries by its data, which no interface has.
+// Entry of this library, distinguished from libc's by its data, which no interface has.
 struct Entry {
   ifaddrs head{};
   sockaddr_storage address{};
@@ -28,7 +30,8 @@ const char entry_mark = 0;
 
 bool is_ours(const ifaddrs& entry) { return entry.ifa_data == &entry_mark; }
 
-// A program that has no connection manager does not look for RDMA by addresses, and shall not pay for it.
+// Returns whether the program has a connection manager; others find no RDMA by addresses, and shall not pay
+// for it.
 bool looks_for_rdma() {
   void* const library = dlopen("librdmacm.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library != nullptr) dlclose(library);
@@ -95,16 +98,23 @@ void append(ifaddrs** list, const HcaIdentity& hca) {
 
 extern "C" __attribute__((visibility("default"))) int getifaddrs(ifaddrs** list) {
   using namespace gdx::softhca::uverbs;  // NOLINT: the function itself is C's
-  static constinit RealFunction<int(ifaddrs**)> real("getifaddrs");
+  static GDX_REAL_FUNCTION RealFunction<int(ifaddrs**)> real("getifaddrs");
   const int result = real(list);
   if (result != 0 || !looks_for_rdma()) return result;
-  for (const HcaIdentity& hca : Device::instance().identities()) append(list, hca);
-  return 0;
+  const int done = or_no_memory(-1, [&] {
+    for (const HcaIdentity& hca : Device::instance().identities()) append(list, hca);
+    return 0;
+  });
+  if (done != 0) {
+    freeifaddrs(*list);
+    errno = ENOMEM;
+  }
+  return done;
 }
 
 extern "C" __attribute__((visibility("default"))) void freeifaddrs(ifaddrs* list) {
   using namespace gdx::softhca::uverbs;  // NOLINT: the function itself is C's
-  static constinit RealFunction<void(ifaddrs*)> real("freeifaddrs");
+  static GDX_REAL_FUNCTION RealFunction<void(ifaddrs*)> real("freeifaddrs");
   for (ifaddrs** at = &list; *at != nullptr;) {
     if (is_ours(**at)) {
       auto* const entry = reinterpret_cast<Entry*>(*at);

@@ -1,11 +1,9 @@
-// What libibverbs itself is asked. Programs that spin on ibv_poll_cq() starve the thread that would bring
-// what they wait for. So whoever finds nothing makes a step of progress: opening a device puts that step
-// around the provider's poll_cq. And the list of devices is put in order, as the kernel gives it: without
-// netlink libibverbs takes what a directory lists, and programs that are not told which HCA to use take the
-// first.
+// Interposed calls of libibverbs. Programs that spin on ibv_poll_cq() starve the thread that would bring
+// their completions. So an empty poll makes a step of progress: opening a device puts that step around the
+// provider's poll_cq. The list of devices is sorted into the kernel's order. Without netlink libibverbs lists
+// a directory, and programs without a chosen HCA take the first.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -22,21 +20,16 @@ using GetDeviceList = ibv_device**(int*);
 using OpenDevice = ibv_context*(ibv_device*);
 using PollCq = int(ibv_cq*, int, ibv_wc*);
 
-// The peer that a program waits for may be on its processor: after some 50 us in vain, let it run.
-constexpr unsigned kPollsBeforeYield = 64;
-
-// One for all contexts: every device that a program can see here is this HCA.
+// One for all contexts, because every device that a program finds here is a software HCA.
 std::atomic<PollCq*> provider_poll_cq{nullptr};
 
 int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
   PollCq* const provider = provider_poll_cq.load(std::memory_order_relaxed);
   const int found = provider(cq, entries, completions);
   if (found != 0) return found;
-  thread_local unsigned idle_polls = 0;
-  // Before the step, not behind the poll: "nothing" is true when it is returned, not a time slice ago.
-  // Programs look at their connections next, and close those whose peer has gone.
-  if (++idle_polls % kPollsBeforeYield == 0) sched_yield();
-  if (Device::instance().progress() > 0) idle_polls = 0;
+  // Yields before the step, not after the poll, so that "nothing" is true at its return, not a time slice
+  // ago. Programs check their connections next, and close those whose peer has gone.
+  Device::instance().progress_of_waiter();
   return provider(cq, entries, completions);
 }
 
@@ -47,7 +40,7 @@ void put_progress_before_polls(ibv_context& context) {
   if (provider_poll_cq.load() == context.ops.poll_cq) context.ops.poll_cq = poll_cq;
 }
 
-// libibverbs may be in the scope of a plugin only, where RTLD_NEXT does not look.
+// Tries libibverbs by name, because it may be in the scope of a plugin only, which RTLD_NEXT does not search.
 template <typename Function>
 Function* find_in_libibverbs(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);

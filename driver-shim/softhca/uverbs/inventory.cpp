@@ -19,7 +19,7 @@ ResourceKind kind_of(devx::ObjectKind kind) {
   }
 }
 
-// What is particular to the object's type. Empty: no resource that the kernel keeps account of.
+// Returns the fields of the object's type. Empty: no resource that the kernel accounts for.
 std::optional<Resource> resource_of(const Object& object) {
   Resource resource;
   switch (object.type) {
@@ -59,8 +59,11 @@ void append_resources(std::uint32_t number, const Context& context, std::vector<
   open.context = number;
   resources.push_back(open);
   std::map<std::uint32_t, std::uint32_t> domains;  // by handle
+  // All first: an object may have come to stand on a domain that is younger.
   context.objects.visit([&](const Object& object) {
     if (object.type == ObjectType::kPd) domains.emplace(object.handle, object.number);
+  });
+  context.objects.visit([&](const Object& object) {
     std::optional<Resource> resource = resource_of(object);
     if (!resource) return;
     resource->number = object.number;
@@ -70,7 +73,7 @@ void append_resources(std::uint32_t number, const Context& context, std::vector<
       if (const auto domain = domains.find(below); domain != domains.end()) resource->pd = domain->second;
     }
     if (resource->kind == ResourceKind::kQp) {
-      const Answer<QpAttributes> attributes = context.hca.query_qp(object.number);
+      const ErrnoOr<QpAttributes> attributes = context.hca.query_qp(object.number);
       if (attributes) resource->attributes = *attributes;
     }
     resources.push_back(std::move(*resource));

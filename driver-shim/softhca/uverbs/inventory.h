@@ -1,4 +1,4 @@
-// What a process has made on an HCA: for those who ask by netlink.
+// Objects that a process has made on an HCA, for queries by netlink.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class ResourceKind : std::uint8_t { kContext, kPd, kCq, kQp, kMr, kSrq };
 struct Resource {
   ResourceKind kind = ResourceKind::kContext;
   std::uint32_t number = 0;   // of a region: its key
-  std::uint32_t context = 0;  // which open of the device
+  std::uint32_t context = 0;  // number of the open of the device
   std::uint32_t pd = 0;       // 0: not known
   std::uint32_t users = 0;    // objects of verbs that stand on it
   std::uint64_t extent = 0;   // entries of a completion queue, bytes of a region

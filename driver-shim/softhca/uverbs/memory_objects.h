@@ -1,4 +1,4 @@
-// What queries of memory answer from, and changes of it.
+// State behind queries and changes of memory.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ struct RegionObject : Object {
   std::uint64_t iova = 0;
 };
 
-// Of memory by its address: of this process, or of a GPU.
+// Region of memory by its address: of this process, or of a GPU.
 struct MemoryRegionObject : RegionObject {
   MemoryRegionSpec spec;
   std::unique_ptr<ForeignRange> foreign;
@@ -24,9 +24,9 @@ struct DeviceMemoryObject : Object {
   std::uint16_t first_page = 0;
 };
 
-// An object in the domain `pd` for what `spec` asks for, which may be registered. Errors: EINVAL, EFAULT,
-// EOVERFLOW. In write_memory.cpp.
-Answer<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, const Object& pd,
-                                                           MemoryRegionSpec spec);
+// Makes an object in the domain `pd` for `spec`, after checking it. Errors: EINVAL, EFAULT, EOVERFLOW. In
+// write_memory.cpp.
+ErrnoOr<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, const Object& pd,
+                                                            MemoryRegionSpec spec);
 
 }  // namespace gdx::softhca::uverbs

@@ -16,7 +16,7 @@ struct Method {
   std::uint16_t method;
   bool before_context;  // allowed before GET_CONTEXT
   Errno (*handler)(Context&, Attributes&);
-  // Those that the handler heeds. Others are refused where the program says that they matter to it.
+  // Attributes that the handler uses. Others are refused if the program marks them mandatory.
   std::initializer_list<std::uint16_t> attributes;
 };
 

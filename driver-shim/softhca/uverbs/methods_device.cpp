@@ -12,14 +12,17 @@
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/memory_table.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/newer_ids.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
+constexpr std::uint8_t kPortDown = 1;
 constexpr std::uint8_t kPortActive = 4;
 constexpr std::uint8_t kPhysicalLinkUp = 5;
+constexpr std::uint8_t kLinkLayerInfiniBand = 1;
 constexpr std::uint8_t kLinkLayerEthernet = 2;
 constexpr std::uint8_t kWidth4x = 2;
 constexpr std::uint8_t kSpeedEdr = 32;
@@ -87,7 +90,7 @@ Errno query_context(Context&, Attributes& request) {
 }
 
 Errno query_port(Context& context, Attributes& request) {
-  const Answer<std::uint64_t> port = request.constant(UVERBS_ATTR_QUERY_PORT_PORT_NUM);
+  const ErrnoOr<std::uint64_t> port = request.constant(UVERBS_ATTR_QUERY_PORT_PORT_NUM);
   if (!port) return port.error();
   if (*port != 1) return EINVAL;
   ib_uverbs_query_port_resp_ex answer{};
@@ -97,28 +100,29 @@ Errno query_port(Context& context, Attributes& request) {
   base.gid_tbl_len = devx::kGidTableSize;
   base.pkey_tbl_len = 1;
   base.lid = devx::lid_of(context.hca.address());
-  base.state = kPortActive;
+  base.state = planted_fault == PlantedFault::kPortDown ? kPortDown : kPortActive;
   base.max_mtu = kMtuCode4096;
   base.active_mtu = mtu_code(context.hca.config().mtu_bytes);
   base.max_vl_num = 1;
   base.active_width = kWidth4x;
   base.active_speed = kSpeedEdr;
   base.phys_state = kPhysicalLinkUp;
-  base.link_layer = kLinkLayerEthernet;
+  base.link_layer =
+      planted_fault == PlantedFault::kInfiniBandPort ? kLinkLayerInfiniBand : kLinkLayerEthernet;
   base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
 }
 
 // In units of 100 Mbit/s, as the width and the speed of query_port() make it.
 Errno query_port_speed(Context&, Attributes& request) {
-  const Answer<std::uint64_t> port = request.constant(kAttrQueryPortSpeedPortNum);
+  const ErrnoOr<std::uint64_t> port = request.constant(kAttrQueryPortSpeedPortNum);
   if (!port) return port.error();
   if (*port != 1) return EINVAL;
   constexpr std::uint64_t kHundredGbps = 1000;
   return request.write(kAttrQueryPortSpeedResp, kHundredGbps);
 }
 
-// What mlx5dv_query_port() tells of the port's place in an embedded switch, which this device has not.
+// Answers mlx5dv_query_port() about the port's place in an embedded switch, which this device lacks.
 Errno query_switch_port(Context&, Attributes& request) {
   const auto port = request.value<std::uint32_t>(MLX5_IB_ATTR_QUERY_PORT_PORT_NUM);
   if (!port) return port.error();
@@ -126,10 +130,10 @@ Errno query_switch_port(Context&, Attributes& request) {
   return request.write(MLX5_IB_ATTR_QUERY_PORT, mlx5_ib_uapi_query_port{});
 }
 
-// No flag of these queries means anything yet, to the kernel either.
+// Requires no flags, because these queries have none, in the Linux kernel either.
 Errno check_no_flags(const Attributes& request, std::uint16_t id) {
   if (!request.has(id)) return 0;
-  const Answer<std::uint32_t> flags = request.value<std::uint32_t>(id);
+  const ErrnoOr<std::uint32_t> flags = request.value<std::uint32_t>(id);
   if (!flags) return flags.error();
   return *flags == 0 ? 0 : EINVAL;
 }
@@ -147,8 +151,8 @@ ib_uverbs_gid_entry gid_entry(const Hca& hca, std::uint8_t index) {
 }
 
 Errno query_gid_entry(Context& context, Attributes& request) {
-  const Answer<std::uint64_t> port = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_PORT);
-  const Answer<std::uint64_t> index = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
+  const ErrnoOr<std::uint64_t> port = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_PORT);
+  const ErrnoOr<std::uint64_t> index = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
   if (!port || !index || *port != 1) return EINVAL;
   if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)) return error;
   if (*index >= devx::kGidTableSize) return EINVAL;
@@ -157,7 +161,7 @@ Errno query_gid_entry(Context& context, Attributes& request) {
 }
 
 Errno query_gid_table(Context& context, Attributes& request) {
-  const Answer<std::uint64_t> entry_bytes = request.constant(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
+  const ErrnoOr<std::uint64_t> entry_bytes = request.constant(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
   if (!entry_bytes) return entry_bytes.error();
   if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)) return error;
   if (*entry_bytes < sizeof(ib_uverbs_gid_entry) || *entry_bytes > kPageBytes) return EINVAL;
@@ -174,7 +178,7 @@ Errno query_gid_table(Context& context, Attributes& request) {
 }
 
 Errno allocate_async_events(Context& context, Attributes& request) {
-  const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
+  const ErrnoOr<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
   if (!channel) return channel.error();
   if (context.asyncs == nullptr) context.asyncs = *channel;
   return request.write_handle(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE,

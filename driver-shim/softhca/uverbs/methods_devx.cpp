@@ -32,10 +32,10 @@ struct Mailboxes {
   std::vector<std::uint8_t> out;
 };
 
-Answer<Mailboxes> mailboxes(const Context& context, const Attributes& request, std::uint16_t in_id,
-                            std::uint16_t out_id) {
+ErrnoOr<Mailboxes> mailboxes(const Context& context, const Attributes& request, std::uint16_t in_id,
+                             std::uint16_t out_id) {
   if (!context.devx) return refuse(EPERM);
-  Answer<std::vector<std::uint8_t>> in = request.blob(in_id);
+  ErrnoOr<std::vector<std::uint8_t>> in = request.blob(in_id);
   if (!in) return refuse(in.error());
   if (!request.has(out_id)) return refuse(EINVAL);
   return Mailboxes{std::move(*in), std::vector<std::uint8_t>(request.length(out_id))};
@@ -48,7 +48,7 @@ Errno write_back(Attributes& request, std::uint16_t out_id, const Mailboxes& box
 }
 
 Errno general_command(Context& context, Attributes& request) {
-  Answer<Mailboxes> boxes =
+  ErrnoOr<Mailboxes> boxes =
       mailboxes(context, request, MLX5_IB_ATTR_DEVX_OTHER_CMD_IN, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT);
   if (!boxes) return boxes.error();
   const Errno outcome = context.commands.general(boxes->in, boxes->out);
@@ -57,17 +57,17 @@ Errno general_command(Context& context, Attributes& request) {
 
 Errno query_eqn(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  const Answer<std::uint32_t> vector = request.value<std::uint32_t>(MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC);
+  const ErrnoOr<std::uint32_t> vector = request.value<std::uint32_t>(MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC);
   if (!vector) return vector.error();
   if (*vector >= devx::kCompletionVectors) return EINVAL;
   return request.write(MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN, devx::kFirstEqn + *vector);
 }
 
 Errno create_object(Context& context, Attributes& request) {
-  Answer<Mailboxes> boxes =
+  ErrnoOr<Mailboxes> boxes =
       mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT);
   if (!boxes) return boxes.error();
-  const Answer<devx::Object> created = context.commands.create(boxes->in, boxes->out);
+  const ErrnoOr<devx::Object> created = context.commands.create(boxes->in, boxes->out);
   const Errno outcome =
       write_back(request, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, *boxes, created ? 0 : created.error());
   if (!created) return outcome;
@@ -87,11 +87,11 @@ Errno destroy_devx(Context& context, Attributes& request) {
   return destroy_object(context, request, MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, ObjectType::kDevx);
 }
 
-// Modify and query take verbs queues as well as DevX ones: both are objects of the same device.
-Answer<devx::Object> any_queue(Context& context, const Attributes& request, std::uint16_t id) {
-  const Answer<std::uint32_t> handle = request.handle(id);
+// Finds verbs queues as well as DevX ones for modify and query, because both are objects of one device.
+ErrnoOr<devx::Object> any_queue(Context& context, const Attributes& request, std::uint16_t id) {
+  const ErrnoOr<std::uint32_t> handle = request.handle(id);
   if (!handle) return refuse(handle.error());
-  const Answer<Object*> found = context.objects.find_any(*handle);
+  const ErrnoOr<Object*> found = context.objects.find_any(*handle);
   if (!found) return refuse(found.error());
   switch ((*found)->type) {
     case ObjectType::kDevx: return static_cast<const DevxObject&>(**found).devx;
@@ -103,28 +103,28 @@ Answer<devx::Object> any_queue(Context& context, const Attributes& request, std:
 }
 
 Errno modify_object(Context& context, Attributes& request) {
-  Answer<Mailboxes> boxes =
+  ErrnoOr<Mailboxes> boxes =
       mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT);
   if (!boxes) return boxes.error();
-  const Answer<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE);
+  const ErrnoOr<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE);
   if (!object) return object.error();
   const Errno outcome = context.commands.modify(*object, boxes->in, boxes->out);
   return write_back(request, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT, *boxes, outcome);
 }
 
 Errno query_object(Context& context, Attributes& request) {
-  Answer<Mailboxes> boxes =
+  ErrnoOr<Mailboxes> boxes =
       mailboxes(context, request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT);
   if (!boxes) return boxes.error();
-  const Answer<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE);
+  const ErrnoOr<devx::Object> object = any_queue(context, request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE);
   if (!object) return object.error();
   const Errno outcome = context.commands.query(*object, boxes->in, boxes->out);
   return write_back(request, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, *boxes, outcome);
 }
 
-// Whatever access is asked for: a completion queue may be put there.
-Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& request,
-                                            std::uint64_t address, std::uint64_t length_bytes) {
+// Ignores the requested access, because a completion queue may lie there.
+ErrnoOr<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& request,
+                                             std::uint64_t address, std::uint64_t length_bytes) {
   auto object = std::make_unique<UmemObject>();
   if (!request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD)) {
     auto foreign = context.gpus.claim(address, length_bytes);
@@ -136,7 +136,7 @@ Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& 
     object->base = reinterpret_cast<std::byte*>(address);
     return object;
   }
-  const Answer<int> descriptor = request.raw_descriptor(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD);
+  const ErrnoOr<int> descriptor = request.raw_descriptor(MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD);
   if (!descriptor) return refuse(descriptor.error());
   // The address is the offset within the buffer.
   if (address % kPageBytes != 0) return refuse(EINVAL);
@@ -149,8 +149,8 @@ Answer<std::unique_ptr<UmemObject>> umem_of(Context& context, const Attributes& 
 
 Errno register_umem(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  const Answer<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
-  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
+  const ErrnoOr<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
+  const ErrnoOr<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
   if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP)) {
     const auto page_sizes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP);
@@ -158,7 +158,7 @@ Errno register_umem(Context& context, Attributes& request) {
   }
   auto object = umem_of(context, request, *address, *length_bytes);
   if (!object) return object.error();
-  const Answer<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes);
+  const ErrnoOr<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes);
   if (!id) return id.error();
   (*object)->type = ObjectType::kUmem;
   (*object)->number = *id;
@@ -183,25 +183,25 @@ Errno allocate_event_fd(Context& context, Attributes& request) {
     flags = *given;
   }
   if ((flags & ~std::uint32_t{MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA}) != 0) return EINVAL;
-  const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
+  const ErrnoOr<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
   if (!channel) return channel.error();
   if (flags != 0) (*channel)->leave_out_device_data();
   return request.write_handle(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE,
                               static_cast<std::uint32_t>((*channel)->user_fd()));
 }
 
-// Events that this device never raises, and all that belong to no object, are not valid ones, as on a device
-// whose capabilities lack them.
+// Refuses events that this device never raises, and all without an object, as a device without their
+// capabilities.
 Errno subscribe_event(Context& context, Attributes& request) {
   if (!context.devx) return EPERM;
-  const Answer<std::uint32_t> fd = request.handle(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE);
+  const ErrnoOr<std::uint32_t> fd = request.handle(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE);
   if (!fd) return fd.error();
   const auto channel = context.channels.find_channel(static_cast<int>(*fd));
   if (!channel) return channel.error();
   if (!request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE)) return EINVAL;
   const auto handle = request.handle(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE);
   if (!handle) return handle.error();
-  const Answer<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
+  const ErrnoOr<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
   if (!found) return found.error();
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) {
     return unsupported("DevX events through an eventfd");

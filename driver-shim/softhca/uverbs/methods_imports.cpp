@@ -1,5 +1,4 @@
-// What another context of the same open asks of memory that it imports by its handle, and advice about
-// memory.
+// Methods on memory that another context of the open imports by its handle, and advice about memory.
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
@@ -14,20 +13,20 @@
 namespace gdx::softhca::uverbs {
 namespace {
 
-Answer<Object*> object_in(Context& context, const Attributes& request, std::uint16_t id, ObjectType type) {
-  const Answer<std::uint32_t> handle = request.handle(id);
+ErrnoOr<Object*> object_in(Context& context, const Attributes& request, std::uint16_t id, ObjectType type) {
+  const ErrnoOr<std::uint32_t> handle = request.handle(id);
   if (!handle) return refuse(handle.error());
   return context.objects.find(*handle, type);
 }
 
 Errno query_pd(Context& context, Attributes& request) {
-  const Answer<Object*> pd = object_in(context, request, MLX5_IB_ATTR_QUERY_PD_HANDLE, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = object_in(context, request, MLX5_IB_ATTR_QUERY_PD_HANDLE, ObjectType::kPd);
   if (!pd) return pd.error();
   return request.write(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, (*pd)->number);
 }
 
 Errno query_mr(Context& context, Attributes& request) {
-  const Answer<Object*> found = object_in(context, request, UVERBS_ATTR_QUERY_MR_HANDLE, ObjectType::kMr);
+  const ErrnoOr<Object*> found = object_in(context, request, UVERBS_ATTR_QUERY_MR_HANDLE, ObjectType::kMr);
   if (!found) return found.error();
   const auto& region = static_cast<const RegionObject&>(**found);
   Errno error = request.write(UVERBS_ATTR_QUERY_MR_RESP_LKEY, region.number);
@@ -38,7 +37,7 @@ Errno query_mr(Context& context, Attributes& request) {
 }
 
 Errno query_dm(Context& context, Attributes& request) {
-  const Answer<Object*> found =
+  const ErrnoOr<Object*> found =
       object_in(context, request, MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE, ObjectType::kDm);
   if (!found) return found.error();
   const auto& memory = static_cast<const DeviceMemoryObject&>(**found);
@@ -65,14 +64,13 @@ Prefetch what_to_fetch(std::uint64_t advice) {
   }
 }
 
-// A driver without IB_UVERBS_ADVISE_MR_FLAG_FLUSH only begins to fetch, and nobody hears of pages that are
-// not there; here it is done at once. Source: Linux drivers/infiniband/hw/mlx5/odp.c,
-// mlx5_ib_advise_mr_prefetch().
+// Fetches pages at once. Without IB_UVERBS_ADVISE_MR_FLAG_FLUSH a driver only begins to fetch, and does not
+// report absent pages. Source: Linux drivers/infiniband/hw/mlx5/odp.c, mlx5_ib_advise_mr_prefetch().
 Errno advise_mr(Context& context, Attributes& request) {
-  const Answer<Object*> pd = object_in(context, request, UVERBS_ATTR_ADVISE_MR_PD_HANDLE, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = object_in(context, request, UVERBS_ATTR_ADVISE_MR_PD_HANDLE, ObjectType::kPd);
   if (!pd) return pd.error();
-  const Answer<std::uint64_t> advice = request.constant(UVERBS_ATTR_ADVISE_MR_ADVICE);
-  const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_ADVISE_MR_FLAGS);
+  const ErrnoOr<std::uint64_t> advice = request.constant(UVERBS_ATTR_ADVISE_MR_ADVICE);
+  const ErrnoOr<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_ADVISE_MR_FLAGS);
   const auto list = request.blob(UVERBS_ATTR_ADVISE_MR_SGE_LIST);
   if (!advice || !flags || !list || list->size() % sizeof(Stretch) != 0) return EINVAL;
   if ((*flags & ~std::uint32_t{IB_UVERBS_ADVISE_MR_FLAG_FLUSH}) != 0) return EINVAL;

@@ -23,7 +23,7 @@ struct DmabufRegionObject : RegionObject {
   DmabufMapping mapping;
 };
 
-// Where the answers of a registration go.
+// Attributes that receive the answers of a registration.
 struct RegionAttributes {
   std::uint16_t handle;
   std::uint16_t lkey;
@@ -36,7 +36,7 @@ constexpr RegionAttributes kDmabufRegionAttributes{UVERBS_ATTR_REG_DMABUF_MR_HAN
                                                    UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY};
 constexpr RegionAttributes kMemoryRegionAttributes{kAttrRegMrHandle, kAttrRegMrRespLkey, kAttrRegMrRespRkey};
 
-// Where what a registration asks for comes from.
+// Attributes that contain the request of a registration.
 struct RangeAttributes {
   std::uint16_t pd;
   std::uint16_t start;  // an address, or an offset into the dmabuf `fd`
@@ -69,15 +69,15 @@ Errno destroy_ah(Context& context, Attributes& request) {
 }
 
 Errno allocate_dm(Context& context, Attributes& request) {
-  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_ALLOC_DM_LENGTH);
-  const Answer<std::uint32_t> log_alignment = request.value<std::uint32_t>(UVERBS_ATTR_ALLOC_DM_ALIGNMENT);
+  const ErrnoOr<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_ALLOC_DM_LENGTH);
+  const ErrnoOr<std::uint32_t> log_alignment = request.value<std::uint32_t>(UVERBS_ATTR_ALLOC_DM_ALIGNMENT);
   if (!length_bytes || !log_alignment) return EINVAL;
   if (request.has(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE)) {
-    const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE);
+    const ErrnoOr<std::uint64_t> type = request.constant(MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE);
     if (!type) return type.error();
     if (*type != MLX5_IB_UAPI_DM_TYPE_MEMIC) return unsupported("device memory for steering");
   }
-  const Answer<std::uint16_t> first_page = context.pages.allocate(*length_bytes, *log_alignment);
+  const ErrnoOr<std::uint16_t> first_page = context.pages.allocate(*length_bytes, *log_alignment);
   if (!first_page) return first_page.error();
 
   auto object = std::make_unique<DeviceMemoryObject>();
@@ -103,11 +103,11 @@ Errno free_dm(Context& context, Attributes& request) {
 }
 
 // The range of a device memory registration, checked.
-Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
-                                   const DeviceMemoryObject& memory) {
-  const Answer<std::uint64_t> offset = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_OFFSET);
-  const Answer<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_LENGTH);
-  const Answer<std::uint32_t> access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS);
+ErrnoOr<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
+                                    const DeviceMemoryObject& memory) {
+  const ErrnoOr<std::uint64_t> offset = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_OFFSET);
+  const ErrnoOr<std::uint64_t> length_bytes = request.value<std::uint64_t>(UVERBS_ATTR_REG_DM_MR_LENGTH);
+  const ErrnoOr<std::uint32_t> access = request.value<std::uint32_t>(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS);
   if (!offset || !length_bytes || !access) return refuse(EINVAL);
   if (const Errno error = check_rights(*access)) return refuse(error);
   // Linux drivers/infiniband/hw/mlx5/mlx5_ib.h, MLX5_IB_DM_MEMIC_ALLOWED_ACCESS.
@@ -127,7 +127,7 @@ Answer<MemoryRegionSpec> dm_region(Context& context, const Attributes& request,
 // Publishes `object` as a region under `spec`'s new key, and tells the program the key.
 Errno publish_region(Context& context, Attributes& request, const MemoryRegionSpec& spec,
                      const RegionAttributes& ids, std::unique_ptr<RegionObject> object) {
-  const Answer<std::uint32_t> mkey = context.hca.register_memory(spec);
+  const ErrnoOr<std::uint32_t> mkey = context.hca.register_memory(spec);
   if (!mkey) return mkey.error();
   object->type = ObjectType::kMr;
   object->length_bytes = spec.length_bytes;
@@ -144,14 +144,14 @@ Errno publish_region(Context& context, Attributes& request, const MemoryRegionSp
 }
 
 Errno register_dm(Context& context, Attributes& request) {
-  const Answer<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE);
-  const Answer<std::uint32_t> dm_handle = request.handle(UVERBS_ATTR_REG_DM_MR_DM_HANDLE);
+  const ErrnoOr<std::uint32_t> pd_handle = request.handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE);
+  const ErrnoOr<std::uint32_t> dm_handle = request.handle(UVERBS_ATTR_REG_DM_MR_DM_HANDLE);
   if (!pd_handle || !dm_handle) return EINVAL;
-  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
   if (!pd) return pd.error();
-  const Answer<Object*> dm = context.objects.find(*dm_handle, ObjectType::kDm);
+  const ErrnoOr<Object*> dm = context.objects.find(*dm_handle, ObjectType::kDm);
   if (!dm) return dm.error();
-  Answer<MemoryRegionSpec> spec = dm_region(context, request, static_cast<DeviceMemoryObject&>(**dm));
+  ErrnoOr<MemoryRegionSpec> spec = dm_region(context, request, static_cast<DeviceMemoryObject&>(**dm));
   if (!spec) return spec.error();
   spec->pd = (*pd)->number;
   auto object = std::make_unique<RegionObject>();
@@ -162,14 +162,14 @@ Errno register_dm(Context& context, Attributes& request) {
 // Source: Linux drivers/infiniband/core/uverbs_std_types_mr.c, UVERBS_METHOD_REG_DMABUF_MR.
 Errno register_buffer(Context& context, Attributes& request, const RangeAttributes& ids,
                       const RegionAttributes& answers) {
-  const Answer<std::uint32_t> pd_handle = request.handle(ids.pd);
+  const ErrnoOr<std::uint32_t> pd_handle = request.handle(ids.pd);
   const auto offset = request.value<std::uint64_t>(ids.start);
   const auto length_bytes = request.value<std::uint64_t>(ids.length);
   const auto iova = request.value<std::uint64_t>(ids.iova);
   const auto access = request.value<std::uint32_t>(ids.access);
-  const Answer<int> descriptor = request.raw_descriptor(ids.fd);
+  const ErrnoOr<int> descriptor = request.raw_descriptor(ids.fd);
   if (!pd_handle || !offset || !length_bytes || !iova || !access || !descriptor) return EINVAL;
-  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
   if (!pd) return pd.error();
   if ((*offset ^ *iova) % kPageBytes != 0) return EINVAL;
   if (const Errno error = check_rights(*access)) return error;
@@ -197,34 +197,34 @@ Errno register_memory(Context& context, Attributes& request) {
   const bool of_file = request.has(kAttrRegMrFd);
   if (request.has(kAttrRegMrFdOffset) != of_file || request.has(kAttrRegMrAddr) == of_file) return EINVAL;
   if (of_file) return register_buffer(context, request, kFileRange, kMemoryRegionAttributes);
-  const Answer<std::uint32_t> pd_handle = request.handle(kAttrRegMrPdHandle);
+  const ErrnoOr<std::uint32_t> pd_handle = request.handle(kAttrRegMrPdHandle);
   const auto address = request.value<std::uint64_t>(kAttrRegMrAddr);
   const auto length_bytes = request.value<std::uint64_t>(kAttrRegMrLength);
   const auto iova = request.value<std::uint64_t>(kAttrRegMrIova);
   const auto access = request.value<std::uint32_t>(kAttrRegMrAccessFlags);
   if (!pd_handle || !address || !length_bytes || !iova || !access) return EINVAL;
-  const Answer<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(*pd_handle, ObjectType::kPd);
   if (!pd) return pd.error();
   MemoryRegionSpec spec;
   spec.base = reinterpret_cast<std::byte*>(*address);
   spec.iova = *iova;
   spec.length_bytes = *length_bytes;
   spec.access = *access;
-  Answer<std::unique_ptr<MemoryRegionObject>> object = checked_region(context, **pd, spec);
+  ErrnoOr<std::unique_ptr<MemoryRegionObject>> object = checked_region(context, **pd, spec);
   if (!object) return object.error();
   const MemoryRegionSpec checked = (*object)->spec;
   return publish_region(context, request, checked, kMemoryRegionAttributes, std::move(*object));
 }
 
 Errno allocate_uar(Context& context, Attributes& request) {
-  const Answer<std::uint64_t> type = request.constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE);
+  const ErrnoOr<std::uint64_t> type = request.constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE);
   if (!type) return type.error();
   if (*type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF && *type != MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) {
     return unsupported(fmt::format("UAR pages of type {}", *type));
   }
-  const Answer<PageFile::DoorbellPage> page = context.pages.add_doorbell_page();
+  const ErrnoOr<PageFile::DoorbellPage> page = context.pages.add_doorbell_page();
   if (!page) return page.error();
-  const Answer<std::uint32_t> uar = context.hca.add_uar({page->address});
+  const ErrnoOr<std::uint32_t> uar = context.hca.add_uar({page->address});
   if (!uar) {
     context.pages.remove_doorbell_page(*page);
     return uar.error();

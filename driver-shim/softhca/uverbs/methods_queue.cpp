@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kDoorbellRecordBytes = 8;
 constexpr std::uint32_t kSrqWqeOverheadBytes = sizeof(mlx5::SrqNextSegment);
-// Not yet in the headers of Debian 12: MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
+// MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX, which the headers of Debian 12 lack.
 constexpr std::uint16_t kCreateCqUarIndex = (1u << UVERBS_ID_NS_SHIFT) + 2;
 
 std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
@@ -34,18 +34,18 @@ Errno check_queue_memory(std::uint64_t ring, std::uint64_t ring_bytes, std::uint
 }
 
 // The asynchronous event channel that the request names, or the context's first one.
-Answer<std::shared_ptr<EventChannel>> event_channel(Context& context, const Attributes& request,
-                                                    std::uint16_t id) {
+ErrnoOr<std::shared_ptr<EventChannel>> event_channel(Context& context, const Attributes& request,
+                                                     std::uint16_t id) {
   if (!request.has(id)) return context.asyncs;
-  const Answer<std::uint32_t> fd = request.handle(id);
+  const ErrnoOr<std::uint32_t> fd = request.handle(id);
   if (!fd) return refuse(fd.error());
   return context.channels.find_channel(static_cast<int>(*fd));
 }
 
 // Source: Linux drivers/infiniband/hw/mlx5/cq.c, create_cq_user(): the attribute counts where both are there.
-Answer<std::optional<std::uint32_t>> cq_uar(const Attributes& request, const mlx5_ib_create_cq& driver) {
+ErrnoOr<std::optional<std::uint32_t>> cq_uar(const Attributes& request, const mlx5_ib_create_cq& driver) {
   if (request.has(kCreateCqUarIndex)) {
-    const Answer<std::uint32_t> uar = request.value<std::uint32_t>(kCreateCqUarIndex);
+    const ErrnoOr<std::uint32_t> uar = request.value<std::uint32_t>(kCreateCqUarIndex);
     if (!uar) return refuse(uar.error());
     return *uar;
   }
@@ -53,8 +53,8 @@ Answer<std::optional<std::uint32_t>> cq_uar(const Attributes& request, const mlx
   return std::nullopt;
 }
 
-Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_create_cq& driver) {
-  const Answer<std::uint32_t> entries = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_CQE);
+ErrnoOr<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_create_cq& driver) {
+  const ErrnoOr<std::uint32_t> entries = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_CQE);
   if (!entries) return refuse(entries.error());
   if (*entries == 0 || *entries >= 1u << devx::kLogMaxCqEntries) return refuse(EINVAL);
   constexpr std::uint32_t kKnownDriverFlags =
@@ -75,7 +75,7 @@ Answer<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cre
   if (!uar) return refuse(uar.error());
   spec.uar = *uar;
   if (request.has(UVERBS_ATTR_CREATE_CQ_FLAGS)) {
-    const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_FLAGS);
+    const ErrnoOr<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_FLAGS);
     if (!flags) return refuse(flags.error());
     constexpr std::uint32_t kKnown =
         IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN | IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION;
@@ -98,10 +98,10 @@ Errno create_cq(Context& context, Attributes& request) {
   if (const Errno error = request.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, kOldest)) {
     return error == ENOENT ? EINVAL : error;
   }
-  Answer<CompletionQueueSpec> spec = cq_spec(request, driver);
+  ErrnoOr<CompletionQueueSpec> spec = cq_spec(request, driver);
   if (!spec) return spec.error();
-  const Answer<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_CQ_USER_HANDLE);
-  const Answer<std::uint32_t> vector = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR);
+  const ErrnoOr<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_CQ_USER_HANDLE);
+  const ErrnoOr<std::uint32_t> vector = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR);
   if (!user_handle || !vector || *vector >= devx::kCompletionVectors) return EINVAL;
 
   auto object = std::make_unique<CompletionQueueObject>();
@@ -109,7 +109,7 @@ Errno create_cq(Context& context, Attributes& request) {
   object->user_handle = *user_handle;
   object->entry_bytes = spec->entry_bytes;
   object->entries = (1u << spec->log_entries) - 1;
-  Answer<std::shared_ptr<EventChannel>> asyncs =
+  ErrnoOr<std::shared_ptr<EventChannel>> asyncs =
       event_channel(context, request, UVERBS_ATTR_CREATE_CQ_EVENT_FD);
   if (!asyncs) return asyncs.error();
   object->asyncs = *asyncs;
@@ -119,13 +119,13 @@ Errno create_cq(Context& context, Attributes& request) {
     };
   }
   if (request.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)) {
-    Answer<std::shared_ptr<EventChannel>> completions =
+    ErrnoOr<std::shared_ptr<EventChannel>> completions =
         event_channel(context, request, UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL);
     if (!completions) return completions.error();
     object->completions = *completions;
     spec->on_event = [channel = *completions, owner = *user_handle] { channel->push_completion(owner); };
   }
-  const Answer<std::uint32_t> cqn = context.hca.create_cq(*spec);
+  const ErrnoOr<std::uint32_t> cqn = context.hca.create_cq(*spec);
   if (!cqn) return cqn.error();
   object->number = *cqn;
   object->release = [&hca = context.hca, number = *cqn] { return hca.destroy_cq(number); };
@@ -146,11 +146,11 @@ struct ReadEvents {
   std::uint32_t asyncs = 0;
 };
 
-Answer<ReadEvents> destroy_queue(Context& context, const Attributes& request, std::uint16_t id,
-                                 ObjectType type) {
-  const Answer<std::uint32_t> handle = request.handle(id);
+ErrnoOr<ReadEvents> destroy_queue(Context& context, const Attributes& request, std::uint16_t id,
+                                  ObjectType type) {
+  const ErrnoOr<std::uint32_t> handle = request.handle(id);
   if (!handle) return refuse(handle.error());
-  const Answer<Object*> found = context.objects.find(*handle, type);
+  const ErrnoOr<Object*> found = context.objects.find(*handle, type);
   if (!found) return refuse(found.error());
   const std::shared_ptr<EventChannel> completions = (*found)->completions;
   const std::shared_ptr<EventChannel> asyncs = (*found)->asyncs;
@@ -163,19 +163,19 @@ Answer<ReadEvents> destroy_queue(Context& context, const Attributes& request, st
 }
 
 Errno destroy_cq(Context& context, Attributes& request) {
-  const Answer<ReadEvents> events =
+  const ErrnoOr<ReadEvents> events =
       destroy_queue(context, request, UVERBS_ATTR_DESTROY_CQ_HANDLE, ObjectType::kCq);
   if (!events) return events.error();
   return request.write(UVERBS_ATTR_DESTROY_CQ_RESP,
                        ib_uverbs_destroy_cq_resp{events->completions, events->asyncs});
 }
 
-Answer<QpType> qp_type(std::uint64_t type) {
+ErrnoOr<QpType> qp_type(std::uint64_t type) {
   switch (type) {
     case IB_UVERBS_QPT_RC: return QpType::kRc;
     case IB_UVERBS_QPT_UC: return QpType::kUc;
     case IB_UVERBS_QPT_UD: return QpType::kUd;
-    // UCX makes one to learn whether it can.
+    // Logs at info, because UCX makes one only to test for support.
     case IB_UVERBS_QPT_DRIVER: return refuse(unsupported("DC queue pairs", log::Level::kInfo));
     default: return refuse(unsupported(fmt::format("queue pairs of the verbs type {:#x}", type)));
   }
@@ -222,9 +222,9 @@ Errno lay_out_rings(const mlx5_ib_create_qp& driver, QueuePairSpec& spec) {
 // Puts the number of the object in attribute `id` into `number` and makes `object` stand on it.
 Errno stand_on(Context& context, const Attributes& request, std::uint16_t id, ObjectType type, Object& object,
                std::uint32_t& number) {
-  const Answer<std::uint32_t> handle = request.handle(id);
+  const ErrnoOr<std::uint32_t> handle = request.handle(id);
   if (!handle) return handle.error();
-  const Answer<Object*> below = context.objects.find(*handle, type);
+  const ErrnoOr<Object*> below = context.objects.find(*handle, type);
   if (!below) return below.error();
   object.stands_on.push_back(*handle);
   number = (*below)->number;
@@ -236,9 +236,9 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
   constexpr std::size_t kOldest = offsetof(mlx5_ib_create_qp, sq_buf_addr);
   Errno error = request.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, kOldest);
   if (error != 0) return error == ENOENT ? EINVAL : error;
-  const Answer<std::uint64_t> type = request.constant(UVERBS_ATTR_CREATE_QP_TYPE);
+  const ErrnoOr<std::uint64_t> type = request.constant(UVERBS_ATTR_CREATE_QP_TYPE);
   if (!type) return type.error();
-  const Answer<QpType> known = qp_type(*type);
+  const ErrnoOr<QpType> known = qp_type(*type);
   if (!known) return known.error();
   spec.type = *known;
   error = stand_on(context, request, UVERBS_ATTR_CREATE_QP_PD_HANDLE, ObjectType::kPd, object, spec.pd);
@@ -253,13 +253,13 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
     error = stand_on(context, request, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, ObjectType::kSrq, object, spec.srqn);
     if (error != 0) return error;
   }
-  const Answer<ib_uverbs_qp_cap> capacity = request.value<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
-  const Answer<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
+  const ErrnoOr<ib_uverbs_qp_cap> capacity = request.value<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP);
+  const ErrnoOr<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_QP_USER_HANDLE);
   if (!capacity || !user_handle) return EINVAL;
   if (request.has(UVERBS_ATTR_CREATE_QP_FLAGS)) {
-    const Answer<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_QP_FLAGS);
+    const ErrnoOr<std::uint32_t> flags = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_QP_FLAGS);
     if (!flags) return flags.error();
-    // Without multicast nothing of it comes back either.
+    // Accepts the flag, because without multicast nothing is looped back either.
     constexpr std::uint32_t kKnown =
         IB_UVERBS_QP_CREATE_SQ_SIG_ALL | IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK;
     const std::uint32_t unknown = *flags & ~kKnown;
@@ -267,7 +267,7 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
     object.all_signaled = (*flags & IB_UVERBS_QP_CREATE_SQ_SIG_ALL) != 0;
   }
   object.capacity = *capacity;
-  // Of receives there are as many as fit into the rings, and a query says so; of sends libmlx5 knows itself.
+  // Reports as many receives as fit into the rings; libmlx5 computes the sends itself.
   object.capacity.max_recv_wr = driver.rq_wqe_count;
   if (driver.rq_wqe_count != 0 && driver.rq_wqe_shift < 32) {
     object.capacity.max_recv_sge = (1u << driver.rq_wqe_shift) / sizeof(mlx5::DataSegment);
@@ -282,7 +282,7 @@ Errno create_qp(Context& context, Attributes& request) {
   auto object = std::make_unique<QueuePairObject>();
   object->type = ObjectType::kQp;
   if (const Errno error = collect_qp(context, request, spec, *object)) return error;
-  Answer<std::shared_ptr<EventChannel>> asyncs =
+  ErrnoOr<std::shared_ptr<EventChannel>> asyncs =
       event_channel(context, request, UVERBS_ATTR_CREATE_QP_EVENT_FD);
   if (!asyncs) return asyncs.error();
   object->asyncs = *asyncs;
@@ -291,7 +291,7 @@ Errno create_qp(Context& context, Attributes& request) {
       channel->push_async(owner, static_cast<std::uint32_t>(event_type));
     };
   }
-  const Answer<std::uint32_t> qpn = context.hca.create_qp(spec);
+  const ErrnoOr<std::uint32_t> qpn = context.hca.create_qp(spec);
   if (!qpn) return qpn.error();
   object->number = *qpn;
   object->release = [&hca = context.hca, number = *qpn] { return hca.destroy_qp(number); };
@@ -307,7 +307,7 @@ Errno create_qp(Context& context, Attributes& request) {
 }
 
 Errno destroy_qp(Context& context, Attributes& request) {
-  const Answer<ReadEvents> events =
+  const ErrnoOr<ReadEvents> events =
       destroy_queue(context, request, UVERBS_ATTR_DESTROY_QP_HANDLE, ObjectType::kQp);
   if (!events) return events.error();
   return request.write(UVERBS_ATTR_DESTROY_QP_RESP, ib_uverbs_destroy_qp_resp{events->asyncs});
@@ -324,10 +324,10 @@ Errno create_srq(Context& context, Attributes& request) {
   constexpr std::size_t kOldest = offsetof(mlx5_ib_create_srq, uidx);
   Errno error = request.read_bytes(UVERBS_ATTR_UHW_IN, &driver, sizeof driver, kOldest);
   if (error != 0) return error == ENOENT ? EINVAL : error;
-  const Answer<std::uint64_t> type = request.constant(UVERBS_ATTR_CREATE_SRQ_TYPE);
-  const Answer<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE);
-  const Answer<std::uint32_t> max_wr = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_WR);
-  const Answer<std::uint32_t> max_sge = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_SGE);
+  const ErrnoOr<std::uint64_t> type = request.constant(UVERBS_ATTR_CREATE_SRQ_TYPE);
+  const ErrnoOr<std::uint64_t> user_handle = request.value<std::uint64_t>(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE);
+  const ErrnoOr<std::uint32_t> max_wr = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_WR);
+  const ErrnoOr<std::uint32_t> max_sge = request.value<std::uint32_t>(UVERBS_ATTR_CREATE_SRQ_MAX_SGE);
   if (!type || !user_handle || !max_wr || !max_sge) return EINVAL;
   if (*type != IB_UVERBS_SRQT_BASIC || driver.flags != 0) {
     return unsupported(fmt::format("shared receive queues of type {} with flags {:#x}", *type, driver.flags));
@@ -350,7 +350,7 @@ Errno create_srq(Context& context, Attributes& request) {
   spec.ring = pointer(driver.buf_addr);
   spec.doorbell_record = reinterpret_cast<Be32*>(driver.db_addr);
   spec.user_index = driver.uidx;
-  Answer<std::shared_ptr<EventChannel>> asyncs =
+  ErrnoOr<std::shared_ptr<EventChannel>> asyncs =
       event_channel(context, request, UVERBS_ATTR_CREATE_SRQ_EVENT_FD);
   if (!asyncs) return asyncs.error();
   object->asyncs = *asyncs;
@@ -359,7 +359,7 @@ Errno create_srq(Context& context, Attributes& request) {
       channel->push_async(owner, static_cast<std::uint32_t>(event_type));
     };
   }
-  const Answer<std::uint32_t> srqn = context.hca.create_srq(spec);
+  const ErrnoOr<std::uint32_t> srqn = context.hca.create_srq(spec);
   if (!srqn) return srqn.error();
   object->number = *srqn;
   object->release = [&hca = context.hca, number = *srqn] { return hca.destroy_srq(number); };
@@ -375,7 +375,7 @@ Errno create_srq(Context& context, Attributes& request) {
 }
 
 Errno destroy_srq(Context& context, Attributes& request) {
-  const Answer<ReadEvents> events =
+  const ErrnoOr<ReadEvents> events =
       destroy_queue(context, request, UVERBS_ATTR_DESTROY_SRQ_HANDLE, ObjectType::kSrq);
   if (!events) return events.error();
   return request.write(UVERBS_ATTR_DESTROY_SRQ_RESP, ib_uverbs_destroy_srq_resp{events->asyncs});

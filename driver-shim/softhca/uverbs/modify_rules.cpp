@@ -48,7 +48,7 @@ constexpr std::array kRows{
         {0, kSends | kQpMinRnrTimer},
         {0, kSends},
         {0, kCurrentStateAttribute | kQpQkey}},
-    // RC never comes into SQE, so nobody asks.
+    // Unused for RC, which never enters SQE.
     Row{QpState::kSqe,
         QpState::kRts,
         {0, 0},

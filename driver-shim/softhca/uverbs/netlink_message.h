@@ -72,8 +72,8 @@ class NetlinkMessage {
   std::string bytes_;
 };
 
-// By number; of one that comes twice, the last. What is left over behind the last whole one is passed over,
-// as by the kernel.
+// Attributes by number; of two with one number, the last. A rest after the last whole attribute is ignored,
+// as in the kernel.
 using NetlinkAttributes = std::map<std::uint16_t, std::span<const std::byte>>;
 inline NetlinkAttributes netlink_attributes(std::span<const std::byte> bytes) {
   NetlinkAttributes found;

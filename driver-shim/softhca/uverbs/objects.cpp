@@ -14,13 +14,13 @@ std::uint32_t ObjectTable::add(std::unique_ptr<Object> object) {
   return handle;
 }
 
-Answer<Object*> ObjectTable::find(std::uint32_t handle, ObjectType type) {
+ErrnoOr<Object*> ObjectTable::find(std::uint32_t handle, ObjectType type) {
   const auto found = find_any(handle);
   if (found && (*found)->type != type) return refuse(EINVAL);
   return found;
 }
 
-Answer<Object*> ObjectTable::find_any(std::uint32_t handle) {
+ErrnoOr<Object*> ObjectTable::find_any(std::uint32_t handle) {
   const auto found = objects_.find(handle);
   if (found == objects_.end()) return refuse(ENOENT);
   return found->second.get();

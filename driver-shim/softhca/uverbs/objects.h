@@ -35,8 +35,8 @@ class ObjectTable {
   // Takes `object` in, and a hold on everything that it stands on. Returns its handle.
   std::uint32_t add(std::unique_ptr<Object> object);
   // Errors: ENOENT for no such handle, EINVAL for an object of another type.
-  Answer<Object*> find(std::uint32_t handle, ObjectType type);
-  Answer<Object*> find_any(std::uint32_t handle);
+  ErrnoOr<Object*> find(std::uint32_t handle, ObjectType type);
+  ErrnoOr<Object*> find_any(std::uint32_t handle);
   // Calls visit(const Object&) for every one, oldest first.
   template <typename Visit>
   void visit(Visit visit) const {
@@ -46,8 +46,8 @@ class ObjectTable {
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
   Errno remove(Object& object);
-  // Everything, newest first, users before what they use. What refuses (a UAR page whose queue is still
-  // there) is asked again once others have gone, and dropped when nothing else goes.
+  // Destroys everything, newest first, users before the objects that they use. Retries an object that refuses
+  // (a UAR page whose queue still exists) after others have gone. Drops it when no other goes.
   void clear();
 
  private:

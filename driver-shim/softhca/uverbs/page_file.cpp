@@ -1,14 +1,14 @@
 #include "driver-shim/softhca/uverbs/page_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <rdma/mlx5-abi.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "driver-shim/softhca/uverbs/real.h"
@@ -37,7 +37,7 @@ struct flock lock_of(std::uint32_t context) {
 
 }  // namespace
 
-Answer<PageFile> PageFile::create(std::size_t device_memory_bytes) {
+ErrnoOr<PageFile> PageFile::create(std::size_t device_memory_bytes) {
   Descriptor file = Descriptor::keep(memfd_create("gdx-softhca", MFD_CLOEXEC));
   if (!file) return refuse(errno);
   std::byte* device_memory = nullptr;
@@ -64,9 +64,11 @@ PageFile::~PageFile() {
   if (device_memory_ != nullptr) munmap(device_memory_, device_memory_bytes_);
 }
 
-Answer<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
-  const std::string path = fmt::format("/proc/self/fd/{}", fd());
-  int opened = spare_standard_descriptors(real_open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0)),
+ErrnoOr<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
+  if (!refers()) return refuse(ENODEV);
+  std::array<char, 32> path{};  // allocates nothing: the caller has reserved memory for opened objects
+  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd());
+  int opened = spare_standard_descriptors(real_open(path.data(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0)),
                                           close_on_exec);
   if (opened >= 0) {
     lseek(opened, context, SEEK_SET);
@@ -83,11 +85,12 @@ Answer<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t contex
 
 bool PageFile::is_open(std::uint32_t context) const {
   struct flock lock = lock_of(context);
-  return fcntl(fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return !refers() || fcntl(fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-Answer<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
+ErrnoOr<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
   std::uint64_t offset = 0;
+  if (!refers()) return refuse(ENODEV);
   if (!free_doorbell_pages_.empty()) {
     offset = free_doorbell_pages_.back();
     free_doorbell_pages_.pop_back();
@@ -110,7 +113,7 @@ void PageFile::remove_doorbell_page(const DoorbellPage& page) {
   free_doorbell_pages_.push_back(page.mmap_offset);
 }
 
-Answer<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
+ErrnoOr<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
   if (length_bytes == 0 || log_alignment > kLogPageBytes) return refuse(EINVAL);
   if (length_bytes > device_memory_bytes_) return refuse(ENOMEM);
   const std::size_t pages = (length_bytes + kPageBytes - 1) / kPageBytes;

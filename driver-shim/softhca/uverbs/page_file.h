@@ -1,5 +1,5 @@
-// The file behind every open of the device node: a sparse memfd, so that a program's own mmap of it
-// reaches doorbell pages and device memory with no hook in between.
+// The file behind every open of the device node: a sparse memfd, so that a program's own mmap of it reaches
+// doorbell pages and device memory without a hook.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +18,27 @@ inline constexpr std::size_t kPageBytes = 4096;
 class PageFile {
  public:
   // Errors: the errno of memfd_create(2), ftruncate(2) or mmap(2).
-  static Answer<PageFile> create(std::size_t device_memory_bytes);
+  static ErrnoOr<PageFile> create(std::size_t device_memory_bytes);
   PageFile(PageFile&& other) noexcept;
   PageFile& operator=(PageFile&&) = delete;
   ~PageFile();
 
-  // Opens the file once more. Its offset, which nobody else has a use for, is `context`: all descriptors that
-  // are duplicated from this one share it, by whatever call that was. Where /proc is closed to this process,
-  // the descriptor shares an offset of 0 with others of its kind.
+  // Opens the file once more. Its otherwise unused offset is `context`: all duplicates of this descriptor
+  // share it, by any call that duplicates. If /proc is closed to this process, the descriptor shares an
+  // offset of 0 with others of its kind.
   struct Opened {
     int fd;
-    bool counted;  // is_open() tells when it has ended
+    bool counted;  // is_open() detects its end
   };
-  [[nodiscard]] Answer<Opened> open(bool close_on_exec, std::uint32_t context) const;
-  // Whether anything still refers to the open `context`, which must be a counted one: a descriptor or a
-  // mapping, in this process or another. The kernel's own account: nothing that threads do meanwhile can
-  // deceive it.
+  // Errors: ENODEV where !refers(); the errno of open(2).
+  [[nodiscard]] ErrnoOr<Opened> open(bool close_on_exec, std::uint32_t context) const;
+  // Returns whether a descriptor or a mapping still refers to the open `context`, which must be a counted
+  // one, in this process or another. Uses the Linux kernel's own account, which concurrent threads cannot
+  // falsify.
   [[nodiscard]] bool is_open(std::uint32_t context) const;
   [[nodiscard]] int fd() const { return file_.value(); }
+  // False: the program has closed the file by a system call, and its number may be any file's.
+  [[nodiscard]] bool refers() const { return file_.refers(); }
   [[nodiscard]] std::byte* device_memory() const { return device_memory_; }
 
   // A zeroed doorbell page, mapped here, and the offset at which a program maps it.
@@ -43,12 +46,13 @@ class PageFile {
     std::byte* address;
     std::uint64_t mmap_offset;
   };
-  Answer<DoorbellPage> add_doorbell_page();
+  // Errors: ENOMEM, ENODEV where !refers().
+  ErrnoOr<DoorbellPage> add_doorbell_page();
   void remove_doorbell_page(const DoorbellPage& page);
 
   // Whole pages of device memory, first fit. Errors: ENOMEM, EINVAL for a length of 0 or an alignment
   // above a page.
-  Answer<std::uint16_t> allocate(std::uint64_t length_bytes, std::uint32_t log_alignment);
+  ErrnoOr<std::uint16_t> allocate(std::uint64_t length_bytes, std::uint32_t log_alignment);
   void release(std::uint16_t first_page);
 
  private:

@@ -1,4 +1,4 @@
-// What queries of queue objects answer from.
+// State behind queries of queue objects.
 #pragma once
 
 #include <rdma/ib_user_ioctl_verbs.h>

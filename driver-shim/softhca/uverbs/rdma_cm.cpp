@@ -31,7 +31,7 @@ cm::AgentConfig agent_config(const Hca& hca, std::uint64_t seed) {
   return config;
 }
 
-// Where the program's own private data begins in that of a request.
+// Returns the offset of the program's own private data in that of a request.
 std::size_t user_data_offset(const CmId& id, const cm::Message& cause) {
   const bool request = cause.type == cm::MessageType::kReq || cause.type == cm::MessageType::kSidrReq;
   return request && id.source.family != AF_IB ? gdx::cm::kIpHeaderBytes : 0;
@@ -42,7 +42,7 @@ void fill_connection(rdma_ucm_conn_param& to, const CmId& id, const cm::Message&
   to.private_data_len = static_cast<std::uint8_t>(cause.private_data.size() - offset);
   std::memcpy(to.private_data, cause.private_data.data() + offset, to.private_data_len);
   to.qp_num = cause.endpoint.qpn;
-  // What the peer offers as initiator is what we may be asked as responder.
+  // Swaps the depths, because the peer's limit as initiator is this side's as responder.
   to.responder_resources = cause.endpoint.initiator_depth;
   to.initiator_depth = cause.endpoint.responder_resources;
   to.flow_control = cause.endpoint.flow_control ? 1 : 0;
@@ -132,8 +132,8 @@ RdmaCm::RdmaCm(const std::vector<Hca*>& hcas, std::uint64_t seed) : random_(seed
 
 RdmaCm::~RdmaCm() = default;
 
-Answer<int> RdmaCm::open_file(bool close_on_exec) {
-  Answer<std::shared_ptr<CmFile>> file = CmFile::open(close_on_exec);
+ErrnoOr<int> RdmaCm::open_file(bool close_on_exec) {
+  ErrnoOr<std::shared_ptr<CmFile>> file = CmFile::open(close_on_exec);
   if (!file) return refuse(file.error());
   const std::lock_guard lock(mutex_);
   const int fd = (*file)->user_fd();
@@ -197,7 +197,7 @@ void RdmaCm::remove_id(CmId& id) {
   ids_.erase(id.number);
 }
 
-Answer<CmId*> RdmaCm::find_id(const CmFile& file, std::uint32_t number) {
+ErrnoOr<CmId*> RdmaCm::find_id(const CmFile& file, std::uint32_t number) {
   const auto found = ids_.find(number);
   if (found == ids_.end()) return refuse(ENOENT);
   if (found->second->file != &file) return refuse(EINVAL);

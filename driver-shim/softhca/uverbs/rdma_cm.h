@@ -92,7 +92,7 @@ struct CmId {
   };
 
   std::uint32_t number = 0;
-  std::uint64_t user_handle = 0;  // 0: nobody wants its events yet
+  std::uint64_t user_handle = 0;  // 0: its events have no receiver yet
   CmFile* file = nullptr;
   std::uint16_t port_space = 0;
   std::uint8_t qp_type = 0;  // enum ib_qp_type
@@ -121,9 +121,10 @@ class RdmaCm {
   RdmaCm& operator=(const RdmaCm&) = delete;
 
   // The program's descriptor. Errors: the errno of socketpair(2).
-  Answer<int> open_file(bool close_on_exec);
+  ErrnoOr<int> open_file(bool close_on_exec);
   void close_file(int fd);
-  // Whether any file is open. Takes no lock: a child of fork asks, whose parent may have held it.
+  // Returns whether any file is open. Takes no lock, because a child of fork calls it, whose parent may have
+  // held it.
   [[nodiscard]] bool in_use() const { return open_files_.load() != 0; }
   // One write(2) of a command. Waits where GET_EVENT must. Errors: as the kernel's.
   Errno command(int fd, std::uint64_t address, std::size_t length_bytes);
@@ -164,14 +165,14 @@ class RdmaCm {
 
   void on_event(CmPort& port, const cm::Event& event);
   void on_request(CmPort& port, const cm::Event& event);
-  // With its ids. Nothing, if there is none. Needs the lock.
+  // Removes a file with its ids, if it exists. Requires the lock.
   void forget_file(int fd);
   CmId& add_id(CmFile& file);
   void remove_id(CmId& id);
-  Answer<CmId*> find_id(const CmFile& file, std::uint32_t number);
+  ErrnoOr<CmId*> find_id(const CmFile& file, std::uint32_t number);
   [[nodiscard]] CmId* find_by_connection(const CmPort& port, std::uint32_t connection);
   void queue_event(CmId& id, ProgramEvent event, int status, const cm::Message* cause);
-  Answer<CmPort*> port_at(const wire::Address& address);
+  ErrnoOr<CmPort*> port_at(const wire::Address& address);
   CmPort* port_towards(const CmId& id, const wire::Address& destination);
   Errno bind(CmId& id, const CmAddress& address);
   Errno resolve(CmId& id, const CmAddress& source, const CmAddress& destination);

@@ -15,7 +15,7 @@
 namespace gdx::softhca::uverbs {
 namespace {
 
-// A UDP socket sends nothing when it is connected or bound: the kernel only looks the address up.
+// Connects or binds a UDP socket, which sends nothing: the Linux kernel only looks up the address.
 template <typename Call>
 Errno ask_kernel(const wire::Address& address, std::uint16_t port, Call call) {
   const int domain = address.is_ipv4() ? AF_INET : AF_INET6;
@@ -57,7 +57,7 @@ CmAddress any_address(std::uint16_t family) {
   return any;
 }
 
-Answer<CmAddress> read_address(const void* sockaddr, std::size_t length_bytes) {
+ErrnoOr<CmAddress> read_address(const void* sockaddr, std::size_t length_bytes) {
   CmAddress read;
   if (length_bytes < sizeof read.family) return refuse(EINVAL);
   std::memcpy(&read.family, sockaddr, sizeof read.family);

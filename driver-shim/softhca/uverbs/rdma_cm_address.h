@@ -1,4 +1,4 @@
-// The addresses that programs hand to /dev/infiniband/rdma_cm, and what the host knows of them.
+// Addresses that programs pass to /dev/infiniband/rdma_cm, and the host's data about them.
 #pragma once
 
 #include <linux/socket.h>
@@ -10,7 +10,7 @@
 
 namespace gdx::softhca::uverbs {
 
-// AF_INET, AF_INET6, or AF_IB with no GID, which programs bind to see whether AF_IB is known.
+// AF_INET, AF_INET6, or AF_IB with no GID, which programs bind to test for AF_IB.
 struct CmAddress {
   std::uint16_t family = 0;  // 0: none
   wire::Address address;     // of IPv4 too: mapped
@@ -21,7 +21,7 @@ struct CmAddress {
 };
 
 // Errors: EINVAL for a family or a size that is not served.
-[[nodiscard]] Answer<CmAddress> read_address(const void* sockaddr, std::size_t length_bytes);
+[[nodiscard]] ErrnoOr<CmAddress> read_address(const void* sockaddr, std::size_t length_bytes);
 // Writes the sockaddr and returns its length; 0 for none.
 std::size_t write_address(const CmAddress& address, __kernel_sockaddr_storage& out);
 
@@ -29,9 +29,10 @@ std::size_t write_address(const CmAddress& address, __kernel_sockaddr_storage& o
 
 // 0, or why the host would not send to `destination`: ENETUNREACH, EHOSTUNREACH, ...
 [[nodiscard]] Errno route_error(const wire::Address& destination);
-// Whether this process may listen at a port: those below net.ipv4.ip_unprivileged_port_start are not for all.
+// Returns whether this process may listen at a port: those below net.ipv4.ip_unprivileged_port_start need a
+// privilege.
 [[nodiscard]] bool may_bind_port(std::uint16_t port);
-// Whether the host has the address at all.
+// Returns whether the host has the address.
 [[nodiscard]] bool is_host_address(const wire::Address& address);
 
 }  // namespace gdx::softhca::uverbs

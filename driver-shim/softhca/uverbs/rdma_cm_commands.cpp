@@ -20,7 +20,7 @@ constexpr std::uint32_t kCommands = RDMA_USER_CM_CMD_JOIN_MCAST + 1;
 constexpr std::uint16_t kFirstEphemeralPort = 32768;
 constexpr std::uint16_t kEphemeralPorts = 28232;
 constexpr std::uint8_t kMaxAckTimeout = 31;
-// Kernels before ECE knew a record without its last two members.
+// Size of the record in kernels before ECE, which lack its last two members.
 constexpr std::size_t kShortestEventBytes = offsetof(rdma_ucm_event_resp, reserved);
 
 }  // namespace
@@ -70,7 +70,7 @@ Errno RdmaCm::command(int fd, std::uint64_t address, std::size_t length_bytes) {
   std::array<std::byte, sizeof(CmCall::input)> input{};
   const std::size_t input_bytes = std::min<std::size_t>(header.in, input.size());
   if (const Errno error = copy_from_user(input.data(), address + sizeof header, input_bytes)) return error;
-  // As in the kernel, a file that is closed while a command waits on it lives on, and the wait with it.
+  // Keeps the file alive: as in the kernel, a wait continues on a file that is closed meanwhile.
   std::shared_ptr<CmFile> file;
   for (;;) {
     {
@@ -114,14 +114,14 @@ Errno RdmaCm::destroy_id(CmCall& call) {
   const auto asked = call.read<rdma_ucm_destroy_id>();
   rdma_ucm_destroy_id_resp answer{};
   if (call.output_bytes < sizeof answer) return ENOSPC;
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   answer.events_reported = (*id)->events_reported;
   remove_id(**id);
   return copy_to_user(asked.response, &answer, sizeof answer);
 }
 
-Answer<CmPort*> RdmaCm::port_at(const wire::Address& address) {
+ErrnoOr<CmPort*> RdmaCm::port_at(const wire::Address& address) {
   const auto found =
       std::ranges::find_if(ports_, [&address](const auto& port) { return port->hca().address() == address; });
   if (found != ports_.end()) return found->get();
@@ -143,9 +143,10 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
   if (id.state != CmId::State::kIdle) return EINVAL;
   CmPort* port = nullptr;
   if (!address.is_any()) {
-    // An Ethernet port is not known by a subnet's GID. librdmacm tries one by itself, so nobody is told.
+    // Refuses without a log line, because librdmacm tries a subnet's GID by itself. An Ethernet port has
+    // none.
     if (address.family == AF_IB) return ENODEV;
-    const Answer<CmPort*> found = port_at(address.address);
+    const ErrnoOr<CmPort*> found = port_at(address.address);
     if (!found && !address.is_loopback()) return found.error();
     port = found ? *found : nullptr;
   }
@@ -167,28 +168,28 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
 
 Errno RdmaCm::bind_ip(CmCall& call) {
   const auto asked = call.read<rdma_ucm_bind_ip>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
-  const Answer<CmAddress> address = read_address(&asked.addr, sizeof asked.addr);
+  const ErrnoOr<CmAddress> address = read_address(&asked.addr, sizeof asked.addr);
   return address ? bind(**id, *address) : address.error();
 }
 
 Errno RdmaCm::bind_address(CmCall& call) {
   const auto asked = call.read<rdma_ucm_bind>();
   if (asked.reserved != 0 || asked.addr_size > sizeof asked.addr) return EINVAL;
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
-  const Answer<CmAddress> address = read_address(&asked.addr, asked.addr_size);
+  const ErrnoOr<CmAddress> address = read_address(&asked.addr, asked.addr_size);
   return address ? bind(**id, *address) : address.error();
 }
 
 Errno RdmaCm::resolve_ip(CmCall& call) {
   const auto asked = call.read<rdma_ucm_resolve_ip>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
-  const Answer<CmAddress> destination = read_address(&asked.dst_addr, sizeof asked.dst_addr);
+  const ErrnoOr<CmAddress> destination = read_address(&asked.dst_addr, sizeof asked.dst_addr);
   if (!destination) return destination.error();
-  const Answer<CmAddress> source = read_address(&asked.src_addr, sizeof asked.src_addr);
+  const ErrnoOr<CmAddress> source = read_address(&asked.src_addr, sizeof asked.src_addr);
   return resolve(**id, source ? *source : CmAddress{}, *destination);
 }
 
@@ -198,13 +199,13 @@ Errno RdmaCm::resolve_address(CmCall& call) {
       asked.dst_size > sizeof asked.dst_addr) {
     return EINVAL;
   }
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
-  const Answer<CmAddress> destination = read_address(&asked.dst_addr, asked.dst_size);
+  const ErrnoOr<CmAddress> destination = read_address(&asked.dst_addr, asked.dst_size);
   if (!destination) return destination.error();
   CmAddress source;
   if (asked.src_size != 0) {
-    const Answer<CmAddress> read = read_address(&asked.src_addr, asked.src_size);
+    const ErrnoOr<CmAddress> read = read_address(&asked.src_addr, asked.src_size);
     if (!read) return read.error();
     source = *read;
   }
@@ -222,7 +223,7 @@ CmPort* RdmaCm::port_towards(const CmId& id, const wire::Address& destination) {
   return chosen;
 }
 
-// Every software HCA is reached by its IP address alone, so there is nobody to ask but the host's routes.
+// Resolves by the host's routes alone, because every software HCA is reached by its IP address.
 Errno RdmaCm::resolve(CmId& id, const CmAddress& source, const CmAddress& destination) {
   if (id.state == CmId::State::kIdle) {
     const CmAddress from = source.family != 0 ? source : any_address(destination.family);
@@ -251,7 +252,7 @@ Errno RdmaCm::resolve(CmId& id, const CmAddress& source, const CmAddress& destin
 
 Errno RdmaCm::resolve_route(CmCall& call) {
   const auto asked = call.read<rdma_ucm_resolve_route>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   if ((*id)->state != CmId::State::kAddressResolved) return EINVAL;
   (*id)->state = CmId::State::kRouteResolved;
@@ -261,7 +262,7 @@ Errno RdmaCm::resolve_route(CmCall& call) {
 
 Errno RdmaCm::listen(CmCall& call) {
   const auto asked = call.read<rdma_ucm_listen>();
-  const Answer<CmId*> found = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   CmId& id = **found;
   if (id.state == CmId::State::kIdle) {
@@ -327,7 +328,7 @@ Errno RdmaCm::get_event(CmCall& call) {
 
 Errno RdmaCm::set_option(CmCall& call) {
   const auto asked = call.read<rdma_ucm_set_option>();
-  const Answer<CmId*> found = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   CmId& id = **found;
   if (asked.level != RDMA_OPTION_ID) {
@@ -363,7 +364,7 @@ Errno RdmaCm::migrate_id(CmCall& call) {
   const auto asked = call.read<rdma_ucm_migrate_id>();
   const auto from = files_.find(static_cast<int>(asked.fd));
   if (from == files_.end()) return EINVAL;
-  const Answer<CmId*> id = find_id(*from->second, asked.id);
+  const ErrnoOr<CmId*> id = find_id(*from->second, asked.id);
   if (!id) return id.error();
   const rdma_ucm_migrate_resp answer{.events_reported = (*id)->events_reported};
   if (const Errno error = copy_to_user(asked.response, &answer, sizeof answer)) return error;

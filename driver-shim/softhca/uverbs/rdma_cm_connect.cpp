@@ -1,4 +1,4 @@
-// The commands that move a connection on. What a state forbids answers EINVAL, as in the kernel.
+// Commands that advance a connection. A command that the state forbids answers EINVAL, as in the kernel.
 #include <infiniband/verbs.h>
 #include <sys/socket.h>
 
@@ -29,7 +29,7 @@ gdx::cm::Gid header_address(const wire::Address& address) {
   return field;
 }
 
-// The header of the IP service, then what the program says.
+// Builds the header of the IP service, then the program's data.
 cm::PrivateData request_data(const CmId& id, const rdma_ucm_conn_param& parameters) {
   IpHeader header{};
   const unsigned version = id.source.address.is_ipv4() ? 4 : 6;
@@ -64,7 +64,7 @@ cm::Connection* RdmaCm::connection_of(const CmId& id) {
 
 Errno RdmaCm::connect(CmCall& call) {
   const auto asked = call.read<rdma_ucm_connect>();
-  const Answer<CmId*> found = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   CmId& id = **found;
   if (asked.conn_param.valid == 0 || id.state != CmId::State::kRouteResolved) return EINVAL;
@@ -111,7 +111,7 @@ Errno RdmaCm::start_resolution(CmId& id, const rdma_ucm_conn_param& parameters) 
 // side it makes no sense, and the kernel then refuses the peer too.
 Errno RdmaCm::accept(CmCall& call) {
   const auto asked = call.read<rdma_ucm_accept>();
-  const Answer<CmId*> found = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   CmId& id = **found;
   cm::Connection* const connection = connection_of(id);
@@ -142,7 +142,7 @@ Errno RdmaCm::accept(CmCall& call) {
 
 Errno RdmaCm::reject(CmCall& call) {
   const auto asked = call.read<rdma_ucm_reject>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   const auto reason =
       asked.reason == 0 ? RejectReason::kConsumerDefined : static_cast<RejectReason>(asked.reason);
@@ -158,10 +158,10 @@ Errno RdmaCm::reject(CmCall& call) {
   return connection->reject(monotonic_ns(), reason, {bytes.begin(), bytes.end()}) ? 0 : EINVAL;
 }
 
-// Once more than needed, or too late, does no harm: both ends may ask for it at once.
+// Permits repeated or late calls, because both ends may disconnect at once.
 Errno RdmaCm::disconnect(CmCall& call) {
   const auto asked = call.read<rdma_ucm_disconnect>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   cm::Connection* const connection = connection_of(**id);
   if (connection == nullptr) return EINVAL;
@@ -171,7 +171,7 @@ Errno RdmaCm::disconnect(CmCall& call) {
 
 Errno RdmaCm::notify(CmCall& call) {
   const auto asked = call.read<rdma_ucm_notify>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   cm::Connection* const connection = connection_of(**id);
   if (connection == nullptr || asked.event != IBV_EVENT_COMM_EST) return EINVAL;

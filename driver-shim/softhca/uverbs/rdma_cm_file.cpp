@@ -10,7 +10,7 @@
 
 namespace gdx::softhca::uverbs {
 
-Answer<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
+ErrnoOr<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
   std::array<int, 2> ends{};
   // At once, or a program that another thread starts meanwhile would inherit our end.
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
@@ -24,6 +24,7 @@ Answer<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
 
 void CmFile::signal() {
   char byte = 0;
+  if (!own_.refers()) return;
   if (!events_.empty() && !signalled_) {
     signalled_ = ::send(own_.value(), &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof byte;
   } else if (events_.empty() && signalled_ && identity_of(user_fd_) == user_identity_) {

@@ -30,9 +30,9 @@ enum class ProgramEvent : std::uint32_t {  // enum rdma_cm_event_type of librdma
 };
 
 struct CmEvent {
-  std::uint32_t id = 0;  // whose it is; of a request: the listener
+  std::uint32_t id = 0;  // its id; of a request: the listener
   rdma_ucm_event_resp record{};
-  // Of a connection request: the connection that becomes an id when the program reads the event.
+  // Connection of a request; it becomes an id when the program reads the event.
   CmPort* port = nullptr;
   std::uint32_t connection = 0;
   CmAddress source;
@@ -43,7 +43,7 @@ struct CmEvent {
 class CmFile {
  public:
   // Errors: the errno of socketpair(2).
-  static Answer<std::shared_ptr<CmFile>> open(bool close_on_exec);
+  static ErrnoOr<std::shared_ptr<CmFile>> open(bool close_on_exec);
   CmFile(const CmFile&) = delete;
   CmFile& operator=(const CmFile&) = delete;
 

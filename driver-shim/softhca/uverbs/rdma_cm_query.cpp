@@ -1,4 +1,4 @@
-// The commands that tell a program where its id leads, and how its queue pair must be set.
+// Commands that report the address of an id, and the attributes for its queue pair.
 #include <endian.h>
 #include <infiniband/ib.h>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 constexpr std::uint16_t kPkey = 0xffff;
-constexpr std::uint32_t kNoDeviceIndex = ~0u;  // without netlink libibverbs knows none: it goes by GUID
+constexpr std::uint32_t kNoDeviceIndex = ~0u;  // without netlink libibverbs has no index and uses the GUID
 constexpr std::uint8_t kExactly = 2;           // selector of a path record's figures
 constexpr std::uint8_t kSelectorShift = 6;
 constexpr std::uint8_t kRate100Gbps = 16;
@@ -188,7 +188,7 @@ Errno fill_connected(ib_uverbs_qp_attr& to, const CmId& id, const cm::Connection
 
 Errno RdmaCm::query(CmCall& call) {
   const auto asked = call.read<rdma_ucm_query>();
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   switch (asked.option) {
     case RDMA_USER_CM_QUERY_ADDR: return query_addresses(call, asked, **id);
@@ -202,7 +202,7 @@ Errno RdmaCm::query_route(CmCall& call) {
   const auto asked = call.read<rdma_ucm_query>();
   rdma_ucm_query_route_resp answer{};
   if (call.output_bytes < offsetof(rdma_ucm_query_route_resp, ibdev_index)) return ENOSPC;
-  const Answer<CmId*> found = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> found = find_id(call.file, asked.id);
   if (!found) return found.error();
   const CmId& id = **found;
   __kernel_sockaddr_storage address;
@@ -241,7 +241,7 @@ Errno RdmaCm::init_qp_attributes(CmCall& call) {
   ib_uverbs_qp_attr answer{};
   if (call.output_bytes < sizeof answer) return ENOSPC;
   if (asked.qp_state > IBV_QPS_ERR) return EINVAL;
-  const Answer<CmId*> id = find_id(call.file, asked.id);
+  const ErrnoOr<CmId*> id = find_id(call.file, asked.id);
   if (!id) return id.error();
   if ((*id)->port == nullptr) return EINVAL;
   answer.qp_state = asked.qp_state;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <utility>
 
 #include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/uverbs/netlink_message.h"
@@ -25,7 +26,7 @@ constexpr std::uint8_t kSharedByNamespaces = 1;
 // A reader's buffer may be no larger than a page.
 constexpr std::size_t kMaxTableBytes = 3000;
 
-// One request, and what is known to answer it from.
+// One request, and the data for its answer.
 struct Question {
   const nlmsghdr& header;
   NetlinkAttributes attributes;
@@ -37,7 +38,7 @@ struct Question {
     return {header.nlmsg_type, more_flags, header.nlmsg_seq, asker.port};
   }
   // Errors: EINVAL for one that is not there or too short.
-  [[nodiscard]] Answer<std::uint32_t> number(std::uint16_t attribute) const {
+  [[nodiscard]] ErrnoOr<std::uint32_t> number(std::uint16_t attribute) const {
     const auto found = attributes.find(attribute);
     std::uint32_t value = 0;
     if (found == attributes.end() || found->second.size() < sizeof value) return refuse(EINVAL);
@@ -45,8 +46,8 @@ struct Question {
     return value;
   }
   // The HCA that the request names. Errors: EINVAL for none, or one that is not there.
-  [[nodiscard]] Answer<std::uint32_t> hca() const {
-    const Answer<std::uint32_t> index = number(RDMA_NLDEV_ATTR_DEV_INDEX);
+  [[nodiscard]] ErrnoOr<std::uint32_t> hca() const {
+    const ErrnoOr<std::uint32_t> index = number(RDMA_NLDEV_ATTR_DEV_INDEX);
     if (index && *index >= hcas.size()) return refuse(EINVAL);
     return index;
   }
@@ -71,7 +72,7 @@ std::string describe_hca(const Question& question, std::uint32_t index, std::uin
 }
 
 Errno get_hca(const Question& question) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
   question.replies.push_back(describe_hca(question, *index, 0));
   return 0;
@@ -97,43 +98,43 @@ std::string describe_port(const Question& question, std::uint32_t index, std::ui
 }
 
 // The HCA of the request, whose port must be named and be 1.
-Answer<std::uint32_t> hca_of_port(const Question& question) {
-  const Answer<std::uint32_t> index = question.hca();
-  const Answer<std::uint32_t> port = question.number(RDMA_NLDEV_ATTR_PORT_INDEX);
+ErrnoOr<std::uint32_t> hca_of_port(const Question& question) {
+  const ErrnoOr<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> port = question.number(RDMA_NLDEV_ATTR_PORT_INDEX);
   if (!port || *port != 1) return refuse(EINVAL);
   return index;
 }
 
 Errno get_port(const Question& question) {
-  const Answer<std::uint32_t> index = hca_of_port(question);
+  const ErrnoOr<std::uint32_t> index = hca_of_port(question);
   if (!index) return index.error();
   question.replies.push_back(describe_port(question, *index, 0));
   return 0;
 }
 
 Errno dump_ports(const Question& question) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
   question.replies.push_back(describe_port(question, *index, NLM_F_MULTI));
   return 0;
 }
 
 Errno get_counters(const Question& question) {
-  const Answer<std::uint32_t> index = hca_of_port(question);
+  const ErrnoOr<std::uint32_t> index = hca_of_port(question);
   if (!index) return index.error();
-  // Of single queue pairs or regions there are none.
+  // Refuses counters of single queue pairs or regions, because there are none.
   if (question.attributes.contains(RDMA_NLDEV_ATTR_STAT_RES)) return EOPNOTSUPP;
   NetlinkMessage message = question.reply();
   put_hca(message, question, *index);
   message.put(RDMA_NLDEV_ATTR_PORT_INDEX, std::uint32_t{1});
   message.nest(RDMA_NLDEV_ATTR_STAT_HWCOUNTERS, [&] {
     constexpr std::string_view kFolder = "hw_counters/";
-    for (const auto& [path, value] : question.hcas[*index].counters) {
-      const std::string_view file = path;
+    for (const auto& counter : question.hcas[*index].counters) {
+      const std::string_view file = counter.first;
       if (!file.starts_with(kFolder)) continue;
       message.nest(RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY, [&] {
         message.put_text(RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME, file.substr(kFolder.size()));
-        message.put(RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE, value);
+        message.put(RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE, counter.second);
       });
     }
   });
@@ -143,7 +144,7 @@ Errno get_counters(const Question& question) {
 
 // No queue pair is bound to counters of its own.
 Errno dump_counters(const Question& question) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   return index ? 0 : index.error();
 }
 
@@ -195,7 +196,7 @@ void put_shared_queue(NetlinkMessage& message, const Resource&) {
 
 void put_nothing(NetlinkMessage&, const Resource&) {}
 
-// How each kind of resource is asked for and told.
+// Commands and attributes of each kind of resource.
 struct Table {
   ResourceKind kind;
   std::uint16_t command;
@@ -235,9 +236,9 @@ void put_resource(NetlinkMessage& message, const Question& question, const Table
 }
 
 Errno get_resource(const Question& question, const Table& table) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
-  const Answer<std::uint32_t> number = question.number(table.number);
+  const ErrnoOr<std::uint32_t> number = question.number(table.number);
   if (!number) return number.error();
   const auto& resources = question.hcas[*index].resources;
   const auto wanted = std::ranges::find_if(resources, [&](const Resource& resource) {
@@ -253,7 +254,7 @@ Errno get_resource(const Question& question, const Table& table) {
 
 // As many messages as it takes.
 Errno dump_resources(const Question& question, const Table& table) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
   const auto& resources = question.hcas[*index].resources;
   for (auto next = resources.begin(); next != resources.end();) {
@@ -288,7 +289,7 @@ std::string summarise(const Question& question, std::uint32_t index, std::uint16
 }
 
 Errno get_summary(const Question& question) {
-  const Answer<std::uint32_t> index = question.hca();
+  const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
   question.replies.push_back(summarise(question, *index, 0));
   return 0;
@@ -331,7 +332,7 @@ Errno get_node(const Question& question) {
     put_node(message, encode_device(kConnectionsMajor, kConnectionsMinor), RDMA_USER_CM_ABI_VERSION,
              "rdma_cm");
   } else if (type == "uverbs") {
-    const Answer<std::uint32_t> index = question.hca();
+    const ErrnoOr<std::uint32_t> index = question.hca();
     if (!index) return index.error();
     message.put(RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID, std::uint32_t{RDMA_DRIVER_MLX5});
     put_node(message, encode_device(kCharDeviceMajor, kCharDeviceMinor + *index), kUverbsAbi,
@@ -358,13 +359,28 @@ constexpr Command kCommands[] = {
     {RDMA_NLDEV_CMD_GET_CHARDEV, get_node, nullptr},
 };
 
+// Commands of Linux that are not offered here. Any other number is unknown.
+constexpr std::uint16_t kNotOffered[] = {RDMA_NLDEV_CMD_SET,
+                                         RDMA_NLDEV_CMD_NEWLINK,
+                                         RDMA_NLDEV_CMD_DELLINK,
+                                         RDMA_NLDEV_CMD_SYS_SET,
+                                         RDMA_NLDEV_CMD_RES_CM_ID_GET,
+                                         RDMA_NLDEV_CMD_STAT_SET,
+                                         RDMA_NLDEV_CMD_STAT_DEL,
+                                         RDMA_NLDEV_CMD_RES_QP_GET_RAW,
+                                         RDMA_NLDEV_CMD_RES_CQ_GET_RAW,
+                                         RDMA_NLDEV_CMD_RES_MR_GET_RAW,
+                                         RDMA_NLDEV_CMD_STAT_GET_STATUS};
+
 Errno answer_command(const Question& question, bool dump) {
   const auto number = static_cast<std::uint16_t>(RDMA_NL_GET_OP(question.header.nlmsg_type));
   if (const Table* const table = table_of(number)) {
     return dump ? dump_resources(question, *table) : get_resource(question, *table);
   }
   const auto* const command = std::ranges::find(kCommands, number, &Command::number);
-  if (command == std::end(kCommands)) return EOPNOTSUPP;
+  if (command == std::end(kCommands)) {
+    return std::ranges::find(kNotOffered, number) == std::end(kNotOffered) ? EINVAL : EOPNOTSUPP;
+  }
   const auto handler = dump && command->dump != nullptr ? command->dump : command->get;
   return handler(question);
 }
@@ -390,9 +406,9 @@ std::string end_of_dump(const nlmsghdr& header, std::uint32_t port, Errno error)
   return message.finish();
 }
 
-// As the kernel's rdma_nl_rcv_msg(): only requests and commands are looked at, others acknowledged where that
-// is asked for.
-void answer_message(std::span<const std::byte> message, const NetlinkAsker& asker,
+// Answers as the kernel's rdma_nl_rcv_msg(): serves only requests and commands, acknowledges others on
+// request.
+void answer_message(std::span<const std::byte> message, NetlinkAsker& asker,
                     const std::vector<HcaInventory>& hcas, std::vector<std::string>& replies) {
   nlmsghdr header{};
   std::memcpy(&header, message.data(), sizeof header);
@@ -401,8 +417,9 @@ void answer_message(std::span<const std::byte> message, const NetlinkAsker& aske
     const Question question{header, netlink_attributes(message.subspan(sizeof header)), asker, hcas, replies};
     const bool ours = RDMA_NL_GET_CLIENT(header.nlmsg_type) == RDMA_NL_NLDEV;
     const bool dump = ours && (header.nlmsg_flags & NLM_F_DUMP) != 0 && can_dump(header.nlmsg_type);
-    error = ours ? answer_command(question, dump) : EINVAL;
-    if (dump) {
+    const bool busy = dump && std::exchange(asker.dumping, true);
+    error = !ours ? EINVAL : busy ? EBUSY : answer_command(question, dump);
+    if (dump && !busy) {
       replies.push_back(end_of_dump(header, asker.port, error));
       return;
     }
@@ -414,19 +431,15 @@ void answer_message(std::span<const std::byte> message, const NetlinkAsker& aske
 
 }  // namespace
 
-std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, const NetlinkAsker& asker,
+// Ends the datagram at a malformed request, without an answer.
+std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, NetlinkAsker asker,
                                         const std::function<std::vector<HcaInventory>()>& inventory) {
   std::vector<std::string> replies;
   std::optional<std::vector<HcaInventory>> hcas;
-  while (!datagram.empty()) {
+  while (datagram.size() >= sizeof(nlmsghdr)) {
     nlmsghdr header{};
-    std::memcpy(&header, datagram.data(), std::min(sizeof header, datagram.size()));
-    const bool whole = datagram.size() >= sizeof header && header.nlmsg_len >= sizeof header &&
-                       header.nlmsg_len <= datagram.size();
-    if (!whole) {
-      replies.push_back(error_reply(header, asker.port, EINVAL));
-      break;
-    }
+    std::memcpy(&header, datagram.data(), sizeof header);
+    if (header.nlmsg_len < sizeof header || header.nlmsg_len > datagram.size()) break;
     if (!hcas) hcas = inventory();
     answer_message(datagram.first(header.nlmsg_len), asker, *hcas, replies);
     datagram = datagram.subspan(std::min<std::size_t>(NLMSG_ALIGN(header.nlmsg_len), datagram.size()));

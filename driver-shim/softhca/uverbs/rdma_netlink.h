@@ -1,5 +1,5 @@
-// What the kernel's RDMA netlink family answers: devices, ports, counters and resources, as `rdma` and
-// libibverbs ask. Pure: a request in, replies out. Source: Linux include/uapi/rdma/rdma_netlink.h,
+// Answers of the kernel's RDMA netlink family: devices, ports, counters and resources, as `rdma` and
+// libibverbs request them. Pure: a request in, replies out. Source: Linux include/uapi/rdma/rdma_netlink.h,
 // drivers/infiniband/core/netlink.c and nldev.c.
 #pragma once
 
@@ -14,15 +14,16 @@
 
 namespace gdx::softhca::uverbs {
 
-// Who asks: the socket's port, and the process whose resources are told.
+// Origin of a request: the socket's port, and the process whose resources are reported.
 struct NetlinkAsker {
   std::uint32_t port = 0;
   std::uint32_t process = 0;
+  bool dumping = false;  // a dump has not been received to its end: EBUSY for another
 };
 
-// The datagrams that answer one of requests. What is malformed, or not offered, is answered with an error.
-// `inventory` is asked for once at most.
-std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, const NetlinkAsker& asker,
+// Returns the datagrams that answer one of requests. An unsupported request gets an error, a malformed one no
+// answer. Calls `inventory` at most once.
+std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, NetlinkAsker asker,
                                         const std::function<std::vector<HcaInventory>()>& inventory);
 
 }  // namespace gdx::softhca::uverbs

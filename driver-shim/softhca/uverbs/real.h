@@ -8,27 +8,39 @@
 
 namespace gdx::softhca::uverbs {
 
-// The next definition of `name` after this library, looked up once. Works before any constructor has
-// run: no allocation, no static initialisation.
-template <typename Function>
-class RealFunction {
+// The next definition of `name` after this library, looked up once: before the program runs, or by whoever
+// calls before that. No allocation, no static initialisation.
+class RealSymbol {
  public:
-  constexpr explicit RealFunction(const char* name) : name_(name) {}
+  constexpr explicit RealSymbol(const char* name) : name_(name) {}
 
-  template <typename... Args>
-  auto operator()(Args... args) {
+  void* find() {
     void* found = address_.load(std::memory_order_relaxed);
     if (found == nullptr) {
       found = dlsym(RTLD_NEXT, name_);
       address_.store(found, std::memory_order_relaxed);
     }
-    return reinterpret_cast<Function*>(found)(args...);
+    return found;
   }
 
  private:
   const char* name_;
   std::atomic<void*> address_{nullptr};
 };
+
+template <typename Function>
+class RealFunction : public RealSymbol {
+ public:
+  using RealSymbol::RealSymbol;
+
+  template <typename... Args>
+  auto operator()(Args... args) {
+    return reinterpret_cast<Function*>(find())(args...);
+  }
+};
+
+// Declares one, together with all others in a section of their own.
+#define GDX_REAL_FUNCTION __attribute__((section("gdx_real_functions"))) constinit
 
 extern RealFunction<int(const char*, int, ...)> real_open;
 extern RealFunction<int(int)> real_close;

@@ -1,5 +1,6 @@
 #include "driver-shim/softhca/uverbs/sysfs.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ftw.h>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/devx/addressing.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/uverbs/real.h"
 
 namespace gdx::softhca::uverbs {
@@ -89,7 +91,7 @@ Files port_files(const Hca& hca) {
   return files;
 }
 
-// False: errno says why.
+// Returns false with errno set.
 bool write_file(const fs::path& path, const std::string& content) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
@@ -109,8 +111,9 @@ bool write_files(const fs::path& folder, const Files& files) {
   return true;
 }
 
-// Where trees may be, the best first. In memory a tree of a hundred files takes a tenth of the time to make
-// and remove; but of ordinary users logind removes all that is there with their last session (RemoveIPC).
+// Returns possible folders of trees, the best first. In memory a tree of a hundred files takes a tenth of the
+// time to make and remove. But logind removes the files of ordinary users there with their last session
+// (RemoveIPC).
 std::vector<std::string> folders() {
   constexpr uid_t kFirstOrdinaryUser = 1000;
   const char* const given = std::getenv("TMPDIR");
@@ -138,8 +141,8 @@ int remove_all_but_lock(const char* path, const struct stat* /*status*/, int /*t
   return 0;
 }
 
-// The lock last, without which nobody can tell a tree that was left from one in use. With two descriptors,
-// however deep it is: a program that has used up all others leaves none behind.
+// Removes the lock last, because it distinguishes an abandoned tree from one in use. Takes two descriptors at
+// any depth, so that a program without free ones leaves no tree behind.
 void remove_tree(const fs::path& root) {
   constexpr int kDescriptors = 2;
   nftw(root.c_str(), remove_all_but_lock, kDescriptors, FTW_DEPTH | FTW_PHYS);
@@ -147,24 +150,29 @@ void remove_tree(const fs::path& root) {
   static_cast<void>(std::remove(root.c_str()));
 }
 
-// A directory whose lock can be taken belongs to nobody alive. One without a lock file is being made at
-// this moment, or its maker died before it put anything in: removing it when empty is right for the
-// latter, and the former then simply makes another. The lock is the first file that is put in, so one that
-// has others, and still no lock, has lost it.
+// Removes a directory of no live process. A lock that can be taken proves that. A directory without a lock
+// file is either under construction, or its maker died before it added a file. Removing it when empty is
+// right for the latter, and the former then makes another. The lock is the first file, so a directory with
+// other files and no lock has lost it.
+void remove_if_stale(const std::string& path) {
+  if (!is_own_directory(path)) return;
+  Descriptor lock = open_lock(path);
+  if (!lock && errno == ENOENT) {
+    if (rmdir(path.c_str()) == 0 || errno != ENOTEMPTY) return;
+    lock = open_lock(path);
+    if (!lock && errno == ENOENT) remove_tree(path);
+  }
+  if (lock && flock(lock.value(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
+}
+
+// libstdc++'s iterators of directories end the program where memory is short.
 void remove_stale_trees(const std::string& folder) {
-  const fs::path pattern = prefix(folder);
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(pattern.parent_path(), error)) {
-    const fs::path& path = entry.path();
-    if (!path.filename().string().starts_with(pattern.filename().string())) continue;
-    if (!is_own_directory(path)) continue;
-    Descriptor lock = open_lock(path);
-    if (!lock && errno == ENOENT) {
-      if (rmdir(path.c_str()) == 0 || errno != ENOTEMPTY) continue;
-      lock = open_lock(path);
-      if (!lock && errno == ENOENT) remove_tree(path);
-    }
-    if (lock && flock(lock.value(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
+  const std::string pattern = prefix(folder).substr(folder.size() + 1);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listed(opendir(folder.c_str()), closedir);
+  if (!listed) return;
+  while (const dirent* const entry = readdir(listed.get())) {
+    const std::string name = entry->d_name;
+    if (name.starts_with(pattern)) remove_if_stale(folder + '/' + name);
   }
 }
 
@@ -179,10 +187,23 @@ Descriptor make_locked_directory(const std::string& folder, std::string& path) {
     if (!lock) continue;
     struct stat found {};
     if (flock(lock.value(), LOCK_EX | LOCK_NB) != 0 || ::stat(lock_path.c_str(), &found) != 0) continue;
-    ::chmod(path.c_str(), 0755);  // a program that changes its user still finds its device
     return lock;
   }
   return {};
+}
+
+int show(const char* path, const struct stat* status, int type, FTW* place) {
+  const bool hidden = place->level == 1 && std::strcmp(path + place->base, kLockName) == 0;
+  const mode_t wanted = type == FTW_D ? 0755 : 0644;
+  if (type != FTW_SL && !hidden && (status->st_mode & 07777) != wanted) ::chmod(path, wanted);
+  return 0;
+}
+
+// Opens the tree to all users, whatever the umask, because a program that changes its user must still find
+// its device. The lock stays private.
+void show_to_all(const fs::path& root) {
+  constexpr int kDescriptors = 2;
+  nftw(root.c_str(), show, kDescriptors, FTW_PHYS);
 }
 
 bool populate_common(const fs::path& root) {
@@ -209,7 +230,7 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
                            {"abi_version", "1"}}) &&
       write_file(root / fmt::format("{}{}", kDeviceNodes + 1, index), "");
 
-  if (!done) return false;  // errno says why
+  if (!done) return false;  // errno holds the cause
   std::error_code error;
   const auto link = [&error](const fs::path& target, const fs::path& at) {
     std::error_code failed;
@@ -227,9 +248,7 @@ bool populate(const fs::path& root, const Hca& hca, std::size_t index) {
   return !error;
 }
 
-}  // namespace
-
-std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCounters& counters) {
+std::vector<std::pair<const char*, std::uint64_t>> all_counter_values(const HcaCounters& counters) {
   const auto& transport = counters.transport;
   return {{"hw_counters/local_ack_timeout_err", transport.timeouts},
           {"hw_counters/packet_seq_err", transport.naks_received},
@@ -272,6 +291,15 @@ std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCount
           {"counters/port_rcv_packets", counters.wire.packets_received}};
 }
 
+}  // namespace
+
+std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCounters& counters) {
+  auto values = all_counter_values(counters);
+  const auto tells = [](const auto& one) { return std::strstr(one.first, "/softhca_") != nullptr; };
+  if (planted_fault == PlantedFault::kDisguised) std::erase_if(values, tells);
+  return values;
+}
+
 Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hcas) {
   const std::vector<std::string> possible = folders();
   for (const std::string& folder : possible) remove_stale_trees(folder);
@@ -295,6 +323,7 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folde
   for (std::size_t index = 0; index < hcas.size(); ++index)
     done = done && populate(root, *hcas[index], index);
   for (const Hca* const hca : hcas) done = done && tree->write_counters(*hca, {});
+  if (done) show_to_all(root);
   if (done) return tree;
   return fail(Status::kSystem,
               fmt::format("cannot fill {}: {}; set TMPDIR to a folder with room for a hundred small files",

@@ -1,4 +1,4 @@
-// The part of /sys and /dev that RDMA programs look at, as ordinary files in a private directory:
+// The part of /sys and /dev that RDMA programs read, as ordinary files in a private directory:
 //   ROOT/sys/class/infiniband, ROOT/sys/class/infiniband_verbs, ROOT/sys/devices/pci..., ROOT/dev/infiniband
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace gdx::softhca::uverbs {
 
-inline constexpr std::uint32_t kCharDeviceMajor = 231;  // what the kernel gives uverbs devices
+inline constexpr std::uint32_t kCharDeviceMajor = 231;  // major number of the kernel's uverbs devices
 inline constexpr std::uint32_t kCharDeviceMinor = 192;
 inline constexpr char kDeviceNodes[] = "/dev/infiniband/uverbs";  // and the HCA's index
 inline constexpr std::uint32_t kConnectionsMajor = 10;            // a miscellaneous device
@@ -28,9 +28,8 @@ std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCount
 
 class SysfsTree {
  public:
-  // Clears away trees that dead processes left, and makes one under TMPDIR; if that is not set in /dev/shm
-  // for root and other system users, in /tmp for the rest, and where there is no room.
-  // Errors: kSystem, naming the file.
+  // Removes trees that dead processes left, and makes one under TMPDIR. Without TMPDIR: in /dev/shm for root
+  // and other system users, in /tmp for other users or without room. Errors: kSystem, naming the file.
   static Result<std::unique_ptr<SysfsTree>> create(const std::vector<Hca*>& hcas);
   // Removes the tree.
   ~SysfsTree();

@@ -32,14 +32,14 @@ static_assert(std::atomic<DeviceFile>::is_always_lock_free);
 std::array<TrackedFile, kTrackedFiles> tracked_files;
 std::array<SharedIdentity, kMaxHcas> nodes;
 
-// Which open of a node `fd` is: see PageFile::open(). 0: it does not say.
+// Returns the number of the open that `fd` is of: see PageFile::open(). 0: unknown.
 std::uint32_t context_of(int fd) {
   const long offset = syscall(SYS_lseek, fd, 0L, SEEK_CUR);
   const bool is_number = offset > 0 && offset <= std::numeric_limits<std::uint32_t>::max();
   return is_number ? static_cast<std::uint32_t>(offset) : 0;
 }
 
-// The node whose file this is, and which open of it `fd` is.
+// Returns the node of this file, and the number of the open that `fd` is of.
 DeviceFile identify(int fd, const FileIdentity& identity) {
   if (identity == FileIdentity{}) return {};
   for (std::size_t hca = 0; hca < nodes.size(); ++hca) {

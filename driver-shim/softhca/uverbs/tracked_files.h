@@ -1,5 +1,5 @@
-// Which descriptors of this process are the devices'. Async-signal-safe, and no locks: every close of the
-// process asks.
+// Descriptors of this process that refer to the devices. Async-signal-safe, and without locks, because every
+// close of the process queries it.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,25 @@
 
 namespace gdx::softhca::uverbs {
 
-// How a file descriptor of this process concerns the devices.
+// Relation of a file descriptor of this process to the devices.
 enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections, kNetlink };
 
 struct DeviceFile {
   FileKind kind = FileKind::kForeign;
   std::uint8_t hca = 0;       // of a node: whose
-  std::uint32_t context = 0;  // of a node: which open of it, from 1
+  std::uint32_t context = 0;  // of a node: number of its open, from 1
 };
 
 // False: a number above those that are kept account of.
 bool track_file(int fd, DeviceFile role);
-// What `fd` is, kForeign once it has come to refer to another file.
+// Returns the device file of `fd`; kForeign once it refers to another file.
 DeviceFile tracked_file(int fd);
 
 // `identity` is the file behind the nodes of HCA `hca` from now on.
 void announce_node(std::uint8_t hca, const FileIdentity& identity);
-// What `fd`, which refers to the file `identity` and is not tracked, was duplicated from: a program may hand
-// a library such a descriptor (ibv_import_device). It is tracked from then on. kForeign: from no node.
+// Returns the device file that `fd` was duplicated from. It refers to the file `identity` and is not tracked:
+// a program may pass a library such a descriptor (ibv_import_device). It is tracked from then on. kForeign:
+// from no node.
 DeviceFile recognise_duplicate(int fd, const FileIdentity& identity);
 
 }  // namespace gdx::softhca::uverbs

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <string>
 
-#include "base/kept_descriptor.h"
+#include "base/descriptor.h"
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/engine/paging.h"
 
@@ -23,18 +23,24 @@ namespace {
 constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
 
 std::mutex scratch_mutex;
-int scratch_fd = -1;
+
+// Never destroyed: libraries may still call after the last destructor of ours has run.
+Descriptor& scratch_file() {
+  static auto* const file = new Descriptor;
+  return *file;
+}
 
 // The kernel probes an address for us when it is the buffer of a read or write on a file of our own.
 // Raw system calls: a sanitizer's wrapper would judge the program's pointer first.
 Errno through_scratch(std::uint64_t to, std::uint64_t from, std::size_t length_bytes) {
   const std::lock_guard lock(scratch_mutex);
-  if (!is_kept(scratch_fd)) scratch_fd = keep_descriptor(memfd_create("gdx-softhca-copy", MFD_CLOEXEC));
-  if (scratch_fd < 0) return errno;
-  const long written = syscall(SYS_pwrite64, scratch_fd, from, length_bytes, 0L);
+  Descriptor& scratch = scratch_file();
+  if (!scratch.refers()) scratch = Descriptor::keep(memfd_create("gdx-softhca-copy", MFD_CLOEXEC));
+  if (!scratch) return errno;
+  const long written = syscall(SYS_pwrite64, scratch.value(), from, length_bytes, 0L);
   if (written < 0) return errno;
   if (static_cast<std::size_t>(written) != length_bytes) return EFAULT;
-  const long read = syscall(SYS_pread64, scratch_fd, to, length_bytes, 0L);
+  const long read = syscall(SYS_pread64, scratch.value(), to, length_bytes, 0L);
   if (read < 0) return errno;
   return static_cast<std::size_t>(read) == length_bytes ? 0 : EFAULT;
 }

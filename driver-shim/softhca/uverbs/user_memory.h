@@ -13,15 +13,16 @@ namespace gdx::softhca::uverbs {
 Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes);
 Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes);
 
-// Whether a memory region may have these rights: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for
-// paging on demand where the system has no way to do it; EINVAL.
+// Checks the rights of a memory region: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for paging
+// on demand on a system without it; EINVAL.
 // Source: Linux include/rdma/ib_verbs.h, ib_check_mr_access().
 Errno check_rights(std::uint32_t access);
 [[nodiscard]] bool may_be_written(std::uint32_t access);
 
-// May the device use all of [address, address + length) so? Errors: EFAULT, EINVAL when the range wraps.
-// It holds for now only. Hardware pins the pages; here a program that unmaps or protects registered memory
-// before it deregisters it, which is its own bug, crashes when the device next touches it.
+// Checks that the device may use all of [address, address + length) in that way. Errors: EFAULT, EINVAL when
+// the range wraps. The result holds for now only, because nothing pins the pages, unlike on hardware. A
+// program that unmaps or protects registered memory before it deregisters it crashes at the device's next
+// access.
 enum class Use { kRead, kReadWrite };
 Errno check_access(std::uint64_t address, std::uint64_t length_bytes, Use use);
 

@@ -47,7 +47,7 @@ constexpr WriteCommand kCommands[] = {
     {IB_USER_VERBS_CMD_MODIFY_SRQ, sizeof(ib_uverbs_modify_srq), 0, write_modify_srq},
 };
 
-// What people call a command that is not here.
+// Returns the usual name of a command that is missing here.
 const char* name_of(std::uint32_t number) {
   switch (number) {
     case IB_USER_VERBS_CMD_OPEN_XRCD: return "open_xrcd (XRC)";
@@ -63,7 +63,7 @@ const char* name_of(std::uint32_t number) {
 }  // namespace
 
 Errno invoke_write(Context& context, Attributes& attributes) {
-  const Answer<std::uint64_t> number = attributes.constant(UVERBS_ATTR_WRITE_CMD);
+  const ErrnoOr<std::uint64_t> number = attributes.constant(UVERBS_ATTR_WRITE_CMD);
   if (!number) return number.error();
   for (const WriteCommand& command : kCommands) {
     if (command.number != *number) continue;

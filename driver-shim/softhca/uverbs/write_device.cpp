@@ -84,14 +84,14 @@ Errno write_query_device_ex(Context& context, WriteRequest& request) {
       static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_CORE_OUT), sizeof answer));
   if (const Errno error = request.respond(answer)) return error;
   mlx5_ib_query_device_resp driver{};
-  driver.flags = MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD;  // what fills an entry is for caches, not readers
+  driver.flags = MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD;  // padding of an entry serves caches, not readers
   driver.response_length =
       static_cast<std::uint32_t>(std::min(request.attributes.length(UVERBS_ATTR_UHW_OUT), sizeof driver));
   return request.respond_driver(driver);
 }
 
 Errno write_alloc_pd(Context& context, WriteRequest& request) {
-  const Answer<std::uint32_t> pdn = context.hca.alloc_pd();
+  const ErrnoOr<std::uint32_t> pdn = context.hca.alloc_pd();
   if (!pdn) return pdn.error();
   auto object = std::make_unique<Object>();
   object->type = ObjectType::kPd;
@@ -107,7 +107,7 @@ Errno write_alloc_pd(Context& context, WriteRequest& request) {
 }
 
 Errno write_create_comp_channel(Context& context, WriteRequest& request) {
-  const Answer<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
+  const ErrnoOr<std::shared_ptr<EventChannel>> channel = context.channels.open_channel();
   if (!channel) return channel.error();
   return request.respond(
       ib_uverbs_create_comp_channel_resp{static_cast<std::uint32_t>((*channel)->user_fd())});
@@ -116,7 +116,7 @@ Errno write_create_comp_channel(Context& context, WriteRequest& request) {
 Errno write_create_ah(Context& context, WriteRequest& request) {
   ib_uverbs_create_ah asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
   if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
   if (asked.attr.port_num != 1 || asked.attr.is_global == 0) return EINVAL;
   if (asked.attr.grh.sgid_index >= devx::kGidTableSize) return EINVAL;

@@ -26,13 +26,14 @@ constexpr std::uint8_t kWindowType1 = 1;
 constexpr std::uint8_t kWindowType2 = 2;
 constexpr std::uint32_t kWindowEntries = 4;  // of its translation, as mlx5_ib makes it: one is used
 
-// Whose memory it is, null for this process's. Errors: EINVAL, EFAULT; EOVERFLOW for a range that is paged on
-// demand and would wrap (Linux drivers/infiniband/core/umem_odp.c, ib_init_umem_odp).
-Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
+// Returns the owner of the memory, null for this process. Errors: EINVAL, EFAULT; EOVERFLOW for a range that
+// is paged on demand and would wrap (Linux drivers/infiniband/core/umem_odp.c, ib_init_umem_odp).
+ErrnoOr<std::unique_ptr<ForeignRange>> check_range(Context& context, const MemoryRegionSpec& spec) {
   const auto start = reinterpret_cast<std::uintptr_t>(spec.base);
   if (spec.length_bytes == 0 || (start ^ spec.iova) % kPageBytes != 0) return refuse(EINVAL);
   if ((spec.access & kOnDemand) != 0) {
-    // Nothing need be there yet. From address 0 to the end: whatever this process will ever have.
+    // Accepts memory that is not mapped yet. Address 0 to the end: all memory that this process will ever
+    // have.
     if (start == 0 && spec.length_bytes == ~std::uint64_t{0}) {
       if (spec.iova != 0) return refuse(EINVAL);
       return nullptr;
@@ -50,8 +51,8 @@ Answer<std::unique_ptr<ForeignRange>> check_range(Context& context, const Memory
 
 }  // namespace
 
-Answer<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, const Object& pd,
-                                                           MemoryRegionSpec spec) {
+ErrnoOr<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, const Object& pd,
+                                                            MemoryRegionSpec spec) {
   spec.pd = pd.number;
   if (const Errno error = check_rights(spec.access)) return refuse(error);
   auto foreign = check_range(context, spec);
@@ -69,17 +70,17 @@ Answer<std::unique_ptr<MemoryRegionObject>> checked_region(Context& context, con
 Errno write_reg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_reg_mr asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
   if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
   MemoryRegionSpec spec;
   spec.base = reinterpret_cast<std::byte*>(asked.start);
   spec.iova = asked.hca_va;
   spec.length_bytes = asked.length;
   spec.access = asked.access_flags;
-  Answer<std::unique_ptr<MemoryRegionObject>> checked = checked_region(context, **pd, spec);
+  ErrnoOr<std::unique_ptr<MemoryRegionObject>> checked = checked_region(context, **pd, spec);
   if (!checked) return checked.error();
   std::unique_ptr<MemoryRegionObject> object = std::move(*checked);
-  const Answer<std::uint32_t> mkey = context.hca.register_memory(object->spec);
+  const ErrnoOr<std::uint32_t> mkey = context.hca.register_memory(object->spec);
   if (!mkey) return mkey.error();
   object->number = *mkey;
   object->release = [&hca = context.hca, key = *mkey] { return hca.deregister_memory(key); };
@@ -93,7 +94,7 @@ Errno write_reg_mr(Context& context, WriteRequest& request) {
   return error;
 }
 
-// The key stays the same. Whatever is refused leaves the region as it was.
+// Keeps the key. A refusal leaves the region unchanged.
 Errno write_rereg_mr(Context& context, WriteRequest& request) {
   ib_uverbs_rereg_mr asked{};
   if (const Errno error = request.read(asked)) return error;
@@ -101,7 +102,7 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
   if ((asked.flags & ~(kChangeTranslation | kChangeDomain | kChangeAccess)) != 0) {
     return unsupported("changes of a memory region but of its range, domain and rights");
   }
-  const Answer<Object*> found = context.objects.find(asked.mr_handle, ObjectType::kMr);
+  const ErrnoOr<Object*> found = context.objects.find(asked.mr_handle, ObjectType::kMr);
   if (!found) return EINVAL;
   // One of device memory is another kind of object, which cannot be changed.
   auto* const object = dynamic_cast<MemoryRegionObject*>(*found);
@@ -109,7 +110,7 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
   MemoryRegionSpec spec = object->spec;
   std::uint32_t domain = object->stands_on.front();
   if ((asked.flags & kChangeDomain) != 0) {
-    const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+    const ErrnoOr<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
     if (!pd) return EINVAL;
     domain = asked.pd_handle;
     spec.pd = (*pd)->number;
@@ -143,7 +144,7 @@ Errno write_rereg_mr(Context& context, WriteRequest& request) {
 Errno write_alloc_mw(Context& context, WriteRequest& request) {
   ib_uverbs_alloc_mw asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
+  const ErrnoOr<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
   if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
   if (asked.mw_type != kWindowType1 && asked.mw_type != kWindowType2) return EINVAL;
   mlx5_ib_alloc_mw driver{};
@@ -154,7 +155,7 @@ Errno write_alloc_mw(Context& context, WriteRequest& request) {
   spec.pd = (*pd)->number;
   spec.umr = UmrKey{
       .window = true, .peer_may_invalidate = asked.mw_type == kWindowType2, .max_entries = kWindowEntries};
-  const Answer<std::uint32_t> rkey = context.hca.register_memory(spec);
+  const ErrnoOr<std::uint32_t> rkey = context.hca.register_memory(spec);
   if (!rkey) return rkey.error();
   auto object = std::make_unique<Object>();
   object->type = ObjectType::kMw;

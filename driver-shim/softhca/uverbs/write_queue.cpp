@@ -29,7 +29,7 @@ void warn_once_about_lids() {
       "a peer was addressed by LID and found at 127.0.x.y; a real RoCE port would refuse: use a GID (-g 1)");
 }
 
-Answer<wire::Address> remote_address(const wire::Address& local, const ib_uverbs_qp_dest& destination) {
+ErrnoOr<wire::Address> remote_address(const wire::Address& local, const ib_uverbs_qp_dest& destination) {
   if (destination.is_global != 0) {
     if (destination.sgid_index >= devx::kGidTableSize) return refuse(EINVAL);
     devx::Gid gid;
@@ -42,7 +42,7 @@ Answer<wire::Address> remote_address(const wire::Address& local, const ib_uverbs
   return devx::address_of_lid(destination.dlid);
 }
 
-Answer<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs_modify_qp& asked) {
+ErrnoOr<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs_modify_qp& asked) {
   QpAttributes attributes;
   if (asked.qp_state > static_cast<std::uint8_t>(QpState::kError)) return refuse(EINVAL);
   attributes.state = static_cast<QpState>(asked.qp_state);
@@ -50,7 +50,7 @@ Answer<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs
   attributes.port = asked.port_num;
   attributes.qkey = asked.qkey;
   if ((asked.attr_mask & kQpAddress) != 0) {
-    const Answer<wire::Address> remote = remote_address(local, asked.dest);
+    const ErrnoOr<wire::Address> remote = remote_address(local, asked.dest);
     if (!remote) return refuse(remote.error());
     attributes.remote = *remote;
   }
@@ -58,7 +58,7 @@ Answer<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs
     if (asked.path_mtu < 1 || asked.path_mtu > kLargestMtuCode) return refuse(EINVAL);
     attributes.mtu_bytes = kMtuUnitBytes << asked.path_mtu;
   }
-  constexpr std::uint32_t kMaxReads = 1u << devx::kLogMaxReads;  // as the device's attributes say
+  constexpr std::uint32_t kMaxReads = 1u << devx::kLogMaxReads;  // the device's reported attribute
   if ((asked.attr_mask & kQpMaxRdAtomic) != 0 && asked.max_rd_atomic > kMaxReads) return refuse(EINVAL);
   if ((asked.attr_mask & kQpMaxDestRdAtomic) != 0 && asked.max_dest_rd_atomic > kMaxReads) {
     return refuse(EINVAL);
@@ -76,14 +76,14 @@ Answer<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs
 }
 
 Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
-  const Answer<Object*> found = context.objects.find(asked.qp_handle, ObjectType::kQp);
+  const ErrnoOr<Object*> found = context.objects.find(asked.qp_handle, ObjectType::kQp);
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   if ((asked.attr_mask & kQpPort) != 0 && asked.port_num != 1) return EINVAL;
   if ((asked.attr_mask & kQpPkeyIndex) != 0 && asked.pkey_index != 0) return EINVAL;
-  const Answer<QpAttributes> attributes = attributes_from(context.hca.address(), asked);
+  const ErrnoOr<QpAttributes> attributes = attributes_from(context.hca.address(), asked);
   if (!attributes) return attributes.error();
   auto& object = static_cast<QueuePairObject&>(**found);
-  const Answer<QpAttributes> current = context.hca.query_qp(object.number);
+  const ErrnoOr<QpAttributes> current = context.hca.query_qp(object.number);
   if (!current) return current.error();
   const QpState to = (asked.attr_mask & kQpState) != 0 ? attributes->state : current->state;
   if (!may_modify(object.qp_type, current->state, to, asked.attr_mask)) return EINVAL;
@@ -117,10 +117,10 @@ Errno write_modify_qp_ex(Context& context, WriteRequest& request) {
 Errno write_query_qp(Context& context, WriteRequest& request) {
   ib_uverbs_query_qp asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> found = context.objects.find(asked.qp_handle, ObjectType::kQp);
+  const ErrnoOr<Object*> found = context.objects.find(asked.qp_handle, ObjectType::kQp);
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   const auto& object = static_cast<const QueuePairObject&>(**found);
-  const Answer<QpAttributes> attributes = context.hca.query_qp(object.number);
+  const ErrnoOr<QpAttributes> attributes = context.hca.query_qp(object.number);
   if (!attributes) return attributes.error();
 
   ib_uverbs_query_qp_resp answer{};
@@ -153,7 +153,7 @@ Errno write_query_qp(Context& context, WriteRequest& request) {
 Errno write_resize_cq(Context& context, WriteRequest& request) {
   ib_uverbs_resize_cq asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> found = context.objects.find(asked.cq_handle, ObjectType::kCq);
+  const ErrnoOr<Object*> found = context.objects.find(asked.cq_handle, ObjectType::kCq);
   if (!found) return EINVAL;
   auto& object = static_cast<CompletionQueueObject&>(**found);
   mlx5_ib_resize_cq driver{};
@@ -177,7 +177,7 @@ Errno write_modify_srq(Context& context, WriteRequest& request) {
   constexpr std::uint32_t kLimit = 1u << 1;  // IB_SRQ_LIMIT; a resize, IB_SRQ_MAX_WR, mlx5 refuses
   ib_uverbs_modify_srq asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
+  const ErrnoOr<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
   if (!found || (asked.attr_mask & ~kLimit) != 0) return EINVAL;
   if ((asked.attr_mask & kLimit) == 0) return 0;
   return context.hca.set_srq_limit((*found)->number, asked.srq_limit);
@@ -186,10 +186,10 @@ Errno write_modify_srq(Context& context, WriteRequest& request) {
 Errno write_query_srq(Context& context, WriteRequest& request) {
   ib_uverbs_query_srq asked{};
   if (const Errno error = request.read(asked)) return error;
-  const Answer<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
+  const ErrnoOr<Object*> found = context.objects.find(asked.srq_handle, ObjectType::kSrq);
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   const auto& object = static_cast<const SharedReceiveQueueObject&>(**found);
-  const Answer<std::uint32_t> limit = context.hca.srq_limit(object.number);
+  const ErrnoOr<std::uint32_t> limit = context.hca.srq_limit(object.number);
   if (!limit) return limit.error();
   return request.respond(ib_uverbs_query_srq_resp{object.max_wr, object.max_sge, *limit, 0});
 }

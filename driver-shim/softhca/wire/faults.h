@@ -1,4 +1,4 @@
-// Decides which outgoing packets suffer what. Pure: the same seed and the same packets give the same
+// Draws the faults of outgoing packets. Pure: one seed and one sequence of packets give one sequence of
 // faults, so that a run can be replayed.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace gdx::softhca::wire {
 
-// What a packet suffers that arrives.
+// Damage to a packet that arrives.
 struct Damage {
   std::optional<std::size_t> corrupt_bit{};  // of the datagram, ICRC included
   bool mark = false;
@@ -24,7 +24,7 @@ struct Damage {
 struct Fault {
   bool lose = false;
   bool duplicate = false;
-  bool hold_back = false;  // leaves behind the packet that follows
+  bool hold_back = false;  // leaves after the packet that follows
   Damage damage{};
 
   bool operator==(const Fault&) const = default;
@@ -35,7 +35,7 @@ class FaultInjector {
   explicit FaultInjector(const FaultConfig& config)
       : config_(config), random_(config.seed), marks_(~config.seed) {}
 
-  // The fate of the next packet, `length_bytes` from BTH to ICRC. A lost packet suffers nothing else.
+  // Draws the fault of the next packet, `length_bytes` from BTH to ICRC. A lost packet gets no other fault.
   [[nodiscard]] Fault next(std::size_t length_bytes);
   // False: next() never returns a fault, so that callers may skip it.
   [[nodiscard]] bool active() const;
@@ -48,17 +48,17 @@ class FaultInjector {
   std::mt19937_64 marks_;
 };
 
-// Lets packets suffer on their way out.
+// Applies faults to packets on their way out.
 class FaultStage {
  public:
   explicit FaultStage(const FaultConfig& config) : injector_(config) {}
 
   [[nodiscard]] bool active() const { return injector_.active(); }
-  // Calls emit(destination, body, damage) for what leaves now, in its order: `body` itself unless it is
-  // lost or held back, its duplicate, and one that was held back. `body` is BTH to padding.
+  // Calls emit(destination, body, damage) for packets that leave now, in their order: `body` unless it is
+  // lost or held back, its duplicate, and a packet that was held back. `body` is BTH to padding.
   template <typename Emit>
   void pass(const Address& destination, std::span<const std::byte> body, WireCounters& counters, Emit emit);
-  // Lets out what is held back.
+  // Sends the packet that is held back.
   template <typename Emit>
   void flush(Emit emit);
 
@@ -85,7 +85,7 @@ void FaultStage::pass(const Address& destination, std::span<const std::byte> bod
     held_ = Held{destination, {body.begin(), body.end()}};
     return;
   }
-  std::vector<std::byte> copy;  // the first one's place is the wire's, which may damage it there
+  std::vector<std::byte> copy;  // the original lies in the wire's memory, which may damage it there
   if (fault.duplicate) copy.assign(body.begin(), body.end());
   if (fault.damage.corrupt_bit) ++counters.faults_corrupted;
   if (fault.damage.mark) ++counters.faults_marked;

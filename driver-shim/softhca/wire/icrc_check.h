@@ -1,4 +1,4 @@
-// The ICRC between two addresses, and its check by a receiver that cannot see the IPv4 id it covers.
+// The ICRC between two addresses, and its check by a receiver without the IPv4 id that it covers.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace gdx::softhca::wire {
 
-// Both addresses of one family. `ip_id` counts for IPv4 only.
+// Returns the ICRC. Both addresses are of one family. `ip_id` counts for IPv4 only.
 [[nodiscard]] std::uint32_t icrc_between(const Address& source, const Address& destination,
                                          std::uint16_t source_port, std::uint16_t ip_id,
                                          std::span<const std::byte> bth_to_padding);
 
-// The same, many times over: keeps what depends on the path and the length alone.
+// Computes icrc_between() for many packets: keeps the part that depends on the path and the length alone.
 class IcrcCalculator {
  public:
   IcrcCalculator();
@@ -37,18 +37,18 @@ class IcrcCalculator {
   };
 
   std::array<Begun, kKept> begun_{};
-  std::array<std::uint32_t, kIdBits> id_bits_{};  // what each bit of an id changes, on any path
+  std::array<std::uint32_t, kIdBits> id_bits_{};  // change of the ICRC by each bit of an id, on any path
 };
 
-// A UDP socket hides the IPv4 id of what it receives. With DF set Linux numbers the segments of one GSO
-// send 0, 1, ... and everything else 0, so only kIpIds values are possible. CRC is linear: what an id
-// adds to the ICRC depends on the id and on the length alone.
+// Tries the possible ids, because a UDP socket hides the IPv4 id of a received packet. With DF set Linux
+// numbers the segments of one GSO send 0, 1, ... and other packets 0, so only kIpIds values are possible. CRC
+// is linear, so an id's part of the ICRC depends on the id and on the length alone.
 class IcrcChecker {
  public:
   static constexpr std::uint16_t kIpIds = 64;
 
-  // The id with which the ICRC is right, trying `likely_id` first, or nullopt when none makes it so.
-  // `icrc` as read little-endian behind the padding.
+  // Returns the id with which the ICRC is right, trying `likely_id` first, or nullopt without one. `icrc` as
+  // read little-endian after the padding.
   [[nodiscard]] std::optional<std::uint16_t> check(const Address& source, const Address& destination,
                                                    std::uint16_t source_port, std::uint16_t likely_id,
                                                    std::span<const std::byte> bth_to_padding,

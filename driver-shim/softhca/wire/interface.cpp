@@ -59,7 +59,7 @@ Interface find_ipv4(const Descriptor& socket, std::uint32_t address) {
   return {};
 }
 
-// Not by getifaddrs(): the shim answers that from the HCA being opened here.
+// Avoids getifaddrs(), which the shim answers from the HCA that is being opened here.
 Interface find_ipv6(const Descriptor& socket, const Address& address) {
   std::string digits;
   for (const std::uint8_t byte : address.gid) digits += fmt::format("{:02x}", byte);

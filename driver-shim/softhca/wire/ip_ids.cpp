@@ -18,7 +18,7 @@ constexpr std::size_t kHeadersAtOnce = 32;
 constexpr int kMaxReads = 32;  // for one datagram
 constexpr std::size_t kUdpAt = roce::kIpv4Bytes;
 constexpr std::size_t kBthAt = kUdpAt + 8;
-constexpr std::byte kNoOptions{0x45};  // what else the ICRC cannot cover
+constexpr std::byte kNoOptions{0x45};  // the ICRC cannot cover options
 
 std::uint32_t big_endian(std::span<const std::byte> bytes) {
   std::uint32_t value = 0;
@@ -84,7 +84,7 @@ Result<IpIdReader> IpIdReader::open(const Address& local) {
 }
 
 std::optional<std::uint16_t> IpIdReader::take(const Endpoint& from, std::span<const std::byte> datagram) {
-  // Bounded, though somebody may send headers faster than they are read.
+  // Bounded, because headers may arrive faster than they are read.
   for (int round = 0; round < kMaxReads; ++round) {
     if (const auto ip_id = log_.take(from, datagram)) return ip_id;
     if (!read_some()) return std::nullopt;

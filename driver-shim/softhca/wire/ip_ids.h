@@ -1,6 +1,6 @@
-// The IPv4 ids of arrivals, which a UDP socket hides and the ICRC covers. Linux peers like ours send ids that
-// IcrcChecker tries anyway; Soft-RoCE and hardware count theirs. A raw socket beside the UDP socket sees the
-// headers of those only: a filter leaves the others, and all payload, in the kernel.
+// IPv4 ids of arrivals, which a UDP socket hides and the ICRC covers. Software HCAs send ids that IcrcChecker
+// tries anyway; Soft-RoCE and hardware count theirs. A raw socket beside the UDP socket reads the headers of
+// the latter only. A filter leaves the others, and all payload, in the Linux kernel.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace gdx::softhca::wire {
 
-// Headers in the order of their arrival, until the datagrams that they belong to are read. Pure.
+// Headers in the order of their arrival, until their datagrams are read. Pure.
 class IpIdLog {
  public:
   static constexpr std::size_t kHeaderBytes = 20 + 8 + roce::kBthBytes;  // IPv4, UDP, BTH
   static constexpr std::size_t kMaxHeaders = 4096;
 
-  // `header` as a raw socket gives it: from the IPv4 header on. Shorter or other ones are left out. At
-  // kMaxHeaders all are forgotten: their datagrams did not come.
+  // Adds a raw socket's `header`, from the IPv4 header on. Ignores shorter or other ones. At kMaxHeaders it
+  // discards all, because their datagrams did not arrive.
   void add(std::span<const std::byte> header);
-  // The id with which a datagram came, named by its sender and BTH; it and all before it are forgotten, since
-  // both sockets keep the order.
+  // Returns the id of a datagram, named by its sender and BTH. Discards it and all before it, because both
+  // sockets keep the order.
   [[nodiscard]] std::optional<std::uint16_t> take(const Endpoint& from, std::span<const std::byte> datagram);
   [[nodiscard]] std::size_t size() const { return headers_.size(); }
 
@@ -43,7 +43,7 @@ class IpIdReader {
   // Errors: kSystem with errno's text, mostly for want of CAP_NET_RAW.
   [[nodiscard]] static Result<IpIdReader> open(const Address& local);
 
-  // As IpIdLog::take, reading as many headers as it takes. Never blocks.
+  // Takes as IpIdLog::take does, reading as many headers as needed. Never blocks.
   [[nodiscard]] std::optional<std::uint16_t> take(const Endpoint& from, std::span<const std::byte> datagram);
 
  private:

@@ -12,7 +12,8 @@
 namespace gdx::softhca::wire {
 namespace {
 
-// Kept for acknowledgements, which are not held back: they let the peer's window and so both rings move.
+// Bytes reserved for acknowledgements, which are not held back, because they let the peer's window and so
+// both rings advance.
 constexpr std::size_t kReservedBytes = kRingDataBytes / 8;
 
 }  // namespace
@@ -30,7 +31,7 @@ std::size_t OutgoingLink::room() {
 
 void OutgoingLink::publish() {
   if (ring_.unpublished_bytes() == 0 || !ring_.publish()) return;
-  // A full socket means that wake-up calls wait there already, a broken one that nobody is left to wake.
+  // Ignores the result: a full socket already holds wake-up bytes, and a broken one has no peer to wake.
   constexpr char kWake = 1;
   static_cast<void>(::send(socket_.value(), &kWake, sizeof kWake, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
@@ -47,13 +48,13 @@ bool drain_wakeups(int fd) {
 }
 
 Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer) {
-  // First whether somebody listens: most addresses that are asked for have nobody.
+  // Connects first, because most addresses have no listener.
   Result<Descriptor> socket = reach_peer(peer);
   if (!socket) return tl::unexpected<Error>(socket.error());
   Result<SharedMemory::Made> made = SharedMemory::create();
   if (!made) return tl::unexpected<Error>(made.error());
-  if (const Result<void> said = say_call(*socket, local, made->file.value()); !said) {
-    return tl::unexpected<Error>(said.error());
+  if (const Result<void> sent = send_call(*socket, local, made->file.value()); !sent) {
+    return tl::unexpected<Error>(sent.error());
   }
   return std::make_unique<OutgoingLink>(std::move(*socket), std::move(made->memory));
 }

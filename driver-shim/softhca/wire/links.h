@@ -1,5 +1,5 @@
-// The two ends of a link, which is one ring in one direction: whoever has something to send makes it, so two
-// HCAs that begin at once need no tie-break.
+// The two ends of a link, which is one ring in one direction. The sender makes it, so two HCAs that begin at
+// once need no tie-break.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ class OutgoingLink {
 
   [[nodiscard]] int fd() const { return socket_.value(); }
   [[nodiscard]] RingProducer& ring() { return ring_; }
-  // Full-sized packets that may be begun. A ring that stays full for kStalledNs no longer holds anything
-  // back: what does not fit is lost, so that the transports' timers judge the peer, as on any wire.
+  // Returns the full-sized packets that may be begun. A ring that stays full for kStalledNs holds nothing
+  // back any more. Packets that do not fit are lost, so that the transports' timers judge the peer, as on any
+  // wire.
   [[nodiscard]] std::size_t room();
-  // Shows the peer what is committed and wakes it where it sleeps.
+  // Publishes committed packets to the peer and wakes it if it sleeps.
   void publish();
 
   static constexpr std::uint64_t kStalledNs = 1'000'000'000;
@@ -30,7 +31,7 @@ class OutgoingLink {
   Descriptor socket_;
   SharedMemory memory_;
   RingProducer ring_;
-  std::uint64_t full_at_ = ~std::uint64_t{0};  // how far the peer had come when it was last found full
+  std::uint64_t full_at_ = ~std::uint64_t{0};  // the peer's position when its ring was last found full
   std::uint64_t full_since_ns_ = 0;
 };
 
@@ -53,10 +54,10 @@ class IncomingLink {
   RingConsumer ring_;
 };
 
-// Takes the wake-up calls off a link's socket. False: the other end is gone.
+// Reads the wake-up bytes from a link's socket. False: the other end has gone.
 [[nodiscard]] bool drain_wakeups(int fd);
 
-// Errors: of reach_peer and say_call, and of making the memory.
+// Opens a link. Errors: those of reach_peer and send_call, and of making the memory.
 [[nodiscard]] Result<std::unique_ptr<OutgoingLink>> open_link(const Address& local, const Address& peer);
 
 // A link from an HCA to itself.

@@ -18,7 +18,7 @@ namespace gdx::softhca::wire {
 namespace {
 
 constexpr int kBacklog = 64;
-// Also the version of the ring's layout: HCAs of another version do not find each other and use UDP.
+// Prefix with the version of the ring's layout: HCAs of different versions do not meet and use UDP.
 constexpr std::string_view kNamePrefix = "gdx-softhca-ring-1/";
 constexpr std::array<char, 8> kGreeting{'g', 'd', 'x', 'r', 'i', 'n', 'g', '1'};
 
@@ -55,7 +55,7 @@ std::string proc_address(const Address& address) {
   return text + fmt::format(":{:04X}", roce::kUdpPort);
 }
 
-// Who holds UDP port 4791 of `address` in this network namespace.
+// Returns the user that holds UDP port 4791 of `address` in this network namespace.
 std::optional<uid_t> holder_of(const Address& address) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(address.is_ipv4() ? "/proc/self/net/udp" : "/proc/self/net/udp6", "re"), std::fclose);
@@ -145,7 +145,7 @@ Result<Descriptor> reach_peer(const Address& peer) {
   return socket;
 }
 
-Result<void> say_call(const Descriptor& socket, const Address& local, int memory_fd) {
+Result<void> send_call(const Descriptor& socket, const Address& local, int memory_fd) {
   if (send_greeting(socket.value(), {kGreeting, local.gid}, memory_fd)) return {};
   return fail(Status::kSystem, fmt::format("an HCA of this host hung up: {}", std::strerror(errno)));
 }
@@ -154,7 +154,7 @@ Descriptor accept_call(int listener_fd) {
   return Descriptor::keep(::accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-Result<std::optional<Call>> hear_call(int fd) {
+Result<std::optional<Call>> receive_call(int fd) {
   Greeting greeting{};
   iovec vector{&greeting, sizeof greeting};
   DescriptorControl control{};

@@ -1,11 +1,14 @@
-// How two HCAs of one host find each other: each listens on an abstract UNIX socket named after its address.
-// Abstract names live in the network namespace, as addresses do, and leave no file behind. Who has packets
-// for an address calls it and hands over the memory of a ring; the open socket then says that both live,
-// and carries a byte to wake who sleeps.
+// Meeting of two HCAs of one host. Each listens on an abstract UNIX socket named after its address. Abstract
+// names live in the network namespace, as addresses do, and leave no file behind. A sender to an address
+// connects there and passes the memory of a ring. The open socket then proves that both ends live, and
+// carries a byte that wakes a sleeping end.
 //
-// Trust: a name alone proves nothing, anybody may bind it. An address belongs to the user who holds its UDP
-// port 4791, which the kernel gives to one only; both sides ask the kernel for that user and for the user at
-// the other end of the socket, and go on only when they are the same.
+//   sender    connect, Call(memory of a ring) -------> receiver: checks the sender's user, maps the ring
+//   sender    bytes that wake, end of the socket <---> receiver
+//
+// Trust: any process may bind a name, so a name proves nothing. An address belongs to the user who holds its
+// UDP port 4791, which the Linux kernel gives to one only. Both sides read that user and the user at the
+// socket's other end from the kernel, and continue only if the two are equal.
 #pragma once
 
 #include <optional>
@@ -16,26 +19,26 @@
 
 namespace gdx::softhca::wire {
 
-// Errors: kBusy when the name is taken, kSystem otherwise.
+// Listens for callers. Errors: kBusy when the name is taken, kSystem otherwise.
 [[nodiscard]] Result<Descriptor> listen_for_calls(const Address& local);
 
-// Reaches `peer`, which waits for say_call(). Never blocks. Errors: kNotFound when nobody listens there or
-// holds the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
+// Connects to `peer`, which then waits for send_call(). Never blocks. Errors: kNotFound when no process
+// listens there or holds the address, kRemoteAccess when the listener is not its holder, kSystem otherwise.
 [[nodiscard]] Result<Descriptor> reach_peer(const Address& peer);
 
-// Says who calls, and hands over `memory_fd`. Never blocks. Errors: kSystem when the peer has hung up.
-[[nodiscard]] Result<void> say_call(const Descriptor& socket, const Address& local, int memory_fd);
+// Sends the caller's address, and passes `memory_fd`. Never blocks. Errors: kSystem when the peer has closed.
+[[nodiscard]] Result<void> send_call(const Descriptor& socket, const Address& local, int memory_fd);
 
-// The next caller, or one without a descriptor when there is none.
+// Returns the next caller's socket, empty without one.
 [[nodiscard]] Descriptor accept_call(int listener_fd);
 
 struct Call {
   Address source;
   Descriptor memory;
 };
-// What the caller said first. Nullopt inside the result: nothing yet. Never blocks.
+// Reads the caller's first message; nullopt inside the result before it has come. Never blocks.
 // Errors: kInvalidArgument for anything but a call, kRemoteAccess when the caller does not hold its address,
-// kNotFound when nobody does: it has ended already.
-[[nodiscard]] Result<std::optional<Call>> hear_call(int fd);
+// kNotFound when no process holds it, because the caller has ended.
+[[nodiscard]] Result<std::optional<Call>> receive_call(int fd);
 
 }  // namespace gdx::softhca::wire

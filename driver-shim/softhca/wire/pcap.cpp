@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "proto/byte_order.h"
 
@@ -17,7 +18,6 @@ namespace {
 constexpr std::size_t kEthernetBytes = 14;
 constexpr std::size_t kUdpBytes = 8;
 constexpr std::size_t kFlushAtBytes = std::size_t{1} << 20;
-constexpr int kReaderBoundMs = 1000;  // for the reader of a FIFO to take something
 
 struct FileHeader {
   std::uint32_t magic = 0xa1b2c3d4;  // host byte order, microseconds
@@ -48,7 +48,8 @@ void append_be16(std::vector<std::byte>& out, std::size_t value) {
   append(out, Be16(static_cast<std::uint16_t>(value)));
 }
 
-// A locally administered MAC address that tells hosts apart: 02:00 and the address's last four bytes.
+// Appends a locally administered MAC address that distinguishes hosts: 02:00 and the address's last four
+// bytes.
 void append_mac(std::vector<std::byte>& out, const Address& address) {
   append_be16(out, 0x0200);
   for (std::size_t i = 12; i < 16; ++i) append(out, address.gid[i]);
@@ -76,6 +77,18 @@ ssize_t write_without_signal(int file, std::span<const std::byte> bytes) {
   return written;
 }
 
+// Until there is room for a write. False: the deadline came first.
+bool wait_for_room(int file, std::uint64_t deadline_ns) {
+  constexpr std::uint64_t kNsPerMs = 1'000'000;
+  for (;;) {
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) return false;
+    pollfd room{file, POLLOUT, 0};
+    const int ready = ::poll(&room, 1, static_cast<int>((deadline_ns - now_ns) / kNsPerMs + 1));
+    if (ready != 0 && !(ready < 0 && errno == EINTR)) return ready > 0;
+  }
+}
+
 }  // namespace
 
 void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
@@ -98,7 +111,7 @@ void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
   out.insert(out.end(), datagram.begin(), datagram.end());
 }
 
-Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path) {
+Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path, std::uint64_t reader_bound_ns) {
   // The traffic does not wait for whoever reads a FIFO.
   Descriptor file =
       Descriptor::keep(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644));
@@ -110,13 +123,14 @@ Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path) {
     return fail(Status::kSystem, "cannot write the capture " + path + ": " + std::strerror(errno) +
                                      "; name a file in a directory that exists and is writable");
   }
-  auto writer = std::unique_ptr<PcapWriter>(new PcapWriter(std::move(file), path));
+  auto writer = std::unique_ptr<PcapWriter>(new PcapWriter(std::move(file), path, reader_bound_ns));
   append(writer->pending_, FileHeader{});
   writer->flush();
   return writer;
 }
 
-PcapWriter::PcapWriter(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+PcapWriter::PcapWriter(Descriptor file, std::string path, std::uint64_t reader_bound_ns)
+    : file_(std::move(file)), path_(std::move(path)), reader_bound_ns_(reader_bound_ns) {}
 
 PcapWriter::~PcapWriter() { flush(); }
 
@@ -135,12 +149,12 @@ void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& heade
 
 void PcapWriter::flush() {
   std::span<const std::byte> rest(pending_);
+  const std::uint64_t deadline_ns = monotonic_ns() + reader_bound_ns_;
   while (!rest.empty() && !failed_) {
     const ssize_t written = write_without_signal(file_.value(), rest);
     if (written < 0 && errno == EINTR) continue;
-    pollfd room{file_.value(), POLLOUT, 0};
-    if (written < 0 && errno == EAGAIN && ::poll(&room, 1, kReaderBoundMs) == 1) continue;
     if (written < 0 && errno == EAGAIN) {
+      if (wait_for_room(file_.value(), deadline_ns)) continue;
       log::warn("capture {} ends here: whoever reads it does not keep up; capture into a file", path_);
       failed_ = true;
       break;

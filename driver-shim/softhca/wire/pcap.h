@@ -1,5 +1,5 @@
-// Packets as a classic pcap file (Ethernet link type): what the socket hides, Ethernet, IP and UDP
-// headers, is put together again, so that any analyser decodes RoCE v2 and the ICRC verifies.
+// Packets as a classic pcap file (Ethernet link type). Headers that the socket hides, Ethernet, IP and UDP,
+// are rebuilt, so that any analyser decodes RoCE v2 and the ICRC verifies.
 // Source: draft-ietf-opsawg-pcap (file format).
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace gdx::softhca::wire {
 
-// What a capture says below BTH. `ip_id` is what the ICRC was computed with.
+// Headers of a captured packet below BTH. `ip_id` is the one in the ICRC.
 struct CapturedHeaders {
   Address source;
   Address destination;
@@ -29,8 +29,12 @@ struct CapturedHeaders {
 
 class PcapWriter {
  public:
-  // Creates or truncates `path`. Errors: kSystem with the path and errno's text.
-  static Result<std::unique_ptr<PcapWriter>> open(const std::string& path);
+  static constexpr std::uint64_t kReaderBoundNs = 1'000'000'000;
+
+  // Creates or truncates `path`. A flush waits for the reader of a FIFO for `reader_bound_ns` in all; then
+  // the capture ends. Errors: kSystem with the path and errno's text.
+  static Result<std::unique_ptr<PcapWriter>> open(const std::string& path,
+                                                  std::uint64_t reader_bound_ns = kReaderBoundNs);
   ~PcapWriter();
   PcapWriter(const PcapWriter&) = delete;
   PcapWriter& operator=(const PcapWriter&) = delete;
@@ -38,19 +42,20 @@ class PcapWriter {
   // `datagram` from BTH to ICRC, `unix_time_ns` since 1970.
   void record(std::uint64_t unix_time_ns, const CapturedHeaders& headers,
               std::span<const std::byte> datagram);
-  // Writes out whole records only: a process that is killed leaves a readable file.
+  // Writes whole records only, so that a killed process leaves a readable file.
   void flush();
 
  private:
-  explicit PcapWriter(Descriptor file, std::string path);
+  PcapWriter(Descriptor file, std::string path, std::uint64_t reader_bound_ns);
 
   Descriptor file_;
   std::string path_;
+  std::uint64_t reader_bound_ns_;
   bool failed_ = false;
   std::vector<std::byte> pending_;
 };
 
-// The Ethernet frame around a datagram. Appends to `out`.
+// Builds the Ethernet frame around a datagram. Appends to `out`.
 void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
                   std::span<const std::byte> datagram);
 

@@ -38,9 +38,9 @@ void RingProducer::commit(std::size_t packet_bytes, std::uint32_t flags) {
 bool RingProducer::publish() {
   published_ = tail_;
   stream_fence();  // payload may have been streamed into the ring
-  // Sequentially consistent, as in arm(): of the two, tail stored then consumer_sleeps read, and
-  // consumer_sleeps stored then tail read, at least one sees the other's store. So no packet is left to a
-  // sleeper that nobody wakes. It is also the release that shows the packets.
+  // Sequentially consistent, as in arm(). One side stores tail and then reads consumer_sleeps; the other
+  // stores consumer_sleeps and then reads tail. At least one reads the other's store, so no packet waits for
+  // a sleeping consumer. The store is also the release that publishes the packets.
   control_.tail.store(tail_, std::memory_order_seq_cst);
   if (control_.consumer_sleeps.load(std::memory_order_seq_cst) == 0) return false;
   return control_.consumer_sleeps.exchange(0, std::memory_order_relaxed) != 0;
@@ -64,7 +64,7 @@ std::optional<RingConsumer::Packet> RingConsumer::take() {
   const std::byte* at = data_ + head_ % kRingDataBytes;
   RingRecord record;
   std::memcpy(&record, at, sizeof record);
-  // What was checked is what is used: no second look at memory that the producer may change meanwhile.
+  // Uses the checked copy, because the producer may change the memory meanwhile.
   std::atomic_signal_fence(std::memory_order_acquire);
   const bool whole = record.length_bytes > 0 && record.length_bytes <= kMaxRecordPayloadBytes &&
                      record_bytes(record.length_bytes) <= tail_ - head_;

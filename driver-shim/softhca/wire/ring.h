@@ -1,7 +1,10 @@
 // One direction of the shared-memory wire: a ring of packets with one producer and one consumer, in memory
-// that both ends can write. Neither trusts the other: every index and length is read once and checked, and
-// an end that finds nonsense says so and never looks again.
+// that both ends can write. Each end validates the other: it reads every index and length once and checks it.
+// After an invalid one the end reports a broken ring and reads no more.
 //
+//   producer: reserve, fill, commit ... publish(tail, release) ---> consumer: take(acquire) ... release(head)
+//
+// Ownership: [head, tail) of the data is the consumer's, the rest the producer's.
 // Layout: RingControl, then (one page on) the data. A record is a RingRecord, the packet and padding to a
 // multiple of kRecordAlignBytes. The data is mapped twice in a row, so a record never wraps.
 #pragma once
@@ -15,8 +18,8 @@
 namespace gdx::softhca::wire {
 
 inline constexpr std::size_t kRecordAlignBytes = 64;  // small packets share no cache line
-// Larger than a core's private cache, on purpose: by the time a line is written again, its last reader has
-// evicted it, and the writer need not take it from another core's cache (papers/softhca-shm.md).
+// Larger than a core's private cache: when a line is written again, its last reader has evicted it. So the
+// writer need not take it from another core's cache (papers/softhca-shm.md).
 inline constexpr std::size_t kRingDataBytes = std::size_t{1} << 22;
 inline constexpr std::size_t kMaxRecordPayloadBytes = 4096 + 64 + 4;  // BTH to ICRC
 
@@ -46,16 +49,16 @@ class RingProducer {
  public:
   RingProducer(RingControl& control, std::byte* data) : control_(control), data_(data) {}
 
-  // Bytes of records that still fit. Errors: 0 for ever once the consumer's index made no sense.
+  // Returns the bytes of records that still fit. Errors: 0 for ever after an invalid index of the consumer.
   [[nodiscard]] std::size_t free_bytes();
-  // Where the next packet goes, or empty when it has no room.
+  // Returns the place of the next packet; empty without room.
   [[nodiscard]] std::span<std::byte> reserve(std::size_t packet_bytes);
-  // Takes the packet just written there into the ring. Unseen by the consumer until publish().
+  // Adds the packet just written to the ring. Invisible to the consumer until publish().
   void commit(std::size_t packet_bytes, std::uint32_t flags);
-  // Shows the consumer what is committed. True: it sleeps, and must be woken. Ordering: release.
+  // Publishes committed packets. True: the consumer sleeps, and must be woken. Ordering: release.
   [[nodiscard]] bool publish();
   [[nodiscard]] std::size_t unpublished_bytes() const { return tail_ - published_; }
-  // How far the consumer has come, as last read.
+  // Returns the consumer's position, as last read.
   [[nodiscard]] std::uint64_t consumed() const { return head_; }
   [[nodiscard]] bool broken() const { return broken_; }
 
@@ -78,15 +81,15 @@ class RingConsumer {
 
   RingConsumer(RingControl& control, const std::byte* data) : control_(control), data_(data) {}
 
-  // The next packet, valid until release(), or nullopt: none, or broken().
+  // Returns the next packet, valid until release(); nullopt: none, or broken().
   [[nodiscard]] std::optional<Packet> take();
-  // Gives the room of everything taken back to the producer.
+  // Returns the room of all taken packets to the producer.
   void release();
   [[nodiscard]] std::size_t unreleased_bytes() const { return head_ - released_; }
-  // Announces that this end is going to sleep. False: do not, packets wait.
+  // Announces that this end is about to sleep. False: packets wait, so it must not.
   [[nodiscard]] bool arm();
   void disarm() { control_.consumer_sleeps.store(0, std::memory_order_relaxed); }
-  // The producer's index or a record made no sense: the link is of no more use.
+  // Returns true after an invalid index or record of the producer: the link is unusable.
   [[nodiscard]] bool broken() const { return broken_; }
 
  private:

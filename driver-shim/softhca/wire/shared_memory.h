@@ -25,8 +25,8 @@ class SharedMemory {
   struct Made;
   // Errors: kSystem with errno's text.
   static Result<Made> create();
-  // Maps a file that somebody else made. Errors: kInvalidArgument when it is not of a ring's size or could
-  // still be cut short, which would kill who touches it; kSystem otherwise.
+  // Maps a file that another process made. Errors: kInvalidArgument when it is not of a ring's size or can
+  // still be truncated, which would kill a process that reads it; kSystem otherwise.
   static Result<SharedMemory> adopt(int fd);
 
   [[nodiscard]] RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }

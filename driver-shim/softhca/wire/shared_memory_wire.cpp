@@ -22,10 +22,10 @@ namespace {
 // work at once, seldom enough for the indices' cache lines to stay where they are.
 constexpr std::size_t kBatchBytes = 16 * 1024;
 constexpr std::uint64_t kRetryNs = 100'000'000;  // before another call to an address that did not answer
-// Descriptors cost a system call to look at, as long as a packet takes altogether; a sleeper is woken by
-// them.
-constexpr std::uint64_t kLookEveryNs = 20'000;
-constexpr std::uint64_t kLivelyNs = 1'000'000;  // where UDP packets came lately, more will come
+// Interval between reads of descriptors, because a read costs a system call, as long as a whole packet. A
+// sleeping thread is woken by them.
+constexpr std::uint64_t kPollEveryNs = 20'000;
+constexpr std::uint64_t kLivelyNs = 1'000'000;  // after recent UDP packets more will come
 constexpr std::size_t kMaxCallers = 16;
 constexpr std::size_t kMaxIncoming = 256;  // each holds a descriptor, of which a process often has 1024
 constexpr std::size_t kMaxPeers = 4096;    // addresses remembered, before those without a link are forgotten
@@ -37,7 +37,7 @@ bool watch(const Descriptor& epoll, int fd) {
   return epoll_ctl(epoll.value(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// There is no IP header in shared memory: what one would say.
+// Builds headers for a packet from shared memory, which carries no IP header.
 CapturedHeaders headers_of(const Address& source, const Address& destination, bool marked) {
   return {.source = source,
           .destination = destination,
@@ -86,7 +86,7 @@ OutgoingLink* SharedMemoryWire::route(const Address& destination) {
   if (link) {
     report_refusal(fmt::format("cannot watch a link to {}: {}", destination.text(), std::strerror(errno)));
   } else if (link.error().status == Status::kNotFound) {
-    log::debug("{}: {}", local().text(), link.error().message);  // mostly nobody is there
+    log::debug("{}: {}", local().text(), link.error().message);  // mostly: no listener
   } else {
     report_refusal(link.error().message);
   }
@@ -204,17 +204,18 @@ bool SharedMemoryWire::arm() {
 
 void SharedMemoryWire::disarm() {
   armed_ = false;
-  look_at_ns_ = 0;  // a wake-up call may be why we are here
+  next_poll_ns_ = 0;  // a wake-up call may be why we are here
   for (const auto& link : incoming_) link->ring().disarm();
 }
 
 std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink) {
   if (armed_) disarm();
-  looked_at_udp_ = false;
+  polled_udp_ = false;
   const std::uint64_t now_ns = monotonic_ns();
   std::size_t taken = 0;
-  if (now_ns >= look_at_ns_) taken += look_around(now_ns, max_packets, sink);
-  // Not armed: the rest of a batch waits in it, of which the socket says nothing any more.
+  if (now_ns >= next_poll_ns_) taken += poll_descriptors(now_ns, max_packets, sink);
+  // Reads UDP if it cannot be armed, because the rest of a batch waits in it, of which the socket gives no
+  // event.
   if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty() || !udp_->arm())) {
     const std::size_t from_udp = receive_udp(max_packets - taken, sink);
     if (from_udp > 0) udp_until_ns_ = now_ns + kLivelyNs;
@@ -232,7 +233,7 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
 }
 
 std::size_t SharedMemoryWire::receive_udp(std::size_t max_packets, const Sink& sink) {
-  in_udp_ = looked_at_udp_ = true;
+  in_udp_ = polled_udp_ = true;
   const std::size_t taken = udp_->receive(max_packets, sink);
   in_udp_ = false;
   return taken;
@@ -282,28 +283,29 @@ void SharedMemoryWire::deliver(const Address& source, const RingConsumer::Packet
   sink(source, body);
 }
 
-// Everything that takes a system call: callers, the ends of links, UDP.
-std::size_t SharedMemoryWire::look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink) {
-  look_at_ns_ = now_ns + kLookEveryNs;
+// Polls everything that takes a system call: callers, the ends of links, UDP.
+std::size_t SharedMemoryWire::poll_descriptors(std::uint64_t now_ns, std::size_t max_packets,
+                                               const Sink& sink) {
+  next_poll_ns_ = now_ns + kPollEveryNs;
   std::array<epoll_event, 32> events;
   const int n = epoll_wait(epoll_.value(), events.data(), static_cast<int>(events.size()), 0);
   std::size_t taken = 0;
-  bool heard = false;  // one call a look: to judge it takes reading all UDP sockets of the host
+  bool call_read = false;  // one call a poll, because checking it reads all UDP sockets of the host
   for (int i = 0; i < n; ++i) {
     const int fd = events[static_cast<std::size_t>(i)].data.fd;
     if (fd == listener_.value()) {
-      if (!std::exchange(heard, true)) take_call();
+      if (!std::exchange(call_read, true)) take_call();
     } else if (fd == udp_->poll_fd()) {
       taken += receive_udp(max_packets - taken, sink);
       udp_until_ns_ = now_ns + kLivelyNs;
     } else if (std::any_of(callers_.begin(), callers_.end(),
                            [fd](const Caller& caller) { return caller.socket.value() == fd; })) {
-      if (!std::exchange(heard, true)) hear(fd);
+      if (!std::exchange(call_read, true)) read_call(fd);
     } else {
       on_link_event(fd, sink);
     }
   }
-  // Who writes nonsense into a ring gets no second chance on it; its packets are lost until it calls again.
+  // Closes a link whose ring holds invalid records; its packets are lost until the peer calls again.
   const auto broken = [](const std::unique_ptr<IncomingLink>& link) { return link->ring().broken(); };
   for (const auto& link : incoming_) {
     if (broken(link)) report_refusal(link->source().text() + " wrote nonsense into its ring; link closed");
@@ -320,15 +322,15 @@ void SharedMemoryWire::take_call() {
         "a peer of this host cannot be answered: no open files are left; raise the limit (ulimit -n)");
   }
   if (fd < 0 || !watch(epoll_, fd)) return;
-  if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // the longest silent
+  if (callers_.size() == kMaxCallers) callers_.erase(callers_.begin());  // drops the longest silent
   callers_.push_back({std::move(socket)});
-  hear(fd);
+  read_call(fd);
 }
 
-void SharedMemoryWire::hear(int fd) {
+void SharedMemoryWire::read_call(int fd) {
   const auto caller = std::find_if(callers_.begin(), callers_.end(),
                                    [fd](const Caller& known) { return known.socket.value() == fd; });
-  Result<std::optional<Call>> call = hear_call(fd);
+  Result<std::optional<Call>> call = receive_call(fd);
   if (call && !*call) return;
   Descriptor socket = std::move(caller->socket);
   callers_.erase(caller);
@@ -352,11 +354,12 @@ void SharedMemoryWire::on_link_event(int fd, const Sink& sink) {
   const auto outgoing = std::find_if(peers_.begin(), peers_.end(), [fd](const auto& it) {
     return it.second.link && it.second.link->fd() == fd;
   });
-  // An event before this one may have closed it, and its number may be anybody's now.
+  // Ignores an unknown number, because an earlier event may have closed it, and another file may have it now.
   if (incoming == incoming_.end() && outgoing == peers_.end()) return;
   if (drain_wakeups(fd)) return;
   if (incoming != incoming_.end()) {
-    // What it sent before its end is on the wire: at most a ring full, though others may hold its memory.
+    // Delivers packets that the peer sent before its end: at most a ring full, because other processes may
+    // hold its memory.
     const std::unique_ptr<IncomingLink> link = std::move(*incoming);
     incoming_.erase(incoming);
     drain(*link, kRingDataBytes / kRecordAlignBytes, sink);

@@ -1,4 +1,4 @@
-// Packets to HCAs of the same host through shared memory, all others through the wire below.
+// Wire that carries packets to HCAs of this host through shared memory, all others through the wire below.
 #pragma once
 
 #include <algorithm>
@@ -39,16 +39,18 @@ class SharedMemoryWire final : public Wire {
   bool arrival_is_marked() const override;
   std::uint16_t arrival_port() const override { return in_udp_ ? udp_->arrival_port() : 0; }
   int poll_fd() const override { return epoll_.value(); }
+  // Leaves the epoll descriptor unchecked, because all epoll descriptors share one inode.
+  bool lost() const override { return udp_->lost() || !listener_.refers(); }
   bool arm() override;
   const WireCounters& counters() const override;
-  // Any destination may turn out to be one for UDP.
+  // Bounds by UDP's window too, because any destination may be one for UDP.
   std::size_t window_bytes() const override {
     return udp_carries_ ? std::min(Wire::window_bytes(), udp_->window_bytes()) : Wire::window_bytes();
   }
   std::uint32_t mtu_bytes() const override { return udp_carries_ ? udp_->mtu_bytes() : Wire::mtu_bytes(); }
   std::size_t socket_bytes() const override { return udp_carries_ ? udp_->socket_bytes() : 0; }
-  bool socket_was_drained() const override { return looked_at_udp_ && udp_->socket_was_drained(); }
-  // A ring does, and has no place for more than it holds.
+  bool socket_was_drained() const override { return polled_udp_ && udp_->socket_was_drained(); }
+  // Returns whether a ring leads there, because a ring admits only packets that fit.
   bool holds_back(const Address& destination) override { return route(destination) != nullptr; }
 
  private:
@@ -72,9 +74,9 @@ class SharedMemoryWire final : public Wire {
   void append(OutgoingLink& link, const Address& destination, std::span<std::byte> place,
               std::size_t length_bytes, const Damage& damage);
 
-  std::size_t look_around(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
+  std::size_t poll_descriptors(std::uint64_t now_ns, std::size_t max_packets, const Sink& sink);
   void take_call();
-  void hear(int fd);
+  void read_call(int fd);
   void adopt(const Address& source, Descriptor socket, int memory_fd);
   void on_link_event(int fd, const Sink& sink);
   std::size_t receive_udp(std::size_t max_packets, const Sink& sink);
@@ -88,28 +90,28 @@ class SharedMemoryWire final : public Wire {
   Descriptor listener_;
   Descriptor epoll_;
   FaultStage faults_;
-  bool with_icrc_;  // what may be damaged, or is looked at, carries an ICRC
+  bool with_icrc_;  // packets that may be damaged or captured carry an ICRC
   WireCounters own_;
   mutable WireCounters sum_;
 
   std::unordered_map<Address, Peer, AddressHash> peers_;
   Address last_destination_{};  // of last_peer_
   Peer* last_peer_ = nullptr;
-  OutgoingLink* begun_ = nullptr;  // of the packet that is being filled, null: it is UDP's
+  OutgoingLink* begun_ = nullptr;  // of the packet that is being filled; null: it goes over UDP
   bool begun_in_ring_ = false;
   std::vector<OutgoingLink*> unpublished_;
   std::array<std::byte, kMaxPacketBytes> scratch_;
 
-  std::vector<Caller> callers_;  // have not said yet who they are
+  std::vector<Caller> callers_;  // have not yet sent their address
   std::vector<std::unique_ptr<IncomingLink>> incoming_;
-  std::size_t first_incoming_ = 0;  // who is served first: a different one every time
+  std::size_t first_incoming_ = 0;  // the link to serve first, rotated
   std::uint64_t refusals_ = 0;
   bool marked_ = false;  // the packet that sink has from a link
-  bool in_udp_ = false;  // sink's packets come from there
-  bool looked_at_udp_ = false;
+  bool in_udp_ = false;  // the packet that sink has came over UDP
+  bool polled_udp_ = false;
   bool armed_ = false;
-  std::uint64_t look_at_ns_ = 0;       // when to look at the descriptors again
-  std::uint64_t udp_until_ns_ = 0;     // till then UDP is looked at every time
+  std::uint64_t next_poll_ns_ = 0;     // time of the next poll of the descriptors
+  std::uint64_t udp_until_ns_ = 0;     // time until which every receive() polls UDP
   std::vector<std::byte> for_record_;  // a packet with the ICRC that it did not carry
 };
 

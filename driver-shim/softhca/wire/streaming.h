@@ -1,4 +1,4 @@
-// Copies past this processor's caches, into memory that another processor reads next.
+// Copies that bypass this processor's caches, to memory that another processor reads next.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace gdx::softhca::wire {
 
-// Shorter copies are better left in the cache, from which the peer fetches them.
+// Least length to stream, because the peer reads shorter copies from the cache.
 inline constexpr std::size_t kStreamedBytes = 1024;
 
-// Like memcpy. Ordering: none; stream_fence() comes before the store that shows the copy to others.
+// Copies as memcpy does. Ordering: none; call stream_fence() before the store that publishes the copy.
 inline void stream_copy(std::byte* to, const std::byte* from, std::size_t length_bytes) {
 #ifdef __SSE2__
   constexpr std::size_t kLineBytes = 64;
   if (length_bytes >= kStreamedBytes) {
-    // A line leaves whole, or its rest would have to be fetched first.
+    // Streams whole lines, because the rest of a partial line would have to be fetched first.
     const std::size_t head_bytes = -reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
     std::memcpy(to, from, head_bytes);
     to += head_bytes;
@@ -39,7 +39,7 @@ inline void stream_copy(std::byte* to, const std::byte* from, std::size_t length
   std::memcpy(to, from, length_bytes);
 }
 
-// Ordering: what was streamed before is visible before what is stored after.
+// Ordering: earlier streamed stores become visible before later stores.
 inline void stream_fence() {
 #ifdef __SSE2__
   _mm_sfence();

@@ -28,10 +28,10 @@ namespace {
 constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
 constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
-// What is gathered, summed up and sent together should still be in the cache when the next step touches it.
+// Bound of the arena, so that gathered bytes are still in the cache when they are summed up and sent.
 constexpr std::size_t kArenaBytes = std::size_t{128} << 10;
 constexpr unsigned kReceiveMessages = 4;
-// How often, and how long each time, a flush waits for room in a full socket buffer before it drops.
+// Number and length of a flush's waits for room in a full socket buffer, before it drops.
 constexpr int kMaxSendWaits = 8;
 constexpr int kSendWaitMs = 1;
 constexpr std::size_t kReceiveBytes = 65536;
@@ -47,7 +47,7 @@ struct Run {
   bool marked = false;  // they leave as if a switch had marked them
 };
 
-// What the kernel is told about a run beyond its destination.
+// Control data of a run for the kernel, beyond its destination.
 struct alignas(cmsghdr) SendControl {
   void describe(const Run& run, msghdr& header);
 
@@ -125,6 +125,7 @@ class UdpWire final : public Wire {
     return arrivals_[arrival_].ecn == roce::Ecn::kCongestionExperienced;
   }
   int poll_fd() const override { return socket_.value(); }
+  bool lost() const override { return !socket_.refers(); }
   bool arm() override { return arrival_ == arrival_count_; }
   std::uint16_t arrival_port() const override { return arrivals_[arrival_].from.port; }
   const WireCounters& counters() const override;
@@ -166,9 +167,9 @@ class UdpWire final : public Wire {
 
   IcrcChecker checker_;
   std::optional<IpIdReader> ip_ids_;
-  std::string no_ip_ids_;  // why there are none although a peer may need them; empty once said
+  std::string no_ip_ids_;  // reason for their absence although a peer may need them; empty once logged
   bool gro_ = false;
-  // What recvmmsg is given, made once: an empty poll should cost no more than its system call.
+  // Arguments of recvmmsg, made once, so that an empty poll costs no more than its system call.
   struct ReceiveBatch {
     struct alignas(cmsghdr) Control {
       std::byte bytes[2 * CMSG_SPACE(sizeof(int)) + 32];
@@ -425,7 +426,7 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
   const auto seen = ip_ids_->take(from, covered);
   if (!seen || icrc_between(from.address, local_, from.port, *seen, covered) != icrc) return std::nullopt;
   if (gro_) {
-    // What the kernel joins has one header, and the ids behind it cannot be known.
+    // Turns GRO off, because joined packets have one header, and their other ids would be unknown.
     set_gro(false);
     log::info("{} counts its IPv4 ids: receiving without GRO", from.address.text());
   }

@@ -1,4 +1,4 @@
-// The parts from which the UDP wire is put together, alone or below the shared-memory one.
+// Parts of the UDP wire, used alone or below the shared-memory wire.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace gdx::softhca::wire {
 
-// Null for an empty path. Errors: as PcapWriter::open.
+// Opens a capture; null for an empty path. Errors: those of PcapWriter::open.
 [[nodiscard]] Result<std::shared_ptr<PcapWriter>> open_capture(const std::string& path);
 
-// `capture` may be null. Of `config` only the faults count.
+// Makes a UDP wire. `capture` may be null. It uses only the faults of `config`.
 [[nodiscard]] std::unique_ptr<Wire> make_udp(BoundSocket socket, const UdpConfig& config,
                                              std::shared_ptr<PcapWriter> capture);
 

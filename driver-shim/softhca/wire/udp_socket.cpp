@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
 #include <netinet/udp.h>
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -29,17 +31,21 @@ void set_buffer(int fd, int forced, int plain, std::size_t size_bytes) {
   }
 }
 
-// Only peers of this kind batch datagrams, all from the RoCE port. Any other that is longer than a packet is
-// dropped before it takes room in the buffer and a copy; without a filter the ICRC would find it wrong all
-// the same.
-void drop_oversized(int fd) {
+// Drops datagrams longer than a packet before they take room in the buffer and a copy. Exceptions are batches
+// of software HCAs, which come from the RoCE port in packets that must not be fragmented. Datagrams
+// reassembled from IPv4 fragments are no exception. Without the filter the ICRC would refuse them later.
+void drop_oversized(int fd, bool v4) {
   constexpr std::uint32_t kUdpHeaderBytes = 8;
   constexpr std::uint32_t kLongest = kUdpHeaderBytes + kMaxPacketBytes + roce::kIcrcBytes;
-  std::array<sock_filter, 6> program = {{
+  constexpr std::uint32_t kFragmentsAt = static_cast<std::uint32_t>(SKF_NET_OFF) + offsetof(iphdr, frag_off);
+  std::array<sock_filter, 9> program = {{
       BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kLongest, 0, 2),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kLongest, 0, 5),
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 0),  // the source port
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, roce::kUdpPort, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, roce::kUdpPort, 0, 4),
+      BPF_STMT(BPF_JMP | BPF_JA, v4 ? 0u : 2u),
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, kFragmentsAt),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, IP_DF, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
       BPF_STMT(BPF_RET | BPF_K, 0),
   }};
@@ -71,7 +77,7 @@ Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_byt
       log::debug("UDP_NO_CHECK6_RX refused: {}", std::strerror(errno));
     }
   }
-  drop_oversized(socket.value());
+  drop_oversized(socket.value(), v4);
   enlarge_buffers(socket.value(), receive_bytes);
   return socket;
 }
@@ -83,7 +89,7 @@ int bind_to(const Descriptor& socket, const Address& address, std::uint32_t inte
   return ::bind(socket.value(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
-// Whether somebody holds the port on all addresses, so that none is left. Source: proc(5), net/udp.
+// Returns whether a process holds the port on all addresses, so that none is left. Source: proc(5), net/udp.
 bool port_is_taken_everywhere() {
   const std::string end = fmt::format(":{:04X}", roce::kUdpPort);
   for (const char* table : {"/proc/net/udp", "/proc/net/udp6"}) {

@@ -1,5 +1,5 @@
-// The socket beneath the UDP wire. It stays unconnected and demands DF, because only then does Linux send
-// IPv4 id 0 (and 0, 1, ... within a GSO send), which the ICRC covers.
+// The socket beneath the UDP wire. It stays unconnected and sets DF, because only then does Linux send IPv4
+// id 0 (and 0, 1, ... within a GSO send), which the ICRC covers.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,11 +18,11 @@ namespace gdx::softhca::wire {
 struct BoundSocket {
   Descriptor socket;
   Address address;
-  Interface interface;  // by which link-local peers are reached
+  Interface interface;  // the way to link-local peers
 };
 
-// A non-blocking socket bound to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
-// Errors: as open_udp() in wire.h.
+// Binds a non-blocking socket to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
+// Errors: those of open_udp() in wire.h.
 [[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes);
 
 struct Endpoint {
@@ -32,10 +32,10 @@ struct Endpoint {
 
 inline constexpr std::size_t kSocketBufferBytes = 16 << 20;
 
-// The one for sending as large as the process may make it, the one for receiving up to `receive_bytes`.
+// Sets the send buffer to the process's limit, and the receive buffer to up to `receive_bytes`.
 void enlarge_buffers(int fd, std::size_t receive_bytes = kSocketBufferBytes);
 
-// Port 4791 of `address`. `interface` counts for IPv6 link-local addresses only.
+// Builds port 4791 of `address`. `interface` counts for IPv6 link-local addresses only.
 socklen_t to_sockaddr(const Address& address, std::uint32_t interface, sockaddr_storage& out);
 Endpoint from_sockaddr(const sockaddr_storage& from);
 

@@ -8,7 +8,7 @@ namespace {
 TEST(CreditSimulation, seeds_keep_every_promise) {
   const CreditReport report = run_credit_seeds(1, 300, 10'000);
   EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
-  // What was meant to happen did.
+  // The intended events occurred.
   EXPECT_GE(report.sum.steps, 3'000'000u);
   EXPECT_GT(report.sum.pushes, 100'000u);
   EXPECT_GT(report.sum.stalls, 1'000u);

@@ -74,7 +74,7 @@ void Overload::push(Sender& sender) {
   CreditNode& node = sender.node;
   device::Credits& credits = *node.kernel;
   credits.on_completed(node.completed);
-  credits.look();
+  credits.poll();
   if (now_ns_ < sender.may_push_ns || node.producer - node.completed == kSendQueue) return;
   if (!credits.available()) return credits.stall(kSendQueue);
   sender.may_push_ns = now_ns_ + kSlotOnLinkNs * shape_.senders / shape_.overload;
@@ -123,7 +123,7 @@ void Overload::send() {
 OverloadResult Overload::run() {
   for (; now_ns_ < kRunNs; now_ns_ += kTickNs) {
     now_ns = now_ns_;
-    if (shape_.staging == Staging::kCredits && now_ns_ % kLookNs < kTickNs) (void)exchange_.look();
+    if (shape_.staging == Staging::kCredits && now_ns_ % kPollNs < kTickNs) (void)exchange_.poll();
     for (const auto& sender : senders_) {
       acknowledge(*sender);
       push(*sender);

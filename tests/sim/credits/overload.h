@@ -14,17 +14,17 @@ enum class Staging : std::uint8_t {
 
 struct OverloadCase {
   std::uint32_t senders = 8;
-  std::uint32_t overload = 4;  // what all senders could push, in links
+  std::uint32_t overload = 4;  // load of all senders, in multiples of the link
   Staging staging = Staging::kCredits;
 };
 
-// The machine: 128 KiB of slots, a 100 Gb/s link, a round trip within a rack, a scheduler's thread that looks
+// The machine: 128 KiB of slots, a 100 Gb/s link, a round trip within a rack, a scheduler's thread that polls
 // as often as host/staging/credit_service.cpp does.
 inline constexpr std::uint32_t kOverloadSlots = 32;
 inline constexpr std::uint32_t kOverloadSlotBytes = 4096;
 inline constexpr std::uint64_t kSlotOnLinkNs = 328;
 inline constexpr std::uint64_t kRoundTripNs = 2'000;
-inline constexpr std::uint64_t kLookNs = 20'000;
+inline constexpr std::uint64_t kPollNs = 20'000;
 inline constexpr std::uint64_t kRunNs = 4'000'000;
 inline constexpr std::uint64_t kStallBeginNs = 1'000'000;  // of the peer of sender 0
 inline constexpr std::uint64_t kStallEndNs = 3'000'000;

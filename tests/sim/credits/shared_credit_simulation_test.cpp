@@ -9,7 +9,7 @@ namespace {
 TEST(SharedCreditSimulation, seeds_keep_every_promise) {
   const CreditReport report = run_credit_seeds(1, 300, 10'000, Sharers::kSome);
   EXPECT_EQ(report.sum.problem, "") << "replay with gdx_credit_sim " << report.seed << " " << report.seed;
-  // What was meant to happen did.
+  // The intended events occurred.
   EXPECT_GE(report.sum.steps, 3'000'000u);
   EXPECT_GT(report.sum.thread_steps, 5'000'000u);
   EXPECT_GT(report.sum.pushes, 200'000u);

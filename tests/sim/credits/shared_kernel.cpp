@@ -28,6 +28,7 @@ SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle
       patient_(random.chance(0.7)),
       first_ticket_(first_block),
       fetched_(first_block),
+      rung_(static_cast<std::uint16_t>(first_block - 1)),
       threads_(random.between(2, 6)) {
   for (mlx5::Cqe64& cqe : completion_queue_)
     cqe.op_own = static_cast<std::uint8_t>(0xf1 ^ (first_block >> kLogBlocks & 1));
@@ -115,7 +116,7 @@ bool SharedKernel::step_all() {
   return any;
 }
 
-// Who waits has one, and nobody else.
+// Checks that no more tickets are out than there are threads.
 void SharedKernel::check_tickets() {
   const SharedCredits& credits = state_.shared.staging;
   books_.expect(credits.arrived - credits.left <= threads_.size(),
@@ -151,12 +152,21 @@ void SharedKernel::stored(const std::uint32_t* to, std::uint32_t value) {
   }
   if (to != &credits.busy) return;
   const StagingState after = this->credits();
-  books_.expect(after.ready == after.filled || after.ready - after.returned <= heard_limit_,
+  books_.expect(after.ready == after.filled || after.ready - after.returned <= read_limit_,
                 "a shared endpoint keeps credits above its limit");
 }
 
 void SharedKernel::loaded(const std::uint64_t* from, std::uint64_t value) {
-  if (from == state_.handle.staging.grants) heard_limit_ = limit_of(value);
+  if (from == state_.handle.staging.grants) read_limit_ = limit_of(value);
+}
+
+// A NIC may go by the index in a doorbell.
+void SharedKernel::rang(std::uint64_t doorbell) {
+  mlx5::ControlSegment control{};
+  control.opmod_index_opcode.raw = static_cast<std::uint32_t>(doorbell);
+  const auto ahead = static_cast<std::int16_t>(mlx5::wqe_index(control) - rung_);
+  books_.expect(ahead > 0, "a doorbell goes backwards");
+  rung_ = static_cast<std::uint16_t>(rung_ + ahead);
 }
 
 std::vector<SharedKernel::Request> SharedKernel::fetch() {

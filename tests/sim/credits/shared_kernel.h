@@ -15,9 +15,9 @@
 namespace gdx::sim {
 
 inline constexpr std::uint32_t kNoSlot = ~0u;
-inline constexpr std::uint64_t kStepNs = 1'000;  // what a step of the world is to device code
+inline constexpr std::uint64_t kStepNs = 1'000;  // time of a world's step for device code
 
-// What the world knows of slots, as far as a thread touches them.
+// Slots as the world records them, for a thread's accesses.
 class SlotBooks {
  public:
   virtual ~SlotBooks() = default;
@@ -51,7 +51,7 @@ class SharedKernel final : public StepWitness {
   [[nodiscard]] std::vector<Request> fetch();
   void complete(std::uint32_t index, bool in_error);
 
-  // Nobody holds the lock of a look, so the books add up.
+  // Returns whether no thread holds the lock of a poll, so that the books add up.
   [[nodiscard]] bool quiet() const { return state_.shared.staging.busy == 0; }
   [[nodiscard]] bool failed() const { return state_.shared.failure != device::impl::kNoFailure; }
   // Its calls never time out and are never aborted.
@@ -75,6 +75,7 @@ class SharedKernel final : public StepWitness {
   void end_fill(const std::byte* to, const std::byte* from) override;
   void stored(const std::uint32_t* to, std::uint32_t value) override;
   void loaded(const std::uint64_t* from, std::uint64_t value) override;
+  void rang(std::uint64_t doorbell) override;
 
   // Failed, and a thread has closed the door behind it: from now on no call may succeed.
   [[nodiscard]] bool shut() const;
@@ -99,7 +100,8 @@ class SharedKernel final : public StepWitness {
   bool patient_ = true;
   std::uint32_t first_ticket_;
   std::uint32_t fetched_;
-  std::uint32_t heard_limit_ = 0;
+  std::uint16_t rung_;  // the index in the newest doorbell
+  std::uint32_t read_limit_ = 0;
   std::uint64_t messages_ = 0;
   std::uint64_t steps_ = 0;
   std::vector<std::uint32_t> filling_;

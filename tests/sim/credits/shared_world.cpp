@@ -29,7 +29,7 @@ void CreditWorld::bury(Node& node) {
   node.shared->kill();
 }
 
-// Amid a look: what threads may take, and what was given back, is the endpoint's, idle, and nowhere else.
+// Amid a poll: what threads may take, and what was given back, is the endpoint's, idle, and nowhere else.
 void CreditWorld::check_shared(const Node& node) {
   const StagingState state = node.credits();
   const auto idle = [&](std::uint32_t slot) {
@@ -42,7 +42,7 @@ void CreditWorld::check_shared(const Node& node) {
 
 // A failed endpoint: each thread meets the failure, with whatever call, and that brings all slots back.
 void CreditWorld::come_home(Node& node) {
-  // Who has never got its minimum is not made yet, and has posted nothing that could fail.
+  // Skips an endpoint that never got its minimum: it is not made yet, and has posted nothing that could fail.
   if (!node.shared->patient() || lacks(node)) return;
   constexpr std::uint32_t kMaxRounds = 200'000;
   bool runs = true;
@@ -50,11 +50,11 @@ void CreditWorld::come_home(Node& node) {
     pass_time();
     runs = node.shared->step_all();
     serve(node);
-    if (round % 16 == 0) look();
+    if (round % 16 == 0) poll();
     check();
   }
   expect(!runs, "a thread of a failed endpoint never ends its call");
-  while (outcome_.problem.empty() && node.seen.returned != node.requests.returned) look();
+  while (outcome_.problem.empty() && node.seen.returned != node.requests.returned) poll();
   expect(exchange_.scheduler().leased(node.number) == 0, "a failed endpoint keeps slots after the flush");
 }
 

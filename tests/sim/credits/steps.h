@@ -14,7 +14,7 @@
 
 namespace gdx::sim {
 
-// Who sees what a thread does.
+// Observer of a thread's steps.
 class StepWitness {
  public:
   virtual ~StepWitness() = default;
@@ -22,15 +22,16 @@ class StepWitness {
   virtual void end_fill(const std::byte* to, const std::byte* from) = 0;
   virtual void stored(const std::uint32_t* to, std::uint32_t value) = 0;
   virtual void loaded(const std::uint64_t* from, std::uint64_t value) = 0;
+  virtual void rang(std::uint64_t doorbell) = 0;
 };
 
-// Who sees, in their order, the words that device code publishes for a host.
+// Observer of the words that device code publishes for a host, in their order.
 class PublishWitness {
  public:
   virtual ~PublishWitness() = default;
   virtual void published(const std::uint32_t* to, std::uint32_t value) = 0;
 };
-// Of this thread's device code from now on; null: nobody.
+// Sets the observer of this thread's device code from now on; null: none.
 void set_publish_witness(PublishWitness* witness);
 
 class StepThread {
@@ -77,7 +78,10 @@ inline std::uint64_t loaded(const std::uint64_t* from, std::uint64_t value) {
   if (StepWitness* const seen_by = witness()) seen_by->loaded(from, value);
   return value;
 }
-// What device code takes for the time; its world sets it.
+inline void rang(std::uint64_t doorbell) {
+  if (StepWitness* const seen_by = witness()) seen_by->rang(doorbell);
+}
+// Time that device code reads; its world sets it.
 inline thread_local std::uint64_t now_ns = 0;
 
 }  // namespace gdx::sim

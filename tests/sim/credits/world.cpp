@@ -61,11 +61,11 @@ void CreditWorld::pass_time() { now_ns = ++now_ * kStepNs; }
 void CreditWorld::step() {
   pass_time();
   if (nodes_.empty() || (nodes_.size() < most_nodes_ && random_.chance(0.01))) return open();
-  if (random_.chance(0.2)) return look();
+  if (random_.chance(0.2)) return poll();
   const std::size_t place = random_.between(0, nodes_.size() - 1);
   Node& node = *nodes_[place];
   if (node.dead) {
-    // Whoever cleans up after the client may retire it first, or destroy the queue pair at once.
+    // Retires first, or destroys the queue pair at once, because the cleanup of a client may do either.
     if (random_.chance(0.05)) {
       exchange_.retire(node.number);
       node.retired = true;
@@ -114,7 +114,7 @@ void CreditWorld::act(Node& node) {
     case 8:
     case 9: return drain(node);
     case 10:
-      if (!node.knows_error) hear_grants(node);
+      if (!node.knows_error) poll_grants(node);
       return;
     case 11:
       if (random_.chance(0.02)) return end_kernel(node);
@@ -197,24 +197,23 @@ void CreditWorld::serve(Node& node) {
   if (node.shared) node.shared->complete(work.index, node.in_error);
 }
 
-void CreditWorld::hear_grants(Node& node) {
-  const std::uint64_t looked_ns = node.kernel->state().looked_ns;
+void CreditWorld::poll_grants(Node& node) {
+  const std::uint64_t polled_ns = node.kernel->state().polled_ns;
   const std::uint32_t held_before = node.kernel->held();
-  node.kernel->look();
+  node.kernel->poll();
   const StagingState state = node.kernel->state();
   const std::uint32_t held = state.ready - state.returned;
-  expect(state.looked_ns == looked_ns || held_before == 0 || state.looked_ns - looked_ns >= kHostLookNs,
+  expect(state.polled_ns == polled_ns || held_before == 0 || state.polled_ns - polled_ns >= kHostPollNs,
          "an endpoint asks the scheduler's words more often than they can change");
   expect(state.ready == state.filled || held <= state.limit, "an endpoint keeps credits above its limit");
-  if ((now_ - node.told_at) * kStepNs < kHostLookNs) return;
-  expect(state.ready == state.filled || held <= limit_of(node.grants),
-         "an endpoint does not hear of its limit");
-  expect(state.taken == granted_of(node.grants), "an endpoint does not hear of its grants");
+  if ((now_ - node.told_at) * kStepNs < kHostPollNs) return;
+  expect(state.ready == state.filled || held <= limit_of(node.grants), "an endpoint does not read its limit");
+  expect(state.taken == granted_of(node.grants), "an endpoint does not read its grants");
 }
 
 void CreditWorld::drain(Node& node) {
   node.kernel->on_completed(node.completed);
-  if (!node.in_error) return hear_grants(node);
+  if (!node.in_error) return poll_grants(node);
   node.knows_error = true;
   while (!node.posted.empty() && static_cast<std::int32_t>(node.posted.back().index - node.rung) >= 0) {
     if (node.posted.back().slot != kNoSlot) sending_[node.posted.back().slot] = false;
@@ -247,7 +246,8 @@ void CreditWorld::end_kernel(Node& node) {
   node.kernel.reset();
 }
 
-// Says anything, but names no slot that it holds: giving those back is its right, and only its own harm.
+// Stores anything, but names no slot that it holds, because returning those is permitted, and harms only
+// itself.
 void CreditWorld::scribble(Node& node) {
   for (std::uint32_t& slot : node.returned_slots) {
     do {
@@ -260,7 +260,7 @@ void CreditWorld::scribble(Node& node) {
   node.requests.wanted = static_cast<std::uint32_t>(random_.next());
   node.seen = node.requests;
   node.unseen.clear();
-  look();
+  poll();
 }
 
 void CreditWorld::destroy(std::size_t place) {
@@ -293,7 +293,7 @@ void CreditWorld::show(Node& node) {
   }
 }
 
-void CreditWorld::look() {
+void CreditWorld::poll() {
   for (const auto& node : nodes_) show(*node);
   std::vector<std::uint32_t> before;
   std::vector<std::uint64_t> told;
@@ -302,7 +302,7 @@ void CreditWorld::look() {
     told.push_back(node->grants);
   }
   const std::uint64_t bad_returns = exchange_.bad_returns();
-  (void)exchange_.look();
+  (void)exchange_.poll();
   const bool honest = std::none_of(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->hostile; });
   expect(!honest || exchange_.bad_returns() == bad_returns, "an honest endpoint is taken for a liar");
   std::uint32_t granted = 0;
@@ -313,7 +313,7 @@ void CreditWorld::look() {
   check_growth(before);
   check_threshold(before, granted);
   check_limits();
-  expect(exchange_.look() == 0, "a second look found something to do although nobody did anything");
+  expect(exchange_.poll() == 0, "a second poll found something to do although nobody did anything");
 }
 
 bool CreditWorld::lacks(const Node& node) const {
@@ -347,8 +347,8 @@ std::uint64_t CreditWorld::spare(std::uint64_t free) const {
   return free - std::min(free, reserved);
 }
 
-// Nobody grows above his minimum while he holds a share or more of what is free. `granted` slots more were
-// free at most when the first of them was granted.
+// Checks that no endpoint grows above its minimum while it holds a share or more of the free slots. At most
+// `granted` slots more were free when the first of them was granted.
 void CreditWorld::check_threshold(const std::vector<std::uint32_t>& before, std::uint32_t granted) {
   const CreditScheduler& scheduler = exchange_.scheduler();
   const std::uint64_t share = spare(scheduler.free() + granted) * rules_.threshold_percent;
@@ -359,7 +359,7 @@ void CreditWorld::check_threshold(const std::vector<std::uint32_t>& before, std:
   }
 }
 
-// While somebody waits, everybody else is asked for what he would not be granted again.
+// Checks that while an endpoint waits, every other is asked for slots that would not be granted again.
 void CreditWorld::check_limits() {
   const CreditScheduler& scheduler = exchange_.scheduler();
   std::uint64_t expected = scheduler.free();
@@ -421,7 +421,7 @@ void CreditWorld::count_slot(const Node& node, std::uint32_t slot) {
   counted_[slot] = checks_;
 }
 
-// Chance ends. Stalled peers stay stalled, the dead are not cleaned up: everybody else gets on.
+// Ends chance. Stalled peers stay stalled, the dead are not cleaned up, and every other endpoint progresses.
 void CreditWorld::everybody_alive_gets_on() {
   constexpr std::uint64_t kPushes = 4;
   const std::uint32_t rounds = 50 * (rules_.slot_count + 10);
@@ -447,7 +447,7 @@ void CreditWorld::everybody_alive_gets_on() {
       for (int i = 0; i < 4; ++i) serve(*node);
       drain(*node);
     }
-    look();
+    poll();
     check();
   }
   const bool any_stuck = std::any_of(nodes_.begin(), nodes_.end(),
@@ -478,7 +478,7 @@ void CreditWorld::everything_comes_home() {
       if (!node->kernel) continue;
       drain(*node);
     }
-    while (node->seen.returned != node->requests.returned) look();
+    while (node->seen.returned != node->requests.returned) poll();
     expect(exchange_.scheduler().leased(node->number) == 0, "a failed endpoint keeps slots after the flush");
   }
   while (!nodes_.empty()) destroy(nodes_.size() - 1);

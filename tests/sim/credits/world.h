@@ -1,7 +1,7 @@
-// The production scheduler, the exchange and the device's credit code in virtual time, against an oracle that
-// knows of every slot who may store to it and what the NIC must still find there. A seed chooses all that
-// happens: pushes, completions, stalls of peers, errors, kernels that end, clients that die or turn hostile,
-// queue pairs destroyed, and in which order anybody looks at what the others wrote.
+// The production scheduler, the exchange and the device's credit code in virtual time, against an oracle. For
+// every slot the oracle records who may store to it and what the NIC must still find there. A seed chooses
+// all events: pushes, completions, stalls of peers, errors, ends of kernels, clients that die or turn
+// hostile, destroyed queue pairs, and the order in which each side reads the other's words.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace gdx::sim {
 
-// Who makes endpoints: only exclusive ones, or shared ones among them, whose threads run step by step.
+// Kinds of endpoints: only exclusive ones, or shared ones among them, whose threads run step by step.
 enum class Sharers { kNone, kSome };
 
 // One endpoint: the client's credits on one side, its queue pair on the other.
@@ -59,7 +59,7 @@ struct CreditNode {
   std::uint64_t grants = 0;
   std::uint64_t told_at = 0;  // the scheduler's newest word to the endpoint
   CreditRequests requests{};
-  CreditRequests seen{};  // what has come of them to the scheduler
+  CreditRequests seen{};  // values that have reached the scheduler
   struct Store {
     std::uint32_t CreditRequests::*word;
     std::uint32_t value;
@@ -100,13 +100,13 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   void push(Node& node);
   void ring(Node& node) { node.rung = node.producer; }
   void serve(Node& node);  // the NIC, one work request
-  void hear_grants(Node& node);
+  void poll_grants(Node& node);
   void drain(Node& node);
   void begin_kernel(Node& node);
   void end_kernel(Node& node);
   void scribble(Node& node);
   void destroy(std::size_t place);
-  void look();
+  void poll();
   void show(Node& node);
 
   void check();
@@ -134,7 +134,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   [[nodiscard]] bool lacks(const Node& node) const;
   [[nodiscard]] bool retired(const Node& node) const { return node.retired || node.seen.failed != 0; }
   [[nodiscard]] bool waits(const Node& node) const;
-  // Of `free` slots, those beyond what open endpoints lack of their minima.
+  // Returns the `free` slots beyond those that open endpoints lack of their minima.
   [[nodiscard]] std::uint64_t spare(std::uint64_t free) const;
   [[nodiscard]] static bool healthy(const Node& node) {
     const bool patient = !node.shared || (node.shared->patient() && !node.shared->failed());
@@ -147,7 +147,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   CreditExchange exchange_;
   std::uint32_t most_nodes_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<std::uint64_t> memory_;   // what lies in each slot
+  std::vector<std::uint64_t> memory_;   // content of each slot
   std::vector<bool> sending_;           // a queue pair that exists has yet to send the slot
   std::vector<std::uint64_t> counted_;  // the check that saw the slot last
   std::uint64_t checks_ = 0;

@@ -8,7 +8,7 @@ namespace {
 TEST(WindowSimulation, seeds_keep_every_promise) {
   const WindowReport report = run_window_seeds(1, 400);
   EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
-  // What was meant to happen did.
+  // The intended events occurred.
   EXPECT_GT(report.sum.packets, 1'000'000u);
   EXPECT_GT(report.sum.lost, 1'000u);
   EXPECT_GT(report.sum.waits, 1'000u);

@@ -131,8 +131,8 @@ void WindowWorld::transmit(Packet packet) {
   at(arrives_ns, [this, packet] { arrive(packet); });
 }
 
-// What Linux charges: alone, a power of two that holds it and its headers, and a descriptor; joined by GRO,
-// less.
+// Returns Linux's charge: alone, a power of two that holds the datagram and its headers, and a descriptor;
+// joined by GRO, less.
 std::uint64_t WindowWorld::truesize_of(std::uint64_t bytes) {
   if (random_.chance(0.3)) return bytes + 75;
   return std::max<std::uint64_t>(832, std::bit_ceil(bytes + 364) + 256);
@@ -142,7 +142,7 @@ void WindowWorld::arrive(Packet packet) {
   packet.truesize = truesize_of(packet.bytes);
   if (packet.truesize > transport::window_units(packet.bytes))
     fail("a unit bounds less than the kernel charges");
-  const std::uint64_t charged = held_bytes_ + unsettled_bytes_ + packet.truesize;
+  const std::uint64_t charged = held_bytes_ + unreleased_bytes_ + packet.truesize;
   if (charged > socket_bytes_) {
     if (!reorders_) return fail("a packet found no room in the socket");
     if (!packet.marker) senders_[packet.sender].backlog_bytes += packet.bytes;
@@ -160,12 +160,12 @@ void WindowWorld::serve() {
     const Packet packet = socket_.front();
     socket_.pop_front();
     held_bytes_ -= packet.truesize;
-    unsettled_bytes_ += packet.truesize;
-    if (socket_.empty() || unsettled_bytes_ >= socket_bytes_ / 4) unsettled_bytes_ = 0;
+    unreleased_bytes_ += packet.truesize;
+    if (socket_.empty() || unreleased_bytes_ >= socket_bytes_ / 4) unreleased_bytes_ = 0;
     take(packet);
   }
   if (socket_.empty()) shares_.on_drained(now_ns_);
-  // So slow that the socket need not run empty before all is over.
+  // Slow receivers, whose socket need not run empty before the end.
   const std::uint64_t takes_ns =
       slow_ ? kSecondNs / (socket_bytes_ >> 10) : random_.between(1, 10) * kMicrosecondNs;
   std::uint64_t next_ns = now_ns_ + takes_ns;

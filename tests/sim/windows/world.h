@@ -1,6 +1,6 @@
 // Production windows in virtual time: senders with many connections, each behind a path of its own, and
-// receivers whose sockets hold so much as Linux would charge. A seed chooses sockets, paths, packet sizes,
-// how long the receivers are away, what is lost, and who comes late, falls silent, dies or starts anew.
+// receivers whose sockets charge as Linux does. A seed chooses sockets, paths, packet sizes, pauses of
+// receivers, losses, and peers that arrive late, fall silent, die or restart.
 #pragma once
 
 #include <cstdint>
@@ -92,8 +92,8 @@ class WindowWorld {
   bool slow_;
   std::vector<Sender> senders_;
   std::deque<Packet> socket_;
-  std::uint64_t held_bytes_ = 0;       // charged for what lies in it
-  std::uint64_t unsettled_bytes_ = 0;  // and for what has been taken, until the kernel settles
+  std::uint64_t held_bytes_ = 0;        // charged for what lies in it
+  std::uint64_t unreleased_bytes_ = 0;  // and for what has been taken, until the kernel releases it
   std::uint64_t taken_bytes_ = 0;
   std::uint64_t now_ns_ = 1'000'000;
   std::uint64_t order_ = 0;

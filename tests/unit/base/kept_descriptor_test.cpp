@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,7 +55,7 @@ TEST(KeptDescriptor, closed_by_its_owner_it_is_kept_no_more) {
 
 TEST(KeptDescriptor, nothing_to_keep_stays_nothing) {
   errno = ENOTSOCK;
-  EXPECT_EQ(keep_descriptor(-1), -1);
+  EXPECT_EQ(keep_descriptor(-1).number, -1);
   EXPECT_EQ(errno, ENOTSOCK);
 }
 
@@ -67,6 +68,20 @@ TEST(KeptDescriptor, another_file_at_its_number_is_neither_kept_nor_closed) {
   kept.close();
   EXPECT_TRUE(is_open(number));
   close(number);
+}
+
+// As after a program's own close_range(2): what is kept next comes to the same number.
+TEST(KeptDescriptor, another_kept_at_its_number_is_its_own_owners_alone) {
+  Descriptor lost = Descriptor::keep(make_file());
+  EXPECT_TRUE(lost.refers());
+  syscall(SYS_close, lost.value());
+  EXPECT_FALSE(lost.refers());
+  const Descriptor next = Descriptor::keep(make_file());
+  ASSERT_EQ(next.value(), lost.value());
+  EXPECT_FALSE(lost.refers());
+  lost.close();
+  EXPECT_TRUE(next.refers());
+  EXPECT_TRUE(is_kept(next.value()));
 }
 
 TEST(KeptDescriptor, child_may_close_what_it_inherits) {
@@ -88,7 +103,7 @@ TEST(KeptDescriptor, under_a_low_limit_it_goes_wherever_a_number_is_left) {
   EXPECT_TRUE(is_kept(second.value()));
 }
 
-// What stands in for a program whose standard files are closed.
+// Replaces a program whose standard files are closed.
 TEST(KeptDescriptor, standard_numbers_stay_free) {
   const Descriptor saved(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   close(STDIN_FILENO);
@@ -102,7 +117,7 @@ TEST(KeptDescriptor, standard_numbers_stay_free) {
   EXPECT_FALSE(is_open(STDIN_FILENO));
   {
     const Limit none(3);
-    EXPECT_EQ(keep_descriptor(make_file()), -1);
+    EXPECT_EQ(keep_descriptor(make_file()).number, -1);
     EXPECT_EQ(errno, EMFILE);
     EXPECT_FALSE(is_open(STDIN_FILENO));
   }

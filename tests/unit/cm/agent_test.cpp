@@ -14,16 +14,16 @@ class CmAgent : public testing::Test {
   // Up to where the passive user has to answer.
   Connection& requested() {
     Connection& active = world.connect();
-    world.settle();
+    world.deliver_all();
     return active;
   }
   Connection& passive_side() { return *world.passive.agent.find(world.passive.events.front().id); }
   Connection& established() {
     Connection& active = requested();
     EXPECT_TRUE(passive_side().accept(world.now_ns, TwoAgents::passive_endpoint(), {}));
-    world.settle();
+    world.deliver_all();
     EXPECT_TRUE(active.establish());
-    world.settle();
+    world.deliver_all();
     return active;
   }
   EventType last_of(const TwoAgents::End& end) { return end.events.back().type; }
@@ -50,7 +50,7 @@ TEST_F(CmAgent, established_parameters_of_both_ends_agree) {
   EXPECT_NE(a.send_psn, p.send_psn);
   EXPECT_EQ(a.remote_qpn, 0x200u);
   EXPECT_EQ(p.remote_qpn, 0x100u);
-  EXPECT_EQ(p.initiator_depth, 3);  // what the active side offers as responder
+  EXPECT_EQ(p.initiator_depth, 3);  // the active side's offer as responder
   EXPECT_EQ(p.responder_resources, 4);
   EXPECT_EQ(a.initiator_depth, 5);
 }
@@ -58,7 +58,7 @@ TEST_F(CmAgent, established_parameters_of_both_ends_agree) {
 TEST_F(CmAgent, connect_without_listener_is_rejected_by_service_id) {
   Connection& active = world.active.agent.make(host(1));
   active.connect(0, TwoAgents::request(8));
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(last_of(world.active), EventType::kRejected);
   EXPECT_EQ(world.active.events.back().status, static_cast<int>(RejectReason::kInvalidServiceId));
   EXPECT_EQ(world.passive.agent.connections(), 0u);
@@ -67,7 +67,7 @@ TEST_F(CmAgent, connect_without_listener_is_rejected_by_service_id) {
 TEST_F(CmAgent, connect_unanswered_is_sent_again_as_often_as_said_then_unreachable) {
   world.passive_alive = false;
   const Connection& active = world.connect();
-  world.settle();
+  world.deliver_all();
   world.run_out();
   const auto reqs = std::count_if(world.active.sent.begin(), world.active.sent.end(),
                                   [](const Message& m) { return m.type == MessageType::kReq; });
@@ -79,11 +79,29 @@ TEST_F(CmAgent, connect_unanswered_is_sent_again_as_often_as_said_then_unreachab
   EXPECT_LT(world.now_ns, 10'000'000'000u);
 }
 
+TEST_F(CmAgent, goodbye_has_all_its_retries_though_the_request_used_up_its_own) {
+  Connection& active = world.connect();
+  for (int lost = 0; lost < 15; ++lost) {
+    world.drop();
+    ASSERT_TRUE(world.advance());
+  }
+  world.deliver_all();
+  ASSERT_TRUE(passive_side().accept(world.now_ns, TwoAgents::passive_endpoint(), {}));
+  world.deliver_all();
+  ASSERT_TRUE(active.establish());
+  world.deliver_all();
+  EXPECT_FALSE(world.advance()) << "an established connection waits for nothing";
+  world.passive_alive = false;
+  ASSERT_TRUE(active.disconnect(world.now_ns));
+  world.run_out();
+  EXPECT_EQ(std::ranges::count(world.active.sent, MessageType::kDreq, &Message::type), 16);
+}
+
 TEST_F(CmAgent, request_repeated_while_user_thinks_is_answered_with_mra_which_stretches_the_wait) {
   Connection& active = requested();
   const std::uint64_t first_ns = active.deadline_ns();
   world.advance();
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(world.passive.sent.back().type, MessageType::kMra);
   EXPECT_EQ(active.state(), State::kMraReceived);
   EXPECT_GT(active.deadline_ns() - world.now_ns, 4 * first_ns);
@@ -118,13 +136,13 @@ TEST_F(CmAgent, time_wait_of_a_peer_with_the_longest_ack_timeout_is_bounded) {
   request.path.ack_timeout = 31;
   Connection& active = world.active.agent.make(host(1));
   active.connect(0, std::move(request));
-  world.settle();
+  world.deliver_all();
   EXPECT_TRUE(passive_side().accept(0, TwoAgents::passive_endpoint(), {}));
-  world.settle();
+  world.deliver_all();
   EXPECT_TRUE(active.establish());
-  world.settle();
+  world.deliver_all();
   EXPECT_TRUE(active.disconnect(0));
-  world.settle();
+  world.deliver_all();
   ASSERT_EQ(passive_side().state(), State::kTimeWait);
   EXPECT_LT(passive_side().deadline_ns(), 10'000'000'000u);
 }
@@ -132,7 +150,7 @@ TEST_F(CmAgent, time_wait_of_a_peer_with_the_longest_ack_timeout_is_bounded) {
 TEST_F(CmAgent, repeated_mra_stretches_an_interval_only_once) {
   const Connection& active = requested();
   world.advance();
-  world.settle();
+  world.deliver_all();
   const std::uint64_t deadline_ns = active.deadline_ns();
   world.now_ns += 1'000'000'000;
   world.active.agent.on_datagram(world.now_ns, host(1), gdx::cm::encode(world.passive.sent.back()));
@@ -145,7 +163,7 @@ TEST_F(CmAgent, peer_that_only_asks_for_time_is_given_up) {
   int rounds = 0;
   while (active.state() != State::kClosed && ++rounds < 1000) {
     world.advance();
-    world.settle();
+    world.deliver_all();
   }
   EXPECT_LE(rounds, 17);
   EXPECT_EQ(last_of(world.active), EventType::kUnreachable);
@@ -166,7 +184,7 @@ TEST_F(CmAgent, peer_dead_before_accepting_is_unreachable) {
 TEST_F(CmAgent, reject_carries_reason_and_private_data) {
   requested();
   EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {std::byte{0x11}}));
-  world.settle();
+  world.deliver_all();
   const Event& event = world.active.events.back();
   EXPECT_EQ(event.type, EventType::kRejected);
   EXPECT_EQ(event.status, 28);
@@ -176,12 +194,12 @@ TEST_F(CmAgent, reject_carries_reason_and_private_data) {
 TEST_F(CmAgent, lost_rtu_is_sent_again_for_the_repeated_rep) {
   Connection& active = requested();
   passive_side().accept(0, TwoAgents::passive_endpoint(), {});
-  world.settle();
+  world.deliver_all();
   active.establish();
   world.drop();
   EXPECT_EQ(passive_side().state(), State::kRepSent);
   world.advance();
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(passive_side().state(), State::kEstablished);
   EXPECT_EQ(world.active.events.size(), 1u);
 }
@@ -190,7 +208,7 @@ TEST_F(CmAgent, disconnect_tells_both_once_and_time_wait_ends) {
   Connection& active = established();
   EXPECT_TRUE(active.disconnect(0));
   EXPECT_FALSE(active.disconnect(0));
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(last_of(world.active), EventType::kDisconnected);
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
   world.run_out();
@@ -202,7 +220,7 @@ TEST_F(CmAgent, both_disconnecting_at_once_end_in_time_wait) {
   Connection& active = established();
   active.disconnect(0);
   passive_side().disconnect(0);
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(active.state(), State::kTimeWait);
   EXPECT_EQ(passive_side().state(), State::kTimeWait);
   EXPECT_EQ(last_of(world.active), EventType::kDisconnected);
@@ -215,7 +233,7 @@ TEST_F(CmAgent, released_connection_says_goodbye_by_itself_and_is_forgotten) {
   EXPECT_EQ(world.active.agent.find(id), nullptr);
   world.drop();  // the first DREQ is lost
   world.advance();
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
   world.run_out();
   EXPECT_EQ(world.active.agent.connections(), 0u);
@@ -226,7 +244,7 @@ TEST_F(CmAgent, end_of_the_process_says_goodbye_again_until_it_is_confirmed) {
   EXPECT_EQ(world.active.agent.release_all(0), 1u);
   world.drop();
   EXPECT_EQ(world.active.agent.release_all(0), 1u);
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
   EXPECT_EQ(world.active.agent.release_all(0), 0u);
 }
@@ -276,7 +294,7 @@ TEST_F(CmAgent, message_with_another_remote_id_moves_nothing) {
 TEST_F(CmAgent, queue_pair_used_again_by_the_peer_ends_the_stale_connection) {
   established();
   world.connect();  // of the same queue pair: its owner has forgotten the first
-  world.settle();
+  world.deliver_all();
   const auto happened = [this](EventType type, int status) {
     return std::ranges::any_of(world.active.events, [&](const Event& event) {
       return event.type == type && event.status == status;
@@ -292,16 +310,16 @@ TEST_F(CmAgent, requests_beyond_the_backlog_wait_until_one_is_read) {
     request.endpoint.qpn = 0x300 + i;
     world.active.agent.make(host(1)).connect(0, request);
   }
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(world.passive.events.size(), 4u);
   EXPECT_TRUE(world.active.events.empty())
       << "the fifth is not refused: there may be room when it comes again";
   world.advance();
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(world.passive.events.size(), 4u);
   world.passive.agent.note_read(world.passive.events[0].id);  // read, and not yet answered
   world.advance();
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(world.passive.events.size(), 5u);
 }
 
@@ -311,7 +329,7 @@ TEST_F(CmAgent, request_given_up_by_a_peer_that_knows_no_id_is_rejected_to_the_u
   const Message& rej = world.active.sent.back();
   ASSERT_EQ(rej.type, MessageType::kRej);
   EXPECT_EQ(rej.remote_id, 0u);
-  world.settle();
+  world.deliver_all();
   ASSERT_EQ(last_of(world.passive), EventType::kRejected);
   EXPECT_EQ(world.passive.events.back().status, static_cast<int>(RejectReason::kTimeout));
   EXPECT_EQ(passive_side().state(), State::kClosed);
@@ -366,7 +384,7 @@ TEST_F(CmAgent, path_mtu_beyond_the_port_is_rejected) {
   Message request = TwoAgents::request();
   request.path_mtu = 6;
   world.active.agent.make(host(1)).connect(0, request);
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(world.active.events.back().status, static_cast<int>(RejectReason::kInvalidPathMtu));
 }
 
@@ -379,12 +397,12 @@ TEST_F(CmAgent, second_listener_on_a_service_is_refused) {
 TEST_F(CmAgent, resolution_answered_gives_queue_pair_and_key) {
   Connection& active = world.active.agent.make(host(1));
   active.resolve(0, TwoAgents::request());
-  world.settle();
+  world.deliver_all();
   Message answer;
   answer.endpoint.qpn = 0x77;
   answer.qkey = 0x1234;
   EXPECT_TRUE(passive_side().reply(answer));
-  world.settle();
+  world.deliver_all();
   EXPECT_EQ(last_of(world.active), EventType::kResponse);
   EXPECT_EQ(world.active.events.back().message.endpoint.qpn, 0x77u);
   EXPECT_EQ(world.active.events.back().message.qkey, 0x1234u);
@@ -392,10 +410,10 @@ TEST_F(CmAgent, resolution_answered_gives_queue_pair_and_key) {
 
 TEST_F(CmAgent, resolution_rejected_or_unknown_is_unreachable) {
   world.active.agent.make(host(1)).resolve(0, TwoAgents::request());
-  world.settle();
+  world.deliver_all();
   EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {}));
   world.active.agent.make(host(1)).resolve(0, TwoAgents::request(8));
-  world.settle();
+  world.deliver_all();
   ASSERT_EQ(world.active.events.size(), 2u);
   EXPECT_EQ(world.active.events[0].type, EventType::kUnreachable);
   EXPECT_EQ(world.active.events[0].status, static_cast<int>(gdx::cm::SidrStatus::kRejected));

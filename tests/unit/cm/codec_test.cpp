@@ -71,7 +71,7 @@ TEST(CmCodec, req_encoded_fields_lie_where_the_specification_puts_them) {
   EXPECT_EQ(at(mad, 231), 0x5a);
 }
 
-// What is lost or mixed up on the way shows as a difference in the second encoding or in these fields.
+// Lost or mixed-up fields show as a difference in the second encoding or in these fields.
 TEST(CmCodec, every_type_decoded_and_encoded_again_is_the_same) {
   for (const MessageType type : kTypes) {
     Message m = req();

@@ -18,7 +18,7 @@ std::ptrdiff_t count(const TwoAgents::End& end, EventType type) {
 template <typename Done>
 bool run_until(TwoAgents& world, Done done) {
   for (int round = 0; round < kMaxRounds && !done(); ++round) {
-    world.settle();
+    world.deliver_all();
     if (!done() && !world.advance()) break;
   }
   return done();
@@ -78,7 +78,7 @@ TEST(CmNetwork, released_at_any_moment_both_ends_are_swept) {
     }
     world.active.agent.release(world.now_ns, id);
     for (int round = 0; round < kMaxRounds; ++round) {
-      world.settle();
+      world.deliver_all();
       for (const Event& event : world.passive.events) {
         if (event.type != EventType::kRequest) world.passive.agent.release(world.now_ns, event.id);
       }

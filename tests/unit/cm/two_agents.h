@@ -49,7 +49,7 @@ class TwoAgents {
   bool passive_alive = true;
 
   // Delivers what is under way until nothing is. Time stands still.
-  void settle() {
+  void deliver_all() {
     while (!under_way_.empty()) {
       const std::size_t chosen = chance(harm_.reorder) ? random_() % under_way_.size() : 0;
       const Datagram datagram = under_way_[chosen];
@@ -73,7 +73,7 @@ class TwoAgents {
   // Until no timer is left, or for long enough to see that there always is one.
   void run_out() {
     constexpr int kMaxTimers = 1000;
-    for (int timer = 0; timer < kMaxTimers && advance(); ++timer) settle();
+    for (int timer = 0; timer < kMaxTimers && advance(); ++timer) deliver_all();
   }
   // Loses everything under way.
   void drop() { under_way_.clear(); }

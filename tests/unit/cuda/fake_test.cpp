@@ -108,7 +108,7 @@ TEST_F(FakeCuda, copies_are_made_when_the_stream_is_asked_and_in_order) {
   std::string back(text.size(), '.');
   ASSERT_EQ(call().memcpy_htod_async(address, "wrong", text.size(), stream), CUDA_SUCCESS);
   ASSERT_EQ(call().memcpy_htod_async(address, text.data(), text.size(), stream), CUDA_SUCCESS);
-  text = "other";  // what is not pinned has been read
+  text = "other";  // unpinned memory has been read
   ASSERT_EQ(call().memcpy_dtoh_async(back.data(), address, back.size(), stream), CUDA_SUCCESS);
   EXPECT_EQ(back, ".....");
   EXPECT_EQ(call().stream_query(stream), CUDA_ERROR_NOT_READY);

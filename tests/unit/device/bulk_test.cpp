@@ -1,5 +1,5 @@
-// Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before they
-// settle.
+// Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before the
+// wait for them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(All, BulkPush,
                                             ::testing::Values(1, 16, 511, 512, 8 * ExecutingNic::kSlotBytes,
                                                               50'001)));
 
-// A put that rings later, at no more than GPU scope, must have settled too.
-TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
+// A put that rings later, at no more than GPU scope, must have waited for its stores too.
+TEST(BulkPush, deferred_put_has_waited_for_its_stores_when_another_call_rings) {
   ExecutingNic nic;
   std::vector<std::byte> source = pattern(700);
   in_block(nic, [&](auto& endpoint) {
@@ -100,7 +100,7 @@ TEST(BulkPush, deferred_put_has_settled_when_another_call_rings) {
 
 // Seven slots of eight are with the NIC: the second put's first chunk takes the last credit, and it must ring
 // for that chunk alone to get another.
-TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_settled) {
+TEST(BulkPush, chunk_that_is_rung_for_the_sake_of_credits_has_waited_for_its_stores) {
   constexpr std::uint64_t kFirst = 7 * ExecutingNic::kSlotBytes;
   constexpr std::uint64_t kSecond = 2 * ExecutingNic::kSlotBytes;
   ExecutingNic nic;

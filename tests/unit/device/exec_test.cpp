@@ -71,6 +71,86 @@ TEST(Broadcast, block_takes_thread_zero) {
   EXPECT_EQ(out, std::vector<unsigned>(70, 1000));
 }
 
+template <Scope S>
+__global__ void exchange_often(std::vector<unsigned>* wrong) {
+  const unsigned group = S == Scope::kWarp ? threadIdx.x / kWarpThreads : 0;
+  for (unsigned round = 0; round < 50; ++round) {
+    (*wrong)[threadIdx.x] += broadcast<S>(1000 * round + threadIdx.x) != 1000 * round + group * kWarpThreads;
+  }
+}
+
+TEST(Broadcast, each_of_many_in_a_row_takes_its_own_value) {
+  std::vector<unsigned> wrong(70);
+  ASSERT_EQ(launch({.block = {70}}, exchange_often<Scope::kWarp>, &wrong), Status::kOk);
+  ASSERT_EQ(launch({.block = {70}}, exchange_often<Scope::kBlock>, &wrong), Status::kOk);
+  EXPECT_EQ(wrong, std::vector<unsigned>(70, 0));
+}
+
+// In every third round one thread of each warp votes, another in each.
+__global__ void vote_often(std::vector<unsigned>* wrong) {
+  for (unsigned round = 0; round < 60; ++round) {
+    const unsigned voter = round / 3 % warp_size();
+    const bool found = any<Scope::kWarp>(round % 3 == 0 && threadIdx.x % kWarpThreads == voter);
+    (*wrong)[threadIdx.x] += found != (round % 3 == 0);
+  }
+}
+
+TEST(Vote, a_vote_is_not_seen_by_the_votes_after_it) {
+  std::vector<unsigned> wrong(70);
+  ASSERT_EQ(launch({.block = {70}}, vote_often, &wrong), Status::kOk);
+  EXPECT_EQ(wrong, std::vector<unsigned>(70, 0));
+}
+
+// Every thread fills its cell, and the next without waiting; rank 0 reads all cells of each round.
+template <Scope S>
+__global__ void fill_for_leader(std::vector<unsigned>* cells, std::vector<unsigned>* wrong) {
+  constexpr unsigned kRounds = 3;
+  const unsigned first = threadIdx.x - thread_rank<S>();
+  for (unsigned again = 1; again <= 20; ++again) {
+    for (unsigned round = 0; round < kRounds; ++round) {
+      for (unsigned turn = 0; turn < threadIdx.x % 3; ++turn) relax();
+      (*cells)[round * blockDim.x + threadIdx.x] = again;
+      gather<S>();
+      if (thread_rank<S>() != 0) continue;
+      for (unsigned t = 0; t < thread_count<S>(); ++t) {
+        (*wrong)[threadIdx.x] += (*cells)[round * blockDim.x + first + t] != again;
+      }
+    }
+    sync<S>();
+  }
+}
+
+TEST(Gather, rank_zero_sees_what_all_did_and_others_do_not_wait) {
+  std::vector<unsigned> cells(3 * 70), wrong(70);
+  ASSERT_EQ(launch({.block = {70}}, fill_for_leader<Scope::kWarp>, &cells, &wrong), Status::kOk);
+  ASSERT_EQ(launch({.block = {70}}, fill_for_leader<Scope::kBlock>, &cells, &wrong), Status::kOk);
+  EXPECT_EQ(wrong, std::vector<unsigned>(70, 0));
+}
+
+__global__ void gather_after_some_left(unsigned* seen) {
+  if (threadIdx.x > 4) return;
+  gather<Scope::kBlock>();
+  if (threadIdx.x == 0) ++*seen;
+}
+
+TEST(Gather, threads_that_returned_are_not_waited_for) {
+  unsigned seen = 0;
+  ASSERT_EQ(launch({.block = {8}}, gather_after_some_left, &seen), Status::kOk);
+  EXPECT_EQ(seen, 1u);
+}
+
+__global__ void gather_alone(unsigned* seen) {
+  if (threadIdx.x == 0) gather<Scope::kBlock>();
+  if (threadIdx.x != 0) __syncthreads();
+  ++*seen;
+}
+
+TEST(Gather, divergent_threads_end_the_launch_as_an_error) {
+  unsigned seen = 0;
+  EXPECT_EQ(launch({.block = {8}}, gather_alone, &seen), Status::kSystem);
+  EXPECT_EQ(seen, 0u);
+}
+
 __global__ void leave_early(unsigned* after) {
   if (threadIdx.x % 2 == 0) return;
   __syncthreads();
@@ -113,6 +193,21 @@ TEST(Relax, waiting_threads_let_progress_run) {
   arrivals = 0;
   ASSERT_EQ(launch({.block = {40}, .progress = deliver}, wait_for_arrivals, std::uint64_t{10}), Status::kOk);
   EXPECT_GE(arrivals, 10u);
+}
+
+// Kernel without a vain wait between the doorbell and the read of its result.
+__global__ void ring_and_meet(std::uint64_t* doorbell, std::uint64_t* served) {
+  if (threadIdx.x == 0) store_doorbell(doorbell, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) *served = load_acquire(&arrivals);
+}
+
+TEST(Doorbell, is_served_while_threads_can_go_on) {
+  arrivals = 0;
+  std::uint64_t doorbell = 0;
+  std::uint64_t served = 0;
+  ASSERT_EQ(launch({.block = {40}, .progress = deliver}, ring_and_meet, &doorbell, &served), Status::kOk);
+  EXPECT_EQ(served, 1u);
 }
 
 __global__ void meet_across_blocks(std::uint64_t* count) {

@@ -28,11 +28,14 @@ class MemoryNic {
   // Tests of the timeout itself shorten it; no other test comes near it.
   std::uint64_t timeout_ns = 60'000'000'000;
 
-  // Of Mode::kAuto: as where nothing is known.
+  // Mode table of Mode::kAuto for an unknown path.
   ModeTable modes{28, kSlotBytes, kNoSizeLimit};
 
-  // Not 0: doorbells are BlueFlame writes, to halves of this size.
+  // Bytes of a BlueFlame half, to which doorbells then write; 0: plain doorbells.
   std::uint32_t blueflame_half_bytes = 0;
+
+  // Placement of the queues, as device code takes it: in_kernel() sets it.
+  Placement placement = Placement::kHost;
 
   MemoryNic() {
     for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1;  // invalid, owned by hardware
@@ -54,7 +57,7 @@ class MemoryNic {
     h.scratch_lkey = 0x5c;
     h.log_send_queue = kLogBlocks;
     h.log_completion_queue = kLogBlocks;
-    h.placement = Placement::kHost;
+    h.placement = placement;
     h.blueflame_half_bytes = blueflame_half_bytes;
     h.staging = staging_pool_.handle(0x1000, kStagingLkey);
     h.bounce = bounce_pool_.handle(0x9000, kBounceLkey);
@@ -103,7 +106,7 @@ class MemoryNic {
     return byte_swap(std::atomic_ref<std::uint32_t>(record_[1].raw).load(std::memory_order_acquire));
   }
   [[nodiscard]] std::uint64_t doorbell() const { return doorbells_[0]; }
-  // What the second half of the BlueFlame register holds, or the first.
+  // Returns the content of the second half of the BlueFlame register, or of the first.
   [[nodiscard]] std::span<const std::uint64_t, 8> blueflame(bool second) const {
     return std::span<const std::uint64_t, 8>(doorbells_.data() + (second ? kHalfWords : 0), 8);
   }
@@ -112,14 +115,14 @@ class MemoryNic {
   [[nodiscard]] std::byte* bounce() { return bounce_pool_.memory.data(); }
   QueueState& state() { return state_; }
   // The scheduler's hand: every slot is granted at first, and the limit is the pool. Time passes until the
-  // endpoint's next look is due.
+  // endpoint's next poll is due.
   void limit(std::uint32_t slots) {
     staging_pool_.limit(slots);
-    state_.staging.looked_ns = 0;
+    state_.staging.polled_ns = 0;
   }
   void limit_bounce(std::uint32_t slots) {
     bounce_pool_.limit(slots);
-    state_.bounce.looked_ns = 0;
+    state_.bounce.polled_ns = 0;
   }
   [[nodiscard]] const CreditRequests& requests() const { return staging_pool_.requests; }
   [[nodiscard]] const CreditRequests& bounce_requests() const { return bounce_pool_.requests; }
@@ -179,13 +182,14 @@ class MemoryNic {
   std::uint16_t completed_ = 0;
 };
 
-// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S.
-template <Scope S = Scope::kThread, typename Body>
+// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S with queues at P.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename Body>
 void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned threads = 1) {
   const auto kernel = [&](EndpointHandle handle) {
-    Endpoint<S> endpoint(handle);
+    Endpoint<S, P> endpoint(handle);
     body(endpoint);
   };
+  nic.placement = P;
   ASSERT_EQ(exec::launch({.block = {threads}, .progress = progress}, kernel, nic.handle()), Status::kOk);
 }
 

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "tests/unit/device/memory_nic.h"
+#include "tests/unit/device/serving_nic.h"
 
 namespace gdx::device {
 namespace {
@@ -97,7 +100,7 @@ TEST(Bounce, slots_return_with_their_own_wqes_whatever_is_pushed_in_between) {
   EXPECT_EQ(nic.state().bounce.returned, 1u);
 }
 
-TEST(Bounce, lowered_limit_gives_back_when_credits_are_looked_for) {
+TEST(Bounce, lowered_limit_gives_back_when_credits_are_polled) {
   MemoryNic nic;
   serving = &nic;
   Message message(kSlotBytes);
@@ -201,6 +204,130 @@ TEST(Chunks, each_quarter_of_the_slots_is_rung_when_it_is_stored) {
       EXPECT_EQ(nic.record(), MemoryNic::kSlots - 1);
     });
   }
+}
+
+// 32 slots, all granted to the one endpoint.
+struct LargePool {
+  static constexpr std::uint32_t kSlots = 32;
+  alignas(64) std::array<std::byte, kSlots * kSlotBytes> memory{};
+  std::uint64_t grants = pack_grants(kSlots, kSlots);
+  std::array<std::uint32_t, kSlots> granted{};
+  std::array<std::uint32_t, kSlots> returned{};
+  std::array<HeldSlot, kSlots> held{};
+  CreditRequests requests{};
+
+  EndpointHandle put_into(MemoryNic& nic) {
+    for (std::uint32_t i = 0; i < kSlots; ++i) granted[i] = i;
+    EndpointHandle handle = nic.handle();
+    handle.staging = {.base = memory.data(),
+                      .nic_offset = 0x1000,
+                      .grants = &grants,
+                      .granted_slots = granted.data(),
+                      .requests = &requests,
+                      .returned_slots = returned.data(),
+                      .held = held.data(),
+                      .lkey = MemoryNic::kStagingLkey,
+                      .slot_bytes = kSlotBytes,
+                      .slot_count = kSlots,
+                      .minimum_slots = kSlots};
+    nic.state().handle = handle;
+    return handle;
+  }
+};
+
+// A round of the CPU layer runs each thread that can run: how many a push takes, a spinning block counts.
+// Each meeting of a warp takes one at least.
+TEST(Chunks, warp_meets_for_each_quarter_of_the_slots_and_not_for_each_slot) {
+  constexpr std::uint32_t kChunks = MemoryNic::kBlocks;  // two quarters of the pool; all that the queue takes
+  MemoryNic nic;
+  LargePool pool;
+  Message message(kChunks * kSlotBytes);
+  std::uint32_t rounds = 0;
+  std::uint32_t over = 0;
+  const auto kernel = [&](EndpointHandle handle) {
+    if (blockIdx.x == 1) {
+      for (; exec::load_counter(&over) == 0; exec::relax()) {
+        if (threadIdx.x == 0) ++rounds;
+      }
+      return;
+    }
+    Endpoint<Scope::kWarp> ep(handle);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, message.local(), message.bytes.size()), Status::kOk);
+    if (ep.is_leader()) exec::publish(&over, 1);
+  };
+  const EndpointHandle handle = pool.put_into(nic);
+  ASSERT_EQ(exec::launch({.grid = {2}, .block = {kWarpThreads}}, kernel, handle), Status::kOk);
+  EXPECT_LT(rounds, kChunks);
+  EXPECT_EQ(nic.record(), kChunks);
+  EXPECT_TRUE(std::equal(message.bytes.begin(), message.bytes.end(), pool.memory.begin()));
+  for (std::uint32_t i = 0; i < kChunks; ++i) {
+    const auto data = nic.segment<mlx5::DataSegment>(i, 32);
+    EXPECT_EQ(data.address, 0x1000u + i * kSlotBytes);
+    EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(i, 16).address, kTarget.address + i * kSlotBytes);
+  }
+}
+
+// Completions come one at a time, so room and credits do, too: a step of two chunks would overwrite what the
+// NIC still has, a WQE where the queue begins full, and else a slot.
+TEST(Chunks, step_of_a_warp_ends_where_room_or_credits_do) {
+  static ServingNic* stepped = nullptr;
+  const auto serve_one = []() -> int { return stepped->step(); };
+  for (const std::uint32_t before : {0u, ServingNic::kBlocks - 1}) {
+    for (std::uint32_t chunks = 9; chunks <= 16; ++chunks) {
+      SCOPED_TRACE(testing::Message() << before << " WQEs before " << chunks << " chunks");
+      ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
+      stepped = &nic;
+      nic.completes_one_a_step = true;
+      nic.pool.grant(ServingNic::kSlots, ServingNic::kSlots);
+      Message message(chunks * ServingNic::kSlotBytes);
+      const auto kernel = [&](EndpointHandle handle) {
+        Endpoint<Scope::kWarp> ep(handle);
+        const LocalMemory local = message.local();
+        for (std::uint32_t i = 0; i < before; ++i) {
+          EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8, Doorbell::kDefer), Status::kOk);
+        }
+        EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, local.bytes), Status::kOk);
+        EXPECT_EQ(gdx_put_signal<Mode::kPush>(ep, kTarget, local, local.bytes, kTarget, 1), Status::kOk);
+        EXPECT_EQ(gdx_flush(ep), Status::kOk);
+      };
+      ASSERT_EQ(exec::launch({.block = {kWarpThreads}, .progress = serve_one}, kernel, nic.handle()),
+                Status::kOk);
+      EXPECT_EQ(nic.mistakes(), 0u);
+      EXPECT_EQ(nic.overwritten(), 0u);
+      ASSERT_EQ(nic.requests().size(), before + 2 * chunks + 1);
+      for (std::uint32_t i = 0; i < 2 * chunks; ++i) {
+        std::uint64_t first = 0;
+        std::memcpy(&first, message.bytes.data() + i % chunks * ServingNic::kSlotBytes, sizeof first);
+        EXPECT_EQ(nic.requests()[before + i].local, first) << "chunk " << i;
+      }
+    }
+  }
+}
+
+// Two chunks and their signal need three blocks where two are free.
+TEST(Chunks, step_of_a_warp_leaves_room_for_the_signal) {
+  static ServingNic* stepped = nullptr;
+  const auto serve_one = []() -> int { return stepped->step(); };
+  constexpr std::uint32_t kBefore = ServingNic::kBlocks - 2;
+  ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
+  stepped = &nic;
+  nic.completes_one_a_step = true;
+  nic.pool.grant(ServingNic::kSlots, ServingNic::kSlots);
+  Message message(2 * ServingNic::kSlotBytes);
+  const auto kernel = [&](EndpointHandle handle) {
+    Endpoint<Scope::kWarp> ep(handle);
+    const LocalMemory local = message.local();
+    for (std::uint32_t i = 0; i < kBefore; ++i) {
+      EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8, Doorbell::kDefer), Status::kOk);
+    }
+    EXPECT_EQ(gdx_put_signal<Mode::kPush>(ep, kTarget, local, local.bytes, kTarget, 1), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({.block = {kWarpThreads}, .progress = serve_one}, kernel, nic.handle()),
+            Status::kOk);
+  EXPECT_EQ(nic.mistakes(), 0u);
+  ASSERT_EQ(nic.requests().size(), kBefore + 3);
+  EXPECT_EQ(nic.requests()[0].local, reinterpret_cast<std::uint64_t>(message.bytes.data()));
 }
 
 enum class Way { kInline, kPush, kPull, kBounce };

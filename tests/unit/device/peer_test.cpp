@@ -158,7 +158,7 @@ TEST(PeerPutSignal, seen_by_another_block_shows_all_of_its_payload) {
   }
 }
 
-// The same between two machines' worth of threads, for ThreadSanitizer: only the signal orders the payload.
+// Puts between threads of two kernels, for ThreadSanitizer: only the signal orders the payload.
 TEST(PeerPutSignal, between_two_kernels_orders_the_payload) {
   constexpr std::uint64_t kRounds = 50;
   constexpr std::size_t kWords = 64;
@@ -407,6 +407,17 @@ TEST(PeerEndpoint, without_windows_every_call_is_the_nics) {
   EXPECT_EQ(nic.record(), 5u);
   EXPECT_EQ(nic.state().messages, 5u);
   EXPECT_EQ(region.word(0), 0u);
+}
+
+TEST(PeerEndpoint, closed_twice_counts_its_direct_operations_once) {
+  MemoryNic nic;
+  Region region;
+  std::vector<std::byte> source = pattern(64, 0);
+  in_kernel(handle_of(nic, {region.window(kAll)}), [&](auto& ep) {
+    EXPECT_EQ(gdx_put(ep, region.remote(), {source.data(), source.size(), 0, 0}, 64), Status::kOk);
+    ep.close();
+  });
+  EXPECT_EQ(nic.state().messages, 1u);
 }
 
 TEST(PeerEndpoint, handle_of_another_layout_is_refused_and_touches_nothing) {

@@ -1,4 +1,4 @@
-// What a posting call leaves in the ring, the doorbell record and the doorbell, byte by byte.
+// Stores of a posting call to the ring, the doorbell record and the doorbell, byte by byte.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ TEST(Put, deferred_doorbell_rings_when_the_endpoint_closes) {
   EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(0, 0));
 }
 
-// Whether the register's half holds the WQE at `block`, of so many 16 B segments.
+// Returns whether the register's half holds the WQE at `block`, of so many 16 B segments.
 bool holds_wqe(const MemoryNic& nic, bool second_half, std::uint32_t block, std::size_t segments) {
   const auto wqe = nic.segment<mlx5::WqeBasicBlock>(block, 0);
   return std::memcmp(nic.blueflame(second_half).data(), wqe.bytes, segments * mlx5::kSegmentBytes) == 0;

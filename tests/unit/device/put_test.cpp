@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <vector>
 
 #include "tests/unit/device/memory_nic.h"
@@ -118,7 +120,7 @@ TEST(Push, steady_state_touches_nothing_of_the_schedulers_but_one_word) {
   EXPECT_EQ(nic.state().staging.filled, 1001u);
 }
 
-TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_look) {
+TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_poll) {
   MemoryNic nic;
   std::vector<std::byte> source = pattern(MemoryNic::kSlotBytes);
   const LocalMemory local{source.data(), source.size(), 0, 0};
@@ -140,7 +142,7 @@ TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_look) {
   EXPECT_EQ(nic.state().staging.ready - nic.state().staging.filled, 1u);
 }
 
-// Waiting for room in the queue looks at the limit: what it gives back must not be stored to.
+// A wait for room in the queue reads the limit: what it gives back must not be stored to.
 TEST(Push, limit_lowered_while_the_queue_is_full_leaves_the_slot_alone) {
   MemoryNic nic;
   nic.timeout_ns = 1'000'000;
@@ -275,6 +277,66 @@ TEST(Queue, wait_that_was_over_at_once_sets_the_deadline_of_the_next) {
       serve);
 }
 
+// The deadline of a call that timed out lies in the past. A call that took it over would end at its first
+// wait.
+TEST(Queue, each_call_waits_by_a_deadline_of_its_own) {
+  static std::uint64_t arrived;
+  static std::atomic<bool> serves;
+  const auto serve_and_signal = []() -> int {
+    if (!serves) return 0;
+    std::atomic_ref<std::uint64_t>(arrived).store(1, std::memory_order_release);
+    return serve();
+  };
+  std::array<std::byte, 64> memory{};
+  const LocalMemory local{memory.data(), memory.size(), 0, 0};
+  using Call = Status (*)(Endpoint<>&, const LocalMemory&);
+  const Call calls[] = {
+      [](Endpoint<>& ep, const LocalMemory&) { return gdx_flush(ep); },
+      [](Endpoint<>& ep, const LocalMemory&) { return gdx_wait(ep, &arrived, Compare::kEqual, 1); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_put<Mode::kPull>(ep, kTarget, at, 8); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_put<Mode::kPush>(ep, kTarget, at, 8); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_put_signal(ep, kTarget, at, 8, kTarget, 1); },
+      [](Endpoint<>& ep, const LocalMemory&) { return gdx_put_value(ep, kTarget, 1u); },
+      [](Endpoint<>& ep, const LocalMemory&) { return gdx_signal(ep, kTarget, 1); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_get(ep, at, kTarget, 8); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_fetch_add(ep, at, kTarget, 1); },
+      [](Endpoint<>& ep, const LocalMemory& at) { return gdx_compare_swap(ep, at, kTarget, 1, 2); }};
+  for (std::size_t i = 0; i < std::size(calls); ++i) {
+    MemoryNic nic;
+    nic.timeout_ns = 1'000'000;
+    serving = &nic;
+    serves = false;
+    arrived = 0;
+    in_kernel(
+        nic,
+        [&](auto& ep) {
+          for (std::uint32_t k = 0; k < MemoryNic::kBlocks; ++k) {
+            ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);
+          }
+          ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kTimeout);
+          nic.state().handle.timeout_ns = MemoryNic{}.timeout_ns;
+          serves = true;
+          EXPECT_EQ(calls[i](ep, local), Status::kOk) << "call " << i;
+        },
+        serve_and_signal);
+  }
+}
+
+TEST(Queue, flush_waits_for_the_last_wqe_of_an_earlier_kernel) {
+  MemoryNic nic;
+  nic.timeout_ns = 1'000'000;
+  std::vector<std::byte> source(8);
+  in_kernel(nic, [&](auto& ep) {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, {source.data(), 8, 0, 0}, 8), Status::kOk);
+    }
+  });
+  nic.complete(0);
+  in_kernel(nic, [](auto& ep) { EXPECT_EQ(gdx_flush(ep), Status::kTimeout); });
+  nic.complete(1);
+  in_kernel(nic, [](auto& ep) { EXPECT_EQ(gdx_flush(ep), Status::kOk); });
+}
+
 TEST(Queue, counters_wrap_at_sixteen_and_thirty_two_bits) {
   for (const std::uint32_t start : {0xfff8u, 0xfffffff8u}) {
     MemoryNic nic;
@@ -380,9 +442,9 @@ TEST(Wait, host_abort_ends_it_and_leaves_the_queue_intact) {
   });
 }
 
-TEST(Wait, host_abort_ends_the_next_of_waits_shorter_than_the_pause_between_looks) {
+TEST(Wait, host_abort_ends_the_next_of_waits_shorter_than_the_pause_between_polls) {
   MemoryNic nic;
-  nic.timeout_ns = kHostLookNs / 2;
+  nic.timeout_ns = kHostPollNs / 2;
   std::uint64_t signal = 0;
   in_kernel(nic, [&](auto& ep) {
     EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);

@@ -25,41 +25,76 @@ class ServingNic {
   static constexpr std::uint32_t kQpn = 0x123456;
   static constexpr std::uint32_t kNever = 0xffffffff;
 
-  // What a WQE asked for. `local` is the gathered address, or the value of an inline WRITE.
+  // Request of a WQE. `local` is the gathered address, or the value of an inline WRITE.
   struct Request {
     mlx5::WqeOpcode opcode;
     std::uint64_t remote;
     std::uint64_t local;
   };
 
-  // Staging memory and the scheduler's side of it.
+  // Staging memory and the scheduler's side of it: the NIC's and the host's.
   static constexpr std::uint32_t kSlots = 8;
   static constexpr std::uint32_t kSlotBytes = 64;
-  static constexpr std::uint64_t kPoolAt = 0x1000;
-  static constexpr std::uint32_t kPoolLkey = 0x51a61000;
+  enum class Staged { kNic, kHost };
+
+ private:
+  QueueState state_{};
+
+ public:
   struct Pool {
+    std::uint64_t nic_offset;
+    std::uint32_t lkey;
+    StagingState& books;
+    SharedCredits& credits;
     alignas(64) std::array<std::byte, kSlots * kSlotBytes> memory{};
     std::uint64_t grants = 0;
     std::array<std::uint32_t, kSlots> granted_slots{0, 1, 2, 3, 4, 5, 6, 7};
     CreditRequests requests{};
     std::array<std::uint32_t, kSlots> returned_slots{};
     std::array<HeldSlot, kSlots> held{};
-  };
-  Pool pool;
-  // Grants the first `slots`, and says how many may be held. Time passes until the endpoint's next look is
-  // due.
-  void grant(std::uint32_t slots, std::uint32_t limit) {
-    state_.staging.looked_ns = 0;
-    std::atomic_ref<std::uint64_t>(pool.grants).store(pack_grants(slots, limit), std::memory_order_release);
-  }
 
+    // Grants the first `slots`, and says how many may be held. Time passes until the endpoint's next poll is
+    // due.
+    void grant(std::uint32_t slots, std::uint32_t limit) {
+      books.polled_ns = 0;
+      std::atomic_ref<std::uint64_t>(grants).store(pack_grants(slots, limit), std::memory_order_release);
+    }
+    // Returns the kernel's view of the pool; a pool that grants nothing is absent.
+    StagingHandle handle() {
+      if (grants == 0) return {};
+      return {.base = memory.data(),
+              .nic_offset = nic_offset,
+              .grants = &grants,
+              .granted_slots = granted_slots.data(),
+              .requests = &requests,
+              .returned_slots = returned_slots.data(),
+              .held = held.data(),
+              .lkey = lkey,
+              .slot_bytes = kSlotBytes,
+              .slot_count = kSlots,
+              .minimum_slots = 1};
+    }
+    [[nodiscard]] const std::byte* find(const mlx5::DataSegment& data) const {
+      return data.lkey == lkey ? memory.data() + (data.address - nic_offset) : nullptr;
+    }
+  };
+
+  Pool nic_pool{0x1000, 0x51a61000, state_.staging, state_.shared.staging};
+  Pool host_pool{0x9000, 0xb0b0ce00, state_.bounce, state_.shared.bounce};
+  Pool& pool;  // of the two, the one under test
+
+  Placement placement = Placement::kHost;     // placement of the queues, as device code takes it
   std::uint64_t timeout_ns = 60'000'000'000;  // tests of the timeout itself shorten it
   std::uint32_t fails_at = kNever;            // the WQE that ends in an error; those behind it are flushed
   std::atomic<bool> serves{true};
   bool completes_one_a_step = false;
 
-  explicit ServingNic(Sharing sharing = Sharing::kShared, std::uint32_t first_index = 0)
-      : sharing_(sharing), taken_(first_index), completed_(first_index) {
+  explicit ServingNic(Staged staged = Staged::kNic, std::uint32_t first_index = 0,
+                      Sharing sharing = Sharing::kShared)
+      : pool(staged == Staged::kNic ? nic_pool : host_pool),
+        sharing_(sharing),
+        taken_(first_index),
+        completed_(first_index) {
     for (mlx5::Cqe64& cqe : completion_queue_) cqe.op_own = 0xf1 ^ (first_index >> kLogBlocks & 1);
     state_.producer = state_.completed = state_.cq_consumer = first_index;
     state_.last_wqe = first_index - 1;
@@ -82,21 +117,10 @@ class ServingNic {
     h.probe_after_ns = timeout_ns;
     h.log_send_queue = kLogBlocks;
     h.log_completion_queue = kLogBlocks;
-    h.placement = Placement::kHost;
+    h.placement = placement;
     h.sharing = sharing_;
-    if (pool.grants != 0) {
-      h.staging = {.base = pool.memory.data(),
-                   .nic_offset = kPoolAt,
-                   .grants = &pool.grants,
-                   .granted_slots = pool.granted_slots.data(),
-                   .requests = &pool.requests,
-                   .returned_slots = pool.returned_slots.data(),
-                   .held = pool.held.data(),
-                   .lkey = kPoolLkey,
-                   .slot_bytes = kSlotBytes,
-                   .slot_count = kSlots,
-                   .minimum_slots = 1};
-    }
+    h.staging = nic_pool.handle();
+    h.bounce = host_pool.handle();
     state_.handle = h;
     return h;
   }
@@ -124,7 +148,7 @@ class ServingNic {
 
   // After the kernel.
   [[nodiscard]] const std::vector<Request>& requests() const { return requests_; }
-  // How many requests each doorbell that was looked at had published, cumulative.
+  // Returns the requests that each read doorbell had published, cumulative.
   [[nodiscard]] const std::vector<std::size_t>& seen() const { return seen_; }
   // Doorbells that named another queue, records beyond the queue or backwards, WQEs without their own index.
   [[nodiscard]] std::uint32_t mistakes() const { return misdirected_ + overrun_ + misplaced_; }
@@ -141,13 +165,15 @@ class ServingNic {
     requests_.push_back({mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at)});
   }
 
-  // Of a staged WRITE its first 8 B.
+  // Returns the gathered address; for a staged WRITE its first 8 B, for an inline one its value.
   std::uint64_t local_of(const std::byte* wqe) const {
     const mlx5::DataSegment data = mlx5::read_put_wqe(wqe).data;
     if ((data.byte_count & mlx5::kInlineFlag) == 0) {
-      if (data.lkey != kPoolLkey) return data.address;
+      const std::byte* const in_nic = nic_pool.find(data);
+      const std::byte* const staged = in_nic != nullptr ? in_nic : host_pool.find(data);
+      if (staged == nullptr) return data.address;
       std::uint64_t payload = 0;
-      std::memcpy(&payload, pool.memory.data() + (data.address - kPoolAt), sizeof payload);
+      std::memcpy(&payload, staged, sizeof payload);
       return payload;
     }
     std::uint64_t value = 0;
@@ -183,7 +209,6 @@ class ServingNic {
   alignas(64) std::array<Be32, 2> record_{};
   std::uint64_t doorbell_ = 0;
   std::uint64_t scratch_ = 0;
-  QueueState state_{};
   std::uint32_t abort_ = 0;
   std::uint32_t taken_;
   std::uint32_t completed_;

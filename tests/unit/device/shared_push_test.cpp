@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "device/shared.h"
@@ -40,38 +42,59 @@ void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned worker
   }
 }
 
+using Staged = ServingNic::Staged;
+
 template <typename Ep>
-Status push(Ep& endpoint, std::uint64_t word) {
+Status stage(Ep& endpoint, Staged staged, std::uint64_t word) {
   std::uint64_t payload[2] = {word, word};
   const LocalMemory from{reinterpret_cast<std::byte*>(payload), sizeof payload, 0x88, 0};
-  return gdx_put<Mode::kPush>(endpoint, remote(word), from, sizeof payload);
+  if (staged == Staged::kNic) return gdx_put<Mode::kPush>(endpoint, remote(word), from, sizeof payload);
+  return gdx_put<Mode::kBounce>(endpoint, remote(word), from, sizeof payload);
 }
 
+// Each test once through the NIC's pool, and once through the host's.
+class SharedPush : public ::testing::TestWithParam<Staged> {
+ protected:
+  template <typename Ep>
+  static Status push(Ep& endpoint, std::uint64_t word) {
+    return stage(endpoint, GetParam(), word);
+  }
+};
+class SharedPushFailure : public SharedPush {};
+std::string name_of(const ::testing::TestParamInfo<Staged>& staged) {
+  return staged.param == Staged::kNic ? "nic" : "host";
+}
+INSTANTIATE_TEST_SUITE_P(Pool, SharedPush, ::testing::Values(Staged::kNic, Staged::kHost), name_of);
+INSTANTIATE_TEST_SUITE_P(Pool, SharedPushFailure, ::testing::Values(Staged::kNic, Staged::kHost), name_of);
+
 // The seven invariants' sums: credits held and given back are those granted, and nobody else has a slot.
-void expect_conserved(ServingNic& nic, std::uint32_t granted) {
-  const SharedCredits& credits = nic.state().shared.staging;
-  const StagingState& books = nic.state().staging;
+void expect_conserved(const ServingNic& nic, const ServingNic::Pool& pool, std::uint32_t granted) {
+  const SharedCredits& credits = pool.credits;
+  const StagingState& books = pool.books;
   const auto filled = static_cast<std::uint32_t>(credits.use);
   const auto ready = static_cast<std::uint32_t>(credits.use >> 32);
-  const std::uint32_t given = nic.pool.requests.returned;
+  const std::uint32_t given = pool.requests.returned;
   EXPECT_EQ(books.taken, granted);
   EXPECT_EQ(books.returned, filled) << "a slot is still with the NIC or a thread";
   EXPECT_EQ(ready - filled + given, granted);
   EXPECT_EQ(credits.busy, 0u);
   EXPECT_EQ(credits.arrived, credits.left) << "nobody waits";
   std::vector<std::uint32_t> slots;
-  for (std::uint32_t p = filled; p != ready; ++p) slots.push_back(nic.pool.held[p % kSlots].slot);
-  for (std::uint32_t p = 0; p != given; ++p) slots.push_back(nic.pool.returned_slots[p % kSlots]);
+  for (std::uint32_t p = filled; p != ready; ++p) slots.push_back(pool.held[p % kSlots].slot);
+  for (std::uint32_t p = 0; p != given; ++p) slots.push_back(pool.returned_slots[p % kSlots]);
   std::sort(slots.begin(), slots.end());
   for (std::uint32_t i = 0; i < slots.size(); ++i) EXPECT_EQ(slots[i], i) << "each once";
   EXPECT_EQ(nic.overwritten(), 0u);
   EXPECT_EQ(nic.mistakes(), 0u);
 }
+void expect_conserved(const ServingNic& nic, std::uint32_t granted) {
+  expect_conserved(nic, nic.pool, granted);
+}
 
-TEST(SharedPush, many_threads_share_few_slots_and_lose_nothing) {
+TEST_P(SharedPush, many_threads_share_few_slots_and_lose_nothing) {
   constexpr std::uint32_t kEach = 6;
-  ServingNic nic;
-  nic.grant(4, 4);
+  ServingNic nic(GetParam());
+  nic.pool.grant(4, 4);
   std::atomic<std::uint32_t> failed{0};
   in_grid(nic, 8, 40, 4, [&](auto& ep, std::uint32_t t) {
     for (std::uint32_t k = 0; k < kEach; ++k) {
@@ -96,12 +119,12 @@ TEST(SharedPush, many_threads_share_few_slots_and_lose_nothing) {
   expect_conserved(nic, 4);
 }
 
-TEST(SharedPush, counters_wrap) {
-  ServingNic nic(Sharing::kShared, 0xfffffff0u);
-  nic.grant(2, 2);
-  nic.state().shared.staging.use = 0xfffffffdfffffffdu;  // both positions
-  nic.state().staging.returned = 0xfffffffdu;
-  nic.state().shared.staging.arrived = nic.state().shared.staging.left = 0xfffffff8u;
+TEST_P(SharedPush, counters_wrap) {
+  ServingNic nic(GetParam(), 0xfffffff0u);
+  nic.pool.grant(2, 2);
+  nic.pool.credits.use = 0xfffffffdfffffffdu;  // both positions
+  nic.pool.books.returned = 0xfffffffdu;
+  nic.pool.credits.arrived = nic.pool.credits.left = 0xfffffff8u;
   in_grid(nic, 2, 16, 2, [&](auto& ep, std::uint32_t t) {
     for (std::uint32_t k = 0; k < 4; ++k) EXPECT_EQ(push(ep, message(t, k)), Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -111,9 +134,9 @@ TEST(SharedPush, counters_wrap) {
   expect_conserved(nic, 2);
 }
 
-TEST(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
-  ServingNic nic;
-  nic.grant(3, 3);
+TEST_P(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(3, 3);
   std::vector<std::byte> source(10 * kSlotBytes + 8);
   for (std::size_t i = 0; i < source.size(); i += 8) {
     const std::uint64_t word = i + 1;
@@ -122,9 +145,12 @@ TEST(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
   in_grid(nic, 2, 40, 2, [&](auto& ep, std::uint32_t) {
     if (threadIdx.x >= kWarpThreads) return;
     const LocalMemory from{source.data(), source.size(), 0x88, 0};
-    EXPECT_EQ(
-        (gdx_put_signal<Mode::kPush, Scope::kWarp>(ep, remote(0), from, source.size(), remote(kSignals), 7)),
-        Status::kOk);
+    const auto put = [&](auto mode) {
+      return gdx_put_signal<mode(), Scope::kWarp>(ep, remote(0), from, source.size(), remote(kSignals), 7);
+    };
+    EXPECT_EQ(GetParam() == Staged::kNic ? put(std::integral_constant<Mode, Mode::kPush>())
+                                         : put(std::integral_constant<Mode, Mode::kBounce>()),
+              Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
   });
   std::size_t signals = 0;
@@ -139,15 +165,16 @@ TEST(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
   expect_conserved(nic, 3);
 }
 
-TEST(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they_complete) {
-  ServingNic nic;
-  nic.grant(6, 6);
+TEST_P(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they_complete) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(6, 6);
   nic.serves = false;
   in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
     EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
     EXPECT_EQ(push(ep, message(0, 1)), Status::kOk);
-    nic.grant(6, 1);
-    (void)impl::look_if_free<impl::SharedNicPool>(nic.state(), 0);
+    nic.pool.grant(6, 1);
+    (void)(GetParam() == Staged::kNic ? impl::try_poll_credits<impl::SharedNicPool>(nic.state(), 0)
+                                      : impl::try_poll_credits<impl::SharedHostPool>(nic.state(), 0));
     EXPECT_EQ(nic.pool.requests.returned, 4u) << "two are with the NIC";
     nic.serves = true;
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -156,9 +183,9 @@ TEST(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they_c
   expect_conserved(nic, 6);
 }
 
-TEST(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) {
-  ServingNic nic;
-  nic.grant(2, 2);
+TEST_P(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(2, 2);
   nic.serves = false;
   nic.timeout_ns = 2'000'000;
   std::atomic<std::uint32_t> posted{0};
@@ -180,7 +207,7 @@ TEST(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) 
   EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
   EXPECT_EQ(nic.state().fault.status, Status::kOk);
   nic.abort() = 0;
-  nic.state().abort_looked_ns = 0;
+  nic.state().abort_polled_ns = 0;
   nic.serves = true;
   nic.timeout_ns = 60'000'000'000;
   in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
@@ -200,13 +227,13 @@ int serve_in_virtual_time() {
 std::uint64_t virtual_now_ns() { return steps; }
 
 // All push without end, and there are credits for four: without an order the first of them, who comes back
-// before the others look, takes every credit that the NIC has made free.
-TEST(SharedPush, waiting_threads_get_credits_in_turn) {
+// before the others poll, takes every credit that the NIC has made free.
+TEST_P(SharedPush, waiting_threads_get_credits_in_turn) {
   constexpr std::uint32_t kThreads = 64;
   constexpr std::uint32_t kEach = 8;
-  constexpr std::uint32_t kCredits = 4;  // which the first may take before anybody waits
-  ServingNic nic;
-  nic.grant(kCredits, kCredits);
+  constexpr std::uint32_t kCredits = 4;  // taken by the first caller before another waits
+  ServingNic nic(GetParam());
+  nic.pool.grant(kCredits, kCredits);
   nic.timeout_ns = 4 * kThreads;  // several turns of all
   serving = &nic;
   std::vector<Status> ends(kThreads);
@@ -229,10 +256,10 @@ TEST(SharedPush, waiting_threads_get_credits_in_turn) {
   EXPECT_LE(*std::max_element(pushes.begin(), pushes.end()), kCredits + kEach + 1);
 }
 
-TEST(SharedPushFailure, error_brings_every_slot_back_once) {
+TEST_P(SharedPushFailure, error_brings_every_slot_back_once) {
   for (const std::uint32_t fails_at : {0u, 7u, 130u}) {
-    ServingNic nic;
-    nic.grant(5, 5);
+    ServingNic nic(GetParam());
+    nic.pool.grant(5, 5);
     nic.fails_at = fails_at;
     std::vector<Status> ends(4 * 40);
     in_grid(nic, 4, 40, 4, [&](auto& ep, std::uint32_t t) {
@@ -250,9 +277,9 @@ TEST(SharedPushFailure, error_brings_every_slot_back_once) {
 }
 
 // A slot that an error completion frees says that the endpoint has failed: no later push may use it.
-TEST(SharedPushFailure, error_of_a_slot_is_met_by_whoever_waits_for_it) {
-  ServingNic nic;
-  nic.grant(1, 1);
+TEST_P(SharedPushFailure, error_of_a_slot_is_met_by_whoever_waits_for_it) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(1, 1);
   nic.fails_at = 0;
   in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
     EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
@@ -262,9 +289,9 @@ TEST(SharedPushFailure, error_of_a_slot_is_met_by_whoever_waits_for_it) {
 }
 
 // The call that meets the failure may be the last one that there is.
-TEST(SharedPushFailure, call_that_meets_it_waits_for_what_the_nic_has_yet_to_flush) {
-  ServingNic nic;
-  nic.grant(3, 3);
+TEST_P(SharedPushFailure, call_that_meets_it_waits_for_what_the_nic_has_yet_to_flush) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(3, 3);
   nic.fails_at = 0;
   nic.completes_one_a_step = true;
   in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
@@ -276,11 +303,11 @@ TEST(SharedPushFailure, call_that_meets_it_waits_for_what_the_nic_has_yet_to_flu
 }
 
 // Nobody pushes any more, or flushes: whatever call meets the failure gives the idle credits back.
-TEST(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_back) {
+TEST_P(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_back) {
   enum class Call { kPull, kValue, kWarp };
   for (const Call call : {Call::kPull, Call::kValue, Call::kWarp}) {
-    ServingNic nic;
-    nic.grant(5, 5);
+    ServingNic nic(GetParam());
+    nic.pool.grant(5, 5);
     in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
       EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
       EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -305,9 +332,9 @@ TEST(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_bac
 }
 
 // The slots are full, and then there is no room for their WQEs.
-TEST(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic) {
-  ServingNic nic;
-  nic.grant(3, 3);
+TEST_P(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic) {
+  ServingNic nic(GetParam());
+  nic.pool.grant(3, 3);
   nic.serves = false;
   nic.timeout_ns = 2'000'000;
   std::vector<Status> ends(16);
@@ -326,10 +353,10 @@ TEST(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_nic
 }
 
 // After a timeout the NIC may still finish: who calls then brings home what has come free since.
-TEST(SharedPushFailure, slot_that_the_nic_finishes_after_a_timeout_comes_back_with_the_next_call) {
+TEST_P(SharedPushFailure, slot_that_the_nic_finishes_after_a_timeout_comes_back_with_the_next_call) {
   for (const bool flushes : {false, true}) {
-    ServingNic nic;
-    nic.grant(3, 3);
+    ServingNic nic(GetParam());
+    nic.pool.grant(3, 3);
     nic.serves = false;
     nic.timeout_ns = 2'000'000;
     in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
@@ -350,8 +377,63 @@ TEST(SharedPushFailure, slot_that_the_nic_finishes_after_a_timeout_comes_back_wi
   }
 }
 
-TEST(SharedPush, endpoint_without_slots_says_unsupported) {
+// Both pools at once: what holds of one must hold of the other when the same call ends.
+constexpr std::uint32_t kCredits[] = {5, 4};
+void grant_both(ServingNic& nic) {
+  nic.nic_pool.grant(kCredits[0], kCredits[0]);
+  nic.host_pool.grant(kCredits[1], kCredits[1]);
+}
+void expect_both_conserved(const ServingNic& nic) {
+  expect_conserved(nic, nic.nic_pool, kCredits[0]);
+  expect_conserved(nic, nic.host_pool, kCredits[1]);
+}
+
+TEST(SharedPools, flush_brings_the_slots_of_both_back_and_wants_nothing_more) {
   ServingNic nic;
+  grant_both(nic);
+  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
+    for (std::uint32_t k = 0; k < 6; ++k) {
+      EXPECT_EQ(stage(ep, Staged::kNic, message(0, 2 * k)), Status::kOk);
+      EXPECT_EQ(stage(ep, Staged::kHost, message(0, 2 * k + 1)), Status::kOk);
+    }
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  expect_both_conserved(nic);
+  EXPECT_EQ(nic.nic_pool.requests.wanted, kCredits[0]);
+  EXPECT_EQ(nic.host_pool.requests.wanted, kCredits[1]);
+  ASSERT_EQ(nic.requests().size(), 12u);
+  for (const ServingNic::Request& request : nic.requests()) EXPECT_EQ(request.local, request.remote);
+}
+
+// The call that meets the failure may be the last one, and the NIC flushes one WQE at a time.
+TEST(SharedPools, failure_waits_for_what_the_nic_has_of_either) {
+  for (const Staged last : {Staged::kNic, Staged::kHost}) {
+    for (const bool flushes : {false, true}) {
+      ServingNic nic;
+      grant_both(nic);
+      nic.fails_at = 0;
+      nic.completes_one_a_step = true;
+      in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+        const auto fill = [&](Staged staged) {
+          const std::uint32_t credits = kCredits[staged == Staged::kNic ? 0 : 1];
+          for (std::uint32_t k = 0; k < credits; ++k)
+            EXPECT_EQ(stage(ep, staged, message(0, k)), Status::kOk);
+        };
+        fill(last == Staged::kNic ? Staged::kHost : Staged::kNic);
+        fill(last);
+        EXPECT_EQ(flushes ? gdx_flush(ep) : stage(ep, last, message(0, 9)), Status::kPeerUnreachable);
+        for (const ServingNic::Pool* const pool : {&nic.nic_pool, &nic.host_pool}) {
+          EXPECT_EQ(pool->requests.failed, 1u);
+          EXPECT_EQ(pool->requests.returned, pool->books.taken);
+        }
+      });
+      expect_both_conserved(nic);
+    }
+  }
+}
+
+TEST_P(SharedPush, endpoint_without_slots_says_unsupported) {
+  ServingNic nic(GetParam());
   in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
     EXPECT_EQ(push(ep, message(0, 0)), Status::kUnsupported);
     std::byte byte{};

@@ -22,7 +22,7 @@ namespace {
 
 using mlx5::WqeOpcode;
 
-constexpr std::uint64_t kSignals = std::uint64_t{1} << 40;  // where signal words are, far from all else
+constexpr std::uint64_t kSignals = std::uint64_t{1} << 40;  // address of signal words, far from all others
 
 ServingNic* serving = nullptr;
 int serve() { return serving->step() ? 1 : 0; }
@@ -126,7 +126,7 @@ TEST(Shared, warps_post_in_the_order_of_lanes_and_never_in_part) {
   });
   looks_all_the_time.request_stop();
   looks_all_the_time.join();
-  while (nic.step()) {  // what was rung while the thread had the NIC to itself
+  while (nic.step()) {  // rung while the thread had the NIC to itself
   }
   EXPECT_EQ(failed, 0u);
   expect_all_in_order(nic, 6 * 72, kEach);
@@ -166,7 +166,7 @@ TEST(Shared, publication_waits_for_its_turn) {
 
 TEST(Shared, counters_wrap) {
   for (const std::uint32_t start : {0xfff0u, 0xfffffff0u}) {
-    ServingNic nic(Sharing::kShared, start);
+    ServingNic nic(ServingNic::Staged::kNic, start);
     in_grid(nic, 2, 32, 2, [&](auto& ep, std::uint32_t t) {
       for (std::uint32_t k = 0; k < 4; ++k) {
         EXPECT_EQ(gdx_put(ep, remote(message(t, k)), local(message(t, k)), 16), Status::kOk);
@@ -268,9 +268,9 @@ TEST(SharedFailure, abort_ends_all_who_wait) {
   EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kAborted));
 }
 
-TEST(SharedFailure, abort_ends_the_next_of_waits_shorter_than_the_pause_between_looks) {
+TEST(SharedFailure, abort_ends_the_next_of_waits_shorter_than_the_pause_between_polls) {
   ServingNic nic;
-  nic.timeout_ns = kHostLookNs / 2;
+  nic.timeout_ns = kHostPollNs / 2;
   nic.serves = false;
   in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
     EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kOk);
@@ -341,7 +341,7 @@ void put_warps(ServingNic& nic, std::vector<Status>* ends, std::uint64_t bytes_o
 }
 
 TEST(PutWarp, exclusive_endpoint_posts_every_lane_in_order) {
-  ServingNic nic(Sharing::kExclusive);
+  ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
   std::vector<Status> ends(kWarpThreads);
   put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 16);
   EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kOk));
@@ -352,7 +352,7 @@ TEST(PutWarp, exclusive_endpoint_posts_every_lane_in_order) {
 
 TEST(PutWarp, bad_length_in_one_lane_posts_nothing) {
   for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
-    ServingNic nic(sharing);
+    ServingNic nic(ServingNic::Staged::kNic, 0, sharing);
     std::vector<Status> ends(kWarpThreads);
     if (sharing == Sharing::kExclusive) {
       put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 0);
@@ -365,7 +365,7 @@ TEST(PutWarp, bad_length_in_one_lane_posts_nothing) {
 }
 
 TEST(PutWarp, full_queue_times_out_in_every_lane_and_stays_intact) {
-  ServingNic nic(Sharing::kExclusive);
+  ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
   nic.timeout_ns = 1'000'000;
   nic.serves = false;
   std::vector<Status> ends(kWarpThreads);

@@ -77,7 +77,7 @@ TEST_F(BlueFlame, plain_doorbell_costs_a_record_and_a_wqe) {
   EXPECT_EQ(pcie().blueflame_wqes + pcie().blueflame_torn, 0u);
 }
 
-// What is in the register behind the doorbell while its stores are on their way, one after another.
+// Content of the register behind the doorbell while its stores are under way, one after another.
 TEST_F(BlueFlame, copy_torn_at_any_word_is_fetched_from_the_ring) {
   constexpr std::uint32_t kUsedWords = 6;  // control, remote address, data
   for (std::uint32_t whole = 1; whole < kUsedWords; ++whole) {
@@ -100,6 +100,19 @@ TEST_F(BlueFlame, copy_with_any_word_of_another_wqe_is_fetched_from_the_ring) {
     EXPECT_EQ(pcie().wqe_reads - before.wqe_reads, 1u) << "word " << stale;
     EXPECT_EQ(pcie().blueflame_torn - before.blueflame_torn, 1u);
   }
+}
+
+// As Linux's mlx5_ib_test_wc finds out whether copies are used: the copy alone asks for a completion.
+TEST_F(BlueFlame, nop_that_says_otherwise_than_the_ring_is_executed_as_it_says) {
+  constexpr std::size_t kFlagsWord = 1;
+  constexpr std::uint64_t kAskFlag = std::uint64_t{mlx5::kCompletionAlways} << 24;
+  const std::uint16_t index = a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionOnError);
+  a.ring_blueflame(index, kFirstHalf, 1,
+                   [](std::span<std::uint64_t> words) { words[kFlagsWord] |= kAskFlag; });
+  const std::optional<Polled> polled = await_send(a, b);
+  ASSERT_TRUE(polled);
+  EXPECT_EQ(polled->wqe_counter, index);
+  EXPECT_EQ(pcie().blueflame_wqes, 1u);
 }
 
 TEST_F(BlueFlame, words_behind_the_wqe_are_of_no_account) {

@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Congestion, SharedQueue,
                          testing::Values(Case{2, 40, 0.95}, Case{4, 40, 0.95}, Case{8, 40, 0.95},
                                          Case{4, 10, 0.8}));
 
-// What credits alone do: nothing is dropped either, and all of them lie in the queue.
+// Effect of credits alone: nothing is dropped either, and all of them lie in the queue.
 TEST(SharedQueueWithoutDcqcn, holds_every_credit) {
   Flows flows(8, 40, CongestionControl::kNone);
   (void)flows.run(20 * kMillisecondNs);

@@ -21,7 +21,7 @@ HcaConfig limited() {
 
 class Congestion : public testing::Test {
  protected:
-  // How long a write of kBytes from a to b takes.
+  // Returns the time of a write of kBytes from a to b.
   std::uint64_t write_ns() {
     const std::uint64_t start_ns = pair.now_ns;
     pair.a.post_write(pair.a.local(0, kBytes), pair.b.remote(kTarget));

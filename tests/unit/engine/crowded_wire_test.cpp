@@ -49,7 +49,7 @@ std::unique_ptr<wire::Wire> make_crowded(const bool& crowded) {
   return std::make_unique<CrowdedWire>(std::move(*below), crowded);
 }
 
-// Else two HCAs that write at each other through full rings would each wait for the other's acknowledgements.
+// Acknowledgements must pass full rings, or two HCAs that write to each other would wait for each other's.
 TEST(CrowdedHca, acknowledges_writes_and_holds_its_own_back) {
   constexpr std::uint8_t kPatient = 21;  // local ACK timeout code: 8 s
   bool crowded = false;

@@ -226,7 +226,7 @@ struct CreditedQueue {
   std::uint64_t sent_packets = 0;
   std::deque<std::uint64_t> returns_at_ns;
 
-  void look(std::uint64_t now_ns) {
+  void poll(std::uint64_t now_ns) {
     for (; !returns_at_ns.empty() && returns_at_ns.front() <= now_ns; returns_at_ns.pop_front()) ++credits;
   }
   std::uint64_t send(std::uint64_t now_ns, std::uint64_t allowance_bytes) {
@@ -251,7 +251,7 @@ std::pair<std::uint64_t, std::uint64_t> most_and_least(double rate_gbps, std::ui
     scheduler.add(queues[i]);
   }
   for (std::uint64_t now_ns = 0; now_ns < 1'000'000'000; now_ns += 10'000) {
-    for (CreditedQueue& queue : queues) queue.look(now_ns);
+    for (CreditedQueue& queue : queues) queue.poll(now_ns);
     const std::uint64_t sent = scheduler.run(
         link.budget_bytes(now_ns), [](const CreditedQueue& queue) { return queue.credits > 0; },
         [now_ns](CreditedQueue& queue, std::uint64_t allowance) { return queue.send(now_ns, allowance); });

@@ -54,7 +54,7 @@ class LateCopies final : public CopyEngine {
     std::copy_n(at(from), length_bytes, to);
     return !gone;
   }
-  void settle() override { make_all(); }
+  void synchronize() override { make_all(); }
 
   [[nodiscard]] bool idle() const { return under_way_.empty(); }
 
@@ -249,7 +249,7 @@ TEST_F(Foreign, receive_queue_in_it_is_refused) {
   EXPECT_EQ(created.error(), EOPNOTSUPP);
 }
 
-// What a store hands to its engine, in order.
+// Records the calls of a store to its engine, in order.
 class Recorder final : public CopyEngine {
  public:
   Recorder(std::vector<std::string>& log, const char* name) : log_(log), name_(name) {}
@@ -258,7 +258,7 @@ class Recorder final : public CopyEngine {
     return true;
   }
   bool read(std::byte*, const std::byte*, std::size_t) override { return true; }
-  void settle() override { log_.push_back(name_ + std::string(" settle")); }
+  void synchronize() override { log_.push_back(name_ + std::string(" synchronize")); }
 
  private:
   std::vector<std::string>& log_;
@@ -276,8 +276,8 @@ TEST(ForeignMemory, stores_keep_their_order_across_memories) {
   ASSERT_TRUE(foreign.store(bytes.data(), from.data(), 8));        // behind it without a wait
   ASSERT_TRUE(foreign.store(bytes.data() + 64, from.data(), 8));   // another GPU's
   ASSERT_TRUE(foreign.store(bytes.data() + 128, from.data(), 8));  // this process's
-  EXPECT_THAT(
-      log, testing::ElementsAre("x write 56", "x write 8", "x write 8", "x settle", "y write 8", "y settle"));
+  EXPECT_THAT(log, testing::ElementsAre("x write 56", "x write 8", "x write 8", "x synchronize", "y write 8",
+                                        "y synchronize"));
 }
 
 TEST(ForeignMemory, range_added_twice_goes_with_the_last) {

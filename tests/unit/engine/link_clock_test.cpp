@@ -54,7 +54,7 @@ TEST(LinkClock, burst_is_as_many_bytes_at_any_rate) {
   }
 }
 
-// Whoever sends as soon as it is allowed to, however late it asks, reaches the rate and never exceeds it.
+// A sender that sends as soon as permitted, however late it polls, reaches the rate and never exceeds it.
 TEST(LinkClock, random_senders_get_the_rate_and_no_more) {
   for (const double gbps : {0.37, 1.0, 10.0, 333.3}) {
     std::mt19937 random(7);

@@ -28,7 +28,7 @@ mlx5::DataSegment data(const Local& local) { return {local.length_bytes, local.l
 mlx5::RemoteAddressSegment raddr(const Remote& remote) { return {remote.address, remote.rkey, 0}; }
 
 template <typename T>
-T unwrap(const Answer<T>& answer) {
+T unwrap(const ErrnoOr<T>& answer) {
   EXPECT_TRUE(answer) << "errno " << (answer ? 0 : answer.error());
   return answer ? *answer : T{};
 }
@@ -105,7 +105,7 @@ std::uint32_t Node::make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record) {
   return unwrap(hca->create_cq(spec));
 }
 
-void Node::connect(const Node& peer, std::uint8_t timeout, std::uint8_t retry_count) {
+void Node::connect_to_rtr(const Node& peer) {
   QpAttributes attributes;
   attributes.state = QpState::kInit;
   attributes.access = kAllAccess;
@@ -122,6 +122,11 @@ void Node::connect(const Node& peer, std::uint8_t timeout, std::uint8_t retry_co
                                kQpMaxDestRdAtomic | kQpMinRnrTimer,
                            attributes),
             0);
+}
+
+void Node::connect(const Node& peer, std::uint8_t timeout, std::uint8_t retry_count) {
+  ASSERT_NO_FATAL_FAILURE(connect_to_rtr(peer));
+  QpAttributes attributes;
   attributes.state = QpState::kRts;
   attributes.timeout = timeout;
   attributes.retry_count = retry_count;
@@ -136,6 +141,14 @@ void Node::connect(const Node& peer, std::uint8_t timeout, std::uint8_t retry_co
 Errno Node::modify_to_error() {
   QpAttributes attributes;
   attributes.state = QpState::kError;
+  return hca->modify_qp(qpn, kQpState, attributes);
+}
+
+Errno Node::modify_to_reset() {
+  produced_ = receives_posted_ = 0;
+  record_[0] = record_[1] = Be32{};
+  QpAttributes attributes;
+  attributes.state = QpState::kReset;
   return hca->modify_qp(qpn, kQpState, attributes);
 }
 
@@ -172,6 +185,10 @@ std::uint16_t Node::post_write_immediate(const Local& from, const Remote& to, st
 
 std::uint16_t Node::post_read(const Local& to, const Remote& from) {
   return post_raw(mlx5::WqeOpcode::kRdmaRead, pack(raddr(from), data(to)), mlx5::kCompletionAlways);
+}
+
+std::uint16_t Node::post_send(const Local& from) {
+  return post_raw(mlx5::WqeOpcode::kSend, pack(data(from)), mlx5::kCompletionAlways);
 }
 
 std::uint16_t Node::post_send_inline(std::span<const char> text, std::uint32_t immediate) {

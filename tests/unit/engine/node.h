@@ -29,7 +29,7 @@ struct Local {
   std::uint32_t lkey = 0;
 };
 
-// What a CQE says, whichever of its forms it has.
+// Content of a CQE, in any of its forms.
 struct Polled {
   mlx5::CqeOpcode opcode;
   mlx5::Syndrome syndrome;
@@ -52,14 +52,17 @@ class Node {
   explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20,
                 const HcaConfig& config = {}, const Clock& clock = monotonic_ns);
 
+  void connect_to_rtr(const Node& peer);  // RESET to RTR
   // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
   void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);
   Errno modify_to_error();
+  Errno modify_to_reset();  // the rings are to be used from their first entry again
 
   // Queues a WQE without ringing. `signaled`: completes with a CQE.
   std::uint16_t post_write(const Local& local, const Remote& remote, bool signaled = true);
   std::uint16_t post_write_immediate(const Local& local, const Remote& remote, std::uint32_t immediate);
   std::uint16_t post_read(const Local& local, const Remote& remote);
+  std::uint16_t post_send(const Local& local);
   std::uint16_t post_send_inline(std::span<const char> text, std::uint32_t immediate);
   std::uint16_t post_fetch_add(const Local& local, const Remote& remote, std::uint64_t add);
   std::uint16_t post_compare_swap(const Local& local, const Remote& remote, std::uint64_t compare,

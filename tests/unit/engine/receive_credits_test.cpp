@@ -69,7 +69,7 @@ TEST_F(ReceiveCredits, sends_to_a_slow_receiver_wait_and_are_never_refused) {
   EXPECT_EQ(sender().credit_probes, 0u);
 }
 
-// The same run without credits, which shows what they avoid.
+// Runs without credits, to show the refusals that they avoid.
 TEST_F(ReceiveCredits, receiver_that_advertises_nothing_refuses_as_ever) {
   open(true, false);
   ASSERT_TRUE(deliver());
@@ -101,7 +101,7 @@ TEST_F(ReceiveCredits, receive_posted_before_a_first_send_is_found_although_it_w
   EXPECT_EQ(sender().rnr_naks_received, 0u);
 }
 
-// Nothing was said while no receive was there; the message goes when one is, long before any probe.
+// Without a receive no credits come; the message leaves once a receive is posted, long before any probe.
 TEST_F(ReceiveCredits, send_before_the_first_receive_is_refused_once_and_then_told) {
   open(true, true);
   Node& a = pair->a;

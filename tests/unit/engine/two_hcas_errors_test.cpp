@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstring>
 #include <set>
 
 #include "tests/unit/engine/node.h"
@@ -116,10 +117,97 @@ TEST_F(FailingHcas, modify_to_error_flushes_and_reset_starts_again) {
   const std::optional<Polled> received = a.poll_receive();
   ASSERT_TRUE(received);
   EXPECT_EQ(received->syndrome, Syndrome::kFlushed);
-  QpAttributes reset;
-  reset.state = QpState::kReset;
-  EXPECT_EQ(a.hca->modify_qp(a.qpn, kQpState, reset), 0);
+  EXPECT_EQ(a.modify_to_reset(), 0);
+  EXPECT_EQ(b.modify_to_reset(), 0);
   EXPECT_EQ(state(a), QpState::kReset);
+
+  a.connect(b);
+  b.connect(a);
+  a.post_receive(a.local(128, 64));
+  b.post_send_inline("again", 7);
+  b.ring();
+  const std::optional<Polled> fresh = await_receive(a, b);
+  ASSERT_TRUE(fresh) << "the receive is in the ring's first entry";
+  EXPECT_EQ(fresh->wqe_counter, 0);
+  EXPECT_EQ(std::memcmp(a.memory.data() + 128, "again", 5), 0);
+}
+
+// Everything is in use: PSNs, both rings, a staging slot, a receive that its message fills only in part.
+TEST_F(FailingHcas, reset_amid_messages_forgets_them_and_starts_again) {
+  constexpr std::uint32_t kLongBytes = 2 << 20;  // many times what one step takes
+  a.post_write(a.local(0, 64), b.remote(0));
+  b.post_receive(b.local(1 << 20, 64));
+  a.post_send_inline("first", 1);
+  a.ring();
+  ASSERT_TRUE(await_send(a, b));
+  ASSERT_TRUE(await_send(a, b));
+  ASSERT_TRUE(await_receive(b, a));
+
+  b.post_receive(b.local(1 << 20, kLongBytes));
+  a.post_send(a.local(0, kLongBytes));
+  a.ring();
+  const auto arrived = [this] { return b.hca->counters().transport.packets_received; };
+  const auto before = arrived();
+  ASSERT_TRUE(drive(a, b, [&] { return arrived() > before; }));
+  a.post_write(a.staging(0, 64), b.remote(0));
+  a.ring();
+  a.hca->progress();
+  const auto sent = a.hca->counters().transport.packets_sent;
+  const auto received = arrived();
+  ASSERT_EQ(a.modify_to_reset(), 0);
+  ASSERT_EQ(b.modify_to_reset(), 0);
+  drive(
+      a, b, [] { return false; }, 100);
+  EXPECT_EQ(a.hca->counters().transport.packets_sent, sent);
+  EXPECT_EQ(arrived(), received) << "RESET takes no packet";
+  EXPECT_FALSE(a.poll_send());
+  EXPECT_FALSE(b.poll_receive());
+  EXPECT_EQ(a.hca->query_qp(a.qpn)->access, 0u);
+  EXPECT_EQ(a.hca->query_qp(a.qpn)->send_psn, 0u);
+
+  a.connect(b);
+  b.connect(a);
+  b.post_receive(b.local(128, 64));
+  a.post_write(a.staging(0, 64), b.remote(0));
+  a.post_send_inline("again", 7);
+  a.ring();
+  for (std::uint16_t index = 0; index < 2; ++index) {
+    const std::optional<Polled> done = await_send(a, b);
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->syndrome, Syndrome::kNone) << mlx5::syndrome_name(done->syndrome);
+    EXPECT_EQ(done->wqe_counter, index);
+  }
+  const std::optional<Polled> fresh = await_receive(b, a);
+  ASSERT_TRUE(fresh);
+  EXPECT_EQ(fresh->wqe_counter, 0);
+  EXPECT_EQ(std::memcmp(b.memory.data() + 128, "again", 5), 0);
+  EXPECT_EQ(a.hca->counters().staging_violations, 0u);
+}
+
+TEST_F(FailingHcas, communication_is_established_once_after_each_reset) {
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(a.modify_to_reset(), 0);
+    ASSERT_EQ(b.modify_to_reset(), 0);
+    a.connect(b);
+    b.connect_to_rtr(a);
+    a.post_write(a.local(0, 64), b.remote(0));
+    a.ring();
+    ASSERT_TRUE(await_send(a, b));
+    EXPECT_EQ(b.events, std::vector<int>(round + 1, kEventCommunicationEstablished));
+  }
+}
+
+TEST_F(FailingHcas, counters_of_a_queue_pair_outlive_it_and_its_number_names_nothing) {
+  a.post_write(a.local(0, 64), b.remote(0));
+  a.ring();
+  ASSERT_TRUE(await_send(a, b));
+  const auto sent = a.hca->counters().transport.packets_sent;
+  EXPECT_GT(sent, 0u);
+  EXPECT_EQ(a.hca->destroy_qp(a.qpn), 0);
+  EXPECT_EQ(a.hca->counters().transport.packets_sent, sent);
+  a.ring();
+  a.hca->progress();
+  EXPECT_EQ(a.hca->counters().bad_doorbells, 1u);
 }
 
 TEST_F(FailingHcas, slot_sent_twice_without_its_credit_is_a_violation) {
@@ -190,7 +278,12 @@ TEST_F(FailingHcas, overrun_completion_queue_is_fatal_to_the_queue_pair) {
   EXPECT_EQ(a.events, std::vector<int>{kEventQpFatal});
 }
 
-TEST_F(FailingHcas, record_beyond_the_send_queue_is_fatal_to_the_queue_pair) {
+TEST_F(FailingHcas, record_beyond_the_send_queue_is_fatal_to_the_queue_pair_reset_or_not) {
+  a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+  a.ring();
+  ASSERT_TRUE(await_send(a, b));
+  ASSERT_EQ(a.modify_to_reset(), 0);
+  a.connect(b);
   for (std::uint32_t i = 0; i <= Node::kSendBlocks; ++i) {
     a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
   }

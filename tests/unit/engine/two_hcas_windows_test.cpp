@@ -236,7 +236,7 @@ TEST_F(TwoHcasWithWindows, window_needs_its_domain_and_is_no_region) {
   EXPECT_EQ(b.hca->dealloc_pd(*own), 0);
 }
 
-// What mlx5dv_wr_mr_interleaved makes, written to from afar: every second byte.
+// Key of mlx5dv_wr_mr_interleaved, written to by a peer: every second byte.
 TEST_F(TwoHcasWithWindows, key_that_lies_in_pieces_is_written_read_and_sent_from) {
   const auto key = b.hca->register_memory({.pd = b.pd, .umr = UmrKey{.max_entries = 4}});
   ASSERT_TRUE(key);

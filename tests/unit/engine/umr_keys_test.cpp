@@ -92,7 +92,7 @@ class UmrKeys : public testing::Test {
   mlx5::DataSegment strided(std::uint16_t bytes, std::uint16_t stride, std::uint64_t address) const {
     return std::bit_cast<mlx5::DataSegment>(mlx5::RepeatEntrySegment{stride, bytes, region_, address});
   }
-  // Where in bytes_ each begins, and how long it is; none where a part is not to be had.
+  // Offset in bytes_ and length of each extent; empty if a part is not available.
   using Extents = std::vector<std::pair<std::ptrdiff_t, std::uint64_t>>;
   Extents extents(std::uint32_t key, std::uint64_t address, std::uint64_t length_bytes,
                   std::uint32_t access = kRemoteRead) const {
@@ -130,7 +130,7 @@ TEST_F(UmrKeys, window_bound_gives_its_range_and_rights_whatever_the_region_give
 
 TEST_F(UmrKeys, window_is_bound_over_paged_memory_that_is_not_there) {
   region_ = add({.pd = kOwner.pd,
-                 .base = nullptr,  // where nothing ever is
+                 .base = nullptr,  // never accessed
                  .iova = kIova,
                  .length_bytes = kBytes,
                  .access = kLocalWrite | kWindowBind | kOnDemand});

@@ -18,9 +18,9 @@ class Credits : public ::testing::Test {
  protected:
   CreditScheduler make(CreditRules rules) { return CreditScheduler(rules); }
 
-  // Everybody wants the pool until nothing moves any more; who is above its limit gives back.
-  static void settle(CreditScheduler& scheduler, const std::vector<CreditEndpoint>& hungry,
-                     const std::vector<CreditEndpoint>& giving) {
+  // Lets every endpoint request the pool until nothing changes; those above their limit return slots.
+  static void run_until_stable(CreditScheduler& scheduler, const std::vector<CreditEndpoint>& hungry,
+                               const std::vector<CreditEndpoint>& giving) {
     std::vector<CreditAction> actions;
     for (bool moved = true; moved;) {
       for (const CreditEndpoint e : hungry) scheduler.want(e, scheduler.rules().slot_count);
@@ -77,7 +77,7 @@ TEST_F(Credits, hungry_endpoints_share_by_the_threshold) {
     auto scheduler = make({64, 1, c.threshold_percent});
     std::vector<CreditEndpoint> hungry;
     for (std::uint32_t i = 0; i < c.endpoints; ++i) hungry.push_back(*scheduler.open(64));
-    settle(scheduler, hungry, {});
+    run_until_stable(scheduler, hungry, {});
     for (const CreditEndpoint e : hungry) EXPECT_EQ(scheduler.leased(e), c.each) << c.threshold_percent;
   }
 }
@@ -85,10 +85,10 @@ TEST_F(Credits, hungry_endpoints_share_by_the_threshold) {
 TEST_F(Credits, late_comer_makes_the_early_one_shrink_to_its_share) {
   auto scheduler = make({64, 1, 100});
   const CreditEndpoint early = *scheduler.open(64);
-  settle(scheduler, {early}, {});
+  run_until_stable(scheduler, {early}, {});
   EXPECT_EQ(scheduler.leased(early), 32u);
   const CreditEndpoint late = *scheduler.open(64);
-  settle(scheduler, {late}, {early, late});
+  run_until_stable(scheduler, {late}, {early, late});
   EXPECT_NEAR(scheduler.leased(early), 22, 1);
   EXPECT_NEAR(scheduler.leased(late), 21, 1);
 }
@@ -96,10 +96,10 @@ TEST_F(Credits, late_comer_makes_the_early_one_shrink_to_its_share) {
 TEST_F(Credits, endpoint_that_gives_nothing_back_leaves_the_others_their_share_of_the_rest) {
   auto scheduler = make({64, 1, 100});
   const CreditEndpoint stalled = *scheduler.open(64);
-  settle(scheduler, {stalled}, {});
+  run_until_stable(scheduler, {stalled}, {});
   const CreditEndpoint a = *scheduler.open(64);
   const CreditEndpoint b = *scheduler.open(64);
-  settle(scheduler, {stalled, a, b}, {a, b});
+  run_until_stable(scheduler, {stalled, a, b}, {a, b});
   EXPECT_EQ(scheduler.leased(stalled), 32u);
   EXPECT_GE(scheduler.leased(a), 10u);
   EXPECT_GE(scheduler.leased(b), 10u);
@@ -124,10 +124,10 @@ TEST_F(Credits, somebody_waits_until_the_want_is_granted_or_withdrawn) {
 TEST_F(Credits, slot_of_the_minimum_that_is_given_back_is_granted_again) {
   auto scheduler = make({8, 2, 100});
   const CreditEndpoint e = *scheduler.open(8);
-  settle(scheduler, {}, {});
+  run_until_stable(scheduler, {}, {});
   ASSERT_TRUE(scheduler.take_back(e, 0));
   EXPECT_TRUE(scheduler.anybody_waits());
-  settle(scheduler, {}, {});
+  run_until_stable(scheduler, {}, {});
   EXPECT_EQ(scheduler.leased(e), 2u);
 }
 
@@ -137,16 +137,15 @@ TEST_F(Credits, only_one_who_waits_is_asked_for_nothing_on_his_own_behalf) {
     auto scheduler = make({8, 1, 100});
     if (had_a_predecessor) scheduler.destroy(*scheduler.open(8));
     const CreditEndpoint e = *scheduler.open(8);
-    settle(scheduler, {e}, {});
+    run_until_stable(scheduler, {e}, {});
     ASSERT_EQ(scheduler.leased(e), 4u);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(scheduler.open(1));
-    settle(scheduler, {e}, {});
+    run_until_stable(scheduler, {e}, {});
     EXPECT_EQ(scheduler.limit(e), 4u) << had_a_predecessor;
   }
 }
 
-// Not a slot less, and not a slot more: with what else has been asked back, that of a closing endpoint
-// included.
+// Checks the exact number of slots asked back, a closing endpoint's slots included.
 TEST_F(Credits, holder_is_asked_for_just_what_it_would_not_be_granted_again) {
   int asked = 0;
   for (const std::uint32_t percent : {25u, 100u, 300u}) {
@@ -155,12 +154,12 @@ TEST_F(Credits, holder_is_asked_for_just_what_it_would_not_be_granted_again) {
       SCOPED_TRACE(::testing::Message() << percent << " percent of " << slots << " slots");
       auto scheduler = make({slots, 1, percent});
       const CreditEndpoint closing = *scheduler.open(slots);
-      if (somebody_closes) settle(scheduler, {closing}, {});
+      if (somebody_closes) run_until_stable(scheduler, {closing}, {});
       scheduler.retire(closing);
       const CreditEndpoint holder = *scheduler.open(slots);
-      settle(scheduler, {holder}, {});
+      run_until_stable(scheduler, {holder}, {});
       const CreditEndpoint late = *scheduler.open(slots);
-      settle(scheduler, {late}, {});
+      run_until_stable(scheduler, {late}, {});
       const std::uint32_t limit = scheduler.limit(holder);
       const std::uint32_t back =
           scheduler.free() + scheduler.leased(holder) - limit + scheduler.leased(closing);
@@ -176,7 +175,7 @@ TEST_F(Credits, holder_is_asked_for_just_what_it_would_not_be_granted_again) {
 TEST_F(Credits, cap_of_an_endpoint_holds) {
   auto scheduler = make({64, 1, 100});
   const CreditEndpoint e = *scheduler.open(5);
-  settle(scheduler, {e}, {});
+  run_until_stable(scheduler, {e}, {});
   EXPECT_EQ(scheduler.leased(e), 5u);
 }
 
@@ -195,7 +194,7 @@ TEST_F(Credits, pool_of_minima_is_full_and_says_so) {
 TEST_F(Credits, retired_keeps_its_slots_until_it_is_destroyed) {
   auto scheduler = make({8, 1, 100});
   const CreditEndpoint e = *scheduler.open(8);
-  settle(scheduler, {e}, {});
+  run_until_stable(scheduler, {e}, {});
   EXPECT_EQ(scheduler.leased(e), 4u);
   scheduler.retire(e);
   scheduler.retire(e);
@@ -225,7 +224,7 @@ class Hostile : public ::testing::Test {
   void SetUp() override {
     liar_ = *exchange_.open(lies_.channel(), kSlots);
     honest_ = *exchange_.open(truth_.channel(), kSlots);
-    exchange_.look();
+    exchange_.poll();
   }
 
   CreditExchange exchange_{{kSlots, 1, 100}, "a test"};
@@ -241,7 +240,7 @@ TEST_F(Hostile, return_of_anothers_slot_is_ignored_and_reported_once) {
   lies_.returned_slots[2] = ~0u;
   lies_.requests.returned = 3;
   testing::internal::CaptureStderr();
-  exchange_.look();
+  exchange_.poll();
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(exchange_.bad_returns(), 3u);
   EXPECT_THAT(said, ::testing::HasSubstr("which it does not hold"));
@@ -253,43 +252,57 @@ TEST_F(Hostile, return_of_anothers_slot_is_ignored_and_reported_once) {
 TEST_F(Hostile, return_of_one_slot_twice_counts_once) {
   lies_.returned_slots[0] = lies_.returned_slots[1] = lies_.granted_slots[0];
   lies_.requests.returned = 2;
-  exchange_.look();
+  exchange_.poll();
   EXPECT_EQ(exchange_.bad_returns(), 1u);
   EXPECT_TRUE(exchange_.scheduler().invariant_holds());
 }
 
 TEST_F(Hostile, return_count_beyond_the_pool_is_one_bad_return) {
   lies_.requests.returned = 0x8000'0000;
-  exchange_.look();
+  exchange_.poll();
   EXPECT_EQ(exchange_.bad_returns(), 1u);
-  EXPECT_EQ(exchange_.look(), 0);
+  EXPECT_EQ(exchange_.poll(), 0);
 }
 
 TEST_F(Hostile, failed_that_says_it_took_more_than_was_granted_is_one_bad_return_and_keeps_its_slots) {
   lies_.requests.wanted = granted_of(lies_.grants) + 1'000;
   lies_.requests.failed = 1;
-  exchange_.look();
+  exchange_.poll();
   EXPECT_EQ(exchange_.bad_returns(), 1u);
   EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
-  EXPECT_EQ(exchange_.look(), 0);
+  EXPECT_EQ(exchange_.poll(), 0);
   exchange_.destroy(liar_);
   EXPECT_EQ(exchange_.scheduler().leased(), 1u);
 }
 
-// Of the failed: else what comes back is granted again in the same look.
-TEST_F(Hostile, look_says_how_many_slots_came_back) {
+// Slots of the failed endpoint: others would be granted again in this poll.
+TEST_F(Hostile, poll_counts_the_slots_that_came_back) {
   const std::uint32_t granted = granted_of(lies_.grants);
   lies_.requests.wanted = granted - 1;  // the last grant crossed the failure
   lies_.requests.failed = 1;
-  EXPECT_EQ(exchange_.look(), 2) << "that slot, and the limit of 0";
+  EXPECT_EQ(exchange_.poll(), 2) << "that slot, and the limit of 0";
   EXPECT_EQ(exchange_.scheduler().leased(liar_), 0u);
   truth_.requests.wanted = granted_of(truth_.grants);
   truth_.requests.failed = 1;
-  EXPECT_EQ(exchange_.look(), 1) << "the limit";
+  EXPECT_EQ(exchange_.poll(), 1) << "the limit";
   truth_.returned_slots[0] = truth_.granted_slots[0];
   truth_.requests.returned = 1;
-  EXPECT_EQ(exchange_.look(), 1) << "a slot";
+  EXPECT_EQ(exchange_.poll(), 1) << "a slot";
   EXPECT_EQ(exchange_.bad_returns(), 0u);
+}
+
+TEST_F(Hostile, failure_of_who_gets_a_number_again_is_heard_too) {
+  for (int round = 0; round < 2; ++round) {
+    lies_.requests.failed = 1;
+    lies_.requests.wanted = granted_of(lies_.grants) - 1;
+    exchange_.poll();
+    EXPECT_EQ(exchange_.scheduler().leased(liar_), 0u) << round;
+    exchange_.destroy(liar_);
+    lies_ = {};
+    ASSERT_EQ(*exchange_.open(lies_.channel(), kSlots), liar_);
+    exchange_.poll();
+    EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
+  }
 }
 
 TEST_F(Hostile, endpoints_are_those_that_exist) {
@@ -302,7 +315,7 @@ TEST_F(Hostile, endpoints_are_those_that_exist) {
 
 TEST_F(Hostile, boundless_wish_gets_the_share_of_anybody) {
   lies_.requests.wanted = 0x7fff'ffff;
-  exchange_.look();
+  exchange_.poll();
   EXPECT_LE(exchange_.scheduler().leased(liar_), kSlots / 2);
   EXPECT_EQ(granted_of(lies_.grants), exchange_.scheduler().leased(liar_));
 }
@@ -310,11 +323,11 @@ TEST_F(Hostile, boundless_wish_gets_the_share_of_anybody) {
 TEST_F(Hostile, slot_may_come_and_go_for_ever) {
   for (std::uint32_t i = 0; i < 100; ++i) {
     lies_.requests.wanted = granted_of(lies_.grants) + 1;
-    exchange_.look();
+    exchange_.poll();
     lies_.returned_slots[lies_.requests.returned % kSlots] =
         lies_.granted_slots[(granted_of(lies_.grants) - 1) % kSlots];
     ++lies_.requests.returned;
-    exchange_.look();
+    exchange_.poll();
   }
   EXPECT_EQ(exchange_.bad_returns(), 0u);
   EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);

@@ -1,6 +1,5 @@
-// Who runs the scheduler of a pool, and when: the service's thread, whoever waits, and each call on it.
-// Nothing here depends on how long anything takes; what a thread must do by itself is waited for with a
-// generous end.
+// Runs of a pool's scheduler: by the service's thread, by a waiting thread, and by each call on it. No check
+// depends on timing; an action of a thread is awaited with a generous bound.
 #include "host/staging/credit_service.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 
 #include "host/queue/endpoint.h"
@@ -19,7 +20,7 @@ EndpointAddress plausible_address() {
 }
 
 struct OptionCase {
-  const char* named;  // what the message must name
+  const char* named;  // required name in the message
   void (*spoil)(EndpointOptions&);
 };
 
@@ -47,6 +48,7 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 0; }},
       {"ack_timeout", [](EndpointOptions& o) { o.ack_timeout = 32; }},
       {"retry_count", [](EndpointOptions& o) { o.retry_count = 8; }},
+      {"service_level", [](EndpointOptions& o) { o.service_level = 8; }},
       {"rnr_retry", [](EndpointOptions& o) { o.rnr_retry = 8; }},
       {"min_rnr_timer", [](EndpointOptions& o) { o.min_rnr_timer = 32; }},
       {"hop_limit", [](EndpointOptions& o) { o.hop_limit = 0; }},
@@ -64,6 +66,87 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
 
 TEST(EndpointOptions, longest_wait_passes) {
   EXPECT_TRUE(check_endpoint_options({.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs}));
+}
+
+TEST(EndpointOptions, left_open_they_are_as_the_hca_is) {
+  const auto hardware = resolve_endpoint_options({}, false);
+  ASSERT_TRUE(hardware) << hardware.error().message;
+  EXPECT_EQ(hardware->timeout_ns, 30'000'000'000u);
+  EXPECT_EQ(hardware->ack_timeout, 18);
+  EXPECT_EQ(hardware->retry_count, 7);
+  const auto software = resolve_endpoint_options({}, true);
+  ASSERT_TRUE(software) << software.error().message;
+  EXPECT_EQ(software->timeout_ns, 5'000'000'000u);
+  EXPECT_EQ(software->ack_timeout, 14);
+  EXPECT_EQ(software->retry_count, 5);
+  EXPECT_EQ(software->traffic_class, 0);
+  EXPECT_EQ(software->service_level, 0);
+  EXPECT_EQ(software->doorbell, DoorbellKind::kPlain);
+  EXPECT_EQ(hardware->doorbell, DoorbellKind::kPlain);
+}
+
+struct VariableCase {
+  const char* variable;
+  const char* value;
+  const char* beyond;
+  std::uint64_t (*read)(const EndpointOptions&);
+  std::uint64_t expected;
+};
+
+TEST(EndpointOptions, left_open_they_are_as_the_variable_says) {
+  const VariableCase cases[] = {
+      {kCallTimeoutVariable, "60", "3601", [](const EndpointOptions& o) { return *o.timeout_ns; },
+       60'000'000'000},
+      {kAckTimeoutVariable, "12", "32",
+       [](const EndpointOptions& o) { return std::uint64_t{*o.ack_timeout}; }, 12},
+      {kRetryCountVariable, "3", "8", [](const EndpointOptions& o) { return std::uint64_t{*o.retry_count}; },
+       3},
+      {kTrafficClassVariable, "106", "256",
+       [](const EndpointOptions& o) { return std::uint64_t{*o.traffic_class}; }, 106},
+      {kServiceLevelVariable, "5", "8",
+       [](const EndpointOptions& o) { return std::uint64_t{*o.service_level}; }, 5},
+      {kDoorbellVariable, "blueflame", "BlueFlame",
+       [](const EndpointOptions& o) { return static_cast<std::uint64_t>(*o.doorbell); },
+       static_cast<std::uint64_t>(DoorbellKind::kBlueFlame)},
+  };
+  for (const VariableCase& one : cases) {
+    setenv(one.variable, one.value, 1);
+    const auto resolved = resolve_endpoint_options({}, true);
+    ASSERT_TRUE(resolved) << resolved.error().message;
+    EXPECT_EQ(one.read(*resolved), one.expected) << one.variable;
+    setenv(one.variable, one.beyond, 1);
+    const auto refused = resolve_endpoint_options({}, true);
+    ASSERT_FALSE(refused) << one.variable;
+    EXPECT_THAT(refused.error().message, ::testing::StartsWith(one.variable));
+    unsetenv(one.variable);
+  }
+  setenv(kRetryCountVariable, "3", 1);
+  EXPECT_EQ(resolve_endpoint_options({.retry_count = 6}, true)->retry_count, 6) << "an option goes first";
+  unsetenv(kRetryCountVariable);
+}
+
+// Ensures that a killed peer is reported as "peer unreachable", and never as a timeout.
+TEST(EndpointOptions, timeout_must_be_above_the_time_of_all_retries) {
+  constexpr std::uint64_t kRetriesNs = 27 * (4096ull << 14);  // 1 + 2 + 6 * 4
+  constexpr std::uint64_t kProbeNs = 200'000'000;
+  for (const bool software : {false, true}) {
+    EXPECT_EQ(retry_time_ns(14, 7, software), kRetriesNs);
+    EXPECT_EQ(retry_time_ns(14, 0, software), 4096ull << 14);
+  }
+  EXPECT_EQ(retry_time_ns(18, 7, false), 27 * (4096ull << 18));
+  EXPECT_EQ(retry_time_ns(18, 7, true), 8 * (4096ull << 18)) << "waits above a second do not grow";
+  EXPECT_EQ(retry_time_ns(17, 2, true), (4096ull << 17) + 2'000'000'000);
+  EndpointOptions options{
+      .timeout_ns = kProbeNs + kRetriesNs, .probe_after_ns = kProbeNs, .ack_timeout = 14, .retry_count = 7};
+  const auto refused = resolve_endpoint_options(options, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, ::testing::HasSubstr("GDX_CALL_TIMEOUT_S: 2.012 s"));
+  options.timeout_ns = kProbeNs + kRetriesNs + 1;
+  EXPECT_TRUE(resolve_endpoint_options(options, true));
+  options.timeout_ns = 1;
+  options.may_time_out_before_retries = true;
+  EXPECT_TRUE(resolve_endpoint_options(options, true));
 }
 
 TEST(EndpointOptions, gpu_placement_without_a_gpu_is_refused_with_advice) {

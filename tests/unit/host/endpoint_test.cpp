@@ -16,6 +16,7 @@
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
 #include "host/staging/staging_pool.h"
+#include "tests/refused_calls.h"
 #include "tests/unit/host/handle_pointers.h"
 
 namespace gdx {
@@ -55,6 +56,23 @@ TEST_F(OnHca, open_by_name_and_by_variable_finds_the_same) {
   EXPECT_EQ(Hca::open().error().status, Status::kNotFound);
   EXPECT_TRUE(Hca::open({hca().name()})) << "a name goes before the variable";
   unsetenv(kHcaVariable);
+}
+
+[[noreturn]] void make_a_pool_without_a_thread(const Hca& hca) {
+  alarm(60);
+  if (!test::refuse_threads()) _exit(2);
+  for (const StagingOptions& options : {StagingOptions(), StagingOptions::in_host_memory()}) {
+    const auto pool = StagingPool::create(hca, options);
+    if (pool) _exit(3);
+    if (pool.error().message.find("ulimit -u") == std::string::npos) _exit(4);
+  }
+  _exit(0);
+}
+
+using OnHcaDeathTest = OnHca;
+TEST_F(OnHcaDeathTest, staging_pool_without_a_thread_is_an_error_of_the_call) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(make_a_pool_without_a_thread(hca()), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(OnHca, unknown_hca_open_lists_those_that_exist) {
@@ -99,8 +117,9 @@ TEST_F(OnHca, impossible_memory_is_refused) {
   EXPECT_EQ(status_of(register_memory(hca(), nullptr, 64)), Status::kInvalidArgument);
   EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), std::numeric_limits<std::size_t>::max())),
             Status::kInvalidArgument);
-  EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), 64, Access::kRemoteWrite)),
-            Status::kInvalidArgument);
+  for (const Access changes : {Access::kRemoteWrite, Access::kRemoteAtomic}) {
+    EXPECT_EQ(status_of(register_memory(hca(), buffer.data(), 64, changes)), Status::kInvalidArgument);
+  }
   EXPECT_EQ(status_of(allocate_memory(hca(), 0)), Status::kInvalidArgument);
   EXPECT_EQ(status_of(allocate_memory(hca(), std::numeric_limits<std::size_t>::max())),
             Status::kInvalidArgument);
@@ -258,17 +277,54 @@ TEST_F(OnHca, two_endpoints_connect_to_each_other) {
   EXPECT_EQ(first->fault().status, Status::kOk);
 }
 
+TEST_F(OnHca, gid_is_the_index_that_option_or_variable_asks_for) {
+  EXPECT_EQ(hca().gid_index(), 1u) << "its IPv4 address";
+  const auto link_local = Hca::open({.gid_index = 0});
+  ASSERT_TRUE(link_local) << link_local.error().message;
+  EXPECT_EQ(link_local->gid_index(), 0u);
+  EXPECT_THAT(link_local->address_text(), ::testing::StartsWith("fe80"));
+  setenv(kGidIndexVariable, "0", 1);
+  EXPECT_EQ(Hca::open()->gid_index(), 0u);
+  EXPECT_EQ(Hca::open({.gid_index = 1})->gid_index(), 1u) << "an option goes before the variable";
+  setenv(kGidIndexVariable, "256", 1);
+  EXPECT_EQ(Hca::open().error().message, "GDX_GID_INDEX = '256': use a number from 0 to 255");
+  unsetenv(kGidIndexVariable);
+  EXPECT_THAT(Hca::open({.gid_index = 9}).error().message, HasSubstr("no RoCE v2 address at GID index 9"));
+}
+
+// An index with no address is refused by who looks at the port alone.
+TEST_F(OnHca, port_is_left_alone_where_that_is_asked_for) {
+  const auto opened = Hca::open({.gid_index = 9, .without_port = true});
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->name(), hca().name());
+  EXPECT_EQ(opened->path_mtu_bytes(), 0u);
+  EXPECT_EQ(opened->counter_set(), 0u);
+  EXPECT_NE(opened->pdn(), 0u);
+  EXPECT_EQ(opened->device_memory_bytes(), hca().device_memory_bytes());
+}
+
+TEST_F(OnHca, counter_set_of_the_port_is_found) {
+  EXPECT_EQ(hca().counter_set(), 1u) << "the software HCA's";
+}
+
+TEST_F(OnHca, call_that_would_time_out_before_its_retries_is_refused) {
+  const auto refused = Endpoint::create(hca(), nullptr, {.timeout_ns = 1'000'000'000});
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("1.000 s) before a dead peer is found, in 1.775 s"));
+}
+
 TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
   auto pool = StagingPool::create(hca());
   ASSERT_TRUE(pool);
-  auto endpoint =
-      Endpoint::create(hca(), &*pool, {.send_queue_blocks = 64, .slot_count = 16, .timeout_ns = 77});
+  auto endpoint = Endpoint::create(
+      hca(), &*pool,
+      {.send_queue_blocks = 64, .slot_count = 16, .timeout_ns = 77, .may_time_out_before_retries = true});
   ASSERT_TRUE(endpoint) << endpoint.error().message;
   const EndpointHandle handle = endpoint->handle();
   EXPECT_EQ(handle.layout_version, kQueueLayoutVersion);
   EXPECT_EQ(handle.qpn, endpoint->address().qpn);
   for (const void* const pointer : pointers_of(handle)) EXPECT_NE(pointer, nullptr);
-  EXPECT_EQ(handle.blueflame_half_bytes, 256u) << "the software HCA has registers enough";
+  EXPECT_EQ(handle.blueflame_half_bytes, 0u) << "doorbells are plain unless asked for";
   EXPECT_EQ(1u << handle.log_send_queue, 64u);
   EXPECT_GE(1u << handle.log_completion_queue, 64u);
   EXPECT_EQ(handle.timeout_ns, 77u);
@@ -279,14 +335,19 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
   EXPECT_EQ(*handle.abort, 1u);
 }
 
-TEST_F(OnHca, endpoints_share_no_blueflame_register) {
-  auto first = Endpoint::create(hca(), nullptr, {.slot_count = 0});
-  auto second = Endpoint::create(hca(), nullptr, {.slot_count = 0});
-  auto third = Endpoint::create(hca(), nullptr, {.slot_count = 0});
-  ASSERT_TRUE(first && second && third);
-  const std::set<std::uint64_t*> registers{first->handle().doorbell, second->handle().doorbell,
-                                           third->handle().doorbell};
-  EXPECT_EQ(registers.size(), 3u);
+TEST_F(OnHca, endpoints_share_no_register) {
+  for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
+    std::vector<Endpoint> endpoints;
+    std::set<std::uint64_t*> registers;
+    for (int i = 0; i < 3; ++i) {
+      auto endpoint = Endpoint::create(hca(), nullptr, {.doorbell = kind});
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      EXPECT_EQ(endpoint->handle().blueflame_half_bytes, kind == DoorbellKind::kBlueFlame ? 256u : 0u);
+      registers.insert(endpoint->handle().doorbell);
+      endpoints.push_back(std::move(*endpoint));
+    }
+    EXPECT_EQ(registers.size(), 3u) << name(kind);
+  }
 }
 
 TEST_F(OnHca, endpoint_closes_its_slots_come_back) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/queue/queue_memory.h"
+#include "tests/unit/host/open_files.h"
 
 namespace gdx {
 namespace {
@@ -42,6 +43,18 @@ TEST(GpuMemory, range_beyond_the_end_is_refused) {
   EXPECT_EQ(memory->read(kGpuPageBytes + 1, std::span(two).first(0)).error().status,
             Status::kInvalidArgument);
   EXPECT_EQ(GpuMemory::allocate(open_gpu(), 0).error().status, Status::kInvalidArgument);
+}
+
+TEST(GpuMemory, memory_that_ends_is_given_back) {
+  const Gpu gpu = open_gpu();
+  static_cast<void>(GpuMemory::allocate(gpu, 1));  // opens what the driver opens once
+  const std::size_t before = test::open_files();
+  {
+    const auto memory = GpuMemory::allocate(gpu, 1);
+    ASSERT_TRUE(memory) << memory.error().message;
+    EXPECT_GT(test::open_files(), before) << "the fake driver's memory is a file";
+  }
+  EXPECT_EQ(test::open_files(), before);
 }
 
 TEST(GpuMemory, more_than_there_is_is_no_memory) {

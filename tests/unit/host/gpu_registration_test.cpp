@@ -1,8 +1,9 @@
-// How GPU memory is registered: the whole table of choices, and the ways on the fake driver and the software
-// HCA, which takes dmabufs that a CPU can map, and all of it by address. What an HCA is asked is recorded as
-// well.
+// Registration of GPU memory: the whole table of choices, and the ways on the fake driver and the software
+// HCA. The HCA takes dmabufs that a CPU can map, and all GPU memory by address. Requests to an HCA are
+// recorded as well.
 #include "host/memory/gpu_registration.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ constexpr auto kDmabuf = RegistrationWay::kDmabuf;
 constexpr auto kPeermem = RegistrationWay::kPeermem;
 constexpr auto kRefused = RegistrationWay::kRefused;
 
-// Of device memory, for: GPU exports, HCA imports, nvidia_peermem loaded; with choice auto, dmabuf, peermem.
+// Rows for device memory: GPU exports, HCA imports, nvidia_peermem loaded; with choice auto, dmabuf, peermem.
 struct Row {
   bool exports, imports, peermem;
   RegistrationWay by_choice[3];
@@ -84,6 +85,19 @@ TEST(GpuRegistrationTable, way_that_failed_gives_way_to_the_next) {
   }
 }
 
+TEST(GpuRegistrationTable, memory_whose_writes_come_out_of_order_is_for_reads_alone) {
+  for (const Row& row : kTable) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      auto facts = facts_of(row, PointerKind::kDevice, kChoices[i]);
+      facts.writes_unordered = true;
+      EXPECT_EQ(decide_registration(facts), row.by_choice[i]);
+      facts.hca_writes = true;
+      EXPECT_EQ(decide_registration(facts), kRefused);
+      EXPECT_THAT(refusal_advice(facts), HasSubstr("WRITES_ORDERING below OWNER"));
+    }
+  }
+}
+
 TEST(GpuRegistrationTable, refusal_advises_on_each_way_that_was_not_tried) {
   RegistrationFacts facts{PointerKind::kDevice};
   EXPECT_THAT(refusal_advice(facts),
@@ -134,6 +148,7 @@ struct Recorded {
   std::size_t bytes = 0;
   std::uint64_t iova = 0;
   bool descriptor_open = false;
+  int access = 0;
   int error = 0;
   int peermem_calls = 0;
 };
@@ -141,9 +156,10 @@ Recorded recorded;
 ibv_mr recorded_mr{};
 
 ibv_mr* record_dmabuf(ibv_pd*, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int descriptor,
-                      int) {
+                      int access) {
   struct stat file {};
   recorded.offset = offset;
+  recorded.access = access;
   recorded.bytes = bytes;
   recorded.iova = iova;
   recorded.descriptor_open = fstat(descriptor, &file) == 0;
@@ -175,7 +191,8 @@ std::size_t open_descriptors() {
 class RegisteredGpuMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"GDX_FAKE_CUDA_DMABUF", "GDX_FAKE_CUDA_DMABUF_MAP", kGpuRegistrationVariable})
+    for (const char* name : {"GDX_FAKE_CUDA_WRITES_ORDERING", "GDX_FAKE_CUDA_DMABUF",
+                             "GDX_FAKE_CUDA_DMABUF_MAP", kGpuRegistrationVariable})
       unsetenv(name);
     recorded = {};
     auto hca = Hca::open();
@@ -285,6 +302,35 @@ TEST_F(RegisteredGpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_wit
   EXPECT_EQ(open_descriptors(), before) << "the registration holds its own reference";
 }
 
+std::size_t exported_bytes() {
+  const auto ask = reinterpret_cast<std::size_t (*)()>(
+      dlsym(dlopen("libcuda.so.1", RTLD_NOW), "gdx_fake_cuda_exported_bytes"));
+  EXPECT_NE(ask, nullptr);
+  return ask == nullptr ? 0 : ask();
+}
+
+// The first page to the last that the range touches, and none beyond.
+TEST_F(RegisteredGpuMemory, ranges_of_any_alignment_get_the_pages_that_they_touch) {
+  constexpr std::size_t kPage = 4096;
+  const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  const auto start = reinterpret_cast<std::uintptr_t>(allocate(8 * kPage));
+  const std::uintptr_t base = (start + kPage - 1) / kPage * kPage;
+  for (const std::size_t skipped : {0, 1, 100, 4000, 4095, 4096, 8000}) {
+    for (const std::size_t bytes : {1, 2, 96, 97, 4095, 4096, 4097, 8192, 10000}) {
+      SCOPED_TRACE(::testing::Message() << bytes << " bytes at " << skipped);
+      const GpuRegion region{reinterpret_cast<void*>(base + skipped), bytes, 0, 0};
+      const std::size_t touched = (skipped + bytes - 1) / kPage - skipped / kPage + 1;
+      ASSERT_TRUE(register_gpu_region(kRecordingVerbs, hca(), region, all));
+      EXPECT_EQ(recorded.offset, skipped % kPage);
+      EXPECT_EQ(recorded.bytes, bytes);
+      EXPECT_EQ(exported_bytes(), touched * kPage);
+      static_cast<void>(register_gpu_umem(kRecordingVerbs, hca(), region, all));
+      EXPECT_EQ(recorded.offset, skipped % kPage);
+      EXPECT_EQ(exported_bytes(), touched * kPage);
+    }
+  }
+}
+
 TEST_F(RegisteredGpuMemory, range_beyond_the_allocation_is_refused_by_the_driver) {
   const auto all = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   const GpuRegion region{allocate(4096), 1 << 20, 0, 0};
@@ -314,6 +360,41 @@ TEST_F(RegisteredGpuMemory, forced_way_is_obeyed_by_register_memory) {
   const auto by_address = register_memory(hca(), address, 4096);
   ASSERT_TRUE(by_address) << by_address.error().message;
   EXPECT_EQ(by_address->registered_by(), kPeermem);
+}
+
+TEST_F(RegisteredGpuMemory, order_of_writes_is_asked_and_decides_what_the_hca_may_write) {
+  open_gpu();
+  EXPECT_TRUE(gpu_->orders_rdma_writes());
+  gpu_.reset();
+  setenv("GDX_FAKE_CUDA_WRITES_ORDERING", "0", 1);
+  open_gpu();
+  EXPECT_FALSE(gpu_->orders_rdma_writes());
+  EXPECT_FALSE(facts().writes_unordered) << "the software HCA writes through the driver";
+  auto of_hardware = facts();
+  of_hardware.writes_unordered = true;
+  void* const address = allocate(128 * 1024);
+  const auto queues =
+      register_gpu_umem(hca_verbs(), hca(), {address, 8192, IBV_ACCESS_LOCAL_WRITE, 0}, of_hardware);
+  ASSERT_FALSE(queues);
+  EXPECT_EQ(queues.error().status, Status::kUnsupported);
+  EXPECT_THAT(queues.error().message, HasSubstr("WRITES_ORDERING below OWNER"));
+  const auto source = register_gpu_region(hca_verbs(), hca(), {address, 8192, 0, 0}, of_hardware);
+  ASSERT_TRUE(source) << source.error().message;
+  ibv_dereg_mr(source->mr);
+  unsetenv("GDX_FAKE_CUDA_WRITES_ORDERING");
+}
+
+TEST_F(RegisteredGpuMemory, relaxed_ordering_is_the_hcas_and_only_where_asked_for) {
+  static_assert(static_cast<int>(Access::kRelaxedOrdering) == IBV_ACCESS_RELAXED_ORDERING);
+  const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  void* const address = allocate(4096);
+  for (const Access access : {Access::kAll, Access::kAll | Access::kRelaxedOrdering}) {
+    const GpuRegion region{address, 4096, static_cast<int>(access), 0};
+    ASSERT_TRUE(register_gpu_region(kRecordingVerbs, hca(), region, all));
+    EXPECT_EQ(recorded.access, static_cast<int>(access));
+  }
+  EXPECT_TRUE(register_memory(hca(), address, 4096, Access::kAll | Access::kRelaxedOrdering));
+  EXPECT_TRUE(allocate_memory(hca(), 4096, Access::kAll | Access::kRelaxedOrdering));
 }
 
 TEST_F(RegisteredGpuMemory, umem_goes_the_same_ways) {

@@ -73,7 +73,7 @@ class Range {
   std::vector<std::size_t> parts_;
 };
 
-// Which file the fake driver keeps the bytes at `address` in; 0: nothing is mapped there.
+// Returns the file in which the fake driver keeps the bytes at `address`; 0: nothing is mapped there.
 ino_t file_behind(CUdeviceptr address) {
   CUmemGenericAllocationHandle handle = 0;
   if (Range::call().mem_retain_allocation_handle(&handle, reinterpret_cast<void*>(address)) != CUDA_SUCCESS)
@@ -100,7 +100,7 @@ class GpuSharing : public ::testing::Test {
     }
   }
   [[nodiscard]] const Gpu& gpu(std::size_t ordinal = 0) const { return gpus_[ordinal]; }
-  // What a peer is sent of `bytes` at `address`.
+  // Offer to a peer of `bytes` at `address`.
   struct Offered {
     peer::Offer offer{};
     Result<std::vector<Descriptor>> files;

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/page_size.h"
 #include "host/hca/hca.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
@@ -116,7 +117,7 @@ class OnFakeGpu : public ::testing::Test {
 
 struct Pages {
   explicit Pages(std::size_t count)
-      : bytes(count * kHostPageBytes),
+      : bytes(count * page_bytes()),
         data(static_cast<std::byte*>(
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
   ~Pages() { munmap(data, bytes); }
@@ -165,6 +166,9 @@ TEST_F(OnFakeGpu, mapping_lives_as_long_as_its_last_handle) {
   EXPECT_TRUE(is_mapped(pages.data));
   second->reset();
   EXPECT_FALSE(is_mapped(pages.data));
+  const auto again = gpu().map(pages.data, 4096);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(is_mapped(pages.data));
 }
 
 TEST_F(OnFakeGpu, pages_of_another_mapping_are_refused) {
@@ -183,6 +187,19 @@ TEST_F(OnFakeGpu, way_forced_against_the_pages_says_to_leave_it_out) {
   EXPECT_THAT(as_io.error().message, AllOf(HasSubstr("IoMemory registration"), HasSubstr("ordinary pages"),
                                            HasSubstr("leave out GDX_GPU_MAPPING")));
   EXPECT_FALSE(is_mapped(pages.data));
+}
+
+TEST_F(OnFakeGpu, pages_that_it_sees_at_another_address_are_refused_and_not_kept) {
+  Pages pages(1);
+  setenv("GDX_FAKE_CUDA_HOST_OFFSET", "4096", 1);
+  const auto elsewhere = gpu().map(pages.data, pages.bytes);
+  unsetenv("GDX_FAKE_CUDA_HOST_OFFSET");
+  ASSERT_FALSE(elsewhere);
+  EXPECT_EQ(elsewhere.error().status, Status::kUnsupported);
+  EXPECT_THAT(elsewhere.error().message, HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_FALSE(is_mapped(pages.data));
+  const auto again = gpu().map(pages.data, pages.bytes);
+  EXPECT_TRUE(again) << again.error().message;
 }
 
 TEST_F(OnFakeGpu, device_pages_without_peer_mapping_name_the_module_option) {

@@ -6,7 +6,7 @@
 
 namespace gdx {
 
-// Whatever a kernel reaches through the handle of an endpoint with staging.
+// Returns all pointers by which a kernel reaches memory through the handle of an endpoint with staging.
 inline std::vector<const void*> pointers_of(const EndpointHandle& handle) {
   return {handle.send_queue,
           handle.completion_queue,

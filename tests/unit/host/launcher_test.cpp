@@ -11,13 +11,23 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
+
+#include "host/cli/rank_place.h"
+#include "host/hca/hca.h"
+#include "host/staging/staging_pool.h"
 
 namespace gdx {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
@@ -48,15 +58,56 @@ TEST_F(Launcher, every_rank_knows_its_place) {
   EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 && exit 41; exit 0", 3)), 41);
 }
 
-TEST_F(Launcher, rank_0_inherits_the_listening_socket_others_do_not) {
-  EXPECT_EQ(status_of(shell("if test $GDX_RANK = 0; then test -S /proc/self/fd/$GDX_ROOT_FD; else "
-                            "test -z \"$GDX_ROOT_FD\"; fi",
-                            2)),
-            0);
+// The port stays the launch's from before the ranks start until the last one has ended: nobody else gets it,
+// rank 0 listens there, whatever lies between the launcher and it.
+TEST_F(Launcher, rank_0_may_listen_at_the_root_which_is_nobody_elses) {
+  const std::string listen =
+      "import os, socket\n"
+      "s = socket.socket()\n"
+      "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(os.environ['REUSE']))\n"
+      "host, port = os.environ['GDX_ROOT'].split(':')\n"
+      "s.bind((host, int(port)))\n"
+      "s.listen()\n";
+  if (system("python3 -c ''") != 0) GTEST_SKIP() << "SKIPPED: python3 is missing: install it";
+  setenv("LISTEN", listen.c_str(), 1);
+  EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 || REUSE=1 LD_PRELOAD= python3 -c \"$LISTEN\"", 2)), 0);
+  EXPECT_EQ(
+      status_of(shell("test $GDX_RANK = 1 || ! REUSE=0 LD_PRELOAD= python3 -c \"$LISTEN\" 2>/dev/null", 2)),
+      0);
+  unsetenv("LISTEN");
+}
+
+TEST_F(Launcher, rank_0_ends_well_before_it_listens_others_hear_it) {
+  auto options = shell("", 2);
+  options.command = {"bash", "-c",
+                     "test $GDX_RANK = 0 && exit 0; "
+                     "until exec 9<>/dev/tcp/${GDX_ROOT/:/\\/}; do sleep 0.01; done 2>/dev/null; "
+                     "tail -c 100 <&9 | grep -aq 'ended with status 0 before this rank came' && exit 40"};
+  options.timeout_ns = 20 * kSecondNs;
+  EXPECT_EQ(status_of(options), 40);
 }
 
 TEST_F(Launcher, single_rank_gets_no_rank_variables) {
   EXPECT_EQ(status_of(shell("test -z \"$GDX_RANK$GDX_ROOT\"", 1)), 0);
+}
+
+TEST_F(Launcher, ranks_block_no_signal_of_the_launcher) {
+  auto options = shell("", 2);
+  options.command = {"grep", "-q", "^SigBlk:[[:space:]]*0*$",
+                     "/proc/self/status"};  // a shell clears its mask
+  EXPECT_EQ(status_of(options), 0);
+}
+
+TEST_F(Launcher, what_the_user_preloads_comes_behind_the_software_hca) {
+  const char* const present = std::getenv("LD_PRELOAD");
+  const std::string before = present == nullptr ? "" : present;
+  setenv("LD_PRELOAD", "libm.so.6", 1);
+  EXPECT_EQ(status_of(shell("case $LD_PRELOAD in *" EMPTY_PRELOAD ":libm.so.6) ;; *) exit 1 ;; esac", 1)), 0);
+  if (present == nullptr) {
+    unsetenv("LD_PRELOAD");
+  } else {
+    setenv("LD_PRELOAD", before.c_str(), 1);
+  }
 }
 
 TEST_F(Launcher, software_hca_is_preloaded) {
@@ -147,6 +198,74 @@ TEST_F(Launcher, softhca_options_become_variables) {
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_CONGESTION_CONTROL=none"));
   EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_PCAP=out/run.rank1.pcap"));
+}
+
+TEST_F(Launcher, hardware_gets_no_software_hca) {
+  auto options = shell("test -z \"$LD_PRELOAD\"", 1);
+  options.hardware = true;
+  setenv(kSofthcaLibraryVariable, "/nonexistent.so", 1);
+  const auto variables = launch_environment(options, 0);
+  ASSERT_TRUE(variables) << variables.error().message;
+  EXPECT_THAT(*variables, Each(Not(StartsWith("LD_PRELOAD"))));
+  EXPECT_EQ(status_of(options), 0);
+  options.softhca.loss = 0.01;
+  const auto refused = check_launch_options(options);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("--hardware: options of the software HCA"));
+}
+
+class RankPlace : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : kVariables) unsetenv(name);
+    auto read = read_topology(GDX_TOPOLOGIES "/two-sockets.xml");  // two GPUs near mlx5_0, one near mlx5_1
+    ASSERT_TRUE(read) << read.error().message;
+    machine_ = std::move(*read);
+  }
+  void TearDown() override {
+    for (const char* name : kVariables) unsetenv(name);
+  }
+
+  static constexpr const char* kVariables[] = {kHcaVariable, kProcessesVariable, "CUDA_VISIBLE_DEVICES"};
+  Topology machine_;
+};
+
+TEST_F(RankPlace, ranks_take_gpus_in_turn_and_the_nic_nearest_to_each) {
+  const std::string order = "CUDA_DEVICE_ORDER=PCI_BUS_ID";
+  const std::string first = "GDX_HCA=" + machine_.nics[0].os_name;
+  const std::string second = "GDX_HCA=" + machine_.nics[1].os_name;
+  EXPECT_NE(first, second);
+  EXPECT_THAT(place_of_rank(machine_, 0, 4),
+              ElementsAre(order, "CUDA_VISIBLE_DEVICES=0", first, "GDX_PROCESSES_PER_HCA=3"));
+  EXPECT_THAT(place_of_rank(machine_, 1, 4),
+              ElementsAre(order, "CUDA_VISIBLE_DEVICES=1", first, "GDX_PROCESSES_PER_HCA=3"));
+  EXPECT_THAT(place_of_rank(machine_, 2, 4), ElementsAre(order, "CUDA_VISIBLE_DEVICES=2", second));
+  EXPECT_THAT(place_of_rank(machine_, 3, 4),
+              ElementsAre(order, "CUDA_VISIBLE_DEVICES=0", first, "GDX_PROCESSES_PER_HCA=3"));
+  EXPECT_THAT(place_of_rank(machine_, 0, 1), ElementsAre(order, "CUDA_VISIBLE_DEVICES=0", first));
+}
+
+TEST_F(RankPlace, gpus_without_cuda_have_no_number) {
+  machine_.gpus[0].runs_cuda = false;
+  EXPECT_THAT(place_of_rank(machine_, 0, 2), Contains("CUDA_VISIBLE_DEVICES=0"));
+  EXPECT_THAT(place_of_rank(machine_, 1, 2), Contains("CUDA_VISIBLE_DEVICES=1"));
+}
+
+TEST_F(RankPlace, what_the_user_has_chosen_stays) {
+  setenv(kHcaVariable, "mlx5_7", 1);
+  EXPECT_THAT(
+      place_of_rank(machine_, 2, 4),
+      ElementsAre("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=2", "GDX_PROCESSES_PER_HCA=4"));
+  unsetenv(kHcaVariable);
+  setenv("CUDA_VISIBLE_DEVICES", "2", 1);
+  EXPECT_THAT(place_of_rank(machine_, 0, 2), ElementsAre("GDX_PROCESSES_PER_HCA=2"));
+  setenv(kProcessesVariable, "8", 1);
+  EXPECT_THAT(place_of_rank(machine_, 0, 2), IsEmpty());
+}
+
+TEST_F(RankPlace, ranks_without_a_gpu_share_the_first_nic) {
+  EXPECT_THAT(place_of_rank(Topology{}, 0, 1), IsEmpty());
+  EXPECT_THAT(place_of_rank(Topology{}, 999, 1000), ElementsAre("GDX_PROCESSES_PER_HCA=256"));
 }
 
 TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {

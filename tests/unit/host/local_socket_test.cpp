@@ -40,19 +40,19 @@ Ends connected(const char* name) {
   return {std::move(*here), std::move(*there)};
 }
 
-TEST(LocalSocket, parcel_arrives_with_its_files_which_close_on_exec) {
+TEST(LocalSocket, message_arrives_with_its_files_which_close_on_exec) {
   Ends ends = connected("files");
   Descriptor file(memfd_create("a", MFD_CLOEXEC));
   ASSERT_EQ(::write(file.value(), "gdx", 3), 3);
   const int twice[] = {file.value(), file.value()};
   const std::vector<std::byte> bytes(100, std::byte{7});
-  ASSERT_TRUE(send_parcel(ends.here, bytes, twice, soon()));
+  ASSERT_TRUE(send_local(ends.here, bytes, twice, soon()));
   file.close();
-  const auto parcel = receive_parcel(ends.there, soon());
-  ASSERT_TRUE(parcel) << parcel.error().message;
-  EXPECT_EQ(parcel->bytes, bytes);
-  ASSERT_EQ(parcel->descriptors.size(), 2u);
-  for (const Descriptor& received : parcel->descriptors) {
+  const auto message = receive_local(ends.there, soon());
+  ASSERT_TRUE(message) << message.error().message;
+  EXPECT_EQ(message->bytes, bytes);
+  ASSERT_EQ(message->descriptors.size(), 2u);
+  for (const Descriptor& received : message->descriptors) {
     EXPECT_NE(fcntl(received.value(), F_GETFD) & FD_CLOEXEC, 0);
     char text[3] = {};
     EXPECT_EQ(::pread(received.value(), text, 3, 0), 3);
@@ -63,33 +63,33 @@ TEST(LocalSocket, parcel_arrives_with_its_files_which_close_on_exec) {
   }
 }
 
-TEST(LocalSocket, most_files_at_once_arrive_and_all_are_closed_with_the_parcel) {
+TEST(LocalSocket, most_files_at_once_arrive_and_all_are_closed_with_the_message) {
   Ends ends = connected("most");
   const std::size_t before = open_files();
   {
     const Descriptor file(memfd_create("a", MFD_CLOEXEC));
-    const std::vector<int> many(kMaxParcelDescriptors, file.value());
-    const std::vector<std::byte> bytes(kMaxParcelBytes);
-    ASSERT_TRUE(send_parcel(ends.here, bytes, many, soon()));
-    const auto parcel = receive_parcel(ends.there, soon());
-    ASSERT_TRUE(parcel) << parcel.error().message;
-    EXPECT_EQ(parcel->descriptors.size(), kMaxParcelDescriptors);
-    EXPECT_EQ(parcel->bytes.size(), kMaxParcelBytes);
+    const std::vector<int> many(kMaxLocalMessageDescriptors, file.value());
+    const std::vector<std::byte> bytes(kMaxLocalMessageBytes);
+    ASSERT_TRUE(send_local(ends.here, bytes, many, soon()));
+    const auto message = receive_local(ends.there, soon());
+    ASSERT_TRUE(message) << message.error().message;
+    EXPECT_EQ(message->descriptors.size(), kMaxLocalMessageDescriptors);
+    EXPECT_EQ(message->bytes.size(), kMaxLocalMessageBytes);
   }
   EXPECT_EQ(open_files(), before);
 }
 
-TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_nothing) {
+TEST(LocalSocket, message_beyond_the_limits_is_refused_by_both_ends_and_leaks_nothing) {
   Ends ends = connected("beyond");
   const std::size_t before = open_files();
-  std::vector<std::byte> bytes(kMaxParcelBytes + 1);
-  EXPECT_EQ(send_parcel(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
-  EXPECT_EQ(send_parcel(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
+  std::vector<std::byte> bytes(kMaxLocalMessageBytes + 1);
+  EXPECT_EQ(send_local(ends.here, bytes, {}, soon()).error().status, Status::kInvalidLength);
+  EXPECT_EQ(send_local(ends.here, {}, {}, soon()).error().status, Status::kInvalidLength);
   ASSERT_EQ(::send(ends.here.value(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
+  EXPECT_EQ(receive_local(ends.there, soon()).error().status, Status::kInvalidArgument);
   // More files than fit: Linux passes on what fits.
-  std::vector<int> many(kMaxParcelDescriptors + 20, ends.here.value());
-  EXPECT_EQ(send_parcel(ends.here, std::span(bytes).first(1), many, soon()).error().status,
+  std::vector<int> many(kMaxLocalMessageDescriptors + 20, ends.here.value());
+  EXPECT_EQ(send_local(ends.here, std::span(bytes).first(1), many, soon()).error().status,
             Status::kInvalidLength);
   std::vector<std::byte> control(CMSG_SPACE(many.size() * sizeof(int)));
   iovec content{bytes.data(), 1};
@@ -104,7 +104,7 @@ TEST(LocalSocket, parcel_beyond_the_limits_is_refused_by_both_ends_and_leaks_not
   rights->cmsg_len = CMSG_LEN(many.size() * sizeof(int));
   std::memcpy(CMSG_DATA(rights), many.data(), many.size() * sizeof(int));
   ASSERT_EQ(::sendmsg(ends.here.value(), &message, 0), 1);
-  EXPECT_EQ(receive_parcel(ends.there, soon()).error().status, Status::kInvalidArgument);
+  EXPECT_EQ(receive_local(ends.there, soon()).error().status, Status::kInvalidArgument);
   EXPECT_EQ(open_files(), before);
 }
 
@@ -114,13 +114,13 @@ TEST(LocalSocket, waits_end_at_their_deadline_and_with_the_other_end) {
   EXPECT_EQ(accept_local(*listener, at_once()).error().status, Status::kTimeout);
   auto here = connect_local(own_name("waits"));
   ASSERT_TRUE(here);
-  EXPECT_EQ(receive_parcel(*here, at_once()).error().status, Status::kTimeout);
+  EXPECT_EQ(receive_local(*here, at_once()).error().status, Status::kTimeout);
   auto there = accept_local(*listener, soon());
   ASSERT_TRUE(there);
   there->close();
-  EXPECT_EQ(receive_parcel(*here, soon()).error().status, Status::kPeerGone);
+  EXPECT_EQ(receive_local(*here, soon()).error().status, Status::kPeerGone);
   const std::byte byte{};
-  EXPECT_EQ(send_parcel(*here, std::span(&byte, 1), {}, soon()).error().status, Status::kPeerGone);
+  EXPECT_EQ(send_local(*here, std::span(&byte, 1), {}, soon()).error().status, Status::kPeerGone);
 }
 
 TEST(LocalSocket, names_are_one_listeners_and_nobodys_afterwards) {

@@ -1,6 +1,7 @@
-// Loopback sockets for bootstrap tests: a listener on a free port, and a client that says what it likes.
+// Loopback sockets for bootstrap tests: a port for rank 0, and peers that say what they like.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -12,8 +13,10 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "host/bootstrap/frame.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
@@ -23,42 +26,43 @@ namespace gdx::test {
 inline constexpr std::uint64_t kLongNs = 30'000'000'000;  // never reached unless a test fails
 inline constexpr std::uint64_t kShortNs = 100'000'000;    // for waits that must run out
 
+// A port of which nobody else is given any while rank 0 may listen there, as the launcher reserves it.
 struct LoopbackRoot {
-  LoopbackRoot() {
-    descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  LoopbackRoot() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int one = 1;
+    EXPECT_EQ(::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
+    sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof address;
     auto* generic = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(descriptor, generic, length), 0);
-    EXPECT_EQ(::listen(descriptor, 64), 0);
-    EXPECT_EQ(::getsockname(descriptor, generic, &length), 0);
+    EXPECT_EQ(::bind(socket.value(), generic, length), 0);
+    EXPECT_EQ(::getsockname(socket.value(), generic, &length), 0);
     root = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   }
 
-  // World::join takes the listening socket over when rank 0 is given it.
+  void listen() const { EXPECT_EQ(::listen(socket.value(), 64), 0); }
   [[nodiscard]] WorldOptions options(std::uint32_t rank, std::uint32_t size,
                                      std::uint64_t timeout_ns = kLongNs) const {
-    return {rank, size, root, rank == 0 ? descriptor : -1, timeout_ns};
+    return {rank, size, root, timeout_ns};
   }
 
-  int descriptor = -1;
-  sockaddr_in address{};
+  Descriptor socket;
   std::string root;
 };
 
 // A peer under the test's control. Reads are bounded, so that a failing test ends.
 class RawPeer {
  public:
+  // Once somebody listens there.
   static RawPeer connect(const LoopbackRoot& root) {
-    RawPeer peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(peer.socket_.value(), reinterpret_cast<const sockaddr*>(&root.address),
-                        sizeof root.address),
-              0);
-    return peer;
+    auto connected = bootstrap::connect_to(root.root, monotonic_ns() + kLongNs);
+    EXPECT_TRUE(connected);
+    return RawPeer(connected ? std::move(*connected) : Descriptor());
   }
   static RawPeer accept(const LoopbackRoot& root) {
-    return RawPeer(::accept(root.descriptor, nullptr, nullptr));
+    root.listen();
+    return RawPeer(Descriptor(::accept(root.socket.value(), nullptr, nullptr)));
   }
 
   void send(std::span<const std::byte> bytes) const {
@@ -74,7 +78,7 @@ class RawPeer {
     got.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
     return got;
   }
-  // Whether the other side closed, orderly or by reset.
+  // Returns whether the other side closed, orderly or by reset.
   [[nodiscard]] bool sees_close() const {
     std::byte byte{};
     const ssize_t count = ::recv(socket_.value(), &byte, 1, 0);
@@ -90,9 +94,10 @@ class RawPeer {
   }
 
  private:
-  explicit RawPeer(int descriptor) : socket_(descriptor) {
+  explicit RawPeer(Descriptor socket) : socket_(std::move(socket)) {
     const timeval bound{20, 0};
-    setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
+    setsockopt(socket_.value(), SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
+    fcntl(socket_.value(), F_SETFL, 0);
   }
   Descriptor socket_;
 };

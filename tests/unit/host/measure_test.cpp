@@ -1,5 +1,5 @@
-// What `gdx calibrate` measures, on the software HCA, by kernels of the CPU layer: with a fake GPU they stand
-// in for its kernels, which reach host memory alike.
+// Measurement of `gdx calibrate` on the software HCA, by kernels of the CPU layer. With a fake GPU they
+// replace its kernels, which reach host memory alike.
 #include "host/calibration/measure.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
+#include "host/queue/endpoint.h"
 
 namespace gdx::calibration {
 namespace {
@@ -25,6 +26,7 @@ class Measure : public ::testing::Test {
     hca_ = std::make_unique<Hca>(std::move(*hca));
   }
   void TearDown() override {
+    unsetenv(kDoorbellVariable);
     unsetenv(kGpuRegistrationVariable);
     unsetenv("GDX_FAKE_CUDA_DMABUF");
   }
@@ -53,11 +55,35 @@ TEST_F(Measure, shape_is_that_of_the_endpoint_that_was_asked_for) {
   quick_.slot_bytes = 2048;
   const auto measured = measure_modes(*hca_, nullptr, quick_);
   ASSERT_TRUE(measured) << measured.error().message;
-  EXPECT_EQ(measured->shape, (QueueShape{.slot_count = 8,
-                                         .slot_bytes = 2048,
-                                         .bounce_slot_count = 64,
-                                         .bounce_slot_bytes = 65536,
-                                         .blueflame = true}));
+  EXPECT_EQ(
+      measured->shape,
+      (QueueShape{.slot_count = 8, .slot_bytes = 2048, .bounce_slot_count = 64, .bounce_slot_bytes = 65536}));
+}
+
+TEST_F(Measure, blueflame_is_probed_before_it_is_measured) {
+  const auto plain = measure_modes(*hca_, nullptr, quick_);
+  ASSERT_TRUE(plain) << plain.error().message;
+  EXPECT_FALSE(plain->shape.blueflame);
+  EXPECT_EQ(plain->copies, 0u);
+  setenv(kDoorbellVariable, "blueflame", 1);
+  const auto measured = measure_modes(*hca_, nullptr, quick_);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_TRUE(measured->shape.blueflame);
+  EXPECT_EQ(measured->copies, 200u);
+  EXPECT_GE(measured->whole_copies, 100u);
+  EXPECT_LE(measured->whole_copies, 200u);
+}
+
+TEST_F(Measure, probe_passes_where_half_of_the_copies_arrive_whole) {
+  EXPECT_TRUE(judge("mlx5_0", {Status::kOk, 200, 200}));
+  EXPECT_TRUE(judge("mlx5_0", {Status::kOk, 200, 100}));
+  EXPECT_EQ(
+      judge("mlx5_0", {Status::kOk, 200, 99}).error().message,
+      "the probe of BlueFlame on HCA mlx5_0 failed: 99 of 200 copies arrived whole; use plain doorbells "
+      "(GDX_DOORBELL=plain)");
+  const auto ended = judge("mlx5_0", {Status::kTimeout, 200, 200});
+  EXPECT_EQ(ended.error().status, Status::kUnsupported);
+  EXPECT_THAT(ended.error().message, HasSubstr("failed: timed out"));
 }
 
 TEST_F(Measure, with_a_gpu_what_its_kernels_reach_is_mapped_and_it_is_named) {

@@ -1,4 +1,4 @@
-// How many files this process has open: what was leaked shows.
+// Number of this process's open files, which shows leaks.
 #pragma once
 
 #include <cstddef>

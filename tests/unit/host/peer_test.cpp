@@ -4,12 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -71,6 +75,19 @@ TEST_F(Peers, shareable_memory_is_zeroed_sealed_and_closed_on_exec) {
   EXPECT_EQ(allocate_shareable_memory(hca(), 0).error().status, Status::kInvalidArgument);
 }
 
+TEST_F(Peers, shareable_memory_without_all_its_pages_is_refused) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit one_page{4096, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &one_page), 0);
+  const auto memory = allocate_shareable_memory(hca(), kBytes);
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().status, Status::kNoMemory);
+}
+
 TEST_F(Peers, shareable_memory_goes_with_its_file_when_it_is_moved_over) {
   const std::size_t before = open_files();
   {
@@ -119,8 +136,7 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
       }
     }
   });
-  ::close(root.descriptor);
-  EXPECT_EQ(open_files() + 1, before) << "less the root's socket";
+  EXPECT_EQ(open_files(), before);
 }
 
 struct Ends {
@@ -128,19 +144,23 @@ struct Ends {
 };
 
 // Two ranks, with options and memory of their own.
-Ends exchange(const Memory& first, const Memory& second, const PeerOptions& of_first = {},
-              const PeerOptions& of_second = {}) {
+Ends exchange(std::vector<const Memory*> first, std::vector<const Memory*> second,
+              const PeerOptions& of_first = {}, const PeerOptions& of_second = {}) {
   Ends ends;
   const LoopbackRoot root;
   run_ranks(2, [&](std::uint32_t rank) {
     auto world = World::join(root.options(rank, 2));
     ASSERT_TRUE(world) << world.error().message;
-    const Memory* const mine = rank == 0 ? &first : &second;
     ends.mappings[rank] =
-        PeerMapping::exchange(*world, std::span(&mine, 1), rank == 0 ? of_first : of_second);
+        PeerMapping::exchange(*world, rank == 0 ? first : second, rank == 0 ? of_first : of_second);
     EXPECT_TRUE(world->barrier(kLongNs));
   });
   return ends;
+}
+
+Ends exchange(const Memory& first, const Memory& second, const PeerOptions& of_first = {},
+              const PeerOptions& of_second = {}) {
+  return exchange(std::vector{&first}, std::vector{&second}, of_first, of_second);
 }
 
 TEST_F(Peers, memory_of_ones_own_is_reached_through_the_nic_and_the_reason_says_what_to_do) {
@@ -154,6 +174,19 @@ TEST_F(Peers, memory_of_ones_own_is_reached_through_the_nic_and_the_reason_says_
   EXPECT_THAT((*ends.mappings[1])->reason(0), HasSubstr("allocate_shareable_memory"));
   EXPECT_EQ((*ends.mappings[1])->handle(0, {}).window_count, 0u);
   EXPECT_EQ((*ends.mappings[1])->handle(0, {}).layout_version, kPeerLayoutVersion);
+}
+
+TEST_F(Peers, peer_with_one_region_that_cannot_be_mapped_is_reached_through_the_nic) {
+  auto own = allocate_memory(hca(), kBytes);
+  ASSERT_TRUE(own);
+  const Memory first = shareable();
+  const Memory last = shareable();
+  const Memory theirs = shareable();
+  const Ends ends = exchange({&first, &*own, &last}, {&theirs});
+  ASSERT_TRUE(*ends.mappings[1]);
+  EXPECT_FALSE((*ends.mappings[1])->is_direct(0));
+  EXPECT_THAT((*ends.mappings[1])->reason(0), HasSubstr("allocate_shareable_memory"));
+  EXPECT_EQ((*ends.mappings[1])->handle(0, {}).window_count, 0u);
 }
 
 TEST_F(Peers, either_end_may_be_told_not_to) {
@@ -225,7 +258,7 @@ TEST_F(Peers, region_that_its_owner_has_freed_can_still_be_stored_to) {
   EXPECT_EQ(at[kBytes - 1], std::byte{5});
 }
 
-// A rank that gathers the cards and then says no more, as one that dies there.
+// A rank that gathers the identities and then says no more, as one that dies there.
 TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
   for (const std::uint32_t silent : {0u, 1u}) {
     const LoopbackRoot root;
@@ -237,12 +270,12 @@ TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
         auto end = OfferExchange::listen(rank);
         ASSERT_TRUE(end);
         ASSERT_TRUE(world->barrier(kLongNs));
-        peer::Card card{};
-        card.version = peer::kExchangeVersion;
-        card.willing = 1;
-        card.node = *node_identity();
-        end->write_on(card);
-        ASSERT_TRUE(world->allgather_value(card, kLongNs));
+        peer::RankIdentity identity{};
+        identity.version = peer::kExchangeVersion;
+        identity.willing = 1;
+        identity.node = *node_identity();
+        end->write_to(identity);
+        ASSERT_TRUE(world->allgather_value(identity, kLongNs));
         EXPECT_TRUE(world->barrier(kLongNs));
         return;
       }
@@ -257,37 +290,95 @@ TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
   }
 }
 
-// Whoever connects without having seen the card is not let in, and keeps nobody out.
+// A connection without the identity's token is not accepted, and blocks no other.
 TEST_F(Peers, stranger_at_the_socket_is_ignored) {
   auto lower = OfferExchange::listen(0);
   auto higher = OfferExchange::listen(1);
   ASSERT_TRUE(lower);
   ASSERT_TRUE(higher);
-  std::vector<peer::Card> cards(2);
-  lower->write_on(cards[0]);
-  higher->write_on(cards[1]);
-  auto stranger = bootstrap::connect_local(cards[0].socket_name);
+  std::vector<peer::RankIdentity> identities(2);
+  lower->write_to(identities[0]);
+  higher->write_to(identities[1]);
+  auto stranger = bootstrap::connect_local(identities[0].socket_name);
   ASSERT_TRUE(stranger);
   peer::OfferHeader forged{peer::kExchangeVersion, 1, {}, 0, 0};
   ASSERT_TRUE(
-      bootstrap::send_parcel(*stranger, std::as_bytes(std::span(&forged, 1)), {}, monotonic_ns() + kLongNs));
-  auto short_one = bootstrap::connect_local(cards[0].socket_name);
+      bootstrap::send_local(*stranger, std::as_bytes(std::span(&forged, 1)), {}, monotonic_ns() + kLongNs));
+  auto short_one = bootstrap::connect_local(identities[0].socket_name);
   ASSERT_TRUE(short_one);
-  ASSERT_TRUE(bootstrap::send_parcel(*short_one, std::as_bytes(std::span(&forged, 1)).first(5), {},
-                                     monotonic_ns() + kLongNs));
+  ASSERT_TRUE(bootstrap::send_local(*short_one, std::as_bytes(std::span(&forged, 1)).first(5), {},
+                                    monotonic_ns() + kLongNs));
   const Memory memory = shareable();
   std::vector<OfferedRegion> mine;
   mine.push_back(offer_region(memory));
   const std::uint32_t zero = 0;
   const std::uint32_t one = 1;
   std::thread other([&] {
-    auto found = higher->run(cards, std::span(&zero, 1), mine, monotonic_ns() + kLongNs);
+    auto found = higher->run(identities, std::span(&zero, 1), mine, monotonic_ns() + kLongNs);
     ASSERT_TRUE(found.at(0)) << found.at(0).error().message;
   });
-  auto found = lower->run(cards, std::span(&one, 1), mine, monotonic_ns() + kLongNs);
+  auto found = lower->run(identities, std::span(&one, 1), mine, monotonic_ns() + kLongNs);
   other.join();
   ASSERT_TRUE(found.at(1)) << found.at(1).error().message;
   EXPECT_EQ(found.at(1)->offers.size(), 1u);
+}
+
+// It may hold up those behind it for a while, which is much shorter than the time that they have.
+TEST_F(Peers, stranger_that_says_nothing_costs_the_ranks_behind_it_a_bounded_time) {
+  constexpr std::uint64_t kTimeNs = 10'000'000'000;
+  auto lower = OfferExchange::listen(0);
+  auto higher = OfferExchange::listen(1);
+  ASSERT_TRUE(lower && higher);
+  std::vector<peer::RankIdentity> identities(2);
+  lower->write_to(identities[0]);
+  higher->write_to(identities[1]);
+  const auto silent = bootstrap::connect_local(identities[0].socket_name);
+  ASSERT_TRUE(silent);
+  const std::uint32_t zero = 0;
+  const std::uint32_t one = 1;
+  const std::uint64_t deadline_ns = monotonic_ns() + kTimeNs;
+  std::thread other([&] {
+    const auto found = higher->run(identities, std::span(&zero, 1), {}, deadline_ns);
+    EXPECT_TRUE(found.at(0)) << found.at(0).error().message;
+  });
+  const auto found = lower->run(identities, std::span(&one, 1), {}, deadline_ns);
+  other.join();
+  EXPECT_TRUE(found.at(1)) << found.at(1).error().message;
+  EXPECT_LT(monotonic_ns(), deadline_ns) << "it cost them all their time";
+}
+
+// Rank 0's verdict on a rank 1 that knows the token, and says `header` with `offers` offers and no files.
+Error verdict_on(const std::function<void(peer::OfferHeader&)>& spoil, std::size_t offers) {
+  auto lower = OfferExchange::listen(0);
+  if (!lower) return lower.error();
+  std::vector<peer::RankIdentity> identities(2);
+  lower->write_to(identities[0]);
+  peer::OfferHeader header{peer::kExchangeVersion, 1, {}, 0, 0};
+  std::copy(std::begin(identities[0].token), std::end(identities[0].token), header.token);
+  spoil(header);
+  std::vector<std::byte> bytes(sizeof header + offers * sizeof(peer::Offer));
+  std::memcpy(bytes.data(), &header, sizeof header);
+  const auto liar = bootstrap::connect_local(identities[0].socket_name);
+  if (!liar) return liar.error();
+  if (auto sent = bootstrap::send_local(*liar, bytes, {}, monotonic_ns() + kLongNs); !sent)
+    return sent.error();
+  const std::uint32_t one = 1;
+  auto found = lower->run(identities, std::span(&one, 1), {}, monotonic_ns() + kLongNs);
+  return found.at(1) ? Error{Status::kOk, "taken"} : found.at(1).error();
+}
+
+TEST_F(Peers, member_that_lies_about_its_offers_is_refused) {
+  const auto count = [](std::uint32_t offers) {
+    return [offers](peer::OfferHeader& header) { header.count = offers; };
+  };
+  EXPECT_EQ(verdict_on(count(1), 1).status, Status::kOk);
+  EXPECT_EQ(verdict_on([](peer::OfferHeader& header) { ++header.version; }, 0).status,
+            Status::kVersionMismatch);
+  EXPECT_THAT(verdict_on(count(1), 0).message, HasSubstr("of another length"));
+  EXPECT_THAT(verdict_on(count(0), 1).message, HasSubstr("of another length"));
+  EXPECT_THAT(verdict_on(count(kMaxPeerWindows + 1), kMaxPeerWindows + 1).message,
+              HasSubstr("of another length"));
+  EXPECT_THAT(verdict_on(count(~0u), 1).message, HasSubstr("of another length"));
 }
 
 peer::Offer offer_of(std::uint64_t bytes) {

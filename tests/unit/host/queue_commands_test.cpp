@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ std::vector<std::uint8_t>& sent() {
 }
 constexpr std::uint8_t kAnsweredNumber[] = {0x12, 0x34, 0x56};
 int anything = 0;
+struct Refusal {
+  int error = 0;            // errno; 0: none
+  std::uint8_t status = 0;  // of the HCA; 0: the kernel refuses, and the HCA gets nothing
+} refusal;
 
 void keep(const void* in, std::size_t length_bytes) {
   const auto* const bytes = static_cast<const std::uint8_t*>(in);
@@ -30,6 +35,11 @@ extern "C" {
 mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context*, const void* in, std::size_t in_bytes, void* out,
                                         std::size_t) {
   keep(in, in_bytes);
+  if (refusal.error != 0) {
+    *static_cast<std::uint8_t*>(out) = refusal.status;
+    errno = refusal.error;
+    return nullptr;
+  }
   std::copy(std::begin(kAnsweredNumber), std::end(kAnsweredNumber), static_cast<std::uint8_t*>(out) + 9);
   return reinterpret_cast<mlx5dv_devx_obj*>(&anything);
 }
@@ -103,7 +113,7 @@ TEST(QueueCommands, queue_pair_created_sends_the_prms_bytes) {
       {0x00, {0x05, 0x00}},
       {0x1a, {0x18}},                    // pm_state MIGRATED; st is 0, RC
       {0x1d, {0x11, 0x12, 0x13}},        // pd
-      {0x22, {6 << 3}},                  // log_sq_size; no_sq is 0
+      {0x22, {6 << 3, 1 << 6}},          // log_sq_size; no_sq is 0; ts_format DEFAULT
       {0x25, {0xab, 0xcd, 0xef}},        // uar_page
       {0x29, {0xff, 0xff, 0xff}},        // user_index: none
       {0x95, {0x21, 0x22, 0x23}},        // cqn_snd
@@ -118,12 +128,40 @@ TEST(QueueCommands, queue_pair_created_sends_the_prms_bytes) {
   });
 }
 
+TEST(QueueCommands, recording_keeps_what_was_sent_and_answered_while_it_lives) {
+  std::vector<CommandRecord> records;
+  {
+    const CommandRecording recording(records);
+    ASSERT_TRUE(create_queue_pair(nullptr, {.timestamp_format = 0}));
+    ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0));
+  }
+  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0));
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].name, "CREATE_QP");
+  EXPECT_EQ(records[0].input.at(0x23), 0) << "ts_format";
+  EXPECT_EQ(records[0].output.at(9), kAnsweredNumber[0]);
+  EXPECT_EQ(records[0].error, 0);
+  EXPECT_EQ(records[1].name, "RST2INIT_QP");
+  EXPECT_EQ(records[1].input, sent());
+}
+
+TEST(QueueCommands, refusal_names_who_refused) {
+  refusal = {EPERM, 0};
+  EXPECT_EQ(create_queue_pair(nullptr, {}).error().message,
+            "the kernel refused CREATE_QP: Operation not permitted");
+  refusal = {EREMOTEIO, 0x03};
+  EXPECT_EQ(create_queue_pair(nullptr, {}).error().message,
+            "the HCA refused CREATE_QP: Remote I/O error (status 0x03, syndrome 0x0)");
+  refusal = {};
+}
+
 TEST(QueueCommands, reset_to_init_sends_the_prms_bytes) {
-  ASSERT_TRUE(reset_to_init(queue_pair(), 1));
+  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0x2a));
   expect_sent({
       {0x00, {0x05, 0x02}},
       {0x09, {0xa1, 0xb2, 0xc3}},
       {0x1a, {0x18}},        // pm_state MIGRATED
+      {0x24, {0x2a}},        // counter_set_id
       {0x55, {1}},           // vhca_port_num
       {0xa9, {0x01, 0xe0}},  // atomic_mode; rre, rwe, rae
   });
@@ -140,6 +178,7 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
   spec.path.mac = {0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5};
   spec.path.hop_limit = 64;
   spec.path.traffic_class = 0x6a;
+  spec.path.service_level = 5;
   spec.path.udp_source_port = 0xc123;
   ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
   expect_sent({
@@ -151,10 +190,10 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
       {0x3c, {0x06, 0xa0}},        // tclass, in bits 27 to 20
       {0x40,
        {0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf}},
-      {0x51, {0x6a >> 2, 0xc1, 0x23}},                  // dscp, udp_sport
-      {0x55, {1, 0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5}},  // vhca_port_num, rmac
-      {0xa9, {4 << 5}},                                 // log_rra_max
-      {0xac, {12, 0x41, 0x42, 0x43}},                   // min_rnr_nak, next_rcv_psn
+      {0x51, {0x6a >> 2, 0xc1, 0x23}},                          // dscp, udp_sport
+      {0x54, {5 << 4, 1, 0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5}},  // eth_prio, vhca_port_num, rmac
+      {0xa9, {4 << 5}},                                         // log_rra_max
+      {0xac, {12, 0x41, 0x42, 0x43}},                           // min_rnr_nak, next_rcv_psn
   });
 }
 

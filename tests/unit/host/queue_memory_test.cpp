@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/page_size.h"
+
 namespace gdx {
 namespace {
 
@@ -20,10 +27,10 @@ TEST(QueueMemory, parts_lie_on_their_own_pages_in_one_range) {
     const auto memory = QueueMemory::allocate(blocks, 32);
     ASSERT_TRUE(memory);
     const std::size_t ring_bytes = std::size_t{blocks} * mlx5::kWqeBasicBlockBytes;
-    EXPECT_EQ(memory->completion_queue_offset() % kQueuePageBytes, 0u);
+    EXPECT_EQ(memory->completion_queue_offset() % page_bytes(), 0u);
     EXPECT_GE(memory->completion_queue_offset(), ring_bytes);
     EXPECT_GE(memory->queue_pair_record_offset(), memory->completion_queue_offset() + ring_bytes);
-    EXPECT_EQ(memory->registered_bytes() % kQueuePageBytes, 0u);
+    EXPECT_EQ(memory->registered_bytes() % page_bytes(), 0u);
     const auto* grants = reinterpret_cast<const std::byte*>(memory->staging_credits().channel().grants);
     EXPECT_GE(grants, memory->base() + memory->registered_bytes()) << "the HCA need not see credits";
     EXPECT_EQ(reinterpret_cast<std::byte*>(memory->control()->queue_pair_record),
@@ -35,6 +42,38 @@ TEST(QueueMemory, parts_lie_on_their_own_pages_in_one_range) {
     const auto all = memory->host_memory();
     EXPECT_EQ(all.data(), memory->base());
     EXPECT_LE(reinterpret_cast<std::byte*>(staging.returned_slots + 32), all.data() + all.size());
+  }
+}
+
+// 512 held slots or 1024 granted ones fill a page.
+TEST(QueueMemory, credit_areas_of_two_pools_share_no_byte) {
+  const std::pair<std::uint32_t, std::uint32_t> counts[] = {{0, 64}, {64, 0}, {32, 64}, {4096, 1}, {1, 4096}};
+  for (const auto& [slots, bounces] : counts) {
+    SCOPED_TRACE(testing::Message() << slots << " slots and " << bounces << " that bounce");
+    const auto memory = QueueMemory::allocate(64, slots, bounces);
+    ASSERT_TRUE(memory);
+    std::vector<std::span<const std::byte>> parts{
+        {memory->base(), memory->registered_bytes()}};  // rings and records
+    const auto add = [&](const CreditArea& area, std::uint32_t count) {
+      if (count == 0) return;
+      StagingHandle pool{};
+      area.describe(pool);
+      parts.push_back(std::as_bytes(std::span(pool.held, count)));
+      parts.push_back(std::as_bytes(std::span(pool.granted_slots, count)));
+      parts.push_back(std::as_bytes(std::span(pool.returned_slots, count)));
+      parts.push_back(std::as_bytes(std::span(pool.grants, 1)));
+      parts.push_back(std::as_bytes(std::span(pool.requests, 1)));
+    };
+    add(memory->staging_credits(), slots);
+    add(memory->bounce_credits(), bounces);
+    std::ranges::sort(parts, {}, [](const auto& part) { return part.data(); });
+    const auto all = memory->host_memory();
+    const std::byte* end = all.data();
+    for (const auto& part : parts) {
+      EXPECT_GE(part.data(), end);
+      end = part.data() + part.size();
+    }
+    EXPECT_LE(end, all.data() + all.size());
   }
 }
 

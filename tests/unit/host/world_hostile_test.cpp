@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <future>
 
@@ -73,10 +74,9 @@ TEST(WorldHostile, only_strangers_come_the_timeout_says_so) {
 
 TEST(WorldHostile, more_silent_connections_than_are_kept_the_job_goes_on) {
   const LoopbackRoot root;
-  std::vector<RawPeer> silent;
-  for (std::size_t i = 0; i < bootstrap::kMaxStrangers; ++i) silent.push_back(RawPeer::connect(root));
   auto joined = join_in_background(root.options(0, 2));
-  for (std::size_t i = 0; i < 40; ++i) silent.push_back(RawPeer::connect(root));
+  std::vector<RawPeer> silent;
+  for (std::size_t i = 0; i < bootstrap::kMaxStrangers + 40; ++i) silent.push_back(RawPeer::connect(root));
   EXPECT_TRUE(silent.front().sees_close());
   const auto other = World::join(root.options(1, 2));
   EXPECT_TRUE(other) << other.error().message;
@@ -98,10 +98,33 @@ TEST(WorldHostile, silent_connections_expire_and_the_timeout_names_them) {
   EXPECT_THAT(world.error().message, HasSubstr("sent no hello within 3 s"));
 }
 
+// While ranks arrive, and while one of them is late for the first collective.
+TEST(WorldHostile, silent_connections_expire_long_before_the_ranks_own_timeout) {
+  const LoopbackRoot gathering;
+  auto joined = join_in_background(gathering.options(0, 2));
+  const RawPeer early = RawPeer::connect(gathering);
+  const LoopbackRoot meeting;
+  auto met = std::async(std::launch::async, [options = meeting.options(0, 2)]() -> Result<void> {
+    auto world = World::join(options);
+    if (!world) return tl::unexpected(world.error());
+    return world->barrier(kLongNs);
+  });
+  auto late = World::join(meeting.options(1, 2));
+  ASSERT_TRUE(late) << late.error().message;
+  const RawPeer stranger = RawPeer::connect(meeting);
+  EXPECT_TRUE(early.sees_close());
+  EXPECT_TRUE(stranger.sees_close());
+  EXPECT_TRUE(World::join(gathering.options(1, 2)));
+  EXPECT_TRUE(joined.get());
+  EXPECT_TRUE(late->barrier(kLongNs));
+  EXPECT_TRUE(met.get());
+}
+
 TEST(WorldHostile, silent_connections_are_counted_by_a_timeout_that_comes_first) {
   const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 2, 5 * test::kShortNs));
   const RawPeer silent = RawPeer::connect(root);
-  const auto world = World::join(root.options(0, 2, 5 * test::kShortNs));
+  const auto world = joined.get();
   ASSERT_FALSE(world);
   EXPECT_THAT(world.error().message, HasSubstr("(1 connected and sent no hello, 127.0.0.1:"));
 }
@@ -231,11 +254,32 @@ Error rank_1_hears(const std::vector<std::byte>& bytes) {
   EXPECT_EQ(rank_0.receive(encode_hello(1, 2).size()), encode_hello(1, 2));
   rank_0.send(bytes);
   rank_0.close();
-  ::close(root.descriptor);
   auto world = joined.get();
   if (!world) return world.error();
   const auto met = world->barrier(kLongNs);
   return met ? Error{Status::kOk, "met"} : met.error();
+}
+
+// It is there, and takes what is said to it.
+TEST(WorldHostile, root_that_says_nothing_ends_join_and_collective_in_time) {
+  for (const bool welcomes : {false, true}) {
+    const LoopbackRoot root;
+    auto ended = std::async(std::launch::async, [&]() -> Error {
+      auto world = World::join(root.options(1, 2, (welcomes ? 50 : 2) * test::kShortNs));
+      if (!world) return world.error();
+      const auto met = world->barrier(2 * test::kShortNs);
+      return met ? Error{Status::kOk, "met"} : met.error();
+    });
+    const RawPeer rank_0 = RawPeer::accept(root);
+    if (welcomes) rank_0.send(encode_frame(FrameType::kWelcome, 0, 0));
+    const bool in_time = ended.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    EXPECT_TRUE(in_time) << welcomes;
+    if (!in_time) rank_0.send(std::string(64, '\0'));  // so that it ends all the same
+    const Error error = ended.get();
+    EXPECT_EQ(error.status, Status::kTimeout) << error.message;
+    EXPECT_THAT(error.message,
+                HasSubstr(welcomes ? "rank 0 did not answer" : "have not come: start all 2 ranks"));
+  }
 }
 
 TEST(WorldHostile, root_is_no_gdx_rank_join_says_so) {

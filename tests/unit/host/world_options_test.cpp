@@ -6,7 +6,6 @@
 
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
-#include "tests/unit/host/loopback.h"
 
 namespace gdx {
 namespace {
@@ -17,8 +16,7 @@ class WorldOptionsEnvironment : public ::testing::Test {
   void TearDown() override { clear(); }
 
   static void clear() {
-    for (const char* name :
-         {kRankVariable, kWorldSizeVariable, kRootVariable, kRootSocketVariable, kBootstrapTimeoutVariable}) {
+    for (const char* name : {kRankVariable, kWorldSizeVariable, kRootVariable, kBootstrapTimeoutVariable}) {
       unsetenv(name);
     }
   }
@@ -43,25 +41,6 @@ TEST_F(WorldOptionsEnvironment, all_set_is_read) {
   EXPECT_EQ(options->rank, 2u);
   EXPECT_EQ(options->root, "127.0.0.1:18515");
   EXPECT_EQ(options->timeout_ns, 7'000'000'000u);
-}
-
-// What lies between the launcher and rank 0 may close descriptors, and open others.
-TEST_F(WorldOptionsEnvironment, root_socket_is_taken_only_where_it_listens_at_the_root) {
-  const test::LoopbackRoot root;
-  set(kRankVariable, "0");
-  set(kWorldSizeVariable, "2");
-  set(kRootVariable, root.root.c_str());
-  const auto taken = [](int descriptor) {
-    set(kRootSocketVariable, std::to_string(descriptor).c_str());
-    const auto options = WorldOptions::from_environment();
-    return options ? options->root_socket : -2;
-  };
-  EXPECT_EQ(taken(root.descriptor), root.descriptor);
-  const test::LoopbackRoot other;
-  EXPECT_EQ(taken(other.descriptor), -1);
-  EXPECT_EQ(taken(STDIN_FILENO), -1);
-  for (const int descriptor : {root.descriptor, other.descriptor}) close(descriptor);
-  EXPECT_EQ(taken(root.descriptor), -1);
 }
 
 TEST_F(WorldOptionsEnvironment, missing_variable_is_named) {

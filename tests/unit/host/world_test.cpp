@@ -77,17 +77,16 @@ TEST(World, impossible_options_join_is_refused) {
   EXPECT_THAT(refused({.rank = 0, .size = 1025, .root = "127.0.0.1:1"}), HasSubstr("1 to 1024"));
   EXPECT_THAT(refused({.rank = 2, .size = 2, .root = "127.0.0.1:1"}), HasSubstr("rank 2"));
   EXPECT_THAT(refused({.rank = 0, .size = 2, .root = "nonsense"}), HasSubstr("HOST:PORT"));
-  EXPECT_THAT(refused({.rank = 0, .size = 2, .root = "127.0.0.1:18515", .root_socket = 0}),
-              HasSubstr("not a listening socket"));
 }
 
 TEST(World, port_in_use_rank_0_is_busy_and_names_it) {
   const LoopbackRoot taken;
-  const auto world = World::join({0, 2, taken.root, -1, kLongNs});
+  taken.listen();
+  const auto world = World::join(taken.options(0, 2));
   ASSERT_FALSE(world);
   EXPECT_EQ(world.error().status, Status::kBusy);
   EXPECT_THAT(world.error().message, HasSubstr(taken.root));
-  ::close(taken.descriptor);
+  EXPECT_THAT(world.error().message, HasSubstr("`ss -ltnp 'sport = " + taken.root.substr(10) + "'`"));
 }
 
 TEST(World, peer_never_comes_all_time_out_and_name_it) {
@@ -103,7 +102,6 @@ TEST(World, peer_never_comes_all_time_out_and_name_it) {
 
 TEST(World, rank_0_never_comes_others_time_out_and_name_the_address) {
   const LoopbackRoot free_port;
-  ::close(free_port.descriptor);
   const auto world = World::join(free_port.options(1, 2, kShortNs));
   ASSERT_FALSE(world);
   EXPECT_EQ(world.error().status, Status::kTimeout);
@@ -111,13 +109,12 @@ TEST(World, rank_0_never_comes_others_time_out_and_name_the_address) {
 }
 
 TEST(World, rank_comes_before_rank_0_listens_join_retries_until_it_does) {
-  const LoopbackRoot placeholder;
-  ::close(placeholder.descriptor);
+  const LoopbackRoot root;
   std::latch first_try(1);
   run_ranks(2, [&](std::uint32_t rank) {
     if (rank == 0) first_try.wait();
     if (rank == 1) first_try.count_down();
-    const auto world = World::join({rank, 2, placeholder.root, -1, kLongNs});
+    const auto world = World::join(root.options(rank, 2));
     EXPECT_TRUE(world) << world.error().message;
   });
 }
@@ -135,6 +132,17 @@ TEST(World, peer_leaves_before_a_barrier_everybody_learns_which) {
     EXPECT_THAT(met.error().message, HasSubstr("rank 2 closed its connection"));
     EXPECT_EQ(world->barrier(kLongNs).error().message, met.error().message) << "a broken world stays broken";
     EXPECT_EQ(world->poll_peers().error().status, Status::kPeerGone);
+  });
+}
+
+TEST(World, rank_0_listens_until_the_first_collective_alone) {
+  const LoopbackRoot root;
+  run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    ASSERT_TRUE(world->barrier(kLongNs));
+    if (rank == 0) root.listen();
+    ASSERT_TRUE(world->barrier(kLongNs));
   });
 }
 

@@ -29,7 +29,7 @@ case $case_name in
       run 60 "$gdx" model $1
       expect_status 0
       cp "$out" "$folder/all"
-      grep -E '^(pull|push|inline|bounce|gpu-bounce) ' "$folder/all" >"$out" || fail "$1: no figures"
+      grep -E '^(pull|push|inline|proxy|bounce) ' "$folder/all" >"$out" || fail "$1: no figures"
     }
     # changes OPTIONS, OF: those options change the figures of these, and not how many there are.
     changes() {
@@ -43,7 +43,7 @@ case $case_name in
     changes "--queues gpu" "--mode pull --size-bytes 8"
     changes "--peer-read-lines 192" "--path PHB --mode pull --size-bytes 65536"
     grep -q '^given: .* 192 lines' "$folder/all" || fail "lines that were given are not called so"
-    changes "--rcb-bytes 256" "--mode bounce --size-bytes 65536"
+    changes "--rcb-bytes 256" "--mode proxy --size-bytes 65536"
     changes "--socket-gbps 80" "--path SYS --mode push --size-bytes 65536"
     changes "--mtu 1024" "--mode pull --size-bytes 65536"
     # Four times as many lines outstanding read four times as fast, where nothing else limits: 49 Gb/s become 196.
@@ -68,7 +68,7 @@ case $case_name in
       # shellcheck disable=SC2086 # the options are words
       refused . "$gdx" model $bad
     done
-    # What a world admits in general and no mode of those asked for.
+    # Refuses settings that a world admits in general and no requested mode does.
     refuses 1 'push of 64 B: 33 endpoints on 32 slots' "$gdx" model --mode push --endpoints 33 --size-bytes 64
     refuses 1 'pull of 64 B: intel-client forwards no peer reads' "$gdx" model --platform intel-client --path PHB \
       --mode pull --size-bytes 64

@@ -1,6 +1,6 @@
-// What others computed or measured. Tolerances: a rate here is exact but for the rounding of each packet to a
-// picosecond, at most 0.05 % of the shortest packet used (56 B, 1 ns); published figures carry their own last
-// digit. What was fitted to a figure is called so: meeting it is no evidence, only a guard against drift.
+// Published computations and measurements. Tolerances: a rate here is exact but for the rounding of each
+// packet to a picosecond, at most 0.05 % of the shortest packet used (56 B, 1 ns). Published figures carry
+// their own last digit. Fitted values are named so: meeting them is no evidence, only a guard against drift.
 #include <gtest/gtest.h>
 
 #include "driver-shim/pcie/world/measure.h"

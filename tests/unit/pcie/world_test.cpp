@@ -68,8 +68,8 @@ TEST(World, plain_doorbell_record_and_wqe_are_fetched) {
   EXPECT_EQ(reads(Mode::kPull, 4096), (Reads{1, 1, 1}));
   EXPECT_EQ(reads(Mode::kPush, 4096), (Reads{1, 1, 0}));
   EXPECT_EQ(reads(Mode::kInline, 8), (Reads{1, 1, 0}));
-  EXPECT_EQ(reads(Mode::kGpuBounce, 4096), (Reads{1, 1, 1}));
   EXPECT_EQ(reads(Mode::kBounce, 4096), (Reads{1, 1, 1}));
+  EXPECT_EQ(reads(Mode::kProxy, 4096), (Reads{1, 1, 1}));
 }
 
 TEST(World, blueflame_brings_every_wqe_of_one_block) {
@@ -81,12 +81,12 @@ TEST(World, blueflame_brings_every_wqe_of_one_block) {
   EXPECT_EQ(reads(Mode::kPush, 1 << 20), (Reads{0, 0, 0}));
   EXPECT_EQ(reads(Mode::kInline, 28), (Reads{0, 0, 0}));
   EXPECT_EQ(reads(Mode::kInline, 29), (Reads{1, 1, 0}));
-  EXPECT_EQ(reads(Mode::kGpuBounce, 4096), (Reads{0, 0, 1}));
   EXPECT_EQ(reads(Mode::kBounce, 4096), (Reads{0, 0, 1}));
+  EXPECT_EQ(reads(Mode::kProxy, 4096), (Reads{0, 0, 1}));
 }
 
-// Of 32 slots an endpoint alone has half. A quarter of these is ordered once, and each slot has a doorbell of
-// its own.
+// Grants a lone endpoint half of 32 slots. A quarter of these is ordered once, and each slot has a doorbell
+// of its own.
 TEST(World, push_of_many_slots_is_ordered_by_quarters) {
   const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   const auto push = [&](std::uint64_t slots) { return measure_latency(world, Mode::kPush, slots * 4096); };
@@ -183,14 +183,14 @@ TEST(World, pull_cannot_be_faster_than_the_root_complex_reads) {
     return made;
   }();
   EXPECT_LT(measure_rate(world, Mode::kPull, 65536).bytes_per_s, 0.3e9);
-  EXPECT_GT(measure_rate(world, Mode::kBounce, 65536).bytes_per_s, 10e9);
+  EXPECT_GT(measure_rate(world, Mode::kProxy, 65536).bytes_per_s, 10e9);
 }
 
 // A responder answers for a packet that it has accepted. Here its PCIe is slower than the way back.
 TEST(World, acknowledgement_does_not_wait_for_the_pcie_of_the_peer) {
   WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
   world.platform.root.socket_bytes_per_s = 1e9;
-  const Latency bounced = measure_latency(world, Mode::kGpuBounce, 65536);
+  const Latency bounced = measure_latency(world, Mode::kBounce, 65536);
   EXPECT_GT(bounced.delivered_ns, bounced.completed_ns);
 }
 
@@ -208,17 +208,17 @@ TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   world.platform = kIntelClient;
   world.doorbell = DoorbellKind::kPlain;
   EXPECT_THAT(check(world, Mode::kPull, 8).error().message, HasSubstr("intel-client"));
-  for (const Mode mode : {Mode::kPush, Mode::kInline, Mode::kBounce, Mode::kGpuBounce})
+  for (const Mode mode : {Mode::kPush, Mode::kInline, Mode::kProxy, Mode::kBounce})
     EXPECT_TRUE(check(world, mode, 4096)) << name(mode);
   world.queues = QueuePlacement::kGpu;  // the WQE would have to be read from the GPU
   EXPECT_FALSE(check(world, Mode::kPush, 4096));
   EXPECT_FALSE(check(world, Mode::kInline, 28));
-  EXPECT_FALSE(check(world, Mode::kGpuBounce, 4096));
-  EXPECT_TRUE(check(world, Mode::kBounce, 4096));
+  EXPECT_FALSE(check(world, Mode::kBounce, 4096));
+  EXPECT_TRUE(check(world, Mode::kProxy, 4096));
   world.doorbell = DoorbellKind::kBlueFlame;
   EXPECT_FALSE(check(world, Mode::kPull, 8));
   EXPECT_TRUE(check(world, Mode::kPush, 4096));
-  EXPECT_TRUE(check(world, Mode::kGpuBounce, 4096));
+  EXPECT_TRUE(check(world, Mode::kBounce, 4096));
   EXPECT_TRUE(check(world, Mode::kInline, 28));
   EXPECT_FALSE(check(world, Mode::kInline, 29));
 }
@@ -231,8 +231,8 @@ TEST(WorldConfig, endpoints_beyond_the_slots_only_what_stages_is_not_possible) {
   world.lanes = 33;
   EXPECT_THAT(check(world, Mode::kPush, 8).error().message, HasSubstr("33 endpoints on 32 slots"));
   world.lanes = 65;
-  EXPECT_THAT(check(world, Mode::kGpuBounce, 8).error().message, HasSubstr("65 endpoints on 64 slots"));
-  for (const Mode mode : {Mode::kPull, Mode::kInline, Mode::kBounce})
+  EXPECT_THAT(check(world, Mode::kBounce, 8).error().message, HasSubstr("65 endpoints on 64 slots"));
+  for (const Mode mode : {Mode::kPull, Mode::kInline, Mode::kProxy})
     EXPECT_TRUE(check(world, mode, 8)) << name(mode);
 }
 

@@ -58,7 +58,7 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
               masked ? in.atomic_mask.swap_mask_or_boundaries : 0);
     EXPECT_EQ(out->headers.atomic_mask.compare_mask, masked ? in.atomic_mask.compare_mask : 0);
     EXPECT_EQ(out->headers.atomic_original, (extensions & kHasAtomicAckEth) ? in.atomic_original : 0);
-    EXPECT_EQ(out->headers.immediate, (extensions & kHasImmediate) ? in.immediate : 0);
+    EXPECT_EQ(out->headers.immediate, (extensions & kHasImmediateOrIeth) ? in.immediate : 0);
     EXPECT_EQ(out->headers.deth.source_qpn, (extensions & kHasDeth) ? in.deth.source_qpn : 0);
     EXPECT_TRUE(out->payload.empty());
   }

@@ -1,5 +1,5 @@
-// What Linux Soft-RoCE and its peer put on the wire, replayed: our responder must answer the captured
-// requests as the captured responder did, and our requester must make those requests and take those answers.
+// Packets of Linux Soft-RoCE and its peer, replayed. The responder must answer the captured requests as the
+// captured responder did. The requester must make those requests and take those answers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "driver-shim/softhca/transport/rc.h"
-#include "driver-shim/softhca/transport/request_traits.h"
 #include "proto/roce/codec.h"
 #include "tests/unit/roce/pcap_reader.h"
 
@@ -20,7 +19,7 @@ namespace {
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
 using roce::Opcode;
-using Operation = RequestTraits::Operation;
+using roce::Operation;
 
 struct Capture {
   const char* name;
@@ -53,7 +52,7 @@ Conversation load(const Capture& capture) {
   for (const gdx::test::CapturedPacket& packet : packets) {
     const auto decoded = roce::decode(packet.datagram);
     if (!decoded) continue;
-    const bool request = traits_of(decoded->headers.bth.opcode).operation != Operation::kNone;
+    const bool request = is_request(roce::traits_of(decoded->headers.bth.opcode).operation);
     if (request != from_first(packet)) continue;
     auto& list = request ? conversation.requests : conversation.answers;
     list.push_back({decoded->headers, {decoded->payload.begin(), decoded->payload.end()}});
@@ -74,10 +73,9 @@ RcConfig config_for(const Capture& capture, const Conversation& conversation) {
 
 // Opcode, PSN, syndrome and MSN, as text for a readable failure. Only the AETH's holders have the latter.
 std::string describe(const roce::Headers& headers) {
-  const bool has_aeth = (roce::extensions_of(headers.bth.opcode) & roce::kHasAeth) != 0;
   std::string text =
       std::to_string(static_cast<int>(headers.bth.opcode)) + " psn " + std::to_string(headers.bth.psn);
-  if (has_aeth) {
+  if (roce::traits_of(headers.bth.opcode).has(roce::kHasAeth)) {
     text += " syndrome " + std::to_string(headers.aeth.syndrome) + " msn " + std::to_string(headers.aeth.msn);
   }
   return text;
@@ -155,7 +153,7 @@ TEST_P(ResponderReplay, answers_as_the_captured_responder_did) {
     if (capture.receives_after != 0 && memory.sent.size() == capture.receives_after) ++memory.receives;
   }
   ASSERT_EQ(without_repeats(memory.sent), without_repeats(conversation.answers));
-  // Where a READ asks for what the capture has written before, the bytes agree as well.
+  // Compares bytes too, if a READ requests a range that the capture has written before.
   for (const Packet& answer : memory.sent) {
     if (answer.payload.empty()) continue;
     const auto same = std::find_if(
@@ -219,14 +217,14 @@ std::vector<Packet> first_transmissions(const std::vector<Packet>& requests) {
 }
 
 WqeOpcode wqe_opcode_of(const Packet& last) {
-  const RequestTraits& traits = traits_of(last.headers.bth.opcode);
+  const roce::OpcodeTraits& traits = roce::traits_of(last.headers.bth.opcode);
   switch (traits.operation) {
-    case Operation::kWrite: return traits.immediate ? WqeOpcode::kRdmaWriteImmediate : WqeOpcode::kRdmaWrite;
+    case Operation::kWrite:
+      return traits.has(roce::kHasImmediate) ? WqeOpcode::kRdmaWriteImmediate : WqeOpcode::kRdmaWrite;
     case Operation::kRead: return WqeOpcode::kRdmaRead;
-    case Operation::kAtomic:
-      return last.headers.bth.opcode == Opcode::kRcFetchAdd ? WqeOpcode::kAtomicFetchAdd
-                                                            : WqeOpcode::kAtomicCompareSwap;
-    default: return traits.immediate ? WqeOpcode::kSendImmediate : WqeOpcode::kSend;
+    case Operation::kFetchAdd: return WqeOpcode::kAtomicFetchAdd;
+    case Operation::kCompareSwap: return WqeOpcode::kAtomicCompareSwap;
+    default: return traits.has(roce::kHasImmediate) ? WqeOpcode::kSendImmediate : WqeOpcode::kSend;
   }
 }
 
@@ -235,7 +233,7 @@ std::vector<WorkRequest> work_requests_of(const std::vector<Packet>& packets) {
   std::vector<WorkRequest> list;
   WorkRequest request;
   for (const Packet& packet : packets) {
-    const RequestTraits& traits = traits_of(packet.headers.bth.opcode);
+    const roce::OpcodeTraits& traits = roce::traits_of(packet.headers.bth.opcode);
     if (traits.first) {
       request = {};
       request.remote_address = packet.headers.reth.address;
@@ -246,7 +244,7 @@ std::vector<WorkRequest> work_requests_of(const std::vector<Packet>& packets) {
     if (!traits.last) continue;
     request.opcode = wqe_opcode_of(packet);
     request.immediate = packet.headers.immediate;
-    if (traits.operation == Operation::kAtomic) {
+    if (is_atomic(traits.operation)) {
       const roce::AtomicEth& atomic = packet.headers.atomic;
       request.length_bytes = 8;
       request.remote_address = atomic.address;

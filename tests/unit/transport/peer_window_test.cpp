@@ -303,7 +303,7 @@ TEST(Shares, marker_repeated_draws_the_same_answer) {
   EXPECT_EQ(again->limit_units, first->limit_units);
 }
 
-// What was promised may be on its way: nobody else may have it, though the fair part is smaller now.
+// Promised units may be in flight: no other peer may have them, though the fair part is smaller now.
 TEST(Shares, promise_stands_when_another_comes) {
   ReceiveShares shares(kSocketBytes);
   const std::uint64_t all = shares.capacity_units();

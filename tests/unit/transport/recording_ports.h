@@ -83,8 +83,8 @@ class RecordingRequesterPort final : public RequesterPort {
   std::vector<std::pair<std::uint64_t, mlx5::Syndrome>> completed;
 };
 
-// What the responder did, in order, as one letter each: S send, R read response, C receive completion,
-// W write, A atomic, I invalidate, F fatal.
+// Actions of the responder, in order, as one letter each: S send, R read response, C receive completion, W
+// write, A atomic, I invalidate, F fatal.
 class RecordingResponderPort final : public ResponderPort {
  public:
   void send(const roce::Headers& headers) override {
@@ -147,7 +147,7 @@ class RecordingResponderPort final : public ResponderPort {
   bool advertises = false;
   std::size_t received_bytes = 0;
   bool memory_readable = true;
-  bool memory_is_there = true;  // when an atomic is executed
+  bool memory_is_there = true;  // during an atomic
   mlx5::Syndrome receive_result = mlx5::Syndrome::kNone;
   std::vector<ReceiveCompletion> completions;
   mlx5::Syndrome fatal_syndrome = mlx5::Syndrome::kNone;

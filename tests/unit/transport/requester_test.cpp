@@ -136,7 +136,7 @@ TEST_F(RequesterTest, packets_that_ask_for_no_ack_run_no_timer) {
   EXPECT_EQ(requester.counters().retransmitted_packets, 0u);
 }
 
-// Who answers decides how much may be sent, so somebody has to answer soon.
+// The answer's sender decides how much may be sent, so an answer must come soon.
 TEST_F(RequesterTest, first_packet_of_a_connection_asks_though_its_message_goes_on) {
   post(WqeOpcode::kRdmaWrite, 40 * kMtu);
   requester.pump(now_ns, 2);

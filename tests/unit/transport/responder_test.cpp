@@ -222,6 +222,39 @@ TEST_F(ResponderTest, duplicate_read_from_its_middle_is_answered_from_there) {
   EXPECT_EQ(responder.expected_psn(), 103u);
 }
 
+TEST_F(ResponderTest, duplicate_of_a_read_that_is_being_answered_begins_the_answer_anew) {
+  receive(request(Opcode::kRcReadRequest, 100, 4 * kMtu));
+  EXPECT_EQ(responder.pump(0, 3), 3u);
+  auto again = request(Opcode::kRcReadRequest, 101, 3 * kMtu);
+  again.reth.address += kMtu;
+  receive(again);
+  pump();
+  std::vector<std::uint32_t> psns;
+  for (const roce::Headers& sent : port.sent) psns.push_back(sent.bth.psn);
+  EXPECT_THAT(psns, ElementsAre(100, 101, 102, 101, 102, 103)) << "what was left goes once";
+  EXPECT_EQ(port.sent[3].bth.opcode, Opcode::kRcReadResponseFirst);
+  EXPECT_EQ(port.sent[5].bth.opcode, Opcode::kRcReadResponseLast);
+  EXPECT_EQ(port.read_ranges[3].first, kAddress + kMtu);
+  receive(request(Opcode::kRcReadRequest, 104, kMtu));
+  pump();
+  EXPECT_EQ(responder.expected_psn(), 105u) << "it counts once among the peer's READs";
+}
+
+TEST_F(ResponderTest, duplicate_of_a_read_does_not_overtake_the_answer_to_an_earlier_one) {
+  receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
+  pump();
+  receive(request(Opcode::kRcReadRequest, 102, 4 * kMtu));
+  EXPECT_EQ(responder.pump(0, 2), 2u);
+  auto first = request(Opcode::kRcReadRequest, 101, kMtu);
+  first.reth.address += kMtu;
+  receive(first);
+  receive(request(Opcode::kRcReadRequest, 102, 4 * kMtu));
+  pump();
+  std::vector<std::uint32_t> psns;
+  for (const roce::Headers& sent : port.sent) psns.push_back(sent.bth.psn);
+  EXPECT_THAT(psns, ElementsAre(100, 101, 102, 103, 104, 105, 101, 102, 103, 104, 105));
+}
+
 TEST_F(ResponderTest, duplicate_read_of_other_memory_or_of_an_old_request_is_ignored) {
   receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
   pump();
@@ -333,7 +366,7 @@ TEST_F(ResponderTest, missing_receive_draws_rnr_and_leaves_no_trace) {
   EXPECT_EQ(port.completions[0].opcode, CqeOpcode::kResponderWriteImmediate);
 }
 
-// What a peer must not send, and what it gets for it.
+// Forbidden requests of a peer, and their answers.
 struct Violation {
   const char* name;
   std::vector<std::pair<roce::Headers, std::size_t>> packets;

@@ -52,6 +52,22 @@ class TailResend : public testing::Test {
     now_ns += wait_ns;
     requester.on_timer(now_ns);
   }
+  // Returns the time until a message to a silent peer fails.
+  std::uint64_t time_until_dead_ns(std::uint8_t ack_timeout, std::uint8_t retries) {
+    RcConfig asked = config();
+    asked.ack_timeout = ack_timeout;
+    asked.retry_count = retries;
+    requester.reconfigure(now_ns, asked);
+    const std::uint64_t posted_ns = now_ns;
+    post(WqeOpcode::kRdmaWrite, 8);
+    pump();
+    while (!requester.in_error()) {
+      now_ns = requester.next_deadline_ns();
+      requester.on_timer(now_ns);
+      pump();
+    }
+    return now_ns - posted_ns;
+  }
   // One message there and back, so that the round trip is known.
   void measure(std::uint64_t round_trip_ns) {
     post(WqeOpcode::kRdmaWrite, 8);
@@ -106,6 +122,42 @@ TEST_F(TailResend, single_packet_goes_once_at_a_time_and_less_often_each_time) {
   EXPECT_EQ(requester.next_deadline_ns(), now_ns + 10 * kMs) << "a timed answer begins anew";
 }
 
+// A refusal is an answer, so the next wait is short again.
+TEST_F(TailResend, nak_begins_the_waits_anew) {
+  for (const std::uint8_t nak :
+       {std::uint8_t{roce::kAethKindRnr | 1}, std::uint8_t{roce::kNakSequenceError}}) {
+    measure(20'000);
+    post(WqeOpcode::kRdmaWrite, 8);
+    const std::uint32_t psn = requester.next_psn();
+    pump();
+    for (const std::uint64_t wait_ms : {10, 20, 40}) {
+      expect_timer(wait_ms * kMs);
+      pump();
+    }
+    answer(Opcode::kRcAcknowledge, psn, nak);
+    now_ns += kMs;
+    requester.on_timer(now_ns);
+    pump();
+    EXPECT_EQ(requester.next_deadline_ns(), now_ns + 10 * kMs);
+    acknowledge(psn);
+    port.completed.clear();
+  }
+}
+
+TEST_F(TailResend, nak_after_which_nothing_goes_again_leaves_the_waits_as_they_are) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 4 * kMtu);
+  pump();
+  answer(Opcode::kRcAcknowledge, 101, roce::kNakSequenceError);
+  EXPECT_THAT(pump(), ElementsAre(101, 102, 103, 104));
+  for (const std::uint64_t wait_ms : {10, 20, 40, 80}) {
+    expect_timer(wait_ms * kMs);
+    EXPECT_THAT(pump(), ElementsAre(101, 104)) << wait_ms << " ms";
+    answer(Opcode::kRcAcknowledge, 101, roce::kNakSequenceError);
+    EXPECT_THAT(pump(), IsEmpty());
+  }
+}
+
 TEST_F(TailResend, slow_path_is_learned_and_then_waited_for) {
   constexpr std::uint64_t kPathNs = 50 * kMs;
   for (int burst = 0; burst < 3; ++burst) {
@@ -132,18 +184,21 @@ TEST_F(TailResend, twice_lost_is_back_within_100_ms) {
   EXPECT_THAT(pump(), ElementsAre(100));
 }
 
+// The wait of no try grows: the program has asked for more than a second.
 TEST_F(TailResend, asked_timeout_decides_when_the_peer_is_dead) {
-  constexpr std::uint64_t kAskedNs = 4096ull << 20;
-  post(WqeOpcode::kRdmaWrite, 8);
-  pump();
-  while (!requester.in_error()) {
-    now_ns = requester.next_deadline_ns();
-    requester.on_timer(now_ns);
-    pump();
-  }
-  EXPECT_EQ(now_ns, 1000 + kAskedNs + 2 * kAskedNs) << "one retry, after twice the timeout";
-  EXPECT_EQ(requester.counters().timeouts, 2u);
+  const std::uint64_t asked_ns = 4096ull << 20;
+  EXPECT_EQ(time_until_dead_ns(20, 7), 8 * asked_ns) << "34 s";
+  EXPECT_EQ(requester.counters().timeouts, 8u);
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kRetryExceeded)));
+}
+
+TEST_F(TailResend, short_timeouts_grow_fourfold) {
+  EXPECT_EQ(time_until_dead_ns(14, 7), (1 + 2 + 6 * 4) * (4096ull << 14)) << "1.8 s";
+}
+
+TEST_F(TailResend, timeouts_grow_to_a_second_at_most) {
+  const std::uint64_t asked_ns = 4096ull << 17;
+  EXPECT_EQ(time_until_dead_ns(17, 3), asked_ns + 3 * 1000 * kMs);
 }
 
 TEST_F(TailResend, read_is_asked_for_from_the_missing_point) {

@@ -1,4 +1,4 @@
-// What the environment says, and what of it is refused.
+// Settings from the environment, and refusals of them.
 #include "driver-shim/softhca/uverbs/config.h"
 
 #include <gmock/gmock.h>
@@ -28,6 +28,8 @@ TEST(Config, nothing_said_is_dcqcn_on_a_link_without_a_rate) {
   EXPECT_EQ(config->first.congestion_control, CongestionControl::kDcqcn);
   EXPECT_EQ(config->first.carrier, wire::Carrier::kUdp);
   EXPECT_EQ(config->first.rate_gbps, 0);
+  EXPECT_FALSE(config->first.strict);
+  EXPECT_TRUE(configure({{"GDX_STRICT", "1"}})->first.strict);
 }
 
 TEST(Config, named_choices_are_taken) {
@@ -40,6 +42,13 @@ TEST(Config, named_choices_are_taken) {
   EXPECT_EQ(config->first.rate_gbps, 0.5);
   EXPECT_EQ(configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn"}})->first.congestion_control,
             CongestionControl::kDcqcn);
+}
+
+TEST(Config, planted_faults_go_by_name) {
+  EXPECT_EQ(configure({})->fault, PlantedFault::kNone);
+  EXPECT_EQ(configure({{"GDX_SOFTHCA_FAULT", "lost_add"}})->fault, PlantedFault::kLostAdd);
+  EXPECT_THAT(configure({{"GDX_SOFTHCA_FAULT", "lost"}}).error().message,
+              AllOf(HasSubstr("GDX_SOFTHCA_FAULT=lost: must be one of port_down, "), HasSubstr("lost_add")));
 }
 
 TEST(Config, other_names_are_refused_with_those_that_there_are) {

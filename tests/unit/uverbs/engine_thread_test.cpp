@@ -1,8 +1,14 @@
 #include "driver-shim/softhca/uverbs/engine_thread.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <semaphore>
+#include <set>
 
 namespace gdx::softhca::uverbs {
 
@@ -13,35 +19,38 @@ class IdleHca final : public Hca {
  public:
   const HcaConfig& config() const override { return config_; }
   const wire::Address& address() const override { return address_; }
-  Answer<std::uint32_t> alloc_pd() override { return refuse(0); }
+  ErrnoOr<std::uint32_t> alloc_pd() override { return refuse(0); }
   Errno dealloc_pd(std::uint32_t) override { return 0; }
-  Answer<std::uint32_t> register_memory(const MemoryRegionSpec&) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> register_memory(const MemoryRegionSpec&) override { return refuse(0); }
   Errno deregister_memory(std::uint32_t) override { return 0; }
   Errno replace_memory(std::uint32_t, const MemoryRegionSpec&) override { return 0; }
   Errno prefetch(std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, Prefetch) override { return 0; }
-  Answer<std::uint32_t> add_uar(const UarSpec&) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> add_uar(const UarSpec&) override { return refuse(0); }
   Errno remove_uar(std::uint32_t) override { return 0; }
-  Answer<std::uint32_t> create_cq(const CompletionQueueSpec&) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> create_cq(const CompletionQueueSpec&) override { return refuse(0); }
   Errno resize_cq(std::uint32_t, std::byte*, std::uint32_t) override { return 0; }
   Errno destroy_cq(std::uint32_t) override { return 0; }
-  Answer<std::uint32_t> create_srq(const SharedReceiveQueueSpec&) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> create_srq(const SharedReceiveQueueSpec&) override { return refuse(0); }
   Errno set_srq_limit(std::uint32_t, std::uint32_t) override { return 0; }
-  Answer<std::uint32_t> srq_limit(std::uint32_t) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> srq_limit(std::uint32_t) override { return refuse(0); }
   Errno destroy_srq(std::uint32_t) override { return 0; }
-  Answer<std::uint32_t> create_qp(const QueuePairSpec&) override { return refuse(0); }
+  ErrnoOr<std::uint32_t> create_qp(const QueuePairSpec&) override { return refuse(0); }
   Errno modify_qp(std::uint32_t, std::uint32_t, const QpAttributes&) override { return 0; }
-  Answer<QpAttributes> query_qp(std::uint32_t) override { return refuse(0); }
+  ErrnoOr<QpAttributes> query_qp(std::uint32_t) override { return refuse(0); }
   Errno destroy_qp(std::uint32_t) override { return 0; }
   int progress() override {
     steps.fetch_add(1);
     return 0;
   }
-  std::uint64_t idle_ns() override { return 0; }
+  std::uint64_t idle_ns() override { return idle_for_ns.load(); }
   std::uint64_t rung_at_ns() const override { return 0; }
   int poll_fd() const override { return -1; }
+  bool wire_is_lost() const override { return lost.load(); }
   HcaCounters counters() override { return {}; }
 
   std::atomic<int> steps{0};
+  std::atomic<bool> lost{false};
+  std::atomic<std::uint64_t> idle_for_ns{0};
 
  private:
   HcaConfig config_;
@@ -89,6 +98,83 @@ TEST(EngineThread, busy_elsewhere_stop_gives_up_at_its_limit) {
   EXPECT_FALSE(thread.stop(0));
   leave.release();
   EXPECT_TRUE(thread.stop(kLimitNs));
+}
+
+TEST(EngineThread, lost_wire_ends_it_and_is_told_once) {
+  IdleHca hca;
+  hca.lost = true;
+  const std::atomic<std::uint64_t> driven_at_ns{0};
+  std::counting_semaphore<> told{0};
+  EngineThread thread(
+      hca, driven_at_ns, [] {}, [&told] { told.release(); });
+  told.acquire();
+  EXPECT_TRUE(thread.stop(kLimitNs));
+  EXPECT_TRUE(thread.lost());
+  EXPECT_FALSE(told.try_acquire());
+}
+
+std::set<int> open_numbers() {
+  std::set<int> numbers;
+  for (int number = 0; number < static_cast<int>(sysconf(_SC_OPEN_MAX)) && number < 4096; ++number) {
+    if (fcntl(number, F_GETFD) >= 0) numbers.insert(number);
+  }
+  return numbers;
+}
+
+// By system calls of its own a program closes one of the sockets that wake the thread, or puts a file in
+// place of the thread's that can always be read.
+TEST(EngineThread, socket_that_wakes_it_is_closed_it_sleeps_all_the_same) {
+  constexpr int kFewSteps = 1000;  // a thread that does not sleep makes many more in the time
+  const int readable = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  for (const char* const end : {"reading", "writing", "replaced"}) {
+    IdleHca hca;
+    hca.idle_for_ns = kFarAheadNs;
+    const std::atomic<std::uint64_t> driven_at_ns{0};
+    const std::set<int> before = open_numbers();
+    EngineThread thread(hca, driven_at_ns, [] {});
+    std::vector<int> made;
+    std::ranges::set_difference(open_numbers(), before, std::back_inserter(made));
+    ASSERT_EQ(made.size(), 2u);
+    const int reader = made[0];
+    const int writer = made[1];
+    while (hca.steps.load() == 0) std::this_thread::yield();
+    syscall(SYS_close, *end == 'w' ? writer : reader);
+    if (end == std::string("replaced")) {
+      ASSERT_EQ(dup3(readable, reader, O_CLOEXEC), reader);
+    }
+    thread.set_parked(true);  // ends a sleep that began with both
+    const int steps = hca.steps.load();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_LT(hca.steps.load() - steps, kFewSteps) << end;
+    EXPECT_TRUE(thread.stop(kLimitNs)) << end;
+    if (end == std::string("replaced")) syscall(SYS_close, reader);
+  }
+  ::close(readable);
+}
+
+// The device that gave it up has a successor, which it must not disturb.
+TEST(EngineThread, stopped_before_it_finds_its_wire_lost_it_ends_without_a_word) {
+  IdleHca hca;
+  const std::atomic<std::uint64_t> driven_at_ns{kFarAheadNs};
+  std::binary_semaphore entered{0};
+  std::binary_semaphore leave{0};
+  std::atomic<int> told{0};
+  EngineThread thread(
+      hca, driven_at_ns,
+      [&, once = false]() mutable {
+        if (std::exchange(once, true)) return;
+        entered.release();
+        leave.acquire();
+      },
+      [&told] { told.fetch_add(1); });
+  thread.set_parked(false);
+  entered.acquire();
+  EXPECT_FALSE(thread.stop(0));
+  hca.lost = true;
+  leave.release();
+  EXPECT_TRUE(thread.stop(kLimitNs));
+  EXPECT_EQ(told.load(), 0);
+  EXPECT_FALSE(thread.lost());
 }
 
 }  // namespace

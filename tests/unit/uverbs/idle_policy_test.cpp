@@ -18,6 +18,20 @@ TEST(IdlePolicy, after_work_looks_again_then_yields_then_sleeps) {
   EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).kind, Pause::Kind::kSleep);
 }
 
+TEST(IdlePolicy, yield_that_took_long_sleeps_instead_for_a_while) {
+  IdlePolicy policy;
+  policy.on_work(kWorkedNs);
+  policy.on_yielded(kWorkedNs, kLongYieldNs - 1);
+  EXPECT_EQ(policy.on_idle(kWorkedNs + kPatienceNs + 1, kRangNs).kind, Pause::Kind::kYield);
+  policy.on_yielded(kWorkedNs, kLongYieldNs);
+  const Pause pause = policy.on_idle(kWorkedNs + kPatienceNs + 1, kRangNs);
+  EXPECT_EQ(pause.kind, Pause::Kind::kSleep);
+  EXPECT_EQ(pause.longest_ns, kShortestSleepNs);
+  const std::uint64_t later_ns = kWorkedNs + kNoYieldsNs;
+  policy.on_work(later_ns);
+  EXPECT_EQ(policy.on_idle(later_ns + kPatienceNs + 1, later_ns).kind, Pause::Kind::kYield);
+}
+
 TEST(IdlePolicy, nothing_done_yet_sleeps_at_once) {
   IdlePolicy policy;
   EXPECT_EQ(policy.on_idle(kPatienceNs, 0).kind, Pause::Kind::kSleep)
@@ -35,13 +49,17 @@ TEST(IdlePolicy, rung_lately_sleeps_shortly_then_longer) {
     ASSERT_LE(policy.on_idle(kIdleNs, kRangNs).longest_ns, kLongSleepNs) << sleep;
   }
   for (int sleep = 0; sleep < 2; ++sleep) static_cast<void>(policy.on_idle(kIdleNs, kRangNs));
-  EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepSleepNs);
-  EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepSleepNs) << "and no longer";
+  for (int sleep = 2; sleep < kDeepSleeps; ++sleep) {
+    ASSERT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepSleepNs) << sleep;
+  }
+  for (int sleep = 0; sleep < 2; ++sleep) static_cast<void>(policy.on_idle(kIdleNs, kRangNs));
+  EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepestSleepNs);
+  EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepestSleepNs) << "and no longer";
 }
 
 TEST(IdlePolicy, work_after_deep_sleep_starts_over) {
   IdlePolicy policy;
-  for (int sleep = 0; sleep < 2 * (kShortSleeps + kLongSleeps); ++sleep) {
+  for (int sleep = 0; sleep < 2 * (kShortSleeps + kLongSleeps + kDeepSleeps); ++sleep) {
     static_cast<void>(policy.on_idle(kIdleNs, kRangNs));
   }
   policy.on_work(kWorkedNs);

@@ -49,7 +49,7 @@ TEST(ModifyRules, attribute_that_may_come_along_is_accepted) {
 }
 
 // From (row) to (column), in the order of the states: R I T S D E X for RESET INIT RTR RTS SQD SQE ERROR.
-// What leads into SQD or out of it mlx5 has no command for, and RC is never in SQE. Source: Linux
+// mlx5 has no command that leads into SQD or out of it, and RC is never in SQE. Source: Linux
 // drivers/infiniband/core/verbs.c, qp_state_table.
 TEST(ModifyRules, every_pair_of_states_is_as_the_kernels_table_says) {
   constexpr int kStates = 7;
@@ -74,7 +74,7 @@ TEST(ModifyRules, every_pair_of_states_is_as_the_kernels_table_says) {
   }
 }
 
-// Nothing that the kernel lets through and the HCA could only refuse, but for RC in SQE, where it never is.
+// Every transition that the kernel permits exists in the HCA, except RC in SQE, a state that RC never enters.
 TEST(ModifyRules, every_permitted_transition_exists_in_the_hca) {
   constexpr int kStates = 7;
   constexpr std::array<std::uint32_t, 9> kMasks = {kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags,

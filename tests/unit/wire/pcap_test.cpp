@@ -4,13 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "base/descriptor.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
@@ -93,17 +99,79 @@ TEST_F(PcapFile, fifo_that_nobody_reads_is_refused_at_once) {
   EXPECT_THAT(writer.error().message, ::testing::HasSubstr("nobody reads the FIFO " + path_));
 }
 
-TEST_F(PcapFile, reader_of_a_fifo_stops_reading_the_capture_ends_and_the_traffic_goes_on) {
+// The bound is of a whole flush: a reader that takes a little now and then does not renew it.
+TEST_F(PcapFile, reader_of_a_fifo_does_not_keep_up_the_capture_ends_and_the_traffic_goes_on) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  ASSERT_TRUE(reader);
+  const std::vector<std::byte> datagram = write_only(3);
+  for (const bool reads : {false, true}) {
+    const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    ASSERT_TRUE(reader);
+    constexpr std::uint64_t kBoundNs = 20'000'000;
+    constexpr std::size_t kFlushBytes = 1 << 20;  // a quarter of a second, for such a reader
+    auto writer = PcapWriter::open(path_, kBoundNs);
+    ASSERT_TRUE(writer) << writer.error().message;
+    std::atomic<bool> over{!reads};
+    std::thread slow([&] {
+      for (char bytes[4096]; !over.load();) {
+        [[maybe_unused]] const ssize_t got = ::read(reader.value(), bytes, sizeof bytes);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    testing::internal::CaptureStderr();
+    for (std::size_t i = 0; i < kFlushBytes / datagram.size(); ++i)
+      (*writer)->record(1'000'000'000, {kSource, kDestination}, datagram);
+    (*writer)->flush();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("does not keep up")) << reads;
+    over = true;
+    slow.join();
+  }
+}
+
+TEST_F(PcapFile, reader_of_a_fifo_leaves_no_signal_comes_and_the_traffic_goes_on) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   auto writer = PcapWriter::open(path_);
   ASSERT_TRUE(writer) << writer.error().message;
+  reader.close();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) {
+    (*writer)->record(1'000'000'000, {kSource, kDestination}, write_only(3));
+    (*writer)->flush();
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("capture " + path_ + " ends here"));
+}
+
+// A signal every 10 ms, as of a profiler, is neither room nor the end of the waiting.
+TEST_F(PcapFile, signals_come_while_the_reader_pauses_nothing_of_the_capture_is_lost) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  auto writer = PcapWriter::open(path_);
+  ASSERT_TRUE(writer) << writer.error().message;
+  static std::atomic<int> signals;
+  static int pipe_fd;
+  signals = 0;
+  pipe_fd = reader.value();
+  // The pipe is emptied by the third one.
+  struct sigaction drain {};
+  drain.sa_handler = [](int) {
+    char bytes[4096];
+    const int error = errno;
+    while (++signals >= 3 && ::read(pipe_fd, bytes, sizeof bytes) > 0) {
+    }
+    errno = error;
+  };
+  sigaction(SIGALRM, &drain, nullptr);
+  const itimerval often{{0, 10'000}, {0, 10'000}};
+  setitimer(ITIMER_REAL, &often, nullptr);
   const std::vector<std::byte> datagram = write_only(3);
   const std::size_t more_than_it_holds = fcntl(reader.value(), F_GETPIPE_SZ) / datagram.size() + 1;
+  testing::internal::CaptureStderr();
   for (std::size_t i = 0; i < more_than_it_holds; ++i)
     (*writer)->record(1'000'000'000, {kSource, kDestination}, datagram);
   (*writer)->flush();
+  const itimerval never{};
+  setitimer(ITIMER_REAL, &never, nullptr);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 // Wireshark 4.0 has no name for the opcode, and takes BECN for a reserved bit.

@@ -93,7 +93,7 @@ TEST_F(Ring, sleeper_is_woken_once_and_waking_reader_never) {
   EXPECT_FALSE(producer->publish());
 }
 
-// What a peer may scribble over the producer's index.
+// Values that a peer may store over the producer's index.
 TEST_F(Ring, consumer_finds_impossible_index_broken) {
   for (const std::uint64_t tail : std::initializer_list<std::uint64_t>{
            1, kRecordAlignBytes - 1, kRingDataBytes + kRecordAlignBytes, ~std::uint64_t{0} - 63}) {

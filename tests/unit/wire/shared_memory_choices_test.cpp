@@ -1,4 +1,4 @@
-// What the shared-memory wire says of itself, over a UDP wire of the test's own.
+// Reports of the shared-memory wire about itself, over a UDP wire of the test's own.
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 

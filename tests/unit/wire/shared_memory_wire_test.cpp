@@ -43,16 +43,16 @@ void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_by
 Result<Descriptor> call_as(const Address& local, const Address& peer, int memory_fd) {
   Result<Descriptor> socket = reach_peer(peer);
   if (!socket) return socket;
-  const Result<void> said = say_call(*socket, local, memory_fd);
-  if (!said) return tl::unexpected<Error>(said.error());
+  const Result<void> sent = send_call(*socket, local, memory_fd);
+  if (!sent) return tl::unexpected<Error>(sent.error());
   return socket;
 }
 
-// Looks until nothing has come for a while: descriptors are looked at every 20 us only.
+// Polls until nothing has come for a while, because descriptors are polled every 20 us only.
 std::vector<Bytes> receive_all(Wire& wire) {
   std::vector<Bytes> arrivals;
   for (int empty = 0; empty < 20; ++empty) {
-    static_cast<void>(wire.arm());  // the next look is a thorough one
+    static_cast<void>(wire.arm());  // the next receive() polls descriptors too
     while (wire.receive(7, [&](const Address&, std::span<const std::byte> datagram) {
       arrivals.emplace_back(datagram.begin(), datagram.end());
     }) > 0) {
@@ -62,7 +62,7 @@ std::vector<Bytes> receive_all(Wire& wire) {
   return arrivals;
 }
 
-// What the sender later learns is that its retries ran out: the cause is said where it is known.
+// The sender later gets only that its retries ran out, so the cause is logged where it occurs.
 TEST(SharedMemoryWire, without_descriptors_for_a_link_a_line_says_so_once) {
   const auto a = open(Carrier::kSharedMemory);
   const auto b = open(Carrier::kSharedMemory);
@@ -165,7 +165,7 @@ TEST(SharedMemoryWire, peer_without_shared_memory_is_reached_over_udp_in_the_sam
   EXPECT_EQ(a->counters().shared_memory_sent, 3u);
 }
 
-TEST(SharedMemoryWire, calls_are_judged_one_a_look_and_none_is_forgotten) {
+TEST(SharedMemoryWire, calls_are_judged_one_a_poll_and_none_is_forgotten) {
   const auto a = open(Carrier::kSharedMemory);
   const auto b = open(Carrier::kSharedMemory);
   const auto c = open(Carrier::kSharedMemory);
@@ -382,7 +382,7 @@ class HostilePeer : public testing::Test {
     return socket ? std::move(*socket) : Descriptor();
   }
 
-  // Whether the victim has hung up on `socket`.
+  // Returns whether the victim has closed `socket`.
   bool hung_up(const Descriptor& socket) {
     EXPECT_TRUE(receive_all(*victim).empty());
     return !drain_wakeups(socket.value());
@@ -411,6 +411,17 @@ TEST_F(HostilePeer, scribbled_length_closes_the_link) {
   EXPECT_TRUE(hung_up(socket));
 }
 
+TEST_F(HostilePeer, caller_that_calls_again_has_one_link) {
+  Result<SharedMemory::Made> first = SharedMemory::create();
+  Result<SharedMemory::Made> second = SharedMemory::create();
+  ASSERT_TRUE(first && second);
+  const Descriptor before = call(*first);
+  EXPECT_FALSE(hung_up(before));
+  const Descriptor after = call(*second);
+  EXPECT_FALSE(hung_up(after));
+  EXPECT_TRUE(hung_up(before));
+}
+
 TEST_F(HostilePeer, record_too_short_for_its_icrc_is_dropped) {
   Result<SharedMemory::Made> made = SharedMemory::create();
   ASSERT_TRUE(made);
@@ -428,9 +439,9 @@ TEST_F(HostilePeer, scribbled_consumer_index_of_the_victims_own_link_is_abandone
   send(*victim, held.address, 1, 20);
   victim->flush();
   const Descriptor caller = accept_call(listener->value());
-  Result<std::optional<Call>> heard = hear_call(caller.value());
-  ASSERT_TRUE(heard && *heard);
-  const Result<SharedMemory> ring = SharedMemory::adopt((*heard)->memory.value());
+  Result<std::optional<Call>> call = receive_call(caller.value());
+  ASSERT_TRUE(call && *call);
+  const Result<SharedMemory> ring = SharedMemory::adopt((*call)->memory.value());
   ASSERT_TRUE(ring) << ring.error().message;
   ring->control().head = ~std::uint64_t{0};
   EXPECT_FALSE(hung_up(caller));

@@ -43,7 +43,7 @@ std::vector<Bytes> receive_all(Wire& wire) {
   return arrivals;
 }
 
-// How many of the packets sent from `a` arrive at `b` as marked by a switch.
+// Returns the packets sent from `a` that arrive at `b` as marked by a switch.
 std::size_t marked_of(Wire& a, Wire& b, int packets) {
   for (int i = 0; i < packets; ++i) send(a, b.local(), static_cast<std::uint8_t>(i), 64);
   a.flush();
@@ -99,6 +99,28 @@ TEST(UdpWire, oversized_datagrams_of_strangers_do_not_reach_the_wire) {
   for (int i = 0; i < 14; ++i) send(*a, b->local(), 1, 4160);  // as one, and longer than all of them
   a->flush();
   EXPECT_EQ(receive_all(*b).size(), 14u);
+  close(stranger);
+}
+
+// From the RoCE port, and fit to be fragmented on its way, as packets of peers never are.
+TEST(UdpWire, oversized_datagrams_that_may_be_fragmented_do_not_reach_the_wire) {
+  const auto b = open();
+  const int stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(4791);
+  name.sin_addr.s_addr =
+      htonl(0x7f4d0001 + static_cast<std::uint32_t>(getpid()) % 0xfffd);  // no HCA takes these
+  ASSERT_EQ(bind(stranger, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  name.sin_addr.s_addr = htonl(b->local().ipv4_host_order());
+  const Bytes junk(60000);
+  for (const int discovery : {IP_PMTUDISC_DONT, IP_PMTUDISC_DO}) {
+    ASSERT_EQ(setsockopt(stranger, IPPROTO_IP, IP_MTU_DISCOVER, &discovery, sizeof discovery), 0);
+    ASSERT_EQ(sendto(stranger, junk.data(), junk.size(), 0, reinterpret_cast<sockaddr*>(&name), sizeof name),
+              static_cast<ssize_t>(junk.size()));
+    EXPECT_TRUE(receive_all(*b).empty());
+    EXPECT_EQ(b->counters().icrc_errors, discovery == IP_PMTUDISC_DONT ? 0u : 1u);
+  }
   close(stranger);
 }
 
@@ -287,7 +309,7 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   }
 }
 
-// What each captured packet's IP header says of congestion.
+// Returns the congestion bits of each captured packet's IP header.
 std::vector<std::uint32_t> ecn_in(const std::string& path) {
   std::vector<std::uint32_t> fields;
   for (const gdx::test::CapturedPacket& packet : gdx::test::read_roce_pcap(path))

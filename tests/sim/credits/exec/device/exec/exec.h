@@ -1,7 +1,6 @@
 // The execution layer of the credits' world, before device/exec/exec.h on the path of includes: the CPU
 // layer, but each access to memory that others change is a step, before which every other thread may run.
-// What device code calls `exec` is the inner namespace here, and what that does not say anew is the CPU
-// layer's.
+// Device code's `exec` is the inner namespace here. What it does not define comes from the CPU layer.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +53,16 @@ inline void store_record(Be32* to, Be32 value) {
 inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
   sim::step();
   gdx::exec::store_doorbell(doorbell, value);
+  sim::rang(value);
 }
 template <int Offset = 0>
 void store_segment(void* to, const Segment& segment) {
   sim::step();
   gdx::exec::store_segment<Offset>(to, segment);
 }
-// Nothing is copied: the world keeps what is in a slot, and a source's address stands for what is there.
+// Copies nothing: the world keeps the content of slots, and a source's address represents its content.
 template <Scope>
-void copy(std::byte* to, const std::byte* from, std::uint64_t /*bytes*/) {
+void fill_slot(std::byte* to, const std::byte* from, std::uint32_t /*bytes*/) {
   sim::step();
   sim::begin_fill(to);
   sim::step();

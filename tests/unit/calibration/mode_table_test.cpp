@@ -12,6 +12,8 @@ constexpr ModeMeans kAll{true, true};
 constexpr ModeMeans kNone{false, false};
 constexpr ModeMeans kPushOnly{true, false};
 constexpr ModeMeans kBounceOnly{false, true};
+constexpr DoorbellKind kPlain = DoorbellKind::kPlain;
+constexpr DoorbellKind kBlueFlame = DoorbellKind::kBlueFlame;
 
 std::string refusal_of(const ModeTable& table, ModeMeans means) {
   const auto checked = check_mode_table(table, means);
@@ -43,38 +45,60 @@ TEST(ModeTable, impossible_tables_are_refused_with_the_threshold) {
 TEST(ModeTable, defaults_are_possible_whatever_the_path_and_the_means) {
   for (const ModeMeans means : {kAll, kNone, kPushOnly, kBounceOnly}) {
     for (const Placement queues : {Placement::kHost, Placement::kGpu}) {
-      EXPECT_EQ(refusal_of(default_mode_table(std::nullopt, queues, means), means), "");
-      for (const PathClass path : kPathClasses)
-        EXPECT_EQ(refusal_of(default_mode_table(path, queues, means), means), "");
+      for (const DoorbellKind doorbell : {kPlain, kBlueFlame}) {
+        EXPECT_EQ(refusal_of(default_mode_table(std::nullopt, queues, means, doorbell), means), "");
+        for (const PathClass path : kPathClasses)
+          EXPECT_EQ(refusal_of(default_mode_table(path, queues, means, doorbell), means), "");
+      }
     }
   }
 }
 
 TEST(ModeTable, defaults_pull_nothing_across_a_root_complex_that_can_be_stored) {
   for (const PathClass path : {PathClass::kPhb, PathClass::kNode, PathClass::kSys}) {
-    EXPECT_EQ(default_mode_table(path, Placement::kHost, kAll), (ModeTable{28, 16384, 16384}));
-    EXPECT_EQ(default_mode_table(path, Placement::kHost, kPushOnly),
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kAll, kBlueFlame), (ModeTable{28, 16384, 16384}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kPushOnly, kBlueFlame),
               (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
-    EXPECT_EQ(default_mode_table(path, Placement::kHost, kBounceOnly), (ModeTable{28, 28, 28}));
-    EXPECT_EQ(default_mode_table(path, Placement::kHost, kNone), (ModeTable{28, 28, kNoSizeLimit}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kBounceOnly, kBlueFlame), (ModeTable{28, 28, 28}));
+    EXPECT_EQ(default_mode_table(path, Placement::kHost, kNone, kBlueFlame),
+              (ModeTable{28, 28, kNoSizeLimit}));
   }
-  EXPECT_EQ(default_mode_table(PathClass::kPix, Placement::kHost, kAll),
+  EXPECT_EQ(default_mode_table(PathClass::kPix, Placement::kHost, kAll, kBlueFlame),
             (ModeTable{28, 16384, kNoSizeLimit}));
-  EXPECT_EQ(default_mode_table(std::nullopt, Placement::kHost, kAll), (ModeTable{28, 4096, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(std::nullopt, Placement::kHost, kAll, kBlueFlame),
+            (ModeTable{28, 4096, kNoSizeLimit}));
 }
 
 TEST(ModeTable, defaults_with_queues_in_gpu_memory_push_only_between_root_complexes_without_bounce) {
   constexpr Placement kGpu = Placement::kGpu;
   for (const ModeMeans means : {kAll, kNone, kPushOnly, kBounceOnly}) {
-    EXPECT_EQ(default_mode_table(PathClass::kPxb, kGpu, means), (ModeTable{28, 28, kNoSizeLimit}));
+    EXPECT_EQ(default_mode_table(PathClass::kPxb, kGpu, means, kBlueFlame),
+              (ModeTable{28, 28, kNoSizeLimit}));
   }
-  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kAll), (ModeTable{28, 28, 8192}));
-  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kPushOnly), (ModeTable{28, 28, kNoSizeLimit}));
-  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kAll), (ModeTable{28, 28, 4096}));
+  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kAll, kBlueFlame), (ModeTable{28, 28, 8192}));
+  EXPECT_EQ(default_mode_table(PathClass::kPhb, kGpu, kPushOnly, kBlueFlame),
+            (ModeTable{28, 28, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kAll, kBlueFlame), (ModeTable{28, 28, 4096}));
   for (const PathClass path : {PathClass::kNode, PathClass::kSys}) {
-    EXPECT_EQ(default_mode_table(path, kGpu, kPushOnly), (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
+    EXPECT_EQ(default_mode_table(path, kGpu, kPushOnly, kBlueFlame),
+              (ModeTable{28, kNoSizeLimit, kNoSizeLimit}));
   }
-  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kNone), (ModeTable{28, 28, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kNone, kBlueFlame), (ModeTable{28, 28, kNoSizeLimit}));
+}
+
+// Every mode then reads record and WQE, so that longer inline data saves the payload's read at no cost.
+TEST(ModeTable, defaults_by_plain_doorbells_differ_in_inline_data_where_nothing_is_pushed) {
+  constexpr Placement kGpu = Placement::kGpu;
+  EXPECT_EQ(default_mode_table(PathClass::kPix, Placement::kHost, kAll, kPlain),
+            (ModeTable{28, 16384, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kPix, Placement::kHost, kNone, kPlain),
+            (ModeTable{220, 220, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, Placement::kHost, kBounceOnly, kPlain),
+            (ModeTable{220, 220, 220}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kAll, kPlain), (ModeTable{220, 220, 4096}));
+  EXPECT_EQ(default_mode_table(PathClass::kSys, kGpu, kPushOnly, kPlain),
+            (ModeTable{220, kNoSizeLimit, kNoSizeLimit}));
+  EXPECT_EQ(default_mode_table(std::nullopt, kGpu, kNone, kPlain), (ModeTable{28, 28, kNoSizeLimit}));
 }
 
 TEST(ModeTable, missing_means_leave_their_sizes_to_pull) {

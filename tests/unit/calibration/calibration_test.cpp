@@ -66,7 +66,7 @@ class CalibrationFile : public ::testing::Test {
   }
   // A file of one table, whose fields these replace or are added to.
   void write_table(const std::string& fields) const {
-    write(R"({"format": "gdx calibration", "version": 2, "tables": [{"hca": "mlx5_0", "kernels": "gpu",
+    write(R"({"format": "gdx calibration", "version": 3, "tables": [{"hca": "mlx5_0", "kernels": "gpu",
               "payload": "gpu", "path_class": "SYS", "queues": "host", "slot_count": 32, "slot_bytes": 4096,
               "bounce_slot_count": 64, "bounce_slot_bytes": 65536, "blueflame": true, "queue_layout_version": 6,
               "inline_bytes": 28, "push_bytes": 4096, "pull_bytes": null, "rounds": 5, "measured_on": "x",
@@ -194,7 +194,7 @@ TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
 
 TEST_F(CalibrationFile, other_version_is_a_version_mismatch) {
   write(R"({"format": "gdx calibration", "version": 1, "tables": []})");
-  EXPECT_THAT(refusal(), HasSubstr("version 1, this gdx reads 2"));
+  EXPECT_THAT(refusal(), HasSubstr("version 1, this gdx reads 3"));
   EXPECT_EQ(read_calibrations(file_).error().status, Status::kVersionMismatch);
 }
 
@@ -242,22 +242,35 @@ class ChooseModes : public CalibrationFile {
 
 TEST_F(ChooseModes, without_a_file_defaults_of_the_path_serve) {
   const ModeChoice choice = chosen({});
-  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+  EXPECT_EQ(choice.modes,
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
   EXPECT_EQ(choice.site.path, PathClass::kSys);
   EXPECT_EQ(choice.site.kernels, Processor::kGpu);
-  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path and queues in host memory, modelled: "));
+  EXPECT_THAT(choice.why,
+              HasSubstr("defaults for a SYS path, BlueFlame and queues in host memory, modelled: "));
   EXPECT_THAT(choice.why, HasSubstr(default_calibration_file()));
   EXPECT_EQ(chosen({.path = PathClass::kPix}).modes,
-            default_mode_table(PathClass::kPix, Placement::kHost, kAll));
+            default_mode_table(PathClass::kPix, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
 }
 
 TEST_F(ChooseModes, defaults_go_by_where_queues_are) {
   QueueShape beside = kShape;
   beside.queues = Placement::kGpu;
   const ModeChoice choice = chosen({}, beside);
-  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, Placement::kGpu, kAll));
+  EXPECT_EQ(choice.modes,
+            default_mode_table(PathClass::kSys, Placement::kGpu, kAll, DoorbellKind::kBlueFlame));
   EXPECT_NE(choice.modes, chosen({}).modes);
-  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path and queues in GPU memory, modelled: "));
+  EXPECT_THAT(choice.why,
+              HasSubstr("defaults for a SYS path, BlueFlame and queues in GPU memory, modelled: "));
+}
+
+TEST_F(ChooseModes, defaults_go_by_the_kind_of_doorbell) {
+  QueueShape plain = kShape;
+  plain.queues = Placement::kGpu;
+  plain.blueflame = false;
+  const ModeChoice choice = chosen({}, plain);
+  EXPECT_EQ(choice.modes, default_mode_table(PathClass::kSys, Placement::kGpu, kAll, DoorbellKind::kPlain));
+  EXPECT_THAT(choice.why, HasSubstr("defaults for a SYS path, plain doorbells and queues in GPU memory"));
 }
 
 TEST_F(ChooseModes, file_at_the_default_place_is_found) {
@@ -269,7 +282,8 @@ TEST_F(ChooseModes, file_at_the_default_place_is_found) {
   no_bounce.bounce_slot_count = no_bounce.bounce_slot_bytes = 0;
   EXPECT_EQ(chosen({}, no_bounce).modes, (ModeTable{7, 77, kNoSizeLimit}));
   setenv(kCalibrationVariable, "", 1);
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+  EXPECT_EQ(chosen({}).modes,
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
 }
 
 TEST_F(ChooseModes, option_goes_before_the_variable_and_the_variable_before_the_default_place) {
@@ -286,7 +300,8 @@ TEST_F(ChooseModes, option_goes_before_the_variable_and_the_variable_before_the_
 TEST_F(ChooseModes, unfit_file_at_the_default_place_leaves_defaults) {
   file_ = default_calibration_file();
   write("rubbish");
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+  EXPECT_EQ(chosen({}).modes,
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
   EXPECT_THAT(chosen({}).why, HasSubstr("is no calibration"));
 }
 
@@ -315,15 +330,16 @@ TEST_F(ChooseModes, foreign_file_is_told_from_an_older_one) {
 // The mistake this guards against: host memory and CPU kernels know nothing of a GPU behind two sockets.
 TEST_F(ChooseModes, what_kernels_on_a_cpu_measured_is_for_kernels_on_a_cpu) {
   ASSERT_TRUE(store_calibration(default_calibration_file(), measured_by_cpu({7, 77, 777})));
-  EXPECT_EQ(chosen({}).modes, default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+  EXPECT_EQ(chosen({}).modes,
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
   EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes,
-            default_mode_table(PathClass::kSys, Placement::kHost, kAll));
+            default_mode_table(PathClass::kSys, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
   const ModeChoice on_cpu = chosen({.kernels = Processor::kCpu});
   EXPECT_EQ(on_cpu.modes, (ModeTable{7, 77, 777}));
   EXPECT_EQ(on_cpu.site.path, std::nullopt);
   unsetenv(kPathClassVariable);
   EXPECT_EQ(chosen({.kernels = Processor::kGpu}).modes,
-            default_mode_table(std::nullopt, Placement::kHost, kAll));
+            default_mode_table(std::nullopt, Placement::kHost, kAll, DoorbellKind::kBlueFlame));
 }
 
 TEST_F(ChooseModes, payload_elsewhere_has_a_table_of_its_own) {
@@ -373,6 +389,28 @@ TEST_F(ChooseModes, of_tables_that_hold_that_with_most_slots_is_taken) {
   EXPECT_EQ(chosen({.calibration_file = file_}, offered).modes, (ModeTable{2, 2, 2}));
   offered.slot_count = 16;
   EXPECT_EQ(chosen({.calibration_file = file_}, offered).modes, (ModeTable{1, 1, 1}));
+}
+
+TEST_F(ChooseModes, blueflame_needs_a_probe_of_this_hca_by_these_kernels_over_this_path) {
+  const auto message = [](const ModeOptions& options) {
+    const auto checked = check_blueflame_probe("mlx5_0", options);
+    if (checked) return std::string();
+    EXPECT_EQ(checked.error().status, Status::kUnsupported);
+    return checked.error().message;
+  };
+  const ModeOptions wanted{.calibration_file = file_};
+  EXPECT_THAT(message(wanted), HasSubstr("no probe has passed (there is no calibration"));
+  Calibration plain = measured("mlx5_0", PathClass::kSys, {1, 1, 1});
+  plain.key.shape.blueflame = false;
+  ASSERT_TRUE(store_calibration(file_, plain));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_1", PathClass::kSys, {1, 1, 1})));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kPix, {1, 1, 1})));
+  ASSERT_TRUE(store_calibration(file_, measured_by_cpu({1, 1, 1})));
+  EXPECT_THAT(message(wanted), HasSubstr("on HCA mlx5_0 by kernels on a GPU: no probe has passed"));
+  EXPECT_THAT(message(wanted), HasSubstr("run GDX_DOORBELL=blueflame gdx calibrate --gpu, or use plain"));
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {1, 1, 1})));
+  EXPECT_EQ(message(wanted), "");
+  EXPECT_NE(message({.path = PathClass::kNode, .calibration_file = file_}), "");
 }
 
 TEST_F(ChooseModes, impossible_requests_are_refused) {

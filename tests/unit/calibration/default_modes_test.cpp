@@ -9,14 +9,14 @@
 namespace gdx {
 namespace {
 
-using DefaultModes = testing::TestWithParam<std::tuple<PathClass, Placement>>;
+using DefaultModes = testing::TestWithParam<std::tuple<PathClass, Placement, DoorbellKind>>;
 
 // By as much as puts of 64 and 220 B that are pulled on NODE and SYS where nothing else is there: 3.8 % each.
 TEST_P(DefaultModes, cost_no_more_than_the_best_table_by_the_model) {
-  const auto [path, queues] = GetParam();
+  const auto [path, queues, doorbell] = GetParam();
   for (const ModeMeans means : perf::kAllMeans) {
-    const std::vector<MeasuredSize> sizes = perf::modelled_sizes(path, queues, means);
-    const ModeTable defaults = default_mode_table(path, queues, means);
+    const std::vector<MeasuredSize> sizes = perf::modelled_sizes(path, queues, means, doorbell);
+    const ModeTable defaults = default_mode_table(path, queues, means, doorbell);
     const Result<ModeTable> best = best_table(sizes);
     ASSERT_TRUE(best) << best.error().message;
     EXPECT_LE(perf::excess_over(*best, defaults, sizes), 0.08)
@@ -26,10 +26,12 @@ TEST_P(DefaultModes, cost_no_more_than_the_best_table_by_the_model) {
 
 INSTANTIATE_TEST_SUITE_P(ModeTable, DefaultModes,
                          testing::Combine(testing::ValuesIn(kPathClasses),
-                                          testing::ValuesIn(perf::kPlacements)),
+                                          testing::ValuesIn(perf::kPlacements),
+                                          testing::ValuesIn(perf::kDoorbells)),
                          [](const auto& test) {
                            return std::string(name(std::get<0>(test.param))) +
-                                  (std::get<1>(test.param) == Placement::kGpu ? "_gpu" : "_host");
+                                  (std::get<1>(test.param) == Placement::kGpu ? "_gpu_" : "_host_") +
+                                  std::string(name(std::get<2>(test.param)));
                          });
 
 }  // namespace

@@ -1,0 +1,55 @@
+// Faults that a test plants in the software HCAs of a process, one at a time, to see that what looks for them
+// finds them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace gdx::softhca {
+
+enum class PlantedFault : std::uint8_t {
+  kNone,
+  kPortDown,          // the port is not active
+  kInfiniBandPort,    // the port is InfiniBand
+  kNoOverrunIgnore,   // capability cq_oi is 0
+  kTimestampFormat,   // CREATE_QP refuses the default format of timestamps
+  kQueryQp,           // QUERY_QP tells of a smaller MTU than was set
+  kCqeCounter,        // wqe_counter of a completion is that of the next WQE
+  kOwnerBit,          // the owner bit of completions of DevX queues is that of the first lap on all laps
+  kInlineWrap,        // inline data behind the end of the ring is not that of its beginning
+  kLostAdd,           // atomics answer, and change nothing
+  kReturnedSum,       // atomics answer with the sum that they store
+  kBackwardDoorbell,  // a doorbell older than what was fetched ends the queue pair
+  kStalePayload,      // a WRITE of more than 8 B lands only with the next such one
+  kSyndrome,          // a remote access error is told as a remote operation error
+  kTornBlueFlame,     // executes a torn copy of a WQE from a doorbell
+  kDisguised,         // no counter says that it is software, so that programs take it for hardware
+  kDeviceMemoryTail,  // the last byte read from device memory is wrong where the length is no multiple of 4
+};
+
+// By the values of GDX_SOFTHCA_FAULT.
+inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 16> kPlantedFaults{{
+    {"port_down", PlantedFault::kPortDown},
+    {"infiniband_port", PlantedFault::kInfiniBandPort},
+    {"no_overrun_ignore", PlantedFault::kNoOverrunIgnore},
+    {"timestamp_format", PlantedFault::kTimestampFormat},
+    {"query_qp", PlantedFault::kQueryQp},
+    {"cqe_counter", PlantedFault::kCqeCounter},
+    {"owner_bit", PlantedFault::kOwnerBit},
+    {"inline_wrap", PlantedFault::kInlineWrap},
+    {"lost_add", PlantedFault::kLostAdd},
+    {"returned_sum", PlantedFault::kReturnedSum},
+    {"backward_doorbell", PlantedFault::kBackwardDoorbell},
+    {"stale_payload", PlantedFault::kStalePayload},
+    {"syndrome", PlantedFault::kSyndrome},
+    {"torn_blueflame", PlantedFault::kTornBlueFlame},
+    {"disguised", PlantedFault::kDisguised},
+    {"device_memory_tail", PlantedFault::kDeviceMemoryTail},
+}};
+
+// Set before the first HCA is made, and read by all of them since. Threads: any, then.
+inline PlantedFault planted_fault = PlantedFault::kNone;
+
+}  // namespace gdx::softhca

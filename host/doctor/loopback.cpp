@@ -1,0 +1,209 @@
+#include "host/doctor/loopback.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "device/exec/exec.h"
+
+namespace gdx::doctor {
+namespace {
+
+constexpr ModeTable kNoChoice{0, 0, kNoSizeLimit};  // nobody asks for a mode here
+
+std::byte pattern(std::uint32_t seed, std::size_t at) {
+  return static_cast<std::byte>(seed * 31 + at * 7 + 1);
+}
+
+}  // namespace
+
+void fill_pattern(std::span<std::byte> bytes, std::uint32_t seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
+}
+
+std::string first_mismatch(const std::byte* got, std::size_t bytes, std::uint32_t seed) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (got[i] == pattern(seed, i)) continue;
+    return fmt::format("of {} bytes, byte {} ({} mod 4, {} mod 16) is {:#04x}, wanted {:#04x}{}", bytes, i,
+                       i % 4, i % 16, static_cast<unsigned>(got[i]), static_cast<unsigned>(pattern(seed, i)),
+                       seed > 0 && got[i] == pattern(seed - 1, i) ? ": the pattern before" : "");
+  }
+  return {};
+}
+
+WorkRequest::WorkRequest(mlx5::WqeOpcode opcode, std::uint8_t flags) : opcode_(opcode), flags_(flags) {}
+
+template <typename T>
+void WorkRequest::append(const T& part) {
+  const auto bytes = std::as_bytes(std::span(&part, 1));
+  segments_.insert(segments_.end(), bytes.begin(), bytes.end());
+}
+
+WorkRequest& WorkRequest::remote(std::uint64_t address, std::uint32_t rkey) {
+  append(mlx5::RemoteAddressSegment{address, rkey, 0});
+  return *this;
+}
+
+WorkRequest& WorkRequest::gather(std::uint64_t address, std::uint32_t lkey, std::uint32_t bytes) {
+  append(mlx5::DataSegment{bytes, lkey, address});
+  return *this;
+}
+
+WorkRequest& WorkRequest::inlined(std::span<const std::byte> payload) {
+  append(Be32(mlx5::kInlineFlag | static_cast<std::uint32_t>(payload.size())));
+  segments_.insert(segments_.end(), payload.begin(), payload.end());
+  segments_.resize((segments_.size() + mlx5::kSegmentBytes - 1) / mlx5::kSegmentBytes * mlx5::kSegmentBytes);
+  return *this;
+}
+
+WorkRequest& WorkRequest::operand(std::uint64_t addend) {
+  append(mlx5::AtomicSegment{addend, 0});
+  return *this;
+}
+
+std::size_t WorkRequest::blocks() const {
+  const std::size_t bytes = sizeof(mlx5::ControlSegment) + segments_.size();
+  return (bytes + mlx5::kWqeBasicBlockBytes - 1) / mlx5::kWqeBasicBlockBytes;
+}
+
+std::vector<std::byte> WorkRequest::encode(std::uint16_t index, std::uint32_t qpn) const {
+  mlx5::ControlSegment control{};
+  control.opmod_index_opcode = std::uint32_t{index} << 8 | static_cast<std::uint32_t>(opcode_);
+  control.qpn_ds = qpn << mlx5::kQpnShift |
+                   static_cast<std::uint32_t>((sizeof control + segments_.size()) / mlx5::kSegmentBytes);
+  control.fm_ce_se = flags_;
+  std::vector<std::byte> wqe(blocks() * mlx5::kWqeBasicBlockBytes);
+  std::memcpy(wqe.data(), &control, sizeof control);
+  std::ranges::copy(segments_, wqe.begin() + sizeof control);
+  return wqe;
+}
+
+mlx5::CqeOpcode Completed::opcode() const {
+  return static_cast<mlx5::CqeOpcode>(cqe.op_own >> mlx5::kCqeOpcodeShift);
+}
+
+mlx5::WqeOpcode Completed::send_opcode() const {
+  return static_cast<mlx5::WqeOpcode>(cqe.send_opcode_qpn >> 24);
+}
+
+mlx5::Syndrome Completed::syndrome() const {
+  if (opcode() != mlx5::CqeOpcode::kRequesterError) return mlx5::Syndrome::kNone;
+  return static_cast<mlx5::Syndrome>(std::bit_cast<mlx5::ErrorCqe>(cqe).syndrome);
+}
+
+std::uint8_t Completed::vendor_syndrome() const {
+  if (opcode() != mlx5::CqeOpcode::kRequesterError) return 0;
+  return std::bit_cast<mlx5::ErrorCqe>(cqe).vendor_error_syndrome;
+}
+
+std::string Completed::text() const {
+  return fmt::format("opcode {}, WQE {} (opcode {:#x}), QP {:#x}, syndrome {:#04x}, vendor {:#04x}, owner {}",
+                     static_cast<unsigned>(opcode()), wqe_counter(), static_cast<unsigned>(send_opcode()),
+                     qpn(), static_cast<unsigned>(syndrome()), vendor_syndrome(),
+                     cqe.op_own & mlx5::kCqeOwnerMask);
+}
+
+Loopback::Loopback(Endpoint endpoint, Endpoint peer, Memory source, Memory target)
+    : source_(std::move(source)),
+      target_(std::move(target)),
+      endpoint_(std::move(endpoint)),
+      peer_(std::move(peer)),
+      handle_(endpoint_.handle()) {}
+
+Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPool* pool, Sharing sharing,
+                                DoorbellKind doorbell) {
+  EndpointOptions options{.send_queue_blocks = kMinSendQueueBlocks,
+                          .auto_modes = {.table = kNoChoice},
+                          .timeout_ns = kWaitS * 1'000'000'000ull,
+                          .ack_timeout = kAckTimeout,
+                          .retry_count = kRetryCount,
+                          .doorbell = DoorbellKind::kPlain,
+                          .may_ring_unprobed_blueflame = true};
+  auto peer = Endpoint::create(hca, {}, options);
+  options.send_queue_blocks = blocks;
+  options.slot_count = pool != nullptr ? pool->slot_count() : 0;
+  options.sharing = sharing;
+  options.doorbell = doorbell;
+  auto endpoint = Endpoint::create(hca, {pool}, options);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  if (!peer) return tl::unexpected(peer.error());
+  if (auto connected = endpoint->connect(peer->address()); !connected)
+    return tl::unexpected(connected.error());
+  if (auto connected = peer->connect(endpoint->address()); !connected)
+    return tl::unexpected(connected.error());
+  auto source = allocate_memory(hca, kBufferBytes);
+  if (!source) return tl::unexpected(source.error());
+  auto target = allocate_memory(hca, kBufferBytes);
+  if (!target) return tl::unexpected(target.error());
+  return Loopback(std::move(*endpoint), std::move(*peer), std::move(*source), std::move(*target));
+}
+
+std::uint16_t Loopback::post(const WorkRequest& request) {
+  const auto index = next_index();
+  const std::vector<std::byte> wqe = request.encode(index, handle_.qpn);
+  const std::uint32_t mask = (1u << handle_.log_send_queue) - 1;
+  for (std::uint32_t block = 0; block < request.blocks(); ++block) {
+    std::memcpy(handle_.send_queue[(producer_ + block) & mask].bytes,
+                wqe.data() + block * mlx5::kWqeBasicBlockBytes, mlx5::kWqeBasicBlockBytes);
+  }
+  newest_ = producer_;
+  producer_ += static_cast<std::uint32_t>(request.blocks());
+  return index;
+}
+
+void Loopback::publish() {
+  exec::store_release<Placement::kHost>(handle_.send_record, Be32(producer_ & 0xffff));
+  exec::write_combining_barrier();
+}
+
+void Loopback::ring() {
+  publish();
+  ring_for(static_cast<std::uint16_t>(newest_));
+}
+
+void Loopback::ring_for(std::uint16_t index) {
+  const std::uint32_t mask = (1u << handle_.log_send_queue) - 1;
+  std::uint64_t value = 0;
+  std::memcpy(&value, handle_.send_queue[index & mask].bytes, sizeof value);
+  exec::ring<Placement::kHost>(handle_.doorbell, value);
+}
+
+Completed Loopback::read_entry(std::uint32_t index) const {
+  const std::uint32_t mask = (1u << handle_.log_completion_queue) - 1;
+  auto* const words = reinterpret_cast<std::uint64_t*>(&handle_.completion_queue[index & mask]);
+  std::array<std::uint64_t, 8> copied{};
+  // The word of which the last byte is op_own, first: the HCA's newest store.
+  copied[7] = std::atomic_ref(words[7]).load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < 7; ++i) copied[i] = std::atomic_ref(words[i]).load(std::memory_order_relaxed);
+  return {std::bit_cast<mlx5::Cqe64>(copied)};
+}
+
+std::string Loopback::newest_entry() const {
+  const auto bytes = std::bit_cast<std::array<std::uint8_t, 64>>(read_entry(looked_at_).cqe);
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+std::optional<Completed> Loopback::poll() {
+  looked_at_ = consumer_;
+  const auto owner = static_cast<std::uint8_t>(consumer_ >> handle_.log_completion_queue & 1);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kWaitS);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const Completed completed = read_entry(consumer_);
+    if (completed.opcode() != mlx5::CqeOpcode::kInvalid &&
+        (completed.cqe.op_own & mlx5::kCqeOwnerMask) == owner) {
+      ++consumer_;
+      return completed;
+    }
+    std::this_thread::yield();
+  }
+  return std::nullopt;
+}
+
+}  // namespace gdx::doctor

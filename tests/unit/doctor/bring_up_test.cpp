@@ -1,0 +1,131 @@
+// Parts of the bring-up that need no HCA, on fabricated machines: the order in which it tries HCAs, and its
+// environment.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "host/doctor/bring_up.h"
+#include "tests/unit/doctor/fabricated.h"
+
+namespace gdx::doctor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+std::vector<std::string> names_of(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  names.reserve(candidates.size());
+  for (const Candidate& one : candidates) names.push_back(one.name);
+  return names;
+}
+
+TEST(BringUp, hca_nearest_to_the_first_gpu_of_cuda_is_tried_first) {
+  Disk disk;
+  Fabricated machine;
+  const std::vector<std::string> listed = {"rxe0", "mlx5_1", "mlx5_0"};
+  auto ranked = rank_hcas(disk.machine(machine), listed);
+  EXPECT_THAT(names_of(ranked), ElementsAre("mlx5_0", "mlx5_1", "rxe0"));
+  EXPECT_EQ(ranked[0].why, "as the nearest that serves: PIX from GPU 0000:18:00.0");
+  EXPECT_EQ(ranked[1].why, "as the nearest that serves: SYS from GPU 0000:18:00.0");
+  EXPECT_EQ(ranked[2].why, "as the first that serves: its distance from GPU 0000:18:00.0 is not known");
+  // CUDA_VISIBLE_DEVICES may leave another first.
+  machine.gpus.erase(kGpu0);
+  EXPECT_THAT(names_of(rank_hcas(disk.machine(machine), listed)), ElementsAre("mlx5_1", "mlx5_0", "rxe0"));
+}
+
+TEST(BringUp, hcas_are_tried_in_their_order_without_a_gpu) {
+  Disk disk;
+  Fabricated machine;
+  machine.gpus.clear();
+  const auto ranked = rank_hcas(disk.machine(machine), {"rxe0", "mlx5_1", "mlx5_0"});
+  EXPECT_THAT(names_of(ranked), ElementsAre("rxe0", "mlx5_1", "mlx5_0"));
+  EXPECT_EQ(ranked[0].why, "as the first that serves: CUDA shows no GPU");
+}
+
+class BringUpEnvironment : public ::testing::Test {
+ protected:
+  BringUpEnvironment() {
+    using std::string_literals::operator""s;
+    auto& files = machine_.files;
+    files["/proc/self/cmdline"] = "gdx\0doctor\0--output\0a file\0"s;
+    files["/proc/self/environ"] =
+        "HOME=/root\0SECRET_GDX_KEY=1\0LD_PRELOAD=/x.so\0GDX_LOG=a=b\0CUDA_VISIBLE_DEVICES=\0"s;
+    files["/proc/self/maps"] =
+        "7f00-7f01 r-xp 00000000 08:01 9    /usr/lib/libmlx5.so.1.24.44.0\n"
+        "7f01-7f02 r--p 00001000 08:01 9    /usr/lib/libmlx5.so.1.24.44.0\n"
+        "7f03-7f04 r-xp 00000000 08:01 7    /usr/lib/libc.so.6\n7f05-7f06 rw-p 00000000 00:00 0 \n";
+    // The last HCA is known by its link alone, below a root port.
+    files["/sys/class/infiniband/mlx5_9"] =
+        "@../../devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0/infiniband/mlx5_9";
+    files["/sys/bus/pci/devices/0000:3a:01.0/config"] = config_space(0x2910);
+    files.erase("/sys/bus/pci/devices/" + std::string(kNic1) + "/config");
+  }
+  [[nodiscard]] Environment read() {
+    Machine machine = disk_.machine(machine_);
+    machine.hcas = see_hcas(machine);
+    return read_environment(machine);
+  }
+  Disk disk_;
+  Fabricated machine_;
+};
+
+TEST_F(BringUpEnvironment, is_how_the_program_was_called) {
+  const Environment told = read();
+  EXPECT_THAT(told.command_line, ElementsAre("gdx", "doctor", "--output", "a file"));
+  EXPECT_THAT(told.variables, ElementsAre(Pair("CUDA_VISIBLE_DEVICES", ""), Pair("GDX_LOG", "a=b"),
+                                          Pair("LD_PRELOAD", "/x.so")));
+  EXPECT_THAT(told.libraries, ElementsAre("/usr/lib/libmlx5.so.1.24.44.0"));
+}
+
+TEST_F(BringUpEnvironment, has_the_text_of_files_and_none_of_what_cannot_be_read) {
+  const Environment told = read();
+  const auto text_of = [&](const std::string& path) {
+    const auto found = std::ranges::find(told.files, path, &decltype(told.files)::value_type::first);
+    return found == told.files.end() ? "not looked at" : found->second.value_or("cannot be read");
+  };
+  EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_0/fw_ver"), "28.41.1000");
+  EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_0/device/device"), "0x1021");
+  EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_1/ports/1/gid_attrs/types/3"), "RoCE v2");
+  EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_1/ports/1/gids/3"),
+            "0000:0000:0000:0000:0000:ffff:0a00:0002");
+  EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_9/ports/1/state"), "cannot be read");
+  EXPECT_EQ(text_of("/sys/class/net/eth1/mtu"), "9000");
+  EXPECT_THAT(text_of("/proc/driver/nvidia/version"), HasSubstr("570.86.15"));
+  EXPECT_THAT(text_of("/proc/driver/nvidia/gpus/0000:9a:00.0/information"), HasSubstr("NVIDIA H100"));
+  EXPECT_EQ(text_of("/sys/module/gdrdrv/version"), "2.5");
+  EXPECT_EQ(text_of("/sys/class/dmi/id/sys_vendor"), "cannot be read");
+}
+
+TEST_F(BringUpEnvironment, has_each_pci_function_with_the_bridges_above_it) {
+  const Environment told = read();
+  std::vector<std::string> functions;
+  for (const PciFunction& one : told.functions) functions.push_back(one.bus_id);
+  EXPECT_THAT(functions, ElementsAre(kGpu0, kNic0, "0000:3a:01.0", "0000:3b:00.0", kGpu1, kNic1));
+  EXPECT_EQ(told.functions[0].iommu,
+            "the IOMMU passes it through (/sys/kernel/iommu_groups/10/type: identity)");
+  ASSERT_TRUE(told.functions[2].config);
+  EXPECT_EQ(told.functions[2].config->size(), 0x105u) << "of ACS the capability's last byte is 0x7f";
+  EXPECT_EQ(config_space(0x2910).substr(0, 0x105), *told.functions[2].config);
+  EXPECT_EQ(told.functions[5].config, std::nullopt);
+}
+
+TEST_F(BringUpEnvironment, has_what_the_kernel_logged_of_rdma_or_why_not) {
+  EXPECT_THAT(read().kernel_log, ElementsAre("dmesg: No such file or directory"));
+  std::string& log = machine_.programs["dmesg"];
+  log = "[ 1.0] eth0: up\n[ 2.0] mlx5_core 0000:1a:00.0: oldest\n";
+  for (int i = 0; i < 299; ++i) log += "[ 3.0] NVRM: Xid\n";
+  EXPECT_EQ(read().kernel_log.size(), 300u);
+  EXPECT_EQ(read().kernel_log.front(), "[ 2.0] mlx5_core 0000:1a:00.0: oldest");
+  log += "[ 4.0] pcieport 0000:17:00.0: AER: Corrected error\n";
+  EXPECT_EQ(read().kernel_log.size(), 300u);
+  EXPECT_EQ(read().kernel_log.front(), "[ 3.0] NVRM: Xid");
+  EXPECT_EQ(read().kernel_log.back(), "[ 4.0] pcieport 0000:17:00.0: AER: Corrected error");
+}
+
+}  // namespace
+}  // namespace gdx::doctor

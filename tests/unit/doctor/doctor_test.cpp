@@ -1,0 +1,298 @@
+// Checks on fabricated machines: good ones, and faults singly and in pairs. Nothing is missed, nothing
+// invented.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "host/doctor/checks.h"
+#include "tests/unit/doctor/fabricated.h"
+#include "tests/unit/doctor/faults.h"
+
+namespace gdx::doctor {
+namespace {
+
+using ::testing::IsEmpty;
+
+std::string text_of(const Diagnosis& one) {
+  return fmt::format("{} {} of {}: {} ({}) fix: {}", name(one.finding.verdict), one.check->name,
+                     one.finding.subject, one.finding.what, one.finding.evidence, one.finding.fix);
+}
+
+// Returns the diagnoses that are not OK. Keeps one for each check and subject; of several, as of device
+// nodes, the worst.
+std::map<Spot, Diagnosis> troubles_of(const std::vector<Diagnosis>& all) {
+  std::map<Spot, Diagnosis> troubles;
+  for (const Diagnosis& one : all) {
+    if (one.finding.verdict == Verdict::kOk) continue;
+    const auto [at, is_new] = troubles.emplace(Spot(one.check->name, one.finding.subject), one);
+    if (!is_new && one.finding.verdict > at->second.finding.verdict) at->second = one;
+  }
+  return troubles;
+}
+
+// Counts of troubles: present, reported as expected, and reported at all.
+struct Score {
+  std::size_t expected = 0;
+  std::size_t right = 0;
+  std::size_t reported = 0;
+
+  [[nodiscard]] double precision() const {
+    return static_cast<double>(right) / static_cast<double>(reported);
+  }
+  [[nodiscard]] double recall() const { return static_cast<double>(right) / static_cast<double>(expected); }
+};
+
+// Adds to `score`; tells what is wrong.
+void compare(const std::vector<Expected>& expected, const std::vector<Diagnosis>& all,
+             const std::string& which, Score& score) {
+  auto troubles = troubles_of(all);
+  score.expected += expected.size();
+  score.reported += troubles.size();
+  for (const Expected& wanted : expected) {
+    const auto found = troubles.find(wanted.spot);
+    if (found == troubles.end()) {
+      ADD_FAILURE() << which << ": missed: " << wanted.spot.first << " of " << wanted.spot.second;
+      continue;
+    }
+    const Finding& finding = found->second.finding;
+    const bool same =
+        finding.verdict == wanted.verdict && !finding.evidence.empty() &&
+        (wanted.fix.empty() ? finding.fix.empty() : finding.fix.find(wanted.fix) != std::string::npos);
+    if (same) ++score.right;
+    EXPECT_TRUE(same) << which << ": wanted " << name(wanted.verdict) << " with fix '" << wanted.fix
+                      << "', not: " << text_of(found->second);
+    troubles.erase(found);
+  }
+  for (const auto& [spot, one] : troubles) ADD_FAILURE() << which << ": invented: " << text_of(one);
+}
+
+bool overlap(const std::vector<Spot>& a, const std::vector<Spot>& b) {
+  return std::ranges::any_of(a, [&](const Spot& one) { return std::ranges::find(b, one) != b.end(); });
+}
+
+// Two faults exclude each other where one changes or hides what the other shows.
+bool exclude(const Fault& a, const Fault& b) {
+  const auto shown = [](const Fault& fault) {
+    std::vector<Spot> spots;
+    for (const Expected& one : fault.expected) spots.push_back(one.spot);
+    return spots;
+  };
+  return overlap(shown(a), shown(b)) || overlap(a.hidden, shown(b)) || overlap(shown(a), b.hidden);
+}
+
+void print_score(const char* what, std::size_t machines, const Score& score) {
+  fmt::print("{}: {} machines, {} troubles: precision {:.3f}, recall {:.3f}\n", what, machines,
+             score.expected, score.precision(), score.recall());
+  EXPECT_EQ(score.precision(), 1.0);
+  EXPECT_EQ(score.recall(), 1.0);
+}
+
+TEST(Doctor, good_machines_are_all_ok) {
+  Disk disk;
+  for (const Fault& variant : good_variants()) {
+    Fabricated machine;
+    variant.apply(machine);
+    Score score;
+    const auto all = diagnose(disk.machine(machine));
+    compare({}, all, variant.name, score);
+    EXPECT_EQ(worst(all), Verdict::kOk) << variant.name;
+    EXPECT_GT(all.size(), 40u) << variant.name << ": checks say nothing";
+  }
+}
+
+TEST(Doctor, every_fault_is_found_singly) {
+  Disk disk;
+  Score score;
+  for (const Fault& fault : faults()) {
+    Fabricated machine;
+    fault.apply(machine);
+    compare(fault.expected, diagnose(disk.machine(machine)), fault.name, score);
+  }
+  EXPECT_GE(faults().size(), 30u);
+  print_score("single faults", faults().size(), score);
+}
+
+TEST(Doctor, every_pair_of_faults_is_found) {
+  Disk disk;
+  Score score;
+  const Fabricated good;
+  std::size_t pairs = 0;
+  const auto& all = faults();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = i + 1; j < all.size(); ++j) {
+      if (exclude(all[i], all[j])) continue;
+      Fabricated machine = good;
+      all[i].apply(machine);
+      all[j].apply(machine);
+      std::vector<Expected> expected = all[i].expected;
+      expected.insert(expected.end(), all[j].expected.begin(), all[j].expected.end());
+      compare(expected, diagnose(disk.machine(machine)), all[i].name + " and " + all[j].name, score);
+      ++pairs;
+    }
+  }
+  EXPECT_GT(pairs, all.size() * all.size() / 3) << "most pairs exclude each other";
+  print_score("pairs of faults", pairs, score);
+}
+
+// No check may be one that nothing can trip: reports alone are excepted, which can be UNKNOWN.
+TEST(Doctor, every_check_is_tripped_by_a_fault) {
+  std::set<std::string> tripped;
+  for (const Fault& fault : faults()) {
+    for (const Expected& one : fault.expected) tripped.insert(one.spot.first);
+  }
+  for (const auto checks : {gpu_checks(), port_checks(), pcie_checks(), system_checks()}) {
+    for (const Check& check : checks) EXPECT_TRUE(tripped.contains(check.name)) << check.name;
+  }
+}
+
+TEST(Doctor, what_cannot_be_read_is_never_ok) {
+  Disk disk;
+  const Fabricated good;
+  for (const auto& [path, text] : good.files) {
+    Fabricated machine;
+    machine.files.erase(path);
+    for (const Diagnosis& one : diagnose(disk.machine(machine))) {
+      if (one.finding.verdict != Verdict::kOk) continue;
+      EXPECT_EQ(one.finding.evidence.find(path + ": cannot be read"), std::string::npos)
+          << "without " << path << ": " << text_of(one);
+    }
+  }
+  Fabricated blind;
+  blind.blind = true;
+  const std::set<std::string> by_probe = {
+      "gpu",      "uar-mapping",   "dmabuf",       "registration", "devx",    "pfc",           "dcqcn",
+      "discards", "device-memory", "nic-settings", "modules",      "devices", "write-ordering"};
+  for (const Diagnosis& one : diagnose(disk.machine(blind))) {
+    EXPECT_FALSE(by_probe.contains(one.check->name) && one.finding.verdict == Verdict::kOk) << text_of(one);
+  }
+  Machine nothing = disk.machine(blind);
+  nothing.root += "/no/such/folder";
+  nothing.topology = {};
+  nothing.shared_memory_bytes.reset();
+  nothing.libmlx5.clear();
+  for (const Diagnosis& one : diagnose(nothing))
+    EXPECT_EQ(one.finding.verdict, Verdict::kUnknown) << text_of(one);
+}
+
+// A check of several subjects asks one program for each.
+TEST(Doctor, check_whose_program_is_missing_is_not_all_ok) {
+  Disk disk;
+  const Fabricated good;
+  std::size_t asked_in_vain = 0;
+  for (const auto& [program, output] : good.programs) {
+    Fabricated without = good;
+    without.programs.erase(program);
+    Machine machine = disk.machine(without);
+    machine.hcas = see_hcas(machine);
+    bool asked = false;
+    machine.probes.run = [&asked, &program = program,
+                          run = machine.probes.run](const std::vector<std::string>& line) {
+      asked = asked || fmt::format("{}", fmt::join(line, " ")) == program;
+      return run(line);
+    };
+    for (const auto checks : {gpu_checks(), port_checks(), pcie_checks(), system_checks()}) {
+      for (const Check& check : checks) {
+        asked = false;
+        const auto findings = check.run(machine);
+        if (!asked) continue;
+        ++asked_in_vain;
+        EXPECT_EQ(std::ranges::count(findings, Verdict::kUnknown, &Finding::verdict), 1)
+            << check.name << " without " << program;
+      }
+    }
+  }
+  EXPECT_GT(asked_in_vain, good.programs.size()) << "mlnx_qos and mlxconfig serve two checks each";
+}
+
+// Other users than root get 64 B of configuration space, and mlxconfig fails.
+TEST(Doctor, ordinary_user_is_told_what_is_for_root) {
+  Disk disk;
+  Fabricated machine;
+  machine.is_root = false;
+  for (auto& [path, text] : machine.files) {
+    if (path.ends_with("/config")) text.resize(64);
+  }
+  std::erase_if(machine.programs, [](const auto& program) { return program.first.starts_with("mlxconfig"); });
+  std::set<std::string> unknown;
+  for (const Diagnosis& one : diagnose(disk.machine(machine))) {
+    if (one.finding.verdict == Verdict::kOk) continue;
+    EXPECT_EQ(one.finding.verdict, Verdict::kUnknown) << text_of(one);
+    unknown.insert(one.check->name);
+  }
+  EXPECT_EQ(unknown,
+            (std::set<std::string>{"acs", "relaxed-ordering", "read-request", "dcqcn", "nic-settings"}));
+}
+
+TEST(Doctor, software_hca_is_named_and_makes_nothing_ok) {
+  Disk disk;
+  Fabricated machine;
+  machine.files["/sys/class/infiniband/mlx5_0/ports/1/hw_counters/softhca_wqes"] = "0";
+  machine.files["/sys/class/infiniband/rxe0/ports/1/state"] = "4: ACTIVE";
+  std::size_t named = 0;
+  for (const Diagnosis& one : diagnose(disk.machine(machine))) {
+    const std::string& subject = one.finding.subject;
+    if (subject.find("mlx5_0") == std::string::npos && subject != kNic0 && subject != "rxe0") continue;
+    EXPECT_NE(one.finding.verdict, Verdict::kOk) << text_of(one);
+    if (one.finding.what == "software HCA: nothing here speaks of hardware") ++named;
+  }
+  EXPECT_EQ(named, 2u);
+}
+
+TEST(Doctor, infiniband_ports_fail_with_the_command_that_makes_them_roce) {
+  Disk disk;
+  Score score;
+  Fabricated machine;
+  make_infiniband(machine);
+  std::vector<Expected> expected;
+  for (const auto& [hca, nic] : {std::pair{"mlx5_0", kNic0}, std::pair{"mlx5_1", kNic1}}) {
+    expected.push_back({{"address", hca},
+                        Verdict::kFail,
+                        fmt::format("mlxconfig -d {} set LINK_TYPE_P1=2, then reset it", nic)});
+  }
+  compare(expected, diagnose(disk.machine(machine)), "InfiniBand", score);
+}
+
+TEST(Doctor, machine_without_devices_fails) {
+  Disk disk;
+  Fabricated machine;
+  machine.topology = {};
+  machine.topology.pci_devices = 12;
+  machine.remove_all("/sys/class/infiniband");
+  machine.files["/sys/class/net/eth9/mtu"] = "1500";
+  const auto troubles = troubles_of(diagnose(disk.machine(machine)));
+  EXPECT_EQ(troubles.at({"gpu", "machine"}).finding.verdict, Verdict::kFail);
+  EXPECT_EQ(troubles.at({"hca", "machine"}).finding.verdict, Verdict::kFail);
+  EXPECT_EQ(troubles.size(), 2u);
+}
+
+TEST(Doctor, exit_status_is_that_of_the_worst_verdict) {
+  const Check* const check = &gpu_checks().front();
+  std::vector<Diagnosis> all = {{check, {"machine", Verdict::kOk, "", ""}}};
+  EXPECT_EQ(exit_status(worst(all)), 0);
+  all.push_back({check, {"machine", Verdict::kUnknown, "", ""}});
+  EXPECT_EQ(exit_status(worst(all)), 4);
+  all.push_back({check, {"machine", Verdict::kWarn, "", ""}});
+  EXPECT_EQ(exit_status(worst(all)), 3);
+  all.insert(all.begin(), {check, {"machine", Verdict::kFail, "", ""}});
+  EXPECT_EQ(exit_status(worst(all)), 1);
+}
+
+TEST(Doctor, ranges_and_versions_are_compared_by_number) {
+  EXPECT_EQ(parse_ranges("0-3,8,10-11"), (std::vector<std::uint64_t>{0, 1, 2, 3, 8, 10, 11}));
+  EXPECT_EQ(parse_ranges("07,06,"), (std::vector<std::uint64_t>{7, 6}));
+  EXPECT_THAT(parse_ranges("x"), IsEmpty());
+  EXPECT_THAT(parse_ranges("5-4294967295").size(), ::testing::Lt(100'000u));
+  EXPECT_TRUE(older("28.39.1002", "28.41.1000"));
+  EXPECT_TRUE(older("6.1", "6.10"));
+  EXPECT_FALSE(older("6.8.0-52-generic", "6.1"));
+}
+
+}  // namespace
+}  // namespace gdx::doctor
