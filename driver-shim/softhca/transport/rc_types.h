@@ -70,6 +70,8 @@ struct WorkRequest {
   std::uint32_t destination_qpn = 0;  // UD
   std::uint32_t qkey = 0;             // UD
   std::uint64_t cookie = 0;           // the engine's: names the gather list
+
+  bool operator==(const WorkRequest&) const = default;
 };
 
 struct TransportCounters {
