@@ -74,6 +74,7 @@ struct WorkRequest {
   bool operator==(const WorkRequest&) const = default;
 };
 
+// All std::uint64_t, for add_counters().
 struct TransportCounters {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_received = 0;
