@@ -4,9 +4,11 @@
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace gdx::abi_tests {
@@ -33,6 +35,16 @@ class Request {
   ib_uverbs_ioctl_hdr& header() { return *reinterpret_cast<ib_uverbs_ioctl_hdr*>(bytes_.data()); }
   std::vector<std::uint8_t>& bytes() { return bytes_; }
   int send(int fd) { return ioctl(fd, RDMA_VERBS_IOCTL, bytes_.data()) == 0 ? 0 : errno; }
+  // Sends it from memory that cannot be written. Handles are answered in the request itself.
+  int send_unwritable(int fd) {
+    constexpr std::size_t kPageBytes = 4096;
+    void* const page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::memcpy(page, bytes_.data(), bytes_.size());
+    mprotect(page, kPageBytes, PROT_READ);
+    const int error = ioctl(fd, RDMA_VERBS_IOCTL, page) == 0 ? 0 : errno;
+    munmap(page, kPageBytes);
+    return error;
+  }
 
  private:
   void finish() {
