@@ -315,6 +315,7 @@ TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
     begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f,
           8 + (random() & 1));
     const SendWqe& wqe = parse();
+    ASSERT_FALSE(HasFailure());
     ASSERT_GE(wqe.blocks, 1u);
     for (const DataPiece& piece : wqe.pieces) {
       if (piece.is_inline) {
