@@ -197,17 +197,18 @@ TEST_F(MalformedRequests, answer_that_cannot_be_written_leaves_nothing) {
   const std::uint64_t most_bytes = limits.max_dm_size / 2 + 1;
   std::array<std::uint64_t, 2> answers{};
   const auto answer = reinterpret_cast<std::uintptr_t>(answers.data());
-  const auto allocate = [&](std::uint64_t offset_at, std::uint64_t page_at) {
+  const auto allocate = [&](std::uint64_t offset_at, std::uint64_t page_at, auto send) {
     Request request(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC);
-    request.attribute(UVERBS_ATTR_ALLOC_DM_HANDLE, 0, 0)
-        .attribute(UVERBS_ATTR_ALLOC_DM_LENGTH, 8, most_bytes)
+    request.attribute(UVERBS_ATTR_ALLOC_DM_LENGTH, 8, most_bytes)
         .attribute(UVERBS_ATTR_ALLOC_DM_ALIGNMENT, 4, 0)
         .attribute(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, 8, offset_at)
-        .attribute(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, 2, page_at);
-    return request.send(fd_);
+        .attribute(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, 2, page_at)
+        .attribute(UVERBS_ATTR_ALLOC_DM_HANDLE, 0, 0);
+    return (request.*send)(fd_);
   };
-  EXPECT_EQ(allocate(kUnmapped, answer), EFAULT);
-  EXPECT_EQ(allocate(answer, kUnmapped), EFAULT);
+  EXPECT_EQ(allocate(kUnmapped, answer, &Request::send), EFAULT);
+  EXPECT_EQ(allocate(answer, kUnmapped, &Request::send), EFAULT);
+  EXPECT_EQ(allocate(answer, answer, &Request::send_last_unwritable), EFAULT);
   ibv_alloc_dm_attr all{};
   all.length = most_bytes;
   ibv_dm* const dm = ibv_alloc_dm(context_.get(), &all);
@@ -215,18 +216,21 @@ TEST_F(MalformedRequests, answer_that_cannot_be_written_leaves_nothing) {
 
   ibv_pd* const pd = ibv_alloc_pd(context_.get());
   ASSERT_NE(pd, nullptr);
-  for (const bool first : {true, false}) {
+  const auto register_all = [&](std::uint64_t lkey_at, std::uint64_t rkey_at, auto send) {
     Request request(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG);
-    request.attribute(UVERBS_ATTR_REG_DM_MR_HANDLE, 0, 0)
-        .attribute(UVERBS_ATTR_REG_DM_MR_OFFSET, 8, 0)
+    request.attribute(UVERBS_ATTR_REG_DM_MR_OFFSET, 8, 0)
         .attribute(UVERBS_ATTR_REG_DM_MR_LENGTH, 8, all.length)
         .attribute(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, 0, pd->handle)
         .attribute(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, 4, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE)
         .attribute(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, 0, dm->handle)
-        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4, first ? kUnmapped : answer)
-        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4, first ? answer : kUnmapped);
-    EXPECT_EQ(request.send(fd_), EFAULT);
-  }
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4, lkey_at)
+        .attribute(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4, rkey_at)
+        .attribute(UVERBS_ATTR_REG_DM_MR_HANDLE, 0, 0);
+    return (request.*send)(fd_);
+  };
+  EXPECT_EQ(register_all(kUnmapped, answer, &Request::send), EFAULT);
+  EXPECT_EQ(register_all(answer, kUnmapped, &Request::send), EFAULT);
+  EXPECT_EQ(register_all(answer, answer, &Request::send_last_unwritable), EFAULT);
   EXPECT_EQ(ibv_free_dm(dm), 0);
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
 }

@@ -54,11 +54,15 @@ sockaddr_in6 any_address(std::uint16_t port) {
   return field;
 }
 
-// The next event, once there is one.
-rdma_ucm_event_resp next_event(int fd) {
+void await_event(int fd) {
   constexpr int kLimitMs = 20'000;
   pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&waited, 1, kLimitMs), 1);
+}
+
+// The next event, once there is one.
+rdma_ucm_event_resp next_event(int fd) {
+  await_event(fd);
   rdma_ucm_event_resp event{};
   const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
   EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), 0);
@@ -70,6 +74,36 @@ int bind_port(int fd, std::uint32_t id, std::uint16_t port) {
   body.addr = any_address(port);
   body.id = id;
   return command(fd, RDMA_USER_CM_CMD_BIND_IP, body);
+}
+
+// A listener with room for one request.
+std::uint32_t listen_at(int fd, std::uint16_t port) {
+  const std::uint32_t listener = create_id(fd);
+  EXPECT_EQ(bind_port(fd, listener, port), 0);
+  rdma_ucm_listen listen{};
+  listen.id = listener;
+  listen.backlog = 1;
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_LISTEN, listen), 0);
+  return listener;
+}
+
+// Requests a connection to a port of the HCA itself.
+std::uint32_t connect_to(int fd, std::uint16_t port) {
+  const std::uint32_t client = create_id(fd);
+  rdma_ucm_resolve_ip resolve{};
+  resolve.dst_addr = any_address(port);
+  resolve.id = client;
+  resolve.timeout_ms = 1000;
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
+  EXPECT_EQ(next_event(fd).event, kAddressResolved);
+  const rdma_ucm_resolve_route route{.id = client, .timeout_ms = 1000};
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, route), 0);
+  EXPECT_EQ(next_event(fd).event, kRouteResolved);
+  rdma_ucm_connect connect{};
+  connect.id = client;
+  connect.conn_param.valid = 1;
+  EXPECT_EQ(command(fd, RDMA_USER_CM_CMD_CONNECT, connect), 0);
+  return client;
 }
 
 TEST(RdmaCmFile, opened_keeps_the_flag_close_on_exec_as_asked) {
@@ -152,27 +186,8 @@ TEST(RdmaCmFile, port_of_the_privileged_is_refused_to_others) {
 TEST(RdmaCmFile, accept_without_parameters_on_the_passive_side_is_invalid) {
   const int fd = open_connections();
   ASSERT_GE(fd, 0);
-  const std::uint32_t listener = create_id(fd);
-  ASSERT_EQ(bind_port(fd, listener, 7472), 0);
-  rdma_ucm_listen listen{};
-  listen.id = listener;
-  listen.backlog = 1;
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_LISTEN, listen), 0);
-
-  const std::uint32_t client = create_id(fd);
-  rdma_ucm_resolve_ip resolve{};
-  resolve.dst_addr = any_address(7472);  // the HCA's own
-  resolve.id = client;
-  resolve.timeout_ms = 1000;
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
-  EXPECT_EQ(next_event(fd).event, kAddressResolved);
-  const rdma_ucm_resolve_route route{.id = client, .timeout_ms = 1000};
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_ROUTE, route), 0);
-  EXPECT_EQ(next_event(fd).event, kRouteResolved);
-  rdma_ucm_connect connect{};
-  connect.id = client;
-  connect.conn_param.valid = 1;
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_CONNECT, connect), 0);
+  listen_at(fd, 7472);
+  const std::uint32_t client = connect_to(fd, 7472);
   const rdma_ucm_event_resp request = next_event(fd);
   ASSERT_EQ(request.event, kConnectRequest);
 
@@ -183,6 +198,32 @@ TEST(RdmaCmFile, accept_without_parameters_on_the_passive_side_is_invalid) {
   EXPECT_EQ(refused.event, kRejected);
   EXPECT_EQ(refused.id, client);
   close(fd);
+}
+
+// Repeats, because a request left behind would fill the room of the next listener.
+TEST(RdmaCmFile, request_that_nobody_has_read_is_rejected_when_its_listener_goes) {
+  for (const bool with_its_file : {false, true, false}) {
+    const int server = open_connections();
+    const int client = open_connections();
+    ASSERT_GE(server, 0);
+    ASSERT_GE(client, 0);
+    const std::uint32_t listener = listen_at(server, 7473);
+    const std::uint32_t id = connect_to(client, 7473);
+    await_event(server);
+    rdma_ucm_destroy_id_resp answer{};
+    const rdma_ucm_destroy_id destroy{
+        .response = reinterpret_cast<std::uintptr_t>(&answer), .id = listener, .reserved = 0};
+    if (with_its_file) {
+      close(server);
+    } else {
+      EXPECT_EQ(command(server, RDMA_USER_CM_CMD_DESTROY_ID, destroy, sizeof answer), 0);
+    }
+    const rdma_ucm_event_resp refused = next_event(client);
+    ASSERT_EQ(refused.event, kRejected);
+    EXPECT_EQ(refused.id, id);
+    if (!with_its_file) close(server);
+    close(client);
+  }
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace gdx::abi_tests {
@@ -33,6 +35,19 @@ class Request {
   ib_uverbs_ioctl_hdr& header() { return *reinterpret_cast<ib_uverbs_ioctl_hdr*>(bytes_.data()); }
   std::vector<std::uint8_t>& bytes() { return bytes_; }
   int send(int fd) { return ioctl(fd, RDMA_VERBS_IOCTL, bytes_.data()) == 0 ? 0 : errno; }
+  // Sends it with its last attribute in memory that cannot be written. Handles are answered in the request.
+  int send_last_unwritable(int fd) {
+    constexpr std::size_t kPageBytes = 4096;
+    void* const pages =
+        mmap(nullptr, 2 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* const second = static_cast<std::uint8_t*>(pages) + kPageBytes;
+    std::uint8_t* const request = second + sizeof(ib_uverbs_attr) - bytes_.size();
+    std::memcpy(request, bytes_.data(), bytes_.size());
+    mprotect(second, kPageBytes, PROT_READ);
+    const int error = ioctl(fd, RDMA_VERBS_IOCTL, request) == 0 ? 0 : errno;
+    munmap(pages, 2 * kPageBytes);
+    return error;
+  }
 
  private:
   void finish() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/counters.h"
 #include "base/log.h"
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
@@ -50,23 +51,7 @@ void spoil(SendWqe& wqe, bool wraps, bool copied) {
 
 transport::TransportCounters& operator+=(transport::TransportCounters& sum,
                                          const transport::TransportCounters& more) {
-  sum.packets_sent += more.packets_sent;
-  sum.packets_received += more.packets_received;
-  sum.retransmitted_packets += more.retransmitted_packets;
-  sum.timeouts += more.timeouts;
-  sum.tail_resends += more.tail_resends;
-  sum.naks_received += more.naks_received;
-  sum.out_of_sequence += more.out_of_sequence;
-  sum.duplicate_requests += more.duplicate_requests;
-  sum.rnr_naks_received += more.rnr_naks_received;
-  sum.credit_waits += more.credit_waits;
-  sum.credit_probes += more.credit_probes;
-  sum.credit_updates += more.credit_updates;
-  sum.naks_sent += more.naks_sent;
-  sum.naks_withheld += more.naks_withheld;
-  sum.key_faults += more.key_faults;
-  sum.qkey_violations += more.qkey_violations;
-  return sum;
+  return add_counters(sum, more);
 }
 
 QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca, CompletionQueue& send_cq,

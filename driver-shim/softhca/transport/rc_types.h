@@ -70,8 +70,11 @@ struct WorkRequest {
   std::uint32_t destination_qpn = 0;  // UD
   std::uint32_t qkey = 0;             // UD
   std::uint64_t cookie = 0;           // the engine's: names the gather list
+
+  bool operator==(const WorkRequest&) const = default;
 };
 
+// All std::uint64_t, for add_counters().
 struct TransportCounters {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_received = 0;

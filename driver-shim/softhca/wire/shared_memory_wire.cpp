@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/counters.h"
 #include "base/log.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/udp.h"
@@ -369,17 +370,8 @@ void SharedMemoryWire::on_link_event(int fd, const Sink& sink) {
 }
 
 const WireCounters& SharedMemoryWire::counters() const {
-  const WireCounters& below = udp_->counters();
   sum_ = own_;
-  sum_.packets_sent += below.packets_sent;
-  sum_.packets_received += below.packets_received;
-  sum_.faults_lost += below.faults_lost;
-  sum_.faults_corrupted += below.faults_corrupted;
-  sum_.faults_marked += below.faults_marked;
-  sum_.icrc_errors += below.icrc_errors;
-  sum_.send_errors += below.send_errors;
-  sum_.socket_drops += below.socket_drops;
-  return sum_;
+  return add_counters(sum_, udp_->counters());
 }
 
 Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config) {

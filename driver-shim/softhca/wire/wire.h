@@ -45,6 +45,7 @@ struct FaultConfig {
   std::uint64_t seed = 1;
 };
 
+// All std::uint64_t, for add_counters().
 struct WireCounters {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_received = 0;

@@ -281,6 +281,31 @@ TEST_F(CmAgent, message_from_another_address_moves_nothing) {
   EXPECT_TRUE(world.active.events.empty());
 }
 
+// Ids and queue pairs are of one host only: another's request is new, and its rejection ends its own.
+TEST_F(CmAgent, equal_ids_and_queue_pairs_of_two_hosts_are_told_apart) {
+  established();
+  const auto from = [this](const wire::Address& source, Message message) {
+    world.passive.agent.on_datagram(world.now_ns, source, gdx::cm::encode(message));
+  };
+  const Message request = world.active.sent.front();
+  ASSERT_EQ(request.type, MessageType::kReq);
+  Message rejection;
+  rejection.type = MessageType::kRej;
+  rejection.local_id = request.local_id;  // the peer's own, as long as it has heard of no other
+  rejection.reason = static_cast<std::uint16_t>(RejectReason::kTimeout);
+
+  from(host(3), rejection);
+  EXPECT_EQ(passive_side().state(), State::kEstablished);
+  from(host(3), request);
+  ASSERT_EQ(last_of(world.passive), EventType::kRequest);
+  EXPECT_EQ(passive_side().state(), State::kEstablished);
+  const Connection& other = *world.passive.agent.find(world.passive.events.back().id);
+  EXPECT_EQ(other.state(), State::kReqReceived);
+  from(host(2), rejection);
+  EXPECT_EQ(passive_side().state(), State::kTimeWait);
+  EXPECT_EQ(other.state(), State::kReqReceived);
+}
+
 TEST_F(CmAgent, message_with_another_remote_id_moves_nothing) {
   Connection& active = established();
   Message dreq;

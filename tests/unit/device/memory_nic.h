@@ -2,6 +2,7 @@
 // writes completions. It executes nothing; tests look at the bytes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -85,14 +86,20 @@ class MemoryNic {
   bool complete_published() {
     const auto published = static_cast<std::uint16_t>(record());
     if (published == completed_) return false;
-    std::uint16_t newest = completed_;
-    while (completed_ != published) {
-      newest = completed_;
-      const std::uint32_t segments = mlx5::wqe_segments(segment<mlx5::ControlSegment>(newest, 0));
-      completed_ = static_cast<std::uint16_t>(newest + (segments + 3) / 4);
-    }
-    complete(newest);
+    const auto blocks = static_cast<std::uint16_t>(published - completed_);
+    complete(newest_wqe(completed_, completed_ + blocks));
+    completed_ = published;
     return true;
+  }
+
+  // Returns the index of the newest WQE of those in [from, end), which begins with one.
+  [[nodiscard]] std::uint32_t newest_wqe(std::uint32_t from, std::uint32_t end) const {
+    std::uint32_t newest = from;
+    for (std::uint32_t next = from; static_cast<std::int32_t>(end - next) > 0;) {
+      newest = next;
+      next += std::max(1u, (mlx5::wqe_segments(segment<mlx5::ControlSegment>(next, 0)) + 3) / 4);
+    }
+    return newest;
   }
 
   template <typename Segment>
@@ -182,7 +189,8 @@ class MemoryNic {
   std::uint16_t completed_ = 0;
 };
 
-// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S with queues at P.
+// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S with queues at P. Whatever it
+// posts, the queue's newest WQE must be the one that the ring shows.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename Body>
 void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned threads = 1) {
   const auto kernel = [&](EndpointHandle handle) {
@@ -190,7 +198,13 @@ void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned 
     body(endpoint);
   };
   nic.placement = P;
+  const std::uint32_t first = nic.state().producer;
   ASSERT_EQ(exec::launch({.block = {threads}, .progress = progress}, kernel, nic.handle()), Status::kOk);
+  const std::uint32_t end = nic.state().producer;
+  // Passes over more blocks than the ring has, because the first are gone.
+  if (const std::uint32_t posted = end - first; posted != 0 && posted <= MemoryNic::kBlocks) {
+    EXPECT_EQ(nic.state().last_wqe, nic.newest_wqe(first, end));
+  }
 }
 
 }  // namespace gdx::device

@@ -3,6 +3,9 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "tests/unit/device/memory_nic.h"
 
@@ -238,6 +241,30 @@ TEST(PutSignal, rings_once_for_both) {
   EXPECT_EQ(nic.record(), 2u);
   EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(1, 0));
   EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(1, 16).address, kTarget.address + 4088);
+}
+
+// Flushes wait for the newest WQE, deferred doorbells name it, and the next kernel goes by it.
+TEST(Put, newest_wqe_is_known_whatever_is_posted_before_it) {
+  constexpr std::uint32_t kLanes = 4;
+  constexpr std::uint64_t kLongBytes = 200;  // inline, 4 blocks
+  std::vector<std::byte> bytes(kLongBytes);
+  const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
+  using Ep = Endpoint<Scope::kWarp>;
+  const std::vector<std::function<Status(Ep&)>> calls = {
+      [&](Ep& ep) { return gdx_put<Mode::kInline>(ep, kTarget, source, kLongBytes, Doorbell::kDefer); },
+      [&](Ep& ep) { return gdx_put<Mode::kInline>(ep, kTarget, source, 8, Doorbell::kDefer); },
+      [&](Ep& ep) { return gdx_put<Mode::kPush>(ep, kTarget, source, 64, Doorbell::kDefer); },
+      [&](Ep& ep) { return gdx_put_warp(ep, kTarget, source, 8, Doorbell::kDefer); }};
+  for (std::size_t i = 0; i < calls.size() * calls.size(); ++i) {
+    SCOPED_TRACE(std::to_string(i / calls.size()) + " then " + std::to_string(i % calls.size()));
+    MemoryNic nic;
+    const auto post = [&](Ep& ep) {
+      EXPECT_EQ(calls[i / calls.size()](ep), Status::kOk);
+      EXPECT_EQ(calls[i % calls.size()](ep), Status::kOk);
+    };
+    in_kernel<Scope::kWarp>(nic, post, nullptr, kLanes);
+    EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(nic.newest_wqe(0, nic.state().producer), 0));
+  }
 }
 
 TEST(Put, warp_and_block_post_once) {

@@ -35,12 +35,15 @@ T unwrap(const ErrnoOr<T>& answer) {
 
 }  // namespace
 
-Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carrier carrier)
-    : Node(memory_bytes, [&](HcaConfig config, std::byte* staging) {
-        config.udp.faults = faults;
-        config.carrier = carrier;
-        return open_hca(config, staging);
-      }) {}
+Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carrier carrier, QpType type)
+    : Node(
+          memory_bytes,
+          [&](HcaConfig config, std::byte* staging) {
+            config.udp.faults = faults;
+            config.carrier = carrier;
+            return open_hca(config, staging);
+          },
+          type) {}
 
 Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes, const HcaConfig& config,
            const Clock& clock)
@@ -52,7 +55,7 @@ Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes, const Hca
             own, std::move(wire), staging, [random] { return (*random)(); }, clock);
       }) {}
 
-Node::Node(std::size_t memory_bytes, const OpenHca& open)
+Node::Node(std::size_t memory_bytes, const OpenHca& open, QpType type)
     : memory(memory_bytes),
       device_memory(kDeviceMemoryBytes / 8),
       uar_page(mlx5::kUarPageBytes / 8),
@@ -80,6 +83,7 @@ Node::Node(std::size_t memory_bytes, const OpenHca& open)
                                              .access = kAllAccess,
                                              .device_memory = true}));
   QueuePairSpec spec;
+  spec.type = type;
   spec.pd = pd;
   spec.uar = unwrap(hca->add_uar({reinterpret_cast<std::byte*>(uar_page.data())}));
   spec.send_cqn = make_cq(send_ring_, send_record_);

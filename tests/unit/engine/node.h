@@ -47,7 +47,7 @@ class Node {
   static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
   explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
-                wire::Carrier carrier = wire::Carrier::kUdp);
+                wire::Carrier carrier = wire::Carrier::kUdp, QpType type = QpType::kRc);
   // On a wire of the test's own.
   explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20,
                 const HcaConfig& config = {}, const Clock& clock = monotonic_ns);
@@ -108,7 +108,7 @@ class Node {
 
  private:
   using OpenHca = std::function<Result<std::unique_ptr<Hca>>(const HcaConfig& config, std::byte* staging)>;
-  Node(std::size_t memory_bytes, const OpenHca& open);
+  Node(std::size_t memory_bytes, const OpenHca& open, QpType type = QpType::kRc);
   std::optional<Polled> poll(std::vector<mlx5::Cqe64>& ring, Be32* record, std::uint32_t& consumer);
   std::uint32_t make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record);
 

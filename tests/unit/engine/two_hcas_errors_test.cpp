@@ -210,6 +210,30 @@ TEST_F(FailingHcas, counters_of_a_queue_pair_outlive_it_and_its_number_names_not
   EXPECT_EQ(a.hca->counters().bad_doorbells, 1u);
 }
 
+// A failed send of UC and UD ends sending only until the next RTS.
+TEST(SendError, sending_goes_on_behind_it_and_so_do_psns_and_counters) {
+  Node a({}, 4 << 20, wire::Carrier::kUdp, QpType::kUc);
+  Node b({}, 4 << 20, wire::Carrier::kUdp, QpType::kUc);
+  a.connect(b);
+  b.connect(a);
+  const std::uint32_t first_psn = a.hca->query_qp(a.qpn)->send_psn;
+  Local bad = a.local(0, 64);
+  bad.lkey += 1;
+  for (std::uint16_t sent = 1; sent <= 3; ++sent) {
+    const std::uint16_t good = a.post_write(a.local(0, 64), b.remote(0));
+    const std::uint16_t failing = a.post_write(bad, b.remote(0));
+    a.ring();
+    ASSERT_EQ(await_send(a, b)->wqe_counter, good);
+    expect_failure(await_send(a, b), failing, Syndrome::kLocalProtection);
+    EXPECT_EQ(a.hca->query_qp(a.qpn)->state, QpState::kSqe);
+    QpAttributes again;
+    again.state = QpState::kRts;
+    ASSERT_EQ(a.hca->modify_qp(a.qpn, kQpState, again), 0);
+    EXPECT_EQ(a.hca->counters().transport.packets_sent, sent);
+    EXPECT_EQ(a.hca->query_qp(a.qpn)->send_psn, first_psn + sent);
+  }
+}
+
 TEST_F(FailingHcas, slot_sent_twice_without_its_credit_is_a_violation) {
   a.post_write(a.staging(0, 64), b.remote(0));
   a.post_write(a.staging(0, 64), b.remote(64));

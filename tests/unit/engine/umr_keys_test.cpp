@@ -336,6 +336,30 @@ TEST_F(UmrKeys, key_laid_out_as_a_pattern_strides) {
   EXPECT_EQ(extents(key, 36, 1, 0), Extents{});
 }
 
+// Lays out each behind each, itself included.
+TEST_F(UmrKeys, key_laid_out_again_keeps_nothing_of_the_layout_before) {
+  const struct {
+    std::uint32_t length_bytes;
+    std::vector<mlx5::DataSegment> entries;
+    Extents extents;
+  } layouts[] = {{24, {{8, region_, kIova}, {16, region_, kIova + 64}}, {{0, 8}, {64, 16}}},
+                 {24, {pattern(8, 3, 1), strided(8, 10, kIova + 50)}, {{50, 8}, {60, 8}, {70, 8}}},
+                 {12, {{12, region_, kIova + 30}}, {{30, 12}}},
+                 {12,
+                  {pattern(6, 2, 2), strided(4, 5, kIova), strided(2, 4, kIova + 80)},
+                  {{0, 4}, {80, 2}, {5, 4}, {84, 2}}}};
+  const std::uint32_t key = add_key(4);
+  for (const auto& before : layouts) {
+    for (const auto& after : layouts) {
+      for (const auto& one : {before, after}) {
+        ASSERT_EQ(update(key, kOwner, layout(one.length_bytes, one.entries.size()), one.entries), nullptr);
+        EXPECT_EQ(extents(key, 0, one.length_bytes, kLocalWrite), one.extents);
+        EXPECT_EQ(extents(key, 0, one.length_bytes + 1, kLocalWrite), Extents{});
+      }
+    }
+  }
+}
+
 TEST_F(UmrKeys, key_laid_out_beyond_the_region_below_fails_where_it_is_used) {
   const std::uint32_t key = add_key(4);
   const std::vector<mlx5::DataSegment> entries{{8, region_, kIova}, {8, region_, kIova + 96}};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "driver-shim/softhca/engine/hca.h"
@@ -18,6 +19,35 @@ using mlx5::WqeOpcode;
 
 constexpr std::uint32_t kQpn = 0xabcdef;
 constexpr std::size_t kBlocks = 16;
+
+// Returns one in which no part is as in a new one, as a slot of a send queue may be.
+SendWqe used_wqe() {
+  SendWqe wqe;
+  wqe.blocks = 7;
+  wqe.fault = Syndrome::kRetryExceeded;
+  wqe.pieces = {{1, 2, 3, true}};
+  wqe.inline_bytes.resize(2);
+  wqe.umr = std::make_unique<UmrRequest>();
+  wqe.atomic_part = SendWqe::AtomicPart::kHighHalf;
+  wqe.request.compare_mask = wqe.request.swap_or_add = wqe.request.length_bytes = 9;
+  wqe.reason = "an earlier one";
+  return wqe;
+}
+
+// Names every member, because the binding must: a new one does not compile.
+void expect_equal(const SendWqe& wqe, const SendWqe& fresh) {
+  const auto& [blocks, fault, pieces, inline_bytes, destination, umr, atomic_part] =
+      static_cast<const SendBody&>(wqe);
+  EXPECT_EQ(blocks, fresh.blocks);
+  EXPECT_EQ(fault, fresh.fault);
+  EXPECT_EQ(pieces, fresh.pieces);
+  EXPECT_EQ(inline_bytes, fresh.inline_bytes);
+  EXPECT_EQ(destination, fresh.destination);
+  EXPECT_EQ(umr == nullptr, fresh.umr == nullptr);
+  EXPECT_EQ(atomic_part, fresh.atomic_part);
+  EXPECT_TRUE(wqe.request == fresh.request);
+  EXPECT_STREQ(wqe.reason, fresh.reason);
+}
 
 class WqeParser : public testing::Test {
  protected:
@@ -38,8 +68,13 @@ class WqeParser : public testing::Test {
     for (std::size_t i = 0; i < sizeof value; ++i) ring_[(at_ + i) % ring_.size()] = bytes[i];
     at_ += sizeof value;
   }
+  // Parses into a used WQE, and expects the content of a new one.
   const SendWqe& parse(std::uint32_t available = kBlocks) {
+    wqe_ = used_wqe();
     parse_send_wqe(ring_, index_, available, kQpn, vectors_, wqe_);
+    SendWqe fresh;
+    parse_send_wqe(ring_, index_, available, kQpn, vectors_, fresh);
+    expect_equal(wqe_, fresh);
     return wqe_;
   }
 
@@ -280,6 +315,7 @@ TEST_F(WqeParser, random_bytes_never_go_out_of_bounds) {
     begin(static_cast<std::uint16_t>(random()), kOpcodes[round % kOpcodes.size()], random() & 0x3f,
           8 + (random() & 1));
     const SendWqe& wqe = parse();
+    ASSERT_FALSE(HasFailure());
     ASSERT_GE(wqe.blocks, 1u);
     for (const DataPiece& piece : wqe.pieces) {
       if (piece.is_inline) {

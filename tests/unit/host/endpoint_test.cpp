@@ -335,6 +335,18 @@ TEST_F(OnHca, handle_has_every_field_that_a_kernel_needs) {
   EXPECT_EQ(*handle.abort, 1u);
 }
 
+TEST_F(OnHca, aborted_endpoint_may_hold_no_slot_of_either_pool) {
+  auto nic = StagingPool::create(hca());
+  auto host = StagingPool::create(hca(), StagingOptions::in_host_memory());
+  ASSERT_TRUE(nic && host);
+  auto endpoint = Endpoint::create(hca(), {&*nic, &*host}, {.slot_count = 2, .bounce_slot_count = 2});
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  const EndpointHandle handle = endpoint->handle();
+  for (const StagingHandle& pool : {handle.staging, handle.bounce}) EXPECT_EQ(limit_of(*pool.grants), 1u);
+  endpoint->abort();
+  for (const StagingHandle& pool : {handle.staging, handle.bounce}) EXPECT_EQ(limit_of(*pool.grants), 0u);
+}
+
 TEST_F(OnHca, endpoints_share_no_register) {
   for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
     std::vector<Endpoint> endpoints;

@@ -1,6 +1,7 @@
 // Options of an endpoint arrive at its queue pair, its completion queue and its handle. Each field has a
 // value that no other has, and the two ends differ in all of them. Fields that the HCA keeps are read back
 // from it; others are read in the commands that it took.
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -44,14 +46,26 @@ Pages& pages() {
   static Pages all{};
   return all;
 }
+// The port's GID table as a test has it; empty: the HCA's own.
+std::vector<ibv_gid_entry>& gids() {
+  static std::vector<ibv_gid_entry> all;
+  return all;
+}
 template <typename Function>
 Function* real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 }  // namespace
 
-// Before libmlx5's, which they call.
+// Before those of libibverbs and libmlx5, which they call.
 extern "C" {
+int _ibv_query_gid_ex(ibv_context* context, std::uint32_t port, std::uint32_t index, ibv_gid_entry* entry,
+                      std::uint32_t flags, std::size_t entry_bytes) {
+  if (gids().empty())
+    return real<decltype(_ibv_query_gid_ex)>(__func__)(context, port, index, entry, flags, entry_bytes);
+  *entry = gids().at(index);
+  return 0;
+}
 mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context* context, std::uint32_t type) {
   pages().asked.push_back(type);
   if (pages().asked.size() > pages().refused)
@@ -178,6 +192,8 @@ End second_end() {
 
 class EndpointWiring : public ::testing::Test {
  protected:
+  void TearDown() override { gids().clear(); }
+
   void open(std::uint8_t gid_index) {
     auto opened = Hca::open({.gid_index = gid_index});
     ASSERT_TRUE(opened) << opened.error().message;
@@ -316,6 +332,34 @@ TEST_F(EndpointWiring, options_arrive_at_both_ends_queue_pairs) {
       ASSERT_NO_FATAL_FAILURE(connect(*b, *a, second.mtu_said));
       expect_wired(*a, *b, first.options, 2048);
       expect_wired(*b, *a, second.options, 512);
+    }
+  }
+}
+
+// Kinds of addresses in rising order, of which the first two serve no peer. Of two alike the first is taken.
+TEST_F(EndpointWiring, address_of_the_kind_that_most_peers_have_is_taken_wherever_it_stands) {
+  constexpr std::size_t kUseless = 2;
+  const std::pair<ibv_gid_type, const char*> kinds[] = {{IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1"},
+                                                        {IBV_GID_TYPE_ROCE_V2, "::"},
+                                                        {IBV_GID_TYPE_ROCE_V2, "fe80::1"},
+                                                        {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"},
+                                                        {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"}};
+  const auto entry = [&](std::size_t kind) {
+    ibv_gid_entry made{};
+    made.gid_type = kinds[kind].first;
+    EXPECT_EQ(inet_pton(AF_INET6, kinds[kind].second, made.gid.raw), 1);
+    return made;
+  };
+  for (std::size_t first = 0; first < std::size(kinds); ++first) {
+    for (std::size_t second = 0; second < std::size(kinds); ++second) {
+      SCOPED_TRACE(std::to_string(first) + " before " + std::to_string(second));
+      gids() = {entry(first), entry(second)};
+      const auto opened = Hca::open();
+      ASSERT_EQ(opened.has_value(), std::max(first, second) >= kUseless);
+      if (!opened) continue;
+      const std::size_t taken = second > first ? 1 : 0;
+      EXPECT_EQ(opened->gid_index(), taken);
+      EXPECT_EQ(std::memcmp(opened->gid().raw, gids()[taken].gid.raw, sizeof(ibv_gid)), 0);
     }
   }
 }
