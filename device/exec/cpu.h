@@ -1,6 +1,6 @@
 // The CPU execution layer: a kernel's threads are fibers, so that barriers, shuffles and spinning
 // waits mean what they mean on a GPU. Each fiber is a thread to ThreadSanitizer: a missing barrier
-// is a reported race. Spelled as in CUDA, so that the same .cu file compiles as C++.
+// is a reported race. cuda_names.h spells it as CUDA does.
 #pragma once
 
 #include <atomic>
@@ -20,14 +20,6 @@
 
 #define GDX_DEVICE inline
 #define GDX_OUT_OF_LINE [[gnu::noinline]] inline
-#define __global__
-#define __device__
-#define threadIdx (::gdx::exec::current_thread().thread_index)
-#define blockIdx (::gdx::exec::current_thread().block_index)
-#define blockDim (::gdx::exec::current_thread().block_size)
-#define gridDim (::gdx::exec::current_thread().grid_size)
-#define __syncthreads() ::gdx::exec::sync_block()
-#define __syncwarp() ::gdx::exec::sync_warp()
 
 namespace gdx::exec {
 
@@ -92,21 +84,18 @@ std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
 
 inline std::uint32_t swap_bytes(std::uint32_t v) { return byte_swap(v); }
 
-// As broadcast, of a value that says nothing of memory.
+// Broadcasts a value without ordering memory.
 template <Scope S>
 std::uint32_t shuffle(std::uint32_t value) {
   static_assert(S == Scope::kWarp);
-  return broadcast<S>(value);
+  return static_cast<std::uint32_t>(exchange(kAllLanes, value, 0));
 }
 
 // Does `condition` hold in any thread of the warp?
 template <Scope S>
 bool any(bool condition) {
   static_assert(S == Scope::kWarp);
-  const Ballot ballot = warp_ballot();
-  if (condition) ballot.word.store(ballot.yes, std::memory_order_relaxed);
-  sync<S>();
-  return ballot.word.load(std::memory_order_relaxed) == ballot.yes;
+  return ballot(kAllLanes, condition) != 0;
 }
 
 inline Halves split(std::uint64_t v) {
@@ -369,3 +358,16 @@ template <typename Kernel, typename... Args>
 }
 
 }  // namespace gdx::exec
+
+namespace gdx {
+
+// Returns LaunchConfig::shared_bytes of memory, one array for each block. Its first content is not defined.
+template <typename T>
+T* gdx_dynamic_shared() {
+  static_assert(alignof(T) <= exec::kSharedAlignment);
+  return reinterpret_cast<T*>(exec::dynamic_shared());
+}
+
+}  // namespace gdx
+
+using gdx::gdx_dynamic_shared;

@@ -5,13 +5,18 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <memory>
+#include <new>
 #include <optional>
+#include <semaphore>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,11 +33,16 @@ constexpr std::size_t kStackBytes = 256 * 1024;
 // Rounds in which all wait in vain before a worker yields: some 30 us. A yield costs more than a round, and
 // milliseconds beside another load.
 constexpr unsigned kVainRounds = 64;
+// Calls of pause_now_and_then for one pause.
+constexpr std::uint32_t kCallsPerPause = 64;
+// Asks, in place of a lane's value, for the lanes whose value is not 0.
+constexpr std::uint32_t kBallot = kWarpThreads;
+
+std::atomic<bool> has_shared_variables{false};
 
 // A thread's meetings with its warp or its block so far.
 struct Meetings {
   std::uint32_t broadcasts = 0;
-  std::uint32_t votes = 0;
   std::atomic<std::uint32_t> gathers{0};  // scheduler and leader read it
 };
 
@@ -43,13 +53,21 @@ struct Block;
 struct Barrier {
   std::uint32_t members = 0;
   std::uint32_t arrived = 0;
-  Fiber* leader = nullptr;  // waits for the others' calls of sync_leader
+  Fiber* leader = nullptr;         // waits for the others' calls of sync_leader
+  std::uint32_t first_thread = 0;  // in the block
+  std::uint32_t exchanging = 0;    // threads of a warp in an exchange that is not complete
   MeetingAnnotation meeting;
   std::array<std::atomic<std::uint32_t>, 2> broadcasts{};
-  std::array<std::atomic<std::uint32_t>, 2> votes{};
 };
 
-enum class FiberState { kRunnable, kSpinning, kAtBarrier, kLeads, kDone };
+// A thread's part of an exchange between lanes of its warp.
+struct Exchange {
+  std::atomic<std::uint32_t> lanes{0};
+  std::atomic<std::uint32_t> source{0};
+  std::atomic<std::uint64_t> value{0};  // given, then received
+};
+
+enum class FiberState { kRunnable, kSpinning, kAtBarrier, kLeads, kExchanges, kDone };
 
 // Fields that both the fiber and the scheduler write are atomic (relaxed: they never run at once), because a
 // switch into a fiber orders nothing for ThreadSanitizer.
@@ -59,6 +77,8 @@ struct Fiber {
   Barrier* warp = nullptr;
   Meetings in_warp;
   Meetings in_block;
+  Exchange exchange;
+  std::uint32_t calls_of_pause = 0;
   std::atomic<Barrier*> waits_at{nullptr};
   std::atomic<FiberState> state{FiberState::kRunnable};
   ctx::detail::fcontext_t resumption = nullptr;  // the scheduler's way in
@@ -67,11 +87,46 @@ struct Fiber {
   FiberAnnotation annotation;
 };
 
+// A host thread that works while another waits for it.
+class Carrier {
+ public:
+  ~Carrier() {
+    work_ = nullptr;
+    begin_.release();
+    thread_.join();
+  }
+  void run(const std::function<void()>& work) {
+    work_ = &work;
+    begin_.release();
+    end_.acquire();
+  }
+
+ private:
+  void serve() {
+    for (begin_.acquire(); work_ != nullptr; begin_.acquire()) {
+      (*work_)();
+      end_.release();
+    }
+  }
+
+  const std::function<void()>* work_ = nullptr;
+  std::binary_semaphore begin_{0};
+  std::binary_semaphore end_{0};
+  std::thread thread_{[this] { serve(); }};
+};
+
+struct FreeShared {
+  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{kSharedAlignment}); }
+};
+
 struct Block {
   Barrier barrier;
   std::deque<Barrier> warps;
   std::deque<Fiber> fibers;
   BulkEngine bulk;
+  std::unique_ptr<std::byte, FreeShared> shared;
+  std::unique_ptr<Carrier> carrier;  // null: the worker's own thread runs the block
+  FiberAnnotation host;              // of the thread that runs the block
 };
 
 // One host thread's share of the grid: round robin over its fibers, `progress` once a round.
@@ -86,23 +141,32 @@ class Worker {
   void suspend(Fiber& fiber);
   void arrive(Fiber& fiber, Barrier& barrier);
   void meet_leader(Fiber& fiber, Scope scope);
+  std::uint64_t exchange(Fiber& fiber, std::uint32_t lanes, std::uint64_t value, std::uint32_t source);
   void on_doorbell() { rung_.store(true, std::memory_order_relaxed); }
   Fiber* running() { return running_.load(std::memory_order_relaxed); }
   [[nodiscard]] const LaunchConfig& config() const { return config_; }
 
  private:
   static void enter(ctx::detail::transfer_t from);
+  template <typename Work>
+  void on_thread_of(Block& block, const Work& work) {
+    if (block.carrier == nullptr) return work();
+    block.carrier->run(std::cref(work));
+  }
+  void start(Block& block);
   void start(Fiber& fiber);
   void resume(Fiber& fiber);
   void leave_barriers(Fiber& fiber);
   static bool release_if_complete(Barrier& barrier, std::deque<Fiber>& fibers);
   static bool release_leader(Barrier& barrier);
+  static bool release_exchanges(Barrier& warp, std::deque<Fiber>& fibers);
   struct Round {
     bool ran = false;       // a fiber
     bool spinning = false;  // some fiber called relax()
     bool released = false;  // a barrier opened
   };
   Round round();
+  bool turn(Block& block, Round& round);
   int make_progress() {
     idle_nic_ = !rung_.exchange(false, std::memory_order_relaxed);
     return config_.progress == nullptr ? 0 : config_.progress();
@@ -115,7 +179,7 @@ class Worker {
   std::atomic<Fiber*> running_{nullptr};
   std::atomic<bool> rung_{false};  // since the last call of progress
   bool idle_nic_ = true;           // no doorbell since all waited
-  FiberAnnotation scheduler_annotation_;
+  NicStores* const recorder_ = nic_stores;
 };
 
 thread_local Worker* current_worker = nullptr;
@@ -131,9 +195,16 @@ void Worker::add_block(Dim3 index) {
   Block& block = blocks_.emplace_back();
   const unsigned threads = config_.block.count();
   block.barrier.members = threads;
+  if (blocks_.size() > 1 && has_shared_variables.load()) block.carrier = std::make_unique<Carrier>();
+  if (const std::size_t bytes = config_.shared_bytes; bytes != 0) {
+    block.shared.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kSharedAlignment})));
+    std::memset(block.shared.get(), 0xff, bytes);  // no zeros, which a GPU does not promise either
+  }
   for (unsigned t = 0; t < threads; ++t) {
     if (t % kWarpThreads == 0) {
-      block.warps.emplace_back().members = std::min(kWarpThreads, threads - t);
+      Barrier& warp = block.warps.emplace_back();
+      warp.members = std::min(kWarpThreads, threads - t);
+      warp.first_thread = t;
     }
     Fiber& fiber = block.fibers.emplace_back();
     fiber.block = &block;
@@ -154,8 +225,18 @@ void Worker::enter(ctx::detail::transfer_t from) {
   worker.body_();
   set_state(fiber, FiberState::kDone);
   const ctx::detail::fcontext_t back = fiber.back;
-  fiber.annotation.leave_for_good(worker.scheduler_annotation_);
+  fiber.annotation.leave_for_good(fiber.block->host);
   ctx::detail::jump_fcontext(back, nullptr);
+}
+
+// Runs on the thread of the block. Writes its variables once, because fibers read them without an order.
+void Worker::start(Block& block) {
+  if (current_worker != this) {
+    current_worker = this;
+    nic_stores = recorder_;
+  }
+  block.host.adopt_thread();
+  for (Fiber& fiber : block.fibers) start(fiber);
 }
 
 void Worker::start(Fiber& fiber) {
@@ -169,9 +250,10 @@ void Worker::start(Fiber& fiber) {
 void Worker::resume(Fiber& fiber) {
   running_.store(&fiber, std::memory_order_relaxed);
   const ctx::detail::fcontext_t in = fiber.resumption;
-  scheduler_annotation_.leave_for(fiber.annotation);
+  FiberAnnotation& host = fiber.block->host;
+  host.leave_for(fiber.annotation);
   const ctx::detail::transfer_t from = ctx::detail::jump_fcontext(in, &fiber);
-  scheduler_annotation_.arrived_back();
+  host.arrived_back();
   fiber.resumption = from.fctx;
   running_.store(nullptr, std::memory_order_relaxed);
   if (state_of(fiber) != FiberState::kDone) return;
@@ -183,7 +265,7 @@ void Worker::resume(Fiber& fiber) {
 
 void Worker::suspend(Fiber& fiber) {
   const ctx::detail::fcontext_t back = fiber.back;
-  fiber.annotation.leave_for_scheduler(scheduler_annotation_);
+  fiber.annotation.leave_for_scheduler(fiber.block->host);
   const ctx::detail::transfer_t from = ctx::detail::jump_fcontext(back, nullptr);
   fiber.annotation.arrived();
   fiber.back = from.fctx;
@@ -219,6 +301,69 @@ bool Worker::release_leader(Barrier& barrier) {
   return true;
 }
 
+using Lanes = std::array<Fiber*, kWarpThreads>;
+
+// Gives each lane of `group` what it asked for.
+void deliver(std::uint32_t group, const Lanes& lanes) {
+  std::array<std::uint64_t, kWarpThreads> given{};
+  std::uint32_t yes = 0;
+  for (std::uint32_t left = group; left != 0; left &= left - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(left));
+    given[lane] = lanes[lane]->exchange.value.load(std::memory_order_relaxed);
+    yes |= static_cast<std::uint32_t>(given[lane] != 0) << lane;
+  }
+  for (std::uint32_t left = group; left != 0; left &= left - 1) {
+    Fiber& fiber = *lanes[static_cast<std::uint32_t>(std::countr_zero(left))];
+    const std::uint32_t source = fiber.exchange.source.load(std::memory_order_relaxed);
+    if (source == kBallot) {
+      fiber.exchange.value.store(yes, std::memory_order_relaxed);
+    } else if ((group >> source & 1) != 0) {
+      fiber.exchange.value.store(given[source], std::memory_order_relaxed);
+    }
+    set_state(fiber, FiberState::kRunnable);
+  }
+}
+
+// Completes each exchange that all its living lanes have come to. Lanes with the same mask belong together.
+bool Worker::release_exchanges(Barrier& warp, std::deque<Fiber>& fibers) {
+  Lanes lanes{};
+  std::array<std::uint32_t, kWarpThreads> masks{};
+  std::uint32_t alive = 0;
+  std::uint32_t waiting = 0;
+  auto fiber = fibers.begin() + warp.first_thread;
+  for (std::uint32_t lane = 0; lane < kWarpThreads && fiber != fibers.end(); ++lane, ++fiber) {
+    const FiberState state = state_of(*fiber);
+    alive |= static_cast<std::uint32_t>(state != FiberState::kDone) << lane;
+    waiting |= static_cast<std::uint32_t>(state == FiberState::kExchanges) << lane;
+    masks[lane] = fiber->exchange.lanes.load(std::memory_order_relaxed);
+    lanes[lane] = &*fiber;
+  }
+  bool released = false;
+  for (std::uint32_t left = waiting; left != 0;) {
+    const std::uint32_t mask = masks[static_cast<std::uint32_t>(std::countr_zero(left))];
+    std::uint32_t group = 0;
+    for (std::uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+      group |= static_cast<std::uint32_t>(masks[lane] == mask) << lane;
+    }
+    group &= left;
+    left &= ~group;
+    if ((mask & alive & ~group) != 0) continue;
+    deliver(group, lanes);
+    warp.exchanging -= static_cast<std::uint32_t>(std::popcount(group));
+    released = true;
+  }
+  return released;
+}
+
+std::uint64_t Worker::exchange(Fiber& fiber, std::uint32_t lanes, std::uint64_t value, std::uint32_t source) {
+  fiber.exchange.lanes.store(lanes, std::memory_order_relaxed);
+  fiber.exchange.source.store(source, std::memory_order_relaxed);
+  fiber.exchange.value.store(value, std::memory_order_relaxed);
+  set_state(fiber, FiberState::kExchanges);
+  suspend(fiber);
+  return fiber.exchange.value.load(std::memory_order_relaxed);
+}
+
 void Worker::arrive(Fiber& fiber, Barrier& barrier) {
   barrier.meeting.arrive();
   fiber.waits_at.store(&barrier, std::memory_order_relaxed);
@@ -251,37 +396,48 @@ void Worker::leave_barriers(Fiber& fiber) {
 Worker::Round Worker::round() {
   Round round;
   for (Block& block : blocks_) {
-    for (Fiber& fiber : block.fibers) {
-      const FiberState before = state_of(fiber);
-      if (before != FiberState::kRunnable && before != FiberState::kSpinning) continue;
-      round.ran = true;
-      set_state(fiber, FiberState::kRunnable);
-      resume(fiber);
-      Barrier* const barrier = fiber.waits_at.load(std::memory_order_relaxed);
-      switch (state_of(fiber)) {
-        case FiberState::kAtBarrier: ++barrier->arrived; break;
-        case FiberState::kLeads: barrier->leader = &fiber; break;
-        case FiberState::kSpinning: round.spinning = true; break;
-        case FiberState::kRunnable:  // back from its first switch
-        case FiberState::kDone: break;
+    if (block.barrier.members == 0) continue;
+    on_thread_of(block, [&] {
+      // A carrier goes on while its block can, because a handover costs more than a turn.
+      while (turn(block, round) && block.carrier != nullptr && !rung_.load(std::memory_order_relaxed)) {
       }
-    }
-    const auto open = [&](Barrier& barrier) {
-      round.released |= release_leader(barrier);
-      round.released |= release_if_complete(barrier, block.fibers);
-    };
-    open(block.barrier);
-    for (Barrier& warp : block.warps) open(warp);
+    });
   }
   return round;
 }
 
-Status Worker::run() {
-  current_worker = this;
-  scheduler_annotation_.adopt_thread();
-  for (Block& block : blocks_) {
-    for (Fiber& fiber : block.fibers) start(fiber);
+// Returns whether a barrier or an exchange opened, so that the block can go on.
+bool Worker::turn(Block& block, Round& round) {
+  bool opened = false;
+  for (Fiber& fiber : block.fibers) {
+    const FiberState before = state_of(fiber);
+    if (before != FiberState::kRunnable && before != FiberState::kSpinning) continue;
+    round.ran = true;
+    set_state(fiber, FiberState::kRunnable);
+    resume(fiber);
+    Barrier* const barrier = fiber.waits_at.load(std::memory_order_relaxed);
+    switch (state_of(fiber)) {
+      case FiberState::kAtBarrier: ++barrier->arrived; break;
+      case FiberState::kLeads: barrier->leader = &fiber; break;
+      case FiberState::kExchanges: ++fiber.warp->exchanging; break;
+      case FiberState::kSpinning: round.spinning = true; break;
+      case FiberState::kRunnable:  // back from its first switch
+      case FiberState::kDone: break;
+    }
   }
+  const auto open = [&](Barrier& barrier) {
+    opened |= release_leader(barrier);
+    opened |= release_if_complete(barrier, block.fibers);
+    if (barrier.exchanging != 0) opened |= release_exchanges(barrier, block.fibers);
+  };
+  open(block.barrier);
+  for (Barrier& warp : block.warps) open(warp);
+  round.released |= opened;
+  return opened;
+}
+
+Status Worker::run() {
+  for (Block& block : blocks_) on_thread_of(block, [&] { start(block); });
   Status status = Status::kOk;
   unsigned vain = 0;
   while (alive_ != 0) {
@@ -315,7 +471,8 @@ Status Worker::run() {
 Status run_grid(const LaunchConfig& config, const std::function<void()>& body) {
   const unsigned blocks = config.grid.count();
   const unsigned threads = config.block.count();
-  if (blocks == 0 || threads == 0 || threads > kMaxBlockThreads || config.workers == 0) {
+  if (blocks == 0 || threads == 0 || threads > kMaxBlockThreads || config.workers == 0 ||
+      config.shared_bytes > kMaxSharedBytes) {
     return Status::kInvalidArgument;
   }
   const unsigned workers = std::min(config.workers, blocks);
@@ -325,8 +482,17 @@ Status run_grid(const LaunchConfig& config, const std::function<void()>& body) {
   const auto work = [&](unsigned w) {
     NicStores* const outer = std::exchange(nic_stores, recorder ? &*recorder : nullptr);
     Worker worker(config, body);
-    for (unsigned b = w; b < blocks; b += workers) worker.add_block(unflatten(b, config.grid));
-    results[w] = worker.run();
+    try {
+      for (unsigned b = w; b < blocks; b += workers) worker.add_block(unflatten(b, config.grid));
+      results[w] = worker.run();
+    } catch (const std::system_error& error) {
+      std::fprintf(
+          stderr,
+          "gdx: no host thread for each block of a kernel with __shared__ variables: %s; launch fewer "
+          "blocks or raise the limit of threads (ulimit -u)\n",
+          error.what());
+      results[w] = Status::kSystem;
+    }
     nic_stores = outer;
   };
   std::vector<std::thread> others;
@@ -358,9 +524,26 @@ void sync_block() {
   Fiber& self = *current_worker->running();
   current_worker->arrive(self, self.block->barrier);
 }
-void sync_warp() {
+void sync_warp(std::uint32_t lanes) {
   Fiber& self = *current_worker->running();
-  current_worker->arrive(self, *self.warp);
+  if (lanes == kAllLanes) return current_worker->arrive(self, *self.warp);
+  self.warp->meeting.arrive();
+  static_cast<void>(exchange(lanes, 0, kBallot));
+  self.warp->meeting.leave();
+}
+
+std::uint64_t exchange(std::uint32_t lanes, std::uint64_t value, std::uint32_t source) {
+  return current_worker->exchange(*current_worker->running(), lanes, value, source);
+}
+std::uint32_t ballot(std::uint32_t lanes, bool yes) {
+  return static_cast<std::uint32_t>(exchange(lanes, static_cast<std::uint64_t>(yes), kBallot));
+}
+
+std::byte* dynamic_shared() { return current_worker->running()->block->shared.get(); }
+
+bool note_shared_variables() {
+  has_shared_variables = true;
+  return true;
 }
 
 void sync_leader(Scope scope) { current_worker->meet_leader(*current_worker->running(), scope); }
@@ -370,12 +553,6 @@ std::atomic<std::uint32_t>& broadcast_slot(Scope scope) {
   const bool of_warp = scope == Scope::kWarp;
   const std::uint32_t turn = ++(of_warp ? self.in_warp : self.in_block).broadcasts;
   return (of_warp ? self.warp : &self.block->barrier)->broadcasts[turn % 2];
-}
-
-Ballot warp_ballot() {
-  Fiber& self = *current_worker->running();
-  const std::uint32_t turn = ++self.in_warp.votes;
-  return {self.warp->votes[turn % 2], turn};
 }
 
 BulkEngine& bulk_engine() { return current_worker->running()->block->bulk; }
@@ -396,6 +573,11 @@ void relax() {
   Fiber& self = *current_worker->running();
   set_state(self, FiberState::kSpinning);
   current_worker->suspend(self);
+}
+
+void pause_now_and_then() {
+  Fiber* const self = current_worker == nullptr ? nullptr : current_worker->running();
+  if (self != nullptr && ++self->calls_of_pause % kCallsPerPause == 0) relax();
 }
 
 }  // namespace gdx::exec

@@ -14,16 +14,20 @@
 namespace gdx::exec {
 
 struct Dim3 {
-  unsigned x = 1;
-  unsigned y = 1;
-  unsigned z = 1;
+  unsigned x;
+  unsigned y;
+  unsigned z;
 
+  // Converts implicitly, as CUDA's dim3 does.
+  constexpr Dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1)
+      : x(width), y(height), z(depth) {}
   [[nodiscard]] unsigned count() const { return x * y * z; }
 };
 
 struct LaunchConfig {
   Dim3 grid{};
   Dim3 block{};
+  std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
   // Called when every thread of a worker is waiting; lets whoever the kernel waits for (a NIC in
   // software) run on this core. Returns nonzero when it did something. Null: nobody. A worker whose calls
   // bring nothing for long lends its core to other threads now and then.
@@ -41,13 +45,17 @@ struct ThreadContext {
   std::uint32_t linear_index = 0;  // in the block, x fastest
 };
 
+inline constexpr std::uint32_t kAllLanes = 0xffffffffu;
 inline constexpr unsigned kMaxBlockThreads = 1024;
+// Source: CUDA C++ Programming Guide, "Compute Capabilities", shared memory of a block of sm_90.
+inline constexpr std::uint32_t kMaxSharedBytes = 227 * 1024;
 
 // Runs `body` once per thread of the grid and returns when all have returned.
-// Errors: kInvalidArgument for an empty grid or block, a block of more than kMaxBlockThreads, or no
-// workers; kSystem when every thread left waits at a barrier that cannot complete
-// (a divergent barrier: on a GPU this launch would hang), or when a kernel stored what a NIC refuses
-// (device/exec/nic_stores.h), with a line on stderr.
+// Errors: kInvalidArgument for an empty grid or block, a block of more than kMaxBlockThreads, more than
+// kMaxSharedBytes, or no workers; kSystem when every thread left waits at a barrier that cannot complete
+// (a divergent barrier: on a GPU this launch would hang), when a block of a program with static shared
+// variables gets no host thread, or when a kernel stored what a NIC refuses (device/exec/nic_stores.h), with
+// a line on stderr.
 // Threads: blocks until done; several launches may run at once on different host threads.
 [[nodiscard]] Status run_grid(const LaunchConfig& config, const std::function<void()>& body);
 
@@ -57,19 +65,25 @@ inline constexpr unsigned kMaxBlockThreads = 1024;
 [[nodiscard]] std::uint32_t warp_size();  // threads in this warp; the last one may be short
 [[nodiscard]] std::uint32_t block_threads();
 void sync_block();
-void sync_warp();
+// Meets the lanes of `lanes`, which all give the same.
+void sync_warp(std::uint32_t lanes = kAllLanes);
 // Thread 0 of the scope waits until every thread has called; the others return at once. What they stored
 // before is visible to thread 0 afterwards.
 void sync_leader(Scope scope);
 // A word of the scope for one exchange, which one barrier ends. Every thread of the scope requests it once an
 // exchange. The next exchange uses another word, so after its barrier all threads have read this word.
 [[nodiscard]] std::atomic<std::uint32_t>& broadcast_slot(Scope scope);
-// A word of the warp for one vote, with a number that no earlier vote left in it.
-struct Ballot {
-  std::atomic<std::uint32_t>& word;
-  std::uint32_t yes;
-};
-[[nodiscard]] Ballot warp_ballot();
+// One exchange between the lanes of `lanes`, which all give the same; lanes that have returned are not waited
+// for. Returns the value of lane `source`, this thread's own where that lane takes no part. Orders no memory.
+[[nodiscard]] std::uint64_t exchange(std::uint32_t lanes, std::uint64_t value, std::uint32_t source);
+// Exchanges votes and returns the lanes that say yes.
+[[nodiscard]] std::uint32_t ballot(std::uint32_t lanes, bool yes);
+
+// Returns LaunchConfig::shared_bytes of memory, which the threads of a block share.
+[[nodiscard]] std::byte* dynamic_shared();
+// From now on each block has a host thread of its own, and with it its own thread_local variables. Blocks of
+// a worker still run one at a time.
+bool note_shared_variables();
 
 // Bulk stores of a block in flight. Shared memory, and a copy unit behind it: bytes leave a stage when the
 // group is *read*, and reach their destination when it is *done*. Before that they are visible to no thread.
@@ -92,5 +106,8 @@ void wake_nic();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.
 void relax();
 inline void yield() { relax(); }
+// Gives the other threads a turn after every few calls, because a loop may wait by them. Outside a grid:
+// nothing.
+void pause_now_and_then();
 
 }  // namespace gdx::exec

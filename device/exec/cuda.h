@@ -415,6 +415,7 @@ GDX_DEVICE void relax() { __nanosleep(20); }
 struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
+  std::uint32_t shared_bytes = 0;      // of gdx_dynamic_shared(), for each block
   int (*progress)() = nullptr;         // a GPU makes progress beside the host: not used
   unsigned workers = 1;                // not used
   std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
@@ -425,12 +426,20 @@ struct LaunchConfig {
 // the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
-  kernel<<<config.grid, config.block>>>(args...);
-  switch (cudaGetLastError()) {  // of the launch itself
+  cudaError_t refused = cudaSuccess;
+  // Permits more than 48 KiB. Source: CUDA C++ Programming Guide, "Compute Capabilities", sm_8x.
+  if (config.shared_bytes != 0) {
+    refused = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(config.shared_bytes));
+  }
+  if (refused == cudaSuccess) kernel<<<config.grid, config.block, config.shared_bytes>>>(args...);
+  const cudaError_t last = cudaGetLastError();  // clears the error of either call
+  switch (refused == cudaSuccess ? last : refused) {
     case cudaSuccess: break;
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
     case cudaErrorStubLibrary: return Status::kNoDevice;
+    case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice: return Status::kUnsupported;
     default: return Status::kInvalidArgument;
   }
@@ -438,3 +447,17 @@ template <typename... Parameters, typename... Args>
 }
 
 }  // namespace gdx::exec
+
+namespace gdx {
+
+// Returns LaunchConfig::shared_bytes of shared memory. Its first content is not defined.
+template <typename T>
+GDX_DEVICE T* gdx_dynamic_shared() {
+  static_assert(alignof(T) <= exec::kSharedAlignment);
+  extern __shared__ __align__(exec::kSharedAlignment) std::byte gdx_dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(gdx_dynamic_shared_bytes);
+}
+
+}  // namespace gdx
+
+using gdx::gdx_dynamic_shared;

@@ -28,11 +28,14 @@
 //   now_ns(), relax()                     for bounded waits; now_cycles() for measurements
 //   yield()                               runs threads that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
+//   gdx_dynamic_shared<T>()               the block's LaunchConfig::shared_bytes; in namespace gdx
 //   kOnGpu                                true for the CUDA layer
+// The CPU layer provides CUDA's own names too: cuda_names.h.
 #pragma once
 
 #if defined(__CUDACC__)
 #include "device/exec/cuda.h"
 #else
 #include "device/exec/cpu.h"
+#include "device/exec/cuda_names.h"
 #endif

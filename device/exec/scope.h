@@ -16,5 +16,7 @@ namespace exec {
 inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
 inline constexpr std::uint32_t kBulkStages = 2;
 
+inline constexpr std::uint32_t kSharedAlignment = 128;  // of gdx_dynamic_shared(), as TMA wants it
+
 }  // namespace exec
 }  // namespace gdx

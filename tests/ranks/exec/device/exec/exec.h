@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "device/exec/cpu.h"
+#include "device/exec/cuda_names.h"
 #include "tests/ranks/host_words.h"
 
 namespace gdx::device::exec {
