@@ -27,26 +27,31 @@ namespace gdx::device {
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 class Endpoint {
  public:
-  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
-  // the layouts of host and device code differ. status() is kInvalidArgument when the queue's placement is
-  // not P, or when the queue is shared. In both cases the endpoint touches nothing. After an earlier kernel's
-  // fault status() is that fault.
+  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() then is
+  //   kVersionMismatch   the layouts of host and device code differ
+  //   kInvalidArgument   the queue's placement is not P, or the queue is shared
+  //   kBusy              it is open elsewhere, or a kernel ended without close(): host's Endpoint::reopen()
+  //   kNotConnected      the host has not connected it, or has destroyed it
+  //   another error      the fault of an earlier kernel
+  // In the first four cases the endpoint touches nothing.
   GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
   explicit Endpoint(EndpointHandle&&) = delete;
   GDX_DEVICE ~Endpoint() { close(); }
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Writes the counters back for the next kernel. Idempotent. Outstanding work continues and keeps its
-  // staging slots, beyond the minimum too, until the next kernel or the endpoint's end. Flush first where
-  // other endpoints need the slots.
+  // Writes the counters back for the next owner, of this kernel or a later one. Idempotent. Outstanding work
+  // continues and keeps its staging slots, beyond the minimum too, until the next kernel or the endpoint's
+  // end. Flush first where other endpoints need the slots.
   GDX_DEVICE void close();
 
   // Returns kOk or the endpoint's first error, equal in all threads of the scope after every call.
-  GDX_DEVICE Status status() const { return status_; }
+  GDX_DEVICE Status status() const {
+    return static_cast<Status>(static_cast<std::uint32_t>(status_) & ~kRefused);
+  }
   // Returns the failure's status, CQE syndrome and WQE. Valid only in the leader.
   GDX_DEVICE EndpointFault fault() const {
-    return refused_ ? EndpointFault{status_, 0, 0, 0} : handle_.state->fault;
+    return is_refused() ? EndpointFault{status(), 0, 0, 0} : handle_.state->fault;
   }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
   GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
@@ -156,6 +161,13 @@ class Endpoint {
   GDX_DEVICE Status wait_until(Done done);
 
  private:
+  // Bit of status_: the endpoint could not be opened. A flag of its own would cost a put three instructions.
+  static constexpr std::uint32_t kRefused = 1u << 31;
+  GDX_DEVICE void refuse(Status status) {
+    status_ = static_cast<Status>(static_cast<std::uint32_t>(status) | kRefused);
+  }
+  GDX_DEVICE bool is_refused() const { return (static_cast<std::uint32_t>(status_) & kRefused) != 0; }
+
   // Placement that a release must serve: kGpu only when queue and payload both lie in GPU memory.
   template <Placement Payload>
   static constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
@@ -204,8 +216,7 @@ class Endpoint {
   std::uint32_t other_blocks_ = 0;  // WQEBBs of this kernel that count as no message
   Status status_ = Status::kOk;
   bool waited_ = false;  // this call has waited, so its deadline is set
-  bool refused_ = false;
-  bool open_ = false;
+  bool closed_ = false;
 };
 
 template <Scope S, Placement P>
@@ -217,8 +228,15 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
       credits_(handle.staging) {
   const bool known = handle.layout_version == kQueueLayoutVersion;
   if (!known || handle.placement != P || handle.sharing != Sharing::kExclusive) {
-    status_ = known ? Status::kInvalidArgument : Status::kVersionMismatch;
-    refused_ = true;
+    refuse(known ? Status::kInvalidArgument : Status::kVersionMismatch);
+    return;
+  }
+  exec::gather<S>();  // the scope is done with the last broadcast
+  std::uint32_t taken = 0;
+  if (is_leader()) taken = static_cast<std::uint32_t>(impl::take_endpoint(handle));
+  taken = exec::broadcast<S>(taken);
+  if (taken != 0) {
+    refuse(static_cast<Status>(taken));
     return;
   }
   exec::watch_endpoint(handle);
@@ -228,14 +246,13 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
   credits_.open(state.staging);
   limit_ = state.completed + send_queue_blocks();
   latch_status(state.fault.status);
-  open_ = true;
   exec::sync<S>();  // every thread reads the state before the leader writes it back
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE void Endpoint<S, P>::close() {
-  if (!open_) return;
-  open_ = false;
+  if (closed_ || is_refused()) return;
+  closed_ = true;
   exec::sync<S>();
   if (!is_leader()) return;
   if (status_ == Status::kOk) ring_if_deferred();
@@ -248,11 +265,12 @@ GDX_DEVICE void Endpoint<S, P>::close() {
   state.rung = rung_;
   // Calls last, because a call costs the kernel registers for every value that is still live.
   if (handle_.bounce.slot_count != 0) impl::close_bounce(handle_.state);
+  impl::give_endpoint_back(handle_);
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE Status Endpoint<S, P>::wait_blocks(std::uint32_t blocks) {
-  if (status_ != Status::kOk) return status_;
+  if (status_ != Status::kOk) return status();
   if (blocks > send_queue_blocks()) return Status::kUnsupported;
   ring_if_deferred();  // only published WQEs can complete
   return wait_completed(producer_ + blocks - send_queue_blocks());
@@ -269,7 +287,7 @@ GDX_DEVICE Status Endpoint<S, P>::wait_completed(std::uint32_t goal) {
 template <Scope S, Placement P>
 template <typename Pool>
 GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
-  if (status_ != Status::kOk) return status_;
+  if (status_ != Status::kOk) return status();
   if (Pool::available(*this)) return Status::kOk;
   drain();
   if (status_ != Status::kOk || Pool::available(*this)) return status_;

@@ -8,9 +8,9 @@
 //    errors are sticky; Endpoint::fault() returns their CQE syndrome.
 //  - kOk means posted. Pull: the source may be reused after gdx_flush. Other modes: at once.
 //  - A kernel that ends without a flush keeps the staging slots that the NIC still reads: Endpoint::close().
-//  - Lengths and offsets are in bytes. A length of 0 is kInvalidLength. Device code compares no length with
-//    LocalMemory::bytes or RemoteMemory::bytes. The NIC refuses an access beyond a region with
-//    kLocalProtection or kRemoteAccess, and the queue is lost.
+//  - Lengths and offsets are in bytes. A put or get of 0 B changes nothing, whatever its memory, and a signal
+//    with it is sent alone. Device code compares no length with LocalMemory::bytes or RemoteMemory::bytes.
+//    The NIC refuses an access beyond a region with kLocalProtection or kRemoteAccess, and the queue is lost.
 //  - Local memory is registered memory of this rank, or a part of it, that the kernel can load and store.
 //  - A queue in GPU memory that pulls from host memory needs a system-scope fence of the kernel first, after
 //    the stores to that memory.
@@ -28,7 +28,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "device/endpoint.h"
 #include "device/impl/post.h"
@@ -39,7 +38,7 @@
 namespace gdx {
 
 // Writes `bytes` of `from` to the peer's `to`.
-// Errors: kInvalidLength for 0 bytes, or more than 1 GiB in pull mode; kUnsupported for push or bounce on an
+// Errors: kInvalidLength for more than 1 GiB in pull mode; kUnsupported for push or bounce on an
 // endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in a chunked message
 // leaves the earlier chunks sent.
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
@@ -50,9 +49,9 @@ GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, Loc
 }
 
 // Posts one gdx_put<Mode::kPull> from every lane of a warp, in lane order, each with its own arguments. All
-// lanes share one reservation and one doorbell. Errors: gdx_put's in pull mode, equal in all lanes; a bad
-// length in one lane posts nothing. kUnsupported when the send queue has fewer blocks than the warp has
-// lanes.
+// lanes share one reservation and one doorbell; a lane of 0 B posts nothing. Errors: gdx_put's in pull mode,
+// equal in all lanes; a bad length in one lane posts nothing at all. kUnsupported when the send queue has
+// fewer blocks than lanes post.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -60,14 +59,16 @@ GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, Remo
   return device::impl::put_warp(endpoint, to, from, bytes, doorbell);
 }
 
-// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself. Errors: the endpoint's.
+// Writes a value of 1, 2, 4, 8 or 16 B, of any type that may be copied as bytes, which travels in the work
+// request itself. A reader may see parts of 16 B before the rest. Errors: the endpoint's.
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
-  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  const device::impl::ValueBits bits = device::impl::bits_of(value);
   endpoint.start_call();
   return device::impl::post_one(endpoint, doorbell, [&] {
-    return device::impl::value_wqe(endpoint, to, static_cast<std::uint64_t>(value), sizeof(T), 0);
+    if constexpr (sizeof(T) > 8) return device::impl::wide_value_wqe(endpoint, to, bits);
+    return device::impl::value_wqe(endpoint, to, bits.low, sizeof(T), 0);
   });
 }
 
@@ -98,8 +99,9 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  if (!device::impl::is_message_length(bytes) && bytes != 0) return Status::kInvalidLength;
   endpoint.start_call();
+  if (bytes == 0) return device::impl::transfer_nothing(endpoint, doorbell);
   return device::impl::post_one(endpoint, doorbell, [&] {
     return device::impl::transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
                                       reinterpret_cast<std::uint64_t>(to.address), to.lkey,
@@ -152,23 +154,10 @@ GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
   });
 }
 
-// Returns whether `left` compares with `right` as `how` requires.
-GDX_DEVICE bool compare(std::uint64_t left, Compare how, std::uint64_t right) {
-  switch (how) {
-    case Compare::kEqual: return left == right;
-    case Compare::kNotEqual: return left != right;
-    case Compare::kGreaterEqual: return left >= right;
-    case Compare::kGreater: return left > right;
-    case Compare::kLessEqual: return left <= right;
-    case Compare::kLess: return left < right;
-  }
-  return false;
-}
-
 // Returns whether the local signal word compares true. After true, payload sent before that signal may be
 // read. Never waits, so the caller bounds a loop around it; gdx_wait is bounded.
 GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t value) {
-  if (compare(exec::load_acquire(signal), how, value)) return true;
+  if (device::impl::holds(signal, how, value)) return true;
   exec::yield();
   return false;
 }
@@ -182,7 +171,7 @@ GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t
                            std::uint64_t value) {
   endpoint.start_call();
   return device::impl::by_leader(endpoint, [&] {
-    const auto holds = [&] { return compare(exec::load_acquire(signal), how, value); };
+    const auto holds = [&] { return device::impl::holds(signal, how, value); };
     if (holds()) return Status::kOk;
     if (endpoint.status() != Status::kOk) return endpoint.status();
     endpoint.ring_if_deferred();

@@ -20,7 +20,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "device/gdx.h"
 #include "device/peer_endpoint.h"
@@ -68,7 +67,7 @@ template <Scope S, Placement P>
 GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
-  if (bytes == 0) return Status::kInvalidLength;
+  if (bytes == 0) return Status::kOk;
   std::byte* const at = endpoint.find(to, bytes, kPeerWrite);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);
@@ -76,6 +75,16 @@ GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& t
   exec::copy<S>(at, from.address, bytes);
   exec::sync<S>();  // each thread has loaded a part of the source
   return Status::kOk;
+}
+
+// Stores a value. Its 16 B may become visible in two parts.
+template <std::size_t Bytes>
+GDX_DEVICE void publish_bits(std::byte* at, const ValueBits& bits) {
+  if constexpr (Bytes == 1) exec::publish_value(at, static_cast<std::uint8_t>(bits.low));
+  if constexpr (Bytes == 2) exec::publish_value(at, static_cast<std::uint16_t>(bits.low));
+  if constexpr (Bytes == 4) exec::publish_value(at, static_cast<std::uint32_t>(bits.low));
+  if constexpr (Bytes >= 8) exec::publish_value(at, bits.low);
+  if constexpr (Bytes == 16) exec::publish_value(at + sizeof bits.low, bits.high);
 }
 
 // Stores the signal. The barrier and the leader's release cover the stores of every thread of the scope.
@@ -106,20 +115,21 @@ GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to,
   return device::impl::put_direct(endpoint, to, from, bytes);
 }
 
-// Copies each lane's own range. A bad length or address in one lane stores nothing. A bad address ends the
-// endpoint.
+// Copies each lane's own range; a lane without bytes copies nothing. A bad length or address in one lane
+// stores nothing. A bad address ends the endpoint.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to,
                                LocalMemory from, std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   constexpr Scope kWarp = Scope::kWarp;
   if (!endpoint.is_direct()) return gdx_put_warp(endpoint.nic(), to, from, bytes, doorbell);
   if (endpoint.status() != Status::kOk) return endpoint.status();
-  if (exec::any<kWarp>(!device::impl::is_message_length(bytes))) return Status::kInvalidLength;
-  std::byte* const at = endpoint.find(to, bytes, kPeerWrite);
-  if (exec::any<kWarp>(at == nullptr)) return endpoint.fail(Status::kRemoteAccess);
-  endpoint.count(exec::thread_count<kWarp>());
+  const bool copies = bytes != 0;
+  if (exec::any<kWarp>(copies && !device::impl::is_message_length(bytes))) return Status::kInvalidLength;
+  std::byte* const at = copies ? endpoint.find(to, bytes, kPeerWrite) : nullptr;
+  if (exec::any<kWarp>(copies && at == nullptr)) return endpoint.fail(Status::kRemoteAccess);
+  endpoint.count(exec::lanes_with(copies).count);
   exec::sync<kWarp>();
-  exec::copy<Scope::kThread>(at, from.address, bytes);
+  if (copies) exec::copy<Scope::kThread>(at, from.address, bytes);
   exec::sync<kWarp>();
   return Status::kOk;
 }
@@ -127,14 +137,13 @@ GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, 
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
-  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
   if (!endpoint.is_direct()) return gdx_put_value(endpoint.nic(), to, value, doorbell);
   if (endpoint.status() != Status::kOk) return endpoint.status();
   std::byte* const at = endpoint.find(to, sizeof(T), kPeerWrite);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);
   exec::sync<S>();
-  if (endpoint.is_leader()) exec::publish_value(at, value);
+  if (endpoint.is_leader()) device::impl::publish_bits<sizeof(T)>(at, device::impl::bits_of(value));
   return Status::kOk;
 }
 
@@ -159,8 +168,8 @@ template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
   if (!endpoint.is_direct()) return gdx_get(endpoint.nic(), to, from, bytes, doorbell);
-  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
-  if (endpoint.status() != Status::kOk) return endpoint.status();
+  if (!device::impl::is_message_length(bytes) && bytes != 0) return Status::kInvalidLength;
+  if (endpoint.status() != Status::kOk || bytes == 0) return endpoint.status();
   const std::byte* const at = endpoint.find(from, bytes, kPeerRead);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);

@@ -26,11 +26,11 @@ class PeerEndpoint {
   PeerEndpoint(const PeerEndpoint&) = delete;
   PeerEndpoint& operator=(const PeerEndpoint&) = delete;
 
-  // Closes the inner endpoint and adds the direct operations to its message count.
+  // Adds the direct operations to the inner endpoint's message count, and closes it.
   GDX_DEVICE void close() {
-    nic_.close();
     if (operations_ != 0 && is_leader()) handle_.endpoint.state->messages += operations_;
     operations_ = 0;
+    nic_.close();
   }
 
   // Returns whether calls are loads and stores. An endpoint that could not be opened counts as direct, so no

@@ -17,15 +17,15 @@
 //    chunks sent.
 //  - A call that meets the endpoint's failure gives credits back. It waits once more for slots that the NIC
 //    has yet to flush.
-//  - Puts are pulled unless Mode is kPush or kBounce. There is no kAuto, and only gdx_put_value is inline.
-//    There is no Doorbell::kDefer, gdx_fence or gdx_wait; gdx_test needs no endpoint. Doorbells are plain,
-//    because a BlueFlame register has one writer.
+//  - A put inline takes one work request for every 28 B, and so kAuto takes at most one inline.
+//  - There is no Doorbell::kDefer and no gdx_fence; gdx_test needs no endpoint. Doorbells are plain, because
+//  a
+//    BlueFlame register has one writer.
 //  - There is no close. A push that polls credits, and gdx_flush, return slots above the limit.
 //    Slots held at the kernel's end stay held; EndpointOptions::slot_count bounds them.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "device/impl/shared_put.h"
 #include "device/options.h"
@@ -34,53 +34,33 @@
 
 namespace gdx {
 
-// Writes `bytes` of `from` to the peer's `to`. A warp or a block may make a push or bounce together. Then all
-// its threads call with equal arguments, fill each slot together, and get the same Status.
-// Errors: kInvalidLength for 0 bytes or, pulled, more than 1 GiB; kUnsupported for push or bounce on an
+// Writes `bytes` of `from` to the peer's `to`. A warp or a block may make a put together. Then all its
+// threads call with equal arguments, fill each slot of a push or bounce together, and get the same Status.
+// Errors: kInvalidLength for a pull of more than 1 GiB; kUnsupported for push or bounce on an
 // endpoint without such memory; the endpoint's failure; of a push or bounce also kTimeout and kAborted.
-template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
+template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P>
 GDX_DEVICE Status gdx_put(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes) {
   return device::impl::put_shared<M, S>(endpoint, to, from, bytes, device::impl::NoSignal{});
 }
 
-// Posts gdx_put from every lane of a warp, in lane order, each with its own arguments. All lanes share one
-// reservation, one publication and one doorbell. All lanes call together and get the same Status. A bad
-// length in one lane posts nothing. kUnsupported cannot occur, because a shared queue is never shorter than a
-// warp.
+// Posts gdx_put<Mode::kPull> from every lane of a warp, in lane order, each with its own arguments. All lanes
+// share one reservation, one publication and one doorbell. All lanes call together and get the same Status. A
+// lane without bytes posts nothing; a bad length in one lane posts nothing at all. kUnsupported cannot occur,
+// because a shared queue is never shorter than a warp.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes) {
-  constexpr Scope kWarp = Scope::kWarp;
-  if (endpoint.status() != Status::kOk) return endpoint.status();
-  if (exec::any<kWarp>(!device::impl::is_message_length(bytes))) return Status::kInvalidLength;
-  const std::uint32_t lane = exec::thread_rank<kWarp>();
-  const std::uint32_t lanes = exec::thread_count<kWarp>();
-  std::uint32_t first = 0;
-  Status status = Status::kOk;
-  if (lane == 0) {
-    status = endpoint.reserve(lanes, &first);
-    if (status != Status::kOk) status = device::impl::give_back_shared(endpoint.handle().state);
-  }
-  status = static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
-  if (status != Status::kOk) return status;
-  first = exec::broadcast<kWarp>(first);
-  endpoint.store_transfer(first + lane, mlx5::WqeOpcode::kRdmaWrite, to, from,
-                          static_cast<std::uint32_t>(bytes));
-  exec::sync<kWarp>();  // the release below covers every lane's payload and WQE
-  if (lane == 0) {
-    status = endpoint.publish(first, first + lanes, endpoint.write_doorbell(first + lanes - 1));
-    if (status != Status::kOk) status = device::impl::give_back_shared(endpoint.handle().state);
-  }
-  return static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
+  return device::impl::put_warp_shared(endpoint, to, from, bytes);
 }
 
-// Writes a value of 1, 2, 4 or 8 B that travels in the work request itself.
+// Writes a value of 1, 2, 4, 8 or 16 B, as on an exclusive endpoint.
 template <typename T, Placement P>
 GDX_DEVICE Status gdx_put_value(device::SharedEndpoint<P>& endpoint, RemoteMemory to, T value) {
-  static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+  const device::impl::ValueBits bits = device::impl::bits_of(value);
   return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
-    return endpoint.store_value(first, to, static_cast<std::uint64_t>(value), sizeof(T), 0);
+    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, to, bits);
+    return endpoint.store_value(first, to, bits.low, sizeof(T), 0);
   });
 }
 
@@ -93,7 +73,7 @@ GDX_DEVICE Status gdx_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory s
 }
 
 // Posts gdx_put and gdx_signal under one reservation and one doorbell. Mode and Scope have gdx_put's meaning.
-template <Mode M = Mode::kPull, Scope S = Scope::kThread, Placement P>
+template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
@@ -104,6 +84,7 @@ GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemo
 template <Placement P>
 GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes) {
+  if (bytes == 0) return endpoint.status();
   if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
   return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
     return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, from, to,
@@ -141,6 +122,17 @@ GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
   return device::impl::flush_shared(state, exec::load_counter(&state->shared.published));
 }
 
+// Waits until the local signal word compares true, as on an exclusive endpoint: bounded, with a probe of a
+// silent peer's NIC. Any number of threads may wait; they share the probes. Errors: kTimeout and kAborted,
+// which leave the queue intact; the endpoint's failure, kPeerUnreachable among them.
+template <Placement P>
+GDX_DEVICE Status gdx_wait(device::SharedEndpoint<P>& endpoint, const std::uint64_t* signal, Compare how,
+                           std::uint64_t value) {
+  if (device::impl::holds(signal, how, value)) return Status::kOk;
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  return device::impl::wait_signal_shared<P>(endpoint.handle().state, signal, how, value);
+}
+
 }  // namespace gdx
 
 using gdx::gdx_compare_swap;
@@ -152,3 +144,4 @@ using gdx::gdx_put_signal;
 using gdx::gdx_put_value;
 using gdx::gdx_put_warp;
 using gdx::gdx_signal;
+using gdx::gdx_wait;

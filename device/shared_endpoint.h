@@ -29,7 +29,8 @@ class SharedEndpoint {
 
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
   // the layouts of host and device code differ. status() is kInvalidArgument when the queue's placement is
-  // not P, or when the queue is exclusive or too short.
+  // not P, or when the queue is exclusive or too short. status() is kNotConnected when the host has not
+  // connected it, or has destroyed it.
   GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& handle)
       : handle_(handle),
         queue_pair_word_(impl::queue_pair_word(handle.qpn)),
@@ -39,6 +40,8 @@ class SharedEndpoint {
     } else if (handle.placement != P || handle.sharing != Sharing::kShared ||
                handle.log_send_queue < kMinLogSendQueue) {
       status_ = Status::kInvalidArgument;
+    } else if (exec::load_counter(handle.owner) != handle.owner_free) {
+      status_ = Status::kNotConnected;
     } else {
       exec::watch_endpoint(handle);
     }
@@ -105,6 +108,33 @@ class SharedEndpoint {
     const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, fence);
     store_head(index, control, remote);
     exec::store_segment<32>(block_at(index), impl::inline_value_segment(value, bytes));
+    return impl::doorbell_value(control);
+  }
+  GDX_DEVICE std::uint64_t store_wide_value(std::uint32_t index, const RemoteMemory& remote,
+                                            const impl::ValueBits& bits) const {
+    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 4, 0);
+    exec::Segment data[2];
+    impl::wide_value_segments(bits, data[0], data[1]);
+    store_head(index, control, remote);
+    exec::store_segment<32>(block_at(index), data[0]);
+    exec::store_segment<48>(block_at(index), data[1]);
+    return impl::doorbell_value(control);
+  }
+  // `bytes` <= kShortInlineBytes.
+  GDX_DEVICE std::uint64_t store_inline(std::uint32_t index, const RemoteMemory& remote,
+                                        const std::byte* from, std::uint32_t bytes) const {
+    const impl::InlineData data(from, bytes);
+    const std::uint32_t segments = impl::inline_segments(bytes);
+    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, segments, 0);
+    store_head(index, control, remote);
+    exec::store_segment<32>(block_at(index), data.at[0]);
+    if (segments > 3) exec::store_segment<48>(block_at(index), data.at[1]);
+    return impl::doorbell_value(control);
+  }
+  // An RDMA WRITE of no bytes, which only a live peer acknowledges.
+  GDX_DEVICE std::uint64_t store_probe(std::uint32_t index) const {
+    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 2, 0);
+    store_head(index, control, RemoteMemory{});
     return impl::doorbell_value(control);
   }
   GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode,

@@ -75,13 +75,13 @@ GDX_DEVICE void make_shared_calls(const EndpointHandle& handle, const Calls& cal
                                                             [](auto& ep, const Call& c) { return CALL; }); \
   }
 
-GDX_COUNTED_SHARED(shared_put_gpu, Placement::kGpu, gdx_put(ep, c.to, c.from, c.bytes))
-GDX_COUNTED_SHARED(shared_put_host, Placement::kHost, gdx_put(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_gpu, Placement::kGpu, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_host, Placement::kHost, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
 GDX_COUNTED_SHARED(shared_put_32_warp_gpu, Placement::kGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
 GDX_COUNTED_SHARED(push_shared_thread_host, Placement::kHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
 GDX_COUNTED_SHARED(push_shared_warp_host, Placement::kHost,
                    (gdx_put<Mode::kPush, Scope::kWarp>(ep, c.to, c.from, c.bytes)))
 GDX_COUNTED_SHARED(shared_put_signal_gpu, Placement::kGpu,
-                   gdx_put_signal(ep, c.to, c.from, c.bytes, c.signal, c.value))
+                   gdx_put_signal<Mode::kPull>(ep, c.to, c.from, c.bytes, c.signal, c.value))
 
 }  // namespace gdx

@@ -46,6 +46,7 @@ EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing,
   handle.send_record = reinterpret_cast<Be32*>(base + layout.record) + mlx5::kSendRecord;
   handle.doorbell = reinterpret_cast<std::uint64_t*>(base + layout.doorbell);
   handle.scratch = reinterpret_cast<std::uint64_t*>(base + layout.scratch);
+  handle.owner = handle.scratch + 1;
   handle.state = reinterpret_cast<QueueState*>(base + layout.state);
   handle.timeout_ns = kTimeoutNs;
   handle.probe_after_ns = kTimeoutNs;

@@ -22,9 +22,10 @@ enum class Status : std::uint32_t {
   kTimeout = 0x0103,
   kAborted = 0x0104,          // by Endpoint::abort()
   kNotFound = 0x0105,         // no HCA, counter, file or program of that name
-  kBusy = 0x0106,             // in use: a port, all slots of a pool, an endpoint that is connected
+  kBusy = 0x0106,             // in use: a port, all slots of a pool, an endpoint that a kernel has open
   kUnsupported = 0x0107,      // this endpoint, HCA or build cannot do it at all
   kVersionMismatch = 0x0108,  // two parties were built with different layouts
+  kNotConnected = 0x0109,     // an endpoint without a peer: not connected yet, or destroyed
 
   // Completion syndromes: the next three, and 0x0301 to 0x0305. mlx5::status_of in proto/mlx5/cqe.h maps
   // them.
@@ -57,6 +58,7 @@ constexpr const char* status_name(Status status) {
     case Status::kBusy: return "busy";
     case Status::kUnsupported: return "unsupported";
     case Status::kVersionMismatch: return "layout version mismatch";
+    case Status::kNotConnected: return "not connected";
     case Status::kQueueError: return "queue error";
     case Status::kLocalProtection: return "local protection error";
     case Status::kFlushed: return "flushed";

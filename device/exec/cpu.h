@@ -98,6 +98,17 @@ bool any(bool condition) {
   return ballot(kAllLanes, condition) != 0;
 }
 
+// Threads of a warp that hold a condition.
+struct Lanes {
+  std::uint32_t count;   // of the warp
+  std::uint32_t before;  // of lower rank than this thread
+};
+inline Lanes lanes_with(bool condition) {
+  const std::uint32_t lanes = ballot(kAllLanes, condition);
+  return {static_cast<std::uint32_t>(std::popcount(lanes)),
+          static_cast<std::uint32_t>(std::popcount(lanes & ((1u << thread_rank<Scope::kWarp>()) - 1)))};
+}
+
 inline Halves split(std::uint64_t v) {
   return {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32)};
 }
@@ -233,6 +244,10 @@ inline std::uint64_t load_counter(const std::uint64_t* from) {
 }
 inline std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
   return std::atomic_ref<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
+}
+// Adds without a result. After a fence_release it is a release: ThreadSanitizer wants that said on the sum.
+inline void count_in(std::uint64_t* to, std::int64_t n) {
+  std::atomic_ref<std::uint64_t>(*to).fetch_add(static_cast<std::uint64_t>(n), std::memory_order_acq_rel);
 }
 // Returns what was there.
 inline std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {

@@ -82,6 +82,17 @@ GDX_DEVICE std::uint32_t broadcast(std::uint32_t value) {
   return decided;
 }
 
+// Threads of a warp that hold a condition.
+struct Lanes {
+  std::uint32_t count;   // of the warp
+  std::uint32_t before;  // of lower rank than this thread
+};
+GDX_DEVICE Lanes lanes_with(bool condition) {
+  const std::uint32_t lanes = __ballot_sync(kWarpMask, condition);
+  return {static_cast<std::uint32_t>(__popc(lanes)),
+          static_cast<std::uint32_t>(__popc(lanes & ((1u << thread_rank<Scope::kWarp>()) - 1)))};
+}
+
 // Permutes bytes: byte i of the result is byte (Selector >> 4 * i & 7) of the eight bytes `high:low`.
 template <std::uint32_t Selector>
 GDX_DEVICE std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
@@ -223,6 +234,10 @@ GDX_DEVICE std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
                : "l"(global_address(to)), "r"(n)
                : "memory");
   return old;
+}
+// Adds without a result, as a reduction; after a fence_release it is a release.
+GDX_DEVICE void count_in(std::uint64_t* to, std::int64_t n) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(global_address(to)), "l"(n) : "memory");
 }
 // Compares and swaps; returns the old value.
 GDX_DEVICE std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {

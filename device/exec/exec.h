@@ -9,6 +9,7 @@
 //   broadcast<S>(v)                       the scope's rank 0 decides v for all
 //   shuffle<S>(v)                         broadcast without ordering memory; warps only
 //   any<S>(c)                             whether c holds in any thread of the scope; warps only
+//   lanes_with(c)                         how many threads of the warp hold c, and how many before this one
 //   permute_bytes<Selector>, swap_bytes, split, join   words, in one instruction
 //   store_segment<Offset>(p, v), load_segment(p)   one access of 16 B
 //   store_release<P>(p, v)                ordered after all earlier stores, for a NIC observer
@@ -19,6 +20,7 @@
 //   fence_release<P>(), then store_record, store_counter, store_doorbell   ring in single steps
 //   fence_release<P>(), then store_blueflame(p, w)   a WQE of one block with its doorbell
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
+//   count_in(p, n)                        fetch_add without a result, a release after a fence_release
 //   load_acquire(p), load_flag(p)         memory that a NIC or the host writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
 //   fill_slot<S>(slot, from, n)           the same to a slot, in 16 B stores alone, zeros behind

@@ -125,6 +125,17 @@ GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opco
           3};
 }
 
+// Builds an RDMA WRITE of 16 B that travel in the WQE.
+template <Scope S, Placement P>
+GDX_DEVICE Wqe wide_value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
+                              const ValueBits& bits) {
+  Wqe wqe{
+      {next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 4), address_segment(remote.address, remote.rkey)},
+      4};
+  wide_value_segments(bits, wqe.at[2], wqe.at[3]);
+  return wqe;
+}
+
 // Builds an RDMA WRITE of up to 8 B that travel in the WQE.
 template <Scope S, Placement P>
 GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
@@ -166,6 +177,26 @@ GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) 
                     handle.signal_fence);
 }
 
+// Ends a put of no bytes, in the leader: nothing is sent but the signal. Rings for deferred calls as a put
+// does.
+template <Scope S, Placement P>
+GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const NoSignal&, Doorbell doorbell) {
+  if (endpoint.status() == Status::kOk && doorbell == Doorbell::kRing) endpoint.ring_if_deferred();
+  return endpoint.status();
+}
+template <Scope S, Placement P>
+GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const Signal& signal, Doorbell /*doorbell*/) {
+  const Status status = endpoint.reserve_blocks(1);
+  if (status == Status::kOk) post_wqe<P>(endpoint, signal_wqe(endpoint, signal), Doorbell::kRing);
+  return status;
+}
+
+// A get or put of no bytes, for all threads of the scope.
+template <Scope S, Placement P>
+GDX_DEVICE Status transfer_nothing(Endpoint<S, P>& endpoint, Doorbell doorbell) {
+  return by_leader(endpoint, [&] { return put_nothing(endpoint, NoSignal{}, doorbell); });
+}
+
 // Ends a put. Its last WQE is `wqe`, of one block, stored already and the newest of `count` without a
 // doorbell.
 template <Placement Payload, Scope S, Placement P>
@@ -187,11 +218,10 @@ GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t 
 template <Scope S, Placement P>
 GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
                                 const std::byte* from, std::uint32_t bytes) {
-  Segment data[2]{{{exec::swap_bytes(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}};
-  exec::copy<Scope::kThread>(reinterpret_cast<std::byte*>(data) + kInlineHeaderBytes, from, bytes);
+  const InlineData data(from, bytes);
   const std::uint32_t segments = inline_segments(bytes);
   return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, segments),
-           address_segment(remote.address, remote.rkey), data[0], data[1]},
+           address_segment(remote.address, remote.rkey), data.at[0], data.at[1]},
           segments};
 }
 

@@ -13,52 +13,72 @@ template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
+    // Before a signal a put of no bytes is an empty WRITE, because a branch around it costs every put more.
+    const bool may_be_empty = Tail::kBlocks != 0;
     // One branch for both, which a put that may go on does not take.
-    if (const bool bad_length = !is_message_length(bytes);
+    if (const bool bad_length = may_be_empty ? bytes > mlx5::kMaxMessageBytes : !is_message_length(bytes);
         bad_length | !endpoint.has_room(1 + Tail::kBlocks)) {
+      if (bytes == 0 && !may_be_empty) return put_nothing(endpoint, tail, doorbell);
       if (bad_length) return Status::kInvalidLength;
       const Status status = endpoint.wait_blocks(1 + Tail::kBlocks);
       if (status != Status::kOk) return status;
     }
-    const Wqe wqe =
+    Wqe wqe =
         transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes));
+    if (may_be_empty) wqe.at[0].words[1] -= static_cast<std::uint32_t>(bytes == 0) << 24;  // no data segment
     store_and_ring(endpoint, wqe, [&] { end_put<P>(endpoint, wqe, 1, tail, doorbell); });
     return Status::kOk;
   });
 }
 
-// A pull from every lane with arguments of its own, under one reservation.
+// Posts the WQEs of the lanes that post, `posting.count` in all, once there is room. Every lane calls.
+template <Placement P>
+GDX_DEVICE void post_lanes(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
+                           const LocalMemory& from, std::uint64_t bytes, Doorbell doorbell,
+                           exec::Lanes posting, bool posts, std::uint32_t first_flags) {
+  constexpr mlx5::WqeOpcode kWrite = mlx5::WqeOpcode::kRdmaWrite;
+  const std::uint32_t first = exec::shuffle<Scope::kWarp>(endpoint.wqe_index());
+  // A fence before the first WQE holds back those behind it.
+  const std::uint32_t flags = posting.before == 0 ? first_flags : mlx5::kCompletionAlways;
+  const std::uint32_t qpn = endpoint.queue_pair_word();
+  const std::uint32_t mine = first + posting.before;
+  if (posts) {
+    std::byte* const wqe = endpoint.block_at(mine);
+    exec::store_segment(wqe, control_segment(kWrite, mine, qpn, 3, flags));
+    exec::store_segment<16>(wqe, address_segment(to.address, to.rkey));
+    exec::store_segment<32>(wqe, data_segment(static_cast<std::uint32_t>(bytes), from.lkey,
+                                              reinterpret_cast<std::uint64_t>(from.address)));
+  }
+  exec::sync<Scope::kWarp>();  // the leader's release must cover every lane's payload and WQE
+  if (!endpoint.is_leader()) return;
+  endpoint.commit_many(posting.count);
+  if (doorbell == Doorbell::kRing)
+    endpoint.ring(doorbell_value(control_segment(kWrite, first + posting.count - 1, qpn, 3, flags)));
+}
+
+// A pull from every lane with arguments of its own, under one reservation. A lane without bytes posts
+// nothing.
 template <Placement P>
 GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
                            const LocalMemory& from, std::uint64_t bytes, Doorbell doorbell) {
   constexpr Scope kWarp = Scope::kWarp;
-  constexpr mlx5::WqeOpcode kWrite = mlx5::WqeOpcode::kRdmaWrite;
   const std::uint32_t lanes = exec::thread_count<kWarp>();
   const bool bad_length = !is_message_length(bytes);
-  const bool leads = endpoint.is_leader();
-  if (exec::any<kWarp>(bad_length || (leads && !endpoint.has_room(lanes)))) {
-    if (exec::any<kWarp>(bad_length)) return Status::kInvalidLength;
-    const Status status = by_leader(endpoint, [&] { return endpoint.wait_blocks(lanes); });
+  if (exec::any<kWarp>(bad_length || (endpoint.is_leader() && !endpoint.has_room(lanes)))) {
+    if (exec::any<kWarp>(bad_length && bytes != 0)) return Status::kInvalidLength;
+    const exec::Lanes posting = exec::lanes_with(bytes != 0);
+    if (posting.count == 0) return transfer_nothing(endpoint, doorbell);
+    const Status status = by_leader(endpoint, [&] { return endpoint.reserve_blocks(posting.count); });
     if (status != Status::kOk) return status;
+    if (posting.count != lanes) {
+      const std::uint32_t first_flags = exec::shuffle<kWarp>(endpoint.wqe_flags());
+      post_lanes(endpoint, to, from, bytes, doorbell, posting, bytes != 0, first_flags);
+      return Status::kOk;
+    }
   }
-  const std::uint32_t first = exec::shuffle<kWarp>(endpoint.wqe_index());
-  // A fence before the first WQE holds back those behind it.
-  const std::uint32_t flags = leads ? endpoint.wqe_flags() : mlx5::kCompletionAlways;
-
-  const std::uint32_t qpn = endpoint.queue_pair_word();
-  const std::uint32_t mine = first + exec::thread_rank<kWarp>();
-  std::byte* const wqe = endpoint.block_at(mine);
-  exec::store_segment(wqe, control_segment(kWrite, mine, qpn, 3, flags));
-  exec::store_segment<16>(wqe, address_segment(to.address, to.rkey));
-  exec::store_segment<32>(wqe, data_segment(static_cast<std::uint32_t>(bytes), from.lkey,
-                                            reinterpret_cast<std::uint64_t>(from.address)));
-  exec::sync<kWarp>();  // the leader's release must cover every lane's payload and WQE
-  if (!leads) return Status::kOk;
-  endpoint.commit_many(lanes);
-  if (doorbell == Doorbell::kRing) {
-    endpoint.ring(doorbell_value(control_segment(kWrite, first + lanes - 1, qpn, 3, flags)));
-  }
+  post_lanes(endpoint, to, from, bytes, doorbell, {lanes, exec::thread_rank<kWarp>()}, true,
+             endpoint.wqe_flags());
   return Status::kOk;
 }
 
@@ -179,7 +199,7 @@ GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const Lo
   static_assert(C == Copy::kStores || M == Mode::kAuto || M == Mode::kPush || M == Mode::kBounce,
                 "nothing is copied in this mode");
   if constexpr (M == Mode::kPull) return put_pull(endpoint, to, from, bytes, tail, doorbell);
-  if (bytes == 0) return Status::kInvalidLength;
+  if (bytes == 0) return by_leader(endpoint, [&] { return put_nothing(endpoint, tail, doorbell); });
   if constexpr (M == Mode::kPush) return put_staged<NicPool, C>(endpoint, to, from, bytes, tail, doorbell);
   if constexpr (M == Mode::kBounce) return put_staged<HostPool, C>(endpoint, to, from, bytes, tail, doorbell);
   if constexpr (M == Mode::kInline) return put_inline(endpoint, to, from, bytes, tail, doorbell);

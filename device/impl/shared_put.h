@@ -34,6 +34,93 @@ GDX_DEVICE std::uint64_t store_put(const SharedEndpoint<P>& endpoint, std::uint3
   }
 }
 
+// Makes `call` in the leader of the scope once all have arrived, and tells everyone its Status.
+template <Scope S, typename Call>
+GDX_DEVICE Status shared_by_leader(Call call) {
+  exec::gather<S>();
+  std::uint32_t status = 0;
+  if (exec::thread_rank<S>() == 0) status = static_cast<std::uint32_t>(call());
+  return static_cast<Status>(exec::broadcast<S>(status));
+}
+
+// A put of no bytes sends its signal alone.
+template <Scope S, Placement P>
+GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const NoSignal&) {
+  return endpoint.status();
+}
+template <Scope S, Placement P>
+GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const Signal& signal) {
+  return shared_by_leader<S>([&] {
+    return post_shared(endpoint, 1, [&](std::uint32_t first) {
+      return endpoint.store_signal(first, signal.word, signal.value, signal.op);
+    });
+  });
+}
+
+// A pull from every lane with arguments of its own. A lane without bytes posts nothing.
+template <Placement P>
+GDX_DEVICE Status put_warp_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
+                                  const LocalMemory& from, std::uint64_t bytes) {
+  constexpr Scope kWarp = Scope::kWarp;
+  if (endpoint.status() != Status::kOk) return endpoint.status();
+  exec::Lanes posting{exec::thread_count<kWarp>(), exec::thread_rank<kWarp>()};
+  bool posts = true;
+  if (exec::any<kWarp>(!is_message_length(bytes))) {
+    posts = bytes != 0;
+    if (exec::any<kWarp>(posts && !is_message_length(bytes))) return Status::kInvalidLength;
+    posting = exec::lanes_with(posts);
+    if (posting.count == 0) return Status::kOk;
+  }
+  const bool leads = exec::thread_rank<kWarp>() == 0;
+  std::uint32_t first = 0;
+  Status status = Status::kOk;
+  if (leads) {
+    status = endpoint.reserve(posting.count, &first);
+    if (status != Status::kOk) status = give_back_shared(endpoint.handle().state);
+  }
+  status = static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
+  if (status != Status::kOk) return status;
+  first = exec::broadcast<kWarp>(first);
+  if (posts)
+    endpoint.store_transfer(first + posting.before, mlx5::WqeOpcode::kRdmaWrite, to, from,
+                            static_cast<std::uint32_t>(bytes));
+  exec::sync<kWarp>();  // the release below covers every lane's payload and WQE
+  if (leads) {
+    const std::uint32_t end = first + posting.count;
+    status = endpoint.publish(first, end, endpoint.write_doorbell(end - 1));
+    if (status != Status::kOk) status = give_back_shared(endpoint.handle().state);
+  }
+  return static_cast<Status>(exec::broadcast<kWarp>(static_cast<std::uint32_t>(status)));
+}
+
+// A message in WQEs of one block each, because a shared queue has no others. One doorbell covers up to
+// kInlineStep of them.
+inline constexpr std::uint32_t kInlineStep = 16;
+template <typename Tail, Placement P>
+GDX_DEVICE Status put_inline_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
+                                    const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t left = (bytes - at - 1) / kShortInlineBytes + 1;
+    const bool last = left <= kInlineStep;
+    const std::uint32_t count = last ? static_cast<std::uint32_t>(left) : kInlineStep;
+    const Status status = post_shared(endpoint, count + (last ? Tail::kBlocks : 0), [&](std::uint32_t first) {
+      std::uint64_t doorbell = 0;
+      for (std::uint32_t k = 0; k < count; ++k, at += kShortInlineBytes) {
+        const std::uint64_t rest = bytes - at;
+        const std::uint32_t n =
+            rest < kShortInlineBytes ? static_cast<std::uint32_t>(rest) : kShortInlineBytes;
+        doorbell = endpoint.store_inline(first + k, to + at, from.address + at, n);
+      }
+      if constexpr (Tail::kBlocks != 0) {
+        if (last) return endpoint.store_signal(first + count, tail.word, tail.value, tail.op);
+      }
+      return doorbell;
+    });
+    if (status != Status::kOk) return status;
+  }
+  return Status::kOk;
+}
+
 // Sends a slot that was filled. One that cannot be sent is nobody's again.
 template <typename Tail, Placement P>
 GDX_DEVICE Status send_slot(SharedEndpoint<P>& endpoint, HeldSlot& held, const RemoteMemory& to,
@@ -56,7 +143,6 @@ template <typename Pool, Scope S, typename Tail, Placement P>
 GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
                                     const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
-  if (bytes == 0) return Status::kInvalidLength;
   const StagingHandle& staging = Pool::of(endpoint.handle());
   if (staging.slot_count == 0) return Status::kUnsupported;
   const bool leads = exec::thread_rank<S>() == 0;
@@ -91,16 +177,65 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
 template <Mode M, Scope S, typename Tail, Placement P>
 GDX_DEVICE Status put_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail) {
-  static_assert(M == Mode::kPull || M == Mode::kPush || M == Mode::kBounce,
-                "no other mode on a shared endpoint");
+  if constexpr (M == Mode::kPull) {
+    if (!is_message_length(bytes))
+      return bytes == 0 ? put_nothing_shared<S>(endpoint, tail) : Status::kInvalidLength;
+    return shared_by_leader<S>([&] {
+      return post_shared(endpoint, 1 + Tail::kBlocks, [&](std::uint32_t first) {
+        return store_put(endpoint, first, to, from, static_cast<std::uint32_t>(bytes), tail);
+      });
+    });
+  }
+  if (bytes == 0) return put_nothing_shared<S>(endpoint, tail);
   if constexpr (M == Mode::kPush) return put_staged_shared<SharedNicPool, S>(endpoint, to, from, bytes, tail);
   if constexpr (M == Mode::kBounce)
     return put_staged_shared<SharedHostPool, S>(endpoint, to, from, bytes, tail);
-  static_assert(M != Mode::kPull || S == Scope::kThread, "a pull is one thread's; a warp has gdx_put_warp");
-  if (!is_message_length(bytes)) return Status::kInvalidLength;
-  return post_shared(endpoint, 1 + Tail::kBlocks, [&](std::uint32_t first) {
-    return store_put(endpoint, first, to, from, static_cast<std::uint32_t>(bytes), tail);
-  });
+  if constexpr (M == Mode::kInline)
+    return shared_by_leader<S>([&] { return put_inline_shared(endpoint, to, from, bytes, tail); });
+  static_assert(kSharedInlineBytes == kShortInlineBytes);
+  const ModeTable& modes = endpoint.handle().modes;
+  if (bytes <= modes.inline_bytes) return put_shared<Mode::kInline, S>(endpoint, to, from, bytes, tail);
+  if (bytes <= modes.push_bytes) return put_shared<Mode::kPush, S>(endpoint, to, from, bytes, tail);
+  if (bytes <= modes.pull_bytes) return put_shared<Mode::kPull, S>(endpoint, to, from, bytes, tail);
+  return put_shared<Mode::kBounce, S>(endpoint, to, from, bytes, tail);
+}
+
+// Takes note of completions up to the newest published WQE, without a wait. Returns the endpoint's failure.
+GDX_DEVICE Status poll_shared(QueueState& state) {
+  if (const Status failed = shared_failure(state); failed != Status::kOk) return failed;
+  const std::uint32_t published = exec::load_counter(&state.shared.published);
+  if (reached(exec::load_counter(&state.shared.completed), published)) return Status::kOk;
+  switch (poll_completion(state.handle, published - 1)) {
+    case Completion::kDone: raise_completed(state.shared, published); return Status::kOk;
+    case Completion::kError: return report_error(state, published - 1);
+    case Completion::kNotThere: return Status::kOk;
+  }
+  return Status::kOk;
+}
+
+// Waits for a signal. Of all threads that wait, one posts the probe of a silent peer, and posts none while
+// others' work is outstanding, because that probes the peer too.
+template <Placement P>
+GDX_OUT_OF_LINE Status wait_signal_shared(QueueState* state, const std::uint64_t* signal, Compare how,
+                                          std::uint64_t value) {
+  const std::uint64_t began_ns = exec::now_ns();
+  while (!holds(signal, how, value)) {
+    if (poll_shared(*state) != Status::kOk) return give_back_shared(state);
+    const std::uint64_t now_ns = exec::now_ns();
+    const std::uint64_t probed_ns = exec::load_counter(&state->shared.probed_ns);
+    const std::uint64_t silent_since_ns = probed_ns < began_ns ? began_ns : probed_ns;
+    const bool idle =
+        exec::load_counter(&state->shared.completed) == exec::load_counter(&state->shared.reserved);
+    if (idle && now_ns >= silent_since_ns + state->handle.probe_after_ns &&
+        exec::compare_swap(&state->shared.probed_ns, probed_ns, now_ns) == probed_ns) {
+      SharedEndpoint<P> endpoint(state->handle);
+      const Status posted =
+          post_shared(endpoint, 1, [&](std::uint32_t first) { return endpoint.store_probe(first); });
+      if (posted != Status::kOk) return posted;
+    }
+    if (const Status ended = may_wait_since(*state, began_ns); ended != Status::kOk) return ended;
+  }
+  return Status::kOk;
 }
 
 }  // namespace gdx::device::impl

@@ -1,8 +1,9 @@
-// Tail of a put: the signal, or none, that its last WQE precedes under one doorbell.
+// Signals: the tail of a put, which its last WQE precedes under one doorbell, and the words that waits read.
 #pragma once
 
 #include <cstdint>
 
+#include "device/exec/exec.h"
 #include "device/options.h"
 #include "proto/gpu/memory.h"
 
@@ -18,5 +19,19 @@ struct Signal {
   std::uint64_t value;
   SignalOp op;
 };
+
+// Returns whether the local signal word compares true. The acquire orders payload sent before that signal.
+GDX_DEVICE bool holds(const std::uint64_t* signal, Compare how, std::uint64_t value) {
+  const std::uint64_t word = exec::load_acquire(signal);
+  switch (how) {
+    case Compare::kEqual: return word == value;
+    case Compare::kNotEqual: return word != value;
+    case Compare::kGreaterEqual: return word >= value;
+    case Compare::kGreater: return word > value;
+    case Compare::kLessEqual: return word <= value;
+    case Compare::kLess: return word < value;
+  }
+  return false;
+}
 
 }  // namespace gdx::device::impl

@@ -25,6 +25,32 @@ GDX_DEVICE bool reached(std::uint32_t counter, std::uint32_t goal) {
   return static_cast<std::int32_t>(counter - goal) >= 0;
 }
 
+// Returns why an endpoint whose owner word is `word` may not be opened, or kOk.
+GDX_DEVICE Status refusal_of(std::uint64_t word, std::uint64_t owner_free) {
+  if (word == owner_free) return Status::kOk;
+  return word - owner_free < kMostOpeners ? Status::kBusy : Status::kNotConnected;
+}
+
+// Takes an exclusive endpoint, for the leader of its scope: counts this opener, and refuses unless it is the
+// only one. Of openers at one time all may be refused. An atomic that returns the old value would let one
+// win, but then a GPU's compiler takes all that follows for divergent, and a put costs four instructions
+// more.
+GDX_DEVICE Status take_endpoint(const EndpointHandle& handle) {
+  const Status before = refusal_of(exec::load_counter(handle.owner), handle.owner_free);
+  if (before != Status::kOk) return before;
+  exec::count_in(handle.owner, 1);
+  // The acquire orders what the last owner wrote back before what this one reads.
+  if (exec::load_counter(handle.owner) == handle.owner_free + 1) return Status::kOk;
+  exec::count_in(handle.owner, -1);
+  return Status::kBusy;
+}
+
+// Gives it back. GPU scope suffices, because the next owner is on this GPU, or a later kernel's.
+GDX_DEVICE void give_endpoint_back(const EndpointHandle& handle) {
+  exec::fence_release<Placement::kGpu>();
+  exec::count_in(handle.owner, -1);
+}
+
 // Result of reading the completion queue.
 struct Progress {
   Status status;  // of the wait, or the endpoint's fault

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "device/exec/exec.h"
 #include "proto/byte_order.h"
@@ -84,6 +86,40 @@ GDX_DEVICE Segment inline_value_segment(std::uint64_t value, std::uint32_t bytes
   const exec::Halves halves = exec::split(value);
   return {{byte_swap(mlx5::kInlineFlag | bytes), halves.low, halves.high, 0}};
 }
+
+// A value that travels in a WQE, in memory order.
+struct ValueBits {
+  std::uint64_t low;
+  std::uint64_t high;
+};
+template <typename T>
+inline constexpr bool kIsValue = std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(ValueBits) &&
+                                 (sizeof(T) & (sizeof(T) - 1)) == 0;
+
+template <typename T>
+GDX_DEVICE ValueBits bits_of(const T& value) {
+  static_assert(kIsValue<T>, "a value of 1, 2, 4, 8 or 16 B that may be copied as bytes");
+  ValueBits bits{};
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+// Builds the two segments of 16 B of inline data with their header.
+GDX_DEVICE void wide_value_segments(const ValueBits& bits, Segment& first, Segment& second) {
+  const exec::Halves low = exec::split(bits.low);
+  const exec::Halves high = exec::split(bits.high);
+  first = {{byte_swap(mlx5::kInlineFlag | 16u), low.low, low.high, high.low}};
+  second = {{high.high, 0, 0, 0}};
+}
+
+// The two segments of `bytes` <= kShortInlineBytes of inline data, with their header.
+struct InlineData {
+  GDX_DEVICE InlineData(const std::byte* from, std::uint32_t bytes)
+      : at{{{exec::swap_bytes(mlx5::kInlineFlag | bytes), 0, 0, 0}}, {}} {
+    exec::copy<Scope::kThread>(reinterpret_cast<std::byte*>(at) + kInlineHeaderBytes, from, bytes);
+  }
+  Segment at[2];
+};
 
 // Loads a WQE that this thread stored, or its scope before their barrier.
 GDX_DEVICE Wqe load_wqe(const std::byte* wqe) {

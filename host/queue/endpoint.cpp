@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "host/queue/doorbell.h"
+#include "host/queue/owner_word.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
@@ -128,12 +129,13 @@ struct Endpoint::Impl {
   RegistrationWay registered_by = RegistrationWay::kHostPages;
   MrHandle scratch;
   DoorbellRegister doorbell;
-  std::vector<std::shared_ptr<GpuMapping>> mappings;  // of the two above
+  std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
   QueueState first_state{};  // and with it the handle
   std::uint32_t psn = 0;
   Connection connection = Connection::kNone;
+  std::optional<OwnerWord> owner;  // kernels are refused before anything goes
 };
 
 void Endpoint::Impl::lift_credits() {
@@ -145,7 +147,6 @@ void Endpoint::Impl::lift_credits() {
 
 // After pools and doorbell, on which it depends.
 Result<void> Endpoint::Impl::choose_auto_modes() {
-  if (options.sharing == Sharing::kShared) return {};
   const QueueShape shape{.queues = options.placement,
                          .slot_count = std::min(options.slot_count, staging.slot_count()),
                          .slot_bytes = staging.slot_bytes(),
@@ -155,6 +156,9 @@ Result<void> Endpoint::Impl::choose_auto_modes() {
   auto choice = choose_modes(local.hca_name, site_options(options), shape);
   if (!choice) return tl::unexpected(choice.error());
   modes = choice->modes;
+  // A shared queue has WQEs of one block only, and a longer message would take several.
+  if (options.sharing == Sharing::kShared)
+    modes.inline_bytes = std::min<std::uint64_t>(modes.inline_bytes, kSharedInlineBytes);
   announce(local.hca_name, *choice);
   return {};
 }
@@ -318,6 +322,9 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   if (auto shown = impl->show_queues_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto shown = impl->show_scratch_to(hca); !shown) return tl::unexpected(shown.error());
   if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
+  auto owner = OwnerWord::create(impl->memory.gpu());
+  if (!owner) return tl::unexpected(owner.error());
+  impl->owner.emplace(std::move(*owner));
   impl->first_state.handle = impl->make_handle();
   if (auto stored = impl->memory.store_state(impl->first_state); !stored)
     return tl::unexpected(stored.error());
@@ -346,7 +353,12 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   }
   auto done = impl_->transition(peer);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
-  return done;
+  return done ? impl_->owner->set_free() : done;
+}
+
+Result<void> Endpoint::reopen() {
+  if (impl_->connection == Connection::kConnected) return impl_->owner->set_free();
+  return fail(Status::kNotConnected, "the endpoint is not connected: connect it first");
 }
 
 Result<void> Endpoint::map_to(const Gpu& gpu) {
@@ -362,6 +374,11 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   // Endpoints without a register of their own share a page, and so its mapping.
   auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes);
   if (!doorbell) return tl::unexpected(doorbell.error());
+  if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
+    auto words = gpu.map(page.data(), page.size());
+    if (!words) return tl::unexpected(words.error());
+    impl_->mappings.push_back(std::move(*words));
+  }
   impl_->mappings.push_back(std::move(*queues));
   impl_->mappings.push_back(std::move(*doorbell));
   return {};
@@ -382,6 +399,8 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.blueflame_half_bytes = doorbell.blueflame_half_bytes;
   handle.scratch = &memory.host().scratch;
   handle.state = &control->state;
+  handle.owner = owner->address();
+  handle.owner_free = owner->free_value();
   handle.abort = &memory.host().abort;
   handle.timeout_ns = *options.timeout_ns;
   handle.probe_after_ns = options.probe_after_ns;

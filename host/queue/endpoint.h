@@ -42,7 +42,7 @@ struct EndpointOptions {
   Placement placement = Placement::kHost;  // of the queues; kernels open it as Endpoint<S, placement>
   std::optional<Gpu> gpu = std::nullopt;   // with Placement::kGpu: the GPU whose memory holds the queues
   Sharing sharing = Sharing::kExclusive;   // kernels open it as device::Endpoint or SharedEndpoint
-  ModeOptions auto_modes = {};             // thresholds of Mode::kAuto; not on a shared endpoint
+  ModeOptions auto_modes = {};             // thresholds of Mode::kAuto
   // Options below are nullopt by default. Then the variable's value holds, or the default: first hardware's,
   // then the software HCA's.
   // Bound of every wait in device code; 1..kMaxWaitNs. $GDX_CALL_TIMEOUT_S; 30 s, or 5 s.
@@ -133,10 +133,16 @@ class Endpoint {
 
   [[nodiscard]] EndpointAddress address() const;
 
-  // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'.
+  // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
+  // open the endpoint only from then on.
   // Errors: those of check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
   // transition or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
+
+  // Lets kernels open the endpoint again after one that ended without closing it, as a kernel does that
+  // traps. Until then they are refused with kBusy. Call it when no kernel runs on the endpoint; what the lost
+  // kernel had posted is not counted. Errors: kNotConnected; kSystem for queues in GPU memory that is lost.
+  [[nodiscard]] Result<void> reopen();
 
   // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
   // layer need no call. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map;

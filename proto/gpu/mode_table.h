@@ -8,6 +8,7 @@ namespace gdx {
 
 inline constexpr std::uint64_t kNoSizeLimit = ~std::uint64_t{0};
 inline constexpr std::uint32_t kMaxAutoInlineBytes = 220;  // capacity of one work request
+inline constexpr std::uint32_t kSharedInlineBytes = 28;  // on a shared endpoint, whose WQEs are of one block
 
 // Upper ends of consecutive ranges of message sizes; any range may be empty. Larger messages bounce.
 //

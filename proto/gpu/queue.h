@@ -15,13 +15,21 @@
 namespace gdx {
 
 // Must rise on every change of a struct in proto/gpu, because kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 8;
+inline constexpr std::uint32_t kQueueLayoutVersion = 9;
 
 // Memory of the queue, which decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
 
 // Owners of the posting right: one thread, warp or block at a time without atomics, or any threads of a GPU.
 enum class Sharing : std::uint32_t { kExclusive = 0, kShared = 1 };
+
+// The owner word of an endpoint tells who may post. It stays readable after the endpoint's end, so that a
+// kernel with an old handle is refused.
+//
+//   owner_free        connected; no kernel has it open, or it is shared
+//   owner_free + n    n kernel scopes have the exclusive endpoint open, or are being refused
+//   anything else     not connected yet, or destroyed
+inline constexpr std::uint64_t kMostOpeners = 1u << 31;
 
 // First failure of an endpoint; all zero while it is healthy.
 struct EndpointFault {
@@ -45,6 +53,8 @@ struct EndpointHandle {
   std::uint64_t* doorbell;          // the UAR's doorbell register
   std::uint64_t* scratch;           // 8 B for results of the NIC that no caller needs
   QueueState* state;
+  std::uint64_t* owner;  // right to post: see above
+  std::uint64_t owner_free;
   const std::uint32_t* abort;    // nonzero: waits return kAborted; null: cannot be aborted
   std::uint64_t timeout_ns;      // bound of every wait on this endpoint
   std::uint64_t probe_after_ns;  // period after which a wait on a signal probes the peer
@@ -82,6 +92,7 @@ struct SharedState {
   std::uint32_t failure;    // 0; 1: a thread is writing QueueState::fault; 2: written
   SharedCredits staging;
   SharedCredits bounce;
+  std::uint64_t probed_ns;  // time of the last probe
 };
 
 // The mutable half. A kernel keeps counters that posting changes in registers, and writes them back when it
@@ -103,6 +114,6 @@ struct QueueState {
   EndpointHandle handle;          // copy for code out of line, which cannot read a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 200 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 208 + sizeof(EndpointHandle));
 
 }  // namespace gdx

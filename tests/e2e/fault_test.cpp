@@ -1,7 +1,10 @@
 // Bad keys, bad ranges and broken credits: one clear status each, and the audit counts the violations.
+#include <atomic>
 #include <cstring>
+#include <span>
 #include <vector>
 
+#include "device/shared.h"
 #include "tests/e2e/pair.h"
 
 namespace gdx {
@@ -84,6 +87,88 @@ TEST_F(Fault, error_returns_every_credit) {
   });
   EXPECT_EQ(a_.endpoint->state().staging.filled, a_.endpoint->state().staging.returned);
   EXPECT_EQ(a_.endpoint->fault().status, Status::kRemoteAccess);
+}
+
+using Open = Pair;
+
+TEST_F(Open, two_blocks_on_one_endpoint_lose_no_call_that_said_ok) {
+  constexpr unsigned kAdds = 100;
+  std::atomic<unsigned> posted = 0;
+  std::atomic<unsigned> refused = 0;
+  std::atomic<unsigned> opened = 0;
+  const auto kernel = [&](EndpointHandle handle) {
+    device::Endpoint<> ep(handle);
+    ++opened;
+    while (opened != 2) exec::yield();
+    for (unsigned i = 0; i < kAdds; ++i) {
+      const Status status = gdx_signal(ep, a_.peer, 1, SignalOp::kAdd);
+      (status == Status::kOk ? posted : refused) += status == Status::kOk || status == Status::kBusy;
+    }
+    EXPECT_EQ(gdx_flush(ep), ep.status());
+  };
+  ASSERT_EQ(exec::launch({.grid = {2}, .progress = progress_}, kernel, a_.endpoint->handle()), Status::kOk);
+  EXPECT_EQ(posted, kAdds);
+  EXPECT_EQ(refused, kAdds);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(b_.buffer->data()), kAdds);
+}
+
+TEST_F(Open, kernel_that_never_closed_is_followed_after_reopen) {
+  const auto open_and_leave = [](EndpointHandle handle) {
+    EXPECT_EQ(device::impl::take_endpoint(handle), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({}, open_and_leave, a_.endpoint->handle()), Status::kOk);
+  in_kernel(a_, [&](auto& ep) { EXPECT_EQ(gdx_signal(ep, a_.peer, 1), Status::kBusy); });
+  ASSERT_TRUE(a_.endpoint->reopen());
+  in_kernel(a_, [&](auto& ep) {
+    EXPECT_EQ(gdx_signal(ep, a_.peer, 1), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+}
+
+// Tries every endpoint of `handles` by its sharing, and expects kNotConnected.
+void expect_not_connected(std::span<const EndpointHandle> handles) {
+  for (const EndpointHandle& of : handles) {
+    const auto kernel = [](EndpointHandle handle) {
+      const auto refuse = [](auto& ep) {
+        EXPECT_EQ(ep.status(), Status::kNotConnected);
+        EXPECT_EQ(gdx_signal(ep, RemoteMemory{}, 1), Status::kNotConnected);
+        EXPECT_EQ(gdx_flush(ep), Status::kNotConnected);
+      };
+      if (handle.sharing == Sharing::kShared) {
+        device::SharedEndpoint<> ep(handle);
+        refuse(ep);
+      } else {
+        device::Endpoint<> ep(handle);
+        refuse(ep);
+      }
+    };
+    ASSERT_EQ(exec::launch({}, kernel, of), Status::kOk);
+  }
+}
+
+TEST_F(Open, endpoints_not_connected_or_destroyed_are_refused_and_reuse_of_their_words_changes_nothing) {
+  std::vector<EndpointHandle> handles;
+  const auto make = [&](Sharing sharing) {
+    auto endpoint = Endpoint::create(*hca_, nullptr, {.sharing = sharing});
+    EXPECT_TRUE(endpoint) << endpoint.error().message;
+    EXPECT_EQ(endpoint->reopen().error().status, Status::kNotConnected);
+    handles.push_back(endpoint->handle());
+    return endpoint;
+  };
+  for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
+    auto endpoint = make(sharing);
+    expect_not_connected(handles);
+    ASSERT_TRUE(endpoint->connect(endpoint->address()));
+    in_kernel(a_, [](auto& ep) { EXPECT_EQ(ep.status(), Status::kOk); });
+  }
+  expect_not_connected(handles);
+  for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
+    auto endpoint = make(sharing);
+    ASSERT_TRUE(endpoint->connect(endpoint->address()));
+    EXPECT_EQ(handles.back().owner, handles.front().owner) << "the word is used again";
+    expect_not_connected(std::span(handles).first(handles.size() - 1));
+  }
+  expect_not_connected(handles);
 }
 
 // The audit must be able to fire: slots sent again before they are free, and stores to a slot in flight.

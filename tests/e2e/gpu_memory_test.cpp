@@ -67,6 +67,7 @@ struct GpuSide {
     handle.completion_queue = seen_by_kernels(handle.completion_queue);
     handle.send_record = seen_by_kernels(handle.send_record);
     handle.state = seen_by_kernels(handle.state);
+    handle.owner = seen_by_kernels(handle.owner);
     handle.staging.held = seen_by_kernels(handle.staging.held);
     handle.bounce.held = seen_by_kernels(handle.bounce.held);
     handle.state->handle = handle;

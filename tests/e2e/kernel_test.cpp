@@ -91,17 +91,23 @@ TEST_F(Operations, atomics_return_the_original_and_change_the_target) {
 }
 
 TEST_F(Operations, values_of_every_width_write_only_themselves) {
-  std::fill_n(b_.buffer->data(), 32, std::byte{0xee});
+  struct Quad {
+    std::uint32_t of[4];
+  };
+  std::fill_n(b_.buffer->data(), 48, std::byte{0xee});
   in_kernel(a_, [&](auto& ep) {
     ASSERT_EQ(gdx_put_value(ep, a_.peer, std::uint8_t{0x11}), Status::kOk);
     ASSERT_EQ(gdx_put_value(ep, a_.peer + 2, std::uint16_t{0x2222}), Status::kOk);
     ASSERT_EQ(gdx_put_value(ep, a_.peer + 8, std::uint32_t{0x44444444}), Status::kOk);
     ASSERT_EQ(gdx_put_value(ep, a_.peer + 16, std::uint64_t{0x8888888888888888}), Status::kOk);
+    ASSERT_EQ(gdx_put_value(ep, a_.peer + 28, Quad{{0x01010101, 0x02020202, 0x03030303, 0x04040404}}),
+              Status::kOk);
     ASSERT_EQ(gdx_flush(ep), Status::kOk);
   });
-  const unsigned char expected[32] = {0x11, 0xee, 0x22, 0x22, 0xee, 0xee, 0xee, 0xee, 0x44, 0x44, 0x44,
-                                      0x44, 0xee, 0xee, 0xee, 0xee, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88,
-                                      0x88, 0x88, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee};
+  const unsigned char expected[48] = {0x11, 0xee, 0x22, 0x22, 0xee, 0xee, 0xee, 0xee, 0x44, 0x44, 0x44, 0x44,
+                                      0xee, 0xee, 0xee, 0xee, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88,
+                                      0xee, 0xee, 0xee, 0xee, 1,    1,    1,    1,    2,    2,    2,    2,
+                                      3,    3,    3,    3,    4,    4,    4,    4,    0xee, 0xee, 0xee, 0xee};
   EXPECT_EQ(std::memcmp(b_.buffer->data(), expected, sizeof expected), 0);
 }
 

@@ -125,6 +125,48 @@ TEST_F(SharedEnd, blocks_push_messages_of_many_slots_together) {
   EXPECT_EQ(staging_violations(), 0u);
 }
 
+TEST_F(SharedEnd, every_mode_at_every_scope_arrives_whole) {
+  constexpr std::uint64_t kBytes = 1000;  // 36 WQEs inline: more than one step
+  auto* source = reinterpret_cast<std::uint8_t*>(a_.buffer->data());
+  for (std::uint64_t i = 0; i < kBufferBytes; ++i) source[i] = static_cast<std::uint8_t>(i * 7 + i / 253);
+  std::atomic<std::uint32_t> failed{0};
+  std::atomic<std::uint64_t> next{0};
+  const auto in_mode = [&]<Mode M>() {
+    in_grid([&](auto& ep, std::uint64_t t) {
+      const auto put = [&]<Scope S>(std::uint64_t at) {
+        failed += gdx_put_signal<M, S>(ep, a_.peer + at, a_.buffer->local() + at, kBytes,
+                                       a_.peer + kCounterAt, 1, SignalOp::kAdd) != Status::kOk;
+      };
+      const std::uint64_t base = next;
+      if (t % 40 == 39) put.template operator()<Scope::kThread>(base + kBytes * (t / 40));
+      put.template operator()<Scope::kBlock>(base + kBytes * (4 + t / 40));
+      put.template operator()<Scope::kWarp>(base + kBytes * (8 + t / 40 * 2 + t % 40 / kWarpThreads));
+      failed += gdx_flush(ep) != Status::kOk;
+    });
+    next += kBytes * 16;
+  };
+  in_mode.template operator()<Mode::kPull>();
+  in_mode.template operator()<Mode::kInline>();
+  in_mode.template operator()<Mode::kPush>();
+  in_mode.template operator()<Mode::kBounce>();
+  in_mode.template operator()<Mode::kAuto>();
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(std::memcmp(a_.buffer->data(), b_.buffer->data(), next), 0);
+  EXPECT_EQ(*reinterpret_cast<const std::uint64_t*>(b_.buffer->data() + kCounterAt), 5 * 16u);
+  EXPECT_EQ(a_.endpoint->handle().modes.inline_bytes, kSharedInlineBytes);
+  EXPECT_EQ(staging_violations(), 0u);
+}
+
+TEST_F(SharedEnd, waits_of_all_threads_end_with_a_dead_peer_before_their_timeout) {
+  b_.endpoint.reset();
+  const std::uint64_t signal = 0;
+  std::atomic<std::uint32_t> unreachable{0};
+  in_grid([&](auto& ep, std::uint64_t) {
+    unreachable += gdx_wait(ep, &signal, Compare::kEqual, 1) == Status::kPeerUnreachable;
+  });
+  EXPECT_EQ(unreachable, kThreads);
+}
+
 TEST_F(SharedEnd, wrong_key_of_one_push_brings_every_slot_home) {
   std::vector<Status> ends(kThreads);
   in_grid([&](auto& ep, std::uint64_t t) {

@@ -27,6 +27,10 @@ __global__ void all_calls(EndpointHandle handle, RemoteMemory remote, LocalMemor
   if constexpr (S == Scope::kWarp) out[13] = gdx_put_warp(ep, remote, local, bytes);
 }
 
+struct Quad {
+  float of[4];
+};
+
 template <Placement P>
 __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local,
                                  std::uint64_t bytes, Status* out) {
@@ -42,6 +46,9 @@ __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, Loc
   out[8] = gdx_flush(ep);
   out[9] = gdx_put<Mode::kPush, Scope::kBlock>(ep, remote, local, bytes);
   out[10] = gdx_put_signal<Mode::kBounce, Scope::kWarp>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
+  out[11] = gdx_put_signal<Mode::kAuto, Scope::kBlock>(ep, remote, local, bytes, remote, 1);
+  out[12] = gdx_put_value(ep, remote, Quad{{1, 2, 3, 4}});
+  out[13] = gdx_wait(ep, reinterpret_cast<const std::uint64_t*>(local.address), Compare::kEqual, 1);
 }
 
 template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,

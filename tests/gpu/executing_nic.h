@@ -36,6 +36,7 @@ class ExecutingNic {
     h.doorbell = &doorbell_;
     h.scratch = &scratch_;
     h.state = &state_;
+    h.owner = &owner_;
     h.abort = &abort_;
     h.timeout_ns = h.probe_after_ns = 60'000'000'000;
     h.log_send_queue = h.log_completion_queue = kLogBlocks;
@@ -182,6 +183,7 @@ class ExecutingNic {
   std::uint64_t doorbell_ = 0;
   std::uint64_t scratch_ = 0;
   QueueState state_{};
+  std::uint64_t owner_ = 0;
   std::uint32_t abort_ = 0;
   Pool staging_;
   Pool bounce_;

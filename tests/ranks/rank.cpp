@@ -224,6 +224,7 @@ EndpointHandle Rank::handle(std::uint32_t endpoint) {
   handle.blueflame_half_bytes = config_.blueflame ? mlx5::kBlueFlameBufferBytes : 0;
   handle.scratch = &memory.control->scratch;
   handle.state = &memory.control->state;
+  handle.owner = &memory.control->owner;
   handle.abort = &memory.control->abort;
   handle.timeout_ns = config_.timeout_ns;
   handle.probe_after_ns = config_.timeout_ns / 2;

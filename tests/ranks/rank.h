@@ -88,6 +88,7 @@ class Rank {
     std::uint64_t scratch;
     std::uint64_t signal;
     std::uint32_t abort;
+    std::uint64_t owner;
     std::uint64_t grants;
     CreditRequests requests;
     // With a bus: where the GPU rings, and the record as far as the NIC has it.

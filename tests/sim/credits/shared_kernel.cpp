@@ -46,6 +46,7 @@ SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle
   handle.doorbell = &doorbell_;
   handle.scratch = &scratch_;
   handle.state = &state_;
+  handle.owner = &owner_;
   handle.abort = &abort_;
   handle.timeout_ns = patient_ ? kNever : random.between(100, 20'000) * kStepNs;
   handle.log_send_queue = handle.log_completion_queue = kLogBlocks;

@@ -96,6 +96,7 @@ class SharedKernel final : public StepWitness {
   Be32 record_{};
   std::uint64_t doorbell_ = 0;
   std::uint64_t scratch_ = 0;
+  std::uint64_t owner_ = 0;
   std::uint32_t abort_ = 0;
   bool patient_ = true;
   std::uint32_t first_ticket_;

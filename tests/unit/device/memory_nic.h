@@ -52,6 +52,7 @@ class MemoryNic {
     h.doorbell = doorbells_.data();
     h.scratch = &scratch_;
     h.state = &state_;
+    h.owner = &owner_;
     h.abort = &abort_;
     h.timeout_ns = timeout_ns;
     h.probe_after_ns = 200'000;
@@ -137,6 +138,7 @@ class MemoryNic {
     return staging_pool_.returned_slots;
   }
   std::uint32_t& abort() { return abort_; }
+  std::uint64_t& owner() { return owner_; }
 
  private:
   // Memory to stage in, and the scheduler's side of it.
@@ -184,6 +186,7 @@ class MemoryNic {
   std::array<std::uint64_t, 2 * kHalfWords> doorbells_{};
   std::uint64_t scratch_ = 0;
   QueueState state_{};
+  std::uint64_t owner_ = 0;
   std::uint32_t abort_ = 0;
   std::uint32_t written_ = 0;
   std::uint16_t completed_ = 0;

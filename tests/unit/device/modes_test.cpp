@@ -370,12 +370,5 @@ TEST(Auto, empty_ranges_are_passed_over) {
   EXPECT_EQ(chosen_by({220, 220, 220}, 221), Way::kBounce);
 }
 
-TEST(Auto, nothing_is_no_length) {
-  MemoryNic nic;
-  Message message(8);
-  in_kernel(nic,
-            [&](auto& ep) { EXPECT_EQ(gdx_put(ep, kTarget, message.local(), 0), Status::kInvalidLength); });
-}
-
 }  // namespace
 }  // namespace gdx::device

@@ -304,16 +304,17 @@ TEST(PeerCalls, words_that_are_not_aligned_are_refused) {
             Status::kOk);
 }
 
-TEST(PeerCalls, bad_lengths_are_refused_and_the_endpoint_goes_on) {
+TEST(PeerCalls, no_bytes_touch_no_memory_and_a_signal_goes_alone) {
   MemoryNic nic;
   Region region;
-  std::vector<std::byte> source = pattern(16, 0);
   in_kernel(handle_of(nic, {region.window(kAll)}), [&](auto& ep) {
-    const LocalMemory local{source.data(), source.size(), 0, 0};
-    EXPECT_EQ(gdx_put(ep, region.remote(), local, 0), Status::kInvalidLength);
-    EXPECT_EQ(gdx_get(ep, local, region.remote(), 0), Status::kInvalidLength);
-    EXPECT_EQ(gdx_put(ep, region.remote(), local, 16), Status::kOk);
+    EXPECT_EQ(gdx_put(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_get(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_get(ep, {}, region.remote(), (1ull << 30) + 1), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put_signal(ep, {}, {}, 0, region.remote(), 7), Status::kOk);
   });
+  EXPECT_EQ(region.word(0), 7u);
+  EXPECT_EQ(nic.state().messages, 1u);
   EXPECT_EQ(nic.state().fault.status, Status::kOk);
 }
 
@@ -365,6 +366,7 @@ TEST(PeerCalls, adds_of_several_kernels_are_all_counted) {
 }
 
 TEST(PeerPutWarp, of_every_lane_goes_to_its_own_place_or_none_does) {
+  constexpr std::uint32_t kIdleLane = 21;
   for (const bool bad_lane : {false, true}) {
     MemoryNic nic;
     Region region;
@@ -374,12 +376,16 @@ TEST(PeerPutWarp, of_every_lane_goes_to_its_own_place_or_none_does) {
         [&](auto& ep) {
           const std::uint64_t at = 16 * threadIdx.x;
           const std::uint64_t to = bad_lane && threadIdx.x == 13 ? kBytes - 8 : at;
-          EXPECT_EQ(gdx_put_warp(ep, region.remote() + to, LocalMemory{source.data() + at, 16, 0, 0}, 16),
+          const std::uint64_t bytes = threadIdx.x == kIdleLane ? 0 : 16;
+          EXPECT_EQ(gdx_put_warp(ep, region.remote() + to, LocalMemory{source.data() + at, 16, 0, 0}, bytes),
                     bad_lane ? Status::kRemoteAccess : Status::kOk);
         },
         kWarpThreads);
+    const std::size_t idle_at = 16 * kIdleLane;
+    std::fill_n(source.begin() + idle_at, 16, std::byte{0});
     if (bad_lane) std::fill(source.begin(), source.end(), std::byte{0});
     EXPECT_TRUE(std::equal(source.begin(), source.end(), region.data()));
+    EXPECT_EQ(nic.state().messages, bad_lane ? 0u : kWarpThreads - 1);
   }
 }
 

@@ -174,13 +174,109 @@ TEST(Put, value_travels_little_endian) {
   EXPECT_EQ(nic.segment<std::uint32_t>(0, 36), 0x04030201u);
 }
 
-TEST(Put, zero_bytes_is_refused_and_posts_nothing) {
+TEST(Put, values_of_any_type_travel_as_their_bytes) {
+  struct Quad {
+    float of[4];
+  };
+  MemoryNic nic;
+  in_kernel<Scope::kWarp>(
+      nic,
+      [](auto& ep) {
+        EXPECT_EQ(gdx_put_value(ep, kTarget, 1.5f), Status::kOk);
+        EXPECT_EQ(gdx_put_value(ep, kTarget, -2.5), Status::kOk);
+        EXPECT_EQ(gdx_put_value(ep, kTarget, std::int16_t{-2}), Status::kOk);
+        EXPECT_EQ(gdx_put_value(ep, kTarget, Quad{{1, 2, 3, 4}}), Status::kOk);
+      },
+      nullptr, kWarpThreads);
+  EXPECT_EQ(nic.segment<Be32>(0, 32), mlx5::kInlineFlag | 4u);
+  EXPECT_EQ(nic.segment<float>(0, 36), 1.5f);
+  EXPECT_EQ(nic.segment<Be32>(1, 32), mlx5::kInlineFlag | 8u);
+  EXPECT_EQ(nic.segment<double>(1, 36), -2.5);
+  EXPECT_EQ(nic.segment<Be32>(2, 32), mlx5::kInlineFlag | 2u);
+  EXPECT_EQ(nic.segment<std::int16_t>(2, 36), -2);
+  expect_control(nic.segment<mlx5::ControlSegment>(3, 0), mlx5::WqeOpcode::kRdmaWrite, 3, 4);
+  EXPECT_EQ(nic.segment<Be32>(3, 32), mlx5::kInlineFlag | 16u);
+  for (std::uint32_t i = 0; i < 4; ++i)
+    EXPECT_EQ(nic.segment<float>(3, 36 + 4 * i), 1.0f + static_cast<float>(i));
+}
+
+// Makes `call(endpoint)`, in every mode, of no bytes; it may post `blocks` WQEs in all.
+template <typename Call>
+void expect_nothing_but(std::uint32_t blocks, Call call) {
+  MemoryNic nic;
+  in_kernel<Scope::kWarp>(nic, call, nullptr, kWarpThreads);
+  EXPECT_EQ(nic.record(), blocks);
+  for (std::uint32_t k = 0; k < blocks; ++k) {
+    EXPECT_EQ(nic.segment<Be32>(k, 32), mlx5::kInlineFlag | 8u);
+    EXPECT_EQ(nic.segment<std::uint64_t>(k, 36), k + 1) << "its signal";
+  }
+  EXPECT_EQ(nic.state().messages, blocks);
+}
+
+TEST(Put, no_bytes_send_nothing_and_with_a_signal_the_signal_alone) {
+  expect_nothing_but(0, [](auto& ep) {
+    EXPECT_EQ(gdx_put(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kBounce>(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kInline>(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_get(ep, {}, {}, 0), Status::kOk);
+  });
+  expect_nothing_but(4, [](auto& ep) {
+    EXPECT_EQ(gdx_put_signal(ep, {}, {}, 0, kTarget, 1), Status::kOk);
+    EXPECT_EQ(gdx_put_signal<Mode::kPush>(ep, {}, {}, 0, kTarget, 2), Status::kOk);
+    EXPECT_EQ(gdx_put_signal<Mode::kBounce>(ep, {}, {}, 0, kTarget, 3), Status::kOk);
+    EXPECT_EQ(gdx_put_signal<Mode::kInline>(ep, {}, {}, 0, kTarget, 4), Status::kOk);
+  });
+}
+
+TEST(Put, no_bytes_pulled_before_a_signal_are_a_write_without_data) {
+  for (const std::uint32_t half_bytes : {0u, 256u}) {
+    MemoryNic nic;
+    nic.blueflame_half_bytes = half_bytes;
+    in_kernel(nic, [](auto& ep) {
+      EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, {}, {}, 0, kTarget, 7), Status::kOk);
+      EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, kTarget, kSource, (1ull << 30) + 1, kTarget, 8),
+                Status::kInvalidLength);
+    });
+    EXPECT_EQ(nic.record(), 2u);
+    expect_control(nic.segment<mlx5::ControlSegment>(0, 0), mlx5::WqeOpcode::kRdmaWrite, 0, 2);
+    expect_control(nic.segment<mlx5::ControlSegment>(1, 0), mlx5::WqeOpcode::kRdmaWrite, 1, 3);
+    EXPECT_EQ(nic.segment<std::uint64_t>(1, 36), 7u);
+  }
+}
+
+TEST(Put, no_bytes_ring_for_deferred_calls_as_a_put_does) {
+  MemoryNic nic;
+  in_kernel(nic, [&](auto& ep) {
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 0, Doorbell::kDefer), Status::kOk);
+    EXPECT_EQ(nic.record(), 0u);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 0), Status::kOk);
+    EXPECT_EQ(nic.record(), 1u);
+  });
+}
+
+TEST(Put, fence_goes_with_the_first_lane_that_posts) {
+  MemoryNic nic;
+  in_kernel<Scope::kWarp>(
+      nic,
+      [&](auto& ep) {
+        gdx_fence(ep);
+        const std::uint64_t bytes = threadIdx.x == 3 || threadIdx.x == 9 ? 8 : 0;
+        EXPECT_EQ(gdx_put_warp(ep, kTarget, kSource, bytes), Status::kOk);
+      },
+      nullptr, kWarpThreads);
+  EXPECT_EQ(nic.record(), 2u);
+  EXPECT_EQ(nic.segment<mlx5::ControlSegment>(0, 0).fm_ce_se, mlx5::kCompletionAlways | mlx5::kFenceReads);
+  EXPECT_EQ(nic.segment<mlx5::ControlSegment>(1, 0).fm_ce_se, mlx5::kCompletionAlways);
+}
+
+TEST(Put, more_than_a_message_holds_is_refused) {
   MemoryNic nic;
   in_kernel(nic, [](auto& ep) {
-    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 0), Status::kInvalidLength);
-    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, kSource, 0), Status::kInvalidLength);
-    EXPECT_EQ(gdx_get(ep, kSource, kTarget, 0), Status::kInvalidLength);
     EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, (1ull << 30) + 1), Status::kInvalidLength);
+    EXPECT_EQ(gdx_get(ep, kSource, kTarget, (1ull << 30) + 1), Status::kInvalidLength);
     EXPECT_EQ(ep.status(), Status::kOk);
   });
   EXPECT_EQ(nic.record(), 0u);

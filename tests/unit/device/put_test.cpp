@@ -431,6 +431,75 @@ TEST(Open, other_layout_version_or_placement_is_refused) {
   EXPECT_EQ(nic.record(), 0u);
 }
 
+// Opens the endpoint once more while a scope S of `threads` has it open, then after its close.
+template <Scope S>
+void open_twice(unsigned threads) {
+  MemoryNic nic;
+  std::atomic<unsigned> refused = 0;
+  std::atomic<unsigned> posted = 0;
+  const auto kernel = [&](EndpointHandle handle) {
+    Endpoint<S> first(handle);
+    EXPECT_EQ(gdx_signal(first, kTarget, 1), Status::kOk);
+    {
+      Endpoint<S> second(handle);
+      refused += second.status() == Status::kBusy && gdx_signal(second, kTarget, 2) == Status::kBusy &&
+                 gdx_flush(second) == Status::kBusy && second.fault().status == Status::kBusy;
+    }
+    exec::sync<S>();
+    first.close();
+    exec::sync<S>();
+    Endpoint<S> third(handle);
+    posted += gdx_signal(third, kTarget, 3) == Status::kOk;
+  };
+  ASSERT_EQ(exec::launch({.block = {threads}}, kernel, nic.handle()), Status::kOk);
+  EXPECT_EQ(refused, threads);
+  EXPECT_EQ(posted, threads);
+  EXPECT_EQ(nic.record(), 2u) << "those of the owners";
+  EXPECT_EQ(nic.state().messages, 2u);
+  EXPECT_EQ(nic.owner(), nic.handle().owner_free);
+}
+
+TEST(Open, endpoint_has_one_owner_at_a_time) {
+  open_twice<Scope::kThread>(1);
+  open_twice<Scope::kWarp>(kWarpThreads);
+  open_twice<Scope::kBlock>(40);
+}
+
+TEST(Open, one_of_two_blocks_and_one_of_many_threads_has_it) {
+  for (const exec::LaunchConfig& config : {exec::LaunchConfig{.grid = {2}}, {.block = {32}}}) {
+    MemoryNic nic;
+    std::atomic<std::uint32_t> opened = 0;
+    std::atomic<std::uint32_t> arrived = 0;
+    const std::uint32_t all = config.grid.x * config.block.x;
+    const auto kernel = [&](EndpointHandle handle) {
+      Endpoint<> ep(handle);
+      ++arrived;
+      while (arrived != all) exec::yield();
+      const Status status = gdx_signal(ep, kTarget, 1, SignalOp::kAdd);
+      EXPECT_EQ(status, ep.status());
+      opened += status == Status::kOk;
+    };
+    ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
+    EXPECT_EQ(opened, 1u);
+    EXPECT_EQ(nic.record(), 1u);
+  }
+}
+
+TEST(Open, unconnected_endpoint_is_refused_at_once) {
+  MemoryNic nic;
+  const auto kernel = [](EndpointHandle handle) {
+    Endpoint<> ep(handle);
+    EXPECT_EQ(ep.status(), Status::kNotConnected);
+    EXPECT_EQ(gdx_signal(ep, kTarget, 1), Status::kNotConnected);
+    EXPECT_EQ(gdx_flush(ep), Status::kNotConnected);
+  };
+  const EndpointHandle handle = nic.handle();
+  nic.owner() = handle.owner_free + kMostOpeners;
+  ASSERT_EQ(exec::launch({}, kernel, handle), Status::kOk);
+  EXPECT_EQ(nic.owner(), handle.owner_free + kMostOpeners) << "the refused endpoint gives nothing back";
+  EXPECT_EQ(nic.record(), 0u);
+}
+
 TEST(Wait, host_abort_ends_it_and_leaves_the_queue_intact) {
   MemoryNic nic;
   nic.abort() = 1;

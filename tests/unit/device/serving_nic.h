@@ -88,6 +88,8 @@ class ServingNic {
   std::uint32_t fails_at = kNever;            // the WQE that ends in an error; those behind it are flushed
   std::atomic<bool> serves{true};
   bool completes_one_a_step = false;
+  ModeTable modes{0, 0, kNoSizeLimit};  // Mode::kAuto pulls
+  std::uint64_t probe_after_ns = 60'000'000'000;
 
   explicit ServingNic(Staged staged = Staged::kNic, std::uint32_t first_index = 0,
                       Sharing sharing = Sharing::kShared)
@@ -112,13 +114,15 @@ class ServingNic {
     h.doorbell = &doorbell_;
     h.scratch = &scratch_;
     h.state = &state_;
+    h.owner = &owner_;
     h.abort = &abort_;
     h.timeout_ns = timeout_ns;
-    h.probe_after_ns = timeout_ns;
+    h.probe_after_ns = probe_after_ns;
     h.log_send_queue = kLogBlocks;
     h.log_completion_queue = kLogBlocks;
     h.placement = placement;
     h.sharing = sharing_;
+    h.modes = modes;
     h.staging = nic_pool.handle();
     h.bounce = host_pool.handle();
     state_.handle = h;
@@ -156,6 +160,7 @@ class ServingNic {
   [[nodiscard]] std::uint32_t overwritten() const { return overwritten_; }
   QueueState& state() { return state_; }
   std::uint32_t& abort() { return abort_; }
+  std::uint64_t& owner() { return owner_; }
 
  private:
   void serve(std::uint32_t index) {
@@ -209,6 +214,7 @@ class ServingNic {
   alignas(64) std::array<Be32, 2> record_{};
   std::uint64_t doorbell_ = 0;
   std::uint64_t scratch_ = 0;
+  std::uint64_t owner_ = 0;
   std::uint32_t abort_ = 0;
   std::uint32_t taken_;
   std::uint32_t completed_;

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <thread>
 #include <vector>
@@ -185,10 +187,16 @@ TEST(Shared, every_operation_posts_what_it_says) {
     EXPECT_EQ(gdx_get(ep, local(0x30), remote(0x38), 16), Status::kOk);
     EXPECT_EQ(gdx_fetch_add(ep, local(0x40), remote(0x48), 5), Status::kOk);
     EXPECT_EQ(gdx_compare_swap(ep, local(0x50), remote(0x58), 1, 2), Status::kOk);
-    EXPECT_EQ(gdx_put(ep, remote(0x60), local(0x60), 0), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_get(ep, {}, {}, 0), Status::kOk);
+    EXPECT_EQ(gdx_put(ep, {}, {}, (1ull << 30) + 1), Status::kInvalidLength);
+    EXPECT_EQ(gdx_get(ep, {}, {}, (1ull << 30) + 1), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put_signal(ep, {}, {}, 0, remote(0x70), 9), Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
   });
-  ASSERT_EQ(nic.requests().size(), 5u);
+  ASSERT_EQ(nic.requests().size(), 6u);
+  EXPECT_EQ(nic.requests()[5].local, 9u) << "of no bytes the signal alone";
   EXPECT_EQ(nic.requests()[0].local, 0x1122u);
   EXPECT_EQ(nic.requests()[1].local, 7u);
   EXPECT_EQ(nic.requests()[2].opcode, WqeOpcode::kRdmaRead);
@@ -299,6 +307,137 @@ TEST(SharedFailure, flush_that_times_out_leaves_the_queue_intact) {
   EXPECT_EQ(nic.requests().size(), 2u);
 }
 
+TEST(SharedWait, signal_ends_it_for_all_and_nothing_is_posted) {
+  ServingNic nic;
+  std::uint64_t signal = 0;
+  in_grid(nic, 2, 40, 2, [&](auto& ep, std::uint32_t t) {
+    if (t == 79) std::atomic_ref<std::uint64_t>(signal).store(5, std::memory_order_release);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kGreaterEqual, 5), Status::kOk);
+  });
+  EXPECT_EQ(nic.requests().size(), 0u);
+}
+
+TEST(SharedWait, dead_peer_ends_it_for_all_by_one_probe) {
+  ServingNic nic;
+  nic.probe_after_ns = 100'000;
+  nic.fails_at = 0;
+  const std::uint64_t signal = 0;
+  in_grid(nic, 2, 40, 2, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kPeerUnreachable);
+  });
+  ASSERT_EQ(nic.requests().size(), 1u);
+  EXPECT_EQ(nic.requests()[0].opcode, WqeOpcode::kRdmaWrite);
+  EXPECT_EQ(nic.state().fault.syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRetryExceeded));
+}
+
+TEST(SharedWait, live_but_silent_peer_is_probed_again_and_the_wait_times_out) {
+  ServingNic nic;
+  nic.probe_after_ns = 1'000'000;
+  nic.timeout_ns = 20'000'000;
+  const std::uint64_t signal = 0;
+  in_grid(nic, 1, 32, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk) << "the queue is intact";
+  });
+  EXPECT_GE(nic.requests().size(), 2u);
+  EXPECT_LE(nic.requests().size(), 20u) << "of all threads together, one a period";
+  EXPECT_EQ(nic.mistakes(), 0u);
+}
+
+TEST(SharedWait, work_under_way_takes_the_place_of_a_probe) {
+  ServingNic nic;
+  nic.probe_after_ns = 0;
+  nic.timeout_ns = 2'000'000;
+  nic.serves = false;
+  const std::uint64_t signal = 0;
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kOk);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);
+    nic.serves = true;
+  });
+  EXPECT_EQ(nic.requests().size(), 1u);
+}
+
+TEST(SharedWait, abort_ends_it) {
+  ServingNic nic;
+  nic.abort() = 1;
+  const std::uint64_t signal = 0;
+  in_grid(nic, 1, 4, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kAborted);
+  });
+}
+
+// Calls gdx_put of `bytes` at scope S in a block of 40 threads, and returns the requests.
+template <Mode M, Scope S>
+std::vector<ServingNic::Request> put_together(ServingNic& nic, const std::byte* from, std::uint64_t bytes) {
+  in_grid(nic, 1, 40, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ((gdx_put<M, S>(ep, remote(0x10000), {const_cast<std::byte*>(from), bytes, 0x88, 0}, bytes)),
+              Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(nic.mistakes(), 0u);
+  return nic.requests();
+}
+
+TEST(SharedModes, scope_posts_once_for_all_its_threads) {
+  std::array<std::byte, 64> source{};
+  const auto count = [&]<Mode M, Scope S>() {
+    ServingNic nic;
+    nic.modes = {28, 28, kNoSizeLimit};
+    return put_together<M, S>(nic, source.data(), 28).size();
+  };
+  EXPECT_EQ((count.template operator()<Mode::kPull, Scope::kThread>()), 40u);
+  EXPECT_EQ((count.template operator()<Mode::kPull, Scope::kWarp>()), 2u) << "a warp of 32 and one of 8";
+  EXPECT_EQ((count.template operator()<Mode::kPull, Scope::kBlock>()), 1u);
+  EXPECT_EQ((count.template operator()<Mode::kInline, Scope::kThread>()), 40u);
+  EXPECT_EQ((count.template operator()<Mode::kInline, Scope::kWarp>()), 2u);
+  EXPECT_EQ((count.template operator()<Mode::kInline, Scope::kBlock>()), 1u);
+  EXPECT_EQ((count.template operator()<Mode::kAuto, Scope::kWarp>()), 2u);
+}
+
+TEST(SharedModes, auto_goes_by_the_table) {
+  std::array<std::byte, 64> source{};
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i + 1);
+  std::uint64_t first_bytes = 0;
+  std::memcpy(&first_bytes, source.data(), sizeof first_bytes);
+  // Returns the way by which the first request's payload came.
+  const auto taken = [&](const ModeTable& modes, std::uint64_t bytes) {
+    ServingNic nic(ServingNic::Staged::kHost);
+    nic.modes = modes;
+    nic.pool.grant(ServingNic::kSlots, ServingNic::kSlots);
+    nic.nic_pool.grant(ServingNic::kSlots, ServingNic::kSlots);
+    const auto requests = put_together<Mode::kAuto, Scope::kBlock>(nic, source.data(), bytes);
+    EXPECT_EQ(requests.size(), 1u);
+    const bool filled =
+        nic.state().staging.filled != 0 || impl::filled_of(nic.state().shared.staging.use) != 0;
+    const bool bounced = impl::filled_of(nic.state().shared.bounce.use) != 0;
+    if (requests[0].local == reinterpret_cast<std::uint64_t>(source.data())) return Mode::kPull;
+    EXPECT_EQ(requests[0].local, first_bytes);
+    return filled ? Mode::kPush : bounced ? Mode::kBounce : Mode::kInline;
+  };
+  const ModeTable modes{20, 40, 50};
+  EXPECT_EQ(taken(modes, 20), Mode::kInline);
+  EXPECT_EQ(taken(modes, 21), Mode::kPush);
+  EXPECT_EQ(taken(modes, 40), Mode::kPush);
+  EXPECT_EQ(taken(modes, 41), Mode::kPull);
+  EXPECT_EQ(taken(modes, 50), Mode::kPull);
+  EXPECT_EQ(taken(modes, 51), Mode::kBounce);
+}
+
+TEST(SharedOpen, endpoint_that_is_not_connected_is_refused_before_it_posts) {
+  ServingNic nic;
+  nic.owner() = kMostOpeners;
+  in_grid(nic, 1, 4, 1, [](auto& ep, std::uint32_t) {
+    const std::uint64_t signal = 0;
+    EXPECT_EQ(ep.status(), Status::kNotConnected);
+    EXPECT_EQ(gdx_put(ep, remote(16), local(16), 16), Status::kNotConnected);
+    EXPECT_EQ(gdx_put_signal(ep, {}, {}, 0, remote(8), 1), Status::kNotConnected);
+    EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kNotConnected);
+    EXPECT_EQ(gdx_flush(ep), Status::kNotConnected);
+  });
+  EXPECT_EQ(nic.state().shared.reserved, 0u);
+}
+
 TEST(SharedOpen, other_policy_version_placement_or_length_is_refused) {
   ServingNic nic;
   const auto kernel = [](EndpointHandle h, Status expected) {
@@ -324,15 +463,15 @@ TEST(SharedOpen, other_policy_version_placement_or_length_is_refused) {
   EXPECT_EQ(nic.state().shared.reserved, 0u);
 }
 
-template <typename Ep>
-void put_warps(ServingNic& nic, std::vector<Status>* ends, std::uint64_t bytes_of_lane_5) {
+// Puts five times from each lane t of a warp, `bytes_of(t)` bytes.
+template <typename Ep, typename Bytes>
+void put_warps(ServingNic& nic, std::vector<Status>* ends, Bytes bytes_of) {
   serving = &nic;
   const auto kernel = [&](EndpointHandle handle) {
     Ep ep(handle);
     const std::uint32_t t = threadIdx.x;
-    const std::uint64_t bytes = t == 5 ? bytes_of_lane_5 : 16;
     for (std::uint32_t k = 0; k < 5; ++k) {
-      (*ends)[t] = gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), bytes);
+      (*ends)[t] = gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), bytes_of(t));
     }
   };
   ASSERT_EQ(exec::launch({.block = {kWarpThreads}, .progress = serve}, kernel, nic.handle()), Status::kOk);
@@ -340,26 +479,54 @@ void put_warps(ServingNic& nic, std::vector<Status>* ends, std::uint64_t bytes_o
   }
 }
 
+// Puts on an endpoint of either sharing; returns how all lanes ended.
+template <typename Bytes>
+std::vector<Status> put_warps(ServingNic& nic, Sharing sharing, Bytes bytes_of) {
+  std::vector<Status> ends(kWarpThreads);
+  if (sharing == Sharing::kExclusive) {
+    put_warps<Endpoint<Scope::kWarp>>(nic, &ends, bytes_of);
+  } else {
+    put_warps<SharedEndpoint<>>(nic, &ends, bytes_of);
+  }
+  return ends;
+}
+
 TEST(PutWarp, exclusive_endpoint_posts_every_lane_in_order) {
   ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
-  std::vector<Status> ends(kWarpThreads);
-  put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 16);
-  EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kOk));
+  EXPECT_EQ(put_warps(nic, Sharing::kExclusive, [](std::uint32_t) { return 16u; }),
+            std::vector<Status>(kWarpThreads, Status::kOk));
   expect_all_in_order(nic, kWarpThreads, 5);
   for (const std::size_t seen : nic.seen()) EXPECT_EQ(seen % kWarpThreads, 0u);
   EXPECT_EQ(nic.state().messages, 5u * kWarpThreads);
 }
 
+TEST(PutWarp, lanes_without_bytes_post_nothing_and_the_others_keep_their_order) {
+  for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
+    for (const std::uint32_t posting : {0u, 0x80000000u, 0x00000001u, 0x5a5a0ff0u, 0xfffffffeu}) {
+      ServingNic nic(ServingNic::Staged::kNic, 0, sharing);
+      const auto bytes_of = [=](std::uint32_t t) { return (posting >> t & 1) * 16; };
+      EXPECT_EQ(put_warps(nic, sharing, bytes_of), std::vector<Status>(kWarpThreads, Status::kOk));
+      std::vector<std::uint64_t> wanted;
+      for (std::uint32_t k = 0; k < 5; ++k) {
+        for (std::uint32_t t = 0; t < kWarpThreads; ++t) {
+          if (bytes_of(t) != 0) wanted.push_back(message(t, k));
+        }
+      }
+      ASSERT_EQ(nic.requests().size(), wanted.size());
+      for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(nic.requests()[i].remote, wanted[i]);
+      EXPECT_EQ(nic.mistakes(), 0u);
+      if (sharing == Sharing::kExclusive) EXPECT_EQ(nic.state().messages, wanted.size());
+    }
+  }
+}
+
 TEST(PutWarp, bad_length_in_one_lane_posts_nothing) {
   for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
     ServingNic nic(ServingNic::Staged::kNic, 0, sharing);
-    std::vector<Status> ends(kWarpThreads);
-    if (sharing == Sharing::kExclusive) {
-      put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 0);
-    } else {
-      put_warps<SharedEndpoint<>>(nic, &ends, 0);
-    }
-    EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kInvalidLength));
+    const auto bytes_of = [](std::uint32_t t) {
+      return t == 5 ? (std::uint64_t{1} << 30) + 1 : t == 6 ? 0 : 16;
+    };
+    EXPECT_EQ(put_warps(nic, sharing, bytes_of), std::vector<Status>(kWarpThreads, Status::kInvalidLength));
     EXPECT_EQ(nic.requests().size(), 0u);
   }
 }
@@ -368,9 +535,8 @@ TEST(PutWarp, full_queue_times_out_in_every_lane_and_stays_intact) {
   ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
   nic.timeout_ns = 1'000'000;
   nic.serves = false;
-  std::vector<Status> ends(kWarpThreads);
-  put_warps<Endpoint<Scope::kWarp>>(nic, &ends, 16);
-  EXPECT_EQ(ends, std::vector<Status>(kWarpThreads, Status::kTimeout));
+  EXPECT_EQ(put_warps(nic, Sharing::kExclusive, [](std::uint32_t) { return 16u; }),
+            std::vector<Status>(kWarpThreads, Status::kTimeout));
   EXPECT_EQ(nic.state().fault.status, Status::kOk);
   nic.serves = true;
   while (nic.step()) {

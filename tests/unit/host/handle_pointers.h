@@ -14,6 +14,7 @@ inline std::vector<const void*> pointers_of(const EndpointHandle& handle) {
           handle.doorbell,
           handle.scratch,
           handle.state,
+          handle.owner,
           handle.abort,
           handle.staging.base,
           handle.staging.grants,
