@@ -40,7 +40,7 @@ GDX_DEVICE LocalMemory from_put() { return {nullptr, kPutBytes, 0x88, 0}; }
 
 template <typename Endpoint>
 GDX_DEVICE Status put(Endpoint& endpoint, const RemoteMemory& to) {
-  return gdx_put(endpoint, to, from_put(), kPutBytes);
+  return gdx_put<Mode::kPull>(endpoint, to, from_put(), kPutBytes);
 }
 template <Scope S, Placement P>
 GDX_DEVICE Status put(device::Endpoint<S, P>& endpoint, const RemoteMemory& to) {

@@ -187,7 +187,9 @@ GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const NoSignal&, Doorbel
 template <Scope S, Placement P>
 GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const Signal& signal, Doorbell /*doorbell*/) {
   const Status status = endpoint.reserve_blocks(1);
-  if (status == Status::kOk) post_wqe<P>(endpoint, signal_wqe(endpoint, signal), Doorbell::kRing);
+  // Host scope, as pushes and bounces of more bytes have.
+  if (status == Status::kOk)
+    post_wqe<Placement::kHost>(endpoint, signal_wqe(endpoint, signal), Doorbell::kRing);
   return status;
 }
 

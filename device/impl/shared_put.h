@@ -12,13 +12,19 @@ namespace gdx::device::impl {
 
 // `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last. Who meets the
 // endpoint's failure gives its credits back, though this call had none: there may be no other call.
-template <Placement P, typename Store>
-GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
+// `Observed` is the memory that the NIC reads, payload included.
+template <Placement Observed, Placement P, typename Store>
+GDX_DEVICE Status post_shared_at(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   std::uint32_t first = 0;
   Status status = endpoint.reserve(blocks, &first);
-  if (status == Status::kOk) status = endpoint.publish(first, first + blocks, store(first));
+  if (status == Status::kOk)
+    status = endpoint.template publish<Observed>(first, first + blocks, store(first));
   return status == Status::kOk ? status : give_back_shared(endpoint.handle().state);
+}
+template <Placement P, typename Store>
+GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
+  return post_shared_at<P>(endpoint, blocks, store);
 }
 
 // A WRITE at `first` and what follows it.
@@ -50,8 +56,9 @@ GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const NoSignal
 }
 template <Scope S, Placement P>
 GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const Signal& signal) {
+  // Host scope, as pushes and bounces of more bytes have.
   return shared_by_leader<S>([&] {
-    return post_shared(endpoint, 1, [&](std::uint32_t first) {
+    return post_shared_at<Placement::kHost>(endpoint, 1, [&](std::uint32_t first) {
       return endpoint.store_signal(first, signal.word, signal.value, signal.op);
     });
   });

@@ -297,6 +297,7 @@ TEST(Signal, set_is_an_inline_write_and_add_a_fetch_add_into_scratch) {
   EXPECT_EQ(nic.segment<Be32>(0, 32), mlx5::kInlineFlag | 8u);
   EXPECT_EQ(nic.segment<std::uint64_t>(0, 36), 7u);
   expect_control(nic.segment<mlx5::ControlSegment>(1, 0), mlx5::WqeOpcode::kAtomicFetchAdd, 1, 4);
+  EXPECT_EQ(nic.segment<mlx5::ControlSegment>(1, 0).fm_ce_se, mlx5::kCompletionAlways | mlx5::kFenceReads);
   EXPECT_EQ(nic.segment<mlx5::AtomicSegment>(1, 32).swap_or_add, 9u);
   const auto result = nic.segment<mlx5::DataSegment>(1, 48);
   EXPECT_EQ(result.lkey, handle.scratch_lkey);
@@ -360,6 +361,51 @@ TEST(Put, newest_wqe_is_known_whatever_is_posted_before_it) {
     };
     in_kernel<Scope::kWarp>(nic, post, nullptr, kLanes);
     EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(nic.newest_wqe(0, nic.state().producer), 0));
+  }
+}
+
+TEST(Queue, each_call_needs_all_its_blocks_and_no_more) {
+  std::vector<std::byte> bytes(200);
+  std::uint64_t result = 0;
+  const LocalMemory from{bytes.data(), bytes.size(), 0, 0};
+  const LocalMemory original{reinterpret_cast<std::byte*>(&result), sizeof result, 0, 0};
+  struct Call {
+    std::uint32_t blocks;
+    std::function<Status(Endpoint<>&)> make;
+  };
+  const std::vector<Call> calls = {
+      {1, [&](auto& ep) { return gdx_put<Mode::kPull>(ep, kTarget, from, 64); }},
+      {1, [&](auto& ep) { return gdx_put<Mode::kPush>(ep, kTarget, from, 64); }},
+      {1, [&](auto& ep) { return gdx_put<Mode::kBounce>(ep, kTarget, from, 64); }},
+      {1, [&](auto& ep) { return gdx_put<Mode::kInline>(ep, kTarget, from, 28); }},
+      {2, [&](auto& ep) { return gdx_put<Mode::kInline>(ep, kTarget, from, 29); }},
+      {4, [&](auto& ep) { return gdx_put<Mode::kInline>(ep, kTarget, from, 200); }},
+      {2, [&](auto& ep) { return gdx_put_signal<Mode::kPull>(ep, kTarget, from, 64, kTarget, 1); }},
+      {2, [&](auto& ep) { return gdx_put_signal<Mode::kPull>(ep, kTarget, from, 0, kTarget, 1); }},
+      {2, [&](auto& ep) { return gdx_put_signal<Mode::kPush>(ep, kTarget, from, 64, kTarget, 1); }},
+      {1, [&](auto& ep) { return gdx_put_signal<Mode::kPush>(ep, kTarget, from, 0, kTarget, 1); }},
+      {2, [&](auto& ep) { return gdx_put_signal<Mode::kBounce>(ep, kTarget, from, 64, kTarget, 1); }},
+      {2, [&](auto& ep) { return gdx_put_signal<Mode::kInline>(ep, kTarget, from, 28, kTarget, 1); }},
+      {5, [&](auto& ep) { return gdx_put_signal<Mode::kInline>(ep, kTarget, from, 200, kTarget, 1); }},
+      {1, [&](auto& ep) { return gdx_put_value(ep, kTarget, 1.5f); }},
+      {1, [&](auto& ep) { return gdx_signal(ep, kTarget, 1); }},
+      {1, [&](auto& ep) { return gdx_signal(ep, kTarget, 1, SignalOp::kAdd); }},
+      {1, [&](auto& ep) { return gdx_get(ep, from, kTarget, 64); }},
+      {1, [&](auto& ep) { return gdx_fetch_add(ep, original, kTarget, 1); }},
+      {1, [&](auto& ep) { return gdx_compare_swap(ep, original, kTarget, 1, 2); }},
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    for (const std::uint32_t missing : {0u, 1u}) {
+      SCOPED_TRACE(std::to_string(i) + ", missing " + std::to_string(missing));
+      MemoryNic nic;
+      nic.timeout_ns = 100'000;
+      const std::uint32_t used = MemoryNic::kBlocks - calls[i].blocks + missing;
+      in_kernel(nic, [&](Endpoint<>& ep) {
+        for (std::uint32_t k = 0; k < used; ++k) ASSERT_EQ(gdx_signal(ep, kTarget, k), Status::kOk);
+        EXPECT_EQ(calls[i].make(ep), missing == 0 ? Status::kOk : Status::kTimeout);
+      });
+      EXPECT_EQ(nic.record(), missing == 0 ? MemoryNic::kBlocks : used);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ class ServingNic {
     mlx5::WqeOpcode opcode;
     std::uint64_t remote;
     std::uint64_t local;
+    std::uint8_t flags;  // fm_ce_se
   };
 
   // Staging memory and the scheduler's side of it: the NIC's and the host's.
@@ -90,6 +91,7 @@ class ServingNic {
   bool completes_one_a_step = false;
   ModeTable modes{0, 0, kNoSizeLimit};  // Mode::kAuto pulls
   std::uint64_t probe_after_ns = 60'000'000'000;
+  std::uint32_t signal_fence = 0;
 
   explicit ServingNic(Staged staged = Staged::kNic, std::uint32_t first_index = 0,
                       Sharing sharing = Sharing::kShared)
@@ -118,6 +120,7 @@ class ServingNic {
     h.abort = &abort_;
     h.timeout_ns = timeout_ns;
     h.probe_after_ns = probe_after_ns;
+    h.signal_fence = signal_fence;
     h.log_send_queue = kLogBlocks;
     h.log_completion_queue = kLogBlocks;
     h.placement = placement;
@@ -167,7 +170,7 @@ class ServingNic {
     const std::byte* const at = send_queue_[index % kBlocks].bytes;
     const mlx5::PutWqe wqe = mlx5::read_put_wqe(at);
     misplaced_ += mlx5::wqe_index(wqe.control) != (index & 0xffff) || mlx5::wqe_qpn(wqe.control) != kQpn;
-    requests_.push_back({mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at)});
+    requests_.push_back({mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at), wqe.control.fm_ce_se});
   }
 
   // Returns the gathered address; for a staged WRITE its first 8 B, for an inline one its value.
