@@ -82,15 +82,10 @@ void Memory::FreePages::operator()(std::byte* pages) const {
 }
 
 Memory& Memory::operator=(Memory&& other) noexcept {
-  // The registration goes before the pages it pins.
-  mr_ = std::move(other.mr_);
-  owned_ = std::move(other.owned_);
-  data_ = std::exchange(other.data_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
-  file_ = std::move(other.file_);
-  way_ = other.way_;
-  access_ = other.access_;
-  return *this;
+  if (this == &other) return *this;
+  // Assigned member by member, pages would go before the registration that pins them.
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(other));
 }
 
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {

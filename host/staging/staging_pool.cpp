@@ -256,26 +256,18 @@ StagingLease::StagingLease(std::shared_ptr<Pool> pool, std::optional<CreditEndpo
                            std::uint32_t minimum_slots)
     : pool_(std::move(pool)), endpoint_(endpoint), minimum_slots_(minimum_slots) {}
 
-StagingLease::StagingLease(StagingLease&& other) noexcept
-    : pool_(std::move(other.pool_)), endpoint_(other.endpoint_), minimum_slots_(other.minimum_slots_) {}
-
 StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
-  if (this != &other) {
-    end();
-    pool_ = std::move(other.pool_);
-    endpoint_ = other.endpoint_;
-    minimum_slots_ = other.minimum_slots_;
-  }
-  return *this;
+  if (this == &other) return *this;
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(other));
 }
 
 void StagingLease::retire() {
   if (pool_ && endpoint_) pool_->service.retire(*endpoint_);
 }
 
-void StagingLease::end() {
+StagingLease::~StagingLease() {
   if (pool_ && endpoint_) pool_->service.destroy(*endpoint_);
-  pool_.reset();
 }
 
 std::byte* StagingLease::base() const { return pool_ ? pool_->region.base : nullptr; }

@@ -69,11 +69,11 @@ class StagingPool;
 class StagingLease {
  public:
   StagingLease() = default;  // of no pool
-  StagingLease(StagingLease&& other) noexcept;
+  StagingLease(StagingLease&&) noexcept = default;
   StagingLease& operator=(StagingLease&& other) noexcept;
   StagingLease(const StagingLease&) = delete;
   StagingLease& operator=(const StagingLease&) = delete;
-  ~StagingLease() { end(); }
+  ~StagingLease();
 
   // Ends grants to the endpoint and asks back its slots; does nothing without a pool.
   void retire();
@@ -90,7 +90,6 @@ class StagingLease {
   struct Pool;
   StagingLease(std::shared_ptr<Pool> pool, std::optional<CreditEndpoint> endpoint,
                std::uint32_t minimum_slots);
-  void end();
 
   std::shared_ptr<Pool> pool_;
   std::optional<CreditEndpoint> endpoint_;  // none: unlimited credits

@@ -55,11 +55,8 @@ ErrnoOr<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, 
   void* const pages =
       mmap(nullptr, mapped_bytes, protection, MAP_SHARED, descriptor, static_cast<off_t>(at - within));
   if (pages == MAP_FAILED) return refuse(errno == ENOMEM ? ENOMEM : EOPNOTSUPP);
-  return DmabufMapping(pages, mapped_bytes, static_cast<std::byte*>(pages) + within);
-}
-
-DmabufMapping::~DmabufMapping() {
-  if (pages_ != nullptr) munmap(pages_, mapped_bytes_);
+  auto* const first = static_cast<std::byte*>(pages);
+  return DmabufMapping(MappedPages(first, Unmap{mapped_bytes}), first + within);
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/mapped_pages.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
@@ -19,21 +20,13 @@ class DmabufMapping {
   // Source: Linux drivers/dma-buf/dma-buf.c, dma_buf_get(); drivers/infiniband/core/umem_dmabuf.c.
   static ErrnoOr<DmabufMapping> map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
                                     bool written);
-  DmabufMapping(DmabufMapping&& other) noexcept
-      : pages_(std::exchange(other.pages_, nullptr)),
-        mapped_bytes_(other.mapped_bytes_),
-        first_(other.first_) {}
-  DmabufMapping& operator=(DmabufMapping&&) = delete;
-  ~DmabufMapping();
 
   // Returns the address of the byte at `offset`.
   [[nodiscard]] std::byte* first() const { return first_; }
 
  private:
-  DmabufMapping(void* pages, std::size_t mapped_bytes, std::byte* first)
-      : pages_(pages), mapped_bytes_(mapped_bytes), first_(first) {}
-  void* pages_;
-  std::size_t mapped_bytes_;
+  DmabufMapping(MappedPages pages, std::byte* first) : pages_(std::move(pages)), first_(first) {}
+  MappedPages pages_;
   std::byte* first_;
 };
 

@@ -40,28 +40,16 @@ struct flock lock_of(std::uint32_t context) {
 ErrnoOr<PageFile> PageFile::create(std::size_t device_memory_bytes) {
   Descriptor file = Descriptor::keep(memfd_create("gdx-softhca", MFD_CLOEXEC));
   if (!file) return refuse(errno);
-  std::byte* device_memory = nullptr;
+  MappedPages device_memory;
   if (ftruncate(file.value(), static_cast<off_t>(kFilePages * kPageBytes)) == 0) {
-    if (device_memory_bytes == 0) return PageFile(std::move(file), 0, nullptr);
+    if (device_memory_bytes == 0) return PageFile(std::move(file), nullptr);
     void* const mapped = mmap(nullptr, device_memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.value(),
                               static_cast<off_t>(kDeviceMemoryFirstPage * kPageBytes));
-    if (mapped != MAP_FAILED) device_memory = static_cast<std::byte*>(mapped);
+    if (mapped != MAP_FAILED)
+      device_memory = MappedPages(static_cast<std::byte*>(mapped), Unmap{device_memory_bytes});
   }
   if (device_memory == nullptr) return refuse(errno);
-  return PageFile(std::move(file), device_memory_bytes, device_memory);
-}
-
-PageFile::PageFile(PageFile&& other) noexcept
-    : file_(std::move(other.file_)),
-      device_memory_bytes_(other.device_memory_bytes_),
-      device_memory_(std::exchange(other.device_memory_, nullptr)),
-      page_used_(std::move(other.page_used_)),
-      allocations_(std::move(other.allocations_)),
-      free_doorbell_pages_(std::move(other.free_doorbell_pages_)),
-      next_doorbell_page_(other.next_doorbell_page_) {}
-
-PageFile::~PageFile() {
-  if (device_memory_ != nullptr) munmap(device_memory_, device_memory_bytes_);
+  return PageFile(std::move(file), std::move(device_memory));
 }
 
 ErrnoOr<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
@@ -115,7 +103,7 @@ void PageFile::remove_doorbell_page(const DoorbellPage& page) {
 
 ErrnoOr<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
   if (length_bytes == 0 || log_alignment > kLogPageBytes) return refuse(EINVAL);
-  if (length_bytes > device_memory_bytes_) return refuse(ENOMEM);
+  if (length_bytes > page_used_.size() * kPageBytes) return refuse(ENOMEM);
   const std::size_t pages = (length_bytes + kPageBytes - 1) / kPageBytes;
   std::size_t run = 0;
   for (std::size_t page = 0; page < page_used_.size(); ++page) {
@@ -123,7 +111,7 @@ ErrnoOr<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint3
     if (run < pages) continue;
     const std::size_t first = page + 1 - pages;
     for (std::size_t i = first; i <= page; ++i) page_used_[i] = true;
-    std::memset(device_memory_ + first * kPageBytes, 0, pages * kPageBytes);
+    std::memset(device_memory() + first * kPageBytes, 0, pages * kPageBytes);
     allocations_.emplace(static_cast<std::uint16_t>(first), pages);
     return static_cast<std::uint16_t>(first);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "base/mapped_pages.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
@@ -19,9 +20,6 @@ class PageFile {
  public:
   // Errors: the errno of memfd_create(2), ftruncate(2) or mmap(2).
   static ErrnoOr<PageFile> create(std::size_t device_memory_bytes);
-  PageFile(PageFile&& other) noexcept;
-  PageFile& operator=(PageFile&&) = delete;
-  ~PageFile();
 
   // Opens the file once more. Its otherwise unused offset is `context`: all duplicates of this descriptor
   // share it, by any call that duplicates. If /proc is closed to this process, the descriptor shares an
@@ -39,7 +37,7 @@ class PageFile {
   [[nodiscard]] int fd() const { return file_.value(); }
   // False: the program has closed the file by a system call, and its number may be any file's.
   [[nodiscard]] bool refers() const { return file_.refers(); }
-  [[nodiscard]] std::byte* device_memory() const { return device_memory_; }
+  [[nodiscard]] std::byte* device_memory() const { return device_memory_.get(); }
 
   // A zeroed doorbell page, mapped here, and the offset at which a program maps it.
   struct DoorbellPage {
@@ -56,15 +54,13 @@ class PageFile {
   void release(std::uint16_t first_page);
 
  private:
-  PageFile(Descriptor file, std::size_t device_memory_bytes, std::byte* device_memory)
+  PageFile(Descriptor file, MappedPages device_memory)
       : file_(std::move(file)),
-        device_memory_bytes_(device_memory_bytes),
-        device_memory_(device_memory),
-        page_used_(device_memory_bytes / kPageBytes) {}
+        device_memory_(std::move(device_memory)),
+        page_used_(device_memory_.get_deleter().length_bytes / kPageBytes) {}
 
   Descriptor file_;
-  std::size_t device_memory_bytes_;
-  std::byte* device_memory_;
+  MappedPages device_memory_;
   std::vector<bool> page_used_;
   std::map<std::uint16_t, std::size_t> allocations_;  // first page, pages
   std::vector<std::uint64_t> free_doorbell_pages_;

@@ -29,23 +29,18 @@ tl::unexpected<Error> system_failure(const char* what) {
 
 }  // namespace
 
-SharedMemory::~SharedMemory() {
-  if (base_ != nullptr) munmap(base_, length_bytes_);
-}
-
-std::byte* SharedMemory::data() const { return base_ + control_bytes(); }
+std::byte* SharedMemory::data() const { return base_.get() + control_bytes(); }
 
 Result<SharedMemory> SharedMemory::map(int fd) {
   const std::size_t whole = file_bytes() + kRingDataBytes;
   void* const base = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return system_failure("no address space");
   SharedMemory memory;
-  memory.base_ = static_cast<std::byte*>(base);
-  memory.length_bytes_ = whole;
+  memory.base_ = MappedPages(static_cast<std::byte*>(base), Unmap{whole});
   constexpr int kProtection = PROT_READ | PROT_WRITE;
   const auto data_offset = static_cast<off_t>(control_bytes());
   if (mmap(base, file_bytes(), kProtection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
-      mmap(memory.base_ + file_bytes(), kRingDataBytes, kProtection, MAP_SHARED | MAP_FIXED, fd,
+      mmap(memory.data() + kRingDataBytes, kRingDataBytes, kProtection, MAP_SHARED | MAP_FIXED, fd,
            data_offset) == MAP_FAILED) {
     return system_failure("mmap");
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 
+#include "base/mapped_pages.h"
 #include "base/result.h"
 #include "driver-shim/softhca/wire/ring.h"
 #include "driver-shim/softhca/wire/udp_socket.h"
@@ -12,16 +12,6 @@ namespace gdx::softhca::wire {
 
 class SharedMemory {
  public:
-  SharedMemory() = default;
-  SharedMemory(SharedMemory&& other) noexcept
-      : base_(std::exchange(other.base_, nullptr)), length_bytes_(other.length_bytes_) {}
-  SharedMemory& operator=(SharedMemory&& other) noexcept {
-    std::swap(base_, other.base_);
-    std::swap(length_bytes_, other.length_bytes_);
-    return *this;
-  }
-  ~SharedMemory();
-
   struct Made;
   // Errors: kSystem with errno's text.
   static Result<Made> create();
@@ -29,14 +19,13 @@ class SharedMemory {
   // still be truncated, which would kill a process that reads it; kSystem otherwise.
   static Result<SharedMemory> adopt(int fd);
 
-  [[nodiscard]] RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }
+  [[nodiscard]] RingControl& control() const { return *reinterpret_cast<RingControl*>(base_.get()); }
   [[nodiscard]] std::byte* data() const;
 
  private:
   static Result<SharedMemory> map(int fd);
 
-  std::byte* base_ = nullptr;
-  std::size_t length_bytes_ = 0;
+  MappedPages base_;
 };
 
 struct SharedMemory::Made {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "host/hca/hca.h"
@@ -103,9 +104,22 @@ TEST_F(OnHca, memory_registered_has_keys_and_a_descriptor) {
   const RemoteMemory remote = memory->remote();
   EXPECT_EQ(remote.address, reinterpret_cast<std::uintptr_t>(memory->data()));
   EXPECT_EQ(remote.rkey, memory->rkey());
-  Memory moved = std::move(*memory);
-  EXPECT_EQ(moved.bytes(), 10'000u);
-  moved.data()[9'999] = std::byte{1};
+}
+
+TEST_F(OnHca, memory_moved_and_assigned_is_all_that_it_was) {
+  const auto all_of = [](const Memory& memory) {
+    return std::tuple(memory.data(), memory.bytes(), memory.lkey(), memory.rkey(), memory.file(),
+                      memory.registered_by(), memory.access());
+  };
+  auto made = allocate_shareable_memory(hca(), 10'000, Access::kLocalWrite | Access::kRemoteRead);
+  auto memory = allocate_memory(hca(), 64);
+  ASSERT_TRUE(made && memory);
+  const auto before = all_of(*made);
+  Memory moved = std::move(*made);
+  EXPECT_EQ(all_of(moved), before);
+  *memory = std::move(moved);
+  EXPECT_EQ(all_of(*memory), before);
+  memory->data()[9'999] = std::byte{1};
 }
 
 TEST_F(OnHca, impossible_memory_is_refused) {
