@@ -85,6 +85,12 @@ class RawPeer {
     return count == 0 || (count < 0 && errno != EAGAIN);
   }
   void close() { socket_.close(); }
+  // What was sent arrives, and nothing more can be sent to this peer.
+  void reset() {
+    const linger at_once{1, 0};
+    EXPECT_EQ(setsockopt(socket_.value(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    close();
+  }
   // Its own end, as the other side names it.
   [[nodiscard]] std::string own_text() const {
     sockaddr_in own{};

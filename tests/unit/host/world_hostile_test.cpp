@@ -246,14 +246,14 @@ TEST(WorldHostile, member_speaks_for_another_or_out_of_turn_breaks_the_world) {
   }
 }
 
-// Rank 1 of two whose rank 0 answers the hello with `bytes` and closes.
-Error rank_1_hears(const std::vector<std::byte>& bytes) {
+// Rank 1 of two whose rank 0 answers the hello with `bytes` and ends the connection.
+Error rank_1_hears(const std::vector<std::byte>& bytes, void (RawPeer::*end)() = &RawPeer::close) {
   const LoopbackRoot root;
   auto joined = join_in_background(root.options(1, 2));
   RawPeer rank_0 = RawPeer::accept(root);
   EXPECT_EQ(rank_0.receive(encode_hello(1, 2).size()), encode_hello(1, 2));
   rank_0.send(bytes);
-  rank_0.close();
+  (rank_0.*end)();
   auto world = joined.get();
   if (!world) return world.error();
   const auto met = world->barrier(kLongNs);
@@ -292,6 +292,18 @@ TEST(WorldHostile, root_is_no_gdx_rank_join_says_so) {
 
 TEST(WorldHostile, root_closes_before_the_welcome_is_peer_gone) {
   EXPECT_EQ(rank_1_hears({}).status, Status::kPeerGone);
+}
+
+// By a reset rank 1's own words fail before it has read the reason.
+TEST(WorldHostile, root_sends_its_reason_and_ends_the_reason_is_told) {
+  auto bytes = encode_frame(FrameType::kWelcome, 0, 0);
+  const auto failure = bootstrap::encode_failure({Status::kNoMemory, 0, "no room for it"});
+  bytes.insert(bytes.end(), failure.begin(), failure.end());
+  for (const auto end : {&RawPeer::close, &RawPeer::reset}) {
+    const Error error = rank_1_hears(bytes, end);
+    EXPECT_EQ(error.status, Status::kNoMemory) << error.message;
+    EXPECT_EQ(error.message, "rank 0 ended the job: no room for it");
+  }
 }
 
 TEST(WorldHostile, root_answers_with_a_wrong_result_breaks_the_world) {
