@@ -94,7 +94,7 @@ TEST_F(BringUpEnvironment, has_the_text_of_files_and_none_of_what_cannot_be_read
   EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_1/ports/1/gids/3"),
             "0000:0000:0000:0000:0000:ffff:0a00:0002");
   EXPECT_EQ(text_of("/sys/class/infiniband/mlx5_9/ports/1/state"), "cannot be read");
-  EXPECT_EQ(text_of("/sys/class/net/eth1/mtu"), "9000");
+  EXPECT_EQ(text_of("/sys/class/net/eth1/mtu"), "9001");
   EXPECT_THAT(text_of("/proc/driver/nvidia/version"), HasSubstr("570.86.15"));
   EXPECT_THAT(text_of("/proc/driver/nvidia/gpus/0000:9a:00.0/information"), HasSubstr("NVIDIA H100"));
   EXPECT_EQ(text_of("/sys/module/gdrdrv/version"), "2.5");

@@ -29,17 +29,21 @@ std::string qos_output() {
          "\tenabled     0   0   0   1   0   0   0   0\n";
 }
 
-std::string config_output() {
-  return "Device #1:\n----------\n\nDevice type:    ConnectX7\n\nConfigurations:         Next Boot\n"
-         "         MAX_ACC_OUT_READ                    128\n         PCI_WR_ORDERING                     "
-         "per_mkey(0)\n"
-         "         ROCE_CC_PRIO_MASK_P1                255\n         CNP_DSCP_P1                         "
-         "48\n";
+std::string config_output(int number) {
+  return fmt::format(
+      "Device #1:\n----------\n\nDevice type:    ConnectX7\n\nConfigurations:         Next Boot\n"
+      "         MAX_ACC_OUT_READ                    {}\n         PCI_WR_ORDERING                     "
+      "per_mkey(0)\n"
+      "         ROCE_CC_PRIO_MASK_P1                255\n         CNP_DSCP_P1                         "
+      "{}\n",
+      128 >> number, 48 + number);
 }
 
-std::string ethtool_output() {
-  return "NIC statistics:\n     rx_packets: 91234\n     rx_discards_phy: 0\n     tx_discards_phy: 0\n"
-         "     rx_prio3_pause: 12\n     rx_prio3_discards: 0\n";
+std::string ethtool_output(int number) {
+  return fmt::format(
+      "NIC statistics:\n     rx_packets: 91234\n     rx_discards_phy: 0\n     tx_discards_phy: 0\n"
+      "     rx_prio3_pause: {}\n     rx_prio3_discards: 0\n",
+      12 + number);
 }
 
 void add_gpu(Fabricated& machine, const std::string& bus_id, int number) {
@@ -61,7 +65,7 @@ void add_system(Fabricated& machine) {
       "ResmanDebugLevel: 4294967295\nEnableStreamMemOPs: 1\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
   files["/proc/sys/kernel/osrelease"] = "6.8.0-52-generic";
   files["/proc/cmdline"] = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 quiet";
-  files["/proc/meminfo"] = "MemTotal: 2113446972 kB\nHugePages_Total:     512\n";
+  files["/proc/meminfo"] = "MemTotal: 2113446972 kB\nHugePages_Total:     640\n";
   files["/proc/self/status"] = "Name:\tgdx\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-95\n";
   files["/proc/self/cgroup"] = "0::/user.slice\n";
   files["/proc/self/limits"] =
@@ -72,12 +76,14 @@ void add_system(Fabricated& machine) {
   files["/sys/fs/cgroup/user.slice/rdma.max"] =
       "mlx5_0 hca_handle=max hca_object=max\nmlx5_1 hca_handle=max hca_object=max\n";
   files["/sys/fs/cgroup/user.slice/rdma.current"] =
-      "mlx5_0 hca_handle=2 hca_object=90\nmlx5_1 hca_handle=2 hca_object=90\n";
+      "mlx5_0 hca_handle=2 hca_object=90\nmlx5_1 hca_handle=3 hca_object=91\n";
   files["/sys/devices/system/node/node0/cpulist"] = "0-47";
   files["/sys/devices/system/node/node1/cpulist"] = "48-95";
+  int last_digit = 4;
   for (const char* module : {"mlx5_core", "mlx5_ib", "nvidia", "nvidia_peermem"}) {
-    files[fmt::format("/sys/module/{}/version", module)] = "24.10-1.1.4";
-    machine.programs[fmt::format("modinfo -F version {}", module)] = "24.10-1.1.4\n";
+    const std::string version = fmt::format("24.10-1.1.{}", last_digit++);
+    files[fmt::format("/sys/module/{}/version", module)] = version;
+    machine.programs[fmt::format("modinfo -F version {}", module)] = version + "\n";
   }
   files["/sys/module/gdrdrv/version"] = "2.5";
   for (const char* node : {"/dev/gdrdrv", "/dev/nvidiactl", "/dev/nvidia-uvm"}) files[node] = "";
@@ -178,7 +184,7 @@ void Fabricated::add_hca(const std::string& name, const std::string& bus_id, int
   const std::string port = folder + "/ports/1";
   const std::string interface = fmt::format("eth{}", number);
   topology.nics.push_back({bus_id, "ConnectX-7", name, number, false});
-  files[pci + "/config"] = config_space(0x2910);
+  files[pci + "/config"] = config_space(number == 0 ? 0x2910 : 0x5930);
   files[pci + "/vendor"] = "0x15b3";
   files[pci + "/device"] = "0x1021";
   files[pci + "/driver"] = "@../../../../bus/pci/drivers/mlx5_core";
@@ -188,7 +194,7 @@ void Fabricated::add_hca(const std::string& name, const std::string& bus_id, int
   files[pci + fmt::format("/infiniband_verbs/uverbs{}", number)] = "/";
   files[pci + "/infiniband/" + name] = "/";
   files[fmt::format("/dev/infiniband/uverbs{}", number)] = "";
-  files["/sys/class/net/" + interface + "/mtu"] = "9000";
+  files["/sys/class/net/" + interface + "/mtu"] = std::to_string(9000 + number);
   files[folder + "/device"] = "@../../../bus/pci/devices/" + bus_id;
   files[folder + "/fw_ver"] = "28.41.1000";
   files[folder + "/tc/1/traffic_class"] = "Global tclass=106";
@@ -212,12 +218,12 @@ void Fabricated::add_hca(const std::string& name, const std::string& bus_id, int
   for (const char* counter :
        {"local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err"})
     files[port + "/hw_counters/" + counter] = "0";
-  files[port + "/hw_counters/np_cnp_sent"] = "4711";
-  files[port + "/counters/port_xmit_packets"] = "123456789";
+  files[port + "/hw_counters/np_cnp_sent"] = std::to_string(4711 + number);
+  files[port + "/counters/port_xmit_packets"] = std::to_string(123456789 + number);
   programs["mlnx_qos -i " + interface] = qos_output();
-  programs["ethtool -S " + interface] = ethtool_output();
-  programs["mlxconfig -d " + bus_id + " q"] = config_output();
-  device_memory[name] = {256 << 10, 128 << 10};
+  programs["ethtool -S " + interface] = ethtool_output(number);
+  programs["mlxconfig -d " + bus_id + " q"] = config_output(number);
+  device_memory[name] = {256u << 10 << number, 128u << 10 >> number};
 }
 
 void Fabricated::replace(const std::string& path, const std::string& from, const std::string& to) {

@@ -1,5 +1,6 @@
 // A machine made of text: what its files say, what its programs print and what its probes find. It is good at
-// first, with two GPUs, each with a ConnectX-7 on its switch; a test breaks it.
+// first, with two GPUs, each with a ConnectX-7 on its switch; a test breaks it. Numbers that a check could
+// take for each other differ.
 #pragma once
 
 #include <map>
@@ -31,7 +32,7 @@ struct Fabricated {
   Topology topology;
   bool is_root = true;
   std::uint64_t shared_memory_bytes = 64ull << 30;
-  Result<std::optional<std::uint64_t>> traffic_class = std::optional<std::uint64_t>(106);  // DSCP 26
+  Result<std::optional<std::uint64_t>> traffic_class = std::optional<std::uint64_t>(110);  // DSCP 27
   std::string libmlx5 = "/usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0";
 
   // Of the probes. "KEY" is an HCA's name, a GPU's bus id, a path, or "GPU with HCA".

@@ -290,7 +290,7 @@ const std::vector<Fault> kQualityFaults = {
      [](Fabricated& m) { m.replace_output(fmt::format("mlxconfig -d {} q", kNic0), "255", "0"); },
      {{{"dcqcn", "mlx5_0"}, kWarn, "ROCE_CC_PRIO_MASK_P1=255"}}},
     {"CNPs paused",
-     [](Fabricated& m) { m.replace_output(fmt::format("mlxconfig -d {} q", kNic1), "48", "26"); },
+     [](Fabricated& m) { m.replace_output(fmt::format("mlxconfig -d {} q", kNic1), "49", "26"); },
      {{{"dcqcn", "mlx5_1"}, kWarn, ""}}},
     {"CNPs' DSCP unknown",
      [](Fabricated& m) {
