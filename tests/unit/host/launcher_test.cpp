@@ -135,6 +135,11 @@ TEST_F(Launcher, time_is_up_ranks_are_ended_with_124) {
 TEST_F(Launcher, sigint_to_the_launcher_ends_the_ranks) {
   const auto script = "test $GDX_RANK = 0 && kill -INT $PPID; exec sleep 600";
   EXPECT_EQ(status_of(shell(script, 2)), 128 + SIGINT);
+  // Further ones do not put off the end of ranks that ignore SIGTERM.
+  EXPECT_EQ(status_of(shell("trap '' TERM; for i in $(seq 100); do kill -INT $PPID; sleep 0.2; done; "
+                            "kill -KILL $PPID",
+                            1)),
+            128 + SIGINT);
 }
 
 TEST_F(Launcher, program_does_not_exist_is_not_found) {

@@ -177,7 +177,10 @@ TEST_F(Supervision, one_rank_fails_what_the_others_started_is_ended_too) {
 }
 
 TEST_F(Supervision, what_ranks_leave_behind_may_finish_but_not_stay) {
-  const pid_t launcher = start_launcher(shell("setsid sleep 600 & (echo >&$HELD) & exit 0"));
+  // The launcher wakes up at the end of each orphan that the loop leaves, and the loop's own is its failure.
+  const pid_t launcher =
+      start_launcher(shell("setsid sh -c 'for i in $(seq 60); do (sleep 0.1 &); sleep 0.3; done; kill -KILL '"
+                           "$PPID & (echo >&$HELD) & exit 0"));
   wait_for_processes(kRanks);
   EXPECT_TRUE(all_gone());
   EXPECT_EQ(WEXITSTATUS(status_of(launcher)), 0);
