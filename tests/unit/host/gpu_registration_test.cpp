@@ -281,9 +281,14 @@ TEST_F(RegisteredGpuMemory, hca_that_refuses_the_dmabuf_reason_is_kept_and_peerm
 
 TEST_F(RegisteredGpuMemory, range_beyond_the_allocation_gets_no_pages) {
   setenv(kGpuRegistrationVariable, "peermem", 1);
-  const auto refused = register_memory(hca(), allocate(64 * 1024), 64 * 1024 + 1);
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, AllOf(HasSubstr("nvidia_peermem: HCA"), HasSubstr("Bad address")));
+  constexpr std::size_t kBytes = 64 * 1024;
+  auto* const first = static_cast<std::byte*>(allocate(kBytes));
+  for (const std::size_t skipped : {0u, 4096u}) {
+    EXPECT_TRUE(register_memory(hca(), first + skipped, kBytes - skipped)) << skipped;
+    const auto refused = register_memory(hca(), first + skipped, kBytes - skipped + 1);
+    ASSERT_FALSE(refused) << skipped;
+    EXPECT_THAT(refused.error().message, AllOf(HasSubstr("nvidia_peermem: HCA"), HasSubstr("Bad address")));
+  }
 }
 
 TEST_F(RegisteredGpuMemory, hca_that_takes_dmabufs_gets_pages_and_the_offset_within) {
