@@ -51,8 +51,13 @@ TEST(Channel, data_credits_are_counted_in_units_of_16_bytes) {
   Channel channel(config({4, 32}));
   channel.enqueue(1, packet(TlpKind::kWrite, 17));
   channel.enqueue(2, packet(TlpKind::kWrite, 1));
+  channel.enqueue(3, packet(TlpKind::kWrite, 32));
   ASSERT_TRUE(channel.send_next(0));
   EXPECT_FALSE(channel.send_next(1000));
+  channel.return_credits(packet(TlpKind::kWrite, 17));
+  EXPECT_TRUE(channel.send_next(2000));
+  channel.return_credits(packet(TlpKind::kWrite, 1));
+  EXPECT_TRUE(channel.send_next(3000)) << "not all came back";
 }
 
 TEST(Channel, reads_blocked_a_later_write_passes) {
