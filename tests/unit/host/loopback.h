@@ -85,7 +85,7 @@ class RawPeer {
     return count == 0 || (count < 0 && errno != EAGAIN);
   }
   void close() { socket_.close(); }
-  // What was sent arrives, and nothing more can be sent to this peer.
+  // Ends the connection: sent bytes still arrive, and the other side can send no more.
   void reset() {
     const linger at_once{1, 0};
     EXPECT_EQ(setsockopt(socket_.value(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
