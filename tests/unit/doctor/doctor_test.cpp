@@ -119,15 +119,13 @@ TEST(Doctor, numbers_that_are_told_are_those_of_their_names) {
   const std::string told = all_told(disk.machine(Fabricated()));
   for (const char* words :
        {"gpu of 0000:18:00.0: CUDA shows it (cuDeviceGetCount: 2)",
-        "port of mlx5_0: active, Ethernet (/sys/class/infiniband/mlx5_0/ports/1/state: 4: ACTIVE; "
-        "phys_state: 5: LinkUp)",
+        "mlx5_0/ports/1/state: 4: ACTIVE; phys_state: 5: LinkUp)",
         "/sys/class/net/eth0/mtu: 9000)",
         "/sys/class/net/eth1/mtu: 9001)",
         "mlx5_0/ports/1/gids/3: 0000:0000:0000:0000:0000:ffff:0a00:0001)",
         "mlx5_1/ports/1/gids/3: 0000:0000:0000:0000:0000:ffff:0a00:0002)",
-        "pfc of mlx5_1: gdx's DSCP 27 has priority 3, with PFC (mlnx_qos -i eth1; $GDX_TRAFFIC_CLASS: 110; "
-        "of "
-        "verbs /sys/class/infiniband/mlx5_1/tc/1/traffic_class: Global tclass=106)",
+        "gdx's DSCP 27 has priority 3, with PFC (mlnx_qos -i eth1; $GDX_TRAFFIC_CLASS: 110; of verbs",
+        "mlx5_1/tc/1/traffic_class: Global tclass=106)",
         "0000:1a:00.0 q: ROCE_CC_PRIO_MASK_P1 255, CNP_DSCP_P1 48)",
         "0000:9c:00.0 q: ROCE_CC_PRIO_MASK_P1 255, CNP_DSCP_P1 49)",
         "mlx5_0/ports/1/hw_counters: np_cnp_sent 4711; port_xmit_packets 123456789)",
@@ -136,7 +134,7 @@ TEST(Doctor, numbers_that_are_told_are_those_of_their_names) {
         "eth1: discards:, pauses: rx_prio3_pause: 13)",
         "mlx5_0: 131072 B at most in one piece (max_dm_size 262144; ibv_alloc_dm: 131072 B)",
         "mlx5_1: 65536 B at most in one piece (max_dm_size 524288; ibv_alloc_dm: 65536 B)",
-        "may run on NUMA node 1 (/proc/self/status: Cpus_allowed_list: 0-95; "
+        "may run on NUMA node 1 (/proc/self/status: Cpus_allowed_list: 0-95; ",
         "/sys/devices/system/node/node1/cpulist: 48-95)",
         "read-request of mlx5_0: MaxReadReq 512 B",
         "read-request of mlx5_1: MaxReadReq 4096 B",
@@ -150,7 +148,7 @@ TEST(Doctor, numbers_that_are_told_are_those_of_their_names) {
         "Max stack size: 8388608 (",
         "Max open files: 1048576 (",
         "(/dev/shm: 65536 MiB)",
-        "huge pages (/proc/meminfo: HugePages_Total: 640)"})
+        "640 huge pages (/proc/meminfo: HugePages_Total: 640)"})
     EXPECT_NE(told.find(words), std::string::npos) << words;
 }
 
@@ -170,10 +168,8 @@ TEST(Doctor, numbers_of_a_trouble_are_those_of_their_names) {
   Disk disk;
   const std::string told = all_told(disk.machine(machine));
   for (const char* words :
-       {"slower than the 400 Gb/s of its like (/sys/class/infiniband/mlx5_1/ports/1/rate: 100 Gb/sec (4X "
-        "EDR))",
-        "local_ack_timeout_err 17, packet_seq_err 18, out_of_sequence 19, rnr_nak_retry_err 20, np_cnp_sent "
-        "4712;",
+       {"slower than the 400 Gb/s of its like (", "mlx5_1/ports/1/rate: 100 Gb/sec (4X EDR))",
+        "local_ack_timeout_err 17, packet_seq_err 18, out_of_sequence 19, rnr_nak_retry_err 20, np_cnp",
         "discards: rx_discards_phy: 991 tx_discards_phy: 992, pauses: rx_prio3_pause: 13)",
         "Max open files 1024)", "rdma.max: hca_object=2000, now 91)"})
     EXPECT_NE(told.find(words), std::string::npos) << words;
