@@ -155,6 +155,11 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   return parts;
 }
 
+void Device::abandon_parts() {
+  parts_->abandoned_before = abandoned_;
+  abandoned_ = parts_.release();
+}
+
 // Abandons parts that the program closed by system calls of its own. Uses nothing of them any more but the
 // tree, because the numbers of their descriptors may belong to other files.
 void Device::abandon_lost_parts_locked() {
@@ -167,7 +172,7 @@ void Device::abandon_lost_parts_locked() {
   connections_.store(nullptr);
   for (const auto& thread : threads) static_cast<void>(thread->stop(kExitLimitNs));
   parts_->tree.reset();
-  static_cast<void>(parts_.release());
+  abandon_parts();
   {
     const std::lock_guard lock(channels_mutex_);
     for (const auto& [fd, channel] : channels_) channel->user_closed();
@@ -212,7 +217,7 @@ void Device::after_fork() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::kReady || !parts_->contexts.empty()) return;
   if (parts_->connections->in_use()) return;
-  static_cast<void>(parts_.release());
+  abandon_parts();
   state_ = State::kUntouched;
   owner_pid_.store(0);
 }
@@ -442,7 +447,7 @@ void Device::shut_down() {
     parts_.reset();
   } else {
     parts_->tree.reset();
-    static_cast<void>(parts_.release());
+    abandon_parts();
   }
 }
 

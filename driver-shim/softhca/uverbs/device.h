@@ -69,6 +69,7 @@ class Device : public ChannelRegistry {
     std::unique_ptr<RdmaCm> connections;
     std::vector<std::unique_ptr<EngineThread>> threads;          // of each HCA
     std::map<std::uint32_t, std::unique_ptr<Context>> contexts;  // by their number, as in DeviceFile
+    Parts* abandoned_before = nullptr;
   };
 
   bool ensure_locked();
@@ -77,6 +78,8 @@ class Device : public ChannelRegistry {
   Result<std::unique_ptr<Parts>> make_parts();
   Result<std::unique_ptr<Parts>> make_parts_or_error();
   void abandon_lost_parts_locked();
+  // Leaves parts to whatever still uses them, and within reach of leak checkers. Allocates nothing.
+  void abandon_parts();
   void run_housekeeping();
   void flush_channels();
   void forget_channel(int fd);
@@ -86,6 +89,7 @@ class Device : public ChannelRegistry {
   enum class State { kUntouched, kReady, kFailed, kClosed };
   std::mutex mutex_;
   State state_ = State::kUntouched;
+  Parts* abandoned_ = nullptr;  // the newest
   std::unique_ptr<Parts> parts_;
   std::uint32_t last_context_ = 0;
   std::mutex channels_mutex_;
