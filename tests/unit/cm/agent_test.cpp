@@ -284,7 +284,7 @@ TEST_F(CmAgent, message_from_another_address_moves_nothing) {
 // Ids and queue pairs are of one host only: another's request is new, and its rejection ends its own.
 TEST_F(CmAgent, equal_ids_and_queue_pairs_of_two_hosts_are_told_apart) {
   established();
-  const auto from = [this](const wire::Address& source, Message message) {
+  const auto from = [this](const wire::Address& source, const Message& message) {
     world.passive.agent.on_datagram(world.now_ns, source, gdx::cm::encode(message));
   };
   const Message request = world.active.sent.front();
