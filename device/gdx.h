@@ -99,9 +99,9 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  if (!device::impl::is_message_length(bytes) && bytes != 0) return Status::kInvalidLength;
   endpoint.start_call();
-  if (bytes == 0) return device::impl::transfer_nothing(endpoint, doorbell);
+  if (!device::impl::is_message_length(bytes))
+    return bytes == 0 ? device::impl::transfer_nothing(endpoint, doorbell) : Status::kInvalidLength;
   return device::impl::post_one(endpoint, doorbell, [&] {
     return device::impl::transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
                                       reinterpret_cast<std::uint64_t>(to.address), to.lkey,

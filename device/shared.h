@@ -84,8 +84,7 @@ GDX_DEVICE Status gdx_put_signal(device::SharedEndpoint<P>& endpoint, RemoteMemo
 template <Placement P>
 GDX_DEVICE Status gdx_get(device::SharedEndpoint<P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes) {
-  if (bytes == 0) return endpoint.status();
-  if (!device::impl::is_message_length(bytes)) return Status::kInvalidLength;
+  if (!device::impl::is_message_length(bytes)) return bytes == 0 ? endpoint.status() : Status::kInvalidLength;
   return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
     return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, from, to,
                                    static_cast<std::uint32_t>(bytes));

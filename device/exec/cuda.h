@@ -343,7 +343,7 @@ GDX_DEVICE void fill_slot(std::byte* slot, const std::byte* from, std::uint32_t 
   }
 }
 
-// Nobody records a GPU's stores.
+// No recorder looks at a GPU's stores.
 GDX_DEVICE void watch_endpoint(const EndpointHandle& /*handle*/) {}
 
 // Stores of a block by TMA. The block's threads fill a stage in shared memory; the first thread hands it to
