@@ -26,7 +26,7 @@ function(gdx_target name)
   endif()
 endfunction()
 
-# Headers that most sources include, parsed once: gdx_precompiled(TARGET...) for static libraries that link gdx_base.
+# Headers that most sources include, parsed once: gdx_precompiled(TARGET...) for static libraries and programs.
 # A compiler cache does not keep what is compiled with precompiled headers.
 set(GDX_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory>
   <mutex> <optional> <random> <span> <string> <string_view> <vector> <fmt/format.h> <tl/expected.hpp>)
@@ -34,14 +34,26 @@ function(gdx_precompiled)
   if(CMAKE_CXX_COMPILER_LAUNCHER)
     return()
   endif()
-  if(NOT TARGET gdx_common_headers)
-    add_library(gdx_common_headers STATIC ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
-    gdx_target(gdx_common_headers)
-    target_link_libraries(gdx_common_headers PRIVATE fmt::fmt tl::expected)
-    target_precompile_headers(gdx_common_headers PRIVATE ${GDX_COMMON_HEADERS})
+  if(NOT TARGET gdx_library_headers)
+    foreach(headers gdx_library_headers gdx_program_headers)
+      add_library(${headers} OBJECT ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
+      gdx_target(${headers})
+      target_link_libraries(${headers} PRIVATE fmt::fmt tl::expected)
+      target_precompile_headers(${headers} PRIVATE ${GDX_COMMON_HEADERS})
+    endforeach()
+    # Programs are compiled in another way than libraries.
+    set_target_properties(gdx_program_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(gdx_program_headers PRIVATE -fPIE)
   endif()
   foreach(name ${ARGN})
-    target_precompile_headers(${name} REUSE_FROM gdx_common_headers)
+    # GCC takes precompiled headers only where the macros in them are defined alike.
+    target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
+    get_target_property(type ${name} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      target_precompile_headers(${name} REUSE_FROM gdx_program_headers)
+    else()
+      target_precompile_headers(${name} REUSE_FROM gdx_library_headers)
+    endif()
   endforeach()
 endfunction()
 

@@ -79,7 +79,8 @@ function(gdx_add_test name kind)
   endforeach()
 endfunction()
 
-# Compiling test code costs more than running it. GoogleTest's headers are parsed once, and code is not optimised.
+# Compiling test code costs more than running it. GoogleTest's headers are parsed once, and code is not optimised;
+# under a sanitizer that holds for OPTIMISED code too, where it is no simulation.
 # Unoptimised, GCC 12 gives no false warnings of precompiled headers.
 set(GDX_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -102,7 +103,7 @@ function(gdx_test name kind)
   add_executable(${name} ${arg_SOURCES})
   gdx_target(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
-  if(NOT arg_OPTIMISED)
+  if(NOT arg_OPTIMISED OR (GDX_SANITIZER AND NOT kind STREQUAL "sim"))
     target_compile_options(${name} PRIVATE ${GDX_TEST_OPTIONS})
     if(TARGET gdx_gtest_headers)
       target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
