@@ -3,6 +3,7 @@
 
 #include <string>
 #include <tl/expected.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "proto/status.h"
@@ -19,6 +20,11 @@ template <typename T>
 class [[nodiscard]] Result : public tl::expected<T, Error> {
  public:
   using tl::expected<T, Error>::expected;
+
+  // Gives the value away: there must be one.
+  T take() && {
+    if constexpr (!std::is_void_v<T>) return *std::move(*this);
+  }
 };
 
 inline tl::unexpected<Error> fail(Status status, std::string message) {
@@ -26,3 +32,13 @@ inline tl::unexpected<Error> fail(Status status, std::string message) {
 }
 
 }  // namespace gdx
+
+// Evaluates to the value of a Result, or returns its error from the function: auto hca =
+// GDX_TRY(Hca::open(name)); It stands alone or initialises a variable, because leaving a larger expression
+// may skip destructors.
+#define GDX_TRY(...)                                                       \
+  ({                                                                       \
+    auto gdx_result = (__VA_ARGS__);                                       \
+    if (!gdx_result) return tl::unexpected(std::move(gdx_result).error()); \
+    std::move(gdx_result).take();                                          \
+  })

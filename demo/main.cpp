@@ -137,13 +137,10 @@ struct SharedMemory {
 };
 
 Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
-  auto memory = allocate_shareable_memory(hca, bytes);
-  if (!memory) return tl::unexpected(memory.error());
-  SharedMemory shared{std::move(*memory), nullptr};
+  auto memory = GDX_TRY(allocate_shareable_memory(hca, bytes));
+  SharedMemory shared{std::move(memory), nullptr};
   if (gpu == nullptr) return shared;
-  auto mapping = gpu->map(shared.memory.data(), shared.memory.bytes());
-  if (!mapping) return tl::unexpected(mapping.error());
-  shared.mapping = std::move(*mapping);
+  shared.mapping = GDX_TRY(gpu->map(shared.memory.data(), shared.memory.bytes()));
   return shared;
 }
 
@@ -221,55 +218,47 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   auto hca = std::make_unique<Hca>(std::move(opened));
   std::optional<StagingPool> staging;
   if (pushes(options)) {
-    auto made = StagingPool::create(*hca, {.threshold_percent = kThresholdPercent});
-    if (!made) return tl::unexpected(made.error());
-    staging.emplace(std::move(*made));
+    auto made = GDX_TRY(StagingPool::create(*hca, {.threshold_percent = kThresholdPercent}));
+    staging.emplace(std::move(made));
   }
   StagingOptions in_host = StagingOptions::in_host_memory();
   in_host.threshold_percent = kThresholdPercent;
-  auto bounce = StagingPool::create(*hca, in_host);
-  if (!bounce) return tl::unexpected(bounce.error());
-  auto buffer = allocate_shared(*hca, gpu, options.max_bytes);
-  if (!buffer) return tl::unexpected(buffer.error());
-  auto signals = allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t));
-  if (!signals) return tl::unexpected(signals.error());
-  auto results = allocate_shared(*hca, gpu, sizeof(KernelWords));
-  if (!results) return tl::unexpected(results.error());
-  auto endpoint = Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce},
-                                   {.slot_count = staging ? options.slot_count : 0,
-                                    .bounce_slot_count = bounce->slot_count(),
-                                    .auto_modes = auto_modes(gpu),
-                                    .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
-                                    .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)});
-  if (!endpoint) return tl::unexpected(endpoint.error());
+  auto bounce = GDX_TRY(StagingPool::create(*hca, in_host));
+  auto buffer = GDX_TRY(allocate_shared(*hca, gpu, options.max_bytes));
+  auto signals = GDX_TRY(allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t)));
+  auto results = GDX_TRY(allocate_shared(*hca, gpu, sizeof(KernelWords)));
+  auto endpoint =
+      GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
+                               {.slot_count = staging ? options.slot_count : 0,
+                                .bounce_slot_count = bounce.slot_count(),
+                                .auto_modes = auto_modes(gpu),
+                                .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
+                                .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)}));
   if (gpu != nullptr) {
     if (staging) {
-      if (const auto mapped = staging->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+      GDX_TRY(staging->map_to(*gpu));
     }
-    if (const auto mapped = bounce->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
-    if (const auto mapped = endpoint->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    GDX_TRY(bounce.map_to(*gpu));
+    GDX_TRY(endpoint.map_to(*gpu));
   }
 
-  const Memory* const shown[] = {&buffer->memory, &signals->memory};
-  auto peers = PeerMapping::exchange(world, shown, peer_options(options));
-  if (!peers) return tl::unexpected(peers.error());
+  const Memory* const shown[] = {&buffer.memory, &signals.memory};
+  auto peers = GDX_TRY(PeerMapping::exchange(world, shown, peer_options(options)));
   if (gpu != nullptr) {
-    if (const auto mapped = peers->map_to(*gpu); !mapped) return tl::unexpected(mapped.error());
+    GDX_TRY(peers.map_to(*gpu));
   }
 
-  const Introduction mine{endpoint->address(), buffer->memory.remote(), signals->memory.remote()};
-  const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
-  if (!all) return tl::unexpected(all.error());
-  const Introduction& peer = (*all)[1 - world.rank()];
-  if (const auto connected = endpoint->connect(peer.endpoint); !connected)
-    return tl::unexpected(connected.error());
+  const Introduction mine{endpoint.address(), buffer.memory.remote(), signals.memory.remote()};
+  const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+  const Introduction& peer = all[1 - world.rank()];
+  GDX_TRY(endpoint.connect(peer.endpoint));
 
-  Rank rank(std::move(hca), std::move(staging), std::move(*bounce), std::move(*buffer), std::move(*signals),
-            std::move(*results), std::move(*endpoint), std::move(*peers));
+  Rank rank(std::move(hca), std::move(staging), std::move(bounce), std::move(buffer), std::move(signals),
+            std::move(results), std::move(endpoint), std::move(peers));
   rank.peer_rank_ = 1 - world.rank();
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
-  if (const auto ready = world.barrier(kExchangeTimeoutNs); !ready) return tl::unexpected(ready.error());
+  GDX_TRY(world.barrier(kExchangeTimeoutNs));
   return rank;
 }
 
@@ -315,12 +304,11 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
     std::uint64_t stalls;
     std::uint64_t retransmissions;
   };
-  const auto shares = world.allgather_value(
+  const auto shares = GDX_TRY(world.allgather_value(
       Share{outcome, credit_stalls() - stalls_before, retransmissions(*hca_) - retransmissions_before},
-      kExchangeTimeoutNs);
-  if (!shares) return tl::unexpected(shares.error());
-  const Share& sent = (*shares)[kSenderRank];
-  const Share& received = (*shares)[1 - kSenderRank];
+      kExchangeTimeoutNs));
+  const Share& sent = shares[kSenderRank];
+  const Share& received = shares[1 - kSenderRank];
   return Row{mode,         shape,
              sent.outcome, received.outcome,
              sent.stalls,  sent.retransmissions + received.retransmissions};
@@ -373,11 +361,10 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
       const Case shape{mode, mode_name == kProxyRow, bytes, messages, sequence, options.break_memory};
       const bool largest = bytes * 8 > options.max_bytes;
       const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
-      auto row = rank.run(world, mode_name, shape, die);
-      if (!row) return tl::unexpected(row.error());
+      auto row = GDX_TRY(rank.run(world, mode_name, shape, die));
       sequence += messages;
-      if (speaks) print_row(*row);
-      rows.push_back(std::move(*row));
+      if (speaks) print_row(row);
+      rows.push_back(std::move(row));
     }
   }
   return rows;
@@ -391,9 +378,8 @@ Result<void> check(const Options& options) {
                     options.min_bytes, options.max_bytes));
   }
   for (const std::string& mode : options.modes) {
-    const auto parsed = parse_mode(mode);
-    if (!parsed) return tl::unexpected(parsed.error());
-    if (*parsed == Mode::kPush && options.slot_count == 0) {
+    const auto parsed = GDX_TRY(parse_mode(mode));
+    if (parsed == Mode::kPush && options.slot_count == 0) {
       return fail(Status::kInvalidArgument,
                   "--slots 0 leaves nothing to push into; give slots or leave push out");
     }
@@ -412,41 +398,36 @@ int refuse(const Error& error) {
 }
 
 Result<int> run(const Options& options, const Gpu* gpu) {
-  const auto world_options = WorldOptions::from_environment();
-  if (!world_options) return tl::unexpected(world_options.error());
-  if (world_options->size != kWorldSize) {
-    return refuse({Status::kInvalidArgument,
-                   fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`",
-                               world_options->size)});
+  const auto world_options = GDX_TRY(WorldOptions::from_environment());
+  if (world_options.size != kWorldSize) {
+    return refuse(
+        {Status::kInvalidArgument,
+         fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`", world_options.size)});
   }
   auto hca =
       // before the other ranks join, so that a fault here is reported at once
       Hca::open({.name = options.hca});
   if (!hca && hca.error().status == Status::kNotFound) return refuse(hca.error());
   if (!hca) return tl::unexpected(hca.error());
-  auto world = World::join(*world_options);
-  if (!world) return tl::unexpected(world.error());
-  auto rank = Rank::connect(std::move(*hca), gpu, *world, options);
+  auto world = GDX_TRY(World::join(world_options));
+  auto rank = Rank::connect(std::move(*hca), gpu, world, options);
   if (!rank && rank.error().status == Status::kInvalidArgument) return refuse(rank.error());
   if (!rank) return tl::unexpected(rank.error());
 
-  const auto rows = run_cases(*world, *rank, options);
-  if (!rows) return tl::unexpected(rows.error());
-  const auto violations = world->allgather_value(rank->staging_violations(), kExchangeTimeoutNs);
-  if (!violations) return tl::unexpected(violations.error());
-  const std::uint64_t found = (*violations)[0].value_or(0) + (*violations)[1].value_or(0);
-  const bool audited = (*violations)[0] && (*violations)[1];
-  const bool verified =
-      std::all_of(rows->begin(), rows->end(), [](const Row& row) { return row.verified(); });
+  const auto rows = GDX_TRY(run_cases(world, *rank, options));
+  const auto violations = GDX_TRY(world.allgather_value(rank->staging_violations(), kExchangeTimeoutNs));
+  const std::uint64_t found = violations[0].value_or(0) + violations[1].value_or(0);
+  const bool audited = violations[0] && violations[1];
+  const bool verified = std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.verified(); });
   const int exit_status = verified && found == 0 ? 0 : 1;
-  if (world->rank() != kSenderRank) return exit_status;
+  if (world.rank() != kSenderRank) return exit_status;
 
   if (options.json) {
     nlohmann::json out{{"label", label(rank->hca())},
                        {"hca", rank->hca().name()},
                        {"verified", verified},
                        {"staging_violations", audited ? nlohmann::json(found) : nlohmann::json()}};
-    for (const Row& row : *rows) out["rows"].push_back(to_json(row));
+    for (const Row& row : rows) out["rows"].push_back(to_json(row));
     print("{}\n", out.dump(2));
   } else {
     print(

@@ -12,15 +12,14 @@ namespace {
 // One line of the table.
 Result<std::string> compare(DoorbellKind doorbell, Placement queues, PathClass path, ModeMeans means) {
   const auto sizes = perf::modelled_sizes(path, queues, means, doorbell);
-  const auto best = best_table(sizes);
-  if (!best) return tl::unexpected(best.error());
+  const auto best = GDX_TRY(best_table(sizes));
   const ModeTable table = default_mode_table(path, queues, means, doorbell);
-  const double excess = perf::excess_over(*best, table, sizes) / static_cast<double>(sizes.size());
+  const double excess = perf::excess_over(best, table, sizes) / static_cast<double>(sizes.size());
   const char* const slots =
       means.push ? (means.bounce ? "NIC and host" : "NIC") : (means.bounce ? "host" : "none");
   return fmt::format("{:<9} {:<5} {:<6} {:<12} {:>6.2f}%  {}{}\n", name(doorbell), name(path),
                      queues == Placement::kGpu ? "GPU" : "host", slots, 100 * excess, describe(table),
-                     table == *best ? "" : "; " + describe(*best));
+                     table == best ? "" : "; " + describe(best));
 }
 
 int print_all() {

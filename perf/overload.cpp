@@ -165,14 +165,13 @@ Result<std::vector<Endpoint>> make_senders(const Hca& hca, StagingPool& staging,
                                            const OverloadOptions& options) {
   std::vector<Endpoint> endpoints;
   for (std::uint32_t i = 0; i < senders; ++i) {
-    auto endpoint = Endpoint::create(hca, &staging,
-                                     {.slot_count = staging.slot_count(),
-                                      .timeout_ns = kWaitTimeoutNs,
-                                      .ack_timeout = options.ack_timeout,
-                                      .retry_count = options.retry_count,
-                                      .unsafe_push_without_credits = options.without_credits});
-    if (!endpoint) return tl::unexpected(endpoint.error());
-    endpoints.push_back(std::move(*endpoint));
+    auto endpoint = GDX_TRY(Endpoint::create(hca, &staging,
+                                             {.slot_count = staging.slot_count(),
+                                              .timeout_ns = kWaitTimeoutNs,
+                                              .ack_timeout = options.ack_timeout,
+                                              .retry_count = options.retry_count,
+                                              .unsafe_push_without_credits = options.without_credits}));
+    endpoints.push_back(std::move(endpoint));
   }
   return endpoints;
 }
@@ -225,47 +224,39 @@ std::uint64_t whole_chunks(std::span<const std::byte> buffer, std::uint32_t send
 
 Result<OverloadFigures> push_to_all(World& world, const Hca& hca, const OverloadOptions& options) {
   OverloadFigures figures{.senders = world.size() - 1};
-  auto staging = StagingPool::create(hca);
-  if (!staging) return tl::unexpected(staging.error());
-  auto endpoints = make_senders(hca, *staging, figures.senders, options);
-  if (!endpoints) return tl::unexpected(endpoints.error());
-  auto sources = allocate_memory(hca, std::size_t{figures.senders} * kOverloadChunkBytes);
-  if (!sources) return tl::unexpected(sources.error());
+  auto staging = GDX_TRY(StagingPool::create(hca));
+  auto endpoints = GDX_TRY(make_senders(hca, staging, figures.senders, options));
+  auto sources = GDX_TRY(allocate_memory(hca, std::size_t{figures.senders} * kOverloadChunkBytes));
 
   Introduction mine;
-  for (std::size_t i = 0; i < endpoints->size(); ++i) mine.endpoints[i] = (*endpoints)[i].address();
-  const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
-  if (!all) return tl::unexpected(all.error());
+  for (std::size_t i = 0; i < endpoints.size(); ++i) mine.endpoints[i] = endpoints[i].address();
+  const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   std::vector<Sender> senders;
   for (std::uint32_t i = 0; i < figures.senders; ++i) {
-    const Introduction& peer = (*all)[i + 1];
-    if (auto connected = (*endpoints)[i].connect(peer.endpoints[0]); !connected)
-      return tl::unexpected(connected.error());
-    const LocalMemory source = sources->local() + std::uint64_t{i} * kOverloadChunkBytes;
-    senders.push_back({(*endpoints)[i].handle(), source, peer.buffer});
+    const Introduction& peer = all[i + 1];
+    GDX_TRY(endpoints[i].connect(peer.endpoints[0]));
+    const LocalMemory source = sources.local() + std::uint64_t{i} * kOverloadChunkBytes;
+    senders.push_back({endpoints[i].handle(), source, peer.buffer});
   }
-  if (auto ready = world.barrier(kExchangeTimeoutNs); !ready) return tl::unexpected(ready.error());
+  GDX_TRY(world.barrier(kExchangeTimeoutNs));
 
   std::vector<Sent> sent(figures.senders);
   const auto counter = [&hca](const char* name) { return hca.counter(name).value_or(0); };
   const std::uint64_t start_ns = monotonic_ns();
-  if (auto ran = run_kernel(senders, (*all)[1].pid, options, sent, figures); !ran)
-    return tl::unexpected(ran.error());
+  GDX_TRY(run_kernel(senders, all[1].pid, options, sent, figures));
   const auto duration_ns = static_cast<double>(monotonic_ns() - start_ns);
-  count_failures(*endpoints, sent, figures);
+  count_failures(endpoints, sent, figures);
   figures.violations = counter("softhca_staging_violations");
   figures.retransmitted = counter("softhca_retransmitted_packets");
-  endpoints->clear();
-  figures.lost_slots = staging->slot_count() - staging->free_slots();
+  endpoints.clear();
+  figures.lost_slots = staging.slot_count() - staging.free_slots();
 
   Delivery delivery;
   for (std::size_t i = 0; i < sent.size(); ++i) delivery.pushed[i] = sent[i].chunks;
-  if (auto told = world.allgather_value(delivery, kExchangeTimeoutNs); !told)
-    return tl::unexpected(told.error());
-  const auto judged = world.allgather_value(delivery, kExchangeTimeoutNs);
-  if (!judged) return tl::unexpected(judged.error());
+  GDX_TRY(world.allgather_value(delivery, kExchangeTimeoutNs));
+  const auto judged = GDX_TRY(world.allgather_value(delivery, kExchangeTimeoutNs));
   for (std::size_t i = 0; i < sent.size(); ++i) {
-    const std::uint64_t whole = (*judged)[i + 1].whole;
+    const std::uint64_t whole = judged[i + 1].whole;
     figures.pushed += sent[i].chunks;
     figures.whole += whole;
     if (sent[i].status == Status::kOk) figures.damaged += sent[i].chunks - whole;
@@ -277,25 +268,20 @@ Result<OverloadFigures> push_to_all(World& world, const Hca& hca, const Overload
 
 Result<void> receive_pushes(World& world, const Hca& hca, const OverloadOptions& options) {
   const std::uint32_t sender = world.rank() - 1;
-  auto buffer = allocate_memory(hca, most_chunks(options, world.size() - 1) * kOverloadChunkBytes);
-  if (!buffer) return tl::unexpected(buffer.error());
-  std::memset(buffer->data(), 0xee, buffer->bytes());  // and has its pages
-  auto endpoint = Endpoint::create(hca, nullptr);
-  if (!endpoint) return tl::unexpected(endpoint.error());
+  auto buffer = GDX_TRY(allocate_memory(hca, most_chunks(options, world.size() - 1) * kOverloadChunkBytes));
+  std::memset(buffer.data(), 0xee, buffer.bytes());  // and has its pages
+  auto endpoint = GDX_TRY(Endpoint::create(hca, nullptr));
 
-  Introduction mine{.buffer = buffer->remote(), .pid = ::getpid()};
-  mine.endpoints[0] = endpoint->address();
-  const auto all = world.allgather_value(mine, kExchangeTimeoutNs);
-  if (!all) return tl::unexpected(all.error());
-  if (auto connected = endpoint->connect((*all)[0].endpoints[sender]); !connected) return connected;
+  Introduction mine{.buffer = buffer.remote(), .pid = ::getpid()};
+  mine.endpoints[0] = endpoint.address();
+  const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+  if (auto connected = endpoint.connect(all[0].endpoints[sender]); !connected) return connected;
   if (auto ready = world.barrier(kExchangeTimeoutNs); !ready) return ready;
 
   Delivery delivery;
-  const auto pushed = world.allgather_value(delivery, kExchangeTimeoutNs);
-  if (!pushed) return tl::unexpected(pushed.error());
-  delivery.whole = whole_chunks(buffer->span(), sender, (*pushed)[0].pushed[sender]);
-  const auto judged = world.allgather_value(delivery, kExchangeTimeoutNs);
-  if (!judged) return tl::unexpected(judged.error());
+  const auto pushed = GDX_TRY(world.allgather_value(delivery, kExchangeTimeoutNs));
+  delivery.whole = whole_chunks(buffer.span(), sender, pushed[0].pushed[sender]);
+  GDX_TRY(world.allgather_value(delivery, kExchangeTimeoutNs));
   return {};
 }
 

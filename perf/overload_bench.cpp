@@ -27,23 +27,19 @@ void print(const OverloadFigures& figures) {
 }
 
 Result<void> run(const OverloadOptions& options) {
-  const auto world_options = WorldOptions::from_environment();
-  if (!world_options) return tl::unexpected(world_options.error());
-  const std::uint32_t ranks = world_options->size;
+  const auto world_options = GDX_TRY(WorldOptions::from_environment());
+  const std::uint32_t ranks = world_options.size;
   if (ranks < 2 || ranks > kMaxOverloadSenders + 1) {
     return fail(
         Status::kInvalidArgument,
         fmt::format("a world of {} ranks: use 2 to {}, as in `gdx run --ranks 5 -- gdx_overload_bench`",
                     ranks, kMaxOverloadSenders + 1));
   }
-  const auto hca = Hca::open();
-  if (!hca) return tl::unexpected(hca.error());
-  auto world = World::join(*world_options);
-  if (!world) return tl::unexpected(world.error());
-  if (world->rank() != 0) return receive_pushes(*world, *hca, options);
-  const auto figures = push_to_all(*world, *hca, options);
-  if (!figures) return tl::unexpected(figures.error());
-  print(*figures);
+  const auto hca = GDX_TRY(Hca::open());
+  auto world = GDX_TRY(World::join(world_options));
+  if (world.rank() != 0) return receive_pushes(world, hca, options);
+  const auto figures = GDX_TRY(push_to_all(world, hca, options));
+  print(figures);
   return {};
 }
 

@@ -82,8 +82,7 @@ Result<Driver> load_driver(const std::string& library) {
                 fmt::format("no CUDA driver here: {}; install the NVIDIA driver, {}", dlerror(), kCpuAdvice));
   }
   Driver driver;
-  if (auto resolved = resolve(handle, library, driver.call); !resolved)
-    return tl::unexpected(resolved.error());
+  GDX_TRY(resolve(handle, library, driver.call));
   if (const CUresult result = driver.call.driver_get_version(&driver.version); result != CUDA_SUCCESS) {
     return tl::unexpected(initialization_error(driver, library, result));
   }

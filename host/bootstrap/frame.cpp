@@ -81,9 +81,7 @@ Result<std::optional<Frame>> FrameParser::take(FrameSet allowed) {
   if (buffer_.size() < sizeof(FrameHeader)) return std::optional<Frame>{};
   const auto header = load<FrameHeader>(buffer_);
   if (!header_checked_) {
-    const auto length = check_header(header, allowed);
-    if (!length) return tl::unexpected(length.error());
-    payload_bytes_ = *length;
+    payload_bytes_ = GDX_TRY(check_header(header, allowed));
     header_checked_ = true;
   }
   if (buffer_.size() < sizeof(FrameHeader) + payload_bytes_) return std::optional<Frame>{};

@@ -64,12 +64,11 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
 }  // namespace
 
 Result<Descriptor> listen_local(const std::string& name) {
-  const auto local = local_address(name);
-  if (!local) return tl::unexpected(local.error());
+  const auto local = GDX_TRY(local_address(name));
   auto socket = make_local_socket();
   if (!socket) return socket;
-  const auto* const address = reinterpret_cast<const sockaddr*>(&local->address);
-  if (::bind(socket->value(), address, local->length) == 0 && ::listen(socket->value(), kBacklog) == 0) {
+  const auto* const address = reinterpret_cast<const sockaddr*>(&local.address);
+  if (::bind(socket->value(), address, local.length) == 0 && ::listen(socket->value(), kBacklog) == 0) {
     return socket;
   }
   const int error = errno;
@@ -78,11 +77,10 @@ Result<Descriptor> listen_local(const std::string& name) {
 }
 
 Result<Descriptor> connect_local(const std::string& name) {
-  const auto local = local_address(name);
-  if (!local) return tl::unexpected(local.error());
+  const auto local = GDX_TRY(local_address(name));
   auto socket = make_local_socket();
   if (!socket) return socket;
-  if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&local->address), local->length) == 0)
+  if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&local.address), local.length) == 0)
     return socket;
   const int error = errno;
   const Status status = error == ECONNREFUSED ? Status::kNotFound

@@ -31,16 +31,15 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
   std::vector<Arrival> arrivals;
   std::deque<Stranger> silent;
   for (Stranger& stranger : strangers_) {
-    auto waits = receive_hello(stranger.connection, arrivals);
-    if (!waits) return tl::unexpected(waits.error());
-    if (*waits) silent.push_back(std::move(stranger));
+    auto waits = GDX_TRY(receive_hello(stranger.connection, arrivals));
+    if (waits) silent.push_back(std::move(stranger));
   }
   strangers_ = std::move(silent);
   const std::uint64_t now_ns = monotonic_ns();
   while (!strangers_.empty() && strangers_.front().deadline_ns <= now_ns) {
     drop_oldest(fmt::format("sent no hello within {} s", kHelloBoundNs / kNsPerSecond));
   }
-  if (auto done = accept_all(arrivals); !done) return tl::unexpected(done.error());
+  GDX_TRY(accept_all(arrivals));
   return arrivals;
 }
 

@@ -78,9 +78,8 @@ Result<void> Gathering::run(std::uint64_t deadline_ns) {
 }
 
 Result<void> Gathering::admit_arrivals() {
-  auto arrivals = reception_.receive();
-  if (!arrivals) return tl::unexpected(arrivals.error());
-  for (auto& [connection, hello] : *arrivals) {
+  auto arrivals = GDX_TRY(reception_.receive());
+  for (auto& [connection, hello] : arrivals) {
     if (auto admitted = admit(connection, hello); !admitted) return admitted;
   }
   return {};
@@ -164,9 +163,8 @@ Error received_failure(const Failure& failure) {
 }
 
 Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns) {
-  auto listener = listen_at(options.root);
-  if (!listener) return tl::unexpected(listener.error());
-  Reception reception(std::move(*listener));
+  auto listener = GDX_TRY(listen_at(options.root));
+  Reception reception(std::move(listener));
   Gathering gathering(options, reception);
   if (auto done = gathering.run(deadline_ns); !done) {
     announce_failure(gathering.members(), {done.error().status, 0, done.error().message});
@@ -176,10 +174,9 @@ Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadl
 }
 
 Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint64_t deadline_ns) {
-  auto socket = connect_to(options.root, deadline_ns);
-  if (!socket) return tl::unexpected(socket.error());
+  auto socket = GDX_TRY(connect_to(options.root, deadline_ns));
   std::vector<Connection> members(1);
-  Connection& root = members.front() = Connection(std::move(*socket));
+  Connection& root = members.front() = Connection(std::move(socket));
   root.queue(encode_hello(options.rank, options.size));
   for (;;) {
     const auto sent = root.flush();

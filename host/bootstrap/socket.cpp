@@ -30,13 +30,12 @@ struct AddressListDelete {
 using AddressList = std::unique_ptr<addrinfo, AddressListDelete>;
 
 Result<AddressList> resolve(const std::string& root, bool passive) {
-  const auto parsed = parse_host_port(root);
-  if (!parsed) return tl::unexpected(parsed.error());
+  const auto parsed = GDX_TRY(parse_host_port(root));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
   addrinfo* list = nullptr;
-  if (const int error = getaddrinfo(parsed->host.c_str(), parsed->port.c_str(), &hints, &list); error != 0) {
+  if (const int error = getaddrinfo(parsed.host.c_str(), parsed.port.c_str(), &hints, &list); error != 0) {
     return fail(Status::kInvalidArgument,
                 fmt::format("no address for the root '{}': {}", root, gai_strerror(error)));
   }
@@ -125,15 +124,14 @@ Result<HostPort> parse_host_port(const std::string& text) {
 }
 
 Result<Descriptor> listen_at(const std::string& root) {
-  const auto addresses = resolve(root, true);
-  if (!addresses) return tl::unexpected(addresses.error());
-  Descriptor socket = make_socket(**addresses);
+  const auto addresses = GDX_TRY(resolve(root, true));
+  Descriptor socket = make_socket(*addresses);
   if (!socket) {
     return fail(Status::kSystem, fmt::format("cannot make a socket: {}", std::strerror(errno)));
   }
   const int one = 1;
   setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (::bind(socket.value(), (*addresses)->ai_addr, (*addresses)->ai_addrlen) == 0 &&
+  if (::bind(socket.value(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
       ::listen(socket.value(), kBacklog) == 0) {
     return socket;
   }
@@ -181,13 +179,11 @@ Result<void> check_route(const sockaddr& address, socklen_t length) {
 }
 
 Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns) {
-  const auto addresses = resolve(root, false);
-  if (!addresses) return tl::unexpected(addresses.error());
-  if (auto routed = check_route(*(*addresses)->ai_addr, (*addresses)->ai_addrlen); !routed)
-    return tl::unexpected(routed.error());
+  const auto addresses = GDX_TRY(resolve(root, false));
+  GDX_TRY(check_route(*addresses->ai_addr, addresses->ai_addrlen));
   int error = 0;
   for (;;) {
-    for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
       // An address that swallows packets must not use up the time of the next one.
       Descriptor socket =
           try_connect(*address, std::min(deadline_ns, monotonic_ns() + kConnectAttemptNs), error);

@@ -56,7 +56,7 @@ Result<void> check_options(const WorldOptions& options) {
                             options.size, options.size - 1));
   }
   if (options.size == 1) return {};
-  if (auto parsed = bootstrap::parse_host_port(options.root); !parsed) return tl::unexpected(parsed.error());
+  GDX_TRY(bootstrap::parse_host_port(options.root));
   return {};
 }
 
@@ -180,8 +180,7 @@ Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, s
 
 Result<std::vector<std::byte>> World::Impl::collect(std::span<const std::byte> mine,
                                                     std::uint64_t deadline_ns) {
-  if (auto came = wait_for_contributions(mine.size(), deadline_ns); !came)
-    return tl::unexpected(came.error());
+  GDX_TRY(wait_for_contributions(mine.size(), deadline_ns));
   std::vector<std::byte> gathered(mine.begin(), mine.end());
   gathered.reserve(mine.size() * options.size);
   for (std::uint32_t rank = 1; rank < options.size; ++rank) {
@@ -190,7 +189,7 @@ Result<std::vector<std::byte>> World::Impl::collect(std::span<const std::byte> m
     contributions[rank].reset();
   }
   const auto frame = bootstrap::encode_frame(FrameType::kGathered, 0, sequence, gathered);
-  if (auto sent = send_to_members(frame, deadline_ns); !sent) return tl::unexpected(sent.error());
+  GDX_TRY(send_to_members(frame, deadline_ns));
   ++sequence;
   reception.reset();
   return gathered;
@@ -239,20 +238,17 @@ std::uint32_t World::size() const { return impl_->options.size; }
 
 Result<World> World::join(const WorldOptions& options) {
   const TraceSpan span("World::join");
-  if (auto checked = check_options(options); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_options(options));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   if (options.size > 1) {
     const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
     if (options.rank == 0) {
-      auto gathered = bootstrap::gather_members(options, deadline_ns);
-      if (!gathered) return tl::unexpected(gathered.error());
-      impl->members = std::move(gathered->members);
-      impl->reception = std::move(gathered->reception);
+      auto gathered = GDX_TRY(bootstrap::gather_members(options, deadline_ns));
+      impl->members = std::move(gathered.members);
+      impl->reception = std::move(gathered.reception);
     } else {
-      auto members = bootstrap::join_root(options, deadline_ns);
-      if (!members) return tl::unexpected(members.error());
-      impl->members = std::move(*members);
+      impl->members = GDX_TRY(bootstrap::join_root(options, deadline_ns));
     }
     impl->contributions.resize(options.size);
   }
@@ -274,8 +270,7 @@ Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine,
 }
 
 Result<void> World::barrier(std::uint64_t timeout_ns) {
-  auto met = allgather({}, timeout_ns);
-  if (!met) return tl::unexpected(met.error());
+  GDX_TRY(allgather({}, timeout_ns));
   return {};
 }
 

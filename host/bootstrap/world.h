@@ -63,10 +63,9 @@ class World {
   template <typename T>
   [[nodiscard]] Result<std::vector<T>> allgather_value(const T& mine, std::uint64_t timeout_ns) {
     static_assert(std::is_trivially_copyable_v<T>);
-    auto bytes = allgather(std::as_bytes(std::span(&mine, 1)), timeout_ns);
-    if (!bytes) return tl::unexpected(bytes.error());
+    auto bytes = GDX_TRY(allgather(std::as_bytes(std::span(&mine, 1)), timeout_ns));
     std::vector<T> values(size());
-    std::memcpy(static_cast<void*>(values.data()), bytes->data(), bytes->size());
+    std::memcpy(static_cast<void*>(values.data()), bytes.data(), bytes.size());
     return values;
   }
 

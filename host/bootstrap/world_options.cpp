@@ -16,9 +16,8 @@ constexpr std::uint64_t kMaxTimeoutSeconds = 24 * 3600;
 
 Result<WorldOptions> WorldOptions::from_environment() {
   WorldOptions options;
-  const auto timeout_s = number_from_environment(kBootstrapTimeoutVariable, 1, kMaxTimeoutSeconds);
-  if (!timeout_s) return tl::unexpected(timeout_s.error());
-  if (*timeout_s) options.timeout_ns = **timeout_s * kNsPerSecond;
+  const auto timeout_s = GDX_TRY(number_from_environment(kBootstrapTimeoutVariable, 1, kMaxTimeoutSeconds));
+  if (timeout_s) options.timeout_ns = *timeout_s * kNsPerSecond;
   const auto size = number_from_environment(kWorldSizeVariable, 1, bootstrap::kMaxRanks);
   if (!size) return tl::unexpected(size.error());
   const auto rank = number_from_environment(kRankVariable, 0, bootstrap::kMaxRanks - 1);

@@ -130,38 +130,31 @@ Result<std::string> table_file(const Options& options) {
 // Measures and stores. Reports faults of the options before any measurement.
 Result<void> calibrate(const Options& options, const Gpu* gpu) {
   if (auto checked = check_measure_options(options.measure); !checked) return checked;
-  const auto wanted = mode_options(options, gpu);
-  if (!wanted) return tl::unexpected(wanted.error());
-  const auto kept_in = table_file(options);
-  if (!kept_in) return tl::unexpected(kept_in.error());
-  const std::string& file = *kept_in;
+  const auto wanted = GDX_TRY(mode_options(options, gpu));
+  const std::string file = GDX_TRY(table_file(options));
   if (const auto present = read_calibrations(file); !present && present.error().status != Status::kNotFound)
     return tl::unexpected(present.error());
-  const auto hca = Hca::open({.name = options.hca});
-  if (!hca) return tl::unexpected(hca.error());
-  const auto site = site_of_kernels(hca->name(), *wanted);
-  if (!site) return tl::unexpected(site.error());
+  const auto hca = GDX_TRY(Hca::open({.name = options.hca}));
+  const auto site = GDX_TRY(site_of_kernels(hca.name(), wanted));
 
-  const auto measurement = measure_modes(*hca, gpu, options.measure);
-  if (!measurement) return tl::unexpected(measurement.error());
-  const auto table = best_table(measurement->sizes);
-  if (!table) return tl::unexpected(table.error());
+  const auto measurement = GDX_TRY(measure_modes(hca, gpu, options.measure));
+  const auto table = GDX_TRY(best_table(measurement.sizes));
   const std::string measured_on =
-      fmt::format("{}, {} rounds", measurement->measured_on, options.measure.rounds);
-  const Calibration calibration{.key = {.hca = hca->name(),
-                                        .kernels = site->kernels,
-                                        .payload = measurement->payload,
-                                        .path = site->path,
-                                        .shape = measurement->shape},
-                                .modes = *table,
+      fmt::format("{}, {} rounds", measurement.measured_on, options.measure.rounds);
+  const Calibration calibration{.key = {.hca = hca.name(),
+                                        .kernels = site.kernels,
+                                        .payload = measurement.payload,
+                                        .path = site.path,
+                                        .shape = measurement.shape},
+                                .modes = table,
                                 .rounds = options.measure.rounds,
-                                .measured_on = measurement->measured_on,
-                                .why = explain(*table, measurement->sizes, measured_on)};
+                                .measured_on = measurement.measured_on,
+                                .why = explain(table, measurement.sizes, measured_on)};
   if (auto stored = store_calibration(file, calibration); !stored) return stored;
   if (options.json) {
-    print_json(calibration, *measurement, file);
+    print_json(calibration, measurement, file);
   } else {
-    print_text(calibration, *measurement, file);
+    print_text(calibration, measurement, file);
   }
   return {};
 }

@@ -261,9 +261,8 @@ std::string default_calibration_file() {
 }
 
 Result<std::vector<Calibration>> read_calibrations(const std::string& file) {
-  const auto text = read_text(file);
-  if (!text) return tl::unexpected(text.error());
-  const Json json = Json::parse(*text, nullptr, false);
+  const auto text = GDX_TRY(read_text(file));
+  const Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) return refuse(file, "not a JSON object");
   const auto format = json.find("format");
   if (format == json.end() || *format != kFormat)
@@ -282,11 +281,10 @@ Result<std::vector<Calibration>> read_calibrations(const std::string& file) {
     return refuse(file, "it has no list of tables");
   std::vector<Calibration> all;
   for (const Json& one : *tables) {
-    auto table = table_of(file, one);
-    if (!table) return tl::unexpected(table.error());
-    const bool twice = std::ranges::any_of(all, [&](const Calibration& a) { return a.key == table->key; });
-    if (twice) return refuse(file, fmt::format("two tables for {}", describe(table->key)));
-    all.push_back(std::move(*table));
+    auto table = GDX_TRY(table_of(file, one));
+    const bool twice = std::ranges::any_of(all, [&](const Calibration& a) { return a.key == table.key; });
+    if (twice) return refuse(file, fmt::format("two tables for {}", describe(table.key)));
+    all.push_back(std::move(table));
   }
   return all;
 }

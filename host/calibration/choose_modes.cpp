@@ -43,14 +43,13 @@ bool is_for_site(const CalibrationKey& table, const CalibrationKey& wanted) {
 
 // Returns, among the tables that hold for this endpoint, the one measured with the most slots.
 Result<Calibration> look_up(const CalibrationKey& wanted, const std::string& file) {
-  auto tables = read_calibrations(file);
-  if (!tables) return tl::unexpected(tables.error());
+  auto tables = GDX_TRY(read_calibrations(file));
   const auto slots = [](const Calibration& table) {
     return std::pair(table.key.shape.slot_count, table.key.shape.bounce_slot_count);
   };
   const Calibration* best = nullptr;
   Error without{Status::kNotFound, fmt::format("{} has no table for {}", file, describe(wanted))};
-  for (const Calibration& table : *tables) {
+  for (const Calibration& table : tables) {
     if (!is_for_site(table.key, wanted)) continue;
     if (table.key.queue_layout_version != wanted.queue_layout_version) {
       without = {
@@ -105,8 +104,7 @@ std::optional<PathClass> nearest_of(const std::vector<std::string>& gpus, const 
 }  // namespace
 
 Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options) {
-  const auto said = path_in_environment();
-  if (!said) return tl::unexpected(said.error());
+  const auto said = GDX_TRY(path_in_environment());
   if (options.kernels == Processor::kCpu) {
     if (!options.path && options.gpu.empty()) return KernelSite{};
     return fail(
@@ -121,7 +119,7 @@ Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& op
     }
     gpus = {options.gpu};
   }
-  if (options.path || *said) return KernelSite{Processor::kGpu, options.path ? options.path : *said};
+  if (options.path || said) return KernelSite{Processor::kGpu, options.path ? options.path : said};
   if (gpus.empty()) gpus = Gpu::in_use();
   const auto path = nearest_of(gpus, hca);
   const bool on_gpu = options.kernels || !gpus.empty() || path || cuda::loaded_driver() != nullptr;
@@ -136,25 +134,23 @@ ModeChoice default_modes(const KernelSite& site, const QueueShape& shape) {
 Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options, const QueueShape& shape) {
   const ModeMeans means = means_of(shape);
   if (options.table) {
-    if (auto checked = check_mode_table(*options.table, means); !checked)
-      return tl::unexpected(checked.error());
+    GDX_TRY(check_mode_table(*options.table, means));
     return ModeChoice{*options.table, {}, "given by the program"};
   }
-  const auto site = site_of_kernels(hca, options);
-  if (!site) return tl::unexpected(site.error());
-  const Placement own = site->kernels == Processor::kGpu ? Placement::kGpu : Placement::kHost;
+  const auto site = GDX_TRY(site_of_kernels(hca, options));
+  const Placement own = site.kernels == Processor::kGpu ? Placement::kGpu : Placement::kHost;
   const CalibrationKey key{.hca = hca,
-                           .kernels = site->kernels,
+                           .kernels = site.kernels,
                            .payload = options.payload.value_or(own),
-                           .path = site->path,
+                           .path = site.path,
                            .shape = shape};
-  if (const auto checked = check_calibration_key(key); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_calibration_key(key));
   const CalibrationPlace place = calibration_place(options);
   std::string without = "no calibration";
   if (!place.file.empty()) {
     const auto found = look_up(key, place.file);
     if (found) {
-      return ModeChoice{with_pull_for_missing(found->modes, means), *site,
+      return ModeChoice{with_pull_for_missing(found->modes, means), site,
                         fmt::format("measured on {}, {}", found->measured_on, place.file)};
     }
     if (place.named) return tl::unexpected(found.error());
@@ -162,17 +158,16 @@ Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& optio
     // Warns only of a file that is no valid calibration; a missing calibration is no mistake.
     if (found.error().status != Status::kNotFound) log_once(log::Level::kWarn, without + "; defaults serve");
   }
-  ModeChoice choice = default_modes(*site, shape);
+  ModeChoice choice = default_modes(site, shape);
   choice.why += ": " + without;
   return choice;
 }
 
 Result<void> check_blueflame_probe(const std::string& hca, const ModeOptions& options) {
-  const auto site = site_of_kernels(hca, options);
-  if (!site) return tl::unexpected(site.error());
+  const auto site = GDX_TRY(site_of_kernels(hca, options));
   const auto passed = [&](const Calibration& table) {
     const CalibrationKey& key = table.key;
-    return key.hca == hca && key.kernels == site->kernels && key.path == site->path && key.shape.blueflame;
+    return key.hca == hca && key.kernels == site.kernels && key.path == site.path && key.shape.blueflame;
   };
   const CalibrationPlace place = calibration_place(options);
   std::string without = "no calibration";
@@ -185,8 +180,8 @@ Result<void> check_blueflame_probe(const std::string& hca, const ModeOptions& op
   return fail(Status::kUnsupported,
               fmt::format("BlueFlame on HCA {} by kernels on a {}: no probe has passed ({}); run "
                           "GDX_DOORBELL=blueflame gdx calibrate{}, or use plain doorbells",
-                          hca, site->kernels == Processor::kGpu ? "GPU" : "CPU", without,
-                          site->kernels == Processor::kGpu ? " --gpu" : ""));
+                          hca, site.kernels == Processor::kGpu ? "GPU" : "CPU", without,
+                          site.kernels == Processor::kGpu ? " --gpu" : ""));
 }
 
 void announce(const std::string& hca, const ModeChoice& choice) {

@@ -72,13 +72,10 @@ struct Bench {
 
 Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint64_t bytes, Buffer& buffer) {
   if (place == Placement::kHost) {
-    auto memory = allocate_memory(hca, bytes);
-    if (!memory) return tl::unexpected(memory.error());
-    buffer.memory.emplace(std::move(*memory));
+    auto memory = GDX_TRY(allocate_memory(hca, bytes));
+    buffer.memory.emplace(std::move(memory));
     if (gpu == nullptr) return {};
-    auto mapping = gpu->map(buffer.memory->data(), buffer.memory->bytes());
-    if (!mapping) return tl::unexpected(mapping.error());
-    buffer.mapping = std::move(*mapping);
+    buffer.mapping = GDX_TRY(gpu->map(buffer.memory->data(), buffer.memory->bytes()));
     return {};
   }
   buffer.gpu = *gpu;
@@ -98,23 +95,19 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
 
 Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
   EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7, .may_ring_unprobed_blueflame = true};
-  const auto slots = slots_of(bench.nic_memory, "--slots", wanted.slot_count);
-  if (!slots) return tl::unexpected(slots.error());
-  const auto bounce_slots = slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count);
-  if (!bounce_slots) return tl::unexpected(bounce_slots.error());
-  options.slot_count = *slots;
-  options.bounce_slot_count = *bounce_slots;
+  const auto slots = GDX_TRY(slots_of(bench.nic_memory, "--slots", wanted.slot_count));
+  const auto bounce_slots = GDX_TRY(slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count));
+  options.slot_count = slots;
+  options.bounce_slot_count = bounce_slots;
   options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of the measurement uses it
-  auto sender =
-      Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options);
-  if (!sender) return tl::unexpected(sender.error());
+  auto sender = GDX_TRY(
+      Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options));
   options.slot_count = options.bounce_slot_count = 0;
-  auto receiver = Endpoint::create(hca, {}, options);
-  if (!receiver) return tl::unexpected(receiver.error());
-  if (auto connected = sender->connect(receiver->address()); !connected) return connected;
-  if (auto connected = receiver->connect(sender->address()); !connected) return connected;
-  bench.sender.emplace(std::move(*sender));
-  bench.receiver.emplace(std::move(*receiver));
+  auto receiver = GDX_TRY(Endpoint::create(hca, {}, options));
+  if (auto connected = sender.connect(receiver.address()); !connected) return connected;
+  if (auto connected = receiver.connect(sender.address()); !connected) return connected;
+  bench.sender.emplace(std::move(sender));
+  bench.receiver.emplace(std::move(receiver));
   return {};
 }
 
@@ -138,20 +131,18 @@ Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement 
   }
   StagingOptions in_host_memory = StagingOptions::in_host_memory();
   in_host_memory.slot_bytes = options.bounce_slot_bytes;
-  auto host_memory = StagingPool::create(hca, in_host_memory);
-  if (!host_memory) return tl::unexpected(host_memory.error());
-  bench->host_memory.emplace(std::move(*host_memory));
+  auto host_memory = GDX_TRY(StagingPool::create(hca, in_host_memory));
+  bench->host_memory.emplace(std::move(host_memory));
   const std::tuple<Buffer*, Placement, std::uint64_t> buffers[] = {
       {&bench->source, payload, options.max_bytes},
       {&bench->target, payload, options.max_bytes},
       {&bench->times, Placement::kHost, std::max(sizeof(PutTimes), sizeof(BlueFlameProbe))}};
   for (const auto& [buffer, place, bytes] : buffers) {
-    if (auto allocated = allocate(hca, gpu, place, bytes, *buffer); !allocated)
-      return tl::unexpected(allocated.error());
+    GDX_TRY(allocate(hca, gpu, place, bytes, *buffer));
   }
-  if (auto connected = connect(hca, options, *bench); !connected) return tl::unexpected(connected.error());
+  GDX_TRY(connect(hca, options, *bench));
   if (gpu == nullptr) return bench;
-  if (auto shown = show_to(*gpu, *bench); !shown) return tl::unexpected(shown.error());
+  GDX_TRY(show_to(*gpu, *bench));
   return bench;
 }
 
@@ -203,23 +194,22 @@ std::string name_of(const Hca& hca) {
 
 // Probes BlueFlame by a kernel, on an endpoint of its own.
 Result<void> probe_copies(const Hca& hca, const Gpu* gpu, const Bench& bench, Measurement& measurement) {
-  auto endpoint = Endpoint::create(hca, {},
-                                   {.send_queue_blocks = kProbeBlocks,
-                                    .auto_modes = {.table = ModeTable{0, 0, kNoSizeLimit}},
-                                    .doorbell = DoorbellKind::kBlueFlame,
-                                    .may_ring_unprobed_blueflame = true});
-  if (!endpoint) return tl::unexpected(endpoint.error());
-  if (auto connected = endpoint->connect(endpoint->address()); !connected) return connected;
+  auto endpoint = GDX_TRY(Endpoint::create(hca, {},
+                                           {.send_queue_blocks = kProbeBlocks,
+                                            .auto_modes = {.table = ModeTable{0, 0, kNoSizeLimit}},
+                                            .doorbell = DoorbellKind::kBlueFlame,
+                                            .may_ring_unprobed_blueflame = true}));
+  if (auto connected = endpoint.connect(endpoint.address()); !connected) return connected;
   if (gpu != nullptr) {
-    if (auto mapped = endpoint->map_to(*gpu); !mapped) return mapped;
+    if (auto mapped = endpoint.map_to(*gpu); !mapped) return mapped;
   }
-  if (endpoint->handle().blueflame_half_bytes == 0) {
+  if (endpoint.handle().blueflame_half_bytes == 0) {
     return fail(Status::kUnsupported, fmt::format("HCA {} has no BlueFlame register left for its probe: end "
                                                   "other programs, or use plain doorbells ({}=plain)",
                                                   hca.name(), kDoorbellVariable));
   }
   auto& probe = *reinterpret_cast<BlueFlameProbe*>(bench.times.memory->data());
-  const Status launched = probe_blueflame(endpoint->handle(), &probe, progress);
+  const Status launched = probe_blueflame(endpoint.handle(), &probe, progress);
   if (launched != Status::kOk) probe.status = launched;
   if (auto judged = judge(hca.name(), probe); !judged) return judged;
   measurement.copies = probe.copies;
@@ -253,32 +243,29 @@ Result<void> check_measure_options(const MeasureOptions& options) {
 }
 
 Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureOptions& options) {
-  if (auto checked = check_measure_options(options); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_measure_options(options));
   Measurement measurement;
   measurement.payload = options.payload.value_or(gpu != nullptr ? Placement::kGpu : Placement::kHost);
   if (measurement.payload == Placement::kGpu && gpu == nullptr) {
     return fail(Status::kInvalidArgument,
                 "--payload gpu: kernels on a CPU do not reach it; measure with --gpu");
   }
-  const auto bench = set_up(hca, gpu, measurement.payload, options);
-  if (!bench) return tl::unexpected(bench.error());
-  if ((*bench)->sender->handle().blueflame_half_bytes != 0) {
-    if (auto probed = probe_copies(hca, gpu, **bench, measurement); !probed)
-      return tl::unexpected(probed.error());
+  const auto bench = GDX_TRY(set_up(hca, gpu, measurement.payload, options));
+  if (bench->sender->handle().blueflame_half_bytes != 0) {
+    GDX_TRY(probe_copies(hca, gpu, *bench, measurement));
   }
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
   std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       for (const TableMode mode : kModes) {
-        if (!is_possible(**bench, mode, sizes[i])) continue;
-        const auto ns = time_once(**bench, mode, sizes[i]);
-        if (!ns) return tl::unexpected(ns.error());
-        if (round != 0) samples[i][static_cast<std::size_t>(mode)].push_back(*ns);  // the first warms up
+        if (!is_possible(*bench, mode, sizes[i])) continue;
+        const auto ns = GDX_TRY(time_once(*bench, mode, sizes[i]));
+        if (round != 0) samples[i][static_cast<std::size_t>(mode)].push_back(ns);  // the first warms up
       }
     }
   }
-  measurement.shape = shape_of((*bench)->sender->handle(), options);
+  measurement.shape = shape_of(bench->sender->handle(), options);
   measurement.measured_on = fmt::format(
       "{}, {}", name_of(hca), gpu != nullptr ? fmt::format("kernels of {}", gpu->name()) : "CPU kernels");
   for (std::size_t i = 0; i < sizes.size(); ++i) {

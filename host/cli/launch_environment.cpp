@@ -220,9 +220,8 @@ std::string pcap_path(const std::string& path, std::uint32_t rank) {
 
 Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
   if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
-  const auto preload = preload_list();
-  if (!preload) return tl::unexpected(preload.error());
-  std::vector<std::string> variables{"LD_PRELOAD=" + *preload};
+  const auto preload = GDX_TRY(preload_list());
+  std::vector<std::string> variables{"LD_PRELOAD=" + preload};
   const SofthcaOptions& softhca = options.softhca;
   add(variables, "GDX_SOFTHCA_HCAS", softhca.hcas);
   add(variables, "GDX_SOFTHCA_ADDR", softhca.address);

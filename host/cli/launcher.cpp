@@ -57,7 +57,7 @@ Result<Root> reserve_root() {
     return fail(Status::kSystem,
                 fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
   }
-  if (auto routed = bootstrap::check_route(*generic, length); !routed) return tl::unexpected(routed.error());
+  GDX_TRY(bootstrap::check_route(*generic, length));
   root.name = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
   return root;
 }
@@ -160,19 +160,16 @@ Launch::~Launch() {
 
 Result<void> Launch::start() {
   if (options_.ranks > 1) {
-    auto made = reserve_root();
-    if (!made) return tl::unexpected(made.error());
-    root_ = std::move(*made);
+    root_ = GDX_TRY(reserve_root());
   }
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    auto variables = launch_environment(options_, rank);
-    if (!variables) return tl::unexpected(variables.error());
+    auto variables = GDX_TRY(launch_environment(options_, rank));
     if (options_.ranks > 1) {
-      variables->push_back(fmt::format("{}={}", kRankVariable, rank));
-      variables->push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
-      variables->push_back(fmt::format("{}={}", kRootVariable, root_.name));
+      variables.push_back(fmt::format("{}={}", kRankVariable, rank));
+      variables.push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
+      variables.push_back(fmt::format("{}={}", kRootVariable, root_.name));
     }
-    if (auto started = start_rank(ExecArguments(options_.command, *variables)); !started) return started;
+    if (auto started = start_rank(ExecArguments(options_.command, variables)); !started) return started;
   }
   if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
   return {};
@@ -336,12 +333,12 @@ void Launch::kill_all() {
 }  // namespace
 
 Result<int> launch(const LaunchOptions& options) {
-  if (auto checked = check_launch_options(options); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_launch_options(options));
   warn_of_static(options);
   const SignalGuard signals;
   return supervise(options.command.front(), signals, [&](const Supervision& supervision) -> Result<int> {
     Launch running(options, signals, supervision);
-    if (auto started = running.start(); !started) return tl::unexpected(started.error());
+    GDX_TRY(running.start());
     return running.wait();
   });
 }

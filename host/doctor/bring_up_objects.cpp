@@ -103,30 +103,26 @@ std::string allocate_uars(const Hca& hca) {
 
 // CREATE_QP with timestamps of `format`; the message where it is refused.
 Result<void> create_queue_pair(const Hca& hca, std::uint32_t format) {
-  const auto memory = QueueMemory::allocate(kBlocks, 0);
-  if (!memory) return tl::unexpected(memory.error());
+  const auto memory = GDX_TRY(QueueMemory::allocate(kBlocks, 0));
   const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
-  const UmemHandle umem(mlx5dv_devx_umem_reg(hca.context(), memory->base(), memory->registered_bytes(),
-                                             IBV_ACCESS_LOCAL_WRITE));
+  const UmemHandle umem(
+      mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
   if (!uar || !umem)
     return fail(Status::kSystem, fmt::format("no {}: {}", uar ? "umem" : "UAR page", std::strerror(errno)));
-  const auto cq =
+  const auto cq = GDX_TRY(
       commands::create_completion_queue(hca.context(), {.eqn = hca.eqn(),
                                                         .uar_page = uar->page_id,
                                                         .umem_id = umem->umem_id,
-                                                        .ring_offset = memory->completion_queue_offset(),
-                                                        .record_offset = memory->completion_record_offset(),
-                                                        .log_entries = std::countr_zero(kBlocks)});
-  if (!cq) return tl::unexpected(cq.error());
-  const auto qp =
-      commands::create_queue_pair(hca.context(), {.pdn = hca.pdn(),
-                                                  .cqn = cq->number,
-                                                  .uar_page = uar->page_id,
-                                                  .umem_id = umem->umem_id,
-                                                  .record_offset = memory->queue_pair_record_offset(),
-                                                  .log_blocks = std::countr_zero(kBlocks),
-                                                  .timestamp_format = format});
-  if (!qp) return tl::unexpected(qp.error());
+                                                        .ring_offset = memory.completion_queue_offset(),
+                                                        .record_offset = memory.completion_record_offset(),
+                                                        .log_entries = std::countr_zero(kBlocks)}));
+  GDX_TRY(commands::create_queue_pair(hca.context(), {.pdn = hca.pdn(),
+                                                      .cqn = cq.number,
+                                                      .uar_page = uar->page_id,
+                                                      .umem_id = umem->umem_id,
+                                                      .record_offset = memory.queue_pair_record_offset(),
+                                                      .log_blocks = std::countr_zero(kBlocks),
+                                                      .timestamp_format = format}));
   return {};
 }
 

@@ -84,10 +84,9 @@ std::vector<Finding> check_mapping(const Machine& machine) {
 }
 
 Result<GpuSeen> see_gpu(const Machine& machine, const std::string& bus_id) {
-  const auto seen = machine.probes.gpus();
-  if (!seen) return tl::unexpected(seen.error());
-  const auto gpu = std::ranges::find(*seen, bus_id, &GpuSeen::bus_id);
-  if (gpu == seen->end()) return fail(Status::kNotFound, "CUDA does not show the GPU");
+  const auto seen = GDX_TRY(machine.probes.gpus());
+  const auto gpu = std::ranges::find(seen, bus_id, &GpuSeen::bus_id);
+  if (gpu == seen.end()) return fail(Status::kNotFound, "CUDA does not show the GPU");
   return *gpu;
 }
 

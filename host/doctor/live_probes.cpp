@@ -93,22 +93,19 @@ Result<Refusal> open_devx(const std::string& hca) {
 }
 
 Result<std::vector<GpuSeen>> see_gpus() {
-  const auto count = Gpu::count();
-  if (!count) return tl::unexpected(count.error());
+  const auto count = GDX_TRY(Gpu::count());
   std::vector<GpuSeen> seen;
-  for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    const auto gpu = Gpu::open(ordinal);
-    if (!gpu) return tl::unexpected(gpu.error());
-    seen.push_back({canonical_bus_id(gpu->pci_bus_id()).value_or(gpu->pci_bus_id()), gpu->exports_dmabuf(),
-                    gpu->orders_rdma_writes()});
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    const auto gpu = GDX_TRY(Gpu::open(ordinal));
+    seen.push_back({canonical_bus_id(gpu.pci_bus_id()).value_or(gpu.pci_bus_id()), gpu.exports_dmabuf(),
+                    gpu.orders_rdma_writes()});
   }
   return seen;
 }
 
 Result<Gpu> open_gpu(const std::string& bus_id) {
-  const auto count = Gpu::count();
-  if (!count) return tl::unexpected(count.error());
-  for (int ordinal = 0; ordinal < *count; ++ordinal) {
+  const auto count = GDX_TRY(Gpu::count());
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
     auto gpu = Gpu::open(ordinal);
     if (gpu && canonical_bus_id(gpu->pci_bus_id()) == bus_id) return gpu;
   }
@@ -128,11 +125,10 @@ class OpenHcas {
 };
 
 Result<Refusal> map_uar(const Hca& hca, const std::string& bus_id) {
-  const auto gpu = open_gpu(bus_id);
-  if (!gpu) return tl::unexpected(gpu.error());
+  const auto gpu = GDX_TRY(open_gpu(bus_id));
   const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
   if (!uar) return fail(Status::kSystem, fmt::format("mlx5dv_devx_alloc_uar: {}", std::strerror(errno)));
-  const auto mapping = gpu->map(uar->base_addr, mlx5::kUarPageBytes, MappingChoice::kAuto);
+  const auto mapping = gpu.map(uar->base_addr, mlx5::kUarPageBytes, MappingChoice::kAuto);
   return Refusal(mapping ? "" : mapping.error().message);
 }
 
@@ -145,17 +141,15 @@ Result<Refusal> register_page(const Hca& hca, const std::string& bus_id, Registr
     const MrHandle registered(ibv_reg_mr(hca.pd(), page.data(), page.size(), kAccess));
     return Refusal(registered ? "" : std::strerror(errno));
   }
-  const auto gpu = open_gpu(bus_id);
-  if (!gpu) return tl::unexpected(gpu.error());
-  const auto memory = GpuMemory::allocate(*gpu, kGpuPageBytes);
-  if (!memory) return tl::unexpected(memory.error());
+  const auto gpu = GDX_TRY(open_gpu(bus_id));
+  const auto memory = GDX_TRY(GpuMemory::allocate(gpu, kGpuPageBytes));
   const RegistrationFacts facts{
       .pointer = PointerKind::kDevice,
-      .gpu_exports_dmabuf = gpu->exports_dmabuf(),
+      .gpu_exports_dmabuf = gpu.exports_dmabuf(),
       .hca_imports_dmabuf = hca_imports_dmabuf(hca),
       .peermem_loaded = peermem_loaded(),
       .choice = way == RegistrationWay::kDmabuf ? RegistrationChoice::kDmabuf : RegistrationChoice::kPeermem};
-  const GpuRegion region{memory->address(), memory->bytes(), kAccess, gpu->ordinal()};
+  const GpuRegion region{memory.address(), memory.bytes(), kAccess, gpu.ordinal()};
   const auto registered = register_gpu_region(hca_verbs(), hca, region, facts);
   if (!registered) return Refusal(registered.error().message);
   const MrHandle released(registered->mr);

@@ -131,18 +131,13 @@ Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPoo
   options.slot_count = pool != nullptr ? pool->slot_count() : 0;
   options.sharing = sharing;
   options.doorbell = doorbell;
-  auto endpoint = Endpoint::create(hca, {pool}, options);
-  if (!endpoint) return tl::unexpected(endpoint.error());
+  auto endpoint = GDX_TRY(Endpoint::create(hca, {pool}, options));
   if (!peer) return tl::unexpected(peer.error());
-  if (auto connected = endpoint->connect(peer->address()); !connected)
-    return tl::unexpected(connected.error());
-  if (auto connected = peer->connect(endpoint->address()); !connected)
-    return tl::unexpected(connected.error());
-  auto source = allocate_memory(hca, kBufferBytes);
-  if (!source) return tl::unexpected(source.error());
-  auto target = allocate_memory(hca, kBufferBytes);
-  if (!target) return tl::unexpected(target.error());
-  return Loopback(std::move(*endpoint), std::move(*peer), std::move(*source), std::move(*target));
+  GDX_TRY(endpoint.connect(peer->address()));
+  GDX_TRY(peer->connect(endpoint.address()));
+  auto source = GDX_TRY(allocate_memory(hca, kBufferBytes));
+  auto target = GDX_TRY(allocate_memory(hca, kBufferBytes));
+  return Loopback(std::move(endpoint), std::move(*peer), std::move(source), std::move(target));
 }
 
 std::uint16_t Loopback::post(const WorkRequest& request) {

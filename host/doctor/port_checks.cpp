@@ -194,11 +194,10 @@ Result<std::string> run_on_interface(const Machine& machine, const HcaSeen& hca,
 }
 
 Result<Qos> read_qos(const Machine& machine, const HcaSeen& hca) {
-  const auto text = run_on_interface(machine, hca, {"mlnx_qos", "-i"});
-  if (!text) return tl::unexpected(text.error());
+  const auto text = GDX_TRY(run_on_interface(machine, hca, {"mlnx_qos", "-i"}));
   Qos qos;
-  qos.trust = field(*text, "Priority trust state").value_or("");
-  std::string_view left = *text;
+  qos.trust = field(text, "Priority trust state").value_or("");
+  std::string_view left = text;
   while (!left.empty()) {
     const std::string line = first_line(left);
     left.remove_prefix(std::min(line.size() + 1, left.size()));

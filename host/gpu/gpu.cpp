@@ -140,11 +140,10 @@ Result<MappingChoice> mapping_choice_from_environment() {
 }
 
 Result<int> Gpu::count() {
-  const auto driver = cuda::driver();
-  if (!driver) return tl::unexpected(driver.error());
+  const auto driver = GDX_TRY(cuda::driver());
   int count = 0;
-  const CUresult result = (*driver)->call.device_get_count(&count);
-  if (result != CUDA_SUCCESS) return tl::unexpected((*driver)->error(result, "cannot count the GPUs"));
+  const CUresult result = driver->call.device_get_count(&count);
+  if (result != CUDA_SUCCESS) return tl::unexpected(driver->error(result, "cannot count the GPUs"));
   return count;
 }
 
@@ -193,9 +192,8 @@ CUresult Gpu::Context::retain() {
 
 Result<Gpu> Gpu::open(int ordinal) {
   const TraceSpan span("Gpu::open");
-  const auto loaded = cuda::driver();
-  if (!loaded) return tl::unexpected(loaded.error());
-  const cuda::Driver& driver = **loaded;
+  const auto loaded = GDX_TRY(cuda::driver());
+  const cuda::Driver& driver = *loaded;
   Registry& registry = Registry::instance();
   const std::lock_guard guard(registry.lock);
   if (auto context = registry.opened[ordinal].lock()) return Gpu(std::move(context));
@@ -253,18 +251,16 @@ Result<int> Gpu::export_dmabuf(std::uintptr_t address, std::size_t bytes) const 
 }
 
 Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes) const {
-  const auto choice = mapping_choice_from_environment();
-  if (!choice) return tl::unexpected(choice.error());
-  return map(address, bytes, *choice);
+  const auto choice = GDX_TRY(mapping_choice_from_environment());
+  return map(address, bytes, choice);
 }
 
 Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, MappingChoice choice) const {
   const TraceSpan span("Gpu::map");
   const Range range = whole_pages(address, bytes);
   const cuda::Driver& driver = context_->driver;
-  const auto pages = page_kind(reinterpret_cast<void*>(range.first), range.bytes);
-  if (!pages) return tl::unexpected(pages.error());
-  const MappingWay way = choose_mapping(*pages, choice);
+  const auto pages = GDX_TRY(page_kind(reinterpret_cast<void*>(range.first), range.bytes));
+  const MappingWay way = choose_mapping(pages, choice);
 
   const std::lock_guard guard(context_->lock);
   if (const auto known = context_->mappings.find(range); known != context_->mappings.end()) {
@@ -278,7 +274,7 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, M
   if (result != CUDA_SUCCESS) {
     Error error = driver.error(result, fmt::format("GPU {} cannot map {} bytes at {} by {}", context_->device,
                                                    range.bytes, first, mapping_name(way)));
-    error.message += "; " + registration_advice(result, way, *pages);
+    error.message += "; " + registration_advice(result, way, pages);
     return tl::unexpected(std::move(error));
   }
   CUdeviceptr seen = 0;

@@ -114,30 +114,26 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
 }  // namespace
 
 Result<std::vector<std::string>> list_hcas() {
-  auto list = read_device_list();
-  if (!list) return tl::unexpected(list.error());
-  return list->names();
+  auto list = GDX_TRY(read_device_list());
+  return list.names();
 }
 
 Result<Hca> Hca::open(const HcaOptions& options) {
   const TraceSpan span("Hca::open");
-  auto list = read_device_list();
-  if (!list) return tl::unexpected(list.error());
+  auto list = GDX_TRY(read_device_list());
   const std::string wanted = wanted_name(options);
   std::optional<std::uint64_t> gid_index = options.gid_index;
   if (!gid_index) {
-    const auto given = number_from_environment(kGidIndexVariable, 0, UINT8_MAX);
-    if (!given) return tl::unexpected(given.error());
-    gid_index = *given;
+    gid_index = GDX_TRY(number_from_environment(kGidIndexVariable, 0, UINT8_MAX));
   }
-  if (list->devices.empty()) {
+  if (list.devices.empty()) {
     return fail(Status::kNoDevice,
                 fmt::format("no RDMA HCA on this machine{}: run it under `gdx run -- PROGRAM` to use the "
                             "software HCA",
                             wanted.empty() ? "" : fmt::format(" (asked for {})", wanted)));
   }
   std::vector<Error> refusals;
-  for (ibv_device* device : list->devices) {
+  for (ibv_device* device : list.devices) {
     if (!wanted.empty() && wanted != ibv_get_device_name(device)) continue;
     Hca hca;
     auto opened = hca.open_on(device);
@@ -147,7 +143,7 @@ Result<Hca> Hca::open(const HcaOptions& options) {
   }
   if (refusals.empty()) {
     return fail(Status::kNotFound,
-                fmt::format("no HCA named {}: there are {}", wanted, fmt::join(list->names(), ", ")));
+                fmt::format("no HCA named {}: there are {}", wanted, fmt::join(list.names(), ", ")));
   }
   if (refusals.size() == 1) return tl::unexpected(refusals.front());
   std::string reasons = refusals.front().message;
@@ -158,10 +154,9 @@ Result<Hca> Hca::open(const HcaOptions& options) {
 Result<void> Hca::open_on(ibv_device* device) {
   name_ = ibv_get_device_name(device);
   sysfs_path_ = device->ibdev_path;
-  auto context = open_with_devx(device);
-  if (!context) return tl::unexpected(context.error());
+  auto context = GDX_TRY(open_with_devx(device));
   device_ = std::make_unique<Device>();
-  device_->context = std::move(*context);
+  device_->context = std::move(context);
   return read_device();
 }
 

@@ -65,14 +65,12 @@ struct SharedRegion {
 };
 
 Result<SharedRegion> share(const GpuRegion& region) {
-  const auto gpu = Gpu::open(region.gpu);
-  if (!gpu) return tl::unexpected(gpu.error());
+  const auto gpu = GDX_TRY(Gpu::open(region.gpu));
   const auto address = reinterpret_cast<std::uintptr_t>(region.address);
   const std::uintptr_t first = address / page_bytes() * page_bytes();
   const std::uintptr_t end = (address + region.bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-  const auto exported = gpu->export_dmabuf(first, end - first);
-  if (!exported) return tl::unexpected(exported.error());
-  return SharedRegion{Descriptor(*exported), address - first};
+  const auto exported = GDX_TRY(gpu.export_dmabuf(first, end - first));
+  return SharedRegion{Descriptor(exported), address - first};
 }
 
 tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
@@ -92,9 +90,8 @@ auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFact
   const auto attempt = [&](RegistrationWay way) -> Result<Made> {
     Made made = nullptr;
     if (way == RegistrationWay::kDmabuf) {
-      const auto shared = share(region);
-      if (!shared) return tl::unexpected(shared.error());
-      made = by_dmabuf(*shared);
+      const auto shared = GDX_TRY(share(region));
+      made = by_dmabuf(shared);
       if (made == nullptr) return refused(hca, way, errno);
     } else {
       made = by_address();
@@ -198,9 +195,8 @@ Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* ad
   CUresult result = ask();
   if (result == CUDA_ERROR_INVALID_CONTEXT) {
     // This thread has none. Any will do, since all of a process share its addresses.
-    const auto any = Gpu::open();
-    if (!any) return tl::unexpected(any.error());
-    result = any->run(ask);
+    const auto any = GDX_TRY(Gpu::open());
+    result = any.run(ask);
   }
   if (result != CUDA_SUCCESS) {
     return tl::unexpected(driver.error(result, fmt::format("cannot tell whose memory is at {}", address)));
@@ -210,8 +206,7 @@ Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* ad
 }
 
 Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerFacts& pointer) {
-  const auto choice = registration_choice_from_environment();
-  if (!choice) return tl::unexpected(choice.error());
+  const auto choice = GDX_TRY(registration_choice_from_environment());
   const auto gpu = Gpu::open(pointer.gpu);
   if (!gpu) return tl::unexpected(gpu.error());
   RegistrationFacts facts;
@@ -222,7 +217,7 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
   // The software HCA writes by the driver's copies, of which the attribute says nothing.
   facts.writes_unordered = !hca.is_software() && !gpu->orders_rdma_writes();
   facts.hca_writes = true;
-  facts.choice = *choice;
+  facts.choice = choice;
   return facts;
 }
 
@@ -234,11 +229,10 @@ Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, cons
                                region.access);
   };
   const auto by_address = [&] { return verbs.reg_mr(hca.pd(), region.address, region.bytes, region.access); };
-  const auto made = register_by_table(hca, region, facts, by_dmabuf, by_address);
-  if (!made) return tl::unexpected(made.error());
+  const auto made = GDX_TRY(register_by_table(hca, region, facts, by_dmabuf, by_address));
   static std::array<std::atomic<bool>, 4> said{};
-  log_once("GPU memory is", hca, made->second, said);
-  return GpuRegistration{made->first, made->second};
+  log_once("GPU memory is", hca, made.second, said);
+  return GpuRegistration{made.first, made.second};
 }
 
 Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region,
@@ -248,11 +242,10 @@ Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca
     return verbs.reg_dmabuf_umem(hca.context(), shared.offset, region.bytes, shared.dmabuf.value(), access);
   };
   const auto by_address = [&] { return verbs.reg_umem(hca.context(), region.address, region.bytes, access); };
-  const auto made = register_by_table(hca, region, facts, by_dmabuf, by_address);
-  if (!made) return tl::unexpected(made.error());
+  const auto made = GDX_TRY(register_by_table(hca, region, facts, by_dmabuf, by_address));
   static std::array<std::atomic<bool>, 4> said{};
-  log_once("queues in GPU memory are", hca, made->second, said);
-  return GpuUmem{UmemHandle(made->first), made->second};
+  log_once("queues in GPU memory are", hca, made.second, said);
+  return GpuUmem{UmemHandle(made.first), made.second};
 }
 
 }  // namespace gdx

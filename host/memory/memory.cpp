@@ -90,21 +90,18 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
   const TraceSpan span("register_memory");
-  if (auto checked = check_region(address, bytes, access); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_region(address, bytes, access));
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
   memory.access_ = access;
-  const auto pointer = whose_memory(address);
-  if (!pointer) return tl::unexpected(pointer.error());
-  if (pointer->kind != PointerKind::kHost) {
-    const auto facts = read_registration_facts(hca, *pointer);
-    if (!facts) return tl::unexpected(facts.error());
-    const GpuRegion region{address, bytes, static_cast<int>(access), pointer->gpu};
-    const auto registered = register_gpu_region(hca_verbs(), hca, region, *facts);
-    if (!registered) return tl::unexpected(registered.error());
-    memory.mr_.reset(registered->mr);
-    memory.way_ = registered->way;
+  const auto pointer = GDX_TRY(whose_memory(address));
+  if (pointer.kind != PointerKind::kHost) {
+    const auto facts = GDX_TRY(read_registration_facts(hca, pointer));
+    const GpuRegion region{address, bytes, static_cast<int>(access), pointer.gpu};
+    const auto registered = GDX_TRY(register_gpu_region(hca_verbs(), hca, region, facts));
+    memory.mr_.reset(registered.mr);
+    memory.way_ = registered.way;
     return memory;
   }
   memory.mr_.reset(ibv_reg_mr(hca.pd(), address, bytes, static_cast<int>(access)));
@@ -122,9 +119,7 @@ Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
 }
 
 Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access) {
-  const auto whole = whole_pages(bytes);
-  if (!whole) return tl::unexpected(whole.error());
-  const std::size_t rounded = *whole;
+  const std::size_t rounded = GDX_TRY(whole_pages(bytes));
   std::unique_ptr<std::byte, Memory::FreePages> pages(
       static_cast<std::byte*>(std::aligned_alloc(page_bytes(), rounded)));
   if (!pages) return fail(Status::kNoMemory, fmt::format("no memory for a buffer of {} bytes", bytes));
@@ -135,17 +130,16 @@ Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access)
 }
 
 Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Access access) {
-  const auto whole = whole_pages(bytes);
-  if (!whole) return tl::unexpected(whole.error());
-  auto file = make_sealed_file(*whole);
+  const auto whole = GDX_TRY(whole_pages(bytes));
+  auto file = make_sealed_file(whole);
   if (!file) return tl::unexpected(file.error());
-  void* const mapped = mmap(nullptr, *whole, PROT_READ | PROT_WRITE, MAP_SHARED, file->value(), 0);
+  void* const mapped = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file->value(), 0);
   if (mapped == MAP_FAILED) {
     return fail(Status::kNoMemory,
                 fmt::format("cannot map a shareable buffer of {} bytes: {}", bytes, std::strerror(errno)));
   }
   std::unique_ptr<std::byte, Memory::FreePages> pages(static_cast<std::byte*>(mapped),
-                                                      Memory::FreePages(*whole));
+                                                      Memory::FreePages(whole));
   auto memory = register_memory(hca, pages.get(), bytes, access);
   if (!memory) return memory;
   memory->owned_ = std::move(pages);

@@ -89,11 +89,10 @@ Result<std::vector<Descriptor>> offer_parts(const Gpu& gpu, const SharingFunctio
           gpu.driver().error(result, fmt::format("the driver does not know what is at {:#x}", at)));
     if (base > at || at - base >= size)
       return fail(Status::kSystem, "the driver knows an allocation elsewhere");
-    auto file = export_allocation(gpu, call, handle);
-    if (!file) return tl::unexpected(file.error());
+    auto file = GDX_TRY(export_allocation(gpu, call, handle));
     if (files.empty()) offer.offset = at - base;
     offer.part_bytes[files.size()] = size;
-    files.push_back(std::move(*file));
+    files.push_back(std::move(file));
     at = base + size;
   }
   offer.kind = peer::OfferKind::kGpuParts;
@@ -205,8 +204,7 @@ Result<MappedGpuMemory> map_parts(const Gpu& gpu, const SharingFunctions& call, 
   if (const CUresult result = mapping->reserve(total); result != CUDA_SUCCESS)
     return tl::unexpected(gpu.driver().error(result, fmt::format("no addresses for {} bytes of it", total)));
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (auto added = mapping->add(files[i].value(), offer.part_bytes[i]); !added)
-      return tl::unexpected(added.error());
+    GDX_TRY(mapping->add(files[i].value(), offer.part_bytes[i]));
   }
   if (const CUresult result = mapping->open_to_kernels(); result != CUDA_SUCCESS) {
     return tl::unexpected(
@@ -236,7 +234,7 @@ Result<MappedGpuMemory> map_ipc(const Gpu& gpu, const SharingFunctions& call, co
   if (offer.offset > size || offer.region.bytes > size - offer.offset)
     return impossible("a region longer than its allocation");
   const auto owner = attribute<int>(gpu, base, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, -1);
-  if (auto checked = check_atomics(gpu, call, owner); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_atomics(gpu, call, owner));
   mapped.first = reinterpret_cast<std::byte*>(base + offer.offset);
   return mapped;
 }
@@ -244,28 +242,23 @@ Result<MappedGpuMemory> map_ipc(const Gpu& gpu, const SharingFunctions& call, co
 }  // namespace
 
 Result<std::vector<Descriptor>> offer_gpu_memory(const void* address, std::size_t bytes, peer::Offer& offer) {
-  const auto call = cuda::sharing();
-  if (!call) return tl::unexpected(call.error());
-  const auto driver = cuda::driver();
-  if (!driver) return tl::unexpected(driver.error());
-  const auto pointer = describe_pointer(**driver, address);
-  if (!pointer) return tl::unexpected(pointer.error());
-  const auto gpu = Gpu::open(pointer->gpu);
-  if (!gpu) return tl::unexpected(gpu.error());
+  const auto call = GDX_TRY(cuda::sharing());
+  const auto driver = GDX_TRY(cuda::driver());
+  const auto pointer = GDX_TRY(describe_pointer(*driver, address));
+  const auto gpu = GDX_TRY(Gpu::open(pointer.gpu));
   const auto at = reinterpret_cast<CUdeviceptr>(address);
-  if (attribute<void*>(*gpu, at, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, nullptr) != nullptr)
+  if (attribute<void*>(gpu, at, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, nullptr) != nullptr)
     return fail(Status::kUnsupported, kPoolAdvice);
-  if (attribute<int>(*gpu, at, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 0) != 0)
-    return offer_ipc(*gpu, **call, at, offer);
-  return offer_parts(*gpu, **call, at, bytes, offer);
+  if (attribute<int>(gpu, at, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 0) != 0)
+    return offer_ipc(gpu, *call, at, offer);
+  return offer_parts(gpu, *call, at, bytes, offer);
 }
 
 Result<MappedGpuMemory> map_gpu_memory(const Gpu& gpu, const peer::Offer& offer,
                                        std::span<const Descriptor> files) {
-  const auto call = cuda::sharing();
-  if (!call) return tl::unexpected(call.error());
-  return offer.kind == peer::OfferKind::kGpuParts ? map_parts(gpu, **call, offer, files)
-                                                  : map_ipc(gpu, **call, offer, files);
+  const auto call = GDX_TRY(cuda::sharing());
+  return offer.kind == peer::OfferKind::kGpuParts ? map_parts(gpu, *call, offer, files)
+                                                  : map_ipc(gpu, *call, offer, files);
 }
 
 }  // namespace gdx

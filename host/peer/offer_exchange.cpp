@@ -50,10 +50,9 @@ Result<PeerOffers> parse(LocalMessage message) {
 }
 
 Result<void> same_user(const Descriptor& socket) {
-  const auto user = bootstrap::peer_user(socket);
-  if (!user) return tl::unexpected(user.error());
-  if (*user == geteuid()) return {};
-  return fail(Status::kInvalidArgument, fmt::format("user {} answers in its place", *user));
+  const auto user = GDX_TRY(bootstrap::peer_user(socket));
+  if (user == geteuid()) return {};
+  return fail(Status::kInvalidArgument, fmt::format("user {} answers in its place", user));
 }
 
 }  // namespace
@@ -68,9 +67,7 @@ Result<OfferExchange> OfferExchange::listen(std::uint32_t rank) {
   std::copy_n(random, peer::kTokenBytes, exchange.token_);
   for (std::size_t i = peer::kTokenBytes; i < sizeof random; ++i)
     exchange.name_ += fmt::format("{:02x}", random[i]);
-  auto listener = bootstrap::listen_local(exchange.name_);
-  if (!listener) return tl::unexpected(listener.error());
-  exchange.listener_ = std::move(*listener);
+  exchange.listener_ = GDX_TRY(bootstrap::listen_local(exchange.name_));
   return exchange;
 }
 

@@ -143,20 +143,18 @@ PeerMapping::~PeerMapping() = default;
 Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* const> regions,
                                           const PeerOptions& options) {
   const TraceSpan span("PeerMapping::exchange");
-  if (auto checked = check_arguments(regions, options); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_arguments(regions, options));
   const auto choice =
-      options.direct ? Result<DirectChoice>(*options.direct) : direct_choice_from_environment();
-  if (!choice) return tl::unexpected(choice.error());
+      GDX_TRY(options.direct ? Result<DirectChoice>(*options.direct) : direct_choice_from_environment());
 
-  OwnEnd end = open_end(world.rank(), *choice);
-  const auto identities = world.allgather_value(end.identity, options.timeout_ns);
-  if (!identities) return tl::unexpected(identities.error());
+  OwnEnd end = open_end(world.rank(), choice);
+  const auto identities = GDX_TRY(world.allgather_value(end.identity, options.timeout_ns));
 
   auto impl = std::make_unique<Impl>();
   impl->peers.resize(world.size());
   std::vector<std::uint32_t> near;
   for (std::uint32_t rank = 0; rank < world.size(); ++rank) {
-    if (auto why = why_apart(end, (*identities)[rank])) {
+    if (auto why = why_apart(end, identities[rank])) {
       impl->peers[rank].reason = std::move(*why);
     } else if (rank != world.rank()) {
       near.push_back(rank);
@@ -167,12 +165,12 @@ Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* 
   if (!near.empty()) {
     std::vector<OfferedRegion> mine;
     for (const Memory* const memory : regions) mine.push_back(offer_region(*memory));
-    auto results = end.exchange->run(*identities, near, mine, monotonic_ns() + options.timeout_ns);
+    auto results = end.exchange->run(identities, near, mine, monotonic_ns() + options.timeout_ns);
     for (auto& [rank, offered] : results) impl->peers[rank] = map_all(offered, options.gpu);
   }
   impl->announce(world.rank());
-  if (*choice == DirectChoice::kOn) {
-    if (auto checked = impl->check_all_direct(); !checked) return tl::unexpected(checked.error());
+  if (choice == DirectChoice::kOn) {
+    GDX_TRY(impl->check_all_direct());
   }
   return PeerMapping(std::move(impl));
 }
@@ -189,9 +187,8 @@ Result<void> PeerMapping::map_to(const Gpu& gpu) {
   for (const Peer& peer : impl_->peers) {
     for (const MappedRegion& region : peer.regions) {
       if (!region.is_host_memory || region.pages == nullptr) continue;  // a rank's own it has mapped itself
-      auto mapping = gpu.map(region.window.mapped, region.window.bytes);
-      if (!mapping) return tl::unexpected(mapping.error());
-      impl_->gpu_mappings.push_back(std::move(*mapping));
+      auto mapping = GDX_TRY(gpu.map(region.window.mapped, region.window.bytes));
+      impl_->gpu_mappings.push_back(std::move(mapping));
     }
   }
   return {};

@@ -57,7 +57,7 @@ Result<void> check_file(int file, std::uint64_t bytes) {
 Result<MappedRegion> map_host_file(const peer::Offer& offer, std::span<const Descriptor> files) {
   if (files.size() != 1 || offer.offset != 0) return impossible("host memory of several files");
   const std::uint64_t bytes = offer.region.bytes;
-  if (auto checked = check_file(files[0].value(), bytes); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_file(files[0].value(), bytes));
   // Rights are the window's to keep: a GPU's driver maps no pages that may only be read.
   void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, files[0].value(), 0);
   if (mapped == MAP_FAILED) {
@@ -72,13 +72,11 @@ Result<MappedRegion> map_host_file(const peer::Offer& offer, std::span<const Des
 }
 
 Result<MappedRegion> map_on_gpu(const peer::Offer& offer, std::span<const Descriptor> files, int ordinal) {
-  const auto gpu = Gpu::open(ordinal);
-  if (!gpu) return tl::unexpected(gpu.error());
-  auto mapped = map_gpu_memory(*gpu, offer, files);
-  if (!mapped) return tl::unexpected(mapped.error());
+  const auto gpu = GDX_TRY(Gpu::open(ordinal));
+  auto mapped = GDX_TRY(map_gpu_memory(gpu, offer, files));
   MappedRegion region;
-  region.window.mapped = mapped->first;
-  region.pages = std::move(mapped->pages);
+  region.window.mapped = mapped.first;
+  region.pages = std::move(mapped.pages);
   region.is_host_memory = false;
   return region;
 }

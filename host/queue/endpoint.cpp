@@ -153,13 +153,12 @@ Result<void> Endpoint::Impl::choose_auto_modes() {
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
                          .bounce_slot_bytes = bounce.slot_bytes(),
                          .blueflame = doorbell.blueflame_half_bytes != 0};
-  auto choice = choose_modes(local.hca_name, site_options(options), shape);
-  if (!choice) return tl::unexpected(choice.error());
-  modes = choice->modes;
+  auto choice = GDX_TRY(choose_modes(local.hca_name, site_options(options), shape));
+  modes = choice.modes;
   // A shared queue has WQEs of one block only, and a longer message would take several.
   if (options.sharing == Sharing::kShared)
     modes.inline_bytes = std::min<std::uint64_t>(modes.inline_bytes, kSharedInlineBytes);
-  announce(local.hca_name, *choice);
+  announce(local.hca_name, choice);
   return {};
 }
 
@@ -172,14 +171,10 @@ Result<void> Endpoint::Impl::lease_slots(const StagingPools& pools) {
     staging = pools.nic->lease_without_credits();
     lift_credits();
   } else if (options.slot_count != 0) {
-    auto lease = pools.nic->lease(memory.staging_credits().channel(), options.slot_count);
-    if (!lease) return tl::unexpected(lease.error());
-    staging = std::move(*lease);
+    staging = GDX_TRY(pools.nic->lease(memory.staging_credits().channel(), options.slot_count));
   }
   if (options.bounce_slot_count == 0) return {};
-  auto lease = pools.host->lease(memory.bounce_credits().channel(), options.bounce_slot_count);
-  if (!lease) return tl::unexpected(lease.error());
-  bounce = std::move(*lease);
+  bounce = GDX_TRY(pools.host->lease(memory.bounce_credits().channel(), options.bounce_slot_count));
   return {};
 }
 
@@ -207,13 +202,11 @@ StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits
 
 Result<void> Endpoint::Impl::show_queues_to(const Hca& hca) {
   if (const Gpu* const gpu = memory.gpu()) {
-    const auto facts = read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()});
-    if (!facts) return tl::unexpected(facts.error());
+    const auto facts = GDX_TRY(read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()}));
     const GpuRegion region{memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE, gpu->ordinal()};
-    auto registered = register_gpu_umem(hca_verbs(), hca, region, *facts);
-    if (!registered) return tl::unexpected(registered.error());
-    umem = std::move(registered->umem);
-    registered_by = registered->way;
+    auto registered = GDX_TRY(register_gpu_umem(hca_verbs(), hca, region, facts));
+    umem = std::move(registered.umem);
+    registered_by = registered.way;
     return {};
   }
   umem.reset(
@@ -242,9 +235,7 @@ Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
   cq.ring_offset = memory.completion_queue_offset();
   cq.record_offset = memory.completion_record_offset();
   cq.log_entries = log_blocks;
-  auto made_cq = commands::create_completion_queue(hca.context(), cq);
-  if (!made_cq) return tl::unexpected(made_cq.error());
-  completion_queue = std::move(*made_cq);
+  completion_queue = GDX_TRY(commands::create_completion_queue(hca.context(), cq));
 
   commands::QueuePairSpec qp;
   qp.pdn = hca.pdn();
@@ -254,15 +245,12 @@ Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
   qp.ring_offset = 0;
   qp.record_offset = memory.queue_pair_record_offset();
   qp.log_blocks = log_blocks;
-  auto made_qp = commands::create_queue_pair(hca.context(), qp);
-  if (!made_qp) return tl::unexpected(made_qp.error());
-  queue_pair = std::move(*made_qp);
+  queue_pair = GDX_TRY(commands::create_queue_pair(hca.context(), qp));
   return {};
 }
 
 Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
-  const auto mac = resolve_mac(local, options, peer);
-  if (!mac) return tl::unexpected(mac.error());
+  const auto mac = GDX_TRY(resolve_mac(local, options, peer));
   commands::ReceiveSpec receive;
   receive.remote_qpn = peer.qpn;
   receive.mtu_bytes = std::min(local.mtu_bytes, peer.mtu_bytes);
@@ -271,7 +259,7 @@ Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
   receive.path.port = local.port;
   receive.path.source_gid_index = local.gid_index;
   std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
-  receive.path.mac = *mac;
+  receive.path.mac = mac;
   receive.path.hop_limit = options.hop_limit;
   receive.path.traffic_class = *options.traffic_class;
   receive.path.service_level = *options.service_level;
@@ -295,39 +283,27 @@ Endpoint::~Endpoint() = default;
 
 Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
   const TraceSpan span("Endpoint::create");
-  auto resolved = resolve_endpoint_options(given, hca.is_software());
-  if (!resolved) return tl::unexpected(resolved.error());
-  const EndpointOptions& options = *resolved;
+  const EndpointOptions options = GDX_TRY(resolve_endpoint_options(given, hca.is_software()));
   if (!options.may_ring_unprobed_blueflame) {
-    const auto checked = check_doorbell(hca, *options.doorbell, site_options(options));
-    if (!checked) return tl::unexpected(checked.error());
+    GDX_TRY(check_doorbell(hca, *options.doorbell, site_options(options)));
   }
-  const auto slots = check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic);
-  if (!slots) return tl::unexpected(slots.error());
+  const auto slots = GDX_TRY(check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic));
   const auto bounces =
-      check_pool("bounce_slot_count", options.bounce_slot_count, pools.host, StagingMemory::kHost);
-  if (!bounces) return tl::unexpected(bounces.error());
-  auto memory = QueueMemory::allocate(options.send_queue_blocks, *slots, *bounces,
-                                      options.gpu ? &*options.gpu : nullptr);
-  if (!memory) return tl::unexpected(memory.error());
-  auto impl = std::make_unique<Impl>(hca, options, std::move(*memory));
-  if (auto leased = impl->lease_slots(pools); !leased) return tl::unexpected(leased.error());
-  const auto psn = random_psn();
-  if (!psn) return tl::unexpected(psn.error());
-  impl->psn = *psn;
-  auto doorbell = allocate_doorbell(hca, *options.doorbell);
-  if (!doorbell) return tl::unexpected(doorbell.error());
-  impl->doorbell = std::move(*doorbell);
-  if (auto chosen = impl->choose_auto_modes(); !chosen) return tl::unexpected(chosen.error());
-  if (auto shown = impl->show_queues_to(hca); !shown) return tl::unexpected(shown.error());
-  if (auto shown = impl->show_scratch_to(hca); !shown) return tl::unexpected(shown.error());
-  if (auto created = impl->create_queues(hca); !created) return tl::unexpected(created.error());
-  auto owner = OwnerWord::create(impl->memory.gpu());
-  if (!owner) return tl::unexpected(owner.error());
-  impl->owner.emplace(std::move(*owner));
+      GDX_TRY(check_pool("bounce_slot_count", options.bounce_slot_count, pools.host, StagingMemory::kHost));
+  auto memory = GDX_TRY(QueueMemory::allocate(options.send_queue_blocks, slots, bounces,
+                                              options.gpu ? &*options.gpu : nullptr));
+  auto impl = std::make_unique<Impl>(hca, options, std::move(memory));
+  GDX_TRY(impl->lease_slots(pools));
+  impl->psn = GDX_TRY(random_psn());
+  impl->doorbell = GDX_TRY(allocate_doorbell(hca, *options.doorbell));
+  GDX_TRY(impl->choose_auto_modes());
+  GDX_TRY(impl->show_queues_to(hca));
+  GDX_TRY(impl->show_scratch_to(hca));
+  GDX_TRY(impl->create_queues(hca));
+  auto owner = GDX_TRY(OwnerWord::create(impl->memory.gpu()));
+  impl->owner.emplace(std::move(owner));
   impl->first_state.handle = impl->make_handle();
-  if (auto stored = impl->memory.store_state(impl->first_state); !stored)
-    return tl::unexpected(stored.error());
+  GDX_TRY(impl->memory.store_state(impl->first_state));
   return Endpoint(std::move(impl));
 }
 
@@ -369,18 +345,15 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
                     home->ordinal(), gpu.ordinal()));
   }
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
-  auto queues = gpu.map(host_memory.data(), host_memory.size());
-  if (!queues) return tl::unexpected(queues.error());
+  auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
   // Endpoints without a register of their own share a page, and so its mapping.
-  auto doorbell = gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes);
-  if (!doorbell) return tl::unexpected(doorbell.error());
+  auto doorbell = GDX_TRY(gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
-    auto words = gpu.map(page.data(), page.size());
-    if (!words) return tl::unexpected(words.error());
-    impl_->mappings.push_back(std::move(*words));
+    auto words = GDX_TRY(gpu.map(page.data(), page.size()));
+    impl_->mappings.push_back(std::move(words));
   }
-  impl_->mappings.push_back(std::move(*queues));
-  impl_->mappings.push_back(std::move(*doorbell));
+  impl_->mappings.push_back(std::move(queues));
+  impl_->mappings.push_back(std::move(doorbell));
   return {};
 }
 
@@ -429,9 +402,8 @@ QueueState Endpoint::state() const {
 }
 
 Result<std::vector<std::uint8_t>> Endpoint::query_queue_pair() const {
-  const auto output = commands::query_queue_pair(impl_->queue_pair);
-  if (!output) return tl::unexpected(output.error());
-  return std::vector<std::uint8_t>(output->begin(), output->end());
+  const auto output = GDX_TRY(commands::query_queue_pair(impl_->queue_pair));
+  return std::vector<std::uint8_t>(output.begin(), output.end());
 }
 
 RegistrationWay Endpoint::queues_registered_by() const { return impl_->registered_by; }

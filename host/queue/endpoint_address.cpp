@@ -42,20 +42,17 @@ template <typename T>
 Result<void> resolve_option(std::optional<T>& option, const char* variable, std::uint64_t least,
                             std::uint64_t most, T usual, std::uint64_t unit = 1) {
   if (option) return {};
-  const auto given = number_from_environment(variable, least, most);
-  if (!given) return tl::unexpected(given.error());
-  option = *given ? static_cast<T>(**given * unit) : usual;
+  const auto given = GDX_TRY(number_from_environment(variable, least, most));
+  option = given ? static_cast<T>(*given * unit) : usual;
   return {};
 }
 
 // Sets an absent option to the variable's value, or else to plain.
 Result<void> settle_doorbell(std::optional<DoorbellKind>& option) {
   if (option) return {};
-  const auto chosen = choice_from_environment<DoorbellKind>(
+  option = GDX_TRY(choice_from_environment<DoorbellKind>(
       kDoorbellVariable, {{name(DoorbellKind::kPlain), DoorbellKind::kPlain},
-                          {name(DoorbellKind::kBlueFlame), DoorbellKind::kBlueFlame}});
-  if (!chosen) return tl::unexpected(chosen.error());
-  option = *chosen;
+                          {name(DoorbellKind::kBlueFlame), DoorbellKind::kBlueFlame}}));
   return {};
 }
 
@@ -123,7 +120,7 @@ std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count, 
 }
 
 Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, bool hca_is_software) {
-  if (auto checked = check_endpoint_options(given); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check_endpoint_options(given));
   EndpointOptions options = given;
   const Defaults& usual = hca_is_software ? kOnSoftware : kOnHardware;
   constexpr std::uint8_t kNone = 0;
@@ -136,8 +133,7 @@ Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, b
         resolve_option(options.service_level, kServiceLevelVariable, 0, kMaxServiceLevel, kNone)}) {
     if (!resolved) return tl::unexpected(resolved.error());
   }
-  if (const auto resolved = settle_doorbell(options.doorbell); !resolved)
-    return tl::unexpected(resolved.error());
+  GDX_TRY(settle_doorbell(options.doorbell));
   const std::uint64_t verdict_ns =
       options.probe_after_ns + retry_time_ns(*options.ack_timeout, *options.retry_count, hca_is_software);
   if (verdict_ns < *options.timeout_ns || options.may_time_out_before_retries) return options;

@@ -41,10 +41,9 @@ class OwnerPage {
   static Result<std::shared_ptr<OwnerPage>> allocate(const Gpu* gpu) {
     auto page = std::make_shared<OwnerPage>();
     if (gpu != nullptr) {
-      auto memory = GpuMemory::allocate(*gpu, kBytes);
-      if (!memory) return tl::unexpected(memory.error());
-      page->base_ = memory->address();
-      page->gpu_memory_ = std::move(*memory);
+      auto memory = GDX_TRY(GpuMemory::allocate(*gpu, kBytes));
+      page->base_ = memory.address();
+      page->gpu_memory_ = std::move(memory);
     } else {
       page->base_ = static_cast<std::byte*>(std::aligned_alloc(page_bytes(), host_bytes()));
       if (page->base_ == nullptr)
@@ -102,11 +101,10 @@ Result<std::shared_ptr<OwnerPage>> page_with_room(const Gpu* gpu) {
   for (const auto& known : pages) {
     if (auto page = known.lock(); page && page->has_room()) return page;
   }
-  auto page = OwnerPage::allocate(gpu);
-  if (!page) return tl::unexpected(page.error());
+  auto page = GDX_TRY(OwnerPage::allocate(gpu));
   static auto* const kept = new std::vector<std::shared_ptr<OwnerPage>>;
-  if (gpu == nullptr) kept->push_back(*page);
-  pages.emplace_back(*page);
+  if (gpu == nullptr) kept->push_back(page);
+  pages.emplace_back(page);
   return page;
 }
 
@@ -114,13 +112,11 @@ Result<std::shared_ptr<OwnerPage>> page_with_room(const Gpu* gpu) {
 
 Result<OwnerWord> OwnerWord::create(const Gpu* gpu) {
   const std::lock_guard guard(lock());
-  auto page = page_with_room(gpu);
-  if (!page) return tl::unexpected(page.error());
-  const std::uint32_t index = (*page)->take();
-  const std::uint64_t free_value = (*page)->next_use(index);
-  OwnerWord word(std::move(*page), index, free_value);
-  if (auto stored = word.page_->store(index, refusing(free_value)); !stored)
-    return tl::unexpected(stored.error());
+  auto page = GDX_TRY(page_with_room(gpu));
+  const std::uint32_t index = page->take();
+  const std::uint64_t free_value = page->next_use(index);
+  OwnerWord word(std::move(page), index, free_value);
+  GDX_TRY(word.page_->store(index, refusing(free_value)));
   return word;
 }
 

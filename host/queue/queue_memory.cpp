@@ -71,12 +71,10 @@ Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::
   memory.host_page_ = memory.pages_.get() + (memory.host_bytes_ - host_part_bytes);
   memory.queue_ = memory.pages_.get();
   if (gpu != nullptr) {
-    auto allocated = GpuMemory::allocate(*gpu, queue_bytes);
-    if (!allocated) return tl::unexpected(allocated.error());
-    memory.gpu_memory_ = std::move(*allocated);
+    memory.gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes));
     memory.queue_ = memory.gpu_memory_->address();
   }
-  if (auto cleared = memory.clear_queue(queue_bytes); !cleared) return tl::unexpected(cleared.error());
+  GDX_TRY(memory.clear_queue(queue_bytes));
   std::memset(memory.host_page_, 0, host_part_bytes);
   new (memory.host_page_) HostPage{};
   std::byte* const credits = memory.host_page_ + page_bytes();
@@ -108,9 +106,7 @@ Result<QueueState> QueueMemory::load_state() const {
   if (!gpu_memory_) return control()->state;
   QueueState state{};
   const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
-  if (auto done = gpu_memory_->read(offset, std::as_writable_bytes(std::span(&state, 1))); !done) {
-    return tl::unexpected(done.error());
-  }
+  GDX_TRY(gpu_memory_->read(offset, std::as_writable_bytes(std::span(&state, 1))));
   return state;
 }
 

@@ -102,13 +102,12 @@ Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& 
 }
 
 Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
-  auto memory = allocate_memory(hca, bytes, kGatherOnly);
-  if (!memory) return tl::unexpected(memory.error());
+  auto memory = GDX_TRY(allocate_memory(hca, bytes, kGatherOnly));
   StagingRegion region;
-  region.base = memory->data();
-  region.nic_offset = reinterpret_cast<std::uintptr_t>(memory->data());
-  region.lkey = memory->lkey();
-  region.host.emplace(std::move(*memory));
+  region.base = memory.data();
+  region.nic_offset = reinterpret_cast<std::uintptr_t>(memory.data());
+  region.lkey = memory.lkey();
+  region.host.emplace(std::move(memory));
   return region;
 }
 
@@ -201,25 +200,19 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
                 fmt::format("a staging pool of {} bytes holds no slot of {} bytes: use smaller slots", bytes,
                             options.slot_bytes));
   }
-  if (const auto checked = check_credit_rules(rules_of(options, bytes)); !checked) {
-    return tl::unexpected(checked.error());
-  }
+  GDX_TRY(check_credit_rules(rules_of(options, bytes)));
   return bytes;
 }
 
 Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& given) {
   const TraceSpan span("StagingPool::create");
-  const auto options = with_environment(given);
-  if (!options) return tl::unexpected(options.error());
-  auto bytes = resolve_staging_bytes(*options, hca.device_memory_bytes());
-  if (!bytes) return tl::unexpected(bytes.error());
-  auto region = options->memory == StagingMemory::kNic ? lease_device_memory(hca, *options, *bytes)
-                                                       : host_region(hca, *bytes);
-  if (!region) return tl::unexpected(region.error());
+  const auto options = GDX_TRY(with_environment(given));
+  auto bytes = GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
+  auto region = GDX_TRY(options.memory == StagingMemory::kNic ? lease_device_memory(hca, options, bytes)
+                                                              : host_region(hca, bytes));
   try {
-    return StagingPool(std::make_shared<StagingLease::Pool>(options->memory, std::move(*region), *bytes,
-                                                            options->slot_bytes, rules_of(*options, *bytes),
-                                                            hca.name()));
+    return StagingPool(std::make_shared<StagingLease::Pool>(
+        options.memory, std::move(region), bytes, options.slot_bytes, rules_of(options, bytes), hca.name()));
   } catch (const std::system_error& error) {
     return fail(
         Status::kNoMemory,
@@ -230,15 +223,12 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
 }
 
 Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {
-  const auto endpoint = pool_->service.open(channel, at_most);
-  if (!endpoint) return tl::unexpected(endpoint.error());
-  return StagingLease(pool_, *endpoint, std::min(pool_->rules.minimum_slots, at_most));
+  const auto endpoint = GDX_TRY(pool_->service.open(channel, at_most));
+  return StagingLease(pool_, endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
 Result<void> StagingPool::map_to(const Gpu& gpu) {
-  auto mapped = gpu.map(pool_->region.base, pool_->bytes);
-  if (!mapped) return tl::unexpected(mapped.error());
-  pool_->mapping = std::move(*mapped);
+  pool_->mapping = GDX_TRY(gpu.map(pool_->region.base, pool_->bytes));
   return {};
 }
 

@@ -175,12 +175,11 @@ bool take(std::string_view& text, char wanted) {
 }  // namespace
 
 Result<Topology> read_topology(const std::string& xml_file) {
-  auto machine = load(xml_file);
-  if (!machine) return tl::unexpected(machine.error());
+  auto machine = GDX_TRY(load(xml_file));
   Topology topology;
   std::vector<Found> gpus;
   std::vector<Found> nics;
-  for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(machine->get(), device)) != nullptr;) {
+  for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(machine.get(), device)) != nullptr;) {
     ++topology.pci_devices;
     if (is_gpu(device->attr->pcidev)) gpus.push_back({describe(device), device});
     if (is_nic(device)) nics.push_back({describe(device), device});

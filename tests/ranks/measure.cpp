@@ -31,7 +31,7 @@ SimulationConfig one_connection(const SimulationConfig& config, Pattern pattern)
 }
 
 Result<Report> run(const SimulationConfig& config) {
-  if (auto checked = Simulation::check(config); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(Simulation::check(config));
   const Report report = Simulation(config).run();
   if (report.first_failure == Status::kOk && report.wrong_words == 0) return report;
   return fail(
@@ -75,9 +75,8 @@ Result<LogGp> measure_loggp(const SimulationConfig& config) {
 Result<std::uint64_t> measure_delivery(const SimulationConfig& config) {
   SimulationConfig once = one_connection(config, Pattern::kStream);
   once.messages = 1;
-  const Result<Report> report = run(once);
-  if (!report) return tl::unexpected(report.error());
-  return report->delivered_ns;
+  const Report report = GDX_TRY(run(once));
+  return report.delivered_ns;
 }
 
 Result<Rate> measure_rate(const SimulationConfig& config) {
@@ -89,9 +88,8 @@ Result<Rate> measure_rate(const SimulationConfig& config) {
   many.messages = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(kStreamBytes / config.message_bytes / rate.lanes, 2, kMaxMessages));
   many.step_ns = kRateStepNs;
-  const Result<double> ns = ns_per_message(many, &Report::delivered_ns);
-  if (!ns) return tl::unexpected(ns.error());
-  rate.bytes_per_s = static_cast<double>(rate.lanes * config.message_bytes) / (*ns * 1e-9);
+  const double ns = GDX_TRY(ns_per_message(many, &Report::delivered_ns));
+  rate.bytes_per_s = static_cast<double>(rate.lanes * config.message_bytes) / (ns * 1e-9);
   return rate;
 }
 

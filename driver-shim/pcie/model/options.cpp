@@ -86,19 +86,15 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
 
 Result<ModelRequest> to_request(const ModelOptions& options) {
   ModelRequest request;
-  auto platform = platform_named(options.platform);
-  if (!platform) return tl::unexpected(platform.error());
-  request.world.platform = *platform;
-  if (auto applied = apply(options, request.world); !applied) return tl::unexpected(applied.error());
-  auto modes = modes_named(options.modes);
-  if (!modes) return tl::unexpected(modes.error());
-  request.modes = std::move(*modes);
+  request.world.platform = GDX_TRY(platform_named(options.platform));
+  GDX_TRY(apply(options, request.world));
+  request.modes = GDX_TRY(modes_named(options.modes));
   request.sizes_bytes = options.sizes_bytes.empty() ? all_sizes() : options.sizes_bytes;
   for (const std::uint64_t size : request.sizes_bytes) {
     if (size == 0 || size > kLargestBytes)
       return refuse(fmt::format("a message of {} B: use 1 to {}", size, kLargestBytes));
   }
-  if (auto checked = check(request.world); !checked) return tl::unexpected(checked.error());
+  GDX_TRY(check(request.world));
   return request;
 }
 

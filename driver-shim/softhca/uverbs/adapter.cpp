@@ -15,22 +15,18 @@ Result<std::unique_ptr<Adapter>> open_adapter(const HcaConfig& config) {
                                              std::strerror(pages.error())));
   }
   auto adapter = std::make_unique<Adapter>(std::move(*pages));
-  Result<std::unique_ptr<Hca>> hca = open_hca(config, adapter->pages.device_memory());
-  if (!hca) return tl::unexpected(hca.error());
-  adapter->hca = std::move(*hca);
+  adapter->hca = GDX_TRY(open_hca(config, adapter->pages.device_memory()));
   return adapter;
 }
 
 // Adds to `adapters` up to the configured number.
 Result<void> open_siblings(const Configuration& configuration, Adapters& adapters) {
-  Result<std::unique_ptr<Adapter>> first = open_adapter(configuration.first);
-  if (!first) return tl::unexpected(first.error());
-  adapters.push_back(std::move(*first));
+  auto first = GDX_TRY(open_adapter(configuration.first));
+  adapters.push_back(std::move(first));
   const wire::Address address = adapters.front()->hca->address();
   for (std::uint32_t index = 1; index < configuration.hcas; ++index) {
-    auto sibling = open_adapter(sibling_config(configuration.first, address, index));
-    if (!sibling) return tl::unexpected(sibling.error());
-    adapters.push_back(std::move(*sibling));
+    auto sibling = GDX_TRY(open_adapter(sibling_config(configuration.first, address, index)));
+    adapters.push_back(std::move(sibling));
   }
   return {};
 }

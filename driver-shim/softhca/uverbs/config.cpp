@@ -167,10 +167,9 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     config.udp.address = address;
   }
   config.strict = environment("GDX_STRICT") != nullptr;
-  if (auto read = read_planted_fault(environment, configuration.fault); !read)
-    return tl::unexpected(read.error());
-  if (auto read = read_faults(environment, config.udp.faults); !read) return tl::unexpected(read.error());
-  if (auto read = read_carrier(environment, config.carrier); !read) return tl::unexpected(read.error());
+  GDX_TRY(read_planted_fault(environment, configuration.fault));
+  GDX_TRY(read_faults(environment, config.udp.faults));
+  GDX_TRY(read_carrier(environment, config.carrier));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }
@@ -207,7 +206,7 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     return tl::unexpected(read.error());
   }
   config.device_memory_bytes = device_memory_bytes;
-  if (auto read = read_sending(environment, config); !read) return tl::unexpected(read.error());
+  GDX_TRY(read_sending(environment, config));
 
   std::uint64_t hcas = configuration.hcas;
   const auto is_count = [](std::uint64_t value) { return value >= 1 && value <= kMaxHcas; };

@@ -126,25 +126,20 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts_or_error() {
 }
 
 Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
-  const auto config = config_from([](const char* name) { return std::getenv(name); }, getpid());
-  if (!config) return tl::unexpected(config.error());
-  planted_fault = config->fault;
+  const auto config = GDX_TRY(config_from([](const char* name) { return std::getenv(name); }, getpid()));
+  planted_fault = config.fault;
   if (planted_fault != PlantedFault::kNone)
     log::warn("the software HCAs of this process have a planted fault: GDX_SOFTHCA_FAULT={}",
               std::getenv("GDX_SOFTHCA_FAULT"));
   auto parts = std::make_unique<Parts>();
-  Result<Adapters> adapters = open_adapters(*config);
-  if (!adapters) return tl::unexpected(adapters.error());
-  parts->adapters = std::move(*adapters);
+  parts->adapters = GDX_TRY(open_adapters(config));
   std::vector<Hca*> hcas;
-  if (auto room = check_room(parts->adapters.size()); !room) return tl::unexpected(room.error());
+  GDX_TRY(check_room(parts->adapters.size()));
   for (const auto& adapter : parts->adapters) {
     announce_node(static_cast<std::uint8_t>(hcas.size()), identity_of(adapter->pages.fd()));
     hcas.push_back(adapter->hca.get());
   }
-  Result<std::unique_ptr<SysfsTree>> tree = SysfsTree::create(hcas);
-  if (!tree) return tl::unexpected(tree.error());
-  parts->tree = std::move(*tree);
+  parts->tree = GDX_TRY(SysfsTree::create(hcas));
   std::random_device entropy;
   parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
   for (std::size_t i = 0; i < hcas.size(); ++i) {

@@ -105,9 +105,8 @@ TEST(WorldHostile, silent_connections_expire_long_before_the_ranks_own_timeout) 
   const RawPeer early = RawPeer::connect(gathering);
   const LoopbackRoot meeting;
   auto met = std::async(std::launch::async, [options = meeting.options(0, 2)]() -> Result<void> {
-    auto world = World::join(options);
-    if (!world) return tl::unexpected(world.error());
-    return world->barrier(kLongNs);
+    auto world = GDX_TRY(World::join(options));
+    return world.barrier(kLongNs);
   });
   auto late = World::join(meeting.options(1, 2));
   ASSERT_TRUE(late) << late.error().message;
@@ -132,9 +131,8 @@ TEST(WorldHostile, silent_connections_are_counted_by_a_timeout_that_comes_first)
 TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_it) {
   const LoopbackRoot root;
   auto met = std::async(std::launch::async, [options = root.options(0, 2)]() -> Result<void> {
-    auto world = World::join(options);
-    if (!world) return tl::unexpected(world.error());
-    return world->barrier(10 * test::kShortNs);
+    auto world = GDX_TRY(World::join(options));
+    return world.barrier(10 * test::kShortNs);
   });
   const RawPeer stranger = RawPeer::connect(root);
   stranger.send(encode_hello(1, 2));
