@@ -24,7 +24,7 @@ class Sharing : public Pair {
 
   // Fills the pool from an endpoint whose peer is gone, and leaves it all with the NIC.
   Endpoint stuck() {
-    EndpointOptions options{.slot_count = 32, .timeout_ns = 20'000'000};
+    EndpointOptions options{.slot_count = 32, .timeout_ns = 200'000'000};
     options.ack_timeout = 20;  // 4 s a resend: it does not give up while the test runs
     options.may_time_out_before_retries = true;
     auto silent = std::make_unique<Endpoint>(make({}));

@@ -526,7 +526,7 @@ TEST(Wait, host_abort_ends_the_next_of_waits_shorter_than_the_pause_between_poll
 
 TEST(Wait, silence_probes_the_peer_once_and_times_out) {
   MemoryNic nic;
-  nic.timeout_ns = 1'000'000;
+  nic.timeout_ns = 50'000'000;
   std::uint64_t signal = 0;
   in_kernel(nic, [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout); });
   EXPECT_EQ(nic.record(), 1u);

@@ -187,7 +187,7 @@ TEST_P(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact
   ServingNic nic(GetParam());
   nic.pool.grant(2, 2);
   nic.serves = false;
-  nic.timeout_ns = 2'000'000;
+  nic.timeout_ns = 200'000'000;
   std::atomic<std::uint32_t> posted{0};
   std::vector<Status> ends(24);
   const auto fill = [&](auto& ep, std::uint32_t t) {
@@ -336,7 +336,7 @@ TEST_P(SharedPushFailure, slots_whose_wqes_found_no_room_come_back_without_the_n
   ServingNic nic(GetParam());
   nic.pool.grant(3, 3);
   nic.serves = false;
-  nic.timeout_ns = 2'000'000;
+  nic.timeout_ns = 200'000'000;
   std::vector<Status> ends(16);
   in_grid(nic, 1, 16, 1, [&](auto& ep, std::uint32_t t) {
     for (std::uint32_t k = 0; k < ServingNic::kBlocks / 16; ++k) {

@@ -246,7 +246,7 @@ TEST(SharedFailure, known_failure_is_returned_though_there_is_room) {
 
 TEST(SharedFailure, full_queue_times_out_once_and_for_all) {
   ServingNic nic;
-  nic.timeout_ns = 5'000'000;
+  nic.timeout_ns = 1'000'000'000;
   nic.serves = false;
   std::atomic<std::uint32_t> posted{0};
   std::vector<Status> ends(2 * 50);
@@ -543,7 +543,7 @@ TEST(PutWarp, bad_length_in_one_lane_posts_nothing) {
 
 TEST(PutWarp, full_queue_times_out_in_every_lane_and_stays_intact) {
   ServingNic nic(ServingNic::Staged::kNic, 0, Sharing::kExclusive);
-  nic.timeout_ns = 1'000'000;
+  nic.timeout_ns = 200'000'000;
   nic.serves = false;
   EXPECT_EQ(put_warps(nic, Sharing::kExclusive, [](std::uint32_t) { return 16u; }),
             std::vector<Status>(kWarpThreads, Status::kTimeout));
