@@ -25,6 +25,17 @@ class Victim final : RequesterPort, ResponderPort {
       : config_(config), requester_(config, *this), responder_(config, *this) {}
 
   void step(fuzz::Input& input) {
+    take_step(input);
+    expect(requester_.check_invariants() == nullptr, "the requester's invariants hold");
+    expect(responder_.check_invariants() == nullptr, "the responder's invariants hold");
+  }
+  void finish() {
+    requester_.fail_all(Syndrome::kFlushed);
+    expect(completed_ == posted_, "every work request completes");
+  }
+
+ private:
+  void take_step(fuzz::Input& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0:
       case 1:
@@ -43,12 +54,6 @@ class Victim final : RequesterPort, ResponderPort {
       }
     }
   }
-  void finish() {
-    requester_.fail_all(Syndrome::kFlushed);
-    expect(completed_ == posted_, "every work request completes");
-  }
-
- private:
   void deliver(const roce::Headers& headers, std::span<const std::byte> payload) {
     if (dead_) return;
     requester_.on_packet(now_ns_, headers, payload);

@@ -106,7 +106,14 @@ void Node::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   note_error(now_ns);
 }
 
+void Node::check_invariants() {
+  for (const char* const broken : {requester_.check_invariants(), responder_.check_invariants()}) {
+    if (broken != nullptr) note(std::string("between two events: ") + broken);
+  }
+}
+
 void Node::note_error(std::uint64_t now_ns) {
+  check_invariants();
   if (in_error() && error_ns_ == transport::kNever) error_ns_ = now_ns;
 }
 

@@ -100,6 +100,7 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
 
   std::byte* locate(std::uint64_t address, std::size_t length_bytes);
   void note(std::string problem);
+  void check_invariants();
   void note_error(std::uint64_t now_ns);
   void check_answer(const roce::Headers& answer);
   void count_refusal(std::uint64_t now_ns, const roce::Headers& headers);

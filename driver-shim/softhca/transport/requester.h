@@ -46,6 +46,8 @@ class Requester {
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;  // pump() would send or complete something
   [[nodiscard]] std::uint32_t next_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
+  // Returns the first broken invariant; nullptr: all hold. Call it between events.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   struct Entry {
@@ -98,8 +100,7 @@ class Requester {
   TransportCounters counters_;
   std::uint64_t ack_timeout_ns_;
 
-  // Invariants: queue_.first() <= send_index_ <= queue_.end(); unacked_ <= send_psn_ <= sent_end_ <=
-  // posted_end_.
+  // check_invariants() states the order of these numbers.
   Ring<Entry> queue_;
   std::uint64_t send_index_ = 0;  // entry that contains send_psn_
   ExtendedPsn unacked_;           // oldest PSN without its acknowledgement; lies in the front entry

@@ -47,6 +47,8 @@ class Responder {
   [[nodiscard]] bool watches_receives() const;
   [[nodiscard]] std::uint32_t expected_psn() const;
   [[nodiscard]] const TransportCounters& counters() const;
+  // Returns the first broken invariant; nullptr: all hold. Call it between events.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
