@@ -33,10 +33,11 @@ endfunction()
 set(GDX_MUTABLE_SOURCES requester.cpp responder.cpp uc.cpp ud.cpp unacknowledged.cpp)
 
 #gdx_mutant(NAME FILE <source or header below driver-shim/softhca/transport>
-#            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B>)
-# The test passes when one of the seeds finds the bug, and prints that seed.
+#            FIND <text that occurs there exactly once> REPLACE <text> SEEDS <A..B> [INVARIANT])
+# The test passes when one of the seeds finds the bug, and prints that seed: by the oracle alone, or with INVARIANT by
+# the transport's invariants too.
 function(gdx_mutant name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FILE;FIND;REPLACE;SEEDS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INVARIANT" "FILE;FIND;REPLACE;SEEDS" "")
   set(folder driver-shim/softhca/transport)
   set(root ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name})
   set(copy ${root}/${folder}/${arg_FILE})
@@ -50,6 +51,9 @@ function(gdx_mutant name)
   add_executable(gdx_mutant_${name} ${sources})
   gdx_target(gdx_mutant_${name})
   target_include_directories(gdx_mutant_${name} BEFORE PRIVATE ${root})
+  if(NOT arg_INVARIANT)
+    target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_no_invariants)
+  endif()
   target_link_libraries(gdx_mutant_${name} PRIVATE gdx_sim_main gdx_sim_world gdx_softhca_transport)
   gdx_mutant_test(Mutant.${name} gdx_mutant_${name} --hunt --jobs 2 --seeds ${arg_SEEDS})
 endfunction()

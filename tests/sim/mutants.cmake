@@ -255,3 +255,16 @@ gdx_mutant(ud_takes_any_qkey
   FIND [[if (headers.deth.qkey != config_.qkey) {]]
   REPLACE [[if ((headers.deth.qkey ^ config_.qkey) & 0xffff0000) {]]
   SEEDS 1..400)
+
+# The next two change no result: only invariants see them. Here no timer runs for the resent tail.
+gdx_mutant(acknowledgement_awaited_without_a_timer INVARIANT
+  FILE requester.cpp
+  FIND [[  send_psn_ = asked_end_ = unacked_;]]
+  REPLACE [[  send_psn_ = unacked_;]]
+  SEEDS 1..50)
+
+gdx_mutant(completing_acknowledgement_waits_for_a_turn INVARIANT
+  FILE responder.cpp
+  FIND [[  if (completion) send_control_responses();]]
+  REPLACE [[]]
+  SEEDS 1..50)

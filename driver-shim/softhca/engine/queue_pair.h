@@ -89,6 +89,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
   [[nodiscard]] transport::TransportCounters counters() const;
+  // Returns the first broken invariant; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   struct SendSlot {

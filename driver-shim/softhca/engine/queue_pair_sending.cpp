@@ -1,5 +1,6 @@
 // Sending of a queue pair: turns, the wire's room, and congestion.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <limits>
 
@@ -89,6 +90,7 @@ int QueuePair::run_unpaced(std::uint64_t now_ns) {
     handle_failure();
   }
   if (attributes_.state == QpState::kError) flush_receives();
+  assert(check_invariants() == nullptr);
   return done;
 }
 
@@ -131,7 +133,16 @@ std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance
     congestion_.on_sent(sent_bytes);
     follow_congestion(now_ns);
   }
+  assert(check_invariants() == nullptr);
   return sent_bytes;
+}
+
+const char* QueuePair::check_invariants() const {
+  if (send_side_.started() && send_side_.idle() != sends_.empty())
+    return "WQEs and their work requests do not end together";
+  if (sends_.size() > spec_.send_blocks) return "more WQEs are under way than the send queue holds";
+  const char* const broken = send_side_.check_invariants();
+  return broken != nullptr ? broken : receive_side_.check_invariants();
 }
 
 bool QueuePair::busy() const {

@@ -63,6 +63,10 @@ class SendSide {
     visit([&](const auto& side) { counters = side.counters(); });
     return counters;
   }
+  [[nodiscard]] const char* check_invariants() const {
+    const auto* const checked = std::get_if<transport::Requester>(&side_);
+    return checked != nullptr ? checked->check_invariants() : nullptr;
+  }
 
  private:
   using Side =
@@ -130,6 +134,10 @@ class ReceiveSide {
           }
         },
         side_);
+  }
+  [[nodiscard]] const char* check_invariants() const {
+    const auto* const checked = std::get_if<transport::Responder>(&side_);
+    return checked != nullptr ? checked->check_invariants() : nullptr;
   }
 
  private:
