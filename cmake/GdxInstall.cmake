@@ -9,13 +9,14 @@ foreach(library ${libraries})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
 set(folders proto base device driver-shim/cuda)
-foreach(folder bootstrap calibration gpu hca memory peer queue staging topo)
+foreach(folder bootstrap calibration gpu hca gpu memory peer queue staging topo)
   list(APPEND folders host/${folder})
 endforeach()
 foreach(folder ${folders})
   get_filename_component(above ${folder} DIRECTORY)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
-    FILES_MATCHING PATTERN "*.h" PATTERN command_line.h EXCLUDE PATTERN fake EXCLUDE)
+    FILES_MATCHING PATTERN "*.h" PATTERN fake EXCLUDE
+    PATTERN command_line.h EXCLUDE PATTERN environment.h EXCLUDE PATTERN log.h EXCLUDE PATTERN output.h EXCLUDE)
 endforeach()
 install(FILES host/gdx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/host)
 

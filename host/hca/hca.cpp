@@ -113,6 +113,11 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
 
 }  // namespace
 
+void warn_of_undestroyed() {
+  log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
+            std::strerror(errno));
+}
+
 Result<std::vector<std::string>> list_hcas() {
   auto list = read_device_list();
   if (!list) return tl::unexpected(list.error());

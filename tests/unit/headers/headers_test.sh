@@ -32,4 +32,14 @@ device_header_below_cxx17_names_the_remedy() {
   refuses device/gdx.h 'compile with -std=c++17' "$compiler" -x c++ -std=c++14 -fsyntax-only
 }
 
+host_headers_need_no_fmt_nor_json() {
+  local included
+  for header in host/gdx.h host/topo/topology.h; do
+    included=$(echo "#include \"$header\"" | "$compiler" -x c++ -std=c++20 -M -I "$root" -) || exit 1
+    grep -q base/result.h <<<"$included" || fail "the list lacks what $header includes: $included"
+    grep -oE '[^ ]*/(fmt|spdlog|nlohmann)/[^ ]*' <<<"$included" && fail "included by $header: keep them to .cpp files"
+  done
+  return 0
+}
+
 "$case"
