@@ -2,14 +2,19 @@
 # gdx::topo, and what they stand on.
 include(CMakePackageConfigHelpers)
 
-set(libraries proto base cuda_driver device device_cpu topo calibration bootstrap hca gpu memory credits staging queue
+# Each after those that it links.
+set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap hca memory credits staging queue
   peer host)
 foreach(library ${libraries})
+  get_target_property(type gdx_${library} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    string(PREPEND archives " -lgdx_${library}")
+  endif()
   set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
 set(folders proto base device driver-shim/cuda)
-foreach(folder bootstrap calibration gpu hca gpu memory peer queue staging topo)
+foreach(folder bootstrap calibration gpu hca memory peer queue staging topo)
   list(APPEND folders host/${folder})
 endforeach()
 foreach(folder ${folders})
@@ -27,3 +32,8 @@ configure_package_config_file(cmake/gdx-config.cmake.in ${CMAKE_CURRENT_BINARY_D
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake
   DESTINATION ${package})
+
+file(RELATIVE_PATH from_libdir /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" from_libdir ${from_libdir})
+configure_file(cmake/gdx.pc.in gdx.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

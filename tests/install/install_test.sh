@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_FOLDER SOURCE_FOLDER COMPILER: installs, builds SOURCE_FOLDER against that, runs it. Users have no headers of fmt, spdlog and nlohmann/json.
+# install_test.sh BUILD_FOLDER SOURCE_FOLDER COMPILER LIBRARY_FOLDER: installs, builds SOURCE_FOLDER against that, by CMake
+# and by pkg-config, and runs both. Users have no headers of fmt, spdlog and nlohmann/json.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -27,3 +28,10 @@ step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx"
   -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
 run_put "$folder/build/put"
+
+export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
+step pkg-config --print-errors --exists gdx
+# Words, each a flag.
+# shellcheck disable=SC2046
+step "$3" -std=c++20 -o "$folder/put" -x c++ "$2/put.cu" -x none $(pkg-config --cflags --libs gdx)
+run_put "$folder/put"
