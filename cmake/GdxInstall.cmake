@@ -31,7 +31,7 @@ configure_package_config_file(cmake/gdx-config.cmake.in ${CMAKE_CURRENT_BINARY_D
   INSTALL_DESTINATION ${package})
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake
-  DESTINATION ${package})
+  cmake/GdxKernels.cmake DESTINATION ${package})
 
 file(RELATIVE_PATH from_libdir /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" from_libdir ${from_libdir})
