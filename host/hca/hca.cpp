@@ -252,12 +252,12 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
                                                 name_));
 }
 
-std::string Hca::address_text() const {
+std::string address_text(const std::uint8_t (&gid)[16]) {
   in6_addr address{};
-  std::memcpy(&address, gid_.raw, sizeof address);
+  std::memcpy(&address, gid, sizeof address);
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, gid_.raw + 12, text.data(), text.size());
+    inet_ntop(AF_INET, gid + 12, text.data(), text.size());
   } else {
     inet_ntop(AF_INET6, &address, text.data(), text.size());
   }
