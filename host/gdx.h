@@ -1,5 +1,5 @@
 // libgdx, the host side: open an HCA, register memory, make endpoints, meet the other ranks, and hand
-// EndpointHandles to kernels. demo/own/put.cu is a whole program. host/topo/topology.h lists each GPU's
+// EndpointHandles to kernels. demo/own is a whole program. host/topo/topology.h lists each GPU's
 // distance from each NIC before any is opened; it is separate because it needs hwloc.
 #pragma once
 

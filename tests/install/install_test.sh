@@ -33,5 +33,10 @@ export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
 step pkg-config --print-errors --exists gdx
 # Words, each a flag.
 # shellcheck disable=SC2046
-step "$3" -std=c++20 -o "$folder/put" -x c++ "$2/put.cu" -x none $(pkg-config --cflags --libs gdx)
+step "$3" -std=c++20 -o "$folder/put" "$2/main.cpp" -x c++ "$2/put.cu" -x none $(pkg-config --cflags --libs gdx)
 run_put "$folder/put"
+
+command -v nvcc >/dev/null || { echo "no nvcc in PATH: kernels for a GPU were not built" && exit 0; }
+step cmake -G Ninja -S "$2" -B "$folder/cuda" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
+  -DPUT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90
+step cmake --build "$folder/cuda"
