@@ -2,9 +2,14 @@
 # gdx::topo, and what they stand on.
 include(CMakePackageConfigHelpers)
 
-set(libraries proto base cuda_driver device device_cpu topo calibration bootstrap hca gpu memory credits staging queue
+# Each after those that it links.
+set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap hca memory credits staging queue
   peer host)
 foreach(library ${libraries})
+  get_target_property(type gdx_${library} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    string(PREPEND archives " -lgdx_${library}")
+  endif()
   set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
@@ -15,7 +20,8 @@ endforeach()
 foreach(folder ${folders})
   get_filename_component(above ${folder} DIRECTORY)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
-    FILES_MATCHING PATTERN "*.h" PATTERN command_line.h EXCLUDE PATTERN fake EXCLUDE)
+    FILES_MATCHING PATTERN "*.h" PATTERN fake EXCLUDE
+    PATTERN command_line.h EXCLUDE PATTERN environment.h EXCLUDE PATTERN log.h EXCLUDE PATTERN output.h EXCLUDE)
 endforeach()
 install(FILES host/gdx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/host)
 
@@ -25,4 +31,9 @@ configure_package_config_file(cmake/gdx-config.cmake.in ${CMAKE_CURRENT_BINARY_D
   INSTALL_DESTINATION ${package})
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/gdx-config-version.cmake
-  DESTINATION ${package})
+  cmake/GdxKernels.cmake DESTINATION ${package})
+
+file(RELATIVE_PATH from_libdir /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" from_libdir ${from_libdir})
+configure_file(cmake/gdx.pc.in gdx.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

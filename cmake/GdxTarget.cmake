@@ -1,20 +1,26 @@
 # Settings of every target of gdx. A target opts in by name: there are no global flags.
+# gdx_target(NAME [STANDARD]): whoever links it compiles as C++20 at least, or as STANDARD.
 function(gdx_target name)
+  set(standard cxx_std_20)
+  if(ARGC GREATER 1)
+    set(standard cxx_std_${ARGV1})
+  endif()
   get_target_property(type ${name} TYPE)
   if(type STREQUAL "INTERFACE_LIBRARY")
-    target_compile_features(${name} INTERFACE cxx_std_20)
+    target_compile_features(${name} INTERFACE ${standard})
     target_include_directories(${name} INTERFACE
       $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gdx>)
     return()
   endif()
-  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_compile_features(${name} PUBLIC ${standard})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gdx>)
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion>)
   if(GDX_WERROR)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+      $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
   if(GDX_SANITIZER)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:

@@ -264,8 +264,8 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
 
 // Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
 std::string Rank::blame(const World& world, Status status) const {
-  const EndpointFault fault = endpoint_.fault();
-  const std::string what = fault.status == Status::kOk ? status_name(status) : Endpoint::describe(fault);
+  const std::string what =
+      endpoint_.fault().status == Status::kOk ? status_name(status) : endpoint_.describe_fault();
   const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
   return peers ? fmt::format("rank {} failed rank {}: {}", 1 - world.rank(), world.rank(), what)
                : fmt::format("rank {}: {}", world.rank(), what);

@@ -23,8 +23,8 @@
 //   gdx_get(B); gdx_fence(); gdx_put(B)     the get reads the old B
 //
 // Results of gdx_get and the atomics are in local memory after gdx_flush.
-// Build: C++20; nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads share:
-// device/shared.h. Source of the order of publication: docs/device.md, "Ordering".
+// Build: C++17 or later; nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads
+// share: device/shared.h. Source of the order of publication: docs/device.md, "Ordering".
 #pragma once
 
 #include <cstdint>

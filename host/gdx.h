@@ -1,8 +1,13 @@
 // libgdx, the host side: open an HCA, register memory, make endpoints, meet the other ranks, and hand
-// EndpointHandles to kernels. demo/own/put.cu is a whole program. host/topo/topology.h lists each GPU's
+// EndpointHandles to kernels. demo/own is a whole program. host/topo/topology.h lists each GPU's
 // distance from each NIC before any is opened; it is separate because it needs hwloc.
 #pragma once
 
+#if defined(__CUDACC__)
+#error "host/gdx.h is for the C++ compiler: include device/gdx.h in what nvcc compiles"
+#elif __cplusplus < 202002L
+#error "host/gdx.h needs C++20: compile with -std=c++20 (device/gdx.h needs C++17)"
+#else
 #include "host/bootstrap/world.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
@@ -11,3 +16,4 @@
 #include "host/queue/endpoint.h"
 #include "host/staging/progress.h"
 #include "host/staging/staging_pool.h"
+#endif

@@ -181,10 +181,9 @@ void count_failures(const std::vector<Endpoint>& endpoints, const std::vector<Se
   for (std::size_t i = 0; i < sent.size(); ++i) {
     if (sent[i].status == Status::kOk) continue;
     if (figures.failed_senders++ > 0) continue;
-    const EndpointFault fault = endpoints[i].fault();
-    figures.failure =
-        fmt::format("sender {}: {}", i,
-                    fault.status == Status::kOk ? status_name(sent[i].status) : Endpoint::describe(fault));
+    figures.failure = fmt::format("sender {}: {}", i,
+                                  endpoints[i].fault().status == Status::kOk ? status_name(sent[i].status)
+                                                                             : endpoints[i].describe_fault());
   }
 }
 

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <utility>
 
+#include "device/exec/atomic_ref.h"
 #include "device/exec/cpu_scheduler.h"
 #include "device/exec/nic_stores.h"
 #include "proto/byte_order.h"
@@ -105,8 +105,9 @@ struct Lanes {
 };
 inline Lanes lanes_with(bool condition) {
   const std::uint32_t lanes = ballot(kAllLanes, condition);
-  return {static_cast<std::uint32_t>(std::popcount(lanes)),
-          static_cast<std::uint32_t>(std::popcount(lanes & ((1u << thread_rank<Scope::kWarp>()) - 1)))};
+  const std::uint32_t before = lanes & ((1u << thread_rank<Scope::kWarp>()) - 1);
+  return {static_cast<std::uint32_t>(__builtin_popcount(lanes)),
+          static_cast<std::uint32_t>(__builtin_popcount(before))};
 }
 
 inline Halves split(std::uint64_t v) {
@@ -146,18 +147,18 @@ void store_release(Be32* to, Be32 value) {
   note_record(to);
   write_combining_barrier();
   release_to_mappings(Toward::kHca);
-  std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
+  AtomicRef<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
 }
 
 // A word that another agent of the system (the host's scheduler) will acquire.
 inline void publish(std::uint32_t* to, std::uint32_t value) {
-  std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
+  AtomicRef<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
 
 // The same of 8 B, and of values that need not be aligned, for a peer's kernel.
 inline void publish(std::uint64_t* to, std::uint64_t value) {
   write_combining_barrier();
-  std::atomic_ref<std::uint64_t>(*to).store(value, std::memory_order_release);
+  AtomicRef<std::uint64_t>(*to).store(value, std::memory_order_release);
 }
 template <typename T>
 void publish_value(std::byte* to, T value) {
@@ -166,17 +167,17 @@ void publish_value(std::byte* to, T value) {
   if (reinterpret_cast<std::uintptr_t>(to) % sizeof(T) != 0) {
     std::memcpy(to, &value, sizeof value);
   } else {
-    std::atomic_ref<T>(*reinterpret_cast<T*>(to)).store(value, std::memory_order_release);
+    AtomicRef<T>(*reinterpret_cast<T*>(to)).store(value, std::memory_order_release);
   }
 }
 
 // Words that processors and GPUs of the whole system change. Both return what was there.
 inline std::uint64_t fetch_add_in_system(std::uint64_t* to, std::uint64_t n) {
-  return std::atomic_ref<std::uint64_t>(*to).fetch_add(n, std::memory_order_acq_rel);
+  return AtomicRef<std::uint64_t>(*to).fetch_add(n, std::memory_order_acq_rel);
 }
 inline std::uint64_t compare_swap_in_system(std::uint64_t* to, std::uint64_t expected,
                                             std::uint64_t desired) {
-  std::atomic_ref<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  AtomicRef<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }
 
@@ -185,7 +186,7 @@ void ring(std::uint64_t* doorbell, std::uint64_t value) {
   note_release(P);
   note_doorbell(doorbell, value);
   write_combining_barrier();
-  std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
+  AtomicRef<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
   write_combining_barrier();  // out of the buffer now, not when it happens to fill
   wake_nic();
 }
@@ -198,9 +199,9 @@ inline void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   std::memcpy(words, wqe, sizeof wqe);
   note_doorbell(half, words[0]);
   for (int i = 1; i < 8; ++i) {
-    std::atomic_ref<std::uint64_t>(half[i]).store(words[i], std::memory_order_relaxed);
+    AtomicRef<std::uint64_t>(half[i]).store(words[i], std::memory_order_relaxed);
   }
-  std::atomic_ref<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
+  AtomicRef<std::uint64_t>(half[0]).store(words[0], std::memory_order_release);
   write_combining_barrier();
   wake_nic();
 }
@@ -221,54 +222,54 @@ void fence_release() {
 
 // Each ordered as if a fence_release stood before it: ThreadSanitizer wants that said on the store.
 inline void store_counter(std::uint32_t* to, std::uint32_t value) {
-  std::atomic_ref<std::uint32_t>(*to).store(value, std::memory_order_release);
+  AtomicRef<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
 inline void store_record(Be32* to, Be32 value) {
   note_record(to);
   release_to_mappings(Toward::kHca);
-  std::atomic_ref<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
+  AtomicRef<std::uint32_t>(to->raw).store(value.raw, std::memory_order_release);
 }
 inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
   note_doorbell(doorbell, value);
-  std::atomic_ref<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
+  AtomicRef<std::uint64_t>(*doorbell).store(value, std::memory_order_release);
   write_combining_barrier();
   wake_nic();
 }
 
 // Counters that the threads of one GPU share.
 inline std::uint32_t load_counter(const std::uint32_t* from) {
-  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
+  return AtomicRef<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
 }
 inline std::uint64_t load_counter(const std::uint64_t* from) {
-  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+  return AtomicRef<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
 }
 inline std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
-  return std::atomic_ref<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
+  return AtomicRef<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
 }
 // Adds without a result. After a fence_release it is a release: ThreadSanitizer wants that said on the sum.
 inline void count_in(std::uint64_t* to, std::int64_t n) {
-  std::atomic_ref<std::uint64_t>(*to).fetch_add(static_cast<std::uint64_t>(n), std::memory_order_acq_rel);
+  AtomicRef<std::uint64_t>(*to).fetch_add(static_cast<std::uint64_t>(n), std::memory_order_acq_rel);
 }
 // Returns what was there.
 inline std::uint32_t compare_swap(std::uint32_t* to, std::uint32_t expected, std::uint32_t desired) {
-  std::atomic_ref<std::uint32_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  AtomicRef<std::uint32_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }
 
 inline std::uint64_t compare_swap(std::uint64_t* to, std::uint64_t expected, std::uint64_t desired) {
-  std::atomic_ref<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
+  AtomicRef<std::uint64_t>(*to).compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }
 
 inline std::uint64_t load_acquire(const std::uint64_t* from) {
   const std::uint64_t value =
-      std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
+      AtomicRef<std::uint64_t>(*const_cast<std::uint64_t*>(from)).load(std::memory_order_acquire);
   acquire_from_mappings(Toward::kKernel);
   return value;
 }
 // A word that carries no data with it: no ordering is wanted.
 inline std::uint32_t load_flag(const std::uint32_t* from) {
-  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_relaxed);
+  return AtomicRef<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_relaxed);
 }
 
 // Thread r's part of `bytes`: [begin, end), the r-th of n runs of whole 16 B pieces. On a GPU threads take
@@ -299,7 +300,9 @@ void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
 // into calls of memcpy, which may store bytes.
 inline void store_piece(std::byte* to, const Segment& piece) {
   using Vector [[gnu::vector_size(16), gnu::may_alias]] = std::uint32_t;
-  *reinterpret_cast<volatile Vector*>(to) = std::bit_cast<Vector>(piece);
+  Vector words;
+  std::memcpy(&words, &piece, sizeof words);
+  *reinterpret_cast<volatile Vector*>(to) = words;
 }
 
 // As copy, to a slot of staging memory; zeros follow up to the next multiple of 16 B.
@@ -364,7 +367,7 @@ inline std::uint64_t now_cycles() { return now_ns(); }
 
 // Kernels add up their threads' counts with it; relaxed.
 inline void add(std::uint64_t* to, std::uint64_t value) {
-  std::atomic_ref<std::uint64_t>(*to).fetch_add(value, std::memory_order_relaxed);
+  AtomicRef<std::uint64_t>(*to).fetch_add(value, std::memory_order_relaxed);
 }
 
 template <typename Kernel, typename... Args>

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
-#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -46,15 +44,16 @@ constexpr std::size_t shared_alignment() {
   return kSharedAlignment;
 }
 
+// T, where it is one of the types. Deduces nothing.
 template <typename T, typename... Types>
-concept OneOf = (std::same_as<T, Types> || ...);
+using OneOf = std::enable_if_t<(std::is_same_v<T, Types> || ...), T>;
 
 template <typename T>
-concept Shuffled = OneOf<T, int, unsigned, long, unsigned long, long long, unsigned long long, float, double>;
+using Shuffled = OneOf<T, int, unsigned, long, unsigned long, long long, unsigned long long, float, double>;
 
 inline std::uint32_t lane_index() { return thread_rank<Scope::kWarp>(); }
 
-template <Shuffled T>
+template <typename T>
 T shuffle_from(std::uint32_t lanes, T value, std::uint32_t source) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
@@ -78,7 +77,7 @@ T wrapping_add(T a, T b) {
 template <typename T, typename Next>
 T change(T* at, Next next) {
   pause_now_and_then();
-  const std::atomic_ref<T> word(*at);
+  const AtomicRef<T> word(*at);
   T old = word.load(std::memory_order_relaxed);
   while (!word.compare_exchange_weak(old, next(old), std::memory_order_relaxed)) {
   }
@@ -165,35 +164,37 @@ T __ldg(const T* from) {
 }
 
 // Bits.
-inline int __popc(unsigned bits) { return std::popcount(bits); }
-inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
-inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
-inline int __clzll(long long bits) { return std::countl_zero(static_cast<unsigned long long>(bits)); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
+inline int __clzll(long long bits) {
+  return bits == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(bits));
+}
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 
 // Exchanges of a warp. They order no memory, as on a GPU. Lanes that have returned count as named.
-template <gdx::exec::Shuffled T>
-T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
+template <typename T>
+gdx::exec::Shuffled<T> __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
   const auto low = static_cast<unsigned>(width) - 1;
   return gdx::exec::shuffle_from(mask, value,
                                  (gdx::exec::lane_index() & ~low) | (static_cast<unsigned>(source) & low));
 }
-template <gdx::exec::Shuffled T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+template <typename T>
+gdx::exec::Shuffled<T> __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
   const unsigned lane = gdx::exec::lane_index();
   const unsigned rank = lane & (static_cast<unsigned>(width) - 1);
   return gdx::exec::shuffle_from(mask, value, delta > rank ? lane : lane - delta);
 }
-template <gdx::exec::Shuffled T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+template <typename T>
+gdx::exec::Shuffled<T> __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
   const unsigned lane = gdx::exec::lane_index();
   const unsigned rank = lane & (static_cast<unsigned>(width) - 1);
   return gdx::exec::shuffle_from(mask, value,
                                  delta >= static_cast<unsigned>(width) - rank ? lane : lane + delta);
 }
-template <gdx::exec::Shuffled T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize) {
+template <typename T>
+gdx::exec::Shuffled<T> __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize) {
   const unsigned lane = gdx::exec::lane_index();
   const unsigned source = lane ^ static_cast<unsigned>(lane_mask);
   return gdx::exec::shuffle_from(mask, value,
@@ -213,8 +214,8 @@ inline unsigned __activemask() { return 1u << gdx::exec::lane_index(); }
 
 // Atomics: relaxed, and whole for every observer. Each returns what was there.
 #define GDX_ATOMIC(name, next, ...)                                                 \
-  template <gdx::exec::OneOf<__VA_ARGS__> T>                                        \
-  T name(T* at, std::type_identity_t<T> value) {                                    \
+  template <typename T>                                                             \
+  T name(T* at, gdx::exec::OneOf<T, __VA_ARGS__> value) {                           \
     return gdx::exec::change(at, [value]([[maybe_unused]] T old) { return next; }); \
   }
 #define GDX_ATOMICS(name, next, ...)          \
@@ -237,18 +238,19 @@ GDX_ATOMICS(atomicXor, old ^ value, int, unsigned, unsigned long long)
 #undef GDX_ATOMIC
 #undef GDX_ATOMICS
 
-template <gdx::exec::OneOf<int, unsigned, unsigned long long, unsigned short> T>
-T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+template <typename T>
+T atomicCAS(T* at, gdx::exec::OneOf<T, int, unsigned, unsigned long long, unsigned short> expected,
+            gdx::exec::OneOf<T, T> desired) {
   gdx::exec::pause_now_and_then();
-  std::atomic_ref<T>(*at).compare_exchange_strong(expected, desired, std::memory_order_relaxed);
+  gdx::exec::AtomicRef<T>(*at).compare_exchange_strong(expected, desired, std::memory_order_relaxed);
   return expected;
 }
 template <typename T>
-T atomicCAS_block(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+T atomicCAS_block(T* at, gdx::exec::OneOf<T, T> expected, gdx::exec::OneOf<T, T> desired) {
   return atomicCAS(at, expected, desired);
 }
 template <typename T>
-T atomicCAS_system(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+T atomicCAS_system(T* at, gdx::exec::OneOf<T, T> expected, gdx::exec::OneOf<T, T> desired) {
   return atomicCAS(at, expected, desired);
 }
 

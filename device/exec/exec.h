@@ -35,6 +35,10 @@
 // The CPU layer provides CUDA's own names too: cuda_names.h.
 #pragma once
 
+#if __cplusplus < 201703L
+#error "gdx's device headers need C++17: compile with -std=c++17"
+#endif
+
 #if defined(__CUDACC__)
 #include "device/exec/cuda.h"
 #else

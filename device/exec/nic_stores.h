@@ -70,7 +70,7 @@ class NicStores {
 };
 
 // Recorder of the launch that runs on this host thread; null without one.
-inline constinit thread_local NicStores* nic_stores = nullptr;
+inline thread_local NicStores* nic_stores = nullptr;
 
 // The rest is for the threads of that launch.
 inline void watch_endpoint(const EndpointHandle& handle) {

@@ -4,14 +4,13 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <type_traits>
 
-#include "base/log.h"
-
 namespace gdx {
+
+// Logs errno, for an object that the HCA keeps.
+void warn_of_undestroyed();
 
 template <auto Destroy>
 struct CallDestroy {
@@ -19,9 +18,8 @@ struct CallDestroy {
   void operator()(T* object) const {
     if constexpr (std::is_void_v<decltype(Destroy(object))>) {
       Destroy(object);
-    } else if (const int error = Destroy(object); error != 0) {
-      log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
-                std::strerror(errno));
+    } else if (Destroy(object) != 0) {
+      warn_of_undestroyed();
     }
   }
 };

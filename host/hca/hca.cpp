@@ -113,6 +113,11 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
 
 }  // namespace
 
+void warn_of_undestroyed() {
+  log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
+            std::strerror(errno));
+}
+
 Result<std::vector<std::string>> list_hcas() {
   auto list = GDX_TRY(read_device_list());
   return list.names();
@@ -242,12 +247,12 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
                                                 name_));
 }
 
-std::string Hca::address_text() const {
+std::string address_text(const std::uint8_t (&gid)[16]) {
   in6_addr address{};
-  std::memcpy(&address, gid_.raw, sizeof address);
+  std::memcpy(&address, gid, sizeof address);
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    inet_ntop(AF_INET, gid_.raw + 12, text.data(), text.size());
+    inet_ntop(AF_INET, gid + 12, text.data(), text.size());
   } else {
     inet_ntop(AF_INET6, &address, text.data(), text.size());
   }

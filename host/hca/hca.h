@@ -31,6 +31,9 @@ struct HcaOptions {
 // Errors: kSystem when the list cannot be read. Threads: any.
 [[nodiscard]] Result<std::vector<std::string>> list_hcas();
 
+// "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
+[[nodiscard]] std::string address_text(const std::uint8_t (&gid)[16]);
+
 // One open device: context, protection domain, port 1 and its RoCE v2 address.
 // It must outlive every Memory, StagingPool and Endpoint made from it.
 // Threads: const methods from any thread.
@@ -53,8 +56,7 @@ class Hca {
   [[nodiscard]] std::uint8_t port() const { return 1; }
   [[nodiscard]] const ibv_gid& gid() const { return gid_; }
   [[nodiscard]] std::uint8_t gid_index() const { return gid_index_; }
-  // "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
-  [[nodiscard]] std::string address_text() const;
+  [[nodiscard]] std::string address_text() const { return gdx::address_text(gid_.raw); }
   [[nodiscard]] std::uint32_t path_mtu_bytes() const { return path_mtu_bytes_; }
   [[nodiscard]] std::uint32_t eqn() const { return eqn_; }
   // Set of the port's hardware counters, to which DevX queue pairs are attached by hand. 0: unavailable.

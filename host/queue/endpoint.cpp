@@ -19,6 +19,7 @@
 #include "host/queue/owner_word.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
+#include "host/queue/wqe_text.h"
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx {
@@ -134,6 +135,7 @@ struct Endpoint::Impl {
   commands::NumberedObject queue_pair;
   QueueState first_state{};  // and with it the handle
   std::uint32_t psn = 0;
+  std::string peer_text;
   Connection connection = Connection::kNone;
   std::optional<OwnerWord> owner;  // kernels are refused before anything goes
 };
@@ -327,6 +329,7 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
     case Connection::kBroken:
       return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
   }
+  impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->transition(peer);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done ? impl_->owner->set_free() : done;
@@ -391,6 +394,14 @@ EndpointHandle Endpoint::Impl::make_handle() const {
 }
 
 EndpointFault Endpoint::fault() const { return state().fault; }
+
+std::string Endpoint::describe_fault() const {
+  const EndpointFault first = fault();
+  if (first.syndrome == 0) return describe(first);
+  const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
+  const auto request = block ? describe_wqe(*block, first.wqe_counter, impl_->peer_text) : std::nullopt;
+  return request ? fmt::format("{}: {}", describe(first), *request) : describe(first);
+}
 
 QueueState Endpoint::state() const {
   const auto state = impl_->memory.load_state();

@@ -158,6 +158,10 @@ class Endpoint {
   [[nodiscard]] EndpointFault fault() const;
   // "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
+  // Describes fault(), and the work request that failed, if the send queue still has it:
+  // "remote access error, syndrome ..., WQE 12: RDMA WRITE of 64 B at 0x7f5c0000 (rkey 0x1810) of QP 0x45 at
+  // 10.0.0.2, local 0x7f3a0000 (lkey 0x1a00)".
+  [[nodiscard]] std::string describe_fault() const;
   // Returns the current state, copied from GPU memory if it is there. If that fails only the fault is set.
   [[nodiscard]] QueueState state() const;
   // QUERY_QP's output, byte for byte: what the HCA has of the queue pair now. Layout: proto/mlx5/prm.h.

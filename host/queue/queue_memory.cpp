@@ -102,12 +102,24 @@ mlx5::Cqe64* QueueMemory::completion_queue() const {
 ControlPage* QueueMemory::control() const { return reinterpret_cast<ControlPage*>(queue_ + control_offset_); }
 HostPage& QueueMemory::host() const { return *reinterpret_cast<HostPage*>(host_page_); }
 
+Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) const {
+  if (gpu_memory_) return gpu_memory_->read(offset, to);
+  std::memcpy(to.data(), queue_ + offset, to.size());
+  return {};
+}
+
 Result<QueueState> QueueMemory::load_state() const {
-  if (!gpu_memory_) return control()->state;
   QueueState state{};
   const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
-  GDX_TRY(gpu_memory_->read(offset, std::as_writable_bytes(std::span(&state, 1))));
+  GDX_TRY(read(offset, std::as_writable_bytes(std::span(&state, 1))));
   return state;
+}
+
+Result<mlx5::WqeBasicBlock> QueueMemory::load_block(std::uint32_t index) const {
+  mlx5::WqeBasicBlock block{};
+  const auto done = read(index * sizeof block, block.bytes);
+  if (!done) return tl::unexpected(done.error());
+  return block;
 }
 
 Result<void> QueueMemory::store_state(const QueueState& state) {

@@ -94,6 +94,8 @@ class QueueMemory {
   // Copy the state, from or to GPU memory if it is there. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<QueueState> load_state() const;
   [[nodiscard]] Result<void> store_state(const QueueState& state);
+  // Copies a block of the send queue likewise. Errors: those of GpuMemory::read.
+  [[nodiscard]] Result<mlx5::WqeBasicBlock> load_block(std::uint32_t index) const;
 
   [[nodiscard]] HostPage& host() const;
   [[nodiscard]] const CreditArea& staging_credits() const { return staging_credits_; }
@@ -109,6 +111,7 @@ class QueueMemory {
   // Computes the layout, and returns the bytes of the queue.
   std::size_t lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                       std::uint32_t bounce_slot_count);
+  Result<void> read(std::size_t offset, std::span<std::byte> to) const;
   Result<void> clear_queue(std::size_t queue_bytes);
 
   std::unique_ptr<std::byte, FreePages> pages_;

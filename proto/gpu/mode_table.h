@@ -18,7 +18,9 @@ struct ModeTable {
   std::uint64_t push_bytes;
   std::uint64_t pull_bytes;
 
-  friend constexpr bool operator==(const ModeTable&, const ModeTable&) = default;
+  friend constexpr bool operator==(const ModeTable& a, const ModeTable& b) {
+    return a.inline_bytes == b.inline_bytes && a.push_bytes == b.push_bytes && a.pull_bytes == b.pull_bytes;
+  }
 };
 static_assert(sizeof(ModeTable) == 24);
 

@@ -1,7 +1,10 @@
 // Bad keys, bad ranges and broken credits: one clear status each, and the audit counts the violations.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstring>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/shared.h"
@@ -9,6 +12,11 @@
 
 namespace gdx {
 namespace {
+
+// The end of a fault's text.
+std::string local_text(const LocalMemory& local) {
+  return fmt::format(", local {} (lkey {:#x})", fmt::ptr(local.address), std::uint32_t{local.lkey});
+}
 
 class Fault : public Pair {
  protected:
@@ -33,6 +41,8 @@ TEST_F(Fault, put_with_a_wrong_rkey_is_remote_access) {
   wrong.rkey = wrong.rkey ^ 0x10001u;
   expect_fault([&](auto& ep) { return gdx_put<Mode::kPull>(ep, wrong, a_.buffer->local(), 64); },
                Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
+  EXPECT_EQ(a_.endpoint->describe_fault(),
+            text_of("RDMA WRITE of 64 B", wrong) + local_text(a_.buffer->local()));
 }
 
 TEST_F(Fault, put_one_byte_beyond_the_region_is_remote_access) {
@@ -63,11 +73,14 @@ TEST_F(Fault, get_into_unregistered_memory_is_local_protection) {
   const LocalMemory local{unregistered.data(), 64, 0x12345, 0};
   expect_fault([&](auto& ep) { return gdx_get(ep, local, a_.peer, 64); }, Status::kLocalProtection,
                mlx5::Syndrome::kLocalProtection);
+  EXPECT_EQ(a_.endpoint->describe_fault(), text_of("RDMA READ of 64 B", a_.peer) + local_text(local));
 }
 
 TEST_F(Fault, atomic_at_a_misaligned_address_is_remote_invalid) {
   expect_fault([&](auto& ep) { return gdx_fetch_add(ep, a_.buffer->local(), a_.peer + 4, 1); },
                Status::kRemoteInvalid, mlx5::Syndrome::kRemoteInvalidRequest);
+  EXPECT_EQ(a_.endpoint->describe_fault(),
+            text_of("atomic fetch-and-add of 8 B", a_.peer + 4) + local_text(a_.buffer->local()));
 }
 
 TEST_F(Fault, write_without_remote_write_permission_is_remote_access) {
@@ -76,6 +89,7 @@ TEST_F(Fault, write_without_remote_write_permission_is_remote_access) {
   expect_fault(
       [&](auto& ep) { return gdx_put<Mode::kInline>(ep, read_only->remote(), a_.buffer->local(), 8); },
       Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
+  EXPECT_EQ(a_.endpoint->describe_fault(), text_of("RDMA WRITE of 8 B", read_only->remote()));
 }
 
 TEST_F(Fault, error_returns_every_credit) {

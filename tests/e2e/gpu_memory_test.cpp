@@ -219,6 +219,7 @@ TEST_P(InGpuMemory, wrong_key_is_a_fault_that_the_host_reads_back) {
   });
   EXPECT_EQ(a_.endpoint->fault().status, Status::kRemoteAccess);
   EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
+  EXPECT_NE(a_.endpoint->describe_fault().find(": RDMA WRITE of "), std::string::npos);
 }
 
 TEST_P(InGpuMemory, abort_of_the_host_ends_a_wait) {

@@ -1,5 +1,7 @@
 #include "tests/e2e/pair.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -51,6 +53,12 @@ void Pair::SetUp() {
 void Pair::TearDown() {
   if (!hca_) return;
   for (const auto& [name, before] : silent_before_) EXPECT_EQ(counter(name), before) << name;
+}
+
+std::string Pair::text_of(const char* opcode_and_bytes, const RemoteMemory& at) const {
+  return fmt::format("{}: {} at {:#x} (rkey {:#x}) of QP {:#x} at {}",
+                     Endpoint::describe(a_.endpoint->fault()), opcode_and_bytes, at.address,
+                     std::uint32_t{at.rkey}, b_.endpoint->address().qpn, hca_->address_text());
 }
 
 std::uint64_t Pair::counter(const char* name) const { return hca_->counter(name).value(); }

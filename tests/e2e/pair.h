@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Pair : public ::testing::Test {
               Status::kOk);
   }
 
+  // Returns a's fault as text must say it, of a request on b: "OPCODE of N B at ADDRESS (rkey KEY) of PEER".
+  [[nodiscard]] std::string text_of(const char* opcode_and_bytes, const RemoteMemory& at) const;
   [[nodiscard]] std::uint64_t counter(const char* name) const;
   // Returns the violations since this test began: the counter is the process's.
   [[nodiscard]] std::uint64_t staging_violations() const {

@@ -1,4 +1,5 @@
 // Many threads on one shared endpoint, over the software HCA.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,6 +76,9 @@ TEST_F(SharedEnd, wrong_key_ends_every_thread_with_its_cause) {
   });
   EXPECT_EQ(ends, std::vector<Status>(kThreads, Status::kRemoteAccess));
   EXPECT_EQ(a_.endpoint->fault().syndrome, static_cast<std::uint8_t>(mlx5::Syndrome::kRemoteAccess));
+  RemoteMemory wrong = a_.peer + 8 * 77;
+  wrong.rkey = wrong.rkey ^ 1u;
+  EXPECT_THAT(a_.endpoint->describe_fault(), ::testing::StartsWith(text_of("RDMA WRITE of 8 B", wrong)));
 }
 
 // Checks that every slot of both pools is free once the endpoints are gone, and that no endpoint returned a

@@ -9,7 +9,7 @@ command -v python3 >/dev/null || { echo "SKIPPED: no python3: apt-get install py
 folder=$(mktemp -d "$1/scopes.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 nvcc --list-gpu-arch | grep -q compute_90 || { echo "SKIPPED: this nvcc cannot compile for sm_90: install CUDA 11.8 or later"; exit 77; }
-nvcc -ptx -arch=sm_90 -O3 -std=c++20 --expt-relaxed-constexpr -I "$root" -o "$folder/scopes.ptx" "$root/tests/gpu/scopes.cu"
+nvcc -ptx -arch=sm_90 -O3 -std=c++17 --expt-relaxed-constexpr -I "$root" -o "$folder/scopes.ptx" "$root/tests/gpu/scopes.cu"
 python3 - "$folder/scopes.ptx" "$root/perf" <<'PYTHON'
 import re, sys
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_FOLDER SOURCE_FOLDER COMPILER: install, build SOURCE_FOLDER against it, run it.
+# install_test.sh BUILD_FOLDER SOURCE_FOLDER COMPILER LIBRARY_FOLDER: installs, builds SOURCE_FOLDER against that, by CMake
+# and by pkg-config, and runs both. Users have no headers of fmt, spdlog and nlohmann/json.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -12,8 +13,30 @@ step() {
   exit 1
 }
 
+# run_put PROGRAM: two ranks of it.
+run_put() {
+  step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 60 -- "$1"
+  grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
+}
+
 step cmake --install "$1" --prefix "$folder/gdx"
-step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
+headers=$(grep -rlE '#include *[<"](fmt|spdlog|nlohmann)/' "$folder/gdx/include") && {
+  echo "FAILED: installed headers need what users need not have: $headers" >&2
+  exit 1
+}
+step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
+  -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
-step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 60 -- "$folder/build/put"
-grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
+run_put "$folder/build/put"
+
+export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
+step pkg-config --print-errors --exists gdx
+# Words, each a flag.
+# shellcheck disable=SC2046
+step "$3" -std=c++20 -o "$folder/put" "$2/main.cpp" -x c++ "$2/put.cu" -x none $(pkg-config --cflags --libs gdx)
+run_put "$folder/put"
+
+command -v nvcc >/dev/null || { echo "no nvcc in PATH: kernels for a GPU were not built" && exit 0; }
+step cmake -G Ninja -S "$2" -B "$folder/cuda" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
+  -DPUT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90
+step cmake --build "$folder/cuda"

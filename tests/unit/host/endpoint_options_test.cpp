@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "host/queue/endpoint.h"
+#include "host/queue/wqe_text.h"
 
 namespace gdx {
 namespace {
@@ -188,6 +190,19 @@ TEST(EndpointFault, describe_names_status_and_syndrome) {
   EXPECT_EQ(Endpoint::describe({Status::kPeerUnreachable, 0x15, 0x81, 12}),
             "peer unreachable (transport retries exceeded), syndrome 0x15 (transport retry counter "
             "exceeded), vendor 0x81, WQE 12");
+}
+
+TEST(EndpointFault, request_is_described_until_another_has_its_place) {
+  mlx5::PutWqe probe{};  // of no bytes, and so without a data segment
+  probe.control.opmod_index_opcode = 12u << 8 | static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite);
+  probe.control.qpn_ds = 2;
+  probe.remote.address = 0x7000;
+  probe.remote.rkey = 0x18;
+  mlx5::WqeBasicBlock block{};
+  std::memcpy(&block, &probe, sizeof probe);
+  EXPECT_EQ(describe_wqe(block, 12, "QP 0x45 at ::1"),
+            "RDMA WRITE of 0 B at 0x7000 (rkey 0x18) of QP 0x45 at ::1");
+  EXPECT_EQ(describe_wqe(block, 12 + 16, "QP 0x45 at ::1"), std::nullopt);
 }
 
 }  // namespace

@@ -1,0 +1,82 @@
+// A program of one's own on an installed gdx: a kernel of rank 0 puts a message, one of rank 1 waits for it.
+// `gdx run --ranks 2 -- put` starts it on the software HCA. This is the host's half; put.cu has the kernels.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "host/gdx.h"
+#include "put.h"
+
+namespace {
+
+using namespace gdx;
+
+constexpr std::uint64_t kTimeoutNs = 30'000'000'000;
+
+// In the memory that both ranks register: the message comes first, then the signal.
+constexpr std::uint64_t kStatusAt = 2048;
+constexpr std::uint64_t kMemoryBytes = 4096;
+
+template <typename T>
+T or_exit(Result<T> result) {
+  if (!result) {
+    std::fprintf(stderr, "put: %s\n", result.error().message.c_str());
+    std::exit(1);
+  }
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+// Addresses that a rank needs of its peer.
+struct Introduction {
+  EndpointAddress endpoint;
+  RemoteMemory memory;
+};
+
+}  // namespace
+
+int main() {
+  Hca hca = or_exit(Hca::open({}));
+  World world = or_exit(World::join(or_exit(WorldOptions::from_environment())));
+  if (world.size() != 2) {
+    std::fprintf(stderr, "put: %u ranks, 2 are needed: start it as gdx run --ranks 2 -- put\n", world.size());
+    return 2;
+  }
+  StagingPool staging = or_exit(StagingPool::create(hca));
+  Memory memory = or_exit(allocate_memory(hca, kMemoryBytes));
+  Endpoint endpoint = or_exit(Endpoint::create(hca, &staging, {.slot_count = 4}));
+  std::optional<Gpu> gpu;
+  std::shared_ptr<GpuMapping> mapping;
+  if (kernels_run_on_gpu()) {
+    gpu = or_exit(Gpu::open());
+    mapping = or_exit(gpu->map(memory.data(), memory.bytes()));
+    or_exit(staging.map_to(*gpu));
+    or_exit(endpoint.map_to(*gpu));
+  }
+  const Introduction mine{endpoint.address(), memory.remote()};
+  const auto all = or_exit(world.allgather_value(mine, kTimeoutNs));
+  const Introduction& peer = all[1 - world.rank()];
+  or_exit(endpoint.connect(peer.endpoint));
+  or_exit(world.barrier(kTimeoutNs));  // both can receive now
+
+  auto* status = reinterpret_cast<Status*>(memory.data() + kStatusAt);
+  Status launched = Status::kOk;
+  if (world.rank() == 0) {
+    std::copy_n(kMessage, sizeof kMessage, reinterpret_cast<char*>(memory.data()));
+    launched = run_send(endpoint.handle(), memory.local(), peer.memory, status, progress);
+  } else {
+    const auto* signal = reinterpret_cast<const std::uint64_t*>(memory.data() + kSignalAt);
+    launched = run_receive(endpoint.handle(), signal, status, progress);
+  }
+  if (launched != Status::kOk || *status != Status::kOk) {
+    std::fprintf(stderr, "put: launch %s, kernel %s, endpoint %s\n", status_name(launched),
+                 status_name(*status), endpoint.describe_fault().c_str());
+    return 1;
+  }
+  if (world.rank() == 1) std::printf("rank 1 has: %s\n", reinterpret_cast<const char*>(memory.data()));
+  or_exit(world.barrier(kTimeoutNs));  // no rank ends before the other is done
+}
