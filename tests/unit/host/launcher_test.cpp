@@ -40,7 +40,7 @@ class Launcher : public ::testing::Test {
     LaunchOptions options;
     options.command = {"sh", "-c", script};
     options.ranks = ranks;
-    options.grace_ns = 100'000'000;
+    options.follow_ns = 100'000'000;
     return options;
   }
   static int status_of(const LaunchOptions& options) {
