@@ -191,6 +191,11 @@ void add_options(command_line::Command app, Options& options) {
   app.add_option("--bounce-slot-bytes", options.measure.bounce_slot_bytes, "Of how much each (65536)")
       .check(whole(kMinSlotBytes, kMaxSlotBytes));
   app.add_flag("--json", options.json, "As JSON");
+  // gdx calibrate takes these itself, and its --help is this program's.
+  app.add_flag("--gpu", "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  app.add_flag("--softhca", "On the software HCA");
+  app.show_examples({"gdx calibrate --softhca", "gdx calibrate --gpu --hca mlx5_0",
+                     "gdx calibrate --softhca --rounds 9 --json"});
 }
 
 int report(const Error& error) {

@@ -82,11 +82,13 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
   run.add_flag(
       "--label", chosen->launch.label,
       "Begin each line that a rank prints with its number, as srun --label; the rank prints into a pipe");
+  run.show_examples({"gdx run -- ibv_devinfo", "gdx run --ranks 2 --label --timeout-s 60 -- ./put",
+                     "gdx run --loss 0.01 --seed 7 --pcap run.pcap -- ib_write_bw"});
   run.when_chosen([run, chosen, &program, &exit_status] {
     LaunchOptions& options = chosen->launch;
     if (const std::vector<std::string> unknown = run.unknown(); !unknown.empty()) {
-      exit_status = report({Status::kInvalidArgument,
-                            fmt::format("'{}' is no option: gdx run [OPTIONS] -- PROGRAM", unknown.front())});
+      const std::string fault = run.fault_of_unknown(unknown.front(), "use gdx run [OPTIONS] -- PROGRAM");
+      exit_status = report({Status::kInvalidArgument, fault + "; see gdx run --help"});
       return;
     }
     options.command = program;

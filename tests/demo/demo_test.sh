@@ -173,7 +173,7 @@ case $case_name in
     refused 'loss' "$gdx" demo --loss 2
     refused '/nonexistent/x.pcap' "$gdx" demo --pcap /nonexistent/x.pcap
     refused 'device-memory-bytes.*1048576' "$gdx" demo --device-memory-bytes 2097152
-    refused "'rnu' is no command: use run," "$gdx" rnu
+    refused "'launch' is no command: use run," "$gdx" launch
     refused 'gdx run .OPTIONS. -- PROGRAM' "$gdx" run true
     refused 'no program' "$gdx" run -- ''
     refused "mtu.*'4k': use 256" "$gdx" run --mtu 4k -- true

@@ -17,3 +17,5 @@ step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx"
 step cmake --build "$folder/build"
 step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 60 -- "$folder/build/put"
 grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
+grep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1" || { echo "FAILED: no manual page" >&2 && exit 1; }
+step bash -c '. "$1" && complete -p gdx' - "$folder/gdx/share/bash-completion/completions/gdx"
