@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/output.h"
 #include "host/calibration/mode_table.h"
 #include "host/calibration/put_kernels.h"
 #include "host/gdx.h"
@@ -268,8 +269,10 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   }
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
   std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
+  const Progress shown;
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
+      shown.show("measuring {} B, round {} of {}", sizes[i], round, options.rounds);
       for (const TableMode mode : kModes) {
         if (!is_possible(**bench, mode, sizes[i])) continue;
         const auto ns = time_once(**bench, mode, sizes[i]);

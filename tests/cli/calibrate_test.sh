@@ -44,6 +44,8 @@ PYTHON
     run 60 "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 4 KiB, then pull$'
     expect 'defaults for kernels on a CPU: there is no calibration .*gdx calibrate'
+    run 60 "$gdx" run -- "$gdx" info --json
+    expect '"inline_bytes": 28,$' && expect '"push_bytes": 4096,$' && expect '"pull_bytes": null$'
     run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     run 120 "$gdx" calibrate --softhca "${quick[@]}"
