@@ -68,6 +68,20 @@ std::vector<std::string> without_help_command(const CLI::App& app, std::vector<s
   return words;
 }
 
+// Returns the fault of an option that is known, with the remedy where CLI11 names none.
+std::string fault_in_use(const CLI::ParseError& error) {
+  const std::string what = error.what();
+  const std::string option = what.substr(0, what.find(':'));
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::RequiresError: return what + ": give both";
+    case CLI::ExitCodes::ExcludesError: return what + ": leave one of them out";
+    case CLI::ExitCodes::ArgumentMismatch:
+      if (what.ends_with("missing")) return option + ": has no value; give one";
+      return option + ": has too many values; leave some out";
+    default: return what;
+  }
+}
+
 // Returns the fault that CLI11 found, in the words of this program.
 std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
@@ -78,7 +92,7 @@ std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
     if (unknown.empty()) return "no command: " + use;
     return fmt::format("'{}' is no command: {}", unknown.front(), suggest(unknown.front(), names, use));
   }
-  if (unknown.empty()) return error.what();
+  if (unknown.empty()) return fault_in_use(error);
   const Command command(const_cast<CLI::App*>(chosen.empty() ? &app : chosen.back()));
   return command.fault_of_unknown(unknown.front(), "leave it out");
 }

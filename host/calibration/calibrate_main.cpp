@@ -110,9 +110,10 @@ Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
   if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
   if (!options.path_class.empty()) modes.path = path_class(options.path_class);
   if (gpu != nullptr || !modes.path) return modes;
-  return fail(Status::kInvalidArgument,
-              "--path-class is between a GPU and the HCA, and these kernels run on a CPU: leave it out, or "
-              "add --gpu");
+  return fail(
+      Status::kInvalidArgument,
+      "--path-class: it is between a GPU and the HCA, and these kernels run on a CPU; leave it out, or "
+      "add --gpu");
 }
 
 // The file of the table. A home that is missing is not made: daemons and build users have /nonexistent.

@@ -40,9 +40,8 @@ Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const cha
                                std::uint32_t wanted) {
   const std::uint32_t all = pool ? pool->slot_count() : 0;
   if (wanted <= all) return wanted == 0 ? all : wanted;
-  return fail(
-      Status::kInvalidArgument,
-      fmt::format("{} {}: the pool has {}; use at most as many, or leave it out", option, wanted, all));
+  return fail(Status::kInvalidArgument,
+              fmt::format("{}: '{}': use at most {}, which the pool has", option, wanted, all));
 }
 
 // Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.
@@ -243,12 +242,12 @@ Result<void> judge(const std::string& hca, const BlueFlameProbe& probe) {
 Result<void> check_measure_options(const MeasureOptions& options) {
   if (!std::has_single_bit(options.max_bytes) || options.max_bytes < kMinMaxBytes ||
       options.max_bytes > kMaxMaxBytes) {
-    return fail(Status::kInvalidArgument, fmt::format("--max-bytes {}: use a power of two from {} to {}",
+    return fail(Status::kInvalidArgument, fmt::format("--max-bytes: '{}': use a power of two from {} to {}",
                                                       options.max_bytes, kMinMaxBytes, kMaxMaxBytes));
   }
   if (options.rounds == 0 || options.rounds > kMaxCalibrationRounds) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("--rounds {}: use 1 to {}", options.rounds, kMaxCalibrationRounds));
+    return fail(Status::kInvalidArgument, fmt::format("--rounds: '{}': use a whole number from 1 to {}",
+                                                      options.rounds, kMaxCalibrationRounds));
   }
   return {};
 }
@@ -258,8 +257,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   Measurement measurement;
   measurement.payload = options.payload.value_or(gpu != nullptr ? Placement::kGpu : Placement::kHost);
   if (measurement.payload == Placement::kGpu && gpu == nullptr) {
-    return fail(Status::kInvalidArgument,
-                "--payload gpu: kernels on a CPU do not reach it; measure with --gpu");
+    return fail(Status::kInvalidArgument, "--payload: 'gpu': kernels on a CPU do not reach it; add --gpu");
   }
   const auto bench = set_up(hca, gpu, measurement.payload, options);
   if (!bench) return tl::unexpected(bench.error());

@@ -46,6 +46,53 @@ case $case_name in
     refused "'--slot-byte' is no option: did you mean --slot-bytes; see gdx calibrate" "$gdx" calibrate --slot-byte 64
     refused "'--bogus' is no option: leave it out; see gdx demo --help" "$gdx" demo --bogus
     ;;
+  refusals)
+    # One shape: the program, what it refuses, and after a colon or semicolon what to do.
+    while read -ra words; do
+      refused '^gdx( [a-z]+)?: [^:]+.*[:;] (use|give|leave|add|choose|did you mean) ' "$gdx" "${words[@]}"
+    done <<'COMMANDS'
+rnu
+info --hca
+info --jsn
+info extra
+topo --xml
+doctor --hca x
+doctor --hca
+run
+run true
+run --ranks
+run --ranks 0 -- true
+run --ranks 2 --ranks 3 -- true
+run --loss 2 -- true
+run --wire x -- true
+run --mtu 1 -- true
+run --addr 255.255.255.255 -- true
+run --addr 127.0.0.9 --ranks 2 -- true
+run --hardware --loss 0.1 -- true
+run --device-memory-bytes 100 -- true
+run --pcap /nonexistent/x -- true
+run --pcap / -- true
+demo -- x
+demo --modes x
+demo --min-bytes 12
+demo --min-bytes 64 --max-bytes 8
+demo --slots 0
+demo --kill-rank 2
+calibrate --softhca --max-bytes 5000
+calibrate --softhca --path-class SYS
+calibrate --softhca --payload gpu
+calibrate --softhca --rounds 0
+model --path X
+model --mode x
+model --size-bytes 0
+model --queues x
+model --doorbell x
+model --platform x
+model --plot x.gif
+model --plot x.svg --size-bytes 8
+completion zsh
+COMMANDS
+    ;;
   complete)
     run 30 "$gdx" completion bash && expect_status 0
     . "$out" || fail "bash does not take it"
