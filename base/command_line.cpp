@@ -13,6 +13,8 @@
 namespace gdx::command_line {
 namespace {
 
+constexpr char kHelpCommand[] = "help";
+
 template <typename T>
 Check range(T least, T most, std::string wanted) {
   return [=](const std::string& text) {
@@ -22,6 +24,77 @@ Check range(T least, T most, std::string wanted) {
     const bool inside = error == std::errc{} && stopped == end && value >= least && value <= most;
     return inside ? std::string{} : fmt::format("'{}': use {}", text, wanted);
   };
+}
+
+// Returns how many letters must be changed, added, left out or swapped to make one word of the other.
+std::size_t edit_distance(const std::string& from, const std::string& to) {
+  std::vector<std::vector<std::size_t>> rows(from.size() + 1, std::vector<std::size_t>(to.size() + 1));
+  for (std::size_t i = 0; i <= from.size(); ++i) {
+    for (std::size_t j = 0; j <= to.size(); ++j) {
+      std::size_t& least = rows[i][j];
+      least = i + j;
+      if (i == 0 || j == 0) continue;
+      const bool same = from[i - 1] == to[j - 1];
+      least = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+      if (swapped) least = std::min(least, rows[i - 2][j - 2] + 1);
+    }
+  }
+  return rows.back().back();
+}
+
+// Returns "did you mean WORD" for the nearest of `words`, or `otherwise` if none is near.
+std::string suggest(const std::string& wrong, const std::vector<std::string>& words,
+                    const std::string& otherwise) {
+  const auto distance = [&](const std::string& word) { return edit_distance(wrong, word); };
+  const auto nearest = std::ranges::min_element(words, {}, distance);
+  const bool near = nearest != words.end() && distance(*nearest) <= 1 + nearest->size() / 5;
+  return near ? fmt::format("did you mean {}", *nearest) : otherwise;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+// Returns the words that mean `COMMAND --help` where they are `help COMMAND`. An unknown command is left
+// alone.
+std::vector<std::string> without_help_command(const CLI::App& app, std::vector<std::string> words) {
+  if (app.get_require_subcommand_min() == 0 || words.empty() || words.front() != kHelpCommand) return words;
+  words.erase(words.begin());
+  const auto names = command_names(app);
+  if (words.empty() || std::ranges::count(names, words.front()) != 0) words.emplace_back("--help");
+  return words;
+}
+
+// Returns the fault of an option that is known, with the remedy where CLI11 names none.
+std::string fault_in_use(const CLI::ParseError& error) {
+  const std::string what = error.what();
+  const std::string option = what.substr(0, what.find(':'));
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::RequiresError: return what + ": give both";
+    case CLI::ExitCodes::ExcludesError: return what + ": leave one of them out";
+    case CLI::ExitCodes::ArgumentMismatch:
+      if (what.ends_with("missing")) return option + ": has no value; give one";
+      return option + ": has too many values; leave some out";
+    default: return what;
+  }
+}
+
+// Returns the fault that CLI11 found, in the words of this program.
+std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  const auto chosen = app.get_subcommands();
+  if (app.get_require_subcommand_min() > 0 && chosen.empty()) {
+    const auto names = command_names(app);
+    const std::string use = fmt::format("use {}", fmt::join(names, ", "));
+    if (unknown.empty()) return "no command: " + use;
+    return fmt::format("'{}' is no command: {}", unknown.front(), suggest(unknown.front(), names, use));
+  }
+  if (unknown.empty()) return fault_in_use(error);
+  const Command command(const_cast<CLI::App*>(chosen.empty() ? &app : chosen.back()));
+  return command.fault_of_unknown(unknown.front(), "leave it out");
 }
 
 }  // namespace
@@ -115,6 +188,17 @@ Command Command::add_command(const std::string& name, const std::string& what) c
 void Command::when_chosen(std::function<void()> action) const { command_->callback(std::move(action)); }
 void Command::keep_unknown() const { command_->allow_extras(); }
 std::vector<std::string> Command::unknown() const { return command_->remaining(); }
+
+std::string Command::fault_of_unknown(const std::string& word, const std::string& advice) const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command_->get_options()) names.push_back(option->get_name());
+  return fmt::format("'{}' is no option: {}", word, suggest(word.substr(0, word.find('=')), names, advice));
+}
+
+void Command::show_examples(const std::vector<std::string>& lines) const {
+  command_->footer(fmt::format("Examples:\n  {}", fmt::join(lines, "\n  ")));
+}
+
 void Command::leave_help_out() const { command_->set_help_flag(); }
 
 App::App(const std::string& what, const std::string& name)
@@ -125,9 +209,14 @@ App::App(const std::string& what, const std::string& name)
 App::~App() = default;
 
 void App::add_version(const std::string& version) { app_->set_version_flag("--version", version); }
-void App::require_command() { app_->require_subcommand(1); }
+
+void App::require_command() {
+  app_->require_subcommand(1);
+  app_->add_subcommand(kHelpCommand, "Print what a command does and takes, as its --help: help COMMAND");
+}
 
 std::optional<int> App::parse(std::string_view program, std::vector<std::string> arguments) {
+  arguments = without_help_command(*app_, std::move(arguments));
   // Reversed, because CLI11 takes arguments from the back.
   std::reverse(arguments.begin(), arguments.end());
   try {
@@ -139,18 +228,9 @@ std::optional<int> App::parse(std::string_view program, std::vector<std::string>
     write_output(text.str());
     return status;
   } catch (const CLI::ParseError& error) {
-    std::string what = error.what();
-    const std::vector<std::string> unknown = app_->remaining();
-    if (app_->get_require_subcommand_min() > 0 && app_->get_subcommands().empty()) {
-      std::vector<std::string> names;
-      for (const CLI::App* command : app_->get_subcommands({})) names.push_back(command->get_name());
-      what = fmt::format("{}: use {}",
-                         unknown.empty() ? "no command" : fmt::format("'{}' is no command", unknown.front()),
-                         fmt::join(names, ", "));
-    }
     std::string help(program);
     for (const CLI::App* command : app_->get_subcommands()) help += " " + command->get_name();
-    print_error("{}: {}; see {} --help\n", program, what, help);
+    print_error("{}: {}; see {} --help\n", program, fault_of(*app_, error), help);
     return kExitUsage;
   }
 }

@@ -70,8 +70,12 @@ class Command {
   // Keeps unknown options, for another program.
   void keep_unknown() const;
   [[nodiscard]] std::vector<std::string> unknown() const;
+  // Returns the fault of an unknown word: it is no option, with the nearest one, or else `advice`.
+  [[nodiscard]] std::string fault_of_unknown(const std::string& word, const std::string& advice) const;
   // Removes --help from its options, so it is unknown.
   void leave_help_out() const;
+  // Shows command lines at the end of --help.
+  void show_examples(const std::vector<std::string>& lines) const;
 
  private:
   friend class App;
@@ -87,7 +91,7 @@ class App : public Command {
   App& operator=(const App&) = delete;
 
   void add_version(const std::string& version);
-  // Requires that one of the commands is chosen.
+  // Requires that one of the commands is chosen. `help COMMAND` is then one of them: `COMMAND --help`.
   void require_command();
 
   // Parses `arguments`. Returns the status with which the process must end now: 0 after --help and --version,

@@ -46,6 +46,9 @@ void write_output(std::string_view text) {
 
 void write_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1) {}
+Progress::~Progress() { show(""); }
+
 bool flush_output() {
   if (std::fflush(stdout) != 0) note_failure();
   return lost_errno == 0;

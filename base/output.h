@@ -24,6 +24,23 @@ void print_error(fmt::format_string<T...> format, T&&... values) {
   write_error(fmt::format(format, std::forward<T>(values)...));
 }
 
+// One line on stderr that overwrites itself, if stderr is a terminal; otherwise nothing. The end removes it.
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  template <typename... T>
+  void show(fmt::format_string<T...> format, T&&... values) const {
+    if (terminal_) write_error("\r\x1b[K" + fmt::format(format, std::forward<T>(values)...));
+  }
+
+ private:
+  bool terminal_;
+};
+
 // Rows that come slowly are seen when they come. Returns whether stdout has lost nothing so far.
 bool flush_output();
 

@@ -83,7 +83,7 @@ Result<Mode> parse_mode(const std::string& text) {
   if (text == "bounce") return Mode::kBounce;
   if (text == "auto") return Mode::kAuto;
   return fail(Status::kInvalidArgument,
-              fmt::format("mode '{}' is none of pull, push, inline, bounce, proxy, auto", text));
+              fmt::format("--modes: '{}': use pull, push, inline, bounce, proxy, auto", text));
 }
 
 // Returns whether a mode stages payload in the HCA's memory. Others leave that memory to other processes.
@@ -372,20 +372,19 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
 
 Result<void> check(const Options& options) {
   if (options.min_bytes % 8 != 0 || options.max_bytes < options.min_bytes) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("sizes from {} to {} B: --min-bytes must be a multiple of 8 and not above --max-bytes",
-                    options.min_bytes, options.max_bytes));
+    return fail(Status::kInvalidArgument,
+                fmt::format("--min-bytes: '{}': use a multiple of 8 that is not above --max-bytes, {}",
+                            options.min_bytes, options.max_bytes));
   }
   for (const std::string& mode : options.modes) {
     const auto parsed = GDX_TRY(parse_mode(mode));
     if (parsed == Mode::kPush && options.slot_count == 0) {
       return fail(Status::kInvalidArgument,
-                  "--slots 0 leaves nothing to push into; give slots or leave push out");
+                  "--slots: '0': leaves nothing to push into; give slots, or leave push out");
     }
   }
   if (kernels_run_on_gpu() && options.kill_rank != kNobody) {
-    return fail(Status::kInvalidArgument, "--kill-rank needs the CPU layer: leave out --gpu");
+    return fail(Status::kInvalidArgument, "--kill-rank: needs the CPU layer; leave out --gpu");
   }
   return {};
 }

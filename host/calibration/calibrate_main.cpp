@@ -110,9 +110,10 @@ Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
   if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
   if (!options.path_class.empty()) modes.path = path_class(options.path_class);
   if (gpu != nullptr || !modes.path) return modes;
-  return fail(Status::kInvalidArgument,
-              "--path-class is between a GPU and the HCA, and these kernels run on a CPU: leave it out, or "
-              "add --gpu");
+  return fail(
+      Status::kInvalidArgument,
+      "--path-class: it is between a GPU and the HCA, and these kernels run on a CPU; leave it out, or "
+      "add --gpu");
 }
 
 // The file of the table. A home that is missing is not made: daemons and build users have /nonexistent.
@@ -184,6 +185,11 @@ void add_options(command_line::Command app, Options& options) {
   app.add_option("--bounce-slot-bytes", options.measure.bounce_slot_bytes, "Of how much each (65536)")
       .check(whole(kMinSlotBytes, kMaxSlotBytes));
   app.add_flag("--json", options.json, "As JSON");
+  // gdx calibrate takes these itself, and its --help is this program's.
+  app.add_flag("--gpu", "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  app.add_flag("--softhca", "On the software HCA");
+  app.show_examples({"gdx calibrate --softhca", "gdx calibrate --gpu --hca mlx5_0",
+                     "gdx calibrate --softhca --rounds 9 --json"});
 }
 
 int report(const Error& error) {

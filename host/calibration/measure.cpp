@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/output.h"
 #include "host/calibration/mode_table.h"
 #include "host/calibration/put_kernels.h"
 #include "host/gdx.h"
@@ -39,9 +40,8 @@ Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const cha
                                std::uint32_t wanted) {
   const std::uint32_t all = pool ? pool->slot_count() : 0;
   if (wanted <= all) return wanted == 0 ? all : wanted;
-  return fail(
-      Status::kInvalidArgument,
-      fmt::format("{} {}: the pool has {}; use at most as many, or leave it out", option, wanted, all));
+  return fail(Status::kInvalidArgument,
+              fmt::format("{}: '{}': use at most {}, which the pool has", option, wanted, all));
 }
 
 // Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.
@@ -232,12 +232,12 @@ Result<void> judge(const std::string& hca, const BlueFlameProbe& probe) {
 Result<void> check_measure_options(const MeasureOptions& options) {
   if (!std::has_single_bit(options.max_bytes) || options.max_bytes < kMinMaxBytes ||
       options.max_bytes > kMaxMaxBytes) {
-    return fail(Status::kInvalidArgument, fmt::format("--max-bytes {}: use a power of two from {} to {}",
+    return fail(Status::kInvalidArgument, fmt::format("--max-bytes: '{}': use a power of two from {} to {}",
                                                       options.max_bytes, kMinMaxBytes, kMaxMaxBytes));
   }
   if (options.rounds == 0 || options.rounds > kMaxCalibrationRounds) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("--rounds {}: use 1 to {}", options.rounds, kMaxCalibrationRounds));
+    return fail(Status::kInvalidArgument, fmt::format("--rounds: '{}': use a whole number from 1 to {}",
+                                                      options.rounds, kMaxCalibrationRounds));
   }
   return {};
 }
@@ -247,8 +247,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   Measurement measurement;
   measurement.payload = options.payload.value_or(gpu != nullptr ? Placement::kGpu : Placement::kHost);
   if (measurement.payload == Placement::kGpu && gpu == nullptr) {
-    return fail(Status::kInvalidArgument,
-                "--payload gpu: kernels on a CPU do not reach it; measure with --gpu");
+    return fail(Status::kInvalidArgument, "--payload: 'gpu': kernels on a CPU do not reach it; add --gpu");
   }
   const auto bench = GDX_TRY(set_up(hca, gpu, measurement.payload, options));
   if (bench->sender->handle().blueflame_half_bytes != 0) {
@@ -256,8 +255,10 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   }
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
   std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
+  const Progress shown;
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
+      shown.show("measuring {} B, round {} of {}", sizes[i], round, options.rounds);
       for (const TableMode mode : kModes) {
         if (!is_possible(*bench, mode, sizes[i])) continue;
         const auto ns = GDX_TRY(time_once(*bench, mode, sizes[i]));

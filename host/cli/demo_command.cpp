@@ -95,6 +95,8 @@ void add_demo_command(command_line::Command app, int& exit_status) {
                 "Kernels run on this machine's GPU (needs a build of the cuda preset)");
   add_hardware_option(demo, options->launch);
   add_softhca_options(demo, options->launch.softhca);
+  demo.show_examples({"gdx demo", "gdx demo --modes push,pull --max-bytes 65536 --json",
+                      "gdx demo --loss 0.01 --pcap demo.pcap"});
   demo.when_chosen([options, &exit_status] { exit_status = run_demo(*options); });
 }
 

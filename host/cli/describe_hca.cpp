@@ -135,11 +135,19 @@ QueueShape default_shape(const Hca& hca, bool blueflame) {
   return shape;
 }
 
+Json limits_json(const ModeTable& modes) {
+  const auto limit = [](std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); };
+  return {{"inline_bytes", limit(modes.inline_bytes)},
+          {"push_bytes", limit(modes.push_bytes)},
+          {"pull_bytes", limit(modes.pull_bytes)}};
+}
+
 void add_auto_modes(const Hca& hca, const ModeOptions& options, const QueueShape& shape, Json& described) {
   const auto choice = choose_modes(hca.name(), options, shape);
   const auto& path = choice ? choice->site.path : std::nullopt;
   described["path_class"] = path ? Json(name(*path)) : Json(nullptr);
   described["auto"] = choice ? Json(describe(choice->modes)) : Json(nullptr);
+  described["auto_limits"] = choice ? limits_json(choice->modes) : Json(nullptr);
   described["auto_why"] = choice ? choice->why : choice.error().message;
 }
 

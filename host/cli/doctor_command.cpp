@@ -195,6 +195,8 @@ void add_doctor_command(command_line::Command app, int& exit_status) {
       .needs(hardware);
   doctor.add_option("--output", options->output, "Write the JSON to this file, too")
       .check(command_line::not_empty("a file name"));
+  doctor.show_examples(
+      {"gdx doctor", "gdx doctor --hardware --output report.json", "gdx run -- gdx doctor --hardware"});
   doctor.when_chosen([options, &exit_status] { exit_status = examine(*options); });
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/output.h"
+#include "base/parse_number.h"
 #include "host/cli/topology_json.h"
 
 namespace gdx {
@@ -24,9 +25,16 @@ const std::map<char, const char*> sections = {{'A', "the machine and its HCAs"},
 
 std::string hex(std::span<const std::uint8_t> bytes) { return fmt::format("{:02x}", fmt::join(bytes, "")); }
 
+// A count as a number; a text, and digits that are none, as they are.
+OrderedJson fact_json(const std::string& value) {
+  const auto number = parse_unsigned(value);
+  return number && fmt::format("{}", *number) == value ? OrderedJson(*number) : OrderedJson(value);
+}
+
 OrderedJson step_json(const StepReport& report) {
   OrderedJson facts = OrderedJson::array();
-  for (const auto& [name, value] : report.result.facts) facts.push_back({{"name", name}, {"value", value}});
+  for (const auto& [name, value] : report.result.facts)
+    facts.push_back({{"name", name}, {"value", fact_json(value)}});
   OrderedJson commands = OrderedJson::array();
   for (const commands::CommandRecord& command : report.commands) {
     commands.push_back({{"command", command.name},

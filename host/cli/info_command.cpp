@@ -144,6 +144,7 @@ void add_info_command(command_line::Command app, int& exit_status) {
   info.add_option("--hca", chosen->name, "Only this one")
       .check(command_line::not_empty("the name of an HCA"));
   info.add_flag("--json", chosen->as_json, "As JSON");
+  info.show_examples({"gdx info", "gdx run -- gdx info --json", "gdx info --hca mlx5_0"});
   info.when_chosen([chosen, &exit_status] { exit_status = print_info(chosen->name, chosen->as_json); });
 }
 

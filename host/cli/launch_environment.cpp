@@ -28,7 +28,7 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;
 
 tl::unexpected<Error> refuse(const char* option, const std::string& value, const std::string& wanted) {
-  return fail(Status::kInvalidArgument, fmt::format("{} {}: {}", option, value, wanted));
+  return fail(Status::kInvalidArgument, fmt::format("{}: '{}': {}", option, value, wanted));
 }
 
 Result<void> check_probability(const char* option, const std::optional<double>& value) {
@@ -50,7 +50,7 @@ bool is_unicast(const std::string& text) {
 
 // Checks all ranks' files before the start, so that a fault is reported once.
 Result<void> check_capture(const std::string& path, std::uint32_t ranks) {
-  if (path.empty()) return refuse("--pcap", "''", "give a file name");
+  if (path.empty()) return refuse("--pcap", "", "give a file name");
   std::error_code error;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::string file = pcap_path(path, rank);
@@ -74,7 +74,8 @@ Result<void> check_softhca(const SofthcaOptions& options, std::uint32_t ranks) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
   }
   if (options.hcas && (*options.hcas == 0 || *options.hcas > kMaxHcas)) {
-    return fail(Status::kInvalidArgument, fmt::format("--hcas {}: use 1 to {}", *options.hcas, kMaxHcas));
+    return refuse("--hcas", fmt::format("{}", *options.hcas),
+                  fmt::format("use a whole number from 1 to {}", kMaxHcas));
   }
   if (options.wire && *options.wire != "udp" && *options.wire != "shm" && *options.wire != "auto") {
     return refuse("--wire", *options.wire, "use udp, shm or auto");
@@ -186,19 +187,19 @@ std::string find_program(const std::string& name) {
 
 Result<void> check_launch_options(const LaunchOptions& options) {
   if (options.command.empty() || options.command.front().empty()) {
-    return fail(Status::kInvalidArgument, "no program to run: gdx run [OPTIONS] -- PROGRAM [ARGUMENTS]");
+    return fail(Status::kInvalidArgument, "no program to run: use gdx run [OPTIONS] -- PROGRAM [ARGUMENTS]");
   }
   if (options.ranks == 0 || options.ranks > bootstrap::kMaxRanks) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("--ranks {}: use 1 to {}", options.ranks, bootstrap::kMaxRanks));
+    return refuse("--ranks", fmt::format("{}", options.ranks),
+                  fmt::format("use a whole number from 1 to {}", bootstrap::kMaxRanks));
   }
   if (options.softhca.address && options.ranks > 1) {
-    return refuse("--addr", *options.softhca.address, "with several ranks each needs its own, leave it out");
+    return refuse("--addr", *options.softhca.address, "each of several ranks needs its own; leave it out");
   }
   if (options.hardware) {
     if (options.softhca == SofthcaOptions{}) return {};
     return fail(Status::kInvalidArgument,
-                "--hardware: options of the software HCA have no meaning there, leave them out");
+                "--hardware: options of the software HCA have no meaning there; leave them out");
   }
   if (gains_rights(find_program(options.command.front()))) {
     log::warn(

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
+#include "host/cli/labelled_output.h"
 #include "host/cli/process_tree.h"
 #include "host/cli/supervisor.h"
 
@@ -29,10 +31,10 @@ namespace {
 
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
-constexpr std::uint64_t kTermToKillNs = 2 * kNsPerSecond;
 constexpr std::uint64_t kLeftoverNs = 2 * kNsPerSecond;
 constexpr std::uint64_t kLatecomersNs = 100'000'000;  // between two looks for latecomers
 constexpr int kExitCannotRun = 127;
+constexpr std::size_t kMaxNamedRanks = 8;
 
 struct Root {
   Descriptor socket;
@@ -101,6 +103,8 @@ void warn_of_static(const LaunchOptions& options) {
       program);
 }
 
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
+
 Error exec_error(const std::string& program, int error) {
   return {Status::kNotFound,
           fmt::format("cannot run {}: {}; give the path of a program, or the name of one in PATH", program,
@@ -130,12 +134,16 @@ class Launch {
   void reap(std::uint64_t now_ns);
   void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
   void tell_failure(pid_t pid, int wait_status) const;
+  [[nodiscard]] std::string name_of(pid_t pid) const;
+  [[nodiscard]] std::string running_ranks() const;
   void stand_in_for_rank_0(int status);
   void answer_latecomers();
   void on_deadline(std::uint64_t now_ns);
   void allow_leftovers(std::uint64_t now_ns);
-  void end(int status, std::uint64_t now_ns);
+  void end(int status, const std::string& why, std::uint64_t now_ns);
+  void kill_the_deaf();
   void kill_all();
+  int finish_output();
 
   const LaunchOptions& options_;
   const SignalGuard& signals_;
@@ -143,7 +151,8 @@ class Launch {
   Root root_;                  // meeting place of several ranks
   std::string end_of_rank_0_;  // answer to latecomers, empty while it runs
   std::deque<bootstrap::Connection>
-      answered_;                // closed at the end: else what they sent would undo the answer
+      answered_;  // closed at the end: else what they sent would undo the answer
+  std::optional<LabelledOutput> output_;
   std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
   bool any_left_ = true;  // of the ranks and of all that they started
@@ -162,6 +171,7 @@ Result<void> Launch::start() {
   if (options_.ranks > 1) {
     root_ = GDX_TRY(reserve_root());
   }
+  if (options_.label) output_.emplace(options_.ranks);
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
     auto variables = GDX_TRY(launch_environment(options_, rank));
     if (options_.ranks > 1) {
@@ -172,23 +182,36 @@ Result<void> Launch::start() {
     if (auto started = start_rank(ExecArguments(options_.command, variables)); !started) return started;
   }
   if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
-  return {};
+  return output_ ? output_->start() : Result<void>{};
 }
 
 Result<void> Launch::start_rank(const ExecArguments& arguments) {
+  std::array<Descriptor, 2> printed;  // its stdout and stderr, where they are labelled
+  if (output_) {
+    auto added = output_->add_rank();
+    if (!added) return tl::unexpected(added.error());
+    printed = std::move(*added);
+  }
   int report[2];  // the child writes errno here if it cannot exec; exec closes it
   if (pipe2(report, O_CLOEXEC) != 0) {
-    return fail(Status::kSystem, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    return fail(Status::kSystem,
+                fmt::format("cannot make a pipe: {}; raise ulimit -n", std::strerror(errno)));
   }
   const Descriptor reader(report[0]);
   Descriptor writer(report[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return fail(Status::kSystem, fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid < 0)
+    return fail(Status::kSystem,
+                fmt::format("cannot start a process: {}; raise ulimit -u", std::strerror(errno)));
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kExitCannotRun);
     if (supervision_.group != 0) setpgid(0, supervision_.group);
+    if (output_) {
+      dup2(printed[0].value(), STDOUT_FILENO);
+      dup2(printed[1].value(), STDERR_FILENO);
+    }
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
     arguments.exec();
     const int error = errno;
@@ -221,12 +244,12 @@ int Launch::wait() {
       kill_all();
       return kSignalBase + SIGKILL;
     }
-    if (signal != 0 && signal != SIGCHLD) end(kSignalBase + signal, now_ns);
+    if (signal != 0 && signal != SIGCHLD) end(kSignalBase + signal, strsignal(signal), now_ns);
     reap(now_ns);
     allow_leftovers(now_ns);
     on_deadline(now_ns);
   }
-  return status_;
+  return output_ ? finish_output() : status_;
 }
 
 // Orphans of the ranks are children of this process, too.
@@ -254,7 +277,7 @@ void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
   tell_failure(pid, wait_status);
   status_ = status;
   phase_ = Phase::kGrace;
-  phase_end_ns_ = now_ns + options_.grace_ns;
+  phase_end_ns_ = now_ns + options_.follow_ns;
 }
 
 // Listens in rank 0's place, because other ranks would try its port until their timeout. A listener already
@@ -277,37 +300,51 @@ void Launch::answer_latecomers() {
   }
 }
 
+std::string Launch::name_of(pid_t pid) const {
+  return fmt::format("rank {} (pid {})", std::ranges::find(started_, pid) - started_.begin(), pid);
+}
+
+std::string Launch::running_ranks() const {
+  const std::size_t named = std::min(running_.size(), kMaxNamedRanks);
+  std::string text;
+  for (std::size_t i = 0; i < named; ++i) text += (i == 0 ? "" : ", ") + name_of(running_[i]);
+  if (named < running_.size()) text += fmt::format(" and {} more", running_.size() - named);
+  return text;
+}
+
 // Reports the failure of the first rank to fail, because the others follow from it.
 void Launch::tell_failure(pid_t pid, int wait_status) const {
-  const auto rank = std::ranges::find(started_, pid) - started_.begin();
-  if (WIFSIGNALED(wait_status)) {
-    print_error("gdx: rank {} of {} was killed: {}\n", rank, options_.command.front(),
-                strsignal(WTERMSIG(wait_status)));
-  } else if (options_.ranks > 1 && !options_.ranks_explain) {
-    print_error("gdx: rank {} of {} ended with status {}\n", rank, options_.command.front(),
-                WEXITSTATUS(wait_status));
-  }
+  const bool killed = WIFSIGNALED(wait_status);
+  if (!killed && (options_.ranks == 1 || options_.ranks_explain)) return;
+  const std::string how = killed ? fmt::format("was killed: {}", strsignal(WTERMSIG(wait_status)))
+                                 : fmt::format("ended with status {}", WEXITSTATUS(wait_status));
+  const std::size_t others = running_.size();
+  const std::string next = others == 0
+                               ? ""
+                               : fmt::format("; {} other rank{} {} s to end", others,
+                                             others == 1 ? " has" : "s have", seconds(options_.follow_ns));
+  print_error("gdx: {} of {} {}{}\n", name_of(pid), options_.command.front(), how, next);
 }
 
 void Launch::on_deadline(std::uint64_t now_ns) {
   if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) {
-    if (!running_.empty() && phase_ == Phase::kRunning) {
-      print_error("gdx: {} still ran after {} s and was ended: allow it more time\n",
-                  options_.command.front(), static_cast<double>(options_.timeout_ns) / 1e9);
-    }
-    return end(kExitTimeout, now_ns);
+    return end(kExitTimeout,
+               fmt::format("{} still ran after {} s (allow it more time)", options_.command.front(),
+                           seconds(options_.timeout_ns)),
+               now_ns);
   }
   if (!any_left_ || now_ns < phase_end_ns_) return;
-  if (phase_ == Phase::kEnding) return kill_all();
+  if (phase_ == Phase::kEnding) return kill_the_deaf();
   if (status_ == 0) {
     print_error("gdx: {} processes that {} had started still ran after it and were ended\n",
                 descendants().size(), options_.command.front());
   }
-  end(status_, now_ns);
+  end(status_, fmt::format("{} s have passed since that failure", seconds(options_.follow_ns)), now_ns);
 }
 
-void Launch::end(int status, std::uint64_t now_ns) {
+void Launch::end(int status, const std::string& why, std::uint64_t now_ns) {
   if (phase_ >= Phase::kEnding || !any_left_) return;
+  if (!running_.empty()) print_error("gdx: {}: ending {}\n", why, running_ranks());
   if (phase_ == Phase::kRunning) status_ = status;
   // Ranks that /proc does not show, too: a mount option can hide them.
   const auto shown = signal_descendants(SIGTERM);
@@ -315,7 +352,32 @@ void Launch::end(int status, std::uint64_t now_ns) {
     if (std::ranges::find(shown, pid, &Process::pid) == shown.end()) kill(pid, SIGTERM);
   }
   phase_ = Phase::kEnding;
-  phase_end_ns_ = now_ns + kTermToKillNs;
+  phase_end_ns_ = now_ns + options_.grace_ns;
+}
+
+void Launch::kill_the_deaf() {
+  const std::string deaf =
+      running_.empty() ? fmt::format("{} processes of its ranks", descendants().size()) : running_ranks();
+  print_error("gdx: killed, because SIGTERM did not end them within {} s: {}\n", seconds(options_.grace_ns),
+              deaf);
+  kill_all();
+}
+
+// Waits until stdout has taken all that ranks printed. After a forced end the wait is bounded.
+int Launch::finish_output() {
+  output_->finish();
+  std::uint64_t deadline_ns = phase_ == Phase::kEnding ? monotonic_ns() + kKillBoundNs : kNeverNs;
+  while (!output_->is_finished() && monotonic_ns() < deadline_ns) {
+    const int signal = signals_.wait(deadline_ns);
+    if (signal == 0 || signal == SIGCHLD) continue;
+    deadline_ns = std::min(deadline_ns, monotonic_ns() + kLeftoverNs);
+    if (status_ == 0) status_ = kSignalBase + signal;
+  }
+  const int lost = output_->lost_errno();
+  if (lost == 0) return status_;
+  print_error("gdx: what ranks printed was lost: {}; give it another place than this stdout\n",
+              std::strerror(lost));
+  return status_ == 0 ? 1 : status_;
 }
 
 void Launch::kill_all() {

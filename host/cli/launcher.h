@@ -37,9 +37,12 @@ inline constexpr std::uint64_t kMaxDeviceMemoryBytes = 1 << 20;
 struct LaunchOptions {
   std::vector<std::string> command;  // a program, searched in PATH, and its arguments
   std::uint32_t ranks = 1;
-  std::uint64_t timeout_ns = 0;             // 0: none; otherwise all ranks are ended after it
-  std::uint64_t grace_ns = 10'000'000'000;  // time for other ranks to continue after one rank failed
-  bool ranks_explain = false;               // a rank itself reports why it ends with another status than 0
+  std::uint64_t timeout_ns = 0;  // 0: none; otherwise all ranks are ended after it
+  std::uint64_t follow_ns =
+      10'000'000'000;                      // time for other ranks to end by themselves after one rank failed
+  std::uint64_t grace_ns = 2'000'000'000;  // from SIGTERM to SIGKILL
+  bool label = false;                      // each line that a rank prints begins with the rank
+  bool ranks_explain = false;              // a rank itself reports why it ends with another status than 0
   SofthcaOptions softhca;
   bool hardware = false;  // on this machine's own HCAs: nothing is preloaded, and ranks are placed
 };
@@ -65,11 +68,11 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 [[nodiscard]] bool is_static_program(const std::string& program);
 
 // Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
-// Returns the exit status for the shell, with one line on stderr unless it is 0. It is 0 when every rank
-// returned 0, and kExitTimeout after timeout_ns. Otherwise it is that of the first rank to fail (128 + signal
-// when killed).
-// Errors: kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads: once at a time;
-// it takes the process's signals while it runs.
+// Returns the exit status for the shell. It is 0 when every rank returned 0, and kExitTimeout after
+// timeout_ns. Otherwise it is that of the first rank to fail (128 + signal when killed). Lines on stderr name
+// the cause, the ranks that are ended, and those that are killed because SIGTERM did not end them. Errors:
+// kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads: once at a time; it takes
+// the process's signals while it runs.
 [[nodiscard]] Result<int> launch(const LaunchOptions& options);
 
 // Replaces this process by the command; returns only if it cannot.

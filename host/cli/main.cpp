@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "base/command_line.h"
 #include "base/output.h"
 #include "host/cli/commands.h"
+#include "host/cli/completion.h"
 
 namespace gdx {
 
@@ -18,6 +20,19 @@ int report(const Error& error) {
 }
 
 namespace {
+
+void add_completion_command(command_line::Command app) {
+  struct Chosen {
+    std::string shell = "bash";
+  };
+  const auto chosen = std::make_shared<Chosen>();
+  const command_line::Command completion =
+      app.add_command("completion", "Print what makes a shell complete gdx's commands and options");
+  completion.add_option("shell", chosen->shell, "bash").check(command_line::one_of({"bash"}));
+  completion.when_chosen([chosen] { write_output(kBashCompletion); });
+  completion.show_examples({"source <(gdx completion bash)",
+                            "gdx completion bash >~/.local/share/bash-completion/completions/gdx"});
+}
 
 int run_command_line(std::vector<std::string> arguments) {
   // Passes the words after "--" to the program, unparsed.
@@ -33,7 +48,6 @@ int run_command_line(std::vector<std::string> arguments) {
 
   command_line::App app("gdx: GPU-initiated RDMA", "gdx");
   app.add_version("gdx " GDX_VERSION);
-  app.require_command();
   int exit_status = 0;
   add_run_command(app, program, exit_status);
   add_info_command(app, exit_status);
@@ -42,6 +56,9 @@ int run_command_line(std::vector<std::string> arguments) {
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
   add_doctor_command(app, exit_status);
+  add_completion_command(app);
+  app.require_command();
+  app.show_examples({"gdx demo", "gdx run --ranks 2 -- ./put", "gdx help run"});
   return app.parse("gdx", std::move(arguments)).value_or(exit_status);
 }
 

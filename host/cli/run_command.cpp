@@ -61,6 +61,7 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
   struct Chosen {
     LaunchOptions launch;
     double timeout_s = 0;
+    std::optional<double> grace_s;
   };
   auto chosen = std::make_shared<Chosen>();
   const command_line::Command run = app.add_command("run",
@@ -76,16 +77,24 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
   add_hardware_option(run, chosen->launch);
   run.add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
       .check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
+  run.add_option("--grace-s", chosen->grace_s, "Seconds from SIGTERM to SIGKILL when ranks are ended (2)")
+      .check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
+  run.add_flag(
+      "--label", chosen->launch.label,
+      "Begin each line that a rank prints with its number, as srun --label; the rank prints into a pipe");
+  run.show_examples({"gdx run -- ibv_devinfo", "gdx run --ranks 2 --label --timeout-s 60 -- ./put",
+                     "gdx run --loss 0.01 --seed 7 --pcap run.pcap -- ib_write_bw"});
   run.when_chosen([run, chosen, &program, &exit_status] {
     LaunchOptions& options = chosen->launch;
     if (const std::vector<std::string> unknown = run.unknown(); !unknown.empty()) {
-      exit_status = report({Status::kInvalidArgument,
-                            fmt::format("'{}' is no option: gdx run [OPTIONS] -- PROGRAM", unknown.front())});
+      const std::string fault = run.fault_of_unknown(unknown.front(), "use gdx run [OPTIONS] -- PROGRAM");
+      exit_status = report({Status::kInvalidArgument, fault + "; see gdx run --help"});
       return;
     }
     options.command = program;
     options.timeout_ns = static_cast<std::uint64_t>(chosen->timeout_s * kNsPerSecond);
-    if (options.ranks == 1 && options.timeout_ns == 0) {
+    if (chosen->grace_s) options.grace_ns = static_cast<std::uint64_t>(*chosen->grace_s * kNsPerSecond);
+    if (options.ranks == 1 && options.timeout_ns == 0 && !chosen->grace_s && !options.label) {
       exit_status = report(run_in_place(options));
       return;
     }

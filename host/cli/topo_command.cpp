@@ -222,6 +222,7 @@ void add_topo_command(command_line::Command app, int& exit_status) {
   topo.add_option("--xml", chosen->xml_file, "A machine recorded by lstopo --of xml, not this one")
       .check(command_line::not_empty("the name of a file"));
   topo.add_flag("--json", chosen->as_json, "As JSON");
+  topo.show_examples({"gdx topo", "gdx topo --json", "gdx topo --xml other-machine.xml"});
   topo.when_chosen(
       [chosen, &exit_status] { exit_status = print_topology(chosen->xml_file, chosen->as_json); });
 }

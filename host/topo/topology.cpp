@@ -127,7 +127,8 @@ Result<Machine> load(const std::string& xml_file) {
                 fmt::format("{} is no file to read; write one with lstopo --of xml", xml_file));
   }
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return fail(Status::kSystem, "hwloc cannot make a topology");
+  if (hwloc_topology_init(&raw) != 0)
+    return fail(Status::kSystem, "hwloc cannot make a topology; raise ulimit -v");
   Machine machine(raw, &hwloc_topology_destroy);
   // Every bridge counts: by default hwloc leaves out those it finds uninteresting.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);

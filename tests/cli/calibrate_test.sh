@@ -44,6 +44,8 @@ PYTHON
     run 60 "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 4 KiB, then pull$'
     expect 'defaults for kernels on a CPU: there is no calibration .*gdx calibrate'
+    run 60 "$gdx" run -- "$gdx" info --json
+    expect '"inline_bytes": 28,$' && expect '"push_bytes": 4096,$' && expect '"pull_bytes": null$'
     run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     run 120 "$gdx" calibrate --softhca "${quick[@]}"
@@ -78,17 +80,17 @@ PYTHON
     ;;
   bad_input)
     refused "path-class: 'FAR': use PIX" "$gdx" calibrate --softhca --path-class FAR
-    refused 'path-class is between a GPU and the HCA.*add --gpu' "$gdx" calibrate --softhca --path-class SYS
-    refused 'payload gpu: kernels on a CPU' "$gdx" calibrate --softhca --payload gpu
+    refused 'path-class: it is between a GPU and the HCA.*add --gpu' "$gdx" calibrate --softhca --path-class SYS
+    refused "payload: 'gpu': kernels on a CPU" "$gdx" calibrate --softhca --payload gpu
     refused "payload: 'disk': use host, gpu" "$gdx" calibrate --softhca --payload disk
-    refused 'max-bytes 5000: use a power of two' "$gdx" calibrate --softhca --max-bytes 5000
+    refused "max-bytes: '5000': use a power of two" "$gdx" calibrate --softhca --max-bytes 5000
     refused "max-bytes: '1024': use a whole number from 4096" "$gdx" calibrate --softhca --max-bytes 1024
     refused "max-bytes: '-1': use a whole number" "$gdx" calibrate --softhca --max-bytes -1
     refused "rounds: '0': use a whole number from 1" "$gdx" calibrate --softhca --rounds 0
     refused "rounds: 'many': use" "$gdx" calibrate --softhca --rounds many
     refused "slots: '0': use" "$gdx" calibrate --softhca --slots 0
-    refused 'slots 33: the pool has 32; use' "$gdx" calibrate --softhca --slots 33
-    refused 'bounce-slots 65: the pool has 64; use' "$gdx" calibrate --softhca --bounce-slots 65
+    refused "slots: '33': use at most 32, which the pool has" "$gdx" calibrate --softhca --slots 33
+    refused "bounce-slots: '65': use at most 64, which the pool has" "$gdx" calibrate --softhca --bounce-slots 65
     refused 'staging slots of 5000 bytes are impossible' "$gdx" calibrate --softhca --slot-bytes 5000
     refused "hca: '': use the name of an HCA" "$gdx" calibrate --softhca --hca ""
     refused 'no-such-option' "$gdx" calibrate --softhca --no-such-option

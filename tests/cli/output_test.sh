@@ -56,5 +56,63 @@ case $case_name in
     mute 0 "$gdx" run --ranks 2 -- /sbin/ldconfig --version
     mute 137 "$gdx" demo --kill-rank 1 --modes push --min-bytes 16777216
     ;;
+  progress)
+    model=(model --path PIX --mode pull,push --size-bytes 64)
+    measure=(calibrate --softhca --max-bytes 4096 --rounds 1 --output "$folder/table.json")
+    # A terminal sees lines that overwrite one another, and none at the end. Any other stderr stays empty.
+    python3 - "$gdx" "${model[@]}" -- "$gdx" "${measure[@]}" >"$out" 2>&1 <<'PYTHON' || fail "no progress"
+import os, subprocess, sys
+at = sys.argv.index("--")
+for command, wanted in (sys.argv[1:at], ["modelling pull of 64 B", "modelling push of 64 B"]), \
+                       (sys.argv[at + 1:], ["measuring 8 B, round 1 of 1", "measuring 4096 B, round 1 of 1"]):
+    terminal, end = os.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=end) as shown:
+        os.close(end)
+        seen = b""
+        try:
+            while got := os.read(terminal, 65536):
+                seen += got
+        except OSError:
+            pass  # a terminal that nobody has open any more
+        printed = shown.stdout.read()
+    assert shown.returncode == 0, seen
+    lines = seen.decode().split("\r\x1b[K")
+    assert lines[0] == lines[-1] == "" and set(wanted) <= set(lines), lines
+    assert b"\x1b" not in printed
+    piped = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL)
+    assert piped.returncode == 0 and piped.stderr == b"", piped.stderr
+PYTHON
+    ;;
+  numbers)
+    machine=$(dirname "$0")/../vectors/topology/two-sockets.xml
+    # numbers COMMAND...: no text in its JSON is a number with a unit or without.
+    numbers() {
+      echo "+ $*"
+      timeout --kill-after=5 200 "$@" >"$out" 2>"$folder/err" </dev/null
+      python3 - "$out" <<'PYTHON' || fail "a number is a text"
+import json, re, sys
+def walk(path, value):
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if path + name not in ("environment", "gdx_version"):
+                walk(path + name + ".", one)
+    elif isinstance(value, list):
+        for one in value:
+            walk(path, one)
+    elif isinstance(value, str):
+        unit = re.fullmatch(r"-?(0|[1-9]\d{0,18})(\.\d+)?(e-?\d+)? ?([kKMGT]?i?B|[numk]?s|[GM]b/s|%)?", value)
+        assert not unit, (path, value)
+walk("", json.load(open(sys.argv[1])))
+PYTHON
+    }
+    numbers "$gdx" run -- "$gdx" info --json
+    numbers "$gdx" topo --json
+    numbers "$gdx" topo --xml "$machine" --json
+    numbers "$gdx" doctor --json
+    numbers "$gdx" run -- "$gdx" doctor --hardware --json
+    numbers "$gdx" demo --modes pull --max-bytes 512 --json
+    numbers "$gdx" model --path PIX --size-bytes 64 --json
+    numbers "$gdx" calibrate --softhca --max-bytes 4096 --rounds 1 --output "$folder/table.json" --json
+    ;;
 esac
 echo "ok ($case_name)"

@@ -173,7 +173,7 @@ case $case_name in
     refused 'loss' "$gdx" demo --loss 2
     refused '/nonexistent/x.pcap' "$gdx" demo --pcap /nonexistent/x.pcap
     refused 'device-memory-bytes.*1048576' "$gdx" demo --device-memory-bytes 2097152
-    refused "'rnu' is no command: use run," "$gdx" rnu
+    refused "'launch' is no command: use run," "$gdx" launch
     refused 'gdx run .OPTIONS. -- PROGRAM' "$gdx" run true
     refused 'no program' "$gdx" run -- ''
     refused "mtu.*'4k': use 256" "$gdx" run --mtu 4k -- true
@@ -205,9 +205,9 @@ case $case_name in
     expect_status 0 && expect '0000:05:00.0'
     # Ranks that end badly without a word of their own.
     run 30 "$gdx" run --ranks 2 -- sh -c 'exit 3'
-    expect_status 3 && expect 'rank [01] of sh ended with status 3' && expect_one_line
+    expect_status 3 && expect 'rank [01] \(pid [0-9]+\) of sh ended with status 3' && expect_one_line
     run 30 "$gdx" run --ranks 2 -- sh -c 'kill -KILL $$'
-    expect_status 137 && expect 'rank [01] of sh was killed' && expect_one_line
+    expect_status 137 && expect 'rank [01] \(pid [0-9]+\) of sh was killed' && expect_one_line
     if busybox=$(command -v busybox) && ! ldd "$busybox" >/dev/null 2>&1; then
       run 30 "$gdx" run -- busybox true
       expect_status 0 && expect 'busybox is linked statically and sees no' && expect_one_line

@@ -27,6 +27,8 @@ headers=$(grep -rlE '#include *[<"](fmt|spdlog|nlohmann)/' "$folder/gdx/include"
 step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
   -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
+grep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1" || { echo "FAILED: no manual page" >&2 && exit 1; }
+step bash -c '. "$1" && complete -p gdx' - "$folder/gdx/share/bash-completion/completions/gdx"
 run_put "$folder/build/put"
 
 export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig

@@ -73,6 +73,9 @@ void add_options(command_line::Command app, ModelOptions& options) {
   app.add_flag("--json", options.as_json, "As JSON");
   app.add_option("--plot", options.plot, "Draw to this file, .svg or .png, with gnuplot")
       .check(command_line::not_empty("the name of a file"));
+  app.show_examples({"gdx model --path SYS --gen 5 --queues gpu",
+                     "gdx model --mode push,pull --size-bytes 8,4096 --json",
+                     "gdx model --path PIX --plot pix.svg"});
 }
 
 int run_command_line(int argc, char** argv) {

@@ -25,7 +25,7 @@ Result<Platform> platform_named(const std::string& wanted) {
     if (platform->name == wanted) return *platform;
     names.push_back(platform->name);
   }
-  return refuse(fmt::format("no platform '{}': use {}", wanted, fmt::join(names, ", ")));
+  return refuse(fmt::format("--platform: '{}': use {}", wanted, fmt::join(names, ", ")));
 }
 
 Result<std::vector<Mode>> modes_named(const std::string& list) {
@@ -34,10 +34,10 @@ Result<std::vector<Mode>> modes_named(const std::string& list) {
   std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
     const auto mode = mode_of(word);
-    if (!mode) return refuse(fmt::format("no mode '{}': use pull, push, inline, proxy, bounce or all", word));
+    if (!mode) return refuse(fmt::format("--mode: '{}': use pull, push, inline, proxy, bounce or all", word));
     modes.push_back(*mode);
   }
-  if (modes.empty()) return refuse("--mode names no mode");
+  if (modes.empty()) return refuse("--mode: '': use pull, push, inline, proxy, bounce or all");
   return modes;
 }
 
@@ -71,12 +71,12 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
     world.ordering.system_scope_ns = static_cast<std::uint32_t>(options.order_ns);
   }
   const auto path = path_class(options.path);
-  if (!path) return refuse(fmt::format("no path class '{}': use PIX, PXB, PHB, NODE or SYS", options.path));
+  if (!path) return refuse(fmt::format("--path: '{}': use PIX, PXB, PHB, NODE or SYS", options.path));
   world.path = *path;
   if (options.queues != "host" && options.queues != "gpu")
-    return refuse(fmt::format("--queues {}: use host or gpu", options.queues));
+    return refuse(fmt::format("--queues: '{}': use host or gpu", options.queues));
   const auto doorbell = doorbell_kind_of(options.doorbell);
-  if (!doorbell) return refuse(fmt::format("--doorbell {}: use plain or blueflame", options.doorbell));
+  if (!doorbell) return refuse(fmt::format("--doorbell: '{}': use plain or blueflame", options.doorbell));
   world.doorbell = *doorbell;
   world.queues = options.queues == "gpu" ? QueuePlacement::kGpu : QueuePlacement::kHost;
   return {};
@@ -92,7 +92,7 @@ Result<ModelRequest> to_request(const ModelOptions& options) {
   request.sizes_bytes = options.sizes_bytes.empty() ? all_sizes() : options.sizes_bytes;
   for (const std::uint64_t size : request.sizes_bytes) {
     if (size == 0 || size > kLargestBytes)
-      return refuse(fmt::format("a message of {} B: use 1 to {}", size, kLargestBytes));
+      return refuse(fmt::format("--size-bytes: '{}': use a whole number from 1 to {}", size, kLargestBytes));
   }
   GDX_TRY(check(request.world));
   return request;

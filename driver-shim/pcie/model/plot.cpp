@@ -46,16 +46,16 @@ std::string curves(const std::set<Mode>& modes, int column) {
 Result<void> check_plot(const std::vector<std::uint64_t>& sizes_bytes, const std::string& file) {
   if (!file.ends_with(".svg") && !file.ends_with(".png")) {
     return fail(Status::kInvalidArgument,
-                fmt::format("--plot {}: give the name of a file that ends in .svg or .png", file));
+                fmt::format("--plot: '{}': give the name of a file that ends in .svg or .png", file));
   }
   if (std::set<std::uint64_t>(sizes_bytes.begin(), sizes_bytes.end()).size() < 2) {
     return fail(Status::kInvalidArgument,
-                "--plot: a curve needs two sizes: give --size-bytes more of them, or leave it out");
+                "--plot: one size is no curve: give --size-bytes more of them, or leave it out");
   }
   if (!std::ofstream(file, std::ios::app)) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("--plot {}: cannot be written ({}); choose another place", file, std::strerror(errno)));
+    return fail(Status::kInvalidArgument,
+                fmt::format("--plot: '{}': cannot be written ({}); choose another place", file,
+                            std::strerror(errno)));
   }
   if (std::system("command -v gnuplot >/dev/null") != 0)
     return fail(Status::kNotFound, "no plot: gnuplot is missing; install Debian's gnuplot-nox");
@@ -74,10 +74,11 @@ Result<void> plot(const Report& report, const std::string& file) {
   script += "set logscale y 10\nset ylabel 'delivered after [us]'\n" + curves(modes, 2);
   script += "unset logscale y\nset ylabel 'rate [Gb/s]'\nset yrange [0:*]\n" + curves(modes, 3);
   FILE* gnuplot = popen("exec gnuplot >/dev/null 2>&1", "w");
-  if (gnuplot == nullptr) return fail(Status::kSystem, "no plot: gnuplot cannot be started");
+  if (gnuplot == nullptr) return fail(Status::kSystem, "no plot: gnuplot cannot be started; raise ulimit -u");
   std::fwrite(script.data(), 1, script.size(), gnuplot);
   if (pclose(gnuplot) != 0)
-    return fail(Status::kSystem, fmt::format("no plot: gnuplot could not write {}", file));
+    return fail(Status::kSystem,
+                fmt::format("no plot: gnuplot could not write {}; choose another place", file));
   return {};
 }
 

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/output.h"
+
 namespace gdx::pcie {
 namespace {
 
@@ -37,6 +39,7 @@ Json traffic_json(const std::array<Traffic, kPurposes>& traffic) {
 
 Report run_model(const ModelRequest& request) {
   Report report{.world = request.world, .rows = {}, .not_possible = {}};
+  const Progress progress;
   for (const Mode mode : request.modes) {
     std::vector<std::uint64_t> refused_bytes;
     std::string why;
@@ -46,6 +49,7 @@ Report run_model(const ModelRequest& request) {
         why = checked.error().message;
         continue;
       }
+      progress.show("modelling {} of {} B", name(mode), size);
       report.rows.push_back({.mode = mode,
                              .size_bytes = size,
                              .latency = measure_latency(request.world, mode, size),

@@ -40,7 +40,7 @@ class Launcher : public ::testing::Test {
     LaunchOptions options;
     options.command = {"sh", "-c", script};
     options.ranks = ranks;
-    options.grace_ns = 100'000'000;
+    options.follow_ns = 100'000'000;
     return options;
   }
   static int status_of(const LaunchOptions& options) {
@@ -163,7 +163,8 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 0; }), HasSubstr("--ranks"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 1025; }), HasSubstr("1024"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.address = "127.0.0.9"; }), HasSubstr("--addr"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 0; }), HasSubstr("--hcas 0: use 1 to 16"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 0; }),
+              HasSubstr("--hcas: '0': use a whole number from 1 to 16"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 17; }), HasSubstr("--hcas"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mtu_bytes = 1500; }), HasSubstr("--mtu"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.loss = 1.5; }), HasSubstr("--loss"));
@@ -172,7 +173,7 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = 0; }), HasSubstr("--rate-gbps"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = NAN; }), HasSubstr("--rate-gbps"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.congestion_control = "swift"; }),
-              HasSubstr("--congestion-control swift: use dcqcn or none"));
+              HasSubstr("--congestion-control: 'swift': use dcqcn or none"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = ""; }), HasSubstr("--pcap"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 100; }), HasSubstr("4096"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 2 << 20; }),

@@ -47,7 +47,7 @@ class Supervision : public ::testing::Test {
     LaunchOptions options;
     options.command = {"sh", "-c", script};
     options.ranks = kRanks;
-    options.grace_ns = 100'000'000;
+    options.follow_ns = 100'000'000;
     return options;
   }
 
