@@ -70,7 +70,7 @@ std::vector<std::string> without_help_command(const CLI::App& app, std::vector<s
 
 // Returns the fault of an option that is known, with the remedy where CLI11 names none.
 std::string fault_in_use(const CLI::ParseError& error) {
-  const std::string what = error.what();
+  std::string what = error.what();
   const std::string option = what.substr(0, what.find(':'));
   switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
     case CLI::ExitCodes::RequiresError: return what + ": give both";

@@ -51,7 +51,7 @@ case $case_name in
         fail "not what ranks printed: ${file% *}"
     done
     # A line without end is broken into parts, and nothing of it is lost.
-    run 60 "$gdx" run --label -- sh -c 'head -c 5000000 /dev/zero | tr "\0" x'
+    run 60 "$gdx" run --label -- awk 'BEGIN { while (i++ < 500000) printf "xxxxxxxxxx" }'
     expect_status 0
     [ "$(tr -cd x <"$out" | wc -c)" -eq 5000000 ] || fail "bytes are lost"
     expect_no '^[^0]'
