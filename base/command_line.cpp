@@ -78,12 +78,13 @@ std::string fault_in_use(const CLI::ParseError& error) {
     case CLI::ExitCodes::ArgumentMismatch:
       if (what.ends_with("missing")) return option + ": has no value; give one";
       return option + ": has too many values; leave some out";
+    case CLI::ExitCodes::ConversionError: return what + ": give it another value, or none";
     default: return what;
   }
 }
 
 // Returns the fault that CLI11 found, in the words of this program.
-std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
+std::string fault_of(CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   const auto chosen = app.get_subcommands();
   if (app.get_require_subcommand_min() > 0 && chosen.empty()) {
@@ -92,9 +93,11 @@ std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
     if (unknown.empty()) return "no command: " + use;
     return fmt::format("'{}' is no command: {}", unknown.front(), suggest(unknown.front(), names, use));
   }
-  if (unknown.empty()) return fault_in_use(error);
-  const Command command(const_cast<CLI::App*>(chosen.empty() ? &app : chosen.back()));
-  return command.fault_of_unknown(unknown.front(), "leave it out");
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return fault_in_use(error);
+  if (!chosen.empty() && !app.remaining().empty())
+    return fmt::format("'{}' is no option before a command: give it after {}", unknown.front(),
+                       chosen.front()->get_name());
+  return Command(chosen.empty() ? &app : chosen.back()).fault_of_unknown(unknown.front(), "leave it out");
 }
 
 }  // namespace

@@ -33,11 +33,13 @@ inline tl::unexpected<Error> fail(Status status, std::string message) {
 
 }  // namespace gdx
 
-// Evaluates to the value of a Result, or returns its error from the function: auto hca =
-// GDX_TRY(Hca::open(name)); It stands alone or initialises a variable, because leaving a larger expression
-// may skip destructors.
+// Evaluates to the value of a Result, or returns its error from the function.
+//
+//   auto hca = GDX_TRY(Hca::open(name));
+//
+// Stands alone or initialises a variable, because leaving a larger expression may skip destructors.
 #define GDX_TRY(...)                                                       \
-  ({                                                                       \
+  __extension__({                                                          \
     auto gdx_result = (__VA_ARGS__);                                       \
     if (!gdx_result) return tl::unexpected(std::move(gdx_result).error()); \
     std::move(gdx_result).take();                                          \

@@ -21,7 +21,7 @@ class AtomicRef {
   T fetch_add(T n, std::memory_order order) const {
     return __atomic_fetch_add(word_, n, static_cast<int>(order));
   }
-  // Tells in `expected` what was there. A refusal that orders what an exchange does needs no less.
+  // Stores in `expected` what was there.
   bool compare_exchange_strong(T& expected, T desired, std::memory_order order) const {
     return __atomic_compare_exchange(word_, &expected, &desired, false, static_cast<int>(order),
                                      refused(order));
@@ -34,6 +34,7 @@ class AtomicRef {
  private:
   // A refused exchange stores nothing, so it releases nothing.
   static int refused(std::memory_order order) {
+    if (order == std::memory_order_release) return __ATOMIC_RELAXED;
     return order == std::memory_order_acq_rel ? __ATOMIC_ACQUIRE : static_cast<int>(order);
   }
 

@@ -18,22 +18,20 @@ Result<WorldOptions> WorldOptions::from_environment() {
   WorldOptions options;
   const auto timeout_s = GDX_TRY(number_from_environment(kBootstrapTimeoutVariable, 1, kMaxTimeoutSeconds));
   if (timeout_s) options.timeout_ns = *timeout_s * kNsPerSecond;
-  const auto size = number_from_environment(kWorldSizeVariable, 1, bootstrap::kMaxRanks);
-  if (!size) return tl::unexpected(size.error());
-  const auto rank = number_from_environment(kRankVariable, 0, bootstrap::kMaxRanks - 1);
-  if (!rank) return tl::unexpected(rank.error());
+  const auto size = GDX_TRY(number_from_environment(kWorldSizeVariable, 1, bootstrap::kMaxRanks));
+  const auto rank = GDX_TRY(number_from_environment(kRankVariable, 0, bootstrap::kMaxRanks - 1));
   const char* root = std::getenv(kRootVariable);
   if (root != nullptr) options.root = root;
-  if (!*size && !*rank && root == nullptr) return options;
+  if (!size && !rank && root == nullptr) return options;
 
-  const char* missing = !*size ? kWorldSizeVariable : !*rank ? kRankVariable : nullptr;
-  if (missing == nullptr && **size > 1 && root == nullptr) missing = kRootVariable;
+  const char* missing = !size ? kWorldSizeVariable : !rank ? kRankVariable : nullptr;
+  if (missing == nullptr && *size > 1 && root == nullptr) missing = kRootVariable;
   if (missing != nullptr) {
     return fail(Status::kInvalidArgument, fmt::format("{} is not set: {}, {} and {} go together", missing,
                                                       kRankVariable, kWorldSizeVariable, kRootVariable));
   }
-  options.size = static_cast<std::uint32_t>(**size);
-  options.rank = static_cast<std::uint32_t>(**rank);
+  options.size = static_cast<std::uint32_t>(*size);
+  options.rank = static_cast<std::uint32_t>(*rank);
   return options;
 }
 

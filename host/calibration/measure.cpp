@@ -95,17 +95,16 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
 
 Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
   EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7, .may_ring_unprobed_blueflame = true};
-  const auto slots = GDX_TRY(slots_of(bench.nic_memory, "--slots", wanted.slot_count));
-  const auto bounce_slots = GDX_TRY(slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count));
-  options.slot_count = slots;
-  options.bounce_slot_count = bounce_slots;
+  options.slot_count = GDX_TRY(slots_of(bench.nic_memory, "--slots", wanted.slot_count));
+  options.bounce_slot_count =
+      GDX_TRY(slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count));
   options.auto_modes.table = ModeTable{0, 0, kNoSizeLimit};  // no put of the measurement uses it
   auto sender = GDX_TRY(
       Endpoint::create(hca, {bench.nic_memory ? &*bench.nic_memory : nullptr, &*bench.host_memory}, options));
   options.slot_count = options.bounce_slot_count = 0;
   auto receiver = GDX_TRY(Endpoint::create(hca, {}, options));
-  if (auto connected = sender.connect(receiver.address()); !connected) return connected;
-  if (auto connected = receiver.connect(sender.address()); !connected) return connected;
+  GDX_TRY(sender.connect(receiver.address()));
+  GDX_TRY(receiver.connect(sender.address()));
   bench.sender.emplace(std::move(sender));
   bench.receiver.emplace(std::move(receiver));
   return {};

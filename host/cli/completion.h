@@ -1,4 +1,4 @@
-// The completion of bash, which asks the programs' own --help for words.
+// The completion for bash: it takes its words from --help when it runs.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace gdx {
 
 inline constexpr std::string_view kBashCompletion =
-    R"bash(# Completion of gdx for bash: words come from gdx help, and file names where it has none.
+    R"bash(# Completion of gdx for bash: words of gdx help, or else names of files.
 _gdx() {
   local gdx=${1/#\~/$HOME} word=${COMP_WORDS[COMP_CWORD]} words i
   COMPREPLY=()
@@ -16,7 +16,7 @@ _gdx() {
     return 0
   done
   if ((COMP_CWORD == 1)) || { ((COMP_CWORD == 2)) && [ "${COMP_WORDS[1]}" = help ]; }; then
-    words=$("$gdx" help | sed -nE 's/^  ([a-z]+) .*/\1/p')
+    words=$("$gdx" help 2>/dev/null | sed -nE '/^Examples:/q; s/^  ([a-z]+) .*/\1/p')
   else
     words=$("$gdx" help "${COMP_WORDS[1]}" 2>/dev/null | sed -nE 's/^ +(-[a-z], *)?(--[a-z-]+).*/\2/p')
   fi

@@ -27,7 +27,7 @@ struct Stream {
   Descriptor pipe;
   int target = STDOUT_FILENO;
   std::string label;
-  std::string line;  // its begin, until its end comes
+  std::string line;  // its beginning, until its end comes
 };
 
 Result<std::pair<Descriptor, Descriptor>> make_pipe() {
@@ -89,7 +89,9 @@ class LabelledOutput::Reader {
 // Returns whether the target took them.
 bool LabelledOutput::Reader::write_lines(Stream& stream, bool all) {
   if (write_all(stream.target, take_lines(stream, all))) return true;
-  if (stream.target == STDOUT_FILENO) lost_errno = errno;
+  // A full stderr ends no rank, as it ends no other program.
+  if (stream.target == STDERR_FILENO) return errno != EPIPE;
+  lost_errno = errno;
   return false;
 }
 

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +34,8 @@ namespace {
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kLeftoverNs = 2 * kNsPerSecond;
-constexpr std::uint64_t kLatecomersNs = 100'000'000;  // between two looks for latecomers
+constexpr std::uint64_t kOutputNs = 10 * kNsPerSecond;  // for stdout to take what ended ranks printed
+constexpr std::uint64_t kLatecomersNs = 100'000'000;    // between two looks for latecomers
 constexpr int kExitCannotRun = 127;
 constexpr std::size_t kMaxNamedRanks = 8;
 
@@ -103,6 +106,13 @@ void warn_of_static(const LaunchOptions& options) {
       program);
 }
 
+// Prints to stderr, unless that takes nothing for a second: ranks must end even then.
+template <typename... T>
+void tell(fmt::format_string<T...> format, T&&... values) {
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&room, 1, 1000) != 0) print_error(format, std::forward<T>(values)...);
+}
+
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
 
 Error exec_error(const std::string& program, int error) {
@@ -130,6 +140,7 @@ class Launch {
   int wait();
 
  private:
+  void allow_pipes();
   Result<void> start_rank(const ExecArguments& arguments);
   void reap(std::uint64_t now_ns);
   void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
@@ -141,7 +152,7 @@ class Launch {
   void on_deadline(std::uint64_t now_ns);
   void allow_leftovers(std::uint64_t now_ns);
   void end(int status, const std::string& why, std::uint64_t now_ns);
-  void kill_the_deaf();
+  void kill_unended();
   void kill_all();
   int finish_output();
 
@@ -153,6 +164,7 @@ class Launch {
   std::deque<bootstrap::Connection>
       answered_;  // closed at the end: else what they sent would undo the answer
   std::optional<LabelledOutput> output_;
+  rlimit user_descriptors_{};   // the limit that ranks get
   std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
   bool any_left_ = true;  // of the ranks and of all that they started
@@ -171,7 +183,10 @@ Result<void> Launch::start() {
   if (options_.ranks > 1) {
     root_ = GDX_TRY(reserve_root());
   }
-  if (options_.label) output_.emplace(options_.ranks);
+  if (options_.label) {
+    output_.emplace(options_.ranks);
+    allow_pipes();
+  }
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
     auto variables = GDX_TRY(launch_environment(options_, rank));
     if (options_.ranks > 1) {
@@ -183,6 +198,14 @@ Result<void> Launch::start() {
   }
   if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
   return output_ ? output_->start() : Result<void>{};
+}
+
+// Raises the limit of descriptors, because the pipes of labelled ranks stay open here.
+void Launch::allow_pipes() {
+  getrlimit(RLIMIT_NOFILE, &user_descriptors_);
+  rlimit raised = user_descriptors_;
+  raised.rlim_cur = raised.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &raised);
 }
 
 Result<void> Launch::start_rank(const ExecArguments& arguments) {
@@ -211,6 +234,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments) {
     if (output_) {
       dup2(printed[0].value(), STDOUT_FILENO);
       dup2(printed[1].value(), STDERR_FILENO);
+      setrlimit(RLIMIT_NOFILE, &user_descriptors_);
     }
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
     arguments.exec();
@@ -323,28 +347,28 @@ void Launch::tell_failure(pid_t pid, int wait_status) const {
                                ? ""
                                : fmt::format("; {} other rank{} {} s to end", others,
                                              others == 1 ? " has" : "s have", seconds(options_.follow_ns));
-  print_error("gdx: {} of {} {}{}\n", name_of(pid), options_.command.front(), how, next);
+  tell("gdx: {} of {} {}{}\n", name_of(pid), options_.command.front(), how, next);
 }
 
 void Launch::on_deadline(std::uint64_t now_ns) {
   if (now_ns >= timeout_at_ns_ && phase_ < Phase::kEnding) {
+    const char* const remedy = phase_ == Phase::kRunning ? " (allow it more time)" : "";
     return end(kExitTimeout,
-               fmt::format("{} still ran after {} s (allow it more time)", options_.command.front(),
-                           seconds(options_.timeout_ns)),
+               fmt::format("{} still ran after {} s{}", options_.command.front(),
+                           seconds(options_.timeout_ns), remedy),
                now_ns);
   }
   if (!any_left_ || now_ns < phase_end_ns_) return;
-  if (phase_ == Phase::kEnding) return kill_the_deaf();
+  if (phase_ == Phase::kEnding) return kill_unended();
   if (status_ == 0) {
-    print_error("gdx: {} processes that {} had started still ran after it and were ended\n",
-                descendants().size(), options_.command.front());
+    tell("gdx: {} processes that {} had started still ran after it and were ended\n", descendants().size(),
+         options_.command.front());
   }
   end(status_, fmt::format("{} s have passed since that failure", seconds(options_.follow_ns)), now_ns);
 }
 
 void Launch::end(int status, const std::string& why, std::uint64_t now_ns) {
   if (phase_ >= Phase::kEnding || !any_left_) return;
-  if (!running_.empty()) print_error("gdx: {}: ending {}\n", why, running_ranks());
   if (phase_ == Phase::kRunning) status_ = status;
   // Ranks that /proc does not show, too: a mount option can hide them.
   const auto shown = signal_descendants(SIGTERM);
@@ -353,39 +377,42 @@ void Launch::end(int status, const std::string& why, std::uint64_t now_ns) {
   }
   phase_ = Phase::kEnding;
   phase_end_ns_ = now_ns + options_.grace_ns;
+  if (!running_.empty()) tell("gdx: {}: ending {}\n", why, running_ranks());
 }
 
-void Launch::kill_the_deaf() {
-  const std::string deaf =
+void Launch::kill_unended() {
+  const std::string left =
       running_.empty() ? fmt::format("{} processes of its ranks", descendants().size()) : running_ranks();
-  print_error("gdx: killed, because SIGTERM did not end them within {} s: {}\n", seconds(options_.grace_ns),
-              deaf);
   kill_all();
+  tell("gdx: killed, because SIGTERM did not end them within {} s: {}\n", seconds(options_.grace_ns), left);
 }
 
-// Waits until stdout has taken all that ranks printed. After a forced end the wait is bounded.
+// Waits until stdout has taken all that ranks printed. After a forced end the wait is bounded. Loss is a
+// failure.
 int Launch::finish_output() {
   output_->finish();
-  std::uint64_t deadline_ns = phase_ == Phase::kEnding ? monotonic_ns() + kKillBoundNs : kNeverNs;
+  std::uint64_t deadline_ns = phase_ == Phase::kEnding ? monotonic_ns() + kOutputNs : kNeverNs;
   while (!output_->is_finished() && monotonic_ns() < deadline_ns) {
     const int signal = signals_.wait(deadline_ns);
     if (signal == 0 || signal == SIGCHLD) continue;
     deadline_ns = std::min(deadline_ns, monotonic_ns() + kLeftoverNs);
     if (status_ == 0) status_ = kSignalBase + signal;
   }
+  const bool whole = output_->is_finished();
   const int lost = output_->lost_errno();
-  if (lost == 0) return status_;
-  print_error("gdx: what ranks printed was lost: {}; give it another place than this stdout\n",
-              std::strerror(lost));
-  return status_ == 0 ? 1 : status_;
+  if (whole && lost == 0) return status_;
+  tell("gdx: what ranks printed was lost: {}; give it another place than this stdout\n",
+       whole ? std::strerror(lost) : "stdout takes nothing");
+  if (status_ != 0) return status_;
+  return lost == EPIPE ? kSignalBase + SIGPIPE : 1;
 }
 
 void Launch::kill_all() {
   for (const pid_t pid : running_) kill(pid, SIGKILL);
   const std::size_t left = kill_descendants(monotonic_ns() + kKillBoundNs);
   if (left != 0) {
-    print_error("gdx: {} processes of {} could not be ended: end them as the user that they run as\n", left,
-                options_.command.front());
+    tell("gdx: {} processes of {} could not be ended: end them as the user that they run as\n", left,
+         options_.command.front());
   }
   for (const pid_t pid : running_) waitpid(pid, nullptr, WNOHANG);
   running_.clear();

@@ -22,14 +22,11 @@ int report(const Error& error) {
 namespace {
 
 void add_completion_command(command_line::Command app) {
-  struct Chosen {
-    std::string shell = "bash";
-  };
-  const auto chosen = std::make_shared<Chosen>();
+  const auto shell = std::make_shared<std::string>("bash");
   const command_line::Command completion =
       app.add_command("completion", "Print what makes a shell complete gdx's commands and options");
-  completion.add_option("shell", chosen->shell, "bash").check(command_line::one_of({"bash"}));
-  completion.when_chosen([chosen] { write_output(kBashCompletion); });
+  completion.add_option("shell", *shell, "bash").check(command_line::one_of({"bash"}));
+  completion.when_chosen([shell] { write_output(kBashCompletion); });
   completion.show_examples({"source <(gdx completion bash)",
                             "gdx completion bash >~/.local/share/bash-completion/completions/gdx"});
 }

@@ -13,8 +13,7 @@ help=$("$gdx" help)
 printf '.TH GDX 1 "" "%s" "User Commands"\n.SH NAME\ngdx \\- GPU\\-initiated RDMA\n' "$version"
 printf '.SH SYNOPSIS\n.B gdx\n.I COMMAND\n[\\fIOPTIONS\\fR]\n.SH DESCRIPTION\n'
 verbatim "$help"
-for command in $(sed -nE 's/^  ([a-z]+) .*/\1/p' <<<"$help"); do
-  [ "$command" = gdx ] && continue
+for command in $(sed -nE '/^Examples:/q; s/^  ([a-z]+) .*/\1/p' <<<"$help"); do
   text=$("$gdx" help "$command")
   printf '.SH "GDX %s"\n' "${command^^}"
   verbatim "$text"

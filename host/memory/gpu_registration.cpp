@@ -207,15 +207,14 @@ Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* ad
 
 Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerFacts& pointer) {
   const auto choice = GDX_TRY(registration_choice_from_environment());
-  const auto gpu = Gpu::open(pointer.gpu);
-  if (!gpu) return tl::unexpected(gpu.error());
+  const auto gpu = GDX_TRY(Gpu::open(pointer.gpu));
   RegistrationFacts facts;
   facts.pointer = pointer.kind;
-  facts.gpu_exports_dmabuf = gpu->exports_dmabuf();
+  facts.gpu_exports_dmabuf = gpu.exports_dmabuf();
   facts.hca_imports_dmabuf = hca_imports_dmabuf(hca);
   facts.peermem_loaded = peermem_loaded();
   // The software HCA writes by the driver's copies, of which the attribute says nothing.
-  facts.writes_unordered = !hca.is_software() && !gpu->orders_rdma_writes();
+  facts.writes_unordered = !hca.is_software() && !gpu.orders_rdma_writes();
   facts.hca_writes = true;
   facts.choice = choice;
   return facts;

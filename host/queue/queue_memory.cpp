@@ -117,8 +117,7 @@ Result<QueueState> QueueMemory::load_state() const {
 
 Result<mlx5::WqeBasicBlock> QueueMemory::load_block(std::uint32_t index) const {
   mlx5::WqeBasicBlock block{};
-  const auto done = read(index * sizeof block, block.bytes);
-  if (!done) return tl::unexpected(done.error());
+  GDX_TRY(read(index * sizeof block, block.bytes));
   return block;
 }
 

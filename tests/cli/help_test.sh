@@ -23,7 +23,7 @@ case $case_name in
     refused "'rest' is no command: use run" "$gdx" help rest
     ;;
   examples)
-    # Examples are command lines that the parser takes; those that need no machine run.
+    # Options in examples stand in the same help.
     for command in "${own[@]}" "${other[@]}"; do
       run 30 "$gdx" help "$command"
       expect_status 0
@@ -31,7 +31,7 @@ case $case_name in
       [ "$lines" -ge 2 ] || fail "$lines examples of $command"
       mapfile -t options < <(sed -n '/^Examples:/,$p' "$out" | sed 's/ -- .*//' | grep -oE -- ' --[a-z-]+' | sort -u)
       for option in "${options[@]}"; do
-        sed '/^Examples:/,$d' "$out" | grep -qE -- "^ $option|^ +$option" || fail "no option$option in the help of $command"
+        sed '/^Examples:/,$d' "$out" | grep -qE -- "^ +(-h, *)?${option# }([ ,]|\$)" || fail "no option$option in the help of $command"
       done
     done
     ;;
@@ -45,6 +45,7 @@ case $case_name in
     refused "'--pth=SYS' is no option: did you mean --path; see gdx model --help" "$gdx" model --pth=SYS
     refused "'--slot-byte' is no option: did you mean --slot-bytes; see gdx calibrate" "$gdx" calibrate --slot-byte 64
     refused "'--bogus' is no option: leave it out; see gdx demo --help" "$gdx" demo --bogus
+    refused "'--ranks' is no option before a command: give it after run; see gdx run" "$gdx" --ranks 2 run -- true
     ;;
   refusals)
     # One shape: the program, what it refuses, and after a colon or semicolon what to do.
@@ -97,7 +98,7 @@ COMMANDS
     run 30 "$gdx" completion bash && expect_status 0
     . "$out" || fail "bash does not take it"
     complete -p gdx >"$out" || fail "nothing completes gdx"
-    complete_line "$gdx" '' && expect '^run$' && expect '^model$' && expect '^help$' && expect_no '[^a-z]'
+    complete_line "$gdx" '' && expect '^run$' && expect '^model$' && expect '^help$' && expect_no '[^a-z]' && expect_no '^gdx$'
     complete_line "$gdx" ca && expect '^calibrate$' && expect_one_line
     complete_line "$gdx" help top && expect '^topo$' && expect_one_line
     complete_line "$gdx" run --gr && expect '^--grace-s$' && expect_one_line

@@ -49,6 +49,7 @@ case $case_name in
     mute 137 "$gdx" run --ranks 2 -- sh -c 'kill -9 $$'
     mute 124 "$gdx" run --timeout-s 0.1 -- sleep 60
     mute 0 env GDX_LOG=debug "$gdx" run -- "$gdx" info
+    mute 0 "$gdx" run --label -- sh -c 'seq 100000 >&2'
     # Debian's ldconfig is a static program, of which there is a warning.
     "$gdx" run -- /sbin/ldconfig --version 2>&1 >/dev/null | grep -q 'linked statically' ||
       fail "no warning of a static program"

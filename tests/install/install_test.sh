@@ -40,5 +40,5 @@ run_put "$folder/put"
 
 command -v nvcc >/dev/null || { echo "no nvcc in PATH: kernels for a GPU were not built" && exit 0; }
 step cmake -G Ninja -S "$2" -B "$folder/cuda" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
-  -DPUT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90
+  -DPUT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=80
 step cmake --build "$folder/cuda"

@@ -1,4 +1,4 @@
-// Holds the checks that simulations and fuzzers run after each event.
+// Conditions that hold between events. Simulations, fuzzers and the asserts of queue pairs check them.
 #include <algorithm>
 
 #include "driver-shim/softhca/transport/rc.h"

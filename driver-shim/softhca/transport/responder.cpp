@@ -443,7 +443,7 @@ void Responder::send_read_packet(Response& response) {
     // Handles a region that went away under the READ. A duplicate may be a stray one, so it just ends.
     const Response refused = response;
     responses_.pop_front();
-    if (refused.duplicate) return;
+    if (refused.duplicate) return send_control_responses();
     responses_.clear();
     dead_ = true;
     ++counters_.key_faults;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # headers_test.sh SOURCE_FOLDER COMPILER CASE: what compilers say of one header that a source includes.
 set -u
+export LC_ALL=C
 root=$1 compiler=$2 case=$3
 
 fail() {
@@ -8,12 +9,12 @@ fail() {
   exit 1
 }
 
-# refuses HEADER WORDS COMPILER...: its first error has the words, and so has its only #error.
+# refuses HEADER WORDS COMPILER...: its first error has the words, and is the only one.
 refuses() {
   local header=$1 words=$2 said
   shift 2
   said=$(echo "#include \"$header\"" | "$@" -I "$root" - 2>&1) && fail "$header compiles by: $*"
-  [[ $(grep error: <<<"$said" | head -1) == *"#error"*"$words"* ]] || fail "$*: $said"
+  [[ $(grep error: <<<"$said" | head -1) == *"error:"*"$words"* ]] || fail "$*: $said"
   [[ $header == device/* || $(grep -c error: <<<"$said") == 1 ]] || fail "more than one line: $said"
 }
 
@@ -21,7 +22,7 @@ host_header_under_nvcc_names_the_remedy() {
   local words='include device/gdx.h in what nvcc compiles'
   refuses host/gdx.h "$words" "$compiler" -x c++ -std=c++20 -D__CUDACC__ -fsyntax-only
   command -v nvcc >/dev/null || return 0
-  refuses host/gdx.h "$words" nvcc -x cu -std=c++20 -o /dev/null -c
+  refuses host/gdx.h "$words" nvcc -x cu -std=c++17 -o /dev/null -c
 }
 
 host_header_below_cxx20_names_the_remedy() {
@@ -40,6 +41,12 @@ host_headers_need_no_fmt_nor_json() {
     grep -oE '[^ ]*/(fmt|spdlog|nlohmann)/[^ ]*' <<<"$included" && fail "included by $header: keep them to .cpp files"
   done
   return 0
+}
+
+host_header_is_standard_cxx() {
+  local said
+  said=$(echo '#include "host/gdx.h"' | "$compiler" -x c++ -std=c++20 -Wpedantic -fsyntax-only -I "$root" - 2>&1)
+  [ -z "$said" ] || fail "$said"
 }
 
 "$case"

@@ -481,6 +481,19 @@ TEST_F(ResponderTest, region_gone_under_a_read_draws_an_access_nak_at_its_psn) {
   EXPECT_EQ(port.sent[1].aeth.syndrome, roce::kNakRemoteAccess);
 }
 
+TEST_F(ResponderTest, answer_leaves_with_the_duplicate_read_before_it_whose_region_is_gone) {
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  pump();
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  receive(Opcode::kRcFetchAdd, 101);
+  const std::size_t before = port.sent.size();
+  port.memory_readable = false;
+  responder.pump(0, 1);
+  EXPECT_STREQ(responder.check_invariants(), nullptr);
+  ASSERT_EQ(port.sent.size(), before + 1);
+  EXPECT_EQ(port.sent.back().bth.opcode, Opcode::kRcAtomicAcknowledge);
+}
+
 TEST_F(ResponderTest, memory_gone_under_an_atomic_draws_an_access_nak_and_nothing_is_remembered) {
   port.memory_is_there = false;
   receive(Opcode::kRcFetchAdd, 100);
