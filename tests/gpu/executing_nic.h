@@ -2,6 +2,7 @@
 // For exclusive endpoints: WQEs of several blocks, pushes and bounces from pools of their own.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -101,7 +102,8 @@ class ExecutingNic {
   };
 
   // The whole WQE in one piece, though the ring may have wrapped in it.
-  using Wqe = std::array<std::byte, 4 * mlx5::kWqeBasicBlockBytes>;
+  static constexpr std::uint32_t kMaxWqeBlocks = 4;
+  using Wqe = std::array<std::byte, kMaxWqeBlocks * mlx5::kWqeBasicBlockBytes>;
 
   template <typename Segment>
   static Segment segment(const Wqe& wqe, std::size_t offset_bytes) {
@@ -110,18 +112,21 @@ class ExecutingNic {
     return out;
   }
 
-  // Returns the WQE's blocks.
+  // Returns the WQE's blocks. Reads no other block, because the kernel may be writing the next WQE.
   std::uint32_t execute(std::uint32_t index) {
-    Wqe wqe;
-    for (std::uint32_t b = 0; b < 4; ++b) {
-      std::memcpy(wqe.data() + b * mlx5::kWqeBasicBlockBytes, send_queue_[(index + b) % kBlocks].bytes,
-                  mlx5::kWqeBasicBlockBytes);
-    }
+    Wqe wqe{};
+    const auto fetch = [&](std::uint32_t block) {
+      std::memcpy(wqe.data() + block * mlx5::kWqeBasicBlockBytes,
+                  send_queue_[(index + block) % kBlocks].bytes, mlx5::kWqeBasicBlockBytes);
+    };
+    fetch(0);
     const auto control = mlx5::read_put_wqe(wqe.data()).control;
+    const std::uint32_t blocks = std::clamp((mlx5::wqe_segments(control) + 3) / 4, 1u, kMaxWqeBlocks);
+    for (std::uint32_t block = 1; block < blocks; ++block) fetch(block);
     mistakes_ += mlx5::wqe_index(control) != (index & 0xffff) || mlx5::wqe_qpn(control) != kQpn;
     move(mlx5::wqe_opcode(control), wqe);
     complete(index);
-    return (mlx5::wqe_segments(control) + 3) / 4;
+    return blocks;
   }
 
   void move(mlx5::WqeOpcode opcode, const Wqe& wqe) {
