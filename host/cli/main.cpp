@@ -36,7 +36,7 @@ int run_command_line(std::vector<std::string> arguments) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> program;
   if (dashes != arguments.end()) {
-    if (arguments.front() != "run") {
+    if (std::find(arguments.begin(), dashes, "run") == dashes) {
       return report({Status::kInvalidArgument, "only gdx run takes -- and a program: leave out the --"});
     }
     program.assign(dashes + 1, arguments.end());
