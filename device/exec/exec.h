@@ -39,6 +39,10 @@
 #error "gdx's device headers need C++17: compile with -std=c++17"
 #endif
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "gdx's kernels need sm_80 or later: compile with nvcc -arch=sm_80"
+#endif
+
 #if defined(__CUDACC__)
 #include "device/exec/cuda.h"
 #else

@@ -69,7 +69,8 @@ Result<void> Gathering::run(std::uint64_t deadline_ns) {
     const bool ready = wait_until(set, std::min(deadline_ns, reception_.next_deadline_ns()));
     if (!ready && monotonic_ns() >= deadline_ns) {
       return fail(Status::kTimeout,
-                  fmt::format("{} of {} never came to rank 0 at {}: start them, or raise the timeout{}",
+                  fmt::format("{} of {} never came to rank 0 at {}: start them, or raise the timeout "
+                              "(GDX_BOOTSTRAP_TIMEOUT_S){}",
                               rank_list(absent), options_.size, options_.root, reception_.seen()));
     }
     if (auto done = admit_arrivals(); !done) return done;

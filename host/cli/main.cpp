@@ -37,7 +37,8 @@ int run_command_line(std::vector<std::string> arguments) {
   std::vector<std::string> program;
   if (dashes != arguments.end()) {
     if (std::find(arguments.begin(), dashes, "run") == dashes) {
-      return report({Status::kInvalidArgument, "only gdx run takes -- and a program: leave out the --"});
+      return report({Status::kInvalidArgument,
+                     "only gdx run takes -- and a program: write gdx run, or leave out the --"});
     }
     program.assign(dashes + 1, arguments.end());
   }

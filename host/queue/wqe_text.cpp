@@ -34,6 +34,9 @@ std::optional<std::string> describe_wqe(const mlx5::WqeBasicBlock& block, std::u
   if (is_atomic(opcode)) std::memcpy(&wqe.data, block.bytes + sizeof wqe, sizeof wqe.data);
   if (mlx5::wqe_segments(wqe.control) < kPutSegments) wqe.data.byte_count = mlx5::kInlineFlag;
   const std::uint32_t count = wqe.data.byte_count;
+  // Calls of kernels name memory; a probe of a silent peer names none.
+  if (mlx5::wqe_segments(wqe.control) < kPutSegments && wqe.remote.address == 0 && wqe.remote.rkey == 0)
+    return fmt::format("a probe of {}: look there for the cause", peer);
   std::string text =
       fmt::format("{} of {} B at {:#x} (rkey {:#x}) of {}", name_of(opcode), count & ~mlx5::kInlineFlag,
                   std::uint64_t{wqe.remote.address}, std::uint32_t{wqe.remote.rkey}, peer);

@@ -35,9 +35,9 @@ CreditScheduler::CreditScheduler(const CreditRules& rules)
 
 Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
   if (at_most == 0 || at_most > rules_.slot_count) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("an endpoint with up to {} staging slots is impossible: the pool has {}", at_most,
-                            rules_.slot_count));
+    return fail(Status::kInvalidArgument, fmt::format("an endpoint with up to {} staging slots is "
+                                                      "impossible: use a slot_count of at most the pool's {}",
+                                                      at_most, rules_.slot_count));
   }
   const std::uint32_t minimum = std::min(rules_.minimum_slots, at_most);
   if (promised_ + minimum > rules_.slot_count) {

@@ -203,6 +203,9 @@ TEST(EndpointFault, request_is_described_until_another_has_its_place) {
   EXPECT_EQ(describe_wqe(block, 12, "QP 0x45 at ::1"),
             "RDMA WRITE of 0 B at 0x7000 (rkey 0x18) of QP 0x45 at ::1");
   EXPECT_EQ(describe_wqe(block, 12 + 16, "QP 0x45 at ::1"), std::nullopt);
+  probe.remote = {};
+  std::memcpy(&block, &probe, sizeof probe);
+  EXPECT_EQ(describe_wqe(block, 12, "QP 0x45 at ::1"), "a probe of QP 0x45 at ::1: look there for the cause");
 }
 
 }  // namespace
