@@ -38,7 +38,7 @@ int run_command_line(std::vector<std::string> arguments) {
   if (dashes != arguments.end()) {
     if (std::find(arguments.begin(), dashes, "run") == dashes) {
       return report({Status::kInvalidArgument,
-                     "only gdx run takes -- and a program: write gdx run, or leave out the --"});
+                     "only gdx run takes -- and a program: use gdx run, or leave out the --"});
     }
     program.assign(dashes + 1, arguments.end());
   }
