@@ -1,6 +1,5 @@
 #include "host/cli/labelled_output.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -17,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/cli/supervisor.h"
+
 namespace gdx {
 namespace {
 
@@ -29,14 +30,6 @@ struct Stream {
   std::string label;
   std::string line;  // its beginning, until its end comes
 };
-
-Result<std::pair<Descriptor, Descriptor>> make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0)
-    return fail(Status::kSystem,
-                fmt::format("cannot make a pipe: {}; raise ulimit -n", std::strerror(errno)));
-  return std::pair(Descriptor(ends[0]), Descriptor(ends[1]));
-}
 
 // Returns whether the target took all.
 bool write_all(int target, std::string_view text) {
@@ -143,19 +136,17 @@ Result<std::array<Descriptor, 2>> LabelledOutput::add_rank() {
   const std::string label = fmt::format("{:>{}}: ", ranks_++, label_width_);
   std::array<Descriptor, 2> writers;
   for (const int target : {STDOUT_FILENO, STDERR_FILENO}) {
-    auto ends = make_pipe();
-    if (!ends) return tl::unexpected(ends.error());
-    reader_->streams.push_back({std::move(ends->first), target, label, {}});
-    writers[static_cast<std::size_t>(target - STDOUT_FILENO)] = std::move(ends->second);
+    auto ends = GDX_TRY(make_pipe());
+    reader_->streams.push_back({std::move(ends.reader), target, label, {}});
+    writers[static_cast<std::size_t>(target - STDOUT_FILENO)] = std::move(ends.writer);
   }
   return writers;
 }
 
 Result<void> LabelledOutput::start() {
-  auto ends = make_pipe();
-  if (!ends) return tl::unexpected(ends.error());
-  reader_->finish = std::move(ends->first);
-  finish_ = std::move(ends->second);
+  auto ends = GDX_TRY(make_pipe());
+  reader_->finish = std::move(ends.reader);
+  finish_ = std::move(ends.writer);
   std::thread([reader = reader_] { reader->run(); }).detach();
   return {};
 }

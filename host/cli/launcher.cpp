@@ -211,17 +211,10 @@ void Launch::allow_pipes() {
 Result<void> Launch::start_rank(const ExecArguments& arguments) {
   std::array<Descriptor, 2> printed;  // its stdout and stderr, where they are labelled
   if (output_) {
-    auto added = output_->add_rank();
-    if (!added) return tl::unexpected(added.error());
-    printed = std::move(*added);
+    printed = GDX_TRY(output_->add_rank());
   }
-  int report[2];  // the child writes errno here if it cannot exec; exec closes it
-  if (pipe2(report, O_CLOEXEC) != 0) {
-    return fail(Status::kSystem,
-                fmt::format("cannot make a pipe: {}; raise ulimit -n", std::strerror(errno)));
-  }
-  const Descriptor reader(report[0]);
-  Descriptor writer(report[1]);
+  // The child writes errno here if it cannot exec; exec closes it.
+  auto [reader, writer] = GDX_TRY(make_pipe());
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0)

@@ -84,16 +84,19 @@ class OrphanKeeper {
 
 }  // namespace
 
-Result<int> supervise(const std::string& what, const SignalGuard& signals,
-                      const std::function<Result<int>(const Supervision&)>& work) {
-  const OrphanKeeper keeper;
-  const auto spared = descendants();  // of a shell that executed this program
+Result<Pipe> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return fail(Status::kSystem,
                 fmt::format("cannot make a pipe: {}; raise ulimit -n", std::strerror(errno)));
-  const Descriptor reader(ends[0]);
-  Descriptor writer(ends[1]);
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+Result<int> supervise(const std::string& what, const SignalGuard& signals,
+                      const std::function<Result<int>(const Supervision&)>& work) {
+  const OrphanKeeper keeper;
+  const auto spared = descendants();  // of a shell that executed this program
+  auto [reader, writer] = GDX_TRY(make_pipe());
   const Supervision supervision{getpid(), getpgrp()};
   const pid_t supervisor = fork();
   if (supervisor < 0)

@@ -15,12 +15,21 @@
 #include <functional>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "host/cli/signal_guard.h"
 
 namespace gdx {
 
 inline constexpr std::uint64_t kKillBoundNs = 10'000'000'000;  // bound for processes to be gone after SIGKILL
+
+struct Pipe {
+  Descriptor reader;
+  Descriptor writer;
+};
+
+// Makes a pipe that no executed program inherits. Errors: kSystem.
+[[nodiscard]] Result<Pipe> make_pipe();
 
 struct Supervision {
   pid_t launcher = 0;  // the parent; another parent means that it has ended
