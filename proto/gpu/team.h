@@ -1,0 +1,114 @@
+// A team for kernels: ranks with a symmetric heap, and one record for each peer and lane. A kernel takes the
+// handle by value. The records stay in memory, because a team may have thousands and the host changes them
+// while kernels run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/byte_order.h"
+#include "proto/gpu/queue.h"
+
+namespace gdx {
+
+// Must rise on every change of a struct here, because kernels refuse a handle of another version.
+inline constexpr std::uint32_t kTeamLayoutVersion = 1;
+
+// Windows of a team. Window 0 is the symmetric heap.
+inline constexpr std::uint32_t kMaxTeamWindows = 8;
+
+// Ways to a peer. A record's way only rises, until the peer is gone.
+//
+//   kNone ----> kNative                 connected through the NIC
+//   kMapped --> kDirect                 mapped from the start; connected when first needed
+//   any ------> kGone                   the connection failed: calls return kPeerUnreachable
+//
+// A further way takes the next number, such as a proxy that posts for the kernel.
+enum class PeerWay : std::uint32_t {
+  kNone = 0,    // not connected: a call asks for a connection and waits
+  kNative = 1,  // the kernel posts to the NIC
+  kMapped = 2,  // loads and stores; no queue pair yet
+  kDirect = 3,  // loads and stores, with a queue pair for probes and for the NIC's atomics
+  kGone = 4,
+};
+
+// A peer's part of a window.
+struct TeamPeerWindow {
+  std::uint64_t address;  // at the peer's NIC
+  std::byte* mapped;      // the same bytes in this process; null unless the way is kMapped or kDirect
+  Be32 rkey;
+  std::uint32_t reserved;
+};
+
+// The record of one peer on one lane. The host writes `way` last.
+struct TeamPeer {
+  PeerWay way;
+  std::uint32_t reserved;
+  std::uint32_t* asked;  // host memory: a kernel stores 1 when it needs the connection
+  TeamPeerWindow windows[kMaxTeamWindows];
+  EndpointHandle endpoint;  // shared; valid when the way is kNative or kDirect
+};
+
+// This rank's part of a window.
+struct TeamWindow {
+  std::byte* address;
+  std::uint64_t bytes;
+  Be32 lkey;
+  std::uint32_t reserved;
+};
+
+// Path of all atomic changes of words, of signals that add among them. Processors' atomics and a NIC's are not
+// atomic with each other.
+enum class TeamAtomics : std::uint32_t {
+  kProcessor = 0,  // every rank is mapped by every other
+  kNic = 1,        // for mapped ranks and for this rank, too
+};
+
+// First call that was refused or failed on the team, for messages; all zero while there is none.
+struct TeamFault {
+  Status status;
+  std::uint32_t rank;
+  std::uint64_t address;  // that the call named, of this rank
+  std::uint64_t bytes;
+  std::uint32_t taken;  // nonzero: a call has claimed the record
+  std::uint32_t reserved;
+};
+
+struct TeamHandle {
+  std::uint32_t layout;  // team_layout()
+  std::uint32_t rank;    // of this process
+  std::uint32_t size;
+  std::uint32_t lanes;
+  TeamAtomics atomics;
+  std::uint32_t window_count;
+  std::uint64_t most_bytes;  // longest put or get: 1 GiB, or the heap if that is less
+  TeamPeer* peers;           // of lane 0, by rank; `size` records for each lane
+  TeamFault* fault;
+  const std::uint32_t* abort;  // nonzero: waits return kAborted
+  std::uint64_t timeout_ns;    // bound of a wait for a connection, and of a wait on a signal
+  std::uint64_t probe_after_ns;
+  int (*progress)();  // gdx::progress, for launches on the CPU layer
+  TeamWindow windows[kMaxTeamWindows];
+
+  // Returns the team as calls on lane `lane` use it. A lane that does not exist leaves no ranks.
+  [[nodiscard]] constexpr TeamHandle on_lane(std::uint32_t lane) const {
+    TeamHandle handle = *this;
+    if (lane >= lanes) {
+      handle.size = 0;
+    } else {
+      handle.peers += std::size_t{lane} * size;
+      handle.lanes = 1;
+    }
+    return handle;
+  }
+};
+
+// Version and placement in one word, because each call compares it.
+constexpr std::uint32_t team_layout(Placement placement) {
+  return kTeamLayoutVersion << 16 | kQueueLayoutVersion << 8 | static_cast<std::uint32_t>(placement);
+}
+
+static_assert(sizeof(TeamPeerWindow) == 24 && sizeof(TeamWindow) == 24 && sizeof(TeamFault) == 32);
+static_assert(sizeof(TeamPeer) == 16 + kMaxTeamWindows * sizeof(TeamPeerWindow) + sizeof(EndpointHandle));
+
+}  // namespace gdx
