@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "device/gdx.h"
+#include "device/impl/direct.h"
 #include "device/peer_endpoint.h"
 
 namespace gdx {
@@ -52,17 +53,10 @@ GDX_DEVICE Status change_word(PeerEndpoint<S, P>& endpoint, std::byte* original,
   std::uint64_t* const word = find_word(endpoint, target, kPeerAtomic, &status);
   if (word == nullptr) return status;
   endpoint.count(1);
-  exec::sync<S>();
-  if (endpoint.is_leader()) {
-    const std::uint64_t was = change(word);
-    if (original != nullptr) *reinterpret_cast<std::uint64_t*>(original) = was;
-  }
-  exec::sync<S>();
+  change_direct<S>(word, original, change);
   return Status::kOk;
 }
 
-// Stores by the whole scope. The first barrier orders earlier stores of other threads, to `from` and to the
-// destination.
 template <Scope S, Placement P>
 GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes) {
@@ -71,20 +65,8 @@ GDX_DEVICE Status put_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory& t
   std::byte* const at = endpoint.find(to, bytes, kPeerWrite);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);
-  exec::sync<S>();
-  exec::copy<S>(at, from.address, bytes);
-  exec::sync<S>();  // each thread has loaded a part of the source
+  copy_direct<S>(at, from.address, bytes);
   return Status::kOk;
-}
-
-// Stores a value. Its 16 B may become visible in two parts.
-template <std::size_t Bytes>
-GDX_DEVICE void publish_bits(std::byte* at, const ValueBits& bits) {
-  if constexpr (Bytes == 1) exec::publish_value(at, static_cast<std::uint8_t>(bits.low));
-  if constexpr (Bytes == 2) exec::publish_value(at, static_cast<std::uint16_t>(bits.low));
-  if constexpr (Bytes == 4) exec::publish_value(at, static_cast<std::uint32_t>(bits.low));
-  if constexpr (Bytes >= 8) exec::publish_value(at, bits.low);
-  if constexpr (Bytes == 16) exec::publish_value(at + sizeof bits.low, bits.high);
 }
 
 // Stores the signal. The barrier and the leader's release cover the stores of every thread of the scope.
@@ -99,8 +81,7 @@ GDX_DEVICE Status signal_direct(PeerEndpoint<S, P>& endpoint, const RemoteMemory
   std::uint64_t* const word = find_word(endpoint, signal, kPeerWrite, &status);
   if (word == nullptr) return status;
   endpoint.count(1);
-  exec::sync<S>();
-  if (endpoint.is_leader()) exec::publish(word, value);
+  set_direct<S>(word, value);
   return Status::kOk;
 }
 
@@ -142,8 +123,7 @@ GDX_DEVICE Status gdx_put_value(device::PeerEndpoint<S, P>& endpoint, RemoteMemo
   std::byte* const at = endpoint.find(to, sizeof(T), kPeerWrite);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);
-  exec::sync<S>();
-  if (endpoint.is_leader()) device::impl::publish_bits<sizeof(T)>(at, device::impl::bits_of(value));
+  device::impl::put_value_direct<S, sizeof(T)>(at, device::impl::bits_of(value));
   return Status::kOk;
 }
 
@@ -173,9 +153,7 @@ GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, 
   const std::byte* const at = endpoint.find(from, bytes, kPeerRead);
   if (at == nullptr) return endpoint.fail(Status::kRemoteAccess);
   endpoint.count(1);
-  exec::sync<S>();
-  exec::copy<S>(to.address, at, bytes);
-  exec::sync<S>();  // each thread has loaded a part
+  device::impl::copy_direct<S>(to.address, at, bytes);
   return Status::kOk;
 }
 

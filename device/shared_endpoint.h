@@ -47,6 +47,12 @@ class SharedEndpoint {
     }
   }
   explicit SharedEndpoint(EndpointHandle&&) = delete;
+  // Opens the endpoint of a team's record, which the host has checked and connected before it wrote the way.
+  GDX_DEVICE SharedEndpoint(const EndpointHandle& handle, std::uint32_t queue_pair_word,
+                            std::uint32_t block_mask)
+      : handle_(handle), queue_pair_word_(queue_pair_word), block_mask_(block_mask) {
+    exec::watch_endpoint(handle);
+  }
   SharedEndpoint(const SharedEndpoint&) = delete;
   SharedEndpoint& operator=(const SharedEndpoint&) = delete;
 
@@ -57,13 +63,23 @@ class SharedEndpoint {
 
   // Functions below serve device/shared.h.
 
+  // Reserves `blocks` blocks. Returns the first, which may not be free yet.
+  GDX_DEVICE std::uint32_t take_blocks(std::uint32_t blocks) const {
+    return exec::fetch_add(&handle_.state->shared.reserved, blocks);
+  }
+  // Returns whether the blocks before `end` are free.
+  GDX_DEVICE bool has_room(std::uint32_t end) const {
+    return end - exec::load_counter(&handle_.state->shared.completed) <= block_mask_ + 1;
+  }
+  GDX_DEVICE std::uint32_t room_goal(std::uint32_t end) const { return end - (block_mask_ + 1); }
   // Reserves `blocks` blocks from `first` on, and waits until they are free.
   GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {
-    SharedState& shared = handle_.state->shared;
-    *first = exec::fetch_add(&shared.reserved, blocks);
+    *first = take_blocks(blocks);
     const std::uint32_t end = *first + blocks;
-    if (end - exec::load_counter(&shared.completed) <= block_mask_ + 1) return Status::kOk;
-    return impl::wait_shared_room(handle_.state, end - (block_mask_ + 1));
+    return has_room(end) ? Status::kOk : impl::wait_shared_room(handle_.state, room_goal(end));
+  }
+  GDX_DEVICE bool has_turn(std::uint32_t first) const {
+    return exec::load_counter(&handle_.state->shared.published) == first;
   }
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
     return handle_.send_queue[index & block_mask_].bytes;
@@ -74,9 +90,7 @@ class SharedEndpoint {
   GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value,
                             HeldSlot* held = nullptr) {
     QueueState& state = *handle_.state;
-    if (exec::load_counter(&state.shared.published) != first) {
-      return impl::publish_late<Observed>(&state, first, end, doorbell_value, held);
-    }
+    if (!has_turn(first)) return impl::publish_late<Observed>(&state, first, end, doorbell_value, held);
     impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
     return Status::kOk;
   }

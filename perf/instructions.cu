@@ -2,6 +2,7 @@
 // their own, so that the kernel of two calls minus the kernel of one is what one more call costs.
 #include "device/gdx.h"
 #include "device/shared.h"
+#include "device/team/team.h"
 
 namespace gdx {
 
@@ -83,5 +84,44 @@ GDX_COUNTED_SHARED(push_shared_warp_host, Placement::kHost,
                    (gdx_put<Mode::kPush, Scope::kWarp>(ep, c.to, c.from, c.bytes)))
 GDX_COUNTED_SHARED(shared_put_signal_gpu, Placement::kGpu,
                    gdx_put_signal<Mode::kPull>(ep, c.to, c.from, c.bytes, c.signal, c.value))
+
+// A team's pointers and ranks arrive as kernel parameters, as a kernel's arguments do.
+struct TeamCall {
+  std::byte* to;
+  const std::byte* from;
+  std::uint64_t bytes;
+  std::uint64_t* signal;
+  std::uint64_t value;
+  std::uint32_t rank;
+};
+
+struct TeamCalls {
+  TeamCall calls[2];
+  Status* out;
+};
+
+template <int N, typename Post>
+GDX_DEVICE void make_team_calls(const TeamCalls& calls, Post post) {
+  Status status = post(calls.calls[0]);
+  if (N == 2 && status == Status::kOk) status = post(calls.calls[1]);
+  *calls.out = status;
+}
+
+#define GDX_COUNTED_TEAM(NAME, CALL)                                      \
+  extern "C" __global__ void NAME##_1(TeamHandle team, TeamCalls calls) { \
+    make_team_calls<1>(calls, [&](const TeamCall& c) { return CALL; });   \
+  }                                                                       \
+  extern "C" __global__ void NAME##_2(TeamHandle team, TeamCalls calls) { \
+    make_team_calls<2>(calls, [&](const TeamCall& c) { return CALL; });   \
+  }
+
+GDX_COUNTED_TEAM(team_put_gpu,
+                 (gdx_put<Scope::kThread, Mode::kPull, Placement::kGpu>(team, c.to, c.from, c.bytes, c.rank)))
+GDX_COUNTED_TEAM(team_put_host, (gdx_put<Scope::kThread, Mode::kPull, Placement::kHost>(team, c.to, c.from,
+                                                                                        c.bytes, c.rank)))
+GDX_COUNTED_TEAM(team_put_signal_gpu,
+                 (gdx_put_signal<Scope::kThread, Mode::kPull, Placement::kGpu>(team, c.to, c.from, c.bytes,
+                                                                               c.signal, c.value,
+                                                                               SignalOp::kAdd, c.rank)))
 
 }  // namespace gdx

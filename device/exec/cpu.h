@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "device/exec/atomic_ref.h"
@@ -15,6 +16,7 @@
 #include "device/exec/nic_stores.h"
 #include "proto/byte_order.h"
 #include "proto/gpu/queue.h"
+#include "proto/gpu/team.h"
 #include "proto/mapping_order.h"
 #include "proto/status.h"
 
@@ -213,6 +215,18 @@ inline Segment load_segment(const void* from) {
   return segment;
 }
 
+// Loads 16 B at a fixed distance from `from`, as two words of 8 B.
+struct Pair {
+  std::uint64_t first;
+  std::uint64_t second;
+};
+template <int Offset = 0>
+Pair load_pair(const void* from) {
+  Pair pair;
+  std::memcpy(&pair, static_cast<const std::byte*>(from) + Offset, sizeof pair);
+  return pair;
+}
+
 // Orders what this thread has stored, and what it has acquired from others, before its later stores.
 template <Placement P>
 void fence_release() {
@@ -370,9 +384,20 @@ inline void add(std::uint64_t* to, std::uint64_t value) {
   AtomicRef<std::uint64_t>(*to).fetch_add(value, std::memory_order_relaxed);
 }
 
+// Returns the progress function that a kernel's first argument brings with it, if that is a team.
+using ProgressFunction = int (*)();
+inline ProgressFunction progress_of() { return nullptr; }
+template <typename First, typename... Rest>
+ProgressFunction progress_of(const First& first, const Rest&... /*unused*/) {
+  if constexpr (std::is_same_v<First, TeamHandle>) return first.progress;
+  return nullptr;
+}
+
 template <typename Kernel, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, Kernel kernel, const Args&... args) {
-  return run_grid(config, [&] { kernel(args...); });
+  LaunchConfig complete = config;
+  if (complete.progress == nullptr) complete.progress = progress_of(args...);
+  return run_grid(complete, [&] { kernel(args...); });
 }
 
 }  // namespace gdx::exec

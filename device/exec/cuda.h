@@ -285,6 +285,20 @@ GDX_DEVICE Segment load_segment(const void* from) {
   return s;
 }
 
+// Loads 16 B at a fixed distance from `from`, as two words of 8 B.
+struct Pair {
+  std::uint64_t first;
+  std::uint64_t second;
+};
+template <int Offset = 0>
+GDX_DEVICE Pair load_pair(const void* from) {
+  Pair pair;
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2+%3];"
+               : "=l"(pair.first), "=l"(pair.second)
+               : "l"(global_address(from)), "n"(Offset));
+  return pair;
+}
+
 GDX_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
   std::uint64_t value;
   asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");

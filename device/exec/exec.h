@@ -21,6 +21,7 @@
 //   fence_release<P>(), then store_blueflame(p, w)   a WQE of one block with its doorbell
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
 //   count_in(p, n)                        fetch_add without a result, a release after a fence_release
+//   load_pair<O>(p)                       16 B at a fixed distance, unordered
 //   load_acquire(p), load_flag(p)         memory that a NIC or the host writes
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
 //   fill_slot<S>(slot, from, n)           the same to a slot, in 16 B stores alone, zeros behind

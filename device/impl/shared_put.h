@@ -10,17 +10,37 @@
 
 namespace gdx::device::impl {
 
-// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last. Who meets the
-// endpoint's failure gives its credits back, though this call had none: there may be no other call.
-// `Observed` is the memory that the NIC reads, payload included.
+// Slow paths of a post. Who meets the endpoint's failure gives its credits back, though this call had none:
+// there may be no other call.
+GDX_OUT_OF_LINE Status wait_room_or_give_back(QueueState* state, std::uint32_t goal) {
+  const Status status = wait_shared_room(state, goal);
+  return status == Status::kOk ? status : give_back_shared(state);
+}
+template <Placement Observed>
+GDX_OUT_OF_LINE Status publish_late_or_give_back(QueueState* state, std::uint32_t first, std::uint32_t end,
+                                                 std::uint64_t doorbell_value) {
+  const Status status = publish_late<Observed>(state, first, end, doorbell_value, nullptr);
+  return status == Status::kOk ? status : give_back_shared(state);
+}
+
+// `store(first)` stores the WQEs of `blocks` blocks and returns the doorbell value of the last. `Observed` is
+// the memory that the NIC reads, payload included. A status is compared only in its slow branch, because a
+// GPU's compiler does not thread jumps.
 template <Placement Observed, Placement P, typename Store>
 GDX_DEVICE Status post_shared_at(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
-  std::uint32_t first = 0;
-  Status status = endpoint.reserve(blocks, &first);
-  if (status == Status::kOk)
-    status = endpoint.template publish<Observed>(first, first + blocks, store(first));
-  return status == Status::kOk ? status : give_back_shared(endpoint.handle().state);
+  QueueState* const state = endpoint.handle().state;
+  const std::uint32_t first = endpoint.take_blocks(blocks);
+  const std::uint32_t end = first + blocks;
+  if (!endpoint.has_room(end)) {
+    const Status status = wait_room_or_give_back(state, endpoint.room_goal(end));
+    if (status != Status::kOk) return status;
+  }
+  const std::uint64_t doorbell_value = store(first);
+  if (!endpoint.has_turn(first))
+    return publish_late_or_give_back<Observed>(state, first, end, doorbell_value);
+  publish_in_turn<Observed>(endpoint.handle(), *state, first, end, doorbell_value, nullptr);
+  return Status::kOk;
 }
 template <Placement P, typename Store>
 GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
@@ -180,6 +200,17 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
   return Status::kOk;
 }
 
+// A pull of a length that is_message_length().
+template <Scope S, typename Tail, Placement P>
+GDX_DEVICE Status pull_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                              std::uint64_t bytes, const Tail& tail) {
+  return shared_by_leader<S>([&] {
+    return post_shared(endpoint, 1 + Tail::kBlocks, [&](std::uint32_t first) {
+      return store_put(endpoint, first, to, from, static_cast<std::uint32_t>(bytes), tail);
+    });
+  });
+}
+
 // A put, and behind it `tail`: NoSignal, or a Signal.
 template <Mode M, Scope S, typename Tail, Placement P>
 GDX_DEVICE Status put_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
@@ -187,11 +218,7 @@ GDX_DEVICE Status put_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to
   if constexpr (M == Mode::kPull) {
     if (!is_message_length(bytes))
       return bytes == 0 ? put_nothing_shared<S>(endpoint, tail) : Status::kInvalidLength;
-    return shared_by_leader<S>([&] {
-      return post_shared(endpoint, 1 + Tail::kBlocks, [&](std::uint32_t first) {
-        return store_put(endpoint, first, to, from, static_cast<std::uint32_t>(bytes), tail);
-      });
-    });
+    return pull_shared<S>(endpoint, to, from, bytes, tail);
   }
   if (bytes == 0) return put_nothing_shared<S>(endpoint, tail);
   if constexpr (M == Mode::kPush) return put_staged_shared<SharedNicPool, S>(endpoint, to, from, bytes, tail);
@@ -220,26 +247,32 @@ GDX_DEVICE Status poll_shared(QueueState& state) {
   return Status::kOk;
 }
 
-// Waits for a signal. Of all threads that wait, one posts the probe of a silent peer, and posts none while
-// others' work is outstanding, because that probes the peer too.
+// Finds the failure of an endpoint on which a thread waits since `began_ns`. Of all threads that wait, one
+// posts the probe of a silent peer, and posts none while others' work is outstanding, because that probes the
+// peer too.
+template <Placement P>
+GDX_DEVICE Status probe_shared(QueueState* state, std::uint64_t began_ns) {
+  if (poll_shared(*state) != Status::kOk) return give_back_shared(state);
+  const std::uint64_t now_ns = exec::now_ns();
+  const std::uint64_t probed_ns = exec::load_counter(&state->shared.probed_ns);
+  const std::uint64_t silent_since_ns = probed_ns < began_ns ? began_ns : probed_ns;
+  const bool idle =
+      exec::load_counter(&state->shared.completed) == exec::load_counter(&state->shared.reserved);
+  if (!idle || now_ns < silent_since_ns + state->handle.probe_after_ns ||
+      exec::compare_swap(&state->shared.probed_ns, probed_ns, now_ns) != probed_ns) {
+    return Status::kOk;
+  }
+  SharedEndpoint<P> endpoint(state->handle);
+  return post_shared(endpoint, 1, [&](std::uint32_t first) { return endpoint.store_probe(first); });
+}
+
+// Waits for a signal.
 template <Placement P>
 GDX_OUT_OF_LINE Status wait_signal_shared(QueueState* state, const std::uint64_t* signal, Compare how,
                                           std::uint64_t value) {
   const std::uint64_t began_ns = exec::now_ns();
   while (!holds(signal, how, value)) {
-    if (poll_shared(*state) != Status::kOk) return give_back_shared(state);
-    const std::uint64_t now_ns = exec::now_ns();
-    const std::uint64_t probed_ns = exec::load_counter(&state->shared.probed_ns);
-    const std::uint64_t silent_since_ns = probed_ns < began_ns ? began_ns : probed_ns;
-    const bool idle =
-        exec::load_counter(&state->shared.completed) == exec::load_counter(&state->shared.reserved);
-    if (idle && now_ns >= silent_since_ns + state->handle.probe_after_ns &&
-        exec::compare_swap(&state->shared.probed_ns, probed_ns, now_ns) == probed_ns) {
-      SharedEndpoint<P> endpoint(state->handle);
-      const Status posted =
-          post_shared(endpoint, 1, [&](std::uint32_t first) { return endpoint.store_probe(first); });
-      if (posted != Status::kOk) return posted;
-    }
+    if (const Status failed = probe_shared<P>(state, began_ns); failed != Status::kOk) return failed;
     if (const Status ended = may_wait_since(*state, began_ns); ended != Status::kOk) return ended;
   }
   return Status::kOk;

@@ -43,10 +43,9 @@ GDX_DEVICE bool is_message_length(std::uint64_t bytes) {
   return (halves.high | ((halves.low - 1) & ~(mlx5::kMaxMessageBytes - 1))) == 0;
 }
 
-// Second word of the control segment for WQEs of kMostSegments, made once an endpoint.
-inline constexpr std::uint32_t kMostSegments = 3;
+// Second word of the control segment for WQEs of kPutSegments, made once an endpoint.
 GDX_DEVICE std::uint32_t queue_pair_word(std::uint32_t qpn) {
-  return exec::swap_bytes(qpn << mlx5::kQpnShift | kMostSegments);
+  return exec::swap_bytes(qpn << mlx5::kQpnShift | mlx5::kPutSegments);
 }
 
 GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_index, std::uint32_t qpn_word,
@@ -54,7 +53,7 @@ GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_ind
   // Big-endian: opmod 0, the index's upper and lower byte, the opcode.
   const std::uint32_t index_opcode =
       exec::permute_bytes<0x4014>(wqe_index, 0) | static_cast<std::uint32_t>(opcode) << 24;
-  return {{index_opcode, qpn_word + ((segments - kMostSegments) << 24), fm_ce_se << 24, 0}};
+  return {{index_opcode, qpn_word + ((segments - mlx5::kPutSegments) << 24), fm_ce_se << 24, 0}};
 }
 
 // Returns the first 8 B of a WQE, the value that libmlx5 writes to the doorbell register.

@@ -35,18 +35,47 @@ enum class PeerWay : std::uint32_t {
 // A peer's part of a window.
 struct TeamPeerWindow {
   std::uint64_t address;  // at the peer's NIC
-  std::byte* mapped;      // the same bytes in this process; null unless the way is kMapped or kDirect
   Be32 rkey;
   std::uint32_t reserved;
+  std::byte* mapped;  // the same bytes in this process; null unless the way is kMapped or kDirect
 };
 
-// The record of one peer on one lane. The host writes `way` last.
-struct TeamPeer {
+// The record of one peer on one lane. The host writes `way` last, by the first word of 8 B. The rows of 16 B
+// after it are copies, from which a put loads all that it needs.
+struct alignas(16) TeamPeer {
   PeerWay way;
-  std::uint32_t reserved;
-  std::uint32_t* asked;  // host memory: a kernel stores 1 when it needs the connection
+  Be32 heap_rkey;
+  std::uint32_t* asked;         // host memory: a kernel stores 1 when it needs the connection
+  std::uint64_t heap_distance;  // of the heap at the peer's NIC from this rank's, modulo 2^64
+  QueueState* state;
+  mlx5::WqeBasicBlock* send_queue;
+  Be32* send_record;
+  std::uint64_t* doorbell;
+  std::uint32_t queue_pair_word;  // as a WQE's second word
+  std::uint32_t block_mask;       // of the send queue
   TeamPeerWindow windows[kMaxTeamWindows];
   EndpointHandle endpoint;  // shared; valid when the way is kNative or kDirect
+
+  // Returns the record's first word with `new_way`. The host stores it at once, last, with a release.
+  [[nodiscard]] constexpr std::uint64_t first_word(PeerWay new_way) const {
+    return std::uint64_t{heap_rkey.raw} << 32 | static_cast<std::uint32_t>(new_way);
+  }
+  // Fills in the endpoint and the rows' copies, all but `way`.
+  constexpr void set_endpoint(const EndpointHandle& handle) {
+    endpoint = handle;
+    queue_pair_word = byte_swap(handle.qpn << mlx5::kQpnShift | mlx5::kPutSegments);
+    block_mask = (1u << handle.log_send_queue) - 1;
+    state = handle.state;
+    send_queue = handle.send_queue;
+    send_record = handle.send_record;
+    doorbell = handle.doorbell;
+  }
+  // Fills in the heap's window and its copies in the rows. `own` is this rank's heap.
+  void set_heap(const TeamPeerWindow& window, const std::byte* own) {
+    windows[0] = window;
+    heap_distance = window.address - reinterpret_cast<std::uint64_t>(own);
+    heap_rkey = window.rkey;
+  }
 };
 
 // This rank's part of a window.
@@ -57,8 +86,8 @@ struct TeamWindow {
   std::uint32_t reserved;
 };
 
-// Path of all atomic changes of words, of signals that add among them. Processors' atomics and a NIC's are not
-// atomic with each other.
+// Path of all atomic changes of words, of signals that add among them. Processors' atomics and a NIC's are
+// not atomic with each other.
 enum class TeamAtomics : std::uint32_t {
   kProcessor = 0,  // every rank is mapped by every other
   kNic = 1,        // for mapped ranks and for this rank, too
@@ -81,13 +110,15 @@ struct TeamHandle {
   std::uint32_t lanes;
   TeamAtomics atomics;
   std::uint32_t window_count;
-  std::uint64_t most_bytes;  // longest put or get: 1 GiB, or the heap if that is less
+  std::uint32_t reserved;
+  std::uint32_t most_bytes;  // longest put or get: 1 GiB, or the heap if that is less
   TeamPeer* peers;           // of lane 0, by rank; `size` records for each lane
   TeamFault* fault;
   const std::uint32_t* abort;  // nonzero: waits return kAborted
   std::uint64_t timeout_ns;    // bound of a wait for a connection, and of a wait on a signal
   std::uint64_t probe_after_ns;
-  int (*progress)();  // gdx::progress, for launches on the CPU layer
+  int (*progress)();       // gdx::progress, for launches on the CPU layer
+  const TeamHandle* copy;  // in memory, itself included, for code out of line: that cannot read parameters
   TeamWindow windows[kMaxTeamWindows];
 
   // Returns the team as calls on lane `lane` use it. A lane that does not exist leaves no ranks.
@@ -95,6 +126,7 @@ struct TeamHandle {
     TeamHandle handle = *this;
     if (lane >= lanes) {
       handle.size = 0;
+      handle.peers = nullptr;
     } else {
       handle.peers += std::size_t{lane} * size;
       handle.lanes = 1;
@@ -109,6 +141,6 @@ constexpr std::uint32_t team_layout(Placement placement) {
 }
 
 static_assert(sizeof(TeamPeerWindow) == 24 && sizeof(TeamWindow) == 24 && sizeof(TeamFault) == 32);
-static_assert(sizeof(TeamPeer) == 16 + kMaxTeamWindows * sizeof(TeamPeerWindow) + sizeof(EndpointHandle));
+static_assert(offsetof(TeamPeer, state) == 24 && offsetof(TeamPeer, windows) == 64);
 
 }  // namespace gdx

@@ -50,6 +50,7 @@ inline constexpr std::uint8_t kFenceStrongOrdering = 3u << kFenceShift;  // afte
 inline constexpr std::uint8_t kFence = 4u << kFenceShift;                // small and reads: IBV_SEND_FENCE
 
 inline constexpr std::uint8_t kQpnShift = 8;              // in qpn_ds
+inline constexpr std::uint32_t kPutSegments = 3;          // of 16 B: control, address, data
 inline constexpr std::uint32_t kSegmentCountMask = 0x3f;  // in qpn_ds
 
 struct ControlSegment {

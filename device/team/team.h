@@ -1,0 +1,191 @@
+// The device API on a team: memory is named by an own pointer into the symmetric heap (or another window of
+// the team), a peer by its rank.
+//
+//   gdx_put_signal(team, x + mine, x + mine, n, arrived, 1, SignalOp::kAdd, rank)    at rank's x + mine
+//   gdx_wait(team, arrived, Compare::kGreaterEqual, 1, rank)                         this rank's arrived
+//
+// Rules for every call:
+//  - Scope S: kThread calls for itself; of a warp or block all threads call together, with equal arguments,
+//    and get the same Status. Any number of scopes may call at a time.
+//  - kOk means posted to a NIC, or stored for a mapped peer. Sources of pulls may be reused after gdx_flush.
+//  - A pointer outside the team's windows, a rank that does not exist, or a signal that is not 8-byte aligned
+//    is refused by the call: kInvalidArgument, kRemoteInvalid. Nothing is sent, and the team goes on. The
+//    host's Team::describe_fault() names the first.
+//  - Lengths are in elements of the pointer's type, at most TeamHandle::most_bytes. 0 changes nothing, and a
+//    signal with it is sent alone.
+//  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
+//    kAborted, kPeerUnreachable. Later failures of the connection are those of device/shared.h.
+//
+// Ordering towards one rank, on one lane:
+//
+//   gdx_put(A); gdx_signal(s)     a peer that reads s also reads A, by whichever way either goes
+//   gdx_put(A); gdx_put(B)        to a mapped peer in any order; else A first
+//   gdx_signal(s); gdx_put(A)     where atomics go by the NIC and the peer is mapped, A may come first
+//
+// Signals, gdx_put_value and atomics come after all earlier puts of the caller, and of threads whose return
+// it observed. A value may overtake earlier signals as a put may. All atomics and signals of a word take one
+// way (TeamHandle::atomics), for local and remote ranks alike. A kernel changes words of the team by these
+// calls only, its own words too. Source: docs/teams.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/team/wait.h"
+
+namespace gdx {
+
+// Copies `count` elements from `from` to the place of `to` at `rank`.
+// Errors: the rules' above; kUnsupported for push or bounce on a team without such memory.
+template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
+GDX_DEVICE Status gdx_put(const TeamHandle& team, T* to, const T* from, std::size_t count,
+                          std::uint32_t rank) {
+  return device::impl::put_in_team<S, M, P>(
+      team,
+      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank},
+      device::impl::NoSignal{});
+}
+
+// Makes gdx_put, then gdx_signal, under one doorbell where the NIC takes both.
+template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
+GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, T* to, const T* from, std::size_t count,
+                                 std::uint64_t* signal, std::uint64_t value, SignalOp op,
+                                 std::uint32_t rank) {
+  return device::impl::put_in_team<S, M, P>(
+      team,
+      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank},
+      device::impl::TeamWord{signal, value, op});
+}
+
+// Writes one value of 1, 2, 4, 8 or 16 B, which needs no source in memory.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, T value, std::uint32_t rank) {
+  return device::impl::put_value_in_team<S, P>(team, to, value, rank);
+}
+
+// Sets the 8-byte aligned signal word at `rank`, or adds to it.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std::uint64_t value, SignalOp op,
+                             std::uint32_t rank) {
+  return device::impl::signal_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
+}
+
+// Copies `count` elements from the place of `from` at `rank` to `to`, complete after gdx_flush.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::size_t count,
+                          std::uint32_t rank) {
+  return device::impl::get_in_team<S, P>(
+      team,
+      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank});
+}
+
+// Atomically adds to the word at `rank`. Its old value is in `*original`, of this rank, after gdx_flush.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
+                                std::uint64_t add, std::uint32_t rank) {
+  return device::impl::atomic_in_team<S, P>(team, original, target,
+                                            {mlx5::WqeOpcode::kAtomicFetchAdd, add, 0}, rank);
+}
+
+// Atomically replaces the word at `rank` by `swap` if it equals `compare`. Its old value is in `*original`
+// after gdx_flush either way.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
+                                   std::uint64_t compare, std::uint64_t swap, std::uint32_t rank) {
+  return device::impl::atomic_in_team<S, P>(team, original, target,
+                                            {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare}, rank);
+}
+
+// Waits until everything posted to `rank` before is complete: sources are reusable and results have landed.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
+  if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
+  return device::impl::shared_by_leader<S>([&] {
+    if (rank >= team.size)
+      return device::impl::record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
+    exec::fence_release<Placement::kHost>();
+    return device::impl::flush_peer<P>(team.peers[rank]);
+  });
+}
+
+// Makes gdx_flush to every rank, on all lanes of the handle. Returns the first failure, after all of them.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
+  if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
+  return device::impl::shared_by_leader<S>([&] {
+    exec::fence_release<Placement::kHost>();
+    Status first = Status::kOk;
+    for (std::uint32_t i = 0; i < team.size * team.lanes; ++i) {
+      const Status status = device::impl::flush_peer<P>(team.peers[i]);
+      if (status == Status::kOk || first != Status::kOk) continue;
+      first = device::impl::record_fault(team.copy, status, i % team.size, nullptr, 0);
+    }
+    return first;
+  });
+}
+
+// Waits until this rank's signal compares true, which `rank` is to change. A silent rank's NIC is probed, so
+// a dead one ends the wait. Errors: kTimeout, kAborted, which leave the team intact; the failure of the
+// rank's connection, such as kPeerUnreachable.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
+                           std::uint64_t value, std::uint32_t rank) {
+  return device::impl::shared_by_leader<S>([&] {
+    if (device::impl::holds(signal, how, value)) return Status::kOk;
+    const device::impl::TeamSignals one{signal, 1, nullptr, rank, how, value};
+    if (const Status bad = device::impl::check_wait<P>(team, one); bad != Status::kOk) return bad;
+    return device::impl::wait_for_signal<P>(team.copy, team.peers, one);
+  });
+}
+
+// Waits as above for a signal that any rank may change. Nobody is probed: a dead rank ends it with kTimeout.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
+                           std::uint64_t value) {
+  return gdx_wait<S, P>(team, signal, how, value, device::impl::kAnyRank);
+}
+
+// Waits until all of `count` signals compare true. ranks[i] is to change signals[i]; null: no rank is known
+// and none is probed. `ranks` may be any memory that the kernel reads. Errors: gdx_wait's, of the first rank
+// that fails.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
+                               const std::uint32_t* ranks, std::uint32_t count, Compare how,
+                               std::uint64_t value) {
+  return device::impl::shared_by_leader<S>([&] {
+    const device::impl::TeamSignals all{signals, count, ranks, device::impl::kAnyRank, how, value};
+    if (const Status bad = device::impl::check_wait<P>(team, all); bad != Status::kOk) return bad;
+    return device::impl::wait_for_all<P>(team.copy, team.peers, all);
+  });
+}
+
+// Waits until one of the signals compares true, and returns its index in `*index`, in every thread of the
+// scope. Looks at signals[from] first: pass the last index plus one to serve all in turn.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
+                               const std::uint32_t* ranks, std::uint32_t count, Compare how,
+                               std::uint64_t value, std::uint32_t* index, std::uint32_t from = 0) {
+  std::uint32_t found = 0;
+  const Status status = device::impl::shared_by_leader<S>([&] {
+    const device::impl::TeamSignals any{signals, count, ranks, device::impl::kAnyRank, how, value};
+    if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
+    return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
+  });
+  *index = exec::broadcast<S>(found);
+  return status;
+}
+
+}  // namespace gdx
+
+using gdx::gdx_compare_swap;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put;
+using gdx::gdx_put_signal;
+using gdx::gdx_put_value;
+using gdx::gdx_quiet;
+using gdx::gdx_signal;
+using gdx::gdx_wait;
+using gdx::gdx_wait_all;
+using gdx::gdx_wait_any;

@@ -1,0 +1,326 @@
+// Puts, gets, signals and atomics of a team, over the way that route.h decides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "device/impl/direct.h"
+#include "device/impl/shared_put.h"
+#include "device/shared_endpoint.h"
+#include "device/team/route.h"
+
+namespace gdx::device::impl {
+
+// A signal behind a put, by its place in the heap or another window.
+struct TeamSignal {
+  static constexpr std::uint32_t kBlocks = 1;
+  TeamPlace place;
+  std::uint64_t value;
+  SignalOp op;
+};
+
+GDX_DEVICE NoSignal at_peer(const TeamPeer& /*peer*/, const NoSignal& none) { return none; }
+GDX_DEVICE Signal at_peer(const TeamPeer& peer, const TeamSignal& signal) {
+  return {remote_of(peer, signal.place), signal.value, signal.op};
+}
+
+// Posts one WQE by `store(endpoint, first)`, from the leader. `Observed` is the memory whose stores precede
+// it.
+template <Scope S, Placement P, Placement Observed = P, typename Store>
+GDX_DEVICE Status post_to_peer(TeamPeer& peer, Store store) {
+  return shared_by_leader<S>([&] {
+    const EndpointHandle handle = peer.endpoint;  // in registers: each asm would make it be loaded again
+    SharedEndpoint<P> endpoint(handle, peer.queue_pair_word, peer.block_mask);
+    return post_shared_at<Observed>(endpoint, 1, [&](std::uint32_t first) { return store(endpoint, first); });
+  });
+}
+
+// Sends a signal. To a mapped peer the NIC's goes behind a release of system scope, so stores come before it.
+template <Scope S, Placement P>
+GDX_DEVICE Status signal_peer(TeamPeer& peer, TeamAtomics atomics, PeerWay way, const TeamSignal& signal) {
+  const auto store = [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+    return endpoint.store_signal(first, remote_of(peer, signal.place), signal.value, signal.op);
+  };
+  if (way == PeerWay::kNative) return post_to_peer<S, P>(peer, store);
+  if (atomics == TeamAtomics::kNic) return post_to_peer<S, P, Placement::kHost>(peer, store);
+  auto* const word = reinterpret_cast<std::uint64_t*>(mapped_of(peer, signal.place));
+  if (signal.op == SignalOp::kSet) {
+    set_direct<S>(word, signal.value);
+  } else {
+    change_direct<S>(word, nullptr,
+                     [&](std::uint64_t* at) { return exec::fetch_add_in_system(at, signal.value); });
+  }
+  return Status::kOk;
+}
+template <Scope S, Placement P>
+GDX_DEVICE Status signal_peer(TeamPeer& /*peer*/, TeamAtomics /*atomics*/, PeerWay /*way*/,
+                              const NoSignal& /*none*/) {
+  return Status::kOk;
+}
+
+// Puts by `way`, whose ranges have been checked. `bytes` may be 0.
+template <Scope S, Mode M, Placement P, typename Tail>
+GDX_DEVICE Status put_to_peer(TeamPeer& peer, TeamAtomics atomics, PeerWay way, const TeamPlace& to,
+                              const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
+  if (way == PeerWay::kNative) {
+    SharedEndpoint<P> endpoint(peer.endpoint, peer.queue_pair_word, peer.block_mask);
+    return put_shared<M, S>(endpoint, remote_of(peer, to), from, bytes, at_peer(peer, tail));
+  }
+  if (bytes != 0) copy_direct<S>(mapped_of(peer, to), from.address, bytes);
+  return signal_peer<S, P>(peer, atomics, way, tail);
+}
+
+// What a call names, as the code out of line takes it.
+struct TeamPut {
+  std::byte* to;
+  const std::byte* from;
+  std::uint64_t bytes;
+  std::uint32_t rank;
+};
+
+// Resolves and checks a pointer in any window. `team` is the handle's copy in memory. Returns kOk or the
+// recorded refusal.
+GDX_DEVICE Status place_in_team(const TeamHandle& team, std::uint32_t rank, const void* address,
+                                std::uint64_t bytes, TeamPlace* place) {
+  if (find_place(team, address, bytes, place)) return Status::kOk;
+  return record_fault(&team, Status::kInvalidArgument, rank, address, bytes);
+}
+
+// Returns the place of a signal or another word of 8 B; refuses one that is not 8-byte aligned.
+GDX_DEVICE Status place_word(const TeamHandle& team, std::uint32_t rank, const std::uint64_t* word,
+                             TeamPlace* place) {
+  if (reinterpret_cast<std::uint64_t>(word) % sizeof *word != 0)
+    return record_fault(&team, Status::kRemoteInvalid, rank, word, sizeof *word);
+  return place_in_team(team, rank, word, sizeof *word, place);
+}
+
+// A signal as the caller names it.
+struct TeamWord {
+  static constexpr std::uint32_t kBlocks = 1;
+  std::uint64_t* word;
+  std::uint64_t value;
+  SignalOp op;
+};
+GDX_DEVICE bool is_in_heap(const TeamHandle& team, const TeamWord& signal) {
+  const std::uint64_t offset = offset_in(team.windows[0], signal.word);
+  return offset % sizeof(std::uint64_t) == 0 && offset < team.windows[0].bytes;
+}
+GDX_DEVICE bool is_in_heap(const TeamHandle& /*team*/, const NoSignal& /*none*/) { return true; }
+template <typename Remote>
+GDX_DEVICE Signal nic_tail(const TeamWord& signal, Remote remote) {
+  return {remote(signal.word), signal.value, signal.op};
+}
+template <typename Remote>
+GDX_DEVICE NoSignal nic_tail(const NoSignal& none, Remote /*remote*/) {
+  return none;
+}
+GDX_DEVICE Status place_tail(const TeamHandle& team, std::uint32_t rank, const TeamWord& signal,
+                             TeamSignal* placed) {
+  placed->value = signal.value;
+  placed->op = signal.op;
+  return place_word(team, rank, signal.word, &placed->place);
+}
+GDX_DEVICE Status place_tail(const TeamHandle& /*team*/, std::uint32_t /*rank*/, const NoSignal& /*none*/,
+                             NoSignal* /*placed*/) {
+  return Status::kOk;
+}
+template <typename Tail>
+using PlacedTail = std::conditional_t<Tail::kBlocks == 0, NoSignal, TeamSignal>;
+
+// Every put of a wide scope, and a thread's that is not as most are: refused, empty, in a window beyond the
+// heap, or to a peer that the thread does not reach by a queue pair alone.
+template <Scope S, Mode M, Placement P, typename Tail>
+GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std::uint32_t layout,
+                                    TeamPut put, Tail tail) {
+  if (layout != team_layout(P)) return layout_status(layout);
+  if (peers == nullptr || put.rank >= team->size)  // no records: the lane does not exist
+    return record_fault(team, Status::kInvalidArgument, put.rank, put.to, put.bytes);
+  if (put.bytes > team->most_bytes)
+    return record_fault(team, Status::kInvalidLength, put.rank, put.to, put.bytes);
+  TeamPlace to{};
+  TeamPlace from{};
+  PlacedTail<Tail> placed{};
+  if (put.bytes != 0) {
+    if (const Status bad = place_in_team(*team, put.rank, put.to, put.bytes, &to); bad != Status::kOk)
+      return bad;
+    if (const Status bad = place_in_team(*team, put.rank, put.from, put.bytes, &from); bad != Status::kOk)
+      return bad;
+  }
+  if (const Status bad = place_tail(*team, put.rank, tail, &placed); bad != Status::kOk) return bad;
+  TeamPeer* const peer = peers + put.rank;
+  const bool by_queue = Tail::kBlocks != 0 && team->atomics == TeamAtomics::kNic;
+  const std::uint32_t outcome = decide_way<S>(*team, peer, by_queue);
+  if (is_refusal(outcome))
+    return record_fault(team, static_cast<Status>(outcome), put.rank, put.to, put.bytes);
+  const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
+  return put_to_peer<S, M, P>(*peer, team->atomics, static_cast<PeerWay>(outcome), to, source, put.bytes,
+                              placed);
+}
+
+// The endpoint of a record, loaded 16 B at a time. Without the copy in registers each asm would make the
+// compiler load a field again.
+struct TeamQueue {
+  std::uint64_t heap_distance;
+  std::uint32_t queue_pair_word;
+  std::uint32_t block_mask;
+  EndpointHandle handle;
+};
+GDX_DEVICE TeamQueue load_queue(const TeamPeer& peer) {
+  const exec::Pair memory = exec::load_pair<offsetof(TeamPeer, heap_distance)>(&peer);
+  const exec::Pair queue = exec::load_pair<offsetof(TeamPeer, send_queue)>(&peer);
+  const exec::Pair bell = exec::load_pair<offsetof(TeamPeer, doorbell)>(&peer);
+  const exec::Halves constants = exec::split(bell.second);
+  TeamQueue loaded{memory.first, constants.low, constants.high, peer.endpoint};
+  loaded.handle.state = reinterpret_cast<QueueState*>(memory.second);
+  loaded.handle.send_queue = reinterpret_cast<mlx5::WqeBasicBlock*>(queue.first);
+  loaded.handle.send_record = reinterpret_cast<Be32*>(queue.second);
+  loaded.handle.doorbell = reinterpret_cast<std::uint64_t*>(bell.first);
+  return loaded;
+}
+
+// Returns whether 1 <= bytes <= most_bytes, with one comparison less than of 64 bits.
+GDX_DEVICE bool is_length(const TeamHandle& team, std::uint64_t bytes) {
+  const exec::Halves halves = exec::split(bytes);
+  return (halves.high == 0) & (halves.low - 1 < team.most_bytes);
+}
+
+// A thread's pull within the heap to a peer beyond the NIC is inline; all else is a function call.
+template <Scope S, Mode M, Placement P, typename Tail>
+GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const Tail& tail) {
+  if constexpr (S == Scope::kThread && M == Mode::kPull) {
+    const bool is_usual = (team.layout == team_layout(P)) & (put.rank < team.size) &
+                          is_length(team, put.bytes) & is_in_heap(team, put.to, put.bytes) &
+                          is_in_heap(team, put.from, put.bytes) & is_in_heap(team, tail);
+    const TeamPeer& peer = team.peers[put.rank];
+    const WayAndKey found = is_usual ? way_and_key_of(peer) : WayAndKey{};
+    if (found.way == PeerWay::kNative) [[likely]] {
+      const TeamQueue queue = load_queue(peer);
+      SharedEndpoint<P> endpoint(queue.handle, queue.queue_pair_word, queue.block_mask);
+      const auto remote = [&](const void* own) {
+        return RemoteMemory{queue.heap_distance + reinterpret_cast<std::uint64_t>(own), 0, found.heap_rkey,
+                            0};
+      };
+      const LocalMemory from{const_cast<std::byte*>(put.from), put.bytes, team.windows[0].lkey, 0};
+      return pull_shared<S>(endpoint, remote(put.to), from, put.bytes, nic_tail(tail, remote));
+    }
+  }
+  return put_anywhere<S, M, P>(team.copy, team.peers, team.layout, put, tail);
+}
+
+// The peer of a call without payload of its own, with the way to it; a refusal otherwise.
+struct TeamRoute {
+  Status status;
+  PeerWay way;
+  TeamPeer* peer;
+};
+template <Scope S, Placement P>
+GDX_DEVICE TeamRoute route_to(const TeamHandle& team, std::uint32_t rank, bool by_queue) {
+  if (team.layout != team_layout(P)) return {layout_status(team.layout), PeerWay::kNone, nullptr};
+  if (rank >= team.size)
+    return {record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0), PeerWay::kNone, nullptr};
+  TeamPeer* const peer = team.peers + rank;
+  const std::uint32_t outcome = decide_way<S>(team, peer, by_queue);
+  if (is_refusal(outcome))
+    return {record_fault(team.copy, static_cast<Status>(outcome), rank, nullptr, 0), PeerWay::kNone, peer};
+  return {Status::kOk, static_cast<PeerWay>(outcome), peer};
+}
+
+// Writes a value that travels in the WQE.
+template <Scope S, Placement P, typename T>
+GDX_DEVICE Status put_value_in_team(const TeamHandle& team, T* to, const T& value, std::uint32_t rank) {
+  const ValueBits bits = bits_of(value);
+  const TeamRoute route = route_to<S, P>(team, rank, false);
+  if (route.status != Status::kOk) return route.status;
+  TeamPlace place{};
+  if (const Status bad = place_in_team(*team.copy, rank, to, sizeof(T), &place); bad != Status::kOk)
+    return bad;
+  if (route.way != PeerWay::kNative) {
+    put_value_direct<S, sizeof(T)>(mapped_of(*route.peer, place), bits);
+    return Status::kOk;
+  }
+  return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+    const RemoteMemory remote = remote_of(*route.peer, place);
+    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, remote, bits);
+    return endpoint.store_value(first, remote, bits.low, sizeof(T), 0);
+  });
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status signal_in_team(const TeamHandle& team, const TeamWord& signal, std::uint32_t rank) {
+  const TeamRoute route = route_to<S, P>(team, rank, team.atomics == TeamAtomics::kNic);
+  if (route.status != Status::kOk) return route.status;
+  TeamSignal placed{{}, signal.value, signal.op};
+  if (const Status bad = place_word(*team.copy, rank, signal.word, &placed.place); bad != Status::kOk)
+    return bad;
+  return signal_peer<S, P>(*route.peer, team.atomics, route.way, placed);
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
+  const TeamRoute route = route_to<S, P>(team, get.rank, false);
+  if (route.status != Status::kOk || get.bytes == 0) return route.status;
+  if (get.bytes > team.most_bytes)
+    return record_fault(team.copy, Status::kInvalidLength, get.rank, get.from, get.bytes);
+  TeamPlace to{};
+  TeamPlace from{};
+  if (const Status bad = place_in_team(*team.copy, get.rank, get.to, get.bytes, &to); bad != Status::kOk)
+    return bad;
+  if (const Status bad = place_in_team(*team.copy, get.rank, get.from, get.bytes, &from); bad != Status::kOk)
+    return bad;
+  if (route.way != PeerWay::kNative) {
+    copy_direct<S>(get.to, mapped_of(*route.peer, from), get.bytes);
+    return Status::kOk;
+  }
+  const LocalMemory local{get.to, get.bytes, team.windows[to.window].lkey, 0};
+  return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+    return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, remote_of(*route.peer, from), local,
+                                   static_cast<std::uint32_t>(get.bytes));
+  });
+}
+
+// An atomic with operands as the WQE has them; `change` is what a processor does instead.
+struct TeamAtomic {
+  mlx5::WqeOpcode opcode;
+  std::uint64_t operand;
+  std::uint64_t compare;
+};
+GDX_DEVICE std::uint64_t change_by_processor(std::uint64_t* word, const TeamAtomic& atomic) {
+  if (atomic.opcode == mlx5::WqeOpcode::kAtomicFetchAdd)
+    return exec::fetch_add_in_system(word, atomic.operand);
+  return exec::compare_swap_in_system(word, atomic.compare, atomic.operand);
+}
+
+template <Scope S, Placement P>
+GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
+                                 const TeamAtomic& atomic, std::uint32_t rank) {
+  const bool by_nic = team.atomics == TeamAtomics::kNic;
+  const TeamRoute route = route_to<S, P>(team, rank, by_nic);
+  if (route.status != Status::kOk) return route.status;
+  TeamPlace to{};
+  TeamPlace result{};
+  if (const Status bad = place_word(*team.copy, rank, target, &to); bad != Status::kOk) return bad;
+  if (const Status bad = place_word(*team.copy, rank, original, &result); bad != Status::kOk) return bad;
+  if (!by_nic && route.way != PeerWay::kNative) {
+    change_direct<S>(reinterpret_cast<std::uint64_t*>(mapped_of(*route.peer, to)),
+                     reinterpret_cast<std::byte*>(original),
+                     [&](std::uint64_t* word) { return change_by_processor(word, atomic); });
+    return Status::kOk;
+  }
+  return post_to_peer<S, P, Placement::kHost>(
+      *route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+        return endpoint.store_atomic(first, atomic.opcode, remote_of(*route.peer, to), atomic.operand,
+                                     atomic.compare, reinterpret_cast<std::byte*>(original),
+                                     team.windows[result.window].lkey, 0);
+      });
+}
+
+// Waits until everything posted to the peer is complete. Nothing is outstanding without a queue pair.
+template <Placement P>
+GDX_DEVICE Status flush_peer(TeamPeer& peer) {
+  if (!has_queue(way_of(peer))) return Status::kOk;
+  QueueState* const state = peer.endpoint.state;
+  return flush_shared(state, exec::load_counter(&state->shared.published));
+}
+
+}  // namespace gdx::device::impl

@@ -1,0 +1,99 @@
+// Waits of a team on signals of this rank, one or many, with a probe of the rank that is to signal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/team/transfer.h"
+
+namespace gdx::device::impl {
+
+// Rank that stands for "any": no one is probed.
+inline constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
+
+// Signals of this rank, each with the rank that sends it.
+struct TeamSignals {
+  const std::uint64_t* words;
+  std::uint32_t count;
+  const std::uint32_t* ranks;  // of words[i]; null: `first_rank` + i, or kAnyRank
+  std::uint32_t first_rank;
+  Compare how;
+  std::uint64_t value;
+
+  GDX_DEVICE std::uint32_t rank_of(std::uint32_t i) const {
+    if (ranks != nullptr) return ranks[i];
+    return first_rank == kAnyRank ? kAnyRank : first_rank + i;
+  }
+  GDX_DEVICE bool has(std::uint32_t i) const { return holds(words + i, how, value); }
+};
+
+// Looks after one peer during a wait: finds its queue's failure, and in silence asks for the connection and
+// posts a probe. The period without a signal counts for all waiting threads of a queue pair.
+template <Placement P>
+GDX_DEVICE Status watch_peer(const TeamHandle& team, TeamPeer& peer, std::uint64_t began_ns) {
+  const PeerWay way = way_of(peer);
+  if (has_queue(way)) return probe_shared<P>(peer.endpoint.state, began_ns);
+  if (way == PeerWay::kGone) return Status::kPeerUnreachable;
+  if (exec::now_ns() - began_ns >= team.probe_after_ns) exec::publish(peer.asked, 1);
+  return Status::kOk;
+}
+
+// Waits until `enough(signals)` of the signals hold. A failed or silent sender of a missing signal ends it.
+template <Placement P, typename Enough>
+GDX_DEVICE Status wait_for_signals(const TeamHandle& team, TeamPeer* peers, const TeamSignals& signals,
+                                   Enough enough) {
+  const std::uint64_t began_ns = exec::now_ns();
+  for (std::uint32_t next = 0;; next = next + 1 < signals.count ? next + 1 : 0) {
+    if (enough(signals)) return Status::kOk;
+    const std::uint32_t rank = signals.rank_of(next);
+    if (rank < team.size && !signals.has(next)) {
+      const Status status = watch_peer<P>(team, peers[rank], began_ns);
+      if (status != Status::kOk) return record_fault(team.copy, status, rank, signals.words + next, 8);
+    }
+    if (const Status ended = may_wait_on(team, began_ns); ended != Status::kOk)
+      return record_fault(team.copy, ended, rank, signals.words + next, 8);
+  }
+}
+
+// Waits out of line for one signal, which most waits need.
+template <Placement P>
+GDX_OUT_OF_LINE Status wait_for_signal(const TeamHandle* team, TeamPeer* peers, TeamSignals signals) {
+  return wait_for_signals<P>(*team, peers, signals, [](const TeamSignals& s) { return s.has(0); });
+}
+template <Placement P>
+GDX_OUT_OF_LINE Status wait_for_all(const TeamHandle* team, TeamPeer* peers, TeamSignals signals) {
+  std::uint32_t done = 0;
+  return wait_for_signals<P>(*team, peers, signals, [&](const TeamSignals& s) {
+    while (done < s.count && s.has(done)) ++done;
+    return done == s.count;
+  });
+}
+// Returns the index of the first that holds, at or after `from`, in `*index`.
+template <Placement P>
+GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, TeamSignals signals,
+                                    std::uint32_t from, std::uint32_t* index) {
+  return wait_for_signals<P>(*team, peers, signals, [&](const TeamSignals& s) {
+    for (std::uint32_t k = 0; k < s.count; ++k) {
+      const std::uint32_t i = (from + k) % s.count;
+      if (!s.has(i)) continue;
+      *index = i;
+      return true;
+    }
+    return false;
+  });
+}
+
+// Checks the ranks of a wait before it begins.
+template <Placement P>
+GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals) {
+  if (team.layout != team_layout(P)) return layout_status(team.layout);
+  for (std::uint32_t i = 0; i < signals.count; ++i) {
+    const std::uint32_t rank = signals.rank_of(i);
+    if (rank >= team.size && rank != kAnyRank)
+      return record_fault(team.copy, Status::kInvalidArgument, rank, signals.words + i, 8);
+  }
+  return signals.count != 0 ? Status::kOk
+                            : record_fault(team.copy, Status::kInvalidLength, kAnyRank, signals.words, 0);
+}
+
+}  // namespace gdx::device::impl

@@ -1,0 +1,502 @@
+// Calls of a team on records that tests fill in: which way each goes, what it names there, what is refused,
+// and how long it waits for a connection.
+#include "device/team/team.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/unit/device/serving_nic.h"
+
+namespace gdx::device {
+namespace {
+
+using mlx5::WqeOpcode;
+
+constexpr std::size_t kHeapBytes = 4096;
+constexpr std::size_t kWindowBytes = 512;
+constexpr std::uint64_t kRemoteHeap = 0x7000'0000'0000;  // as the peers' NICs have it
+constexpr std::uint64_t kRemoteWindow = 0x7100'0000'0000;
+constexpr std::uint32_t kSize = 5;
+
+// Ranks of the team, by their way.
+constexpr std::uint32_t kOwn = 0;
+constexpr std::uint32_t kNative = 1;
+constexpr std::uint32_t kDirect = 2;
+constexpr std::uint32_t kAbsent = 3;
+constexpr std::uint32_t kMapped = 4;
+
+// A rank's heap and second window, with bytes around them that nobody may touch.
+struct RankMemory {
+  alignas(64) std::array<std::byte, 64> before{};
+  alignas(64) std::array<std::byte, kHeapBytes> heap{};
+  alignas(64) std::array<std::byte, 64> between{};
+  alignas(64) std::array<std::byte, kWindowBytes> window{};
+};
+
+class Team : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (std::uint32_t i = 0; i < 2 * kSize; ++i) {
+      nics_.push_back(std::make_unique<ServingNic>());
+      nics_.back()->probe_after_ns = 1'000;
+      nics_.back()->modes = {0, 0, kNoSizeLimit};
+    }
+    for (std::uint32_t rank = 0; rank < kSize; ++rank) ranks_.push_back(std::make_unique<RankMemory>());
+    handle_.layout = team_layout(Placement::kHost);
+    handle_.size = kSize;
+    handle_.lanes = 2;
+    handle_.window_count = 2;
+    handle_.most_bytes = kHeapBytes;
+    handle_.peers = records_.data();
+    handle_.fault = &fault_;
+    handle_.abort = &abort_;
+    handle_.timeout_ns = 60'000'000'000;
+    handle_.probe_after_ns = 1'000;
+    handle_.progress = progress;
+    handle_.windows[0] = {ranks_[kOwn]->heap.data(), kHeapBytes, 0x11, 0};
+    handle_.windows[1] = {ranks_[kOwn]->window.data(), kWindowBytes, 0x12, 0};
+    running = this;
+    for (const std::uint32_t lane : {0u, 1u}) {
+      connect(lane, kOwn, PeerWay::kDirect);
+      connect(lane, kNative, PeerWay::kNative);
+      connect(lane, kDirect, PeerWay::kDirect);
+      connect(lane, kAbsent, PeerWay::kNone);
+      connect(lane, kMapped, PeerWay::kMapped);
+    }
+  }
+
+  TeamPeer& record(std::uint32_t lane, std::uint32_t rank) { return records_[lane * kSize + rank]; }
+  ServingNic& nic(std::uint32_t rank, std::uint32_t lane = 0) { return *nics_[lane * kSize + rank]; }
+
+  void connect(std::uint32_t lane, std::uint32_t rank, PeerWay way) {
+    TeamPeer& peer = record(lane, rank);
+    const bool mapped = way == PeerWay::kDirect || way == PeerWay::kMapped;
+    peer.asked = &asked_[lane * kSize + rank];
+    peer.set_endpoint(nic(rank, lane).handle());
+    peer.set_heap({kRemoteHeap, 0x77, 0, mapped ? ranks_[rank]->heap.data() : nullptr}, heap());
+    peer.windows[1] = {kRemoteWindow, 0x78, 0, mapped ? ranks_[rank]->window.data() : nullptr};
+    std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t&>(peer))
+        .store(peer.first_word(way), std::memory_order_release);
+  }
+
+  std::byte* heap() { return ranks_[kOwn]->heap.data(); }
+  std::uint64_t* word(std::size_t index) { return reinterpret_cast<std::uint64_t*>(heap()) + index; }
+  static std::uint64_t& word_of(RankMemory& memory, std::size_t index) {
+    return reinterpret_cast<std::uint64_t*>(memory.heap.data())[index];
+  }
+
+  // Runs `body(team)` in each of `threads` threads of one block, then serves the rest.
+  template <typename Body>
+  void in_kernel(Body body, unsigned threads = 1) {
+    handle_.copy = &copy_;
+    copy_ = handle_;
+    ASSERT_EQ(exec::launch(
+                  {.block = {threads}}, [&](const TeamHandle& team) { body(team); }, handle_),
+              Status::kOk);
+    while (progress() != 0) {
+    }
+  }
+  template <typename Body>
+  Status status_of(Body body) {
+    Status status = Status::kPending;
+    in_kernel([&](const TeamHandle& team) { status = body(team); });
+    return status;
+  }
+
+  static int progress() {
+    int done = 0;
+    for (const auto& nic : running->nics_) done += nic->step() ? 1 : 0;
+    if (running->on_progress_) running->on_progress_();
+    return done;
+  }
+
+  std::size_t posted() {
+    std::size_t total = 0;
+    for (const auto& nic : nics_) total += nic->requests().size();
+    return total;
+  }
+
+  static inline Team* running = nullptr;
+  std::vector<std::unique_ptr<ServingNic>> nics_;
+  std::vector<std::unique_ptr<RankMemory>> ranks_;
+  std::array<TeamPeer, 2 * kSize> records_{};
+  std::array<std::uint32_t, 2 * kSize> asked_{};
+  std::function<void()> on_progress_;
+  TeamFault fault_{};
+  std::uint32_t abort_ = 0;
+  TeamHandle handle_{};
+  TeamHandle copy_{};
+};
+
+template <Scope S, Mode M>
+void put_and_flush(const TeamHandle& team, std::byte* at, std::size_t bytes, std::uint32_t rank,
+                   Status* status) {
+  Status mine = gdx_put<S, M>(team, at, at, bytes, rank);
+  if (mine == Status::kOk) mine = gdx_flush<S>(team, rank);
+  if (exec::thread_rank<S>() == 0) *status = mine;
+}
+
+TEST_F(Team, put_to_a_native_rank_names_its_heap_at_the_same_offset) {
+  for (const unsigned threads : {1u, 32u, 96u}) {
+    for (const bool pulls : {true, false}) {
+      const std::size_t before = nic(kNative).requests().size();
+      Status status = Status::kPending;
+      in_kernel(
+          [&](const TeamHandle& team) {
+            std::byte* const at = heap() + 128;
+            if (threads == 1 && pulls)
+              put_and_flush<Scope::kThread, Mode::kPull>(team, at, 64, kNative, &status);
+            if (threads == 1 && !pulls)
+              put_and_flush<Scope::kThread, Mode::kAuto>(team, at, 64, kNative, &status);
+            if (threads == 32) put_and_flush<Scope::kWarp, Mode::kPull>(team, at, 64, kNative, &status);
+            if (threads == 96) put_and_flush<Scope::kBlock, Mode::kAuto>(team, at, 64, kNative, &status);
+          },
+          threads);
+      ASSERT_EQ(status, Status::kOk);
+      ASSERT_EQ(nic(kNative).requests().size(), before + 1);
+      const ServingNic::Request& request = nic(kNative).requests().back();
+      EXPECT_EQ(request.opcode, WqeOpcode::kRdmaWrite);
+      EXPECT_EQ(request.remote, kRemoteHeap + 128);
+      EXPECT_EQ(request.local, reinterpret_cast<std::uint64_t>(heap() + 128));
+    }
+  }
+  EXPECT_EQ(nic(kNative).mistakes(), 0u);
+  EXPECT_EQ(posted(), nic(kNative).requests().size());
+}
+
+TEST_F(Team, rows_of_a_record_are_what_the_endpoint_has) {
+  const EndpointHandle handle = nic(kNative).handle();
+  const TeamPeer& peer = record(0, kNative);
+  EXPECT_EQ(peer.queue_pair_word, impl::queue_pair_word(handle.qpn));
+  EXPECT_EQ(peer.block_mask, ServingNic::kBlocks - 1);
+}
+
+TEST_F(Team, put_to_a_mapped_rank_stores_exactly_its_bytes) {
+  for (std::size_t i = 0; i < kHeapBytes; ++i) heap()[i] = std::byte(1 + i % 255);
+  Status status = Status::kPending;
+  in_kernel(
+      [&](const TeamHandle& team) {
+        put_and_flush<Scope::kBlock, Mode::kAuto>(team, heap() + 5, 1001, kDirect, &status);
+      },
+      96);
+  EXPECT_EQ(status, Status::kOk);
+  EXPECT_EQ(std::memcmp(ranks_[kDirect]->heap.data() + 5, heap() + 5, 1001), 0);
+  EXPECT_EQ(std::count(ranks_[kDirect]->heap.begin(), ranks_[kDirect]->heap.end(), std::byte{0}),
+            std::ptrdiff_t{kHeapBytes - 1001});
+  EXPECT_EQ(posted(), 0u);
+}
+
+TEST_F(Team, signals_and_atomics_of_a_mapped_rank_are_processors_where_all_are_mapped) {
+  std::uint64_t got = 0;
+  const Status status = status_of([&](const TeamHandle& team) {
+    Status s = gdx_put_signal(team, word(0), word(0), 1, word(8), 5, SignalOp::kSet, kDirect);
+    if (s == Status::kOk) s = gdx_signal(team, word(8), 2, SignalOp::kAdd, kDirect);
+    if (s == Status::kOk) s = gdx_fetch_add(team, word(20), word(8), 10, kDirect);
+    if (s == Status::kOk) s = gdx_compare_swap(team, word(21), word(8), 17, 99, kDirect);
+    if (s == Status::kOk) s = gdx_put_value(team, word(9), std::uint64_t{33}, kDirect);
+    if (s == Status::kOk) s = gdx_get(team, word(30), word(8), 2, kDirect);
+    if (s == Status::kOk) s = gdx_flush(team, kDirect);
+    return s;
+  });
+  EXPECT_EQ(status, Status::kOk);
+  got = *word(20);
+  EXPECT_EQ(got, 7u);
+  EXPECT_EQ(*word(21), 17u);
+  EXPECT_EQ(word_of(*ranks_[kDirect], 8), 99u);
+  EXPECT_EQ(*word(30), 99u);
+  EXPECT_EQ(*word(31), 33u);
+  EXPECT_EQ(posted(), 0u);
+}
+
+TEST_F(Team, every_signal_and_atomic_is_the_nics_where_one_rank_is_not_mapped) {
+  handle_.atomics = TeamAtomics::kNic;
+  for (const std::uint32_t rank : {kOwn, kNative, kDirect}) {
+    const Status status = status_of([&](const TeamHandle& team) {
+      Status s = gdx_put_signal(team, word(0), word(0), 1, word(8), 5, SignalOp::kSet, rank);
+      if (s == Status::kOk) s = gdx_signal(team, word(8), 2, SignalOp::kAdd, rank);
+      if (s == Status::kOk) s = gdx_fetch_add(team, word(20), word(9), 10, rank);
+      if (s == Status::kOk) s = gdx_compare_swap(team, word(21), word(9), 17, 99, rank);
+      if (s == Status::kOk) s = gdx_quiet(team);
+      return s;
+    });
+    EXPECT_EQ(status, Status::kOk);
+    std::vector<WqeOpcode> opcodes;
+    std::vector<std::uint64_t> places;
+    for (const ServingNic::Request& request : nic(rank).requests()) {
+      opcodes.push_back(request.opcode);
+      places.push_back(request.remote - kRemoteHeap);
+    }
+    std::vector<WqeOpcode> wanted{WqeOpcode::kRdmaWrite, WqeOpcode::kAtomicFetchAdd,
+                                  WqeOpcode::kAtomicFetchAdd, WqeOpcode::kAtomicCompareSwap};
+    std::vector<std::uint64_t> at{64, 64, 72, 72};
+    if (rank == kNative) {
+      wanted.insert(wanted.begin(), WqeOpcode::kRdmaWrite);
+      at.insert(at.begin(), 0);
+    }
+    EXPECT_EQ(opcodes, wanted);
+    EXPECT_EQ(places, at);
+  }
+}
+
+TEST_F(Team, ranges_of_a_window_beside_the_heap_have_its_addresses_and_keys) {
+  std::byte* const at = ranks_[kOwn]->window.data() + 64;
+  EXPECT_EQ(status_of([&](const TeamHandle& team) { return gdx_put(team, at, heap(), 64, kNative); }),
+            Status::kOk);
+  ASSERT_EQ(nic(kNative).requests().size(), 1u);
+  EXPECT_EQ(nic(kNative).requests()[0].remote, kRemoteWindow + 64);
+  EXPECT_EQ(nic(kNative).requests()[0].local, reinterpret_cast<std::uint64_t>(heap()));
+  heap()[0] = std::byte{9};
+  EXPECT_EQ(status_of([&](const TeamHandle& team) { return gdx_put(team, at, heap(), 64, kDirect); }),
+            Status::kOk);
+  EXPECT_EQ(ranks_[kDirect]->window[64], std::byte{9});
+}
+
+TEST_F(Team, nothing_is_put_of_no_bytes_and_its_signal_goes_alone) {
+  EXPECT_EQ(status_of([&](const TeamHandle& team) {
+              Status s = gdx_put(team, heap(), heap(), 0, kNative);
+              if (s == Status::kOk) s = gdx_get(team, heap(), heap(), 0, kNative);
+              if (s == Status::kOk)
+                s = gdx_put_signal(team, heap(), heap(), 0, word(8), 1, SignalOp::kSet, kNative);
+              return s;
+            }),
+            Status::kOk);
+  ASSERT_EQ(nic(kNative).requests().size(), 1u);
+  EXPECT_EQ(nic(kNative).requests()[0].remote, kRemoteHeap + 64);
+  EXPECT_EQ(status_of([&](const TeamHandle& team) {
+              return gdx_put_signal(team, heap(), heap(), 0, word(8), 7, SignalOp::kSet, kDirect);
+            }),
+            Status::kOk);
+  EXPECT_EQ(word_of(*ranks_[kDirect], 8), 7u);
+}
+
+// Each misuse is refused by its call, leaves nothing behind, and the next call works.
+TEST_F(Team, misuse_is_refused_where_it_is_made) {
+  using Call = std::function<Status(const TeamHandle&)>;
+  std::byte* const end = heap() + kHeapBytes;
+  std::byte* const foreign = ranks_[kDirect]->heap.data();
+  for (const std::uint32_t rank : {kNative, kDirect}) {
+    const std::vector<std::pair<Status, Call>> refusals{
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), 8, kSize); }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t, heap(), heap(), 8, kSize); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, foreign, heap(), 8, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), foreign, 8, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, end - 8, heap(), 16, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), end - 8, 16, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap() - 8, heap(), 16, rank); }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t, heap(), heap() - 8, 16, rank); }},
+        {Status::kInvalidLength,
+         [&](auto& t) {
+           return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), kHeapBytes + 1, rank);
+         }},
+        {Status::kInvalidLength,
+         [&](auto& t) { return gdx_put(t, heap(), heap(), std::size_t{1} << 40, rank); }},
+        {Status::kRemoteInvalid,
+         [&](auto& t) {
+           return gdx_put_signal<Scope::kThread, Mode::kPull>(
+               t, heap(), heap(), 8, reinterpret_cast<std::uint64_t*>(heap() + 4), 1, SignalOp::kSet, rank);
+         }},
+        {Status::kInvalidArgument,
+         [&](auto& t) {
+           return gdx_put_signal<Scope::kThread, Mode::kPull>(
+               t, heap(), heap(), 8, reinterpret_cast<std::uint64_t*>(end), 1, SignalOp::kSet, rank);
+         }},
+        {Status::kInvalidArgument,
+         [&](auto& t) {
+           return gdx_signal(t, reinterpret_cast<std::uint64_t*>(foreign), 1, SignalOp::kSet, rank);
+         }},
+        {Status::kRemoteInvalid,
+         [&](auto& t) {
+           return gdx_signal(t, reinterpret_cast<std::uint64_t*>(heap() + 1), 1, SignalOp::kAdd, rank);
+         }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_get(t, heap(), foreign, 8, rank); }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_get(t, foreign, heap(), 8, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) {
+           return gdx_put_value(t, reinterpret_cast<std::uint64_t*>(end), std::uint64_t{1}, rank);
+         }},
+        {Status::kRemoteInvalid,
+         [&](auto& t) {
+           return gdx_fetch_add(t, word(0), reinterpret_cast<std::uint64_t*>(heap() + 4), 1, rank);
+         }},
+        {Status::kInvalidArgument,
+         [&](auto& t) {
+           return gdx_compare_swap(t, reinterpret_cast<std::uint64_t*>(foreign), word(0), 1, 2, rank);
+         }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_flush(t, kSize); }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize); }},
+        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t.on_lane(2), heap(), heap(), 8, rank); }},
+        {Status::kInvalidArgument,
+         [&](auto& t) {
+           return gdx_put<Scope::kThread, Mode::kPull>(t.on_lane(2), heap(), heap(), 8, rank);
+         }},
+    };
+    for (std::size_t i = 0; i < refusals.size(); ++i) {
+      fault_ = {};
+      EXPECT_EQ(status_of(refusals[i].second), refusals[i].first) << "call " << i << " to rank " << rank;
+      EXPECT_EQ(fault_.status, refusals[i].first) << "call " << i;
+    }
+    EXPECT_EQ(posted(), 0u);
+    EXPECT_EQ(std::count(ranks_[rank]->heap.begin(), ranks_[rank]->heap.end(), std::byte{0}),
+              std::ptrdiff_t{kHeapBytes});
+  }
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), kHeapBytes, kNative); }), Status::kOk);
+}
+
+TEST_F(Team, the_first_refusal_is_kept_for_the_message) {
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap() - 16, 8, kNative); }),
+            Status::kInvalidArgument);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), 8, kSize); }),
+            Status::kInvalidArgument);
+  EXPECT_EQ(fault_.rank, kNative);
+  EXPECT_EQ(fault_.address, reinterpret_cast<std::uint64_t>(heap() - 16));
+  EXPECT_EQ(fault_.bytes, 8u);
+}
+
+TEST_F(Team, handle_of_another_layout_or_place_touches_nothing) {
+  const auto put = [&](auto& t) {
+    return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), 8, kNative);
+  };
+  handle_.layout = team_layout(Placement::kGpu);
+  EXPECT_EQ(status_of(put), Status::kInvalidArgument);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kNative); }),
+            Status::kInvalidArgument);
+  handle_.layout += 1 << 16;
+  EXPECT_EQ(status_of(put), Status::kVersionMismatch);
+  handle_ = {};
+  EXPECT_EQ(status_of(put), Status::kVersionMismatch);
+  EXPECT_EQ(posted(), 0u);
+}
+
+TEST_F(Team, lanes_have_queues_of_their_own) {
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t.on_lane(1), heap(), heap(), 8, kNative); }),
+            Status::kOk);
+  EXPECT_EQ(nic(kNative, 0).requests().size(), 0u);
+  EXPECT_EQ(nic(kNative, 1).requests().size(), 1u);
+}
+
+TEST_F(Team, call_to_a_rank_without_a_connection_asks_and_waits_for_it) {
+  on_progress_ = [&] {
+    if (std::atomic_ref(asked_[kAbsent]).load() != 0) connect(0, kAbsent, PeerWay::kNative);
+  };
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), 8, kAbsent); }), Status::kOk);
+  EXPECT_EQ(nic(kAbsent).requests().size(), 1u);
+}
+
+TEST_F(Team, call_to_a_rank_that_cannot_be_connected_ends_with_the_reason) {
+  const auto put = [&](auto& t) {
+    return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), 8, kAbsent);
+  };
+  handle_.timeout_ns = 1'000'000;
+  EXPECT_EQ(status_of(put), Status::kTimeout);
+  EXPECT_EQ(fault_.rank, kAbsent);
+  handle_.timeout_ns = 60'000'000'000;
+  abort_ = 1;
+  EXPECT_EQ(status_of(put), Status::kAborted);
+  abort_ = 0;
+  connect(0, kAbsent, PeerWay::kGone);
+  EXPECT_EQ(status_of(put), Status::kPeerUnreachable);
+}
+
+TEST_F(Team, mapped_rank_needs_a_connection_for_the_nics_atomics_only) {
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, word(1), word(0), 1, kMapped); }), Status::kOk);
+  EXPECT_EQ(asked_[kMapped], 0u);
+  handle_.atomics = TeamAtomics::kNic;
+  on_progress_ = [&] {
+    if (std::atomic_ref(asked_[kMapped]).load() != 0) connect(0, kMapped, PeerWay::kDirect);
+  };
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_signal(t, word(0), 1, SignalOp::kAdd, kMapped); }),
+            Status::kOk);
+  EXPECT_EQ(nic(kMapped).requests().size(), 1u);
+}
+
+TEST_F(Team, wait_ends_with_the_signal_whoever_sends_it) {
+  on_progress_ = [&] { std::atomic_ref(*word(3)).store(4, std::memory_order_release); };
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4); }), Status::kOk);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kGreaterEqual, 4, kAbsent); }),
+            Status::kOk);
+}
+
+// ServingNic counts a probe as any WRITE; the peer that fails it is dead.
+TEST_F(Team, wait_for_a_dead_rank_ends_with_its_failure) {
+  nic(kNative).fails_at = 0;
+  nic(kDirect).fails_at = 0;
+  for (const std::uint32_t rank : {kNative, kDirect}) {
+    fault_ = {};
+    EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4, rank); }),
+              Status::kPeerUnreachable);
+    EXPECT_EQ(fault_.rank, rank);
+  }
+}
+
+TEST_F(Team, wait_for_a_silent_rank_without_a_connection_asks_for_one) {
+  on_progress_ = [&] {
+    if (std::atomic_ref(asked_[kAbsent]).load() != 0) connect(0, kAbsent, PeerWay::kGone);
+  };
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4, kAbsent); }),
+            Status::kPeerUnreachable);
+}
+
+TEST_F(Team, wait_for_all_ends_with_the_last_and_names_who_is_missing) {
+  const std::array<std::uint32_t, 3> ranks{kNative, kDirect, kAbsent};
+  std::size_t next = 2;
+  on_progress_ = [&] { std::atomic_ref(*word(next < 3 ? next-- : 0)).store(1, std::memory_order_release); };
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait_all(t, word(0), ranks.data(), 3, Compare::kEqual, 1); }),
+            Status::kOk);
+  on_progress_ = nullptr;
+  nic(kDirect).fails_at = 0;
+  nic(kNative).serves = false;
+  connect(0, kAbsent, PeerWay::kNone);
+  EXPECT_NE(
+      status_of([&](auto& t) { return gdx_wait_all(t, word(10), ranks.data(), 3, Compare::kEqual, 1); }),
+      Status::kOk);
+  EXPECT_EQ(fault_.rank, kDirect);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait_all(t, word(0), nullptr, 0, Compare::kEqual, 1); }),
+            Status::kInvalidLength);
+}
+
+TEST_F(Team, wait_for_any_finds_one_and_serves_all_in_turn) {
+  *word(1) = *word(2) = 1;
+  std::array<std::uint32_t, 3> found{};
+  in_kernel(
+      [&](const TeamHandle& team) {
+        std::uint32_t from = 0;
+        for (std::uint32_t& index : found) {
+          std::uint32_t mine = 9;
+          EXPECT_EQ(gdx_wait_any<Scope::kWarp>(team, word(0), nullptr, 3, Compare::kEqual, 1, &mine, from),
+                    Status::kOk);
+          from = mine + 1;
+          if (threadIdx.x == 31) index = mine;
+        }
+      },
+      32);
+  EXPECT_EQ(found, (std::array<std::uint32_t, 3>{1, 2, 1}));
+}
+
+TEST_F(Team, quiet_returns_the_first_failure_after_flushing_every_rank) {
+  nic(kNative).fails_at = 0;
+  connect(0, kAbsent, PeerWay::kNative);
+  const Status status = status_of([&](auto& t) {
+    (void)gdx_put(t, heap(), heap(), 8, kNative);
+    (void)gdx_put(t, heap(), heap(), 8, kAbsent);
+    return gdx_quiet(t);
+  });
+  EXPECT_EQ(status, Status::kPeerUnreachable);
+  EXPECT_EQ(fault_.rank, kNative);
+  EXPECT_EQ(nic(kAbsent).state().shared.completed, 1u);
+}
+
+}  // namespace
+}  // namespace gdx::device
