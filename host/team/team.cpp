@@ -55,7 +55,8 @@ Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Team::Team(Team&&) noexcept = default;
 
 Team& Team::operator=(Team&& other) noexcept {
-  std::swap(impl_, other.impl_);
+  auto taken = std::move(other.impl_);
+  const Team closed(std::exchange(impl_, std::move(taken)));
   return *this;
 }
 

@@ -32,8 +32,9 @@ struct TeamOptions {
   // Of each endpoint. `sharing` is always kShared. The slot counts are lowered to those of the pools. `gpu`
   // is the team's where none is set.
   EndpointOptions endpoint = {.slot_count = 16, .bounce_slot_count = 16, .sharing = Sharing::kShared};
-  std::optional<DirectChoice> direct = std::nullopt;  // none: $GDX_DIRECT's
-  std::uint64_t timeout_ns = 30'000'000'000;          // of every collective call; 1 to kMaxWaitNs
+  // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
+  std::optional<DirectChoice> direct = std::nullopt;
+  std::uint64_t timeout_ns = 30'000'000'000;  // of every collective call; 1 to kMaxWaitNs
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's

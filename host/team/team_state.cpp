@@ -211,7 +211,11 @@ Result<void> TeamState::connect(std::uint32_t rank, std::span<const EndpointAddr
                   fmt::format("connection to rank {}, lane {}: {}", rank, lane, done.error().message));
   }
   ways_[rank] = is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative;
-  for (const auto& table : tables()) write_connection(*table, rank);
+  for (const auto& table : tables()) {
+    const auto at = std::ranges::find(table->members(), rank);
+    if (at != table->members().end())
+      write_connection(*table, static_cast<std::uint32_t>(at - table->members().begin()));
+  }
   return {};
 }
 
@@ -225,14 +229,12 @@ std::vector<std::shared_ptr<Table>> TeamState::tables() const {
 }
 
 // The way comes last, because a kernel reads the rest of the record after it.
-void TeamState::write_connection(const Table& table, std::uint32_t rank) const {
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    if (table.members()[i] != rank) continue;
-    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-      TeamPeer& peer = table.peer(lane, i);
-      peer.endpoint = endpoint_handle(lane, rank);
-      set_way(peer, ways_[rank]);
-    }
+void TeamState::write_connection(const Table& table, std::uint32_t index) const {
+  const std::uint32_t rank = table.members()[index];
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
+    TeamPeer& peer = table.peer(lane, index);
+    peer.endpoint = endpoint_handle(lane, rank);
+    set_way(peer, ways_[rank]);
   }
 }
 
@@ -257,7 +259,7 @@ Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> 
     const std::uint32_t rank = table->members()[i];
     for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
       table->peer(lane, i).asked = words() + 1 + endpoint_index(lane, rank);
-    write_connection(*table, rank);
+    write_connection(*table, i);
   }
   std::erase_if(tables_, [](const auto& known) { return known.expired(); });
   tables_.push_back(table);

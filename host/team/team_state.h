@@ -80,7 +80,7 @@ class TeamState {
   [[nodiscard]] Result<void> connect_all();
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }
   void write_windows(const Table& table) const;
-  void write_connection(const Table& table, std::uint32_t rank) const;
+  void write_connection(const Table& table, std::uint32_t index) const;
   [[nodiscard]] std::vector<std::shared_ptr<Table>> tables() const;
   [[nodiscard]] std::uint32_t* words() const { return reinterpret_cast<std::uint32_t*>(words_.data()); }
   [[nodiscard]] std::size_t endpoint_index(std::uint32_t lane, std::uint32_t rank) const {
