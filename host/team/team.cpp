@@ -14,7 +14,6 @@
 namespace gdx {
 
 using team::Call;
-using team::Statement;
 using team::TeamState;
 
 struct Team::Impl {

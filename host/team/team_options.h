@@ -16,6 +16,7 @@ namespace gdx {
 inline constexpr std::uint64_t kMinTeamHeapBytes = 4096;
 inline constexpr std::uint64_t kMaxTeamHeapBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint32_t kMaxTeamLanes = 64;
+inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 30'000'000'000;
 
 // Memory that holds a team's heap.
 enum class HeapMemory : std::uint8_t {
@@ -34,7 +35,7 @@ struct TeamOptions {
   EndpointOptions endpoint = {.slot_count = 16, .bounce_slot_count = 16, .sharing = Sharing::kShared};
   // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
   std::optional<DirectChoice> direct = std::nullopt;
-  std::uint64_t timeout_ns = 30'000'000'000;  // of every collective call; 1 to kMaxWaitNs
+  std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's

@@ -16,9 +16,6 @@
 namespace gdx::team {
 namespace {
 
-// Bounds the meeting in which a rank states that its own bound is impossible.
-constexpr std::uint64_t kDefaultTimeoutNs = TeamOptions{}.timeout_ns;
-
 // Lowers the slots to what the pool has.
 void fit(std::uint32_t& slots, const StagingPool* pool) {
   slots = pool == nullptr ? 0 : std::min(slots, pool->slot_count());
@@ -139,7 +136,9 @@ Result<void> TeamState::map_window(Window& window) {
 Result<void> TeamState::found(const Result<void>& opened) {
   auto done = opened;
   if (done) done = make_local_parts();
-  if (options_.timeout_ns == 0 || options_.timeout_ns > kMaxWaitNs) options_.timeout_ns = kDefaultTimeoutNs;
+  // The others must hear of a bound that is impossible, too.
+  if (options_.timeout_ns == 0 || options_.timeout_ns > kMaxWaitNs)
+    options_.timeout_ns = kDefaultTeamTimeoutNs;
   Statement mine{.call = Call::kCreate, .arguments = {options_.heap_bytes, options_.lanes}};
   if (done) mine.memory = windows_.front().memory.remote();
   const auto all = GDX_TRY(meet(mine, done));

@@ -79,31 +79,31 @@ TEST(TeamByDefault, one_call_sets_up_everything) {
 class TeamOfRanks : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    hca_ = std::make_unique<Hca>(must(Hca::open()));
-    world_ = std::make_unique<World>(must(World::join(must(WorldOptions::from_environment()))));
-    nic_pool_ = std::make_unique<StagingPool>(must(StagingPool::create(*hca_)));
-    host_pool_ =
-        std::make_unique<StagingPool>(must(StagingPool::create(*hca_, StagingOptions::in_host_memory())));
+    hca = std::make_unique<Hca>(must(Hca::open()));
+    joined = std::make_unique<World>(must(World::join(must(WorldOptions::from_environment()))));
+    nic_pool = std::make_unique<StagingPool>(must(StagingPool::create(*hca)));
+    host_pool =
+        std::make_unique<StagingPool>(must(StagingPool::create(*hca, StagingOptions::in_host_memory())));
   }
   static void TearDownTestSuite() {
-    host_pool_.reset();
-    nic_pool_.reset();
-    world_.reset();
-    hca_.reset();
+    host_pool.reset();
+    nic_pool.reset();
+    joined.reset();
+    hca.reset();
   }
-  static World& world() { return *world_; }
+  static World& world() { return *joined; }
   static std::uint32_t last() { return world().size() - 1; }
   static Result<Team> create(TeamOptions options) {
     options.heap_bytes = options.heap_bytes == TeamOptions{}.heap_bytes ? kHeapBytes : options.heap_bytes;
-    return Team::create(*hca_, world(), {nic_pool_.get(), host_pool_.get()}, options);
+    return Team::create(*hca, world(), {nic_pool.get(), host_pool.get()}, options);
   }
   static Team made(const TeamOptions& options = {}) { return must(create(options)); }
 
  private:
-  inline static std::unique_ptr<Hca> hca_;
-  inline static std::unique_ptr<World> world_;
-  inline static std::unique_ptr<StagingPool> nic_pool_;
-  inline static std::unique_ptr<StagingPool> host_pool_;
+  inline static std::unique_ptr<Hca> hca;
+  inline static std::unique_ptr<World> joined;
+  inline static std::unique_ptr<StagingPool> nic_pool;
+  inline static std::unique_ptr<StagingPool> host_pool;
 };
 
 TEST_F(TeamOfRanks, allocations_have_the_same_offset_everywhere) {
