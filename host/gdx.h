@@ -16,4 +16,5 @@
 #include "host/queue/endpoint.h"
 #include "host/staging/progress.h"
 #include "host/staging/staging_pool.h"
+#include "host/team/team.h"
 #endif

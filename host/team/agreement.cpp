@@ -1,0 +1,65 @@
+#include "host/team/agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace gdx::team {
+namespace {
+
+std::string text(const Statement& statement) {
+  const auto [first, second] = statement.arguments;
+  switch (statement.call) {
+    case Call::kCreate: return fmt::format("create with heap_bytes = {}, lanes = {}", first, second);
+    case Call::kMap:
+    case Call::kConnect: return "the rest of create";
+    case Call::kAllocate: return fmt::format("allocate of {} bytes aligned to {}", first, second);
+    case Call::kFree: return fmt::format("free of heap offset {:#x}", first);
+    case Call::kWindow: return fmt::format("register_window of {} bytes", first);
+    case Call::kBarrier: return "barrier";
+    case Call::kSplit: return "split";
+    case Call::kClose: return "close";
+  }
+  return "a call of another gdx";
+}
+
+// Makes a peer's text printable.
+std::string shown_reason(const Statement& statement) {
+  std::string shown(statement.reason, strnlen(statement.reason, sizeof statement.reason));
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
+}
+
+}  // namespace
+
+Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<void>& done,
+                                     std::uint64_t timeout_ns) {
+  if (!done) {
+    mine.status = done.error().status;
+    const std::string& reason = done.error().message;
+    std::copy_n(reason.begin(), std::min(reason.size(), sizeof mine.reason - 1), std::begin(mine.reason));
+  }
+  auto all = world.allgather_value(mine, timeout_ns);
+  if (!done) return tl::unexpected(done.error());
+  if (!all) return tl::unexpected(all.error());
+  for (std::uint32_t rank = 0; rank < all->size(); ++rank) {
+    const Statement& other = (*all)[rank];
+    if (other.status == Status::kOk) continue;
+    return fail(other.status, fmt::format("rank {}: {}", rank, shown_reason(other)));
+  }
+  const Statement& first = all->front();
+  for (std::uint32_t rank = 1; rank < all->size(); ++rank) {
+    const Statement& other = (*all)[rank];
+    if (other.call == first.call && std::ranges::equal(other.arguments, first.arguments)) continue;
+    return fail(Status::kInvalidArgument,
+                fmt::format("team call of rank {}: {}; of rank 0: {}; all ranks must make the same calls, in "
+                            "the same order",
+                            rank, text(other), text(first)));
+  }
+  return all;
+}
+
+}  // namespace gdx::team

@@ -1,0 +1,175 @@
+#include "host/team/team.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/trace.h"
+#include "host/team/team_state.h"
+
+namespace gdx {
+
+using team::Call;
+using team::TeamState;
+
+struct Team::Impl {
+  static Result<Team> found(std::shared_ptr<TeamState> state, const Result<void>& opened);
+  // Returns the state for a collective call. Errors: kInvalidArgument (closed), kUnsupported (split).
+  [[nodiscard]] Result<std::shared_ptr<TeamState>> collective(const char* call) const;
+
+  std::shared_ptr<TeamState> owned;  // null in a team that was split, and once closed
+  std::weak_ptr<TeamState> state;
+  std::shared_ptr<team::Table> table;
+  std::uint32_t rank = 0;
+  bool is_split = false;
+};
+
+Result<Team> Team::Impl::found(std::shared_ptr<TeamState> state, const Result<void>& opened) {
+  GDX_TRY(state->found(opened));
+  std::vector<std::uint32_t> members(state->world().size());
+  std::iota(members.begin(), members.end(), 0u);
+  auto impl = std::make_unique<Impl>();
+  impl->table = GDX_TRY(state->make_table(std::move(members)));
+  impl->rank = state->world().rank();
+  impl->state = state;
+  impl->owned = std::move(state);
+  return Team(std::move(impl));
+}
+
+Result<std::shared_ptr<TeamState>> Team::Impl::collective(const char* call) const {
+  auto alive = state.lock();
+  if (!alive) return fail(Status::kInvalidArgument, fmt::format("cannot {}: the team is closed", call));
+  if (!is_split) return alive;
+  return fail(Status::kUnsupported,
+              fmt::format("a team that was split cannot {}: let all ranks do so on the team that it was "
+                          "split from",
+                          call));
+}
+
+Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Team::Team(Team&&) noexcept = default;
+
+Team& Team::operator=(Team&& other) noexcept {
+  auto taken = std::move(other.impl_);
+  const Team closed(std::exchange(impl_, std::move(taken)));
+  return *this;
+}
+
+Team::~Team() {
+  if (!impl_) return;
+  if (auto closed = close(); !closed) log::error("a team's end: {}", closed.error().message);
+}
+
+Result<Team> Team::create(const TeamOptions& options) {
+  const TraceSpan span("Team::create");
+  auto state = std::make_shared<TeamState>(options);
+  GDX_TRY(state->join());
+  const auto opened = state->open_parts();
+  return Impl::found(std::move(state), opened);
+}
+
+Result<Team> Team::create(const Hca& hca, World& world, StagingPools pools, const TeamOptions& options) {
+  const TraceSpan span("Team::create");
+  auto state = std::make_shared<TeamState>(options);
+  state->use(hca, world, pools);
+  return Impl::found(std::move(state), {});
+}
+
+Result<void> Team::close() {
+  const TraceSpan span("Team::close");
+  if (!impl_->owned) {
+    impl_->table.reset();
+    return {};
+  }
+  const auto met = impl_->owned->meet({.call = Call::kClose});
+  impl_->table.reset();
+  impl_->owned.reset();
+  return met ? Result<void>{} : tl::unexpected(met.error());
+}
+
+Result<void*> Team::allocate_bytes(std::uint64_t bytes, std::uint64_t alignment) {
+  const auto state = GDX_TRY(impl_->collective("allocate"));
+  const std::uint64_t offset = GDX_TRY(state->allocate(bytes, alignment));
+  return static_cast<void*>(state->heap_memory().data() + offset);
+}
+
+Result<void> Team::free(void* pointer) {
+  const auto state = GDX_TRY(impl_->collective("free"));
+  return state->free(pointer);
+}
+
+Result<void> Team::register_window(void* address, std::uint64_t bytes) {
+  const auto state = GDX_TRY(impl_->collective("register a window"));
+  return state->add_window(address, bytes);
+}
+
+Result<void> Team::barrier() {
+  const auto state = GDX_TRY(impl_->collective("wait for all its ranks"));
+  GDX_TRY(state->meet({.call = Call::kBarrier}));
+  return {};
+}
+
+Result<Team> Team::split(std::uint32_t colour, std::uint32_t key) {
+  const auto state = GDX_TRY(impl_->collective("be split"));
+  const auto all = GDX_TRY(state->meet({.call = Call::kSplit, .own = {colour, key}}));
+  std::vector<std::uint32_t> members;
+  members.reserve(all.size());
+  for (std::uint32_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].own[0] == colour) members.push_back(rank);
+  }
+  std::ranges::stable_sort(members, {}, [&](std::uint32_t rank) { return all[rank].own[1]; });
+  auto impl = std::make_unique<Impl>();
+  impl->rank = static_cast<std::uint32_t>(std::ranges::find(members, impl_->rank) - members.begin());
+  impl->table = GDX_TRY(state->make_table(std::move(members)));
+  impl->state = impl_->state;
+  impl->is_split = true;
+  return Team(std::move(impl));
+}
+
+TeamHandle Team::handle() const {
+  const auto state = impl_->state.lock();
+  return state && impl_->table ? state->handle(*impl_->table, impl_->rank) : TeamHandle{};
+}
+
+std::uint32_t Team::rank() const { return impl_->rank; }
+std::uint32_t Team::size() const { return impl_->table ? impl_->table->size() : 0; }
+
+std::span<std::byte> Team::heap() const {
+  const auto state = impl_->state.lock();
+  return state ? state->heap_memory() : std::span<std::byte>{};
+}
+
+std::uint64_t Team::bytes_free() const {
+  const auto state = impl_->state.lock();
+  return state ? state->heap().bytes_free() : 0;
+}
+
+TeamAtomics Team::atomics() const {
+  const auto state = impl_->state.lock();
+  return state ? state->atomics() : TeamAtomics::kNic;
+}
+
+PeerWay Team::way(std::uint32_t rank) const {
+  return rank < size() ? team::way_of(impl_->table->peer(0, rank)) : PeerWay::kNone;
+}
+
+EndpointHandle Team::endpoint(std::uint32_t lane, std::uint32_t rank) const {
+  const auto state = impl_->state.lock();
+  return state && rank < size() ? state->endpoint_handle(lane, impl_->table->members()[rank])
+                                : EndpointHandle{};
+}
+
+std::string Team::describe_fault() const {
+  const auto state = impl_->state.lock();
+  return state && impl_->table ? state->describe_fault(*impl_->table) : "the team is closed";
+}
+
+void Team::abort() {
+  if (const auto state = impl_->state.lock()) state->abort();
+}
+
+}  // namespace gdx

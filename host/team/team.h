@@ -1,0 +1,107 @@
+// A team: ranks with a symmetric heap, for kernels that name a peer by its rank and memory by an own pointer.
+//
+//   Team team = or_exit(Team::create({.heap_bytes = 64 << 20}));
+//   float* x = or_exit(team.allocate<float>(n));
+//   run_my_kernel(team.handle(), x, n);
+//
+// Collective calls are made by all ranks, with equal arguments and in equal order. A call that fails at one
+// rank, or differs, fails at all of them and names that rank. docs/teams.md gives the reasons.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "host/team/symmetric_heap.h"
+#include "host/team/team_options.h"
+#include "proto/gpu/team.h"
+
+namespace gdx {
+
+// Threads: one at a time, except abort(), which any thread may call while a kernel runs.
+class Team {
+ public:
+  // Joins the world of `gdx run`, or of one rank, opens an HCA, makes pools, heap and endpoints, and connects
+  // all ranks. Collective.
+  // Errors: kInvalidArgument naming the option, its value and its range, or the rank whose heap_bytes or
+  // lanes differ; those of World::join, Hca::open, StagingPool::create, allocate_shareable_memory,
+  // Gpu::open, PeerMapping::exchange, Endpoint::create and Endpoint::connect.
+  [[nodiscard]] static Result<Team> create(const TeamOptions& options = {});
+  // Takes the program's own parts, which must outlive the team and stay where they are.
+  [[nodiscard]] static Result<Team> create(const Hca& hca, World& world, StagingPools pools,
+                                           const TeamOptions& options = {});
+
+  Team(Team&&) noexcept;
+  Team& operator=(Team&&) noexcept;
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+  // Closes the team, and logs an error of that.
+  ~Team();
+
+  // Waits for all ranks, for TeamOptions::timeout_ns at most, and then ends this rank's part in any case. No
+  // kernel may use the team any more. Teams that were split from it end with it; to close one of those is
+  // local. Collective; a second call does nothing. Errors: those of World::barrier, naming the lost rank.
+  [[nodiscard]] Result<void> close();
+
+  // Returns zeroed memory for `count` objects, at the same heap offset at every rank. Collective.
+  // Errors: kInvalidArgument (count 0; ranks differ: names one); kNoMemory with the bytes left; kUnsupported
+  // in a team that was split; those of World::allgather.
+  template <typename T>
+  [[nodiscard]] Result<T*> allocate(std::size_t count) {
+    static_assert(alignof(T) <= kMaxHeapAlignment);
+    constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / sizeof(T);
+    const std::uint64_t bytes = count > kMost ? std::numeric_limits<std::uint64_t>::max() : count * sizeof(T);
+    void* const memory = GDX_TRY(allocate_bytes(bytes, alignof(T)));
+    return static_cast<T*>(memory);
+  }
+  // Takes `alignment` of 1 to kMaxHeapAlignment; every piece is aligned to kHeapAlignment at least.
+  [[nodiscard]] Result<void*> allocate_bytes(std::uint64_t bytes, std::uint64_t alignment = kHeapAlignment);
+  // Frees what allocate returned, once no rank uses it any more. Collective. Errors: kInvalidArgument (not a
+  // piece of the heap; ranks differ); those of allocate.
+  [[nodiscard]] Result<void> free(void* pointer);
+
+  // Adds a window: memory outside the heap, of equal size at every rank. It must outlive the team. Handles
+  // taken before do not have it. Collective.
+  // Errors: those of register_memory; kInvalidArgument (an eighth window, overlap, ranks differ);
+  // kUnsupported where a rank is direct and the window cannot be mapped.
+  [[nodiscard]] Result<void> register_window(void* address, std::uint64_t bytes);
+
+  // Returns everything a kernel needs, by value. Valid until the team is closed.
+  [[nodiscard]] TeamHandle handle() const;
+
+  [[nodiscard]] std::uint32_t rank() const;
+  [[nodiscard]] std::uint32_t size() const;
+  // This rank's heap. In GPU memory the host must not touch it.
+  [[nodiscard]] std::span<std::byte> heap() const;
+  [[nodiscard]] std::uint64_t bytes_free() const;
+  [[nodiscard]] TeamAtomics atomics() const;
+  // Returns the way to `rank`; kNone for other numbers.
+  [[nodiscard]] PeerWay way(std::uint32_t rank) const;
+  // Returns the shared endpoint towards `rank`, for device::SharedEndpoint. A zeroed one, which kernels
+  // refuse, where there is none.
+  [[nodiscard]] EndpointHandle endpoint(std::uint32_t lane, std::uint32_t rank) const;
+  // Describes the first call that failed, and every endpoint that did, by rank; "ok" while there is none.
+  // Call it when no kernel runs on the team.
+  [[nodiscard]] std::string describe_fault() const;
+
+  // Makes every wait of a kernel on this team, and on those that share its endpoints, return kAborted.
+  void abort();
+  // Returns once every rank has called it. Collective. Errors: those of agreement; kUnsupported in a team
+  // that was split.
+  [[nodiscard]] Result<void> barrier();
+  // Returns the team of the ranks of equal `colour`, ordered by `key`, then rank. It shares heap, endpoints
+  // and windows with this team, and ends with it. Collective calls but close() remain this team's.
+  // Collective. Errors: kUnsupported in a team that was split; those of World::allgather.
+  [[nodiscard]] Result<Team> split(std::uint32_t colour, std::uint32_t key);
+
+ private:
+  struct Impl;
+  explicit Team(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gdx

@@ -1,0 +1,52 @@
+// Options of a team, and their check without ranks or an HCA.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/result.h"
+#include "host/bootstrap/world.h"
+#include "host/hca/hca.h"
+#include "host/peer/peer_mapping.h"
+#include "host/queue/endpoint.h"
+#include "host/staging/staging_pool.h"
+
+namespace gdx {
+
+inline constexpr std::uint64_t kMinTeamHeapBytes = 4096;
+inline constexpr std::uint64_t kMaxTeamHeapBytes = std::uint64_t{1} << 40;
+inline constexpr std::uint32_t kMaxTeamLanes = 64;
+inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 30'000'000'000;
+
+// Memory that holds a team's heap.
+enum class HeapMemory : std::uint8_t {
+  kHost,  // shareable with ranks of this node
+  kGpu,   // of TeamOptions::gpu: only kernels reach it, and copies
+};
+
+struct TeamOptions {
+  std::uint64_t heap_bytes = 64 << 20;  // of each rank, all equal; 4 KiB to 1 TiB
+  std::uint32_t lanes = 1;              // endpoints towards each rank, all ranks equal; 1 to 64
+  HeapMemory heap_memory = HeapMemory::kHost;
+  // Ordinal of the GPU whose kernels use the team. None: kernels of the CPU layer.
+  std::optional<int> gpu = std::nullopt;
+  // Of each endpoint. `sharing` is always kShared. The slot counts are lowered to those of the pools. `gpu`
+  // is the team's where none is set.
+  EndpointOptions endpoint = {.slot_count = 16, .bounce_slot_count = 16, .sharing = Sharing::kShared};
+  // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
+  std::optional<DirectChoice> direct = std::nullopt;
+  std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
+
+  // Options below are those of what Team::create makes itself. Unused where the program gives its own.
+  std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
+  HcaOptions hca = {};
+  // Pools; none: endpoints cannot push, or bounce. An HCA without memory for pushes gets no pool of it.
+  std::optional<StagingOptions> staging = StagingOptions{};
+  std::optional<StagingOptions> bounce = StagingOptions::in_host_memory();
+};
+
+// Returns the options with every value set; `endpoint.gpu` is left to Team::create. Reads the environment.
+// Errors: kInvalidArgument naming the option or variable, its value and its range.
+[[nodiscard]] Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_software);
+
+}  // namespace gdx

@@ -1,0 +1,37 @@
+#include "host/team/team_table.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/page_size.h"
+
+namespace gdx::team {
+
+Result<HostPages> HostPages::allocate(std::size_t bytes, const Gpu* gpu) {
+  const std::size_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  HostPages made;
+  made.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes(), whole)));
+  if (!made.pages_)
+    return fail(Status::kNoMemory, fmt::format("no memory for {} bytes of a team's records", whole));
+  std::memset(made.pages_.get(), 0, whole);
+  if (gpu != nullptr) made.mapping_ = GDX_TRY(gpu->map(made.pages_.get(), whole));
+  return made;
+}
+
+Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t lanes, const Gpu* gpu) {
+  Table table;
+  table.fault_at_ = members.size() * lanes * sizeof(TeamPeer);
+  table.members_ = std::move(members);
+  table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault), gpu));
+  return table;
+}
+
+void set_way(TeamPeer& peer, PeerWay way) {
+  std::atomic_ref<PeerWay>(peer.way).store(way, std::memory_order_release);
+}
+PeerWay way_of(TeamPeer& peer) { return std::atomic_ref<PeerWay>(peer.way).load(std::memory_order_acquire); }
+
+}  // namespace gdx::team

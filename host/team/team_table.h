@@ -1,0 +1,59 @@
+// Records of a team's ranks for kernels, in host memory that a GPU can reach.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "host/gpu/gpu.h"
+#include "proto/gpu/team.h"
+
+namespace gdx::team {
+
+// Whole pages of zeroed host memory, mapped to a GPU if there is one.
+class HostPages {
+ public:
+  // Errors: kNoMemory; those of Gpu::map.
+  [[nodiscard]] static Result<HostPages> allocate(std::size_t bytes, const Gpu* gpu);
+
+  [[nodiscard]] std::byte* data() const { return pages_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* pages) const { std::free(pages); }
+  };
+  std::unique_ptr<std::byte, Free> pages_;
+  std::shared_ptr<GpuMapping> mapping_;  // ends before the pages do
+};
+
+// Threads: one at a time, beside kernels.
+class Table {
+ public:
+  // Makes records for `members`, ranks of the world, on each of `lanes`. Errors: those of HostPages.
+  [[nodiscard]] static Result<Table> create(std::vector<std::uint32_t> members, std::uint32_t lanes,
+                                            const Gpu* gpu);
+
+  [[nodiscard]] const std::vector<std::uint32_t>& members() const { return members_; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }
+  [[nodiscard]] TeamPeer* peers() const { return reinterpret_cast<TeamPeer*>(pages_.data()); }
+  [[nodiscard]] TeamPeer& peer(std::uint32_t lane, std::uint32_t index) const {
+    return peers()[std::size_t{lane} * size() + index];
+  }
+  [[nodiscard]] TeamFault* fault() const { return reinterpret_cast<TeamFault*>(pages_.data() + fault_at_); }
+
+ private:
+  Table() = default;
+
+  std::vector<std::uint32_t> members_;
+  std::size_t fault_at_ = 0;
+  HostPages pages_;
+};
+
+// Sets the way as the last part of a record.
+void set_way(TeamPeer& peer, PeerWay way);
+[[nodiscard]] PeerWay way_of(TeamPeer& peer);
+
+}  // namespace gdx::team
