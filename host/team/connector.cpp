@@ -11,6 +11,10 @@ namespace {
 
 constexpr double kNsPerSecond = 1e9;
 
+Error named(std::uint32_t rank, std::uint32_t lane, const Error& why) {
+  return {why.status, fmt::format("rank {} cannot be connected on lane {}: {}", rank, lane, why.message)};
+}
+
 std::uint64_t longer(std::uint64_t pause_ns) { return std::min(2 * pause_ns, kMostRetryPauseNs); }
 
 }  // namespace
@@ -81,7 +85,7 @@ bool Connector::create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t l
     peer.problem = address.error().message;
     put_off(now_ns, pair);
   } else {
-    give_up(rank, lane, std::move(address).error());
+    give_up(rank, lane, named(rank, lane, address.error()));
   }
   return false;
 }
@@ -90,7 +94,7 @@ bool Connector::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAd
   Pair& pair = peers_[rank].lanes[lane];
   assert(pair.state == PairState::kOffering);
   if (auto connected = port_.connect(rank, lane, theirs); !connected) {
-    give_up(rank, lane, std::move(connected).error());
+    give_up(rank, lane, named(rank, lane, connected.error()));
     return false;
   }
   pair.theirs = theirs;
