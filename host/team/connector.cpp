@@ -83,7 +83,8 @@ bool Connector::create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t l
   }
   if (address.error().status == Status::kBusy) {
     peer.problem = address.error().message;
-    put_off(now_ns, pair);
+    pair.retry_ns = now_ns + pair.pause_ns;
+    pair.pause_ns = longer(pair.pause_ns);
   } else {
     give_up(rank, lane, named(rank, lane, address.error()));
   }
@@ -119,11 +120,6 @@ void Connector::give_up(std::uint32_t rank, std::uint32_t lane, Error why, bool 
   port_.gone(rank, lane, why);
   const ChannelId channel = open_channel(peer);
   if (!by_peer && channel != 0) send_reason(channel, rank, lane, ConnectorKind::kRefusal, std::move(why));
-}
-
-void Connector::put_off(std::uint64_t now_ns, Pair& pair) {
-  pair.retry_ns = now_ns + pair.pause_ns;
-  pair.pause_ns = longer(pair.pause_ns);
 }
 
 void Connector::opened(ChannelId channel) {
@@ -186,9 +182,9 @@ void Connector::take(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
     case ConnectorKind::kAnswer:
     case ConnectorKind::kDone: return take_address(now_ns, channel, letter);
     case ConnectorKind::kNotNow:
-      if (!making(pair)) return;
+      // The peer asks by itself once its endpoint exists.
       peer.problem = letter.why.message;
-      return put_off(now_ns, pair);
+      return;
     case ConnectorKind::kRefusal:
       if (pair.state == PairState::kIdle || pair.state == PairState::kGone) return;
       return give_up(rank, letter.lane,
@@ -312,11 +308,9 @@ void Connector::tick_pair(std::uint64_t now_ns, std::uint32_t rank, std::uint32_
                                 rank, lane, static_cast<double>(rules_.deadline_ns) / kNsPerSecond,
                                 peer.problem.empty() ? "it did not answer" : peer.problem)});
   }
-  if (pair.retry_ns > now_ns) return;
+  if (pair.state != PairState::kWanted || pair.retry_ns > now_ns) return;
   pair.retry_ns = kNever;
-  pair.told = 0;
-  if (pair.state == PairState::kWanted && create(now_ns, rank, lane) && rank == place_.rank &&
-      connect(rank, lane, pair.mine)) {
+  if (create(now_ns, rank, lane) && rank == place_.rank && connect(rank, lane, pair.mine)) {
     publish_ready(rank, lane);
   }
 }
@@ -368,7 +362,8 @@ std::uint64_t Connector::next_ns() const {
     if (must_dial(peer)) dial_ns = std::min(dial_ns, peer.dial_ns);
     if (peer.dialled != 0) turn_ns = std::min(turn_ns, peer.dialled_ns + kDialTurnNs);
     for (const Pair& pair : peer.lanes) {
-      if (making(pair)) next_ns = std::min({next_ns, pair.deadline_ns, pair.retry_ns});
+      if (making(pair)) next_ns = std::min(next_ns, pair.deadline_ns);
+      if (pair.state == PairState::kWanted) next_ns = std::min(next_ns, pair.retry_ns);
     }
   }
   return std::min(next_ns, std::max(dial_ns, turn_ns));

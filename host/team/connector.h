@@ -102,7 +102,7 @@ class Connector {
     EndpointAddress mine{};
     EndpointAddress theirs{};
     std::uint64_t deadline_ns = kNever;
-    std::uint64_t retry_ns = kNever;
+    std::uint64_t retry_ns = kNever;  // kWanted: of the next creation
     std::uint64_t pause_ns = kFirstRetryPauseNs;
     ChannelId told = 0;  // channel that has the newest letter of this side; 0: none, so one is due
     Error why;           // kGone: for the peer
@@ -132,7 +132,6 @@ class Connector {
   [[nodiscard]] bool connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& theirs);
   void publish_ready(std::uint32_t rank, std::uint32_t lane);
   void give_up(std::uint32_t rank, std::uint32_t lane, Error why, bool by_peer = false);
-  static void put_off(std::uint64_t now_ns, Pair& pair);
 
   void take(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
   void take_address(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);

@@ -25,7 +25,7 @@ enum class ConnectorKind : std::uint32_t {
   kAsk = 1,
   kAnswer = 2,   // the sender's endpoint can receive
   kDone = 3,     // so can both
-  kNotNow = 4,   // something is in use: ask again later
+  kNotNow = 4,   // something is in use: the sender will ask once it is free
   kRefusal = 5,  // these two ranks will not be connected on this lane
 };
 

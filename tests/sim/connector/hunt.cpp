@@ -4,7 +4,7 @@
 #include "tests/sim/connector/seeds.h"
 
 int main() {
-  constexpr std::uint64_t kSeeds = 400;
+  constexpr std::uint64_t kSeeds = 2000;
   const auto report = gdx::sim::run_connector_seeds(1, kSeeds);
   if (report.sum.problem.empty()) {
     fmt::print("seeds 1..{} find nothing: the simulation is blind to this bug\n", kSeeds);

@@ -77,13 +77,16 @@ ConnectorWorld::ConnectorWorld(std::uint64_t seed, std::uint32_t ranks)
                                     : 0.1),
       trouble_(random_.chance(0.5) ? 0 : 0.1),
       base_delay_ns_(random_.between(20, 5000) * kMicrosecondNs) {
-  rules_.most_dialled = static_cast<std::uint32_t>(random_.chance(0.5) ? random_.between(2, 4) : 64);
+  // Few channels serve few ranks in time.
+  rules_.most_dialled =
+      static_cast<std::uint32_t>(!large_ && random_.chance(0.5) ? random_.between(2, 4) : 64);
   const auto count = ranks != 0 ? ranks : static_cast<std::uint32_t>(random_.between(2, 24));
   ranks_.reserve(count);
   for (std::uint32_t rank = 0; rank < count; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(*this, ConnectorPlace{kTeam, rank, count, lanes_}));
   }
   plan_traffic();
+  if (random_.chance(0.2)) plan_hub();
   plan_misfortune();
 }
 
@@ -115,6 +118,15 @@ void ConnectorWorld::plan_traffic() {
     if (random_.chance(0.3)) {
       at(time_ns + random_.between(0, 4 * base_delay_ns_), b, [this, a, b, lane] { ask(b, a, lane); });
     }
+  }
+}
+
+// One rank asks for all at once, as the root of a broadcast does.
+void ConnectorWorld::plan_hub() {
+  const auto hub = static_cast<std::uint32_t>(random_.between(0, ranks_.size() - 1));
+  const std::uint64_t time_ns = now_ns_ + random_.between(0, kTrafficNs);
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    at(time_ns + random_.between(0, kMillisecondNs), hub, [this, hub, rank] { ask(hub, rank, 0); });
   }
 }
 

@@ -83,6 +83,7 @@ class ConnectorWorld {
 
   void at(std::uint64_t time_ns, std::uint32_t rank, std::function<void()> act);
   void plan_traffic();
+  void plan_hub();
   void plan_misfortune();
   void ask(std::uint32_t rank, std::uint32_t peer, std::uint32_t lane);
   void die(std::uint32_t rank, bool vanishes);
