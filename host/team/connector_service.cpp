@@ -22,7 +22,7 @@ using bootstrap::FrameType;
 namespace {
 
 constexpr std::uint64_t kBusyPauseNs = 50'000;
-constexpr std::uint64_t kIdlePauseNs = 1'000'000;
+constexpr std::uint64_t kIdlePauseNs = 5'000'000;
 constexpr std::uint64_t kListenerRestNs = 100'000'000;  // after the descriptors were used up
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
@@ -190,7 +190,8 @@ void ConnectorService::serve() {
     connector_->tick(monotonic_ns());
     for (const auto& [id, why] : std::exchange(refused_, {})) connector_->lost(id, why);
     pause_ns = active ? kBusyPauseNs : std::min(2 * pause_ns, kIdlePauseNs);
-    wait(pause_ns);
+    const bool ready = wait(pause_ns);
+    if (!ready && monotonic_ns() < reception_.next_deadline_ns()) continue;
     active = take_arrivals();
     active |= serve_channels();
     if (active) pause_ns = kBusyPauseNs;
@@ -229,7 +230,7 @@ bool ConnectorService::take_requests() {
   return !requests.empty();
 }
 
-void ConnectorService::wait(std::uint64_t pause_ns) {
+bool ConnectorService::wait(std::uint64_t pause_ns) {
   const std::uint64_t now_ns = monotonic_ns();
   std::vector<pollfd> set;
   set.reserve(channels_.size() + bootstrap::kMaxStrangers + 1);
@@ -245,7 +246,7 @@ void ConnectorService::wait(std::uint64_t pause_ns) {
   }
   const std::uint64_t left_ns = std::min(pause_ns, due_ns - std::min(due_ns, now_ns));
   const timespec left{0, static_cast<long>(left_ns)};
-  (void)::ppoll(set.data(), set.size(), &left, nullptr);
+  return ::ppoll(set.data(), set.size(), &left, nullptr) > 0;
 }
 
 bool ConnectorService::take_arrivals() {

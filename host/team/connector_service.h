@@ -40,8 +40,8 @@ struct ConnectorWords {
   std::uint32_t* asked = nullptr;    // lanes x size words, those of lane 0 first; null: no kernel asks
 };
 
-// Costs less than one percent of a core at rest: it looks once in a millisecond, and more often right after
-// something has happened. Threads: any thread may call connect().
+// Costs less than one percent of a core at rest: it looks once in 5 ms then, and up to 100 times as often
+// right after something has happened. Threads: any thread may call connect().
 class ConnectorService final : private ConnectorPort {
  public:
   // Listens. The next steps are to gather all ranks' identities, and start().
@@ -84,7 +84,8 @@ class ConnectorService final : private ConnectorPort {
   void serve();
   [[nodiscard]] bool take_asks();
   [[nodiscard]] bool take_requests();
-  void wait(std::uint64_t pause_ns);
+  // Waits for a socket; false when the pause or something else that is due ended the wait.
+  [[nodiscard]] bool wait(std::uint64_t pause_ns);
   [[nodiscard]] bool take_arrivals();
   [[nodiscard]] bool serve_channels();
   // Returns whether anything happened on the channel.
