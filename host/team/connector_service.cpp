@@ -22,7 +22,7 @@ using bootstrap::FrameType;
 namespace {
 
 constexpr std::uint64_t kBusyPauseNs = 50'000;
-constexpr std::uint64_t kIdlePauseNs = 5'000'000;
+constexpr std::uint64_t kIdlePauseNs = 8'000'000;
 constexpr std::uint64_t kListenerRestNs = 100'000'000;  // after the descriptors were used up
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
