@@ -87,7 +87,7 @@ ConnectorIdentity ConnectorService::identity() const {
 }
 
 Result<void> ConnectorService::start(std::span<const ConnectorIdentity> identities, ConnectorHost& host,
-                                     ConnectorWords words) {
+                                     std::uint32_t* asked) {
   if (thread_.joinable() || identities.size() != place_.size) {
     return fail(
         Status::kInvalidArgument,
@@ -103,7 +103,7 @@ Result<void> ConnectorService::start(std::span<const ConnectorIdentity> identiti
   addresses_ = std::move(addresses);
   place_.team = identities.front().token;
   host_ = &host;
-  words_ = words;
+  asked_ = asked;
   connector_.emplace(place_, rules_, static_cast<ConnectorPort&>(*this));
   thread_ = std::thread([this] { serve(); });
   return {};
@@ -200,17 +200,12 @@ void ConnectorService::serve() {
 
 // Begins behind this rank's own word, so that ranks that ask for all do not ask the same one first.
 bool ConnectorService::take_asks() {
-  if (words_.asked == nullptr) return false;
-  if (words_.anybody != nullptr) {
-    std::atomic_ref anybody(*words_.anybody);
-    if (anybody.load(std::memory_order_relaxed) == 0) return false;
-    (void)anybody.exchange(0, std::memory_order_acquire);
-  }
+  if (asked_ == nullptr) return false;
   bool any = false;
   for (std::uint32_t lane = 0; lane < place_.lanes; ++lane) {
     for (std::uint32_t i = 1; i <= place_.size; ++i) {
       const std::uint32_t rank = (place_.rank + i) % place_.size;
-      std::atomic_ref word(words_.asked[std::size_t{lane} * place_.size + rank]);
+      std::atomic_ref word(asked_[std::size_t{lane} * place_.size + rank]);
       if (word.load(std::memory_order_relaxed) == 0) continue;
       word.store(0, std::memory_order_relaxed);
       connector_->ask(monotonic_ns(), rank, lane);

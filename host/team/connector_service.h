@@ -32,14 +32,6 @@ struct ConnectorOptions {
   ConnectorRules rules = {};
 };
 
-// Words of host memory that kernels store to. A kernel stores 1 to its word of `asked`, then, after a fence
-// of system scope, 1 to `anybody`. The service clears both; a word that is stored again asks again, to no
-// effect.
-struct ConnectorWords {
-  std::uint32_t* anybody = nullptr;  // null: all words are read at each look
-  std::uint32_t* asked = nullptr;    // lanes x size words, those of lane 0 first; null: no kernel asks
-};
-
 // Costs less than one percent of a core at rest: it looks once in 5 ms then, and up to 100 times as often
 // right after something has happened. Threads: any thread may call connect().
 class ConnectorService final : private ConnectorPort {
@@ -54,10 +46,12 @@ class ConnectorService final : private ConnectorPort {
 
   [[nodiscard]] bootstrap::ConnectorIdentity identity() const;
 
-  // Starts the thread. `identities` are all ranks', by rank. From then on `host` is called by that thread;
-  // it and the words must outlive this object. Errors: kInvalidArgument, kVersionMismatch, naming the rank.
+  // Starts the thread. `identities` are all ranks', by rank. From then on that thread calls `host`. `asked`
+  // has lanes x size words of host memory, those of lane 0 first; null: no kernel asks. A kernel stores 1 to
+  // the word of a rank, and the service clears it; asking again has no effect. Both outlive this object.
+  // Errors: kInvalidArgument, kVersionMismatch, naming the rank.
   [[nodiscard]] Result<void> start(std::span<const bootstrap::ConnectorIdentity> identities,
-                                   ConnectorHost& host, ConnectorWords words = {});
+                                   ConnectorHost& host, std::uint32_t* asked = nullptr);
 
   // Connects to `rank` on `lane`, and waits. Not from a call of the host.
   // Errors: kInvalidArgument; kTimeout; those with which the rank is gone.
@@ -99,7 +93,7 @@ class ConnectorService final : private ConnectorPort {
   std::string address_;
   std::vector<std::string> addresses_;  // of all ranks' listeners
   ConnectorHost* host_ = nullptr;
-  ConnectorWords words_;
+  std::uint32_t* asked_ = nullptr;
 
   // Of the thread alone.
   std::optional<Connector> connector_;

@@ -104,7 +104,6 @@ class Connectors : public ::testing::Test {
  protected:
   void listen(std::uint32_t size, std::uint64_t deadline_ns = kLongNs) {
     books.resize(size);
-    anybody.resize(size);
     asked.resize(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ConnectorOptions options;
@@ -122,8 +121,7 @@ class Connectors : public ::testing::Test {
   }
   void start() {
     for (std::size_t rank = 0; rank < services.size(); ++rank) {
-      const auto started =
-          services[rank]->start(identities, *books[rank], {&anybody[rank], asked[rank].data()});
+      const auto started = services[rank]->start(identities, *books[rank], asked[rank].data());
       ASSERT_TRUE(started) << started.error().message;
     }
   }
@@ -131,7 +129,6 @@ class Connectors : public ::testing::Test {
   void ask(std::uint32_t rank, std::uint32_t peer, std::uint32_t lane) {
     std::atomic_ref(asked[rank][std::size_t{lane} * services.size() + peer])
         .store(1, std::memory_order_relaxed);
-    std::atomic_ref(anybody[rank]).store(1, std::memory_order_release);
   }
   [[nodiscard]] std::string address(std::uint32_t rank) const { return identities[rank].address; }
   void expect_joined(std::uint32_t a, std::uint32_t b, std::uint32_t lane) {
@@ -146,7 +143,6 @@ class Connectors : public ::testing::Test {
   }
 
   std::vector<std::unique_ptr<Books>> books;
-  std::vector<std::uint32_t> anybody;
   std::vector<std::vector<std::uint32_t>> asked;
   std::vector<ConnectorIdentity> identities;
   std::vector<std::unique_ptr<ConnectorService>> services;  // ends first
