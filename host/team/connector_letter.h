@@ -1,4 +1,4 @@
-// What two ranks of a team tell each other about one endpoint each, and its bytes
+// Statements of two ranks of a team about one endpoint each, and their bytes (proto/bootstrap/connector.h).
 // (proto/bootstrap/connector.h).
 #pragma once
 

@@ -69,12 +69,12 @@ class ConnectorWorld {
     bool ended[2] = {};                // to the machine of that side
     bool known[2] = {};                // to the machine of that side
     bool broken = false;               // nothing more arrives
-    std::uint64_t arrives_ns[2] = {};  // what this side sent last
+    std::uint64_t arrives_ns[2] = {};  // of the last letter of this side
   };
   struct Event {
     std::uint64_t time_ns = 0;
     std::uint64_t order = 0;
-    std::uint32_t rank = 0;  // which must be awake
+    std::uint32_t rank = 0;  // waits until this rank is awake
     std::function<void()> act;
     bool operator>(const Event& other) const {
       return time_ns != other.time_ns ? time_ns > other.time_ns : order > other.order;
