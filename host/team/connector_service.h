@@ -32,7 +32,7 @@ struct ConnectorOptions {
   ConnectorRules rules = {};
 };
 
-// Costs less than one percent of a core at rest: it looks once in 5 ms then, and up to 100 times as often
+// Costs less than one percent of a core at rest: it looks once in 8 ms then, and more often
 // right after something has happened. Threads: any thread may call connect().
 class ConnectorService final : private ConnectorPort {
  public:
