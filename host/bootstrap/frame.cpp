@@ -6,6 +6,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "proto/bootstrap/connector.h"
+
 namespace gdx::bootstrap {
 namespace {
 
@@ -21,6 +23,7 @@ std::optional<LengthBounds> length_bounds(std::uint16_t type) {
     case FrameType::kContribution: return LengthBounds{0, kMaxContributionBytes};
     case FrameType::kGathered: return LengthBounds{0, kMaxGatheredBytes};
     case FrameType::kFailed: return LengthBounds{sizeof(FailedBody), sizeof(FailedBody) + kMaxReasonBytes};
+    case FrameType::kConnector: return LengthBounds{sizeof(ConnectorMessage), sizeof(ConnectorMessage)};
   }
   return std::nullopt;
 }
@@ -123,21 +126,27 @@ std::uint32_t decode_hello(const Frame& frame) {
   return load<HelloBody>(frame.payload).world_size;
 }
 
+Status decode_status(std::uint32_t value) {
+  const auto status = static_cast<Status>(value);
+  const bool unknown = std::string_view(status_name(status)) == status_name(static_cast<Status>(~0u));
+  const bool failure = !unknown && status != Status::kOk && status != Status::kPending;
+  return failure ? status : Status::kSystem;
+}
+
+std::string decode_text(std::span<const std::byte> bytes) {
+  std::string text(bytes.size(), '?');
+  std::transform(bytes.begin(), bytes.end(), text.begin(), [](std::byte byte) {
+    const auto character = std::to_integer<char>(byte);
+    return character >= ' ' && character <= '~' ? character : '?';
+  });
+  return text;
+}
+
 Failure decode_failure(const Frame& frame) {
   assert(frame.type == FrameType::kFailed && frame.payload.size() >= sizeof(FailedBody));
   const auto body = load<FailedBody>(frame.payload);
-  Failure failure;
-  failure.rank = body.rank;
-  failure.status = static_cast<Status>(std::uint32_t{body.status});
-  if (std::string_view(status_name(failure.status)) == status_name(static_cast<Status>(~0u)) ||
-      failure.status == Status::kOk || failure.status == Status::kPending) {
-    failure.status = Status::kSystem;
-  }
-  for (const std::byte byte : std::span(frame.payload).subspan(sizeof(FailedBody))) {
-    const auto character = std::to_integer<char>(byte);
-    failure.reason += character >= ' ' && character <= '~' ? character : '?';
-  }
-  return failure;
+  return {decode_status(body.status), body.rank,
+          decode_text(std::span(frame.payload).subspan(sizeof(FailedBody)))};
 }
 
 }  // namespace gdx::bootstrap

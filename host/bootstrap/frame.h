@@ -67,9 +67,14 @@ struct Failure {
 };
 [[nodiscard]] std::vector<std::byte> encode_failure(const Failure& failure);
 
+// Returns the status that a peer sent. An unknown one, and one that is no failure, becomes kSystem.
+[[nodiscard]] Status decode_status(std::uint32_t value);
+// Returns text that a peer sent. Unprintable bytes become '?'.
+[[nodiscard]] std::string decode_text(std::span<const std::byte> bytes);
+
 // Decodes a hello. `frame` has its type and passed FrameParser.
 [[nodiscard]] std::uint32_t decode_hello(const Frame& frame);
-// Decodes a failure. An unknown status becomes kSystem; unprintable bytes of the reason become '?'.
+// Decodes a failure: its status by decode_status(), its reason by decode_text().
 [[nodiscard]] Failure decode_failure(const Frame& frame);
 
 }  // namespace gdx::bootstrap

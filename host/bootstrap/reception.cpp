@@ -44,13 +44,13 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
 }
 
 Result<bool> Reception::receive_hello(Connection& connection, std::vector<Arrival>& arrivals) {
-  auto frame = connection.receive({FrameType::kHello});
+  auto frame = connection.receive({hello_});
   if (frame && !*frame) return true;
   if (frame) {
     arrivals.push_back({std::exchange(connection, Connection()), std::move(**frame)});
     return false;
   }
-  if (frame.error().status == Status::kVersionMismatch) {
+  if (frame.error().status == Status::kVersionMismatch && hello_ == FrameType::kHello) {
     return fail(Status::kVersionMismatch,
                 fmt::format("{} {}", peer_text(connection.socket()), frame.error().message));
   }
@@ -81,7 +81,8 @@ void Reception::drop(const Connection& connection, const std::string& why) {
   last_dropped_ = fmt::format("{} {}", peer_text(connection.socket()), why);
   ++dropped_;
   if (dropped_ > kMaxLogged) return;
-  log::warn("bootstrap: dropped a connection: {}{}", last_dropped_,
+  log::line(hello_ == FrameType::kHello ? log::Level::kWarn : log::Level::kInfo,
+            "bootstrap: dropped a connection: {}{}", last_dropped_,
             dropped_ == kMaxLogged ? "; those after it are counted alone" : "");
 }
 

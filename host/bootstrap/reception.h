@@ -1,4 +1,4 @@
-// Rank 0's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
+// A rank's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
 // process may connect. A connection is dropped after other bytes, or after a while without bytes. Of too many
 // connections the oldest is dropped first, because a rank sends its hello at once.
 #pragma once
@@ -27,7 +27,10 @@ class Reception {
     Frame hello;
   };
 
-  explicit Reception(Descriptor listener) : listener_(std::move(listener)) {}
+  // A hello is the first frame of a connection. One of kHello with another version ends the job; after any
+  // other kind the job has begun, so the connection is dropped, and drops are logged as information.
+  explicit Reception(Descriptor listener, FrameType hello = FrameType::kHello)
+      : listener_(std::move(listener)), hello_(hello) {}
 
   // Adds the descriptors to wait for, and returns the latest time to wait.
   void add_to(std::vector<pollfd>& set) const;
@@ -53,6 +56,7 @@ class Reception {
   void drop_oldest(const std::string& why);
 
   Descriptor listener_;
+  FrameType hello_;
   std::deque<Stranger> strangers_;  // oldest first
   std::size_t dropped_ = 0;
   std::string last_dropped_;

@@ -42,6 +42,19 @@ Result<AddressList> resolve(const std::string& root, bool passive) {
   return AddressList(list);
 }
 
+// Looks up nothing, so it never blocks. An empty host or port is refused.
+Result<AddressList> resolve_numeric(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (host.empty() || getaddrinfo(host.c_str(), port.c_str(), &hints, &list) != 0) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("'{}' is no numeric address: use one of an interface, such as 10.0.0.1", host));
+  }
+  return AddressList(list);
+}
+
 Descriptor make_socket(const addrinfo& address) {
   return Descriptor::keep(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
@@ -74,24 +87,37 @@ bool is_connected_to_itself(const Descriptor& socket) {
   return own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
 }
 
-// Makes one attempt. An empty Descriptor: no listener yet, with the reason in `error`.
-Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns, int& error) {
+// Begins an attempt: `error` is 0, EINPROGRESS, or the reason for an empty Descriptor.
+Descriptor begin_attempt(const addrinfo& address, int& error) {
   Descriptor socket = make_socket(address);
   error = errno;
   if (!socket) return {};
-  if (::connect(socket.value(), address.ai_addr, address.ai_addrlen) != 0) {
-    error = errno;
-    if (error != EINPROGRESS) return {};
-    pollfd ready{socket.value(), POLLOUT, 0};
-    error = ETIMEDOUT;
-    if (!wait_until(std::span(&ready, 1), deadline_ns)) return {};
-    socklen_t length = sizeof error;
-    getsockopt(socket.value(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return {};
-  }
-  error = ECONNREFUSED;
-  if (is_connected_to_itself(socket)) return {};
+  error = ::connect(socket.value(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (error != 0 && error != EINPROGRESS) return {};
+  return socket;
+}
+
+// Ends an attempt whose socket is writable: 0, or the reason of its failure.
+int end_attempt(const Descriptor& socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(socket.value(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) return error;
+  if (is_connected_to_itself(socket)) return ECONNREFUSED;
   send_at_once(socket);
+  return 0;
+}
+
+// Makes one attempt. An empty Descriptor: no listener yet, with the reason in `error`.
+Descriptor try_connect(const addrinfo& address, std::uint64_t deadline_ns, int& error) {
+  Descriptor socket = begin_attempt(address, error);
+  if (!socket) return {};
+  pollfd ready{socket.value(), POLLOUT, 0};
+  const bool waits = error == EINPROGRESS;
+  error = ETIMEDOUT;
+  if (waits && !wait_until(std::span(&ready, 1), deadline_ns)) return {};
+  error = end_attempt(socket);
+  if (error != 0) return {};
   return socket;
 }
 
@@ -149,6 +175,19 @@ Result<Descriptor> listen_at(const std::string& root) {
   }
 }
 
+Result<Descriptor> listen_on(const std::string& host) {
+  const auto addresses = GDX_TRY(resolve_numeric(host, "0"));
+  Descriptor socket = make_socket(*addresses);
+  if (socket && ::bind(socket.value(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
+      ::listen(socket.value(), kBacklog) == 0) {
+    return socket;
+  }
+  const int error = errno;
+  return fail(error == EADDRNOTAVAIL ? Status::kInvalidArgument : Status::kSystem,
+              fmt::format("cannot listen at {}: {}; use the address of an interface of this machine", host,
+                          std::strerror(error)));
+}
+
 Result<Descriptor> accept_one(const Descriptor& listener) {
   Descriptor socket =
       Descriptor::keep(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -197,6 +236,30 @@ Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns
     }
     static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + kRetryIntervalNs)));
   }
+}
+
+Result<Descriptor> begin_connect(const std::string& address) {
+  const auto parsed = GDX_TRY(parse_host_port(address));
+  const auto addresses = GDX_TRY(resolve_numeric(parsed.host, parsed.port));
+  int error = 0;
+  Descriptor socket = begin_attempt(*addresses, error);
+  if (socket) return socket;
+  return fail(Status::kPeerGone, std::strerror(error));
+}
+
+Result<void> finish_connect(const Descriptor& socket) {
+  const int error = end_attempt(socket);
+  if (error == 0) return {};
+  return fail(Status::kPeerGone, std::strerror(error));
+}
+
+std::string own_text(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (getsockname(socket.value(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return "a closed socket";
+  }
+  return numeric_text(address, length);
 }
 
 std::string peer_text(const Descriptor& socket) {

@@ -26,6 +26,10 @@ struct HostPort {
 // Listens at `root`. Errors: kBusy (the port is taken), kInvalidArgument (no such address here), kSystem.
 [[nodiscard]] Result<Descriptor> listen_at(const std::string& root);
 
+// Listens at a port that the system chooses. `host` is a numeric address of this machine.
+// Errors: kInvalidArgument (no such address here), kSystem.
+[[nodiscard]] Result<Descriptor> listen_on(const std::string& host);
+
 // Returns the next connection, or an empty Descriptor when none waits.
 // Errors: kNoMemory (no descriptors left), kSystem.
 [[nodiscard]] Result<Descriptor> accept_one(const Descriptor& listener);
@@ -37,6 +41,15 @@ struct HostPort {
 // Errors: kTimeout, kInvalidArgument (no such host), kSystem (the loopback interface is down).
 [[nodiscard]] Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns);
 
+// Begins to connect to a numeric "HOST:PORT", and does not wait. Once poll() finds the socket writable,
+// finish_connect() tells the result.
+// Errors: kInvalidArgument (no numeric address), kPeerGone with the system's reason.
+[[nodiscard]] Result<Descriptor> begin_connect(const std::string& address);
+// Errors: kPeerGone with the system's reason.
+[[nodiscard]] Result<void> finish_connect(const Descriptor& socket);
+
+// Returns this end as "127.0.0.1:40000".
+[[nodiscard]] std::string own_text(const Descriptor& socket);
 // Returns the other end as "127.0.0.1:40000".
 [[nodiscard]] std::string peer_text(const Descriptor& socket);
 

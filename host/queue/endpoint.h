@@ -17,6 +17,7 @@
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
+#include "host/queue/endpoint_address.h"
 #include "host/staging/staging_pool.h"
 #include "proto/doorbell_kind.h"
 #include "proto/gpu/queue.h"
@@ -96,21 +97,6 @@ struct StagingPools {
   StagingPool* nic;   // for pushes
   StagingPool* host;  // for bounces
 };
-
-inline constexpr std::uint32_t kEndpointAddressVersion = 1;
-
-// Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
-struct EndpointAddress {
-  std::uint32_t version;
-  std::uint32_t qpn;  // 24 bits
-  std::uint32_t psn;  // 24 bits: the first PSN that this side will send
-  std::uint32_t mtu_bytes;
-  std::uint8_t gid[16];
-};
-static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<EndpointAddress>);
-
-// Validates a peer's address. Errors: kVersionMismatch, kInvalidArgument naming the impossible field.
-[[nodiscard]] Result<void> check_endpoint_address(const EndpointAddress& address);
 
 // Threads: one at a time, except abort(), which any thread may call while a kernel runs. fault() and state()
 // return what kernels have written back, so call them when no kernel runs on the endpoint.

@@ -6,6 +6,8 @@
 //   rank r -> rank 0   kContribution           one per collective, sequence 1, 2, 3, ...
 //   rank 0 -> rank r   kGathered               all contributions in rank order, same sequence
 //   rank 0 -> rank r   kFailed  FailedBody     the job has ended; then the connection closes
+//
+// A connection of two ranks of a team has frames of type kConnector alone: connector.h.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +30,7 @@ enum class FrameType : std::uint16_t {
   kContribution = 3,
   kGathered = 4,
   kFailed = 5,
+  kConnector = 6,
 };
 
 struct FrameHeader {

@@ -1,12 +1,23 @@
 // The stream of a peer that claims to be a rank.
 #include "host/bootstrap/frame.h"
+#include "host/team/connector_letter.h"
 #include "tests/fuzz/input.h"
 
 namespace {
 
 using namespace gdx::bootstrap;
 
+void check_letter(const Frame& frame) {
+  const gdx::ConnectorPlace place{0, 1, 4, 2};
+  const auto letter = gdx::decode_letter(frame.payload, place);
+  if (!letter) return;
+  gdx::fuzz::expect(letter->from < place.size && letter->from != place.rank && letter->lane < place.lanes,
+                    "a letter is of a rank and a lane");
+  for (const char c : letter->why.message) gdx::fuzz::expect(c >= ' ' && c <= '~', "a reason is printable");
+}
+
 void check(const Frame& frame) {
+  if (frame.type == FrameType::kConnector) check_letter(frame);
   if (frame.type == FrameType::kHello) {
     const std::uint32_t world_size = decode_hello(frame);
     gdx::fuzz::expect(encode_hello(frame.rank, world_size).size() == sizeof(FrameHeader) + sizeof(HelloBody),
@@ -23,7 +34,7 @@ void check(const Frame& frame) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   gdx::fuzz::Input input(data, size);
   const FrameSet allowed = input.take<std::uint8_t>() % 2 == 0
-                               ? FrameSet{FrameType::kHello, FrameType::kContribution}
+                               ? FrameSet{FrameType::kHello, FrameType::kContribution, FrameType::kConnector}
                                : FrameSet{FrameType::kWelcome, FrameType::kGathered, FrameType::kFailed};
   FrameParser parser;
   while (!input.empty()) {

@@ -1,0 +1,29 @@
+#include <gtest/gtest.h>
+
+#include "tests/sim/connector/seeds.h"
+
+namespace gdx::sim {
+namespace {
+
+TEST(ConnectorSimulation, seeds_keep_every_promise) {
+  const ConnectorReport report = run_connector_seeds(1, 3000);
+  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  // The intended events occurred.
+  EXPECT_GT(report.sum.ready, 100'000u);
+  EXPECT_GT(report.sum.crossed, 10'000u);
+  EXPECT_GT(report.sum.gone, 5'000u);
+  EXPECT_GT(report.sum.breaks, 10'000u);
+  EXPECT_GT(report.sum.deaths, 2'000u);
+  EXPECT_GT(report.sum.busy, 10'000u);
+  EXPECT_GT(report.sum.refusals, 1'000u);
+}
+
+TEST(ConnectorSimulation, teams_of_1024_ranks_connect_the_pairs_that_are_used) {
+  const ConnectorReport report = run_connector_seeds(1, 4, 1024);
+  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  EXPECT_GT(report.sum.used, 4 * 4'000u);
+  EXPECT_LT(report.sum.ready, 2 * report.sum.used);  // of 523,776 pairs in each team
+}
+
+}  // namespace
+}  // namespace gdx::sim

@@ -1,0 +1,372 @@
+// Connectors on loopback sockets: several ranks in this process, hosts that are books, and strangers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "host/bootstrap/frame.h"
+#include "host/bootstrap/socket.h"
+#include "host/team/connector_service.h"
+#include "tests/unit/host/loopback.h"
+
+namespace gdx {
+namespace {
+
+using bootstrap::ConnectorIdentity;
+using bootstrap::ConnectorMessage;
+using test::kLongNs;
+using test::kShortNs;
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t kRanks = 8;
+constexpr std::uint32_t kLanes = 2;
+constexpr std::uint64_t kTeam = 7;
+using Key = std::pair<std::uint32_t, std::uint32_t>;  // rank, lane
+
+std::atomic<std::uint32_t> last_qpn = 0;
+
+// A host whose endpoints are entries of a book.
+class Books final : public ConnectorHost {
+ public:
+  struct Entry {
+    std::uint32_t qpn = 0;
+    std::uint32_t connected_qpn = 0;
+    int created = 0;
+    int ready = 0;
+    std::string gone;
+  };
+
+  Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override {
+    const std::lock_guard lock(mutex_);
+    if (refused) return tl::unexpected(*refused);
+    Entry& entry = entries_[{rank, lane}];
+    ++entry.created;
+    entry.qpn = ++last_qpn;
+    EndpointAddress address{};
+    address.version = kEndpointAddressVersion;
+    address.qpn = entry.qpn;
+    return address;
+  }
+  Result<void> connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
+    const std::lock_guard lock(mutex_);
+    entries_[{rank, lane}].connected_qpn = peer.qpn;
+    return {};
+  }
+  void ready(std::uint32_t rank, std::uint32_t lane) override {
+    const std::lock_guard lock(mutex_);
+    ++entries_[{rank, lane}].ready;
+  }
+  void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override {
+    const std::lock_guard lock(mutex_);
+    entries_[{rank, lane}].gone = why.message;
+  }
+
+  Entry of(std::uint32_t rank, std::uint32_t lane) {
+    const std::lock_guard lock(mutex_);
+    return entries_[{rank, lane}];
+  }
+  std::set<Key> used() {
+    const std::lock_guard lock(mutex_);
+    std::set<Key> keys;
+    for (const auto& [key, entry] : entries_) {
+      if (entry.created != 0) keys.insert(key);
+    }
+    return keys;
+  }
+
+  std::optional<Error> refused;  // set before the connector starts
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+};
+
+template <typename Condition>
+bool comes_true(Condition condition) {
+  const std::uint64_t end_ns = monotonic_ns() + kLongNs;
+  while (!condition()) {
+    if (monotonic_ns() >= end_ns) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+class Connectors : public ::testing::Test {
+ protected:
+  void listen(std::uint32_t size, std::uint64_t deadline_ns = kLongNs) {
+    books.resize(size);
+    asked.resize(size);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      ConnectorOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.lanes = kLanes;
+      options.rules.deadline_ns = deadline_ns;
+      auto service = ConnectorService::listen(options);
+      ASSERT_TRUE(service) << service.error().message;
+      identities.push_back((*service)->identity());
+      services.push_back(std::move(*service));
+      books[rank] = std::make_unique<Books>();
+      asked[rank].resize(std::size_t{size} * kLanes);
+    }
+  }
+  void start() {
+    for (std::size_t rank = 0; rank < services.size(); ++rank) {
+      const auto started = services[rank]->start(identities, *books[rank], asked[rank].data());
+      ASSERT_TRUE(started) << started.error().message;
+    }
+  }
+  // As a kernel does it.
+  void ask(std::uint32_t rank, std::uint32_t peer, std::uint32_t lane) {
+    std::atomic_ref(asked[rank][std::size_t{lane} * services.size() + peer])
+        .store(1, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::string address(std::uint32_t rank) const { return identities[rank].address; }
+  void expect_joined(std::uint32_t a, std::uint32_t b, std::uint32_t lane) {
+    EXPECT_TRUE(comes_true([&] { return books[a]->of(b, lane).ready == 1; })) << a << " to " << b;
+    EXPECT_TRUE(comes_true([&] { return books[b]->of(a, lane).ready == 1; })) << b << " to " << a;
+    const auto one = books[a]->of(b, lane);
+    const auto other = books[b]->of(a, lane);
+    EXPECT_EQ(one.connected_qpn, other.qpn);
+    EXPECT_EQ(other.connected_qpn, one.qpn);
+    EXPECT_EQ(one.created, 1);
+    EXPECT_EQ(other.created, 1);
+  }
+
+  std::vector<std::unique_ptr<Books>> books;
+  std::vector<std::vector<std::uint32_t>> asked;
+  std::vector<ConnectorIdentity> identities;
+  std::vector<std::unique_ptr<ConnectorService>> services;  // ends first
+};
+
+TEST_F(Connectors, only_pairs_that_are_asked_for_connect) {
+  listen(kRanks);
+  start();
+  ask(0, 5, 0);
+  ask(3, 2, 1);
+  ASSERT_TRUE(services[6]->connect(7, 1, kLongNs));
+  expect_joined(0, 5, 0);
+  expect_joined(3, 2, 1);
+  expect_joined(6, 7, 1);
+  EXPECT_TRUE(services[7]->connect(6, 1, kLongNs)) << "a pair that is ready";
+  const std::vector<std::set<Key>> used = {{{5, 0}}, {},       {{3, 1}}, {{2, 1}},
+                                           {},       {{0, 0}}, {{7, 1}}, {{6, 1}}};
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_EQ(books[rank]->used(), used[rank]) << rank;
+}
+
+TEST_F(Connectors, all_ask_for_all_at_once_and_each_end_is_made_once) {
+  listen(kRanks);
+  start();
+  for (std::uint32_t a = 0; a < kRanks; ++a) {
+    for (std::uint32_t b = 0; b < kRanks; ++b) {
+      for (std::uint32_t lane = 0; lane < kLanes; ++lane) ask(a, b, lane);
+    }
+  }
+  for (std::uint32_t a = 0; a < kRanks; ++a) {
+    for (std::uint32_t b = a + 1; b < kRanks; ++b) {
+      for (std::uint32_t lane = 0; lane < kLanes; ++lane) expect_joined(a, b, lane);
+    }
+    ASSERT_TRUE(services[a]->connect(a, 0, kLongNs));
+    EXPECT_EQ(books[a]->of(a, 0).connected_qpn, books[a]->of(a, 0).qpn) << "an endpoint for this rank itself";
+  }
+}
+
+TEST_F(Connectors, rank_that_has_ended_is_named_and_the_others_connect) {
+  listen(3, 5 * kShortNs);
+  start();
+  ASSERT_TRUE(services[0]->connect(2, 0, kLongNs));
+  services[2].reset();
+  const auto lost = services[0]->connect(2, 1, kLongNs);
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().status, Status::kPeerUnreachable);
+  EXPECT_THAT(lost.error().message, HasSubstr("rank 2 was not connected on lane 1 within 0.500 s"));
+  EXPECT_THAT(lost.error().message, HasSubstr("no answer at 127.0.0.1:"));
+  EXPECT_EQ(books[0]->of(2, 1).gone, lost.error().message);
+  EXPECT_EQ(books[0]->of(2, 0).gone, "") << "a pair that was ready";
+  EXPECT_TRUE(services[0]->connect(1, 0, kLongNs));
+}
+
+TEST_F(Connectors, refusal_reaches_who_asked_with_its_reason) {
+  listen(2);
+  books[1]->refused = Error{Status::kNoMemory, "no staging slots are left"};
+  start();
+  const auto refused = services[0]->connect(1, 0, kLongNs);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kNoMemory);
+  EXPECT_THAT(refused.error().message, HasSubstr("rank 1 refused the connection on lane 0"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no staging slots are left"));
+  EXPECT_NE(books[1]->of(0, 0).gone, "");
+}
+
+TEST_F(Connectors, host_that_stays_busy_is_waited_for_in_bounded_time) {
+  listen(2);
+  books[1]->refused = Error{Status::kBusy, "all slots are held"};
+  start();
+  const auto waited = services[0]->connect(1, 0, kShortNs);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().status, Status::kTimeout);
+  EXPECT_THAT(waited.error().message, HasSubstr("rank 1 was not connected on lane 0 in 0.100 s"));
+}
+
+TEST_F(Connectors, strangers_do_no_harm) {
+  listen(2);
+  start();
+  const auto stranger = [&](const std::string& text) {
+    auto socket = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
+    EXPECT_TRUE(socket);
+    EXPECT_EQ(::send(socket->value(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+    return std::move(*socket);
+  };
+  const auto framed = [](const ConnectorMessage& message) {
+    const auto frame = bootstrap::encode_frame(bootstrap::FrameType::kConnector, 0, 0,
+                                               std::as_bytes(std::span(&message, 1)));
+    return std::string(reinterpret_cast<const char*>(frame.data()), frame.size());
+  };
+  ConnectorLetter ask;
+  ask.address.qpn = 99;
+  std::string other_version = framed(encode_letter(ask, {identities[0].token, 0, 2, kLanes}, 1));
+  other_version[5] = 9;
+  const auto sees_close = [](const Descriptor& socket) {
+    pollfd closed{socket.value(), POLLIN, 0};
+    return ::poll(&closed, 1, 30'000) == 1;
+  };
+  const Descriptor in_parts = stranger(other_version.substr(0, 3));
+  const Descriptor silent = stranger(other_version.substr(0, 4));  // the rest never comes
+  EXPECT_TRUE(sees_close(stranger("GET / HTTP/1.1\r\n\r\n")));
+  EXPECT_TRUE(sees_close(stranger(framed(encode_letter(ask, {identities[0].token + 1, 0, 2, kLanes}, 1)))));
+  // By now the first part has been read.
+  EXPECT_GT(::send(in_parts.value(), other_version.data() + 3, other_version.size() - 3, MSG_NOSIGNAL), 0);
+  EXPECT_TRUE(sees_close(in_parts));
+  EXPECT_TRUE(books[1]->used().empty());
+  ASSERT_TRUE(services[0]->connect(1, 0, kLongNs));
+  expect_joined(0, 1, 0);
+}
+
+// A rank that says what a connector never says.
+TEST_F(Connectors, rank_that_contradicts_itself_is_gone) {
+  listen(2);
+  start();
+  const ConnectorPlace place{identities[0].token, 0, 2, kLanes};
+  auto socket = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
+  ASSERT_TRUE(socket);
+  ConnectorLetter done;
+  done.kind = ConnectorKind::kDone;
+  done.address.qpn = 99;
+  done.connected_qpn = 1234;
+  const auto message = encode_letter(done, place, 1);
+  const auto frame =
+      bootstrap::encode_frame(bootstrap::FrameType::kConnector, 0, 0, std::as_bytes(std::span(&message, 1)));
+  EXPECT_EQ(::send(socket->value(), frame.data(), frame.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(frame.size()));
+  EXPECT_TRUE(comes_true([&] { return !books[1]->of(0, 0).gone.empty(); }));
+  EXPECT_THAT(books[1]->of(0, 0).gone, HasSubstr("rank 0 connected to an endpoint that does not exist"));
+  EXPECT_TRUE(books[1]->used().empty());
+}
+
+TEST_F(Connectors, start_refuses_identities_that_are_not_all_ranks) {
+  listen(2);
+  auto identities_of_one = identities;
+  identities_of_one.pop_back();
+  EXPECT_EQ(services[0]->start(identities_of_one, *books[0]).error().status, Status::kInvalidArgument);
+  auto wrong = identities;
+  wrong[1].version = 9;
+  EXPECT_THAT(services[0]->start(wrong, *books[0]).error().message,
+              HasSubstr("rank 1 has connector version 9"));
+  wrong = identities;
+  std::fill(std::begin(wrong[1].address), std::end(wrong[1].address), 'x');
+  EXPECT_THAT(services[0]->start(wrong, *books[0]).error().message, HasSubstr("rank 1 published"));
+  EXPECT_EQ(services[0]->connect(1, 0, kShortNs).error().status, Status::kInvalidArgument) << "not started";
+}
+
+TEST(ConnectorOptions, listen_names_an_impossible_option) {
+  const auto refusal = [](const ConnectorOptions& options) {
+    const auto service = ConnectorService::listen(options);
+    return service ? std::string() : service.error().message;
+  };
+  EXPECT_THAT(refusal({1, 1}), HasSubstr("rank = 1"));
+  EXPECT_THAT(refusal({0, 1, 0}), HasSubstr("lanes = 0"));
+  EXPECT_THAT(refusal({0, 1, 1, "localhost"}), HasSubstr("'localhost' is no numeric address"));
+  EXPECT_THAT(refusal({0, 1, 1, "127.0.0.1", {0, 1}}), HasSubstr("deadline_ns = 0"));
+  EXPECT_THAT(refusal({0, 1, 1, "127.0.0.1", {1, 0}}), HasSubstr("most_dialled = 0"));
+}
+
+class Letter : public ::testing::Test {
+ protected:
+  Letter() {
+    letter.kind = ConnectorKind::kAnswer;
+    letter.from = 2;
+    letter.lane = 1;
+    letter.connected_qpn = 17;
+    letter.address.qpn = 18;
+    message = encode_letter(letter, {kTeam, 2, kRanks, kLanes}, 3);
+  }
+  [[nodiscard]] Result<ConnectorLetter> decode() const {
+    return decode_letter(std::as_bytes(std::span(&message, 1)), place);
+  }
+  [[nodiscard]] std::string refusal() const {
+    const auto decoded = decode();
+    return decoded ? "decoded" : decoded.error().message;
+  }
+
+  ConnectorPlace place{kTeam, 3, kRanks, kLanes};
+  ConnectorLetter letter;
+  ConnectorMessage message{};
+};
+
+TEST_F(Letter, comes_back_as_it_was) {
+  const auto decoded = decode();
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->kind, letter.kind);
+  EXPECT_EQ(decoded->from, 2u);
+  EXPECT_EQ(decoded->lane, 1u);
+  EXPECT_EQ(decoded->connected_qpn, 17u);
+  EXPECT_EQ(decoded->address, letter.address);
+}
+
+TEST_F(Letter, reason_is_printable_cut_and_a_failure) {
+  letter.kind = ConnectorKind::kRefusal;
+  letter.why = {Status::kNoMemory, "no\x1b[2J" + std::string(1000, 'x')};
+  message = encode_letter(letter, {kTeam, 2, kRanks, kLanes}, 3);
+  auto decoded = decode();
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->why.status, Status::kNoMemory);
+  EXPECT_THAT(decoded->why.message, HasSubstr("no?[2Jxxx"));
+  EXPECT_EQ(decoded->why.message.size(), bootstrap::kConnectorReasonBytes);
+  message.status = 0;
+  decoded = decode();
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->why.status, Status::kSystem);
+}
+
+TEST_F(Letter, each_wrong_field_is_named) {
+  const ConnectorMessage good = message;
+  const auto with = [&](auto change) {
+    message = good;
+    change(message);
+    return refusal();
+  };
+  EXPECT_THAT(with([](auto& m) { m.version = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(with([](auto& m) { m.team = 8; }), HasSubstr("another team"));
+  EXPECT_THAT(with([](auto& m) { m.to = 2; }), HasSubstr("receiver 2"));
+  EXPECT_THAT(with([](auto& m) { m.from = kRanks; }), HasSubstr("sender 8"));
+  EXPECT_THAT(with([](auto& m) { m.from = 3; }), HasSubstr("sender 3"));
+  EXPECT_THAT(with([](auto& m) { m.lane = kLanes; }), HasSubstr("lane 2"));
+  EXPECT_THAT(with([](auto& m) { m.kind = 0; }), HasSubstr("kind 0"));
+  EXPECT_THAT(with([](auto& m) { m.kind = 6; }), HasSubstr("kind 6"));
+  EXPECT_THAT(with([](auto& m) { m.connected_qpn = 0; }), HasSubstr("connected QPN 0"));
+  EXPECT_THAT(with([](auto& m) { m.kind = 1; }), HasSubstr("connected QPN 17"));
+  EXPECT_THAT(decode_letter(std::as_bytes(std::span(&good, 1)).first(100), place).error().message,
+              HasSubstr("length 100"));
+}
+
+}  // namespace
+}  // namespace gdx
