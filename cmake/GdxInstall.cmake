@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # Each after those that it links.
 set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap hca memory credits staging queue
-  peer team host)
+  peer connector team host)
 foreach(library ${libraries})
   get_target_property(type gdx_${library} TYPE)
   if(type STREQUAL "STATIC_LIBRARY")

@@ -11,7 +11,7 @@
 //  - A pointer outside the team's windows, a rank that does not exist, or a signal that is not 8-byte aligned
 //    is refused by the call: kInvalidArgument, kRemoteInvalid. Nothing is sent, and the team goes on. The
 //    host's Team::describe_fault() names the first.
-//  - Lengths are in elements of the pointer's type, at most TeamHandle::most_bytes. 0 changes nothing, and a
+//  - Lengths are in elements of the pointer's type, 1 GiB at most. 0 changes nothing, and a
 //    signal with it is sent alone.
 //  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
 //    kAborted, kPeerUnreachable. Later failures of the connection are those of device/shared.h.

@@ -136,7 +136,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   if (layout != team_layout(P)) return layout_status(layout);
   if (peers == nullptr || put.rank >= team->size)  // no records: the lane does not exist
     return record_fault(team, Status::kInvalidArgument, put.rank, put.to, put.bytes);
-  if (put.bytes > team->most_bytes)
+  if (put.bytes > mlx5::kMaxMessageBytes)
     return record_fault(team, Status::kInvalidLength, put.rank, put.to, put.bytes);
   TeamPlace to{};
   TeamPlace from{};
@@ -260,7 +260,7 @@ template <Scope S, Placement P>
 GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
   const TeamRoute route = route_to<S, P>(team, get.rank, false);
   if (route.status != Status::kOk || get.bytes == 0) return route.status;
-  if (get.bytes > team.most_bytes)
+  if (get.bytes > mlx5::kMaxMessageBytes)
     return record_fault(team.copy, Status::kInvalidLength, get.rank, get.from, get.bytes);
   TeamPlace to{};
   TeamPlace from{};

@@ -232,7 +232,7 @@ void TeamState::write_connection(const Table& table, std::uint32_t index) const 
   const std::uint32_t rank = table.members()[index];
   for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
     TeamPeer& peer = table.peer(lane, index);
-    peer.endpoint = endpoint_handle(lane, rank);
+    peer.set_endpoint(endpoint_handle(lane, rank));
     set_way(peer, ways_[rank]);
   }
 }
@@ -243,9 +243,10 @@ void TeamState::write_windows(const Table& table) const {
     for (std::size_t w = 0; w < windows_.size(); ++w) {
       const RemoteMemory& part = windows_[w].parts[rank];
       const PeerHandle mapped = windows_[w].mapping->handle(rank, {});
-      const TeamPeerWindow window{part.address, is_mapped(rank) ? mapped.windows[0].mapped : nullptr,
-                                  part.rkey, 0};
-      for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) table.peer(lane, i).windows[w] = window;
+      const TeamPeerWindow window{part.address, part.rkey, 0,
+                                  is_mapped(rank) ? mapped.windows[0].mapped : nullptr};
+      for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
+        table.peer(lane, i).set_window(w, window, windows_[w].memory.data());
     }
   }
 }
@@ -331,7 +332,8 @@ TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
   handle.lanes = options_.lanes;
   handle.atomics = atomics_;
   handle.window_count = static_cast<std::uint32_t>(windows_.size());
-  handle.most_bytes = std::min<std::uint64_t>(mlx5::kMaxMessageBytes, options_.heap_bytes);
+  handle.most_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(mlx5::kMaxMessageBytes, options_.heap_bytes));
   handle.peers = table.peers();
   handle.fault = table.fault();
   handle.abort = words();
@@ -342,6 +344,8 @@ TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
     const LocalMemory own = windows_[w].memory.local();
     handle.windows[w] = {own.address, own.bytes, own.lkey, 0};
   }
+  handle.copy = table.copy();
+  *table.copy() = handle;
   return handle;
 }
 

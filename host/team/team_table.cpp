@@ -25,13 +25,19 @@ Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t la
   Table table;
   table.fault_at_ = members.size() * lanes * sizeof(TeamPeer);
   table.members_ = std::move(members);
-  table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault), gpu));
+  table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault) + sizeof(TeamHandle), gpu));
   return table;
 }
 
-void set_way(TeamPeer& peer, PeerWay way) {
-  std::atomic_ref<PeerWay>(peer.way).store(way, std::memory_order_release);
+static std::atomic_ref<std::uint64_t> first_word_of(TeamPeer& peer) {
+  return std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t&>(peer));
 }
-PeerWay way_of(TeamPeer& peer) { return std::atomic_ref<PeerWay>(peer.way).load(std::memory_order_acquire); }
+
+void set_way(TeamPeer& peer, PeerWay way) {
+  first_word_of(peer).store(peer.first_word(way), std::memory_order_release);
+}
+PeerWay way_of(TeamPeer& peer) {
+  return static_cast<PeerWay>(first_word_of(peer).load(std::memory_order_acquire) & 0xffffffff);
+}
 
 }  // namespace gdx::team

@@ -70,9 +70,10 @@ struct alignas(16) TeamPeer {
     send_record = handle.send_record;
     doorbell = handle.doorbell;
   }
-  // Fills in the heap's window and its copies in the rows. `own` is this rank's heap.
-  void set_heap(const TeamPeerWindow& window, const std::byte* own) {
-    windows[0] = window;
+  // Fills in a window, and the heap's copies in the rows. `own` is this rank's part. `way` stays.
+  void set_window(std::size_t index, const TeamPeerWindow& window, const std::byte* own) {
+    windows[index] = window;
+    if (index != 0) return;
     heap_distance = window.address - reinterpret_cast<std::uint64_t>(own);
     heap_rkey = window.rkey;
   }
@@ -111,7 +112,7 @@ struct TeamHandle {
   TeamAtomics atomics;
   std::uint32_t window_count;
   std::uint32_t reserved;
-  std::uint32_t most_bytes;  // longest put or get: 1 GiB, or the heap if that is less
+  std::uint32_t most_bytes;  // longest inline put: 1 GiB, or the heap if that is less
   TeamPeer* peers;           // of lane 0, by rank; `size` records for each lane
   TeamFault* fault;
   const std::uint32_t* abort;  // nonzero: waits return kAborted

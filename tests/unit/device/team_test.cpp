@@ -80,8 +80,8 @@ class Team : public ::testing::Test {
     const bool mapped = way == PeerWay::kDirect || way == PeerWay::kMapped;
     peer.asked = &asked_[lane * kSize + rank];
     peer.set_endpoint(nic(rank, lane).handle());
-    peer.set_heap({kRemoteHeap, 0x77, 0, mapped ? ranks_[rank]->heap.data() : nullptr}, heap());
-    peer.windows[1] = {kRemoteWindow, 0x78, 0, mapped ? ranks_[rank]->window.data() : nullptr};
+    peer.set_window(0, {kRemoteHeap, 0x77, 0, mapped ? ranks_[rank]->heap.data() : nullptr}, heap());
+    peer.set_window(1, {kRemoteWindow, 0x78, 0, mapped ? ranks_[rank]->window.data() : nullptr}, heap());
     std::atomic_ref<std::uint64_t>(reinterpret_cast<std::uint64_t&>(peer))
         .store(peer.first_word(way), std::memory_order_release);
   }
@@ -297,7 +297,7 @@ TEST_F(Team, misuse_is_refused_where_it_is_made) {
         {Status::kInvalidArgument,
          [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap() - 8, heap(), 16, rank); }},
         {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t, heap(), heap() - 8, 16, rank); }},
-        {Status::kInvalidLength,
+        {Status::kInvalidArgument,
          [&](auto& t) {
            return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), kHeapBytes + 1, rank);
          }},
