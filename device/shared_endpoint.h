@@ -94,12 +94,13 @@ class SharedEndpoint {
     impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
     return Status::kOk;
   }
-  // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free.
-  template <typename Pool>
-  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted) {
+  // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free, and
+  // helps others meanwhile.
+  template <typename Pool, typename Help>
+  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted, Help help) {
     const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
     if (credit.status == Status::kOk) return credit;
-    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted);
+    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted, help);
   }
 
   // Returns the doorbell value of a gdx_put at `index`.

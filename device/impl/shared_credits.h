@@ -95,14 +95,14 @@ GDX_DEVICE bool is_done(QueueState& state, const HeldSlot& held) {
   return false;
 }
 
-// Publishes the credits up to `ready`, and withholds idle ones above `limit` in that same step. So no thread
-// can take a withheld credit. Returns the new end of the credits.
+// Publishes the credits up to `ready`, and withholds idle ones above `limit` in that same step, but leaves
+// `kept` of them. So no thread can take a withheld credit. Returns the new end of the credits.
 GDX_DEVICE std::uint32_t show_credits(SharedCredits& credits, const StagingState& books, std::uint32_t ready,
-                                      std::uint32_t limit) {
+                                      std::uint32_t limit, std::uint32_t kept) {
   std::uint64_t use = exec::load_counter(&credits.use);
   for (;;) {
     std::uint32_t end = ready;
-    while (end != filled_of(use) && end - books.returned > limit) --end;
+    while (end - filled_of(use) > kept && end - books.returned > limit) --end;
     const std::uint64_t seen = exec::compare_swap(&credits.use, use, pack_credits(filled_of(use), end));
     if (seen == use) return end;
     use = seen;
@@ -115,6 +115,9 @@ GDX_DEVICE void want_credits(const StagingHandle& pool, StagingState& books, std
   books.wanted = books.taken + slots;
   exec::publish(&pool.requests->wanted, books.wanted);
 }
+
+// Leaves the request as it is, in polls by threads that need no credit of the endpoint.
+inline constexpr std::uint32_t kSameRequest = ~std::uint32_t{0};
 
 enum class PollResult : std::uint32_t {
   kBusy,     // another thread holds the lock
@@ -136,9 +139,11 @@ GDX_DEVICE PollResult poll_credits(QueueState& state, const StagingHandle& pool,
   const std::uint32_t given_before = books.taken - (ready - books.returned);
   std::uint32_t given = given_before;
   std::uint32_t limit = 0;
+  std::uint32_t kept = 0;
   if (exec::load_counter(&state.shared.failure) == kNoFailure) {
-    // Conditions of Credits::poll().
-    if (ready == books.returned || exec::now_ns() - books.polled_ns >= kHostPollNs || has_seen_abort(state)) {
+    // Conditions of Credits::poll(). Who needs no credit here does not hurry.
+    const bool is_bare = ready == books.returned && slots_wanted != kSameRequest;
+    if (is_bare || exec::now_ns() - books.polled_ns >= kHostPollNs || has_seen_abort(state)) {
       books.polled_ns = exec::now_ns();
       const std::uint64_t grants = exec::load_acquire(pool.grants);
       for (; books.taken != granted_of(grants); ++books.taken) {
@@ -146,8 +151,12 @@ GDX_DEVICE PollResult poll_credits(QueueState& state, const StagingHandle& pool,
       }
       books.limit = limit_of(grants);
     }
-    want_credits(pool, books, slots_wanted);
+    if (slots_wanted != kSameRequest) want_credits(pool, books, slots_wanted);
     limit = books.limit;
+    // Without a minimum all slots may be asked back. A thread that waits then uses the one it was granted,
+    // once.
+    const bool waits = slots_wanted != 0 && slots_wanted != kSameRequest;
+    kept = waits && pool.minimum_slots == 0 && limit == 0 ? 1 : 0;
   } else {
     want_credits(pool, books, 0);  // before `failed`, which makes this final
     // before slots return, or the scheduler grants the minimum again
@@ -161,7 +170,7 @@ GDX_DEVICE PollResult poll_credits(QueueState& state, const StagingHandle& pool,
       pool.returned_slots[given++ & mask] = slot;
     }
   }
-  const std::uint32_t end = show_credits(credits, books, ready, limit);
+  const std::uint32_t end = show_credits(credits, books, ready, limit, kept);
   while (ready != end) pool.returned_slots[given++ & mask] = at(--ready).slot;
   if (given != given_before) exec::publish(&pool.requests->returned, given);
   return books.returned == filled_of(exec::load_counter(&credits.use)) ? PollResult::kAllBack
@@ -181,11 +190,17 @@ GDX_DEVICE PollResult try_poll_credits(QueueState& state, std::uint32_t slots_wa
   return seen;
 }
 
+// What a thread does for others while it waits for a credit: nothing, on an endpoint by itself.
+struct NoHelp {
+  template <typename Pool>
+  GDX_DEVICE void step() {}
+};
+
 // Waits for a credit, and requests as many as the message could use. Holds only a ticket, which can be
 // cancelled, so a timeout or an abort ends the call alone. Leaves the order within the loop, because a lane
 // with a credit must not wait for lanes without.
-template <typename Pool>
-GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t slots_wanted) {
+template <typename Pool, typename Help>
+GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t slots_wanted, Help help) {
   SharedCredits& credits = Pool::credits(*state);
   const std::uint32_t slot_count = Pool::of(state->handle).slot_count;
   const auto wanted = slots_wanted < slot_count ? static_cast<std::uint32_t>(slots_wanted) : slot_count;
@@ -197,6 +212,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
       (void)try_poll_credits<Pool>(*state, wanted);
       credit = try_take_credit(credits, ticket);
       if (credit.status == Status::kPending) {
+        help.template step<Pool>();
         const Status ended = may_wait_since(*state, began_ns);
         if (ended == Status::kOk) continue;
         credit.status = ended;

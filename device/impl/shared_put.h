@@ -166,9 +166,10 @@ GDX_DEVICE Status send_slot(SharedEndpoint<P>& endpoint, HeldSlot& held, const R
 
 // Each chunk under a credit, and each with a doorbell: nobody else would ring for a thread that comes no
 // more.
-template <typename Pool, Scope S, typename Tail, Placement P>
+template <typename Pool, Scope S, typename Tail, Placement P, typename Help>
 GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
-                                    const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
+                                    const LocalMemory& from, std::uint64_t bytes, const Tail& tail,
+                                    Help help) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   const StagingHandle& staging = Pool::of(endpoint.handle());
   if (staging.slot_count == 0) return Status::kUnsupported;
@@ -179,7 +180,7 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
     TakenCredit credit{Status::kOk, 0};
     exec::gather<S>();
     if (leads) {
-      credit = endpoint.template take_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1);
+      credit = endpoint.template take_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1, help);
       QueueState* const state = endpoint.handle().state;
       if (credit.status != Status::kOk && shared_failure(*state) != Status::kOk) give_back_shared(state);
     }
@@ -212,26 +213,27 @@ GDX_DEVICE Status pull_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& t
 }
 
 // A put, and behind it `tail`: NoSignal, or a Signal.
-template <Mode M, Scope S, typename Tail, Placement P>
+template <Mode M, Scope S, typename Tail, Placement P, typename Help = NoHelp>
 GDX_DEVICE Status put_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                             std::uint64_t bytes, const Tail& tail) {
+                             std::uint64_t bytes, const Tail& tail, Help help = {}) {
   if constexpr (M == Mode::kPull) {
     if (!is_message_length(bytes))
       return bytes == 0 ? put_nothing_shared<S>(endpoint, tail) : Status::kInvalidLength;
     return pull_shared<S>(endpoint, to, from, bytes, tail);
   }
   if (bytes == 0) return put_nothing_shared<S>(endpoint, tail);
-  if constexpr (M == Mode::kPush) return put_staged_shared<SharedNicPool, S>(endpoint, to, from, bytes, tail);
+  if constexpr (M == Mode::kPush)
+    return put_staged_shared<SharedNicPool, S>(endpoint, to, from, bytes, tail, help);
   if constexpr (M == Mode::kBounce)
-    return put_staged_shared<SharedHostPool, S>(endpoint, to, from, bytes, tail);
+    return put_staged_shared<SharedHostPool, S>(endpoint, to, from, bytes, tail, help);
   if constexpr (M == Mode::kInline)
     return shared_by_leader<S>([&] { return put_inline_shared(endpoint, to, from, bytes, tail); });
   static_assert(kSharedInlineBytes == kShortInlineBytes);
   const ModeTable& modes = endpoint.handle().modes;
   if (bytes <= modes.inline_bytes) return put_shared<Mode::kInline, S>(endpoint, to, from, bytes, tail);
-  if (bytes <= modes.push_bytes) return put_shared<Mode::kPush, S>(endpoint, to, from, bytes, tail);
-  if (bytes <= modes.pull_bytes) return put_shared<Mode::kPull, S>(endpoint, to, from, bytes, tail);
-  return put_shared<Mode::kBounce, S>(endpoint, to, from, bytes, tail);
+  if (bytes <= modes.push_bytes) return put_shared<Mode::kPush, S>(endpoint, to, from, bytes, tail, help);
+  if (bytes <= modes.pull_bytes) return put_shared<Mode::kPull, S>(endpoint, to, from, bytes, tail, help);
+  return put_shared<Mode::kBounce, S>(endpoint, to, from, bytes, tail, help);
 }
 
 // Takes note of completions up to the newest published WQE, without a wait. Returns the endpoint's failure.

@@ -59,16 +59,31 @@ GDX_DEVICE Status signal_peer(TeamPeer& /*peer*/, TeamAtomics /*atomics*/, PeerW
   return Status::kOk;
 }
 
+// Takes back idle slots of the team's endpoints, one endpoint a step, for a thread that waits for one. The
+// endpoints lease slots from one pool, and no thread may have a call on the one that keeps them.
+struct TeamHelp {
+  const TeamHandle* team;
+  std::uint32_t next;
+
+  template <typename Pool>
+  GDX_DEVICE void step() {
+    next = next + 1 < team->pool_peer_count ? next + 1 : 0;
+    const TeamPeer& peer = team->pool_peers[next];
+    if (has_queue(way_of(peer))) (void)try_poll_credits<Pool>(*peer.state, kSameRequest);
+  }
+};
+
 // Puts by `way`, whose ranges have been checked. `bytes` may be 0.
 template <Scope S, Mode M, Placement P, typename Tail>
-GDX_DEVICE Status put_to_peer(TeamPeer& peer, TeamAtomics atomics, PeerWay way, const TeamPlace& to,
+GDX_DEVICE Status put_to_peer(const TeamHandle* team, TeamPeer& peer, PeerWay way, const TeamPlace& to,
                               const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   if (way == PeerWay::kNative) {
     SharedEndpoint<P> endpoint(peer.endpoint, peer.queue_pair_word, peer.block_mask);
-    return put_shared<M, S>(endpoint, remote_of(peer, to), from, bytes, at_peer(peer, tail));
+    return put_shared<M, S>(endpoint, remote_of(peer, to), from, bytes, at_peer(peer, tail),
+                            TeamHelp{team, team->rank});
   }
   if (bytes != 0) copy_direct<S>(mapped_of(peer, to), from.address, bytes);
-  return signal_peer<S, P>(peer, atomics, way, tail);
+  return signal_peer<S, P>(peer, team->atomics, way, tail);
 }
 
 // What a call names, as the code out of line takes it.
@@ -154,8 +169,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   if (is_refusal(outcome))
     return record_fault(team, static_cast<Status>(outcome), put.rank, put.to, put.bytes);
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
-  return put_to_peer<S, M, P>(*peer, team->atomics, static_cast<PeerWay>(outcome), to, source, put.bytes,
-                              placed);
+  return put_to_peer<S, M, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
 }
 
 // The endpoint of a record, loaded 16 B at a time. Without the copy in registers each asm would make the

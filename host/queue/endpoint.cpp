@@ -182,9 +182,16 @@ Result<void> Endpoint::Impl::lease_slots(const StagingPools& pools) {
 
 // Slots are wanted only of a pool that is there, and lies where it should. Returns how many it has.
 Result<std::uint32_t> check_pool(const char* option, std::uint32_t slots, const StagingPool* pool,
-                                 StagingMemory memory) {
+                                 StagingMemory memory, Sharing sharing) {
   if (slots == 0) return 0;
-  if (pool != nullptr && pool->memory() == memory) return pool->slot_count();
+  if (pool != nullptr && pool->memory() == memory) {
+    if (pool->minimum_slots() != 0 || sharing == Sharing::kShared) return pool->slot_count();
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("endpoint option {} = {}: a pool without a minimum serves shared endpoints only; make "
+                    "it with minimum_slots 1 or more",
+                    option, slots));
+  }
   return fail(Status::kInvalidArgument,
               fmt::format("endpoint option {} = {}: without a pool of {} memory use 0", option, slots,
                           memory == StagingMemory::kNic ? "the NIC's" : "host"));
@@ -289,9 +296,10 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   if (!options.may_ring_unprobed_blueflame) {
     GDX_TRY(check_doorbell(hca, *options.doorbell, site_options(options)));
   }
-  const auto slots = GDX_TRY(check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic));
-  const auto bounces =
-      GDX_TRY(check_pool("bounce_slot_count", options.bounce_slot_count, pools.host, StagingMemory::kHost));
+  const auto slots =
+      GDX_TRY(check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic, options.sharing));
+  const auto bounces = GDX_TRY(check_pool("bounce_slot_count", options.bounce_slot_count, pools.host,
+                                          StagingMemory::kHost, options.sharing));
   auto memory = GDX_TRY(QueueMemory::allocate(options.send_queue_blocks, slots, bounces,
                                               options.gpu ? &*options.gpu : nullptr));
   auto impl = std::make_unique<Impl>(hca, options, std::move(memory));

@@ -13,10 +13,10 @@ constexpr CreditEndpoint kNobody = ~CreditEndpoint{0};
 }  // namespace
 
 Result<void> check_credit_rules(const CreditRules& rules) {
-  if (rules.minimum_slots == 0 || rules.minimum_slots > rules.slot_count) {
+  if (rules.slot_count == 0 || rules.minimum_slots > rules.slot_count) {
     return fail(
         Status::kInvalidArgument,
-        fmt::format("a minimum of {} staging slots per endpoint is impossible: use 1 to the pool's {}",
+        fmt::format("a minimum of {} staging slots per endpoint is impossible: use 0 to the pool's {}",
                     rules.minimum_slots, rules.slot_count));
   }
   if (rules.threshold_percent < kMinThresholdPercent || rules.threshold_percent > kMaxThresholdPercent) {
@@ -41,10 +41,12 @@ Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
   }
   const std::uint32_t minimum = std::min(rules_.minimum_slots, at_most);
   if (promised_ + minimum > rules_.slot_count) {
-    return fail(Status::kBusy,
-                fmt::format("no {} of {} staging slots can be reserved for another endpoint: {} are promised "
-                            "to those that exist; close one, or make the pool larger or the slots smaller",
-                            minimum, rules_.slot_count, promised_));
+    return fail(
+        Status::kBusy,
+        fmt::format(
+            "no {} of {} staging slots can be reserved for another endpoint: {} are promised "
+            "to those that exist; close one, make the pool larger, the slots smaller or minimum_slots 0",
+            minimum, rules_.slot_count, promised_));
   }
   const auto unused = std::find_if(endpoints_.begin(), endpoints_.end(),
                                    [](const Endpoint& e) { return e.state == State::kAbsent; });
@@ -181,6 +183,22 @@ void CreditScheduler::shrink(std::vector<CreditAction>& actions) {
     }
     endpoint.limit = limit;
     actions.push_back({CreditAction::Kind::kLimit, number, limit});
+  }
+  if (free_.empty() && anybody_has_none()) ask_for_all(actions);
+}
+
+bool CreditScheduler::anybody_has_none() const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](CreditEndpoint number) { return endpoints_[number].leased == 0; });
+}
+
+// Not of some endpoints alone, because each may be stuck with a dead peer.
+void CreditScheduler::ask_for_all(std::vector<CreditAction>& actions) {
+  for (CreditEndpoint number = 0; number < endpoints_.size(); ++number) {
+    Endpoint& endpoint = endpoints_[number];
+    if (endpoint.state != State::kOpen || endpoint.minimum != 0 || endpoint.limit == 0) continue;
+    endpoint.limit = 0;
+    actions.push_back({CreditAction::Kind::kLimit, number, 0});
   }
 }
 

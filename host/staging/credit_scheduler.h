@@ -10,6 +10,9 @@
 //
 //   12 free unreserved slots, threshold 100 %: an endpoint with 11 slots may grow, one with 12 may not
 //
+// Without a minimum an endpoint may have no slot at all. While such an endpoint waits and no slot is free,
+// every endpoint is asked for all of its slots, and gets one again in its turn.
+//
 // Source: docs/staging.md, "Sharing the staging pool"; proved by tests/model/staging_credits.pml.
 #pragma once
 
@@ -24,7 +27,7 @@ namespace gdx {
 
 struct CreditRules {
   std::uint32_t slot_count = 0;           // of the pool
-  std::uint32_t minimum_slots = 1;        // reserved for every open endpoint; 1 or more
+  std::uint32_t minimum_slots = 1;        // reserved for every open endpoint; may be 0
   std::uint32_t threshold_percent = 100;  // of the free slots; kMin to kMaxThresholdPercent
 };
 
@@ -110,6 +113,8 @@ class CreditScheduler {
   void grant(CreditEndpoint number, std::vector<CreditAction>& actions);
   void grant_all(std::vector<CreditAction>& actions);
   void shrink(std::vector<CreditAction>& actions);
+  [[nodiscard]] bool anybody_has_none() const;
+  void ask_for_all(std::vector<CreditAction>& actions);
   void set_leased(Endpoint& endpoint, std::uint32_t leased);
 
   CreditRules rules_;

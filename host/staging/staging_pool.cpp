@@ -238,6 +238,7 @@ StagingMemory StagingPool::memory() const { return pool_->memory; }
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }
 std::uint32_t StagingPool::slot_bytes() const { return pool_->slot_bytes; }
 std::uint32_t StagingPool::slot_count() const { return pool_->rules.slot_count; }
+std::uint32_t StagingPool::minimum_slots() const { return pool_->rules.minimum_slots; }
 std::uint32_t StagingPool::leased_slots() const { return pool_->service.leased_slots(); }
 std::uint32_t StagingPool::free_slots() const { return pool_->service.free_slots(); }
 std::uint64_t StagingPool::bad_returns() const { return pool_->service.bad_returns(); }

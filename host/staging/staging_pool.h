@@ -39,6 +39,9 @@ struct StagingOptions {
   std::uint32_t processes = 0;
   std::uint32_t slot_bytes = kDefaultSlotBytes;  // a power of two >= kMinSlotBytes
   // Slots reserved for every endpoint, so the pool admits pool_bytes / slot_bytes / minimum_slots endpoints.
+  // 0: any number of endpoints, each of which leases slots when it needs them. For teams, whose calls return
+  // the idle slots of other peers. Beside other endpoints a push may then wait as long as their kernels
+  // compute.
   std::uint32_t minimum_slots = 1;
   // Percentage of the free slots below which an endpoint may grow. With 100, a lone endpoint gets half of the
   // pool, two get a third each. A larger value lets few endpoints use more, and leaves less for new ones
@@ -50,6 +53,12 @@ struct StagingOptions {
     StagingOptions options;
     options.memory = StagingMemory::kHost;
     options.slot_bytes = kDefaultBounceSlotBytes;
+    return options;
+  }
+  // Returns the options without a minimum.
+  [[nodiscard]] constexpr StagingOptions leased_by_use() const {
+    StagingOptions options = *this;
+    options.minimum_slots = 0;
     return options;
   }
 };
@@ -120,6 +129,7 @@ class StagingPool {
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
   [[nodiscard]] std::uint32_t slot_count() const;
+  [[nodiscard]] std::uint32_t minimum_slots() const;
   [[nodiscard]] std::uint32_t leased_slots() const;
   [[nodiscard]] std::uint32_t free_slots() const;
   // Count of returned slots that the returning endpoint did not hold; 0 unless memory was damaged.

@@ -40,9 +40,10 @@ struct TeamOptions {
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
   HcaOptions hca = {};
-  // Pools; none: endpoints cannot push, or bounce. An HCA without memory for pushes gets no pool of it.
-  std::optional<StagingOptions> staging = StagingOptions{};
-  std::optional<StagingOptions> bounce = StagingOptions::in_host_memory();
+  // Pools, whose slots endpoints lease when they need them; none: endpoints cannot push, or bounce. An HCA
+  // without memory for pushes gets no pool of it.
+  std::optional<StagingOptions> staging = StagingOptions{}.leased_by_use();
+  std::optional<StagingOptions> bounce = StagingOptions::in_host_memory().leased_by_use();
 };
 
 // Returns the options with every value set; `endpoint.gpu` is left to Team::create. Reads the environment.

@@ -75,28 +75,10 @@ Result<void> TeamState::zero(std::uint64_t offset, std::uint64_t bytes) {
   return {};
 }
 
-// An endpoint reserves one slot of each pool at least.
-Result<void> TeamState::check_slots() const {
-  const std::uint64_t endpoints = std::uint64_t{options_.lanes} * world_->size();
-  for (const StagingPool* const pool : {pools_.nic, pools_.host}) {
-    const bool is_nic = pool == pools_.nic;
-    const std::uint32_t wanted = is_nic ? options_.endpoint.slot_count : options_.endpoint.bounce_slot_count;
-    if (pool == nullptr || wanted == 0 || endpoints <= pool->slot_count()) continue;
-    const char* const option = is_nic ? "slot_count" : "bounce_slot_count";
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("team option endpoint.{} = {}: {} ranks on {} lanes need a slot each, and the "
-                    "pool has {}; use 0, or smaller slots (slot_bytes = {})",
-                    option, wanted, world_->size(), options_.lanes, pool->slot_count(), pool->slot_bytes()));
-  }
-  return {};
-}
-
 Result<void> TeamState::make_local_parts() {
   options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software()));
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
-  GDX_TRY(check_slots());
   if (options_.gpu) {
     gpu_ = GDX_TRY(Gpu::open(*options_.gpu));
     if (options_.endpoint.placement == Placement::kGpu && !options_.endpoint.gpu)
@@ -344,6 +326,9 @@ TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
     const LocalMemory own = windows_[w].memory.local();
     handle.windows[w] = {own.address, own.bytes, own.lkey, 0};
   }
+  const auto first = tables_.front().lock();  // of all ranks, whose endpoints share the pools
+  handle.pool_peers = first->peers();
+  handle.pool_peer_count = first->size() * options_.lanes;
   handle.copy = table.copy();
   *table.copy() = handle;
   return handle;

@@ -71,7 +71,6 @@ class TeamState {
 
  private:
   [[nodiscard]] Result<void> make_local_parts();
-  [[nodiscard]] Result<void> check_slots() const;
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);
   [[nodiscard]] Result<void> map_to_gpu(const Memory& memory);

@@ -111,14 +111,16 @@ struct TeamHandle {
   std::uint32_t lanes;
   TeamAtomics atomics;
   std::uint32_t window_count;
-  std::uint32_t reserved;
-  std::uint32_t most_bytes;  // longest inline put: 1 GiB, or the heap if that is less
-  TeamPeer* peers;           // of lane 0, by rank; `size` records for each lane
+  std::uint32_t pool_peer_count;  // of `pool_peers`
+  std::uint32_t most_bytes;       // longest inline put: 1 GiB, or the heap if that is less
+  TeamPeer* peers;                // of lane 0, by rank; `size` records for each lane
   TeamFault* fault;
   const std::uint32_t* abort;  // nonzero: waits return kAborted
   std::uint64_t timeout_ns;    // bound of a wait for a connection, and of a wait on a signal
   std::uint64_t probe_after_ns;
-  int (*progress)();       // gdx::progress, for launches on the CPU layer
+  int (*progress)();  // gdx::progress, for launches on the CPU layer
+  // Records of all endpoints that lease slots from the team's pools: of the first team, on all lanes.
+  const TeamPeer* pool_peers;
   const TeamHandle* copy;  // in memory, itself included, for code out of line: that cannot read parameters
   TeamWindow windows[kMaxTeamWindows];
 

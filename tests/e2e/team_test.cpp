@@ -213,14 +213,6 @@ TEST_F(TeamOfRanks, options_that_differ_or_are_impossible_are_refused_everywhere
   made();
 }
 
-TEST_F(TeamOfRanks, endpoints_beyond_the_pool_are_refused) {
-  const auto refused = create({.lanes = 33});
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("endpoint.slot_count = 16"), HasSubstr("the pool has 32")));
-  made({.lanes = 5, .endpoint = {.slot_count = 0}});
-}
-
 TEST_F(TeamOfRanks, allocations_that_differ_are_refused_and_take_nothing) {
   Team team = made();
   const std::uint64_t before = team.bytes_free();

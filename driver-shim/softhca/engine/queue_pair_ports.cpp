@@ -287,7 +287,14 @@ std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_
   const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(target.at));
   std::uint64_t original = word.load();
   if (planted_fault == PlantedFault::kLostAdd) return original;
-  while (!word.compare_exchange_weak(original, operation.result(original))) {
+  // Reads and writes in two steps with a pause, as a NIC across PCIe does. A processor's atomic change
+  // between them is lost.
+  if (hca_.config.strict) {
+    for (int i = 0; i < 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+    word.store(operation.result(original));
+  } else {
+    while (!word.compare_exchange_weak(original, operation.result(original))) {
+    }
   }
   return planted_fault == PlantedFault::kReturnedSum ? operation.result(original) : original;
 }

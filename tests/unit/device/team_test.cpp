@@ -55,6 +55,8 @@ class Team : public ::testing::Test {
     handle_.window_count = 2;
     handle_.most_bytes = kHeapBytes;
     handle_.peers = records_.data();
+    handle_.pool_peers = records_.data();
+    handle_.pool_peer_count = 2 * kSize;
     handle_.fault = &fault_;
     handle_.abort = &abort_;
     handle_.timeout_ns = 60'000'000'000;
@@ -427,6 +429,29 @@ TEST_F(Team, wait_ends_with_the_signal_whoever_sends_it) {
   EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4); }), Status::kOk);
   EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kGreaterEqual, 4, kAbsent); }),
             Status::kOk);
+}
+
+// Rank kNative keeps an idle slot that the scheduler asks back, and no thread has a call to it.
+TEST_F(Team, push_that_waits_for_a_slot_returns_the_idle_one_of_another_rank) {
+  const auto push = [&](std::uint32_t rank) {
+    return status_of([&](auto& t) {
+      return gdx_put<Scope::kThread, Mode::kPush>(t, heap() + 64, heap() + 64, 32, rank);
+    });
+  };
+  nic(kNative).pool.grant(1, 1);
+  nic(kAbsent).pool.grant(0, 1);
+  connect(0, kNative, PeerWay::kNative);
+  connect(0, kAbsent, PeerWay::kNative);
+  EXPECT_EQ(push(kNative), Status::kOk);
+  nic(kNative).pool.grant(1, 0);
+  EXPECT_EQ(nic(kNative).pool.requests.returned, 0u);
+  on_progress_ = [&] {
+    if (std::atomic_ref(nic(kNative).pool.requests.returned).load() == 1) nic(kAbsent).pool.grant(1, 1);
+  };
+  EXPECT_EQ(push(kAbsent), Status::kOk);
+  EXPECT_EQ(nic(kNative).pool.requests.returned, 1u);
+  EXPECT_EQ(nic(kAbsent).requests().size(), 1u);
+  EXPECT_EQ(nic(kNative).overwritten() + nic(kAbsent).overwritten(), 0u);
 }
 
 // ServingNic counts a probe as any WRITE; the peer that fails it is dead.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ TEST_F(Credits, impossible_rules_are_refused) {
   EXPECT_EQ(status({32, 1, 100}), Status::kOk);
   EXPECT_EQ(status({32, 32, 10'000}), Status::kOk);
   EXPECT_EQ(status({0, 1, 100}), Status::kInvalidArgument);
-  EXPECT_EQ(status({32, 0, 100}), Status::kInvalidArgument);
+  EXPECT_EQ(status({32, 0, 100}), Status::kOk);
+  EXPECT_EQ(status({0, 0, 100}), Status::kInvalidArgument);
   EXPECT_EQ(status({32, 33, 100}), Status::kInvalidArgument);
   EXPECT_EQ(status({32, 1, 0}), Status::kInvalidArgument);
   EXPECT_EQ(status({32, 1, 10'001}), Status::kInvalidArgument);
@@ -170,6 +172,64 @@ TEST_F(Credits, holder_is_asked_for_just_what_it_would_not_be_granted_again) {
     }
   }
   EXPECT_GE(asked, 30);
+}
+
+TEST_F(Credits, without_a_minimum_any_number_open_and_who_has_none_gets_a_slot_from_those_who_can_give) {
+  auto scheduler = make({2, 0, 100});
+  std::vector<CreditEndpoint> all;
+  for (int i = 0; i < 40; ++i) {
+    const auto e = scheduler.open(2);
+    ASSERT_TRUE(e);
+    all.push_back(*e);
+  }
+  std::vector<CreditAction> actions;
+  scheduler.decide(actions);
+  EXPECT_TRUE(actions.empty()) << "granted unasked";
+  run_until_stable(scheduler, {all[0]}, {all[0]});
+  EXPECT_EQ(scheduler.leased(all[0]), 1u);
+  run_until_stable(scheduler, {all[1]}, {});
+  EXPECT_EQ(scheduler.leased(all[1]), 1u);
+  // The first is stuck with its slot, as with a dead peer.
+  for (const CreditEndpoint e : {all[0], all[1]}) scheduler.want(e, 0);
+  scheduler.want(all[39], 1);
+  scheduler.decide(actions);
+  EXPECT_EQ(scheduler.limit(all[0]), 0u);
+  EXPECT_EQ(scheduler.limit(all[1]), 0u);
+  for (std::uint32_t slot = 0; slot < 2; ++slot) (void)scheduler.take_back(all[1], slot);
+  scheduler.decide(actions);
+  EXPECT_EQ(scheduler.leased(all[39]), 1u);
+  EXPECT_EQ(scheduler.limit(all[39]), 1u);
+  EXPECT_TRUE(scheduler.invariant_holds());
+}
+
+// Endpoints push at random, some are stuck; a slot comes back by some thread once its work request is done.
+TEST_F(Credits, without_a_minimum_every_endpoint_pushes_again_and_again) {
+  constexpr std::uint32_t kEndpoints = 40;
+  constexpr std::uint32_t kEach = 20;
+  for (std::uint32_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937 chance(seed);
+    const std::uint32_t slots = 4 << seed % 3;
+    auto scheduler = make({slots, 0, 100});
+    std::vector<std::uint32_t> pushed(kEndpoints);
+    const std::uint32_t stuck = slots - 1;  // so many endpoints never give back
+    for (std::uint32_t e = 0; e < kEndpoints; ++e) ASSERT_TRUE(scheduler.open(e < stuck ? 1 : slots));
+    std::vector<CreditAction> actions;
+    std::uint32_t left = kEndpoints - stuck;
+    for (std::uint32_t step = 0; left != 0 && step < 400'000; ++step) {
+      const auto e = static_cast<CreditEndpoint>(chance() % kEndpoints);
+      actions.clear();
+      scheduler.decide(actions);
+      ASSERT_TRUE(scheduler.invariant_holds());
+      if (pushed[e] < kEach) scheduler.want(e, 1);
+      for (std::uint32_t slot = 0; slot < slots; ++slot) {
+        if (scheduler.holder(slot) != e || e < stuck || chance() % 2 == 0) continue;
+        if (pushed[e] < kEach && ++pushed[e] == kEach) --left;
+        if (pushed[e] == kEach) scheduler.want(e, 0);
+        if (scheduler.leased(e) > scheduler.limit(e)) (void)scheduler.take_back(e, slot);
+      }
+    }
+    EXPECT_EQ(left, 0u) << "seed " << seed << ": endpoints starved";
+  }
 }
 
 TEST_F(Credits, cap_of_an_endpoint_holds) {

@@ -27,7 +27,7 @@ TEST(StagingOptions, impossible_values_are_refused) {
   EXPECT_EQ(status_of({.slot_bytes = 96}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 4096}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.pool_bytes = 1024, .slot_bytes = 64}, kDeviceBytes), Status::kOk);
-  EXPECT_EQ(status_of({.minimum_slots = 0}, kDeviceBytes), Status::kInvalidArgument);
+  EXPECT_EQ(status_of({.minimum_slots = 0}, kDeviceBytes), Status::kOk);
   EXPECT_EQ(status_of({.minimum_slots = 33}, kDeviceBytes), Status::kInvalidArgument);
   EXPECT_EQ(status_of({.minimum_slots = 32}, kDeviceBytes), Status::kOk);
   EXPECT_EQ(status_of({.threshold_percent = 0}, kDeviceBytes), Status::kInvalidArgument);

@@ -1,0 +1,237 @@
+// Kernels of a team, as `gdx run --ranks N` starts them: every rank runs these tests in the same order.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/team/team.h"
+#include "host/gdx.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint32_t kBlockThreads = 64;
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result) ADD_FAILURE() << result.error().message;
+  if (!result) _exit(1);  // the other ranks must not wait
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+// Ways of a whole team, by the options of its ranks.
+enum class Ways { kNic, kDirect, kMixed };
+
+Team make_team(Ways ways, TeamOptions options = {}) {
+  options.heap_bytes = 4 << 20;
+  const auto world = must(WorldOptions::from_environment());
+  const bool off = ways == Ways::kNic || (ways == Ways::kMixed && world.rank == 0);
+  options.direct = off ? DirectChoice::kOff : DirectChoice::kAuto;
+  return must(Team::create(options));
+}
+
+class TeamKernels : public ::testing::TestWithParam<Ways> {};
+INSTANTIATE_TEST_SUITE_P(By, TeamKernels, ::testing::Values(Ways::kNic, Ways::kDirect, Ways::kMixed),
+                         [](const auto& test) {
+                           switch (test.param) {
+                             case Ways::kNic: return "nic";
+                             case Ways::kDirect: return "direct";
+                             case Ways::kMixed: return "mixed";
+                           }
+                           return "";
+                         });
+
+constexpr std::uint64_t word_from(std::uint32_t rank, std::uint32_t round, std::size_t i) {
+  return (rank + 1) * 0x9e3779b97f4a7c15u + round * 0x100000001b3u + i;
+}
+
+// Puts a piece to every rank, and waits for theirs; a round's signal counts all ranks' pieces.
+template <Scope S, Mode M>
+Status exchange(const TeamHandle& team, std::uint64_t* inbox, std::uint64_t* outbox, std::uint64_t* arrived,
+                std::size_t words, std::uint32_t round) {
+  for (std::size_t i = exec::thread_rank<S>(); i < words; i += exec::thread_count<S>())
+    outbox[i] = word_from(team.rank, round, i);
+  exec::sync<S>();
+  Status status = Status::kOk;
+  for (std::uint32_t k = 0; k < team.size && status == Status::kOk; ++k) {
+    const std::uint32_t rank = (team.rank + k) % team.size;
+    status = gdx_put_signal<S, M>(team, inbox + team.rank * words, outbox, words, arrived, 1, SignalOp::kAdd,
+                                  rank);
+  }
+  if (status == Status::kOk) status = gdx_quiet<S>(team);
+  if (status == Status::kOk) {
+    status = gdx_wait<S>(team, arrived, Compare::kGreaterEqual, std::uint64_t{team.size} * (round + 1));
+  }
+  return status;
+}
+
+template <Scope S, Mode M>
+void expect_exchange(Team& team, std::uint32_t round, std::size_t words, std::uint64_t* memory) {
+  std::uint64_t* const arrived = memory;
+  std::uint64_t* const outbox = memory + 8;
+  std::uint64_t* const inbox = outbox + words;
+  Status status = Status::kPending;
+  const auto kernel = [&](const TeamHandle& handle) {
+    const Status mine = exchange<S, M>(handle, inbox, outbox, arrived, words, round);
+    if (exec::thread_rank<Scope::kBlock>() == 0) status = mine;
+  };
+  const unsigned threads = S == Scope::kThread ? 1 : S == Scope::kWarp ? 32 : kBlockThreads;
+  must(exec::launch({.block = {threads}}, kernel, team.handle()) == Status::kOk
+           ? Result<void>{}
+           : fail(Status::kSystem, "the launch failed"));
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
+    for (std::size_t i = 0; i < words; ++i)
+      ASSERT_EQ(inbox[rank * words + i], word_from(rank, round, i)) << "of rank " << rank << ", word " << i;
+  }
+  must(team.barrier());  // inboxes are read before the next round writes them
+}
+
+TEST_P(TeamKernels, pieces_and_signals_of_every_scope_and_mode_arrive) {
+  Team team = make_team(GetParam());
+  auto* const memory = must(team.allocate<std::uint64_t>(8 + (team.size() + 1) * 5000));
+  std::uint32_t round = 0;
+  for (const std::size_t words : {std::size_t{1}, std::size_t{5000}}) {
+    expect_exchange<Scope::kThread, Mode::kPull>(team, round++, words, memory);
+    expect_exchange<Scope::kThread, Mode::kAuto>(team, round++, words, memory);
+    expect_exchange<Scope::kWarp, Mode::kPush>(team, round++, words, memory);
+    expect_exchange<Scope::kBlock, Mode::kBounce>(team, round++, words, memory);
+    expect_exchange<Scope::kBlock, Mode::kInline>(team, round++, words, memory);
+  }
+  EXPECT_EQ(team.describe_fault(), "ok");
+}
+
+// The last rank adds to its own word, the first to the same, and no add is lost. Where ways are mixed, the
+// one could by a processor, and the other only by the NIC. The HCA runs on a thread of its own, beside the
+// kernel.
+TEST_P(TeamKernels, adds_of_a_local_and_a_remote_rank_are_all_counted) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr std::uint64_t kEach = 5'000;
+#else
+  constexpr std::uint64_t kEach = 100'000;
+#endif
+  constexpr std::uint32_t kThreads = 32;
+  Team team = make_team(GetParam());
+  if (team.size() < 2) return;
+  auto* const memory = must(team.allocate<std::uint64_t>(16));
+  auto* const steps = memory + 8;  // of the other rank
+  Status status = Status::kOk;
+  const auto kernel = [&](const TeamHandle& handle) {
+    const std::uint32_t other = handle.rank == 0 ? handle.size - 1 : 0;
+    Status mine = Status::kOk;
+    for (std::uint64_t i = threadIdx.x; i < kEach && mine == Status::kOk; i += kThreads) {
+      const std::uint64_t step = i / kThreads;
+      if (step % 32 == 0) {  // together, or the faster rank would be done before the other has begun
+        if (threadIdx.x == 0) mine = gdx_signal(handle, steps, step, SignalOp::kSet, other);
+        if (mine == Status::kOk) mine = gdx_wait(handle, steps, Compare::kGreaterEqual, step, other);
+      }
+      if (mine == Status::kOk) mine = gdx_signal(handle, memory, 1, SignalOp::kAdd, handle.size - 1);
+    }
+    if (mine == Status::kOk) mine = gdx_flush(handle, handle.size - 1);
+    if (mine != Status::kOk) status = mine;
+  };
+  const bool is_last = team.rank() == team.size() - 1;
+  if (team.rank() == 0 || is_last) {
+    must(exec::launch({.block = {kThreads}, .progress = [] { return 0; }}, kernel, team.handle()) ==
+                 Status::kOk
+             ? Result<void>{}
+             : fail(Status::kSystem, "the launch failed"));
+  }
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  must(team.barrier());
+  if (is_last) {
+    EXPECT_EQ(*memory, 2 * kEach);
+  }
+  must(team.barrier());
+}
+
+// Atomics by any thread of any rank hand out each number once; a compare-and-swap has one winner a round.
+TEST_P(TeamKernels, fetched_numbers_are_unique_and_swaps_have_one_winner) {
+  constexpr std::uint32_t kThreads = 32;
+  constexpr std::uint32_t kRounds = 10;
+  Team team = make_team(GetParam());
+  auto* const words = must(team.allocate<std::uint64_t>(2 + 2 * kThreads));
+  auto* const results = words + 2;
+  std::vector<std::uint64_t> fetched;
+  std::uint64_t won = 0;
+  Status status = Status::kOk;
+  const auto kernel = [&](const TeamHandle& handle) {
+    Status mine = gdx_fetch_add(handle, results + threadIdx.x, words, 1, 0);
+    for (std::uint32_t round = 0; round < kRounds && mine == Status::kOk; ++round) {
+      mine = gdx_compare_swap(handle, results + kThreads + threadIdx.x, words + 1, round, round + 1, 0);
+      if (mine == Status::kOk) mine = gdx_flush(handle, 0);
+      if (results[kThreads + threadIdx.x] == round) exec::add(&won, 1);
+      if (results[kThreads + threadIdx.x] < round) --round;  // another rank is behind
+    }
+    if (mine != Status::kOk) status = mine;
+  };
+  must(exec::launch({.block = {kThreads}}, kernel, team.handle()) == Status::kOk
+           ? Result<void>{}
+           : fail(Status::kSystem, "the launch failed"));
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  must(team.barrier());
+  if (team.rank() == 0) {
+    EXPECT_EQ(words[0], std::uint64_t{team.size()} * kThreads);
+    EXPECT_EQ(words[1], kRounds);
+  }
+  *words = won;
+  auto* const all = must(team.allocate<std::uint64_t>(team.size()));
+  const auto tell = [&](const TeamHandle& handle) {
+    for (std::uint32_t rank = 0; rank < handle.size; ++rank)
+      if (gdx_put_value(handle, all + handle.rank, won, rank) != Status::kOk) status = Status::kSystem;
+    if (gdx_quiet(handle) != Status::kOk) status = Status::kSystem;
+  };
+  must(exec::launch({}, tell, team.handle()) == Status::kOk ? Result<void>{}
+                                                            : fail(Status::kSystem, "the launch failed"));
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  must(team.barrier());
+  std::uint64_t sum = 0;
+  for (std::uint32_t rank = 0; rank < team.size(); ++rank) sum += all[rank];
+  EXPECT_EQ(sum, kRounds);
+  must(team.barrier());
+}
+
+// The pool has 32 slots of 4 KiB, and every endpoint pushes three of them at a time.
+TEST(TeamPushes, of_more_endpoints_than_slots_share_one_pool) {
+  constexpr std::uint32_t kEndpoints = 64;
+  constexpr std::size_t kWords = 3 * 4096 / 8 - 5;
+  const auto world = must(WorldOptions::from_environment());
+  const std::uint32_t lanes = kEndpoints / world.size;
+  Team team = make_team(Ways::kNic, {.lanes = lanes, .bounce = std::nullopt});
+  auto* const arrived = must(team.allocate<std::uint64_t>(lanes));
+  auto* const outbox = must(team.allocate<std::uint64_t>(kWords));
+  auto* const inbox = must(team.allocate<std::uint64_t>(kEndpoints * kWords));
+  for (std::size_t i = 0; i < kWords; ++i) outbox[i] = word_from(team.rank(), 7, i);
+  std::vector<Status> ends(lanes, Status::kPending);
+  const auto kernel = [&](const TeamHandle& handle) {
+    const TeamHandle lane = handle.on_lane(blockIdx.x);
+    Status status = Status::kOk;
+    for (std::uint32_t k = 0; k < lane.size && status == Status::kOk; ++k) {
+      const std::uint32_t rank = (lane.rank + k) % lane.size;
+      status = gdx_put_signal<Scope::kWarp, Mode::kPush>(
+          lane, inbox + (blockIdx.x * lane.size + lane.rank) * kWords, outbox, kWords, arrived + blockIdx.x,
+          1, SignalOp::kAdd, rank);
+    }
+    if (status == Status::kOk)
+      status = gdx_wait<Scope::kWarp>(lane, arrived + blockIdx.x, Compare::kEqual, lane.size);
+    if (threadIdx.x == 0) ends[blockIdx.x] = status;
+  };
+  must(exec::launch({.grid = {lanes}, .block = {32}}, kernel, team.handle()) == Status::kOk
+           ? Result<void>{}
+           : fail(Status::kSystem, "the launch failed"));
+  for (const Status end : ends) EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+  for (std::uint32_t box = 0; box < lanes * team.size(); ++box) {
+    for (std::size_t i = 0; i < kWords; ++i)
+      ASSERT_EQ(inbox[box * kWords + i], word_from(box % team.size(), 7, i))
+          << "box " << box << ", word " << i;
+  }
+  const Hca hca = must(Hca::open());
+  EXPECT_EQ(must(hca.counter("softhca_staging_violations")), 0u);
+  must(team.barrier());
+}
+
+}  // namespace
+}  // namespace gdx
