@@ -307,6 +307,7 @@ BARS = [
     (PUTS, ("stack_bytes",), 0, ARCHITECTURES),
     (("shared_put_gpu", "shared_put_host"), ("sass", "path"), 130, ("sm_90",)),
     (("shared_put_gpu", "shared_put_host"), ("sass", "atomics"), 1, ARCHITECTURES),
+    (("team_put_gpu", "team_put_host"), ("sass", "path"), 110, ("sm_90",)),
     (("put_32_warp_gpu", "put_32_warp_host"), ("sass", "path"), 70, ("sm_90",)),
     (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "path"), 80, ("sm_90",)),
     # The same bar where an endpoint was made with BlueFlame.

@@ -2,6 +2,7 @@
 #include "device/gdx.h"
 #include "device/peer.h"
 #include "device/shared.h"
+#include "device/team/team.h"
 
 namespace gdx {
 
@@ -104,5 +105,39 @@ GDX_ALL_PEER_CALLS(Scope::kThread, Placement::kGpu)
 GDX_ALL_PEER_CALLS(Scope::kWarp, Placement::kGpu)
 GDX_ALL_PEER_CALLS(Scope::kBlock, Placement::kGpu)
 #undef GDX_ALL_PEER_CALLS
+
+template <Scope S, Placement P>
+__global__ void all_team_calls(TeamHandle whole, float* x, std::uint64_t* words, std::uint32_t rank,
+                               Status* out) {
+  const TeamHandle team = whole.on_lane(rank % 2);
+  std::uint32_t index = 0;
+  out[0] = gdx_put<S, Mode::kAuto, P>(team, x, x, 8, rank);
+  out[1] = gdx_put_signal<S, Mode::kPull, P>(team, x, x, 8, words, 1, SignalOp::kAdd, rank);
+  out[2] = gdx_put<S, Mode::kPush, P>(team, x, x, 8, rank);
+  out[3] = gdx_put<S, Mode::kInline, P>(team, x, x, 8, rank);
+  out[4] = gdx_put_value<S, P>(team, x, 1.0f, rank);
+  out[5] = gdx_put_value<S, P>(team, reinterpret_cast<Quad*>(x), Quad{{1, 2, 3, 4}}, rank);
+  out[6] = gdx_signal<S, P>(team, words, 1, SignalOp::kSet, rank);
+  out[7] = gdx_get<S, P>(team, x, x, 8, rank);
+  out[8] = gdx_fetch_add<S, P>(team, words, words, 1, rank);
+  out[9] = gdx_compare_swap<S, P>(team, words, words, 1, 2, rank);
+  out[10] = gdx_flush<S, P>(team, rank);
+  out[11] = gdx_quiet<S, P>(team);
+  out[12] = gdx_wait<S, P>(team, words, Compare::kEqual, 1, rank);
+  out[13] = gdx_wait<S, P>(team, words, Compare::kEqual, 1);
+  out[14] = gdx_wait_all<S, P>(team, words, nullptr, 2, Compare::kEqual, 1);
+  out[15] = gdx_wait_any<S, P>(team, words, nullptr, 2, Compare::kEqual, 1, &index);
+}
+
+#define GDX_ALL_TEAM_CALLS(scope, placement)                                                    \
+  template __global__ void all_team_calls<scope, placement>(TeamHandle, float*, std::uint64_t*, \
+                                                            std::uint32_t, Status*);
+GDX_ALL_TEAM_CALLS(Scope::kThread, Placement::kHost)
+GDX_ALL_TEAM_CALLS(Scope::kWarp, Placement::kHost)
+GDX_ALL_TEAM_CALLS(Scope::kBlock, Placement::kHost)
+GDX_ALL_TEAM_CALLS(Scope::kThread, Placement::kGpu)
+GDX_ALL_TEAM_CALLS(Scope::kWarp, Placement::kGpu)
+GDX_ALL_TEAM_CALLS(Scope::kBlock, Placement::kGpu)
+#undef GDX_ALL_TEAM_CALLS
 
 }  // namespace gdx
