@@ -190,7 +190,7 @@ GDX_DEVICE PollResult try_poll_credits(QueueState& state, std::uint32_t slots_wa
   return seen;
 }
 
-// What a thread does for others while it waits for a credit: nothing, on an endpoint by itself.
+// Work for others that a thread does while it waits for a credit: none, on an endpoint by itself.
 struct NoHelp {
   template <typename Pool>
   GDX_DEVICE void step() {}

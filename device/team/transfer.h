@@ -30,7 +30,7 @@ GDX_DEVICE Signal at_peer(const TeamPeer& peer, const TeamSignal& signal) {
 template <Scope S, Placement P, Placement Observed = P, typename Store>
 GDX_DEVICE Status post_to_peer(TeamPeer& peer, Store store) {
   return shared_by_leader<S>([&] {
-    const EndpointHandle handle = peer.endpoint;  // in registers: each asm would make it be loaded again
+    const EndpointHandle handle = peer.endpoint;  // in registers: after each fence it would be loaded again
     SharedEndpoint<P> endpoint(handle, peer.queue_pair_word, peer.block_mask);
     return post_shared_at<Observed>(endpoint, 1, [&](std::uint32_t first) { return store(endpoint, first); });
   });
@@ -86,7 +86,7 @@ GDX_DEVICE Status put_to_peer(const TeamHandle* team, TeamPeer& peer, PeerWay wa
   return signal_peer<S, P>(peer, team->atomics, way, tail);
 }
 
-// What a call names, as the code out of line takes it.
+// Ranges and rank that a call names, for code out of line.
 struct TeamPut {
   std::byte* to;
   const std::byte* from;
@@ -172,8 +172,8 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   return put_to_peer<S, M, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
 }
 
-// The endpoint of a record, loaded 16 B at a time. Without the copy in registers each asm would make the
-// compiler load a field again.
+// The endpoint of a record, loaded 16 B at a time. Without the copy in registers the compiler would load a
+// field again after each fence.
 struct TeamQueue {
   std::uint64_t heap_distance;
   std::uint32_t queue_pair_word;

@@ -279,82 +279,78 @@ TEST_F(Team, nothing_is_put_of_no_bytes_and_its_signal_goes_alone) {
 }
 
 // Each misuse is refused by its call, leaves nothing behind, and the next call works.
-TEST_F(Team, misuse_is_refused_where_it_is_made) {
-  using Call = std::function<Status(const TeamHandle&)>;
-  std::byte* const end = heap() + kHeapBytes;
-  std::byte* const foreign = ranks_[kDirect]->heap.data();
-  for (const std::uint32_t rank : {kNative, kDirect}) {
-    const std::vector<std::pair<Status, Call>> refusals{
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), 8, kSize); }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t, heap(), heap(), 8, kSize); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, foreign, heap(), 8, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), foreign, 8, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, end - 8, heap(), 16, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), end - 8, 16, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPull>(t, heap() - 8, heap(), 16, rank); }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t, heap(), heap() - 8, 16, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), kHeapBytes + 1, rank);
-         }},
-        {Status::kInvalidLength,
-         [&](auto& t) { return gdx_put(t, heap(), heap(), std::size_t{1} << 40, rank); }},
-        {Status::kRemoteInvalid,
-         [&](auto& t) {
-           return gdx_put_signal<Scope::kThread, Mode::kPull>(
-               t, heap(), heap(), 8, reinterpret_cast<std::uint64_t*>(heap() + 4), 1, SignalOp::kSet, rank);
-         }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_put_signal<Scope::kThread, Mode::kPull>(
-               t, heap(), heap(), 8, reinterpret_cast<std::uint64_t*>(end), 1, SignalOp::kSet, rank);
-         }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_signal(t, reinterpret_cast<std::uint64_t*>(foreign), 1, SignalOp::kSet, rank);
-         }},
-        {Status::kRemoteInvalid,
-         [&](auto& t) {
-           return gdx_signal(t, reinterpret_cast<std::uint64_t*>(heap() + 1), 1, SignalOp::kAdd, rank);
-         }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_get(t, heap(), foreign, 8, rank); }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_get(t, foreign, heap(), 8, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_put_value(t, reinterpret_cast<std::uint64_t*>(end), std::uint64_t{1}, rank);
-         }},
-        {Status::kRemoteInvalid,
-         [&](auto& t) {
-           return gdx_fetch_add(t, word(0), reinterpret_cast<std::uint64_t*>(heap() + 4), 1, rank);
-         }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_compare_swap(t, reinterpret_cast<std::uint64_t*>(foreign), word(0), 1, 2, rank);
-         }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_flush(t, kSize); }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize); }},
-        {Status::kInvalidArgument, [&](auto& t) { return gdx_put(t.on_lane(2), heap(), heap(), 8, rank); }},
-        {Status::kInvalidArgument,
-         [&](auto& t) {
-           return gdx_put<Scope::kThread, Mode::kPull>(t.on_lane(2), heap(), heap(), 8, rank);
-         }},
-    };
-    for (std::size_t i = 0; i < refusals.size(); ++i) {
-      fault_ = {};
-      EXPECT_EQ(status_of(refusals[i].second), refusals[i].first) << "call " << i << " to rank " << rank;
-      EXPECT_EQ(fault_.status, refusals[i].first) << "call " << i;
-    }
-    EXPECT_EQ(posted(), 0u);
-    EXPECT_EQ(std::count(ranks_[rank]->heap.begin(), ranks_[rank]->heap.end(), std::byte{0}),
-              std::ptrdiff_t{kHeapBytes});
+class TeamMisuse : public Team {
+ protected:
+  static Status pull(const TeamHandle& t, std::byte* to, const std::byte* from, std::size_t n,
+                     std::uint32_t rank) {
+    return gdx_put<Scope::kThread, Mode::kPull>(t, to, from, n, rank);
   }
-  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), kHeapBytes, kNative); }), Status::kOk);
+  static std::uint64_t* as_word(std::byte* at) { return reinterpret_cast<std::uint64_t*>(at); }
+  static Status pull_signal(const TeamHandle& t, std::byte* at, std::byte* signal, std::uint32_t rank) {
+    return gdx_put_signal<Scope::kThread, Mode::kPull>(t, at, at, 8, as_word(signal), 1, SignalOp::kSet,
+                                                       rank);
+  }
+  template <typename Call>
+  void expect_refused(Status wanted, Call call) {
+    fault_ = {};
+    EXPECT_EQ(status_of(call), wanted);
+    EXPECT_EQ(fault_.status, wanted);
+    EXPECT_EQ(posted(), 0u);
+  }
+  void TearDown() override {
+    for (const auto& rank : ranks_)
+      EXPECT_EQ(std::count(rank->heap.begin(), rank->heap.end(), std::byte{0}), std::ptrdiff_t{kHeapBytes});
+    EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), kHeapBytes, kNative); }),
+              Status::kOk);
+  }
+
+  std::byte* end() { return heap() + kHeapBytes; }
+  std::byte* foreign() { return ranks_[kDirect]->heap.data(); }
+};
+
+TEST_F(TeamMisuse, ranges_beyond_the_heap_are_refused) {
+  constexpr Status kBad = Status::kInvalidArgument;
+  for (const std::uint32_t rank : {kNative, kDirect}) {
+    expect_refused(kBad, [&](auto& t) { return pull(t, foreign(), heap(), 8, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull(t, heap(), foreign(), 8, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull(t, end() - 8, heap(), 16, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull(t, heap(), end() - 8, 16, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull(t, heap() - 8, heap(), 16, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull(t, heap(), heap(), kHeapBytes + 1, rank); });
+    expect_refused(kBad, [&](auto& t) { return pull_signal(t, heap(), end(), rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_put(t, heap(), heap() - 8, 16, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_signal(t, as_word(foreign()), 1, SignalOp::kSet, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_get(t, heap(), foreign(), 8, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_get(t, foreign(), heap(), 8, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_put_value(t, as_word(end()), std::uint64_t{1}, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_fetch_add(t, as_word(foreign()), word(0), 1, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_compare_swap(t, word(0), as_word(end()), 1, 2, rank); });
+  }
+}
+
+TEST_F(TeamMisuse, lengths_and_words_that_cannot_be_are_refused) {
+  constexpr Status kUnaligned = Status::kRemoteInvalid;
+  constexpr std::size_t kLong = std::size_t{1} << 40;
+  std::uint64_t* const odd = as_word(heap() + 4);
+  for (const std::uint32_t rank : {kNative, kDirect}) {
+    expect_refused(Status::kInvalidLength, [&](auto& t) { return gdx_put(t, heap(), heap(), kLong, rank); });
+    expect_refused(Status::kInvalidLength, [&](auto& t) { return gdx_get(t, heap(), heap(), kLong, rank); });
+    expect_refused(kUnaligned, [&](auto& t) { return pull_signal(t, heap(), heap() + 4, rank); });
+    expect_refused(kUnaligned, [&](auto& t) { return gdx_signal(t, odd, 1, SignalOp::kAdd, rank); });
+    expect_refused(kUnaligned, [&](auto& t) { return gdx_fetch_add(t, word(0), odd, 1, rank); });
+    expect_refused(kUnaligned, [&](auto& t) { return gdx_fetch_add(t, odd, word(0), 1, rank); });
+  }
+}
+
+TEST_F(TeamMisuse, ranks_and_lanes_that_do_not_exist_are_refused) {
+  constexpr Status kBad = Status::kInvalidArgument;
+  expect_refused(kBad, [&](auto& t) { return pull(t, heap(), heap(), 8, kSize); });
+  expect_refused(kBad, [&](auto& t) { return gdx_put(t, heap(), heap(), 8, kSize); });
+  expect_refused(kBad, [&](auto& t) { return gdx_get(t, heap(), heap(), 8, kSize); });
+  expect_refused(kBad, [&](auto& t) { return gdx_flush(t, kSize); });
+  expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize); });
+  expect_refused(kBad, [&](auto& t) { return pull(t.on_lane(2), heap(), heap(), 8, kNative); });
+  expect_refused(kBad, [&](auto& t) { return gdx_put(t.on_lane(2), heap(), heap(), 8, kDirect); });
 }
 
 TEST_F(Team, the_first_refusal_is_kept_for_the_message) {
@@ -434,9 +430,8 @@ TEST_F(Team, wait_ends_with_the_signal_whoever_sends_it) {
 // Rank kNative keeps an idle slot that the scheduler asks back, and no thread has a call to it.
 TEST_F(Team, push_that_waits_for_a_slot_returns_the_idle_one_of_another_rank) {
   const auto push = [&](std::uint32_t rank) {
-    return status_of([&](auto& t) {
-      return gdx_put<Scope::kThread, Mode::kPush>(t, heap() + 64, heap() + 64, 32, rank);
-    });
+    return status_of(
+        [&](auto& t) { return gdx_put<Scope::kThread, Mode::kPush>(t, heap() + 64, heap() + 64, 32, rank); });
   };
   nic(kNative).pool.grant(1, 1);
   nic(kAbsent).pool.grant(0, 1);
