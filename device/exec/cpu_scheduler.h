@@ -28,6 +28,8 @@ struct LaunchConfig {
   Dim3 grid{};
   Dim3 block{};
   std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
+  void* stream = nullptr;          // not used: launches of a host thread follow one another
+  bool cooperative = false;        // not used: all blocks always run at once
   // Called when every thread of a worker is waiting; lets whoever the kernel waits for (a NIC in
   // software) run on this core. Returns nonzero when it did something. Null: nobody. A worker whose calls
   // bring nothing for long lends its core to other threads now and then.

@@ -444,15 +444,17 @@ GDX_DEVICE void relax() { __nanosleep(20); }
 struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
-  std::uint32_t shared_bytes = 0;      // of gdx_dynamic_shared(), for each block
-  int (*progress)() = nullptr;         // a GPU makes progress beside the host: not used
-  unsigned workers = 1;                // not used
+  std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
+  cudaStream_t stream = nullptr;   // whose earlier work comes first
+  bool cooperative = false;        // all blocks at once, or kInvalidArgument: they may wait for each other
+  int (*progress)() = nullptr;     // a GPU makes progress beside the host: not used
+  unsigned workers = 1;            // not used
   std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
 };
 
-// Runs a kernel to its end on the current device. Errors: kNoDevice without a driver or a GPU, kUnsupported
-// when this binary has no code for it, kInvalidArgument when CUDA refuses the launch otherwise, kSystem when
-// the kernel faults.
+// Runs a kernel to its end on the current device, after earlier work of the stream. Errors: kNoDevice without
+// a driver or a GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the
+// launch otherwise, kSystem when the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   cudaError_t refused = cudaSuccess;
@@ -461,7 +463,17 @@ template <typename... Parameters, typename... Args>
     refused = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(config.shared_bytes));
   }
-  if (refused == cudaSuccess) kernel<<<config.grid, config.block, config.shared_bytes>>>(args...);
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = config.grid;
+  launch.blockDim = config.block;
+  launch.dynamicSmemBytes = config.shared_bytes;
+  launch.stream = config.stream;
+  launch.attrs = &cooperative;
+  launch.numAttrs = config.cooperative ? 1 : 0;
+  if (refused == cudaSuccess) refused = cudaLaunchKernelEx(&launch, kernel, args...);
   const cudaError_t last = cudaGetLastError();  // clears the error of either call
   switch (refused == cudaSuccess ? last : refused) {
     case cudaSuccess: break;
@@ -472,7 +484,7 @@ template <typename... Parameters, typename... Args>
     case cudaErrorNoKernelImageForDevice: return Status::kUnsupported;
     default: return Status::kInvalidArgument;
   }
-  return cudaDeviceSynchronize() == cudaSuccess ? Status::kOk : Status::kSystem;
+  return cudaStreamSynchronize(config.stream) == cudaSuccess ? Status::kOk : Status::kSystem;
 }
 
 }  // namespace gdx::exec
