@@ -16,6 +16,10 @@
 #define GDX_DEVICE __device__ __forceinline__
 #define GDX_OUT_OF_LINE inline __device__ __noinline__
 
+// Tells libgdx that this program's kernels run on a GPU (host/gpu/gpu.h). Weak, because many files define it.
+extern "C" [[gnu::weak, gnu::used]] const int gdx_kernels_are_cuda;
+extern "C" const int gdx_kernels_are_cuda = 1;
+
 namespace gdx::exec {
 
 inline constexpr bool kOnGpu = true;

@@ -14,6 +14,9 @@
 #include "base/page_size.h"
 #include "base/trace.h"
 
+// Defined by device/exec/cuda.h, in programs that include it.
+extern "C" [[gnu::weak]] const int gdx_kernels_are_cuda;
+
 namespace gdx {
 namespace {
 
@@ -52,6 +55,8 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
 }
 
 }  // namespace
+
+bool program_has_cuda_kernels() { return &gdx_kernels_are_cuda != nullptr; }
 
 // Context of one GPU, shared so that it holds all mappings. Retained by the first call that needs it, because
 // it costs hundreds of megabytes of the GPU's memory, and until its last use.

@@ -16,6 +16,9 @@
 
 namespace gdx {
 
+// Returns whether the program has kernels that nvcc compiled. Such a program has none for the CPU layer.
+[[nodiscard]] bool program_has_cuda_kernels();
+
 // Host pages that kernels of one GPU may load from and store to, at the host's own addresses. Valid until the
 // last mapping of them ends; the pages must live as long.
 class GpuMapping {
