@@ -13,13 +13,18 @@
 namespace gdx {
 
 // The direction of a word. Records order nothing among kernels: they would, if completions shared their
-// address.
-enum class Toward { kHca, kKernel };
+// address. Payload of peers goes toward the host, which reads it after a message between the ranks.
+enum class Toward { kHca, kKernel, kHost };
 
 #if defined(__SANITIZE_THREAD__)
 // Returns an address that all libraries of the process share.
 inline void* shared_by_mappings(Toward toward) {
-  return toward == Toward::kHca ? static_cast<void*>(&environ) : static_cast<void*>(&stderr);
+  switch (toward) {
+    case Toward::kHca: return static_cast<void*>(&environ);
+    case Toward::kKernel: return static_cast<void*>(&stderr);
+    case Toward::kHost: return static_cast<void*>(&stdin);
+  }
+  return nullptr;
 }
 #endif
 

@@ -87,6 +87,7 @@ bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_b
   if (!hca_.foreign.empty()) [[unlikely]]
     return hca_.foreign.store(to, from, length_bytes);
   dma_store(to, from, length_bytes);
+  release_to_mappings(Toward::kHost);
   return true;
 }
 
@@ -296,6 +297,7 @@ std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_
     while (!word.compare_exchange_weak(original, operation.result(original))) {
     }
   }
+  release_to_mappings(Toward::kHost);
   return planted_fault == PlantedFault::kReturnedSum ? operation.result(original) : original;
 }
 

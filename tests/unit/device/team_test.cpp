@@ -441,7 +441,8 @@ TEST_F(Team, push_that_waits_for_a_slot_returns_the_idle_one_of_another_rank) {
   nic(kNative).pool.grant(1, 0);
   EXPECT_EQ(nic(kNative).pool.requests.returned, 0u);
   on_progress_ = [&] {
-    if (std::atomic_ref(nic(kNative).pool.requests.returned).load() == 1) nic(kAbsent).pool.grant(1, 1);
+    if (std::atomic_ref(nic(kNative).pool.requests.returned).load() == 1)
+      std::atomic_ref(nic(kAbsent).pool.grants).store(pack_grants(1, 1), std::memory_order_release);
   };
   EXPECT_EQ(push(kAbsent), Status::kOk);
   EXPECT_EQ(nic(kNative).pool.requests.returned, 1u);
