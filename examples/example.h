@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -27,15 +28,16 @@ T or_exit(gdx::Result<T> result) {
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-// Ends the rank unless the launch and all `count` parts of the kernel succeeded.
-inline void check(const gdx::Team& team, gdx::Status launched, const gdx::Status* parts,
-                  std::uint32_t count) {
-  if (launched != gdx::Status::kOk) stop("rank %u: launch: %s", team.rank(), gdx::status_name(launched));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (parts[i] == gdx::Status::kOk) continue;
-    stop("rank %u: kernel: %s; team: %s", team.rank(), gdx::status_name(parts[i]),
-         team.describe_fault().c_str());
-  }
+// Ends the rank unless the launch and all `count` parts of the kernel succeeded. Meets the other ranks first:
+// a rank that goes is unreachable to its neighbours, but the world knows whose end was the first.
+inline void check(gdx::Team& team, gdx::Status launched, const gdx::Status* parts, std::uint32_t count) {
+  gdx::Status failed = launched;
+  for (std::uint32_t i = 0; i < count && failed == gdx::Status::kOk; ++i) failed = parts[i];
+  if (failed == gdx::Status::kOk) return;
+  const std::string fault = team.describe_fault();
+  const auto met = team.barrier();
+  stop("rank %u: kernel: %s; team: %s; world: %s", team.rank(), gdx::status_name(failed), fault.c_str(),
+       met ? "all ranks are there" : met.error().message.c_str());
 }
 
 // Returns argument `index` of the command line as a number from 1, or `usual` without one.
