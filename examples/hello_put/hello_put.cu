@@ -8,15 +8,14 @@ namespace {
 using namespace gdx;
 
 __global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uint64_t* arrived,
-                      std::uint64_t round, Status* result) {
+                      Status* result) {
   const std::uint32_t right = (team.rank + 1) % team.size;
   const std::uint32_t left = (team.rank + team.size - 1) % team.size;
-  // At rank `right`: outbox's bytes into its inbox, then `round` into its arrived.
+  // At rank `right`: outbox's bytes into its inbox, then 1 into its arrived.
   Status status =
-      gdx_put_signal<Scope::kWarp>(team, inbox, outbox, kTextBytes, arrived, round, SignalOp::kSet, right);
+      gdx_put_signal<Scope::kWarp>(team, inbox, outbox, kTextBytes, arrived, 1, SignalOp::kSet, right);
   // Then the left neighbour's text is in this rank's inbox.
-  if (status == Status::kOk)
-    status = gdx_wait<Scope::kWarp>(team, arrived, Compare::kGreaterEqual, round, left);
+  if (status == Status::kOk) status = gdx_wait<Scope::kWarp>(team, arrived, Compare::kEqual, 1, left);
   if (status == Status::kOk) status = gdx_flush<Scope::kWarp>(team, right);  // outbox may be changed
   if (threadIdx.x == 0) *result = status;
 }
@@ -26,8 +25,8 @@ __global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uin
 std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
 
 Status run_greet(const TeamHandle& team, char* inbox, const char* outbox, std::uint64_t* arrived,
-                 std::uint64_t round, Status* status) {
+                 Status* status) {
   exec::LaunchConfig config;
   config.block = {kWarpThreads};
-  return exec::launch(config, greet, team, inbox, outbox, arrived, round, status);
+  return exec::launch(config, greet, team, inbox, outbox, arrived, status);
 }

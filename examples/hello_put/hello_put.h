@@ -12,6 +12,6 @@ inline constexpr std::uint32_t kTextBytes = 64;
 // For TeamOptions: the GPU if nvcc compiled the kernels, none on the CPU layer.
 [[nodiscard]] std::optional<int> gpu_of_kernels();
 
-// Runs the kernel to its end. `arrived` must be `round` - 1; the kernel's own status goes to `*status`.
+// Runs the kernel to its end. Its own status goes to `*status`.
 [[nodiscard]] gdx::Status run_greet(const gdx::TeamHandle& team, char* inbox, const char* outbox,
-                                    std::uint64_t* arrived, std::uint64_t round, gdx::Status* status);
+                                    std::uint64_t* arrived, gdx::Status* status);
