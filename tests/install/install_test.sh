@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_FOLDER SOURCE_FOLDER COMPILER LIBRARY_FOLDER: installs, builds SOURCE_FOLDER against that, by CMake
-# and by pkg-config, and runs both. Users have no headers of fmt, spdlog and nlohmann/json.
+# install_test.sh BUILD_FOLDER ROOT COMPILER LIBRARY_FOLDER: installs, builds demo/own against that, by CMake and by
+# pkg-config, and runs both; then an example, and the tutorial. Users have no headers of fmt, spdlog and nlohmann/json.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -19,12 +19,13 @@ run_put() {
   grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
 }
 
+own=$2/demo/own
 step cmake --install "$1" --prefix "$folder/gdx"
 headers=$(grep -rlE '#include *[<"](fmt|spdlog|nlohmann)/' "$folder/gdx/include") && {
   echo "FAILED: installed headers need what users need not have: $headers" >&2
   exit 1
 }
-step cmake -G Ninja -S "$2" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
+step cmake -G Ninja -S "$own" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
   -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
 grep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1" || { echo "FAILED: no manual page" >&2 && exit 1; }
@@ -35,10 +36,21 @@ export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
 step pkg-config --print-errors --exists gdx
 # Words, each a flag.
 # shellcheck disable=SC2046
-step "$3" -std=c++20 -o "$folder/put" "$2/main.cpp" -x c++ "$2/put.cu" -x none $(pkg-config --cflags --libs gdx)
+step "$3" -std=c++20 -o "$folder/put" "$own/main.cpp" -x c++ "$own/put.cu" -x none $(pkg-config --cflags --libs gdx)
 run_put "$folder/put"
 
+step cmake -G Ninja -S "$2/examples" -B "$folder/examples" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
+step cmake --build "$folder/examples" --target ring_allreduce
+step "$folder/gdx/bin/gdx" run --ranks 3 --timeout-s 60 -- "$folder/examples/ring_allreduce"
+
+# The tutorial's commands, in a home that has gdx as it says.
+awk '/^```sh$/ { shown = 1; next } /^```$/ { shown = 0 } shown' "$2/docs/TUTORIAL.md" >"$folder/tutorial.sh"
+step env HOME="$folder" CXX="$3" bash -eu "$folder/tutorial.sh"
+for line in 'rank 0 of 2 has 1000 to 1999' 'status 3' 'rank 4 of 5 has 3000 to 3999'; do
+  grep -qx "$line" "$folder/out" || { echo "FAILED: the tutorial does not print: $line" >&2 && cat "$folder/out" >&2 && exit 1; }
+done
+
 command -v nvcc >/dev/null || { echo "no nvcc in PATH: kernels for a GPU were not built" && exit 0; }
-step cmake -G Ninja -S "$2" -B "$folder/cuda" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
+step cmake -G Ninja -S "$own" -B "$folder/cuda" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
   -DPUT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=80
 step cmake --build "$folder/cuda"

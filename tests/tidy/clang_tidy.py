@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-FOLDERS = ("base", "demo", "device", "driver-shim", "host", "perf", "proto", "tests")
+FOLDERS = ("base", "demo", "device", "driver-shim", "examples", "host", "perf", "proto", "tests")
 
 
 def changed_lines(base):

@@ -39,6 +39,9 @@ const std::map<std::string, std::set<std::string>>& permitted_includes() {
       {"host", {"host", "device", "driver-shim/cuda", "base", "proto"}},
       {"demo", {"demo", "host", "device", "base", "proto"}},
       {"demo/own", {"put.h", "host", "device", "proto"}},
+      {"examples",
+       {"../example.h", "halo_exchange.h", "hello_put.h", "moe_dispatch.h", "ring_allreduce.h",
+        "work_stealing.h", "host", "device", "proto"}},
   };
   return table;
 }
@@ -265,8 +268,8 @@ Offences page_reference_offences(const Source& source) {
 std::vector<Source> read_all(const std::set<std::string>& extensions) {
   std::vector<Source> found;
   const fs::path root = GDX_SOURCE_DIR;
-  for (const char* folder : {"base", "proto", "device", "driver-shim", "host", "demo", "tests", "perf",
-                             "papers", "cmake", "docs"}) {
+  for (const char* folder : {"base", "proto", "device", "driver-shim", "host", "demo", "examples", "tests",
+                             "perf", "papers", "cmake", "docs"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       const fs::path& file = entry.path();
       if (extensions.contains(file.extension().string()) || extensions.contains(file.filename().string()))

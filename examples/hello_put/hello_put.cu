@@ -1,0 +1,32 @@
+// The kernel of hello_put: a warp puts a text to the right neighbour and waits for the left one's.
+#include "hello_put.h"
+
+#include "device/team/team.h"
+
+namespace {
+
+using namespace gdx;
+
+__global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uint64_t* arrived,
+                      Status* result) {
+  const std::uint32_t right = (team.rank + 1) % team.size;
+  const std::uint32_t left = (team.rank + team.size - 1) % team.size;
+  // At rank `right`: outbox's bytes into its inbox, then 1 into its arrived.
+  Status status =
+      gdx_put_signal<Scope::kWarp>(team, inbox, outbox, kTextBytes, arrived, 1, SignalOp::kSet, right);
+  // Then the left neighbour's text is in this rank's inbox.
+  if (status == Status::kOk) status = gdx_wait<Scope::kWarp>(team, arrived, Compare::kEqual, 1, left);
+  if (status == Status::kOk) status = gdx_flush<Scope::kWarp>(team, right);  // outbox may be changed
+  if (threadIdx.x == 0) *result = status;
+}
+
+}  // namespace
+
+std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
+
+Status run_greet(const TeamHandle& team, char* inbox, const char* outbox, std::uint64_t* arrived,
+                 Status* status) {
+  exec::LaunchConfig config;
+  config.block = {kWarpThreads};
+  return exec::launch(config, greet, team, inbox, outbox, arrived, status);
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# examples_test.sh CASE GDX PROGRAM: one of examples/ as a user runs it. Each rank checks its own values.
+. "$(dirname "$0")/../program.sh"
+gdx=$2
+program=$3
+name=$(basename "$program")
+
+# on_ranks RANKS OPTION...: on either way to the ranks. Nobody is to wait for a machine that has much to do.
+on_ranks() {
+  local ranks=$1 direct
+  shift
+  for direct in on off; do
+    run 100 env GDX_DIRECT=$direct GDX_CALL_TIMEOUT_S=60 "$gdx" run --ranks "$ranks" "$@" -- "$program"
+    expect_status 0
+    expect 'rank'
+  done
+}
+
+case $case_name in
+  runs)
+    on_ranks 2
+    on_ranks 3
+    ;;
+  lossy)
+    for ranks in 1 2 5 16; do on_ranks "$ranks" --loss 0.01 --seed 7; done
+    ;;
+  killed)
+    # Rank 1 is killed amid rounds without end. The others end in time, and say whose end was the first.
+    rounds=(1000000000)
+    [ "$name" = ring_allreduce ] && rounds=(10007 1000000000)
+    # shellcheck disable=SC2016
+    for direct in on off; do
+      run 60 env GDX_DIRECT=$direct "$gdx" run --ranks 3 --label -- \
+        bash -c '"$@" & [ "$GDX_RANK" = 1 ] && sleep 1 && kill -KILL $!; wait $!' - "$program" "${rounds[@]}"
+      expect_status 137
+      expect 'rank 1 .* ended with status 137; 2 other ranks'
+      expect_no 'did not end them'
+      for rank in 0 2; do expect "^$rank: $name: .*rank 1 closed its connection"; done
+    done
+    ;;
+esac
+echo "ok: $case_name"
