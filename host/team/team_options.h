@@ -36,6 +36,9 @@ struct TeamOptions {
   // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
   std::optional<DirectChoice> direct = std::nullopt;
   std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
+  // Connects all ranks in Team::create, for programs that want no delay at the first use. Else a connection
+  // is made once a kernel or Team::connect needs it.
+  bool connect_all = false;
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
