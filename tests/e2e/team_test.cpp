@@ -470,15 +470,27 @@ TEST_F(TeamOfRanks, abort_reaches_every_wait) {
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) EXPECT_EQ(*team.endpoint(0, rank).abort, 1u);
 }
 
+TEST_F(TeamOfRanks, abort_reaches_endpoints_that_are_made_after_it) {
+  Team team = made();
+  team.abort();
+  std::atomic_ref(*team.handle().peers[team.rank()].asked).store(1);
+  while (team.endpoint(0, team.rank()).layout_version == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(*team.endpoint(0, team.rank()).abort, 1u);
+}
+
 TEST_F(TeamOfRanks, heap_and_queues_can_be_in_gpu_memory) {
   if (!Gpu::open()) GTEST_SKIP() << "needs a GPU, or the fake driver";
-  Team team = made({.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}});
+  Team team =
+      connected({.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}});
   EXPECT_EQ(team.handle().layout, team_layout(Placement::kGpu));
+  EXPECT_EQ(team.connections(), team.size()) << "made by the connector's thread";
+  EXPECT_EQ(team.endpoint(0, 0).placement, Placement::kGpu);
   auto* const piece = must(team.allocate<std::uint64_t>(4));
   EXPECT_EQ(reinterpret_cast<std::byte*>(piece), team.heap().data());
   EXPECT_TRUE(team.free(piece));
   EXPECT_EQ(team.describe_fault(), "ok");
-  EXPECT_TRUE(made({.gpu = 0}).close()) << "a heap of the host for kernels of a GPU";
+  EXPECT_TRUE(connected({.gpu = 0}).close()) << "a heap of the host for kernels of a GPU";
 }
 
 // A program of their own runs each of the next tests, because the world ends with the rank.
