@@ -236,6 +236,12 @@ World::~World() = default;
 std::uint32_t World::rank() const { return impl_->options.rank; }
 std::uint32_t World::size() const { return impl_->options.size; }
 
+std::string World::address() const {
+  if (size() == 1) return "127.0.0.1";
+  const auto own = bootstrap::parse_host_port(bootstrap::own_text(impl_->members.back().socket()));
+  return own ? own->host : std::string();
+}
+
 Result<World> World::join(const WorldOptions& options) {
   const TraceSpan span("World::join");
   GDX_TRY(check_options(options));

@@ -49,6 +49,9 @@ class World {
 
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
+  // Returns this end's address on the connection to rank 0, as "10.0.0.2"; at rank 0, on that to the last
+  // rank. A loopback address in a world of one rank.
+  [[nodiscard]] std::string address() const;
 
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.

@@ -120,13 +120,21 @@ Result<void> ConnectorService::connect(std::uint32_t rank, std::uint32_t lane, s
   std::unique_lock lock(mutex_);
   requests_.push_back(key);
   const bool done = changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                                      [&] { return outcomes_.find(key) != outcomes_.end(); });
+                                      [&] { return aborted_ || outcomes_.find(key) != outcomes_.end(); });
   if (!done) {
     return fail(Status::kTimeout, fmt::format("rank {} was not connected on lane {} in {:.3f} s: wait longer",
                                               rank, lane, static_cast<double>(timeout_ns) / kNsPerSecond));
   }
-  if (const auto& error = outcomes_[key]) return tl::unexpected(*error);
-  return {};
+  if (const auto found = outcomes_.find(key); found != outcomes_.end())
+    return found->second ? tl::unexpected(*found->second) : Result<void>{};
+  return fail(Status::kAborted,
+              fmt::format("the wait for rank {} on lane {} was aborted: make a new team", rank, lane));
+}
+
+void ConnectorService::abort() {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  changed_.notify_all();
 }
 
 Result<EndpointAddress> ConnectorService::create(std::uint32_t rank, std::uint32_t lane) {

@@ -54,8 +54,10 @@ class ConnectorService final : private ConnectorPort {
                                    ConnectorHost& host, std::uint32_t* asked = nullptr);
 
   // Connects to `rank` on `lane`, and waits. Not from a call of the host.
-  // Errors: kInvalidArgument; kTimeout; those with which the rank is gone.
+  // Errors: kInvalidArgument; kTimeout; kAborted; those with which the rank is gone.
   [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint32_t lane, std::uint64_t timeout_ns);
+  // Ends every wait of connect(), also later ones. Threads: any.
+  void abort();
 
  private:
   struct Channel {
@@ -107,6 +109,7 @@ class ConnectorService final : private ConnectorPort {
   std::condition_variable changed_;
   std::vector<Key> requests_;                     // guarded by mutex_
   std::map<Key, std::optional<Error>> outcomes_;  // guarded by mutex_; nullopt: ready
+  bool aborted_ = false;                          // guarded by mutex_
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

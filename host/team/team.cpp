@@ -153,8 +153,25 @@ TeamAtomics Team::atomics() const {
   return state ? state->atomics() : TeamAtomics::kNic;
 }
 
-PeerWay Team::way(std::uint32_t rank) const {
-  return rank < size() ? team::way_of(impl_->table->peer(0, rank)) : PeerWay::kNone;
+Result<void> Team::connect(std::uint32_t rank) {
+  const TraceSpan span("Team::connect");
+  const auto state = impl_->state.lock();
+  if (state && rank < size()) return state->connect(impl_->table->members()[rank]);
+  return fail(Status::kInvalidArgument,
+              fmt::format("no connection to rank {}: use a rank below {} of a team that is not closed", rank,
+                          size()));
+}
+
+PeerWay Team::way(std::uint32_t rank, std::uint32_t lane) const {
+  const auto state = impl_->state.lock();
+  return state && rank < size() && lane < state->options().lanes
+             ? team::way_of(impl_->table->peer(lane, rank))
+             : PeerWay::kNone;
+}
+
+std::uint32_t Team::connections() const {
+  const auto state = impl_->state.lock();
+  return state && impl_->table ? state->connections(*impl_->table) : 0;
 }
 
 EndpointHandle Team::endpoint(std::uint32_t lane, std::uint32_t rank) const {

@@ -25,11 +25,11 @@ namespace gdx {
 // Threads: one at a time, except abort(), which any thread may call while a kernel runs.
 class Team {
  public:
-  // Joins the world of `gdx run`, or of one rank, opens an HCA, makes pools, heap and endpoints, and connects
-  // all ranks. Collective.
+  // Joins the world of `gdx run`, or of one rank, opens an HCA, makes pools and the heap, and starts a thread
+  // that connects ranks once they need it. Collective.
   // Errors: kInvalidArgument naming the option, its value and its range, or the rank whose heap_bytes or
   // lanes differ; those of World::join, Hca::open, StagingPool::create, allocate_shareable_memory,
-  // Gpu::open, PeerMapping::exchange, Endpoint::create and Endpoint::connect.
+  // Gpu::open, PeerMapping::exchange, ConnectorService::listen; with connect_all those of connect().
   [[nodiscard]] static Result<Team> create(const TeamOptions& options = {});
   // Takes the program's own parts, which must outlive the team and stay where they are.
   [[nodiscard]] static Result<Team> create(const Hca& hca, World& world, StagingPools pools,
@@ -79,16 +79,23 @@ class Team {
   [[nodiscard]] std::span<std::byte> heap() const;
   [[nodiscard]] std::uint64_t bytes_free() const;
   [[nodiscard]] TeamAtomics atomics() const;
-  // Returns the way to `rank`; kNone for other numbers.
-  [[nodiscard]] PeerWay way(std::uint32_t rank) const;
+  // Connects to `rank` on all lanes, as a kernel's first call would, and waits for TeamOptions::timeout_ns at
+  // most on each. Local. Errors: kInvalidArgument (no such rank); kTimeout; kAborted; kPeerUnreachable and
+  // other reasons for which the rank is gone.
+  [[nodiscard]] Result<void> connect(std::uint32_t rank);
+  // Returns the way to `rank` on a lane; kNone for other numbers.
+  [[nodiscard]] PeerWay way(std::uint32_t rank, std::uint32_t lane = 0) const;
+  // Returns the number of endpoints towards ranks of this team, those being connected among them.
+  [[nodiscard]] std::uint32_t connections() const;
   // Returns the shared endpoint towards `rank`, for device::SharedEndpoint. A zeroed one, which kernels
-  // refuse, where there is none.
+  // refuse, where none is connected.
   [[nodiscard]] EndpointHandle endpoint(std::uint32_t lane, std::uint32_t rank) const;
-  // Describes the first call that failed, and every endpoint that did, by rank; "ok" while there is none.
+  // Describes the first call that failed, and every connection that did, by rank; "ok" while there is none.
   // Call it when no kernel runs on the team.
   [[nodiscard]] std::string describe_fault() const;
 
-  // Makes every wait of a kernel on this team, and on those that share its endpoints, return kAborted.
+  // Makes every wait of a kernel or of connect() return kAborted, on this team and those that share its
+  // endpoints.
   void abort();
   // Returns once every rank has called it. Collective. Errors: those of agreement; kUnsupported in a team
   // that was split.

@@ -28,7 +28,8 @@ struct TeamOptions {
   std::uint64_t heap_bytes = 64 << 20;  // of each rank, all equal; 4 KiB to 1 TiB
   std::uint32_t lanes = 1;              // endpoints towards each rank, all ranks equal; 1 to 64
   HeapMemory heap_memory = HeapMemory::kHost;
-  // Ordinal of the GPU whose kernels use the team. None: kernels of the CPU layer.
+  // Ordinal of the GPU whose kernels use the team. None: 0 where nvcc has compiled the program's kernels,
+  // else kernels of the CPU layer.
   std::optional<int> gpu = std::nullopt;
   // Of each endpoint. `sharing` is always kShared. The slot counts are lowered to those of the pools. `gpu`
   // is the team's where none is set.
@@ -36,6 +37,9 @@ struct TeamOptions {
   // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
   std::optional<DirectChoice> direct = std::nullopt;
   std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
+  // Connects all ranks in Team::create, for programs that want no delay at the first use. Else a connection
+  // is made once a kernel or Team::connect needs it.
+  bool connect_all = false;
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's

@@ -11,10 +11,18 @@
 
 #include "base/log.h"
 #include "host/staging/progress.h"
+#include "proto/mapping_order.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::team {
 namespace {
+
+constexpr std::uint64_t kDeadlineTenths = 8;  // of a kernel's bound, after which an asked rank is gone
+
+// Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
+bool is_known(const ConnectionEnd& end) {
+  return end.endpoint && end.way != PeerWay::kNone && end.way != PeerWay::kMapped;
+}
 
 // Lowers the slots to what the pool has.
 void fit(std::uint32_t& slots, const StagingPool* pool) {
@@ -53,7 +61,9 @@ void TeamState::use(const Hca& hca, World& world, StagingPools pools) {
 }
 
 Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result<void>& done) {
-  return agree(*world_, statement, done, options_.timeout_ns);
+  auto all = agree(*world_, statement, done, options_.timeout_ns);
+  acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
+  return all;
 }
 
 Result<Memory> TeamState::make_heap() {
@@ -76,6 +86,7 @@ Result<void> TeamState::zero(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 Result<void> TeamState::make_local_parts() {
+  if (!options_.gpu && program_has_cuda_kernels()) options_.gpu = 0;
   options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software()));
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
@@ -88,10 +99,10 @@ Result<void> TeamState::make_local_parts() {
       GDX_TRY(pool->map_to(*gpu_));
     }
   }
-  const std::size_t endpoints = std::size_t{options_.lanes} * world_->size();
-  endpoints_.resize(endpoints);
-  ways_.resize(world_->size());
-  words_ = GDX_TRY(HostPages::allocate((1 + endpoints) * sizeof(std::uint32_t), gpu_ ? &*gpu_ : nullptr));
+  const std::size_t ends = std::size_t{options_.lanes} * world_->size();
+  ends_ = std::vector<ConnectionEnd>(ends);
+  words_ = GDX_TRY(HostPages::allocate((1 + ends) * sizeof(std::uint32_t), gpu_ ? &*gpu_ : nullptr));
+  GDX_TRY(listen());
   windows_.reserve(kMaxTeamWindows);
   auto heap = GDX_TRY(make_heap());
   windows_.push_back({std::move(heap)});
@@ -127,77 +138,103 @@ Result<void> TeamState::found(const Result<void>& opened) {
   Window& heap = windows_.front();
   heap.parts.reserve(all.size());
   for (const Statement& statement : all) heap.parts.push_back(statement.memory);
-  return connect_all();
+  return start_connector();
 }
 
 // After a failure of this rank alone the others must hear of it, so each step ends in a meeting.
-Result<void> TeamState::connect_all() {
+Result<void> TeamState::start_connector() {
   const std::uint32_t size = world_->size();
-  const std::uint32_t lanes = options_.lanes;
   auto done = map_window(windows_.front());
-  for (std::uint32_t rank = 0; rank < size && done; ++rank)
-    ways_[rank] = is_mapped(rank) ? PeerWay::kMapped : PeerWay::kNone;
-  std::vector<std::vector<EndpointAddress>> towards(lanes, std::vector<EndpointAddress>(size));
-  for (std::uint32_t rank = 0; rank < size && done; ++rank) {
-    auto made = make_endpoints(rank);
-    if (!made) {
-      done =
-          fail(made.error().status, fmt::format("endpoint towards rank {}: {}", rank, made.error().message));
-      break;
-    }
-    for (std::uint32_t lane = 0; lane < lanes; ++lane) towards[lane][rank] = (*made)[lane];
-  }
-  GDX_TRY(meet({.call = Call::kMap}, done));
-
-  // Each rank picks from each other's the addresses that are towards itself.
-  std::vector<std::vector<EndpointAddress>> from(size, std::vector<EndpointAddress>(lanes));
-  for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-    const auto gathered =
-        GDX_TRY(world_->allgather(std::as_bytes(std::span(towards[lane])), options_.timeout_ns));
-    for (std::uint32_t rank = 0; rank < size; ++rank) {
-      const std::size_t at = (std::size_t{rank} * size + world_->rank()) * sizeof(EndpointAddress);
-      std::memcpy(&from[rank][lane], gathered.data() + at, sizeof(EndpointAddress));
-    }
-  }
+  const auto identities = GDX_TRY(world_->allgather_value(connector_->identity(), options_.timeout_ns));
   std::uint64_t mapped = 0;
   for (std::uint32_t rank = 0; rank < size && done; ++rank) {
-    done = connect(rank, from[rank]);
-    mapped += is_mapped(rank) ? 1 : 0;
+    if (!is_mapped(rank)) continue;
+    ++mapped;
+    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
+      ends_[end_index(lane, rank)].way = PeerWay::kMapped;
   }
-  const auto all = GDX_TRY(meet({.call = Call::kConnect, .own = {mapped}}, done));
+  if (done) done = connector_->start(identities, *this, asked());
+  const auto all = GDX_TRY(meet({.call = Call::kMap, .own = {mapped}}, done));
   const bool all_mapped = std::ranges::all_of(all, [&](const Statement& s) { return s.own[0] == size; });
   atomics_ = all_mapped ? TeamAtomics::kProcessor : TeamAtomics::kNic;
+  GDX_TRY(meet({.call = Call::kConnect}, options_.connect_all ? connect_all() : Result<void>{}));
   return {};
 }
 
-Result<std::vector<EndpointAddress>> TeamState::make_endpoints(std::uint32_t rank) {
-  std::vector<EndpointAddress> addresses;
-  addresses.reserve(options_.lanes);
-  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    auto endpoint = GDX_TRY(Endpoint::create(*hca_, pools_, options_.endpoint));
-    if (gpu_) {
-      GDX_TRY(endpoint.map_to(*gpu_));
-    }
-    addresses.push_back(endpoint.address());
-    endpoints_[endpoint_index(lane, rank)] = std::move(endpoint);
-  }
-  return addresses;
+// At the address by which rank 0 knows this rank, because TCP is known to work there; the NIC's network may
+// carry RoCE alone.
+Result<void> TeamState::listen() {
+  ConnectorOptions options;
+  options.rank = world_->rank();
+  options.size = world_->size();
+  options.lanes = options_.lanes;
+  options.host = world_->address();
+  // A kernel asks at once, or after a silence, and is to report an unreachable rank before its own timeout.
+  const std::uint64_t bound_ns = *options_.endpoint.timeout_ns;
+  const std::uint64_t silence_ns = options_.endpoint.probe_after_ns;
+  options.rules.deadline_ns = std::max<std::uint64_t>(
+      (bound_ns > silence_ns ? bound_ns - silence_ns : bound_ns) / 10 * kDeadlineTenths, 1);
+  connector_ = GDX_TRY(ConnectorService::listen(options));
+  return {};
 }
 
-Result<void> TeamState::connect(std::uint32_t rank, std::span<const EndpointAddress> addresses) {
+// Asks for this rank and those above at once; those below ask this one.
+Result<void> TeamState::connect_all() {
+  const std::uint32_t size = world_->size();
   for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    Endpoint& endpoint = *endpoints_[endpoint_index(lane, rank)];
-    if (auto done = endpoint.connect(addresses[lane]); !done)
-      return fail(done.error().status,
-                  fmt::format("connection to rank {}, lane {}: {}", rank, lane, done.error().message));
+    for (std::uint32_t rank = world_->rank(); rank < size; ++rank)
+      std::atomic_ref(asked()[end_index(lane, rank)]).store(1, std::memory_order_relaxed);
   }
-  ways_[rank] = is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative;
+  for (std::uint32_t i = 0; i < size; ++i) GDX_TRY(connect((world_->rank() + i) % size));
+  return {};
+}
+
+Result<void> TeamState::connect(std::uint32_t rank) {
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
+    std::atomic_ref(asked()[end_index(lane, rank)]).store(1, std::memory_order_relaxed);
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
+    GDX_TRY(connector_->connect(rank, lane, options_.timeout_ns));
+  return {};
+}
+
+Result<EndpointAddress> TeamState::create(std::uint32_t rank, std::uint32_t lane) {
+  auto endpoint = GDX_TRY(Endpoint::create(*hca_, pools_, options_.endpoint));
+  if (gpu_) {
+    GDX_TRY(endpoint.map_to(*gpu_));
+  }
+  const EndpointAddress address = endpoint.address();
+  const std::lock_guard lock(mutex_);
+  if (abort_word().load(std::memory_order_relaxed) != 0) endpoint.abort();
+  ends_[end_index(lane, rank)].endpoint = std::move(endpoint);
+  return address;
+}
+
+// Without the lock: other threads leave an endpoint alone that kernels do not know yet.
+Result<void> TeamState::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
+  return ends_[end_index(lane, rank)].endpoint->connect(peer);
+}
+
+void TeamState::ready(std::uint32_t rank, std::uint32_t lane) {
+  const std::lock_guard lock(mutex_);
+  set_connection(rank, lane, is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative);
+}
+
+// Kernels may still be using an endpoint that was ready.
+void TeamState::gone(std::uint32_t rank, std::uint32_t lane, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  ConnectionEnd& end = ends_[end_index(lane, rank)];
+  if (!is_known(end)) end.endpoint.reset();
+  end.why_gone = why.message;
+  set_connection(rank, lane, PeerWay::kGone);
+}
+
+void TeamState::set_connection(std::uint32_t rank, std::uint32_t lane, PeerWay way) {
+  ends_[end_index(lane, rank)].way = way;
   for (const auto& table : tables()) {
     const auto at = std::ranges::find(table->members(), rank);
     if (at != table->members().end())
-      write_connection(*table, static_cast<std::uint32_t>(at - table->members().begin()));
+      write_connection(*table, lane, static_cast<std::uint32_t>(at - table->members().begin()));
   }
-  return {};
 }
 
 std::vector<std::shared_ptr<Table>> TeamState::tables() const {
@@ -210,38 +247,35 @@ std::vector<std::shared_ptr<Table>> TeamState::tables() const {
 }
 
 // The way comes last, because a kernel reads the rest of the record after it.
-void TeamState::write_connection(const Table& table, std::uint32_t index) const {
-  const std::uint32_t rank = table.members()[index];
-  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    TeamPeer& peer = table.peer(lane, index);
-    peer.set_endpoint(endpoint_handle(lane, rank));
-    set_way(peer, ways_[rank]);
-  }
+void TeamState::write_connection(const Table& table, std::uint32_t lane, std::uint32_t index) const {
+  const ConnectionEnd& end = ends_[end_index(lane, table.members()[index])];
+  TeamPeer& peer = table.peer(lane, index);
+  if (is_known(end)) peer.set_endpoint(end.endpoint->handle());
+  set_way(peer, end.way);
 }
 
-void TeamState::write_windows(const Table& table) const {
+void TeamState::write_window(const Table& table, std::size_t w) const {
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     const std::uint32_t rank = table.members()[i];
-    for (std::size_t w = 0; w < windows_.size(); ++w) {
-      const RemoteMemory& part = windows_[w].parts[rank];
-      const PeerHandle mapped = windows_[w].mapping->handle(rank, {});
-      const TeamPeerWindow window{part.address, part.rkey, 0,
-                                  is_mapped(rank) ? mapped.windows[0].mapped : nullptr};
-      for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
-        table.peer(lane, i).set_window(w, window, windows_[w].memory.data());
-    }
+    const RemoteMemory& part = windows_[w].parts[rank];
+    const PeerHandle mapped = windows_[w].mapping->handle(rank, {});
+    const TeamPeerWindow window{part.address, part.rkey, 0,
+                                is_mapped(rank) ? mapped.windows[0].mapped : nullptr};
+    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
+      table.peer(lane, i).set_window(w, window, windows_[w].memory.data());
   }
 }
 
 Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> members) {
   auto made = GDX_TRY(Table::create(std::move(members), options_.lanes, gpu_ ? &*gpu_ : nullptr));
   auto table = std::make_shared<Table>(std::move(made));
-  write_windows(*table);
+  for (std::size_t w = 0; w < windows_.size(); ++w) write_window(*table, w);
+  const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < table->size(); ++i) {
-    const std::uint32_t rank = table->members()[i];
-    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
-      table->peer(lane, i).asked = words() + 1 + endpoint_index(lane, rank);
-    write_connection(*table, i);
+    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
+      table->peer(lane, i).asked = asked() + end_index(lane, table->members()[i]);
+      write_connection(*table, lane, i);
+    }
   }
   std::erase_if(tables_, [](const auto& known) { return known.expired(); });
   tables_.push_back(table);
@@ -301,8 +335,9 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
                               rank, window->mapping->reason(rank), kDirectVariable));
   }
   GDX_TRY(meet({.call = Call::kMap}, mapped));
+  const std::lock_guard lock(mutex_);
   windows_.push_back(std::move(*window));
-  for (const auto& table : tables()) write_windows(*table);
+  for (const auto& table : tables()) write_window(*table, windows_.size() - 1);
   return {};
 }
 
@@ -336,8 +371,18 @@ TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
 
 EndpointHandle TeamState::endpoint_handle(std::uint32_t lane, std::uint32_t rank) const {
   if (lane >= options_.lanes || rank >= world_->size()) return {};
-  const auto& endpoint = endpoints_[endpoint_index(lane, rank)];
-  return endpoint ? endpoint->handle() : EndpointHandle{};
+  const std::lock_guard lock(mutex_);
+  const ConnectionEnd& end = ends_[end_index(lane, rank)];
+  return is_known(end) ? end.endpoint->handle() : EndpointHandle{};
+}
+
+std::uint32_t TeamState::connections(const Table& table) const {
+  const std::lock_guard lock(mutex_);
+  std::uint32_t count = 0;
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
+    for (const std::uint32_t rank : table.members()) count += ends_[end_index(lane, rank)].endpoint ? 1 : 0;
+  }
+  return count;
 }
 
 std::string TeamState::describe_fault(const Table& table) const {
@@ -350,22 +395,30 @@ std::string TeamState::describe_fault(const Table& table) const {
     text =
         fmt::format("{}: rank {}, {} bytes at {}", status_name(fault.status), fault.rank, fault.bytes, place);
   }
+  const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-      const auto& endpoint = endpoints_[endpoint_index(lane, table.members()[i])];
-      if (!endpoint || endpoint->fault().status == Status::kOk) continue;
+      const ConnectionEnd& end = ends_[end_index(lane, table.members()[i])];
+      if (!end.why_gone.empty())
+        text += fmt::format("{}connection to rank {}, lane {}: {}", text.empty() ? "" : "; ", i, lane,
+                            end.why_gone);
+      if (!is_known(end) || end.endpoint->fault().status == Status::kOk) continue;
       text += fmt::format("{}endpoint towards rank {}, lane {}: {}", text.empty() ? "" : "; ", i, lane,
-                          endpoint->describe_fault());
+                          end.endpoint->describe_fault());
     }
   }
   return text.empty() ? status_name(Status::kOk) : text;
 }
 
 void TeamState::abort() {
-  std::atomic_ref<std::uint32_t>(*words()).store(1, std::memory_order_release);
-  for (auto& endpoint : endpoints_) {
-    if (endpoint) endpoint->abort();
+  {
+    const std::lock_guard lock(mutex_);
+    abort_word().store(1, std::memory_order_release);
+    for (auto& end : ends_) {
+      if (end.endpoint) end.endpoint->abort();
+    }
   }
+  connector_->abort();
 }
 
 }  // namespace gdx::team

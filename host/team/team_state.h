@@ -1,8 +1,10 @@
-// Common part of a team and those split from it: world, heap, windows, and the endpoints towards every rank.
+// Common part of a team and those split from it: world, heap, windows, and the endpoints towards other ranks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include "host/gpu/gpu_memory.h"
 #include "host/memory/memory.h"
 #include "host/team/agreement.h"
+#include "host/team/connector_service.h"
 #include "host/team/symmetric_heap.h"
 #include "host/team/team_options.h"
 #include "host/team/team_table.h"
@@ -31,8 +34,15 @@ struct Window {
   std::vector<RemoteMemory> parts = {};  // by rank
 };
 
-// Threads: one at a time, except abort().
-class TeamState {
+// This rank's end of the connection with a rank on a lane.
+struct ConnectionEnd {
+  std::optional<Endpoint> endpoint;
+  PeerWay way = PeerWay::kNone;  // as the records have it
+  std::string why_gone;
+};
+
+// Threads: one at a time, except abort() and the connector's.
+class TeamState : private ConnectorHost {
  public:
   explicit TeamState(const TeamOptions& options) : options_(options), heap_(0) {}
 
@@ -40,13 +50,11 @@ class TeamState {
   [[nodiscard]] Result<void> join();        // returns once all ranks have joined
   [[nodiscard]] Result<void> open_parts();  // this rank alone
   void use(const Hca& hca, World& world, StagingPools pools);
-  // Makes the heap and connects all ranks. `opened`: result of this rank's steps so far.
+  // Makes the heap and starts the connector. `opened`: result of this rank's steps so far.
   [[nodiscard]] Result<void> found(const Result<void>& opened);
 
-  // Creates this rank's endpoints towards `rank`, one for each lane, and returns their addresses. Local.
-  [[nodiscard]] Result<std::vector<EndpointAddress>> make_endpoints(std::uint32_t rank);
-  // Connects them to the peer's endpoints of the same lanes, and lets kernels use them. Local.
-  [[nodiscard]] Result<void> connect(std::uint32_t rank, std::span<const EndpointAddress> addresses);
+  // Connects to `rank` on all lanes, and waits. Local.
+  [[nodiscard]] Result<void> connect(std::uint32_t rank);
 
   [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] Result<void> free(const void* pointer);
@@ -57,7 +65,8 @@ class TeamState {
   // Makes records for ranks of the world. Local.
   [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members);
   [[nodiscard]] TeamHandle handle(const Table& table, std::uint32_t rank) const;
-  // "peer unreachable: rank 3, 8 bytes at heap + 0x80; lane 0 towards rank 3: ..."; "ok" while healthy.
+  // "peer unreachable: rank 3, 8 bytes at heap offset 0x80; connection to rank 3, lane 0: ..."; "ok" while
+  // healthy.
   [[nodiscard]] std::string describe_fault(const Table& table) const;
   void abort();
 
@@ -66,27 +75,44 @@ class TeamState {
   [[nodiscard]] std::span<std::byte> heap_memory() const { return windows_.front().memory.span(); }
   [[nodiscard]] const SymmetricHeap& heap() const { return heap_; }
   [[nodiscard]] TeamAtomics atomics() const { return atomics_; }
-  // Zeroed where there is no such endpoint; kernels refuse that one.
+  // Zeroed where no such endpoint is connected; kernels refuse that one.
   [[nodiscard]] EndpointHandle endpoint_handle(std::uint32_t lane, std::uint32_t rank) const;
+  [[nodiscard]] std::uint32_t connections(const Table& table) const;
 
  private:
+  // Calls of the connector's thread.
+  [[nodiscard]] Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override;
+  [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint32_t lane,
+                                     const EndpointAddress& peer) override;
+  void ready(std::uint32_t rank, std::uint32_t lane) override;
+  void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
+
   [[nodiscard]] Result<void> make_local_parts();
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);
   [[nodiscard]] Result<void> map_to_gpu(const Memory& memory);
   [[nodiscard]] Result<void> map_window(Window& window);
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);
+  [[nodiscard]] Result<void> listen();
+  [[nodiscard]] Result<void> start_connector();
   [[nodiscard]] Result<void> connect_all();
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }
-  void write_windows(const Table& table) const;
-  void write_connection(const Table& table, std::uint32_t index) const;
+  void write_window(const Table& table, std::size_t w) const;
+  // Calls below need mutex_.
+  void write_connection(const Table& table, std::uint32_t lane, std::uint32_t index) const;
+  // Takes the end's new way into all tables.
+  void set_connection(std::uint32_t rank, std::uint32_t lane, PeerWay way);
   [[nodiscard]] std::vector<std::shared_ptr<Table>> tables() const;
   [[nodiscard]] std::uint32_t* words() const { return reinterpret_cast<std::uint32_t*>(words_.data()); }
-  [[nodiscard]] std::size_t endpoint_index(std::uint32_t lane, std::uint32_t rank) const {
+  [[nodiscard]] std::atomic_ref<std::uint32_t> abort_word() const {
+    return std::atomic_ref<std::uint32_t>(*words());
+  }
+  [[nodiscard]] std::uint32_t* asked() const { return words() + 1; }
+  [[nodiscard]] std::size_t end_index(std::uint32_t lane, std::uint32_t rank) const {
     return std::size_t{lane} * world_->size() + rank;
   }
 
-  // Members go in reverse order: the endpoints before all that they use.
+  // Members go in reverse order: the connector's thread before all that it calls, then the endpoints.
   OwnParts own_;
   World* world_ = nullptr;
   const Hca* hca_ = nullptr;
@@ -98,10 +124,11 @@ class TeamState {
   std::vector<std::shared_ptr<GpuMapping>> mappings_;
   SymmetricHeap heap_;
   HostPages words_;  // the abort word, then one of each rank and lane
-  std::vector<std::weak_ptr<Table>> tables_;
   TeamAtomics atomics_ = TeamAtomics::kNic;
-  std::vector<PeerWay> ways_;                       // by rank, as the records have it
-  std::vector<std::optional<Endpoint>> endpoints_;  // by lane, then rank
+  mutable std::mutex mutex_;
+  std::vector<std::weak_ptr<Table>> tables_;  // guarded by mutex_
+  std::vector<ConnectionEnd> ends_;           // by lane, then rank; guarded by mutex_
+  std::unique_ptr<ConnectorService> connector_;
 };
 
 }  // namespace gdx::team

@@ -6,13 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/shared.h"
+#include "device/team/team.h"
 #include "host/gpu/gpu.h"
 #include "host/staging/progress.h"
 
@@ -56,10 +61,15 @@ TEST(TeamByDefault, one_call_sets_up_everything) {
   EXPECT_EQ(handle.windows[0].bytes, kHeapBytes);
   EXPECT_EQ(*handle.abort, 0u);
   for (std::uint32_t rank = 0; rank < handle.size; ++rank) {
-    EXPECT_EQ(*handle.peers[rank].asked, 0u);
-    EXPECT_EQ(handle.peers[rank].endpoint.sharing, Sharing::kShared);
-    EXPECT_EQ(handle.peers[rank].endpoint.qpn, team.endpoint(0, rank).qpn);
+    EXPECT_EQ(std::atomic_ref(*handle.peers[rank].asked).load(), 0u);
+    EXPECT_EQ(team.endpoint(0, rank).layout_version, 0u) << "no kernel has asked";
+    EXPECT_EQ(team.way(rank), PeerWay::kMapped);
   }
+  EXPECT_EQ(team.connections(), 0u);
+  ASSERT_TRUE(team.connect(0));
+  EXPECT_EQ(team.way(0), PeerWay::kDirect);
+  EXPECT_EQ(handle.peers[0].endpoint.sharing, Sharing::kShared);
+  EXPECT_EQ(handle.peers[0].endpoint.qpn, team.endpoint(0, 0).qpn);
   EXPECT_EQ(team.endpoint(1, 0).layout_version, 0u);
   EXPECT_EQ(team.endpoint(0, team.size()).layout_version, 0u);
 
@@ -98,6 +108,15 @@ class TeamOfRanks : public ::testing::Test {
     return Team::create(*hca, world(), {nic_pool.get(), host_pool.get()}, options);
   }
   static Team made(const TeamOptions& options = {}) { return must(create(options)); }
+  static Team connected(TeamOptions options = {}) {
+    options.connect_all = true;
+    return made(options);
+  }
+  template <typename Kernel>
+  static void launch(const Team& team, Kernel kernel, unsigned threads = 1) {
+    const exec::LaunchConfig config{.grid = {1}, .block = {threads}, .progress = progress};
+    ASSERT_EQ(exec::launch(config, kernel, team.handle()), Status::kOk);
+  }
 
  private:
   inline static std::unique_ptr<Hca> hca;
@@ -124,7 +143,7 @@ TEST_F(TeamOfRanks, ranks_of_a_node_are_direct_and_atomics_are_the_processors) {
   auto* const ranks = must(team.allocate<std::uint64_t>(team.size()));
   const std::uint64_t offset = reinterpret_cast<std::byte*>(ranks) - team.heap().data();
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
-    EXPECT_EQ(team.way(rank), PeerWay::kDirect);
+    EXPECT_EQ(team.way(rank), PeerWay::kMapped);
     std::byte* const mapped = handle.peers[rank].windows[0].mapped;
     ASSERT_NE(mapped, nullptr);
     reinterpret_cast<std::uint64_t*>(mapped + offset)[team.rank()] = 100 + team.rank();
@@ -140,7 +159,7 @@ TEST_F(TeamOfRanks, one_rank_that_is_not_direct_moves_all_atomics_to_the_nic) {
   EXPECT_EQ(team.atomics(), TeamAtomics::kNic);
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
     const bool direct = !off && rank != 0;
-    EXPECT_EQ(team.way(rank), direct ? PeerWay::kDirect : PeerWay::kNative);
+    EXPECT_EQ(team.way(rank), direct ? PeerWay::kMapped : PeerWay::kNone);
     EXPECT_EQ(team.handle().peers[rank].windows[0].mapped != nullptr, direct);
   }
   EXPECT_EQ(team.way(team.size()), PeerWay::kNone);
@@ -148,8 +167,9 @@ TEST_F(TeamOfRanks, one_rank_that_is_not_direct_moves_all_atomics_to_the_nic) {
 
 // One thread for each rank and lane puts its value into that rank's word for it.
 TEST_F(TeamOfRanks, every_endpoint_reaches_its_rank_and_this_one) {
-  Team team = made({.lanes = 2, .direct = DirectChoice::kOff});
+  Team team = connected({.lanes = 2, .direct = DirectChoice::kOff});
   const std::uint32_t size = team.size();
+  EXPECT_EQ(team.connections(), 2 * size);
   auto* const words = must(team.allocate<std::uint64_t>(2 * size));
   const std::uint64_t offset = reinterpret_cast<std::byte*>(words) - team.heap().data();
   std::vector<Status> ends(2 * size);
@@ -173,7 +193,7 @@ TEST_F(TeamOfRanks, every_endpoint_reaches_its_rank_and_this_one) {
 // A put with a wrong key to the next rank. Of two such puts on one pair of queues, one may be flushed.
 TEST_F(TeamOfRanks, fault_is_described_with_the_rank) {
   if (world().size() < 3) GTEST_SKIP() << "needs three ranks";
-  Team team = made({.direct = DirectChoice::kOff});
+  Team team = connected({.direct = DirectChoice::kOff});
   const std::uint32_t next = (team.rank() + 1) % team.size();
   const auto kernel = [&](const TeamHandle& handle) {
     const TeamPeer& peer = handle.peers[next];
@@ -283,7 +303,7 @@ TEST_F(TeamOfRanks, windows_that_differ_overlap_or_cannot_be_mapped_are_refused)
 }
 
 TEST_F(TeamOfRanks, split_teams_have_records_of_their_ranks_in_the_order_of_keys) {
-  Team team = made({.lanes = 2});
+  Team team = connected({.lanes = 2});
   const std::uint32_t size = team.size();
   const std::uint32_t colour = team.rank() % 2;
   Team part = must(team.split(colour, size - team.rank()));
@@ -319,25 +339,212 @@ TEST_F(TeamOfRanks, split_teams_have_records_of_their_ranks_in_the_order_of_keys
   EXPECT_EQ(part.handle().size, 0u) << "it ends with the team";
 }
 
+// Records of a split team change with those of the first.
+TEST_F(TeamOfRanks, connections_reach_split_teams_made_before_and_after) {
+  Team team = made({.direct = DirectChoice::kOff});
+  Team before = must(team.split(0, 0));
+  ASSERT_TRUE(team.connect(team.rank()));
+  Team after = must(team.split(0, 0));
+  for (const Team* part : {&before, &after}) {
+    EXPECT_EQ(part->connections(), 1u);
+    EXPECT_EQ(part->way(team.rank()), PeerWay::kNative);
+    EXPECT_EQ(part->handle().peers[team.rank()].endpoint.qpn, team.endpoint(0, team.rank()).qpn);
+  }
+  EXPECT_TRUE(before.close());
+  EXPECT_TRUE(team.barrier());
+}
+
+TEST_F(TeamOfRanks, kernels_connect_the_ranks_and_lanes_that_they_use_and_no_other) {
+  Team team = made({.lanes = 2, .direct = DirectChoice::kOff});
+  const std::uint32_t next = (team.rank() + 1) % team.size();
+  const std::uint32_t previous = (team.rank() + team.size() - 1) % team.size();
+  const std::set<std::uint32_t> used = {next, previous};
+  auto* const signals = must(team.allocate<std::uint64_t>(2));
+  EXPECT_EQ(team.connections(), 0u);
+  for (const std::uint32_t lane : {1u, 0u}) {
+    Status ends[2] = {Status::kPending, Status::kPending};
+    launch(team, [&](const TeamHandle& all) {
+      const TeamHandle handle = all.on_lane(lane);
+      ends[0] = gdx_signal(handle, signals + lane, 1, SignalOp::kAdd, next);
+      ends[1] = gdx_wait(handle, signals + lane, Compare::kEqual, 1, previous);
+    });
+    for (const Status end : ends) EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+    ASSERT_TRUE(team.barrier());
+    EXPECT_EQ(team.connections(), (lane == 1 ? 1 : 2) * used.size());
+    for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
+      const bool no_use = used.count(rank) == 0;
+      EXPECT_TRUE(!no_use || team.way(rank, lane) == PeerWay::kNone);
+      EXPECT_TRUE(lane == 0 || team.way(rank, 0) == PeerWay::kNone) << "lane 0 is not used yet";
+    }
+    EXPECT_EQ(team.way(next, lane), PeerWay::kNative);
+  }
+  ASSERT_TRUE(team.barrier());
+}
+
+TEST_F(TeamOfRanks, all_ranks_ask_all_at_once_and_every_signal_comes_once) {
+  Team team = made({.direct = DirectChoice::kOff});
+  const std::uint32_t size = team.size();
+  auto* const signals = must(team.allocate<std::uint64_t>(size));
+  std::vector<Status> ends(size, Status::kPending);
+  launch(
+      team,
+      [&](const TeamHandle& handle) {
+        const std::uint32_t rank = threadIdx.x;
+        Status status = gdx_signal(handle, signals + handle.rank, 1, SignalOp::kAdd, rank);
+        if (status == Status::kOk) status = gdx_wait(handle, signals + rank, Compare::kGreaterEqual, 1, rank);
+        ends[rank] = status;
+      },
+      size);
+  for (const Status end : ends) EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+  ASSERT_TRUE(team.barrier());
+  for (std::uint32_t rank = 0; rank < size; ++rank) EXPECT_EQ(signals[rank], 1u);
+  EXPECT_EQ(team.connections(), size);
+  ASSERT_TRUE(team.barrier());
+}
+
+// The sender signals only once the wait has made rank 0 ask for the connection.
+TEST_F(TeamOfRanks, wait_for_a_silent_rank_connects_to_it) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  Team team = made({.endpoint = {.probe_after_ns = 1'000'000}, .direct = DirectChoice::kOff});
+  auto* const signal = must(team.allocate<std::uint64_t>(1));
+  Status end = Status::kOk;
+  if (team.rank() == 0) {
+    launch(team,
+           [&](const TeamHandle& handle) { end = gdx_wait(handle, signal, Compare::kEqual, 1, last()); });
+  } else if (team.rank() == last()) {
+    while (team.connections() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    launch(team, [&](const TeamHandle& handle) { end = gdx_signal(handle, signal, 1, SignalOp::kAdd, 0); });
+  }
+  EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+  ASSERT_TRUE(team.barrier());
+  EXPECT_EQ(team.connections(), team.rank() == 0 || team.rank() == last() ? 1u : 0u);
+  ASSERT_TRUE(team.barrier());
+}
+
+TEST_F(TeamOfRanks, mapped_ranks_need_no_connection_for_puts_and_processors_atomics) {
+  Team team = made({.direct = DirectChoice::kOn});
+  auto* const words = must(team.allocate<std::uint64_t>(2));
+  const std::uint32_t next = (team.rank() + 1) % team.size();
+  Status ends[2] = {Status::kPending, Status::kPending};
+  launch(team, [&](const TeamHandle& handle) {
+    ends[0] = gdx_put_value(handle, words, std::uint64_t{7}, next);
+    ends[1] = gdx_signal(handle, words + 1, 1, SignalOp::kAdd, next);
+  });
+  for (const Status end : ends) EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+  ASSERT_TRUE(team.barrier());
+  EXPECT_EQ(words[0], 7u);
+  EXPECT_EQ(words[1], 1u);
+  EXPECT_EQ(team.connections(), 0u);
+  ASSERT_TRUE(team.barrier());
+}
+
+TEST_F(TeamOfRanks, host_connects_all_lanes_to_one_rank) {
+  Team team = made({.lanes = 2, .direct = DirectChoice::kOff});
+  for (int times = 0; times < 2; ++times) {
+    const auto done = team.connect(0);
+    EXPECT_TRUE(done) << done.error().message;
+  }
+  ASSERT_TRUE(team.barrier());
+  EXPECT_EQ(team.connections(), team.rank() == 0 ? 2 * team.size() : 2);
+  for (std::uint32_t lane = 0; lane < 2; ++lane) {
+    EXPECT_EQ(team.way(0, lane), PeerWay::kNative);
+    EXPECT_NE(team.endpoint(lane, 0).layout_version, 0u);
+  }
+  EXPECT_EQ(team.way(0, 2), PeerWay::kNone);
+  EXPECT_EQ(team.connect(team.size()).error().status, Status::kInvalidArgument);
+  ASSERT_TRUE(team.barrier());
+}
+
 TEST_F(TeamOfRanks, abort_reaches_every_wait) {
-  Team team = made();
+  Team team = connected();
   team.abort();
   EXPECT_EQ(*team.handle().abort, 1u);
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) EXPECT_EQ(*team.endpoint(0, rank).abort, 1u);
 }
 
+TEST_F(TeamOfRanks, abort_reaches_endpoints_that_are_made_after_it) {
+  Team team = made();
+  team.abort();
+  std::atomic_ref(*team.handle().peers[team.rank()].asked).store(1);
+  while (team.endpoint(0, team.rank()).layout_version == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(*team.endpoint(0, team.rank()).abort, 1u);
+}
+
 TEST_F(TeamOfRanks, heap_and_queues_can_be_in_gpu_memory) {
   if (!Gpu::open()) GTEST_SKIP() << "needs a GPU, or the fake driver";
-  Team team = made({.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}});
+  Team team =
+      connected({.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}});
   EXPECT_EQ(team.handle().layout, team_layout(Placement::kGpu));
+  EXPECT_EQ(team.connections(), team.size()) << "made by the connector's thread";
+  EXPECT_EQ(team.endpoint(0, 0).placement, Placement::kGpu);
   auto* const piece = must(team.allocate<std::uint64_t>(4));
   EXPECT_EQ(reinterpret_cast<std::byte*>(piece), team.heap().data());
   EXPECT_TRUE(team.free(piece));
   EXPECT_EQ(team.describe_fault(), "ok");
-  EXPECT_TRUE(made({.gpu = 0}).close()) << "a heap of the host for kernels of a GPU";
+  EXPECT_TRUE(connected({.gpu = 0}).close()) << "a heap of the host for kernels of a GPU";
 }
 
-// Last, because the world ends with the rank.
+// A program of their own runs each of the next tests, because the world ends with the rank.
+TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
+  ASSERT_EQ(world().size(), 3u);
+  Team team =
+      made({.endpoint = {.timeout_ns = 2'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
+            .direct = DirectChoice::kOff});
+  Team patient = made({.endpoint = {.timeout_ns = 600'000'000'000}, .direct = DirectChoice::kOff});
+  auto* const signal = must(team.allocate<std::uint64_t>(1));
+  if (team.rank() == last()) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
+  while (world().poll_peers()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+
+  Status dead = Status::kPending;
+  Status alive = Status::kPending;
+  const std::uint32_t other = 1 - std::min(team.rank(), 1u);
+  launch(team, [&](const TeamHandle& handle) {
+    dead = gdx_signal(handle, signal, 1, SignalOp::kAdd, last());
+    alive = gdx_signal(handle, signal, 1, SignalOp::kAdd, other);
+  });
+  EXPECT_EQ(dead, Status::kPeerUnreachable);
+  EXPECT_EQ(alive, Status::kOk);
+  EXPECT_EQ(team.way(last()), PeerWay::kGone);
+  EXPECT_EQ(team.endpoint(0, last()).layout_version, 0u);
+  const std::string name = "rank " + std::to_string(last());
+  EXPECT_THAT(team.describe_fault(),
+              AllOf(HasSubstr("peer unreachable"), HasSubstr(": " + name + ","),
+                    HasSubstr("connection to " + name + ", lane 0: " + name + " was not connected")));
+  EXPECT_EQ(team.connect(last()).error().status, Status::kPeerUnreachable);
+
+  std::thread aborter([&] {
+    while (patient.connections() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    patient.abort();
+  });
+  EXPECT_EQ(patient.connect(last()).error().status, Status::kAborted);
+  aborter.join();
+  Status aborted = Status::kPending;
+  launch(patient,
+         [&](const TeamHandle& handle) { aborted = gdx_signal(handle, signal, 1, SignalOp::kAdd, last()); });
+  EXPECT_EQ(aborted, Status::kAborted);
+}
+
+// Found by the connector if the last rank dies during the exchange, and by RC after it.
+TEST_F(TeamOfRanks, rank_that_dies_while_it_is_asked_is_unreachable_by_name) {
+  ASSERT_GE(world().size(), 2u);
+  Team team = made({.direct = DirectChoice::kOff});
+  auto* const signal = must(team.allocate<std::uint64_t>(1));
+  if (team.rank() == last()) {
+    while (team.connections() == 0) std::this_thread::yield();
+    _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
+  }
+  Status end = Status::kOk;
+  launch(team, [&](const TeamHandle& handle) {
+    while (end == Status::kOk) {
+      end = gdx_signal(handle, signal, 1, SignalOp::kAdd, last());
+      if (end == Status::kOk) end = gdx_flush(handle, last());
+    }
+  });
+  EXPECT_EQ(end, Status::kPeerUnreachable);
+  EXPECT_THAT(team.describe_fault(), HasSubstr("rank " + std::to_string(last())));
+}
+
 TEST_F(TeamOfRanks, lost_rank_is_named_by_close) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   Team team = made();

@@ -216,6 +216,23 @@ TEST_F(Connectors, host_that_stays_busy_is_waited_for_in_bounded_time) {
   EXPECT_THAT(waited.error().message, HasSubstr("rank 1 was not connected on lane 0 in 0.100 s"));
 }
 
+TEST_F(Connectors, abort_ends_waits_of_the_host_before_and_after_it) {
+  listen(3);
+  books[1]->refused = Error{Status::kBusy, "all slots are held"};
+  start();
+  ASSERT_TRUE(services[0]->connect(2, 0, kLongNs));
+  std::thread aborter([&] {
+    EXPECT_TRUE(comes_true([&] { return books[0]->of(1, 0).created == 1; }));
+    services[0]->abort();
+  });
+  const auto during = services[0]->connect(1, 0, kLongNs);
+  aborter.join();
+  ASSERT_FALSE(during);
+  EXPECT_EQ(during.error().status, Status::kAborted);
+  EXPECT_EQ(services[0]->connect(1, 1, kLongNs).error().status, Status::kAborted);
+  EXPECT_TRUE(services[0]->connect(2, 0, kLongNs)) << "it was ready before";
+}
+
 TEST_F(Connectors, strangers_do_no_harm) {
   listen(2);
   start();

@@ -44,6 +44,22 @@ TEST(World, five_ranks_gather_many_rounds_in_rank_order) {
   });
 }
 
+// Linux gives a connection to any loopback address the source 127.0.0.1.
+TEST(World, address_is_the_own_end_of_the_connection_to_rank_0) {
+  const auto alone = World::join({});
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->address(), "127.0.0.1");
+  const LoopbackRoot root;
+  run_ranks(3, [&](std::uint32_t rank) {
+    auto options = root.options(rank, 3);
+    options.root.replace(0, options.root.find(':'), "127.0.0.77");
+    auto world = World::join(options);
+    ASSERT_TRUE(world) << world.error().message;
+    EXPECT_EQ(world->address(), rank == 0 ? "127.0.0.77" : "127.0.0.1");
+    EXPECT_TRUE(world->barrier(kLongNs));
+  });
+}
+
 TEST(World, contributions_of_a_mebibyte_arrive_whole) {
   constexpr std::uint32_t kSize = 3;
   const LoopbackRoot root;
