@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
                   words(kWorkers * kNumbers),
                   or_exit(team.allocate<gdx::Status>(kWorkers))};
   const std::uint32_t mine = tasks_of(team.rank());
-  std::uint64_t all = 0;
+  unsigned long long all = 0;
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) all += tasks_of(rank);
 
   for (std::uint32_t round = 1; round <= rounds; ++round) {
@@ -42,8 +42,7 @@ int main(int argc, char** argv) {
     }
     if (team.rank() == 0 && *work.total != all * round)
       example::stop("round %u: %llu tasks were done, not %llu", round,
-                    static_cast<unsigned long long>(*work.total),
-                    static_cast<unsigned long long>(all * round));
+                    static_cast<unsigned long long>(*work.total), all * round);
   }
   std::printf("rank %u: its %u tasks were done once in each of %u rounds\n", team.rank(), mine, rounds);
 }
