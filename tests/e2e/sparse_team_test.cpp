@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
@@ -37,6 +38,7 @@ TEST(SparseTeam, only_used_pairs_connect_while_every_host_waits_for_its_kernel) 
                                  .timeout_ns = kTimeoutNs}));
   auto* const signals = must(team.allocate<std::uint64_t>(kSteps.size()));
   EXPECT_EQ(team.connections(), 0u);
+  ASSERT_TRUE(team.barrier()) << "no rank connects before all have counted";
 
   const std::uint32_t size = team.size();
   std::array<Status, kSteps.size()> ends = {Status::kPending, Status::kPending};
@@ -56,7 +58,7 @@ TEST(SparseTeam, only_used_pairs_connect_while_every_host_waits_for_its_kernel) 
   EXPECT_EQ(counts[team.rank()], 2 * kSteps.size());
   EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0u), 2 * kSteps.size() * size);
   for (std::size_t i = 0; i < kSteps.size(); ++i) {
-    EXPECT_EQ(signals[i], 1u);
+    EXPECT_EQ(std::atomic_ref(signals[i]).load(), 1u);
     for (const std::uint32_t used :
          {(team.rank() + kSteps[i]) % size, (team.rank() + size - kSteps[i]) % size}) {
       const auto connected = team.connect(used);
