@@ -59,7 +59,7 @@ template <typename T, Placement P>
 GDX_DEVICE Status gdx_put_value(device::SharedEndpoint<P>& endpoint, RemoteMemory to, T value) {
   const device::impl::ValueBits bits = device::impl::bits_of(value);
   return device::impl::post_shared(endpoint, 1, [&](std::uint32_t first) {
-    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, to, bits);
+    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, to, bits, 0);
     return endpoint.store_value(first, to, bits.low, sizeof(T), 0);
   });
 }

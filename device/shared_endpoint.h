@@ -126,8 +126,8 @@ class SharedEndpoint {
     return impl::doorbell_value(control);
   }
   GDX_DEVICE std::uint64_t store_wide_value(std::uint32_t index, const RemoteMemory& remote,
-                                            const impl::ValueBits& bits) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 4, 0);
+                                            const impl::ValueBits& bits, std::uint32_t fence) const {
+    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 4, fence);
     exec::Segment data[2];
     impl::wide_value_segments(bits, data[0], data[1]);
     store_head(index, control, remote);

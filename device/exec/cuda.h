@@ -449,7 +449,7 @@ struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
   std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
-  cudaStream_t stream = nullptr;   // whose earlier work comes first
+  cudaStream_t stream = nullptr;   // earlier work of it comes first
   bool cooperative = false;        // all blocks at once, or kInvalidArgument: they may wait for each other
   int (*progress)() = nullptr;     // a GPU makes progress beside the host: not used
   unsigned workers = 1;            // not used

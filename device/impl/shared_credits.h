@@ -153,9 +153,9 @@ GDX_DEVICE PollResult poll_credits(QueueState& state, const StagingHandle& pool,
     }
     if (slots_wanted != kSameRequest) want_credits(pool, books, slots_wanted);
     limit = books.limit;
-    // Without a minimum all slots may be asked back. A thread that waits then uses the one it was granted,
-    // once.
-    const bool waits = slots_wanted != 0 && slots_wanted != kSameRequest;
+    // Without a minimum all slots may be asked back. A waiting thread then uses the one it was granted, once,
+    // whoever polls.
+    const bool waits = exec::load_flag(&credits.arrived) != exec::load_flag(&credits.left);
     kept = waits && pool.minimum_slots == 0 && limit == 0 ? 1 : 0;
   } else {
     want_credits(pool, books, 0);  // before `failed`, which makes this final

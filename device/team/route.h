@@ -70,7 +70,7 @@ GDX_DEVICE std::byte* mapped_of(const TeamPeer& peer, const TeamPlace& place) {
   return peer.windows[place.window].mapped + place.offset;
 }
 
-// The first word of a record. After a way with a queue the record no longer changes.
+// The first word of a record. After a way with a queue the rest of the record no longer changes.
 struct WayAndKey {
   PeerWay way;
   Be32 heap_rkey;

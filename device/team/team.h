@@ -20,12 +20,12 @@
 //
 //   gdx_put(A); gdx_signal(s)     a peer that reads s also reads A, by whichever way either goes
 //   gdx_put(A); gdx_put(B)        to a mapped peer in any order; else A first
-//   gdx_signal(s); gdx_put(A)     where atomics go by the NIC and the peer is mapped, A may come first
+//   gdx_signal(s); gdx_put(A)     to a mapped peer in any order; else s first
 //
 // Signals, gdx_put_value and atomics come after all earlier puts of the caller, and of threads whose return
-// it observed. A value may overtake earlier signals as a put may. All atomics and signals of a word take one
-// way (TeamHandle::atomics), for local and remote ranks alike. A kernel changes words of the team by these
-// calls only, its own words too. Source: docs/teams.md.
+// it observed. To a mapped peer a value may overtake earlier signals. All atomics and signals of a word take
+// one way (TeamHandle::atomics), for local and remote ranks alike. A kernel changes words of the team by
+// these calls only, its own words too. Source: docs/teams.md.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,8 @@ GDX_DEVICE Status gdx_put(const TeamHandle& team, T* to, const T* from, std::siz
                           std::uint32_t rank) {
   return device::impl::put_in_team<S, M, P>(
       team,
-      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank},
+      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
+       device::impl::bytes_of<T>(count), rank},
       device::impl::NoSignal{});
 }
 
@@ -53,7 +54,8 @@ GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, T* to, const T* from, s
                                  std::uint32_t rank) {
   return device::impl::put_in_team<S, M, P>(
       team,
-      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank},
+      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
+       device::impl::bytes_of<T>(count), rank},
       device::impl::TeamWord{signal, value, op});
 }
 
@@ -75,8 +77,8 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::size_t count,
                           std::uint32_t rank) {
   return device::impl::get_in_team<S, P>(
-      team,
-      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T), rank});
+      team, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
+             device::impl::bytes_of<T>(count), rank});
 }
 
 // Atomically adds to the word at `rank`. Its old value is in `*original`, of this rank, after gdx_flush.
@@ -130,19 +132,16 @@ GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value, std::uint32_t rank) {
-  return device::impl::shared_by_leader<S>([&] {
-    if (device::impl::holds(signal, how, value)) return Status::kOk;
-    const device::impl::TeamSignals one{signal, 1, nullptr, rank, how, value};
-    if (const Status bad = device::impl::check_wait<P>(team, one); bad != Status::kOk) return bad;
-    return device::impl::wait_for_signal<P>(team.copy, team.peers, one);
-  });
+  // A rank that does not exist must not stand for "any".
+  const std::uint32_t named = rank < team.size ? rank : team.size;
+  return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, named, how, value});
 }
 
 // Waits as above for a signal that any rank may change. Nobody is probed: a dead rank ends it with kTimeout.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
-  return gdx_wait<S, P>(team, signal, how, value, device::impl::kAnyRank);
+  return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, device::impl::kAnyRank, how, value});
 }
 
 // Waits until all of `count` signals compare true. ranks[i] is to change signals[i]; null: no rank is known

@@ -69,7 +69,9 @@ struct TeamHelp {
   GDX_DEVICE void step() {
     next = next + 1 < team->pool_peer_count ? next + 1 : 0;
     const TeamPeer& peer = team->pool_peers[next];
-    if (has_queue(way_of(peer))) (void)try_poll_credits<Pool>(*peer.state, kSameRequest);
+    const PeerWay way = way_of(peer);
+    const bool had_queue = has_queue(way) || (way == PeerWay::kGone && peer.state != nullptr);
+    if (had_queue) (void)try_poll_credits<Pool>(*peer.state, kSameRequest);
   }
 };
 
@@ -84,6 +86,13 @@ GDX_DEVICE Status put_to_peer(const TeamHandle* team, TeamPeer& peer, PeerWay wa
   }
   if (bytes != 0) copy_direct<S>(mapped_of(peer, to), from.address, bytes);
   return signal_peer<S, P>(peer, team->atomics, way, tail);
+}
+
+// Returns the bytes of `count` elements; of a count beyond any message a length that is refused.
+template <typename T>
+GDX_DEVICE std::uint64_t bytes_of(std::uint64_t count) {
+  if constexpr (sizeof(T) == 1) return count;
+  return count > mlx5::kMaxMessageBytes ? ~std::uint64_t{0} : count * sizeof(T);
 }
 
 // Ranges and rank that a call names, for code out of line.
@@ -119,7 +128,7 @@ struct TeamWord {
 };
 GDX_DEVICE bool is_in_heap(const TeamHandle& team, const TeamWord& signal) {
   const std::uint64_t offset = offset_in(team.windows[0], signal.word);
-  return offset % sizeof(std::uint64_t) == 0 && offset < team.windows[0].bytes;
+  return offset % sizeof(std::uint64_t) == 0 && offset <= team.windows[0].bytes - sizeof(std::uint64_t);
 }
 GDX_DEVICE bool is_in_heap(const TeamHandle& /*team*/, const NoSignal& /*none*/) { return true; }
 template <typename Remote>
@@ -222,17 +231,22 @@ GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const 
   return put_anywhere<S, M, P>(team.copy, team.peers, team.layout, put, tail);
 }
 
-// The peer of a call without payload of its own, with the way to it; a refusal otherwise.
+// Checks layout and rank, the first step of a call that begins out of line or has no ranges.
+template <Placement P>
+GDX_DEVICE Status check_rank(const TeamHandle& team, std::uint32_t rank) {
+  if (team.layout != team_layout(P)) return layout_status(team.layout);
+  return rank < team.size ? Status::kOk : record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
+}
+
+// The way to a rank that check_rank has accepted, or a refusal. Ranges are checked before, because this may
+// wait.
 struct TeamRoute {
   Status status;
   PeerWay way;
   TeamPeer* peer;
 };
-template <Scope S, Placement P>
+template <Scope S>
 GDX_DEVICE TeamRoute route_to(const TeamHandle& team, std::uint32_t rank, bool by_queue) {
-  if (team.layout != team_layout(P)) return {layout_status(team.layout), PeerWay::kNone, nullptr};
-  if (rank >= team.size)
-    return {record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0), PeerWay::kNone, nullptr};
   TeamPeer* const peer = team.peers + rank;
   const std::uint32_t outcome = decide_way<S>(team, peer, by_queue);
   if (is_refusal(outcome))
@@ -244,36 +258,39 @@ GDX_DEVICE TeamRoute route_to(const TeamHandle& team, std::uint32_t rank, bool b
 template <Scope S, Placement P, typename T>
 GDX_DEVICE Status put_value_in_team(const TeamHandle& team, T* to, const T& value, std::uint32_t rank) {
   const ValueBits bits = bits_of(value);
-  const TeamRoute route = route_to<S, P>(team, rank, false);
-  if (route.status != Status::kOk) return route.status;
+  if (const Status bad = check_rank<P>(team, rank); bad != Status::kOk) return bad;
   TeamPlace place{};
   if (const Status bad = place_in_team(*team.copy, rank, to, sizeof(T), &place); bad != Status::kOk)
     return bad;
+  const TeamRoute route = route_to<S>(team, rank, false);
+  if (route.status != Status::kOk) return route.status;
   if (route.way != PeerWay::kNative) {
     put_value_direct<S, sizeof(T)>(mapped_of(*route.peer, place), bits);
     return Status::kOk;
   }
   return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
     const RemoteMemory remote = remote_of(*route.peer, place);
-    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, remote, bits);
-    return endpoint.store_value(first, remote, bits.low, sizeof(T), 0);
+    const std::uint32_t fence = endpoint.handle().signal_fence;
+    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, remote, bits, fence);
+    return endpoint.store_value(first, remote, bits.low, sizeof(T), fence);
   });
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE Status signal_in_team(const TeamHandle& team, const TeamWord& signal, std::uint32_t rank) {
-  const TeamRoute route = route_to<S, P>(team, rank, team.atomics == TeamAtomics::kNic);
-  if (route.status != Status::kOk) return route.status;
+  if (const Status bad = check_rank<P>(team, rank); bad != Status::kOk) return bad;
   TeamSignal placed{{}, signal.value, signal.op};
   if (const Status bad = place_word(*team.copy, rank, signal.word, &placed.place); bad != Status::kOk)
     return bad;
+  const TeamRoute route = route_to<S>(team, rank, team.atomics == TeamAtomics::kNic);
+  if (route.status != Status::kOk) return route.status;
   return signal_peer<S, P>(*route.peer, team.atomics, route.way, placed);
 }
 
 template <Scope S, Placement P>
 GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
-  const TeamRoute route = route_to<S, P>(team, get.rank, false);
-  if (route.status != Status::kOk || get.bytes == 0) return route.status;
+  if (const Status bad = check_rank<P>(team, get.rank); bad != Status::kOk) return bad;
+  if (get.bytes == 0) return Status::kOk;
   if (get.bytes > mlx5::kMaxMessageBytes)
     return record_fault(team.copy, Status::kInvalidLength, get.rank, get.from, get.bytes);
   TeamPlace to{};
@@ -282,11 +299,13 @@ GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
     return bad;
   if (const Status bad = place_in_team(*team.copy, get.rank, get.from, get.bytes, &from); bad != Status::kOk)
     return bad;
+  const TeamRoute route = route_to<S>(team, get.rank, false);
+  if (route.status != Status::kOk) return route.status;
   if (route.way != PeerWay::kNative) {
     copy_direct<S>(get.to, mapped_of(*route.peer, from), get.bytes);
     return Status::kOk;
   }
-  const LocalMemory local{get.to, get.bytes, team.windows[to.window].lkey, 0};
+  const LocalMemory local{get.to, get.bytes, team.copy->windows[to.window].lkey, 0};
   return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
     return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, remote_of(*route.peer, from), local,
                                    static_cast<std::uint32_t>(get.bytes));
@@ -309,12 +328,13 @@ template <Scope S, Placement P>
 GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                  const TeamAtomic& atomic, std::uint32_t rank) {
   const bool by_nic = team.atomics == TeamAtomics::kNic;
-  const TeamRoute route = route_to<S, P>(team, rank, by_nic);
-  if (route.status != Status::kOk) return route.status;
+  if (const Status bad = check_rank<P>(team, rank); bad != Status::kOk) return bad;
   TeamPlace to{};
   TeamPlace result{};
   if (const Status bad = place_word(*team.copy, rank, target, &to); bad != Status::kOk) return bad;
   if (const Status bad = place_word(*team.copy, rank, original, &result); bad != Status::kOk) return bad;
+  const TeamRoute route = route_to<S>(team, rank, by_nic);
+  if (route.status != Status::kOk) return route.status;
   if (!by_nic && route.way != PeerWay::kNative) {
     change_direct<S>(reinterpret_cast<std::uint64_t*>(mapped_of(*route.peer, to)),
                      reinterpret_cast<std::byte*>(original),
@@ -325,16 +345,17 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
       *route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
         return endpoint.store_atomic(first, atomic.opcode, remote_of(*route.peer, to), atomic.operand,
                                      atomic.compare, reinterpret_cast<std::byte*>(original),
-                                     team.windows[result.window].lkey, 0);
+                                     team.copy->windows[result.window].lkey, endpoint.handle().signal_fence);
       });
 }
 
-// Waits until everything posted to the peer is complete. Nothing is outstanding without a queue pair.
+// Waits until everything posted to the peer is complete. A peer that is gone fails the calls that it took.
 template <Placement P>
 GDX_DEVICE Status flush_peer(TeamPeer& peer) {
-  if (!has_queue(way_of(peer))) return Status::kOk;
-  QueueState* const state = peer.endpoint.state;
-  return flush_shared(state, exec::load_counter(&state->shared.published));
+  const PeerWay way = way_of(peer);
+  if (!has_queue(way) && (way != PeerWay::kGone || peer.state == nullptr)) return Status::kOk;
+  const Status status = flush_shared(peer.state, exec::load_counter(&peer.state->shared.published));
+  return status == Status::kOk && way == PeerWay::kGone ? Status::kPeerUnreachable : status;
 }
 
 }  // namespace gdx::device::impl

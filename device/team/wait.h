@@ -38,6 +38,14 @@ GDX_DEVICE Status watch_peer(const TeamHandle& team, TeamPeer& peer, std::uint64
   return Status::kOk;
 }
 
+// Ends a wait with `status`, unless the signals came before the failure.
+template <typename Enough>
+GDX_DEVICE Status ended_wait(const TeamHandle& team, const TeamSignals& signals, Enough& enough,
+                             Status status, std::uint32_t index) {
+  if (enough(signals)) return Status::kOk;
+  return record_fault(team.copy, status, signals.rank_of(index), signals.words + index, 8);
+}
+
 // Waits until `enough(signals)` of the signals hold. A failed or silent sender of a missing signal ends it.
 template <Placement P, typename Enough>
 GDX_DEVICE Status wait_for_signals(const TeamHandle& team, TeamPeer* peers, const TeamSignals& signals,
@@ -48,10 +56,10 @@ GDX_DEVICE Status wait_for_signals(const TeamHandle& team, TeamPeer* peers, cons
     const std::uint32_t rank = signals.rank_of(next);
     if (rank < team.size && !signals.has(next)) {
       const Status status = watch_peer<P>(team, peers[rank], began_ns);
-      if (status != Status::kOk) return record_fault(team.copy, status, rank, signals.words + next, 8);
+      if (status != Status::kOk) return ended_wait(team, signals, enough, status, next);
     }
     if (const Status ended = may_wait_on(team, began_ns); ended != Status::kOk)
-      return record_fault(team.copy, ended, rank, signals.words + next, 8);
+      return ended_wait(team, signals, enough, ended, next);
   }
 }
 
@@ -83,17 +91,33 @@ GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, Tea
   });
 }
 
-// Checks the ranks of a wait before it begins.
+// Checks words and ranks of a wait before it begins. Only a wait that names no ranks is for any.
 template <Placement P>
 GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals) {
   if (team.layout != team_layout(P)) return layout_status(team.layout);
+  if (signals.count == 0) return record_fault(team.copy, Status::kInvalidLength, kAnyRank, signals.words, 0);
   for (std::uint32_t i = 0; i < signals.count; ++i) {
     const std::uint32_t rank = signals.rank_of(i);
-    if (rank >= team.size && rank != kAnyRank)
+    const bool is_any = rank == kAnyRank && signals.ranks == nullptr;
+    if (rank >= team.size && !is_any)
       return record_fault(team.copy, Status::kInvalidArgument, rank, signals.words + i, 8);
   }
-  return signals.count != 0 ? Status::kOk
-                            : record_fault(team.copy, Status::kInvalidLength, kAnyRank, signals.words, 0);
+  TeamPlace place{};
+  if (const Status bad = place_word(*team.copy, signals.rank_of(0), signals.words, &place);
+      bad != Status::kOk)
+    return bad;
+  const std::uint64_t bytes = std::uint64_t{signals.count} * sizeof *signals.words;
+  return place_in_team(*team.copy, signals.rank_of(0), signals.words, bytes, &place);
+}
+
+// Waits for one signal, of a rank or of any.
+template <Scope S, Placement P>
+GDX_DEVICE Status wait_in_team(const TeamHandle& team, const TeamSignals& one) {
+  return shared_by_leader<S>([&] {
+    if (const Status bad = check_wait<P>(team, one); bad != Status::kOk) return bad;
+    if (one.has(0)) return Status::kOk;
+    return wait_for_signal<P>(team.copy, team.peers, one);
+  });
 }
 
 }  // namespace gdx::device::impl

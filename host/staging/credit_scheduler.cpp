@@ -133,6 +133,8 @@ bool CreditScheduler::below_threshold(std::uint32_t slots, std::uint32_t free_sl
 
 bool CreditScheduler::may_have(const Endpoint& endpoint) const {
   if (free_.empty()) return false;
+  // Half of a pool without minima is for endpoints that have none, though others may be stuck with theirs.
+  if (endpoint.minimum == 0 && endpoint.leased != 0 && free() <= rules_.slot_count / 2) return false;
   return endpoint.leased < endpoint.minimum || below_threshold(endpoint.leased, free());
 }
 

@@ -34,6 +34,12 @@ Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_s
   }
   if (!options.direct) options.direct = GDX_TRY(direct_choice_from_environment());
   options.endpoint.sharing = Sharing::kShared;
+  if (given.gpu && given.endpoint.placement == Placement::kGpu && !heap_in_gpu) {
+    return fail(
+        Status::kInvalidArgument,
+        "team option endpoint.placement = gpu: kernels then order stores to GPU memory only; put the heap "
+        "there, too, by heap_memory = gpu");
+  }
   // Queues in the memory of the team's GPU need no second mention of it.
   EndpointOptions checked = options.endpoint;
   const bool inherits_gpu = checked.placement == Placement::kGpu && !checked.gpu && given.gpu;

@@ -314,6 +314,13 @@ Result<Window> TeamState::register_own(void* address, std::uint64_t bytes) {
                 fmt::format("{} bytes at {} are in a window of the team already", bytes, address));
   }
   auto memory = GDX_TRY(register_memory(*hca_, address, bytes));
+  if (options_.endpoint.placement == Placement::kGpu &&
+      memory.registered_by() == RegistrationWay::kHostPages) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("{} bytes at {} are host memory: a team with queues in GPU memory takes windows of a GPU",
+                    bytes, address));
+  }
   GDX_TRY(map_to_gpu(memory));
   return Window{std::move(memory)};
 }

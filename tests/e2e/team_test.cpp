@@ -523,8 +523,10 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
   EXPECT_EQ(patient.connect(last()).error().status, Status::kAborted);
   aborter.join();
   Status aborted = Status::kPending;
-  launch(patient,
-         [&](const TeamHandle& handle) { aborted = gdx_signal(handle, signal, 1, SignalOp::kAdd, last()); });
+  auto* const its_signal = reinterpret_cast<std::uint64_t*>(patient.heap().data());
+  launch(patient, [&](const TeamHandle& handle) {
+    aborted = gdx_signal(handle, its_signal, 1, SignalOp::kAdd, last());
+  });
   EXPECT_EQ(aborted, Status::kAborted);
 }
 

@@ -335,6 +335,12 @@ TEST_F(TeamMisuse, lengths_and_words_that_cannot_be_are_refused) {
   for (const std::uint32_t rank : {kNative, kDirect}) {
     expect_refused(Status::kInvalidLength, [&](auto& t) { return gdx_put(t, heap(), heap(), kLong, rank); });
     expect_refused(Status::kInvalidLength, [&](auto& t) { return gdx_get(t, heap(), heap(), kLong, rank); });
+    constexpr std::size_t kWraps = (std::size_t{1} << 61) + 1;
+    expect_refused(Status::kInvalidLength,
+                   [&](auto& t) { return gdx_put(t, word(0), word(0), kWraps, rank); });
+    expect_refused(kUnaligned, [&](auto& t) { return gdx_wait(t, odd, Compare::kEqual, 1, rank); });
+    expect_refused(Status::kInvalidArgument,
+                   [&](auto& t) { return gdx_wait(t, as_word(foreign()), Compare::kEqual, 1, rank); });
     expect_refused(kUnaligned, [&](auto& t) { return pull_signal(t, heap(), heap() + 4, rank); });
     expect_refused(kUnaligned, [&](auto& t) { return gdx_signal(t, odd, 1, SignalOp::kAdd, rank); });
     expect_refused(kUnaligned, [&](auto& t) { return gdx_fetch_add(t, word(0), odd, 1, rank); });
@@ -349,6 +355,10 @@ TEST_F(TeamMisuse, ranks_and_lanes_that_do_not_exist_are_refused) {
   expect_refused(kBad, [&](auto& t) { return gdx_get(t, heap(), heap(), 8, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_flush(t, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize); });
+  expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, ~0u); });
+  const std::array<std::uint32_t, 2> ranks{kNative, ~0u};
+  expect_refused(kBad,
+                 [&](auto& t) { return gdx_wait_all(t, word(0), ranks.data(), 2, Compare::kEqual, 1); });
   expect_refused(kBad, [&](auto& t) { return pull(t.on_lane(2), heap(), heap(), 8, kNative); });
   expect_refused(kBad, [&](auto& t) { return gdx_put(t.on_lane(2), heap(), heap(), 8, kDirect); });
 }
@@ -406,6 +416,14 @@ TEST_F(Team, call_to_a_rank_that_cannot_be_connected_ends_with_the_reason) {
   abort_ = 0;
   connect(0, kAbsent, PeerWay::kGone);
   EXPECT_EQ(status_of(put), Status::kPeerUnreachable);
+}
+
+TEST_F(Team, flush_after_a_rank_is_gone_fails_what_was_posted_to_it) {
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), 8, kNative); }), Status::kOk);
+  connect(0, kNative, PeerWay::kGone);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_flush(t, kNative); }), Status::kPeerUnreachable);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_quiet(t); }), Status::kPeerUnreachable);
+  EXPECT_EQ(fault_.rank, kNative);
 }
 
 TEST_F(Team, mapped_rank_needs_a_connection_for_the_nics_atomics_only) {

@@ -36,6 +36,7 @@ TEST(TeamOptions, impossible_value_is_refused_with_its_range) {
       {{.gpu = -1}, "gpu = -1"},
       {{.endpoint = {.send_queue_blocks = 32}}, "send_queue_blocks = 32: use at least 64"},
       {{.endpoint = {.placement = Placement::kGpu}}, "option gpu"},
+      {{.gpu = 0, .endpoint = {.placement = Placement::kGpu}}, "heap_memory = gpu"},
       {{.timeout_ns = 0}, "timeout_ns = 0: use 1 to 3600000000000"},
       {{.timeout_ns = kMaxWaitNs + 1}, "timeout_ns = 3600000000001"},
   };
@@ -55,7 +56,8 @@ TEST(TeamOptions, every_value_is_set_and_endpoints_are_shared) {
   EXPECT_EQ(usual->endpoint.send_queue_blocks, 128u);
   EXPECT_EQ(usual->endpoint.timeout_ns, 5'000'000'000u);
   EXPECT_EQ(usual->direct, DirectChoice::kAuto);
-  const auto in_gpu = resolve_team_options({.gpu = 0, .endpoint = {.placement = Placement::kGpu}}, true);
+  const auto in_gpu = resolve_team_options(
+      {.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}}, true);
   ASSERT_TRUE(in_gpu) << in_gpu.error().message;
   EXPECT_EQ(in_gpu->endpoint.placement, Placement::kGpu);
 }
