@@ -205,18 +205,20 @@ GDX_DEVICE TeamQueue load_queue(const TeamPeer& peer) {
 // Returns whether 1 <= bytes <= most_bytes, with one comparison less than of 64 bits.
 GDX_DEVICE bool is_length(const TeamHandle& team, std::uint64_t bytes) {
   const exec::Halves halves = exec::split(bytes);
-  return (halves.high == 0) & (halves.low - 1 < team.most_bytes);
+  return halves.high == 0 && halves.low - 1 < team.most_bytes;
 }
 
 // A thread's pull within the heap to a peer beyond the NIC is inline; all else is a function call.
 template <Scope S, Mode M, Placement P, typename Tail>
 GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const Tail& tail) {
   if constexpr (S == Scope::kThread && M == Mode::kPull) {
-    const bool is_usual = (team.layout == team_layout(P)) & (put.rank < team.size) &
-                          is_length(team, put.bytes) & is_in_heap(team, put.to, put.bytes) &
-                          is_in_heap(team, put.from, put.bytes) & is_in_heap(team, tail);
+    // Words, because each && would be a branch.
+    const std::uint32_t is_usual =
+        std::uint32_t{team.layout == team_layout(P)} & std::uint32_t{put.rank < team.size} &
+        std::uint32_t{is_length(team, put.bytes)} & std::uint32_t{is_in_heap(team, put.to, put.bytes)} &
+        std::uint32_t{is_in_heap(team, put.from, put.bytes)} & std::uint32_t{is_in_heap(team, tail)};
     const TeamPeer& peer = team.peers[put.rank];
-    const WayAndKey found = is_usual ? way_and_key_of(peer) : WayAndKey{};
+    const WayAndKey found = is_usual != 0 ? way_and_key_of(peer) : WayAndKey{};
     if (found.way == PeerWay::kNative) [[likely]] {
       const TeamQueue queue = load_queue(peer);
       SharedEndpoint<P> endpoint(queue.handle, queue.queue_pair_word, queue.block_mask);

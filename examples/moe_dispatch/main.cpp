@@ -13,7 +13,8 @@ std::uint32_t expert_of(std::uint32_t ranks, std::uint32_t rank, std::uint32_t i
   return (rank * 7 + token * token * 5 + round * 11 + i % kChoices * (1 + token % 2)) % (ranks * kExperts);
 }
 float value(std::uint32_t rank, std::uint32_t i, std::uint32_t round) {
-  return static_cast<float>(rank * 100 + i / kHidden * 5 + i % kHidden + round % 1000);
+  const std::uint32_t token = i / kHidden;
+  return static_cast<float>(rank * 100 + token * 5 + i % kHidden + round % 1000);
 }
 
 }  // namespace
