@@ -13,8 +13,9 @@
 namespace gdx {
 
 // The direction of a word. Records order nothing among kernels: they would, if completions shared their
-// address. Payload of peers goes toward the host, which reads it after a message between the ranks.
-enum class Toward { kHca, kKernel, kHost };
+// address. Payload of peers goes toward the host, which reads it after a message between the ranks. The
+// host's own use of memory goes toward peers' payload, which follows such a message.
+enum class Toward { kHca, kKernel, kHost, kPeers };
 
 #if defined(__SANITIZE_THREAD__)
 // Returns an address that all libraries of the process share.
@@ -23,6 +24,7 @@ inline void* shared_by_mappings(Toward toward) {
     case Toward::kHca: return static_cast<void*>(&environ);
     case Toward::kKernel: return static_cast<void*>(&stderr);
     case Toward::kHost: return static_cast<void*>(&stdin);
+    case Toward::kPeers: return static_cast<void*>(&stdout);
   }
   return nullptr;
 }

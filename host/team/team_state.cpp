@@ -61,6 +61,7 @@ void TeamState::use(const Hca& hca, World& world, StagingPools pools) {
 }
 
 Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result<void>& done) {
+  release_to_mappings(Toward::kPeers);  // this rank's reads before this meeting
   auto all = agree(*world_, statement, done, options_.timeout_ns);
   acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
   return all;

@@ -12,6 +12,7 @@
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
 #include "driver-shim/softhca/wire/streaming.h"
+#include "proto/mapping_order.h"
 
 namespace gdx::softhca {
 namespace {
@@ -86,6 +87,7 @@ bool QueuePair::load(std::byte* to, const std::byte* from, std::size_t length_by
 bool QueuePair::store(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
   if (!hca_.foreign.empty()) [[unlikely]]
     return hca_.foreign.store(to, from, length_bytes);
+  acquire_from_mappings(Toward::kPeers);
   dma_store(to, from, length_bytes);
   release_to_mappings(Toward::kHost);
   return true;
@@ -285,6 +287,7 @@ std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_
     if (hca_.foreign.find(target.at) != nullptr) return execute_by_copies(target, operation);
     hca_.foreign.synchronize();
   }
+  acquire_from_mappings(Toward::kPeers);
   const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(target.at));
   std::uint64_t original = word.load();
   if (planted_fault == PlantedFault::kLostAdd) return original;
