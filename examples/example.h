@@ -40,6 +40,13 @@ inline void check(gdx::Team& team, gdx::Status launched, const gdx::Status* part
        met ? "all ranks are there" : met.error().message.c_str());
 }
 
+// Ends the rank unless number `i` of a result is right.
+inline void expect_equal(const gdx::Team& team, const char* numbers, std::uint32_t i, float is, float right) {
+  if (is != right)
+    stop("rank %u: %s %u is %g, not %g", team.rank(), numbers, i, static_cast<double>(is),
+         static_cast<double>(right));
+}
+
 // Returns argument `index` of the command line as a number from 1, or `usual` without one.
 inline std::uint32_t number(int argc, char** argv, int index, std::uint32_t usual) {
   if (index >= argc) return usual;

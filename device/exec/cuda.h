@@ -456,9 +456,10 @@ struct LaunchConfig {
   std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
 };
 
-// Runs a kernel to its end on the current device, after earlier work of the stream. Errors: kNoDevice without
-// a driver or a GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the
-// launch otherwise, kSystem when the kernel faults.
+// Runs a kernel to its end on the current device, after earlier work of the stream. While a CUDA graph captures
+// the stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a driver or a
+// GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the launch
+// otherwise, kSystem when the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   cudaError_t refused = cudaSuccess;
@@ -488,6 +489,10 @@ template <typename... Parameters, typename... Args>
     case cudaErrorNoKernelImageForDevice: return Status::kUnsupported;
     default: return Status::kInvalidArgument;
   }
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (config.stream != nullptr && cudaStreamIsCapturing(config.stream, &capture) != cudaSuccess)
+    return Status::kSystem;
+  if (capture != cudaStreamCaptureStatusNone) return Status::kOk;
   return cudaStreamSynchronize(config.stream) == cudaSuccess ? Status::kOk : Status::kSystem;
 }
 

@@ -59,8 +59,6 @@ __global__ void all_steps(TeamHandle team, Halo halo, std::uint32_t steps) {
 
 }  // namespace
 
-std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
-
 Status run_steps(const TeamHandle& team, const Halo& halo, std::uint32_t steps) {
   exec::LaunchConfig config;
   config.block = {kSides * kWarpThreads};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "proto/gpu/team.h"
 #include "proto/status.h"
@@ -30,8 +29,5 @@ constexpr float next_value(const float* cells, std::uint32_t at, std::uint32_t s
   return 0.5f * cells[at] +
          0.125f * ((cells[at - stride] + cells[at + stride]) + (cells[at - 1] + cells[at + 1]));
 }
-
-// For TeamOptions: the GPU if nvcc compiled the kernels, none on the CPU layer.
-[[nodiscard]] std::optional<int> gpu_of_kernels();
 
 [[nodiscard]] gdx::Status run_steps(const gdx::TeamHandle& team, const Halo& halo, std::uint32_t steps);

@@ -22,8 +22,6 @@ __global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uin
 
 }  // namespace
 
-std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
-
 Status run_greet(const TeamHandle& team, char* inbox, const char* outbox, std::uint64_t* arrived,
                  Status* status) {
   exec::LaunchConfig config;

@@ -13,7 +13,7 @@ std::string greeting(std::uint32_t rank) { return "hello from rank " + std::to_s
 }  // namespace
 
 int main() {
-  gdx::Team team = or_exit(gdx::Team::create({.gpu = gpu_of_kernels()}));
+  gdx::Team team = or_exit(gdx::Team::create());
   auto* const inbox = or_exit(team.allocate<char>(kTextBytes));
   auto* const outbox = or_exit(team.allocate<char>(kTextBytes));
   auto* const arrived = or_exit(team.allocate<std::uint64_t>(1));

@@ -21,7 +21,7 @@ float value(std::uint32_t rank, std::uint32_t i, std::uint32_t round) {
 
 int main(int argc, char** argv) {
   const std::uint32_t rounds = example::number(argc, argv, 1, 3);
-  gdx::Team team = or_exit(gdx::Team::create({.gpu = gpu_of_kernels()}));
+  gdx::Team team = or_exit(gdx::Team::create());
   const std::uint32_t size = team.size();
   const auto floats = [&](std::uint32_t tokens) { return or_exit(team.allocate<float>(tokens * kHidden)); };
   const auto words = [&](std::uint32_t count) { return or_exit(team.allocate<std::uint64_t>(count)); };
@@ -42,9 +42,7 @@ int main(int argc, char** argv) {
       for (std::uint32_t c = 0; c < kChoices; ++c)
         right +=
             weight(c) * apply_expert(moe.experts[i / kHidden * kChoices + c], value(team.rank(), i, round));
-      if (moe.out[i] != right)
-        example::stop("rank %u, round %u: number %u is %g, not %g", team.rank(), round, i,
-                      static_cast<double>(moe.out[i]), static_cast<double>(right));
+      example::expect_equal(team, "number", i, moe.out[i], right);
     }
   }
   if (team.rank() == 0) std::printf("%u ranks: %u rounds of %u tokens are right\n", size, rounds, kTokens);

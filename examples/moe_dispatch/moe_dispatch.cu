@@ -66,8 +66,6 @@ __global__ void moe_layer(TeamHandle team, Moe moe, std::uint64_t round) {
 
 }  // namespace
 
-std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
-
 Status run_moe(const TeamHandle& team, const Moe& moe, std::uint64_t round) {
   exec::LaunchConfig config;
   config.grid = {team.size};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "proto/gpu/team.h"
 #include "proto/status.h"
@@ -31,9 +30,6 @@ struct Moe {
 // An expert's answer for one number of a token, and the weight of a choice in the sum.
 constexpr float apply_expert(std::uint32_t expert, float x) { return x * static_cast<float>(expert + 1) + 3; }
 constexpr float weight(std::uint32_t choice) { return choice == 0 ? 0.75f : 0.25f; }
-
-// For TeamOptions: the GPU if nvcc compiled the kernels, none on the CPU layer.
-[[nodiscard]] std::optional<int> gpu_of_kernels();
 
 // Runs all tokens through their experts. `round` counts from 1.
 [[nodiscard]] gdx::Status run_moe(const gdx::TeamHandle& team, const Moe& moe, std::uint64_t round);

@@ -22,19 +22,19 @@ float sum(std::uint32_t ranks, std::uint32_t i, std::uint32_t round) {
 int main(int argc, char** argv) {
   const std::uint32_t count = example::number(argc, argv, 1, 10'007);
   const std::uint32_t rounds = example::number(argc, argv, 2, 3);
-  gdx::Team team = or_exit(gdx::Team::create({.gpu = gpu_of_kernels()}));
-  const Ring ring{or_exit(team.allocate<float>(count)), or_exit(team.allocate<float>(count)), count,
+  gdx::Team team = or_exit(gdx::Team::create());
+  const Ring ring{or_exit(team.allocate<float>(count)),
+                  or_exit(team.allocate<float>(count)),
+                  count,
+                  or_exit(team.allocate<std::uint64_t>(kBlocks)),
                   or_exit(team.allocate<std::uint64_t>(kBlocks)),
                   or_exit(team.allocate<gdx::Status>(kBlocks))};
   for (std::uint32_t round = 0; round < rounds; ++round) {
     for (std::uint32_t i = 0; i < count; ++i) ring.x[i] = value(team.rank(), i, round);
-    const gdx::Status launched = run_allreduce(team.handle(), ring, round);
+    const gdx::Status launched = run_allreduce(team.handle(), ring);
     example::check(team, launched, ring.status, kBlocks);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      if (ring.x[i] == sum(team.size(), i, round)) continue;
-      example::stop("rank %u, round %u: x[%u] is %g, not %g", team.rank(), round, i,
-                    static_cast<double>(ring.x[i]), static_cast<double>(sum(team.size(), i, round)));
-    }
+    for (std::uint32_t i = 0; i < count; ++i)
+      example::expect_equal(team, "sum", i, ring.x[i], sum(team.size(), i, round));
   }
   if (team.rank() == 0) std::printf("%u ranks: %u sums are right in %u rounds\n", team.size(), count, rounds);
 }

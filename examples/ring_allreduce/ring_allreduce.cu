@@ -22,12 +22,13 @@ __device__ Part part_of(Part whole, std::uint32_t index, std::uint32_t parts) {
   return {whole.at + edge(index), edge(index + 1) - edge(index)};
 }
 
-__global__ void allreduce(TeamHandle team, Ring ring, std::uint64_t round) {
+__global__ void allreduce(TeamHandle team, Ring ring) {
   const std::uint32_t size = team.size;
   const std::uint32_t right = (team.rank + 1) % size;
   const std::uint32_t left = (team.rank + size - 1) % size;
   const Part share = part_of({0, ring.count}, blockIdx.x, gridDim.x);
   std::uint64_t* const arrived = ring.arrived + blockIdx.x;
+  const std::uint64_t used = ring.used[blockIdx.x];  // counts up for ever, so nothing is reset
   const std::uint32_t steps = 2 * (size - 1);
   Status status = Status::kOk;
 
@@ -37,25 +38,23 @@ __global__ void allreduce(TeamHandle team, Ring ring, std::uint64_t round) {
     float* const to = (sums ? ring.inbox : ring.x) + mine.at;
     status = gdx_put_signal<Scope::kBlock>(team, to, ring.x + mine.at, mine.count, arrived, 1, SignalOp::kAdd,
                                            right);
-    // Counts up from the first launch to the last, so nothing is ever reset.
     if (status == Status::kOk)
-      status = gdx_wait<Scope::kBlock>(team, arrived, Compare::kGreaterEqual, round * steps + step + 1, left);
+      status = gdx_wait<Scope::kBlock>(team, arrived, Compare::kGreaterEqual, used + step + 1, left);
     if (status != Status::kOk || !sums) continue;
     const Part theirs = part_of(share, (team.rank + 2 * size - step - 1) % size, size);
     for (std::uint32_t i = threadIdx.x; i < theirs.count; i += blockDim.x)
       ring.x[theirs.at + i] += ring.inbox[theirs.at + i];
   }
   if (status == Status::kOk) status = gdx_flush<Scope::kBlock>(team, right);  // x may be changed
+  if (threadIdx.x == 0) ring.used[blockIdx.x] = used + steps;
   if (threadIdx.x == 0) ring.status[blockIdx.x] = status;
 }
 
 }  // namespace
 
-std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
-
-Status run_allreduce(const TeamHandle& team, const Ring& ring, std::uint64_t round) {
+Status run_allreduce(const TeamHandle& team, const Ring& ring) {
   exec::LaunchConfig config;
   config.grid = {kBlocks};
   config.block = {64};
-  return exec::launch(config, allreduce, team, ring, round);
+  return exec::launch(config, allreduce, team, ring);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "proto/gpu/team.h"
 #include "proto/status.h"
@@ -15,11 +14,10 @@ struct Ring {
   float* inbox;  // parts of the left neighbour's sums, as long as x
   std::uint32_t count;
   std::uint64_t* arrived;  // by block: what the left neighbour has sent so far
+  std::uint64_t* used;     // by block: what this rank has used of that, in all launches
   gdx::Status* status;     // by block
 };
 
-// For TeamOptions: the GPU if nvcc compiled the kernels, none on the CPU layer.
-[[nodiscard]] std::optional<int> gpu_of_kernels();
-
-// Adds x of all ranks, in every rank's x. `round` counts the calls from 0.
-[[nodiscard]] gdx::Status run_allreduce(const gdx::TeamHandle& team, const Ring& ring, std::uint64_t round);
+// Adds x of all ranks, in every rank's x. No argument changes from call to call, so a CUDA graph may repeat
+// it.
+[[nodiscard]] gdx::Status run_allreduce(const gdx::TeamHandle& team, const Ring& ring);

@@ -15,7 +15,7 @@ std::uint64_t number(std::uint32_t rank, std::uint32_t i, std::uint32_t round) {
 
 int main(int argc, char** argv) {
   const std::uint32_t rounds = example::number(argc, argv, 1, 2);
-  gdx::Team team = or_exit(gdx::Team::create({.gpu = gpu_of_kernels()}));
+  gdx::Team team = or_exit(gdx::Team::create());
   const auto words = [&](std::uint32_t count) { return or_exit(team.allocate<std::uint64_t>(count)); };
   const Work work{words(1),
                   words(kMostTasks * kNumbers),

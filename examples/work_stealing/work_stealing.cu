@@ -68,8 +68,6 @@ __global__ void work_all(TeamHandle team, Work work) {
 
 }  // namespace
 
-std::optional<int> gpu_of_kernels() { return exec::kOnGpu ? std::optional<int>(0) : std::nullopt; }
-
 Status run_workers(const TeamHandle& team, const Work& work) {
   exec::LaunchConfig config;
   config.grid = {kWorkers};

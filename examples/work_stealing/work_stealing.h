@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "proto/gpu/team.h"
 #include "proto/status.h"
@@ -28,9 +27,6 @@ struct Work {
   std::uint64_t* scratch;  // by worker: kNumbers
   gdx::Status* status;     // by worker
 };
-
-// For TeamOptions: the GPU if nvcc compiled the kernels, none on the CPU layer.
-[[nodiscard]] std::optional<int> gpu_of_kernels();
 
 // Works until all queues are empty.
 [[nodiscard]] gdx::Status run_workers(const gdx::TeamHandle& team, const Work& work);

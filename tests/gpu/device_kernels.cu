@@ -110,6 +110,30 @@ Status put_pieces_by(const Job& job, Scope scope) {
 }  // namespace
 
 Status put_by_thread(const Job& job) { return exec::launch(config_of(job), puts_of_a_thread, job); }
+Status replay_put_by_thread(const Job& job) {
+#ifdef __CUDACC__
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t program = nullptr;
+  exec::LaunchConfig config = config_of(job);
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return Status::kSystem;
+  config.stream = stream;
+  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) != cudaSuccess) return Status::kSystem;
+  Status status = exec::launch(config, puts_of_a_thread, job);
+  cudaError_t done = cudaStreamEndCapture(stream, &graph);
+  if (done == cudaSuccess) done = cudaGraphInstantiateWithFlags(&program, graph, 0);
+  for (std::uint32_t i = 0; i < kReplays && done == cudaSuccess; ++i) done = cudaGraphLaunch(program, stream);
+  if (done == cudaSuccess) done = cudaStreamSynchronize(stream);
+  if (status == Status::kOk && done != cudaSuccess) status = Status::kSystem;
+  if (program != nullptr) cudaGraphExecDestroy(program);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+#else
+  Status status = Status::kOk;
+  for (std::uint32_t i = 0; i < kReplays && status == Status::kOk; ++i) status = put_by_thread(job);
+#endif
+  return status;
+}
 Status put_by_warp(const Job& job) { return exec::launch(config_of(job), puts_of_a_warp, job); }
 Status put_and_signal(const Job& job) { return exec::launch(config_of(job), puts_with_signals, job); }
 Status put_shared(const Job& job) { return exec::launch(config_of(job), puts_of_a_grid, job); }

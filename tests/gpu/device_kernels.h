@@ -23,6 +23,8 @@ constexpr std::uint32_t piece_bytes(std::uint32_t k) {
   return kLengths[k];
 }
 
+inline constexpr std::uint32_t kReplays = 3;
+
 struct Piece {
   std::uint64_t from;
   std::uint64_t to;
@@ -49,6 +51,8 @@ struct Job {
 
 // Each runs a kernel to its end and returns what launch() does; what the calls returned is in job.outcome.
 [[nodiscard]] Status put_by_thread(const Job& job);    // one thread, exclusive; then a flush
+// The same kReplays times: on a GPU from one CUDA graph, on the CPU layer by as many launches.
+[[nodiscard]] Status replay_put_by_thread(const Job& job);
 [[nodiscard]] Status put_by_warp(const Job& job);      // one warp, exclusive, 32 puts a call; then a flush
 [[nodiscard]] Status put_and_signal(const Job& job);   // one thread; values 1, 2, ... to remote's last word
 [[nodiscard]] Status put_shared(const Job& job);       // the whole grid, shared; then a flush

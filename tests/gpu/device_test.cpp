@@ -113,6 +113,13 @@ TEST_F(DeviceCalls, puts_of_one_thread_arrive_once_and_in_order) {
   EXPECT_EQ(nic().state().messages, kManyPuts);
 }
 
+TEST_F(DeviceCalls, launch_in_a_graph_runs_whenever_the_graph_does) {
+  run(replay_put_by_thread, job(1));
+  expect_outcomes(1, Status::kOk);
+  EXPECT_EQ(nic().mistakes(), 0u);
+  EXPECT_EQ(nic().requests().size(), kReplays);
+}
+
 TEST_F(DeviceCalls, puts_of_a_warp_arrive_once_and_a_doorbell_brings_whole_calls) {
   constexpr std::uint32_t kCalls = 10;
   run(put_by_warp, job(kCalls, 32));
