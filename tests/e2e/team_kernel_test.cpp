@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "device/team/team.h"
+#include "host/calibration/mode_table.h"
+#include "host/calibration/table_mode.h"
 #include "host/gdx.h"
 
 namespace gdx {
@@ -231,6 +233,55 @@ TEST(TeamPushes, of_more_endpoints_than_slots_share_one_pool) {
   const Hca hca = must(Hca::open());
   EXPECT_EQ(must(hca.counter("softhca_staging_violations")), 0u);
   must(team.barrier());
+}
+
+// Sends one message, and returns the mode by which it went: which pool filled slots, and whether the HCA read
+// payload.
+TableMode mode_taken(Team& team, const Hca& hca, std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::uint32_t rank = (team.rank() + 1) % team.size();
+  const SharedState& state = team.endpoint(0, rank).state->shared;
+  const auto filled = [](const SharedCredits& credits) { return static_cast<std::uint32_t>(credits.use); };
+  const std::uint32_t pushed = filled(state.staging);
+  const std::uint32_t bounced = filled(state.bounce);
+  const std::uint64_t reads = must(hca.counter("softhca_pcie_payload_reads"));
+  Status status = Status::kPending;
+  const auto kernel = [&](const TeamHandle& handle) {
+    status = gdx_put(handle, to, from, bytes, rank);
+    if (status == Status::kOk) status = gdx_flush(handle, rank);
+  };
+  must(exec::launch({}, kernel, team.handle()) == Status::kOk ? Result<void>{}
+                                                              : fail(Status::kSystem, "the launch failed"));
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  if (filled(state.staging) != pushed) return TableMode::kPush;
+  if (filled(state.bounce) != bounced) return TableMode::kBounce;
+  return must(hca.counter("softhca_pcie_payload_reads")) != reads ? TableMode::kPull : TableMode::kInline;
+}
+
+TEST(TeamModes, of_auto_are_those_of_the_path) {
+  constexpr std::size_t kMostBytes = 256 << 10;
+  const Hca hca = must(Hca::open());
+  for (const PathClass path : kPathClasses) {
+    Team team = make_team(
+        Ways::kNic, {.endpoint = {.slot_count = 16, .bounce_slot_count = 16, .auto_modes = {.path = path}},
+                     .connect_all = true});
+    auto* const memory = must(team.allocate<std::byte>(2 * kMostBytes));
+    const ModeTable table =
+        default_mode_table(path, Placement::kHost, {.push = true, .bounce = true}, DoorbellKind::kPlain);
+    std::string line = std::string(name(path)) + ':';
+    for (const std::size_t bytes : {std::size_t{8}, std::size_t{4096}, kMostBytes}) {
+      const TableMode taken = mode_taken(team, hca, memory + kMostBytes, memory, bytes);
+      const TableMode wanted = bytes <= std::min<std::uint64_t>(table.inline_bytes, kSharedInlineBytes)
+                                   ? TableMode::kInline
+                               : bytes <= table.push_bytes ? TableMode::kPush
+                               : bytes <= table.pull_bytes ? TableMode::kPull
+                                                           : TableMode::kBounce;
+      EXPECT_EQ(taken, wanted) << name(path) << ", " << bytes << " B";
+      line += (line.back() == ':' ? " " : ", ") + std::to_string(bytes) + " B " +
+              std::string(kTableModeNames[static_cast<std::size_t>(taken)]);
+    }
+    if (team.rank() == 0) std::printf("%s\n", line.c_str());
+    must(team.barrier());
+  }
 }
 
 }  // namespace
