@@ -14,8 +14,9 @@
 //  - gdx_flush returns kOk once the peer's memory has everything, even after the peer's process has died or
 //    withdrawn that memory. The stores then change pages that only this side still maps. gdx_wait detects a
 //    dead peer.
-//  - Atomics are atomic among GPUs and CPUs that map the word. They are not atomic with a NIC's atomics on
-//    that word, from another peer or an endpoint that is not direct. Use separate words for the two paths.
+//  - Atomics are atomic among CPUs, or among GPUs that map a GPU's word. On a word in host memory a GPU's are
+//    atomic with others' only where Gpu::has_host_atomics. They are not atomic with a NIC's atomics on that
+//    word, from another peer or an endpoint that is not direct. Use separate words for the two paths.
 // Source of the order: docs/device.md, "Direct peers".
 #pragma once
 

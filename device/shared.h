@@ -118,7 +118,7 @@ template <Placement P>
 GDX_DEVICE Status gdx_flush(device::SharedEndpoint<P>& endpoint) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   QueueState* const state = endpoint.handle().state;
-  return device::impl::flush_shared(state, exec::load_counter(&state->shared.published));
+  return device::impl::flush_shared(state, exec::load_counter(&state->shared.published), exec::now_ns());
 }
 
 // Waits until the local signal word compares true, as on an exclusive endpoint: bounded, with a probe of a

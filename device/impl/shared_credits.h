@@ -86,6 +86,9 @@ GDX_DEVICE bool is_done(QueueState& state, const HeldSlot& held) {
   if ((tag & kAbandoned) != 0) return true;
   if ((tag & kBound) == 0) return false;
   const std::uint32_t index = held.wqe_index;
+  // A block a lap later had room, so this one is complete. Its CQE may be overwritten, and `completed` may be
+  // beyond half of its range.
+  if (exec::load_counter(&state.shared.published) - index > 1u << state.handle.log_send_queue) return true;
   if (reached(exec::load_counter(&state.shared.completed), index + 1)) return true;
   switch (poll_completion(state.handle, index)) {
     case Completion::kDone: raise_completed(state.shared, index + 1); return true;
@@ -244,9 +247,10 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
   }
 }
 
-// Waits until all blocks before `goal` are complete, and takes their slots back. Requests no slots.
-GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal) {
-  const Status status = await_completed(*state, goal);
+// Waits until all blocks before `goal` are complete, in a call that began at `began_ns`, and takes their
+// slots back. Requests no slots.
+GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal, std::uint64_t began_ns) {
+  const Status status = await_completed(*state, goal, began_ns);
   if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_shared(state);
   (void)try_poll_credits<SharedNicPool>(*state, 0);
   (void)try_poll_credits<SharedHostPool>(*state, 0);

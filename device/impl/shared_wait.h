@@ -95,9 +95,9 @@ GDX_DEVICE Status may_wait_since(QueueState& state, std::uint64_t began_ns) {
   return Status::kOk;
 }
 
-// Waits until all blocks before `goal` are complete. `goal` may be several laps ahead.
-GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
-  const std::uint64_t began_ns = exec::now_ns();
+// Waits until all blocks before `goal` are complete, in a call that began at `began_ns`. `goal` may be
+// several laps ahead.
+GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal, std::uint64_t began_ns) {
   for (;;) {
     if (const Status failed = shared_failure(state); failed != Status::kOk) return failed;
     const std::uint32_t known = exec::load_counter(&state.shared.completed);
@@ -118,7 +118,7 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal) {
 // Waits for the room of a reservation. A timeout or abort ends the endpoint, because a reservation cannot be
 // given back and later ones wait for its turn.
 GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
-  const Status status = await_completed(*state, goal);
+  const Status status = await_completed(*state, goal, exec::now_ns());
   if (status == Status::kOk || is_sticky(status)) return status;
   return fail_shared(*state, {status, 0, 0, 0});
 }

@@ -25,7 +25,8 @@
 // Signals, gdx_put_value and atomics come after all earlier puts of the caller, and of threads whose return
 // it observed. To a mapped peer a value may overtake earlier signals. All atomics and signals of a word take
 // one way (TeamHandle::atomics), for local and remote ranks alike. A kernel changes words of the team by
-// these calls only, its own words too. Source: docs/teams.md.
+// these calls only, its own words too. A word that is added to is set by gdx_signal with kSet, because
+// gdx_put_value is no atomic. Source: docs/teams.md.
 #pragma once
 
 #include <cstddef>
@@ -98,31 +99,26 @@ GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* origin
                                             {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare}, rank);
 }
 
-// Waits until everything posted to `rank` before is complete: sources are reusable and results have landed.
+// Waits until everything posted to `rank` before is complete, on all lanes of the handle: sources are
+// reusable and results have landed. Returns the first failure.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
   return device::impl::shared_by_leader<S>([&] {
     if (rank >= team.size)
       return device::impl::record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
-    exec::fence_release<Placement::kHost>();
-    return device::impl::flush_peer<P>(team.peers[rank]);
+    return device::impl::flush_ranks<P>(team, rank, rank + 1);
   });
 }
 
-// Makes gdx_flush to every rank, on all lanes of the handle. Returns the first failure, after all of them.
+// Makes gdx_flush to every rank, within one timeout. Returns the first failure, after all of them.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
   return device::impl::shared_by_leader<S>([&] {
-    exec::fence_release<Placement::kHost>();
-    Status first = Status::kOk;
-    for (std::uint32_t i = 0; i < team.size * team.lanes; ++i) {
-      const Status status = device::impl::flush_peer<P>(team.peers[i]);
-      if (status == Status::kOk || first != Status::kOk) continue;
-      first = device::impl::record_fault(team.copy, status, i % team.size, nullptr, 0);
-    }
-    return first;
+    if (team.peers == nullptr)  // the lane does not exist
+      return device::impl::record_fault(team.copy, Status::kInvalidArgument, team.size, nullptr, 0);
+    return device::impl::flush_ranks<P>(team, 0, team.size);
   });
 }
 
@@ -144,22 +140,24 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, device::impl::kAnyRank, how, value});
 }
 
-// Waits until all of `count` signals compare true. ranks[i] is to change signals[i]; null: no rank is known
-// and none is probed. `ranks` may be any memory that the kernel reads. Errors: gdx_wait's, of the first rank
-// that fails.
+// Waits until all of `count` signals compare true, which 0 do at once. ranks[i] is to change signals[i];
+// null: no rank is known and none is probed. `ranks` may be any memory that the kernel reads. Errors:
+// gdx_wait's, of the first rank that fails.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value) {
   return device::impl::shared_by_leader<S>([&] {
     const device::impl::TeamSignals all{signals, count, ranks, device::impl::kAnyRank, how, value};
+    if (count == 0 && team.layout == team_layout(P)) return Status::kOk;
     if (const Status bad = device::impl::check_wait<P>(team, all); bad != Status::kOk) return bad;
     return device::impl::wait_for_all<P>(team.copy, team.peers, all);
   });
 }
 
 // Waits until one of the signals compares true, and returns its index in `*index`, in every thread of the
-// scope. Looks at signals[from] first: pass the last index plus one to serve all in turn.
+// scope; a failed wait leaves it as it was. Of no signals it is refused: kInvalidLength. Looks at
+// signals[from] first: pass the last index plus one to serve all in turn.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
@@ -170,7 +168,8 @@ GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* sign
     if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
     return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
   });
-  *index = exec::broadcast<S>(found);
+  found = exec::broadcast<S>(found);
+  if (status == Status::kOk) *index = found;
   return status;
 }
 

@@ -172,6 +172,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
       return bad;
   }
   if (const Status bad = place_tail(*team, put.rank, tail, &placed); bad != Status::kOk) return bad;
+  if (Tail::kBlocks == 0 && put.bytes == 0) return Status::kOk;  // needs no connection
   TeamPeer* const peer = peers + put.rank;
   const bool by_queue = Tail::kBlocks != 0 && team->atomics == TeamAtomics::kNic;
   const std::uint32_t outcome = decide_way<S>(*team, peer, by_queue);
@@ -351,13 +352,31 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
       });
 }
 
-// Waits until everything posted to the peer is complete. A peer that is gone fails the calls that it took.
+// Waits until everything posted to the peer is complete, in a call that began at `began_ns`. A peer that is
+// gone fails the calls that it took.
 template <Placement P>
-GDX_DEVICE Status flush_peer(TeamPeer& peer) {
+GDX_DEVICE Status flush_peer(TeamPeer& peer, std::uint64_t began_ns) {
   const PeerWay way = way_of(peer);
   if (!has_queue(way) && (way != PeerWay::kGone || peer.state == nullptr)) return Status::kOk;
-  const Status status = flush_shared(peer.state, exec::load_counter(&peer.state->shared.published));
+  const Status status = flush_shared(peer.state, exec::load_counter(&peer.state->shared.published), began_ns);
   return status == Status::kOk && way == PeerWay::kGone ? Status::kPeerUnreachable : status;
+}
+
+// Flushes ranks `begin` to `end` on all lanes of the handle. Records and returns the first failure, after all
+// of them. A wait after the timeout only polls.
+template <Placement P>
+GDX_DEVICE Status flush_ranks(const TeamHandle& team, std::uint32_t begin, std::uint32_t end) {
+  exec::fence_release<Placement::kHost>();
+  const std::uint64_t began_ns = exec::now_ns();
+  Status first = Status::kOk;
+  for (std::uint32_t lane = 0; lane < team.lanes; ++lane) {
+    for (std::uint32_t rank = begin; rank < end; ++rank) {
+      const Status status = flush_peer<P>(team.peers[lane * team.size + rank], began_ns);
+      if (status == Status::kOk || first != Status::kOk) continue;
+      first = record_fault(team.copy, status, rank, nullptr, 0);
+    }
+  }
+  return first;
 }
 
 }  // namespace gdx::device::impl

@@ -82,7 +82,7 @@ GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, Tea
                                     std::uint32_t from, std::uint32_t* index) {
   return wait_for_signals<P>(*team, peers, signals, [&](const TeamSignals& s) {
     for (std::uint32_t k = 0; k < s.count; ++k) {
-      const std::uint32_t i = (from + k) % s.count;
+      const auto i = static_cast<std::uint32_t>((std::uint64_t{from} + k) % s.count);
       if (!s.has(i)) continue;
       *index = i;
       return true;

@@ -80,6 +80,7 @@ struct Gpu::Context {
   int compute_capability = 0;
   bool exports_dmabuf = false;
   bool orders_rdma_writes = false;
+  bool has_host_atomics = false;
   std::mutex lock;
   struct Users {
     MappingWay way;
@@ -182,6 +183,10 @@ CUresult Gpu::Context::read() {
   result = driver.call.device_get_attribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
                                             device);
   orders_rdma_writes = result == CUDA_SUCCESS && ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+  int atomics = 0;
+  result =
+      driver.call.device_get_attribute(&atomics, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, device);
+  has_host_atomics = result == CUDA_SUCCESS && atomics != 0;
   return CUDA_SUCCESS;
 }
 
@@ -232,6 +237,7 @@ const std::string& Gpu::pci_bus_id() const { return context_->pci_bus_id; }
 int Gpu::compute_capability() const { return context_->compute_capability; }
 bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
 bool Gpu::orders_rdma_writes() const { return context_->orders_rdma_writes; }
+bool Gpu::has_host_atomics() const { return context_->has_host_atomics; }
 const cuda::Driver& Gpu::driver() const { return context_->driver; }
 
 CUresult Gpu::run(const std::function<CUresult()>& call) const {

@@ -53,6 +53,9 @@ class Gpu {
   // Returns whether a running kernel reads an HCA's writes to this GPU's memory in the order of those writes.
   // False on GPUs up to Ampere. Source: NVIDIA's GPUDirect RDMA guide, "Synchronization and Memory Ordering".
   [[nodiscard]] bool orders_rdma_writes() const;
+  // Returns whether this GPU's atomics on host memory are atomic with those of processors and other GPUs.
+  // Over PCIe they are usually not. Source: CUDA C++ Programming Guide, "Atomic Functions".
+  [[nodiscard]] bool has_host_atomics() const;
   [[nodiscard]] const cuda::Driver& driver() const;
 
   // Makes `call` with this GPU's context current on this thread. Returns its result, or the error of making

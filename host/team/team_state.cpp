@@ -142,6 +142,11 @@ Result<void> TeamState::found(const Result<void>& opened) {
   return start_connector();
 }
 
+// Returns whether this rank's kernels change words of mapped heaps atomically with those of all other ranks.
+bool TeamState::has_atomics() const {
+  return !gpu_ || options_.heap_memory == HeapMemory::kGpu || gpu_->has_host_atomics();
+}
+
 // After a failure of this rank alone the others must hear of it, so each step ends in a meeting.
 Result<void> TeamState::start_connector() {
   const std::uint32_t size = world_->size();
@@ -155,6 +160,7 @@ Result<void> TeamState::start_connector() {
       ends_[end_index(lane, rank)].way = PeerWay::kMapped;
   }
   if (done) done = connector_->start(identities, *this, asked());
+  if (size > 1 && !has_atomics()) mapped = 0;
   const auto all = GDX_TRY(meet({.call = Call::kMap, .own = {mapped}}, done));
   const bool all_mapped = std::ranges::all_of(all, [&](const Statement& s) { return s.own[0] == size; });
   atomics_ = all_mapped ? TeamAtomics::kProcessor : TeamAtomics::kNic;

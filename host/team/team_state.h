@@ -94,6 +94,7 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<void> map_window(Window& window);
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);
   [[nodiscard]] Result<void> listen();
+  [[nodiscard]] bool has_atomics() const;
   [[nodiscard]] Result<void> start_connector();
   [[nodiscard]] Result<void> connect_all();
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }

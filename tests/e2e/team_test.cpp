@@ -489,7 +489,25 @@ TEST_F(TeamOfRanks, heap_and_queues_can_be_in_gpu_memory) {
   EXPECT_EQ(reinterpret_cast<std::byte*>(piece), team.heap().data());
   EXPECT_TRUE(team.free(piece));
   EXPECT_EQ(team.describe_fault(), "ok");
-  EXPECT_TRUE(connected({.gpu = 0}).close()) << "a heap of the host for kernels of a GPU";
+}
+
+TEST_F(TeamOfRanks, each_gpu_of_a_process_has_a_team) {
+  if (!Gpu::open(1)) GTEST_SKIP() << "needs two GPUs, or the fake driver's: e2e_team_test.gpu";
+  std::vector<Team> teams;
+  std::vector<std::uint64_t*> words;
+  for (const int gpu : {0, 1}) {
+    teams.push_back(connected({.gpu = gpu}));
+    EXPECT_EQ(teams.back().atomics(), TeamAtomics::kNic) << "GPUs and host have no atomics between them";
+    words.push_back(must(teams.back().allocate<std::uint64_t>(1)));
+  }
+  for (const std::size_t i : {1u, 0u}) {
+    launch(teams[i], [&](const TeamHandle& handle) {
+      const std::uint32_t next = (handle.rank + 1) % handle.size;
+      EXPECT_EQ(gdx_signal(handle, words[i], i + 1, SignalOp::kAdd, next), Status::kOk);
+      EXPECT_EQ(gdx_wait(handle, words[i], Compare::kEqual, i + 1, next), Status::kOk);
+    });
+  }
+  for (Team& team : teams) EXPECT_TRUE(team.close()) << team.describe_fault();
 }
 
 // A program of their own runs each of the next tests, because the world ends with the rank.

@@ -179,6 +179,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   switch (static_cast<int>(attribute)) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+      *value = setting("GDX_FAKE_CUDA_HOST_ATOMICS", 0);
+      return CUDA_SUCCESS;
 #if !defined(GDX_FAKE_CUDA_OLD)
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
       *value = setting("GDX_FAKE_CUDA_DMABUF", 1);

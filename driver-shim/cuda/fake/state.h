@@ -21,6 +21,7 @@ namespace gdx::fake_cuda {
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
 //   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
 //   GDX_FAKE_CUDA_WRITES_ORDERING=N  of GPUDirect RDMA: 0 as Ampere, 100 (default) as Hopper
+//   GDX_FAKE_CUDA_HOST_ATOMICS=1   the GPU's atomics on host memory are atomic with those of processors
 //   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride
 //   GDX_FAKE_CUDA_HOST_OFFSET=N    the GPU sees registered host memory N bytes behind the host's addresses
 //   GDX_FAKE_CUDA_PEER_ATOMICS=0   GPUs have no atomics on each other's memory
