@@ -58,8 +58,8 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
 
 bool program_has_cuda_kernels() { return &gdx_kernels_are_cuda != nullptr; }
 
-// Context of one GPU, shared so that it holds all mappings. Retained by the first call that needs it, because
-// it costs hundreds of megabytes of the GPU's memory, and until its last use.
+// Context of one GPU. Retained by the first call that needs it, because it costs hundreds of megabytes of the
+// GPU's memory, and until its last use.
 struct Gpu::Context {
   Context(const cuda::Driver& loaded, CUdevice opened) : driver(loaded), device(opened) {}
   ~Context() {
@@ -81,15 +81,10 @@ struct Gpu::Context {
   bool exports_dmabuf = false;
   bool orders_rdma_writes = false;
   bool has_host_atomics = false;
-  std::mutex lock;
-  struct Users {
-    MappingWay way;
-    int count;
-  };
-  std::map<Range, Users> mappings;
 };
 
-// Every GPU that is open somewhere in this process.
+// Every GPU that is open somewhere in this process, and all host pages that are registered. The driver
+// registers pages once for all GPUs.
 struct Gpu::Registry {
   static Registry& instance() {
     static auto& registry = *new Registry;
@@ -97,6 +92,14 @@ struct Gpu::Registry {
   }
   std::mutex lock;
   std::map<int, std::weak_ptr<Context>> opened;
+
+  struct Registration {
+    MappingWay way;
+    std::shared_ptr<Context> context;  // that registered the pages
+    int users = 0;
+  };
+  std::mutex registering;
+  std::map<Range, Registration> registrations;
 };
 
 namespace {
@@ -125,16 +128,18 @@ class Gpu::Mapping : public GpuMapping {
   Mapping(std::shared_ptr<Context> context, Range range, MappingWay way)
       : GpuMapping(way), context_(std::move(context)), range_(range) {}
   ~Mapping() override {
-    const std::lock_guard guard(context_->lock);
-    const auto entry = context_->mappings.find(range_);
-    if (--entry->second.count != 0) return;
-    context_->mappings.erase(entry);
-    const Current current(context_->driver, context_->handle);
-    context_->driver.call.mem_host_unregister(reinterpret_cast<void*>(range_.first));
+    Registry& registry = Registry::instance();
+    const std::lock_guard guard(registry.registering);
+    const auto entry = registry.registrations.find(range_);
+    if (--entry->second.users != 0) return;
+    const std::shared_ptr<Context> owner = entry->second.context;
+    registry.registrations.erase(entry);
+    const Current current(owner->driver, owner->handle);
+    owner->driver.call.mem_host_unregister(reinterpret_cast<void*>(range_.first));
   }
 
  private:
-  std::shared_ptr<Context> context_;
+  std::shared_ptr<Context> context_;  // of the GPU whose kernels use the pages
   Range range_;
 };
 
@@ -266,6 +271,19 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes) c
   return map(address, bytes, choice);
 }
 
+// Checks that this GPU reaches registered pages at the host's address.
+Result<void> Gpu::check_address(std::uintptr_t first) const {
+  CUdeviceptr seen = 0;
+  const CUresult result = run(
+      [&] { return driver().call.mem_host_get_device_pointer(&seen, reinterpret_cast<void*>(first), 0); });
+  if (result == CUDA_SUCCESS && seen == first) return {};
+  return fail(
+      Status::kUnsupported,
+      fmt::format("GPU {} reaches host memory at other addresses than the host: hide the GPUs that do "
+                  "not with CUDA_VISIBLE_DEVICES",
+                  context_->device));
+}
+
 Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, MappingChoice choice) const {
   const TraceSpan span("Gpu::map");
   const Range range = whole_pages(address, bytes);
@@ -273,9 +291,12 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, M
   const auto pages = GDX_TRY(page_kind(reinterpret_cast<void*>(range.first), range.bytes));
   const MappingWay way = choose_mapping(pages, choice);
 
-  const std::lock_guard guard(context_->lock);
-  if (const auto known = context_->mappings.find(range); known != context_->mappings.end()) {
-    ++known->second.count;
+  Registry& registry = Registry::instance();
+  const std::lock_guard guard(registry.registering);
+  const auto known = registry.registrations.find(range);
+  if (known != registry.registrations.end()) {
+    GDX_TRY(check_address(range.first));
+    ++known->second.users;
     return std::make_shared<Mapping>(context_, range, known->second.way);
   }
   unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
@@ -288,17 +309,11 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, M
     error.message += "; " + registration_advice(result, way, pages);
     return tl::unexpected(std::move(error));
   }
-  CUdeviceptr seen = 0;
-  result = run([&] { return driver.call.mem_host_get_device_pointer(&seen, first, 0); });
-  if (result != CUDA_SUCCESS || seen != range.first) {
+  if (auto checked = check_address(range.first); !checked) {
     run([&] { return driver.call.mem_host_unregister(first); });
-    return fail(
-        Status::kUnsupported,
-        fmt::format("GPU {} reaches host memory at other addresses than the host: hide the GPUs that do "
-                    "not with CUDA_VISIBLE_DEVICES",
-                    context_->device));
+    return tl::unexpected(std::move(checked.error()));
   }
-  context_->mappings[range] = {way, 1};
+  registry.registrations[range] = {way, context_, 1};
   log_once(way);
   return std::make_shared<Mapping>(context_, range, way);
 }

@@ -19,8 +19,8 @@ namespace gdx {
 // Returns whether the program has kernels that nvcc compiled. Such a program has none for the CPU layer.
 [[nodiscard]] bool program_has_cuda_kernels();
 
-// Host pages that kernels of one GPU may load from and store to, at the host's own addresses. Valid until the
-// last mapping of them ends; the pages must live as long.
+// Host pages that kernels of a GPU may load from and store to, at the host's own addresses. Several GPUs may
+// map the same pages. Valid until the last mapping of them ends; the pages must live as long.
 class GpuMapping {
  public:
   virtual ~GpuMapping() = default;
@@ -79,6 +79,7 @@ class Gpu {
   struct Registry;
   class Mapping;
   explicit Gpu(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  [[nodiscard]] Result<void> check_address(std::uintptr_t first) const;
   std::shared_ptr<Context> context_;
 };
 

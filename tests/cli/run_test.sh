@@ -87,14 +87,15 @@ case $case_name in
     run 60 "$gdx" run --label --ranks 2 -- sh -c 'setsid sleep 600 & echo bye'
     expect_status 0 && expect '^1: bye$' && expect '2 processes that sh had started'
     # A stdout that takes nothing does not keep the launcher from its end, and loss is told.
-    timeout --kill-after=30 60 "$gdx" run --label -- yes >"$FIFO" 2>"$out" </dev/null &
-    read -r _ <&7
+    timeout 1 yes >&7
+    export BEGUN=$folder/begun-lost
+    timeout --kill-after=30 60 "$gdx" run --label -- sh -c 'echo lost; : >"$BEGUN"; exec sleep 600' >"$FIFO" 2>"$out" </dev/null &
+    until [ -e "$BEGUN" ]; do sleep 0.05; done
     kill -TERM $!
     wait $!
     status=$?
     expect_status 143 && expect 'was lost: stdout takes nothing; give it another place'
     # Nor does a full pipe as stderr.
-    timeout 1 yes >&7
     for options in '' --label; do
       export BEGUN=$folder/begun$options
       timeout --kill-after=30 60 "$gdx" run $options --ranks 2 -- sh -c ': >"$BEGUN"; exec sleep 600' >"$FIFO" 2>&1 </dev/null &

@@ -292,6 +292,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device_address, void* address
   const auto found = overlapping(at, 1);
   if (found == state().registrations.end()) return CUDA_ERROR_INVALID_VALUE;
   if ((found->second.flags & CU_MEMHOSTREGISTER_DEVICEMAP) == 0) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_portable = (found->second.flags & CU_MEMHOSTREGISTER_PORTABLE) != 0;
+  if (!is_portable && found->second.device != current_device()) return CUDA_ERROR_INVALID_VALUE;
   *device_address = at + static_cast<CUdeviceptr>(setting("GDX_FAKE_CUDA_HOST_OFFSET", 0));
   return CUDA_SUCCESS;
 }
