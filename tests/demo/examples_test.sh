@@ -35,7 +35,11 @@ case $case_name in
     # shellcheck disable=SC2016
     for direct in on off; do
       run 60 env GDX_DIRECT=$direct "$gdx" run --ranks 3 --label -- \
-        bash -c '"$@" & [ "$GDX_RANK" = 1 ] && sleep 1 && kill -KILL $!; wait $!' - "$program" "${rounds[@]}"
+        bash -c '"$@" & [ "$GDX_RANK" = 1 ] || { wait $!; exit; }
+          until grep -q "gdx memory" /proc/$!/maps; do sleep 0.1; done  # the heap
+          sleep 1
+          kill -KILL $!
+          wait $!' - "$program" "${rounds[@]}"
       expect_status 137
       expect 'rank 1 .* ended with status 137; 2 other ranks'
       expect_no 'did not end them'

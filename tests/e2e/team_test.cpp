@@ -270,6 +270,7 @@ TEST_F(TeamOfRanks, windows_are_known_to_every_rank) {
   alignas(4096) static std::byte memory[7][4096];
   Team team = made({.direct = DirectChoice::kOff});
   const TeamHandle before = team.handle();
+  const Team part = must(team.split(0, 0));
   for (int w = 0; w < 7; ++w) {
     const auto added = team.register_window(memory[w], 4096);
     ASSERT_TRUE(added) << added.error().message;
@@ -282,6 +283,8 @@ TEST_F(TeamOfRanks, windows_are_known_to_every_rank) {
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
     EXPECT_EQ(handle.peers[rank].windows[3].address, places[rank]);
     EXPECT_NE(handle.peers[rank].windows[3].rkey.raw, 0u);
+    EXPECT_EQ(part.handle().peers[rank].windows[3].address, places[rank]);
+    EXPECT_EQ(part.handle().peers[rank].windows[3].rkey, handle.peers[rank].windows[3].rkey);
   }
   static std::byte eighth[64];
   const auto beyond = team.register_window(eighth, sizeof eighth);

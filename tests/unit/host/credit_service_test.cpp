@@ -126,14 +126,16 @@ TEST_F(Service, open_waits_for_who_gives_back_and_fails_without_a_trace_if_nobod
   greedy.want(4);
   ASSERT_TRUE(comes_true([&] { return greedy.granted() == kSlots; }));
 
+  for (const std::uint32_t position : {4u, 5u}) greedy.give_back(position);
   Client late;
   const auto refused = service.open(late.channel(), kSlots);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kBusy);
+  EXPECT_EQ(late.granted(), 2u);
   EXPECT_EQ(greedy.limit(), 4u) << "it was asked";
-  EXPECT_EQ(service.leased_slots(), kSlots);
+  EXPECT_EQ(service.free_slots(), 2u) << "the refused one holds none";
 
-  for (std::uint32_t position = 4; position < kSlots; ++position) greedy.give_back(position);
+  for (std::uint32_t position = 6; position < kSlots; ++position) greedy.give_back(position);
   Client again;
   const auto admitted = service.open(again.channel(), kSlots);
   ASSERT_TRUE(admitted) << admitted.error().message;
