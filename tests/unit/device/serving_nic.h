@@ -31,6 +31,8 @@ class ServingNic {
     std::uint64_t remote;
     std::uint64_t local;
     std::uint8_t flags;  // fm_ce_se
+    Be32 rkey;
+    Be32 lkey;
   };
 
   // Staging memory and the scheduler's side of it: the NIC's and the host's.
@@ -170,8 +172,8 @@ class ServingNic {
     const std::byte* const at = send_queue_[index % kBlocks].bytes;
     const mlx5::PutWqe wqe = mlx5::read_put_wqe(at);
     misplaced_ += mlx5::wqe_index(wqe.control) != (index & 0xffff) || mlx5::wqe_qpn(wqe.control) != kQpn;
-    requests_.push_back(
-        {mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at), wqe.control.fm_ce_se});
+    requests_.push_back({mlx5::wqe_opcode(wqe.control), wqe.remote.address, local_of(at),
+                         wqe.control.fm_ce_se, wqe.remote.rkey, wqe.data.lkey});
   }
 
   // Returns the gathered address; for a staged WRITE its first 8 B, for an inline one its value.

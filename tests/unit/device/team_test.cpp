@@ -249,11 +249,31 @@ TEST_F(Team, every_signal_and_atomic_is_the_nics_where_one_rank_is_not_mapped) {
 
 TEST_F(Team, ranges_of_a_window_beside_the_heap_have_its_addresses_and_keys) {
   std::byte* const at = ranks_[kOwn]->window.data() + 64;
-  EXPECT_EQ(status_of([&](const TeamHandle& team) { return gdx_put(team, at, heap(), 64, kNative); }),
-            Status::kOk);
-  ASSERT_EQ(nic(kNative).requests().size(), 1u);
-  EXPECT_EQ(nic(kNative).requests()[0].remote, kRemoteWindow + 64);
-  EXPECT_EQ(nic(kNative).requests()[0].local, reinterpret_cast<std::uint64_t>(heap()));
+  const auto expect_request = [&](auto call, std::uint64_t remote, Be32 rkey, const void* local, Be32 lkey) {
+    ASSERT_EQ(status_of(call), Status::kOk);
+    const ServingNic::Request& request = nic(kNative).requests().back();
+    EXPECT_EQ(request.remote, remote);
+    EXPECT_EQ(request.rkey, rkey);
+    EXPECT_EQ(request.local, reinterpret_cast<std::uint64_t>(local));
+    EXPECT_EQ(request.lkey, lkey);
+  };
+  const auto put_there = [&](auto& t) { return gdx_put(t, at, heap(), 64, kNative); };
+  const auto put_from_there = [&](auto& t) { return gdx_put(t, heap(), at, 64, kNative); };
+  const auto get_there = [&](auto& t) { return gdx_get(t, at, heap(), 64, kNative); };
+  const auto get_from_there = [&](auto& t) { return gdx_get(t, heap(), at, 64, kNative); };
+  const auto add_there = [&](auto& t) {
+    return gdx_fetch_add(t, word(2), reinterpret_cast<std::uint64_t*>(at), 1, kNative);
+  };
+  expect_request(put_there, kRemoteWindow + 64, 0x78, heap(), 0x11);
+  expect_request(put_from_there, kRemoteHeap, 0x77, at, 0x12);
+  expect_request(get_there, kRemoteHeap, 0x77, at, 0x12);
+  expect_request(get_from_there, kRemoteWindow + 64, 0x78, heap(), 0x11);
+  handle_.atomics = TeamAtomics::kNic;
+  const auto& requests = nic(kNative).requests();
+  ASSERT_EQ(status_of(add_there), Status::kOk);
+  EXPECT_EQ(requests.back().remote, kRemoteWindow + 64);
+  EXPECT_EQ(requests.back().rkey, Be32(0x78));
+  handle_.atomics = TeamAtomics::kProcessor;
   heap()[0] = std::byte{9};
   EXPECT_EQ(status_of([&](const TeamHandle& team) { return gdx_put(team, at, heap(), 64, kDirect); }),
             Status::kOk);
@@ -491,11 +511,13 @@ TEST_F(Team, wait_for_a_dead_rank_ends_with_its_failure) {
 }
 
 TEST_F(Team, wait_for_a_silent_rank_without_a_connection_asks_for_one) {
-  on_progress_ = [&] {
-    if (std::atomic_ref(asked_[kAbsent]).load() != 0) connect(0, kAbsent, PeerWay::kGone);
-  };
-  EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4, kAbsent); }),
-            Status::kPeerUnreachable);
+  for (const std::uint32_t rank : {kAbsent, kMapped}) {
+    on_progress_ = [&] {
+      if (std::atomic_ref(asked_[rank]).load() != 0) connect(0, rank, PeerWay::kGone);
+    };
+    EXPECT_EQ(status_of([&](auto& t) { return gdx_wait(t, word(3), Compare::kEqual, 4, rank); }),
+              Status::kPeerUnreachable);
+  }
 }
 
 TEST_F(Team, wait_for_all_ends_with_the_last_and_names_who_is_missing) {
