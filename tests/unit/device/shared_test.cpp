@@ -403,6 +403,23 @@ TEST(SharedModes, scope_posts_once_for_all_its_threads) {
   EXPECT_EQ((count.template operator()<Mode::kAuto, Scope::kWarp>()), 2u);
 }
 
+// Steps have 16 requests, so the last one is full, or has one request, or lacks one.
+TEST(SharedModes, one_signal_follows_inline_data_of_any_length) {
+  std::array<std::byte, 1024> source{};
+  for (const std::uint64_t bytes : {1, 28, 29, 447, 448, 449, 896}) {
+    ServingNic nic;
+    in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+      EXPECT_EQ((gdx_put_signal<Mode::kInline>(ep, remote(0x10000), {source.data(), bytes, 0x88, 0}, bytes,
+                                               remote(0x20000), 7, SignalOp::kSet)),
+                Status::kOk);
+      EXPECT_EQ(gdx_flush(ep), Status::kOk);
+    });
+    ASSERT_EQ(nic.requests().size(), (bytes + 27) / 28 + 1) << bytes << " B";
+    EXPECT_EQ(nic.requests().back().remote, 0x20000u);
+    EXPECT_EQ(nic.requests().back().local, 7u);
+  }
+}
+
 TEST(SharedModes, auto_goes_by_the_table) {
   std::array<std::byte, 64> source{};
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i + 1);
