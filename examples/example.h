@@ -1,4 +1,4 @@
-// Shared by the examples' main programs: an error ends a rank with one line and exit status 1.
+// Shared by the examples' main programs: a failure ends a rank with one line and exit status 1.
 #pragma once
 
 #include <errno.h>
@@ -7,8 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 #include "host/gdx.h"
 
@@ -20,12 +18,6 @@ template <typename... Args>
   std::fprintf(stderr, format, args...);
   std::fputc('\n', stderr);
   std::exit(1);
-}
-
-template <typename T>
-T or_exit(gdx::Result<T> result) {
-  if (!result) stop("%s", result.error().message.c_str());
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
 // Ends the rank unless the launch and all `count` parts of the kernel succeeded. Meets the other ranks first:

@@ -8,6 +8,7 @@
 #elif __cplusplus < 202002L
 #error "host/gdx.h needs C++20: compile with -std=c++20 (device/gdx.h needs C++17)"
 #else
+#include "base/or_exit.h"
 #include "host/bootstrap/world.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"

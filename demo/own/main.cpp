@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
-#include <type_traits>
-#include <utility>
 
 #include "host/gdx.h"
 #include "put.h"
@@ -21,15 +18,6 @@ constexpr std::uint64_t kTimeoutNs = 30'000'000'000;
 // In the memory that both ranks register: the message comes first, then the signal.
 constexpr std::uint64_t kStatusAt = 2048;
 constexpr std::uint64_t kMemoryBytes = 4096;
-
-template <typename T>
-T or_exit(Result<T> result) {
-  if (!result) {
-    std::fprintf(stderr, "put: %s\n", result.error().message.c_str());
-    std::exit(1);
-  }
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
 
 // Addresses that a rank needs of its peer.
 struct Introduction {

@@ -4,7 +4,7 @@
 #include "../example.h"
 #include "hello_put.h"
 
-using example::or_exit;
+using gdx::or_exit;
 
 namespace {
 

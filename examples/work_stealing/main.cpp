@@ -3,7 +3,7 @@
 
 #include "../example.h"
 
-using example::or_exit;
+using gdx::or_exit;
 
 namespace {
 
