@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -119,6 +120,22 @@ TEST(Topology, dgx_a100_numa_nodes_are_told) {
   const Topology topology = stored("dgx-a100.xml");
   EXPECT_EQ(topology.gpus.front().numa_node, 1);
   EXPECT_EQ(topology.gpus.back().numa_node, 7);
+}
+
+// Without its packages the file's bridges belong to the machine, and so to both nodes.
+TEST(Topology, device_near_several_numa_nodes_is_on_none) {
+  std::ifstream file(std::string(GDX_TOPOLOGIES) + "/two-sockets.xml");
+  const std::string path = testing::TempDir() + "no-packages.xml";
+  std::ofstream changed(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(" <object type=\"Package\"") && line != " </object>") changed << line << '\n';
+  }
+  changed.close();
+  const auto topology = read_topology(path);
+  ASSERT_TRUE(topology) << topology.error().message;
+  ASSERT_FALSE(topology->gpus.empty());
+  for (const PciDevice& gpu : topology->gpus) EXPECT_EQ(gpu.numa_node, -1);
+  for (const PciDevice& gpu : stored("two-sockets.xml").gpus) EXPECT_GE(gpu.numa_node, 0);
 }
 
 TEST(Topology, this_machine_is_read) { EXPECT_TRUE(read_topology()); }
