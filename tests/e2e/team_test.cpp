@@ -494,7 +494,7 @@ TEST_F(TeamOfRanks, one_pair_that_fails_ends_create_at_all_ranks_and_leaves_the_
                                  {.heap_bytes = kHeapBytes,
                                   .endpoint = {.bounce_slot_count = 1, .timeout_ns = 60'000'000'000},
                                   .direct = DirectChoice::kOff,
-                                  .timeout_ns = 3'000'000'000,
+                                  .timeout_ns = 10'000'000'000,
                                   .connect_all = true});
   ASSERT_FALSE(team);
   EXPECT_EQ(team.error().status, Status::kTimeout);
