@@ -310,7 +310,7 @@ Result<std::uint64_t> TeamState::allocate(std::uint64_t bytes, std::uint64_t ali
   return heap_.allocate(bytes, alignment);
 }
 
-// Zeroes the piece here, because no rank gets it again before this one calls allocate.
+// Zeroes the piece while no rank can get it again. Frees it once all ranks have done so.
 Result<void> TeamState::free(const void* pointer) {
   const std::uint64_t offset =
       reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(heap_memory().data());
