@@ -65,6 +65,8 @@ Result<void> Reception::accept_all(std::vector<Arrival>& arrivals) {
       drop_oldest("sent no hello before the descriptors were used up");
       continue;
     }
+    // The listener reports its error again, and nobody else has those that have arrived.
+    if (!socket && !arrivals.empty()) return {};
     if (!socket) return tl::unexpected(socket.error());
     if (!*socket) return {};
     Connection newcomer(std::move(*socket));

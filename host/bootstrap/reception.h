@@ -36,9 +36,13 @@ class Reception {
   void add_to(std::vector<pollfd>& set) const;
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
 
-  // Returns the connections whose hello is complete. Drops are logged.
+  // Returns the connections whose hello is complete. Drops are logged. An error of the listener waits until
+  // there are none.
   // Errors: kVersionMismatch, kNoMemory (no descriptors left), kSystem.
   [[nodiscard]] Result<std::vector<Arrival>> receive();
+
+  // Counts a connection that its reader refuses, and logs the first of them.
+  void drop(const Connection& connection, const std::string& why);
 
   // Describes the connections that came, for a message about a missing rank; empty without any.
   [[nodiscard]] std::string seen() const;
@@ -52,7 +56,6 @@ class Reception {
   // Reads a connection; true while its hello is incomplete. Otherwise it was dropped or moved to `arrivals`.
   [[nodiscard]] Result<bool> receive_hello(Connection& connection, std::vector<Arrival>& arrivals);
   [[nodiscard]] Result<void> accept_all(std::vector<Arrival>& arrivals);
-  void drop(const Connection& connection, const std::string& why);
   void drop_oldest(const std::string& why);
 
   Descriptor listener_;

@@ -23,6 +23,8 @@ constexpr int kBacklog = 1024;
 constexpr std::uint64_t kRetryIntervalNs = 20'000'000;
 constexpr std::uint64_t kConnectAttemptNs = 2'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
+constexpr int kKeepAliveS = 15;
+constexpr int kKeepAliveTries = 3;
 
 struct AddressListDelete {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -126,8 +128,9 @@ bool is_loopback(const sockaddr& address) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
     return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
   }
-  return address.sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  if (address.sa_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 }  // namespace
@@ -201,9 +204,11 @@ Result<Descriptor> accept_one(const Descriptor& listener) {
     case ECONNABORTED: return Descriptor();
     case EMFILE:
     case ENFILE:
-      return fail(Status::kNoMemory, "rank 0 has no file descriptors left for more ranks: raise ulimit -n");
+      return fail(Status::kNoMemory,
+                  "this rank has no file descriptors left for more ranks: raise ulimit -n");
     default:
-      return fail(Status::kSystem, fmt::format("rank 0 cannot accept connections: {}", std::strerror(errno)));
+      return fail(Status::kSystem,
+                  fmt::format("this rank cannot accept connections: {}", std::strerror(errno)));
   }
 }
 
@@ -251,6 +256,21 @@ Result<void> finish_connect(const Descriptor& socket) {
   const int error = end_attempt(socket);
   if (error == 0) return {};
   return fail(Status::kPeerGone, std::strerror(error));
+}
+
+void keep_alive(const Descriptor& socket) {
+  const int one = 1;
+  setsockopt(socket.value(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveS, sizeof kKeepAliveS);
+  setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveS, sizeof kKeepAliveS);
+  setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPCNT, &kKeepAliveTries, sizeof kKeepAliveTries);
+}
+
+bool is_loopback(const Descriptor& socket) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  return getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+         is_loopback(reinterpret_cast<const sockaddr&>(own));
 }
 
 std::string own_text(const Descriptor& socket) {

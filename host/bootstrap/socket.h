@@ -48,6 +48,12 @@ struct HostPort {
 // Errors: kPeerGone with the system's reason.
 [[nodiscard]] Result<void> finish_connect(const Descriptor& socket);
 
+// Ends the connection about a minute after the other machine is lost.
+void keep_alive(const Descriptor& socket);
+
+// Returns whether this end has an address of the loopback network.
+[[nodiscard]] bool is_loopback(const Descriptor& socket);
+
 // Returns this end as "127.0.0.1:40000".
 [[nodiscard]] std::string own_text(const Descriptor& socket);
 // Returns the other end as "127.0.0.1:40000".

@@ -27,6 +27,7 @@ struct World::Impl {
   std::optional<bootstrap::Reception> reception;
   std::string latecomer;       // the last who came when its place was taken, for messages
   std::uint32_t sequence = 1;  // of the collective in progress or, between, the next
+  std::optional<std::pair<std::uint32_t, Error>> gave_up;  // rank 0: a rank that has ended its world, and why
   std::optional<Error> broken;
 
   // Ends the world: sends the error to the other ranks, and keeps it for later calls.
@@ -34,6 +35,7 @@ struct World::Impl {
   tl::unexpected<Error> break_up(std::uint32_t rank, const Error& error);
 
   Result<void> read_member(std::uint32_t rank);
+  Result<void> end_for_who_gave_up(std::vector<std::uint32_t> absent);
   void refuse_latecomers();
   [[nodiscard]] std::string place(std::uint32_t rank) const;
   [[nodiscard]] std::string absent_text(const std::vector<std::uint32_t>& absent) const;
@@ -63,11 +65,7 @@ Result<void> check_options(const WorldOptions& options) {
 }  // namespace
 
 tl::unexpected<Error> World::Impl::break_up(Error error) {
-  if (options.rank == 0) {
-    bootstrap::announce_failure(members, {error.status, 0, error.message});
-  } else {
-    for (Connection& member : members) member.finish();
-  }
+  bootstrap::announce_failure(members, {error.status, options.rank, error.message});
   broken = error;
   return tl::unexpected(std::move(error));
 }
@@ -78,15 +76,18 @@ tl::unexpected<Error> World::Impl::break_up(std::uint32_t rank, const Error& err
 
 // Reads the frames of rank `rank`, and detects its end.
 Result<void> World::Impl::read_member(std::uint32_t rank) {
-  Connection& member = members[rank];
-  if (contributions[rank]) {
-    auto quiet = member.expect_silence();
-    if (!quiet) return break_up(rank, quiet.error());
-    return quiet;
-  }
-  auto frame = member.receive({FrameType::kContribution});
+  if (gave_up && gave_up->first == rank) return {};
+  const bool waits = contributions[rank].has_value();
+  auto frame =
+      members[rank].receive(waits ? bootstrap::FrameSet{FrameType::kFailed}
+                                  : bootstrap::FrameSet{FrameType::kContribution, FrameType::kFailed});
   if (!frame) return break_up(rank, frame.error());
   if (!*frame) return {};
+  if ((*frame)->type == FrameType::kFailed) {
+    const auto failure = bootstrap::decode_failure(**frame);
+    if (!gave_up) gave_up = {rank, Error{failure.status, failure.reason}};
+    return {};
+  }
   if ((*frame)->rank != rank || (*frame)->sequence != sequence) {
     return break_up(rank, {Status::kInvalidArgument,
                            fmt::format("contributed as rank {} to collective {}, rank 0 is at {}",
@@ -130,6 +131,16 @@ std::string World::Impl::absent_text(const std::vector<std::uint32_t>& absent) c
                      place(absent.front()));
 }
 
+// `absent`: ranks that the others wait for.
+Result<void> World::Impl::end_for_who_gave_up(std::vector<std::uint32_t> absent) {
+  const auto& [rank, why] = *gave_up;
+  std::erase(absent, rank);
+  if (absent.empty())
+    return break_up(Error{why.status, fmt::format("rank {} gave up: {}", rank, why.message)});
+  return break_up(Error{why.status, fmt::format("{} did not come to collective {} before rank {} gave up: {}",
+                                                absent_text(absent), sequence, rank, why.message)});
+}
+
 Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns) {
   for (;;) {
     std::vector<std::uint32_t> absent;
@@ -146,6 +157,7 @@ Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_
                                      contributions[rank]->payload.size(), bytes)});
       }
     }
+    if (gave_up) return end_for_who_gave_up(absent);
     if (absent.empty()) return {};
     if (reception) reception->add_to(set);
     const std::uint64_t next_ns = reception ? reception->next_deadline_ns() : deadline_ns;
@@ -223,7 +235,9 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
     pollfd ready{root.socket().value(), events, 0};
     if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
       return break_up(
-          Error{Status::kTimeout, fmt::format("rank 0 did not answer collective {} in time", sequence)});
+          Error{Status::kTimeout, fmt::format("collective {} did not end in time: rank 0, or a rank that it "
+                                              "waits for, has not come; see which rank is stuck",
+                                              sequence)});
     }
   }
 }
@@ -238,7 +252,11 @@ std::uint32_t World::size() const { return impl_->options.size; }
 
 std::string World::address() const {
   if (size() == 1) return "127.0.0.1";
-  const auto own = bootstrap::parse_host_port(bootstrap::own_text(impl_->members.back().socket()));
+  const auto& members = impl_->members;
+  const auto chosen = std::ranges::find_if(
+      members, [](const Connection& member) { return member && !bootstrap::is_loopback(member.socket()); });
+  const Connection& member = chosen == members.end() ? members.back() : *chosen;
+  const auto own = bootstrap::parse_host_port(bootstrap::own_text(member.socket()));
   return own ? own->host : std::string();
 }
 
@@ -287,7 +305,7 @@ Result<void> World::poll_peers() {
     for (std::uint32_t rank = 1; rank < size(); ++rank) {
       if (auto read = impl_->read_member(rank); !read) return read;
     }
-    return {};
+    return impl_->gave_up ? impl_->end_for_who_gave_up({}) : Result<void>{};
   }
   auto frame = impl_->members.front().receive({FrameType::kFailed});
   if (!frame) return impl_->break_up(0, frame.error());

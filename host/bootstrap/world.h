@@ -49,13 +49,14 @@ class World {
 
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
-  // Returns this end's address on the connection to rank 0, as "10.0.0.2"; at rank 0, on that to the last
-  // rank. A loopback address in a world of one rank.
+  // Returns this end's address on the connection to rank 0, as "10.0.0.2"; at rank 0, on that to the first
+  // rank that came to no loopback address, or the last. A loopback address in a world of one rank.
   [[nodiscard]] std::string address() const;
 
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.
-  // Errors: kPeerGone (naming the rank), kTimeout (naming the missing ranks), kInvalidArgument (sizes differ,
+  // Errors: kPeerGone (naming the rank), kTimeout (at rank 0 naming the missing ranks; another rank whose
+  // time ends first cannot know them, and ends the world), kInvalidArgument (sizes differ,
   // or a peer sends out of turn), kInvalidLength (beyond kMaxContributionBytes).
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);

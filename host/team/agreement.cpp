@@ -13,8 +13,7 @@ std::string text(const Statement& statement) {
   const auto [first, second] = statement.arguments;
   switch (statement.call) {
     case Call::kCreate: return fmt::format("create with heap_bytes = {}, lanes = {}", first, second);
-    case Call::kMap:
-    case Call::kConnect: return "the rest of create";
+    case Call::kRest: return "the rest of a call";
     case Call::kAllocate: return fmt::format("allocate of {} bytes aligned to {}", first, second);
     case Call::kFree: return fmt::format("free of heap offset {:#x}", first);
     case Call::kWindow: return fmt::format("register_window of {} bytes", first);
@@ -23,6 +22,11 @@ std::string text(const Statement& statement) {
     case Call::kClose: return "close";
   }
   return "a call of another gdx";
+}
+
+// Teams are numbered as rank 0 created them.
+std::string place(const Statement& statement) {
+  return statement.team == 0 ? std::string() : fmt::format(" (team {})", statement.team);
 }
 
 // Makes a peer's text printable.
@@ -53,11 +57,13 @@ Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<
   const Statement& first = all->front();
   for (std::uint32_t rank = 1; rank < all->size(); ++rank) {
     const Statement& other = (*all)[rank];
-    if (other.call == first.call && std::ranges::equal(other.arguments, first.arguments)) continue;
+    if (other.call == first.call && other.team == first.team &&
+        std::ranges::equal(other.arguments, first.arguments))
+      continue;
     return fail(Status::kInvalidArgument,
                 fmt::format("team call of rank {}: {}; of rank 0: {}; all ranks must make the same calls, in "
                             "the same order",
-                            rank, text(other), text(first)));
+                            rank, text(other) + place(other), text(first) + place(first)));
   }
   return all;
 }

@@ -13,8 +13,7 @@ namespace gdx::team {
 
 enum class Call : std::uint32_t {
   kCreate,
-  kMap,
-  kConnect,
+  kRest,  // what follows the first meeting of a call
   kAllocate,
   kFree,
   kWindow,
@@ -27,6 +26,7 @@ enum class Call : std::uint32_t {
 struct Statement {
   Call call{};
   Status status{};
+  std::uint64_t team{};          // equal at all ranks; 0 until it is created
   std::uint64_t arguments[2]{};  // equal at all ranks
   std::uint64_t own[2]{};        // of this rank
   RemoteMemory memory{};         // of this rank
@@ -34,8 +34,8 @@ struct Statement {
 };
 
 // Gathers the statements of all ranks; `done` is this rank's part so far. Errors: `done`'s; another rank's,
-// naming it; kInvalidArgument at every rank where calls or arguments differ, naming a rank that differs;
-// those of World::allgather.
+// naming it; kInvalidArgument at every rank where calls, teams or arguments differ, naming a rank that
+// differs; those of World::allgather.
 [[nodiscard]] Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<void>& done,
                                                    std::uint64_t timeout_ns);
 

@@ -82,7 +82,7 @@ bool Connector::create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t l
     return true;
   }
   if (address.error().status == Status::kBusy) {
-    peer.problem = address.error().message;
+    peer.problem = address.error();
     pair.retry_ns = now_ns + pair.pause_ns;
     pair.pause_ns = longer(pair.pause_ns);
   } else {
@@ -148,7 +148,7 @@ void Connector::lost(ChannelId channel, const std::string& why) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
   const std::uint32_t rank = found->second;
-  peers_[rank].problem = why;
+  peers_[rank].problem = {Status::kPeerUnreachable, why};
   drop(rank, channel);
   settle(rank);
 }
@@ -183,7 +183,7 @@ void Connector::take(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
     case ConnectorKind::kDone: return take_address(now_ns, channel, letter);
     case ConnectorKind::kNotNow:
       // The peer asks by itself once its endpoint exists.
-      peer.problem = letter.why.message;
+      peer.problem = letter.why;
       return;
     case ConnectorKind::kRefusal:
       if (pair.state == PairState::kIdle || pair.state == PairState::kGone) return;
@@ -223,7 +223,7 @@ bool Connector::meet(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
       if (!create(now_ns, rank, letter.lane)) {
         if (pair.state == PairState::kWanted) {
           send_reason(channel, rank, letter.lane, ConnectorKind::kNotNow,
-                      {Status::kBusy, peers_[rank].problem});
+                      {Status::kBusy, peers_[rank].problem.message});
         }
         return false;
       }
@@ -280,6 +280,7 @@ void Connector::settle(std::uint32_t rank) {
   }
   if (busy) return;
   busy_.erase(rank);
+  peer.problem = Peer().problem;
   peer.pause_ns = kFirstRetryPauseNs;
   if (const ChannelId idle = peer.dialled; idle != 0) {
     drop(rank, idle);
@@ -302,11 +303,11 @@ void Connector::tick_pair(std::uint64_t now_ns, std::uint32_t rank, std::uint32_
   if (!making(pair)) return;
   if (pair.deadline_ns <= now_ns) {
     return give_up(rank, lane,
-                   {Status::kPeerUnreachable,
+                   {peer.problem.status,
                     fmt::format("rank {} was not connected on lane {} within {:.3f} s ({}): see whether it "
                                 "still runs",
                                 rank, lane, static_cast<double>(rules_.deadline_ns) / kNsPerSecond,
-                                peer.problem.empty() ? "it did not answer" : peer.problem)});
+                                peer.problem.message)});
   }
   if (pair.state != PairState::kWanted || pair.retry_ns > now_ns) return;
   pair.retry_ns = kNever;

@@ -53,8 +53,9 @@ class ConnectorHost {
                                              const EndpointAddress& peer) = 0;
   // Both endpoints can receive: kernels may post.
   virtual void ready(std::uint32_t rank, std::uint32_t lane) = 0;
-  // The rank cannot be reached on this lane. Also after ready(), when the peer has given up. No further call
-  // names this rank and lane, so the endpoint, if there is one, is the host's to destroy.
+  // The rank cannot be connected on this lane. Also after ready(), when the peer has given up. No further
+  // call names this rank and lane, so the endpoint, if there is one, is the host's to destroy. kBusy: an
+  // endpoint was not to be had by the deadline; kPeerUnreachable: no answer came.
   virtual void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) = 0;
 };
 
@@ -115,7 +116,8 @@ class Connector {
     std::uint64_t dialled_ns = 0;  // time of the newest dialling
     std::uint64_t dial_ns = 0;     // the next is not before
     std::uint64_t pause_ns = kFirstRetryPauseNs;
-    std::string problem;  // the last, for the deadline's message
+    // The last since all its pairs were at rest, for the deadline's message.
+    Error problem = {Status::kPeerUnreachable, "it did not answer"};
   };
 
   [[nodiscard]] static bool making(const Pair& pair);

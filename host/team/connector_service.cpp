@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <system_error>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::uint64_t kBusyPauseNs = 50'000;
 constexpr std::uint64_t kIdlePauseNs = 8'000'000;
+constexpr int kMostBegun = 16;                          // pairs between two looks at the sockets
 constexpr std::uint64_t kListenerRestNs = 100'000'000;  // after the descriptors were used up
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
@@ -105,7 +107,14 @@ Result<void> ConnectorService::start(std::span<const ConnectorIdentity> identiti
   host_ = &host;
   asked_ = asked;
   connector_.emplace(place_, rules_, static_cast<ConnectorPort&>(*this));
-  thread_ = std::thread([this] { serve(); });
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kNoMemory,
+                fmt::format("no thread for the connections of a team: {}; raise the limits on processes and "
+                            "memory (ulimit -u, -v)",
+                            error.what()));
+  }
   return {};
 }
 
@@ -192,35 +201,40 @@ void ConnectorService::lose(ChannelId id, const std::string& why) {
 
 void ConnectorService::serve() {
   std::uint64_t pause_ns = kBusyPauseNs;
+  bool ready = false;
   while (!stopping_) {
     bool active = take_asks();
     active |= take_requests();
-    connector_->tick(monotonic_ns());
+    // Letters may have come while endpoints were made: they count before deadlines up to this time.
+    const std::uint64_t now_ns = monotonic_ns();
+    if (ready || active || now_ns >= reception_.next_deadline_ns()) {
+      active |= take_arrivals();
+      active |= serve_channels();
+    }
+    connector_->tick(now_ns);
     for (const auto& [id, why] : std::exchange(refused_, {})) connector_->lost(id, why);
     pause_ns = active ? kBusyPauseNs : std::min(2 * pause_ns, kIdlePauseNs);
-    const bool ready = wait(pause_ns);
-    if (!ready && monotonic_ns() < reception_.next_deadline_ns()) continue;
-    active = take_arrivals();
-    active |= serve_channels();
-    if (active) pause_ns = kBusyPauseNs;
+    ready = wait(pause_ns);
   }
 }
 
-// Begins behind this rank's own word, so that ranks that ask for all do not ask the same one first.
+// Begins behind this rank's own word, so that ranks that ask for all do not ask the same one first. A word
+// that asks again, as waiting kernels store it, costs nothing and counts for nothing.
 bool ConnectorService::take_asks() {
   if (asked_ == nullptr) return false;
-  bool any = false;
+  int begun = 0;
   for (std::uint32_t lane = 0; lane < place_.lanes; ++lane) {
-    for (std::uint32_t i = 1; i <= place_.size; ++i) {
+    for (std::uint32_t i = 1; i <= place_.size && begun < kMostBegun; ++i) {
       const std::uint32_t rank = (place_.rank + i) % place_.size;
       std::atomic_ref word(asked_[std::size_t{lane} * place_.size + rank]);
       if (word.load(std::memory_order_relaxed) == 0) continue;
       word.store(0, std::memory_order_relaxed);
+      if (connector_->state(rank, lane) != PairState::kIdle) continue;
       connector_->ask(monotonic_ns(), rank, lane);
-      any = true;
+      ++begun;
     }
   }
-  return any;
+  return begun != 0;
 }
 
 bool ConnectorService::take_requests() {
@@ -261,6 +275,8 @@ bool ConnectorService::take_arrivals() {
     return false;
   }
   for (auto& arrival : *arrivals) {
+    // A dialler that lost power never closes.
+    bootstrap::keep_alive(arrival.connection.socket());
     const ChannelId id = ++last_channel_;
     channels_[id] = {std::move(arrival.connection), false, {}};
     (void)take_frame(id, arrival.hello);
@@ -273,7 +289,10 @@ bool ConnectorService::serve_channels() {
   ids.reserve(channels_.size());
   for (const auto& [id, channel] : channels_) ids.push_back(id);
   bool active = false;
-  for (const ChannelId id : ids) active |= serve_channel(id);
+  for (const ChannelId id : ids) {
+    if (stopping_) break;
+    active |= serve_channel(id);
+  }
   return active;
 }
 
@@ -310,8 +329,7 @@ bool ConnectorService::serve_channel(ChannelId id) {
 bool ConnectorService::take_frame(ChannelId id, const bootstrap::Frame& frame) {
   auto letter = decode_letter(frame.payload, place_);
   if (!letter) {
-    log::info("team: dropped a connection: {} {}", bootstrap::peer_text(channels_[id].connection.socket()),
-              letter.error().message);
+    reception_.drop(channels_[id].connection, letter.error().message);
     lose(id, fmt::format("it {}", letter.error().message));
     return false;
   }

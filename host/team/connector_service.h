@@ -49,7 +49,7 @@ class ConnectorService final : private ConnectorPort {
   // Starts the thread. `identities` are all ranks', by rank. From then on that thread calls `host`. `asked`
   // has lanes x size words of host memory, those of lane 0 first; null: no kernel asks. A kernel stores 1 to
   // the word of a rank, and the service clears it; asking again has no effect. Both outlive this object.
-  // Errors: kInvalidArgument, kVersionMismatch, naming the rank.
+  // Errors: kInvalidArgument, kVersionMismatch, naming the rank; kNoMemory (no thread).
   [[nodiscard]] Result<void> start(std::span<const bootstrap::ConnectorIdentity> identities,
                                    ConnectorHost& host, std::uint32_t* asked = nullptr);
 
@@ -78,9 +78,10 @@ class ConnectorService final : private ConnectorPort {
   void close(ChannelId channel) override;
 
   void serve();
+  // Begins for a few words at most, because sockets wait meanwhile; true if it has begun any.
   [[nodiscard]] bool take_asks();
   [[nodiscard]] bool take_requests();
-  // Waits for a socket; false when the pause or something else that is due ended the wait.
+  // Waits for a socket, until the pause ends or something else is due; true if a socket is ready.
   [[nodiscard]] bool wait(std::uint64_t pause_ns);
   [[nodiscard]] bool take_arrivals();
   [[nodiscard]] bool serve_channels();

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
 #include "host/team/team_state.h"
@@ -29,11 +29,9 @@ struct Team::Impl {
 };
 
 Result<Team> Team::Impl::found(std::shared_ptr<TeamState> state, const Result<void>& opened) {
-  GDX_TRY(state->found(opened));
-  std::vector<std::uint32_t> members(state->world().size());
-  std::iota(members.begin(), members.end(), 0u);
+  auto table = GDX_TRY(state->found(opened));
   auto impl = std::make_unique<Impl>();
-  impl->table = GDX_TRY(state->make_table(std::move(members)));
+  impl->table = std::move(table);
   impl->rank = state->world().rank();
   impl->state = state;
   impl->owned = std::move(state);
@@ -42,7 +40,8 @@ Result<Team> Team::Impl::found(std::shared_ptr<TeamState> state, const Result<vo
 
 Result<std::shared_ptr<TeamState>> Team::Impl::collective(const char* call) const {
   auto alive = state.lock();
-  if (!alive) return fail(Status::kInvalidArgument, fmt::format("cannot {}: the team is closed", call));
+  if (!alive)
+    return fail(Status::kInvalidArgument, fmt::format("cannot {}: the team is closed; make another", call));
   if (!is_split) return alive;
   return fail(Status::kUnsupported,
               fmt::format("a team that was split cannot {}: let all ranks do so on the team that it was "
@@ -124,7 +123,9 @@ Result<Team> Team::split(std::uint32_t colour, std::uint32_t key) {
   std::ranges::stable_sort(members, {}, [&](std::uint32_t rank) { return all[rank].own[1]; });
   auto impl = std::make_unique<Impl>();
   impl->rank = static_cast<std::uint32_t>(std::ranges::find(members, impl_->rank) - members.begin());
-  impl->table = GDX_TRY(state->make_table(std::move(members)));
+  auto table = state->make_table(std::move(members));
+  GDX_TRY(state->meet({.call = Call::kRest}, table ? Result<void>{} : tl::unexpected(table.error())));
+  impl->table = std::move(*table);
   impl->state = impl_->state;
   impl->is_split = true;
   return Team(std::move(impl));
@@ -132,7 +133,7 @@ Result<Team> Team::split(std::uint32_t colour, std::uint32_t key) {
 
 TeamHandle Team::handle() const {
   const auto state = impl_->state.lock();
-  return state && impl_->table ? state->handle(*impl_->table, impl_->rank) : TeamHandle{};
+  return state && impl_->table ? *impl_->table->copy() : TeamHandle{};
 }
 
 std::uint32_t Team::rank() const { return impl_->rank; }
@@ -156,10 +157,16 @@ TeamAtomics Team::atomics() const {
 Result<void> Team::connect(std::uint32_t rank) {
   const TraceSpan span("Team::connect");
   const auto state = impl_->state.lock();
-  if (state && rank < size()) return state->connect(impl_->table->members()[rank]);
-  return fail(Status::kInvalidArgument,
-              fmt::format("no connection to rank {}: use a rank below {} of a team that is not closed", rank,
-                          size()));
+  if (!state || rank >= size()) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("no connection to rank {}: use a rank below {} of a team that is not closed",
+                            rank, size()));
+  }
+  const std::uint32_t member = impl_->table->members()[rank];
+  auto done = state->connect(member, monotonic_ns() + state->options().timeout_ns);
+  if (!done && member != rank)  // the reason has the first team's number
+    done.error().message = fmt::format("{}: {}", team::name_of(*impl_->table, rank), done.error().message);
+  return done;
 }
 
 PeerWay Team::way(std::uint32_t rank, std::uint32_t lane) const {

@@ -64,10 +64,10 @@ class Team {
   // piece of the heap; ranks differ); those of allocate.
   [[nodiscard]] Result<void> free(void* pointer);
 
-  // Adds a window: memory outside the heap, of equal size at every rank. It must outlive the team. Handles
-  // taken before do not have it. Collective.
-  // Errors: those of register_memory; kInvalidArgument (an eighth window, overlap, ranks differ);
-  // kUnsupported where a rank is direct and the window cannot be mapped.
+  // Adds a window: memory outside the heap, of equal size at every rank. It must outlive the team. Kernels
+  // may run meanwhile. Calls with a handle that was taken before may refuse the window. Collective. Errors:
+  // those of register_memory; kInvalidArgument (an eighth window, overlap, ranks differ); kUnsupported where
+  // a rank is direct and the window cannot be mapped.
   [[nodiscard]] Result<void> register_window(void* address, std::uint64_t bytes);
 
   // Returns everything a kernel needs, by value. Valid until the team is closed.
@@ -80,7 +80,7 @@ class Team {
   [[nodiscard]] std::uint64_t bytes_free() const;
   [[nodiscard]] TeamAtomics atomics() const;
   // Connects to `rank` on all lanes, as a kernel's first call would, and waits for TeamOptions::timeout_ns at
-  // most on each. Local. Errors: kInvalidArgument (no such rank); kTimeout; kAborted; kPeerUnreachable and
+  // most. Local. Errors: kInvalidArgument (no such rank); kTimeout; kAborted; kPeerUnreachable and
   // other reasons for which the rank is gone.
   [[nodiscard]] Result<void> connect(std::uint32_t rank);
   // Returns the way to `rank` on a lane; kNone for other numbers.

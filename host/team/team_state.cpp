@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "host/staging/progress.h"
 #include "proto/mapping_order.h"
@@ -17,7 +18,9 @@
 namespace gdx::team {
 namespace {
 
-constexpr std::uint64_t kDeadlineTenths = 8;  // of a kernel's bound, after which an asked rank is gone
+constexpr std::uint64_t kDeadlineTenths = 8;  // of a bound, so that what ends within it is told by its reason
+
+std::atomic<std::uint64_t> teams_founded = 0;  // by this process
 
 // Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
 bool is_known(const ConnectionEnd& end) {
@@ -62,6 +65,7 @@ void TeamState::use(const Hca& hca, World& world, StagingPools pools) {
 
 Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result<void>& done) {
   release_to_mappings(Toward::kPeers);  // this rank's reads before this meeting
+  statement.team = number_;
   auto all = agree(*world_, statement, done, options_.timeout_ns);
   acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
   return all;
@@ -108,13 +112,13 @@ Result<void> TeamState::make_local_parts() {
   auto heap = GDX_TRY(make_heap());
   windows_.push_back({std::move(heap)});
   heap_ = SymmetricHeap(options_.heap_bytes);
-  return gpu_heap_ ? zero(0, options_.heap_bytes) : map_to_gpu(windows_.front().memory);
+  return gpu_heap_ ? zero(0, options_.heap_bytes) : map_to_gpu(windows_.front());
 }
 
-Result<void> TeamState::map_to_gpu(const Memory& memory) {
+Result<void> TeamState::map_to_gpu(Window& window) const {
+  const Memory& memory = window.memory;
   if (!gpu_ || memory.registered_by() != RegistrationWay::kHostPages) return {};
-  auto mapping = GDX_TRY(gpu_->map(memory.data(), memory.bytes()));
-  mappings_.push_back(std::move(mapping));
+  window.on_gpu = GDX_TRY(gpu_->map(memory.data(), memory.bytes()));
   return {};
 }
 
@@ -127,19 +131,28 @@ Result<void> TeamState::map_window(Window& window) {
   return gpu_ ? window.mapping->map_to(*gpu_) : Result<void>{};
 }
 
-Result<void> TeamState::found(const Result<void>& opened) {
+Result<std::shared_ptr<Table>> TeamState::found(const Result<void>& opened) {
   auto done = opened;
   if (done) done = make_local_parts();
   // The others must hear of a bound that is impossible, too.
   if (options_.timeout_ns == 0 || options_.timeout_ns > kMaxWaitNs)
     options_.timeout_ns = kDefaultTeamTimeoutNs;
-  Statement mine{.call = Call::kCreate, .arguments = {options_.heap_bytes, options_.lanes}};
+  Statement mine{
+      .call = Call::kCreate, .arguments = {options_.heap_bytes, options_.lanes}, .own = {++teams_founded}};
   if (done) mine.memory = windows_.front().memory.remote();
   const auto all = GDX_TRY(meet(mine, done));
   Window& heap = windows_.front();
   heap.parts.reserve(all.size());
   for (const Statement& statement : all) heap.parts.push_back(statement.memory);
-  return start_connector();
+  number_ = all.front().own[0];
+  GDX_TRY(start_connector());
+  std::vector<std::uint32_t> members(world_->size());
+  std::iota(members.begin(), members.end(), 0u);
+  auto table = make_table(std::move(members));
+  auto done_here = table ? Result<void>{} : tl::unexpected(table.error());
+  if (done_here && options_.connect_all) done_here = connect_all();
+  GDX_TRY(meet({.call = Call::kRest}, done_here));
+  return table;
 }
 
 // Returns whether this rank's kernels change words of mapped heaps atomically with those of all other ranks.
@@ -161,10 +174,10 @@ Result<void> TeamState::start_connector() {
   }
   if (done) done = connector_->start(identities, *this, asked());
   if (size > 1 && !has_atomics()) mapped = 0;
-  const auto all = GDX_TRY(meet({.call = Call::kMap, .own = {mapped}}, done));
+  const auto all = GDX_TRY(meet({.call = Call::kRest, .own = {mapped}}, done));
   const bool all_mapped = std::ranges::all_of(all, [&](const Statement& s) { return s.own[0] == size; });
+  const std::lock_guard lock(mutex_);  // the connector's thread reads it
   atomics_ = all_mapped ? TeamAtomics::kProcessor : TeamAtomics::kNic;
-  GDX_TRY(meet({.call = Call::kConnect}, options_.connect_all ? connect_all() : Result<void>{}));
   return {};
 }
 
@@ -185,22 +198,26 @@ Result<void> TeamState::listen() {
   return {};
 }
 
-// Asks for this rank and those above at once; those below ask this one.
+// Asks for this rank and those above at once; those below ask this one. Ends before the others' wait for
+// this rank does.
 Result<void> TeamState::connect_all() {
   const std::uint32_t size = world_->size();
   for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
     for (std::uint32_t rank = world_->rank(); rank < size; ++rank)
       std::atomic_ref(asked()[end_index(lane, rank)]).store(1, std::memory_order_relaxed);
   }
-  for (std::uint32_t i = 0; i < size; ++i) GDX_TRY(connect((world_->rank() + i) % size));
+  const std::uint64_t deadline_ns = monotonic_ns() + options_.timeout_ns / 10 * kDeadlineTenths;
+  for (std::uint32_t i = 0; i < size; ++i) GDX_TRY(connect((world_->rank() + i) % size, deadline_ns));
   return {};
 }
 
-Result<void> TeamState::connect(std::uint32_t rank) {
+Result<void> TeamState::connect(std::uint32_t rank, std::uint64_t deadline_ns) {
   for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
     std::atomic_ref(asked()[end_index(lane, rank)]).store(1, std::memory_order_relaxed);
-  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
-    GDX_TRY(connector_->connect(rank, lane, options_.timeout_ns));
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
+    const std::uint64_t now_ns = monotonic_ns();
+    GDX_TRY(connector_->connect(rank, lane, deadline_ns - std::min(now_ns, deadline_ns)));
+  }
   return {};
 }
 
@@ -226,13 +243,16 @@ void TeamState::ready(std::uint32_t rank, std::uint32_t lane) {
   set_connection(rank, lane, is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative);
 }
 
-// Kernels may still be using an endpoint that was ready.
+// Kernels may still be using an endpoint that was ready. A mapped rank whose atomics are the processors'
+// needs none: it stays mapped, unless it is unreachable because it has ended or stands still.
 void TeamState::gone(std::uint32_t rank, std::uint32_t lane, const Error& why) {
   const std::lock_guard lock(mutex_);
   ConnectionEnd& end = ends_[end_index(lane, rank)];
   if (!is_known(end)) end.endpoint.reset();
   end.why_gone = why.message;
-  set_connection(rank, lane, PeerWay::kGone);
+  const bool goes_on =
+      is_mapped(rank) && atomics_ == TeamAtomics::kProcessor && why.status != Status::kPeerUnreachable;
+  set_connection(rank, lane, goes_on ? PeerWay::kMapped : PeerWay::kGone);
 }
 
 void TeamState::set_connection(std::uint32_t rank, std::uint32_t lane, PeerWay way) {
@@ -253,11 +273,12 @@ std::vector<std::shared_ptr<Table>> TeamState::tables() const {
   return alive;
 }
 
-// The way comes last, because a kernel reads the rest of the record after it.
+// The way comes last, because a kernel reads the rest of the record after it. Kernels may be reading an
+// endpoint that is in the record already.
 void TeamState::write_connection(const Table& table, std::uint32_t lane, std::uint32_t index) const {
   const ConnectionEnd& end = ends_[end_index(lane, table.members()[index])];
   TeamPeer& peer = table.peer(lane, index);
-  if (is_known(end)) peer.set_endpoint(end.endpoint->handle());
+  if (is_known(end) && peer.state == nullptr) peer.set_endpoint(end.endpoint->handle());
   set_way(peer, end.way);
 }
 
@@ -286,6 +307,7 @@ Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> 
   }
   std::erase_if(tables_, [](const auto& known) { return known.expired(); });
   tables_.push_back(table);
+  write_handle(*table);
   return table;
 }
 
@@ -294,16 +316,21 @@ Result<std::uint64_t> TeamState::allocate(std::uint64_t bytes, std::uint64_t ali
   return heap_.allocate(bytes, alignment);
 }
 
-// Zeroes the piece here, because no rank gets it again before this one calls allocate.
+// Zeroes the piece while no rank can get it again. Frees it once all ranks have done so.
 Result<void> TeamState::free(const void* pointer) {
   const std::uint64_t offset =
       reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(heap_memory().data());
   Result<void> checked;
   if (!heap_.piece(offset))
-    checked = fail(Status::kInvalidArgument,
-                   fmt::format("cannot free {}: allocate has not returned it, or it is free", pointer));
+    checked =
+        fail(Status::kInvalidArgument,
+             fmt::format("cannot free {}: allocate has not returned it, or it is free; pass each pointer "
+                         "of Team::allocate once",
+                         pointer));
   GDX_TRY(meet({.call = Call::kFree, .arguments = {offset}}, checked));
-  return zero(offset, *heap_.free(offset));
+  GDX_TRY(meet({.call = Call::kRest}, zero(offset, *heap_.piece(offset))));
+  (void)heap_.free(offset);
+  return {};
 }
 
 // This rank's part of adding a window.
@@ -328,8 +355,9 @@ Result<Window> TeamState::register_own(void* address, std::uint64_t bytes) {
         fmt::format("{} bytes at {} are host memory: a team with queues in GPU memory takes windows of a GPU",
                     bytes, address));
   }
-  GDX_TRY(map_to_gpu(memory));
-  return Window{std::move(memory)};
+  Window window{std::move(memory)};
+  GDX_TRY(map_to_gpu(window));
+  return window;
 }
 
 Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
@@ -348,21 +376,25 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
                               "Team::allocate, or {}=off",
                               rank, window->mapping->reason(rank), kDirectVariable));
   }
-  GDX_TRY(meet({.call = Call::kMap}, mapped));
+  GDX_TRY(meet({.call = Call::kRest}, mapped));
   const std::lock_guard lock(mutex_);
   windows_.push_back(std::move(*window));
-  for (const auto& table : tables()) write_window(*table, windows_.size() - 1);
+  const auto w = static_cast<std::uint32_t>(windows_.size() - 1);
+  for (const auto& table : tables()) {
+    write_window(*table, w);
+    show_window(*table, w);
+  }
   return {};
 }
 
-TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
+void TeamState::write_handle(const Table& table) const {
   TeamHandle handle{};
   handle.layout = team_layout(options_.endpoint.placement);
-  handle.rank = rank;
+  const auto own = std::ranges::find(table.members(), world_->rank());
+  handle.rank = static_cast<std::uint32_t>(own - table.members().begin());
   handle.size = table.size();
   handle.lanes = options_.lanes;
   handle.atomics = atomics_;
-  handle.window_count = static_cast<std::uint32_t>(windows_.size());
   handle.most_bytes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(mlx5::kMaxMessageBytes, options_.heap_bytes));
   handle.peers = table.peers();
@@ -371,16 +403,19 @@ TeamHandle TeamState::handle(const Table& table, std::uint32_t rank) const {
   handle.timeout_ns = *options_.endpoint.timeout_ns;
   handle.probe_after_ns = options_.endpoint.probe_after_ns;
   handle.progress = &progress;
-  for (std::size_t w = 0; w < windows_.size(); ++w) {
-    const LocalMemory own = windows_[w].memory.local();
-    handle.windows[w] = {own.address, own.bytes, own.lkey, 0};
-  }
   const auto first = tables_.front().lock();  // of all ranks, whose endpoints share the pools
   handle.pool_peers = first->peers();
   handle.pool_peer_count = first->size() * options_.lanes;
   handle.copy = table.copy();
   *table.copy() = handle;
-  return handle;
+  for (std::uint32_t w = 0; w < windows_.size(); ++w) show_window(table, w);
+}
+
+void TeamState::show_window(const Table& table, std::uint32_t w) const {
+  TeamHandle& handle = *table.copy();
+  const LocalMemory own = windows_[w].memory.local();
+  handle.windows[w] = {own.address, own.bytes, own.lkey, 0};
+  std::atomic_ref(handle.window_count).store(w + 1, std::memory_order_release);
 }
 
 EndpointHandle TeamState::endpoint_handle(std::uint32_t lane, std::uint32_t rank) const {
@@ -406,19 +441,19 @@ std::string TeamState::describe_fault(const Table& table) const {
     const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
     const auto place = offset < heap_memory().size() ? fmt::format("heap offset {:#x}", offset)
                                                      : fmt::format("{:#x}", fault.address);
-    text =
-        fmt::format("{}: rank {}, {} bytes at {}", status_name(fault.status), fault.rank, fault.bytes, place);
+    text = fmt::format("{}: {}, {} bytes at {}", status_name(fault.status), name_of(table, fault.rank),
+                       fault.bytes, place);
   }
   const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
       const ConnectionEnd& end = ends_[end_index(lane, table.members()[i])];
       if (!end.why_gone.empty())
-        text += fmt::format("{}connection to rank {}, lane {}: {}", text.empty() ? "" : "; ", i, lane,
-                            end.why_gone);
+        text += fmt::format("{}connection to {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
+                            lane, end.why_gone);
       if (!is_known(end) || end.endpoint->fault().status == Status::kOk) continue;
-      text += fmt::format("{}endpoint towards rank {}, lane {}: {}", text.empty() ? "" : "; ", i, lane,
-                          end.endpoint->describe_fault());
+      text += fmt::format("{}endpoint towards {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
+                          lane, end.endpoint->describe_fault());
     }
   }
   return text.empty() ? status_name(Status::kOk) : text;

@@ -30,6 +30,7 @@ struct OwnParts {
 
 struct Window {
   Memory memory;
+  std::shared_ptr<GpuMapping> on_gpu = nullptr;  // of host memory; ends before the memory does
   std::optional<PeerMapping> mapping = std::nullopt;
   std::vector<RemoteMemory> parts = {};  // by rank
 };
@@ -50,11 +51,12 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<void> join();        // returns once all ranks have joined
   [[nodiscard]] Result<void> open_parts();  // this rank alone
   void use(const Hca& hca, World& world, StagingPools pools);
-  // Makes the heap and starts the connector. `opened`: result of this rank's steps so far.
-  [[nodiscard]] Result<void> found(const Result<void>& opened);
+  // Makes the heap, starts the connector, and returns the table of all ranks. `opened`: result of this rank's
+  // steps so far.
+  [[nodiscard]] Result<std::shared_ptr<Table>> found(const Result<void>& opened);
 
-  // Connects to `rank` on all lanes, and waits. Local.
-  [[nodiscard]] Result<void> connect(std::uint32_t rank);
+  // Connects to `rank` on all lanes, and waits until `deadline_ns` at most. Local.
+  [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint64_t deadline_ns);
 
   [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] Result<void> free(const void* pointer);
@@ -62,9 +64,8 @@ class TeamState : private ConnectorHost {
   // Gathers a statement of every rank; `statement.own` may differ.
   [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {});
 
-  // Makes records for ranks of the world. Local.
+  // Makes records for ranks of the world, this one among them, and the handle in them. Local.
   [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members);
-  [[nodiscard]] TeamHandle handle(const Table& table, std::uint32_t rank) const;
   // "peer unreachable: rank 3, 8 bytes at heap offset 0x80; connection to rank 3, lane 0: ..."; "ok" while
   // healthy.
   [[nodiscard]] std::string describe_fault(const Table& table) const;
@@ -90,7 +91,7 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<void> make_local_parts();
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);
-  [[nodiscard]] Result<void> map_to_gpu(const Memory& memory);
+  [[nodiscard]] Result<void> map_to_gpu(Window& window) const;
   [[nodiscard]] Result<void> map_window(Window& window);
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);
   [[nodiscard]] Result<void> listen();
@@ -100,6 +101,9 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }
   void write_window(const Table& table, std::size_t w) const;
   // Calls below need mutex_.
+  void write_handle(const Table& table) const;
+  // Adds this rank's part of a window to the handle that kernels read meanwhile.
+  void show_window(const Table& table, std::uint32_t w) const;
   void write_connection(const Table& table, std::uint32_t lane, std::uint32_t index) const;
   // Takes the end's new way into all tables.
   void set_connection(std::uint32_t rank, std::uint32_t lane, PeerWay way);
@@ -119,10 +123,10 @@ class TeamState : private ConnectorHost {
   const Hca* hca_ = nullptr;
   StagingPools pools_;
   TeamOptions options_;
+  std::uint64_t number_ = 0;  // of rank 0's teams; 0 until all have agreed on it
   std::optional<Gpu> gpu_;
   std::optional<GpuMemory> gpu_heap_;
   std::vector<Window> windows_;  // the heap first
-  std::vector<std::shared_ptr<GpuMapping>> mappings_;
   SymmetricHeap heap_;
   HostPages words_;  // the abort word, then one of each rank and lane
   TeamAtomics atomics_ = TeamAtomics::kNic;

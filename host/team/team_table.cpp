@@ -15,7 +15,8 @@ Result<HostPages> HostPages::allocate(std::size_t bytes, const Gpu* gpu) {
   HostPages made;
   made.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes(), whole)));
   if (!made.pages_)
-    return fail(Status::kNoMemory, fmt::format("no memory for {} bytes of a team's records", whole));
+    return fail(Status::kNoMemory,
+                fmt::format("no memory for {} bytes of a team's records: use fewer lanes", whole));
   std::memset(made.pages_.get(), 0, whole);
   if (gpu != nullptr) made.mapping_ = GDX_TRY(gpu->map(made.pages_.get(), whole));
   return made;
@@ -27,6 +28,11 @@ Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t la
   table.members_ = std::move(members);
   table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault) + sizeof(TeamHandle), gpu));
   return table;
+}
+
+std::string name_of(const Table& table, std::uint32_t index) {
+  if (index >= table.size() || table.members()[index] == index) return fmt::format("rank {}", index);
+  return fmt::format("rank {} (rank {} of the first team)", index, table.members()[index]);
 }
 
 static std::atomic_ref<std::uint64_t> first_word_of(TeamPeer& peer) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -53,6 +54,9 @@ class Table {
   std::size_t fault_at_ = 0;
   HostPages pages_;
 };
+
+// "rank 2"; with the number in the world where that differs: "rank 2 (rank 5 of the first team)".
+[[nodiscard]] std::string name_of(const Table& table, std::uint32_t index);
 
 // Sets the way as the last part of a record.
 void set_way(TeamPeer& peer, PeerWay way);

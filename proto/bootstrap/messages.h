@@ -6,6 +6,7 @@
 //   rank r -> rank 0   kContribution           one per collective, sequence 1, 2, 3, ...
 //   rank 0 -> rank r   kGathered               all contributions in rank order, same sequence
 //   rank 0 -> rank r   kFailed  FailedBody     the job has ended; then the connection closes
+//   rank r -> rank 0   kFailed  FailedBody     this rank has ended its part; then the connection closes
 //
 // A connection of two ranks of a team has frames of type kConnector alone: connector.h.
 #pragma once

@@ -22,6 +22,7 @@ inline constexpr std::uint32_t kMaxTeamWindows = 8;
 //   kNone ----> kNative                 connected through the NIC
 //   kMapped --> kDirect                 mapped from the start; connected when first needed
 //   any ------> kGone                   the connection failed: calls return kPeerUnreachable
+//   kDirect --> kMapped                 it failed where processors do the atomics, and the rank is there
 //
 // A further way takes the next number, such as a proxy that posts for the kernel.
 enum class PeerWay : std::uint32_t {

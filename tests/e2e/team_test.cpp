@@ -107,6 +107,7 @@ class TeamOfRanks : public ::testing::Test {
     hca.reset();
   }
   static World& world() { return *joined; }
+  static const Hca& hca_of() { return *hca; }
   static std::uint32_t last() { return world().size() - 1; }
   static Result<Team> create(TeamOptions options) {
     options.heap_bytes = options.heap_bytes == TeamOptions{}.heap_bytes ? kHeapBytes : options.heap_bytes;
@@ -266,6 +267,20 @@ TEST_F(TeamOfRanks, allocations_that_differ_are_refused_and_take_nothing) {
   EXPECT_TRUE(team.free(piece));
 }
 
+TEST_F(TeamOfRanks, calls_on_different_teams_are_refused) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  Team first = made();
+  Team second = made();
+  const bool differs = world().rank() == last();
+  const auto met = (differs ? second : first).barrier();
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(met.error().message, HasSubstr("rank " + std::to_string(last()) + ": barrier (team "));
+  EXPECT_FALSE((differs ? second : first).allocate<int>(1));
+  EXPECT_EQ(first.bytes_free(), second.bytes_free());
+  EXPECT_TRUE(first.barrier()) << "the world goes on";
+}
+
 TEST_F(TeamOfRanks, windows_are_known_to_every_rank) {
   alignas(4096) static std::byte memory[7][4096];
   Team team = made({.direct = DirectChoice::kOff});
@@ -276,6 +291,7 @@ TEST_F(TeamOfRanks, windows_are_known_to_every_rank) {
     ASSERT_TRUE(added) << added.error().message;
   }
   EXPECT_EQ(before.window_count, 1u);
+  EXPECT_EQ(before.copy->window_count, 8u) << "for kernels that run";
   const TeamHandle handle = team.handle();
   ASSERT_EQ(handle.window_count, 8u);
   EXPECT_EQ(handle.windows[7].address, memory[6]);
@@ -465,6 +481,66 @@ TEST_F(TeamOfRanks, host_connects_all_lanes_to_one_rank) {
   ASSERT_TRUE(team.barrier());
 }
 
+// Slots of host memory for a few endpoints, each of which reserves one.
+StagingOptions slots_for(std::uint64_t endpoints) {
+  auto options = StagingOptions::in_host_memory();
+  options.pool_bytes = options.slot_bytes * endpoints;
+  return options;
+}
+
+TEST_F(TeamOfRanks, one_pair_that_fails_ends_create_at_all_ranks_and_leaves_the_world) {
+  if (world().size() != 4) GTEST_SKIP() << "needs four ranks";
+  StagingPool few = must(StagingPool::create(hca_of(), slots_for(2)));
+  StagingPool enough = must(StagingPool::create(hca_of(), slots_for(8)));
+  const bool differs = world().rank() == last();
+  const auto team = Team::create(hca_of(), world(), {nullptr, differs ? &few : &enough},
+                                 {.heap_bytes = kHeapBytes,
+                                  .endpoint = {.bounce_slot_count = 1, .timeout_ns = 60'000'000'000},
+                                  .direct = DirectChoice::kOff,
+                                  .timeout_ns = 10'000'000'000,
+                                  .connect_all = true});
+  ASSERT_FALSE(team);
+  EXPECT_EQ(team.error().status, Status::kTimeout);
+  EXPECT_THAT(team.error().message, HasSubstr("was not connected on lane 0"));
+  EXPECT_TRUE(world().barrier(kTimeoutNs)) << "the world goes on";
+}
+
+// The last rank has no room for endpoints, so that no wait can probe it, or be probed by it.
+TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  StagingPool pool = must(StagingPool::create(hca_of(), slots_for(world().rank() == last() ? 1 : 8)));
+  const auto taken =
+      must(Endpoint::create(hca_of(), {nullptr, &pool}, {.slot_count = 0, .bounce_slot_count = 1}));
+  Team team = must(Team::create(hca_of(), world(), {nullptr, &pool},
+                                {.heap_bytes = kHeapBytes,
+                                 .endpoint = {.bounce_slot_count = 1,
+                                              .timeout_ns = 1'500'000'000,
+                                              .probe_after_ns = 100'000'000,
+                                              .retry_count = 0,
+                                              .may_time_out_before_retries = true},
+                                 .direct = DirectChoice::kOn}));
+  ASSERT_EQ(team.atomics(), TeamAtomics::kProcessor);
+  auto* const words = must(team.allocate<std::uint64_t>(2));
+  const std::uint32_t peer = team.rank() == last() ? 0 : last();
+  const auto refused = team.connect(peer);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kBusy) << refused.error().message;
+  EXPECT_EQ(team.way(peer), PeerWay::kMapped);
+  Status ends[2] = {Status::kPending, Status::kPending};
+  launch(team, [&](const TeamHandle& handle) {
+    ends[0] = gdx_put_value(handle, words, std::uint64_t{7}, peer);
+    ends[1] = gdx_wait(handle, words + 1, Compare::kEqual, 1, peer);
+  });
+  EXPECT_EQ(ends[0], Status::kOk);
+  EXPECT_EQ(ends[1], Status::kTimeout);
+  EXPECT_THAT(
+      team.describe_fault(),
+      AllOf(HasSubstr("timed out"), HasSubstr("connection to rank " + std::to_string(peer) + ", lane 0")));
+  ASSERT_TRUE(team.barrier());
+  EXPECT_EQ(arrived(words[0]), team.rank() == 0 || team.rank() == last() ? 7u : 0u);
+  ASSERT_TRUE(team.barrier());
+}
+
 TEST_F(TeamOfRanks, abort_reaches_every_wait) {
   Team team = connected();
   team.abort();
@@ -513,6 +589,18 @@ TEST_F(TeamOfRanks, each_gpu_of_a_process_has_a_team) {
   for (Team& team : teams) EXPECT_TRUE(team.close()) << team.describe_fault();
 }
 
+// Pages that the GPU still had could not be mapped with others.
+TEST_F(TeamOfRanks, refused_window_leaves_no_pages_to_the_gpu) {
+  if (!Gpu::open() || world().size() < 2) GTEST_SKIP() << "needs a GPU, or the fake driver, and two ranks";
+  alignas(4096) static std::byte memory[8192];
+  Team team = made({.gpu = 0, .direct = DirectChoice::kOff});
+  const auto refused = team.register_window(memory, world().rank() == last() ? 128 : 64);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("register_window of 128 bytes"));
+  const auto mapped = must(Gpu::open()).map(memory, sizeof memory);
+  EXPECT_TRUE(mapped) << mapped.error().message;
+}
+
 // A program of their own runs each of the next tests, because the world ends with the rank.
 TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
   ASSERT_EQ(world().size(), 3u);
@@ -520,6 +608,7 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
       made({.endpoint = {.timeout_ns = 10'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
             .direct = DirectChoice::kOff});
   Team patient = made({.endpoint = {.timeout_ns = 600'000'000'000}, .direct = DirectChoice::kOff});
+  Team part = must(team.split(0, last() - team.rank()));
   auto* const signal = must(team.allocate<std::uint64_t>(1));
   if (team.rank() == last()) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
   while (world().poll_peers()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -538,6 +627,9 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
               AllOf(HasSubstr("peer unreachable"), HasSubstr(": " + name + ","),
                     HasSubstr("connection to " + name + ", lane 0: " + name + " was not connected")));
   EXPECT_EQ(team.connect(last()).error().status, Status::kPeerUnreachable);
+  const std::string in_part = "rank 0 (" + name + " of the first team)";
+  EXPECT_THAT(part.describe_fault(), HasSubstr("connection to " + in_part + ", lane 0: " + name));
+  EXPECT_THAT(part.connect(0).error().message, HasSubstr(in_part + ": " + name + " was not connected"));
 
   std::thread aborter([&] {
     while (patient.connections() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));

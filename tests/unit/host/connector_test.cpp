@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,7 @@ class Books final : public ConnectorHost {
   };
 
   Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override {
+    if (before_create) before_create(rank, lane);
     const std::lock_guard lock(mutex_);
     if (refused) return tl::unexpected(*refused);
     Entry& entry = entries_[{rank, lane}];
@@ -82,7 +84,9 @@ class Books final : public ConnectorHost {
     return keys;
   }
 
-  std::optional<Error> refused;  // set before the connector starts
+  // Set before the connector starts.
+  std::optional<Error> refused;
+  std::function<void(std::uint32_t rank, std::uint32_t lane)> before_create;
 
  private:
   std::mutex mutex_;
@@ -101,7 +105,7 @@ bool comes_true(Condition condition) {
 
 class Connectors : public ::testing::Test {
  protected:
-  void listen(std::uint32_t size, std::uint64_t deadline_ns = kLongNs) {
+  void listen(std::uint32_t size, std::uint64_t deadline_ns = kLongNs, std::uint64_t first_ns = 0) {
     books.resize(size);
     asked.resize(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -109,7 +113,7 @@ class Connectors : public ::testing::Test {
       options.rank = rank;
       options.size = size;
       options.lanes = kLanes;
-      options.rules.deadline_ns = deadline_ns;
+      options.rules.deadline_ns = rank == 0 && first_ns != 0 ? first_ns : deadline_ns;
       auto service = ConnectorService::listen(options);
       ASSERT_TRUE(service) << service.error().message;
       identities.push_back((*service)->identity());
@@ -130,6 +134,14 @@ class Connectors : public ::testing::Test {
         .store(1, std::memory_order_relaxed);
   }
   [[nodiscard]] std::string address(std::uint32_t rank) const { return identities[rank].address; }
+  // Sends a letter of rank 0 to rank 1.
+  void send_letter(const Descriptor& socket, const ConnectorLetter& letter) {
+    const auto message = encode_letter(letter, {identities[0].token, 0, 2, kLanes}, 1);
+    const auto frame = bootstrap::encode_frame(bootstrap::FrameType::kConnector, 0, 0,
+                                               std::as_bytes(std::span(&message, 1)));
+    EXPECT_EQ(::send(socket.value(), frame.data(), frame.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(frame.size()));
+  }
   void expect_joined(std::uint32_t a, std::uint32_t b, std::uint32_t lane) {
     EXPECT_TRUE(comes_true([&] { return books[a]->of(b, lane).ready == 1; })) << a << " to " << b;
     EXPECT_TRUE(comes_true([&] { return books[b]->of(a, lane).ready == 1; })) << b << " to " << a;
@@ -192,6 +204,79 @@ TEST_F(Connectors, rank_that_has_ended_is_named_and_the_others_connect) {
   EXPECT_EQ(books[0]->of(2, 1).gone, lost.error().message);
   EXPECT_EQ(books[0]->of(2, 0).gone, "") << "a pair that was ready";
   EXPECT_TRUE(services[0]->connect(1, 0, kLongNs));
+}
+
+// 40 pairs at one rank, whose channels open after 16. Before the 33rd the first is to have reached its peer.
+TEST_F(Connectors, sockets_are_served_while_many_pairs_begin) {
+  constexpr std::uint32_t kMany = 20;
+  listen(kMany);
+  std::atomic<std::uint32_t> created = 0;
+  std::atomic<bool> reached = false;
+  books[0]->before_create = [&](std::uint32_t, std::uint32_t) {
+    const std::uint32_t before = created++;
+    if (before == 16) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the first channels open
+    if (before == 32) reached = comes_true([&] { return books[1]->of(0, 0).created == 1; });
+  };
+  for (std::uint32_t rank = 0; rank < kMany; ++rank) {
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) ask(0, rank, lane);
+  }
+  start();
+  EXPECT_TRUE(comes_true([&] { return created == kMany * kLanes; }));
+  ASSERT_TRUE(reached);
+  for (std::uint32_t rank = 1; rank < kMany; ++rank) expect_joined(0, rank, 1);
+}
+
+// The answer of the first pair comes while the second is made, which takes until the first's deadline.
+TEST_F(Connectors, answer_that_came_before_the_deadline_counts_after_it) {
+  constexpr std::uint64_t kDeadlineNs = 10 * kShortNs;
+  listen(2, kLongNs, kDeadlineNs);
+  std::atomic<bool> second = false;
+  std::atomic<std::uint64_t> late_ns = ~std::uint64_t{0};
+  books[1]->before_create = [&](std::uint32_t, std::uint32_t lane) {
+    EXPECT_TRUE(lane != 0 || comes_true([&] { return second.load(); }));
+  };
+  books[0]->before_create = [&](std::uint32_t, std::uint32_t lane) {
+    if (lane == 0) return;
+    late_ns = monotonic_ns() + kDeadlineNs;
+    second = true;
+    EXPECT_TRUE(comes_true([&] { return books[1]->of(0, 0).connected_qpn != 0; }));
+    EXPECT_TRUE(comes_true([&] { return monotonic_ns() > late_ns; }));
+  };
+  start();
+  ask(0, 1, 0);
+  ASSERT_TRUE(comes_true([&] { return books[0]->of(1, 0).created == 1; }));
+  ask(0, 1, 1);
+  ASSERT_TRUE(comes_true([&] { return second.load(); }));
+  const auto first = services[0]->connect(1, 0, kLongNs);
+  EXPECT_TRUE(first) << first.error().message;
+}
+
+// Finds this process's other end of a connection; -1 without one.
+int other_end(const Descriptor& socket) {
+  const std::string own = bootstrap::own_text(socket);
+  for (int number = 0; number < 8192; ++number) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(number, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET)
+      continue;
+    if (own == "127.0.0.1:" + std::to_string(ntohs(peer.sin_port))) return number;
+  }
+  return -1;
+}
+
+TEST_F(Connectors, accepted_channel_ends_with_a_machine_that_is_silent) {
+  listen(2);
+  start();
+  auto dialled = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
+  ASSERT_TRUE(dialled);
+  ConnectorLetter letter;
+  letter.address.qpn = 99;
+  send_letter(*dialled, letter);
+  ASSERT_TRUE(comes_true([&] { return books[1]->of(0, 0).created == 1; }));
+  int keeps_alive = 0;
+  socklen_t length = sizeof keeps_alive;
+  ASSERT_EQ(getsockopt(other_end(*dialled), SOL_SOCKET, SO_KEEPALIVE, &keeps_alive, &length), 0);
+  EXPECT_EQ(keeps_alive, 1);
 }
 
 TEST_F(Connectors, refusal_reaches_who_asked_with_its_reason) {
@@ -272,18 +357,13 @@ TEST_F(Connectors, strangers_do_no_harm) {
 TEST_F(Connectors, rank_that_contradicts_itself_is_gone) {
   listen(2);
   start();
-  const ConnectorPlace place{identities[0].token, 0, 2, kLanes};
   auto socket = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
   ASSERT_TRUE(socket);
   ConnectorLetter done;
   done.kind = ConnectorKind::kDone;
   done.address.qpn = 99;
   done.connected_qpn = 1234;
-  const auto message = encode_letter(done, place, 1);
-  const auto frame =
-      bootstrap::encode_frame(bootstrap::FrameType::kConnector, 0, 0, std::as_bytes(std::span(&message, 1)));
-  EXPECT_EQ(::send(socket->value(), frame.data(), frame.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(frame.size()));
+  send_letter(*socket, done);
   EXPECT_TRUE(comes_true([&] { return !books[1]->of(0, 0).gone.empty(); }));
   EXPECT_THAT(books[1]->of(0, 0).gone, HasSubstr("rank 0 connected to an endpoint that does not exist"));
   EXPECT_TRUE(books[1]->used().empty());
@@ -302,6 +382,53 @@ TEST_F(Connectors, start_refuses_identities_that_are_not_all_ranks) {
   std::fill(std::begin(wrong[1].address), std::end(wrong[1].address), 'x');
   EXPECT_THAT(services[0]->start(wrong, *books[0]).error().message, HasSubstr("rank 1 published"));
   EXPECT_EQ(services[0]->connect(1, 0, kShortNs).error().status, Status::kInvalidArgument) << "not started";
+}
+
+// Surroundings in which endpoints are made, unless `refused`, and no letter arrives.
+class Silence final : public ConnectorPort {
+ public:
+  Result<EndpointAddress> create(std::uint32_t /*rank*/, std::uint32_t /*lane*/) override {
+    if (refused) return tl::unexpected(*refused);
+    return EndpointAddress{};
+  }
+  Result<void> connect(std::uint32_t /*rank*/, std::uint32_t /*lane*/,
+                       const EndpointAddress& /*peer*/) override {
+    return {};
+  }
+  void ready(std::uint32_t /*rank*/, std::uint32_t /*lane*/) override {}
+  void gone(std::uint32_t /*rank*/, std::uint32_t /*lane*/, const Error& why) override { last = why; }
+  ChannelId dial(std::uint32_t /*rank*/) override { return ++channel; }
+  void send(ChannelId /*channel*/, std::uint32_t /*rank*/, const ConnectorLetter& /*letter*/) override {}
+  void close(ChannelId /*channel*/) override {}
+
+  std::optional<Error> refused;
+  Error last;
+  ChannelId channel = 0;
+};
+
+TEST(ConnectorReason, deadline_states_what_happened_to_this_attempt) {
+  Silence port;
+  const ConnectorRules rules;
+  Connector connector({kTeam, 0, 2, 3}, rules, port);
+  std::uint64_t now_ns = 0;
+  const auto end_of = [&](std::uint32_t lane, auto happens) {
+    connector.ask(now_ns, 1, lane);
+    connector.tick(now_ns);
+    happens();
+    now_ns += rules.deadline_ns;
+    connector.tick(now_ns);
+    return port.last;
+  };
+  const Error lost = end_of(0, [&] { connector.lost(port.channel, "it was reset"); });
+  EXPECT_EQ(lost.status, Status::kPeerUnreachable);
+  EXPECT_THAT(lost.message, HasSubstr("(it was reset)"));
+  const Error silent = end_of(1, [] {});
+  EXPECT_EQ(silent.status, Status::kPeerUnreachable);
+  EXPECT_THAT(silent.message, HasSubstr("(it did not answer)"));
+  port.refused = Error{Status::kBusy, "all slots are held"};
+  const Error busy = end_of(2, [] {});
+  EXPECT_EQ(busy.status, Status::kBusy) << "no reason to hold the rank for dead";
+  EXPECT_THAT(busy.message, HasSubstr("(all slots are held)"));
 }
 
 TEST(ConnectorOptions, listen_names_an_impossible_option) {

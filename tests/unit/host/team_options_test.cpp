@@ -107,11 +107,22 @@ TEST(TeamAgreement, rank_that_differs_is_named_at_every_rank) {
   });
 }
 
+TEST(TeamAgreement, rank_that_means_another_team_is_named_at_every_rank) {
+  at_three_ranks([](World& world) {
+    const std::uint64_t team = world.rank() == 1 ? 2 : 1;
+    const auto all = agree(world, {.call = Call::kClose, .team = team}, {}, kLongNs);
+    ASSERT_FALSE(all);
+    EXPECT_EQ(all.error().status, Status::kInvalidArgument);
+    EXPECT_THAT(all.error().message,
+                AllOf(HasSubstr("rank 1: close (team 2)"), HasSubstr("rank 0: close (team 1)")));
+  });
+}
+
 TEST(TeamAgreement, failure_of_one_rank_reaches_the_others_with_its_reason) {
   at_three_ranks([](World& world) {
     Result<void> done;
     if (world.rank() == 1) done = fail(Status::kNoMemory, std::string(400, 'x') + '\n');
-    const auto all = agree(world, {.call = Call::kMap}, done, kLongNs);
+    const auto all = agree(world, {.call = Call::kRest}, done, kLongNs);
     ASSERT_FALSE(all);
     EXPECT_EQ(all.error().status, Status::kNoMemory);
     const std::size_t most = sizeof Statement::reason - 1;

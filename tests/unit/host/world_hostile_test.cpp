@@ -1,6 +1,7 @@
 // Peers that lie: every one must end in one clear error, or be dropped, never in a hang or a crash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstring>
@@ -126,6 +127,33 @@ TEST(WorldHostile, silent_connections_are_counted_by_a_timeout_that_comes_first)
   const auto world = joined.get();
   ASSERT_FALSE(world);
   EXPECT_THAT(world.error().message, HasSubstr("(1 connected and sent no hello, 127.0.0.1:"));
+}
+
+// The first of two connections takes the last descriptor.
+TEST(WorldHostile, rank_that_came_before_the_descriptors_were_used_up_is_kept) {
+  const LoopbackRoot root;
+  auto listener = bootstrap::listen_at(root.root);
+  ASSERT_TRUE(listener) << listener.error().message;
+  bootstrap::Reception reception(std::move(*listener));
+  const RawPeer first = RawPeer::connect(root);
+  const RawPeer second = RawPeer::connect(root);
+  first.send(encode_hello(1, 3));
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int next = ::dup(0);
+  ASSERT_GE(next, 0);
+  ::close(next);
+  const rlimit one_more{static_cast<rlim_t>(next) + 1, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const auto arrivals = reception.receive();
+  const auto beyond = reception.receive();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  ASSERT_TRUE(arrivals) << arrivals.error().message;
+  ASSERT_EQ(arrivals->size(), 1u);
+  EXPECT_EQ(arrivals->front().hello.rank, 1u);
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.error().status, Status::kNoMemory);
+  EXPECT_THAT(beyond.error().message, HasSubstr("this rank has no file descriptors left"));
 }
 
 TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_it) {
@@ -276,7 +304,8 @@ TEST(WorldHostile, root_that_says_nothing_ends_join_and_collective_in_time) {
     const Error error = ended.get();
     EXPECT_EQ(error.status, Status::kTimeout) << error.message;
     EXPECT_THAT(error.message,
-                HasSubstr(welcomes ? "rank 0 did not answer" : "have not come: start all 2 ranks"));
+                HasSubstr(welcomes ? "collective 1 did not end in time: rank 0, or a rank that it waits for"
+                                   : "have not come: start all 2 ranks"));
   }
 }
 

@@ -1,8 +1,11 @@
 #include "host/bootstrap/world.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 
+#include <array>
 #include <latch>
 #include <optional>
 
@@ -56,6 +59,37 @@ TEST(World, address_is_the_own_end_of_the_connection_to_rank_0) {
     auto world = World::join(options);
     ASSERT_TRUE(world) << world.error().message;
     EXPECT_EQ(world->address(), rank == 0 ? "127.0.0.77" : "127.0.0.1");
+    EXPECT_TRUE(world->barrier(kLongNs));
+  });
+}
+
+// Address of an interface beyond loopback; empty without one.
+std::string outer_address() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  std::string found;
+  for (const ifaddrs* at = list; at != nullptr && found.empty(); at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto& address = reinterpret_cast<const sockaddr_in&>(*at->ifa_addr);
+    if (ntohl(address.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET) continue;
+    found = inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+TEST(World, rank_0_names_the_address_that_reaches_it_from_other_machines) {
+  const std::string outer = outer_address();
+  if (outer.empty()) GTEST_SKIP() << "needs an interface beyond loopback";
+  const LoopbackRoot root;
+  run_ranks(3, [&](std::uint32_t rank) {
+    auto options = root.options(rank, 3);
+    const std::string host = rank == 0 ? "0.0.0.0" : rank == 1 ? outer : "127.0.0.1";
+    options.root.replace(0, options.root.find(':'), host);
+    auto world = World::join(options);
+    ASSERT_TRUE(world) << world.error().message;
+    EXPECT_TRUE(rank != 0 || world->address() == outer) << world->address();
     EXPECT_TRUE(world->barrier(kLongNs));
   });
 }
@@ -207,6 +241,39 @@ TEST(World, peer_never_comes_to_a_collective_rank_0_times_out_and_names_it) {
     ASSERT_FALSE(met);
     EXPECT_EQ(met.error().status, Status::kTimeout);
     EXPECT_THAT(met.error().message, HasSubstr("rank 2 at 127.0.0.1:"));
+  });
+}
+
+TEST(World, rank_that_waited_in_vain_takes_no_blame_for_the_one_that_is_stuck) {
+  constexpr std::uint32_t kSize = 3;
+  const LoopbackRoot root;
+  std::latch judged(2);
+  run_ranks(kSize, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, kSize));
+    ASSERT_TRUE(world) << world.error().message;
+    if (rank == 2) return judged.wait();
+    const auto met = world->barrier(rank == 0 ? kLongNs : kShortNs);
+    judged.count_down();
+    ASSERT_FALSE(met);
+    EXPECT_EQ(met.error().status, Status::kTimeout);
+    const char* const text = rank == 0
+                                 ? "did not come to collective 1 before rank 1 gave up: collective 1 did"
+                                 : "rank 0, or a rank that it waits for, has not come";
+    EXPECT_THAT(met.error().message, HasSubstr(text));
+    EXPECT_EQ(met.error().message.rfind("rank 2 at 127.0.0.1:", 0) == 0, rank == 0) << met.error().message;
+  });
+}
+
+TEST(World, rank_0_that_comes_too_late_learns_who_gave_up) {
+  const LoopbackRoot root;
+  run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    Result<void> here;
+    if (rank == 1) here = world->barrier(kShortNs);
+    while (here) here = world->poll_peers();
+    EXPECT_EQ(here.error().status, Status::kTimeout);
+    EXPECT_THAT(here.error().message, HasSubstr(rank == 0 ? "rank 1 gave up: collective 1" : "collective 1"));
   });
 }
 
