@@ -52,12 +52,14 @@ int CreditExchange::poll() {
     Client& client = clients_[action.endpoint];
     client.channel.granted_slots[client.granted++ & mask] = action.value;
   }
-  for (const CreditAction& action : actions_) {
-    const Client& client = clients_[action.endpoint];
-    std::atomic_ref<std::uint64_t>(*client.channel.grants)
-        .store(pack_grants(client.granted, scheduler_.limit(action.endpoint)), std::memory_order_release);
-  }
+  for (const CreditAction& action : actions_) show_grants(action.endpoint);
   return done + static_cast<int>(actions_.size());
+}
+
+void CreditExchange::show_grants(CreditEndpoint number) {
+  const Client& client = clients_[number];
+  std::atomic_ref<std::uint64_t>(*client.channel.grants)
+      .store(pack_grants(client.granted, scheduler_.limit(number)), std::memory_order_release);
 }
 
 int CreditExchange::read_requests(CreditEndpoint number) {
@@ -95,6 +97,7 @@ int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken
       report(number, fmt::format("leaves slot {}, which it was not granted", slot));
     }
   }
+  show_grants(number);  // its limit may be 0 already, which then is no action
   return static_cast<int>(count);
 }
 

@@ -66,6 +66,7 @@ class CreditExchange {
   };
 
   int read_requests(CreditEndpoint number);
+  void show_grants(CreditEndpoint number);
   int take_back_untaken(CreditEndpoint number, std::uint32_t taken);
   int take_returns(CreditEndpoint number, std::uint32_t returned);
   void report(CreditEndpoint number, const std::string& what);

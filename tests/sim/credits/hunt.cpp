@@ -1,13 +1,19 @@
-// Succeeds if and only if a seed finds what is wrong with the credits' code it was linked with. With an
-// argument there are shared endpoints.
+// Succeeds if and only if a seed finds what is wrong with the credits' code it was linked with. With the
+// argument `shared` there are shared endpoints, with `team` only those of a team.
 #include <fmt/format.h>
+
+#include <string_view>
 
 #include "tests/sim/credits/seeds.h"
 
-int main(int argc, char**) {
+int main(int argc, char** argv) {
+  using gdx::sim::Sharers;
   constexpr std::uint64_t kSeeds = 2000;
-  const auto report = gdx::sim::run_credit_seeds(
-      1, kSeeds, 10'000, argc > 1 ? gdx::sim::Sharers::kSome : gdx::sim::Sharers::kNone);
+  const std::string_view kind = argc > 1 ? argv[1] : "";
+  const Sharers sharers = kind == "team"     ? Sharers::kTeam
+                          : kind == "shared" ? Sharers::kSome
+                                             : Sharers::kNone;
+  const auto report = gdx::sim::run_credit_seeds(1, kSeeds, 10'000, sharers);
   if (report.sum.problem.empty()) {
     fmt::print("seeds 1..{} find nothing: the simulation is blind to this bug\n", kSeeds);
     return 1;

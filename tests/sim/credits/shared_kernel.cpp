@@ -16,6 +16,20 @@ constexpr std::uint64_t kNever = 1ull << 60;
 constexpr std::uint64_t kSignal = 1ull << 50;
 constexpr std::uint32_t kLogMessageBytes = 20;  // messages lie that far apart at the peer
 
+// Help of a thread that waits for a slot, as device/team has it.
+struct WorldHelp {
+  const SlotBooks* books;
+  std::size_t next;
+
+  template <typename Pool>
+  void step() {
+    const std::span<SharedKernel* const> team = books->team();
+    if (team.empty()) return;
+    next = (next + 1) % team.size();
+    team[next]->poll_for_others<Pool>();
+  }
+};
+
 }  // namespace
 
 SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle& staging,
@@ -63,6 +77,11 @@ SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle
 void SharedKernel::live(Thread& thread) {
   device::SharedEndpoint<> endpoint(state_.handle);
   for (bool last = false; !last;) {
+    if (!books_.team().empty()) {
+      thread.is_between_calls = true;
+      sim::step();
+      thread.is_between_calls = false;
+    }
     last = shut();
     const Status status = call(endpoint, thread);
     books_.expect(!last || status != Status::kOk, "a call on a failed endpoint succeeds");
@@ -75,18 +94,22 @@ Status SharedKernel::call(device::SharedEndpoint<>& endpoint, Thread& thread) {
   const RemoteMemory to{at, 1u << kLogMessageBytes, 0x77, 0};
   const LocalMemory from{reinterpret_cast<std::byte*>(at), 1u << kLogMessageBytes, 0x88, 0};
   const std::uint64_t bytes = random_.between(1, 3 * kSlotBytes);
+  const WorldHelp help{&books_, number_};
   switch (random_.between(0, 9)) {
     case 0: return gdx_put(endpoint, to, from, bytes);
     case 1: return gdx_put_value(endpoint, to, std::uint64_t{1});
     case 2: return gdx_flush(endpoint);
     case 3:
     case 4: {
-      const Status status = gdx_put_signal<Mode::kPush>(endpoint, to, from, bytes, {kSignal, 8, 0x77, 0}, 1);
+      const device::impl::Signal signal{{kSignal, 8, 0x77, 0}, 1, SignalOp::kSet};
+      const Status status =
+          device::impl::put_shared<Mode::kPush, Scope::kThread>(endpoint, to, from, bytes, signal, help);
       thread.pushes += status == Status::kOk;
       return status;
     }
     default: {
-      const Status status = gdx_put<Mode::kPush>(endpoint, to, from, bytes);
+      const Status status = device::impl::put_shared<Mode::kPush, Scope::kThread>(
+          endpoint, to, from, bytes, device::impl::NoSignal{}, help);
       thread.pushes += status == Status::kOk;
       return status;
     }
@@ -102,7 +125,7 @@ void SharedKernel::step() {
   if (!patient_ && random_.chance(0.0001)) abort_ ^= 1;
   check_tickets();
   Thread& thread = threads_[random_.between(0, threads_.size() - 1)];
-  if (books_.now() < thread.sleeps_until) return;
+  if (books_.now() < thread.sleeps_until || rests(thread)) return;
   if (random_.chance(0.002)) thread.sleeps_until = books_.now() + random_.between(1, 3'000);
   ++steps_;
   (void)thread.runs->step();
@@ -111,6 +134,7 @@ void SharedKernel::step() {
 bool SharedKernel::step_all() {
   bool any = false;
   for (Thread& thread : threads_) {
+    if (rests(thread)) continue;
     ++steps_;
     any |= thread.runs->step();
   }
@@ -143,7 +167,29 @@ void SharedKernel::forget(std::uint32_t slot) {
   if (found != filling_.end()) filling_.erase(found);
 }
 
+bool SharedKernel::owns(const void* word) const {
+  const auto within = [&](const void* first, std::size_t bytes) {
+    const auto* const begin = static_cast<const std::byte*>(first);
+    return word >= begin && word < begin + bytes;
+  };
+  const StagingHandle& staging = state_.handle.staging;
+  return within(&state_, sizeof state_) || within(staging.held, staging.slot_count * sizeof *staging.held) ||
+         word == staging.grants;
+}
+
+// A thread that helps writes the words of another endpoint.
+SharedKernel& SharedKernel::owner_of(const void* word) {
+  for (SharedKernel* const member : books_.team()) {
+    if (member->owns(word)) return *member;
+  }
+  return *this;
+}
+
 void SharedKernel::stored(const std::uint32_t* to, std::uint32_t value) {
+  owner_of(to).check_stored(to, value);
+}
+
+void SharedKernel::check_stored(const std::uint32_t* to, std::uint32_t value) {
   const SharedCredits& credits = state_.shared.staging;
   const auto* const held = reinterpret_cast<const std::uint32_t*>(state_.handle.staging.held);
   if (to >= held && to < held + 2 * state_.handle.staging.slot_count &&
@@ -153,12 +199,16 @@ void SharedKernel::stored(const std::uint32_t* to, std::uint32_t value) {
   }
   if (to != &credits.busy) return;
   const StagingState after = this->credits();
-  books_.expect(after.ready == after.filled || after.ready - after.returned <= read_limit_,
+  // Without a minimum, one slot is left to a thread that waited when the poll began.
+  const bool is_kept =
+      state_.handle.staging.minimum_slots == 0 && read_limit_ == 0 && after.ready - after.filled == 1;
+  books_.expect(after.ready == after.filled || after.ready - after.returned <= read_limit_ || is_kept,
                 "a shared endpoint keeps credits above its limit");
 }
 
 void SharedKernel::loaded(const std::uint64_t* from, std::uint64_t value) {
-  if (from == state_.handle.staging.grants) read_limit_ = limit_of(value);
+  SharedKernel& owner = owner_of(from);
+  if (from == owner.state_.handle.staging.grants) owner.read_limit_ = limit_of(value);
 }
 
 // A NIC may go by the index in a doorbell.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/shared.h"
@@ -13,6 +14,8 @@
 #include "tests/sim/random.h"
 
 namespace gdx::sim {
+
+class SharedKernel;
 
 inline constexpr std::uint32_t kNoSlot = ~0u;
 inline constexpr std::uint64_t kStepNs = 1'000;  // time of a world's step for device code
@@ -26,6 +29,8 @@ class SlotBooks {
   virtual void abandon(std::uint32_t slot) = 0;  // no queue pair will send it
   virtual void expect(bool holds, const char* what) = 0;
   [[nodiscard]] virtual std::uint64_t now() const = 0;  // in steps
+  // Returns all endpoints of a team, in any of whose rings a thread may write; none where there is no team.
+  [[nodiscard]] virtual std::span<SharedKernel* const> team() const = 0;
 };
 
 class SharedKernel final : public StepWitness {
@@ -39,6 +44,14 @@ class SharedKernel final : public StepWitness {
   void step();
   // One step of each, awake or not. False: all have ended.
   bool step_all();
+  // Of a team: its threads begin no call until this ends.
+  void set_idle(bool idle) { idle_ = idle; }
+  [[nodiscard]] bool idles() const { return idle_; }
+  // Takes back slots without a thread of its own. Called by a thread of another endpoint of the team.
+  template <typename Pool>
+  void poll_for_others() {
+    (void)device::impl::try_poll_credits<Pool>(state_, device::impl::kSameRequest);
+  }
   // The threads are no more, wherever they were.
   void kill() { threads_.clear(); }
 
@@ -68,6 +81,7 @@ class SharedKernel final : public StepWitness {
     std::unique_ptr<StepThread> runs;
     std::uint64_t pushes = 0;
     std::uint64_t sleeps_until = 0;
+    bool is_between_calls = false;
     bool ended = false;
   };
 
@@ -79,6 +93,10 @@ class SharedKernel final : public StepWitness {
 
   // Failed, and a thread has closed the door behind it: from now on no call may succeed.
   [[nodiscard]] bool shut() const;
+  [[nodiscard]] bool owns(const void* word) const;
+  [[nodiscard]] SharedKernel& owner_of(const void* word);
+  void check_stored(const std::uint32_t* to, std::uint32_t value);
+  [[nodiscard]] bool rests(const Thread& thread) const { return idle_ && thread.is_between_calls; }
   void live(Thread& thread);
   [[nodiscard]] Status call(device::SharedEndpoint<>& endpoint, Thread& thread);
   [[nodiscard]] std::uint32_t slot_at(const std::byte* place) const;
@@ -99,6 +117,7 @@ class SharedKernel final : public StepWitness {
   std::uint64_t owner_ = 0;
   std::uint32_t abort_ = 0;
   bool patient_ = true;
+  bool idle_ = false;
   std::uint32_t first_ticket_;
   std::uint32_t fetched_;
   std::uint16_t rung_;  // the index in the newest doorbell

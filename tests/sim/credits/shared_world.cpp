@@ -44,11 +44,17 @@ void CreditWorld::check_shared(const Node& node) {
 void CreditWorld::come_home(Node& node) {
   // Skips an endpoint that never got its minimum: it is not made yet, and has posted nothing that could fail.
   if (!node.shared->patient() || lacks(node)) return;
+  // Who waits for the slots of stuck endpoints posts nothing, and meets no failure.
+  if (!node.shared->failed() && may_all_be_stuck()) return;
+  node.shared->set_idle(false);
   constexpr std::uint32_t kMaxRounds = 200'000;
   bool runs = true;
   for (std::uint32_t round = 0; runs && round < kMaxRounds && outcome_.problem.empty(); ++round) {
     pass_time();
     runs = node.shared->step_all();
+    for (SharedKernel* const other : team_) {  // one that helps may be amid a poll of this endpoint
+      if (other != node.shared.get()) (void)other->step_all();
+    }
     serve(node);
     if (round % 16 == 0) poll();
     check();

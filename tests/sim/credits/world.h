@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,10 @@
 
 namespace gdx::sim {
 
-// Kinds of endpoints: only exclusive ones, or shared ones among them, whose threads run step by step.
-enum class Sharers { kNone, kSome };
+// Kinds of endpoints: only exclusive ones; shared ones among them, whose threads run step by step; or shared
+// ones of one process without minima, as a team has them. A team's endpoints stay until it ends, some of them
+// idle, and a thread that waits for a slot takes back those of the others.
+enum class Sharers { kNone, kSome, kTeam };
 
 // One endpoint: the client's credits on one side, its queue pair on the other.
 struct CreditNode {
@@ -118,6 +121,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   void check_shared(const Node& node);
   void check_growth(const std::vector<std::uint32_t>& before);
   void count_slot(const Node& node, std::uint32_t slot);
+  [[nodiscard]] bool may_all_be_stuck() const;
   void everybody_alive_gets_on();
   void everything_comes_home();
   void come_home(Node& node);
@@ -126,6 +130,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   void end_fill(std::uint32_t slot, std::uint64_t payload) override { memory_[slot] = payload; }
   void abandon(std::uint32_t slot) override { sending_[slot] = false; }
   [[nodiscard]] std::uint64_t now() const override { return now_; }
+  [[nodiscard]] std::span<SharedKernel* const> team() const override { return team_; }
   void published(const std::uint32_t* to, std::uint32_t value) override;
   void bury(Node& node);
   [[nodiscard]] static std::uint64_t pushes_of(const Node& node) {
@@ -138,7 +143,8 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   [[nodiscard]] std::uint64_t spare(std::uint64_t free) const;
   [[nodiscard]] static bool healthy(const Node& node) {
     const bool patient = !node.shared || (node.shared->patient() && !node.shared->failed());
-    return !node.dead && !node.hostile && !node.in_error && !node.stalled && patient;
+    const bool idles = node.shared && node.shared->idles();
+    return !node.dead && !node.hostile && !node.in_error && !node.stalled && patient && !idles;
   }
 
   Random random_;
@@ -147,6 +153,7 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   CreditExchange exchange_;
   std::uint32_t most_nodes_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<SharedKernel*> team_;
   std::vector<std::uint64_t> memory_;   // content of each slot
   std::vector<bool> sending_;           // a queue pair that exists has yet to send the slot
   std::vector<std::uint64_t> counted_;  // the check that saw the slot last
