@@ -86,8 +86,8 @@ Node::Node(std::size_t memory_bytes, const OpenHca& open, QpType type)
   spec.type = type;
   spec.pd = pd;
   spec.uar = unwrap(hca->add_uar({reinterpret_cast<std::byte*>(uar_page.data())}));
-  spec.send_cqn = make_cq(send_ring_, send_record_);
-  spec.receive_cqn = make_cq(receive_cq_ring_, receive_cq_record_);
+  spec.send_cqn = send_cqn = make_cq(send_ring_, send_record_);
+  spec.receive_cqn = receive_cqn = make_cq(receive_cq_ring_, receive_cq_record_);
   spec.user_index = 0x55;
   spec.send_ring = send_queue[0].bytes;
   spec.send_blocks = kSendBlocks;

@@ -103,6 +103,8 @@ class Node {
   std::vector<mlx5::DataSegment> receive_queue;
   std::uint32_t pd = 0;
   std::uint32_t qpn = 0;
+  std::uint32_t send_cqn = 0;
+  std::uint32_t receive_cqn = 0;
   std::uint32_t mkey = 0;
   std::uint32_t staging_key = 0;
 

@@ -333,10 +333,12 @@ TEST_F(FailingHcas, packet_from_a_stranger_changes_nothing) {
 
 TEST_F(FailingHcas, objects_in_use_are_busy_and_unknown_ones_invalid) {
   EXPECT_EQ(a.hca->dealloc_pd(a.pd), EBUSY);
+  for (const std::uint32_t cqn : {a.send_cqn, a.receive_cqn}) EXPECT_EQ(a.hca->destroy_cq(cqn), EBUSY);
   EXPECT_EQ(a.hca->destroy_cq(0), EINVAL);
   EXPECT_EQ(a.hca->destroy_qp(a.qpn + 1), EINVAL);
   EXPECT_EQ(a.hca->deregister_memory(0), EINVAL);
   EXPECT_EQ(a.hca->destroy_qp(a.qpn), 0);
+  for (const std::uint32_t cqn : {a.send_cqn, a.receive_cqn}) EXPECT_EQ(a.hca->destroy_cq(cqn), 0);
   EXPECT_FALSE(a.hca->query_qp(a.qpn));
 }
 

@@ -252,6 +252,24 @@ TEST_F(Supervision, number_of_a_spared_process_is_no_reason_to_spare_another) {
   status_of(child);
 }
 
+TEST_F(Supervision, processes_of_any_name_are_found) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_NAME, "a) 1 (b");  // as /proc shows a process whose parent is 1
+    const pid_t grandchild = fork();
+    if (grandchild > 0 && write(told[1], &grandchild, sizeof grandchild) != sizeof grandchild) _exit(1);
+    for (;;) pause();
+  }
+  pid_t grandchild = 0;
+  ASSERT_EQ(read(told[0], &grandchild, sizeof grandchild), static_cast<ssize_t>(sizeof grandchild));
+  EXPECT_THAT(descendants(), ::testing::Contains(::testing::Field(&Process::pid, grandchild)));
+  for (const pid_t each : {grandchild, child}) kill(each, SIGKILL);
+  status_of(child);
+  for (const int end : told) close(end);
+}
+
 // Below it a child, and one of that child's in a session of its own.
 [[noreturn]] void end_all_without_proc() {
   alarm(60);
