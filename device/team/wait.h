@@ -8,8 +8,8 @@
 
 namespace gdx::device::impl {
 
-// Rank that stands for "any": no one is probed.
-inline constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
+// No one is probed.
+inline constexpr std::uint32_t kAnyRank = kAnyTeamRank;
 
 // Signals of this rank, each with the rank that sends it.
 struct TeamSignals {

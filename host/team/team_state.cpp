@@ -438,11 +438,12 @@ std::string TeamState::describe_fault(const Table& table) const {
   std::string text;
   const TeamFault& fault = *table.fault();
   if (fault.status != Status::kOk) {
+    const auto rank = fault.rank == kAnyTeamRank ? std::string("any rank") : name_of(table, fault.rank);
+    text = fmt::format("{}: {}", status_name(fault.status), rank);
     const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
     const auto place = offset < heap_memory().size() ? fmt::format("heap offset {:#x}", offset)
                                                      : fmt::format("{:#x}", fault.address);
-    text = fmt::format("{}: {}, {} bytes at {}", status_name(fault.status), name_of(table, fault.rank),
-                       fault.bytes, place);
+    if (fault.address != 0) text += fmt::format(", {} bytes at {}", fault.bytes, place);
   }
   const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < table.size(); ++i) {

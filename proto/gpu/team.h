@@ -95,11 +95,14 @@ enum class TeamAtomics : std::uint32_t {
   kNic = 1,        // for mapped ranks and for this rank, too
 };
 
+// Rank in a fault of a wait that named none.
+inline constexpr std::uint32_t kAnyTeamRank = ~std::uint32_t{0};
+
 // First call that was refused or failed on the team, for messages; all zero while there is none.
 struct TeamFault {
   Status status;
   std::uint32_t rank;
-  std::uint64_t address;  // that the call named, of this rank
+  std::uint64_t address;  // that the call named, of this rank; 0: it named none
   std::uint64_t bytes;
   std::uint32_t taken;  // nonzero: a call has claimed the record
   std::uint32_t reserved;

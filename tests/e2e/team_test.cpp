@@ -218,6 +218,8 @@ TEST_F(TeamOfRanks, fault_is_described_with_the_rank) {
   EXPECT_THAT(team.describe_fault(), AllOf(HasSubstr(rank + ", 8 bytes at heap offset 0x80"),
                                            HasSubstr("endpoint towards " + rank + ", lane 0: remote access"),
                                            HasSubstr("RDMA WRITE")));
+  *team.handle().fault = {Status::kTimeout, kAnyTeamRank, 0, 0, 0, 0};
+  EXPECT_THAT(team.describe_fault(), HasSubstr("timed out: any rank; endpoint"));
 }
 
 TEST_F(TeamOfRanks, options_that_differ_or_are_impossible_are_refused_everywhere) {
@@ -624,7 +626,7 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
   EXPECT_EQ(team.endpoint(0, last()).layout_version, 0u);
   const std::string name = "rank " + std::to_string(last());
   EXPECT_THAT(team.describe_fault(),
-              AllOf(HasSubstr("peer unreachable"), HasSubstr(": " + name + ","),
+              AllOf(HasSubstr("peer unreachable"), HasSubstr(": " + name + ";"),
                     HasSubstr("connection to " + name + ", lane 0: " + name + " was not connected")));
   EXPECT_EQ(team.connect(last()).error().status, Status::kPeerUnreachable);
   const std::string in_part = "rank 0 (" + name + " of the first team)";
