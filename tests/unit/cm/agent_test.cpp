@@ -216,6 +216,18 @@ TEST_F(CmAgent, disconnect_tells_both_once_and_time_wait_ends) {
   EXPECT_EQ(last_of(world.passive), EventType::kTimeWaitOver);
 }
 
+TEST_F(CmAgent, goodbye_whose_answer_was_lost_is_answered_again) {
+  Connection& active = established();
+  active.disconnect(0);
+  world.deliver_all();
+  ASSERT_EQ(passive_side().state(), State::kTimeWait);
+  Message again = world.active.sent.back();
+  ASSERT_EQ(again.type, MessageType::kDreq);
+  passive_side().on_message(world.now_ns, again);
+  EXPECT_EQ(std::ranges::count(world.passive.sent, MessageType::kDrep, &Message::type), 2);
+  EXPECT_EQ(std::ranges::count(world.passive.events, EventType::kDisconnected, &Event::type), 1);
+}
+
 TEST_F(CmAgent, both_disconnecting_at_once_end_in_time_wait) {
   Connection& active = established();
   active.disconnect(0);

@@ -67,6 +67,8 @@ TEST(CudaDriver, too_old_driver_load_names_both_versions) {
   const Error error = load_error(FAKE_DRIVER);
   EXPECT_EQ(error.status, Status::kUnsupported);
   EXPECT_THAT(error.message, HasSubstr("speaks CUDA 10.2, gdx needs 11.0"));
+  const Setting oldest("GDX_FAKE_CUDA_VERSION", "11000");
+  EXPECT_TRUE(load_driver(FAKE_DRIVER));
 }
 
 TEST(CudaDriver, driver_without_a_gpu_load_says_where_to_look) {

@@ -82,6 +82,21 @@ TEST(Fabric, counters_tell_transfers_packets_and_bytes_by_purpose) {
   EXPECT_EQ(of(fabric.counters().reads, Purpose::kPayload), (std::vector<std::uint64_t>{0, 0, 0}));
 }
 
+TEST(Fabric, completions_are_cut_to_the_maximum_payload) {
+  const auto read_time = [](std::uint32_t completion_bytes) {
+    Platform platform = kGeneric;
+    platform.link.mps_bytes = 128;
+    platform.host_memory.completion_bytes = completion_bytes;
+    EventQueue events;
+    Fabric fabric(events, platform, PathClass::kPix);
+    fabric.read(kNicNode, kHostNode, 0, 4096, Purpose::kPayload, nullptr);
+    events.run();
+    return events.now();
+  };
+  EXPECT_EQ(read_time(256), read_time(128));
+  EXPECT_GT(read_time(64), read_time(128));
+}
+
 TEST(Fabric, doorbell_after_payload_arrives_after_it) {
   for (const PathClass path : kPathClasses) {
     EventQueue events;
