@@ -82,7 +82,8 @@ GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::siz
              device::impl::bytes_of<T>(count), rank});
 }
 
-// Atomically adds to the word at `rank`. Its old value is in `*original`, of this rank, after gdx_flush.
+// Atomically adds to the word at `rank`. Its old value is in `*original` after gdx_flush: 8 B of this rank's
+// part of the heap, or of another window.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                 std::uint64_t add, std::uint32_t rank) {
@@ -99,8 +100,8 @@ GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* origin
                                             {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare}, rank);
 }
 
-// Waits until everything posted to `rank` before is complete, on all lanes of the handle: sources are
-// reusable and results have landed. Returns the first failure.
+// Waits until everything posted to `rank` before, by any thread, is complete, on all lanes of the handle:
+// sources are reusable and results have landed. Returns the first failure.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
@@ -129,7 +130,7 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value, std::uint32_t rank) {
   // A rank that does not exist must not stand for "any".
-  const std::uint32_t named = rank < team.size ? rank : team.size;
+  const std::uint32_t named = rank != device::impl::kAnyRank ? rank : device::impl::kAnyRank - 1;
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, named, how, value});
 }
 

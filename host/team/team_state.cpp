@@ -434,6 +434,35 @@ std::uint32_t TeamState::connections(const Table& table) const {
   return count;
 }
 
+// Returns the reason for which a call was refused, or the present value of the word that it waited for.
+std::string TeamState::reason_of(const TeamFault& fault, const Table& table) const {
+  const auto offset_in = [&](const Memory& memory) {
+    return fault.address - reinterpret_cast<std::uintptr_t>(memory.data());
+  };
+  const Memory& heap = windows_.front().memory;
+  switch (fault.status) {
+    case Status::kTimeout: {
+      const bool is_word =
+          fault.bytes == sizeof(std::uint64_t) && !gpu_heap_ && offset_in(heap) < heap.bytes();
+      if (!is_word) return "";
+      return fmt::format(", now {}",
+                         std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
+    }
+    case Status::kRemoteInvalid:
+      return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
+    case Status::kInvalidLength: return fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
+    case Status::kInvalidArgument: break;
+    default: return "";
+  }
+  if (fault.rank >= table.size()) return fmt::format(": the team has {} ranks", table.size());
+  for (const Window& window : windows_) {
+    const std::uint64_t size = window.memory.bytes();
+    if (const std::uint64_t offset = offset_in(window.memory); offset < size)
+      return fmt::format(": ends {} bytes beyond that memory", offset + fault.bytes - size);
+  }
+  return ": neither of the heap nor of a window";
+}
+
 std::string TeamState::describe_fault(const Table& table) const {
   std::string text;
   const TeamFault& fault = *table.fault();
@@ -443,7 +472,8 @@ std::string TeamState::describe_fault(const Table& table) const {
     const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
     const auto place = offset < heap_memory().size() ? fmt::format("heap offset {:#x}", offset)
                                                      : fmt::format("{:#x}", fault.address);
-    if (fault.address != 0) text += fmt::format(", {} bytes at {}", fault.bytes, place);
+    if (fault.address != 0)
+      text += fmt::format(", {} bytes at {}{}", fault.bytes, place, reason_of(fault, table));
   }
   const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < table.size(); ++i) {

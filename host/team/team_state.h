@@ -96,6 +96,7 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);
   [[nodiscard]] Result<void> listen();
   [[nodiscard]] bool has_atomics() const;
+  [[nodiscard]] std::string reason_of(const TeamFault& fault, const Table& table) const;
   [[nodiscard]] Result<void> start_connector();
   [[nodiscard]] Result<void> connect_all();
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }

@@ -377,6 +377,9 @@ TEST_F(TeamMisuse, ranks_and_lanes_that_do_not_exist_are_refused) {
   expect_refused(kBad, [&](auto& t) { return gdx_get(t, heap(), heap(), 8, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_flush(t, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize); });
+  EXPECT_EQ(fault_.rank, kSize);
+  expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize + 4); });
+  EXPECT_EQ(fault_.rank, kSize + 4);
   expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, ~0u); });
   const std::array<std::uint32_t, 2> ranks{kNative, ~0u};
   expect_refused(kBad,
