@@ -456,10 +456,10 @@ struct LaunchConfig {
   std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
 };
 
-// Runs a kernel to its end on the current device, after earlier work of the stream. While a CUDA graph captures
-// the stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a driver or a
-// GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the launch
-// otherwise, kSystem when the kernel faults.
+// Runs a kernel to its end on the current device, after earlier work of the stream. While a CUDA graph
+// captures the stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a
+// driver or a GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the
+// launch otherwise, kSystem when the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   cudaError_t refused = cudaSuccess;

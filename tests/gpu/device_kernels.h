@@ -50,7 +50,7 @@ struct Job {
 };
 
 // Each runs a kernel to its end and returns what launch() does; what the calls returned is in job.outcome.
-[[nodiscard]] Status put_by_thread(const Job& job);    // one thread, exclusive; then a flush
+[[nodiscard]] Status put_by_thread(const Job& job);  // one thread, exclusive; then a flush
 // The same kReplays times: on a GPU from one CUDA graph, on the CPU layer by as many launches.
 [[nodiscard]] Status replay_put_by_thread(const Job& job);
 [[nodiscard]] Status put_by_warp(const Job& job);      // one warp, exclusive, 32 puts a call; then a flush
