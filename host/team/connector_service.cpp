@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::uint64_t kBusyPauseNs = 50'000;
 constexpr std::uint64_t kIdlePauseNs = 8'000'000;
+constexpr std::uint64_t kMostCountedNs = 100'000'000;   // of the time between two looks
 constexpr int kMostBegun = 16;                          // pairs between two looks at the sockets
 constexpr std::uint64_t kListenerRestNs = 100'000'000;  // after the descriptors were used up
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
@@ -206,8 +207,8 @@ void ConnectorService::serve() {
     bool active = take_asks();
     active |= take_requests();
     // Letters may have come while endpoints were made: they count before deadlines up to this time.
-    const std::uint64_t now_ns = monotonic_ns();
-    if (ready || active || now_ns >= reception_.next_deadline_ns()) {
+    const std::uint64_t now_ns = running_ns();
+    if (ready || active || monotonic_ns() >= reception_.next_deadline_ns()) {
       active |= take_arrivals();
       active |= serve_channels();
     }
@@ -230,7 +231,7 @@ bool ConnectorService::take_asks() {
       if (word.load(std::memory_order_relaxed) == 0) continue;
       word.store(0, std::memory_order_relaxed);
       if (connector_->state(rank, lane) != PairState::kIdle) continue;
-      connector_->ask(monotonic_ns(), rank, lane);
+      connector_->ask(running_ns(), rank, lane);
       ++begun;
     }
   }
@@ -243,25 +244,34 @@ bool ConnectorService::take_requests() {
     const std::lock_guard lock(mutex_);
     requests.swap(requests_);
   }
-  for (const auto& [rank, lane] : requests) connector_->ask(monotonic_ns(), rank, lane);
+  for (const auto& [rank, lane] : requests) connector_->ask(running_ns(), rank, lane);
   return !requests.empty();
+}
+
+std::uint64_t ConnectorService::running_ns() {
+  const std::uint64_t now_ns = monotonic_ns();
+  running_ns_ += std::min(now_ns - looked_ns_, kMostCountedNs);
+  looked_ns_ = now_ns;
+  return running_ns_;
 }
 
 bool ConnectorService::wait(std::uint64_t pause_ns) {
   const std::uint64_t now_ns = monotonic_ns();
   std::vector<pollfd> set;
   set.reserve(channels_.size() + bootstrap::kMaxStrangers + 1);
-  std::uint64_t due_ns = connector_->next_ns();
+  const auto until = [](std::uint64_t due_ns, std::uint64_t from_ns) {
+    return due_ns - std::min(due_ns, from_ns);
+  };
+  std::uint64_t left_ns = std::min(pause_ns, until(connector_->next_ns(), running_ns()));
   if (now_ns >= listen_again_ns_) {
     reception_.add_to(set);
-    due_ns = std::min(due_ns, reception_.next_deadline_ns());
+    left_ns = std::min(left_ns, until(reception_.next_deadline_ns(), now_ns));
   }
   for (const auto& [id, channel] : channels_) {
     const bool writes = channel.connecting || channel.connection.has_unsent();
     set.push_back(
         {channel.connection.socket().value(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
-  const std::uint64_t left_ns = std::min(pause_ns, due_ns - std::min(due_ns, now_ns));
   const timespec left{0, static_cast<long>(left_ns)};
   return ::ppoll(set.data(), set.size(), &left, nullptr) > 0;
 }
@@ -333,7 +343,7 @@ bool ConnectorService::take_frame(ChannelId id, const bootstrap::Frame& frame) {
     lose(id, fmt::format("it {}", letter.error().message));
     return false;
   }
-  connector_->received(monotonic_ns(), id, *letter);
+  connector_->received(running_ns(), id, *letter);
   return true;
 }
 

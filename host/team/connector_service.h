@@ -78,6 +78,9 @@ class ConnectorService final : private ConnectorPort {
   void close(ChannelId channel) override;
 
   void serve();
+  // Returns the time of the deadlines. It stands still while the thread does not run, or makes an endpoint
+  // for long, because it can neither send nor read then.
+  [[nodiscard]] std::uint64_t running_ns();
   // Begins for a few words at most, because sockets wait meanwhile; true if it has begun any.
   [[nodiscard]] bool take_asks();
   [[nodiscard]] bool take_requests();
@@ -105,6 +108,8 @@ class ConnectorService final : private ConnectorPort {
   std::vector<std::pair<ChannelId, std::string>> refused_;  // dialled, and ended at once
   ChannelId last_channel_ = 0;
   std::uint64_t listen_again_ns_ = 0;  // the listener rests until then
+  std::uint64_t running_ns_ = 0;
+  std::uint64_t looked_ns_ = 0;  // by the system's clock
 
   std::mutex mutex_;
   std::condition_variable changed_;

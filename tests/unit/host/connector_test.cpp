@@ -226,29 +226,18 @@ TEST_F(Connectors, sockets_are_served_while_many_pairs_begin) {
   for (std::uint32_t rank = 1; rank < kMany; ++rank) expect_joined(0, rank, 1);
 }
 
-// The answer of the first pair comes while the second is made, which takes until the first's deadline.
-TEST_F(Connectors, answer_that_came_before_the_deadline_counts_after_it) {
+// As on a machine that is far too busy, or was stopped for a while.
+TEST_F(Connectors, time_in_which_a_rank_does_not_run_is_no_time_of_its_peers) {
   constexpr std::uint64_t kDeadlineNs = 10 * kShortNs;
   listen(2, kLongNs, kDeadlineNs);
-  std::atomic<bool> second = false;
-  std::atomic<std::uint64_t> late_ns = ~std::uint64_t{0};
-  books[1]->before_create = [&](std::uint32_t, std::uint32_t lane) {
-    EXPECT_TRUE(lane != 0 || comes_true([&] { return second.load(); }));
-  };
-  books[0]->before_create = [&](std::uint32_t, std::uint32_t lane) {
-    if (lane == 0) return;
-    late_ns = monotonic_ns() + kDeadlineNs;
-    second = true;
-    EXPECT_TRUE(comes_true([&] { return books[1]->of(0, 0).connected_qpn != 0; }));
-    EXPECT_TRUE(comes_true([&] { return monotonic_ns() > late_ns; }));
+  books[0]->before_create = [&](std::uint32_t, std::uint32_t) {
+    const std::uint64_t until_ns = monotonic_ns() + 2 * kDeadlineNs;
+    EXPECT_TRUE(comes_true([&] { return monotonic_ns() > until_ns; }));
   };
   start();
   ask(0, 1, 0);
-  ASSERT_TRUE(comes_true([&] { return books[0]->of(1, 0).created == 1; }));
-  ask(0, 1, 1);
-  ASSERT_TRUE(comes_true([&] { return second.load(); }));
-  const auto first = services[0]->connect(1, 0, kLongNs);
-  EXPECT_TRUE(first) << first.error().message;
+  const auto connected = services[0]->connect(1, 0, kLongNs);
+  EXPECT_TRUE(connected) << connected.error().message;
 }
 
 // Finds this process's other end of a connection; -1 without one.
