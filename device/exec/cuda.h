@@ -490,10 +490,13 @@ template <typename... Parameters, typename... Args>
     default: return Status::kInvalidArgument;
   }
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  if (config.stream != nullptr && cudaStreamIsCapturing(config.stream, &capture) != cudaSuccess)
-    return Status::kSystem;
-  if (capture != cudaStreamCaptureStatusNone) return Status::kOk;
-  return cudaStreamSynchronize(config.stream) == cudaSuccess ? Status::kOk : Status::kSystem;
+  cudaError_t ended = cudaSuccess;
+  if (config.stream != nullptr) ended = cudaStreamIsCapturing(config.stream, &capture);
+  if (ended == cudaSuccess && capture == cudaStreamCaptureStatusNone)
+    ended = cudaStreamSynchronize(config.stream);
+  if (ended == cudaSuccess) return Status::kOk;
+  (void)cudaGetLastError();  // or the next launch would report it
+  return Status::kSystem;
 }
 
 }  // namespace gdx::exec

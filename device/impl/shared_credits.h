@@ -226,11 +226,10 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   }
 }
 
-// Returns all possible slots of a failed endpoint, the caller's last one included. After an error of the NIC
-// it waits for slots that the NIC must flush and threads must abandon. After other failures the NIC may keep
-// its slots while the queue pair lives.
-GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
-  const std::uint64_t began_ns = exec::now_ns();
+// Returns all possible slots of a failed endpoint, the caller's last one included, in a call that began at
+// `began_ns`. After an error of the NIC it waits for slots that the NIC must flush and threads must abandon.
+// After other failures the NIC may keep its slots while the queue pair lives.
+GDX_DEVICE Status give_back_since(QueueState* state, std::uint64_t began_ns) {
   for (;;) {
     const Status failed = shared_failure(*state);
     const PollResult enough = is_sticky(failed) ? PollResult::kAllBack : PollResult::kSomeOut;
@@ -247,11 +246,13 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) {
   }
 }
 
+GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) { return give_back_since(state, exec::now_ns()); }
+
 // Waits until all blocks before `goal` are complete, in a call that began at `began_ns`, and takes their
 // slots back. Requests no slots.
 GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal, std::uint64_t began_ns) {
   const Status status = await_completed(*state, goal, began_ns);
-  if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_shared(state);
+  if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_since(state, began_ns);
   (void)try_poll_credits<SharedNicPool>(*state, 0);
   (void)try_poll_credits<SharedHostPool>(*state, 0);
   return status;

@@ -14,17 +14,21 @@
 
 namespace gdx::device::impl {
 
-// Records the first refused or failed call of the team, for the host's message. Returns `status`.
-GDX_OUT_OF_LINE Status record_fault(const TeamHandle* team, Status status, std::uint32_t rank,
-                                    const void* address, std::uint64_t bytes) {
+// Records the first refused or failed call of the team, for the host's message. Returns its status.
+GDX_DEVICE Status record_first(const TeamHandle* team, const TeamFault& call) {
   TeamFault& fault = *team->fault;
   if (exec::compare_swap(&fault.taken, 0, 1) == 0) {
-    fault.rank = rank;
-    fault.address = reinterpret_cast<std::uint64_t>(address);
-    fault.bytes = bytes;
-    fault.status = status;
+    fault.rank = call.rank;
+    fault.address = call.address;
+    fault.bytes = call.bytes;
+    fault.waited = call.waited;
+    fault.status = call.status;
   }
-  return status;
+  return call.status;
+}
+GDX_OUT_OF_LINE Status record_fault(const TeamHandle* team, Status status, std::uint32_t rank,
+                                    const void* address, std::uint64_t bytes) {
+  return record_first(team, {status, rank, reinterpret_cast<std::uint64_t>(address), bytes, 0, 0});
 }
 
 // Returns why a handle of another layout is refused. It has no record of faults that could be trusted.

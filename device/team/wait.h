@@ -43,7 +43,8 @@ template <typename Enough>
 GDX_DEVICE Status ended_wait(const TeamHandle& team, const TeamSignals& signals, Enough& enough,
                              Status status, std::uint32_t index) {
   if (enough(signals)) return Status::kOk;
-  return record_fault(team.copy, status, signals.rank_of(index), signals.words + index, 8);
+  const auto address = reinterpret_cast<std::uint64_t>(signals.words + index);
+  return record_first(team.copy, {status, signals.rank_of(index), address, 8, 0, 1});
 }
 
 // Waits until `enough(signals)` of the signals hold. A failed or silent sender of a missing signal ends it.

@@ -264,6 +264,9 @@ void keep_alive(const Descriptor& socket) {
   setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveS, sizeof kKeepAliveS);
   setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveS, sizeof kKeepAliveS);
   setsockopt(socket.value(), IPPROTO_TCP, TCP_KEEPCNT, &kKeepAliveTries, sizeof kKeepAliveTries);
+  const int most_ms =
+      1000 * kKeepAliveS * (kKeepAliveTries + 1);  // also of what was sent and not acknowledged
+  setsockopt(socket.value(), IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof most_ms);
 }
 
 bool is_loopback(const Descriptor& socket) {

@@ -72,17 +72,17 @@ void Connector::begin(std::uint64_t now_ns, std::uint32_t rank, Pair& pair) {
 }
 
 bool Connector::create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane) {
-  Peer& peer = peers_[rank];
-  Pair& pair = peer.lanes[lane];
+  Pair& pair = peers_[rank].lanes[lane];
   assert(pair.state == PairState::kWanted);
   auto address = port_.create(rank, lane);
   if (address) {
     pair.mine = *address;
+    pair.shortage.reset();
     pair.state = PairState::kOffering;
     return true;
   }
   if (address.error().status == Status::kBusy) {
-    peer.problem = address.error();
+    pair.shortage = address.error();
     pair.retry_ns = now_ns + pair.pause_ns;
     pair.pause_ns = longer(pair.pause_ns);
   } else {
@@ -99,6 +99,7 @@ bool Connector::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAd
     return false;
   }
   pair.theirs = theirs;
+  pair.shortage.reset();
   pair.state = PairState::kConnected;
   return true;
 }
@@ -183,7 +184,7 @@ void Connector::take(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
     case ConnectorKind::kDone: return take_address(now_ns, channel, letter);
     case ConnectorKind::kNotNow:
       // The peer asks by itself once its endpoint exists.
-      peer.problem = letter.why;
+      if (making(pair)) pair.shortage = letter.why;
       return;
     case ConnectorKind::kRefusal:
       if (pair.state == PairState::kIdle || pair.state == PairState::kGone) return;
@@ -223,7 +224,7 @@ bool Connector::meet(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
       if (!create(now_ns, rank, letter.lane)) {
         if (pair.state == PairState::kWanted) {
           send_reason(channel, rank, letter.lane, ConnectorKind::kNotNow,
-                      {Status::kBusy, peers_[rank].problem.message});
+                      {Status::kBusy, pair.shortage->message});
         }
         return false;
       }
@@ -302,12 +303,13 @@ void Connector::tick_pair(std::uint64_t now_ns, std::uint32_t rank, std::uint32_
   Pair& pair = peer.lanes[lane];
   if (!making(pair)) return;
   if (pair.deadline_ns <= now_ns) {
-    return give_up(rank, lane,
-                   {peer.problem.status,
-                    fmt::format("rank {} was not connected on lane {} within {:.3f} s ({}): see whether it "
-                                "still runs",
-                                rank, lane, static_cast<double>(rules_.deadline_ns) / kNsPerSecond,
-                                peer.problem.message)});
+    const Error& why = pair.shortage ? *pair.shortage : peer.problem;
+    return give_up(
+        rank, lane,
+        {why.status,
+         fmt::format("rank {} was not connected on lane {} within {:.3f} s ({}): see "
+                     "whether it still runs",
+                     rank, lane, static_cast<double>(rules_.deadline_ns) / kNsPerSecond, why.message)});
   }
   if (pair.state != PairState::kWanted || pair.retry_ns > now_ns) return;
   pair.retry_ns = kNever;

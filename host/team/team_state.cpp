@@ -145,11 +145,16 @@ Result<std::shared_ptr<Table>> TeamState::found(const Result<void>& opened) {
   heap.parts.reserve(all.size());
   for (const Statement& statement : all) heap.parts.push_back(statement.memory);
   number_ = all.front().own[0];
-  GDX_TRY(start_connector());
+  const auto identities = GDX_TRY(choose_ways());
+  auto done_here = connector_->start(identities, *this, asked());
   std::vector<std::uint32_t> members(world_->size());
   std::iota(members.begin(), members.end(), 0u);
-  auto table = make_table(std::move(members));
-  auto done_here = table ? Result<void>{} : tl::unexpected(table.error());
+  std::shared_ptr<Table> table;
+  if (done_here) {
+    auto made = make_table(std::move(members));
+    if (made) table = std::move(*made);
+    if (!made) done_here = tl::unexpected(std::move(made.error()));
+  }
   if (done_here && options_.connect_all) done_here = connect_all();
   GDX_TRY(meet({.call = Call::kRest}, done_here));
   return table;
@@ -161,10 +166,10 @@ bool TeamState::has_atomics() const {
 }
 
 // After a failure of this rank alone the others must hear of it, so each step ends in a meeting.
-Result<void> TeamState::start_connector() {
+Result<std::vector<bootstrap::ConnectorIdentity>> TeamState::choose_ways() {
   const std::uint32_t size = world_->size();
   auto done = map_window(windows_.front());
-  const auto identities = GDX_TRY(world_->allgather_value(connector_->identity(), options_.timeout_ns));
+  auto identities = GDX_TRY(world_->allgather_value(connector_->identity(), options_.timeout_ns));
   std::uint64_t mapped = 0;
   for (std::uint32_t rank = 0; rank < size && done; ++rank) {
     if (!is_mapped(rank)) continue;
@@ -172,13 +177,11 @@ Result<void> TeamState::start_connector() {
     for (std::uint32_t lane = 0; lane < options_.lanes; ++lane)
       ends_[end_index(lane, rank)].way = PeerWay::kMapped;
   }
-  if (done) done = connector_->start(identities, *this, asked());
   if (size > 1 && !has_atomics()) mapped = 0;
   const auto all = GDX_TRY(meet({.call = Call::kRest, .own = {mapped}}, done));
   const bool all_mapped = std::ranges::all_of(all, [&](const Statement& s) { return s.own[0] == size; });
-  const std::lock_guard lock(mutex_);  // the connector's thread reads it
   atomics_ = all_mapped ? TeamAtomics::kProcessor : TeamAtomics::kNic;
-  return {};
+  return identities;
 }
 
 // At the address by which rank 0 knows this rank, because TCP is known to work there; the NIC's network may
@@ -441,24 +444,27 @@ std::string TeamState::reason_of(const TeamFault& fault, const Table& table) con
   };
   const Memory& heap = windows_.front().memory;
   switch (fault.status) {
-    case Status::kTimeout: {
-      const bool is_word =
-          fault.bytes == sizeof(std::uint64_t) && !gpu_heap_ && offset_in(heap) < heap.bytes();
-      if (!is_word) return "";
+    case Status::kTimeout:
+      if (fault.waited == 0 || gpu_heap_ || offset_in(heap) >= heap.bytes()) return "";
       return fmt::format(", now {}",
                          std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
-    }
     case Status::kRemoteInvalid:
       return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
-    case Status::kInvalidLength: return fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
+    case Status::kInvalidLength:
+      return fault.bytes == 0 ? ": of no signals"
+                              : fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
     case Status::kInvalidArgument: break;
     default: return "";
   }
-  if (fault.rank >= table.size()) return fmt::format(": the team has {} ranks", table.size());
+  if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
+    return fmt::format(": the team has {} ranks", table.size());
   for (const Window& window : windows_) {
     const std::uint64_t size = window.memory.bytes();
-    if (const std::uint64_t offset = offset_in(window.memory); offset < size)
-      return fmt::format(": ends {} bytes beyond that memory", offset + fault.bytes - size);
+    const std::uint64_t offset = offset_in(window.memory);
+    if (offset >= size) continue;
+    if (fault.bytes > size - offset)
+      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (size - offset));
+    return ": the lane does not exist, or the window came later";
   }
   return ": neither of the heap nor of a window";
 }

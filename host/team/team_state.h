@@ -97,7 +97,8 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<void> listen();
   [[nodiscard]] bool has_atomics() const;
   [[nodiscard]] std::string reason_of(const TeamFault& fault, const Table& table) const;
-  [[nodiscard]] Result<void> start_connector();
+  // Returns all ranks' identities, with which the connector starts once the ways are known.
+  [[nodiscard]] Result<std::vector<bootstrap::ConnectorIdentity>> choose_ways();
   [[nodiscard]] Result<void> connect_all();
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }
   void write_window(const Table& table, std::size_t w) const;

@@ -104,8 +104,8 @@ struct TeamFault {
   std::uint32_t rank;
   std::uint64_t address;  // that the call named, of this rank; 0: it named none
   std::uint64_t bytes;
-  std::uint32_t taken;  // nonzero: a call has claimed the record
-  std::uint32_t reserved;
+  std::uint32_t taken;   // nonzero: a call has claimed the record
+  std::uint32_t waited;  // nonzero: the call waited for the word at `address`
 };
 
 struct TeamHandle {

@@ -218,18 +218,23 @@ TEST_F(TeamOfRanks, fault_is_described_with_the_rank) {
   EXPECT_THAT(team.describe_fault(), AllOf(HasSubstr(rank + ", 8 bytes at heap offset 0x80"),
                                            HasSubstr("endpoint towards " + rank + ", lane 0: remote access"),
                                            HasSubstr("RDMA WRITE")));
-  const auto text_of = [&](Status status, std::uint32_t of, std::uint64_t address, std::uint64_t bytes) {
-    *team.handle().fault = {status, of, address, bytes, 0, 0};
+  const auto text_of = [&](Status status, std::uint32_t of, std::uint64_t address, std::uint64_t bytes,
+                           std::uint32_t waited = 0) {
+    *team.handle().fault = {status, of, address, bytes, 0, waited};
     return team.describe_fault();
   };
   const auto heap = reinterpret_cast<std::uintptr_t>(team.heap().data());
   EXPECT_THAT(text_of(Status::kTimeout, kAnyTeamRank, 0, 0), HasSubstr("timed out: any rank; endpoint"));
-  EXPECT_THAT(text_of(Status::kTimeout, next, heap + 8, 8), HasSubstr("heap offset 0x8, now 0; endpoint"));
+  EXPECT_THAT(text_of(Status::kTimeout, next, heap + 8, 8, 1), HasSubstr("heap offset 0x8, now 0; endpoint"));
+  EXPECT_THAT(text_of(Status::kTimeout, next, heap + 3, 8),
+              HasSubstr("8 bytes at heap offset 0x3; endpoint"));
   EXPECT_THAT(text_of(Status::kRemoteInvalid, next, heap + 4, 8), HasSubstr("0x4: not 8-byte aligned;"));
   EXPECT_THAT(text_of(Status::kInvalidLength, next, heap, 1ull << 31), HasSubstr("1 to 1073741824 bytes;"));
   constexpr Status kBad = Status::kInvalidArgument;
   EXPECT_THAT(text_of(kBad, 77, heap, 8), HasSubstr("rank 77, 8 bytes at heap offset 0x0: the team has"));
   EXPECT_THAT(text_of(kBad, next, heap + 8, kHeapBytes), HasSubstr("ends 8 bytes beyond that memory;"));
+  EXPECT_THAT(text_of(kBad, next, heap + 8, 8), HasSubstr("0x8: the lane does not exist, or"));
+  EXPECT_THAT(text_of(kBad, kAnyTeamRank, 4096, 8), HasSubstr("any rank, 8 bytes at 0x1000: neither of"));
   EXPECT_THAT(text_of(kBad, next, 4096, 8), HasSubstr("0x1000: neither of the heap nor of a window;"));
 }
 

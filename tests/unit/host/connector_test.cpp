@@ -398,7 +398,7 @@ class Silence final : public ConnectorPort {
 TEST(ConnectorReason, deadline_states_what_happened_to_this_attempt) {
   Silence port;
   const ConnectorRules rules;
-  Connector connector({kTeam, 0, 2, 3}, rules, port);
+  Connector connector({kTeam, 0, 2, 4}, rules, port);
   std::uint64_t now_ns = 0;
   const auto end_of = [&](std::uint32_t lane, auto happens) {
     connector.ask(now_ns, 1, lane);
@@ -418,6 +418,12 @@ TEST(ConnectorReason, deadline_states_what_happened_to_this_attempt) {
   const Error busy = end_of(2, [] {});
   EXPECT_EQ(busy.status, Status::kBusy) << "no reason to hold the rank for dead";
   EXPECT_THAT(busy.message, HasSubstr("(all slots are held)"));
+  const Error over = end_of(3, [&] {
+    port.refused.reset();
+    connector.tick(now_ns + rules.deadline_ns / 2);
+  });
+  EXPECT_EQ(over.status, Status::kPeerUnreachable) << "the endpoint was made, and nobody answered";
+  EXPECT_THAT(over.message, HasSubstr("(it did not answer)"));
 }
 
 TEST(ConnectorOptions, listen_names_an_impossible_option) {
