@@ -13,7 +13,7 @@ namespace gdx::team {
 
 enum class Call : std::uint32_t {
   kCreate,
-  kRest,  // what follows the first meeting of a call
+  kRest,  // a later meeting of the same call
   kAllocate,
   kFree,
   kWindow,

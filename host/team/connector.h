@@ -106,7 +106,7 @@ class Connector {
     std::uint64_t deadline_ns = kNever;
     std::uint64_t retry_ns = kNever;  // kWanted: of the next creation
     std::uint64_t pause_ns = kFirstRetryPauseNs;
-    // Why one end has no endpoint yet; the deadline's reason.
+    // Reason for which one end has no endpoint yet, and then of the deadline.
     std::optional<Error> shortage = std::nullopt;
     ChannelId told = 0;  // channel that has the newest letter of this side; 0: none, so one is due
     Error why;           // kGone: for the peer

@@ -44,7 +44,7 @@ void CreditWorld::check_shared(const Node& node) {
 void CreditWorld::come_home(Node& node) {
   // Skips an endpoint that never got its minimum: it is not made yet, and has posted nothing that could fail.
   if (!node.shared->patient() || lacks(node)) return;
-  // Who waits for the slots of stuck endpoints posts nothing, and meets no failure.
+  // A thread that waits for the slots of stuck endpoints posts nothing, and meets no failure.
   if (!node.shared->failed() && may_all_be_stuck()) return;
   node.shared->set_idle(false);
   constexpr std::uint32_t kMaxRounds = 200'000;
