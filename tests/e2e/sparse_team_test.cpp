@@ -13,19 +13,13 @@
 #include "device/team/team.h"
 #include "host/staging/progress.h"
 #include "host/team/team.h"
+#include "tests/e2e/must.h"
 
 namespace gdx {
 namespace {
 
 constexpr std::uint64_t kTimeoutNs = 200'000'000'000;
 constexpr std::array<std::uint32_t, 2> kSteps = {1, 7};
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().message;
-  if (!result) _exit(1);  // the other ranks must not wait
-  return std::move(*result);
-}
 
 TEST(SparseTeam, only_used_pairs_connect_while_every_host_waits_for_its_kernel) {
   const Hca hca = must(Hca::open());

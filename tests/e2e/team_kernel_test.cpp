@@ -11,18 +11,12 @@
 #include "host/calibration/mode_table.h"
 #include "host/calibration/table_mode.h"
 #include "host/gdx.h"
+#include "tests/e2e/must.h"
 
 namespace gdx {
 namespace {
 
 constexpr std::uint32_t kBlockThreads = 64;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().message;
-  if (!result) _exit(1);  // the other ranks must not wait
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
 
 // Ways of a whole team, by the options of its ranks.
 enum class Ways { kNic, kDirect, kMixed };

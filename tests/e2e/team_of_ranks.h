@@ -22,6 +22,7 @@
 #include "host/gpu/gpu.h"
 #include "host/staging/progress.h"
 #include "host/team/team.h"
+#include "tests/e2e/must.h"
 
 namespace gdx {
 
@@ -30,13 +31,6 @@ using ::testing::HasSubstr;
 
 inline constexpr std::uint64_t kHeapBytes = 1 << 20;
 inline constexpr std::uint64_t kTimeoutNs = 30'000'000'000;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().message;
-  if (!result) _exit(1);  // the other ranks must not wait
-  return std::move(*result);
-}
 
 // Returns a word that a NIC or another process has written.
 inline std::uint64_t arrived(std::uint64_t& word) { return std::atomic_ref(word).load(); }
