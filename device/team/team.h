@@ -130,7 +130,7 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value, std::uint32_t rank) {
   // A rank that does not exist must not stand for "any".
-  const std::uint32_t named = rank != device::impl::kAnyRank ? rank : device::impl::kAnyRank - 1;
+  const std::uint32_t named = rank != kAnyTeamRank ? rank : kAnyTeamRank - 1;
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, named, how, value});
 }
 
@@ -138,7 +138,7 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
-  return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, device::impl::kAnyRank, how, value});
+  return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, kAnyTeamRank, how, value});
 }
 
 // Waits until all of `count` signals compare true, which 0 do at once. ranks[i] is to change signals[i];
@@ -149,7 +149,7 @@ GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* sign
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value) {
   return device::impl::shared_by_leader<S>([&] {
-    const device::impl::TeamSignals all{signals, count, ranks, device::impl::kAnyRank, how, value};
+    const device::impl::TeamSignals all{signals, count, ranks, kAnyTeamRank, how, value};
     if (count == 0 && team.layout == team_layout(P)) return Status::kOk;
     if (const Status bad = device::impl::check_wait<P>(team, all); bad != Status::kOk) return bad;
     return device::impl::wait_for_all<P>(team.copy, team.peers, all);
@@ -165,7 +165,7 @@ GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* sign
                                std::uint64_t value, std::uint32_t* index, std::uint32_t from = 0) {
   std::uint32_t found = 0;
   const Status status = device::impl::shared_by_leader<S>([&] {
-    const device::impl::TeamSignals any{signals, count, ranks, device::impl::kAnyRank, how, value};
+    const device::impl::TeamSignals any{signals, count, ranks, kAnyTeamRank, how, value};
     if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
     return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
   });

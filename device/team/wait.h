@@ -8,21 +8,18 @@
 
 namespace gdx::device::impl {
 
-// No one is probed.
-inline constexpr std::uint32_t kAnyRank = kAnyTeamRank;
-
 // Signals of this rank, each with the rank that sends it.
 struct TeamSignals {
   const std::uint64_t* words;
   std::uint32_t count;
-  const std::uint32_t* ranks;  // of words[i]; null: `first_rank` + i, or kAnyRank
+  const std::uint32_t* ranks;  // of words[i]; null: `first_rank` + i, or kAnyTeamRank
   std::uint32_t first_rank;
   Compare how;
   std::uint64_t value;
 
   GDX_DEVICE std::uint32_t rank_of(std::uint32_t i) const {
     if (ranks != nullptr) return ranks[i];
-    return first_rank == kAnyRank ? kAnyRank : first_rank + i;
+    return first_rank == kAnyTeamRank ? kAnyTeamRank : first_rank + i;
   }
   GDX_DEVICE bool has(std::uint32_t i) const { return holds(words + i, how, value); }
 };
@@ -96,10 +93,11 @@ GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, Tea
 template <Placement P>
 GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals) {
   if (team.layout != team_layout(P)) return layout_status(team.layout);
-  if (signals.count == 0) return record_fault(team.copy, Status::kInvalidLength, kAnyRank, signals.words, 0);
+  if (signals.count == 0)
+    return record_fault(team.copy, Status::kInvalidLength, kAnyTeamRank, signals.words, 0);
   for (std::uint32_t i = 0; i < signals.count; ++i) {
     const std::uint32_t rank = signals.rank_of(i);
-    const bool is_any = rank == kAnyRank && signals.ranks == nullptr;
+    const bool is_any = rank == kAnyTeamRank && signals.ranks == nullptr;
     if (rank >= team.size && !is_any)
       return record_fault(team.copy, Status::kInvalidArgument, rank, signals.words + i, 8);
   }

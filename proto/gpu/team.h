@@ -95,7 +95,7 @@ enum class TeamAtomics : std::uint32_t {
   kNic = 1,        // for mapped ranks and for this rank, too
 };
 
-// Rank in a fault of a wait that named none.
+// Rank of a wait that names none, and so probes none.
 inline constexpr std::uint32_t kAnyTeamRank = ~std::uint32_t{0};
 
 // First call that was refused or failed on the team, for messages; all zero while there is none.
