@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 # Each after those that it links.
-set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap hca memory credits staging queue
+set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap ipc hca memory credits staging queue
   peer connector team host)
 foreach(library ${libraries})
   get_target_property(type gdx_${library} TYPE)

@@ -43,6 +43,7 @@ enum class Status : std::uint32_t {
   kNoDevice = 0x0401,
   kNoMemory = 0x0402,
   kSystem = 0x0403,
+  kDaemonGone = 0x0404,  // gdxd, through which this process reached its HCA, has ended
 };
 
 // A short English phrase for messages; never null. Thread-safe.
@@ -71,6 +72,7 @@ constexpr const char* status_name(Status status) {
     case Status::kNoDevice: return "no device";
     case Status::kNoMemory: return "out of memory";
     case Status::kSystem: return "system error";
+    case Status::kDaemonGone: return "gdxd is gone";
   }
   return "unknown status";
 }

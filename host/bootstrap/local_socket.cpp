@@ -19,14 +19,15 @@ struct LocalAddress {
   socklen_t length = 0;
 };
 
-// A name that begins with a zero byte is abstract.
+// A name that begins with a zero byte is abstract; one that begins with a slash is a path.
 Result<LocalAddress> local_address(const std::string& name) {
   LocalAddress local;
   local.address.sun_family = AF_UNIX;
   if (name.empty() || name.size() >= sizeof local.address.sun_path) {
     return fail(Status::kInvalidArgument, fmt::format("no local socket can be named '{}'", name));
   }
-  std::memcpy(local.address.sun_path + 1, name.data(), name.size());
+  const bool is_path = name.front() == '/';
+  std::memcpy(local.address.sun_path + (is_path ? 0 : 1), name.data(), name.size());
   local.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return local;
 }
@@ -83,9 +84,9 @@ Result<Descriptor> connect_local(const std::string& name) {
   if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&local.address), local.length) == 0)
     return socket;
   const int error = errno;
-  const Status status = error == ECONNREFUSED ? Status::kNotFound
-                        : must_wait(error)    ? Status::kBusy
-                                              : Status::kSystem;
+  const Status status = error == ECONNREFUSED || error == ENOENT ? Status::kNotFound
+                        : must_wait(error)                       ? Status::kBusy
+                                                                 : Status::kSystem;
   return fail(status, fmt::format("nobody answers at the local socket '{}': {}", name, std::strerror(error)));
 }
 

@@ -1,7 +1,7 @@
 // Sockets between processes of one node, which carry open files. Each message is bytes and descriptors,
-// whole. Names are abstract, so they leave nothing in a file system and end at the network namespace. Calls
-// block until their deadline at most (CLOCK_MONOTONIC). Every descriptor made here is closed on exec.
-// Source: unix(7), SCM_RIGHTS, SO_PEERCRED.
+// whole. A name that begins with a slash is a path. Others are abstract: they leave nothing in a file system
+// and end at the network namespace. Calls block until their deadline at most (CLOCK_MONOTONIC). Every
+// descriptor made here is closed on exec. Source: unix(7), SCM_RIGHTS, SO_PEERCRED.
 #pragma once
 
 #include <sys/types.h>

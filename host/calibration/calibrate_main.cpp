@@ -135,7 +135,7 @@ Result<void> calibrate(const Options& options, const Gpu* gpu) {
   const std::string file = GDX_TRY(table_file(options));
   if (const auto present = read_calibrations(file); !present && present.error().status != Status::kNotFound)
     return tl::unexpected(present.error());
-  const auto hca = GDX_TRY(Hca::open({.name = options.hca}));
+  const auto hca = GDX_TRY(Hca::open({.name = options.hca, .in_this_process = true}));
   const auto site = GDX_TRY(site_of_kernels(hca.name(), wanted));
 
   const auto measurement = GDX_TRY(measure_modes(hca, gpu, options.measure));

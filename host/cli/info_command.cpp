@@ -118,7 +118,7 @@ int print_info(const std::string& wanted, bool as_json) {
   Json hcas = Json::array();
   int exit_status = kExitFailure;
   for (const std::string& name : names) {
-    const auto hca = Hca::open({name});
+    const auto hca = Hca::open({.name = name, .in_this_process = true});
     if (hca) exit_status = 0;
     // Reports the error alone for an HCA that was named, or for the only one.
     if (!hca && names.size() == 1) return report(hca.error());

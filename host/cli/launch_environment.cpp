@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "host/cli/launcher.h"
 #include "host/cli/rank_place.h"
+#include "host/ipc/daemon.h"
 #include "host/topo/topology.h"
 #include "proto/bootstrap/messages.h"
 
@@ -69,7 +70,20 @@ Result<void> check_capture(const std::string& path, std::uint32_t ranks) {
       fmt::format("no file can be written there ({}); choose another folder", std::strerror(errno)));
 }
 
+// Returns whether ranks use gdxd: somebody asked for it by name. What happens to run there is for programs
+// that nobody launches.
+bool through_daemon() {
+  const auto place = ipc::daemon_place_from_environment();
+  return place && *place && (*place)->required;
+}
+
 Result<void> check_softhca(const SofthcaOptions& options, std::uint32_t ranks) {
+  if (through_daemon() && options != SofthcaOptions{}) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("options of the software HCA do nothing to gdxd's: give them to gdxd, or set {}=off",
+                    ipc::kDaemonVariable));
+  }
   if (options.address && !is_unicast(*options.address)) {
     return refuse("--addr", *options.address, "use an IP address of this machine, for instance 127.0.0.5");
   }
@@ -221,8 +235,9 @@ std::string pcap_path(const std::string& path, std::uint32_t rank) {
 
 Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
   if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
+  if (through_daemon()) return std::vector<std::string>{};
   const auto preload = GDX_TRY(preload_list());
-  std::vector<std::string> variables{"LD_PRELOAD=" + preload};
+  std::vector<std::string> variables{"LD_PRELOAD=" + preload, fmt::format("{}=off", ipc::kDaemonVariable)};
   const SofthcaOptions& softhca = options.softhca;
   add(variables, "GDX_SOFTHCA_HCAS", softhca.hcas);
   add(variables, "GDX_SOFTHCA_ADDR", softhca.address);

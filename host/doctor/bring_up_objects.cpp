@@ -190,7 +190,7 @@ StepResult look_at_hcas(Bench& bench) {
   if (ranked.size() > 1) result.advice = "--hca chooses another HCA";
   std::vector<std::string> refusals;
   for (const Candidate& one : ranked) {
-    auto hca = Hca::open({one.name});
+    auto hca = Hca::open({.name = one.name, .in_this_process = true});
     result.facts.emplace_back(one.name, hca ? describe_hca(bench.machine, *hca) : hca.error().message);
     if (!named.empty() && one.name != named) continue;
     if (!hca) refusals.push_back(hca.error().message);
@@ -203,7 +203,7 @@ StepResult look_at_hcas(Bench& bench) {
   if (bench.hca || ranked.empty()) return result;
   result.value = fmt::format("{}", fmt::join(refusals, "; "));
   for (const Candidate& one : std::span(ranked).first(refusals.size())) {
-    auto hca = Hca::open({.name = one.name, .without_port = true});
+    auto hca = Hca::open({.name = one.name, .without_port = true, .in_this_process = true});
     if (!hca) continue;
     result.facts.emplace_back("chosen", one.name + ", which opens, for what needs no port");
     bench.hca.emplace(std::move(*hca));

@@ -117,7 +117,9 @@ class OpenHcas {
  public:
   const Result<Hca>& get(const std::string& name) {
     const auto known = opened_.find(name);
-    return known != opened_.end() ? known->second : opened_.emplace(name, Hca::open({name})).first->second;
+    return known != opened_.end()
+               ? known->second
+               : opened_.emplace(name, Hca::open({.name = name, .in_this_process = true})).first->second;
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/ipc/daemon.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
@@ -125,6 +126,39 @@ Result<std::vector<std::string>> list_hcas() {
 
 Result<Hca> Hca::open(const HcaOptions& options) {
   const TraceSpan span("Hca::open");
+  if (options.in_this_process) return open_here(options);
+  const auto place = GDX_TRY(ipc::daemon_place_from_environment());
+  if (!place) return open_here(options);
+  auto daemon = ipc::Daemon::connect(place->path);
+  if (daemon) return open_by(std::move(*daemon), options);
+  // A socket that a daemon has left behind.
+  if (!place->required && daemon.error().status == Status::kNotFound) return open_here(options);
+  return tl::unexpected(daemon.error());
+}
+
+Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& options) {
+  ipc::OpenHca request{};
+  ipc::set_text(request.name, wanted_name(options));
+  std::optional<std::uint64_t> gid_index = options.gid_index;
+  if (!gid_index) gid_index = GDX_TRY(number_from_environment(kGidIndexVariable, 0, UINT8_MAX));
+  request.gid_index = gid_index ? static_cast<std::int32_t>(*gid_index) : -1;
+  request.without_port = options.without_port ? 1 : 0;
+  const auto reply = GDX_TRY(daemon->call<ipc::HcaAnswer>(request));
+  const ipc::HcaAnswer& answer = reply.answer;
+  Hca hca;
+  hca.name_ = ipc::text_of(answer.name);
+  hca.firmware_ = ipc::text_of(answer.firmware);
+  std::memcpy(hca.gid_.raw, answer.gid, sizeof hca.gid_.raw);
+  hca.gid_index_ = answer.gid_index;
+  hca.path_mtu_bytes_ = answer.path_mtu_bytes;
+  hca.device_memory_bytes_ = answer.device_memory_bytes;
+  hca.is_software_ = answer.is_software != 0;
+  log::info("HCA {} by gdxd at {}", hca.name_, daemon->path());
+  hca.daemon_ = std::move(daemon);
+  return hca;
+}
+
+Result<Hca> Hca::open_here(const HcaOptions& options) {
   auto list = GDX_TRY(read_device_list());
   const std::string wanted = wanted_name(options);
   std::optional<std::uint64_t> gid_index = options.gid_index;
@@ -260,6 +294,11 @@ std::string address_text(const std::uint8_t (&gid)[16]) {
 }
 
 Result<std::uint64_t> Hca::counter(std::string_view counter_name) const {
+  if (daemon_) {
+    ipc::ReadCounter request{};
+    ipc::set_text(request.name, counter_name);
+    return GDX_TRY(daemon_->call<ipc::CounterAnswer>(request)).answer.value;
+  }
   if (counter_name.empty() || counter_name.find('/') != std::string_view::npos) {
     return fail(Status::kNotFound, fmt::format("HCA {} has no counter '{}'", name_, counter_name));
   }

@@ -14,6 +14,10 @@
 
 namespace gdx {
 
+namespace ipc {
+class Daemon;
+}
+
 inline constexpr char kHcaVariable[] = "GDX_HCA";
 inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 
@@ -25,6 +29,8 @@ struct HcaOptions {
   // Leaves the port alone, which may be down or InfiniBand: for queries, and objects that are not connected.
   // gid(), path_mtu_bytes() and counter_set() are 0.
   bool without_port = false;
+  // Ignores $GDX_DAEMON: for tools that need the verbs context.
+  bool in_this_process = false;
 };
 
 // Returns the names of the RDMA devices in libibverbs's order.
@@ -34,14 +40,14 @@ struct HcaOptions {
 // "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
 [[nodiscard]] std::string address_text(const std::uint8_t (&gid)[16]);
 
-// One open device: context, protection domain, port 1 and its RoCE v2 address.
-// It must outlive every Memory, StagingPool and Endpoint made from it.
-// Threads: const methods from any thread.
+// One open device: context, protection domain, port 1 and its RoCE v2 address. This process opens it by
+// itself, or gdxd does (GDX_DAEMON, host/ipc/daemon.h); then context() and pd() are null. It must outlive
+// every Memory, StagingPool and Endpoint made from it. Threads: const methods from any thread.
 class Hca {
  public:
   // Errors: kNoDevice (none at all), kNotFound (the message lists those that exist), kUnsupported (not mlx5,
   // no DevX, an InfiniBand port, no RoCE v2 address, or none at the given index, port not active),
-  // kInvalidArgument (for a bad $GDX_GID_INDEX), kSystem.
+  // kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON), kDaemonGone, kSystem.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;
@@ -50,8 +56,10 @@ class Hca {
   Hca& operator=(const Hca&) = delete;
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] ibv_context* context() const { return device_->context.get(); }
-  [[nodiscard]] ibv_pd* pd() const { return device_->pd.get(); }
+  [[nodiscard]] ibv_context* context() const { return device_ ? device_->context.get() : nullptr; }
+  [[nodiscard]] ibv_pd* pd() const { return device_ ? device_->pd.get() : nullptr; }
+  // The connection to gdxd; null: this process has opened the HCA.
+  [[nodiscard]] const std::shared_ptr<ipc::Daemon>& daemon() const { return daemon_; }
   [[nodiscard]] std::uint32_t pdn() const { return pdn_; }
   [[nodiscard]] std::uint8_t port() const { return 1; }
   [[nodiscard]] const ibv_gid& gid() const { return gid_; }
@@ -76,6 +84,8 @@ class Hca {
     PdHandle pd;
   };
   Hca() = default;
+  static Result<Hca> open_here(const HcaOptions& options);
+  static Result<Hca> open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& options);
   Result<void> open_on(ibv_device* device);
   Result<void> read_device();
   Result<void> read_port(std::optional<std::uint64_t> gid_index);
@@ -85,6 +95,7 @@ class Hca {
   std::string sysfs_path_;
   std::string firmware_;
   std::unique_ptr<Device> device_;
+  std::shared_ptr<ipc::Daemon> daemon_;
   std::uint32_t pdn_ = 0;
   std::uint32_t eqn_ = 0;
   ibv_gid gid_{};

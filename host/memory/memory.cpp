@@ -1,17 +1,16 @@
 #include "host/memory/memory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/page_size.h"
 #include "base/trace.h"
+#include "host/ipc/daemon.h"
+#include "host/memory/shared_file.h"
 
 namespace gdx {
 namespace {
@@ -51,35 +50,12 @@ Result<std::size_t> whole_pages(std::size_t bytes) {
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-// Makes a file of zeroes. Its pages are allocated at once, so that no store fails for lack of memory. Its
-// length is final, so that mappings of it stay valid.
-Result<Descriptor> make_sealed_file(std::size_t bytes) {
-  Descriptor file = Descriptor::keep(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
-  if (const int error = posix_fallocate(file.value(), 0, static_cast<off_t>(bytes)); error != 0) {
-    return fail(Status::kNoMemory,
-                fmt::format("no memory for a shareable buffer of {} bytes: {}", bytes, std::strerror(error)));
-  }
-  if (fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return fail(Status::kSystem, fmt::format("cannot seal a memory file: {}", std::strerror(errno)));
-  }
-  return file;
-}
-
 Result<PointerFacts> whose_memory(const void* address) {
   const cuda::Driver* const driver = cuda::loaded_driver();
   return driver != nullptr ? describe_pointer(*driver, address) : PointerFacts{};
 }
 
 }  // namespace
-
-void Memory::FreePages::operator()(std::byte* pages) const {
-  if (mapped_bytes != 0) {
-    munmap(pages, mapped_bytes);
-  } else {
-    std::free(pages);
-  }
-}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   if (this == &other) return *this;
@@ -88,9 +64,33 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   return *std::construct_at(this, std::move(other));
 }
 
+Result<MrHandle> register_host_pages(const Hca& hca, const HostPages& pages) {
+  MrHandle mr(
+      ibv_reg_mr_iova(hca.pd(), pages.address, pages.bytes, pages.iova, static_cast<int>(pages.access)));
+  if (mr) return mr;
+  const int error = errno;
+  const std::string what = fmt::format("HCA {} cannot register {} bytes at {}: {}", hca.name(), pages.bytes,
+                                       pages.address, std::strerror(error));
+  if (error == ENOMEM) {
+    return fail(Status::kNoMemory, what + "; raise the locked-memory limit (ulimit -l)");
+  }
+  if (error == EFAULT) {
+    return fail(Status::kInvalidArgument, what + "; the range must be mapped and writable");
+  }
+  return fail(Status::kSystem, what);
+}
+
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
   const TraceSpan span("register_memory");
   GDX_TRY(check_region(address, bytes, access));
+  if (hca.daemon()) {
+    return fail(
+        Status::kUnsupported,
+        fmt::format(
+            "gdxd cannot register {} bytes at {}, because no file holds them: use allocate_memory, or "
+            "set {}=off",
+            bytes, address, ipc::kDaemonVariable));
+  }
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
@@ -102,48 +102,54 @@ Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
     const auto registered = GDX_TRY(register_gpu_region(hca_verbs(), hca, region, facts));
     memory.mr_.reset(registered.mr);
     memory.way_ = registered.way;
-    return memory;
+  } else {
+    const auto iova = reinterpret_cast<std::uintptr_t>(address);
+    memory.mr_ = GDX_TRY(register_host_pages(hca, {address, bytes, iova, access}));
   }
-  memory.mr_.reset(ibv_reg_mr(hca.pd(), address, bytes, static_cast<int>(access)));
-  if (memory.mr_) return memory;
-  const int error = errno;
-  const std::string what = fmt::format("HCA {} cannot register {} bytes at {}: {}", hca.name(), bytes,
-                                       address, std::strerror(error));
-  if (error == ENOMEM) {
-    return fail(Status::kNoMemory, what + "; raise the locked-memory limit (ulimit -l)");
-  }
-  if (error == EFAULT) {
-    return fail(Status::kInvalidArgument, what + "; the range must be mapped and writable");
-  }
-  return fail(Status::kSystem, what);
+  memory.lkey_ = memory.mr_->lkey;
+  memory.rkey_ = memory.mr_->rkey;
+  return memory;
 }
 
 Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access) {
+  if (hca.daemon()) return allocate_shareable_memory(hca, bytes, access);
   const std::size_t rounded = GDX_TRY(whole_pages(bytes));
-  std::unique_ptr<std::byte, Memory::FreePages> pages(
-      static_cast<std::byte*>(std::aligned_alloc(page_bytes(), rounded)));
-  if (!pages) return fail(Status::kNoMemory, fmt::format("no memory for a buffer of {} bytes", bytes));
-  std::memset(pages.get(), 0, rounded);
-  auto memory = register_memory(hca, pages.get(), bytes, access);
-  if (memory) memory->owned_ = std::move(pages);
+  auto pages = GDX_TRY(map_own_pages(rounded));
+  auto memory = GDX_TRY(register_memory(hca, pages.get(), bytes, access));
+  memory.owned_ = std::move(pages);
+  return memory;
+}
+
+Result<Memory> register_by_daemon(const Hca& hca, SharedFile shared, std::size_t bytes, Access access) {
+  ipc::RegisterMemory request{};
+  request.bytes = bytes;
+  request.iova = reinterpret_cast<std::uintptr_t>(shared.pages.get());
+  request.access = static_cast<std::uint32_t>(access);
+  const auto& daemon = hca.daemon();
+  const auto reply = GDX_TRY(daemon->call<ipc::RegisterAnswer>(request, shared.file.value()));
+  Memory memory;
+  memory.data_ = shared.pages.get();
+  memory.bytes_ = bytes;
+  memory.access_ = access;
+  memory.lkey_ = reply.answer.lkey;
+  memory.rkey_ = reply.answer.rkey;
+  memory.owned_ = std::move(shared.pages);
+  memory.file_ = std::move(shared.file);
+  memory.remote_ = std::shared_ptr<void>(nullptr, [daemon, region = reply.answer.region](void*) {
+    // gdxd ends the regions of a client that it has lost.
+    (void)daemon->call<ipc::Done>(ipc::DeregisterMemory{region});
+  });
   return memory;
 }
 
 Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Access access) {
   const auto whole = GDX_TRY(whole_pages(bytes));
-  auto file = make_sealed_file(whole);
-  if (!file) return tl::unexpected(file.error());
-  void* const mapped = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file->value(), 0);
-  if (mapped == MAP_FAILED) {
-    return fail(Status::kNoMemory,
-                fmt::format("cannot map a shareable buffer of {} bytes: {}", bytes, std::strerror(errno)));
-  }
-  std::unique_ptr<std::byte, Memory::FreePages> pages(static_cast<std::byte*>(mapped),
-                                                      Memory::FreePages(whole));
-  auto memory = register_memory(hca, pages.get(), bytes, access);
-  if (!memory) return memory;
-  memory->owned_ = std::move(pages);
-  memory->file_ = std::move(*file);
+  auto shared = GDX_TRY(make_shared_file(whole));
+  GDX_TRY(check_region(shared.pages.get(), bytes, access));
+  if (hca.daemon()) return register_by_daemon(hca, std::move(shared), bytes, access);
+  auto memory = GDX_TRY(register_memory(hca, shared.pages.get(), bytes, access));
+  memory.owned_ = std::move(shared.pages);
+  memory.file_ = std::move(shared.file);
   return memory;
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/descriptor.h"
+#include "base/mapped_pages.h"
 #include "base/result.h"
 #include "host/hca/handles.h"
 #include "host/hca/hca.h"
@@ -32,6 +33,8 @@ constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
 
+struct SharedFile;
+
 // A registered region. Its destructor deregisters it, and frees memory that it allocated.
 // Threads: const methods from any thread.
 class Memory {
@@ -44,12 +47,13 @@ class Memory {
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
-  [[nodiscard]] std::uint32_t lkey() const { return mr_->lkey; }
-  [[nodiscard]] std::uint32_t rkey() const { return mr_->rkey; }
+  [[nodiscard]] std::uint32_t lkey() const { return lkey_; }
+  [[nodiscard]] std::uint32_t rkey() const { return rkey_; }
   [[nodiscard]] RegistrationWay registered_by() const { return way_; }
   [[nodiscard]] Access access() const { return access_; }
   // Descriptor of the file whose beginning the region is, for processes of this node to map. -1 unless
-  // allocate_shareable_memory made it. Closed with the Memory; existing mappings keep the pages.
+  // allocate_shareable_memory or, through gdxd, allocate_memory made it. Closed with the Memory; existing
+  // mappings keep the pages.
   [[nodiscard]] int file() const { return file_.value(); }
   // Names of the region for kernels of this rank, and for a peer's kernels (exchanged at bootstrap).
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
@@ -61,18 +65,16 @@ class Memory {
   friend Result<Memory> register_memory(const Hca&, void*, std::size_t, Access);
   friend Result<Memory> allocate_memory(const Hca&, std::size_t, Access);
   friend Result<Memory> allocate_shareable_memory(const Hca&, std::size_t, Access);
-  struct FreePages {
-    FreePages() : mapped_bytes(0) {}
-    explicit FreePages(std::size_t bytes) : mapped_bytes(bytes) {}
-    std::size_t mapped_bytes;  // 0: from the heap
-    void operator()(std::byte* pages) const;
-  };
+  friend Result<Memory> register_by_daemon(const Hca&, SharedFile, std::size_t, Access);
   Memory() = default;
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::byte, FreePages> owned_;  // before mr_: freed after it is deregistered
+  MappedPages owned_;  // before the registration: unmapped after it
   MrHandle mr_;
+  std::shared_ptr<void> remote_;  // a registration by gdxd
+  std::uint32_t lkey_ = 0;
+  std::uint32_t rkey_ = 0;
   Descriptor file_;
   RegistrationWay way_ = RegistrationWay::kHostPages;
   Access access_ = Access::kLocalRead;
@@ -83,7 +85,7 @@ class Memory {
 // $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
 // Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access without
 // local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way),
-// kSystem.
+// kSystem. Through gdxd kUnsupported for all memory that allocate_memory did not make.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 
@@ -94,5 +96,16 @@ class Memory {
 // map it (host/peer/peer_mapping.h). Errors: those of allocate_memory.
 [[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
                                                        Access access = Access::kAll);
+
+// Pages of this process under the address by which work requests name them.
+struct HostPages {
+  void* address;
+  std::size_t bytes;
+  std::uint64_t iova;
+  Access access;
+};
+
+// Registers pages for a user whose address of them is `iova`. Errors: kNoMemory, kInvalidArgument, kSystem.
+[[nodiscard]] Result<MrHandle> register_host_pages(const Hca& hca, const HostPages& pages);
 
 }  // namespace gdx

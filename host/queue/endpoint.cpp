@@ -1,7 +1,6 @@
 #include "host/queue/endpoint.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
@@ -15,10 +14,11 @@
 
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/ipc/daemon.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/owner_word.h"
-#include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
+#include "host/queue/queue_objects.h"
 #include "host/queue/wqe_text.h"
 #include "proto/mlx5/doorbell.h"
 
@@ -26,76 +26,6 @@ namespace gdx {
 namespace {
 
 enum class Connection : std::uint8_t { kNone, kConnected, kBroken };
-
-constexpr std::uint32_t kPsnMask = 0xffffff;
-
-// A PSN that a third party cannot guess (IBA asks only that it be any; off-path forgers need it).
-Result<std::uint32_t> random_psn() {
-  std::uint32_t value = 0;
-  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
-    return fail(Status::kSystem, fmt::format("no random PSN to be had: {}", std::strerror(errno)));
-  }
-  return value & kPsnMask;
-}
-
-// Spreads the queue pairs of two hosts over the paths between them, as IBA A17.9.4.2 suggests.
-std::uint16_t udp_source_port(std::uint32_t qpn, std::uint32_t remote_qpn) {
-  std::uint64_t mixed = std::uint64_t{qpn} * remote_qpn;
-  mixed ^= mixed >> 20;
-  mixed ^= mixed >> 40;
-  return ibv_flow_label_to_udp_sport(static_cast<std::uint32_t>(mixed & 0xfffff));
-}
-
-// This side of a connection: what of the Hca is needed after create(). The Hca may have moved by then.
-struct LocalEnd {
-  explicit LocalEnd(const Hca& hca)
-      : hca_name(hca.name()),
-        address_text(hca.address_text()),
-        pd(hca.pd()),
-        gid(hca.gid()),
-        gid_index(hca.gid_index()),
-        port(hca.port()),
-        counter_set(hca.counter_set()),
-        mtu_bytes(hca.path_mtu_bytes()) {}
-
-  std::string hca_name;
-  std::string address_text;
-  ibv_pd* pd;
-  ibv_gid gid;
-  std::uint8_t gid_index;
-  std::uint8_t port;
-  std::uint8_t counter_set;
-  std::uint32_t mtu_bytes;
-};
-
-Result<std::array<std::uint8_t, 6>> resolve_mac(const LocalEnd& local, const EndpointOptions& options,
-                                                const EndpointAddress& peer) {
-  ibv_ah_attr attributes{};
-  attributes.is_global = 1;
-  attributes.port_num = local.port;
-  std::memcpy(attributes.grh.dgid.raw, peer.gid, sizeof peer.gid);
-  attributes.grh.sgid_index = local.gid_index;
-  attributes.grh.hop_limit = options.hop_limit;
-  attributes.grh.traffic_class = *options.traffic_class;
-  attributes.sl = *options.service_level;
-  const AhHandle ah(ibv_create_ah(local.pd, &attributes));
-  if (!ah) {
-    return fail(Status::kSystem,
-                fmt::format("HCA {} ({}) finds no way to the peer: {}; check that its address "
-                            "can be reached from here",
-                            local.hca_name, local.address_text, std::strerror(errno)));
-  }
-  mlx5dv_ah details{};
-  mlx5dv_obj object{};
-  object.ah.in = ah.get();
-  object.ah.out = &details;
-  if (const int error = mlx5dv_init_obj(&object, MLX5DV_OBJ_AH); error != 0) {
-    return fail(Status::kSystem, fmt::format("cannot read the peer's MAC address: {}", std::strerror(error)));
-  }
-  std::array<std::uint8_t, 6> mac{};
-  std::copy(std::begin(details.av->rmac), std::end(details.av->rmac), mac.begin());
-  return mac;
-}
 
 // Returns the options of `auto`, with the GPU of the queues where no other is named.
 ModeOptions site_options(const EndpointOptions& options) {
@@ -107,34 +37,37 @@ ModeOptions site_options(const EndpointOptions& options) {
 }  // namespace
 
 struct Endpoint::Impl {
-  Impl(const Hca& hca, const EndpointOptions& resolved_options, QueueMemory queue_memory)
-      : local(hca), options(resolved_options), memory(std::move(queue_memory)) {}
+  Impl(const Hca& the_hca, const EndpointOptions& resolved_options, QueueMemory queue_memory)
+      : hca_name(the_hca.name()),
+        gid(the_hca.gid()),
+        mtu_bytes(the_hca.path_mtu_bytes()),
+        daemon(the_hca.daemon()),
+        options(resolved_options),
+        memory(std::move(queue_memory)) {}
+  ~Impl() {
+    if (daemon) daemon->forget(on_daemon_loss);
+  }
 
   Result<void> choose_auto_modes();
-  Result<void> lease_slots(const StagingPools& pools);
+  void take_references(const StagingPools& pools);
   void lift_credits();
-  Result<void> show_queues_to(const Hca& hca);
-  Result<void> show_scratch_to(const Hca& hca);
-  Result<void> create_queues(const Hca& hca);
-  Result<void> transition(const EndpointAddress& peer);
+  void set_abort();
   [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
-  LocalEnd local;
+  std::string hca_name;
+  ibv_gid gid;
+  std::uint32_t mtu_bytes;
+  std::shared_ptr<ipc::Daemon> daemon;
+  std::uint64_t on_daemon_loss = 0;
   EndpointOptions options;  // nothing of it is left open
   ModeTable modes{};
   QueueMemory memory;
-  StagingLease staging;  // after the memory that they share with their schedulers
+  StagingLease staging;  // both hold the pools' memory; `queue` leases slots
   StagingLease bounce;
-  UmemHandle umem;
-  RegistrationWay registered_by = RegistrationWay::kHostPages;
-  MrHandle scratch;
-  DoorbellRegister doorbell;
+  std::unique_ptr<QueueObjects> queue;
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
-  commands::NumberedObject completion_queue;
-  commands::NumberedObject queue_pair;
-  QueueState first_state{};  // and with it the handle
-  std::uint32_t psn = 0;
+  QueueState first_state{};                           // and with it the handle
   std::string peer_text;
   Connection connection = Connection::kNone;
   std::optional<OwnerWord> owner;  // kernels are refused before anything goes
@@ -147,54 +80,42 @@ void Endpoint::Impl::lift_credits() {
   first_state.staging = unlimited_credits(rings, memory.staging_credits().channel().grants);
 }
 
-// After pools and doorbell, on which it depends.
+void Endpoint::Impl::take_references(const StagingPools& pools) {
+  if (options.slot_count != 0) staging = pools.nic->reference(options.slot_count);
+  if (options.bounce_slot_count != 0) bounce = pools.host->reference(options.bounce_slot_count);
+  if (options.slot_count != 0 && options.unsafe_push_without_credits) lift_credits();
+}
+
+void Endpoint::Impl::set_abort() {
+  std::atomic_ref<std::uint32_t>(memory.host().abort).store(1, std::memory_order_release);
+}
+
+// After pools and queue, on which it depends.
 Result<void> Endpoint::Impl::choose_auto_modes() {
   const QueueShape shape{.queues = options.placement,
                          .slot_count = std::min(options.slot_count, staging.slot_count()),
                          .slot_bytes = staging.slot_bytes(),
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
                          .bounce_slot_bytes = bounce.slot_bytes(),
-                         .blueflame = doorbell.blueflame_half_bytes != 0};
-  auto choice = GDX_TRY(choose_modes(local.hca_name, site_options(options), shape));
+                         .blueflame = queue->facts().blueflame_half_bytes != 0};
+  auto choice = GDX_TRY(choose_modes(hca_name, site_options(options), shape));
   modes = choice.modes;
   // A shared queue has WQEs of one block only, and a longer message would take several.
   if (options.sharing == Sharing::kShared)
     modes.inline_bytes = std::min<std::uint64_t>(modes.inline_bytes, kSharedInlineBytes);
-  announce(local.hca_name, choice);
+  announce(hca_name, choice);
   return {};
 }
 
-Result<void> Endpoint::Impl::lease_slots(const StagingPools& pools) {
-  if (options.slot_count != 0 && options.unsafe_push_without_credits) {
-    log::warn(
-        "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
-        "leave it out unless that is what you measure",
-        local.hca_name);
-    staging = pools.nic->lease_without_credits();
-    lift_credits();
-  } else if (options.slot_count != 0) {
-    staging = GDX_TRY(pools.nic->lease(memory.staging_credits().channel(), options.slot_count));
-  }
-  if (options.bounce_slot_count == 0) return {};
-  bounce = GDX_TRY(pools.host->lease(memory.bounce_credits().channel(), options.bounce_slot_count));
-  return {};
-}
-
-// Slots are wanted only of a pool that is there, and lies where it should. Returns how many it has.
-Result<std::uint32_t> check_pool(const char* option, std::uint32_t slots, const StagingPool* pool,
-                                 StagingMemory memory, Sharing sharing) {
-  if (slots == 0) return 0;
-  if (pool != nullptr && pool->memory() == memory) {
-    if (pool->minimum_slots() != 0 || sharing == Sharing::kShared) return pool->slot_count();
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("endpoint option {} = {}: a pool without a minimum serves shared endpoints only; make "
-                    "it with minimum_slots 1 or more",
-                    option, slots));
-  }
-  return fail(Status::kInvalidArgument,
-              fmt::format("endpoint option {} = {}: without a pool of {} memory use 0", option, slots,
-                          memory == StagingMemory::kNic ? "the NIC's" : "host"));
+Result<QueueMemory> allocate_queue_memory(const Hca& hca, const EndpointOptions& options,
+                                          const PoolSlots& slots) {
+  const Gpu* const gpu = options.gpu ? &*options.gpu : nullptr;
+  if (!hca.daemon()) return QueueMemory::allocate(options.send_queue_blocks, slots.nic, slots.host, gpu);
+  if (gpu == nullptr) return QueueMemory::allocate_in_file(options.send_queue_blocks, slots.nic, slots.host);
+  return fail(
+      Status::kUnsupported,
+      fmt::format("gdxd cannot register queues in GPU memory: place them in host memory, or set {}=off",
+                  ipc::kDaemonVariable));
 }
 
 StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits) {
@@ -209,82 +130,6 @@ StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits
   return handle;
 }
 
-Result<void> Endpoint::Impl::show_queues_to(const Hca& hca) {
-  if (const Gpu* const gpu = memory.gpu()) {
-    const auto facts = GDX_TRY(read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()}));
-    const GpuRegion region{memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE, gpu->ordinal()};
-    auto registered = GDX_TRY(register_gpu_umem(hca_verbs(), hca, region, facts));
-    umem = std::move(registered.umem);
-    registered_by = registered.way;
-    return {};
-  }
-  umem.reset(
-      hca_verbs().reg_umem(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
-  if (umem) return {};
-  return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
-              fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
-                          memory.registered_bytes(), std::strerror(errno)));
-}
-
-Result<void> Endpoint::Impl::show_scratch_to(const Hca& hca) {
-  std::uint64_t& word = memory.host().scratch;
-  scratch.reset(ibv_reg_mr(hca.pd(), &word, sizeof word, IBV_ACCESS_LOCAL_WRITE));
-  if (scratch) return {};
-  return fail(
-      errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
-      fmt::format("HCA {} cannot register an endpoint's scratch word: {}", hca.name(), std::strerror(errno)));
-}
-
-Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
-  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
-  commands::CompletionQueueSpec cq;
-  cq.eqn = hca.eqn();
-  cq.uar_page = doorbell.uar->page_id;
-  cq.umem_id = umem->umem_id;
-  cq.ring_offset = memory.completion_queue_offset();
-  cq.record_offset = memory.completion_record_offset();
-  cq.log_entries = log_blocks;
-  completion_queue = GDX_TRY(commands::create_completion_queue(hca.context(), cq));
-
-  commands::QueuePairSpec qp;
-  qp.pdn = hca.pdn();
-  qp.cqn = completion_queue.number;
-  qp.uar_page = doorbell.uar->page_id;
-  qp.umem_id = umem->umem_id;
-  qp.ring_offset = 0;
-  qp.record_offset = memory.queue_pair_record_offset();
-  qp.log_blocks = log_blocks;
-  queue_pair = GDX_TRY(commands::create_queue_pair(hca.context(), qp));
-  return {};
-}
-
-Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
-  const auto mac = GDX_TRY(resolve_mac(local, options, peer));
-  commands::ReceiveSpec receive;
-  receive.remote_qpn = peer.qpn;
-  receive.mtu_bytes = std::min(local.mtu_bytes, peer.mtu_bytes);
-  receive.next_receive_psn = peer.psn;
-  receive.min_rnr_timer = options.min_rnr_timer;
-  receive.path.port = local.port;
-  receive.path.source_gid_index = local.gid_index;
-  std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
-  receive.path.mac = mac;
-  receive.path.hop_limit = options.hop_limit;
-  receive.path.traffic_class = *options.traffic_class;
-  receive.path.service_level = *options.service_level;
-  receive.path.udp_source_port = udp_source_port(queue_pair.number, peer.qpn);
-
-  commands::SendSpec send;
-  send.next_send_psn = psn;
-  send.ack_timeout = *options.ack_timeout;
-  send.retry_count = *options.retry_count;
-  send.rnr_retry = options.rnr_retry;
-
-  if (auto done = commands::reset_to_init(queue_pair, local.port, local.counter_set); !done) return done;
-  if (auto done = commands::init_to_ready_to_receive(queue_pair, receive); !done) return done;
-  return commands::ready_to_receive_to_send(queue_pair, send);
-}
-
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
@@ -296,34 +141,28 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
   if (!options.may_ring_unprobed_blueflame) {
     GDX_TRY(check_doorbell(hca, *options.doorbell, site_options(options)));
   }
-  const auto slots =
-      GDX_TRY(check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic, options.sharing));
-  const auto bounces = GDX_TRY(check_pool("bounce_slot_count", options.bounce_slot_count, pools.host,
-                                          StagingMemory::kHost, options.sharing));
-  auto memory = GDX_TRY(QueueMemory::allocate(options.send_queue_blocks, slots, bounces,
-                                              options.gpu ? &*options.gpu : nullptr));
+  const auto slots = GDX_TRY(check_pools(pools, options));
+  auto memory = GDX_TRY(allocate_queue_memory(hca, options, slots));
   auto impl = std::make_unique<Impl>(hca, options, std::move(memory));
-  GDX_TRY(impl->lease_slots(pools));
-  impl->psn = GDX_TRY(random_psn());
-  impl->doorbell = GDX_TRY(allocate_doorbell(hca, *options.doorbell));
+  impl->take_references(pools);
+  impl->queue = GDX_TRY(hca.daemon() ? request_queue_objects(hca, pools, options, impl->memory)
+                                     : make_queue_objects(hca, pools, options, impl->memory));
   GDX_TRY(impl->choose_auto_modes());
-  GDX_TRY(impl->show_queues_to(hca));
-  GDX_TRY(impl->show_scratch_to(hca));
-  GDX_TRY(impl->create_queues(hca));
   auto owner = GDX_TRY(OwnerWord::create(impl->memory.gpu()));
   impl->owner.emplace(std::move(owner));
   impl->first_state.handle = impl->make_handle();
   GDX_TRY(impl->memory.store_state(impl->first_state));
+  if (hca.daemon()) impl->on_daemon_loss = hca.daemon()->on_loss([raw = impl.get()] { raw->set_abort(); });
   return Endpoint(std::move(impl));
 }
 
 EndpointAddress Endpoint::address() const {
   EndpointAddress address{};
   address.version = kEndpointAddressVersion;
-  address.qpn = impl_->queue_pair.number;
-  address.psn = impl_->psn;
-  address.mtu_bytes = impl_->local.mtu_bytes;
-  std::copy(std::begin(impl_->local.gid.raw), std::end(impl_->local.gid.raw), std::begin(address.gid));
+  address.qpn = impl_->queue->facts().qpn;
+  address.psn = impl_->queue->facts().psn;
+  address.mtu_bytes = impl_->mtu_bytes;
+  std::copy(std::begin(impl_->gid.raw), std::end(impl_->gid.raw), std::begin(address.gid));
   return address;
 }
 
@@ -338,7 +177,7 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
       return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
   }
   impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
-  auto done = impl_->transition(peer);
+  auto done = impl_->queue->connect(peer);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done ? impl_->owner->set_free() : done;
 }
@@ -358,7 +197,7 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
   auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
   // Endpoints without a register of their own share a page, and so its mapping.
-  auto doorbell = GDX_TRY(gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes));
+  auto doorbell = GDX_TRY(gpu.map(impl_->queue->facts().doorbell_page, mlx5::kUarPageBytes));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
     auto words = GDX_TRY(gpu.map(page.data(), page.size()));
     impl_->mappings.push_back(std::move(words));
@@ -373,14 +212,15 @@ EndpointHandle Endpoint::handle() const { return impl_->first_state.handle; }
 EndpointHandle Endpoint::Impl::make_handle() const {
   ControlPage* const control = memory.control();
   const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options.send_queue_blocks));
+  const QueueFacts& facts = queue->facts();
   EndpointHandle handle{};
   handle.layout_version = kQueueLayoutVersion;
-  handle.qpn = queue_pair.number;
+  handle.qpn = facts.qpn;
   handle.send_queue = memory.send_queue();
   handle.completion_queue = memory.completion_queue();
   handle.send_record = &control->queue_pair_record[mlx5::kSendRecord];
-  handle.doorbell = static_cast<std::uint64_t*>(doorbell.uar->reg_addr);
-  handle.blueflame_half_bytes = doorbell.blueflame_half_bytes;
+  handle.doorbell = facts.doorbell;
+  handle.blueflame_half_bytes = facts.blueflame_half_bytes;
   handle.scratch = &memory.host().scratch;
   handle.state = &control->state;
   handle.owner = owner->address();
@@ -388,7 +228,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.abort = &memory.host().abort;
   handle.timeout_ns = *options.timeout_ns;
   handle.probe_after_ns = options.probe_after_ns;
-  handle.scratch_lkey = scratch->lkey;
+  handle.scratch_lkey = facts.scratch_lkey;
   handle.log_send_queue = log_blocks;
   handle.log_completion_queue = log_blocks;
   handle.placement = options.placement;
@@ -420,18 +260,14 @@ QueueState Endpoint::state() const {
   return lost;
 }
 
-Result<std::vector<std::uint8_t>> Endpoint::query_queue_pair() const {
-  const auto output = GDX_TRY(commands::query_queue_pair(impl_->queue_pair));
-  return std::vector<std::uint8_t>(output.begin(), output.end());
-}
+Result<std::vector<std::uint8_t>> Endpoint::query_queue_pair() const { return impl_->queue->query(); }
 
-RegistrationWay Endpoint::queues_registered_by() const { return impl_->registered_by; }
+RegistrationWay Endpoint::queues_registered_by() const { return impl_->queue->facts().registered_by; }
 
 // Retired first: a kernel that sees the abort looks at its limits once more, and never again.
 void Endpoint::abort() {
-  impl_->staging.retire();
-  impl_->bounce.retire();
-  std::atomic_ref<std::uint32_t>(impl_->memory.host().abort).store(1, std::memory_order_release);
+  impl_->queue->retire();
+  impl_->set_abort();
 }
 
 }  // namespace gdx

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "base/page_size.h"
+#include "host/memory/shared_file.h"
 
 namespace gdx {
 namespace {
@@ -28,8 +28,6 @@ constexpr std::uint8_t kUnwrittenCqe =
     mlx5::kCqeOwnerMask;
 
 }  // namespace
-
-void QueueMemory::FreePages::operator()(std::byte* pages) const { std::free(pages); }
 
 std::size_t QueueMemory::lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                  std::uint32_t bounce_slot_count) {
@@ -56,33 +54,67 @@ Result<void> QueueMemory::clear_queue(std::size_t queue_bytes) {
   return {};
 }
 
+std::size_t QueueMemory::host_part_bytes(std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
+  return page_bytes() + CreditArea::bytes(slot_count) + CreditArea::bytes(bounce_slot_count);
+}
+
+// The host's part begins at `host_page`.
+void QueueMemory::place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
+  std::byte* const credits = host_page_ + page_bytes();
+  std::byte* const held = queue_ + held_offset_;
+  staging_credits_ = CreditArea(credits, reinterpret_cast<HeldSlot*>(held), slot_count);
+  bounce_credits_ = CreditArea(credits + CreditArea::bytes(slot_count),
+                               reinterpret_cast<HeldSlot*>(held + held_bytes(slot_count)), bounce_slot_count);
+}
+
 Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                           std::uint32_t bounce_slot_count, const Gpu* gpu) {
   QueueMemory memory;
   const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
-  const std::size_t host_part_bytes =
-      page_bytes() + CreditArea::bytes(slot_count) + CreditArea::bytes(bounce_slot_count);
-  memory.host_bytes_ = host_part_bytes + (gpu == nullptr ? queue_bytes : 0);
-  memory.pages_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes(), memory.host_bytes_)));
-  if (!memory.pages_) {
-    return fail(Status::kNoMemory,
-                fmt::format("no memory for an endpoint's queues ({} bytes)", memory.host_bytes_));
-  }
-  memory.host_page_ = memory.pages_.get() + (memory.host_bytes_ - host_part_bytes);
+  const std::size_t host_part = host_part_bytes(slot_count, bounce_slot_count);
+  memory.host_bytes_ = host_part + (gpu == nullptr ? queue_bytes : 0);
+  memory.pages_ = GDX_TRY(map_own_pages(memory.host_bytes_));
+  memory.host_page_ = memory.pages_.get() + (memory.host_bytes_ - host_part);
   memory.queue_ = memory.pages_.get();
   if (gpu != nullptr) {
     memory.gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes));
     memory.queue_ = memory.gpu_memory_->address();
   }
   GDX_TRY(memory.clear_queue(queue_bytes));
-  std::memset(memory.host_page_, 0, host_part_bytes);
   new (memory.host_page_) HostPage{};
-  std::byte* const credits = memory.host_page_ + page_bytes();
-  std::byte* const held = memory.queue_ + memory.held_offset_;
-  memory.staging_credits_ = CreditArea(credits, reinterpret_cast<HeldSlot*>(held), slot_count);
-  memory.bounce_credits_ =
-      CreditArea(credits + CreditArea::bytes(slot_count),
-                 reinterpret_cast<HeldSlot*>(held + held_bytes(slot_count)), bounce_slot_count);
+  memory.place_credits(slot_count, bounce_slot_count);
+  return memory;
+}
+
+Result<QueueMemory> QueueMemory::allocate_in_file(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
+                                                  std::uint32_t bounce_slot_count) {
+  QueueMemory memory;
+  const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
+  memory.host_bytes_ = queue_bytes + host_part_bytes(slot_count, bounce_slot_count);
+  auto shared = GDX_TRY(make_shared_file(memory.host_bytes_));
+  memory.pages_ = std::move(shared.pages);
+  memory.file_ = std::move(shared.file);
+  memory.queue_ = memory.pages_.get();
+  memory.host_page_ = memory.queue_ + queue_bytes;
+  GDX_TRY(memory.clear_queue(queue_bytes));
+  new (memory.host_page_) HostPage{};
+  memory.place_credits(slot_count, bounce_slot_count);
+  return memory;
+}
+
+Result<QueueMemory> QueueMemory::adopt(MappedPages pages, std::uint32_t send_queue_blocks,
+                                       std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
+  QueueMemory memory;
+  const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
+  memory.host_bytes_ = queue_bytes + host_part_bytes(slot_count, bounce_slot_count);
+  if (memory.host_bytes_ != pages.get_deleter().length_bytes) {
+    return fail(Status::kInvalidArgument, fmt::format("an endpoint's queues need {} bytes, and {} came",
+                                                      memory.host_bytes_, pages.get_deleter().length_bytes));
+  }
+  memory.pages_ = std::move(pages);
+  memory.queue_ = memory.pages_.get();
+  memory.host_page_ = memory.queue_ + queue_bytes;
+  memory.place_credits(slot_count, bounce_slot_count);
   return memory;
 }
 

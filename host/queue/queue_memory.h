@@ -18,6 +18,8 @@
 #include <optional>
 #include <span>
 
+#include "base/descriptor.h"
+#include "base/mapped_pages.h"
 #include "base/result.h"
 #include "host/gpu/gpu_memory.h"
 #include "host/staging/credit_exchange.h"
@@ -77,6 +79,14 @@ class QueueMemory {
   [[nodiscard]] static Result<QueueMemory> allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                                     std::uint32_t bounce_slot_count = 0,
                                                     const Gpu* gpu = nullptr);
+  // Allocates host memory in a file, which gdxd maps. Errors: those of make_shared_file.
+  [[nodiscard]] static Result<QueueMemory> allocate_in_file(std::uint32_t send_queue_blocks,
+                                                            std::uint32_t slot_count,
+                                                            std::uint32_t bounce_slot_count);
+  // Takes memory that another process has allocated so. Changes none of its bytes but the credit words.
+  // Errors: kInvalidArgument for another size than these figures need.
+  [[nodiscard]] static Result<QueueMemory> adopt(MappedPages pages, std::uint32_t send_queue_blocks,
+                                                 std::uint32_t slot_count, std::uint32_t bounce_slot_count);
 
   // Address of the queue. The host may load or store it only if gpu() is null.
   [[nodiscard]] std::byte* base() const { return queue_; }
@@ -97,6 +107,9 @@ class QueueMemory {
   // Copies a block of the send queue likewise. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<mlx5::WqeBasicBlock> load_block(std::uint32_t index) const;
 
+  // Descriptor of the file that host_memory() is; -1: none.
+  [[nodiscard]] int file() const { return file_.value(); }
+
   [[nodiscard]] HostPage& host() const;
   [[nodiscard]] const CreditArea& staging_credits() const { return staging_credits_; }
   [[nodiscard]] const CreditArea& bounce_credits() const { return bounce_credits_; }
@@ -104,17 +117,17 @@ class QueueMemory {
   [[nodiscard]] std::span<std::byte> host_memory() const { return {pages_.get(), host_bytes_}; }
 
  private:
-  struct FreePages {
-    void operator()(std::byte* pages) const;
-  };
   QueueMemory() = default;
+  [[nodiscard]] static std::size_t host_part_bytes(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
+  void place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
   // Computes the layout, and returns the bytes of the queue.
   std::size_t lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                       std::uint32_t bounce_slot_count);
   Result<void> read(std::size_t offset, std::span<std::byte> to) const;
   Result<void> clear_queue(std::size_t queue_bytes);
 
-  std::unique_ptr<std::byte, FreePages> pages_;
+  MappedPages pages_;
+  Descriptor file_;
   std::size_t host_bytes_ = 0;
   std::optional<GpuMemory> gpu_memory_;
   std::byte* queue_ = nullptr;

@@ -12,8 +12,10 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/mapped_pages.h"
 #include "base/page_size.h"
 #include "base/trace.h"
+#include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/staging/credit_service.h"
 
@@ -34,6 +36,7 @@ struct StagingRegion {
   DmHandle dm;
   MrHandle mr;  // of `dm`, and after it: deregistered before it is freed
   std::optional<Memory> host;
+  MappedPages shared;  // the pool of gdxd
   std::byte* base = nullptr;
   std::uint64_t nic_offset = 0;
   std::uint32_t lkey = 0;
@@ -102,7 +105,7 @@ Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& 
 }
 
 Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
-  auto memory = GDX_TRY(allocate_memory(hca, bytes, kGatherOnly));
+  auto memory = GDX_TRY(allocate_shareable_memory(hca, bytes, kGatherOnly));
   StagingRegion region;
   region.base = memory.data();
   region.nic_offset = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -162,22 +165,30 @@ Result<std::uint64_t> pool_bytes_of(const StagingOptions& options, std::uint64_t
 }  // namespace
 
 struct StagingLease::Pool {
-  Pool(StagingMemory pool_memory, StagingRegion pool_region, std::uint64_t pool_bytes,
-       std::uint32_t bytes_of_slot, const CreditRules& credit_rules, const std::string& hca_name)
-      : memory(pool_memory),
-        region(std::move(pool_region)),
-        bytes(pool_bytes),
-        slot_bytes(bytes_of_slot),
-        rules(credit_rules),
-        service(credit_rules, hca_name) {}
-
   StagingMemory memory;
   StagingRegion region;
   std::uint64_t bytes;
   std::uint32_t slot_bytes;
   CreditRules rules;
-  CreditService service;
+  std::optional<CreditService> service;  // none: gdxd runs the scheduler
+  std::shared_ptr<ipc::Daemon> daemon;
+  std::uint32_t number = 0;  // of the pool, at gdxd
   std::shared_ptr<GpuMapping> mapping;
+
+  Pool(const StagingOptions& options, StagingRegion&& its_region, std::uint64_t pool_bytes)
+      : memory(options.memory),
+        region(std::move(its_region)),
+        bytes(pool_bytes),
+        slot_bytes(options.slot_bytes),
+        rules(rules_of(options, pool_bytes)) {}
+  ~Pool() {
+    if (daemon) (void)daemon->call<ipc::Done>(ipc::ClosePool{number});
+  }
+  [[nodiscard]] ipc::PoolFigures figures() const {
+    if (service) return {service->leased_slots(), service->free_slots(), service->bad_returns()};
+    const auto reply = daemon->call<ipc::PoolFigures>(ipc::ReadPool{number});
+    return reply ? reply->answer : ipc::PoolFigures{};
+  }
 };
 
 Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
@@ -208,11 +219,12 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
   const TraceSpan span("StagingPool::create");
   const auto options = GDX_TRY(with_environment(given));
   auto bytes = GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
+  if (hca.daemon()) return open_by_daemon(hca, options);
   auto region = GDX_TRY(options.memory == StagingMemory::kNic ? lease_device_memory(hca, options, bytes)
                                                               : host_region(hca, bytes));
+  auto pool = std::make_shared<StagingLease::Pool>(options, std::move(region), bytes);
   try {
-    return StagingPool(std::make_shared<StagingLease::Pool>(
-        options.memory, std::move(region), bytes, options.slot_bytes, rules_of(options, bytes), hca.name()));
+    pool->service.emplace(pool->rules, hca.name());
   } catch (const std::system_error& error) {
     return fail(
         Status::kNoMemory,
@@ -220,10 +232,35 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
                     "memory (ulimit -u, -v)",
                     error.what()));
   }
+  return StagingPool(std::move(pool));
+}
+
+Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOptions& options) {
+  ipc::OpenPool request{};
+  request.pool_bytes = options.pool_bytes;
+  request.on_host = options.memory == StagingMemory::kHost ? 1 : 0;
+  request.slot_bytes = options.slot_bytes;
+  request.minimum_slots = options.minimum_slots;
+  request.threshold_percent = options.threshold_percent;
+  const auto& daemon = hca.daemon();
+  auto reply = GDX_TRY(daemon->call<ipc::PoolAnswer>(request));
+  const ipc::PoolAnswer& answer = reply.answer;
+  if (reply.files.size() != 1 || answer.within_page >= page_bytes() || answer.bytes > kMaxBounceBytes)
+    return fail(Status::kSystem, "gdxd's answer holds no staging memory: restart it");
+  StagingRegion region;
+  region.shared =
+      GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, answer.within_page + answer.bytes));
+  region.base = region.shared.get() + answer.within_page;
+  region.nic_offset = answer.nic_offset;
+  region.lkey = answer.lkey;
+  auto pool = std::make_shared<StagingLease::Pool>(options, std::move(region), answer.bytes);
+  pool->daemon = daemon;
+  pool->number = answer.pool;
+  return StagingPool(std::move(pool));
 }
 
 Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {
-  const auto endpoint = GDX_TRY(pool_->service.open(channel, at_most));
+  const auto endpoint = GDX_TRY(pool_->service->open(channel, at_most));
   return StagingLease(pool_, endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
@@ -232,16 +269,23 @@ Result<void> StagingPool::map_to(const Gpu& gpu) {
   return {};
 }
 
-StagingLease StagingPool::lease_without_credits() { return StagingLease(pool_, std::nullopt, 0); }
+StagingLease StagingPool::reference(std::uint32_t at_most) {
+  return StagingLease(pool_, std::nullopt, std::min(pool_->rules.minimum_slots, at_most));
+}
+std::uint32_t StagingPool::daemon_number() const { return pool_->number; }
+int StagingPool::host_file() const { return pool_->region.host ? pool_->region.host->file() : -1; }
+std::byte* StagingPool::base() const { return pool_->region.base; }
+std::uint64_t StagingPool::nic_offset() const { return pool_->region.nic_offset; }
+std::uint32_t StagingPool::lkey() const { return pool_->region.lkey; }
 
 StagingMemory StagingPool::memory() const { return pool_->memory; }
 std::uint64_t StagingPool::bytes() const { return pool_->bytes; }
 std::uint32_t StagingPool::slot_bytes() const { return pool_->slot_bytes; }
 std::uint32_t StagingPool::slot_count() const { return pool_->rules.slot_count; }
 std::uint32_t StagingPool::minimum_slots() const { return pool_->rules.minimum_slots; }
-std::uint32_t StagingPool::leased_slots() const { return pool_->service.leased_slots(); }
-std::uint32_t StagingPool::free_slots() const { return pool_->service.free_slots(); }
-std::uint64_t StagingPool::bad_returns() const { return pool_->service.bad_returns(); }
+std::uint32_t StagingPool::leased_slots() const { return pool_->figures().leased_slots; }
+std::uint32_t StagingPool::free_slots() const { return pool_->figures().free_slots; }
+std::uint64_t StagingPool::bad_returns() const { return pool_->figures().bad_returns; }
 
 StagingLease::StagingLease(std::shared_ptr<Pool> pool, std::optional<CreditEndpoint> endpoint,
                            std::uint32_t minimum_slots)
@@ -254,11 +298,11 @@ StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
 }
 
 void StagingLease::retire() {
-  if (pool_ && endpoint_) pool_->service.retire(*endpoint_);
+  if (pool_ && endpoint_) pool_->service->retire(*endpoint_);
 }
 
 StagingLease::~StagingLease() {
-  if (pool_ && endpoint_) pool_->service.destroy(*endpoint_);
+  if (pool_ && endpoint_) pool_->service->destroy(*endpoint_);
 }
 
 std::byte* StagingLease::base() const { return pool_ ? pool_->region.base : nullptr; }

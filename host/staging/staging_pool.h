@@ -118,12 +118,20 @@ class StagingPool {
   // Admits an endpoint that reaches the scheduler through `channel` and may hold `at_most` slots. Errors:
   // those of CreditScheduler::open.
   [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
-  // For research (EndpointOptions::unsafe_push_without_credits): the pool's memory without the scheduler.
-  [[nodiscard]] StagingLease lease_without_credits();
+  // Returns a lease that holds the pool's memory alone, for an endpoint that is admitted by other means.
+  [[nodiscard]] StagingLease reference(std::uint32_t at_most);
 
   // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: those of Gpu::map.
   // Threads: one.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
+
+  // Place of the pool, for gdxd, which tells its clients. host_file() is -1 for memory on the NIC.
+  [[nodiscard]] std::byte* base() const;
+  [[nodiscard]] std::uint64_t nic_offset() const;
+  [[nodiscard]] std::uint32_t lkey() const;
+  [[nodiscard]] int host_file() const;
+  // Number by which gdxd knows the pool; 0 for a pool of this process.
+  [[nodiscard]] std::uint32_t daemon_number() const;
 
   [[nodiscard]] StagingMemory memory() const;
   [[nodiscard]] std::uint64_t bytes() const;
@@ -136,6 +144,7 @@ class StagingPool {
   [[nodiscard]] std::uint64_t bad_returns() const;
 
  private:
+  static Result<StagingPool> open_by_daemon(const Hca& hca, const StagingOptions& options);
   explicit StagingPool(std::shared_ptr<StagingLease::Pool> pool) : pool_(std::move(pool)) {}
   std::shared_ptr<StagingLease::Pool> pool_;
 };

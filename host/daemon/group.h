@@ -1,0 +1,109 @@
+// Processes of one user, which trust each other. They share an HCA's context and protection domain and its
+// staging pools, so one of them can damage another's data. Groups share none of these.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/result.h"
+#include "host/daemon/limits.h"
+#include "host/hca/hca.h"
+#include "host/staging/staging_pool.h"
+
+namespace gdx::daemon {
+
+// What a group may have of one kind of thing.
+class Quota {
+ public:
+  Quota(std::string what, std::uint64_t most) : what_(std::move(what)), most_(most) {}
+
+  // A part of the quota, which goes back with it.
+  class Share {
+   public:
+    Share() = default;
+    Share(Quota* quota, std::uint64_t amount) : quota_(quota), amount_(amount) {}
+    Share(Share&& other) noexcept : quota_(std::exchange(other.quota_, nullptr)), amount_(other.amount_) {}
+    Share& operator=(Share&& other) noexcept {
+      std::swap(quota_, other.quota_);
+      std::swap(amount_, other.amount_);
+      return *this;
+    }
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+    ~Share() {
+      if (quota_ != nullptr) quota_->give_back(amount_);
+    }
+
+   private:
+    Quota* quota_ = nullptr;
+    std::uint64_t amount_ = 0;
+  };
+
+  // Errors: kNoMemory naming the quota and its limit. Threads: any.
+  [[nodiscard]] Result<Share> take(std::uint64_t amount);
+  [[nodiscard]] std::uint64_t used() const;
+
+ private:
+  void give_back(std::uint64_t amount);
+
+  std::string what_;
+  std::uint64_t most_;
+  mutable std::mutex mutex_;
+  std::uint64_t used_ = 0;
+};
+
+// An HCA that the group has open. The last client of it closes it.
+struct GroupHca {
+  Hca hca;
+  int command_file;  // of the context, for clients to map
+};
+
+struct GroupPool {
+  std::shared_ptr<GroupHca> hca;  // outlives the pool
+  StagingPool pool;
+  Quota::Share share;
+  int file;              // to map
+  std::uint64_t offset;  // of the pool, in it
+};
+
+// Threads: any.
+class Group {
+ public:
+  Group(uid_t user, const Limits& limits);
+
+  // Errors: those of Hca::open.
+  [[nodiscard]] Result<std::shared_ptr<GroupHca>> open_hca(const HcaOptions& options);
+  // Returns the pool of these options, made at its first use. Errors: those of StagingPool::create; kNoMemory
+  // beyond the quota.
+  [[nodiscard]] Result<std::shared_ptr<GroupPool>> open_pool(const std::shared_ptr<GroupHca>& hca,
+                                                             StagingOptions options);
+
+  [[nodiscard]] uid_t user() const { return user_; }
+  [[nodiscard]] const GroupLimits& limits() const { return limits_.group; }
+
+  Quota clients;
+  Quota endpoints;
+  Quota regions;
+  Quota registered_bytes;
+  Quota pools;
+
+ private:
+  // The HCA's name, where the memory is, and the pool's rules.
+  using PoolKey =
+      std::tuple<std::string, StagingMemory, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+
+  uid_t user_;
+  Limits limits_;
+  std::mutex mutex_;
+  std::map<std::tuple<std::string, int, bool>, std::weak_ptr<GroupHca>> hcas_;
+  std::map<PoolKey, std::weak_ptr<GroupPool>> pools_;
+};
+
+}  // namespace gdx::daemon

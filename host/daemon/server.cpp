@@ -1,0 +1,179 @@
+#include "host/daemon/server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "host/bootstrap/local_socket.h"
+
+namespace gdx::daemon {
+namespace {
+
+// A client that reads no answers for so long is dropped.
+constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
+constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
+// After accept() has failed for lack of descriptors or memory.
+constexpr int kRefusalPauseMs = 100;
+
+// Removes a socket that a daemon has left behind when it was killed.
+void remove_stale_socket(const std::string& path) {
+  const auto listener = bootstrap::connect_local(path);
+  struct stat facts {};
+  if (listener || listener.error().status != Status::kNotFound) return;
+  if (lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
+}
+
+struct Peer {
+  uid_t user;
+  pid_t process;
+};
+
+Result<Peer> peer_of(const Descriptor& socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
+    return Peer{credentials.uid, credentials.pid};
+  return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
+}
+
+}  // namespace
+
+Server::Server(Descriptor listener, ServerOptions options)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      stop_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
+
+Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options) {
+  remove_stale_socket(options.path);
+  // No moment passes in which the socket has more rights than the options grant.
+  const mode_t before = ::umask(0777);
+  auto listener = bootstrap::listen_local(options.path);
+  ::umask(before);
+  if (!listener) return tl::unexpected(listener.error());
+  const auto group = static_cast<gid_t>(options.group);
+  if ((options.group >= 0 && ::chown(options.path.c_str(), static_cast<uid_t>(-1), group) != 0) ||
+      ::chmod(options.path.c_str(), options.mode) != 0) {
+    const int error = errno;
+    ::unlink(options.path.c_str());
+    return fail(Status::kSystem,
+                fmt::format("cannot set the rights of {}: {}", options.path, std::strerror(error)));
+  }
+  auto server = adopt(std::move(*listener), options);
+  struct stat facts {};
+  if (::lstat(options.path.c_str(), &facts) == 0) server->own_file_ = facts.st_ino;
+  return server;
+}
+
+std::unique_ptr<Server> Server::adopt(Descriptor listener, const ServerOptions& options) {
+  return std::unique_ptr<Server>(new Server(std::move(listener), options));
+}
+
+Server::~Server() {
+  for (Client& client : clients_) ::shutdown(client.socket.value(), SHUT_RDWR);
+  for (Client& client : clients_) client.thread.join();
+  // Another gdxd may have replaced a socket that was removed under this one.
+  struct stat facts {};
+  const bool own = own_file_ != 0 && ::lstat(options_.path.c_str(), &facts) == 0 && facts.st_ino == own_file_;
+  if (own) ::unlink(options_.path.c_str());
+}
+
+void Server::stop() {
+  const std::uint64_t one = 1;
+  // Fails only if it has been called very often.
+  if (::write(stop_.value(), &one, sizeof one) != sizeof one) return;
+}
+
+Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
+  std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto found = groups_.find(user); found != groups_.end()) {
+    if (auto group = found->second.lock()) return group;
+  }
+  if (groups_.size() >= options_.limits.max_groups) {
+    return fail(Status::kBusy,
+                fmt::format("gdxd serves {} users already: end some of their programs", groups_.size()));
+  }
+  auto group = std::make_shared<Group>(user, options_.limits);
+  groups_[user] = group;
+  return group;
+}
+
+// The session ends on this thread, so that a slow end delays nobody else.
+void Server::serve(Client& client) {
+  for (;;) {
+    auto message = bootstrap::receive_local(client.socket, kForeverNs);
+    if (!message) break;
+    const Answer answer = client.session->handle(std::move(*message));
+    const std::span<const int> files(&answer.file, answer.file >= 0 ? 1 : 0);
+    if (!bootstrap::send_local(client.socket, answer.bytes, files, monotonic_ns() + kAnswerPatienceNs)) break;
+  }
+  client.session.reset();
+  client.ended.store(true);
+}
+
+Result<void> Server::accept_client() {
+  Descriptor socket =
+      Descriptor::keep(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!socket) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      log::warn("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
+      ::poll(nullptr, 0, kRefusalPauseMs);
+    }
+    return {};
+  }
+  const auto peer = GDX_TRY(peer_of(socket));
+  auto group = group_of(peer.user);
+  if (!group) {
+    const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, group.error());
+    (void)bootstrap::send_local(socket, refusal, {}, monotonic_ns());
+    return {};
+  }
+  Client& client = clients_.emplace_back();
+  client.socket = std::move(socket);
+  client.process = peer.process;
+  client.session = std::make_unique<Session>(std::move(*group));
+  try {
+    client.thread = std::thread(&Server::serve, std::ref(client));
+  } catch (const std::system_error& error) {
+    log::warn("gdxd has no thread for a client: {}; raise its limits", error.what());
+    clients_.pop_back();
+  }
+  return {};
+}
+
+void Server::join_ended() {
+  std::erase_if(clients_, [](Client& client) {
+    if (!client.ended.load()) return false;
+    client.thread.join();
+    return true;
+  });
+}
+
+Result<void> Server::run() {
+  constexpr int kJoinEveryMs = 200;
+  for (;;) {
+    std::array<pollfd, 2> ready{{{listener_.value(), POLLIN, 0}, {stop_.value(), POLLIN, 0}}};
+    const int events = ::poll(ready.data(), ready.size(), clients_.empty() ? -1 : kJoinEveryMs);
+    if (events < 0 && errno != EINTR)
+      return fail(Status::kSystem, fmt::format("gdxd cannot wait for clients: {}", std::strerror(errno)));
+    if (ready[1].revents != 0) return {};
+    if ((ready[0].revents & POLLIN) != 0) {
+      const auto accepted = accept_client();
+      if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
+    }
+    join_ended();
+  }
+}
+
+}  // namespace gdx::daemon

@@ -1,0 +1,68 @@
+// The socket of gdxd, and a thread for each client.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/result.h"
+#include "host/daemon/group.h"
+#include "host/daemon/limits.h"
+#include "host/daemon/session.h"
+
+namespace gdx::daemon {
+
+struct ServerOptions {
+  std::string path;           // of the socket, absolute
+  std::uint32_t mode = 0600;  // rights of the socket's file: who may connect
+  std::int64_t group = -1;    // its group id; -1: that of the process
+  Limits limits;
+};
+
+class Server {
+ public:
+  // Listens. Replaces a socket that nobody serves. Errors: kBusy (another gdxd listens there), kSystem.
+  [[nodiscard]] static Result<std::unique_ptr<Server>> listen(const ServerOptions& options);
+  // Takes over a listening socket that a service manager has made.
+  [[nodiscard]] static std::unique_ptr<Server> adopt(Descriptor listener, const ServerOptions& options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Serves clients until stop(). Then ends every client's objects. Errors: kSystem.
+  [[nodiscard]] Result<void> run();
+  // Makes run() return. May be called from a signal handler.
+  void stop();
+
+ private:
+  struct Client {
+    Descriptor socket;
+    pid_t process = 0;
+    std::unique_ptr<Session> session;
+    std::atomic<bool> ended{false};
+    std::thread thread;
+  };
+  Server(Descriptor listener, ServerOptions options);
+  Result<void> accept_client();
+  Result<std::shared_ptr<Group>> group_of(uid_t user);
+  static void serve(Client& client);
+  void join_ended();
+
+  ServerOptions options_;
+  Descriptor listener_;
+  Descriptor stop_;     // an eventfd
+  ino_t own_file_ = 0;  // of the socket that listen() made
+  std::map<uid_t, std::weak_ptr<Group>> groups_;
+  std::list<Client> clients_;
+};
+
+}  // namespace gdx::daemon

@@ -1,0 +1,340 @@
+#include "host/daemon/session.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/log.h"
+#include "base/page_size.h"
+#include "host/ipc/daemon.h"
+#include "host/memory/memory.h"
+#include "host/memory/shared_file.h"
+#include "proto/ipc/messages.h"
+
+#ifndef GDX_VERSION
+#define GDX_VERSION "0"
+#endif
+
+namespace gdx::daemon {
+namespace {
+
+using ipc::Kind;
+
+template <typename Body>
+Answer answer_of(Kind kind, const Body& body, int file = -1) {
+  return {ipc::encode(kind, body), file};
+}
+
+constexpr auto kAllRights = static_cast<std::uint32_t>(Access::kAll | Access::kRelaxedOrdering);
+
+Result<void> check_rights(std::uint32_t access) {
+  const auto remote_change = static_cast<std::uint32_t>(Access::kRemoteWrite | Access::kRemoteAtomic);
+  if ((access & ~kAllRights) != 0)
+    return fail(Status::kInvalidArgument, fmt::format("access rights {:#x} are none that gdx has", access));
+  if ((access & remote_change) != 0 && (access & static_cast<std::uint32_t>(Access::kLocalWrite)) == 0)
+    return fail(Status::kInvalidArgument,
+                "remote write or atomic access to memory needs local write access too");
+  return {};
+}
+
+// Maps whole pages of a client's file, once it is known that they stay.
+Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, std::uint64_t offset,
+                                    std::uint64_t bytes) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
+  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
+  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMost || offset > kMost) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("{} bytes at offset {} of a file cannot be mapped: begin at a page", bytes, offset));
+  }
+  const std::uint64_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  GDX_TRY(check_shared_file(files.front().value(), offset + whole));
+  return ipc::map_shared(files.front(), offset, whole);
+}
+
+Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_is_software) {
+  if (request.sharing > static_cast<std::uint8_t>(Sharing::kShared) ||
+      request.doorbell > static_cast<std::uint8_t>(DoorbellKind::kBlueFlame)) {
+    return fail(Status::kInvalidArgument, "an endpoint's sharing and doorbell are 0 or 1");
+  }
+  EndpointOptions options;
+  options.send_queue_blocks = request.send_queue_blocks;
+  options.slot_count = request.slot_count;
+  options.bounce_slot_count = request.bounce_slot_count;
+  options.sharing = static_cast<Sharing>(request.sharing);
+  options.doorbell = static_cast<DoorbellKind>(request.doorbell);
+  options.ack_timeout = request.ack_timeout;
+  options.retry_count = request.retry_count;
+  options.rnr_retry = request.rnr_retry;
+  options.min_rnr_timer = request.min_rnr_timer;
+  options.hop_limit = request.hop_limit;
+  options.traffic_class = request.traffic_class;
+  options.service_level = request.service_level;
+  options.timeout_ns = kMaxWaitNs;  // the client's own affair
+  options.may_time_out_before_retries = true;
+  return resolve_endpoint_options(options, hca_is_software);
+}
+
+}  // namespace
+
+Session::~Session() = default;
+
+SessionFigures Session::figures() const {
+  const std::lock_guard lock(mutex_);
+  SessionFigures figures{program_, endpoints_.size(), regions_.size(), 0};
+  for (const auto& [number, region] : regions_) figures.registered_bytes += region.bytes;
+  return figures;
+}
+
+bool Session::permits(Kind kind) const {
+  switch (state_) {
+    case State::kNew: return kind == Kind::kHello;
+    case State::kGreeted: return kind == Kind::kOpenHca;
+    case State::kOpen: return kind != Kind::kHello && kind != Kind::kOpenHca && kind != Kind::kNotice;
+  }
+  return false;
+}
+
+Answer Session::handle(bootstrap::LocalMessage message) {
+  const auto parsed = ipc::parse_message(message.bytes);
+  if (!parsed) return {ipc::encode_refusal(Kind::kHello, parsed.error())};
+  if (!permits(parsed->kind)) {
+    return {ipc::encode_refusal(
+        parsed->kind,
+        {Status::kInvalidArgument, fmt::format("gdxd cannot answer a request of kind {} now: say hello, then "
+                                               "open one HCA",
+                                               static_cast<unsigned>(parsed->kind))})};
+  }
+  auto answer = act_on(*parsed, message.descriptors);
+  if (answer) return std::move(*answer);
+  return {ipc::encode_refusal(parsed->kind, answer.error())};
+}
+
+template <typename Request, typename Act>
+Result<Answer> Session::with(const ipc::Parsed& message, Act act) {
+  const auto request = GDX_TRY(ipc::parse_body<Request>(message));
+  return act(request);
+}
+
+Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
+  const auto done = [&] { return answer_of(message.kind, ipc::Done{}); };
+  switch (message.kind) {
+    case Kind::kHello: return with<ipc::Hello>(message, [&](const auto& it) { return greet(it); });
+    case Kind::kOpenHca: return with<ipc::OpenHca>(message, [&](const auto& it) { return open_hca(it); });
+    case Kind::kRegisterMemory:
+      return with<ipc::RegisterMemory>(message, [&](const auto& it) { return register_memory(it, files); });
+    case Kind::kOpenPool: return with<ipc::OpenPool>(message, [&](const auto& it) { return open_pool(it); });
+    case Kind::kCreateEndpoint:
+      return with<ipc::CreateEndpoint>(message, [&](const auto& it) { return create_endpoint(it, files); });
+    case Kind::kConnectEndpoint:
+      return with<ipc::ConnectEndpoint>(message, [&](const auto& it) { return connect_endpoint(it); });
+    case Kind::kDeregisterMemory:
+      return with<ipc::DeregisterMemory>(message, [&](const auto& it) -> Result<Answer> {
+        const std::lock_guard lock(mutex_);
+        if (regions_.erase(it.region) != 0) return done();
+        return fail(Status::kNotFound, fmt::format("this client has no region {}", it.region));
+      });
+    case Kind::kClosePool:
+      return with<ipc::ClosePool>(message, [&](const auto& it) -> Result<Answer> {
+        const std::lock_guard lock(mutex_);
+        if (pools_.erase(it.pool) != 0) return done();
+        return fail(Status::kNotFound, fmt::format("this client has no staging pool {}", it.pool));
+      });
+    case Kind::kReadPool:
+      return with<ipc::ReadPool>(message, [&](const auto& it) -> Result<Answer> {
+        const auto found = GDX_TRY(pool(it.pool));
+        return answer_of(message.kind, ipc::PoolFigures{found->pool.leased_slots(), found->pool.free_slots(),
+                                                        found->pool.bad_returns()});
+      });
+    case Kind::kRetireEndpoint:
+      return with<ipc::RetireEndpoint>(message, [&](const auto& it) -> Result<Answer> {
+        GDX_TRY(endpoint(it.endpoint))->queue->retire();
+        return done();
+      });
+    case Kind::kQueryEndpoint:
+      return with<ipc::QueryEndpoint>(message, [&](const auto& it) -> Result<Answer> {
+        const ServedEndpoint* const found = GDX_TRY(endpoint(it.endpoint));
+        const auto output = GDX_TRY(found->queue->query());
+        ipc::QueryAnswer answer{};
+        std::copy_n(output.begin(), std::min(output.size(), sizeof answer.output), std::begin(answer.output));
+        return answer_of(message.kind, answer);
+      });
+    case Kind::kDestroyEndpoint:
+      return with<ipc::DestroyEndpoint>(message, [&](const auto& it) -> Result<Answer> {
+        const std::lock_guard lock(mutex_);
+        if (endpoints_.erase(it.endpoint) != 0) return done();
+        return fail(Status::kNotFound, fmt::format("this client has no endpoint {}", it.endpoint));
+      });
+    case Kind::kReadCounter:
+      return with<ipc::ReadCounter>(message, [&](const auto& it) -> Result<Answer> {
+        const auto value = GDX_TRY(hca_->hca.counter(ipc::text_of(it.name)));
+        return answer_of(message.kind, ipc::CounterAnswer{value});
+      });
+    case Kind::kReadStatistics:
+    case Kind::kNotice: break;
+  }
+  return fail(Status::kUnsupported,
+              fmt::format("gdxd does not know requests of kind {}", static_cast<unsigned>(message.kind)));
+}
+
+Result<Answer> Session::greet(const ipc::Hello& hello) {
+  if (hello.oldest_version > ipc::kVersion || hello.newest_version < ipc::kVersion) {
+    return fail(
+        Status::kVersionMismatch,
+        fmt::format(
+            "gdxd {} has protocol version {}, and this program has {} to {}: use gdxd and libgdx of one "
+            "release",
+            GDX_VERSION, ipc::kVersion, hello.oldest_version, hello.newest_version));
+  }
+  auto share = GDX_TRY(group_->clients.take(1));
+  int ends[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
+    return fail(Status::kNoMemory, fmt::format("gdxd has no socket for notices: {}", std::strerror(errno)));
+  notices_ = Descriptor::keep(ends[0]);
+  client_notices_ = Descriptor::keep(ends[1]);
+  {
+    const std::lock_guard lock(mutex_);
+    client_ = std::move(share);
+    program_ = ipc::text_of(hello.program);
+  }
+  state_ = State::kGreeted;
+  ipc::HelloAnswer answer{};
+  answer.version = ipc::kVersion;
+  answer.max_endpoints = group_->limits().max_endpoints;
+  answer.max_registered_bytes = group_->limits().max_registered_bytes;
+  ipc::set_text(answer.daemon_version, GDX_VERSION);
+  return answer_of(Kind::kHello, answer, client_notices_.value());
+}
+
+Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
+  client_notices_.close();
+  HcaOptions options;
+  options.name = ipc::text_of(request.name);
+  if (request.gid_index > std::numeric_limits<std::uint8_t>::max())
+    return fail(Status::kInvalidArgument,
+                fmt::format("no GID has index {}: use 0 to 255", request.gid_index));
+  if (request.gid_index >= 0) options.gid_index = static_cast<std::uint8_t>(request.gid_index);
+  options.without_port = request.without_port != 0;
+  options.in_this_process = true;
+  auto opened = GDX_TRY(group_->open_hca(options));
+  const Hca& hca = opened->hca;
+  ipc::HcaAnswer answer{};
+  ipc::set_text(answer.name, hca.name());
+  ipc::set_text(answer.firmware, hca.firmware());
+  std::memcpy(answer.gid, hca.gid().raw, sizeof answer.gid);
+  answer.device_memory_bytes = hca.device_memory_bytes();
+  answer.path_mtu_bytes = hca.path_mtu_bytes();
+  answer.gid_index = hca.gid_index();
+  answer.is_software = hca.is_software() ? 1 : 0;
+  const std::lock_guard lock(mutex_);
+  hca_ = std::move(opened);
+  state_ = State::kOpen;
+  return answer_of(Kind::kOpenHca, answer);
+}
+
+Result<Answer> Session::register_memory(const ipc::RegisterMemory& request, Files& files) {
+  GDX_TRY(check_rights(request.access));
+  if (request.source != static_cast<std::uint32_t>(ipc::Source::kFile))
+    return fail(Status::kUnsupported, "gdxd registers memory of files only");
+  if (request.iova % page_bytes() != 0 || request.iova + request.bytes < request.iova) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a region cannot have the address {:#x}: begin at a page", request.iova));
+  }
+  Region region;
+  region.count = GDX_TRY(group_->regions.take(1));
+  region.share = GDX_TRY(group_->registered_bytes.take(request.bytes));
+  region.bytes = request.bytes;
+  region.pages = GDX_TRY(map_client_file(files, request.file_offset, request.bytes));
+  region.mr = GDX_TRY(register_host_pages(
+      hca_->hca, {region.pages.get(), request.bytes, request.iova, static_cast<Access>(request.access)}));
+  const std::lock_guard lock(mutex_);
+  const ipc::RegisterAnswer answer{++last_number_, region.mr->lkey, region.mr->rkey, 0};
+  regions_.emplace(answer.region, std::move(region));
+  return answer_of(Kind::kRegisterMemory, answer);
+}
+
+Result<Answer> Session::open_pool(const ipc::OpenPool& request) {
+  StagingOptions options;
+  options.memory = request.on_host != 0 ? StagingMemory::kHost : StagingMemory::kNic;
+  options.pool_bytes = request.pool_bytes;
+  options.slot_bytes = request.slot_bytes;
+  options.minimum_slots = request.minimum_slots;
+  options.threshold_percent = request.threshold_percent;
+  if (pools_.size() >= group_->limits().max_pools)
+    return fail(Status::kNoMemory,
+                fmt::format("a client may have {} staging pools: close one", pools_.size()));
+  const auto opened = GDX_TRY(group_->open_pool(hca_, options));
+  const StagingPool& pool = opened->pool;
+  ipc::PoolAnswer answer{};
+  answer.lkey = pool.lkey();
+  answer.bytes = pool.bytes();
+  answer.nic_offset = pool.nic_offset();
+  answer.within_page = static_cast<std::uint32_t>(opened->offset % page_bytes());
+  answer.map_offset = opened->offset - answer.within_page;
+  const std::lock_guard lock(mutex_);
+  answer.pool = ++last_number_;
+  pools_.emplace(answer.pool, opened);
+  return answer_of(Kind::kOpenPool, answer, opened->file);
+}
+
+Result<std::shared_ptr<GroupPool>> Session::pool(std::uint32_t number) {
+  const auto found = pools_.find(number);
+  if (found != pools_.end()) return found->second;
+  return fail(Status::kNotFound, fmt::format("this client has no staging pool {}", number));
+}
+
+Result<Session::ServedEndpoint*> Session::endpoint(std::uint32_t number) {
+  const auto found = endpoints_.find(number);
+  if (found != endpoints_.end()) return found->second.get();
+  return fail(Status::kNotFound, fmt::format("this client has no endpoint {}", number));
+}
+
+Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, Files& files) {
+  const EndpointOptions options = GDX_TRY(options_of(request, hca_->hca.is_software()));
+  auto count = GDX_TRY(group_->endpoints.take(1));
+  auto share = GDX_TRY(group_->registered_bytes.take(request.queue_bytes));
+  std::shared_ptr<GroupPool> nic;
+  std::shared_ptr<GroupPool> host;
+  if (options.slot_count != 0) nic = GDX_TRY(pool(request.pool));
+  if (options.bounce_slot_count != 0) host = GDX_TRY(pool(request.bounce_pool));
+  const StagingPools pools(nic ? &nic->pool : nullptr, host ? &host->pool : nullptr);
+  const auto slots = GDX_TRY(check_pools(pools, options));
+  auto pages = GDX_TRY(map_client_file(files, 0, request.queue_bytes));
+  auto memory =
+      GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host));
+  auto served =
+      std::make_unique<ServedEndpoint>(ServedEndpoint{std::move(count), std::move(share), std::move(nic),
+                                                      std::move(host), std::move(memory), nullptr, false});
+  served->queue =
+      GDX_TRY(make_queue_objects(hca_->hca, pools, options, served->memory, request.queue_address));
+  const QueueFacts& facts = served->queue->facts();
+  ipc::EndpointAnswer answer{};
+  answer.qpn = facts.qpn;
+  answer.psn = facts.psn;
+  answer.scratch_lkey = facts.scratch_lkey;
+  answer.map_offset = facts.doorbell_place.map_offset;
+  answer.register_offset = facts.doorbell_place.register_offset;
+  answer.blueflame_half_bytes = facts.blueflame_half_bytes;
+  const std::lock_guard lock(mutex_);
+  answer.endpoint = ++last_number_;
+  endpoints_.emplace(answer.endpoint, std::move(served));
+  return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file);
+}
+
+Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {
+  ServedEndpoint* const served = GDX_TRY(endpoint(request.endpoint));
+  if (served->connected) return fail(Status::kBusy, "the endpoint is connected already: make another");
+  EndpointAddress peer{};
+  std::memcpy(&peer, request.peer, sizeof peer);
+  GDX_TRY(check_endpoint_address(peer));
+  served->connected = true;  // after a failure, too: the queue pair has left RESET
+  GDX_TRY(served->queue->connect(peer));
+  return answer_of(Kind::kConnectEndpoint, ipc::Done{});
+}
+
+}  // namespace gdx::daemon

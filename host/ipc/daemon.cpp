@@ -1,0 +1,173 @@
+#include "host/ipc/daemon.h"
+
+#include <errno.h>  // program_invocation_short_name
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "host/bootstrap/local_socket.h"
+
+namespace gdx::ipc {
+namespace {
+
+constexpr std::uint64_t kAnswerTimeoutNs = 30'000'000'000;
+constexpr std::string_view kPathPrefix = "unix:";
+
+std::vector<std::string> usual_paths() {
+  std::vector<std::string> paths;
+  if (const char* const own = std::getenv("XDG_RUNTIME_DIR"); own != nullptr && own[0] == '/')
+    paths.push_back(fmt::format("{}/{}", own, kSocketName));
+  paths.push_back(fmt::format("/run/{}", kSocketName));
+  return paths;
+}
+
+}  // namespace
+
+std::string default_socket_path() {
+  const auto paths = usual_paths();
+  return geteuid() == 0 ? paths.back() : paths.front();
+}
+
+Result<std::optional<DaemonPlace>> daemon_place_from_environment() {
+  const char* const value = std::getenv(kDaemonVariable);
+  const std::string_view text = value == nullptr ? "auto" : value;
+  if (text == "off") return std::optional<DaemonPlace>{};
+  if (text == "auto") {
+    for (const std::string& path : usual_paths()) {
+      if (access(path.c_str(), F_OK) == 0) return DaemonPlace{path, false};
+    }
+    return std::optional<DaemonPlace>{};
+  }
+  if (text.starts_with(kPathPrefix) && text.substr(kPathPrefix.size()).starts_with('/'))
+    return DaemonPlace{std::string(text.substr(kPathPrefix.size())), true};
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format("{} is '{}': use auto, off or unix:PATH with an absolute path", kDaemonVariable, text));
+}
+
+Result<std::shared_ptr<Daemon>> Daemon::connect(const std::string& path) {
+  std::shared_ptr<Daemon> daemon(new Daemon(path));
+  auto socket = bootstrap::connect_local(path);
+  if (!socket) {
+    const Status status = socket.error().status;
+    return fail(status, fmt::format("no gdxd at {}: {}; start it, or set {}=off", path,
+                                    socket.error().message, kDaemonVariable));
+  }
+  daemon->socket_ = std::move(*socket);
+  GDX_TRY(daemon->greet());
+  try {
+    daemon->watcher_ = std::thread([raw = daemon.get()] { raw->watch(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::kNoMemory, fmt::format("no thread for the connection to gdxd: {}", error.what()));
+  }
+  return daemon;
+}
+
+Result<void> Daemon::greet() {
+  Hello hello{};
+  hello.oldest_version = hello.newest_version = kVersion;
+  set_text(hello.program, program_invocation_short_name);
+  auto reply = GDX_TRY(call<HelloAnswer>(hello));
+  if (reply.files.size() != 1) return fail(Status::kSystem, "gdxd sent no notice socket: restart it");
+  limits_ = reply.answer;
+  notices_ = std::move(reply.files.front());
+  return {};
+}
+
+// The watcher's poll ends with this side's own shutdown of the notice socket, too.
+Daemon::~Daemon() {
+  closing_.store(true);
+  if (watcher_.joinable()) {
+    ::shutdown(notices_.value(), SHUT_RDWR);
+    watcher_.join();
+  }
+}
+
+tl::unexpected<Error> Daemon::gone() const {
+  return fail(
+      Status::kDaemonGone,
+      fmt::format("gdxd at {} has ended, and with it this process's objects: start it again, then open "
+                  "the HCA again",
+                  path_));
+}
+
+Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte>& request, int file) {
+  const std::lock_guard lock(call_mutex_);
+  if (lost_.load()) return gone();
+  const std::span<const int> files(&file, file >= 0 ? 1 : 0);
+  const std::uint64_t deadline_ns = monotonic_ns() + kAnswerTimeoutNs;
+  const auto sent = bootstrap::send_local(socket_, request, files, deadline_ns);
+  auto received = sent ? bootstrap::receive_local(socket_, deadline_ns)
+                       : Result<bootstrap::LocalMessage>(tl::unexpected(sent.error()));
+  if (!received) {
+    // A late answer would be taken for the next one's.
+    lose();
+    return gone();
+  }
+  Received result{std::move(received->bytes), {}, std::move(received->descriptors)};
+  result.message = GDX_TRY(parse_message(result.bytes));
+  if (result.message.kind != kind) {
+    lose();
+    return fail(Status::kSystem, fmt::format("gdxd at {} answered out of turn: restart it", path_));
+  }
+  if (result.message.status != Status::kOk) return tl::unexpected(decode_refusal(result.message));
+  return result;
+}
+
+std::uint64_t Daemon::on_loss(std::function<void()> act) {
+  const std::lock_guard lock(acts_mutex_);
+  if (lost_.load()) act();
+  acts_.emplace(++last_act_, std::move(act));
+  return last_act_;
+}
+
+void Daemon::forget(std::uint64_t number) {
+  const std::lock_guard lock(acts_mutex_);
+  acts_.erase(number);
+}
+
+void Daemon::lose() {
+  const std::lock_guard lock(acts_mutex_);
+  if (lost_.exchange(true)) return;
+  for (const auto& [number, act] : acts_) act();
+}
+
+void Daemon::read_notice() {
+  const auto received = bootstrap::receive_local(notices_, monotonic_ns());
+  if (!received) {
+    if (received.error().status != Status::kTimeout) lose();
+    return;
+  }
+  const auto message = parse_message(received->bytes);
+  const auto notice =
+      message ? parse_body<Notice>(*message) : Result<Notice>(tl::unexpected(message.error()));
+  if (notice) log::warn("gdxd: {}", text_of(notice->reason));
+}
+
+void Daemon::watch() {
+  while (!lost_.load() && !closing_.load()) {
+    pollfd ready{notices_.value(), POLLIN, 0};
+    if (::poll(&ready, 1, -1) > 0 && !closing_.load()) read_notice();
+  }
+}
+
+Result<MappedPages> map_shared(const Descriptor& file, std::uint64_t offset, std::size_t bytes) {
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.value(), static_cast<off_t>(offset));
+  if (mapped != MAP_FAILED) return MappedPages(static_cast<std::byte*>(mapped), Unmap{bytes});
+  return fail(Status::kNoMemory,
+              fmt::format("cannot map {} bytes of a shared file: {}", bytes, std::strerror(errno)));
+}
+
+}  // namespace gdx::ipc

@@ -1,0 +1,104 @@
+// The connection of this process to gdxd, the daemon that owns HCAs (host/daemon). Data crosses no socket:
+// messages make and end objects, and carry the files in which payload, queues and doorbells lie.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/mapped_pages.h"
+#include "base/result.h"
+#include "host/ipc/message.h"
+
+namespace gdx::ipc {
+
+inline constexpr char kDaemonVariable[] = "GDX_DAEMON";
+inline constexpr char kSocketName[] = "gdx/gdxd.sock";  // below /run, or $XDG_RUNTIME_DIR
+
+// Where gdxd may listen.
+struct DaemonPlace {
+  std::string path;
+  bool required = false;  // false: without a listener the process opens its HCA by itself
+};
+
+// Reads $GDX_DAEMON: off; unix:PATH; auto, the default: $XDG_RUNTIME_DIR/gdx/gdxd.sock, or
+// /run/gdx/gdxd.sock. Returns no place for off, and for auto if neither socket exists. Errors:
+// kInvalidArgument.
+[[nodiscard]] Result<std::optional<DaemonPlace>> daemon_place_from_environment();
+// Returns the path at which gdxd listens without configuration.
+[[nodiscard]] std::string default_socket_path();
+
+template <typename Answer>
+struct Reply {
+  Answer answer;
+  std::vector<Descriptor> files;
+};
+
+// One connection, which serves one Hca. Threads: any thread may call any method.
+class Daemon {
+ public:
+  // Connects, and agrees on a version. Errors: kNotFound (no listener), kVersionMismatch, kUnsupported (gdxd
+  // refuses this user), kTimeout, kSystem.
+  [[nodiscard]] static Result<std::shared_ptr<Daemon>> connect(const std::string& path);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Sends a request, with the open file `file` unless that is -1, and waits for the answer. Errors: those of
+  // gdxd; kDaemonGone once gdxd has ended, or has not answered for 30 s.
+  template <typename Answer, typename Request>
+  [[nodiscard]] Result<Reply<Answer>> call(const Request& request, int file = -1) {
+    Received received = GDX_TRY(exchange(Request::kind, encode(Request::kind, request), file));
+    const auto answer = GDX_TRY(parse_body<Answer>(received.message));
+    return Reply<Answer>{answer, std::move(received.files)};
+  }
+
+  // Registers a function that the connection's thread calls once gdxd has ended, within 100 ms; at once if
+  // it has ended. Returns a number for forget().
+  [[nodiscard]] std::uint64_t on_loss(std::function<void()> act);
+  // Returns after the function, if it runs.
+  void forget(std::uint64_t number);
+
+  [[nodiscard]] bool lost() const { return lost_.load(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const HelloAnswer& limits() const { return limits_; }
+
+ private:
+  struct Received {
+    std::vector<std::byte> bytes;
+    Parsed message;
+    std::vector<Descriptor> files;
+  };
+  explicit Daemon(std::string path) : path_(std::move(path)) {}
+  Result<Received> exchange(Kind kind, const std::vector<std::byte>& request, int file);
+  Result<void> greet();
+  [[nodiscard]] tl::unexpected<Error> gone() const;
+  void watch();
+  void read_notice();
+  void lose();
+
+  std::string path_;
+  HelloAnswer limits_{};
+  std::mutex call_mutex_;
+  Descriptor socket_;  // guarded by call_mutex_
+  Descriptor notices_;
+  std::atomic<bool> lost_{false};
+  std::atomic<bool> closing_{false};
+  std::mutex acts_mutex_;
+  std::map<std::uint64_t, std::function<void()>> acts_;  // guarded by acts_mutex_, like the next
+  std::uint64_t last_act_ = 0;
+  std::thread watcher_;
+};
+
+// Maps `bytes` of `file` from `offset` on, which is a multiple of the page size. Errors: kNoMemory.
+[[nodiscard]] Result<MappedPages> map_shared(const Descriptor& file, std::uint64_t offset, std::size_t bytes);
+
+}  // namespace gdx::ipc

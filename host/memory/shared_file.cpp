@@ -1,0 +1,56 @@
+#include "host/memory/shared_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace gdx {
+namespace {
+
+Result<MappedPages> map_pages(std::size_t bytes, int flags, int file) {
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+  if (mapped != MAP_FAILED) return MappedPages(static_cast<std::byte*>(mapped), Unmap{bytes});
+  return fail(Status::kNoMemory,
+              fmt::format("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno)));
+}
+
+}  // namespace
+
+Result<MappedPages> map_own_pages(std::size_t bytes) {
+  return map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+Result<SharedFile> make_shared_file(std::size_t bytes) {
+  Descriptor file = Descriptor::keep(memfd_create("gdx memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return fail(Status::kSystem, fmt::format("cannot make a memory file: {}", std::strerror(errno)));
+  if (const int error = posix_fallocate(file.value(), 0, static_cast<off_t>(bytes)); error != 0) {
+    return fail(Status::kNoMemory,
+                fmt::format("no memory for a shareable buffer of {} bytes: {}", bytes, std::strerror(error)));
+  }
+  if (fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return fail(Status::kSystem, fmt::format("cannot seal a memory file: {}", std::strerror(errno)));
+  }
+  auto pages = GDX_TRY(map_pages(bytes, MAP_SHARED, file.value()));
+  return SharedFile{std::move(file), std::move(pages)};
+}
+
+Result<void> check_shared_file(int file, std::size_t bytes) {
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return fail(Status::kInvalidArgument,
+                "a shared file must be a memfd sealed against shrinking (F_SEAL_SHRINK)");
+  }
+  struct stat facts {};
+  if (fstat(file, &facts) != 0 || static_cast<std::uint64_t>(facts.st_size) < bytes) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("a shared file is shorter than the {} bytes that were asked for", bytes));
+  }
+  return {};
+}
+
+}  // namespace gdx

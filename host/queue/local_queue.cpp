@@ -1,0 +1,278 @@
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "host/queue/doorbell.h"
+#include "host/queue/queue_commands.h"
+#include "host/queue/queue_objects.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint32_t kPsnMask = 0xffffff;
+
+// A PSN that a third party cannot guess (IBA asks only that it be any; off-path forgers need it).
+Result<std::uint32_t> random_psn() {
+  std::uint32_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
+    return fail(Status::kSystem, fmt::format("no random PSN to be had: {}", std::strerror(errno)));
+  }
+  return value & kPsnMask;
+}
+
+// Spreads the queue pairs of two hosts over the paths between them, as IBA A17.9.4.2 suggests.
+std::uint16_t udp_source_port(std::uint32_t qpn, std::uint32_t remote_qpn) {
+  std::uint64_t mixed = std::uint64_t{qpn} * remote_qpn;
+  mixed ^= mixed >> 20;
+  mixed ^= mixed >> 40;
+  return ibv_flow_label_to_udp_sport(static_cast<std::uint32_t>(mixed & 0xfffff));
+}
+
+// This side of a connection: what of the Hca is needed later. The Hca may have moved by then.
+struct LocalEnd {
+  explicit LocalEnd(const Hca& hca)
+      : hca_name(hca.name()),
+        address_text(hca.address_text()),
+        pd(hca.pd()),
+        gid(hca.gid()),
+        gid_index(hca.gid_index()),
+        port(hca.port()),
+        counter_set(hca.counter_set()),
+        mtu_bytes(hca.path_mtu_bytes()) {}
+
+  std::string hca_name;
+  std::string address_text;
+  ibv_pd* pd;
+  ibv_gid gid;
+  std::uint8_t gid_index;
+  std::uint8_t port;
+  std::uint8_t counter_set;
+  std::uint32_t mtu_bytes;
+};
+
+Result<std::array<std::uint8_t, 6>> resolve_mac(const LocalEnd& local, const EndpointOptions& options,
+                                                const EndpointAddress& peer) {
+  ibv_ah_attr attributes{};
+  attributes.is_global = 1;
+  attributes.port_num = local.port;
+  std::memcpy(attributes.grh.dgid.raw, peer.gid, sizeof peer.gid);
+  attributes.grh.sgid_index = local.gid_index;
+  attributes.grh.hop_limit = options.hop_limit;
+  attributes.grh.traffic_class = *options.traffic_class;
+  attributes.sl = *options.service_level;
+  const AhHandle ah(ibv_create_ah(local.pd, &attributes));
+  if (!ah) {
+    return fail(Status::kSystem,
+                fmt::format("HCA {} ({}) finds no way to the peer: {}; check that its address "
+                            "can be reached from here",
+                            local.hca_name, local.address_text, std::strerror(errno)));
+  }
+  mlx5dv_ah details{};
+  mlx5dv_obj object{};
+  object.ah.in = ah.get();
+  object.ah.out = &details;
+  if (const int error = mlx5dv_init_obj(&object, MLX5DV_OBJ_AH); error != 0) {
+    return fail(Status::kSystem, fmt::format("cannot read the peer's MAC address: {}", std::strerror(error)));
+  }
+  std::array<std::uint8_t, 6> mac{};
+  std::copy(std::begin(details.av->rmac), std::end(details.av->rmac), mac.begin());
+  return mac;
+}
+
+// Slots are wanted only of a pool that is there, and lies where it should. Returns how many it has.
+Result<std::uint32_t> check_pool(const char* option, std::uint32_t slots, const StagingPool* pool,
+                                 StagingMemory memory, Sharing sharing) {
+  if (slots == 0) return 0;
+  if (pool != nullptr && pool->memory() == memory) {
+    if (pool->minimum_slots() != 0 || sharing == Sharing::kShared) return pool->slot_count();
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("endpoint option {} = {}: a pool without a minimum serves shared endpoints only; make "
+                    "it with minimum_slots 1 or more",
+                    option, slots));
+  }
+  return fail(Status::kInvalidArgument,
+              fmt::format("endpoint option {} = {}: without a pool of {} memory use 0", option, slots,
+                          memory == StagingMemory::kNic ? "the NIC's" : "host"));
+}
+
+class LocalQueue final : public QueueObjects {
+ public:
+  LocalQueue(const Hca& hca, const EndpointOptions& resolved_options, const QueueMemory& queue_memory)
+      : local_(hca), options_(resolved_options), memory_(queue_memory) {}
+
+  Result<void> create(const Hca& hca, const StagingPools& pools, std::uint64_t address);
+  [[nodiscard]] Result<void> connect(const EndpointAddress& peer) override;
+  void retire() override;
+  [[nodiscard]] Result<std::vector<std::uint8_t>> query() const override;
+
+ private:
+  Result<void> lease_slots(const StagingPools& pools);
+  Result<void> show_queues_to(const Hca& hca);
+  Result<void> show_scratch_to(const Hca& hca, std::uint64_t address);
+  Result<void> create_queues(const Hca& hca);
+
+  // Members go in reverse order: the queues before all that they use.
+  LocalEnd local_;
+  EndpointOptions options_;
+  const QueueMemory& memory_;
+  StagingLease staging_;
+  StagingLease bounce_;
+  UmemHandle umem_;
+  MrHandle scratch_;
+  DoorbellRegister doorbell_;
+  commands::NumberedObject completion_queue_;
+  commands::NumberedObject queue_pair_;
+};
+
+Result<void> LocalQueue::lease_slots(const StagingPools& pools) {
+  if (options_.slot_count != 0 && options_.unsafe_push_without_credits) {
+    log::warn(
+        "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
+        "leave it out unless that is what you measure",
+        local_.hca_name);
+  } else if (options_.slot_count != 0) {
+    staging_ = GDX_TRY(pools.nic->lease(memory_.staging_credits().channel(), options_.slot_count));
+  }
+  if (options_.bounce_slot_count == 0) return {};
+  bounce_ = GDX_TRY(pools.host->lease(memory_.bounce_credits().channel(), options_.bounce_slot_count));
+  return {};
+}
+
+Result<void> LocalQueue::show_queues_to(const Hca& hca) {
+  if (const Gpu* const gpu = memory_.gpu()) {
+    const auto facts = GDX_TRY(read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()}));
+    const GpuRegion region{memory_.base(), memory_.registered_bytes(), IBV_ACCESS_LOCAL_WRITE,
+                           gpu->ordinal()};
+    auto registered = GDX_TRY(register_gpu_umem(hca_verbs(), hca, region, facts));
+    umem_ = std::move(registered.umem);
+    facts_.registered_by = registered.way;
+    return {};
+  }
+  umem_.reset(hca_verbs().reg_umem(hca.context(), memory_.base(), memory_.registered_bytes(),
+                                   IBV_ACCESS_LOCAL_WRITE));
+  if (umem_) return {};
+  return fail(errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+              fmt::format("HCA {} cannot register {} bytes of queue memory: {}", hca.name(),
+                          memory_.registered_bytes(), std::strerror(errno)));
+}
+
+Result<void> LocalQueue::show_scratch_to(const Hca& hca, std::uint64_t address) {
+  std::uint64_t& word = memory_.host().scratch;
+  const auto offset =
+      static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(&word) - memory_.host_memory().data());
+  scratch_.reset(ibv_reg_mr_iova(hca.pd(), &word, sizeof word, address + offset, IBV_ACCESS_LOCAL_WRITE));
+  if (scratch_) return {};
+  return fail(
+      errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
+      fmt::format("HCA {} cannot register an endpoint's scratch word: {}", hca.name(), std::strerror(errno)));
+}
+
+Result<void> LocalQueue::create_queues(const Hca& hca) {
+  const auto log_blocks = static_cast<std::uint32_t>(std::countr_zero(options_.send_queue_blocks));
+  commands::CompletionQueueSpec cq;
+  cq.eqn = hca.eqn();
+  cq.uar_page = doorbell_.uar->page_id;
+  cq.umem_id = umem_->umem_id;
+  cq.ring_offset = memory_.completion_queue_offset();
+  cq.record_offset = memory_.completion_record_offset();
+  cq.log_entries = log_blocks;
+  completion_queue_ = GDX_TRY(commands::create_completion_queue(hca.context(), cq));
+
+  commands::QueuePairSpec qp;
+  qp.pdn = hca.pdn();
+  qp.cqn = completion_queue_.number;
+  qp.uar_page = doorbell_.uar->page_id;
+  qp.umem_id = umem_->umem_id;
+  qp.ring_offset = 0;
+  qp.record_offset = memory_.queue_pair_record_offset();
+  qp.log_blocks = log_blocks;
+  queue_pair_ = GDX_TRY(commands::create_queue_pair(hca.context(), qp));
+  return {};
+}
+
+Result<void> LocalQueue::connect(const EndpointAddress& peer) {
+  const auto mac = GDX_TRY(resolve_mac(local_, options_, peer));
+  commands::ReceiveSpec receive;
+  receive.remote_qpn = peer.qpn;
+  receive.mtu_bytes = std::min(local_.mtu_bytes, peer.mtu_bytes);
+  receive.next_receive_psn = peer.psn;
+  receive.min_rnr_timer = options_.min_rnr_timer;
+  receive.path.port = local_.port;
+  receive.path.source_gid_index = local_.gid_index;
+  std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
+  receive.path.mac = mac;
+  receive.path.hop_limit = options_.hop_limit;
+  receive.path.traffic_class = *options_.traffic_class;
+  receive.path.service_level = *options_.service_level;
+  receive.path.udp_source_port = udp_source_port(queue_pair_.number, peer.qpn);
+
+  commands::SendSpec send;
+  send.next_send_psn = facts_.psn;
+  send.ack_timeout = *options_.ack_timeout;
+  send.retry_count = *options_.retry_count;
+  send.rnr_retry = options_.rnr_retry;
+
+  if (auto done = commands::reset_to_init(queue_pair_, local_.port, local_.counter_set); !done) return done;
+  if (auto done = commands::init_to_ready_to_receive(queue_pair_, receive); !done) return done;
+  return commands::ready_to_receive_to_send(queue_pair_, send);
+}
+
+void LocalQueue::retire() {
+  staging_.retire();
+  bounce_.retire();
+}
+
+Result<std::vector<std::uint8_t>> LocalQueue::query() const {
+  const auto output = GDX_TRY(commands::query_queue_pair(queue_pair_));
+  return std::vector<std::uint8_t>(output.begin(), output.end());
+}
+
+Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::uint64_t address) {
+  GDX_TRY(lease_slots(pools));
+  facts_.psn = GDX_TRY(random_psn());
+  doorbell_ = GDX_TRY(allocate_doorbell(hca, *options_.doorbell));
+  GDX_TRY(show_queues_to(hca));
+  GDX_TRY(show_scratch_to(hca, address));
+  GDX_TRY(create_queues(hca));
+  const mlx5dv_devx_uar& uar = *doorbell_.uar;
+  facts_.qpn = queue_pair_.number;
+  facts_.scratch_lkey = scratch_->lkey;
+  facts_.doorbell = static_cast<std::uint64_t*>(uar.reg_addr);
+  facts_.doorbell_page = static_cast<std::byte*>(uar.base_addr);
+  facts_.doorbell_place.map_offset = static_cast<std::uint64_t>(uar.mmap_off);
+  facts_.doorbell_place.register_offset = static_cast<std::uint32_t>(static_cast<std::byte*>(uar.reg_addr) -
+                                                                     static_cast<std::byte*>(uar.base_addr));
+  facts_.blueflame_half_bytes = doorbell_.blueflame_half_bytes;
+  return {};
+}
+
+}  // namespace
+
+Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options) {
+  PoolSlots slots;
+  slots.nic =
+      GDX_TRY(check_pool("slot_count", options.slot_count, pools.nic, StagingMemory::kNic, options.sharing));
+  slots.host = GDX_TRY(check_pool("bounce_slot_count", options.bounce_slot_count, pools.host,
+                                  StagingMemory::kHost, options.sharing));
+  return slots;
+}
+
+Result<std::unique_ptr<QueueObjects>> make_queue_objects(const Hca& hca, StagingPools pools,
+                                                         const EndpointOptions& options,
+                                                         const QueueMemory& memory, std::uint64_t address) {
+  auto queue = std::make_unique<LocalQueue>(hca, options, memory);
+  const auto here = reinterpret_cast<std::uintptr_t>(memory.host_memory().data());
+  GDX_TRY(queue->create(hca, pools, address != 0 ? address : here));
+  return queue;
+}
+
+}  // namespace gdx

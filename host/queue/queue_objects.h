@@ -1,0 +1,77 @@
+// The HCA's objects of one endpoint: queue pair, completion queue, doorbell register, keys, and the leases of
+// staging slots. They work on queue memory that their user has laid out, which is this process or, in gdxd, a
+// client.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "host/queue/endpoint.h"
+#include "host/queue/endpoint_address.h"
+#include "host/queue/queue_memory.h"
+
+namespace gdx {
+
+// Place of a doorbell register in the file behind the HCA's context, for another process to map.
+struct DoorbellPlace {
+  std::uint64_t map_offset = 0;
+  std::uint32_t register_offset = 0;  // from there
+};
+
+struct QueueFacts {
+  std::uint32_t qpn = 0;
+  std::uint32_t psn = 0;  // first that the queue pair sends
+  std::uint32_t scratch_lkey = 0;
+  std::uint64_t* doorbell = nullptr;  // the register, as this process maps it
+  std::byte* doorbell_page = nullptr;
+  DoorbellPlace doorbell_place;
+  std::uint32_t blueflame_half_bytes = 0;                       // as in EndpointHandle
+  RegistrationWay registered_by = RegistrationWay::kHostPages;  // of the queue memory
+};
+
+// Threads: one at a time, except retire().
+class QueueObjects {
+ public:
+  virtual ~QueueObjects() = default;
+  QueueObjects() = default;
+  QueueObjects(const QueueObjects&) = delete;
+  QueueObjects& operator=(const QueueObjects&) = delete;
+
+  [[nodiscard]] const QueueFacts& facts() const { return facts_; }
+  // Takes the queue pair from RESET to RTS. Requires a checked address. Errors: kSystem when the HCA refuses
+  // a transition or cannot resolve the peer's MAC address; kDaemonGone.
+  [[nodiscard]] virtual Result<void> connect(const EndpointAddress& peer) = 0;
+  // Ends grants of slots and asks back those held. Threads: any.
+  virtual void retire() = 0;
+  // Returns QUERY_QP's output. Errors: kSystem; kDaemonGone.
+  [[nodiscard]] virtual Result<std::vector<std::uint8_t>> query() const = 0;
+
+ protected:
+  QueueFacts facts_;
+};
+
+// Slots of the pools in which an endpoint stages; 0: none.
+struct PoolSlots {
+  std::uint32_t nic = 0;
+  std::uint32_t host = 0;
+};
+// Checks that the pools which the options name are there and lie where they should. Errors: kInvalidArgument.
+[[nodiscard]] Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options);
+
+// Makes them in this process. `options` are resolved, `memory` outlives the result. Work requests name the
+// memory's first byte by `address`; 0: by its address here. Errors: those of StagingPool::lease and
+// register_gpu_umem; kNoMemory; kSystem with the command's name, status and syndrome.
+[[nodiscard]] Result<std::unique_ptr<QueueObjects>> make_queue_objects(const Hca& hca, StagingPools pools,
+                                                                       const EndpointOptions& options,
+                                                                       const QueueMemory& memory,
+                                                                       std::uint64_t address = 0);
+
+// Makes them through gdxd, for an Hca that was opened there; `memory` has a file. Errors: as above;
+// kDaemonGone.
+[[nodiscard]] Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, StagingPools pools,
+                                                                          const EndpointOptions& options,
+                                                                          const QueueMemory& memory);
+
+}  // namespace gdx

@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mapped_pages.h"
+#include "base/page_size.h"
+#include "host/ipc/daemon.h"
+#include "host/queue/queue_objects.h"
+#include "proto/mlx5/prm.h"
+
+namespace gdx {
+namespace {
+
+static_assert(ipc::kQueryBytes == mlx5::prm::kQueryQpOutBytes);
+static_assert(sizeof(ipc::ConnectEndpoint::peer) == sizeof(EndpointAddress));
+
+class RemoteQueue final : public QueueObjects {
+ public:
+  RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer,
+              MappedPages doorbell_page)
+      : daemon_(std::move(daemon)), endpoint_(answer.endpoint), page_(std::move(doorbell_page)) {
+    facts_.qpn = answer.qpn;
+    facts_.psn = answer.psn;
+    facts_.scratch_lkey = answer.scratch_lkey;
+    facts_.doorbell_page = page_.get();
+    facts_.doorbell = reinterpret_cast<std::uint64_t*>(page_.get() + answer.register_offset);
+    facts_.blueflame_half_bytes = answer.blueflame_half_bytes;
+  }
+  // gdxd ends the objects of a client that it has lost, so a failure leaves nothing behind.
+  ~RemoteQueue() override { (void)daemon_->call<ipc::Done>(ipc::DestroyEndpoint{endpoint_}); }
+
+  [[nodiscard]] Result<void> connect(const EndpointAddress& peer) override {
+    ipc::ConnectEndpoint request{};
+    request.endpoint = endpoint_;
+    std::memcpy(request.peer, &peer, sizeof peer);
+    GDX_TRY(daemon_->call<ipc::Done>(request));
+    return {};
+  }
+  void retire() override {
+    const auto retired = daemon_->call<ipc::Done>(ipc::RetireEndpoint{endpoint_});
+    if (!retired) log::debug("an endpoint could not be retired: {}", retired.error().message);
+  }
+  [[nodiscard]] Result<std::vector<std::uint8_t>> query() const override {
+    const auto reply = GDX_TRY(daemon_->call<ipc::QueryAnswer>(ipc::QueryEndpoint{endpoint_}));
+    return std::vector<std::uint8_t>(std::begin(reply.answer.output), std::end(reply.answer.output));
+  }
+
+ private:
+  std::shared_ptr<ipc::Daemon> daemon_;
+  std::uint32_t endpoint_;
+  MappedPages page_;
+};
+
+ipc::CreateEndpoint request_of(const EndpointOptions& options, const StagingPools& pools,
+                               const QueueMemory& memory) {
+  ipc::CreateEndpoint request{};
+  request.queue_bytes = memory.host_memory().size();
+  request.queue_address = reinterpret_cast<std::uintptr_t>(memory.host_memory().data());
+  request.send_queue_blocks = options.send_queue_blocks;
+  request.slot_count = options.slot_count;
+  request.bounce_slot_count = options.bounce_slot_count;
+  if (options.slot_count != 0) request.pool = pools.nic->daemon_number();
+  if (options.bounce_slot_count != 0) request.bounce_pool = pools.host->daemon_number();
+  request.sharing = static_cast<std::uint8_t>(options.sharing);
+  request.doorbell = static_cast<std::uint8_t>(*options.doorbell);
+  request.ack_timeout = *options.ack_timeout;
+  request.retry_count = *options.retry_count;
+  request.rnr_retry = options.rnr_retry;
+  request.min_rnr_timer = options.min_rnr_timer;
+  request.hop_limit = options.hop_limit;
+  request.traffic_class = *options.traffic_class;
+  request.service_level = *options.service_level;
+  return request;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, StagingPools pools,
+                                                            const EndpointOptions& options,
+                                                            const QueueMemory& memory) {
+  if (options.unsafe_push_without_credits) {
+    return fail(Status::kUnsupported,
+                fmt::format("unsafe_push_without_credits would damage other processes' payload "
+                            "in gdxd's pool: set {}=off",
+                            ipc::kDaemonVariable));
+  }
+  const auto& daemon = hca.daemon();
+  auto reply = GDX_TRY(daemon->call<ipc::EndpointAnswer>(request_of(options, pools, memory), memory.file()));
+  const ipc::EndpointAnswer& answer = reply.answer;
+  if (reply.files.size() != 1 || answer.register_offset + sizeof(std::uint64_t) > page_bytes())
+    return fail(Status::kSystem, "gdxd's answer holds no doorbell register: restart it");
+  auto page = GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, page_bytes()));
+  return std::make_unique<RemoteQueue>(daemon, answer, std::move(page));
+}
+
+}  // namespace gdx

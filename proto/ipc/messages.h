@@ -1,0 +1,226 @@
+// Messages between gdxd and its clients, the processes of one machine, on a UNIX socket of type
+// SOCK_SEQPACKET. Each request has one answer, in order. A message is a Header, a body whose type follows
+// from the kind, and open files. Byte order is the machine's own.
+//
+//   client                                       gdxd
+//     |-- kHello            versions, name ------->|
+//     |<------- version, limits, notice socket ----|
+//     |-- kOpenHca          name, GID index ------>|   once a connection
+//     |-- kRegisterMemory   file, iova, rights --->|
+//     |-- kOpenPool         rules ---------------->|
+//     |<-------- device file, its place, key ------|
+//     |-- kCreateEndpoint   queue file, options -->|
+//     |<-------- QPN, doorbell's place, keys ------|
+//     |-- kConnectEndpoint  address of the peer -->|
+//
+// An answer repeats the kind of its request. Its status is not 0 where the request was refused; then the body
+// is text. The end of a connection ends all that was made by it. On the notice socket gdxd alone sends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace gdx::ipc {
+
+inline constexpr std::uint32_t kMagic = 0x67647864;  // "gdxd"
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::size_t kNameBytes = 64;  // of texts, which end with a zero
+inline constexpr std::size_t kMaxReasonBytes = 1024;
+inline constexpr std::size_t kQueryBytes = 0x110;  // QUERY_QP's output
+
+enum class Kind : std::uint16_t {
+  kHello = 1,
+  kOpenHca = 2,
+  kRegisterMemory = 3,
+  kDeregisterMemory = 4,
+  kOpenPool = 5,
+  kClosePool = 6,
+  kReadPool = 7,
+  kCreateEndpoint = 8,
+  kConnectEndpoint = 9,
+  kRetireEndpoint = 10,
+  kQueryEndpoint = 11,
+  kDestroyEndpoint = 12,
+  kReadCounter = 13,
+  kReadStatistics = 14,
+  kNotice = 15,  // from gdxd, on the notice socket
+};
+inline constexpr std::uint16_t kLastKind = 15;
+
+struct Header {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t kind;
+  std::uint32_t status;  // enum Status; of a request 0
+  std::uint32_t reserved;
+};
+
+struct Hello {
+  static constexpr Kind kind = Kind::kHello;
+  std::uint16_t oldest_version;
+  std::uint16_t newest_version;
+  std::uint32_t reserved;
+  char program[kNameBytes];
+};
+// With one open file: the notice socket.
+struct HelloAnswer {
+  std::uint16_t version;
+  std::uint16_t reserved;
+  std::uint32_t max_endpoints;  // limits of the client's group
+  std::uint64_t max_registered_bytes;
+  char daemon_version[kNameBytes];
+};
+
+struct OpenHca {
+  static constexpr Kind kind = Kind::kOpenHca;
+  char name[kNameBytes];   // empty: the first
+  std::int32_t gid_index;  // -1: gdxd chooses
+  std::uint32_t without_port;
+};
+struct HcaAnswer {
+  char name[kNameBytes];
+  char firmware[kNameBytes];
+  std::uint8_t gid[16];
+  std::uint64_t device_memory_bytes;
+  std::uint32_t path_mtu_bytes;
+  std::uint8_t gid_index;
+  std::uint8_t is_software;
+  std::uint8_t reserved[2];
+};
+
+// With one open file, whose bytes from `file_offset` on are registered.
+struct RegisterMemory {
+  static constexpr Kind kind = Kind::kRegisterMemory;
+  std::uint64_t file_offset;  // a multiple of the page size
+  std::uint64_t bytes;
+  std::uint64_t iova;    // address by which work requests name the first byte
+  std::uint32_t access;  // enum ibv_access_flags
+  std::uint32_t source;  // enum Source
+};
+enum class Source : std::uint32_t { kFile = 0, kDmabuf = 1 };
+struct RegisterAnswer {
+  std::uint32_t region;
+  std::uint32_t lkey;
+  std::uint32_t rkey;
+  std::uint32_t reserved;
+};
+struct DeregisterMemory {
+  static constexpr Kind kind = Kind::kDeregisterMemory;
+  std::uint32_t region;
+};
+
+// The fields of StagingOptions. Clients of a group that ask for equal ones share a pool.
+struct OpenPool {
+  static constexpr Kind kind = Kind::kOpenPool;
+  std::uint64_t pool_bytes;
+  std::uint32_t on_host;
+  std::uint32_t slot_bytes;
+  std::uint32_t minimum_slots;
+  std::uint32_t threshold_percent;
+};
+// With one open file, to be mapped from `map_offset` on.
+struct PoolAnswer {
+  std::uint32_t pool;
+  std::uint32_t lkey;
+  std::uint64_t bytes;
+  std::uint64_t nic_offset;
+  std::uint64_t map_offset;
+  std::uint32_t within_page;  // distance of the pool from the mapping's beginning
+  std::uint32_t reserved;
+};
+struct ClosePool {
+  static constexpr Kind kind = Kind::kClosePool;
+  std::uint32_t pool;
+};
+struct ReadPool {
+  static constexpr Kind kind = Kind::kReadPool;
+  std::uint32_t pool;
+};
+struct PoolFigures {
+  std::uint32_t leased_slots;
+  std::uint32_t free_slots;
+  std::uint64_t bad_returns;
+};
+
+// With one open file: queue memory as host/queue/queue_memory.h lays it out.
+struct CreateEndpoint {
+  static constexpr Kind kind = Kind::kCreateEndpoint;
+  std::uint64_t queue_bytes;
+  std::uint64_t queue_address;  // of the file's first byte in the client
+  std::uint32_t send_queue_blocks;
+  std::uint32_t slot_count;         // most slots that it may hold, of `pool`; 0: none
+  std::uint32_t bounce_slot_count;  // of `bounce_pool`
+  std::uint32_t pool;
+  std::uint32_t bounce_pool;
+  std::uint8_t sharing;   // enum Sharing
+  std::uint8_t doorbell;  // enum DoorbellKind
+  std::uint8_t ack_timeout;
+  std::uint8_t retry_count;
+  std::uint8_t rnr_retry;
+  std::uint8_t min_rnr_timer;
+  std::uint8_t hop_limit;
+  std::uint8_t traffic_class;
+  std::uint8_t service_level;
+  std::uint8_t reserved[3];
+};
+// With one open file, of which the page at `map_offset` holds the doorbell register.
+struct EndpointAnswer {
+  std::uint32_t endpoint;
+  std::uint32_t qpn;
+  std::uint32_t psn;
+  std::uint32_t scratch_lkey;
+  std::uint64_t map_offset;
+  std::uint32_t register_offset;  // in that page
+  std::uint32_t blueflame_half_bytes;
+};
+struct ConnectEndpoint {
+  static constexpr Kind kind = Kind::kConnectEndpoint;
+  std::uint32_t endpoint;
+  std::uint8_t peer[32];  // EndpointAddress
+};
+struct RetireEndpoint {
+  static constexpr Kind kind = Kind::kRetireEndpoint;
+  std::uint32_t endpoint;
+};
+struct QueryEndpoint {
+  static constexpr Kind kind = Kind::kQueryEndpoint;
+  std::uint32_t endpoint;
+};
+struct QueryAnswer {
+  std::uint8_t output[kQueryBytes];
+};
+struct DestroyEndpoint {
+  static constexpr Kind kind = Kind::kDestroyEndpoint;
+  std::uint32_t endpoint;
+};
+
+struct ReadCounter {
+  static constexpr Kind kind = Kind::kReadCounter;
+  char name[kNameBytes];
+};
+struct CounterAnswer {
+  std::uint64_t value;
+};
+
+struct Done {};  // the answer to what returns nothing
+
+enum class NoticeEvent : std::uint32_t {
+  kPortDown = 1,
+  kPortUp = 2,
+  kHcaFatal = 3,
+  kKicked = 4,  // by an operator: the connection closes
+};
+struct Notice {
+  static constexpr Kind kind = Kind::kNotice;
+  std::uint32_t event;  // enum NoticeEvent
+  char reason[kNameBytes * 2];
+};
+
+inline constexpr std::size_t kMaxMessageBytes = sizeof(Header) + kMaxReasonBytes;
+
+static_assert(sizeof(Header) == 16 && sizeof(CreateEndpoint) == 48 && sizeof(EndpointAnswer) == 32);
+static_assert(sizeof(OpenPool) == 24 && sizeof(PoolAnswer) == 40 && sizeof(HcaAnswer) == 160);
+static_assert(std::is_trivially_copyable_v<CreateEndpoint>);
+
+}  // namespace gdx::ipc
