@@ -25,7 +25,7 @@ struct ServerOptions {
   std::string path;           // of the socket, absolute
   std::uint32_t mode = 0600;  // rights of the socket's file: who may connect
   std::int64_t group = -1;    // its group id; -1: that of the process
-  Limits limits;
+  Limits limits = {};
 };
 
 class Server {

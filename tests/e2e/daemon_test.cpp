@@ -1,0 +1,366 @@
+// gdxd and its clients in one process: what the protocol refuses, what a client may have, and how both end.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "device/gdx.h"
+#include "host/bootstrap/local_socket.h"
+#include "host/daemon/server.h"
+#include "host/gdx.h"
+#include "host/ipc/daemon.h"
+#include "host/memory/shared_file.h"
+#include "tests/e2e/must.h"
+
+namespace gdx::daemon {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kLongNs = 30'000'000'000;
+constexpr std::size_t kPage = 4096;
+
+// A gdxd on a thread, at a path that GDX_DAEMON names.
+class RunningServer {
+ public:
+  explicit RunningServer(const Limits& limits = {}) {
+    path_ = (std::filesystem::temp_directory_path() / ("gdxd-test-" + std::to_string(getpid()))).string();
+    start(limits);
+    setenv(ipc::kDaemonVariable, ("unix:" + path_).c_str(), 1);
+  }
+  ~RunningServer() {
+    stop();
+    unsetenv(ipc::kDaemonVariable);
+  }
+  void start(const Limits& limits = {}) {
+    server_ = must(Server::listen({.path = path_, .limits = limits}));
+    thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
+  }
+  void stop() {
+    if (!server_) return;
+    server_->stop();
+    thread_.join();
+    server_.reset();
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+// A client that sends what it likes.
+class RawClient {
+ public:
+  explicit RawClient(const std::string& path) : socket_(must(bootstrap::connect_local(path))) {}
+
+  // Returns the status of the answer.
+  Status send(const std::vector<std::byte>& bytes, const std::vector<int>& files = {}) {
+    must(bootstrap::send_local(socket_, bytes, files, monotonic_ns() + kLongNs));
+    received_ = must(bootstrap::receive_local(socket_, monotonic_ns() + kLongNs));
+    const auto parsed = must(ipc::parse_message(received_.bytes));
+    reason_ = parsed.status == Status::kOk ? "" : ipc::decode_refusal(parsed).message;
+    return parsed.status;
+  }
+  template <typename Request>
+  Status call(const Request& request, const std::vector<int>& files = {}) {
+    return send(ipc::encode(Request::kind, request), files);
+  }
+  template <typename Answer>
+  [[nodiscard]] Answer answer() const {
+    return must(ipc::parse_body<Answer>(must(ipc::parse_message(received_.bytes))));
+  }
+  void greet_and_open() {
+    ASSERT_EQ(call(ipc::Hello{1, 1, 0, "raw"}), Status::kOk) << reason_;
+    ASSERT_EQ(call(ipc::OpenHca{{}, -1, 0}), Status::kOk) << reason_;
+  }
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+
+ private:
+  Descriptor socket_;
+  bootstrap::LocalMessage received_;
+  std::string reason_;
+};
+
+std::vector<std::byte> header_of(ipc::Header header, std::size_t body_bytes = 0) {
+  std::vector<std::byte> bytes(sizeof header + body_bytes);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  return bytes;
+}
+
+ipc::RegisterMemory region_of(std::uint64_t bytes) {
+  return {0, bytes, 0x10000, static_cast<std::uint32_t>(Access::kAll), 0};
+}
+
+TEST(DaemonProtocol, what_is_no_message_is_refused_and_the_next_one_answered) {
+  const RunningServer server;
+  RawClient client(server.path());
+  const auto hello = static_cast<std::uint16_t>(ipc::Kind::kHello);
+  EXPECT_EQ(client.send(std::vector<std::byte>(1)), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(std::vector<std::byte>(ipc::kMaxMessageBytes + 1)), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(header_of({0x12345678, ipc::kVersion, hello, 0, 0})), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(header_of({ipc::kMagic, 99, hello, 0, 0})), Status::kVersionMismatch);
+  EXPECT_EQ(client.send(header_of({ipc::kMagic, ipc::kVersion, 0, 0, 0})), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(header_of({ipc::kMagic, ipc::kVersion, 1000, 0, 0})), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(header_of({ipc::kMagic, ipc::kVersion, hello, 0, 0}, 1)), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(ipc::Hello{2, 7, 0, "newer"}), Status::kVersionMismatch);
+  EXPECT_THAT(client.reason(), HasSubstr("this program has 2 to 7"));
+  client.greet_and_open();
+}
+
+TEST(DaemonProtocol, requests_out_of_turn_are_refused) {
+  const RunningServer server;
+  RawClient client(server.path());
+  EXPECT_EQ(client.call(ipc::OpenHca{{}, -1, 0}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(ipc::DestroyEndpoint{1}), Status::kInvalidArgument);
+  client.greet_and_open();
+  EXPECT_EQ(client.call(ipc::Hello{1, 1, 0, "again"}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(ipc::OpenHca{{}, -1, 0}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(ipc::Notice{}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(ipc::DestroyEndpoint{1}), Status::kNotFound);
+  EXPECT_EQ(client.call(ipc::DeregisterMemory{1}), Status::kNotFound);
+  EXPECT_EQ(client.call(ipc::ClosePool{1}), Status::kNotFound);
+  EXPECT_EQ(client.call(ipc::ReadPool{1}), Status::kNotFound);
+}
+
+// Memory of each kind that would let a client end gdxd, or reach beyond what it has sent.
+TEST(DaemonMemory, files_that_do_not_hold_are_refused) {
+  const RunningServer server;
+  RawClient client(server.path());
+  client.greet_and_open();
+  const SharedFile good = must(make_shared_file(4 * kPage));
+  const Descriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.value(), 4 * kPage), 0);
+  const Descriptor read_only(
+      ::open(("/proc/self/fd/" + std::to_string(good.file.value())).c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor folder(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_EQ(client.call(region_of(4 * kPage)), Status::kInvalidArgument);  // no file
+  EXPECT_EQ(client.call(region_of(4 * kPage), {unsealed.value()}), Status::kInvalidArgument);
+  EXPECT_THAT(client.reason(), HasSubstr("sealed against shrinking"));
+  EXPECT_EQ(client.call(region_of(4 * kPage), {folder.value()}), Status::kInvalidArgument);
+  EXPECT_NE(client.call(region_of(4 * kPage), {read_only.value()}), Status::kOk);
+  const int file = good.file.value();
+  EXPECT_EQ(client.call(region_of(4 * kPage), {file, file}), Status::kInvalidArgument);
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{5 * kPage}, ~std::uint64_t{0}}) {
+    EXPECT_NE(client.call(region_of(bytes), {file}), Status::kOk) << bytes;
+  }
+  for (const std::uint64_t offset : {std::uint64_t{1}, std::uint64_t{kPage}, ~std::uint64_t{kPage - 1}}) {
+    auto request = region_of(4 * kPage);
+    request.file_offset = offset;
+    EXPECT_EQ(client.call(request, {file}), Status::kInvalidArgument) << offset;
+  }
+  for (const std::uint64_t iova : {std::uint64_t{1}, ~std::uint64_t{kPage - 1}}) {
+    auto request = region_of(4 * kPage);
+    request.iova = iova;
+    EXPECT_EQ(client.call(request, {file}), Status::kInvalidArgument) << iova;
+  }
+  auto rights = region_of(4 * kPage);
+  rights.access = static_cast<std::uint32_t>(Access::kRemoteWrite);
+  EXPECT_EQ(client.call(rights, {file}), Status::kInvalidArgument);
+  rights.access = 1u << 31;
+  EXPECT_EQ(client.call(rights, {file}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(region_of(4 * kPage), {file}), Status::kOk) << client.reason();
+}
+
+TEST(DaemonMemory, a_hole_in_a_clients_file_reads_as_zeroes) {
+  const RunningServer server;
+  const Hca hca = must(Hca::open());
+  Memory memory = must(allocate_memory(hca, 16 * kPage));
+  std::memset(memory.data(), 1, memory.bytes());
+  ASSERT_EQ(fallocate(memory.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 16 * kPage), 0);
+  EXPECT_EQ(memory.data()[0], std::byte{0});
+}
+
+ipc::CreateEndpoint endpoint_of(std::uint64_t queue_bytes) {
+  ipc::CreateEndpoint request{};
+  request.queue_bytes = queue_bytes;
+  request.queue_address = 0x100000;
+  request.send_queue_blocks = 16;
+  request.ack_timeout = 14;
+  request.retry_count = 5;
+  request.rnr_retry = 7;
+  request.min_rnr_timer = 12;
+  request.hop_limit = 64;
+  return request;
+}
+
+TEST(DaemonEndpoints, impossible_ones_are_refused) {
+  const RunningServer server;
+  RawClient client(server.path());
+  RawClient other(server.path());
+  client.greet_and_open();
+  other.greet_and_open();
+  const QueueMemory queues = must(QueueMemory::allocate_in_file(16, 0, 0));
+  const auto good = endpoint_of(queues.host_memory().size());
+  const auto refused = [&](auto change) {
+    auto request = good;
+    change(request);
+    return client.call(request, {queues.file()});
+  };
+  EXPECT_EQ(refused([](auto& it) { it.send_queue_blocks = 17; }), Status::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& it) { it.send_queue_blocks = 128; }), Status::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& it) { it.sharing = 9; }), Status::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& it) { it.doorbell = 9; }), Status::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& it) { it.ack_timeout = 99; }), Status::kInvalidArgument);
+  EXPECT_EQ(refused([](auto& it) { it.slot_count = 1; }), Status::kNotFound);
+  EXPECT_EQ(refused([](auto& it) { it.queue_bytes += kPage; }), Status::kInvalidArgument);
+  ASSERT_EQ(other.call(ipc::OpenPool{0, 0, 4096, 1, 100}), Status::kOk) << other.reason();
+  const auto pool = other.answer<ipc::PoolAnswer>().pool;
+  EXPECT_EQ(refused([&](auto& it) {
+              it.slot_count = 1;
+              it.pool = pool;
+            }),
+            Status::kNotFound)
+      << "another client's pool";
+  ASSERT_EQ(client.call(good, {queues.file()}), Status::kOk) << client.reason();
+  const auto number = client.answer<ipc::EndpointAnswer>().endpoint;
+  EXPECT_EQ(other.call(ipc::QueryEndpoint{number}), Status::kNotFound);
+  EXPECT_EQ(other.call(ipc::DestroyEndpoint{number}), Status::kNotFound);
+  ipc::ConnectEndpoint nowhere{number, {}};
+  EXPECT_NE(client.call(nowhere), Status::kOk);
+  EXPECT_EQ(client.call(ipc::DestroyEndpoint{number}), Status::kOk);
+}
+
+TEST(DaemonQuotas, each_is_named_and_comes_back) {
+  Limits limits;
+  limits.group.max_clients = 2;
+  limits.group.max_endpoints = 1;
+  limits.group.max_regions = 1;
+  limits.group.max_registered_bytes = 64 * kPage;
+  limits.group.max_pools = 1;
+  const RunningServer server(limits);
+  {
+    const Hca hca = must(Hca::open());
+    const auto refused_hca = [] {
+      const Hca second = must(Hca::open());
+      return Hca::open();
+    }();
+    ASSERT_FALSE(refused_hca);
+    EXPECT_THAT(refused_hca.error().message, HasSubstr("2 clients"));
+    {
+      const Memory memory = must(allocate_memory(hca, kPage));
+      const auto refused = allocate_memory(hca, kPage);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().status, Status::kNoMemory);
+      EXPECT_THAT(refused.error().message, HasSubstr("1 registered regions"));
+    }
+    EXPECT_THAT(allocate_memory(hca, 65 * kPage).error().message, HasSubstr("registered bytes"));
+    EXPECT_TRUE(allocate_memory(hca, kPage));
+    const StagingPool pool = must(StagingPool::create(hca));
+    EXPECT_THAT(StagingPool::create(hca, StagingOptions::in_host_memory()).error().message,
+                HasSubstr("staging pools"));
+    {
+      const Endpoint endpoint = must(Endpoint::create(hca, {}, {}));
+      EXPECT_THAT(Endpoint::create(hca, {}, {}).error().message, HasSubstr("1 endpoints"));
+    }
+    EXPECT_TRUE(Endpoint::create(hca, {}, {}));
+  }
+}
+
+// A client that ends leaves nothing: not a slot, not a key, not a descriptor.
+TEST(DaemonDeath, of_a_client_gives_everything_back) {
+  const RunningServer server;
+  const Hca survivor = must(Hca::open());
+  StagingPool pool = must(StagingPool::create(survivor));
+  const auto files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  const auto until = [](auto holds) {
+    for (int i = 0; i < 3000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return holds();
+  };
+  std::ptrdiff_t before = 0;
+  for (int round = 0; round < 8; ++round) {
+    {
+      RawClient client(server.path());
+      client.greet_and_open();
+      ASSERT_EQ(client.call(ipc::OpenPool{0, 0, kDefaultSlotBytes, 1, 100}), Status::kOk) << client.reason();
+      const auto opened = client.answer<ipc::PoolAnswer>();
+      const QueueMemory queues = must(QueueMemory::allocate_in_file(16, pool.slot_count(), 0));
+      auto request = endpoint_of(queues.host_memory().size());
+      request.slot_count = 4;
+      request.pool = opened.pool;
+      ASSERT_EQ(client.call(request, {queues.file()}), Status::kOk) << client.reason();
+      EXPECT_GE(pool.leased_slots(), 1u);
+    }
+    EXPECT_TRUE(until([&] { return pool.leased_slots() == 0; }));
+    EXPECT_TRUE(until([&] { return round == 0 || files() <= before; })) << files() << " " << before;
+    if (round == 0) before = files() + 2;  // a session may still be closing
+  }
+}
+
+TEST(DaemonDeath, of_gdxd_aborts_kernels_and_names_itself_and_a_new_one_serves) {
+  RunningServer server;
+  Hca hca = must(Hca::open());
+  Memory memory = must(allocate_memory(hca, kPage));
+  Endpoint a = must(Endpoint::create(hca, {}, {.timeout_ns = kMaxWaitNs}));
+  Endpoint b = must(Endpoint::create(hca, {}, {.timeout_ns = kMaxWaitNs}));
+  must(a.connect(b.address()));
+  must(b.connect(a.address()));
+  Status ended = Status::kPending;
+  std::atomic<bool> waits{false};
+  std::thread kernel([&] {
+    const auto body = [&](const EndpointHandle& handle, const std::uint64_t* signal) {
+      device::Endpoint<Scope::kThread> endpoint(handle);
+      waits.store(true);
+      ended = gdx_wait(endpoint, signal, Compare::kEqual, 1);
+    };
+    EXPECT_EQ(exec::launch({}, body, a.handle(), reinterpret_cast<std::uint64_t*>(memory.data())),
+              Status::kOk);
+  });
+  while (!waits.load()) std::this_thread::yield();
+  server.stop();
+  kernel.join();
+  EXPECT_EQ(ended, Status::kAborted);
+  const auto gone = allocate_memory(hca, kPage);
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().status, Status::kDaemonGone);
+  EXPECT_THAT(gone.error().message, AllOf(HasSubstr(server.path()), HasSubstr("start it again")));
+  EXPECT_EQ(a.query_queue_pair().error().status, Status::kDaemonGone);
+  server.start();
+  const Hca again = must(Hca::open());
+  EXPECT_TRUE(allocate_memory(again, kPage));
+}
+
+TEST(DaemonPlace, of_a_socket_is_taken_once_and_freed) {
+  RunningServer server;
+  EXPECT_EQ(Server::listen({.path = server.path()}).error().status, Status::kBusy);
+  struct stat facts {};
+  ASSERT_EQ(stat(server.path().c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  server.stop();
+  EXPECT_NE(stat(server.path().c_str(), &facts), 0);
+  // A daemon that was killed leaves its socket behind.
+  { const Descriptor stale = must(bootstrap::listen_local(server.path())); }
+  ASSERT_EQ(stat(server.path().c_str(), &facts), 0);
+  server.start();
+  EXPECT_TRUE(Hca::open());
+}
+
+TEST(DaemonPlace, bad_values_of_the_variable_are_refused) {
+  for (const char* const value : {"", "yes", "unix:", "unix:relative", "tcp:1"}) {
+    setenv(ipc::kDaemonVariable, value, 1);
+    const auto refused = Hca::open();
+    ASSERT_FALSE(refused) << value;
+    EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+    EXPECT_THAT(refused.error().message, HasSubstr("use auto, off or unix:PATH"));
+  }
+  setenv(ipc::kDaemonVariable, "unix:/nowhere/gdxd", 1);
+  EXPECT_EQ(Hca::open().error().status, Status::kNotFound);
+  unsetenv(ipc::kDaemonVariable);
+}
+
+}  // namespace
+}  // namespace gdx::daemon

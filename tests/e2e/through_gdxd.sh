@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# through_gdxd.sh GDXD COMMAND...: a gdxd of its own, and the command as its client. gdxd must end in order when it is
+# told to, and have said nothing but where it listens.
+set -euo pipefail
+gdxd=$1
+shift
+folder=$(mktemp -d)
+"$gdxd" --socket "$folder/socket" 2>"$folder/log" &
+daemon=$!
+trap 'kill -9 $daemon 2>/dev/null || true; rm -rf "$folder"' EXIT
+for _ in $(seq 600); do
+  grep -q '^gdxd listens' "$folder/log" && break
+  kill -0 $daemon || { cat "$folder/log"; exit 1; }
+  sleep 0.05
+done
+status=0
+GDX_DAEMON=unix:$folder/socket "$@" || status=$?
+kill $daemon
+wait $daemon || { echo "gdxd ended with status $?"; cat "$folder/log"; exit 1; }
+[ ! -e "$folder/socket" ] || { echo "gdxd left its socket behind"; exit 1; }
+if grep -v '^gdxd listens' "$folder/log"; then
+  echo "gdxd had more to say than where it listens"
+  exit 1
+fi
+exit $status
