@@ -39,17 +39,17 @@ constexpr std::uint16_t kDriverSpace = 1u << UVERBS_ID_NS_SHIFT;
 
 class Program {
  public:
-  Program() : pages_(*PageFile::create(kDeviceMemoryBytes)) {
+  Program() : device_memory_(*DevicePages::create(kDeviceMemoryBytes)) {
     HcaConfig config;
     config.device_memory_bytes = kDeviceMemoryBytes;
     hca_ = std::make_unique<WatchedEngine>(
         [this](const void* at, std::uint64_t bytes, bool device_memory) {
           return owns(at, bytes, device_memory);
         },
-        config, std::make_unique<EchoWire>(), pages_.device_memory(),
+        config, std::make_unique<EchoWire>(), device_memory_.memory(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
-    context_ = std::make_unique<Context>(*hca_, pages_, channels_);
-    file_ = pages_.open(true, 1)->fd;
+    context_ = std::make_unique<Context>(*hca_, *PageFile::create(device_memory_), channels_);
+    file_ = context_->pages.open(true)->fd;
     const std::uint8_t none = 0;
     Input honest(&none, 0);
     Request events(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, honest);
@@ -104,7 +104,7 @@ class Program {
     context_->objects.visit([&](const Object& object) {
       if (object.type != ObjectType::kDm) return;
       const auto& memory = static_cast<const DeviceMemoryObject&>(object);
-      const auto* const first = pages_.device_memory() + memory.first_page * kPageBytes;
+      const auto* const first = device_memory_.memory() + memory.first_page * kPageBytes;
       const std::uint64_t offset =
           reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(first);
       owned = owned || (offset <= memory.length_bytes && bytes <= memory.length_bytes - offset);
@@ -432,7 +432,7 @@ class Program {
   }
 
   Arena arena_;
-  PageFile pages_;
+  DevicePages device_memory_;
   Channels channels_;
   std::unique_ptr<Engine> hca_;
   std::unique_ptr<Context> context_;

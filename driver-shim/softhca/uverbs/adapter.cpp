@@ -9,13 +9,13 @@ namespace gdx::softhca::uverbs {
 namespace {
 
 Result<std::unique_ptr<Adapter>> open_adapter(const HcaConfig& config) {
-  ErrnoOr<PageFile> pages = PageFile::create(config.device_memory_bytes);
+  ErrnoOr<DevicePages> pages = DevicePages::create(config.device_memory_bytes);
   if (!pages) {
-    return fail(Status::kSystem, fmt::format("cannot make the memory file of {}: {}", config.name,
+    return fail(Status::kSystem, fmt::format("cannot map the device memory of {}: {}", config.name,
                                              std::strerror(pages.error())));
   }
   auto adapter = std::make_unique<Adapter>(std::move(*pages));
-  adapter->hca = GDX_TRY(open_hca(config, adapter->pages.device_memory()));
+  adapter->hca = GDX_TRY(open_hca(config, adapter->device_memory.memory()));
   return adapter;
 }
 

@@ -13,8 +13,8 @@ namespace gdx::softhca::uverbs {
 
 // Closing order is the reverse.
 struct Adapter {
-  explicit Adapter(PageFile&& file) : pages(std::move(file)) {}
-  PageFile pages;
+  explicit Adapter(DevicePages&& pages) : device_memory(std::move(pages)) {}
+  DevicePages device_memory;
   std::unique_ptr<Hca> hca;
 };
 using Adapters = std::vector<std::unique_ptr<Adapter>>;

@@ -26,14 +26,18 @@ class ChannelRegistry {
 
 // Threads: the device lock.
 struct Context {
-  Context(Hca& the_hca, PageFile& the_pages, ChannelRegistry& the_channels)
-      : hca(the_hca), pages(the_pages), channels(the_channels), gpus(the_hca), commands(the_hca, umems) {}
+  Context(Hca& the_hca, PageFile the_pages, ChannelRegistry& the_channels)
+      : hca(the_hca),
+        pages(std::move(the_pages)),
+        channels(the_channels),
+        gpus(the_hca),
+        commands(the_hca, umems) {}
   ~Context() { objects.clear(); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   Hca& hca;
-  PageFile& pages;
+  PageFile pages;
   ChannelRegistry& channels;
   bool counted = false;  // pages.is_open() detects its end; else the close of its first descriptor
   bool opened = false;   // GET_CONTEXT has been here

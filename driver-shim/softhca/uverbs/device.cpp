@@ -136,7 +136,6 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   std::vector<Hca*> hcas;
   GDX_TRY(check_room(parts->adapters.size()));
   for (const auto& adapter : parts->adapters) {
-    announce_node(static_cast<std::uint8_t>(hcas.size()), identity_of(adapter->pages.fd()));
     hcas.push_back(adapter->hca.get());
   }
   parts->tree = GDX_TRY(SysfsTree::create(hcas));
@@ -159,10 +158,11 @@ void Device::abandon_parts() {
 // tree, because the numbers of their descriptors may belong to other files.
 void Device::abandon_lost_parts_locked() {
   const auto& threads = parts_->threads;
-  const bool lost = std::ranges::any_of(parts_->adapters, [](const auto& adapter) {
-    return adapter->hca->wire_is_lost() || !adapter->pages.refers();
-  });
-  if (!lost) return;
+  const bool wire_lost =
+      std::ranges::any_of(parts_->adapters, [](const auto& adapter) { return adapter->hca->wire_is_lost(); });
+  const bool file_lost =
+      std::ranges::any_of(parts_->contexts, [](const auto& entry) { return !entry.second->pages.refers(); });
+  if (!wire_lost && !file_lost) return;
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   for (const auto& thread : threads) static_cast<void>(thread->stop(kExitLimitNs));
@@ -233,15 +233,21 @@ ErrnoOr<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   Adapter& adapter = *parts_->adapters[hca];
   drop_ended_contexts_locked(0);
   const std::uint32_t number = ++last_context_;
+  ErrnoOr<PageFile> pages = PageFile::create(adapter.device_memory);
+  if (!pages) return refuse(pages.error());
   // Allocates first, because a failed allocation would leave an opened file behind.
   const auto place =
-      parts_->contexts.emplace(number, std::make_unique<Context>(*adapter.hca, adapter.pages, *this)).first;
-  const ErrnoOr<PageFile::Opened> opened = adapter.pages.open(close_on_exec, number);
-  if (!opened || !track_file(opened->fd, {FileKind::kNode, hca, number})) {
+      parts_->contexts.emplace(number, std::make_unique<Context>(*adapter.hca, std::move(*pages), *this))
+          .first;
+  const PageFile& file = place->second->pages;
+  const DeviceFile role{FileKind::kNode, hca, number};
+  const ErrnoOr<PageFile::Opened> opened = file.open(close_on_exec);
+  if (!opened || !track_file(opened->fd, role)) {
     if (opened) real_close(opened->fd);
     parts_->contexts.erase(place);
     return refuse(opened ? EMFILE : opened.error());
   }
+  announce_open(identity_of(file.fd()), role);
   place->second->counted = opened->counted;
   park_unused_locked();
   return opened->fd;
@@ -295,7 +301,9 @@ int Device::close(int fd) {
 void Device::drop_ended_contexts_locked(std::uint32_t closed_context) {
   std::erase_if(parts_->contexts, [closed_context](const auto& entry) {
     const auto& [number, context] = entry;
-    return context->counted ? !context->pages.is_open(number) : number == closed_context;
+    const bool ended = context->counted ? !context->pages.is_open() : number == closed_context;
+    if (ended) forget_open(identity_of(context->pages.fd()));
+    return ended;
   });
 }
 

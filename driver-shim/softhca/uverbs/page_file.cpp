@@ -25,42 +25,81 @@ constexpr std::uint64_t kMaxDoorbellPages = 1 << 14;
 constexpr std::uint64_t kFilePages = kDoorbellFirstPage + kMaxDoorbellPages;
 constexpr std::uint32_t kLogPageBytes = 12;
 
-// A lock of the open itself, on the byte of its number: it goes with the last that refers to the open.
-struct flock lock_of(std::uint32_t context) {
+// A lock of the open itself: it goes with the last that refers to the open.
+struct flock whole_file() {
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
-  lock.l_start = context;
-  lock.l_len = 1;
   return lock;
+}
+
+off_t device_memory_offset(std::size_t page) {
+  return static_cast<off_t>((kDeviceMemoryFirstPage + page) * kPageBytes);
 }
 
 }  // namespace
 
-ErrnoOr<PageFile> PageFile::create(std::size_t device_memory_bytes) {
-  Descriptor file = Descriptor::keep(memfd_create("gdx-softhca", MFD_CLOEXEC));
-  if (!file) return refuse(errno);
-  MappedPages device_memory;
-  if (ftruncate(file.value(), static_cast<off_t>(kFilePages * kPageBytes)) == 0) {
-    if (device_memory_bytes == 0) return PageFile(std::move(file), nullptr);
-    void* const mapped = mmap(nullptr, device_memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.value(),
-                              static_cast<off_t>(kDeviceMemoryFirstPage * kPageBytes));
-    if (mapped != MAP_FAILED)
-      device_memory = MappedPages(static_cast<std::byte*>(mapped), Unmap{device_memory_bytes});
-  }
-  if (device_memory == nullptr) return refuse(errno);
-  return PageFile(std::move(file), std::move(device_memory));
+ErrnoOr<DevicePages> DevicePages::create(std::size_t bytes) {
+  if (bytes == 0) return DevicePages(nullptr);
+  void* const mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return refuse(errno);
+  return DevicePages(MappedPages(static_cast<std::byte*>(mapped), Unmap{bytes}));
 }
 
-ErrnoOr<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t context) const {
+ErrnoOr<std::uint16_t> DevicePages::allocate(int file, std::uint64_t length_bytes,
+                                             std::uint32_t log_alignment) {
+  if (length_bytes == 0 || log_alignment > kLogPageBytes) return refuse(EINVAL);
+  if (length_bytes > page_used_.size() * kPageBytes) return refuse(ENOMEM);
+  const std::size_t pages = (length_bytes + kPageBytes - 1) / kPageBytes;
+  std::size_t run = 0;
+  for (std::size_t page = 0; page < page_used_.size(); ++page) {
+    run = page_used_[page] ? 0 : run + 1;
+    if (run < pages) continue;
+    const std::size_t first = page + 1 - pages;
+    if (mmap(memory() + first * kPageBytes, pages * kPageBytes, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, file, device_memory_offset(first)) == MAP_FAILED)
+      return refuse(ENOMEM);
+    for (std::size_t i = first; i <= page; ++i) page_used_[i] = true;
+    allocations_.emplace(static_cast<std::uint16_t>(first), pages);
+    return static_cast<std::uint16_t>(first);
+  }
+  return refuse(ENOMEM);
+}
+
+// A program may have the pages of its file mapped still: it sees zeroes, and nobody reads what it stores.
+void DevicePages::release(int file, std::uint16_t first_page) {
+  const auto found = allocations_.find(first_page);
+  if (found == allocations_.end()) return;
+  const std::size_t bytes = found->second * kPageBytes;
+  // A range of addresses that cannot be had back stays used, because a file's pages are behind it.
+  if (mmap(memory() + first_page * kPageBytes, bytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+    return;
+  for (std::size_t i = 0; i < found->second; ++i) page_used_[first_page + i] = false;
+  allocations_.erase(found);
+  static_cast<void>(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              device_memory_offset(first_page), static_cast<off_t>(bytes)));
+}
+
+// Sealed, because a program that has the file must not be able to take pages from under the engine.
+ErrnoOr<PageFile> PageFile::create(DevicePages& device_memory) {
+  Descriptor file = Descriptor::keep(memfd_create("gdx-softhca", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) return refuse(errno);
+  if (ftruncate(file.value(), static_cast<off_t>(kFilePages * kPageBytes)) != 0 ||
+      fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return refuse(errno);
+  return PageFile(std::move(file), device_memory);
+}
+
+ErrnoOr<PageFile::Opened> PageFile::open(bool close_on_exec) const {
   if (!refers()) return refuse(ENODEV);
   std::array<char, 32> path{};  // allocates nothing: the caller has reserved memory for opened objects
   std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd());
   int opened = spare_standard_descriptors(real_open(path.data(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0)),
                                           close_on_exec);
   if (opened >= 0) {
-    lseek(opened, context, SEEK_SET);
-    struct flock lock = lock_of(context);
+    struct flock lock = whole_file();
     return Opened{opened, fcntl(opened, F_OFD_SETLK, &lock) == 0};
   }
   if (errno == EACCES || errno == ENOENT) {
@@ -71,10 +110,17 @@ ErrnoOr<PageFile::Opened> PageFile::open(bool close_on_exec, std::uint32_t conte
   return Opened{opened, false};
 }
 
-bool PageFile::is_open(std::uint32_t context) const {
-  struct flock lock = lock_of(context);
+bool PageFile::is_open() const {
+  struct flock lock = whole_file();
   return !refers() || fcntl(fd(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
+
+ErrnoOr<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
+  if (!refers()) return refuse(ENODEV);
+  return device_memory_->allocate(fd(), length_bytes, log_alignment);
+}
+
+void PageFile::release(std::uint16_t first_page) { device_memory_->release(fd(), first_page); }
 
 ErrnoOr<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
   std::uint64_t offset = 0;
@@ -99,30 +145,6 @@ ErrnoOr<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
 void PageFile::remove_doorbell_page(const DoorbellPage& page) {
   munmap(page.address, kPageBytes);
   free_doorbell_pages_.push_back(page.mmap_offset);
-}
-
-ErrnoOr<std::uint16_t> PageFile::allocate(std::uint64_t length_bytes, std::uint32_t log_alignment) {
-  if (length_bytes == 0 || log_alignment > kLogPageBytes) return refuse(EINVAL);
-  if (length_bytes > page_used_.size() * kPageBytes) return refuse(ENOMEM);
-  const std::size_t pages = (length_bytes + kPageBytes - 1) / kPageBytes;
-  std::size_t run = 0;
-  for (std::size_t page = 0; page < page_used_.size(); ++page) {
-    run = page_used_[page] ? 0 : run + 1;
-    if (run < pages) continue;
-    const std::size_t first = page + 1 - pages;
-    for (std::size_t i = first; i <= page; ++i) page_used_[i] = true;
-    std::memset(device_memory() + first * kPageBytes, 0, pages * kPageBytes);
-    allocations_.emplace(static_cast<std::uint16_t>(first), pages);
-    return static_cast<std::uint16_t>(first);
-  }
-  return refuse(ENOMEM);
-}
-
-void PageFile::release(std::uint16_t first_page) {
-  const auto found = allocations_.find(first_page);
-  if (found == allocations_.end()) return;
-  for (std::size_t i = 0; i < found->second; ++i) page_used_[first_page + i] = false;
-  allocations_.erase(found);
 }
 
 }  // namespace gdx::softhca::uverbs

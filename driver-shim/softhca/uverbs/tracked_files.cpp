@@ -2,9 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <limits>
-
-#include "driver-shim/softhca/uverbs/config.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -30,23 +27,18 @@ struct TrackedFile {
 static_assert(std::atomic<DeviceFile>::is_always_lock_free);
 
 std::array<TrackedFile, kTrackedFiles> tracked_files;
-std::array<SharedIdentity, kMaxHcas> nodes;
+std::array<TrackedFile, kMaxRecognised> opens;
+std::atomic<std::size_t> opens_used{0};  // all announced ones are among the first so many
 
-// Returns the number of the open that `fd` is of: see PageFile::open(). 0: unknown.
-std::uint32_t context_of(int fd) {
-  const long offset = syscall(SYS_lseek, fd, 0L, SEEK_CUR);
-  const bool is_number = offset > 0 && offset <= std::numeric_limits<std::uint32_t>::max();
-  return is_number ? static_cast<std::uint32_t>(offset) : 0;
-}
-
-// Returns the node of this file, and the number of the open that `fd` is of.
-DeviceFile identify(int fd, const FileIdentity& identity) {
+// Returns the open of a node that this file is behind. Reads the identity again after the role, because
+// another thread may reuse the place.
+DeviceFile identify(const FileIdentity& identity) {
   if (identity == FileIdentity{}) return {};
-  for (std::size_t hca = 0; hca < nodes.size(); ++hca) {
-    if (nodes[hca].load() != identity) continue;
-    const std::uint32_t context = context_of(fd);
-    if (context == 0) return {};
-    return {FileKind::kNode, static_cast<std::uint8_t>(hca), context};
+  const std::size_t used = opens_used.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < used; ++i) {
+    if (opens[i].identity.load() != identity) continue;
+    const DeviceFile role = opens[i].role.load(std::memory_order_acquire);
+    return opens[i].identity.load() == identity ? role : DeviceFile{};
   }
   return {};
 }
@@ -68,20 +60,29 @@ bool track_file(int fd, DeviceFile role) {
 DeviceFile tracked_file(int fd) {
   if (fd < 0 || static_cast<std::size_t>(fd) >= kTrackedFiles) return {};
   const TrackedFile& file = tracked_files[static_cast<std::size_t>(fd)];
-  DeviceFile role = file.role.load(std::memory_order_acquire);
+  const DeviceFile role = file.role.load(std::memory_order_acquire);
   if (role.kind == FileKind::kForeign) return role;
-  if (identity_of(fd) != file.identity.load()) return {};
-  // All opens of a node are of one file: a duplicate of another may have come to this number.
-  if (role.kind == FileKind::kNode) {
-    if (const std::uint32_t context = context_of(fd); context != 0) role.context = context;
-  }
-  return role;
+  return identity_of(fd) == file.identity.load() ? role : DeviceFile{};
 }
 
-void announce_node(std::uint8_t hca, const FileIdentity& identity) { nodes[hca].store(identity); }
+void announce_open(const FileIdentity& identity, DeviceFile role) {
+  const std::size_t used = opens_used.load(std::memory_order_relaxed);
+  std::size_t place = 0;
+  while (place < used && opens[place].identity.load() != FileIdentity{}) ++place;
+  if (place == opens.size()) return;
+  opens[place].role.store(role, std::memory_order_release);
+  opens[place].identity.store(identity);
+  if (place == used) opens_used.store(used + 1, std::memory_order_release);
+}
+
+void forget_open(const FileIdentity& identity) {
+  for (std::size_t i = 0; i < opens_used.load(std::memory_order_relaxed); ++i) {
+    if (opens[i].identity.load() == identity) opens[i].identity.store({});
+  }
+}
 
 DeviceFile recognise_duplicate(int fd, const FileIdentity& identity) {
-  const DeviceFile role = identify(fd, identity);
+  const DeviceFile role = identify(identity);
   return role.kind == FileKind::kNode && track_as(fd, role, identity) ? role : DeviceFile{};
 }
 

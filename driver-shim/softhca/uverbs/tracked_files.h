@@ -22,8 +22,11 @@ bool track_file(int fd, DeviceFile role);
 // Returns the device file of `fd`; kForeign once it refers to another file.
 DeviceFile tracked_file(int fd);
 
-// `identity` is the file behind the nodes of HCA `hca` from now on.
-void announce_node(std::uint8_t hca, const FileIdentity& identity);
+// `identity` is the file behind the open `role` of a node, until forget_open(). Of kMaxRecognised opens at
+// once duplicates are recognised. Threads: one at a time.
+inline constexpr std::size_t kMaxRecognised = 4096;
+void announce_open(const FileIdentity& identity, DeviceFile role);
+void forget_open(const FileIdentity& identity);
 // Returns the device file that `fd` was duplicated from. It refers to the file `identity` and is not tracked:
 // a program may pass a library such a descriptor (ibv_import_device). It is tracked from then on. kForeign:
 // from no node.
