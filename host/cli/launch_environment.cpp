@@ -72,13 +72,10 @@ Result<void> check_capture(const std::string& path, std::uint32_t ranks) {
 
 // Returns whether ranks use gdxd: somebody asked for it by name. What happens to run there is for programs
 // that nobody launches.
-bool through_daemon() {
-  const auto place = ipc::daemon_place_from_environment();
-  return place && *place && (*place)->required;
-}
+Result<bool> through_daemon() { return GDX_TRY(ipc::daemon_places_from_environment()).required; }
 
 Result<void> check_softhca(const SofthcaOptions& options, std::uint32_t ranks) {
-  if (through_daemon() && options != SofthcaOptions{}) {
+  if (GDX_TRY(through_daemon()) && options != SofthcaOptions{}) {
     return fail(
         Status::kInvalidArgument,
         fmt::format("options of the software HCA do nothing to gdxd's: give them to gdxd, or set {}=off",
@@ -235,7 +232,7 @@ std::string pcap_path(const std::string& path, std::uint32_t rank) {
 
 Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
   if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
-  if (through_daemon()) return std::vector<std::string>{};
+  if (GDX_TRY(through_daemon())) return std::vector<std::string>{};
   const auto preload = GDX_TRY(preload_list());
   std::vector<std::string> variables{"LD_PRELOAD=" + preload, fmt::format("{}=off", ipc::kDaemonVariable)};
   const SofthcaOptions& softhca = options.softhca;

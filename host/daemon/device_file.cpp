@@ -1,7 +1,11 @@
 #include "host/daemon/device_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -24,6 +28,18 @@ Result<std::uint64_t> file_offset_of(const void* address) {
   }
   return fail(Status::kSystem,
               fmt::format("/proc/self/maps shows no file at {}: mount /proc for gdxd", address));
+}
+
+Result<Descriptor> file_for_clients(int command_file) {
+  const std::string path = fmt::format("/proc/self/fd/{}", command_file);
+  std::error_code error;
+  const std::string target = std::filesystem::read_symlink(path, error);
+  const bool in_memory = !error && target.starts_with("/memfd:");
+  Descriptor file = Descriptor::keep(in_memory ? ::open(path.c_str(), O_RDWR | O_CLOEXEC)
+                                               : ::fcntl(command_file, F_DUPFD_CLOEXEC, 0));
+  if (file) return file;
+  return fail(Status::kSystem,
+              fmt::format("cannot open the file of an HCA's context again: {}", std::strerror(errno)));
 }
 
 }  // namespace gdx::daemon

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace gdx::daemon {
@@ -10,5 +11,10 @@ namespace gdx::daemon {
 // Returns the offset, in the file that is mapped at `address`, of the byte at `address`. Source: proc(5),
 // /proc/PID/maps. Errors: kSystem.
 [[nodiscard]] Result<std::uint64_t> file_offset_of(const void* address);
+
+// Returns a descriptor of the context's file that clients may have. A character device is itself: whoever has
+// it can send the context commands. A file in memory, which is the software HCA's, is opened anew, so that
+// clients share no offset and no lock with gdxd, and can map it only. Errors: kSystem.
+[[nodiscard]] Result<Descriptor> file_for_clients(int command_file);
 
 }  // namespace gdx::daemon

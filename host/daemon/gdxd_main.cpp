@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ namespace gdx::daemon {
 namespace {
 
 constexpr char kProgram[] = "gdxd";
+constexpr unsigned kEndPatienceS = 10;
 // Set for the second start, under the software HCA.
 constexpr char kOnSoftwareVariable[] = "GDXD_ON_SOFTWARE_HCA";
 
@@ -76,7 +78,16 @@ Result<void> find_hcas(bool hardware, const std::vector<std::string>& command) {
   return tl::unexpected(run_in_place(launch));
 }
 
+// Each client costs two descriptors, and each context and pool some more.
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log::info("the limit on open files stays");
+}
+
 Result<void> serve(const ServerOptions& options) {
+  raise_file_limit();
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
   auto server = GDX_TRY(Server::listen(options));
@@ -88,6 +99,11 @@ Result<void> serve(const ServerOptions& options) {
   print_error("gdxd listens at {}\n", options.path);
   auto done = server->run();
   running.store(nullptr);
+  // The end of a client's files may wait for the client.
+  signal(SIGALRM, [](int) { _exit(EXIT_FAILURE); });
+  alarm(kEndPatienceS);
+  server.reset();
+  alarm(0);
   return done;
 }
 

@@ -40,34 +40,57 @@ Group::Group(uid_t user, const Limits& limits)
       user_(user),
       limits_(limits) {}
 
+// The last user ends the thing under the mutex; what that held in turn ends after it.
+template <typename Key, typename Thing>
+std::shared_ptr<Thing> Group::use(std::map<Key, Used<Thing>>& things, const Key& key) {
+  Used<Thing>& used = things.at(key);
+  ++used.users;
+  return std::shared_ptr<Thing>(used.thing.get(), [this, &things, key](Thing* thing) {
+    std::shared_ptr<GroupHca> below;
+    const std::lock_guard lock(mutex_);
+    Used<Thing>& left = things.at(key);
+    if (--left.users != 0) return;
+    if constexpr (std::is_same_v<Thing, GroupPool>) below = std::move(thing->hca);
+    things.erase(key);
+  });
+}
+
+Result<Group::HcaKey> Group::key_of(const HcaOptions& options) {
+  HcaKey key(options.name, options.gid_index ? int{*options.gid_index} : -1, options.without_port);
+  if (!options.name.empty()) return key;
+  const auto names = GDX_TRY(list_hcas());
+  if (names.size() == 1) std::get<0>(key) = names.front();
+  return key;
+}
+
 Result<std::shared_ptr<GroupHca>> Group::open_hca(const HcaOptions& options) {
   const std::lock_guard lock(mutex_);
-  const std::tuple key(options.name, options.gid_index ? int{*options.gid_index} : -1, options.without_port);
-  std::erase_if(hcas_, [](const auto& entry) { return entry.second.expired(); });
-  if (auto open = hcas_[key].lock()) return open;
+  const HcaKey key = GDX_TRY(key_of(options));
+  if (hcas_.contains(key)) return use(hcas_, key);
   auto hca = GDX_TRY(Hca::open(options));
-  const int command_file = hca.context()->cmd_fd;
-  auto opened = std::make_shared<GroupHca>(GroupHca{std::move(hca), command_file});
-  hcas_[key] = opened;
-  return opened;
+  auto file = GDX_TRY(file_for_clients(hca.context()->cmd_fd));
+  hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(hca), std::move(file)});
+  return use(hcas_, key);
 }
 
 Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupHca>& hca,
                                                     StagingOptions options) {
   options.processes = limits_.pools_per_hca;
+  options.shareable = true;
   const std::lock_guard lock(mutex_);
-  const PoolKey key(hca->hca.name(), options.memory, options.pool_bytes, options.slot_bytes,
-                    options.minimum_slots, options.threshold_percent);
-  std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
-  if (auto open = pools_[key].lock()) return open;
-  auto share = GDX_TRY(pools.take(1));
-  auto pool = GDX_TRY(StagingPool::create(hca->hca, options));
+  const PoolKey key(hca.get(), options.memory, options.pool_bytes, options.slot_bytes, options.minimum_slots,
+                    options.threshold_percent);
+  if (pools_.contains(key)) return use(pools_, key);
   const bool on_host = options.memory == StagingMemory::kHost;
+  const auto bytes = GDX_TRY(resolve_staging_bytes(options, hca->hca.device_memory_bytes()));
+  auto count = GDX_TRY(pools.take(1));
+  auto share = GDX_TRY(registered_bytes.take(on_host ? bytes : 0));
+  auto pool = GDX_TRY(StagingPool::create(hca->hca, options));
   const std::uint64_t offset = on_host ? 0 : GDX_TRY(file_offset_of(pool.base()));
-  const int file = on_host ? pool.host_file() : hca->command_file;
-  auto opened = std::make_shared<GroupPool>(GroupPool{hca, std::move(pool), std::move(share), file, offset});
-  pools_[key] = opened;
-  return opened;
+  const int file = on_host ? pool.host_file() : hca->command_file.value();
+  pools_[key].thing = std::make_unique<GroupPool>(
+      GroupPool{hca, std::move(pool), std::move(count), std::move(share), file, offset});
+  return use(pools_, key);
 }
 
 }  // namespace gdx::daemon

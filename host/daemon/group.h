@@ -10,8 +10,9 @@
 #include <mutex>
 #include <string>
 #include <tuple>
-#include <vector>
+#include <utility>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "host/daemon/limits.h"
 #include "host/hca/hca.h"
@@ -62,13 +63,14 @@ class Quota {
 // An HCA that the group has open. The last client of it closes it.
 struct GroupHca {
   Hca hca;
-  int command_file;  // of the context, for clients to map
+  Descriptor command_file;  // of the context, for clients to map
 };
 
 struct GroupPool {
   std::shared_ptr<GroupHca> hca;  // outlives the pool
   StagingPool pool;
-  Quota::Share share;
+  Quota::Share count;
+  Quota::Share bytes;    // of host memory
   int file;              // to map
   std::uint64_t offset;  // of the pool, in it
 };
@@ -87,6 +89,7 @@ class Group {
 
   [[nodiscard]] uid_t user() const { return user_; }
   [[nodiscard]] const GroupLimits& limits() const { return limits_.group; }
+  [[nodiscard]] std::uint32_t pools_per_hca() const { return limits_.pools_per_hca; }
 
   Quota clients;
   Quota endpoints;
@@ -95,15 +98,26 @@ class Group {
   Quota pools;
 
  private:
-  // The HCA's name, where the memory is, and the pool's rules.
+  // The HCA, where the memory is, and the pool's rules.
   using PoolKey =
-      std::tuple<std::string, StagingMemory, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+      std::tuple<const GroupHca*, StagingMemory, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+  // The name of the HCA, its GID index, and whether it was opened without its port.
+  using HcaKey = std::tuple<std::string, int, bool>;
+  template <typename Thing>
+  struct Used {
+    std::unique_ptr<Thing> thing;
+    std::size_t users = 0;
+  };
+  template <typename Key, typename Thing>
+  std::shared_ptr<Thing> use(std::map<Key, Used<Thing>>& things, const Key& key);
+  Result<HcaKey> key_of(const HcaOptions& options);
 
   uid_t user_;
   Limits limits_;
+  // Things begin and end under it, so that none is made while its forerunner still has the memory.
   std::mutex mutex_;
-  std::map<std::tuple<std::string, int, bool>, std::weak_ptr<GroupHca>> hcas_;
-  std::map<PoolKey, std::weak_ptr<GroupPool>> pools_;
+  std::map<HcaKey, Used<GroupHca>> hcas_;
+  std::map<PoolKey, Used<GroupPool>> pools_;
 };
 
 }  // namespace gdx::daemon

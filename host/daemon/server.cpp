@@ -1,8 +1,10 @@
 #include "host/daemon/server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@ namespace {
 
 // A client that reads no answers for so long is dropped.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
+constexpr std::uint64_t kOpenPatienceNs = 5'000'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
 constexpr int kRefusalPauseMs = 100;
@@ -33,6 +36,18 @@ void remove_stale_socket(const std::string& path) {
   struct stat facts {};
   if (listener || listener.error().status != Status::kNotFound) return;
   if (lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
+}
+
+// Of two that start at once, one must not remove the other's socket.
+Result<Descriptor> lock_path(const std::string& path) {
+  const std::string name = path + ".lock";
+  Descriptor file = Descriptor::keep(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file)
+    return fail(Status::kSystem,
+                fmt::format("cannot listen at {}: {}: {}", path, name, std::strerror(errno)));
+  if (::flock(file.value(), LOCK_EX | LOCK_NB) == 0) return file;
+  return fail(Status::kBusy,
+              fmt::format("another gdxd listens at {}: end it, or choose another --socket", path));
 }
 
 struct Peer {
@@ -56,6 +71,7 @@ Server::Server(Descriptor listener, ServerOptions options)
       stop_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
 
 Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options) {
+  auto lock = GDX_TRY(lock_path(options.path));
   remove_stale_socket(options.path);
   // No moment passes in which the socket has more rights than the options grant.
   const mode_t before = ::umask(0777);
@@ -73,6 +89,7 @@ Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options) {
   auto server = adopt(std::move(*listener), options);
   struct stat facts {};
   if (::lstat(options.path.c_str(), &facts) == 0) server->own_file_ = facts.st_ino;
+  server->lock_ = std::move(lock);
   return server;
 }
 
@@ -109,17 +126,40 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
   return group;
 }
 
+Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
+  if (clients_.size() >= options_.limits.max_clients)
+    return fail(Status::kBusy, fmt::format("gdxd serves {} clients already: end some", clients_.size()));
+  auto group = GDX_TRY(group_of(user));
+  auto share = GDX_TRY(group->clients.take(1));
+  return std::make_unique<Session>(std::move(group), std::move(share));
+}
+
 // The session ends on this thread, so that a slow end delays nobody else.
 void Server::serve(Client& client) {
+  if (client.session) {
+    serve_session(client);
+    client.session.reset();
+  } else if (bootstrap::receive_local(client.socket, client.connected_ns + kOpenPatienceNs)) {
+    // A close before the client's first message is read would take the answer with it.
+    const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, client.refusal);
+    (void)bootstrap::send_local(client.socket, refusal, {}, monotonic_ns() + kAnswerPatienceNs);
+  }
+  ::shutdown(client.socket.value(), SHUT_RDWR);
+  client.ended.store(true);
+}
+
+void Server::serve_session(Client& client) {
   for (;;) {
-    auto message = bootstrap::receive_local(client.socket, kForeverNs);
-    if (!message) break;
-    const Answer answer = client.session->handle(std::move(*message));
+    // Whoever connects must open an HCA soon.
+    const std::uint64_t deadline_ns =
+        client.session->is_open() ? kForeverNs : client.connected_ns + kOpenPatienceNs;
+    auto message = bootstrap::receive_local(client.socket, deadline_ns);
+    if (!message && message.error().status != Status::kInvalidArgument) break;
+    const Answer answer = message ? client.session->answer(std::move(*message))
+                                  : Answer{ipc::encode_refusal(ipc::Kind::kHello, message.error())};
     const std::span<const int> files(&answer.file, answer.file >= 0 ? 1 : 0);
     if (!bootstrap::send_local(client.socket, answer.bytes, files, monotonic_ns() + kAnswerPatienceNs)) break;
   }
-  client.session.reset();
-  client.ended.store(true);
 }
 
 Result<void> Server::accept_client() {
@@ -133,16 +173,18 @@ Result<void> Server::accept_client() {
     return {};
   }
   const auto peer = GDX_TRY(peer_of(socket));
-  auto group = group_of(peer.user);
-  if (!group) {
-    const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, group.error());
-    (void)bootstrap::send_local(socket, refusal, {}, monotonic_ns());
-    return {};
-  }
+  if (clients_.size() >= 2 * std::size_t{options_.limits.max_clients})
+    return fail(Status::kBusy, "more clients wait for their refusal than are served");
+  auto session = new_session(peer.user);
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
   client.process = peer.process;
-  client.session = std::make_unique<Session>(std::move(*group));
+  client.connected_ns = monotonic_ns();
+  if (session) {
+    client.session = std::move(*session);
+  } else {
+    client.refusal = session.error();
+  }
   try {
     client.thread = std::thread(&Server::serve, std::ref(client));
   } catch (const std::system_error& error) {

@@ -47,17 +47,22 @@ class Server {
   struct Client {
     Descriptor socket;
     pid_t process = 0;
-    std::unique_ptr<Session> session;
+    std::uint64_t connected_ns = 0;
+    std::unique_ptr<Session> session;  // none: refused
+    Error refusal;
     std::atomic<bool> ended{false};
     std::thread thread;
   };
   Server(Descriptor listener, ServerOptions options);
   Result<void> accept_client();
   Result<std::shared_ptr<Group>> group_of(uid_t user);
+  Result<std::unique_ptr<Session>> new_session(uid_t user);
   static void serve(Client& client);
+  static void serve_session(Client& client);
   void join_ended();
 
   ServerOptions options_;
+  Descriptor lock_;  // of the path, which one gdxd holds
   Descriptor listener_;
   Descriptor stop_;     // an eventfd
   ino_t own_file_ = 0;  // of the socket that listen() made

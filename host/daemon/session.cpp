@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/log.h"
+#include "base/file_identity.h"
 #include "base/page_size.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
@@ -43,7 +43,7 @@ Result<void> check_rights(std::uint32_t access) {
 }
 
 // Maps whole pages of a client's file, once it is known that they stay.
-Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, std::uint64_t offset,
+Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file, std::uint64_t offset,
                                     std::uint64_t bytes) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
   if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
@@ -54,7 +54,23 @@ Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, std::u
   }
   const std::uint64_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   GDX_TRY(check_shared_file(files.front().value(), offset + whole));
+  if (identity_of(files.front().value()) == identity_of(own_file))
+    return fail(Status::kInvalidArgument, "the HCA's own file is no memory of a client");
   return ipc::map_shared(files.front(), offset, whole);
+}
+
+Result<void> check_pool_limits(const StagingOptions& options, const Hca& hca, const Group& group) {
+  const auto bytes = GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
+  if (bytes / options.slot_bytes > group.limits().max_slots) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("gdxd gives a staging pool no more than {} slots: use larger ones",
+                            group.limits().max_slots));
+  }
+  const std::uint64_t part_bytes = hca.device_memory_bytes() / group.pools_per_hca();
+  if (options.memory == StagingMemory::kHost || bytes <= part_bytes || options.pool_bytes == 0) return {};
+  return fail(Status::kNoMemory,
+              fmt::format("gdxd gives a staging pool {} of the NIC's {} bytes: ask for no more", part_bytes,
+                          hca.device_memory_bytes()));
 }
 
 Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_is_software) {
@@ -82,8 +98,6 @@ Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_
 
 }  // namespace
 
-Session::~Session() = default;
-
 SessionFigures Session::figures() const {
   const std::lock_guard lock(mutex_);
   SessionFigures figures{program_, endpoints_.size(), regions_.size(), 0};
@@ -100,7 +114,16 @@ bool Session::permits(Kind kind) const {
   return false;
 }
 
-Answer Session::handle(bootstrap::LocalMessage message) {
+// What a client makes gdxd run out of must not end gdxd.
+Answer Session::answer(bootstrap::LocalMessage message) {
+  try {
+    return handle(message);
+  } catch (const std::exception& error) {
+    return {ipc::encode_refusal(Kind::kHello, {Status::kNoMemory, fmt::format("gdxd: {}", error.what())})};
+  }
+}
+
+Answer Session::handle(bootstrap::LocalMessage& message) {
   const auto parsed = ipc::parse_message(message.bytes);
   if (!parsed) return {ipc::encode_refusal(Kind::kHello, parsed.error())};
   if (!permits(parsed->kind)) {
@@ -191,7 +214,6 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
             "release",
             GDX_VERSION, ipc::kVersion, hello.oldest_version, hello.newest_version));
   }
-  auto share = GDX_TRY(group_->clients.take(1));
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
     return fail(Status::kNoMemory, fmt::format("gdxd has no socket for notices: {}", std::strerror(errno)));
@@ -199,7 +221,6 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
   client_notices_ = Descriptor::keep(ends[1]);
   {
     const std::lock_guard lock(mutex_);
-    client_ = std::move(share);
     program_ = ipc::text_of(hello.program);
   }
   state_ = State::kGreeted;
@@ -249,7 +270,8 @@ Result<Answer> Session::register_memory(const ipc::RegisterMemory& request, File
   region.count = GDX_TRY(group_->regions.take(1));
   region.share = GDX_TRY(group_->registered_bytes.take(request.bytes));
   region.bytes = request.bytes;
-  region.pages = GDX_TRY(map_client_file(files, request.file_offset, request.bytes));
+  region.pages =
+      GDX_TRY(map_client_file(files, hca_->command_file.value(), request.file_offset, request.bytes));
   region.mr = GDX_TRY(register_host_pages(
       hca_->hca, {region.pages.get(), request.bytes, request.iova, static_cast<Access>(request.access)}));
   const std::lock_guard lock(mutex_);
@@ -265,6 +287,7 @@ Result<Answer> Session::open_pool(const ipc::OpenPool& request) {
   options.slot_bytes = request.slot_bytes;
   options.minimum_slots = request.minimum_slots;
   options.threshold_percent = request.threshold_percent;
+  GDX_TRY(check_pool_limits(options, hca_->hca, *group_));
   if (pools_.size() >= group_->limits().max_pools)
     return fail(Status::kNoMemory,
                 fmt::format("a client may have {} staging pools: close one", pools_.size()));
@@ -304,7 +327,7 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   if (options.bounce_slot_count != 0) host = GDX_TRY(pool(request.bounce_pool));
   const StagingPools pools(nic ? &nic->pool : nullptr, host ? &host->pool : nullptr);
   const auto slots = GDX_TRY(check_pools(pools, options));
-  auto pages = GDX_TRY(map_client_file(files, 0, request.queue_bytes));
+  auto pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), 0, request.queue_bytes));
   auto memory =
       GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host));
   auto served =
@@ -323,7 +346,7 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   const std::lock_guard lock(mutex_);
   answer.endpoint = ++last_number_;
   endpoints_.emplace(answer.endpoint, std::move(served));
-  return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file);
+  return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file.value());
 }
 
 Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {

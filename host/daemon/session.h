@@ -38,16 +38,18 @@ struct SessionFigures {
   std::uint64_t registered_bytes = 0;
 };
 
-// Threads: handle() by one thread; figures() by any.
+// Threads: answer() and is_open() by one thread; figures() by any.
 class Session {
  public:
-  explicit Session(std::shared_ptr<Group> group) : group_(std::move(group)) {}
-  ~Session();
+  // `client` is this client's part of the group's quota.
+  Session(std::shared_ptr<Group> group, Quota::Share client)
+      : group_(std::move(group)), client_(std::move(client)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Does what a message asks for, and returns the answer. Takes the message's files.
-  [[nodiscard]] Answer handle(bootstrap::LocalMessage message);
+  [[nodiscard]] Answer answer(bootstrap::LocalMessage message);
+  [[nodiscard]] bool is_open() const { return state_ == State::kOpen; }
   [[nodiscard]] SessionFigures figures() const;
   // Sends a client its notices; -1 before kHello.
   [[nodiscard]] int notices() const { return notices_.value(); }
@@ -72,6 +74,7 @@ class Session {
   };
 
   using Files = std::vector<Descriptor>;
+  Answer handle(bootstrap::LocalMessage& message);
   template <typename Request, typename Act>
   Result<Answer> with(const ipc::Parsed& message, Act act);
   Result<Answer> act_on(const ipc::Parsed& message, Files& files);
@@ -86,12 +89,12 @@ class Session {
   Result<std::shared_ptr<GroupPool>> pool(std::uint32_t number);
 
   std::shared_ptr<Group> group_;
+  Quota::Share client_;
   State state_ = State::kNew;
   Descriptor notices_;
   Descriptor client_notices_;  // until the client has it
   mutable std::mutex mutex_;   // of the members below, which figures() reads
   std::string program_;
-  Quota::Share client_;
   // Members go in reverse order: endpoints before the pools and the HCA that they use.
   std::shared_ptr<GroupHca> hca_;
   std::uint32_t last_number_ = 0;

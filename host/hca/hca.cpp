@@ -127,13 +127,14 @@ Result<std::vector<std::string>> list_hcas() {
 Result<Hca> Hca::open(const HcaOptions& options) {
   const TraceSpan span("Hca::open");
   if (options.in_this_process) return open_here(options);
-  const auto place = GDX_TRY(ipc::daemon_place_from_environment());
-  if (!place) return open_here(options);
-  auto daemon = ipc::Daemon::connect(place->path);
-  if (daemon) return open_by(std::move(*daemon), options);
-  // A socket that a daemon has left behind.
-  if (!place->required && daemon.error().status == Status::kNotFound) return open_here(options);
-  return tl::unexpected(daemon.error());
+  const auto places = GDX_TRY(ipc::daemon_places_from_environment());
+  for (const std::string& path : places.paths) {
+    auto daemon = ipc::Daemon::connect(path);
+    if (daemon) return open_by(std::move(*daemon), options);
+    if (places.required) return tl::unexpected(daemon.error());
+    log::info("this process opens its HCA by itself: {}", daemon.error().message);
+  }
+  return open_here(options);
 }
 
 Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& options) {

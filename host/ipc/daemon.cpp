@@ -39,18 +39,19 @@ std::string default_socket_path() {
   return geteuid() == 0 ? paths.back() : paths.front();
 }
 
-Result<std::optional<DaemonPlace>> daemon_place_from_environment() {
+Result<DaemonPlaces> daemon_places_from_environment() {
   const char* const value = std::getenv(kDaemonVariable);
   const std::string_view text = value == nullptr ? "auto" : value;
-  if (text == "off") return std::optional<DaemonPlace>{};
+  DaemonPlaces places;
+  if (text == "off") return places;
   if (text == "auto") {
-    for (const std::string& path : usual_paths()) {
-      if (access(path.c_str(), F_OK) == 0) return DaemonPlace{path, false};
-    }
-    return std::optional<DaemonPlace>{};
+    places.paths = usual_paths();
+    std::erase_if(places.paths, [](const std::string& path) { return access(path.c_str(), F_OK) != 0; });
+    return places;
   }
-  if (text.starts_with(kPathPrefix) && text.substr(kPathPrefix.size()).starts_with('/'))
-    return DaemonPlace{std::string(text.substr(kPathPrefix.size())), true};
+  places.required = true;
+  if (text.starts_with(kPathPrefix)) places.paths.emplace_back(text.substr(kPathPrefix.size()));
+  if (!places.paths.empty() && places.paths.front().starts_with('/')) return places;
   return fail(
       Status::kInvalidArgument,
       fmt::format("{} is '{}': use auto, off or unix:PATH with an absolute path", kDaemonVariable, text));
@@ -108,8 +109,10 @@ Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte
   const std::span<const int> files(&file, file >= 0 ? 1 : 0);
   const std::uint64_t deadline_ns = monotonic_ns() + kAnswerTimeoutNs;
   const auto sent = bootstrap::send_local(socket_, request, files, deadline_ns);
-  auto received = sent ? bootstrap::receive_local(socket_, deadline_ns)
-                       : Result<bootstrap::LocalMessage>(tl::unexpected(sent.error()));
+  // gdxd may have said why it closes.
+  const bool may_have_answered = sent || sent.error().status == Status::kPeerGone;
+  auto received = may_have_answered ? bootstrap::receive_local(socket_, deadline_ns)
+                                    : Result<bootstrap::LocalMessage>(tl::unexpected(sent.error()));
   if (!received) {
     // A late answer would be taken for the next one's.
     lose();
@@ -140,6 +143,7 @@ void Daemon::forget(std::uint64_t number) {
 void Daemon::lose() {
   const std::lock_guard lock(acts_mutex_);
   if (lost_.exchange(true)) return;
+  ::shutdown(socket_.value(), SHUT_RDWR);  // gdxd ends the session, if it lives
   for (const auto& [number, act] : acts_) act();
 }
 

@@ -23,16 +23,15 @@ namespace gdx::ipc {
 inline constexpr char kDaemonVariable[] = "GDX_DAEMON";
 inline constexpr char kSocketName[] = "gdx/gdxd.sock";  // below /run, or $XDG_RUNTIME_DIR
 
-// Where gdxd may listen.
-struct DaemonPlace {
-  std::string path;
-  bool required = false;  // false: without a listener the process opens its HCA by itself
+// Where gdxd may listen, the first place first.
+struct DaemonPlaces {
+  std::vector<std::string> paths;
+  bool required = false;  // false: if gdxd serves at none, the process opens its HCA by itself
 };
 
-// Reads $GDX_DAEMON: off; unix:PATH; auto, the default: $XDG_RUNTIME_DIR/gdx/gdxd.sock, or
-// /run/gdx/gdxd.sock. Returns no place for off, and for auto if neither socket exists. Errors:
-// kInvalidArgument.
-[[nodiscard]] Result<std::optional<DaemonPlace>> daemon_place_from_environment();
+// Reads $GDX_DAEMON: off; unix:PATH; auto, the default: $XDG_RUNTIME_DIR/gdx/gdxd.sock, then
+// /run/gdx/gdxd.sock, if they exist. Errors: kInvalidArgument.
+[[nodiscard]] Result<DaemonPlaces> daemon_places_from_environment();
 // Returns the path at which gdxd listens without configuration.
 [[nodiscard]] std::string default_socket_path();
 

@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -22,7 +25,7 @@ Result<MappedPages> map_pages(std::size_t bytes, int flags, int file) {
 }  // namespace
 
 Result<MappedPages> map_own_pages(std::size_t bytes) {
-  return map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  return map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1);
 }
 
 Result<SharedFile> make_shared_file(std::size_t bytes) {
@@ -40,16 +43,26 @@ Result<SharedFile> make_shared_file(std::size_t bytes) {
 }
 
 Result<void> check_shared_file(int file, std::size_t bytes) {
+  struct statfs system {};
+  // A file of huge pages is mapped and unmapped in those, and a hole in it ends who touches it.
+  if (fstatfs(file, &system) != 0 || system.f_type != TMPFS_MAGIC)
+    return fail(Status::kInvalidArgument, "a shared file must be a memfd without MFD_HUGETLB");
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return fail(Status::kInvalidArgument,
                 "a shared file must be a memfd sealed against shrinking (F_SEAL_SHRINK)");
   }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0)
+    return fail(Status::kInvalidArgument, "a shared file must not be sealed against writes");
   struct stat facts {};
   if (fstat(file, &facts) != 0 || static_cast<std::uint64_t>(facts.st_size) < bytes) {
     return fail(Status::kInvalidArgument,
                 fmt::format("a shared file is shorter than the {} bytes that were asked for", bytes));
   }
+  constexpr std::uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system
+  if (static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes < bytes)
+    return fail(Status::kInvalidArgument,
+                "a shared file must have its pages allocated: call posix_fallocate first");
   return {};
 }
 

@@ -14,15 +14,17 @@ struct SharedFile {
   MappedPages pages;
 };
 
-// Maps zeroed pages of this process. `bytes` is a multiple of the page size. Errors: kNoMemory.
+// Maps zeroed pages of this process, all there at once. `bytes` is a multiple of the page size. Errors:
+// kNoMemory.
 [[nodiscard]] Result<MappedPages> map_own_pages(std::size_t bytes);
 
 // Makes a file of zeroes and maps it. Its pages are allocated at once, so that no store fails for lack of
 // memory. Seals make its length final, so that every mapping of it stays valid. Errors: kNoMemory, kSystem.
 [[nodiscard]] Result<SharedFile> make_shared_file(std::size_t bytes);
 
-// Checks that the file behind a received descriptor is `bytes` long at least and can never shrink, so that
-// this process may map it. Errors: kInvalidArgument with the missing property.
+// Checks that this process may map `bytes` of a received file: a memfd in pages of the usual size, which can
+// never shrink, may be written, and has its first `bytes` allocated. Errors: kInvalidArgument with the
+// missing property.
 [[nodiscard]] Result<void> check_shared_file(int file, std::size_t bytes);
 
 }  // namespace gdx

@@ -266,6 +266,7 @@ RegistrationWay Endpoint::queues_registered_by() const { return impl_->queue->fa
 
 // Retired first: a kernel that sees the abort looks at its limits once more, and never again.
 void Endpoint::abort() {
+  if (impl_->daemon) impl_->set_abort();  // gdxd may take its time
   impl_->queue->retire();
   impl_->set_abort();
 }

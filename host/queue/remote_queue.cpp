@@ -19,15 +19,17 @@ static_assert(sizeof(ipc::ConnectEndpoint::peer) == sizeof(EndpointAddress));
 
 class RemoteQueue final : public QueueObjects {
  public:
-  RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer,
-              MappedPages doorbell_page)
-      : daemon_(std::move(daemon)), endpoint_(answer.endpoint), page_(std::move(doorbell_page)) {
+  RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer)
+      : daemon_(std::move(daemon)), endpoint_(answer.endpoint) {
     facts_.qpn = answer.qpn;
     facts_.psn = answer.psn;
     facts_.scratch_lkey = answer.scratch_lkey;
-    facts_.doorbell_page = page_.get();
-    facts_.doorbell = reinterpret_cast<std::uint64_t*>(page_.get() + answer.register_offset);
     facts_.blueflame_half_bytes = answer.blueflame_half_bytes;
+  }
+  void use(MappedPages doorbell_page, std::uint32_t register_offset) {
+    page_ = std::move(doorbell_page);
+    facts_.doorbell_page = page_.get();
+    facts_.doorbell = reinterpret_cast<std::uint64_t*>(page_.get() + register_offset);
   }
   // gdxd ends the objects of a client that it has lost, so a failure leaves nothing behind.
   ~RemoteQueue() override { (void)daemon_->call<ipc::Done>(ipc::DestroyEndpoint{endpoint_}); }
@@ -90,10 +92,12 @@ Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, Stag
   const auto& daemon = hca.daemon();
   auto reply = GDX_TRY(daemon->call<ipc::EndpointAnswer>(request_of(options, pools, memory), memory.file()));
   const ipc::EndpointAnswer& answer = reply.answer;
+  auto queue = std::make_unique<RemoteQueue>(daemon, answer);
   if (reply.files.size() != 1 || answer.register_offset + sizeof(std::uint64_t) > page_bytes())
     return fail(Status::kSystem, "gdxd's answer holds no doorbell register: restart it");
   auto page = GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, page_bytes()));
-  return std::make_unique<RemoteQueue>(daemon, answer, std::move(page));
+  queue->use(std::move(page), answer.register_offset);
+  return queue;
 }
 
 }  // namespace gdx

@@ -93,8 +93,11 @@ int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken
   for (client.granted = taken; taken != client.granted + count; ++taken) {
     const std::uint32_t slot =
         load(client.channel.granted_slots[taken & (slot_count - 1)], std::memory_order_relaxed);
-    if (!scheduler_.take_back(number, slot)) {
+    if (scheduler_.take_back(number, slot)) continue;
+    if (!client.reported) {
       report(number, fmt::format("leaves slot {}, which it was not granted", slot));
+    } else {
+      ++bad_returns_;
     }
   }
   show_grants(number);  // its limit may be 0 already, which then is no action
@@ -113,8 +116,11 @@ int CreditExchange::take_returns(CreditEndpoint number, std::uint32_t returned) 
   for (; client.returned != returned; ++client.returned) {
     const std::uint32_t slot =
         load(client.channel.returned_slots[client.returned & (slot_count - 1)], std::memory_order_relaxed);
-    if (!scheduler_.take_back(number, slot)) {
+    if (scheduler_.take_back(number, slot)) continue;
+    if (!client.reported) {
       report(number, fmt::format("gives back slot {}, which it does not hold", slot));
+    } else {
+      ++bad_returns_;
     }
   }
   return static_cast<int>(count);

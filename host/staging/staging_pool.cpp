@@ -104,8 +104,9 @@ Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& 
   return region;
 }
 
-Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes) {
-  auto memory = GDX_TRY(allocate_shareable_memory(hca, bytes, kGatherOnly));
+Result<StagingRegion> host_region(const Hca& hca, std::uint64_t bytes, bool shareable) {
+  auto memory = GDX_TRY(shareable ? allocate_shareable_memory(hca, bytes, kGatherOnly)
+                                  : allocate_memory(hca, bytes, kGatherOnly));
   StagingRegion region;
   region.base = memory.data();
   region.nic_offset = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -217,11 +218,11 @@ Result<std::uint64_t> resolve_staging_bytes(const StagingOptions& options,
 
 Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& given) {
   const TraceSpan span("StagingPool::create");
+  if (hca.daemon()) return open_by_daemon(hca, given);
   const auto options = GDX_TRY(with_environment(given));
   auto bytes = GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
-  if (hca.daemon()) return open_by_daemon(hca, options);
   auto region = GDX_TRY(options.memory == StagingMemory::kNic ? lease_device_memory(hca, options, bytes)
-                                                              : host_region(hca, bytes));
+                                                              : host_region(hca, bytes, options.shareable));
   auto pool = std::make_shared<StagingLease::Pool>(options, std::move(region), bytes);
   try {
     pool->service.emplace(pool->rules, hca.name());
@@ -236,6 +237,7 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
 }
 
 Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOptions& options) {
+  GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
   ipc::OpenPool request{};
   request.pool_bytes = options.pool_bytes;
   request.on_host = options.memory == StagingMemory::kHost ? 1 : 0;
@@ -245,17 +247,17 @@ Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOpt
   const auto& daemon = hca.daemon();
   auto reply = GDX_TRY(daemon->call<ipc::PoolAnswer>(request));
   const ipc::PoolAnswer& answer = reply.answer;
+  auto pool = std::make_shared<StagingLease::Pool>(options, StagingRegion{}, answer.bytes);
+  pool->daemon = daemon;  // which the pool's end tells, also where something fails below
+  pool->number = answer.pool;
   if (reply.files.size() != 1 || answer.within_page >= page_bytes() || answer.bytes > kMaxBounceBytes)
     return fail(Status::kSystem, "gdxd's answer holds no staging memory: restart it");
-  StagingRegion region;
+  StagingRegion& region = pool->region;
   region.shared =
       GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, answer.within_page + answer.bytes));
   region.base = region.shared.get() + answer.within_page;
   region.nic_offset = answer.nic_offset;
   region.lkey = answer.lkey;
-  auto pool = std::make_shared<StagingLease::Pool>(options, std::move(region), answer.bytes);
-  pool->daemon = daemon;
-  pool->number = answer.pool;
   return StagingPool(std::move(pool));
 }
 

@@ -47,6 +47,8 @@ struct StagingOptions {
   // pool, two get a third each. A larger value lets few endpoints use more, and leaves less for new ones
   // meanwhile.
   std::uint32_t threshold_percent = 100;
+  // Host memory in a file that other processes can map, for gdxd.
+  bool shareable = false;
 
   // Defaults of a pool in host memory.
   [[nodiscard]] static constexpr StagingOptions in_host_memory() {

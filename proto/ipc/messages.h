@@ -205,15 +205,8 @@ struct CounterAnswer {
 
 struct Done {};  // the answer to what returns nothing
 
-enum class NoticeEvent : std::uint32_t {
-  kPortDown = 1,
-  kPortUp = 2,
-  kHcaFatal = 3,
-  kKicked = 4,  // by an operator: the connection closes
-};
 struct Notice {
   static constexpr Kind kind = Kind::kNotice;
-  std::uint32_t event;  // enum NoticeEvent
   char reason[kNameBytes * 2];
 };
 

@@ -81,6 +81,8 @@ class RawClient {
   [[nodiscard]] Answer answer() const {
     return must(ipc::parse_body<Answer>(must(ipc::parse_message(received_.bytes))));
   }
+  // Takes the file that came with the last answer.
+  Descriptor take_file() { return std::move(received_.descriptors.at(0)); }
   void greet_and_open() {
     ASSERT_EQ(call(ipc::Hello{1, 1, 0, "raw"}), Status::kOk) << reason_;
     ASSERT_EQ(call(ipc::OpenHca{{}, -1, 0}), Status::kOk) << reason_;
@@ -109,6 +111,7 @@ TEST(DaemonProtocol, what_is_no_message_is_refused_and_the_next_one_answered) {
   const auto hello = static_cast<std::uint16_t>(ipc::Kind::kHello);
   EXPECT_EQ(client.send(std::vector<std::byte>(1)), Status::kInvalidArgument);
   EXPECT_EQ(client.send(std::vector<std::byte>(ipc::kMaxMessageBytes + 1)), Status::kInvalidArgument);
+  EXPECT_EQ(client.send(std::vector<std::byte>(bootstrap::kMaxLocalMessageBytes)), Status::kInvalidArgument);
   EXPECT_EQ(client.send(header_of({0x12345678, ipc::kVersion, hello, 0, 0})), Status::kInvalidArgument);
   EXPECT_EQ(client.send(header_of({ipc::kMagic, 99, hello, 0, 0})), Status::kVersionMismatch);
   EXPECT_EQ(client.send(header_of({ipc::kMagic, ipc::kVersion, 0, 0, 0})), Status::kInvalidArgument);
@@ -144,11 +147,22 @@ TEST(DaemonMemory, files_that_do_not_hold_are_refused) {
   ASSERT_EQ(ftruncate(unsealed.value(), 4 * kPage), 0);
   const Descriptor read_only(
       ::open(("/proc/self/fd/" + std::to_string(good.file.value())).c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor sparse(memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(sparse.value(), 4 * kPage), 0);
+  ASSERT_EQ(fcntl(sparse.value(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  const Descriptor huge(memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
   const Descriptor folder(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   EXPECT_EQ(client.call(region_of(4 * kPage)), Status::kInvalidArgument);  // no file
   EXPECT_EQ(client.call(region_of(4 * kPage), {unsealed.value()}), Status::kInvalidArgument);
   EXPECT_THAT(client.reason(), HasSubstr("sealed against shrinking"));
   EXPECT_EQ(client.call(region_of(4 * kPage), {folder.value()}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(region_of(4 * kPage), {sparse.value()}), Status::kInvalidArgument);
+  EXPECT_THAT(client.reason(), HasSubstr("posix_fallocate"));
+  if (huge) {
+    EXPECT_EQ(fcntl(huge.value(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    EXPECT_EQ(client.call(region_of(4 * kPage), {huge.value()}), Status::kInvalidArgument);
+    EXPECT_THAT(client.reason(), HasSubstr("MFD_HUGETLB"));
+  }
   EXPECT_NE(client.call(region_of(4 * kPage), {read_only.value()}), Status::kOk);
   const int file = good.file.value();
   EXPECT_EQ(client.call(region_of(4 * kPage), {file, file}), Status::kInvalidArgument);
@@ -171,6 +185,25 @@ TEST(DaemonMemory, files_that_do_not_hold_are_refused) {
   rights.access = 1u << 31;
   EXPECT_EQ(client.call(rights, {file}), Status::kInvalidArgument);
   EXPECT_EQ(client.call(region_of(4 * kPage), {file}), Status::kOk) << client.reason();
+}
+
+// The file in which doorbells and device memory lie is of the client's group alone, and a client can neither
+// shrink it, nor have it registered, nor move gdxd's place in it.
+TEST(DaemonMemory, the_hcas_own_file_holds_against_its_clients) {
+  const RunningServer server;
+  RawClient client(server.path());
+  client.greet_and_open();
+  ASSERT_EQ(client.call(ipc::OpenPool{0, 0, kDefaultSlotBytes, 1, 100}), Status::kOk) << client.reason();
+  const Descriptor file = client.take_file();
+  const auto pool = client.answer<ipc::PoolAnswer>();
+  EXPECT_NE(ftruncate(file.value(), 0), 0);
+  EXPECT_EQ(client.call(region_of(kPage), {file.value()}), Status::kInvalidArgument);
+  EXPECT_EQ(lseek(file.value(), 9999, SEEK_SET), 9999);
+  struct flock whole {};
+  whole.l_type = F_UNLCK;
+  EXPECT_EQ(fcntl(file.value(), F_OFD_SETLK, &whole), 0);
+  EXPECT_EQ(client.call(ipc::ClosePool{pool.pool}), Status::kOk) << client.reason();
+  EXPECT_EQ(client.call(ipc::OpenPool{0, 0, kDefaultSlotBytes, 1, 100}), Status::kOk) << client.reason();
 }
 
 TEST(DaemonMemory, a_hole_in_a_clients_file_reads_as_zeroes) {
@@ -347,6 +380,27 @@ TEST(DaemonPlace, of_a_socket_is_taken_once_and_freed) {
   ASSERT_EQ(stat(server.path().c_str(), &facts), 0);
   server.start();
   EXPECT_TRUE(Hca::open());
+}
+
+// Without a name for gdxd, a gdxd that refuses this program does not keep it from an HCA of its own.
+TEST(DaemonPlace, of_nobody_who_serves_is_passed_over) {
+  const auto folder = std::filesystem::temp_directory_path() / ("gdxd-run-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder / "gdx");
+  Limits limits;
+  limits.group.max_clients = 0;
+  const std::string path = (folder / ipc::kSocketName).string();
+  const auto server = must(Server::listen({.path = path, .limits = limits}));
+  std::thread thread([&] { EXPECT_TRUE(server->run()); });
+  setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+  const auto hca = Hca::open();
+  EXPECT_TRUE(hca && !hca->daemon());
+  setenv(ipc::kDaemonVariable, ("unix:" + path).c_str(), 1);
+  EXPECT_THAT(Hca::open().error().message, HasSubstr("0 clients"));
+  unsetenv(ipc::kDaemonVariable);
+  unsetenv("XDG_RUNTIME_DIR");
+  server->stop();
+  thread.join();
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DaemonPlace, bad_values_of_the_variable_are_refused) {
