@@ -54,6 +54,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
   add_doctor_command(app, exit_status);
+  add_daemon_commands(app, exit_status);
   add_completion_command(app);
   app.require_command();
   app.show_examples({"gdx demo", "gdx run --ranks 2 -- ./put", "gdx help run"});

@@ -93,4 +93,24 @@ Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupH
   return use(pools_, key);
 }
 
+std::vector<Group::PoolFigures> Group::pool_figures() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<PoolFigures> figures;
+  figures.reserve(pools_.size());
+  for (const auto& [key, used] : pools_) {
+    const StagingPool& pool = used.thing->pool;
+    figures.push_back({used.thing->hca->hca.name(), pool.memory(), pool.bytes(), pool.slot_count(),
+                       pool.leased_slots(), pool.bad_returns()});
+  }
+  return figures;
+}
+
+std::vector<std::shared_ptr<GroupHca>> Group::open_hcas() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<GroupHca>> all;
+  all.reserve(hcas_.size());
+  for (const auto& [key, used] : hcas_) all.push_back(use(hcas_, key));
+  return all;
+}
+
 }  // namespace gdx::daemon

@@ -11,6 +11,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/descriptor.h"
 #include "base/result.h"
@@ -87,6 +88,17 @@ class Group {
   [[nodiscard]] Result<std::shared_ptr<GroupPool>> open_pool(const std::shared_ptr<GroupHca>& hca,
                                                              StagingOptions options);
 
+  struct PoolFigures {
+    std::string hca;
+    StagingMemory memory;
+    std::uint64_t bytes;
+    std::uint32_t slots;
+    std::uint32_t leased_slots;
+    std::uint64_t bad_returns;
+  };
+  [[nodiscard]] std::vector<PoolFigures> pool_figures() const;
+  [[nodiscard]] std::vector<std::shared_ptr<GroupHca>> open_hcas();
+
   [[nodiscard]] uid_t user() const { return user_; }
   [[nodiscard]] const GroupLimits& limits() const { return limits_.group; }
   [[nodiscard]] std::uint32_t pools_per_hca() const { return limits_.pools_per_hca; }
@@ -115,7 +127,7 @@ class Group {
   uid_t user_;
   Limits limits_;
   // Things begin and end under it, so that none is made while its forerunner still has the memory.
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<HcaKey, Used<GroupHca>> hcas_;
   std::map<PoolKey, Used<GroupPool>> pools_;
 };

@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +23,20 @@
 
 namespace gdx::daemon {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Counters of a port that statistics show: mlx5's names, and those that the software HCA adds.
+constexpr const char* kCounters[] = {"out_of_sequence",
+                                     "packet_seq_err",
+                                     "local_ack_timeout_err",
+                                     "rnr_nak_retry_err",
+                                     "np_cnp_sent",
+                                     "rp_cnp_handled",
+                                     "softhca_packets_sent",
+                                     "softhca_packets_received",
+                                     "softhca_retransmitted_packets",
+                                     "softhca_staging_violations"};
 
 // A client that reads no answers for so long is dropped.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
@@ -61,6 +76,50 @@ Result<Peer> peer_of(const Descriptor& socket) {
   if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
     return Peer{credentials.uid, credentials.pid};
   return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
+}
+
+Json describe_group(Group& group) {
+  Json described{{"uid", group.user()},
+                 {"clients", group.clients.used()},
+                 {"endpoints", group.endpoints.used()},
+                 {"regions", group.regions.used()},
+                 {"registered_bytes", group.registered_bytes.used()}};
+  Json& pools = described["pools"] = Json::array();
+  for (const auto& pool : group.pool_figures()) {
+    pools.push_back({{"hca", pool.hca},
+                     {"memory", pool.memory == StagingMemory::kNic ? "nic" : "host"},
+                     {"bytes", pool.bytes},
+                     {"slots", pool.slots},
+                     {"leased_slots", pool.leased_slots},
+                     {"bad_returns", pool.bad_returns}});
+  }
+  Json& hcas = described["hcas"] = Json::array();
+  for (const auto& open : group.open_hcas()) {
+    Json counters = Json::object();
+    for (const char* const name : kCounters) {
+      if (const auto value = open->hca.counter(name)) counters[name] = *value;
+    }
+    hcas.push_back(
+        {{"name", open->hca.name()}, {"address", open->hca.address_text()}, {"counters", counters}});
+  }
+  return described;
+}
+
+Json describe_client(pid_t process, uid_t user, const SessionFigures& figures) {
+  Json described{{"pid", process},
+                 {"uid", user},
+                 {"program", figures.program},
+                 {"regions", figures.regions},
+                 {"registered_bytes", figures.registered_bytes}};
+  Json& endpoints = described["endpoints"] = Json::array();
+  for (const EndpointFigures& endpoint : figures.endpoints) {
+    endpoints.push_back({{"qpn", endpoint.qpn},
+                         {"peer", endpoint.peer},
+                         {"send_queue_blocks", endpoint.send_queue_blocks},
+                         {"announced_blocks", endpoint.announced_blocks},
+                         {"syndrome", endpoint.syndrome}});
+  }
+  return described;
 }
 
 }  // namespace
@@ -113,7 +172,10 @@ void Server::stop() {
 }
 
 Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
-  std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+  }
   if (const auto found = groups_.find(user); found != groups_.end()) {
     if (auto group = found->second.lock()) return group;
   }
@@ -122,22 +184,26 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
                 fmt::format("gdxd serves {} users already: end some of their programs", groups_.size()));
   }
   auto group = std::make_shared<Group>(user, options_.limits);
+  const std::lock_guard lock(mutex_);
   groups_[user] = group;
   return group;
 }
 
 Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
+  if (draining_.load()) return fail(Status::kBusy, "gdxd ends with the clients that it has: start another");
   if (clients_.size() >= options_.limits.max_clients)
     return fail(Status::kBusy, fmt::format("gdxd serves {} clients already: end some", clients_.size()));
   auto group = GDX_TRY(group_of(user));
   auto share = GDX_TRY(group->clients.take(1));
-  return std::make_unique<Session>(std::move(group), std::move(share));
+  return std::make_unique<Session>(std::move(group), std::move(share), this);
 }
 
 // The session ends on this thread, so that a slow end delays nobody else.
 void Server::serve(Client& client) {
   if (client.session) {
     serve_session(client);
+    client.ending.store(true);  // statistics() leaves the session alone
+    const std::lock_guard lock(client.use);
     client.session.reset();
   } else if (bootstrap::receive_local(client.socket, client.connected_ns + kOpenPatienceNs)) {
     // A close before the client's first message is read would take the answer with it.
@@ -176,9 +242,11 @@ Result<void> Server::accept_client() {
   if (clients_.size() >= 2 * std::size_t{options_.limits.max_clients})
     return fail(Status::kBusy, "more clients wait for their refusal than are served");
   auto session = new_session(peer.user);
+  const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
   client.process = peer.process;
+  client.user = peer.user;
   client.connected_ns = monotonic_ns();
   if (session) {
     client.session = std::move(*session);
@@ -195,6 +263,7 @@ Result<void> Server::accept_client() {
 }
 
 void Server::join_ended() {
+  const std::lock_guard lock(mutex_);
   std::erase_if(clients_, [](Client& client) {
     if (!client.ended.load()) return false;
     client.thread.join();
@@ -215,7 +284,47 @@ Result<void> Server::run() {
       if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
     }
     join_ended();
+    if (draining_.load() && clients_.empty()) return {};
   }
+}
+
+bool Server::rules(uid_t user) { return user == 0 || user == ::geteuid(); }
+
+Result<void> Server::kick(uid_t who, pid_t process) {
+  const std::lock_guard lock(mutex_);
+  bool found = false;
+  for (Client& client : clients_) {
+    if (client.process != process || !(rules(who) || client.user == who)) continue;
+    found = true;
+    log::warn("gdxd: process {} is kicked", process);
+    ::shutdown(client.socket.value(), SHUT_RDWR);
+  }
+  if (found) return {};
+  return fail(Status::kNotFound, fmt::format("process {} is no client of gdxd that you may kick", process));
+}
+
+Result<void> Server::drain(uid_t who) {
+  if (!rules(who)) return fail(Status::kUnsupported, "only root and gdxd's own user may drain it");
+  draining_.store(true);
+  return {};
+}
+
+std::string Server::statistics(uid_t viewer) {
+  using Json = nlohmann::ordered_json;
+  Json all{{"gdxd_version", GDX_VERSION}, {"draining", draining_.load()}};
+  Json& users = all["users"] = Json::array();
+  Json& clients = all["clients"] = Json::array();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [user, weak] : groups_) {
+    const auto group = weak.lock();
+    if (group && (rules(viewer) || user == viewer)) users.push_back(describe_group(*group));
+  }
+  for (Client& client : clients_) {
+    const std::lock_guard use(client.use);
+    if (!client.session || client.ending.load() || !(rules(viewer) || client.user == viewer)) continue;
+    clients.push_back(describe_client(client.process, client.user, client.session->figures()));
+  }
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gdx::daemon

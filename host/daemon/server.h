@@ -28,13 +28,13 @@ struct ServerOptions {
   Limits limits = {};
 };
 
-class Server {
+class Server final : public Operator {
  public:
   // Listens. Replaces a socket that nobody serves. Errors: kBusy (another gdxd listens there), kSystem.
   [[nodiscard]] static Result<std::unique_ptr<Server>> listen(const ServerOptions& options);
   // Takes over a listening socket that a service manager has made.
   [[nodiscard]] static std::unique_ptr<Server> adopt(Descriptor listener, const ServerOptions& options);
-  ~Server();
+  ~Server() override;
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
@@ -43,13 +43,20 @@ class Server {
   // Makes run() return. May be called from a signal handler.
   void stop();
 
+  [[nodiscard]] std::string statistics(uid_t viewer) override;
+  [[nodiscard]] Result<void> kick(uid_t who, pid_t process) override;
+  [[nodiscard]] Result<void> drain(uid_t who) override;
+
  private:
   struct Client {
     Descriptor socket;
     pid_t process = 0;
     std::uint64_t connected_ns = 0;
+    uid_t user = 0;
     std::unique_ptr<Session> session;  // none: refused
     Error refusal;
+    std::mutex use;  // of the session, by statistics() and by its end
+    std::atomic<bool> ending{false};
     std::atomic<bool> ended{false};
     std::thread thread;
   };
@@ -60,12 +67,15 @@ class Server {
   static void serve(Client& client);
   static void serve_session(Client& client);
   void join_ended();
+  [[nodiscard]] static bool rules(uid_t user);
 
   ServerOptions options_;
   Descriptor lock_;  // of the path, which one gdxd holds
   Descriptor listener_;
   Descriptor stop_;     // an eventfd
   ino_t own_file_ = 0;  // of the socket that listen() made
+  std::atomic<bool> draining_{false};
+  std::mutex mutex_;  // of the members below, which this thread alone changes
   std::map<uid_t, std::weak_ptr<Group>> groups_;
   std::list<Client> clients_;
 };

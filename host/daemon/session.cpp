@@ -1,9 +1,12 @@
 #include "host/daemon/session.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -11,10 +14,12 @@
 
 #include "base/file_identity.h"
 #include "base/page_size.h"
+#include "host/bootstrap/frame.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
 #include "proto/ipc/messages.h"
+#include "proto/mlx5/doorbell.h"
 
 #ifndef GDX_VERSION
 #define GDX_VERSION "0"
@@ -28,6 +33,11 @@ using ipc::Kind;
 template <typename Body>
 Answer answer_of(Kind kind, const Body& body, int file = -1) {
   return {ipc::encode(kind, body), file};
+}
+
+// Requests of whoever looks after gdxd, who needs no HCA.
+bool of_operators(Kind kind) {
+  return kind == Kind::kReadStatistics || kind == Kind::kKick || kind == Kind::kDrain;
 }
 
 constexpr auto kAllRights = static_cast<std::uint32_t>(Access::kAll | Access::kRelaxedOrdering);
@@ -100,15 +110,27 @@ Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_
 
 SessionFigures Session::figures() const {
   const std::lock_guard lock(mutex_);
-  SessionFigures figures{program_, endpoints_.size(), regions_.size(), 0};
+  SessionFigures figures;
+  figures.program = program_;
+  figures.regions = regions_.size();
   for (const auto& [number, region] : regions_) figures.registered_bytes += region.bytes;
+  figures.endpoints.reserve(endpoints_.size());
+  for (const auto& [number, served] : endpoints_) {
+    const auto state = served->memory.load_state();
+    const Be32& record = served->memory.control()->queue_pair_record[mlx5::kSendRecord];
+    const std::uint32_t announced =
+        byte_swap(std::atomic_ref(const_cast<Be32&>(record).raw).load(std::memory_order_relaxed));
+    figures.endpoints.push_back({served->queue->facts().qpn, served->peer, served->blocks,
+                                 static_cast<std::uint16_t>(announced),
+                                 static_cast<std::uint8_t>(state ? state->fault.syndrome : 0)});
+  }
   return figures;
 }
 
 bool Session::permits(Kind kind) const {
   switch (state_) {
     case State::kNew: return kind == Kind::kHello;
-    case State::kGreeted: return kind == Kind::kOpenHca;
+    case State::kGreeted: return kind == Kind::kOpenHca || of_operators(kind);
     case State::kOpen: return kind != Kind::kHello && kind != Kind::kOpenHca && kind != Kind::kNotice;
   }
   return false;
@@ -199,6 +221,19 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
         return answer_of(message.kind, ipc::CounterAnswer{value});
       });
     case Kind::kReadStatistics:
+      return with<ipc::ReadStatistics>(message, [&](const auto&) { return read_statistics(); });
+    case Kind::kKick:
+      return with<ipc::Kick>(message, [&](const auto& it) -> Result<Answer> {
+        if (operator_ == nullptr) return fail(Status::kUnsupported, "nobody can be kicked here");
+        GDX_TRY(operator_->kick(group_->user(), static_cast<pid_t>(it.process)));
+        return done();
+      });
+    case Kind::kDrain:
+      return with<ipc::Drain>(message, [&](const auto&) -> Result<Answer> {
+        if (operator_ == nullptr) return fail(Status::kUnsupported, "nothing can be drained here");
+        GDX_TRY(operator_->drain(group_->user()));
+        return done();
+      });
     case Kind::kNotice: break;
   }
   return fail(Status::kUnsupported,
@@ -221,7 +256,8 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
   client_notices_ = Descriptor::keep(ends[1]);
   {
     const std::lock_guard lock(mutex_);
-    program_ = ipc::text_of(hello.program);
+    const std::string name = ipc::text_of(hello.program);
+    program_ = bootstrap::decode_text(std::as_bytes(std::span(name)));  // an operator's terminal shows it
   }
   state_ = State::kGreeted;
   ipc::HelloAnswer answer{};
@@ -330,9 +366,15 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   auto pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), 0, request.queue_bytes));
   auto memory =
       GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host));
-  auto served =
-      std::make_unique<ServedEndpoint>(ServedEndpoint{std::move(count), std::move(share), std::move(nic),
-                                                      std::move(host), std::move(memory), nullptr, false});
+  auto served = std::make_unique<ServedEndpoint>(ServedEndpoint{std::move(count),
+                                                                std::move(share),
+                                                                std::move(nic),
+                                                                std::move(host),
+                                                                std::move(memory),
+                                                                nullptr,
+                                                                false,
+                                                                {},
+                                                                options.send_queue_blocks});
   served->queue =
       GDX_TRY(make_queue_objects(hca_->hca, pools, options, served->memory, request.queue_address));
   const QueueFacts& facts = served->queue->facts();
@@ -349,12 +391,26 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file.value());
 }
 
+Result<Answer> Session::read_statistics() {
+  if (operator_ == nullptr) return fail(Status::kUnsupported, "there are no statistics here");
+  const std::string text = operator_->statistics(group_->user());
+  text_ = Descriptor::keep(memfd_create("gdxd statistics", MFD_CLOEXEC));
+  if (!text_ || ::write(text_.value(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return fail(Status::kNoMemory,
+                fmt::format("gdxd has no room for its statistics: {}", std::strerror(errno)));
+  return answer_of(Kind::kReadStatistics, ipc::StatisticsAnswer{text.size()}, text_.value());
+}
+
 Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {
   ServedEndpoint* const served = GDX_TRY(endpoint(request.endpoint));
   if (served->connected) return fail(Status::kBusy, "the endpoint is connected already: make another");
   EndpointAddress peer{};
   std::memcpy(&peer, request.peer, sizeof peer);
   GDX_TRY(check_endpoint_address(peer));
+  {
+    const std::lock_guard lock(mutex_);
+    served->peer = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
+  }
   served->connected = true;  // after a failure, too: the queue pair has left RESET
   GDX_TRY(served->queue->connect(peer));
   return answer_of(Kind::kConnectEndpoint, ipc::Done{});

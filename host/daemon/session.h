@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "base/descriptor.h"
 #include "base/mapped_pages.h"
 #include "host/bootstrap/local_socket.h"
@@ -31,19 +33,38 @@ struct Answer {
   int file = -1;
 };
 
+struct EndpointFigures {
+  std::uint32_t qpn = 0;
+  std::string peer;  // empty: not connected
+  std::uint32_t send_queue_blocks = 0;
+  std::uint16_t announced_blocks = 0;  // doorbell record: WQEBBs announced so far, modulo 2^16
+  std::uint8_t syndrome = 0;           // of the first fault that a kernel has left; 0: none
+};
 struct SessionFigures {
   std::string program;
-  std::size_t endpoints = 0;
+  std::vector<EndpointFigures> endpoints;
   std::size_t regions = 0;
   std::uint64_t registered_bytes = 0;
+};
+
+// What a client may ask about gdxd as a whole. Threads: any.
+class Operator {
+ public:
+  virtual ~Operator() = default;
+  // Returns JSON of what `viewer` may see.
+  [[nodiscard]] virtual std::string statistics(uid_t viewer) = 0;
+  // Errors: kNotFound, kUnsupported (not for this user).
+  [[nodiscard]] virtual Result<void> kick(uid_t who, pid_t process) = 0;
+  [[nodiscard]] virtual Result<void> drain(uid_t who) = 0;
 };
 
 // Threads: answer() and is_open() by one thread; figures() by any.
 class Session {
  public:
   // `client` is this client's part of the group's quota.
-  Session(std::shared_ptr<Group> group, Quota::Share client)
-      : group_(std::move(group)), client_(std::move(client)) {}
+  Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr)
+      : group_(std::move(group)), client_(std::move(client)), operator_(of_gdxd) {}
+  [[nodiscard]] const Group& group() const { return *group_; }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -71,6 +92,8 @@ class Session {
     QueueMemory memory;
     std::unique_ptr<QueueObjects> queue;
     bool connected = false;
+    std::string peer;
+    std::uint32_t blocks = 0;
   };
 
   using Files = std::vector<Descriptor>;
@@ -84,12 +107,15 @@ class Session {
   Result<Answer> register_memory(const ipc::RegisterMemory& request, Files& files);
   Result<Answer> open_pool(const ipc::OpenPool& request);
   Result<Answer> create_endpoint(const ipc::CreateEndpoint& request, Files& files);
+  Result<Answer> read_statistics();
   Result<Answer> connect_endpoint(const ipc::ConnectEndpoint& request);
   Result<ServedEndpoint*> endpoint(std::uint32_t number);
   Result<std::shared_ptr<GroupPool>> pool(std::uint32_t number);
 
   std::shared_ptr<Group> group_;
   Quota::Share client_;
+  Operator* operator_;
+  Descriptor text_;  // of the last answer
   State state_ = State::kNew;
   Descriptor notices_;
   Descriptor client_notices_;  // until the client has it

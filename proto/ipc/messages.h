@@ -44,9 +44,11 @@ enum class Kind : std::uint16_t {
   kDestroyEndpoint = 12,
   kReadCounter = 13,
   kReadStatistics = 14,
-  kNotice = 15,  // from gdxd, on the notice socket
+  kKick = 15,
+  kDrain = 16,
+  kNotice = 17,  // from gdxd, on the notice socket
 };
-inline constexpr std::uint16_t kLastKind = 15;
+inline constexpr std::uint16_t kLastKind = 17;
 
 struct Header {
   std::uint32_t magic;
@@ -201,6 +203,25 @@ struct ReadCounter {
 };
 struct CounterAnswer {
   std::uint64_t value;
+};
+
+// What gdxd does for whom, as JSON in the open file that comes with the answer. Of other users for root and
+// gdxd's own user alone.
+struct ReadStatistics {
+  static constexpr Kind kind = Kind::kReadStatistics;
+};
+struct StatisticsAnswer {
+  std::uint64_t bytes;  // of the file
+};
+
+// Ends a client's connection. For root and gdxd's own user, and for the client's.
+struct Kick {
+  static constexpr Kind kind = Kind::kKick;
+  std::uint32_t process;  // process id, as gdxd sees it
+};
+// Lets gdxd refuse new clients, and end with its last one. For root and gdxd's own user.
+struct Drain {
+  static constexpr Kind kind = Kind::kDrain;
 };
 
 struct Done {};  // the answer to what returns nothing

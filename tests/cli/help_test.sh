@@ -100,7 +100,7 @@ COMMANDS
     complete -p gdx >"$out" || fail "nothing completes gdx"
     complete_line "$gdx" '' && expect '^run$' && expect '^model$' && expect '^help$' && expect_no '[^a-z]' && expect_no '^gdx$'
     complete_line "$gdx" ca && expect '^calibrate$' && expect_one_line
-    complete_line "$gdx" help top && expect '^topo$' && expect_one_line
+    complete_line "$gdx" help dem && expect '^demo$' && expect_one_line
     complete_line "$gdx" run --gr && expect '^--grace-s$' && expect_one_line
     complete_line "$gdx" model --size && expect '^--size-bytes$' && expect_one_line
     complete_line "$gdx" run -- tru && expect '^true$'

@@ -89,6 +89,41 @@ case $case_name in
     start_gdxd
     "$gdx" demo --max-bytes 4096 >/dev/null || fail 'a new gdxd does not serve'
     ;;
+  # An operator sees two ranks, ends one, and lets gdxd end with the other.
+  operator)
+    start_gdxd
+    "$gdx" demo --modes push --min-bytes 65536 --max-bytes 65536 --messages 1000000 >"$folder/demo" 2>&1 &
+    launcher=$!
+    seen=
+    for _ in $(seq 600); do
+      run 20 "$gdx" stat --json
+      expect_status 0
+      seen=$(grep -c '"peer": "QP' "$out")
+      [ "$seen" = 2 ] && break
+      sleep 0.05
+    done
+    [ "$seen" = 2 ] || fail 'two connected endpoints are not shown'
+    expect '"program": "gdx_demo"'
+    expect '"memory": "nic"'
+    run 20 "$gdx" top --count 2 --interval-s 0.3
+    expect_status 0
+    expect 'gdx_demo .* QP 0x[0-9a-f]+ at .* [1-9][0-9]* -$'
+    expect '[1-9][0-9]* packets/s sent'
+    run 20 "$gdx" kick 1
+    expect_status 127
+    expect 'process 1 is no client'
+    run 20 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
+    expect_status 0
+    wait $launcher && fail 'the demo went on without its rank'
+    grep -qE 'aborted by the host|gdxd at .* has ended' "$folder/demo" || fail "$(cat "$folder/demo")"
+    run 20 "$gdx" drain
+    expect_status 0
+    wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
+    daemon=
+    run 20 "$gdx" stat
+    expect_status 127
+    expect 'no gdxd at'
+    ;;
   bad_input)
     unset GDX_DAEMON
     for arguments in '--socket relative' '--mode 9' '--group no-such-group' '--pools 0' '--nonsense'; do

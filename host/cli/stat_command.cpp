@@ -1,0 +1,181 @@
+// gdx stat, top, kick and drain: gdxd as its operator sees it.
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/command_line.h"
+#include "base/output.h"
+#include "host/cli/commands.h"
+#include "host/ipc/daemon.h"
+
+namespace gdx {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Chosen {
+  std::string socket;
+  bool as_json = false;
+  double interval_s = 1;
+  std::uint64_t count = 0;  // of pictures; 0: until a signal
+  std::uint32_t process = 0;
+};
+
+// Connects to --socket, or to where $GDX_DAEMON says.
+Result<std::shared_ptr<ipc::Daemon>> connect(const Chosen& chosen) {
+  if (!chosen.socket.empty()) return ipc::Daemon::connect(chosen.socket);
+  const auto places = GDX_TRY(ipc::daemon_places_from_environment());
+  if (!places.paths.empty()) return ipc::Daemon::connect(places.paths.front());
+  return fail(Status::kNotFound,
+              fmt::format("no gdxd at {}: start it, or give its --socket", ipc::default_socket_path()));
+}
+
+Result<std::string> read_statistics(const Chosen& chosen) {
+  const auto daemon = GDX_TRY(connect(chosen));
+  const auto reply = GDX_TRY(daemon->call<ipc::StatisticsAnswer>(ipc::ReadStatistics{}));
+  if (reply.files.size() != 1) return fail(Status::kSystem, "gdxd sent no statistics: restart it");
+  std::string text(reply.answer.bytes, '\0');
+  if (pread(reply.files.front().value(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    return fail(Status::kSystem, "gdxd's statistics cannot be read: restart it");
+  return text;
+}
+
+std::uint64_t count_of(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
+
+// Rates since `before`, which is of the same shape or null.
+std::string hca_text(const Json& hca, const Json& user_before, double seconds) {
+  const auto counter = [&](const Json& of, const char* name) { return count_of(of["counters"], name); };
+  std::string rate;
+  for (const Json& old : user_before.value("hcas", Json::array())) {
+    if (old["name"] != hca["name"] || seconds <= 0) continue;
+    rate = fmt::format("{:>10.0f} packets/s sent", static_cast<double>(counter(hca, "softhca_packets_sent") -
+                                                                       counter(old, "softhca_packets_sent")) /
+                                                       seconds);
+  }
+  return fmt::format("  {} at {}: {} resent, {} timeouts, {} NAKs, {} staging violations{}\n",
+                     hca["name"].get<std::string>(), hca["address"].get<std::string>(),
+                     counter(hca, "softhca_retransmitted_packets"), counter(hca, "local_ack_timeout_err"),
+                     counter(hca, "packet_seq_err"), counter(hca, "softhca_staging_violations"), rate);
+}
+
+Json find_by(const Json& list, const char* key, const Json& value) {
+  for (const Json& one : list) {
+    if (one[key] == value) return one;
+  }
+  return Json::object();
+}
+
+// Send queue entries announced since `before`, a second. The doorbell record counts modulo 2^16, so a rate
+// above 65535 an interval reads too low.
+std::string endpoint_rate(const Json& endpoint, const Json& client_before, double seconds) {
+  const Json before = find_by(client_before.value("endpoints", Json::array()), "qpn", endpoint["qpn"]);
+  if (before.empty() || seconds <= 0) return "-";
+  const auto blocks = static_cast<std::uint16_t>(count_of(endpoint, "announced_blocks") -
+                                                 count_of(before, "announced_blocks"));
+  return fmt::format("{:.0f}", blocks / seconds);
+}
+
+std::string picture(const Json& now, const Json& before, double seconds) {
+  std::string text = fmt::format("gdxd {}{}\n", now["gdxd_version"].get<std::string>(),
+                                 now["draining"].get<bool>() ? ", draining" : "");
+  for (const Json& user : now["users"]) {
+    text += fmt::format("user {}: {} clients, {} endpoints, {} regions, {} MiB registered\n",
+                        count_of(user, "uid"), count_of(user, "clients"), count_of(user, "endpoints"),
+                        count_of(user, "regions"), count_of(user, "registered_bytes") >> 20);
+    const Json user_before = find_by(before.value("users", Json::array()), "uid", user["uid"]);
+    for (const Json& hca : user["hcas"]) text += hca_text(hca, user_before, seconds);
+    for (const Json& pool : user["pools"]) {
+      text +=
+          fmt::format("  pool in {} memory of {}: {} of {} slots leased, {} bad returns\n",
+                      pool["memory"].get<std::string>(), pool["hca"].get<std::string>(),
+                      count_of(pool, "leased_slots"), count_of(pool, "slots"), count_of(pool, "bad_returns"));
+    }
+  }
+  text += fmt::format("{:>8} {:>6} {:<20} {:>9} {:<32} {:>8} {}\n", "pid", "uid", "program", "QP", "peer",
+                      "WQEBB/s", "fault");
+  for (const Json& client : now["clients"]) {
+    const Json client_before = find_by(before.value("clients", Json::array()), "pid", client["pid"]);
+    for (const Json& endpoint : client["endpoints"]) {
+      text += fmt::format("{:>8} {:>6} {:<20} {:>#9x} {:<32} {:>8} {}\n", count_of(client, "pid"),
+                          count_of(client, "uid"), client["program"].get<std::string>(),
+                          count_of(endpoint, "qpn"), endpoint["peer"].get<std::string>(),
+                          endpoint_rate(endpoint, client_before, seconds),
+                          count_of(endpoint, "syndrome") == 0
+                              ? "-"
+                              : fmt::format("syndrome {:#04x}", count_of(endpoint, "syndrome")));
+    }
+    if (client["endpoints"].empty())
+      text += fmt::format("{:>8} {:>6} {:<20}\n", count_of(client, "pid"), count_of(client, "uid"),
+                          client["program"].get<std::string>());
+  }
+  return text;
+}
+
+Result<void> stat(const Chosen& chosen) {
+  const std::string text = GDX_TRY(read_statistics(chosen));
+  write_output(chosen.as_json ? text : picture(Json::parse(text), Json::object(), 0));
+  return {};
+}
+
+Result<void> top(const Chosen& chosen) {
+  Json before = Json::object();
+  std::uint64_t before_ns = 0;
+  for (std::uint64_t shown = 0; chosen.count == 0 || shown < chosen.count; ++shown) {
+    if (shown != 0) ::poll(nullptr, 0, static_cast<int>(chosen.interval_s * 1e3));
+    Json now = Json::parse(GDX_TRY(read_statistics(chosen)));
+    const std::uint64_t now_ns = monotonic_ns();
+    const double seconds = shown == 0 ? 0 : static_cast<double>(now_ns - before_ns) / 1e9;
+    // On a terminal each picture takes the place of the one before.
+    write_output((isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + picture(now, before, seconds));
+    flush_output();
+    before = std::move(now);
+    before_ns = now_ns;
+  }
+  return {};
+}
+
+template <typename Request>
+Result<void> tell(const Chosen& chosen, const Request& request) {
+  const auto daemon = GDX_TRY(connect(chosen));
+  GDX_TRY(daemon->call<ipc::Done>(request));
+  return {};
+}
+
+template <typename Act>
+void add(command_line::Command command, const std::shared_ptr<Chosen>& chosen, int& exit_status, Act act) {
+  command.add_option("--socket", chosen->socket, "Path of gdxd's socket (where GDX_DAEMON says)");
+  command.when_chosen([chosen, &exit_status, act] {
+    const Result<void> done = act(*chosen);
+    exit_status = done ? 0 : report(done.error());
+  });
+}
+
+}  // namespace
+
+void add_daemon_commands(command_line::Command app, int& exit_status) {
+  const auto chosen = std::make_shared<Chosen>();
+  const auto stat_command = app.add_command("stat", "What gdxd does, and for whom");
+  stat_command.add_flag("--json", chosen->as_json, "One JSON document instead of the table");
+  add(stat_command, chosen, exit_status, stat);
+  const auto top_command = app.add_command("top", "As stat, again and again, with rates");
+  top_command.add_option("--interval-s", chosen->interval_s, "Seconds between two pictures (1)")
+      .check(command_line::real(0.05, 3600));
+  top_command.add_option("--count", chosen->count, "Pictures to show (no end)")
+      .check(command_line::whole(1, 1'000'000'000));
+  add(top_command, chosen, exit_status, top);
+  const auto kick_command = app.add_command("kick", "End the connection of one of gdxd's clients");
+  kick_command.add_option("pid", chosen->process, "Its process id, as stat shows it");
+  add(kick_command, chosen, exit_status, [](const Chosen& it) { return tell(it, ipc::Kick{it.process}); });
+  const auto drain_command =
+      app.add_command("drain", "Let gdxd take no more clients, and end with its last one");
+  add(drain_command, chosen, exit_status, [](const Chosen& it) { return tell(it, ipc::Drain{}); });
+}
+
+}  // namespace gdx
