@@ -1,8 +1,11 @@
 #include "host/daemon/session.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +70,28 @@ Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int ow
   if (identity_of(files.front().value()) == identity_of(own_file))
     return fail(Status::kInvalidArgument, "the HCA's own file is no memory of a client");
   return ipc::map_shared(files.front(), offset, whole);
+}
+
+std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
+  return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
+}
+
+// A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must be sealed.
+Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
+                                 const std::vector<Descriptor>& files) {
+  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
+  const int file = files.front().value();
+  struct statfs system {};
+  const int seals = fcntl(file, F_GET_SEALS);
+  const bool holds = (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) ||
+                     (seals >= 0 && (seals & F_SEAL_SHRINK) != 0);
+  if (!holds) return fail(Status::kInvalidArgument, "what came as a dmabuf is none");
+  MrHandle mr(ibv_reg_dmabuf_mr(hca.pd(), request.file_offset, request.bytes, request.iova, file,
+                                static_cast<int>(request.access)));
+  if (mr) return mr;
+  return fail(errno == ENOMEM ? Status::kNoMemory : Status::kUnsupported,
+              fmt::format("HCA {} cannot register {} bytes of a dmabuf: {}", hca.name(), request.bytes,
+                          std::strerror(errno)));
 }
 
 Result<void> check_pool_limits(const StagingOptions& options, const Hca& hca, const Group& group) {
@@ -296,20 +321,27 @@ Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
 
 Result<Answer> Session::register_memory(const ipc::RegisterMemory& request, Files& files) {
   GDX_TRY(check_rights(request.access));
-  if (request.source != static_cast<std::uint32_t>(ipc::Source::kFile))
-    return fail(Status::kUnsupported, "gdxd registers memory of files only");
-  if (request.iova % page_bytes() != 0 || request.iova + request.bytes < request.iova) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("a region cannot have the address {:#x}: begin at a page", request.iova));
+  const std::uint64_t within_page = request.iova % page_bytes();
+  if (request.file_offset % page_bytes() != within_page || request.iova + request.bytes < request.iova) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("a region at offset {} of a file cannot have the address {:#x}: both lie at one place of "
+                    "their pages",
+                    request.file_offset, request.iova));
   }
   Region region;
   region.count = GDX_TRY(group_->regions.take(1));
   region.share = GDX_TRY(group_->registered_bytes.take(request.bytes));
   region.bytes = request.bytes;
-  region.pages =
-      GDX_TRY(map_client_file(files, hca_->command_file.value(), request.file_offset, request.bytes));
-  region.mr = GDX_TRY(register_host_pages(
-      hca_->hca, {region.pages.get(), request.bytes, request.iova, static_cast<Access>(request.access)}));
+  if (request.source == static_cast<std::uint32_t>(ipc::Source::kDmabuf)) {
+    region.mr = GDX_TRY(register_dmabuf(hca_->hca, request, files));
+  } else {
+    const std::uint64_t first = request.file_offset - within_page;
+    region.pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), first,
+                                           saturating_sum(request.bytes, within_page)));
+    region.mr = GDX_TRY(register_host_pages(hca_->hca, {region.pages.get() + within_page, request.bytes,
+                                                        request.iova, static_cast<Access>(request.access)}));
+  }
   const std::lock_guard lock(mutex_);
   const ipc::RegisterAnswer answer{++last_number_, region.mr->lkey, region.mr->rkey, 0};
   regions_.emplace(answer.region, std::move(region));

@@ -58,12 +58,6 @@ void log_once(const char* what, const Hca& hca, RegistrationWay way, std::array<
   log::info("{} registered with HCA {} by {}", what, hca.name(), registration_name(way));
 }
 
-// A region as dmabufs, which have whole pages, show it: it begins within the first of them.
-struct SharedRegion {
-  Descriptor dmabuf;
-  std::uint64_t offset;
-};
-
 Result<SharedRegion> share(const GpuRegion& region) {
   const auto gpu = GDX_TRY(Gpu::open(region.gpu));
   const auto address = reinterpret_cast<std::uintptr_t>(region.address);
@@ -211,8 +205,9 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
   RegistrationFacts facts;
   facts.pointer = pointer.kind;
   facts.gpu_exports_dmabuf = gpu.exports_dmabuf();
-  facts.hca_imports_dmabuf = hca_imports_dmabuf(hca);
-  facts.peermem_loaded = peermem_loaded();
+  // gdxd answers for its HCA when it is asked. An address of this process is none of gdxd's.
+  facts.hca_imports_dmabuf = hca.daemon() || hca_imports_dmabuf(hca);
+  facts.peermem_loaded = !hca.daemon() && peermem_loaded();
   // The software HCA writes by the driver's copies, of which the attribute says nothing.
   facts.writes_unordered = !hca.is_software() && !gpu.orders_rdma_writes();
   facts.hca_writes = true;
@@ -232,6 +227,14 @@ Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, cons
   static std::array<std::atomic<bool>, 4> said{};
   log_once("GPU memory is", hca, made.second, said);
   return GpuRegistration{made.first, made.second};
+}
+
+Result<SharedRegion> share_gpu_region(const Hca& hca, const GpuRegion& region,
+                                      const RegistrationFacts& facts) {
+  if (decide_registration(facts) == RegistrationWay::kDmabuf) return share(region);
+  return fail(Status::kUnsupported,
+              fmt::format("gdxd cannot register {} bytes of GPU memory at {} with HCA {}: {}", region.bytes,
+                          region.address, hca.name(), refusal_advice(facts)));
 }
 
 Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region,

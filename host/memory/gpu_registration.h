@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "driver-shim/cuda/driver.h"
 #include "host/hca/handles.h"
@@ -108,6 +109,16 @@ struct GpuRegistration {
 // kUnsupported with the reason of every way and what to do; kNoMemory; as Gpu::open.
 [[nodiscard]] Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, const Hca& hca,
                                                           const GpuRegion& region, RegistrationFacts facts);
+
+// A region as a dmabuf, which has whole pages: the region begins within the first of them.
+struct SharedRegion {
+  Descriptor dmabuf;
+  std::uint64_t offset;
+};
+// Exports device memory for gdxd to register. Errors: kUnsupported with the reason and what to do; those of
+// Gpu::export_dmabuf.
+[[nodiscard]] Result<SharedRegion> share_gpu_region(const Hca& hca, const GpuRegion& region,
+                                                    const RegistrationFacts& facts);
 
 struct GpuUmem {
   UmemHandle umem;

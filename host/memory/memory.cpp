@@ -64,6 +64,46 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   return *std::construct_at(this, std::move(other));
 }
 
+Result<Memory> request_registration(const Hca& hca, const HostPages& pages, int file,
+                                    std::uint64_t file_offset, ipc::Source source) {
+  ipc::RegisterMemory request{};
+  request.file_offset = file_offset;
+  request.bytes = pages.bytes;
+  request.iova = reinterpret_cast<std::uintptr_t>(pages.address);
+  request.access = static_cast<std::uint32_t>(pages.access);
+  request.source = static_cast<std::uint32_t>(source);
+  const auto& daemon = hca.daemon();
+  const auto reply = GDX_TRY(daemon->call<ipc::RegisterAnswer>(request, file));
+  Memory memory;
+  memory.data_ = static_cast<std::byte*>(pages.address);
+  memory.bytes_ = pages.bytes;
+  memory.access_ = pages.access;
+  memory.lkey_ = reply.answer.lkey;
+  memory.rkey_ = reply.answer.rkey;
+  memory.way_ = source == ipc::Source::kDmabuf ? RegistrationWay::kDmabuf : RegistrationWay::kHostPages;
+  memory.remote_ = std::shared_ptr<void>(nullptr, [daemon, region = reply.answer.region](void*) {
+    // gdxd ends the regions of a client that it has lost.
+    (void)daemon->call<ipc::Done>(ipc::DeregisterMemory{region});
+  });
+  return memory;
+}
+
+Result<Memory> register_by_daemon(const Hca& hca, const HostPages& pages, const PointerFacts& pointer) {
+  if (pointer.kind != PointerKind::kHost) {
+    const auto facts = GDX_TRY(read_registration_facts(hca, pointer));
+    const GpuRegion region{pages.address, pages.bytes, static_cast<int>(pages.access), pointer.gpu};
+    const auto shared = GDX_TRY(share_gpu_region(hca, region, facts));
+    return request_registration(hca, pages, shared.dmabuf.value(), shared.offset, ipc::Source::kDmabuf);
+  }
+  const auto found = find_shared(pages.address, pages.bytes);
+  if (found) return request_registration(hca, pages, found->file, found->offset, ipc::Source::kFile);
+  return fail(
+      Status::kUnsupported,
+      fmt::format("gdxd cannot register {} bytes at {}, because no file holds them: use allocate_memory, "
+                  "or set {}=off",
+                  pages.bytes, pages.address, ipc::kDaemonVariable));
+}
+
 Result<MrHandle> register_host_pages(const Hca& hca, const HostPages& pages) {
   MrHandle mr(
       ibv_reg_mr_iova(hca.pd(), pages.address, pages.bytes, pages.iova, static_cast<int>(pages.access)));
@@ -83,19 +123,12 @@ Result<MrHandle> register_host_pages(const Hca& hca, const HostPages& pages) {
 Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes, Access access) {
   const TraceSpan span("register_memory");
   GDX_TRY(check_region(address, bytes, access));
-  if (hca.daemon()) {
-    return fail(
-        Status::kUnsupported,
-        fmt::format(
-            "gdxd cannot register {} bytes at {}, because no file holds them: use allocate_memory, or "
-            "set {}=off",
-            bytes, address, ipc::kDaemonVariable));
-  }
+  const auto pointer = GDX_TRY(whose_memory(address));
+  if (hca.daemon()) return register_by_daemon(hca, {address, bytes, 0, access}, pointer);
   Memory memory;
   memory.data_ = static_cast<std::byte*>(address);
   memory.bytes_ = bytes;
   memory.access_ = access;
-  const auto pointer = GDX_TRY(whose_memory(address));
   if (pointer.kind != PointerKind::kHost) {
     const auto facts = GDX_TRY(read_registration_facts(hca, pointer));
     const GpuRegion region{address, bytes, static_cast<int>(access), pointer.gpu};
@@ -120,36 +153,13 @@ Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access)
   return memory;
 }
 
-Result<Memory> register_by_daemon(const Hca& hca, SharedFile shared, std::size_t bytes, Access access) {
-  ipc::RegisterMemory request{};
-  request.bytes = bytes;
-  request.iova = reinterpret_cast<std::uintptr_t>(shared.pages.get());
-  request.access = static_cast<std::uint32_t>(access);
-  const auto& daemon = hca.daemon();
-  const auto reply = GDX_TRY(daemon->call<ipc::RegisterAnswer>(request, shared.file.value()));
-  Memory memory;
-  memory.data_ = shared.pages.get();
-  memory.bytes_ = bytes;
-  memory.access_ = access;
-  memory.lkey_ = reply.answer.lkey;
-  memory.rkey_ = reply.answer.rkey;
-  memory.owned_ = std::move(shared.pages);
-  memory.file_ = std::move(shared.file);
-  memory.remote_ = std::shared_ptr<void>(nullptr, [daemon, region = reply.answer.region](void*) {
-    // gdxd ends the regions of a client that it has lost.
-    (void)daemon->call<ipc::Done>(ipc::DeregisterMemory{region});
-  });
-  return memory;
-}
-
 Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Access access) {
   const auto whole = GDX_TRY(whole_pages(bytes));
   auto shared = GDX_TRY(make_shared_file(whole));
-  GDX_TRY(check_region(shared.pages.get(), bytes, access));
-  if (hca.daemon()) return register_by_daemon(hca, std::move(shared), bytes, access);
   auto memory = GDX_TRY(register_memory(hca, shared.pages.get(), bytes, access));
   memory.owned_ = std::move(shared.pages);
   memory.file_ = std::move(shared.file);
+  memory.listed_ = std::move(shared.listed);
   return memory;
 }
 

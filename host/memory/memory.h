@@ -33,7 +33,10 @@ constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
 
-struct SharedFile;
+struct HostPages;
+namespace ipc {
+enum class Source : std::uint32_t;
+}
 
 // A registered region. Its destructor deregisters it, and frees memory that it allocated.
 // Threads: const methods from any thread.
@@ -65,7 +68,7 @@ class Memory {
   friend Result<Memory> register_memory(const Hca&, void*, std::size_t, Access);
   friend Result<Memory> allocate_memory(const Hca&, std::size_t, Access);
   friend Result<Memory> allocate_shareable_memory(const Hca&, std::size_t, Access);
-  friend Result<Memory> register_by_daemon(const Hca&, SharedFile, std::size_t, Access);
+  friend Result<Memory> request_registration(const Hca&, const HostPages&, int, std::uint64_t, ipc::Source);
   Memory() = default;
 
   std::byte* data_ = nullptr;
@@ -76,6 +79,7 @@ class Memory {
   std::uint32_t lkey_ = 0;
   std::uint32_t rkey_ = 0;
   Descriptor file_;
+  std::shared_ptr<void> listed_;  // before the file goes
   RegistrationWay way_ = RegistrationWay::kHostPages;
   Access access_ = Access::kLocalRead;
 };
@@ -85,7 +89,7 @@ class Memory {
 // $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
 // Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access without
 // local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way),
-// kSystem. Through gdxd kUnsupported for all memory that allocate_memory did not make.
+// kSystem. Through gdxd kUnsupported for host memory that is not part of what allocate_memory made.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace gdx {
@@ -22,7 +24,33 @@ Result<MappedPages> map_pages(std::size_t bytes, int flags, int file) {
               fmt::format("no memory for a buffer of {} bytes: {}", bytes, std::strerror(errno)));
 }
 
+struct Listing {
+  struct File {
+    std::size_t bytes;
+    int file;
+  };
+  std::mutex mutex;
+  std::map<const std::byte*, File> files;  // by address
+};
+
+// Never destroyed, because memory with static storage may end after all else.
+Listing& listing() {
+  static auto& instance = *new Listing;
+  return instance;
+}
+
 }  // namespace
+
+std::optional<SharedPlace> find_shared(const void* address, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(listing().mutex);
+  auto next = listing().files.upper_bound(first);
+  if (next == listing().files.begin()) return std::nullopt;
+  const auto& [begin, file] = *--next;
+  const auto offset = static_cast<std::size_t>(first - begin);
+  if (offset > file.bytes || bytes > file.bytes - offset) return std::nullopt;
+  return SharedPlace{file.file, offset};
+}
 
 Result<MappedPages> map_own_pages(std::size_t bytes) {
   return map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1);
@@ -39,7 +67,14 @@ Result<SharedFile> make_shared_file(std::size_t bytes) {
     return fail(Status::kSystem, fmt::format("cannot seal a memory file: {}", std::strerror(errno)));
   }
   auto pages = GDX_TRY(map_pages(bytes, MAP_SHARED, file.value()));
-  return SharedFile{std::move(file), std::move(pages)};
+  std::byte* const first = pages.get();
+  const std::lock_guard lock(listing().mutex);
+  listing().files[first] = {bytes, file.value()};
+  std::shared_ptr<void> listed(nullptr, [first](void*) {
+    const std::lock_guard end(listing().mutex);
+    listing().files.erase(first);
+  });
+  return SharedFile{std::move(file), std::move(pages), std::move(listed)};
 }
 
 Result<void> check_shared_file(int file, std::size_t bytes) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "base/descriptor.h"
 #include "base/mapped_pages.h"
@@ -12,7 +15,15 @@ namespace gdx {
 struct SharedFile {
   Descriptor file;
   MappedPages pages;
+  std::shared_ptr<void> listed;  // while it lives, find_shared() finds the pages
 };
+
+struct SharedPlace {
+  int file;
+  std::uint64_t offset;  // of the first byte, in the file
+};
+// Returns the place of a range of this process's shared files. Threads: any.
+[[nodiscard]] std::optional<SharedPlace> find_shared(const void* address, std::size_t bytes);
 
 // Maps zeroed pages of this process, all there at once. `bytes` is a multiple of the page size. Errors:
 // kNoMemory.

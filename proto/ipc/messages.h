@@ -91,10 +91,11 @@ struct HcaAnswer {
   std::uint8_t reserved[2];
 };
 
-// With one open file, whose bytes from `file_offset` on are registered.
+// With one open file, whose bytes from `file_offset` on are registered: of a memfd, or of a dmabuf. The
+// offset and the address lie at the same place in their pages.
 struct RegisterMemory {
   static constexpr Kind kind = Kind::kRegisterMemory;
-  std::uint64_t file_offset;  // a multiple of the page size
+  std::uint64_t file_offset;
   std::uint64_t bytes;
   std::uint64_t iova;    // address by which work requests name the first byte
   std::uint32_t access;  // enum ibv_access_flags

@@ -187,6 +187,20 @@ TEST(DaemonMemory, files_that_do_not_hold_are_refused) {
   EXPECT_EQ(client.call(region_of(4 * kPage), {file}), Status::kOk) << client.reason();
 }
 
+// A window into memory that gdxd has the file of needs none of its own; other memory has none.
+TEST(DaemonMemory, parts_of_allocated_memory_can_be_registered) {
+  const RunningServer server;
+  const Hca hca = must(Hca::open());
+  const Memory whole = must(allocate_memory(hca, 4 * kPage));
+  const Memory part = must(register_memory(hca, whole.data() + kPage + 8, kPage));
+  EXPECT_EQ(part.remote().address, reinterpret_cast<std::uintptr_t>(whole.data() + kPage + 8));
+  EXPECT_NE(part.rkey(), whole.rkey());
+  EXPECT_EQ(register_memory(hca, whole.data() + kPage, 4 * kPage).error().status, Status::kUnsupported);
+  std::uint64_t on_stack = 0;
+  EXPECT_THAT(register_memory(hca, &on_stack, sizeof on_stack).error().message,
+              HasSubstr("use allocate_memory"));
+}
+
 // The file in which doorbells and device memory lie is of the client's group alone, and a client can neither
 // shrink it, nor have it registered, nor move gdxd's place in it.
 TEST(DaemonMemory, the_hcas_own_file_holds_against_its_clients) {

@@ -31,8 +31,9 @@ std::unique_ptr<DeviceMemory> DeviceMemory::allocate(CUdevice device, std::size_
   memory->offset_ = bytes < kSmallBytes ? kSmallOffset : 0;
   memory->page_bytes_ = (memory->offset_ + bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (memory->page_bytes_ < bytes) return nullptr;
-  memory->file_ = memfd_create("dmabuf", MFD_CLOEXEC);
-  if (memory->file_ < 0 || ftruncate(memory->file_, static_cast<off_t>(memory->page_bytes_)) != 0)
+  memory->file_ = memfd_create("dmabuf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (memory->file_ < 0 || ftruncate(memory->file_, static_cast<off_t>(memory->page_bytes_)) != 0 ||
+      fcntl(memory->file_, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
     return nullptr;
   const int file = memory->file_;
   memory->pages_ = reinterpret_cast<std::uintptr_t>(map_whole(file, memory->page_bytes_, PROT_NONE));
