@@ -77,15 +77,20 @@ std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
 }
 
 // A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must be sealed.
-Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
-                                 const std::vector<Descriptor>& files) {
-  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
-  const int file = files.front().value();
+Result<void> check_dmabuf(int file) {
   struct statfs system {};
   const int seals = fcntl(file, F_GET_SEALS);
   const bool holds = (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) ||
                      (seals >= 0 && (seals & F_SEAL_SHRINK) != 0);
-  if (!holds) return fail(Status::kInvalidArgument, "what came as a dmabuf is none");
+  if (holds) return {};
+  return fail(Status::kInvalidArgument, "what came as a dmabuf is none");
+}
+
+Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
+                                 const std::vector<Descriptor>& files) {
+  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
+  const int file = files.front().value();
+  GDX_TRY(check_dmabuf(file));
   MrHandle mr(ibv_reg_dmabuf_mr(hca.pd(), request.file_offset, request.bytes, request.iova, file,
                                 static_cast<int>(request.access)));
   if (mr) return mr;
@@ -141,13 +146,16 @@ SessionFigures Session::figures() const {
   for (const auto& [number, region] : regions_) figures.registered_bytes += region.bytes;
   figures.endpoints.reserve(endpoints_.size());
   for (const auto& [number, served] : endpoints_) {
-    const auto state = served->memory.load_state();
-    const Be32& record = served->memory.control()->queue_pair_record[mlx5::kSendRecord];
-    const std::uint32_t announced =
-        byte_swap(std::atomic_ref(const_cast<Be32&>(record).raw).load(std::memory_order_relaxed));
-    figures.endpoints.push_back({served->queue->facts().qpn, served->peer, served->blocks,
-                                 static_cast<std::uint16_t>(announced),
-                                 static_cast<std::uint8_t>(state ? state->fault.syndrome : 0)});
+    EndpointFigures& endpoint = figures.endpoints.emplace_back();
+    endpoint.qpn = served->queue->facts().qpn;
+    endpoint.peer = served->peer;
+    endpoint.send_queue_blocks = served->blocks;
+    if (served->memory.base() == nullptr) continue;  // in GPU memory
+    ControlPage& control = *served->memory.control();
+    Be32& record = control.queue_pair_record[mlx5::kSendRecord];
+    endpoint.announced_blocks =
+        static_cast<std::uint16_t>(byte_swap(std::atomic_ref(record.raw).load(std::memory_order_relaxed)));
+    endpoint.syndrome = static_cast<std::uint8_t>(control.state.fault.syndrome);
   }
   return figures;
 }
@@ -395,9 +403,15 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   if (options.bounce_slot_count != 0) host = GDX_TRY(pool(request.bounce_pool));
   const StagingPools pools(nic ? &nic->pool : nullptr, host ? &host->pool : nullptr);
   const auto slots = GDX_TRY(check_pools(pools, options));
+  std::optional<SharedRegion> queue;
+  if (request.queue_in_dmabuf != 0 && files.size() == 2) {
+    GDX_TRY(check_dmabuf(files.back().value()));
+    queue = SharedRegion{std::move(files.back()), request.dmabuf_offset};
+    files.pop_back();
+  }
   auto pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), 0, request.queue_bytes));
-  auto memory =
-      GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host));
+  auto memory = GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host,
+                                           std::move(queue)));
   auto served = std::make_unique<ServedEndpoint>(ServedEndpoint{std::move(count),
                                                                 std::move(share),
                                                                 std::move(nic),

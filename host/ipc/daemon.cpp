@@ -103,10 +103,10 @@ tl::unexpected<Error> Daemon::gone() const {
                   path_));
 }
 
-Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte>& request, int file) {
+Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte>& request,
+                                          std::span<const int> files) {
   const std::lock_guard lock(call_mutex_);
   if (lost_.load()) return gone();
-  const std::span<const int> files(&file, file >= 0 ? 1 : 0);
   const std::uint64_t deadline_ns = monotonic_ns() + kAnswerTimeoutNs;
   const auto sent = bootstrap::send_local(socket_, request, files, deadline_ns);
   // gdxd may have said why it closes.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,11 +52,11 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Sends a request, with the open file `file` unless that is -1, and waits for the answer. Errors: those of
-  // gdxd; kDaemonGone once gdxd has ended, or has not answered for 30 s.
+  // Sends a request and its open files, and waits for the answer. Errors: those of gdxd; kDaemonGone once
+  // gdxd has ended, or has not answered for 30 s.
   template <typename Answer, typename Request>
-  [[nodiscard]] Result<Reply<Answer>> call(const Request& request, int file = -1) {
-    Received received = GDX_TRY(exchange(Request::kind, encode(Request::kind, request), file));
+  [[nodiscard]] Result<Reply<Answer>> call(const Request& request, std::span<const int> files = {}) {
+    Received received = GDX_TRY(exchange(Request::kind, encode(Request::kind, request), files));
     const auto answer = GDX_TRY(parse_body<Answer>(received.message));
     return Reply<Answer>{answer, std::move(received.files)};
   }
@@ -77,7 +78,7 @@ class Daemon {
     std::vector<Descriptor> files;
   };
   explicit Daemon(std::string path) : path_(std::move(path)) {}
-  Result<Received> exchange(Kind kind, const std::vector<std::byte>& request, int file);
+  Result<Received> exchange(Kind kind, const std::vector<std::byte>& request, std::span<const int> files);
   Result<void> greet();
   [[nodiscard]] tl::unexpected<Error> gone() const;
   void watch();

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/page_size.h"
@@ -73,7 +74,7 @@ Result<Memory> request_registration(const Hca& hca, const HostPages& pages, int 
   request.access = static_cast<std::uint32_t>(pages.access);
   request.source = static_cast<std::uint32_t>(source);
   const auto& daemon = hca.daemon();
-  const auto reply = GDX_TRY(daemon->call<ipc::RegisterAnswer>(request, file));
+  const auto reply = GDX_TRY(daemon->call<ipc::RegisterAnswer>(request, std::span(&file, 1)));
   Memory memory;
   memory.data_ = static_cast<std::byte*>(pages.address);
   memory.bytes_ = pages.bytes;

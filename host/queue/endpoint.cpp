@@ -111,11 +111,7 @@ Result<QueueMemory> allocate_queue_memory(const Hca& hca, const EndpointOptions&
                                           const PoolSlots& slots) {
   const Gpu* const gpu = options.gpu ? &*options.gpu : nullptr;
   if (!hca.daemon()) return QueueMemory::allocate(options.send_queue_blocks, slots.nic, slots.host, gpu);
-  if (gpu == nullptr) return QueueMemory::allocate_in_file(options.send_queue_blocks, slots.nic, slots.host);
-  return fail(
-      Status::kUnsupported,
-      fmt::format("gdxd cannot register queues in GPU memory: place them in host memory, or set {}=off",
-                  ipc::kDaemonVariable));
+  return QueueMemory::allocate_in_file(options.send_queue_blocks, slots.nic, slots.host, gpu);
 }
 
 StagingHandle describe_pool(const StagingLease& lease, const CreditArea& credits) {

@@ -157,6 +157,13 @@ Result<void> LocalQueue::show_queues_to(const Hca& hca) {
     facts_.registered_by = registered.way;
     return {};
   }
+  if (const SharedRegion* const queue = memory_.queue_dmabuf()) {
+    umem_.reset(hca_verbs().reg_dmabuf_umem(hca.context(), queue->offset, memory_.registered_bytes(),
+                                            queue->dmabuf.value(), IBV_ACCESS_LOCAL_WRITE));
+    if (umem_) return {};
+    return fail(Status::kUnsupported,
+                fmt::format("HCA {} cannot place queues in a dmabuf: {}", hca.name(), std::strerror(errno)));
+  }
   umem_.reset(hca_verbs().reg_umem(hca.context(), memory_.base(), memory_.registered_bytes(),
                                    IBV_ACCESS_LOCAL_WRITE));
   if (umem_) return {};

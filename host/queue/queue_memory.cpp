@@ -61,59 +61,66 @@ std::size_t QueueMemory::host_part_bytes(std::uint32_t slot_count, std::uint32_t
 // The host's part begins at `host_page`.
 void QueueMemory::place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
   std::byte* const credits = host_page_ + page_bytes();
-  std::byte* const held = queue_ + held_offset_;
-  staging_credits_ = CreditArea(credits, reinterpret_cast<HeldSlot*>(held), slot_count);
-  bounce_credits_ = CreditArea(credits + CreditArea::bytes(slot_count),
-                               reinterpret_cast<HeldSlot*>(held + held_bytes(slot_count)), bounce_slot_count);
+  // Only kernels use the held slots.
+  const auto held = [this](std::size_t offset) {
+    return queue_ == nullptr ? nullptr : reinterpret_cast<HeldSlot*>(queue_ + held_offset_ + offset);
+  };
+  staging_credits_ = CreditArea(credits, held(0), slot_count);
+  bounce_credits_ =
+      CreditArea(credits + CreditArea::bytes(slot_count), held(held_bytes(slot_count)), bounce_slot_count);
+}
+
+// Places the parts in the pages, which are there, and gives every word its first value.
+Result<void> QueueMemory::fill(std::size_t queue_bytes, std::uint32_t slot_count,
+                               std::uint32_t bounce_slot_count, const Gpu* gpu) {
+  host_page_ = pages_.get() + (host_bytes_ - host_part_bytes(slot_count, bounce_slot_count));
+  queue_ = pages_.get();
+  if (gpu != nullptr) {
+    gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes));
+    queue_ = gpu_memory_->address();
+  }
+  GDX_TRY(clear_queue(queue_bytes));
+  new (host_page_) HostPage{};
+  place_credits(slot_count, bounce_slot_count);
+  return {};
 }
 
 Result<QueueMemory> QueueMemory::allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                           std::uint32_t bounce_slot_count, const Gpu* gpu) {
   QueueMemory memory;
   const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
-  const std::size_t host_part = host_part_bytes(slot_count, bounce_slot_count);
-  memory.host_bytes_ = host_part + (gpu == nullptr ? queue_bytes : 0);
+  memory.host_bytes_ = host_part_bytes(slot_count, bounce_slot_count) + (gpu == nullptr ? queue_bytes : 0);
   memory.pages_ = GDX_TRY(map_own_pages(memory.host_bytes_));
-  memory.host_page_ = memory.pages_.get() + (memory.host_bytes_ - host_part);
-  memory.queue_ = memory.pages_.get();
-  if (gpu != nullptr) {
-    memory.gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes));
-    memory.queue_ = memory.gpu_memory_->address();
-  }
-  GDX_TRY(memory.clear_queue(queue_bytes));
-  new (memory.host_page_) HostPage{};
-  memory.place_credits(slot_count, bounce_slot_count);
+  GDX_TRY(memory.fill(queue_bytes, slot_count, bounce_slot_count, gpu));
   return memory;
 }
 
 Result<QueueMemory> QueueMemory::allocate_in_file(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
-                                                  std::uint32_t bounce_slot_count) {
+                                                  std::uint32_t bounce_slot_count, const Gpu* gpu) {
   QueueMemory memory;
   const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
-  memory.host_bytes_ = queue_bytes + host_part_bytes(slot_count, bounce_slot_count);
+  memory.host_bytes_ = host_part_bytes(slot_count, bounce_slot_count) + (gpu == nullptr ? queue_bytes : 0);
   auto shared = GDX_TRY(make_shared_file(memory.host_bytes_));
   memory.pages_ = std::move(shared.pages);
   memory.file_ = std::move(shared.file);
-  memory.queue_ = memory.pages_.get();
-  memory.host_page_ = memory.queue_ + queue_bytes;
-  GDX_TRY(memory.clear_queue(queue_bytes));
-  new (memory.host_page_) HostPage{};
-  memory.place_credits(slot_count, bounce_slot_count);
+  GDX_TRY(memory.fill(queue_bytes, slot_count, bounce_slot_count, gpu));
   return memory;
 }
 
 Result<QueueMemory> QueueMemory::adopt(MappedPages pages, std::uint32_t send_queue_blocks,
-                                       std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
+                                       std::uint32_t slot_count, std::uint32_t bounce_slot_count,
+                                       std::optional<SharedRegion> queue) {
   QueueMemory memory;
   const std::size_t queue_bytes = memory.lay_out(send_queue_blocks, slot_count, bounce_slot_count);
-  memory.host_bytes_ = queue_bytes + host_part_bytes(slot_count, bounce_slot_count);
+  memory.host_bytes_ = host_part_bytes(slot_count, bounce_slot_count) + (queue ? 0 : queue_bytes);
   if (memory.host_bytes_ != pages.get_deleter().length_bytes) {
     return fail(Status::kInvalidArgument, fmt::format("an endpoint's queues need {} bytes, and {} came",
                                                       memory.host_bytes_, pages.get_deleter().length_bytes));
   }
   memory.pages_ = std::move(pages);
-  memory.queue_ = memory.pages_.get();
-  memory.host_page_ = memory.queue_ + queue_bytes;
+  memory.queue_ = queue ? nullptr : memory.pages_.get();
+  memory.queue_dmabuf_ = std::move(queue);
+  memory.host_page_ = memory.pages_.get() + (memory.queue_dmabuf_ ? 0 : queue_bytes);
   memory.place_credits(slot_count, bounce_slot_count);
   return memory;
 }

@@ -22,6 +22,7 @@
 #include "base/mapped_pages.h"
 #include "base/result.h"
 #include "host/gpu/gpu_memory.h"
+#include "host/memory/gpu_registration.h"
 #include "host/staging/credit_exchange.h"
 #include "proto/byte_order.h"
 #include "proto/gpu/queue.h"
@@ -79,14 +80,17 @@ class QueueMemory {
   [[nodiscard]] static Result<QueueMemory> allocate(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                                                     std::uint32_t bounce_slot_count = 0,
                                                     const Gpu* gpu = nullptr);
-  // Allocates host memory in a file, which gdxd maps. Errors: those of make_shared_file.
+  // As allocate(), with host memory in a file, which gdxd maps. Errors: those of make_shared_file, too.
   [[nodiscard]] static Result<QueueMemory> allocate_in_file(std::uint32_t send_queue_blocks,
                                                             std::uint32_t slot_count,
-                                                            std::uint32_t bounce_slot_count);
-  // Takes memory that another process has allocated so. Changes none of its bytes but the credit words.
-  // Errors: kInvalidArgument for another size than these figures need.
+                                                            std::uint32_t bounce_slot_count,
+                                                            const Gpu* gpu = nullptr);
+  // Takes memory that another process has allocated so. Changes none of its bytes but the credit words. With
+  // `queue`, the queue is in that dmabuf, and base() is null. Errors: kInvalidArgument for another size than
+  // these figures need.
   [[nodiscard]] static Result<QueueMemory> adopt(MappedPages pages, std::uint32_t send_queue_blocks,
-                                                 std::uint32_t slot_count, std::uint32_t bounce_slot_count);
+                                                 std::uint32_t slot_count, std::uint32_t bounce_slot_count,
+                                                 std::optional<SharedRegion> queue = std::nullopt);
 
   // Address of the queue. The host may load or store it only if gpu() is null.
   [[nodiscard]] std::byte* base() const { return queue_; }
@@ -107,6 +111,8 @@ class QueueMemory {
   // Copies a block of the send queue likewise. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<mlx5::WqeBasicBlock> load_block(std::uint32_t index) const;
 
+  // The dmabuf that holds the queue of another process; null: none.
+  [[nodiscard]] const SharedRegion* queue_dmabuf() const { return queue_dmabuf_ ? &*queue_dmabuf_ : nullptr; }
   // Descriptor of the file that host_memory() is; -1: none.
   [[nodiscard]] int file() const { return file_.value(); }
 
@@ -120,6 +126,8 @@ class QueueMemory {
   QueueMemory() = default;
   [[nodiscard]] static std::size_t host_part_bytes(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
   void place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
+  Result<void> fill(std::size_t queue_bytes, std::uint32_t slot_count, std::uint32_t bounce_slot_count,
+                    const Gpu* gpu);
   // Computes the layout, and returns the bytes of the queue.
   std::size_t lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                       std::uint32_t bounce_slot_count);
@@ -128,6 +136,7 @@ class QueueMemory {
 
   MappedPages pages_;
   Descriptor file_;
+  std::optional<SharedRegion> queue_dmabuf_;
   std::size_t host_bytes_ = 0;
   std::optional<GpuMemory> gpu_memory_;
   std::byte* queue_ = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/mapped_pages.h"
@@ -19,8 +20,10 @@ static_assert(sizeof(ipc::ConnectEndpoint::peer) == sizeof(EndpointAddress));
 
 class RemoteQueue final : public QueueObjects {
  public:
-  RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer)
+  RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer,
+              RegistrationWay registered_by)
       : daemon_(std::move(daemon)), endpoint_(answer.endpoint) {
+    facts_.registered_by = registered_by;
     facts_.qpn = answer.qpn;
     facts_.psn = answer.psn;
     facts_.scratch_lkey = answer.scratch_lkey;
@@ -89,10 +92,22 @@ Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, Stag
                             "in gdxd's pool: set {}=off",
                             ipc::kDaemonVariable));
   }
+  auto request = request_of(options, pools, memory);
+  std::vector<int> files{memory.file()};
+  SharedRegion queue_of_gpu{};
+  if (const Gpu* const gpu = memory.gpu()) {
+    const auto facts = GDX_TRY(read_registration_facts(hca, {PointerKind::kDevice, gpu->ordinal()}));
+    const GpuRegion region{memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE, gpu->ordinal()};
+    queue_of_gpu = GDX_TRY(share_gpu_region(hca, region, facts));
+    request.queue_in_dmabuf = 1;
+    request.dmabuf_offset = queue_of_gpu.offset;
+    files.push_back(queue_of_gpu.dmabuf.value());
+  }
   const auto& daemon = hca.daemon();
-  auto reply = GDX_TRY(daemon->call<ipc::EndpointAnswer>(request_of(options, pools, memory), memory.file()));
+  auto reply = GDX_TRY(daemon->call<ipc::EndpointAnswer>(request, files));
   const ipc::EndpointAnswer& answer = reply.answer;
-  auto queue = std::make_unique<RemoteQueue>(daemon, answer);
+  const auto way = memory.gpu() != nullptr ? RegistrationWay::kDmabuf : RegistrationWay::kHostPages;
+  auto queue = std::make_unique<RemoteQueue>(daemon, answer, way);
   if (reply.files.size() != 1 || answer.register_offset + sizeof(std::uint64_t) > page_bytes())
     return fail(Status::kSystem, "gdxd's answer holds no doorbell register: restart it");
   auto page = GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, page_bytes()));

@@ -146,11 +146,13 @@ struct PoolFigures {
   std::uint64_t bad_returns;
 };
 
-// With one open file: queue memory as host/queue/queue_memory.h lays it out.
+// With one open file: queue memory as host/queue/queue_memory.h lays it out. A second one is the dmabuf of a
+// queue in GPU memory; then the first is the host's part alone.
 struct CreateEndpoint {
   static constexpr Kind kind = Kind::kCreateEndpoint;
   std::uint64_t queue_bytes;
   std::uint64_t queue_address;  // of the file's first byte in the client
+  std::uint64_t dmabuf_offset;  // of the queue, in the second file
   std::uint32_t send_queue_blocks;
   std::uint32_t slot_count;         // most slots that it may hold, of `pool`; 0: none
   std::uint32_t bounce_slot_count;  // of `bounce_pool`
@@ -165,7 +167,8 @@ struct CreateEndpoint {
   std::uint8_t hop_limit;
   std::uint8_t traffic_class;
   std::uint8_t service_level;
-  std::uint8_t reserved[3];
+  std::uint8_t queue_in_dmabuf;  // 1: a second file came
+  std::uint8_t reserved[2];
 };
 // With one open file, of which the page at `map_offset` holds the doorbell register.
 struct EndpointAnswer {
@@ -234,7 +237,7 @@ struct Notice {
 
 inline constexpr std::size_t kMaxMessageBytes = sizeof(Header) + kMaxReasonBytes;
 
-static_assert(sizeof(Header) == 16 && sizeof(CreateEndpoint) == 48 && sizeof(EndpointAnswer) == 32);
+static_assert(sizeof(Header) == 16 && sizeof(CreateEndpoint) == 56 && sizeof(EndpointAnswer) == 32);
 static_assert(sizeof(OpenPool) == 24 && sizeof(PoolAnswer) == 40 && sizeof(HcaAnswer) == 160);
 static_assert(std::is_trivially_copyable_v<CreateEndpoint>);
 
