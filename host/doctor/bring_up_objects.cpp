@@ -13,6 +13,7 @@
 #include "base/page_size.h"
 #include "host/doctor/bring_up.h"
 #include "host/doctor/loopback.h"
+#include "host/memory/gpu_registration.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
@@ -106,7 +107,7 @@ Result<void> create_queue_pair(const Hca& hca, std::uint32_t format) {
   const auto memory = GDX_TRY(QueueMemory::allocate(kBlocks, 0));
   const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
   const UmemHandle umem(
-      mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
+      hca_verbs().reg_umem(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
   if (!uar || !umem)
     return fail(Status::kSystem, fmt::format("no {}: {}", uar ? "umem" : "UAR page", std::strerror(errno)));
   const auto cq = GDX_TRY(

@@ -208,6 +208,12 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   if (has_context && in.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
     return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadTransition);
   }
+  if (has_context && hca.config().strict) {
+    if (const Outcome allowed = check_reserved(opcode, in); !allowed.ok()) return allowed;
+    // Source: PRM, command return status 0x05 (BAD_RESOURCE: an unallocated resource).
+    if (prm::get32(in, prm::qp::kCounterSet) > kPortCounterSet)
+      return refuse_with(prm::CommandStatus::kBadResource, Syndrome::kNoSuchCounterSet);
+  }
   std::uint32_t mask = 0;
   QpAttributes attributes;
   attributes.access = current->access;
