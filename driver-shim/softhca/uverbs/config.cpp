@@ -21,6 +21,7 @@ constexpr std::uint64_t kMinReceiveBufferBytes = 128 << 10;
 constexpr std::uint64_t kMaxReceiveBufferBytes = 256 << 20;
 constexpr double kMinRateGbps = 0.001;
 constexpr double kMaxRateGbps = 10'000;
+constexpr double kStrictSpoiledCopies = 0.1;
 
 tl::unexpected<Error> bad(const char* name, std::string_view value, std::string_view allowed) {
   return fail(Status::kInvalidArgument, fmt::format("{}={}: must be {}", name, value, allowed));
@@ -167,6 +168,8 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     config.udp.address = address;
   }
   config.strict = environment("GDX_STRICT") != nullptr;
+  if (config.strict) config.spoiled_copies = kStrictSpoiledCopies;
+  GDX_TRY(read_probability(environment, {"GDX_SOFTHCA_SPOILED_COPIES", &config.spoiled_copies}));
   GDX_TRY(read_planted_fault(environment, configuration.fault));
   GDX_TRY(read_faults(environment, config.udp.faults));
   GDX_TRY(read_carrier(environment, config.carrier));
