@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "host/queue/doorbell.h"
+#include "host/queue/host_ringer.h"
 #include "host/queue/owner_word.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
@@ -117,6 +118,8 @@ struct Endpoint::Impl {
   Result<void> show_scratch_to(const Hca& hca);
   Result<void> create_queues(const Hca& hca);
   Result<void> transition(const EndpointAddress& peer);
+  Result<void> map_doorbell(const Gpu& gpu);
+  Result<void> ring_for_kernels();
   [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
@@ -131,6 +134,7 @@ struct Endpoint::Impl {
   MrHandle scratch;
   DoorbellRegister doorbell;
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
+  std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
   commands::NumberedObject completion_queue;
   commands::NumberedObject queue_pair;
   QueueState first_state{};  // and with it the handle
@@ -357,14 +361,44 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   }
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
   auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
-  // Endpoints without a register of their own share a page, and so its mapping.
-  auto doorbell = GDX_TRY(gpu.map(impl_->doorbell.uar->base_addr, mlx5::kUarPageBytes));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
     auto words = GDX_TRY(gpu.map(page.data(), page.size()));
     impl_->mappings.push_back(std::move(words));
   }
   impl_->mappings.push_back(std::move(queues));
-  impl_->mappings.push_back(std::move(doorbell));
+  return impl_->map_doorbell(gpu);
+}
+
+bool Endpoint::host_rings() const { return impl_->ringer.has_value(); }
+
+// Endpoints without a register of their own share a page, and so its mapping.
+Result<void> Endpoint::Impl::map_doorbell(const Gpu& gpu) {
+  if (ringer) return {};
+  auto mapped = gpu.map(doorbell.uar->base_addr, mlx5::kUarPageBytes);
+  if (mapped) {
+    mappings.push_back(std::move(*mapped));
+    return {};
+  }
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) {
+    log::warn(
+        "kernels of GPU {} cannot ring HCA {} themselves, so a thread of this process rings for them, "
+        "slower: {}",
+        gpu.ordinal(), local.hca_name, mapped.error().message);
+  }
+  return ring_for_kernels();
+}
+
+// Exchanges the register in both copies of the handle. Its doorbells are plain, as any kernel may ring that
+// word.
+Result<void> Endpoint::Impl::ring_for_kernels() {
+  std::uint64_t& word = memory.host().doorbell;
+  first_state.handle.doorbell = &word;
+  first_state.handle.blueflame_half_bytes = 0;
+  auto state = GDX_TRY(memory.load_state());
+  state.handle = first_state.handle;
+  GDX_TRY(memory.store_state(state));
+  ringer.emplace(&word, static_cast<std::uint64_t*>(doorbell.uar->reg_addr));
   return {};
 }
 

@@ -131,9 +131,12 @@ class Endpoint {
   [[nodiscard]] Result<void> reopen();
 
   // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
-  // layer need no call. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map;
-  // kInvalidArgument when the queues are in another GPU's memory.
+  // layer need no call. Call it before handle() and kernels. Where the driver refuses the register, a thread
+  // of this process rings instead, and a warning says so. StagingPool::map_to maps the pool's memory. Errors:
+  // those of Gpu::map for host memory; kInvalidArgument when the queues are in another GPU's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
+  // Returns whether a thread of this process rings for kernels.
+  [[nodiscard]] bool host_rings() const;
 
   // Returns everything a kernel needs, by value. Its pointers live as long as the Endpoint.
   [[nodiscard]] EndpointHandle handle() const;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/gdx.h"
@@ -277,6 +278,39 @@ TEST_P(InGpuMemory, queues_map_the_host_s_part_to_their_own_gpu_only) {
   const auto refused = a_.endpoint->map_to(*other);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("memory of GPU 0"));
+}
+
+// As where the nvidia module has no PeerMappingOverride.
+TEST_P(InGpuMemory, denied_mapping_of_the_doorbell_leaves_the_ringing_to_the_host) {
+  EndpointOptions chosen = options();
+  chosen.doorbell = DoorbellKind::kBlueFlame;
+  connect(chosen);
+  const std::uint64_t* const doorbell = a_.endpoint->handle().doorbell;
+  EXPECT_FALSE(a_.endpoint->host_rings());
+  setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
+  ::testing::internal::CaptureStderr();
+  for (const GpuSide* const side : {&a_, &b_}) {
+    const auto mapped = side->endpoint->map_to(*gpu_);
+    ASSERT_TRUE(mapped) << mapped.error().message;
+    EXPECT_TRUE(side->endpoint->host_rings());
+    EXPECT_TRUE(side->endpoint->map_to(*gpu_)) << "again";
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  static bool first = true;
+  if (std::exchange(first, false)) {
+    EXPECT_THAT(said, AllOf(HasSubstr("a thread of this process rings"), HasSubstr("PeerMappingOverride=1")));
+  }
+  EXPECT_EQ(staging_->map_to(*gpu_).error().status, Status::kSystem) << "no thread can push for a kernel";
+  unsetenv("GDX_FAKE_CUDA_PEER_MAPPING");
+
+  EXPECT_NE(a_.endpoint->handle().doorbell, doorbell);
+  EXPECT_EQ(a_.endpoint->handle().blueflame_half_bytes, 0u);
+  put_and_check<Mode::kPull>(100'001, 1);
+  in_kernel(a_, [&](auto& ep) {
+    for (std::uint64_t i = 2; i <= 300; ++i) ASSERT_EQ(gdx_signal(ep, a_.peer + kSignalAt, i), Status::kOk);
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(*b_.signal(), 300u);
 }
 
 // One side's queues in GPU memory and the other's in host memory, payload in both.

@@ -272,7 +272,8 @@ CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned int flags) {
   const bool as_io = (flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0;
   const HostPages wanted = as_io ? HostPages::kIo : HostPages::kOrdinary;
   if (host_pages(first, bytes) != wanted) return CUDA_ERROR_INVALID_VALUE;
-  if (as_io && setting("GDX_FAKE_CUDA_PEER_MAPPING", 1) == 0) return CUDA_ERROR_NOT_PERMITTED;
+  const bool permitted = setting("GDX_FAKE_CUDA_PEER_MAPPING", 1) != 0;
+  if (!permitted && (as_io || of_software_hca(first))) return CUDA_ERROR_NOT_PERMITTED;
   state().registrations[first] = {current_device(), bytes, flags};
   return CUDA_SUCCESS;
 }
