@@ -153,7 +153,7 @@ void Endpoint::Impl::lift_credits() {
 
 // After pools and doorbell, on which it depends.
 Result<void> Endpoint::Impl::choose_auto_modes() {
-  const QueueShape shape{.queues = options.placement,
+  const QueueShape shape{.queues = *options.placement,
                          .slot_count = std::min(options.slot_count, staging.slot_count()),
                          .slot_bytes = staging.slot_bytes(),
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
@@ -294,7 +294,22 @@ Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
+// In the memory of the GPU that is named, if the HCA can be shown it.
 Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
+  if (given.placement || !given.gpu) return create_placed(hca, pools, given);
+  EndpointOptions placed = given;
+  placed.placement = Placement::kGpu;
+  auto in_gpu = create_placed(hca, pools, placed);
+  if (in_gpu || in_gpu.error().status != Status::kUnsupported) return in_gpu;
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) log::info("queues are in host memory: {}", in_gpu.error().message);
+  placed.placement = Placement::kHost;
+  placed.gpu.reset();
+  placed.auto_modes = site_options(given);
+  return create_placed(hca, pools, placed);
+}
+
+Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
   const TraceSpan span("Endpoint::create");
   const EndpointOptions options = GDX_TRY(resolve_endpoint_options(given, hca.is_software()));
   if (!options.may_ring_unprobed_blueflame) {
@@ -425,7 +440,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.scratch_lkey = scratch->lkey;
   handle.log_send_queue = log_blocks;
   handle.log_completion_queue = log_blocks;
-  handle.placement = options.placement;
+  handle.placement = *options.placement;
   handle.sharing = options.sharing;
   handle.signal_fence = options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
   handle.staging = describe_pool(staging, memory.staging_credits());

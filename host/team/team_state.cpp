@@ -399,7 +399,7 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
 
 void TeamState::write_handle(const Table& table) const {
   TeamHandle handle{};
-  handle.layout = team_layout(options_.endpoint.placement);
+  handle.layout = team_layout(*options_.endpoint.placement);
   const auto own = std::ranges::find(table.members(), world_->rank());
   handle.rank = static_cast<std::uint32_t>(own - table.members().begin());
   handle.size = table.size();

@@ -250,14 +250,31 @@ TEST_P(InGpuMemory, threads_share_an_endpoint) {
   EXPECT_EQ(*b_.signal(), 2u * 40 * 4);
 }
 
-TEST_P(InGpuMemory, kernel_for_queues_in_host_memory_touches_nothing) {
-  connect(options());
+TEST_P(InGpuMemory, endpoint_of_a_gpu_has_its_queues_there_and_serves_kernels_of_either_placement) {
+  EndpointOptions named;
+  named.gpu = *gpu_;
+  connect(named);
+  EXPECT_EQ(a_.endpoint->handle().placement, Placement::kGpu);
+  EXPECT_EQ(a_.endpoint->queues_registered_by(), GetParam().way);
+  fill_a();
   const auto kernel = [&](EndpointHandle handle) {
     device::Endpoint<Scope::kThread, Placement::kHost> ep(handle);
-    EXPECT_EQ(gdx_put<Mode::kPull>(ep, a_.peer, a_.local(), 8), Status::kInvalidArgument);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, a_.peer, a_.local(), 4000), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
   };
   ASSERT_EQ(exec::launch({.progress = progress}, kernel, a_.handle()), Status::kOk);
-  EXPECT_EQ(a_.endpoint->state().producer, 0u);
+  EXPECT_EQ(b_.bytes(4000), a_.bytes(4000));
+}
+
+TEST_P(InGpuMemory, endpoint_of_a_gpu_that_the_hca_cannot_be_shown_has_its_queues_in_host_memory) {
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
+  setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
+  EndpointOptions named;
+  named.gpu = *gpu_;
+  const auto endpoint = Endpoint::create(*hca_, {staging_.get(), bounce_.get()}, named);
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  EXPECT_EQ(endpoint->handle().placement, Placement::kHost);
+  EXPECT_EQ(endpoint->queues_registered_by(), RegistrationWay::kHostPages);
 }
 
 TEST_P(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {

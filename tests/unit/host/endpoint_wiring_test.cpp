@@ -288,7 +288,7 @@ class EndpointWiring : public ::testing::Test {
     EXPECT_EQ(handle.timeout_ns, *o.timeout_ns);
     EXPECT_EQ(handle.probe_after_ns, o.probe_after_ns);
     EXPECT_EQ(handle.blueflame_half_bytes, o.doorbell == DoorbellKind::kBlueFlame ? 256u : 0u);
-    EXPECT_EQ(handle.placement, o.placement);
+    EXPECT_EQ(handle.placement, o.placement.value_or(Placement::kHost));
     EXPECT_EQ(handle.sharing, o.sharing);
     EXPECT_EQ(handle.signal_fence, o.adaptive_routing ? mlx5::kFenceStrongOrdering : 0);
     EXPECT_EQ(handle.staging.slot_bytes, 2048u);
