@@ -111,7 +111,38 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
   return static_cast<std::uint8_t>(prm::get32(output, prm::qp::kCounterSet));
 }
 
+// Returns the answer; empty where the HCA refuses.
+std::vector<std::uint8_t> query(ibv_context* context, mlx5::prm::Opcode opcode, std::uint32_t op_mod = 0) {
+  namespace prm = mlx5::prm;
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  std::vector<std::uint8_t> output(prm::kQueryHcaCapOutBytes);
+  prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(opcode));
+  prm::set(input, prm::kOpMod, op_mod);
+  if (mlx5dv_devx_general_cmd(context, input.data(), input.size(), output.data(), output.size()) != 0)
+    return {};
+  return output;
+}
+
+Routing query_routing(ibv_context* context) {
+  namespace cap = mlx5::prm::cap;
+  const auto capability = [context](cap::Capability which) {
+    return query(context, mlx5::prm::Opcode::kQueryHcaCap, cap::op_mod_current(which));
+  };
+  return read_routing(capability(cap::kGeneral), capability(cap::kGeneral2),
+                      query(context, mlx5::prm::Opcode::kQueryLag));
+}
+
 }  // namespace
+
+Routing read_routing(std::span<const std::uint8_t> general, std::span<const std::uint8_t> general_2,
+                     std::span<const std::uint8_t> lag) {
+  namespace prm = mlx5::prm;
+  namespace cap = mlx5::prm::cap;
+  const bool bond = prm::get(lag, prm::kLagState) != 0 && prm::get(general, cap::kLagPortAffinityInit) != 0;
+  return {.any_order = prm::get(general, cap::kAnyOrderRc) != 0,
+          .order_forced = prm::get(general_2, cap::kOrderingForced) != 0,
+          .lag_ports = static_cast<std::uint8_t>(bond ? prm::get(general, cap::kLagPorts) : 0)};
+}
 
 void warn_of_undestroyed() {
   log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
@@ -218,6 +249,7 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
   }
   path_mtu_bytes_ = kSmallestMtuBytes << attributes.active_mtu;
   counter_set_ = read_counter_set(pd(), port());
+  routing_ = query_routing(context());
   if (counter_set_ == 0)
     log::debug("the hardware counters of HCA {} will not count this process's endpoints", name_);
   return choose_gid(attributes.gid_tbl_len, gid_index);

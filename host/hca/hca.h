@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,19 @@
 #include "host/hca/handles.h"
 
 namespace gdx {
+
+// What the HCA offers to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
+struct Routing {
+  bool any_order = false;      // data of RC queue pairs may land in any order
+  bool order_forced = false;   // a queue pair may say so, or forbid it, whatever the HCA's administrator set
+  std::uint8_t lag_ports = 0;  // of an active bond, each of which a queue pair may choose; 0: none
+
+  bool operator==(const Routing&) const = default;
+};
+// The answers to QUERY_HCA_CAP, of both general capabilities, and QUERY_LAG; an empty one: refused.
+[[nodiscard]] Routing read_routing(std::span<const std::uint8_t> general,
+                                   std::span<const std::uint8_t> general_2,
+                                   std::span<const std::uint8_t> lag);
 
 inline constexpr char kHcaVariable[] = "GDX_HCA";
 inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
@@ -23,7 +37,7 @@ struct HcaOptions {
   // before an IPv6 one before a link-local one. Peers need an address of one kind.
   std::optional<std::uint8_t> gid_index = std::nullopt;
   // Leaves the port alone, which may be down or InfiniBand: for queries, and objects that are not connected.
-  // gid(), path_mtu_bytes() and counter_set() are 0.
+  // gid(), path_mtu_bytes(), counter_set() and routing() are 0.
   bool without_port = false;
 };
 
@@ -61,6 +75,7 @@ class Hca {
   [[nodiscard]] std::uint32_t eqn() const { return eqn_; }
   // Set of the port's hardware counters, to which DevX queue pairs are attached by hand. 0: unavailable.
   [[nodiscard]] std::uint8_t counter_set() const { return counter_set_; }
+  [[nodiscard]] const Routing& routing() const { return routing_; }
   [[nodiscard]] std::uint64_t device_memory_bytes() const { return device_memory_bytes_; }  // 0: has none
   [[nodiscard]] const std::string& firmware() const { return firmware_; }
   [[nodiscard]] bool is_software() const { return is_software_; }
@@ -91,6 +106,7 @@ class Hca {
   std::uint8_t gid_index_ = 0;
   std::uint32_t path_mtu_bytes_ = 0;
   std::uint8_t counter_set_ = 0;
+  Routing routing_;
   bool is_software_ = false;
   std::uint64_t device_memory_bytes_ = 0;
 };

@@ -57,6 +57,7 @@ struct LocalEnd {
         gid_index(hca.gid_index()),
         port(hca.port()),
         counter_set(hca.counter_set()),
+        routing(hca.routing()),
         mtu_bytes(hca.path_mtu_bytes()) {}
 
   std::string hca_name;
@@ -66,6 +67,7 @@ struct LocalEnd {
   std::uint8_t gid_index;
   std::uint8_t port;
   std::uint8_t counter_set;
+  Routing routing;
   std::uint32_t mtu_bytes;
 };
 
@@ -269,6 +271,11 @@ Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
   receive.mtu_bytes = std::min(local.mtu_bytes, peer.mtu_bytes);
   receive.next_receive_psn = peer.psn;
   receive.min_rnr_timer = options.min_rnr_timer;
+  receive.any_order = options.adaptive_routing && local.routing.any_order;
+  receive.force_order = local.routing.order_forced;
+  // Spreads the queue pairs over the bond's ports.
+  if (local.routing.lag_ports != 0)
+    receive.path.lag_port = static_cast<std::uint8_t>(1 + queue_pair.number % local.routing.lag_ports);
   receive.path.port = local.port;
   receive.path.source_gid_index = local.gid_index;
   std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());

@@ -160,6 +160,12 @@ Result<void> init_to_ready_to_receive(const NumberedObject& queue_pair, const Re
   prm::set(input, prm::qp::kNextReceivePsn, spec.next_receive_psn);
   prm::set(input, prm::qp::kMinRnrNak, spec.min_rnr_timer);
   prm::set(input, prm::qp::kLogRraMax, kLogReadsInFlight);
+  prm::set(input, prm::qp::kOrderingLow, spec.any_order);
+  prm::set(input, prm::qp::kOrderingForce, spec.force_order);
+  if (spec.path.lag_port != 0) {
+    prm::set(input, prm::kOptParamMask, prm::kOptLagPortAffinity);
+    prm::set(input, prm::qp::kLagPortAffinity, spec.path.lag_port);
+  }
   set_path(input, spec.path);
   return modify(queue_pair, "INIT2RTR_QP", input);
 }

@@ -255,7 +255,10 @@ class EndpointWiring : public ::testing::Test {
                    {FIELD(kPathHopLimit), o.hop_limit},
                    {FIELD(kPathTrafficClass), *o.traffic_class},
                    {FIELD(kPathDscp), std::uint64_t{*o.traffic_class} >> 2},
-                   {FIELD(kPathEthernetPriority), *o.service_level}});
+                   {FIELD(kPathEthernetPriority), *o.service_level},
+                   {FIELD(kOrderingLow), o.adaptive_routing},
+                   {FIELD(kOrderingForce), 1},
+                   {FIELD(kLagPortAffinity), 0}});
     EXPECT_GE(prm::get32(wired.sent(prm::Opcode::kInit2Rtr), prm::qp::kPathUdpSourcePort), 0xc000u);
     expect_created(wired, endpoint.handle(), o);
     expect_handle(endpoint.handle(), o);

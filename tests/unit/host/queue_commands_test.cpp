@@ -180,10 +180,15 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
   spec.path.traffic_class = 0x6a;
   spec.path.service_level = 5;
   spec.path.udp_source_port = 0xc123;
+  spec.path.lag_port = 2;
+  spec.any_order = spec.force_order = true;
   ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
   expect_sent({
       {0x00, {0x05, 0x03}},
       {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x12, {0x80}},              // opt_param_mask: lag_tx_port_affinity
+      {0x18, {2}},                 // lag_tx_port_affinity
+      {0x1c, {3}},                 // dp_ordering_0, dp_ordering_force
       {0x20, {5 << 5 | 30}},       // mtu 4096, log_msg_max
       {0x2d, {0x31, 0x32, 0x33}},  // remote_qpn
       {0x39, {7, 0, 64}},          // src_addr_index, hop_limit
