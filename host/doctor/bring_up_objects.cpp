@@ -64,6 +64,7 @@ constexpr std::array kContextFields = {
     Field{"next_rcv_psn", prm::qp::kNextReceivePsn, "INIT2RTR_QP"},
     Field{"min_rnr_nak", prm::qp::kMinRnrNak, "INIT2RTR_QP"},
     Field{"log_rra_max", prm::qp::kLogRraMax, "INIT2RTR_QP"},
+    Field{"rlid", prm::qp::kPathRemoteLid, "INIT2RTR_QP"},
     Field{"rgid[0:8]", {prm::qp::kPathRemoteGidByte * 8, 64}, "INIT2RTR_QP"},
     Field{"rgid[8:16]", {prm::qp::kPathRemoteGidByte * 8 + 64, 64}, "INIT2RTR_QP"},
     Field{"next_send_psn", prm::qp::kNextSendPsn, "RTR2RTS_QP"},

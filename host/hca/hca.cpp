@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -235,18 +234,16 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
     return fail(Status::kSystem,
                 fmt::format("cannot query port 1 of HCA {}: {}", name_, std::strerror(error)));
   }
-  if (attributes.link_layer == IBV_LINK_LAYER_INFINIBAND) {
-    std::error_code error;
-    const auto function = std::filesystem::read_symlink(sysfs_path_ + "/device", error).filename();
-    return fail(Status::kUnsupported,
-                fmt::format("port 1 of HCA {} is InfiniBand, and gdx needs RoCE: mlxconfig -d {} set "
-                            "LINK_TYPE_P1=2, then reset it",
-                            name_, error ? name_ : function.string()));
-  }
   if (attributes.state != IBV_PORT_ACTIVE) {
     return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} is {}: bring its link up", name_,
                                                   ibv_port_state_str(attributes.state)));
   }
+  const bool infiniband = attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
+  if (infiniband && attributes.lid == 0) {
+    return fail(Status::kUnsupported,
+                fmt::format("port 1 of HCA {} is InfiniBand and has no LID: start a subnet manager", name_));
+  }
+  if (infiniband) lid_ = attributes.lid;
   path_mtu_bytes_ = kSmallestMtuBytes << attributes.active_mtu;
   counter_set_ = read_counter_set(pd(), port());
   routing_ = query_routing(context());
@@ -256,6 +253,12 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
 }
 
 Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted) {
+  if (lid_ != 0) {
+    gid_index_ = static_cast<std::uint8_t>(wanted.value_or(0));
+    if (ibv_query_gid(context(), port(), gid_index_, &gid_) == 0) return {};
+    return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no GID at index {}: leave out {}",
+                                                  name_, gid_index_, kGidIndexVariable));
+  }
   int best = 0;
   for (int index = 0; index < gid_count && index <= UINT8_MAX; ++index) {
     if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;

@@ -15,7 +15,7 @@
 
 namespace gdx {
 
-// What the HCA offers to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
+// Offers of the HCA to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
 struct Routing {
   bool any_order = false;      // data of RC queue pairs may land in any order
   bool order_forced = false;   // a queue pair may say so, or forbid it, whatever the HCA's administrator set
@@ -33,11 +33,12 @@ inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 
 struct HcaOptions {
   std::string name = {};  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
-  // Index in the port's GID table, of a RoCE v2 address. None: $GDX_GID_INDEX; without it an IPv4 address
-  // before an IPv6 one before a link-local one. Peers need an address of one kind.
+  // Index in the port's GID table, of a RoCE v2 address, or of any on InfiniBand. None: $GDX_GID_INDEX;
+  // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
+  // need an address of one kind.
   std::optional<std::uint8_t> gid_index = std::nullopt;
-  // Leaves the port alone, which may be down or InfiniBand: for queries, and objects that are not connected.
-  // gid(), path_mtu_bytes(), counter_set() and routing() are 0.
+  // Leaves the port alone, which may be down or without an address: for queries, and objects that are not
+  // connected. gid(), path_mtu_bytes(), counter_set() and routing() are 0.
   bool without_port = false;
 };
 
@@ -54,8 +55,8 @@ struct HcaOptions {
 class Hca {
  public:
   // Errors: kNoDevice (none at all), kNotFound (the message lists those that exist), kUnsupported (not mlx5,
-  // no DevX, an InfiniBand port, no RoCE v2 address, or none at the given index, port not active),
-  // kInvalidArgument (for a bad $GDX_GID_INDEX), kSystem.
+  // no DevX, no RoCE v2 address, or none at the given index, an InfiniBand port without a LID, port not
+  // active), kInvalidArgument (for a bad $GDX_GID_INDEX), kSystem.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;
@@ -68,6 +69,8 @@ class Hca {
   [[nodiscard]] ibv_pd* pd() const { return device_->pd.get(); }
   [[nodiscard]] std::uint32_t pdn() const { return pdn_; }
   [[nodiscard]] std::uint8_t port() const { return 1; }
+  // LID of an InfiniBand port; 0: the port is Ethernet's.
+  [[nodiscard]] std::uint16_t lid() const { return lid_; }
   [[nodiscard]] const ibv_gid& gid() const { return gid_; }
   [[nodiscard]] std::uint8_t gid_index() const { return gid_index_; }
   [[nodiscard]] std::string address_text() const { return gdx::address_text(gid_.raw); }
@@ -104,6 +107,7 @@ class Hca {
   std::uint32_t eqn_ = 0;
   ibv_gid gid_{};
   std::uint8_t gid_index_ = 0;
+  std::uint16_t lid_ = 0;
   std::uint32_t path_mtu_bytes_ = 0;
   std::uint8_t counter_set_ = 0;
   Routing routing_;

@@ -55,6 +55,7 @@ struct LocalEnd {
         pd(hca.pd()),
         gid(hca.gid()),
         gid_index(hca.gid_index()),
+        lid(hca.lid()),
         port(hca.port()),
         counter_set(hca.counter_set()),
         routing(hca.routing()),
@@ -65,6 +66,7 @@ struct LocalEnd {
   ibv_pd* pd;
   ibv_gid gid;
   std::uint8_t gid_index;
+  std::uint16_t lid;  // 0: Ethernet
   std::uint8_t port;
   std::uint8_t counter_set;
   Routing routing;
@@ -265,10 +267,16 @@ Result<void> Endpoint::Impl::create_queues(const Hca& hca) {
 }
 
 Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
-  const auto mac = GDX_TRY(resolve_mac(local, options, peer));
   commands::ReceiveSpec receive;
+  if (local.lid == 0) {
+    receive.path.mac = GDX_TRY(resolve_mac(local, options, peer));
+  } else {
+    constexpr std::size_t kPrefixBytes = 8;  // of the subnet; another one lies behind a router
+    receive.path.lid = peer.lid;
+    receive.path.global = std::memcmp(peer.gid, local.gid.raw, kPrefixBytes) != 0;
+  }
   receive.remote_qpn = peer.qpn;
-  receive.mtu_bytes = std::min(local.mtu_bytes, peer.mtu_bytes);
+  receive.mtu_bytes = std::min<std::uint32_t>(local.mtu_bytes, peer.mtu_bytes);
   receive.next_receive_psn = peer.psn;
   receive.min_rnr_timer = options.min_rnr_timer;
   receive.any_order = options.adaptive_routing && local.routing.any_order;
@@ -279,7 +287,6 @@ Result<void> Endpoint::Impl::transition(const EndpointAddress& peer) {
   receive.path.port = local.port;
   receive.path.source_gid_index = local.gid_index;
   std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
-  receive.path.mac = mac;
   receive.path.hop_limit = options.hop_limit;
   receive.path.traffic_class = *options.traffic_class;
   receive.path.service_level = *options.service_level;
@@ -348,7 +355,8 @@ EndpointAddress Endpoint::address() const {
   address.version = kEndpointAddressVersion;
   address.qpn = impl_->queue_pair.number;
   address.psn = impl_->psn;
-  address.mtu_bytes = impl_->local.mtu_bytes;
+  address.mtu_bytes = static_cast<std::uint16_t>(impl_->local.mtu_bytes);
+  address.lid = impl_->local.lid;
   std::copy(std::begin(impl_->local.gid.raw), std::end(impl_->local.gid.raw), std::begin(address.gid));
   return address;
 }
@@ -362,6 +370,12 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
       return fail(Status::kBusy, "the endpoint is connected already: make another");
     case Connection::kBroken:
       return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
+  }
+  if ((peer.lid != 0) != (impl_->local.lid != 0)) {
+    const auto layer = [](std::uint16_t lid) { return lid != 0 ? "InfiniBand" : "Ethernet"; };
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's port is {}, and that of HCA {} is {}: choose HCAs of one network",
+                            layer(peer.lid), impl_->local.hca_name, layer(impl_->local.lid)));
   }
   impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->transition(peer);

@@ -44,7 +44,7 @@ struct EndpointOptions {
   // GPU is named and the HCA can be shown it, else in host memory. A kernel of placement kHost opens either.
   // One of kGpu is for queues in GPU memory, and fences what it stores to GPU memory only.
   std::optional<Placement> placement = std::nullopt;
-  std::optional<Gpu> gpu = std::nullopt;  // whose kernels use the endpoint; without one, or with kHost: none
+  std::optional<Gpu> gpu = std::nullopt;  // GPU whose kernels use the endpoint; none with kHost
   Sharing sharing = Sharing::kExclusive;  // kernels open it as device::Endpoint or SharedEndpoint
   ModeOptions auto_modes = {};            // thresholds of Mode::kAuto
   // Options below are nullopt by default. Then the variable's value holds, or the default: first hardware's,

@@ -12,6 +12,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
+constexpr std::uint16_t kLargestLid = 0xbfff;     // those above are of groups
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint8_t kMaxAckTimeout = 31;
 constexpr std::uint8_t kMaxRetryCount = 7;
@@ -172,6 +173,10 @@ Result<void> check_endpoint_address(const EndpointAddress& address) {
   if (!is_mtu(address.mtu_bytes)) {
     return fail(Status::kInvalidArgument,
                 fmt::format("the peer's endpoint address has the impossible MTU {}", address.mtu_bytes));
+  }
+  if (address.lid > kLargestLid) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible LID {:#x}", address.lid));
   }
   if (std::all_of(std::begin(address.gid), std::end(address.gid),
                   [](std::uint8_t byte) { return byte == 0; })) {

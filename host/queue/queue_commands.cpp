@@ -74,6 +74,17 @@ Result<void> modify(const NumberedObject& queue_pair, const char* command,
 
 void set_path(std::span<std::uint8_t> input, const RemotePath& path) {
   prm::set(input, prm::qp::kPathPort, path.port);
+  if (path.lid != 0) {
+    prm::set(input, prm::qp::kPathRemoteLid, path.lid);
+    prm::set(input, prm::qp::kPathServiceLevel, path.service_level);
+    prm::set(input, prm::qp::kPathGrh, path.global);
+    if (!path.global) return;
+    prm::set(input, prm::qp::kPathSourceGidIndex, path.source_gid_index);
+    prm::set(input, prm::qp::kPathHopLimit, path.hop_limit);
+    prm::set(input, prm::qp::kPathTrafficClass, path.traffic_class);
+    std::copy(path.gid.begin(), path.gid.end(), input.begin() + prm::qp::kPathRemoteGidByte);
+    return;
+  }
   prm::set(input, prm::qp::kPathSourceGidIndex, path.source_gid_index);
   prm::set(input, prm::qp::kPathHopLimit, path.hop_limit);
   prm::set(input, prm::qp::kPathTrafficClass, path.traffic_class);

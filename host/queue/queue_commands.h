@@ -38,12 +38,14 @@ struct QueuePairSpec {
 
 struct RemotePath {
   std::uint8_t port = 1;
+  std::uint16_t lid = 0;  // InfiniBand; 0: Ethernet
+  bool global = true;     // of InfiniBand: whether packets carry a GRH, which routers need
   std::uint8_t source_gid_index = 0;
   std::array<std::uint8_t, 16> gid{};
   std::array<std::uint8_t, 6> mac{};
   std::uint8_t hop_limit = 0;
   std::uint8_t traffic_class = 0;
-  std::uint8_t service_level = 0;  // on Ethernet the VLAN priority
+  std::uint8_t service_level = 0;  // the VLAN priority of Ethernet
   std::uint16_t udp_source_port = 0;
   std::uint8_t lag_port = 0;  // of a bond, from 1; 0: the HCA chooses
 };

@@ -215,6 +215,7 @@ inline constexpr std::size_t kPathRemoteGidByte = (kPath + 0x80) / 8;  // 16 byt
 inline constexpr PrmField kPathDscp{kPath + 0x10a, 6};
 inline constexpr PrmField kPathUdpSourcePort{kPath + 0x110, 16};
 inline constexpr PrmField kPathEthernetPriority{kPath + 0x121, 3};
+inline constexpr PrmField kPathServiceLevel{kPath + 0x124, 4};  // of InfiniBand
 inline constexpr PrmField kPathPort{kPath + 0x128, 8};
 inline constexpr PrmField kPathRemoteMacHigh{kPath + 0x130, 16};
 inline constexpr PrmField kPathRemoteMacLow{kPath + 0x140, 32};

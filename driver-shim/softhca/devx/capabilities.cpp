@@ -28,13 +28,13 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kGidTableSize, 0);  // encoded: 8 << n entries, of which kGidTableSize are valid
   prm::set(out, cap::kPkeyTableSize, 0);
   prm::set(out, cap::kDeviceMemorySupported, hca.config().device_memory_bytes != 0);
-  prm::set(out, cap::kPortType, 1);
+  prm::set(out, cap::kPortType, !hca.config().infiniband);
   prm::set(out, cap::kNumPorts, 1);
   prm::set(out, cap::kLogMaxMessage, kLogMaxMessage);
   prm::set(out, cap::kAnyOrderRc, 1);
   prm::set(out, cap::kCqeVersion, 1);
   prm::set(out, cap::kCompactAddressVector, 1);
-  prm::set(out, cap::kRoceSupported, 1);
+  prm::set(out, cap::kRoceSupported, !hca.config().infiniband);
   prm::set(out, cap::kAtomicSupported, 1);
   prm::set(out, cap::kCqOverrunIgnore, planted_fault != PlantedFault::kNoOverrunIgnore);
   prm::set(out, cap::kMemoryWindows, 1);

@@ -31,7 +31,7 @@ struct RingSizes {
   std::uint64_t send_bytes = 0;
 };
 
-// What some ConnectX refuses of a queue that lies in a umem.
+// Refuses what some ConnectX refuse of a queue that lies in a umem.
 Outcome check_strictly(const Hca& hca, const UmemTable& umems, Input in, prm::Opcode opcode,
                        std::uint32_t umem, std::uint64_t offset) {
   if (!hca.config().strict) return {};

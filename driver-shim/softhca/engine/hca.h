@@ -50,7 +50,9 @@ struct HcaConfig {
   // one's. Only among software HCAs. Off: for research.
   bool receive_window = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
-  bool strict = false;   // refuses requests that some ConnectX refuses; set in all tests
+  bool infiniband =
+      false;  // the port is said to be InfiniBand: paths lead by LID. Packets are RoCE v2 all the same
+  bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
   // Probability that a BlueFlame copy comes late, comes torn, or does not come; by the wire's seed.
   double spoiled_copies = 0;
 };

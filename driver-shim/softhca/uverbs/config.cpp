@@ -110,6 +110,11 @@ Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier
   return read_name(environment, "GDX_SOFTHCA_WIRE", "udp, shm or auto", kNames, carrier);
 }
 
+Result<void> read_link_layer(const Environment& environment, bool& infiniband) {
+  static constexpr Names<bool, 2> kNames{{{"ethernet", false}, {"infiniband", true}}};
+  return read_name(environment, "GDX_SOFTHCA_LINK_LAYER", "ethernet or infiniband", kNames, infiniband);
+}
+
 Result<void> read_congestion_control(const Environment& environment, CongestionControl& control) {
   static constexpr Names<CongestionControl, 2> kNames{
       {{"dcqcn", CongestionControl::kDcqcn}, {"none", CongestionControl::kNone}}};
@@ -173,6 +178,7 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
   GDX_TRY(read_planted_fault(environment, configuration.fault));
   GDX_TRY(read_faults(environment, config.udp.faults));
   GDX_TRY(read_carrier(environment, config.carrier));
+  GDX_TRY(read_link_layer(environment, config.infiniband));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }

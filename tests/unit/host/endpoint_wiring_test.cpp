@@ -216,7 +216,7 @@ class EndpointWiring : public ::testing::Test {
   void connect(Endpoint& endpoint, const Endpoint& peer, std::uint32_t mtu_said) {
     EndpointAddress address = peer.address();
     EXPECT_EQ(address.mtu_bytes, hca_->path_mtu_bytes());
-    address.mtu_bytes = mtu_said;
+    address.mtu_bytes = static_cast<std::uint16_t>(mtu_said);
     const auto connected = endpoint.connect(address);
     ASSERT_TRUE(connected) << connected.error().message;
   }

@@ -202,6 +202,44 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
   });
 }
 
+TEST(QueueCommands, init_to_ready_to_receive_on_infiniband_sends_lid_and_service_level) {
+  ReceiveSpec spec;
+  spec.remote_qpn = 0x313233;
+  spec.mtu_bytes = 4096;
+  spec.path.lid = 0x1234;
+  spec.path.global = false;
+  spec.path.service_level = 5;
+  spec.path.hop_limit = 64;
+  spec.path.traffic_class = 0x6a;
+  spec.path.udp_source_port = 0xc123;
+  ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
+  expect_sent({
+      {0x00, {0x05, 0x03}},
+      {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x20, {5 << 5 | 30}},
+      {0x2d, {0x31, 0x32, 0x33}},
+      {0x36, {0x12, 0x34}},  // rlid
+      {0x54, {5, 1}},        // sl, vhca_port_num
+      {0xa9, {4 << 5}},
+  });
+  spec.path.global = true;
+  spec.path.source_gid_index = 7;
+  spec.path.gid[15] = 9;
+  ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
+  expect_sent({
+      {0x00, {0x05, 0x03}},
+      {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x20, {5 << 5 | 30}},
+      {0x2d, {0x31, 0x32, 0x33}},
+      {0x35, {0x80, 0x12, 0x34}},  // grh, rlid
+      {0x39, {7, 0, 64}},
+      {0x3c, {0x06, 0xa0}},
+      {0x4f, {9}},
+      {0x54, {5, 1}},
+      {0xa9, {4 << 5}},
+  });
+}
+
 TEST(QueueCommands, ready_to_receive_to_send_sends_the_prms_bytes) {
   ASSERT_TRUE(ready_to_receive_to_send(
       queue_pair(), {.next_send_psn = 0x515253, .ack_timeout = 14, .retry_count = 6, .rnr_retry = 5}));

@@ -1,4 +1,4 @@
-// What an HCA tells of its bond and of the order of data. Bits: UCX, ib_mlx5_ifc.h.
+// Capabilities of an HCA for bonds and for the order of data. Bits: UCX, ib_mlx5_ifc.h.
 #include <gtest/gtest.h>
 
 #include <array>

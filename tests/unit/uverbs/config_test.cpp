@@ -52,6 +52,12 @@ TEST(Config, named_choices_are_taken) {
             CongestionControl::kDcqcn);
 }
 
+TEST(Config, link_layer_goes_by_name) {
+  EXPECT_FALSE(configure({})->first.infiniband);
+  EXPECT_TRUE(configure({{"GDX_SOFTHCA_LINK_LAYER", "infiniband"}})->first.infiniband);
+  EXPECT_FALSE(configure({{"GDX_SOFTHCA_LINK_LAYER", "ib"}}));
+}
+
 TEST(Config, planted_faults_go_by_name) {
   EXPECT_EQ(configure({})->fault, PlantedFault::kNone);
   EXPECT_EQ(configure({{"GDX_SOFTHCA_FAULT", "lost_add"}})->fault, PlantedFault::kLostAdd);
