@@ -97,6 +97,26 @@ PYTHON
 }
 
 case $case_name in
+  gpu)
+    # Steps 8 to 10 on the fake driver, and what spoils each.
+    of_gpu=(LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=1)
+    run 200 env "${of_gpu[@]}" "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  OK       8 gpu-attributes +GPU 0 .*, sm_90'
+    expect '^  OK       9 gpu-mappings +host page, doorbell page, device memory: works'
+    expect '^  OK      10 gpu-payload +dmabuf, nvidia_peermem: works'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_PEER_MAPPING=0 "$gdx" run -- "$gdx" doctor --hardware
+    expect_status 1
+    expect '^  FAIL     9 gpu-mappings +host page: works; not doorbell page, device memory:'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_DMABUF=0 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  OK      10 gpu-payload +nvidia_peermem: works; not dmabuf:'
+    run 200 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$gdx" doctor --hardware
+    expect_status 1
+    expect '^  FAIL    10 gpu-payload '
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_MAJOR=7 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  FAIL     8 gpu-attributes +GPU 0 .*, sm_70'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_INIT=999 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  UNKNOWN  8 gpu-attributes +no GPU here'
+    ;;
   infiniband)
     run 200 env GDX_SOFTHCA_LINK_LAYER=infiniband "$gdx" run -- "$gdx" doctor --hardware \
       --output "$folder/report.json"

@@ -177,7 +177,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   if (const CUresult refusal = call.refusal_of_device(device); refusal != CUDA_SUCCESS) return refusal;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (static_cast<int>(attribute)) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = setting("GDX_FAKE_CUDA_MAJOR", 9);
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
       *value = setting("GDX_FAKE_CUDA_HOST_ATOMICS", 0);
