@@ -231,6 +231,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
       GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
                                {.slot_count = staging ? options.slot_count : 0,
                                 .bounce_slot_count = bounce.slot_count(),
+                                .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
                                 .auto_modes = auto_modes(gpu),
                                 .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
                                 .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)}));

@@ -29,7 +29,7 @@ class Endpoint {
  public:
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() then is
   //   kVersionMismatch   the layouts of host and device code differ
-  //   kInvalidArgument   the queue's placement is not P, or the queue is shared
+  //   kInvalidArgument   P is kGpu and the queue is in host memory, or the queue is shared
   //   kBusy              it is open elsewhere, or a kernel ended without close(): host's Endpoint::reopen()
   //   kNotConnected      the host has not connected it, or has destroyed it
   //   another error      the fault of an earlier kernel
@@ -227,7 +227,7 @@ GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
       blueflame_(handle.blueflame_half_bytes != 0),
       credits_(handle.staging) {
   const bool known = handle.layout_version == kQueueLayoutVersion;
-  if (!known || handle.placement != P || handle.sharing != Sharing::kExclusive) {
+  if (!known || (P == Placement::kGpu && handle.placement != P) || handle.sharing != Sharing::kExclusive) {
     refuse(known ? Status::kInvalidArgument : Status::kVersionMismatch);
     return;
   }

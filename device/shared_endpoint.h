@@ -28,16 +28,16 @@ class SharedEndpoint {
   static constexpr std::uint32_t kMinLogSendQueue = 6;
 
   // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
-  // the layouts of host and device code differ. status() is kInvalidArgument when the queue's placement is
-  // not P, or when the queue is exclusive or too short. status() is kNotConnected when the host has not
-  // connected it, or has destroyed it.
+  // the layouts of host and device code differ. status() is kInvalidArgument when P is kGpu and the queue is
+  // in host memory, or when the queue is exclusive or too short. status() is kNotConnected when the host has
+  // not connected it, or has destroyed it.
   GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& handle)
       : handle_(handle),
         queue_pair_word_(impl::queue_pair_word(handle.qpn)),
         block_mask_((1u << handle.log_send_queue) - 1) {
     if (handle.layout_version != kQueueLayoutVersion) {
       status_ = Status::kVersionMismatch;
-    } else if (handle.placement != P || handle.sharing != Sharing::kShared ||
+    } else if ((P == Placement::kGpu && handle.placement != P) || handle.sharing != Sharing::kShared ||
                handle.log_send_queue < kMinLogSendQueue) {
       status_ = Status::kInvalidArgument;
     } else if (exec::load_counter(handle.owner) != handle.owner_free) {

@@ -93,8 +93,16 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
   return {};
 }
 
-Result<void> connect(const Hca& hca, const MeasureOptions& wanted, Bench& bench) {
-  EndpointOptions options{.timeout_ns = kTimeoutNs, .retry_count = 7, .may_ring_unprobed_blueflame = true};
+// The GPU whose kernels are this program's; those of the CPU layer are on none.
+std::optional<Gpu> gpu_of_kernels(const Gpu* gpu) {
+  return gpu != nullptr && program_has_cuda_kernels() ? std::optional(*gpu) : std::nullopt;
+}
+
+Result<void> connect(const Hca& hca, const Gpu* gpu, const MeasureOptions& wanted, Bench& bench) {
+  EndpointOptions options{.gpu = gpu_of_kernels(gpu),
+                          .timeout_ns = kTimeoutNs,
+                          .retry_count = 7,
+                          .may_ring_unprobed_blueflame = true};
   options.slot_count = GDX_TRY(slots_of(bench.nic_memory, "--slots", wanted.slot_count));
   options.bounce_slot_count =
       GDX_TRY(slots_of(bench.host_memory, "--bounce-slots", wanted.bounce_slot_count));
@@ -139,7 +147,7 @@ Result<std::unique_ptr<Bench>> set_up(const Hca& hca, const Gpu* gpu, Placement 
   for (const auto& [buffer, place, bytes] : buffers) {
     GDX_TRY(allocate(hca, gpu, place, bytes, *buffer));
   }
-  GDX_TRY(connect(hca, options, *bench));
+  GDX_TRY(connect(hca, gpu, options, *bench));
   if (gpu == nullptr) return bench;
   GDX_TRY(show_to(*gpu, *bench));
   return bench;
@@ -195,6 +203,7 @@ std::string name_of(const Hca& hca) {
 Result<void> probe_copies(const Hca& hca, const Gpu* gpu, const Bench& bench, Measurement& measurement) {
   auto endpoint = GDX_TRY(Endpoint::create(hca, {},
                                            {.send_queue_blocks = kProbeBlocks,
+                                            .gpu = gpu_of_kernels(gpu),
                                             .auto_modes = {.table = ModeTable{0, 0, kNoSizeLimit}},
                                             .doorbell = DoorbellKind::kBlueFlame,
                                             .may_ring_unprobed_blueflame = true}));

@@ -131,6 +131,7 @@ Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_
   options.hop_limit = request.hop_limit;
   options.traffic_class = request.traffic_class;
   options.service_level = request.service_level;
+  options.adaptive_routing = request.adaptive_routing != 0;
   options.timeout_ns = kMaxWaitNs;  // the client's own affair
   options.may_time_out_before_retries = true;
   return resolve_endpoint_options(options, hca_is_software);
@@ -320,6 +321,7 @@ Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   answer.device_memory_bytes = hca.device_memory_bytes();
   answer.path_mtu_bytes = hca.path_mtu_bytes();
   answer.gid_index = hca.gid_index();
+  answer.lid = hca.lid();
   answer.is_software = hca.is_software() ? 1 : 0;
   const std::lock_guard lock(mutex_);
   hca_ = std::move(opened);

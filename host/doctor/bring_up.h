@@ -90,6 +90,9 @@ struct BringUpReport {
 [[nodiscard]] StepResult put_by_loopback(Bench& bench);
 [[nodiscard]] StepResult probe_blueflame(Bench& bench);
 [[nodiscard]] StepResult write_from_device_memory(Bench& bench);
+[[nodiscard]] StepResult ask_gpu(Bench& bench);
+[[nodiscard]] StepResult map_pages(Bench& bench);
+[[nodiscard]] StepResult exchange_payload(Bench& bench);
 [[nodiscard]] StepResult put_by_kernel(Bench& bench);
 [[nodiscard]] StepResult push_by_kernel(Bench& bench);
 [[nodiscard]] StepResult ring_backwards(Bench& bench);

@@ -13,6 +13,7 @@
 #include "base/page_size.h"
 #include "host/doctor/bring_up.h"
 #include "host/doctor/loopback.h"
+#include "host/memory/gpu_registration.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_memory.h"
@@ -63,6 +64,7 @@ constexpr std::array kContextFields = {
     Field{"next_rcv_psn", prm::qp::kNextReceivePsn, "INIT2RTR_QP"},
     Field{"min_rnr_nak", prm::qp::kMinRnrNak, "INIT2RTR_QP"},
     Field{"log_rra_max", prm::qp::kLogRraMax, "INIT2RTR_QP"},
+    Field{"rlid", prm::qp::kPathRemoteLid, "INIT2RTR_QP"},
     Field{"rgid[0:8]", {prm::qp::kPathRemoteGidByte * 8, 64}, "INIT2RTR_QP"},
     Field{"rgid[8:16]", {prm::qp::kPathRemoteGidByte * 8 + 64, 64}, "INIT2RTR_QP"},
     Field{"next_send_psn", prm::qp::kNextSendPsn, "RTR2RTS_QP"},
@@ -106,7 +108,7 @@ Result<void> create_queue_pair(const Hca& hca, std::uint32_t format) {
   const auto memory = GDX_TRY(QueueMemory::allocate(kBlocks, 0));
   const UarHandle uar(mlx5dv_devx_alloc_uar(hca.context(), MLX5DV_UAR_ALLOC_TYPE_NC));
   const UmemHandle umem(
-      mlx5dv_devx_umem_reg(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
+      hca_verbs().reg_umem(hca.context(), memory.base(), memory.registered_bytes(), IBV_ACCESS_LOCAL_WRITE));
   if (!uar || !umem)
     return fail(Status::kSystem, fmt::format("no {}: {}", uar ? "umem" : "UAR page", std::strerror(errno)));
   const auto cq = GDX_TRY(

@@ -157,15 +157,16 @@ Finding judge_gids(const Machine& machine, const HcaSeen& hca) {
                "give its network interface an IP address, and choose the index of that GID", Verdict::kFail);
 }
 
-// Source of the fix: NVIDIA MFT's mlxconfig, LINK_TYPE_P1 (1 InfiniBand, 2 Ethernet).
+// An InfiniBand port is addressed by the LID that a subnet manager gives it.
 std::vector<Finding> check_address(const Machine& machine) {
   return each(mlx5_hcas(machine), [&](const HcaSeen& hca) {
     if (hca.link_layer == "Ethernet") return judge_gids(machine, hca);
-    return judge(hca.name, hca.link_layer == "InfiniBand" ? std::optional(false) : std::nullopt,
-                 {"", "the port is InfiniBand, and gdx needs RoCE", "the address is not known"},
-                 machine.evidence(hca.port() + "/link_layer"),
-                 fmt::format("mlxconfig -d {} set LINK_TYPE_P1=2, then reset it", hca.bus_id),
-                 Verdict::kFail);
+    const std::string path = hca.port() + "/lid";
+    const auto lid = hca.link_layer == "InfiniBand" ? machine.read(path) : std::nullopt;
+    return judge(hca.name, lid ? std::optional(*lid != "0x0" && *lid != "0") : std::nullopt,
+                 {"InfiniBand, with a LID", "the port is InfiniBand and has no LID: no subnet manager runs",
+                  "the address is not known"},
+                 machine.evidence(path), "", Verdict::kFail);
   });
 }
 
@@ -401,7 +402,7 @@ constexpr Check kChecks[] = {
     {"port", "ports/1/state, phys_state, link_layer", check_state},
     {"rate", "ports/1/rate of HCAs of one model", check_rate},
     {"mtu", "/sys/class/net/INTERFACE/mtu", check_mtu},
-    {"address", "link_layer, gids and gid_attrs/types", check_address},
+    {"address", "link_layer, gids and gid_attrs/types, or lid", check_address},
     {"pfc", "mlnx_qos -i INTERFACE, $GDX_TRAFFIC_CLASS, tc/1/traffic_class", check_qos},
     {"dcqcn", "mlxconfig: ROCE_CC_PRIO_MASK_P1, CNP_DSCP_P1", check_congestion},
     {"losses", "hw_counters: timeouts, sequence errors, RNR NAKs", check_losses},

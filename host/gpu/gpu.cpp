@@ -48,7 +48,8 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
   if (way == MappingWay::kPlain && pages == PageKind::kDevice) {
     return fmt::format("these are device pages: leave out {}", kGpuMappingVariable);
   }
-  if (way == MappingWay::kIoMemory && result != CUDA_ERROR_OUT_OF_MEMORY) {
+  if (result == CUDA_ERROR_NOT_PERMITTED ||
+      (way == MappingWay::kIoMemory && result != CUDA_ERROR_OUT_OF_MEMORY)) {
     return "load the nvidia module with NVreg_RegistryDwords=\"PeerMappingOverride=1\"";
   }
   return "raise the locked-memory limit (ulimit -l), or map less";

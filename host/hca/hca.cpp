@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -112,7 +111,38 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
   return static_cast<std::uint8_t>(prm::get32(output, prm::qp::kCounterSet));
 }
 
+// Returns the answer; empty where the HCA refuses.
+std::vector<std::uint8_t> query(ibv_context* context, mlx5::prm::Opcode opcode, std::uint32_t op_mod = 0) {
+  namespace prm = mlx5::prm;
+  prm::Mailbox<prm::kShortCommandBytes> input{};
+  std::vector<std::uint8_t> output(prm::kQueryHcaCapOutBytes);
+  prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(opcode));
+  prm::set(input, prm::kOpMod, op_mod);
+  if (mlx5dv_devx_general_cmd(context, input.data(), input.size(), output.data(), output.size()) != 0)
+    return {};
+  return output;
+}
+
+Routing query_routing(ibv_context* context) {
+  namespace cap = mlx5::prm::cap;
+  const auto capability = [context](cap::Capability which) {
+    return query(context, mlx5::prm::Opcode::kQueryHcaCap, cap::op_mod_current(which));
+  };
+  return read_routing(capability(cap::kGeneral), capability(cap::kGeneral2),
+                      query(context, mlx5::prm::Opcode::kQueryLag));
+}
+
 }  // namespace
+
+Routing read_routing(std::span<const std::uint8_t> general, std::span<const std::uint8_t> general_2,
+                     std::span<const std::uint8_t> lag) {
+  namespace prm = mlx5::prm;
+  namespace cap = mlx5::prm::cap;
+  const bool bond = prm::get(lag, prm::kLagState) != 0 && prm::get(general, cap::kLagPortAffinityInit) != 0;
+  return {.any_order = prm::get(general, cap::kAnyOrderRc) != 0,
+          .order_forced = prm::get(general_2, cap::kOrderingForced) != 0,
+          .lag_ports = static_cast<std::uint8_t>(bond ? prm::get(general, cap::kLagPorts) : 0)};
+}
 
 void warn_of_undestroyed() {
   log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
@@ -151,6 +181,7 @@ Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& 
   hca.firmware_ = ipc::text_of(answer.firmware);
   std::memcpy(hca.gid_.raw, answer.gid, sizeof hca.gid_.raw);
   hca.gid_index_ = answer.gid_index;
+  hca.lid_ = answer.lid;
   hca.path_mtu_bytes_ = answer.path_mtu_bytes;
   hca.device_memory_bytes_ = answer.device_memory_bytes;
   hca.is_software_ = answer.is_software != 0;
@@ -239,26 +270,31 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
     return fail(Status::kSystem,
                 fmt::format("cannot query port 1 of HCA {}: {}", name_, std::strerror(error)));
   }
-  if (attributes.link_layer == IBV_LINK_LAYER_INFINIBAND) {
-    std::error_code error;
-    const auto function = std::filesystem::read_symlink(sysfs_path_ + "/device", error).filename();
-    return fail(Status::kUnsupported,
-                fmt::format("port 1 of HCA {} is InfiniBand, and gdx needs RoCE: mlxconfig -d {} set "
-                            "LINK_TYPE_P1=2, then reset it",
-                            name_, error ? name_ : function.string()));
-  }
   if (attributes.state != IBV_PORT_ACTIVE) {
     return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} is {}: bring its link up", name_,
                                                   ibv_port_state_str(attributes.state)));
   }
+  const bool infiniband = attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
+  if (infiniband && attributes.lid == 0) {
+    return fail(Status::kUnsupported,
+                fmt::format("port 1 of HCA {} is InfiniBand and has no LID: start a subnet manager", name_));
+  }
+  if (infiniband) lid_ = attributes.lid;
   path_mtu_bytes_ = kSmallestMtuBytes << attributes.active_mtu;
   counter_set_ = read_counter_set(pd(), port());
+  routing_ = query_routing(context());
   if (counter_set_ == 0)
     log::debug("the hardware counters of HCA {} will not count this process's endpoints", name_);
   return choose_gid(attributes.gid_tbl_len, gid_index);
 }
 
 Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted) {
+  if (lid_ != 0) {
+    gid_index_ = static_cast<std::uint8_t>(wanted.value_or(0));
+    if (ibv_query_gid(context(), port(), gid_index_, &gid_) == 0) return {};
+    return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no GID at index {}: leave out {}",
+                                                  name_, gid_index_, kGidIndexVariable));
+  }
   int best = 0;
   for (int index = 0; index < gid_count && index <= UINT8_MAX; ++index) {
     if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;

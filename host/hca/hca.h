@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,16 +19,30 @@ namespace ipc {
 class Daemon;
 }
 
+// Offers of the HCA to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
+struct Routing {
+  bool any_order = false;      // data of RC queue pairs may land in any order
+  bool order_forced = false;   // a queue pair may say so, or forbid it, whatever the HCA's administrator set
+  std::uint8_t lag_ports = 0;  // of an active bond, each of which a queue pair may choose; 0: none
+
+  bool operator==(const Routing&) const = default;
+};
+// The answers to QUERY_HCA_CAP, of both general capabilities, and QUERY_LAG; an empty one: refused.
+[[nodiscard]] Routing read_routing(std::span<const std::uint8_t> general,
+                                   std::span<const std::uint8_t> general_2,
+                                   std::span<const std::uint8_t> lag);
+
 inline constexpr char kHcaVariable[] = "GDX_HCA";
 inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 
 struct HcaOptions {
   std::string name = {};  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
-  // Index in the port's GID table, of a RoCE v2 address. None: $GDX_GID_INDEX; without it an IPv4 address
-  // before an IPv6 one before a link-local one. Peers need an address of one kind.
+  // Index in the port's GID table, of a RoCE v2 address, or of any on InfiniBand. None: $GDX_GID_INDEX;
+  // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
+  // need an address of one kind.
   std::optional<std::uint8_t> gid_index = std::nullopt;
-  // Leaves the port alone, which may be down or InfiniBand: for queries, and objects that are not connected.
-  // gid(), path_mtu_bytes() and counter_set() are 0.
+  // Leaves the port alone, which may be down or without an address: for queries, and objects that are not
+  // connected. gid(), path_mtu_bytes(), counter_set() and routing() are 0.
   bool without_port = false;
   // Ignores $GDX_DAEMON: for tools that need the verbs context.
   bool in_this_process = false;
@@ -40,14 +55,14 @@ struct HcaOptions {
 // "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
 [[nodiscard]] std::string address_text(const std::uint8_t (&gid)[16]);
 
-// One open device: context, protection domain, port 1 and its RoCE v2 address. This process opens it by
-// itself, or gdxd does (GDX_DAEMON, host/ipc/daemon.h); then context() and pd() are null. It must outlive
-// every Memory, StagingPool and Endpoint made from it. Threads: const methods from any thread.
+// One open device: context, protection domain, port 1 and its address. This process opens it by itself, or
+// gdxd does (GDX_DAEMON, host/ipc/daemon.h); then context() and pd() are null. It must outlive every Memory,
+// StagingPool and Endpoint made from it. Threads: const methods from any thread.
 class Hca {
  public:
   // Errors: kNoDevice (none at all), kNotFound (the message lists those that exist), kUnsupported (not mlx5,
-  // no DevX, an InfiniBand port, no RoCE v2 address, or none at the given index, port not active),
-  // kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON), kDaemonGone, kSystem.
+  // no DevX, no RoCE v2 address, or none at the given index, an InfiniBand port without a LID, port not
+  // active), kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON), kDaemonGone, kSystem.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;
@@ -62,6 +77,8 @@ class Hca {
   [[nodiscard]] const std::shared_ptr<ipc::Daemon>& daemon() const { return daemon_; }
   [[nodiscard]] std::uint32_t pdn() const { return pdn_; }
   [[nodiscard]] std::uint8_t port() const { return 1; }
+  // LID of an InfiniBand port; 0: the port is Ethernet's.
+  [[nodiscard]] std::uint16_t lid() const { return lid_; }
   [[nodiscard]] const ibv_gid& gid() const { return gid_; }
   [[nodiscard]] std::uint8_t gid_index() const { return gid_index_; }
   [[nodiscard]] std::string address_text() const { return gdx::address_text(gid_.raw); }
@@ -69,6 +86,7 @@ class Hca {
   [[nodiscard]] std::uint32_t eqn() const { return eqn_; }
   // Set of the port's hardware counters, to which DevX queue pairs are attached by hand. 0: unavailable.
   [[nodiscard]] std::uint8_t counter_set() const { return counter_set_; }
+  [[nodiscard]] const Routing& routing() const { return routing_; }
   [[nodiscard]] std::uint64_t device_memory_bytes() const { return device_memory_bytes_; }  // 0: has none
   [[nodiscard]] const std::string& firmware() const { return firmware_; }
   [[nodiscard]] bool is_software() const { return is_software_; }
@@ -100,8 +118,10 @@ class Hca {
   std::uint32_t eqn_ = 0;
   ibv_gid gid_{};
   std::uint8_t gid_index_ = 0;
+  std::uint16_t lid_ = 0;
   std::uint32_t path_mtu_bytes_ = 0;
   std::uint8_t counter_set_ = 0;
+  Routing routing_;
   bool is_software_ = false;
   std::uint64_t device_memory_bytes_ = 0;
 };

@@ -16,6 +16,7 @@
 #include "base/trace.h"
 #include "host/ipc/daemon.h"
 #include "host/queue/doorbell.h"
+#include "host/queue/host_ringer.h"
 #include "host/queue/owner_word.h"
 #include "host/queue/queue_memory.h"
 #include "host/queue/queue_objects.h"
@@ -40,6 +41,7 @@ struct Endpoint::Impl {
   Impl(const Hca& the_hca, const EndpointOptions& resolved_options, QueueMemory queue_memory)
       : hca_name(the_hca.name()),
         gid(the_hca.gid()),
+        lid(the_hca.lid()),
         mtu_bytes(the_hca.path_mtu_bytes()),
         daemon(the_hca.daemon()),
         options(resolved_options),
@@ -52,11 +54,14 @@ struct Endpoint::Impl {
   void take_references(const StagingPools& pools);
   void lift_credits();
   void set_abort();
+  Result<void> map_doorbell(const Gpu& gpu);
+  Result<void> ring_for_kernels();
   [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
   std::string hca_name;
   ibv_gid gid;
+  std::uint16_t lid;  // 0: Ethernet
   std::uint32_t mtu_bytes;
   std::shared_ptr<ipc::Daemon> daemon;
   std::uint64_t on_daemon_loss = 0;
@@ -67,6 +72,7 @@ struct Endpoint::Impl {
   StagingLease bounce;
   std::unique_ptr<QueueObjects> queue;
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
+  std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
   QueueState first_state{};                           // and with it the handle
   std::string peer_text;
   Connection connection = Connection::kNone;
@@ -92,7 +98,7 @@ void Endpoint::Impl::set_abort() {
 
 // After pools and queue, on which it depends.
 Result<void> Endpoint::Impl::choose_auto_modes() {
-  const QueueShape shape{.queues = options.placement,
+  const QueueShape shape{.queues = *options.placement,
                          .slot_count = std::min(options.slot_count, staging.slot_count()),
                          .slot_bytes = staging.slot_bytes(),
                          .bounce_slot_count = std::min(options.bounce_slot_count, bounce.slot_count()),
@@ -131,7 +137,22 @@ Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 Endpoint::~Endpoint() = default;
 
+// In the memory of the GPU that is named, if the HCA can be shown it.
 Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
+  if (given.placement || !given.gpu) return create_placed(hca, pools, given);
+  EndpointOptions placed = given;
+  placed.placement = Placement::kGpu;
+  auto in_gpu = create_placed(hca, pools, placed);
+  if (in_gpu || in_gpu.error().status != Status::kUnsupported) return in_gpu;
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) log::info("queues are in host memory: {}", in_gpu.error().message);
+  placed.placement = Placement::kHost;
+  placed.gpu.reset();
+  placed.auto_modes = site_options(given);
+  return create_placed(hca, pools, placed);
+}
+
+Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
   const TraceSpan span("Endpoint::create");
   const EndpointOptions options = GDX_TRY(resolve_endpoint_options(given, hca.is_software()));
   if (!options.may_ring_unprobed_blueflame) {
@@ -157,7 +178,8 @@ EndpointAddress Endpoint::address() const {
   address.version = kEndpointAddressVersion;
   address.qpn = impl_->queue->facts().qpn;
   address.psn = impl_->queue->facts().psn;
-  address.mtu_bytes = impl_->mtu_bytes;
+  address.mtu_bytes = static_cast<std::uint16_t>(impl_->mtu_bytes);
+  address.lid = impl_->lid;
   std::copy(std::begin(impl_->gid.raw), std::end(impl_->gid.raw), std::begin(address.gid));
   return address;
 }
@@ -171,6 +193,12 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
       return fail(Status::kBusy, "the endpoint is connected already: make another");
     case Connection::kBroken:
       return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
+  }
+  if ((peer.lid != 0) != (impl_->lid != 0)) {
+    const auto layer = [](std::uint16_t lid) { return lid != 0 ? "InfiniBand" : "Ethernet"; };
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's port is {}, and that of HCA {} is {}: choose HCAs of one network",
+                            layer(peer.lid), impl_->hca_name, layer(impl_->lid)));
   }
   impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->queue->connect(peer);
@@ -192,14 +220,44 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   }
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
   auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
-  // Endpoints without a register of their own share a page, and so its mapping.
-  auto doorbell = GDX_TRY(gpu.map(impl_->queue->facts().doorbell_page, mlx5::kUarPageBytes));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
     auto words = GDX_TRY(gpu.map(page.data(), page.size()));
     impl_->mappings.push_back(std::move(words));
   }
   impl_->mappings.push_back(std::move(queues));
-  impl_->mappings.push_back(std::move(doorbell));
+  return impl_->map_doorbell(gpu);
+}
+
+bool Endpoint::host_rings() const { return impl_->ringer.has_value(); }
+
+// Endpoints without a register of their own share a page, and so its mapping.
+Result<void> Endpoint::Impl::map_doorbell(const Gpu& gpu) {
+  if (ringer) return {};
+  auto mapped = gpu.map(queue->facts().doorbell_page, mlx5::kUarPageBytes);
+  if (mapped) {
+    mappings.push_back(std::move(*mapped));
+    return {};
+  }
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) {
+    log::warn(
+        "kernels of GPU {} cannot ring HCA {} themselves, so a thread of this process rings for them, "
+        "slower: {}",
+        gpu.ordinal(), hca_name, mapped.error().message);
+  }
+  return ring_for_kernels();
+}
+
+// Exchanges the register in both copies of the handle. Its doorbells are plain, as any kernel may ring that
+// word.
+Result<void> Endpoint::Impl::ring_for_kernels() {
+  std::uint64_t& word = memory.host().doorbell;
+  first_state.handle.doorbell = &word;
+  first_state.handle.blueflame_half_bytes = 0;
+  auto state = GDX_TRY(memory.load_state());
+  state.handle = first_state.handle;
+  GDX_TRY(memory.store_state(state));
+  ringer.emplace(&word, queue->facts().doorbell);
   return {};
 }
 
@@ -227,7 +285,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.scratch_lkey = facts.scratch_lkey;
   handle.log_send_queue = log_blocks;
   handle.log_completion_queue = log_blocks;
-  handle.placement = options.placement;
+  handle.placement = *options.placement;
   handle.sharing = options.sharing;
   handle.signal_fence = options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
   handle.staging = describe_pool(staging, memory.staging_credits());

@@ -37,13 +37,16 @@ inline constexpr char kServiceLevelVariable[] = "GDX_SERVICE_LEVEL";
 inline constexpr char kDoorbellVariable[] = "GDX_DOORBELL";  // plain or blueflame
 
 struct EndpointOptions {
-  std::uint32_t send_queue_blocks = 128;   // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
-  std::uint32_t slot_count = 0;            // most slots of NIC memory that it may hold; 0: cannot push
-  std::uint32_t bounce_slot_count = 0;     // most slots of host memory; 0: cannot bounce
-  Placement placement = Placement::kHost;  // of the queues; kernels open it as Endpoint<S, placement>
-  std::optional<Gpu> gpu = std::nullopt;   // with Placement::kGpu: the GPU whose memory holds the queues
-  Sharing sharing = Sharing::kExclusive;   // kernels open it as device::Endpoint or SharedEndpoint
-  ModeOptions auto_modes = {};             // thresholds of Mode::kAuto
+  std::uint32_t send_queue_blocks = 128;  // WQEBBs of 64 B; a power of two, 16 or (shared) 64 to 32768
+  std::uint32_t slot_count = 0;           // most slots of NIC memory that it may hold; 0: cannot push
+  std::uint32_t bounce_slot_count = 0;    // most slots of host memory; 0: cannot bounce
+  // Of the queues. kGpu: in gpu's memory, or an error; kHost: in host memory. None: in gpu's memory where a
+  // GPU is named and the HCA can be shown it, else in host memory. A kernel of placement kHost opens either.
+  // One of kGpu is for queues in GPU memory, and fences what it stores to GPU memory only.
+  std::optional<Placement> placement = std::nullopt;
+  std::optional<Gpu> gpu = std::nullopt;  // GPU whose kernels use the endpoint; none with kHost
+  Sharing sharing = Sharing::kExclusive;  // kernels open it as device::Endpoint or SharedEndpoint
+  ModeOptions auto_modes = {};            // thresholds of Mode::kAuto
   // Options below are nullopt by default. Then the variable's value holds, or the default: first hardware's,
   // then the software HCA's.
   // Bound of every wait in device code; 1..kMaxWaitNs. $GDX_CALL_TIMEOUT_S; 30 s, or 5 s.
@@ -131,9 +134,12 @@ class Endpoint {
   [[nodiscard]] Result<void> reopen();
 
   // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
-  // layer need no call. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map;
-  // kInvalidArgument when the queues are in another GPU's memory.
+  // layer need no call. Call it before handle() and kernels. Where the driver refuses the register, a thread
+  // of this process rings instead, and a warning says so. StagingPool::map_to maps the pool's memory. Errors:
+  // those of Gpu::map for host memory; kInvalidArgument when the queues are in another GPU's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
+  // Returns whether a thread of this process rings for kernels.
+  [[nodiscard]] bool host_rings() const;
 
   // Returns everything a kernel needs, by value. Its pointers live as long as the Endpoint.
   [[nodiscard]] EndpointHandle handle() const;
@@ -162,6 +168,8 @@ class Endpoint {
 
  private:
   struct Impl;
+  [[nodiscard]] static Result<Endpoint> create_placed(const Hca& hca, StagingPools pools,
+                                                      const EndpointOptions& given);
   explicit Endpoint(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -12,6 +12,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
+constexpr std::uint16_t kLargestLid = 0xbfff;     // those above are of groups
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint8_t kMaxAckTimeout = 31;
 constexpr std::uint8_t kMaxRetryCount = 7;
@@ -60,18 +61,23 @@ constexpr bool is_mtu(std::uint32_t bytes) {
   return std::has_single_bit(bytes) && bytes >= 256 && bytes <= 4096;
 }
 
+Placement placement_of(const EndpointOptions& options) {
+  return options.placement.value_or(options.gpu ? Placement::kGpu : Placement::kHost);
+}
+
 }  // namespace
 
 Result<void> check_endpoint_options(const EndpointOptions& options) {
-  if (options.placement != Placement::kHost && options.placement != Placement::kGpu) {
-    return refuse_option("placement", static_cast<std::uint64_t>(options.placement), "host (0) or gpu (1)");
+  const Placement placement = placement_of(options);
+  if (placement != Placement::kHost && placement != Placement::kGpu) {
+    return refuse_option("placement", static_cast<std::uint64_t>(placement), "host (0) or gpu (1)");
   }
-  const bool in_gpu = options.placement == Placement::kGpu;
+  const bool in_gpu = placement == Placement::kGpu;
   if (in_gpu != options.gpu.has_value()) {
     return fail(
         Status::kInvalidArgument,
         in_gpu ? "endpoint option placement = gpu: say with option gpu whose memory the queues are to be in"
-               : "endpoint option gpu is set: use placement = gpu with it, or leave it out");
+               : "endpoint option gpu is set: leave out it, or placement = host");
   }
   // It fills the ring of held slots from the host.
   if (in_gpu && options.unsafe_push_without_credits) {
@@ -122,6 +128,7 @@ std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count, 
 Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, bool hca_is_software) {
   GDX_TRY(check_endpoint_options(given));
   EndpointOptions options = given;
+  options.placement = placement_of(given);
   const Defaults& usual = hca_is_software ? kOnSoftware : kOnHardware;
   constexpr std::uint8_t kNone = 0;
   for (const auto& resolved :
@@ -166,6 +173,10 @@ Result<void> check_endpoint_address(const EndpointAddress& address) {
   if (!is_mtu(address.mtu_bytes)) {
     return fail(Status::kInvalidArgument,
                 fmt::format("the peer's endpoint address has the impossible MTU {}", address.mtu_bytes));
+  }
+  if (address.lid > kLargestLid) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible LID {:#x}", address.lid));
   }
   if (std::all_of(std::begin(address.gid), std::end(address.gid),
                   [](std::uint8_t byte) { return byte == 0; })) {

@@ -8,14 +8,15 @@
 
 namespace gdx {
 
-inline constexpr std::uint32_t kEndpointAddressVersion = 1;
+inline constexpr std::uint32_t kEndpointAddressVersion = 2;
 
 // Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
 struct EndpointAddress {
   std::uint32_t version;
   std::uint32_t qpn;  // 24 bits
   std::uint32_t psn;  // 24 bits: the first PSN that this side will send
-  std::uint32_t mtu_bytes;
+  std::uint16_t mtu_bytes;
+  std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
   std::uint8_t gid[16];
 
   bool operator==(const EndpointAddress&) const = default;

@@ -44,8 +44,10 @@ struct LocalEnd {
         pd(hca.pd()),
         gid(hca.gid()),
         gid_index(hca.gid_index()),
+        lid(hca.lid()),
         port(hca.port()),
         counter_set(hca.counter_set()),
+        routing(hca.routing()),
         mtu_bytes(hca.path_mtu_bytes()) {}
 
   std::string hca_name;
@@ -53,8 +55,10 @@ struct LocalEnd {
   ibv_pd* pd;
   ibv_gid gid;
   std::uint8_t gid_index;
+  std::uint16_t lid;  // 0: Ethernet
   std::uint8_t port;
   std::uint8_t counter_set;
+  Routing routing;
   std::uint32_t mtu_bytes;
 };
 
@@ -207,16 +211,26 @@ Result<void> LocalQueue::create_queues(const Hca& hca) {
 }
 
 Result<void> LocalQueue::connect(const EndpointAddress& peer) {
-  const auto mac = GDX_TRY(resolve_mac(local_, options_, peer));
   commands::ReceiveSpec receive;
+  if (local_.lid == 0) {
+    receive.path.mac = GDX_TRY(resolve_mac(local_, options_, peer));
+  } else {
+    constexpr std::size_t kPrefixBytes = 8;  // of the subnet; another one lies behind a router
+    receive.path.lid = peer.lid;
+    receive.path.global = std::memcmp(peer.gid, local_.gid.raw, kPrefixBytes) != 0;
+  }
   receive.remote_qpn = peer.qpn;
-  receive.mtu_bytes = std::min(local_.mtu_bytes, peer.mtu_bytes);
+  receive.mtu_bytes = std::min<std::uint32_t>(local_.mtu_bytes, peer.mtu_bytes);
   receive.next_receive_psn = peer.psn;
   receive.min_rnr_timer = options_.min_rnr_timer;
+  receive.any_order = options_.adaptive_routing && local_.routing.any_order;
+  receive.force_order = local_.routing.order_forced;
+  // Spreads the queue pairs over the bond's ports.
+  if (local_.routing.lag_ports != 0)
+    receive.path.lag_port = static_cast<std::uint8_t>(1 + queue_pair_.number % local_.routing.lag_ports);
   receive.path.port = local_.port;
   receive.path.source_gid_index = local_.gid_index;
   std::copy(std::begin(peer.gid), std::end(peer.gid), receive.path.gid.begin());
-  receive.path.mac = mac;
   receive.path.hop_limit = options_.hop_limit;
   receive.path.traffic_class = *options_.traffic_class;
   receive.path.service_level = *options_.service_level;

@@ -74,6 +74,17 @@ Result<void> modify(const NumberedObject& queue_pair, const char* command,
 
 void set_path(std::span<std::uint8_t> input, const RemotePath& path) {
   prm::set(input, prm::qp::kPathPort, path.port);
+  if (path.lid != 0) {
+    prm::set(input, prm::qp::kPathRemoteLid, path.lid);
+    prm::set(input, prm::qp::kPathServiceLevel, path.service_level);
+    prm::set(input, prm::qp::kPathGrh, path.global);
+    if (!path.global) return;
+    prm::set(input, prm::qp::kPathSourceGidIndex, path.source_gid_index);
+    prm::set(input, prm::qp::kPathHopLimit, path.hop_limit);
+    prm::set(input, prm::qp::kPathTrafficClass, path.traffic_class);
+    std::copy(path.gid.begin(), path.gid.end(), input.begin() + prm::qp::kPathRemoteGidByte);
+    return;
+  }
   prm::set(input, prm::qp::kPathSourceGidIndex, path.source_gid_index);
   prm::set(input, prm::qp::kPathHopLimit, path.hop_limit);
   prm::set(input, prm::qp::kPathTrafficClass, path.traffic_class);
@@ -160,6 +171,12 @@ Result<void> init_to_ready_to_receive(const NumberedObject& queue_pair, const Re
   prm::set(input, prm::qp::kNextReceivePsn, spec.next_receive_psn);
   prm::set(input, prm::qp::kMinRnrNak, spec.min_rnr_timer);
   prm::set(input, prm::qp::kLogRraMax, kLogReadsInFlight);
+  prm::set(input, prm::qp::kOrderingLow, spec.any_order);
+  prm::set(input, prm::qp::kOrderingForce, spec.force_order);
+  if (spec.path.lag_port != 0) {
+    prm::set(input, prm::kOptParamMask, prm::kOptLagPortAffinity);
+    prm::set(input, prm::qp::kLagPortAffinity, spec.path.lag_port);
+  }
   set_path(input, spec.path);
   return modify(queue_pair, "INIT2RTR_QP", input);
 }

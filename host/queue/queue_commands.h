@@ -38,13 +38,16 @@ struct QueuePairSpec {
 
 struct RemotePath {
   std::uint8_t port = 1;
+  std::uint16_t lid = 0;  // InfiniBand; 0: Ethernet
+  bool global = true;     // of InfiniBand: whether packets carry a GRH, which routers need
   std::uint8_t source_gid_index = 0;
   std::array<std::uint8_t, 16> gid{};
   std::array<std::uint8_t, 6> mac{};
   std::uint8_t hop_limit = 0;
   std::uint8_t traffic_class = 0;
-  std::uint8_t service_level = 0;  // on Ethernet the VLAN priority
+  std::uint8_t service_level = 0;  // the VLAN priority of Ethernet
   std::uint16_t udp_source_port = 0;
+  std::uint8_t lag_port = 0;  // of a bond, from 1; 0: the HCA chooses
 };
 
 struct ReceiveSpec {  // set by INIT2RTR
@@ -52,6 +55,8 @@ struct ReceiveSpec {  // set by INIT2RTR
   std::uint32_t mtu_bytes = 0;
   std::uint32_t next_receive_psn = 0;
   std::uint8_t min_rnr_timer = 0;
+  bool any_order = false;    // the peer's data may land in any order
+  bool force_order = false;  // any_order holds, whatever the HCA's administrator set
   RemotePath path;
 };
 

@@ -42,6 +42,7 @@ static_assert(sizeof(ControlPage) <= 4096, "no page is smaller");
 struct HostPage {
   alignas(64) std::uint64_t scratch;
   alignas(64) std::uint32_t abort;
+  alignas(64) std::uint64_t doorbell;  // of kernels that may not ring themselves; see HostRinger
 };
 
 // Credit words. Each side writes cache lines of its own.

@@ -78,6 +78,7 @@ ipc::CreateEndpoint request_of(const EndpointOptions& options, const StagingPool
   request.hop_limit = options.hop_limit;
   request.traffic_class = *options.traffic_class;
   request.service_level = *options.service_level;
+  request.adaptive_routing = options.adaptive_routing ? 1 : 0;
   return request;
 }
 

@@ -42,10 +42,11 @@ Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_s
   }
   // Queues in the memory of the team's GPU need no second mention of it.
   EndpointOptions checked = options.endpoint;
+  checked.placement = checked.placement.value_or(Placement::kHost);
   const bool inherits_gpu = checked.placement == Placement::kGpu && !checked.gpu && given.gpu;
   if (inherits_gpu) checked.placement = Placement::kHost;
   options.endpoint = GDX_TRY(resolve_endpoint_options(checked, hca_is_software));
-  options.endpoint.placement = given.endpoint.placement;
+  options.endpoint.placement = given.endpoint.placement.value_or(Placement::kHost);
   return options;
 }
 

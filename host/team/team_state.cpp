@@ -99,10 +99,8 @@ Result<void> TeamState::make_local_parts() {
     gpu_ = GDX_TRY(Gpu::open(*options_.gpu));
     if (options_.endpoint.placement == Placement::kGpu && !options_.endpoint.gpu)
       options_.endpoint.gpu = gpu_;
-    for (StagingPool* const pool : {pools_.nic, pools_.host}) {
-      if (pool == nullptr) continue;
-      GDX_TRY(pool->map_to(*gpu_));
-    }
+    if (pools_.nic != nullptr) leave_out_unmapped_pool();
+    if (pools_.host != nullptr) GDX_TRY(pools_.host->map_to(*gpu_));
   }
   const std::size_t ends = std::size_t{options_.lanes} * world_->size();
   ends_ = std::vector<ConnectionEnd>(ends);
@@ -113,6 +111,15 @@ Result<void> TeamState::make_local_parts() {
   windows_.push_back({std::move(heap)});
   heap_ = SymmetricHeap(options_.heap_bytes);
   return gpu_heap_ ? zero(0, options_.heap_bytes) : map_to_gpu(windows_.front());
+}
+
+// NIC memory that the driver does not show to the GPU costs the team its pushes, and nothing else.
+void TeamState::leave_out_unmapped_pool() {
+  const auto mapped = pools_.nic->map_to(*gpu_);
+  if (mapped) return;
+  log::warn("kernels of this team do not push: {}", mapped.error().message);
+  pools_.nic = nullptr;
+  options_.endpoint.slot_count = 0;
 }
 
 Result<void> TeamState::map_to_gpu(Window& window) const {
@@ -392,7 +399,7 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
 
 void TeamState::write_handle(const Table& table) const {
   TeamHandle handle{};
-  handle.layout = team_layout(options_.endpoint.placement);
+  handle.layout = team_layout(*options_.endpoint.placement);
   const auto own = std::ranges::find(table.members(), world_->rank());
   handle.rank = static_cast<std::uint32_t>(own - table.members().begin());
   handle.size = table.size();

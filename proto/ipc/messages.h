@@ -88,7 +88,7 @@ struct HcaAnswer {
   std::uint32_t path_mtu_bytes;
   std::uint8_t gid_index;
   std::uint8_t is_software;
-  std::uint8_t reserved[2];
+  std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
 };
 
 // With one open file, whose bytes from `file_offset` on are registered: of a memfd, or of a dmabuf. The
@@ -168,7 +168,8 @@ struct CreateEndpoint {
   std::uint8_t traffic_class;
   std::uint8_t service_level;
   std::uint8_t queue_in_dmabuf;  // 1: a second file came
-  std::uint8_t reserved[2];
+  std::uint8_t adaptive_routing;
+  std::uint8_t reserved;
 };
 // With one open file, of which the page at `map_offset` holds the doorbell register.
 struct EndpointAnswer {

@@ -119,6 +119,7 @@ inline constexpr PrmField kSyndrome{0x20, 32};
 // Number of the object: input of every command on an existing object, output of every create.
 inline constexpr PrmField kObjectId{0x48, 24};
 inline constexpr PrmField kOptParamMask{0x80, 32};
+inline constexpr std::uint32_t kOptLagPortAffinity = 1 << 15;  // Linux enum mlx5_qp_optpar
 
 inline constexpr std::size_t kShortCommandBytes = 0x80 / 8;  // in and out of commands with no context
 inline constexpr std::size_t kCreateCqInBytes = 0x880 / 8;
@@ -152,8 +153,13 @@ inline constexpr PrmField kUmemValid{0x2e0, 1};
 namespace qp {
 inline constexpr std::uint32_t kContext = 0xc0;
 inline constexpr PrmField kState{kContext + 0x00, 4};
+inline constexpr PrmField kLagPortAffinity{kContext + 0x04,
+                                           4};  // the bond's port that sends; 0: the HCA chooses
 inline constexpr PrmField kServiceType{kContext + 0x08, 8};
 inline constexpr PrmField kPathMigrationState{kContext + 0x13, 2};
+// UCX ib_mlx5_ifc.h. With kOrderingForce this order of data holds, whatever mlxreg says.
+inline constexpr PrmField kOrderingLow{kContext + 0x26, 1};  // 1: READs and WRITEs may land in any order
+inline constexpr PrmField kOrderingForce{kContext + 0x27, 1};
 inline constexpr PrmField kPd{kContext + 0x28, 24};
 inline constexpr PrmField kMtu{kContext + 0x40, 3};  // enum ibv_mtu: 1 is 256 B, 5 is 4096 B
 inline constexpr PrmField kLogMaxMessage{kContext + 0x43, 5};
@@ -209,6 +215,7 @@ inline constexpr std::size_t kPathRemoteGidByte = (kPath + 0x80) / 8;  // 16 byt
 inline constexpr PrmField kPathDscp{kPath + 0x10a, 6};
 inline constexpr PrmField kPathUdpSourcePort{kPath + 0x110, 16};
 inline constexpr PrmField kPathEthernetPriority{kPath + 0x121, 3};
+inline constexpr PrmField kPathServiceLevel{kPath + 0x124, 4};  // of InfiniBand
 inline constexpr PrmField kPathPort{kPath + 0x128, 8};
 inline constexpr PrmField kPathRemoteMacHigh{kPath + 0x130, 16};
 inline constexpr PrmField kPathRemoteMacLow{kPath + 0x140, 32};
@@ -333,6 +340,8 @@ inline constexpr PrmField kDeviceMemorySupported{kBase + 0x1a8, 1};
 inline constexpr PrmField kPortType{kBase + 0x1b6, 2};  // 1: Ethernet
 inline constexpr PrmField kNumPorts{kBase + 0x1b8, 8};
 inline constexpr PrmField kLogMaxMessage{kBase + 0x1c3, 5};
+inline constexpr PrmField kAnyOrderRc{kBase + 0x1ca, 1};           // dp_ordering_ooo_rw_rc
+inline constexpr PrmField kLagPortAffinityInit{kBase + 0x1f8, 1};  // init2_lag_tx_port_affinity
 inline constexpr PrmField kCqeVersion{kBase + 0x1fc, 4};
 inline constexpr PrmField kCompactAddressVector{kBase + 0x200, 1};
 inline constexpr PrmField kRoceSupported{kBase + 0x21d, 1};
@@ -346,6 +355,7 @@ inline constexpr PrmField kUar4k{kBase + 0x240, 1};
 inline constexpr PrmField kLogPageSize{kBase + 0x258, 8};
 inline constexpr PrmField kBlueFlame{kBase + 0x260, 1};
 inline constexpr PrmField kLogBlueFlameRegisterSize{kBase + 0x26b, 5};
+inline constexpr PrmField kLagPorts{kBase + 0x27c, 4};
 inline constexpr PrmField kMaxWqeSizeSq{kBase + 0x290, 16};
 inline constexpr PrmField kMaxWqeSizeRq{kBase + 0x2b0, 16};
 inline constexpr PrmField kLogMaxPd{kBase + 0x32b, 5};
@@ -355,6 +365,9 @@ inline constexpr PrmField kDeviceFrequencyMhz{kBase + 0x4c0, 32};
 inline constexpr PrmField kDeviceFrequencyKhz{kBase + 0x4e0, 32};
 inline constexpr PrmField kUarsPerPage{kBase + 0x520, 32};
 inline constexpr PrmField kCqe128Always{kBase + 0x5bd, 1};
+
+inline constexpr PrmField kOrderingForced{kBase + 0x88,
+                                          1};  // of the second general capabilities: dp_ordering_force
 
 inline constexpr PrmField kAtomicHostEndian{kBase + 0x40, 2};  // of results of 8 B
 inline constexpr PrmField kAtomicHostEndianSupported{kBase + 0x46, 1};
@@ -391,6 +404,8 @@ inline constexpr PrmField kSourceMacLow{0x120, 32};
 inline constexpr PrmField kL3Type{0x154, 4};   // 0: IPv4, 1: IPv6
 inline constexpr PrmField kVersion{0x158, 8};  // 0: v1, 2: v2
 }  // namespace roce_address
+
+inline constexpr PrmField kLagState{0x5d, 3};  // QUERY_LAG, output; 0: no bond
 
 // QUERY_NIC_VPORT_CONTEXT, output.
 inline constexpr PrmField kNicVportRoceEnabled{0x9f, 1};

@@ -78,8 +78,12 @@ class DevxQueues : public testing::Test {
   }
 
   void register_umem(Queue& queue) {
-    queue.umem.reset(
-        mlx5dv_devx_umem_reg(context_.get(), queue.memory.data(), kUmemBytes, IBV_ACCESS_LOCAL_WRITE));
+    mlx5dv_devx_umem_in in{};
+    in.addr = queue.memory.data();
+    in.size = kUmemBytes;
+    in.access = IBV_ACCESS_LOCAL_WRITE;
+    in.pgsz_bitmap = 4096;
+    queue.umem.reset(mlx5dv_devx_umem_reg_ex(context_.get(), &in));
     ASSERT_NE(queue.umem, nullptr);
   }
 

@@ -30,7 +30,7 @@ PYTHON
 # The steps that find each planted fault: those that must say FAIL, those that may, and words of the first.
 declare -A found_by=(
   [port_down]='2||port 1 of HCA gdx0 is down: bring its link up$'
-  [infiniband_port]='2||port 1 of HCA gdx0 is InfiniBand, and gdx needs RoCE: mlxconfig -d [^ ]+ set LINK_TYPE_P1=2, then reset it$'
+  [infiniband_port]='2||port 1 of HCA gdx0 is InfiniBand and has no LID: start a subnet manager$'
   [no_overrun_ignore]='3||gdx needs what is not there: cq_oi is 0'
   [timestamp_format]='4||with ts_format 1: the HCA refused CREATE_QP: .*status 0x03, syndrome 0x'
   [query_qp]='4||QUERY_QP differs: mtu is 0x[0-9], wanted 0x[0-9]$'
@@ -97,6 +97,33 @@ PYTHON
 }
 
 case $case_name in
+  gpu)
+    # Steps 8 to 10 on the fake driver, and what spoils each.
+    of_gpu=(LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=1)
+    run 200 env "${of_gpu[@]}" "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  OK       8 gpu-attributes +GPU 0 .*, sm_90'
+    expect '^  OK       9 gpu-mappings +host page, doorbell page, device memory: works'
+    expect '^  OK      10 gpu-payload +dmabuf, nvidia_peermem: works'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_PEER_MAPPING=0 "$gdx" run -- "$gdx" doctor --hardware
+    expect_status 1
+    expect '^  FAIL     9 gpu-mappings +host page: works; not doorbell page, device memory:'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_DMABUF=0 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  OK      10 gpu-payload +nvidia_peermem: works; not dmabuf:'
+    run 200 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$gdx" doctor --hardware
+    expect_status 1
+    expect '^  FAIL    10 gpu-payload '
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_MAJOR=7 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  FAIL     8 gpu-attributes +GPU 0 .*, sm_70'
+    run 200 env "${of_gpu[@]}" GDX_FAKE_CUDA_INIT=999 "$gdx" run -- "$gdx" doctor --hardware
+    expect '^  UNKNOWN  8 gpu-attributes +no GPU here'
+    ;;
+  infiniband)
+    run 200 env GDX_SOFTHCA_LINK_LAYER=infiniband "$gdx" run -- "$gdx" doctor --hardware \
+      --output "$folder/report.json"
+    expect '^  OK       2 hcas +gdx0 .software.: InfiniBand, port 1 active'
+    expect '^steps on gdx0, a software HCA: 0 FAIL, 0 WARN, 14 UNKNOWN, 6 OK$'
+    steps "$folder/report.json" '||'
+    ;;
   hardware)
     # The loopback has timeouts of its own, so that its waits outlast its retries.
     run 200 env GDX_ACK_TIMEOUT=20 GDX_CALL_TIMEOUT_S=1 "$gdx" run -- "$gdx" doctor --hardware --output "$folder/report.json"

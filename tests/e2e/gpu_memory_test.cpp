@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/gdx.h"
@@ -249,14 +250,31 @@ TEST_P(InGpuMemory, threads_share_an_endpoint) {
   EXPECT_EQ(*b_.signal(), 2u * 40 * 4);
 }
 
-TEST_P(InGpuMemory, kernel_for_queues_in_host_memory_touches_nothing) {
-  connect(options());
+TEST_P(InGpuMemory, endpoint_of_a_gpu_has_its_queues_there_and_serves_kernels_of_either_placement) {
+  EndpointOptions named;
+  named.gpu = *gpu_;
+  connect(named);
+  EXPECT_EQ(a_.endpoint->handle().placement, Placement::kGpu);
+  EXPECT_EQ(a_.endpoint->queues_registered_by(), GetParam().way);
+  fill_a();
   const auto kernel = [&](EndpointHandle handle) {
     device::Endpoint<Scope::kThread, Placement::kHost> ep(handle);
-    EXPECT_EQ(gdx_put<Mode::kPull>(ep, a_.peer, a_.local(), 8), Status::kInvalidArgument);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, a_.peer, a_.local(), 4000), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
   };
   ASSERT_EQ(exec::launch({.progress = progress}, kernel, a_.handle()), Status::kOk);
-  EXPECT_EQ(a_.endpoint->state().producer, 0u);
+  EXPECT_EQ(b_.bytes(4000), a_.bytes(4000));
+}
+
+TEST_P(InGpuMemory, endpoint_of_a_gpu_that_the_hca_cannot_be_shown_has_its_queues_in_host_memory) {
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
+  setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
+  EndpointOptions named;
+  named.gpu = *gpu_;
+  const auto endpoint = Endpoint::create(*hca_, {staging_.get(), bounce_.get()}, named);
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  EXPECT_EQ(endpoint->handle().placement, Placement::kHost);
+  EXPECT_EQ(endpoint->queues_registered_by(), RegistrationWay::kHostPages);
 }
 
 TEST_P(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {
@@ -277,6 +295,39 @@ TEST_P(InGpuMemory, queues_map_the_host_s_part_to_their_own_gpu_only) {
   const auto refused = a_.endpoint->map_to(*other);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("memory of GPU 0"));
+}
+
+// As where the nvidia module has no PeerMappingOverride.
+TEST_P(InGpuMemory, denied_mapping_of_the_doorbell_leaves_the_ringing_to_the_host) {
+  EndpointOptions chosen = options();
+  chosen.doorbell = DoorbellKind::kBlueFlame;
+  connect(chosen);
+  const std::uint64_t* const doorbell = a_.endpoint->handle().doorbell;
+  EXPECT_FALSE(a_.endpoint->host_rings());
+  setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
+  ::testing::internal::CaptureStderr();
+  for (const GpuSide* const side : {&a_, &b_}) {
+    const auto mapped = side->endpoint->map_to(*gpu_);
+    ASSERT_TRUE(mapped) << mapped.error().message;
+    EXPECT_TRUE(side->endpoint->host_rings());
+    EXPECT_TRUE(side->endpoint->map_to(*gpu_)) << "again";
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  static bool first = true;
+  if (std::exchange(first, false)) {
+    EXPECT_THAT(said, AllOf(HasSubstr("a thread of this process rings"), HasSubstr("PeerMappingOverride=1")));
+  }
+  EXPECT_EQ(staging_->map_to(*gpu_).error().status, Status::kSystem) << "no thread can push for a kernel";
+  unsetenv("GDX_FAKE_CUDA_PEER_MAPPING");
+
+  EXPECT_NE(a_.endpoint->handle().doorbell, doorbell);
+  EXPECT_EQ(a_.endpoint->handle().blueflame_half_bytes, 0u);
+  put_and_check<Mode::kPull>(100'001, 1);
+  in_kernel(a_, [&](auto& ep) {
+    for (std::uint64_t i = 2; i <= 300; ++i) ASSERT_EQ(gdx_signal(ep, a_.peer + kSignalAt, i), Status::kOk);
+    ASSERT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(*b_.signal(), 300u);
 }
 
 // One side's queues in GPU memory and the other's in host memory, payload in both.

@@ -177,7 +177,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   if (const CUresult refusal = call.refusal_of_device(device); refusal != CUDA_SUCCESS) return refusal;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (static_cast<int>(attribute)) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = setting("GDX_FAKE_CUDA_MAJOR", 9);
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
       *value = setting("GDX_FAKE_CUDA_HOST_ATOMICS", 0);
@@ -272,7 +274,8 @@ CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned int flags) {
   const bool as_io = (flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0;
   const HostPages wanted = as_io ? HostPages::kIo : HostPages::kOrdinary;
   if (host_pages(first, bytes) != wanted) return CUDA_ERROR_INVALID_VALUE;
-  if (as_io && setting("GDX_FAKE_CUDA_PEER_MAPPING", 1) == 0) return CUDA_ERROR_NOT_PERMITTED;
+  const bool permitted = setting("GDX_FAKE_CUDA_PEER_MAPPING", 1) != 0;
+  if (!permitted && (as_io || of_software_hca(first))) return CUDA_ERROR_NOT_PERMITTED;
   state().registrations[first] = {current_device(), bytes, flags};
   return CUDA_SUCCESS;
 }

@@ -34,4 +34,15 @@ HostPages host_pages(std::uintptr_t first, std::size_t bytes) {
   return HostPages::kNone;
 }
 
+bool of_software_hca(std::uintptr_t first) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t low = 0;
+    std::uintptr_t high = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &low, &high) != 2) continue;
+    if (low <= first && first < high) return line.find("/memfd:gdx-softhca ") != std::string::npos;
+  }
+  return false;
+}
+
 }  // namespace gdx::fake_cuda

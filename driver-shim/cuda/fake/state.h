@@ -18,11 +18,13 @@ namespace gdx::fake_cuda {
 // Properties of the fake machine, from the environment at cuInit:
 //   GDX_FAKE_CUDA_DEVICES=N        GPUs; default 1
 //   GDX_FAKE_CUDA_VERSION=N        result of cuDriverGetVersion; default 13000, or 11040 for the old library
+//   GDX_FAKE_CUDA_MAJOR=N          of the compute capability; default 9
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
 //   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
 //   GDX_FAKE_CUDA_WRITES_ORDERING=N  of GPUDirect RDMA: 0 as Ampere, 100 (default) as Hopper
 //   GDX_FAKE_CUDA_HOST_ATOMICS=1   the GPU's atomics on host memory are atomic with those of processors
-//   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride
+//   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride; a software HCA's
+//                                  pages count as a NIC's
 //   GDX_FAKE_CUDA_HOST_OFFSET=N    the GPU sees registered host memory N bytes behind the host's addresses
 //   GDX_FAKE_CUDA_PEER_ATOMICS=0   GPUs have no atomics on each other's memory
 //   GDX_FAKE_CUDA_INIT=N           result of cuInit
@@ -70,6 +72,8 @@ class DeviceMemory {
 // Kind of the pages of a range of this process, as the Linux kernel reports it.
 enum class HostPages { kNone, kOrdinary, kIo };
 [[nodiscard]] HostPages host_pages(std::uintptr_t first, std::size_t bytes);
+// Returns whether the page is one of a software HCA, in place of a NIC's.
+[[nodiscard]] bool of_software_hca(std::uintptr_t first);
 
 struct HostRegistration {
   CUdevice device;

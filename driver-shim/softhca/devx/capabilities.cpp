@@ -28,12 +28,13 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kGidTableSize, 0);  // encoded: 8 << n entries, of which kGidTableSize are valid
   prm::set(out, cap::kPkeyTableSize, 0);
   prm::set(out, cap::kDeviceMemorySupported, hca.config().device_memory_bytes != 0);
-  prm::set(out, cap::kPortType, 1);
+  prm::set(out, cap::kPortType, !hca.config().infiniband);
   prm::set(out, cap::kNumPorts, 1);
   prm::set(out, cap::kLogMaxMessage, kLogMaxMessage);
+  prm::set(out, cap::kAnyOrderRc, 1);
   prm::set(out, cap::kCqeVersion, 1);
   prm::set(out, cap::kCompactAddressVector, 1);
-  prm::set(out, cap::kRoceSupported, 1);
+  prm::set(out, cap::kRoceSupported, !hca.config().infiniband);
   prm::set(out, cap::kAtomicSupported, 1);
   prm::set(out, cap::kCqOverrunIgnore, planted_fault != PlantedFault::kNoOverrunIgnore);
   prm::set(out, cap::kMemoryWindows, 1);
@@ -52,6 +53,10 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kUarsPerPage, 1);
   prm::set(out, cap::kCqe128Always, 1);
 }
+
+// No doorbell without a record, no QP number reservation. Data lands in order, as whoever forces that wants
+// it, and whoever permits any order may not complain.
+void fill_general_2(Output out) { prm::set(out, prm::cap::kOrderingForced, 1); }
 
 void fill_atomic(Output out) {
   namespace cap = prm::cap;
@@ -92,7 +97,7 @@ Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
     case prm::cap::kRoce: fill_roce(hca, out); return {};
     case prm::cap::kDeviceMemory: fill_device_memory(hca, out); return {};
     case prm::cap::kNicFlowTable: return {};  // zeros: nothing is steered
-    case prm::cap::kGeneral2: return {};      // zeros: no doorbell without a record, no QP number reservation
+    case prm::cap::kGeneral2: fill_general_2(out); return {};
     default: return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedCapability);
   }
 }

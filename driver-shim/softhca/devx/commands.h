@@ -45,6 +45,8 @@ enum class Syndrome : std::uint32_t {
   kBadLimit = 0x67640010,
   kBadEventQueue = 0x67640011,
   kUnsupportedTimestampFormat = 0x67640012,
+  kReservedField = 0x67640013,  // not zero
+  kNoSuchCounterSet = 0x67640014,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 
@@ -87,6 +89,8 @@ class Commands {
 Outcome query_hca_cap(const Hca& hca, Input in, Output out);
 Outcome query_roce_address(const Hca& hca, Input in, Output out);
 Outcome query_nic_vport_context(Output out);
+// Refuses what clients must leave zero in CREATE_CQ, CREATE_QP, and transitions. For strict HCAs.
+Outcome check_reserved(mlx5::prm::Opcode opcode, Input in);
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object);

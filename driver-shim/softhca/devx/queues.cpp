@@ -31,6 +31,16 @@ struct RingSizes {
   std::uint64_t send_bytes = 0;
 };
 
+// Refuses what some ConnectX refuse of a queue that lies in a umem.
+Outcome check_strictly(const Hca& hca, const UmemTable& umems, Input in, prm::Opcode opcode,
+                       std::uint32_t umem, std::uint64_t offset) {
+  if (!hca.config().strict) return {};
+  if (!umems.may_begin_at(umem, offset)) {
+    return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedPageOffset);
+  }
+  return check_reserved(opcode, in);
+}
+
 // Fills in the sizes of `spec` and returns what the rings take: the receive queue first, then the send
 // queue. PRM "QP Context", fields log_rq_size, log_rq_stride, log_sq_size.
 RingSizes size_rings(Input in, QueuePairSpec& spec) {
@@ -78,9 +88,11 @@ Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   spec.uar = prm::get32(in, prm::cq::kUarPage);
 
   const std::uint32_t ring_umem = prm::get32(in, prm::cq::kUmemId);
+  const std::uint64_t ring_offset = prm::get(in, prm::cq::kUmemOffset);
+  const Outcome allowed = check_strictly(hca, umems, in, prm::Opcode::kCreateCq, ring_umem, ring_offset);
+  if (!allowed.ok()) return allowed;
   const std::uint32_t record_umem = prm::get32(in, prm::cq::kDbrUmemId);
-  spec.ring = ring_at(umems, ring_umem, prm::get(in, prm::cq::kUmemOffset),
-                      std::uint64_t{spec.entry_bytes} << spec.log_entries);
+  spec.ring = ring_at(umems, ring_umem, ring_offset, std::uint64_t{spec.entry_bytes} << spec.log_entries);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::cq::kDbrAddress));
   if (spec.ring == nullptr || spec.doorbell_record == nullptr) return bad_umem();
   const auto events = std::make_shared<ObjectEvents>();
@@ -122,9 +134,11 @@ Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object) {
   spec.user_index = prm::get32(in, prm::qp::kUserIndex);
 
   const std::uint32_t ring_umem = prm::get32(in, prm::qp::kUmemId);
+  const std::uint64_t ring_offset = prm::get(in, prm::qp::kUmemOffset);
+  const Outcome allowed = check_strictly(hca, umems, in, prm::Opcode::kCreateQp, ring_umem, ring_offset);
+  if (!allowed.ok()) return allowed;
   const std::uint32_t record_umem = prm::get32(in, prm::qp::kDbrUmemId);
-  std::byte* const rings =
-      ring_at(umems, ring_umem, prm::get(in, prm::qp::kUmemOffset), sizes.receive_bytes + sizes.send_bytes);
+  std::byte* const rings = ring_at(umems, ring_umem, ring_offset, sizes.receive_bytes + sizes.send_bytes);
   spec.doorbell_record = doorbell_record(umems, record_umem, prm::get(in, prm::qp::kDbrAddress));
   if (rings == nullptr || spec.doorbell_record == nullptr) return bad_umem();
   if (spec.receive_entries != 0) spec.receive_ring = rings;

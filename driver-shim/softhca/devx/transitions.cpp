@@ -92,6 +92,12 @@ bool is_path(Input in, const wire::Address& remote) {
          prm::get32(in, prm::qp::kPathUdpSourcePort) >= kFirstUdpSourcePort;
 }
 
+// Of InfiniBand: by LID, and by GID only where a GRH says so.
+bool is_path_by_lid(Input in) {
+  return prm::get32(in, prm::qp::kPathRemoteLid) != 0 &&
+         (prm::get32(in, prm::qp::kPathGrh) == 0 || prm::get32(in, prm::qp::kPathHopLimit) > 0);
+}
+
 Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
   // Accepts Armed, which is zero, because clients without alternate paths leave it so: nothing to migrate to.
   const std::uint32_t migration = prm::get32(in, prm::qp::kPathMigrationState);
@@ -106,7 +112,7 @@ Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
   return {};
 }
 
-Outcome to_rtr(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome to_rtr(Input in, bool infiniband, std::uint32_t& mask, QpAttributes& attributes) {
   const std::uint32_t mtu = prm::get32(in, prm::qp::kMtu);
   if (mtu < kSmallestMtuCode || mtu > kLargestMtuCode) return bad_parameter(Syndrome::kBadMtu);
   const std::uint32_t log_max_message = prm::get32(in, prm::qp::kLogMaxMessage);
@@ -115,8 +121,10 @@ Outcome to_rtr(Input in, std::uint32_t& mask, QpAttributes& attributes) {
   mask = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn | kQpMaxDestRdAtomic |
          kQpMinRnrTimer | kQpMaxMessage;
   attributes.state = QpState::kRtr;
-  attributes.remote = address_of(remote_gid(in));
-  if (!is_path(in, attributes.remote)) return bad_parameter(Syndrome::kBadPath);
+  const auto lid = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathRemoteLid));
+  attributes.remote = infiniband ? address_of_lid(lid) : address_of(remote_gid(in));
+  if (!(infiniband ? is_path_by_lid(in) : is_path(in, attributes.remote)))
+    return bad_parameter(Syndrome::kBadPath);
   attributes.mtu_bytes = kMtuUnitBytes << mtu;
   attributes.max_message_bytes = 1u << log_max_message;
   attributes.remote_qpn = prm::get32(in, prm::qp::kRemoteQpn);
@@ -151,11 +159,11 @@ Outcome leave_for(QpState state, std::uint32_t& mask, QpAttributes& attributes) 
   return {};
 }
 
-Outcome decode(prm::Opcode opcode, Input in, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome decode(prm::Opcode opcode, Input in, bool infiniband, std::uint32_t& mask, QpAttributes& attributes) {
   switch (opcode) {
     case prm::Opcode::kRst2Init: return to_init(in, mask, attributes);
     case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, kOptAccess, mask, attributes);
-    case prm::Opcode::kInit2Rtr: return to_rtr(in, mask, attributes);
+    case prm::Opcode::kInit2Rtr: return to_rtr(in, infiniband, mask, attributes);
     case prm::Opcode::kRtr2Rts: return to_rts(in, mask, attributes);
     case prm::Opcode::kRts2Rts:
       return stay(in, QpState::kRts, kOptAccess | kOptRnrTimer | kOptPathMigrationState | kOptRetries, mask,
@@ -208,12 +216,18 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   if (has_context && in.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
     return refuse_with(prm::CommandStatus::kBadInputLength, Syndrome::kBadTransition);
   }
+  if (has_context && hca.config().strict) {
+    if (const Outcome allowed = check_reserved(opcode, in); !allowed.ok()) return allowed;
+    // Source: PRM, command return status 0x05 (BAD_RESOURCE: an unallocated resource).
+    if (prm::get32(in, prm::qp::kCounterSet) > kPortCounterSet)
+      return refuse_with(prm::CommandStatus::kBadResource, Syndrome::kNoSuchCounterSet);
+  }
   std::uint32_t mask = 0;
   QpAttributes attributes;
   attributes.access = current->access;
-  const Outcome decoded = decode(opcode, in, mask, attributes);
+  const Outcome decoded = decode(opcode, in, hca.config().infiniband, mask, attributes);
   if (!decoded.ok()) return decoded;
-  if (opcode == prm::Opcode::kInit2Rtr) {
+  if (opcode == prm::Opcode::kInit2Rtr && !hca.config().infiniband) {
     const auto source_index = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathSourceGidIndex));
     warn_of_mixed_gids(hca.address(), source_index, remote_gid(in));
   }
@@ -245,6 +259,10 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kLogRraMax, log2_floor(found->max_dest_rd_atomic));
   prm::set(out, prm::qp::kPathAckTimeout, found->timeout);
   prm::set(out, prm::qp::kPathPort, found->port);
+  if (hca.config().infiniband) {
+    prm::set(out, prm::qp::kPathRemoteLid, lid_of(found->remote));
+    return {};
+  }
   std::copy(found->remote.gid.begin(), found->remote.gid.end(), out.begin() + prm::qp::kPathRemoteGidByte);
   return {};
 }

@@ -53,7 +53,7 @@ std::span<const std::byte> DoorbellWrite::wqe() const {
 
 bool DoorbellWrite::is_copy_of(std::span<const std::byte> ring, std::uint16_t index) const {
   const std::span<const std::byte> copy = wqe();
-  if (copy.empty() || copy.size() > ring.size()) return false;
+  if (torn_ || copy.empty() || copy.size() > ring.size()) return false;
   if ((first_dword(value()) >> 8 & 0xffff) != index) return false;
   // A NOP has no payload that could be stale. Probes of BlueFlame ask for its completion in the copy alone.
   const bool is_nop = (first_dword(value()) & 0xff) == static_cast<std::uint32_t>(mlx5::WqeOpcode::kNop);

@@ -35,6 +35,9 @@ class DoorbellWrite {
   [[nodiscard]] std::uint32_t qpn() const;
   // Returns whether more than the doorbell was found. If so, wqe() may be a WQE.
   [[nodiscard]] bool has_copy() const { return has_copy_; }
+  // Leaves the doorbell and no copy; or a copy that came in parts, which is_copy_of() rejects.
+  void drop_copy() { has_copy_ = false; }
+  void tear() { torn_ = true; }
   // Returns as many bytes as the control segment counts; empty without a copy, or for a WQE too long for the
   // register.
   [[nodiscard]] std::span<const std::byte> wqe() const;
@@ -49,6 +52,7 @@ class DoorbellWrite {
 
   std::array<std::uint64_t, kWords> words_{};
   bool has_copy_ = false;
+  bool torn_ = false;
 };
 
 }  // namespace gdx::softhca

@@ -59,6 +59,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
       random_(std::move(random)),
       clock_(std::move(clock)),
       next_number_(random_() & roce::kQpnMask),
+      spoils_(config.udp.faults.seed),
       scheduler_(turn_bytes(config.rate_gbps, config.quantum_bytes, config.mtu_bytes)),
       link_(config.rate_gbps, link_burst_bytes(config.rate_gbps)) {}
 
@@ -100,6 +101,20 @@ int Engine::take_rings(const Uar& uar) {
   return done;
 }
 
+// Does to BlueFlame copies what write-combining and PCIe may. A late one follows all that came meanwhile.
+void Engine::spoil_copies(Uar& uar) {
+  const std::vector<DoorbellWrite> came_late = std::exchange(uar.late, {});
+  std::erase_if(rings_, [&](DoorbellWrite& ring) {
+    if (!ring.has_copy() || !std::bernoulli_distribution(parts_.config.spoiled_copies)(spoils_)) return false;
+    switch (std::uniform_int_distribution(0, 2)(spoils_)) {
+      case 0: ring.drop_copy(); return false;
+      case 1: ring.tear(); return false;
+      default: uar.late.push_back(ring); return true;
+    }
+  });
+  rings_.insert(rings_.end(), came_late.begin(), came_late.end());
+}
+
 int Engine::poll_uar(Uar& uar) {
   int done = 0;
   if (const std::uint64_t value = take_doorbell(uar.page, mlx5::kUarCqDoorbell); value != 0) {
@@ -120,6 +135,7 @@ int Engine::poll_uar(Uar& uar) {
   // Takes rings twice, because halves alternate: an empty one may have been written before a full one.
   done += take_rings(uar);
   if (!rings_.empty()) done += take_rings(uar);
+  spoil_copies(uar);
   if (rings_.empty()) return done;
   // Reads every queue's record, because another queue's ring may have overwritten this one's in the register.
   for (QueuePair* qp : uar.queue_pairs) {
@@ -247,6 +263,7 @@ int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = clock_();
+  parts_.foreign.settle();
   const bool was_idle = scheduler_.queues().empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
@@ -273,7 +290,7 @@ std::uint64_t Engine::idle_ns() {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;
   };
   for (const auto& [number, uar] : uars_) {
-    if (rung(uar.page, mlx5::kUarCqDoorbell)) return 0;
+    if (!uar.late.empty() || rung(uar.page, mlx5::kUarCqDoorbell)) return 0;
     for (const std::size_t offset : kSendDoorbells) {
       if (rung(uar.page, offset)) return 0;
     }

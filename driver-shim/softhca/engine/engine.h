@@ -68,6 +68,7 @@ class Engine : public Hca {
   struct Uar {
     std::byte* page = nullptr;
     std::vector<QueuePair*> queue_pairs;
+    std::vector<DoorbellWrite> late;  // writes that the next poll finds
   };
   struct SharedQueue {
     std::uint32_t pd = 0;
@@ -93,6 +94,7 @@ class Engine : public Hca {
   int poll_doorbells();
   int take_rings(const Uar& uar);
   int poll_uar(Uar& uar);
+  void spoil_copies(Uar& uar);
   void note_bad_doorbell(std::uint64_t value);
   int serve_active();
   void charge_link();
@@ -114,8 +116,9 @@ class Engine : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
-  QueuePair* last_found_ = nullptr;     // the queue pair of the last packet, often also the next one's
-  std::vector<DoorbellWrite> rings_;    // of the page being polled
+  QueuePair* last_found_ = nullptr;   // the queue pair of the last packet, often also the next one's
+  std::vector<DoorbellWrite> rings_;  // of the page being polled
+  std::mt19937_64 spoils_;
   FairScheduler<QueuePair> scheduler_;  // queue pairs with something to send, to wait for or to flush
   LinkClock link_;
   std::uint64_t charged_bytes_ = 0;  // part of parts_.link_bytes charged to the link

@@ -16,7 +16,7 @@ void ForeignMemory::add(const std::byte* first, std::size_t length_bytes,
 }
 
 void ForeignMemory::remove(const std::byte* first, std::size_t length_bytes) {
-  synchronize();
+  settle();
   const auto found = std::find_if(ranges_.begin(), ranges_.end(), [=](const Range& range) {
     return range.first == first && range.length_bytes == length_bytes;
   });
@@ -32,13 +32,22 @@ CopyEngine* ForeignMemory::find(const std::byte* at) const {
 }
 
 void ForeignMemory::synchronize() {
+  if (pending_ && pending_->ordered()) settle();
+}
+
+void ForeignMemory::settle() {
   if (!pending_) return;
   pending_->synchronize();
   pending_.reset();
 }
 
 void ForeignMemory::give_way_to(CopyEngine* next) {
-  if (pending_.get() != next) synchronize();
+  if (pending_.get() != next) {
+    if (next == nullptr)
+      synchronize();
+    else
+      settle();
+  }
   if (next == nullptr || pending_) return;
   const auto found = std::find_if(ranges_.begin(), ranges_.end(),
                                   [next](const Range& range) { return range.copies.get() == next; });

@@ -21,6 +21,8 @@ class CopyEngine {
   [[nodiscard]] virtual bool write(std::byte* to, const std::byte* from, std::size_t length_bytes) = 0;
   [[nodiscard]] virtual bool read(std::byte* to, const std::byte* from, std::size_t length_bytes) = 0;
   virtual void synchronize() = 0;
+  // Returns whether the HCA's writes become visible there before what it announces them by.
+  [[nodiscard]] virtual bool ordered() const { return true; }
 };
 
 // Threads: the HCA's lock. Without foreign memory each call costs a test of empty().
@@ -39,8 +41,9 @@ class ForeignMemory {
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes);
 
   // Waits until all stored bytes are in memory. Call it before announcing them by anything but store(): a
-  // store to this process's memory, a packet.
+  // store to this process's memory, a packet. Leaves those of a CopyEngine without order to settle().
   void synchronize();
+  void settle();
 
  private:
   struct Range {

@@ -37,7 +37,7 @@ enum class CongestionControl : std::uint8_t {
 
 struct HcaConfig {
   std::string name = "gdx0";
-  wire::UdpConfig udp;
+  wire::UdpConfig udp = {};
   wire::Carrier carrier = wire::Carrier::kUdp;
   std::uint32_t mtu_bytes = 4096;  // 0: the largest that the interface carries
   std::size_t device_memory_bytes = 128 * 1024;
@@ -50,7 +50,11 @@ struct HcaConfig {
   // one's. Only among software HCAs. Off: for research.
   bool receive_window = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
-  bool strict = false;   // refuses requests that some ConnectX refuses; set in all tests
+  bool infiniband =
+      false;  // the port is said to be InfiniBand: paths lead by LID. Packets are RoCE v2 all the same
+  bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
+  // Probability that a BlueFlame copy comes late, comes torn, or does not come; by the wire's seed.
+  double spoiled_copies = 0;
 };
 
 enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
@@ -176,6 +180,9 @@ enum QpAttributeMask : std::uint32_t {
   kQpMaxMessage = 1u << 31,
 };
 
+// The only set of counters that there is; 0: none counts the queue pair.
+inline constexpr std::uint8_t kPortCounterSet = 1;
+
 struct QpAttributes {
   QpState state = QpState::kReset;
   std::uint32_t access = 0;
@@ -193,7 +200,7 @@ struct QpAttributes {
   std::uint32_t receive_psn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
-  std::uint8_t counter_set = 1;  // the port's, which a kernel gives to queue pairs of verbs
+  std::uint8_t counter_set = kPortCounterSet;  // a kernel gives it to queue pairs of verbs
 };
 
 // PCIe transactions that a ConnectX would need for this HCA's work, as far as its manuals and drivers

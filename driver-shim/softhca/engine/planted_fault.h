@@ -12,7 +12,7 @@ namespace gdx::softhca {
 enum class PlantedFault : std::uint8_t {
   kNone,
   kPortDown,          // the port is not active
-  kInfiniBandPort,    // the port is InfiniBand
+  kInfiniBandPort,    // the port is InfiniBand, and has no LID
   kNoOverrunIgnore,   // capability cq_oi is 0
   kTimestampFormat,   // CREATE_QP refuses the default format of timestamps
   kQueryQp,           // QUERY_QP tells of a smaller MTU than was set

@@ -21,6 +21,7 @@ constexpr std::uint64_t kMinReceiveBufferBytes = 128 << 10;
 constexpr std::uint64_t kMaxReceiveBufferBytes = 256 << 20;
 constexpr double kMinRateGbps = 0.001;
 constexpr double kMaxRateGbps = 10'000;
+constexpr double kStrictSpoiledCopies = 0.1;
 
 tl::unexpected<Error> bad(const char* name, std::string_view value, std::string_view allowed) {
   return fail(Status::kInvalidArgument, fmt::format("{}={}: must be {}", name, value, allowed));
@@ -109,6 +110,11 @@ Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier
   return read_name(environment, "GDX_SOFTHCA_WIRE", "udp, shm or auto", kNames, carrier);
 }
 
+Result<void> read_link_layer(const Environment& environment, bool& infiniband) {
+  static constexpr Names<bool, 2> kNames{{{"ethernet", false}, {"infiniband", true}}};
+  return read_name(environment, "GDX_SOFTHCA_LINK_LAYER", "ethernet or infiniband", kNames, infiniband);
+}
+
 Result<void> read_congestion_control(const Environment& environment, CongestionControl& control) {
   static constexpr Names<CongestionControl, 2> kNames{
       {{"dcqcn", CongestionControl::kDcqcn}, {"none", CongestionControl::kNone}}};
@@ -167,9 +173,12 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
     config.udp.address = address;
   }
   config.strict = environment("GDX_STRICT") != nullptr;
+  if (config.strict) config.spoiled_copies = kStrictSpoiledCopies;
+  GDX_TRY(read_probability(environment, {"GDX_SOFTHCA_SPOILED_COPIES", &config.spoiled_copies}));
   GDX_TRY(read_planted_fault(environment, configuration.fault));
   GDX_TRY(read_faults(environment, config.udp.faults));
   GDX_TRY(read_carrier(environment, config.carrier));
+  GDX_TRY(read_link_layer(environment, config.infiniband));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }

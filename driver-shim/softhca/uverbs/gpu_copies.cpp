@@ -38,9 +38,19 @@ class Context {
   CUresult result_;
 };
 
+// Below OWNER a GPU may show a running kernel the HCA's writes out of order, a completion before its data.
+// Source: GPUDirect RDMA guide, "Synchronization and Memory Ordering".
+bool orders_writes(const cuda::Driver& driver, int gpu) {
+  int ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
+  return driver.call.device_get_attribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+                                          gpu) == CUDA_SUCCESS &&
+         ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+}
+
 class GpuCopyEngine final : public CopyEngine {
  public:
-  GpuCopyEngine(const cuda::Driver& driver, int gpu) : driver_(driver), gpu_(gpu), context_(driver, gpu) {
+  GpuCopyEngine(const cuda::Driver& driver, int gpu, bool strict)
+      : driver_(driver), gpu_(gpu), context_(driver, gpu), ordered_(!strict || orders_writes(driver, gpu)) {
     result_ = context_.run(
         [this](const auto& call) { return call.stream_create(&stream_, CU_STREAM_NON_BLOCKING); });
   }
@@ -49,6 +59,7 @@ class GpuCopyEngine final : public CopyEngine {
   }
   [[nodiscard]] bool usable() const { return result_ == CUDA_SUCCESS; }
 
+  [[nodiscard]] bool ordered() const override { return ordered_; }
   bool write(std::byte* to, const std::byte* from, std::size_t length_bytes) override {
     return done("write", context_.run([=, this](const auto& call) {
       return call.memcpy_htod_async(reinterpret_cast<std::uintptr_t>(to), from, length_bytes, stream_);
@@ -80,6 +91,7 @@ class GpuCopyEngine final : public CopyEngine {
   int gpu_;
   Context context_;
   CUstream stream_ = nullptr;
+  bool ordered_;
   CUresult result_;
   bool reported_ = false;
 };
@@ -126,7 +138,7 @@ ErrnoOr<std::unique_ptr<ForeignRange>> GpuCopies::claim(std::uint64_t address, s
   if (offset > found.length_bytes || length_bytes > found.length_bytes - offset) return refuse(EFAULT);
   std::shared_ptr<CopyEngine> copies = engines_[found.gpu].lock();
   if (!copies) {
-    auto made = std::make_shared<GpuCopyEngine>(*driver, found.gpu);
+    auto made = std::make_shared<GpuCopyEngine>(*driver, found.gpu, hca_.config().strict);
     if (!made->usable()) return refuse(ENODEV);
     copies = std::move(made);
     engines_[found.gpu] = copies;

@@ -99,7 +99,10 @@ Errno query_port(Context& context, Attributes& request) {
   base.max_msg_sz = 1u << devx::kLogMaxMessage;
   base.gid_tbl_len = devx::kGidTableSize;
   base.pkey_tbl_len = 1;
-  base.lid = devx::lid_of(context.hca.address());
+  // The planted fault is one without a subnet manager.
+  const bool unmanaged = planted_fault == PlantedFault::kInfiniBandPort;
+  const bool infiniband = unmanaged || context.hca.config().infiniband;
+  base.lid = unmanaged ? std::uint16_t{0} : devx::lid_of(context.hca.address());
   base.state = planted_fault == PlantedFault::kPortDown ? kPortDown : kPortActive;
   base.max_mtu = kMtuCode4096;
   base.active_mtu = mtu_code(context.hca.config().mtu_bytes);
@@ -107,9 +110,9 @@ Errno query_port(Context& context, Attributes& request) {
   base.active_width = kWidth4x;
   base.active_speed = kSpeedEdr;
   base.phys_state = kPhysicalLinkUp;
-  base.link_layer =
-      planted_fault == PlantedFault::kInfiniBandPort ? kLinkLayerInfiniBand : kLinkLayerEthernet;
-  base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
+  base.link_layer = infiniband ? kLinkLayerInfiniBand : kLinkLayerEthernet;
+  base.sm_lid = infiniband && !unmanaged ? 1 : 0;
+  if (!infiniband) base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
 }
 

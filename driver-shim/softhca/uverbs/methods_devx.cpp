@@ -152,13 +152,15 @@ Errno register_umem(Context& context, Attributes& request) {
   const ErrnoOr<std::uint64_t> address = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR);
   const ErrnoOr<std::uint64_t> length_bytes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN);
   if (!address || !length_bytes) return EINVAL;
+  std::uint64_t page_sizes = 0;
   if (request.has(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP)) {
-    const auto page_sizes = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP);
-    if (!page_sizes || *page_sizes < kPageBytes) return EINVAL;
+    const auto given = request.value<std::uint64_t>(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP);
+    if (!given || *given < kPageBytes) return EINVAL;
+    page_sizes = *given;
   }
   auto object = umem_of(context, request, *address, *length_bytes);
   if (!object) return object.error();
-  const ErrnoOr<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes);
+  const ErrnoOr<std::uint32_t> id = context.umems.add((*object)->base, *length_bytes, page_sizes);
   if (!id) return id.error();
   (*object)->type = ObjectType::kUmem;
   (*object)->number = *id;

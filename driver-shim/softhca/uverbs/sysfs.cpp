@@ -76,16 +76,17 @@ Files port_files(const Hca& hca) {
   Files files = {{"state", "4: ACTIVE"},
                  {"phys_state", "5: LinkUp"},
                  {"rate", "100 Gb/sec (4X EDR)"},
-                 {"link_layer", "Ethernet"},
+                 {"link_layer", hca.config().infiniband ? "InfiniBand" : "Ethernet"},
                  {"lid", fmt::format("{:#x}", devx::lid_of(hca.address()))},
-                 {"sm_lid", "0x0"},
+                 {"sm_lid", hca.config().infiniband ? "0x1" : "0x0"},
                  {"sm_sl", "0"},
                  {"lid_mask_count", "0"},
                  {"cap_mask", "0x04010000"},
                  {"pkeys/0", "0xffff"}};
   for (std::uint8_t index = 0; index < devx::kGidTableSize; ++index) {
     files.emplace_back(fmt::format("gids/{}", index), gid_text(devx::gid_of(hca.address(), index)));
-    files.emplace_back(fmt::format("gid_attrs/types/{}", index), "RoCE v2");
+    files.emplace_back(fmt::format("gid_attrs/types/{}", index),
+                       hca.config().infiniband ? "IB/RoCE v1" : "RoCE v2");
     files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index), "lo");
   }
   return files;

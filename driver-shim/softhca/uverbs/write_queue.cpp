@@ -29,20 +29,20 @@ void warn_once_about_lids() {
       "a peer was addressed by LID and found at 127.0.x.y; a real RoCE port would refuse: use a GID (-g 1)");
 }
 
-ErrnoOr<wire::Address> remote_address(const wire::Address& local, const ib_uverbs_qp_dest& destination) {
+ErrnoOr<wire::Address> remote_address(const Hca& hca, const ib_uverbs_qp_dest& destination) {
   if (destination.is_global != 0) {
     if (destination.sgid_index >= devx::kGidTableSize) return refuse(EINVAL);
     devx::Gid gid;
     std::copy_n(destination.dgid, gid.size(), gid.begin());
-    devx::warn_of_mixed_gids(local, destination.sgid_index, gid);
+    devx::warn_of_mixed_gids(hca.address(), destination.sgid_index, gid);
     return devx::address_of(gid);
   }
   if (destination.dlid == 0) return refuse(EINVAL);
-  warn_once_about_lids();
+  if (!hca.config().infiniband) warn_once_about_lids();
   return devx::address_of_lid(destination.dlid);
 }
 
-ErrnoOr<QpAttributes> attributes_from(const wire::Address& local, const ib_uverbs_modify_qp& asked) {
+ErrnoOr<QpAttributes> attributes_from(const Hca& hca, const ib_uverbs_modify_qp& asked) {
   QpAttributes attributes;
   if (asked.qp_state > static_cast<std::uint8_t>(QpState::kError)) return refuse(EINVAL);
   attributes.state = static_cast<QpState>(asked.qp_state);
@@ -50,7 +50,7 @@ ErrnoOr<QpAttributes> attributes_from(const wire::Address& local, const ib_uverb
   attributes.port = asked.port_num;
   attributes.qkey = asked.qkey;
   if ((asked.attr_mask & kQpAddress) != 0) {
-    const ErrnoOr<wire::Address> remote = remote_address(local, asked.dest);
+    const ErrnoOr<wire::Address> remote = remote_address(hca, asked.dest);
     if (!remote) return refuse(remote.error());
     attributes.remote = *remote;
   }
@@ -80,7 +80,7 @@ Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   if ((asked.attr_mask & kQpPort) != 0 && asked.port_num != 1) return EINVAL;
   if ((asked.attr_mask & kQpPkeyIndex) != 0 && asked.pkey_index != 0) return EINVAL;
-  const ErrnoOr<QpAttributes> attributes = attributes_from(context.hca.address(), asked);
+  const ErrnoOr<QpAttributes> attributes = attributes_from(context.hca, asked);
   if (!attributes) return attributes.error();
   auto& object = static_cast<QueuePairObject&>(**found);
   const ErrnoOr<QpAttributes> current = context.hca.query_qp(object.number);

@@ -477,9 +477,13 @@ TEST(SharedOpen, other_policy_version_placement_or_length_is_refused) {
     ASSERT_EQ(exec::launch({}, kernel, handle, expected), Status::kOk);
   };
   expect(Status::kVersionMismatch, [](EndpointHandle& h) { --h.layout_version; });
-  expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.placement = Placement::kGpu; });
   expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.sharing = Sharing::kExclusive; });
   expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.log_send_queue = 5; });
+  const auto for_gpu = [](EndpointHandle h) {
+    SharedEndpoint<Placement::kGpu> ep(h);
+    EXPECT_EQ(ep.status(), Status::kInvalidArgument);
+  };
+  ASSERT_EQ(exec::launch({}, for_gpu, nic.handle()), Status::kOk);
   const auto exclusive = [](EndpointHandle h) {
     Endpoint<> ep(h);
     EXPECT_EQ(ep.status(), Status::kInvalidArgument);

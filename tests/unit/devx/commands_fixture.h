@@ -58,7 +58,7 @@ class DevxCommands : public testing::Test {
   DevxCommands() {
     ON_CALL(hca_, config).WillByDefault(testing::ReturnRef(config_));
     ON_CALL(hca_, address).WillByDefault(testing::ReturnRef(address_));
-    umem_ = *umems_.add(memory_.data(), kUmemBytes);
+    umem_ = *umems_.add(memory_.data(), kUmemBytes, 4096);
   }
 
   // A CREATE_QP that a device accepts: 8 receive WQEs of 32 B, then 16 WQEBBs.

@@ -72,6 +72,20 @@ TEST_F(DevxCommands, init_to_rtr_on_a_path_that_leads_nowhere_is_refused) {
   EXPECT_EQ(refused_with({prm::qp::kMtu, 0}), Syndrome::kBadMtu);
 }
 
+TEST_F(DevxCommands, init_to_rtr_on_infiniband_leads_by_lid) {
+  config_.infiniband = true;
+  QpAttributes set;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<2>(&set), Return(0)));
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::qp::kMtu, 5);
+  prm::set(in, prm::qp::kPathRemoteLid, 0x0203);
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
+  EXPECT_EQ(set.remote, wire::Address::ipv4(0x7f000203));
+  prm::set(in, prm::qp::kPathGrh, 1);
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), EREMOTEIO) << "a GRH without hops";
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, valid_init_to_rtr()), EREMOTEIO) << "no LID";
+}
+
 TEST_F(DevxCommands, reset_to_init_on_no_such_port_key_or_path_state_is_refused) {
   constexpr std::uint32_t kRearm = 1;
   prm::Mailbox<prm::kModifyQpInBytes> valid{};

@@ -313,18 +313,14 @@ TEST(Doctor, software_hca_is_named_and_makes_nothing_ok) {
   EXPECT_EQ(named, 2u);
 }
 
-TEST(Doctor, infiniband_ports_fail_with_the_command_that_makes_them_roce) {
+TEST(Doctor, infiniband_port_serves_with_a_lid_and_fails_without) {
   Disk disk;
   Score score;
   Fabricated machine;
   make_infiniband(machine);
-  std::vector<Expected> expected;
-  for (const auto& [hca, nic] : {std::pair{"mlx5_0", kNic0}, std::pair{"mlx5_1", kNic1}}) {
-    expected.push_back({{"address", hca},
-                        Verdict::kFail,
-                        fmt::format("mlxconfig -d {} set LINK_TYPE_P1=2, then reset it", nic)});
-  }
-  compare(expected, diagnose(disk.machine(machine)), "InfiniBand", score);
+  compare({}, diagnose(disk.machine(machine)), "InfiniBand", score);
+  machine.files["/sys/class/infiniband/mlx5_1/ports/1/lid"] = "0x0";
+  compare({{{"address", "mlx5_1"}, Verdict::kFail, ""}}, diagnose(disk.machine(machine)), "no LID", score);
 }
 
 TEST(Doctor, machine_without_devices_fails) {

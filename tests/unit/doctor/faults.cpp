@@ -437,6 +437,7 @@ void make_infiniband(Fabricated& machine) {
   for (const char* name : {"mlx5_0", "mlx5_1"}) {
     machine.remove_all(port(name, "gid_attrs"));
     set(machine, port(name, "link_layer"), "InfiniBand");
+    set(machine, port(name, "lid"), "0x5");
   }
   machine.remove_all(pci(kNic0, "net"));
   machine.remove_all(pci(kNic1, "net"));

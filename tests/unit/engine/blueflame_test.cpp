@@ -21,6 +21,9 @@ constexpr std::size_t kBlockWords = mlx5::kWqeBasicBlockBytes / sizeof(std::uint
 
 class BlueFlame : public testing::Test {
  protected:
+  explicit BlueFlame(double spoiled_copies = 0)
+      : a(*wire::open_wire({}, {}), 4 << 20, {.spoiled_copies = spoiled_copies}) {}
+
   void SetUp() override {
     a.connect(b);
     b.connect(a);
@@ -113,6 +116,52 @@ TEST_F(BlueFlame, nop_that_says_otherwise_than_the_ring_is_executed_as_it_says) 
   ASSERT_TRUE(polled);
   EXPECT_EQ(polled->wqe_counter, index);
   EXPECT_EQ(pcie().blueflame_wqes, 1u);
+}
+
+class SpoiledBlueFlame : public BlueFlame {
+ protected:
+  SpoiledBlueFlame() : BlueFlame(1) {}
+};
+
+TEST_F(SpoiledBlueFlame, copies_come_torn_late_or_not_at_all_and_no_wqe_is_lost) {
+  constexpr std::uint32_t kWqes = 60;
+  for (std::uint32_t i = 0; i < kWqes; ++i) {
+    const std::uint16_t index = post(i % 32);
+    a.ring_blueflame(index, i % 2 == 0 ? kFirstHalf : kSecondHalf);
+    expect_arrived(index, i % 32);
+  }
+  const PcieCounters found = pcie();
+  EXPECT_GT(found.blueflame_torn, kWqes / 6);
+  EXPECT_GT(found.blueflame_wqes, kWqes / 6) << "those that came late, and whole";
+  EXPECT_GT(found.wqe_reads - found.blueflame_torn, kWqes / 6) << "without a copy";
+  EXPECT_EQ(found.blueflame_wqes + found.wqe_reads, kWqes);
+}
+
+TEST_F(SpoiledBlueFlame, write_that_comes_late_follows_a_newer_one) {
+  for (int round = 0; round < 20; ++round) {
+    const std::uint16_t older = post(0);
+    a.ring_blueflame(older, kFirstHalf);
+    a.hca->progress();
+    const std::uint16_t newer = post(1);
+    a.ring();
+    expect_arrived(older, 0);
+    expect_arrived(newer, 1);
+  }
+}
+
+// An offender: it writes into the copy alone that it wants a completion.
+TEST_F(SpoiledBlueFlame, program_that_relies_on_its_copy_waits_in_vain) {
+  constexpr std::uint64_t kAskFlag = std::uint64_t{mlx5::kCompletionAlways} << 24;
+  int completions = 0;
+  constexpr int kNops = 30;
+  for (int i = 0; i < kNops; ++i) {
+    const std::uint16_t index = a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionOnError);
+    a.ring_blueflame(index, kFirstHalf, 1, [](std::span<std::uint64_t> words) { words[1] |= kAskFlag; });
+    drive(a, b, [&] { return pcie().blueflame_wqes + pcie().wqe_reads == static_cast<unsigned>(i) + 1; });
+    completions += a.poll_send() ? 1 : 0;
+  }
+  EXPECT_GT(completions, 0);
+  EXPECT_LT(completions, kNops * 2 / 3);
 }
 
 TEST_F(BlueFlame, words_behind_the_wqe_are_of_no_account) {

@@ -55,12 +55,14 @@ class LateCopies final : public CopyEngine {
     return !gone;
   }
   void synchronize() override { make_all(); }
+  [[nodiscard]] bool ordered() const override { return in_order; }
 
   [[nodiscard]] bool idle() const { return under_way_.empty(); }
 
   // Called before copies that are under way are made.
   std::function<void()> before;
   bool gone = false;
+  bool in_order = true;
 
  private:
   struct Write {
@@ -203,6 +205,18 @@ TEST_F(Foreign, atomic_in_host_memory_waits_for_the_payload_before_it) {
   a.ring();
   ASSERT_TRUE(drive(a, b, [&] { return word_of_b(4096) == 1; }));
   EXPECT_EQ(early, 0);
+}
+
+// An offender trusts the completion of a READ into a GPU that does not order writes.
+TEST_F(Foreign, completion_may_be_there_before_the_bytes_of_a_read_where_nothing_orders_them) {
+  copies->in_order = false;
+  std::fill_n(b.memory.begin(), 16, std::byte{9});
+  a.post_read(of_a(0, 16), b.remote(0));
+  a.ring();
+  expect_success();
+  EXPECT_EQ(memory.open[15], std::byte{0});
+  a.hca->progress();
+  EXPECT_EQ(memory.open[15], std::byte{9});
 }
 
 TEST_F(Foreign, completion_waits_for_the_bytes_that_a_read_brought) {

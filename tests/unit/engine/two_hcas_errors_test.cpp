@@ -111,6 +111,23 @@ TEST_F(FailingHcas, dead_peer_exceeds_the_retries) {
   EXPECT_GT(a.hca->counters().transport.timeouts, 0u);
 }
 
+// Queue pairs that DevX has made are in counter set 0 until their program says otherwise.
+TEST(StrictCounters, count_no_queue_pair_in_set_0) {
+  for (const std::uint8_t set : {std::uint8_t{0}, kPortCounterSet}) {
+    Node a(*wire::open_wire({}, {}), 1 << 20, {.strict = true});
+    Node b;
+    a.connect(b, 1, 0);
+    QpAttributes attributes;
+    attributes.counter_set = set;
+    ASSERT_EQ(a.hca->modify_qp(a.qpn, kQpCounterSet, attributes), 0);
+    b.hca.reset();
+    a.post_write(a.local(0, 64), {0x1000, 7});
+    a.ring();
+    for (int i = 0; i < 5'000'000 && !a.poll_send(); ++i) a.hca->progress();
+    EXPECT_EQ(a.hca->counters().transport.timeouts != 0, set == kPortCounterSet) << int{set};
+  }
+}
+
 TEST_F(FailingHcas, modify_to_error_flushes_and_reset_starts_again) {
   a.post_receive(a.local(0, 64));
   ASSERT_EQ(a.modify_to_error(), 0);

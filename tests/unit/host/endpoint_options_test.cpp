@@ -169,7 +169,7 @@ TEST(EndpointAddress, other_layout_version_is_a_version_mismatch) {
 }
 
 TEST(EndpointAddress, impossible_fields_are_refused) {
-  std::vector<EndpointAddress> spoiled(7, plausible_address());
+  std::vector<EndpointAddress> spoiled(8, plausible_address());
   spoiled[0].qpn = 0;
   spoiled[1].qpn = 1u << 24;
   spoiled[2].psn = 1u << 24;
@@ -177,6 +177,7 @@ TEST(EndpointAddress, impossible_fields_are_refused) {
   spoiled[4].mtu_bytes = 1500;
   spoiled[5].mtu_bytes = 8192;
   spoiled[6].gid[15] = 0;
+  spoiled[7].lid = 0xc000;  // of a multicast group
   for (std::size_t i = 0; i < spoiled.size(); ++i) {
     const auto checked = check_endpoint_address(spoiled[i]);
     ASSERT_FALSE(checked) << i;

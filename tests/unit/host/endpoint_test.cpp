@@ -413,6 +413,18 @@ TEST_F(OnHca, impossible_peer_address_is_refused_and_the_endpoint_stays_usable) 
   EXPECT_TRUE(endpoint->connect(peer->address()));
 }
 
+TEST_F(OnHca, peer_on_a_port_of_the_other_link_layer_is_refused) {
+  auto endpoint = Endpoint::create(hca(), nullptr);
+  ASSERT_TRUE(endpoint);
+  auto address = endpoint->address();
+  address.lid = address.lid == 0 ? 7 : 0;
+  const auto refused = endpoint->connect(address);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("InfiniBand"));
+  EXPECT_TRUE(endpoint->connect(endpoint->address()));
+}
+
 TEST_F(OnHca, moved_hca_endpoints_made_before_still_connect) {
   auto opened = Hca::open();
   ASSERT_TRUE(opened);

@@ -216,7 +216,7 @@ class EndpointWiring : public ::testing::Test {
   void connect(Endpoint& endpoint, const Endpoint& peer, std::uint32_t mtu_said) {
     EndpointAddress address = peer.address();
     EXPECT_EQ(address.mtu_bytes, hca_->path_mtu_bytes());
-    address.mtu_bytes = mtu_said;
+    address.mtu_bytes = static_cast<std::uint16_t>(mtu_said);
     const auto connected = endpoint.connect(address);
     ASSERT_TRUE(connected) << connected.error().message;
   }
@@ -255,7 +255,10 @@ class EndpointWiring : public ::testing::Test {
                    {FIELD(kPathHopLimit), o.hop_limit},
                    {FIELD(kPathTrafficClass), *o.traffic_class},
                    {FIELD(kPathDscp), std::uint64_t{*o.traffic_class} >> 2},
-                   {FIELD(kPathEthernetPriority), *o.service_level}});
+                   {FIELD(kPathEthernetPriority), *o.service_level},
+                   {FIELD(kOrderingLow), o.adaptive_routing},
+                   {FIELD(kOrderingForce), 1},
+                   {FIELD(kLagPortAffinity), 0}});
     EXPECT_GE(prm::get32(wired.sent(prm::Opcode::kInit2Rtr), prm::qp::kPathUdpSourcePort), 0xc000u);
     expect_created(wired, endpoint.handle(), o);
     expect_handle(endpoint.handle(), o);
@@ -288,7 +291,7 @@ class EndpointWiring : public ::testing::Test {
     EXPECT_EQ(handle.timeout_ns, *o.timeout_ns);
     EXPECT_EQ(handle.probe_after_ns, o.probe_after_ns);
     EXPECT_EQ(handle.blueflame_half_bytes, o.doorbell == DoorbellKind::kBlueFlame ? 256u : 0u);
-    EXPECT_EQ(handle.placement, o.placement);
+    EXPECT_EQ(handle.placement, o.placement.value_or(Placement::kHost));
     EXPECT_EQ(handle.sharing, o.sharing);
     EXPECT_EQ(handle.signal_fence, o.adaptive_routing ? mlx5::kFenceStrongOrdering : 0);
     EXPECT_EQ(handle.staging.slot_bytes, 2048u);

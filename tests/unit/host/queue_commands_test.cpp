@@ -180,10 +180,15 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
   spec.path.traffic_class = 0x6a;
   spec.path.service_level = 5;
   spec.path.udp_source_port = 0xc123;
+  spec.path.lag_port = 2;
+  spec.any_order = spec.force_order = true;
   ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
   expect_sent({
       {0x00, {0x05, 0x03}},
       {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x12, {0x80}},              // opt_param_mask: lag_tx_port_affinity
+      {0x18, {2}},                 // lag_tx_port_affinity
+      {0x1c, {3}},                 // dp_ordering_0, dp_ordering_force
       {0x20, {5 << 5 | 30}},       // mtu 4096, log_msg_max
       {0x2d, {0x31, 0x32, 0x33}},  // remote_qpn
       {0x39, {7, 0, 64}},          // src_addr_index, hop_limit
@@ -194,6 +199,44 @@ TEST(QueueCommands, init_to_ready_to_receive_sends_the_prms_bytes) {
       {0x54, {5 << 4, 1, 0xe0, 0xe1, 0xe2, 0xe3, 0xe4, 0xe5}},  // eth_prio, vhca_port_num, rmac
       {0xa9, {4 << 5}},                                         // log_rra_max
       {0xac, {12, 0x41, 0x42, 0x43}},                           // min_rnr_nak, next_rcv_psn
+  });
+}
+
+TEST(QueueCommands, init_to_ready_to_receive_on_infiniband_sends_lid_and_service_level) {
+  ReceiveSpec spec;
+  spec.remote_qpn = 0x313233;
+  spec.mtu_bytes = 4096;
+  spec.path.lid = 0x1234;
+  spec.path.global = false;
+  spec.path.service_level = 5;
+  spec.path.hop_limit = 64;
+  spec.path.traffic_class = 0x6a;
+  spec.path.udp_source_port = 0xc123;
+  ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
+  expect_sent({
+      {0x00, {0x05, 0x03}},
+      {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x20, {5 << 5 | 30}},
+      {0x2d, {0x31, 0x32, 0x33}},
+      {0x36, {0x12, 0x34}},  // rlid
+      {0x54, {5, 1}},        // sl, vhca_port_num
+      {0xa9, {4 << 5}},
+  });
+  spec.path.global = true;
+  spec.path.source_gid_index = 7;
+  spec.path.gid[15] = 9;
+  ASSERT_TRUE(init_to_ready_to_receive(queue_pair(), spec));
+  expect_sent({
+      {0x00, {0x05, 0x03}},
+      {0x09, {0xa1, 0xb2, 0xc3}},
+      {0x20, {5 << 5 | 30}},
+      {0x2d, {0x31, 0x32, 0x33}},
+      {0x35, {0x80, 0x12, 0x34}},  // grh, rlid
+      {0x39, {7, 0, 64}},
+      {0x3c, {0x06, 0xa0}},
+      {0x4f, {9}},
+      {0x54, {5, 1}},
+      {0xa9, {4 << 5}},
   });
 }
 

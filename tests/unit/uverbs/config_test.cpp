@@ -29,7 +29,15 @@ TEST(Config, nothing_said_is_dcqcn_on_a_link_without_a_rate) {
   EXPECT_EQ(config->first.carrier, wire::Carrier::kUdp);
   EXPECT_EQ(config->first.rate_gbps, 0);
   EXPECT_FALSE(config->first.strict);
+  EXPECT_EQ(config->first.spoiled_copies, 0);
+}
+
+TEST(Config, strict_spoils_copies_unless_told_otherwise) {
   EXPECT_TRUE(configure({{"GDX_STRICT", "1"}})->first.strict);
+  EXPECT_GT(configure({{"GDX_STRICT", "1"}})->first.spoiled_copies, 0);
+  EXPECT_EQ(configure({{"GDX_STRICT", "1"}, {"GDX_SOFTHCA_SPOILED_COPIES", "0"}})->first.spoiled_copies, 0);
+  EXPECT_EQ(configure({{"GDX_SOFTHCA_SPOILED_COPIES", "0.5"}})->first.spoiled_copies, 0.5);
+  EXPECT_FALSE(configure({{"GDX_SOFTHCA_SPOILED_COPIES", "2"}}));
 }
 
 TEST(Config, named_choices_are_taken) {
@@ -42,6 +50,12 @@ TEST(Config, named_choices_are_taken) {
   EXPECT_EQ(config->first.rate_gbps, 0.5);
   EXPECT_EQ(configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn"}})->first.congestion_control,
             CongestionControl::kDcqcn);
+}
+
+TEST(Config, link_layer_goes_by_name) {
+  EXPECT_FALSE(configure({})->first.infiniband);
+  EXPECT_TRUE(configure({{"GDX_SOFTHCA_LINK_LAYER", "infiniband"}})->first.infiniband);
+  EXPECT_FALSE(configure({{"GDX_SOFTHCA_LINK_LAYER", "ib"}}));
 }
 
 TEST(Config, planted_faults_go_by_name) {

@@ -1,0 +1,46 @@
+// Capabilities of an HCA for bonds and for the order of data. Bits: UCX, ib_mlx5_ifc.h.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "host/hca/hca.h"
+#include "proto/mlx5/prm.h"
+
+namespace gdx {
+namespace {
+
+namespace prm = mlx5::prm;
+
+class Told : public testing::Test {
+ protected:
+  [[nodiscard]] Routing read() const { return read_routing(general, general_2, lag); }
+
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> general{};
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> general_2{};
+  prm::Mailbox<prm::kQueryHcaCapOutBytes> lag{};
+};
+
+TEST_F(Told, nothing_offers_nothing) {
+  EXPECT_EQ(read(), Routing{});
+  EXPECT_EQ(read_routing({}, {}, {}), Routing{});
+}
+
+TEST_F(Told, order_of_data_by_its_bits) {
+  general[0x10 + 0x39] = 0x20;
+  EXPECT_EQ(read(), (Routing{.any_order = true}));
+  general_2[0x10 + 0x11] = 0x80;
+  EXPECT_EQ(read(), (Routing{.any_order = true, .order_forced = true}));
+}
+
+TEST_F(Told, ports_of_a_bond_count_where_it_is_active_and_queue_pairs_may_choose) {
+  general[0x10 + 0x4f] = 2;  // num_lag_ports
+  lag[0x0b] = 3;             // lag_state: both ports
+  EXPECT_EQ(read().lag_ports, 0) << "queue pairs may not choose";
+  general[0x10 + 0x3f] = 0x80;
+  EXPECT_EQ(read().lag_ports, 2);
+  lag[0x0b] = 0;
+  EXPECT_EQ(read().lag_ports, 0) << "no bond";
+}
+
+}  // namespace
+}  // namespace gdx
