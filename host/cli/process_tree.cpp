@@ -34,7 +34,9 @@ struct Entry {
 // start 22.
 Entry entry_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  // A process may end between open and read: then an iterator would throw, and getline fails.
+  std::string text;
+  std::getline(file, text, '\0');
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return {};
   constexpr int kFieldsBetween = 17;

@@ -11,7 +11,7 @@ namespace gdx::softhca::uverbs {
 // Relation of a file descriptor of this process to the devices.
 enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections, kNetlink };
 
-struct DeviceFile {
+struct alignas(8) DeviceFile {  // so that every compiler loads it at once
   FileKind kind = FileKind::kForeign;
   std::uint8_t hca = 0;       // of a node: whose
   std::uint32_t context = 0;  // of a node: number of its open, from 1
