@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# bench_test.sh CASE GDX: one case of gdx bench, checked by what it prints, keeps, and how it exits. No figure is
+# judged: only that it is there.
+. "$(dirname "$0")/../program.sh"
+gdx=$2
+few=(--iters 8 --rounds 2)
+
+# needs_python: what JSON is read with.
+needs_python() {
+  command -v python3 >/dev/null && return
+  echo "SKIPPED: python3 is missing; install Debian's python3 to read the JSON of gdx bench"
+  exit 77
+}
+
+case $case_name in
+  table)
+    # Every benchmark, mode and scope, both ways, and several endpoints.
+    run 100 "$gdx" bench -s 1,4K --modes pull,push,inline,bounce,auto,proxy "${few[@]}"
+    expect_status 0
+    expect '^measured on the software HCA, kernels on the CPU layer$'
+    expect '^latency, us: warp scope, 1 endpoint$'
+    expect '^bandwidth: warp scope, 1 endpoint, 16 messages between two flushes, 1 of a doorbell, one way$'
+    for operation in put put_signal; do
+      for mode in pull push inline bounce auto proxy; do
+        for size in '1 B' '4 KiB'; do
+          [ "$(grep -cE "^$operation +$mode +$size +[0-9.]+" "$out")" -eq 2 ] || fail "not 2 rows of $operation by $mode of $size"
+        done
+      done
+    done
+    [ "$(grep -cE '^(get|fetch_add) +(nic|proxy) +[0-9]+ (B|KiB) +[0-9.]+' "$out")" -eq 12 ] || fail "not 12 rows of gets and atomics"
+    expect 'every one right$'
+    expect 'slots written without a credit: 0$'
+    expect 'too few rounds'
+    [ "$(awk 'length > 100' "$out" | wc -l)" -eq 0 ] || fail "a line of more than 100 columns"
+    run 100 "$gdx" bench put_bw put_signal_bw get_bw fetch_add_bw -s 64 --modes pull,push,proxy --scopes thread,block -q 3 -t 5 \
+      --batch 2 -b "${few[@]}"
+    expect_status 0
+    expect '^bandwidth: block scope, 3 endpoints, 5 messages between two flushes, 2 of a doorbell, both ways$'
+    expect 'every one right$'
+    ;;
+  formats)
+    needs_python
+    run 60 "$gdx" bench put_lat put_bw -s 8,64 --modes pull,push "${few[@]}" --json --output "$folder/a.json"
+    expect_status 0
+    grep -v '^gdx bench: .* done' "$out" | cmp - "$folder/a.json" || fail "--json and --output differ"
+    python3 - "$folder/a.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+document = json.load(open(sys.argv[1]))
+assert document["whole"] is True and document["ended_by"] is None
+assert len(document["rows"]) == 8 and document["staging_violations"] == 0
+assert document["command"].startswith("gdx bench put_lat put_bw -s 8,64")
+here, there = document["conditions"]
+for name in ("host", "cpu", "cores", "kernel", "hca", "firmware", "rdma_core", "path_class", "gdx_version", "clocks", "gpu"):
+    assert name in here, name
+assert here["address"] != there["address"]
+for row in document["rows"]:
+    assert row["series"] == "measured on the software HCA, kernels on the CPU layer", row
+    assert row["rounds"] == 2 and row["messages"] == 16 and len(row["samples"]) == 2, row
+    assert row["bad_bytes"] == 0 and row["bytes_verified"] >= 2 * row["bytes"], row
+    assert row["messages_per_s"]["median"] > 0 and row["pcie_reads_per_message"] > 0, row
+    if row["measure"] == "lat":
+        us = row["latency_us"]
+        assert 0 < us["least"] <= us["p50"] <= us["p99"] <= us["p99_9"] <= us["most"], us
+        assert us["low"] <= us["median"] <= us["high"] and sum(c for _, c in row["histogram_ns"]) == 16, row
+PYTHON
+    run 60 "$gdx" bench put_lat get_bw -s 8 --modes pull "${few[@]}" --csv
+    expect_status 0 && expect '^series,operation,' && expect '^"measured on .*,"get","bw","nic",8,'
+    run 60 "$gdx" bench put_lat put_bw -s 8 --modes pull "${few[@]}" --format perftest
+    expect_status 0 && expect '^ #bytes #iterations    t_min' && expect 'MsgRate\[Mpps\]$'
+    [ "$(grep -cE '^ 8 +16 +[0-9.]+ ' "$out")" -eq 2 ] || fail "not two rows of figures"
+    run 60 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
+    expect_status 0 && expect '^#gdx_put_lat_push$' && expect '^8 +warp +[0-9.]+'
+    run 60 env NVSHMEM_MACHINE_READABLE_OUTPUT=1 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
+    expect_status 0 && expect '^&&&& PERF gdx_put_lat_push___warp___size__8___latency [0-9.]+ -us$'
+    run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --format nccl-tests
+    expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
+    run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
+    expect_failure && expect 'none/a.json: cannot be written'
+    ;;
+  killed)
+    # Half-way, in either rank: all that was measured is there, and the report says that it is not whole.
+    for dead in 0 1; do
+      run 100 env GDX_RETRY_COUNT=3 "$gdx" bench put_signal_lat -s 8 --modes pull,push,inline --rounds 8 --iters 50 --kill-rank "$dead"
+      expect_failure
+      [ "$(grep -cE '^put_signal +(pull|push|inline) +8 B +[0-9.]+' "$out")" -eq 3 ] || fail "not 3 rows of figures"
+      expect "was killed: Killed"
+      expect '^PARTIAL: the run ended early: '
+    done
+    expect 'PARTIAL: .*rank 1 failed rank 0: .*syndrome 0x15'
+    ;;
+  interrupted)
+    # Ctrl-C keeps what was measured.
+    # A shell without job control starts programs that ignore SIGINT.
+    env --default-signal=INT "$gdx" bench put_lat -s 8 --modes pull,push --rounds 100 --seconds 20 >"$out" 2>&1 </dev/null &
+    bench=$!
+    # Each tenth is told.
+    for _ in $(seq 600); do
+      grep -q 'bench: .* done, round [1-9]' "$out" && break
+      read -rt 0.1 <> <(:) || true
+    done
+    kill -INT "$bench"
+    wait "$bench"
+    status=$?
+    expect_status 130
+    expect '^PARTIAL: the run ended early: signal 2: Interrupt$'
+    [ "$(grep -cE '^put +(pull|push) +8 B +[0-9.]+' "$out")" -eq 2 ] || fail "what was measured is lost"
+    ;;
+  broken_memory)
+    for test in put_bw get_bw fetch_add_bw put_signal_lat; do
+      run 60 "$gdx" bench "$test" -s 64 --modes push "${few[@]}" --break-memory
+      expect_status 1
+      expect '^DAMAGED: .* B wrong$' && expect_no 'every one right'
+    done
+    ;;
+  bad_input)
+    refused "'teleport_bw' is no benchmark: use put_lat," "$gdx" bench teleport_bw
+    refused "size: '0': use 1 to 64M" "$gdx" bench -s 0
+    refused "size: '65M': use 1 to 64M" "$gdx" bench -s 65M
+    refused "size: '64:8': use LEAST:MOST" "$gdx" bench -s 64:8
+    refused "modes: 'teleport': use pull" "$gdx" bench --modes teleport
+    refused "scopes: 'grid': use thread" "$gdx" bench --scopes grid
+    refused "format: 'iperf': use gdx" "$gdx" bench --format iperf
+    refused "endpoints: '65': use a whole number from 1 to 64" "$gdx" bench -q 65
+    refused "iters: '0': use" "$gdx" bench -n 0
+    refused "rounds: '101': use" "$gdx" bench --rounds 101
+    refused 'json excludes --csv' "$gdx" bench --csv --json
+    refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
+    refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
+    ;;
+  *)
+    echo "no such case: $case_name"
+    exit 2
+    ;;
+esac
+echo "ok: $case_name"
