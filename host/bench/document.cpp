@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -210,6 +211,7 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
   }
   document["rows"] = std::move(rows);
   document["modelled"] = Json::array();
+  add_fastest(document);
   return document;
 }
 
@@ -229,6 +231,40 @@ void add_modelled(Json& document, const Json& model) {
                                     {"gigabytes_per_s", rounded(row.at("messages_per_s").get<double>() *
                                                                 row.at("size_bytes").get<double>() / 1e9)}});
   }
+  add_fastest(document);
+}
+
+void add_fastest(Json& document) {
+  // By series and operation, then by size: the mode of the least latency.
+  std::map<std::pair<std::string, std::string>, std::map<std::uint64_t, std::pair<double, std::string>>> best;
+  const auto offer = [&best](const Json& row, double us) {
+    auto& of_size = best[{row.at("series").get<std::string>(), row.at("operation").get<std::string>()}];
+    const auto bytes = row.at("bytes").get<std::uint64_t>();
+    const auto found = of_size.find(bytes);
+    if (found == of_size.end() || us < found->second.first)
+      of_size[bytes] = {us, row.at("mode").get<std::string>()};
+  };
+  for (const Json& row : document.at("rows")) {
+    const bool plain = row.at("endpoints") == 1 && row.at("scope") == document.at("rows")[0].at("scope");
+    if (row.at("measure") == "lat" && plain) offer(row, row.at("latency_us").at("median").get<double>());
+  }
+  for (const Json& row : document.at("modelled")) offer(row, row.at("latency_us").get<double>());
+  Json ranges = Json::array();
+  for (const auto& [which, sizes] : best) {
+    bool first = true;
+    for (const auto& [bytes, fastest] : sizes) {
+      if (first || ranges.back().at("mode") != fastest.second) {
+        ranges.push_back({{"series", which.first},
+                          {"operation", which.second},
+                          {"mode", fastest.second},
+                          {"from_bytes", bytes},
+                          {"to_bytes", bytes}});
+      }
+      ranges.back()["to_bytes"] = bytes;
+      first = false;
+    }
+  }
+  document["fastest"] = std::move(ranges);
 }
 
 std::string to_text(const Json& document) {

@@ -22,6 +22,9 @@ inline constexpr int kDocumentVersion = 1;
 // Adds rows of `gdx model --json`'s output, as a series that is labelled modelled.
 void add_modelled(nlohmann::ordered_json& document, const nlohmann::ordered_json& model);
 
+// Sets `fastest`: ranges of sizes, of each series and operation, in which one mode has the least latency.
+void add_fastest(nlohmann::ordered_json& document);
+
 // The document as JSON text, with each row on a line.
 [[nodiscard]] std::string to_text(const nlohmann::ordered_json& document);
 

@@ -157,8 +157,8 @@ bool differs(const Interval& ratio) {
 
 std::string describe_ratio(const Interval& ratio) {
   if (ratio.level < kLeastLevel) return "too few rounds";
-  if (!differs(ratio)) return fmt::format("no difference seen [{:.3g}, {:.3g}]", ratio.low, ratio.high);
-  return fmt::format("{:.3g} [{:.3g}, {:.3g}]", ratio.estimate, ratio.low, ratio.high);
+  if (!differs(ratio)) return fmt::format("no difference seen [{:.4g}, {:.4g}]", ratio.low, ratio.high);
+  return fmt::format("{:.3g} [{:.4g}, {:.4g}]", ratio.estimate, ratio.low, ratio.high);
 }
 
 }  // namespace gdx::bench

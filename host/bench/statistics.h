@@ -53,7 +53,7 @@ struct Interval {
 
 // Returns whether a ratio differs from 1 beyond noise.
 [[nodiscard]] bool differs(const Interval& ratio);
-// "0.83 [0.802, 0.861]", "no difference seen [0.97, 1.02]" or "too few rounds".
+// "0.83 [0.8021, 0.8614]", "no difference seen [0.9702, 1.021]" or "too few rounds".
 [[nodiscard]] std::string describe_ratio(const Interval& ratio);
 
 }  // namespace gdx::bench

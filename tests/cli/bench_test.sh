@@ -74,6 +74,8 @@ PYTHON
     expect_status 0 && expect '^&&&& PERF gdx_put_lat_push___warp___size__8___latency [0-9.]+ -us$'
     run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --format nccl-tests
     expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
+    run 60 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
+    expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform$' && expect '^measured on '
     run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
     expect_failure && expect 'none/a.json: cannot be written'
     ;;
@@ -105,6 +107,48 @@ PYTHON
     expect '^PARTIAL: the run ended early: signal 2: Interrupt$'
     [ "$(grep -cE '^put +(pull|push) +8 B +[0-9.]+' "$out")" -eq 2 ] || fail "what was measured is lost"
     ;;
+  page | browser)
+    # The page says what the document says, with a chart library and without.
+    needs_python
+    here=$(dirname "$0")
+    export GDX_CHART_JS=$here/chart_stub.js
+    run 100 "$gdx" bench put_lat put_bw get_lat -s 8,512,32K --modes pull,push,bounce "${few[@]}" --output "$folder/a.json" --report "$folder/a.html"
+    expect_status 0
+    if [ "$case_name" = browser ]; then
+      browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || {
+        echo "SKIPPED: there is no chromium; install Debian's chromium to look at the page of gdx bench as a reader does"
+        exit 77
+      }
+      run 200 python3 "$here/bench_page.py" "$folder/a.html" "$folder/a.json" "$browser"
+      expect_status 0
+      exit 0
+    fi
+    run 60 python3 "$here/bench_page.py" "$folder/a.html" "$folder/a.json"
+    expect_status 0 && expect '^[1-9][0-9]* cells are the document.s$'
+    cat "$out"
+    # A figure that differs is found.
+    sed -E '0,/(data-at="[^"]*latency_us.median">)[0-9.]+/s//\17.7777/' "$folder/a.html" >"$folder/wrong.html"
+    run 60 python3 "$here/bench_page.py" "$folder/wrong.html" "$folder/a.json"
+    expect_failure && expect 'the page has 7.7777'
+    refuses 127 'no.js: no chart library can be read there' "$gdx" bench put_lat --report "$folder/b.html" --chart-library "$folder/no.js"
+    [ -e "$folder/b.html" ] && fail "a page was written"
+    ;;
+  compare)
+    run 60 "$gdx" bench put_lat -s 8,64 --modes pull --rounds 6 --iters 20 --output "$folder/a.json"
+    expect_status 0
+    # A run that is three times as slow in all rounds.
+    sed -E 's/"samples":\[[^]]*\]/"samples":[900000,910000,920000,930000,940000,950000]/' "$folder/a.json" >"$folder/b.json"
+    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/b.json"
+    expect_status 0 && expect '^put lat pull 8 B .* slower$' && expect '^2 of 2 cases differ beyond noise$'
+    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/a.json"
+    expect_status 0 && expect 'no difference seen' && expect '^0 of 2 cases differ beyond noise$'
+    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/b.json" --json
+    expect_status 0 && expect '"b_is":"slower"'
+    refused 'compare: 1 files: give two' "$gdx" bench --compare "$folder/a.json"
+    refuses 127 'none.json: cannot be read' "$gdx" bench --compare "$folder/a.json" "$folder/none.json"
+    echo rubbish >"$folder/c.json"
+    refused 'c.json: no result of gdx bench' "$gdx" bench --compare "$folder/a.json" "$folder/c.json"
+    ;;
   broken_memory)
     for test in put_bw get_bw fetch_add_bw put_signal_lat; do
       run 60 "$gdx" bench "$test" -s 64 --modes push "${few[@]}" --break-memory
@@ -123,6 +167,9 @@ PYTHON
     refused "endpoints: '65': use a whole number from 1 to 64" "$gdx" bench -q 65
     refused "iters: '0': use" "$gdx" bench -n 0
     refused "rounds: '101': use" "$gdx" bench --rounds 101
+    refused "preset: 'mpi': use deepep" "$gdx" bench --preset mpi
+    refused "model: 'FAR': use PIX" "$gdx" bench --model FAR
+    refused 'chart-library requires --report' "$gdx" bench --chart-library x.js
     refused 'json excludes --csv' "$gdx" bench --csv --json
     refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
     refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
