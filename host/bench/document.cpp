@@ -210,6 +210,7 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
     rows.push_back(std::move(row));
   }
   document["rows"] = std::move(rows);
+  document["peers"] = Json::array();
   document["modelled"] = Json::array();
   add_fastest(document);
   return document;

@@ -103,6 +103,25 @@ std::string ratios(const Json& rows) {
          text;
 }
 
+std::string peers(const Json& rows) {
+  if (rows.empty()) return {};
+  std::string text = fmt::format(
+      "\nstandard benchmarks on the same HCA, after the rounds above; posted by a CPU\n"
+      "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>11} {:>10}\n",
+      "program", "beside", "size", "median us", "its interval", "p99", "messages/s", "GB/s");
+  for (const Json& row : rows) {
+    const Json& us = row.at("latency_us");
+    const bool latency = us.is_object();
+    text += fmt::format(
+        "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>11} {:>10}\n", text_of(row, "mode"),
+        text_of(row, "operation"), size_text(row.at("bytes").get<std::uint64_t>()),
+        latency ? figure(us.at("median")) : "-", latency ? bounds(us) : bounds(row.at("gigabytes_per_s")),
+        latency ? figure(us.at("p99")) : "-", latency ? "-" : figure(row.at("messages_per_s").at("median")),
+        latency ? "-" : figure(row.at("gigabytes_per_s").at("median")));
+  }
+  return text;
+}
+
 std::string modelled(const Json& rows) {
   std::string text;
   for (const auto& [series, group] :
@@ -192,7 +211,8 @@ std::string table(const Json& document) {
     text += line + "\n";
   }
   const Json& rows = document.at("rows");
-  text += tables(rows) + ratios(rows) + modelled(document.at("modelled")) + "\n";
+  text +=
+      tables(rows) + ratios(rows) + peers(document.at("peers")) + modelled(document.at("modelled")) + "\n";
   return text + verdict(document);
 }
 
@@ -247,7 +267,9 @@ std::string csv(const Json& document) {
     line.back() = '\n';
     text += line;
   };
-  for (const Json& row : document.at("rows")) add(row, figures);
+  for (const char* const list : {"rows", "peers"}) {
+    for (const Json& row : document.at(list)) add(row, figures);
+  }
   // A model gives one figure where a measurement gives an interval.
   std::vector<std::string> plain = figures;
   for (std::string& path : plain) {

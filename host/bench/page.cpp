@@ -137,6 +137,23 @@ std::string measured_tables(const Json& document) {
          "<h2>Bandwidth and rate</h2>\n" + table_of(document, "rows", bandwidth, of("bw"));
 }
 
+std::string peers_table(const Json& document) {
+  if (document.at("peers").empty()) return {};
+  return "<h2>Standard benchmarks on the same HCA</h2>\n" + table_of(document, "peers",
+                                                                     {{"program", "mode"},
+                                                                      {"beside", "operation"},
+                                                                      {"bytes", "bytes"},
+                                                                      {"median us", "latency_us/median"},
+                                                                      {"low", "latency_us/low"},
+                                                                      {"high", "latency_us/high"},
+                                                                      {"p99", "latency_us/p99"},
+                                                                      {"messages/s", "messages_per_s/median"},
+                                                                      {"GB/s", "gigabytes_per_s/median"},
+                                                                      {"rounds", "rounds"},
+                                                                      {"series", "series"}},
+                                                                     [](const Json&) { return true; });
+}
+
 std::string modelled_table(const Json& document) {
   if (document.at("modelled").empty()) return {};
   return "<h2>Modelled</h2>\n<p class=\"quiet\">By gdx model, not measured: another path class is another "
@@ -229,7 +246,8 @@ std::string page(const Json& document, const ChartLibrary& library) {
   if (!document.at("whole").get<bool>())
     text += fmt::format("<p class=\"warn\">PARTIAL: the run ended early: {}</p>\n",
                         text_of(document.at("ended_by")));
-  text += chart(library) + measured_tables(document) + modelled_table(document) + conditions(document);
+  text += chart(library) + measured_tables(document) + peers_table(document) + modelled_table(document) +
+          conditions(document);
   text += fmt::format("<script type=\"application/json\" id=\"data\">{}</script>\n",
                       inside_script(document.dump()));
   if (!library.script.empty()) text += fmt::format("<script>{}</script>\n", library.script);

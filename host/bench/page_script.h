@@ -47,6 +47,13 @@ function selected() {
     add(name, row.series, { x: row[axis.value], y: at(row, figure.value), low: interval ? parent.low : null,
       high: interval ? parent.high : null }, false);
   }
+  const beside = data.peers.filter((row) => row.operation + ' ' + row.measure === test.value && axis.value === 'bytes');
+  for (const row of beside) {
+    const parent = row[figure.value.split('/')[0]];
+    const interval = figure.value.endsWith('/median') && parent != null;
+    add(row.mode, row.series.split(':')[0] + ': ' + row.mode, { x: row.bytes, y: at(row, figure.value) ?? null,
+      low: interval ? parent.low : null, high: interval ? parent.high : null }, false);
+  }
   const fits = test.value.startsWith('put ') && axis.value === 'bytes' && model.value !== '';
   for (const row of fits ? data.modelled : []) {
     const field = figure.value.split('/')[0];

@@ -20,6 +20,7 @@
 #include "host/bench/page.h"
 #include "host/bench/plan.h"
 #include "host/bootstrap/world.h"
+#include "host/cli/bench_peers.h"
 #include "host/cli/commands.h"
 #include "host/cli/launcher.h"
 #include "host/cli/signal_guard.h"
@@ -58,6 +59,7 @@ struct BenchOptions {
   std::vector<std::string> models;            // path classes
   std::vector<std::string> compared;          // two files
   std::vector<command_line::Option> options;  // that presets set unless they are given
+  bool peers = false;
   bool on_gpu = false;
   bool quick = false;
   bool all_sizes = false;
@@ -103,6 +105,11 @@ Result<void> complete_plan(BenchOptions& options) {
   if (!sizes) return fail(sizes.error().status, "--size: " + sizes.error().message);
   plan.sizes_bytes = std::move(*sizes);
   const auto cases = GDX_TRY(bench::cases_of(plan));
+  if (options.peers && std::getenv(kRankVariable) != nullptr) {
+    return fail(
+        Status::kInvalidArgument,
+        "--peers: both ends of perftest run on this machine; on two nodes run it by hand, or leave it out");
+  }
   if (cases.empty()) return fail(Status::kInvalidArgument, "nothing to measure: name a benchmark and a mode");
   return {};
 }
@@ -206,6 +213,9 @@ Result<int> run_bench(BenchOptions& options) {
   nlohmann::ordered_json document;
   const auto status = GDX_TRY(measure(options, document));
   if (document.is_null()) return status;
+  if (options.peers && document["whole"].get<bool>()) {
+    GDX_TRY(add_peers(options.plan, options.launch, document));
+  }
   const bool all_models = options.models.empty() && !options.report.empty();
   if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
   const nlohmann::ordered_json shown = document;
@@ -315,6 +325,7 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
       .check(one_of({"deepep", "nvshmem"}));
   add_plan_options(command, *options);
   const command_line::Option compare = add_output_options(command, *options);
+  command.add_flag("--peers", options->peers, "Run perftest's programs on the same HCA, too");
   command.add_flag("--gpu", options->on_gpu,
                    "Kernels run on this machine's GPU (needs a build of the cuda preset)");
   add_hardware_option(command, options->launch);

@@ -85,6 +85,12 @@ def points_of(document, choice):
             continue
         interval = (row[parent]["low"], row[parent]["high"]) if name == "median" else (None, None)
         wanted.add((row["bytes"], value, *interval, row["series"]))
+    for row in document["peers"]:
+        parent, _, name = choice["figure"].partition("/")
+        value = (row.get(parent) or {}).get(name) if name else None
+        if (row["operation"], row["measure"]) == (operation, measure) and value is not None:
+            interval = (row[parent]["low"], row[parent]["high"]) if name == "median" else (None, None)
+            wanted.add((row["bytes"], value, *interval, row["series"].split(":")[0] + ": " + row["mode"]))
     for row in document["modelled"]:
         parent, _, name = choice["figure"].partition("/")
         if operation == "put" and row["series"] == choice["model"] and name == "median":

@@ -133,6 +133,21 @@ PYTHON
     refuses 127 'no.js: no chart library can be read there' "$gdx" bench put_lat --report "$folder/b.html" --chart-library "$folder/no.js"
     [ -e "$folder/b.html" ] && fail "a page was written"
     ;;
+  peers)
+    if ! command -v ib_write_bw >/dev/null; then
+      echo "SKIPPED: perftest is missing; install Debian's perftest to run it beside gdx bench"
+      exit 77
+    fi
+    run 100 "$gdx" bench put_bw get_lat -s 4K --modes pull --iters 20 --rounds 2 --peers
+    expect_status 0
+    expect '^ib_write_bw +put +4 KiB +- +\[.*\] +- +[0-9.e+]+ +[0-9.]+$'
+    expect '^ib_read_lat +get +4 KiB +[0-9.]+ +\[.*\] +[0-9.]+ +- +-$'
+    mkdir "$folder/bin"
+    for tool in sh env timeout; do ln -s "$(command -v $tool)" "$folder/bin/$tool"; done
+    run 60 env PATH="$folder/bin" "$gdx" bench get_lat -s 8 --iters 8 --rounds 1 --peers
+    expect_status 0 && expect 'ib_read_lat is not installed.*install Debian.s perftest$' && expect_no '^ib_read_lat '
+    refused 'peers: both ends of perftest run on this machine' env GDX_RANK=1 "$gdx" bench --peers
+    ;;
   compare)
     run 60 "$gdx" bench put_lat -s 8,64 --modes pull --rounds 6 --iters 20 --output "$folder/a.json"
     expect_status 0
