@@ -189,7 +189,7 @@ Result<std::vector<std::uint64_t>> parse_sizes(const std::string& text) {
     for (std::uint64_t bytes = least; bytes <= most; bytes *= *factor) sizes.push_back(bytes);
   }
   std::ranges::sort(sizes);
-  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
 }
 

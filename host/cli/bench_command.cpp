@@ -163,8 +163,11 @@ Result<void> add_models(const BenchOptions& options, nlohmann::ordered_json& doc
   std::erase(modes, "auto");
   std::vector<std::uint64_t> sizes = options.plan.sizes_bytes;
   std::erase_if(sizes, [](std::uint64_t bytes) { return bytes > kMostModelledBytes; });
-  if (modes.empty() || sizes.empty()) return {};
+  const auto puts = [](const std::string& test) { return test.starts_with("put_"); };
+  if (modes.empty() || sizes.empty() || std::ranges::none_of(options.plan.tests, puts)) return {};
+  const Progress progress;
   for (const std::string& path : options.models) {
+    progress.show("modelling {}", path);
     const auto text = GDX_TRY(doctor::live_probes().run(
         {program, "--path", path, "--mode", fmt::format("{}", fmt::join(modes, ",")), "--size-bytes",
          fmt::format("{}", fmt::join(sizes, ",")), "--json"}));

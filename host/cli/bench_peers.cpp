@@ -40,7 +40,7 @@ bool is_installed(const std::string& program) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "/usr/bin" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+    if (access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0) return true;
   }
   return false;
 }

@@ -33,7 +33,7 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 // Names of perftest's columns, which may hold blanks but not two.
-std::vector<std::string> columns_of(std::string line) {
+std::vector<std::string> columns_of(const std::string& line) {
   std::vector<std::string> columns;
   for (const char* const unit :
        {"#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]",
