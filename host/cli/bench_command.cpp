@@ -158,6 +158,7 @@ Result<void> write_file(const std::string& file, const std::string& text) {
 
 // Adds a modelled series for each path class: puts of the plan's modes and sizes.
 Result<void> add_models(const BenchOptions& options, nlohmann::ordered_json& document) {
+  if (options.models.empty()) return {};
   const auto program = GDX_TRY(sibling_program("gdx_model", "../../driver-shim/pcie/model"));
   std::vector<std::string> modes = options.plan.ways;
   std::erase(modes, "auto");
@@ -210,29 +211,36 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   return status == 0 && !document["whole"].get<bool>() ? kExitFailure : status;
 }
 
+// Adds series of other programs, prints, and writes files. What was measured is not lost to a fault of those.
+Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nlohmann::ordered_json& document,
+                 int status) {
+  const auto note = [&status](const Result<void>& done) {
+    if (done) return;
+    const int failed = report(done.error());
+    if (status == 0) status = failed;
+  };
+  if (options.peers && document["whole"].get<bool>()) note(add_peers(options.plan, options.launch, document));
+  const bool all_models = options.models.empty() && !options.report.empty();
+  if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+  const nlohmann::ordered_json shown = document;
+  note(add_models(options, document));
+  // The table would be all models; the page has a choice of them.
+  print_document(options, all_models && !options.json && !options.csv ? shown : document);
+  if (!options.output.empty()) note(write_file(options.output, bench::to_text(document)));
+  if (!options.report.empty()) {
+    note(write_file(options.report, bench::page(document, library)));
+    if (library.script.empty()) print_error("gdx bench: {}: {}\n", options.report, library.missing);
+  }
+  return status;
+}
+
 Result<int> run_bench(BenchOptions& options) {
   // Before anything is measured, so that a fault here costs no time.
   const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
   nlohmann::ordered_json document;
   const auto status = GDX_TRY(measure(options, document));
   if (document.is_null()) return status;
-  if (options.peers && document["whole"].get<bool>()) {
-    GDX_TRY(add_peers(options.plan, options.launch, document));
-  }
-  const bool all_models = options.models.empty() && !options.report.empty();
-  if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
-  const nlohmann::ordered_json shown = document;
-  GDX_TRY(add_models(options, document));
-  // The table would be all models; the page has a choice of them.
-  print_document(options, all_models && !options.json && !options.csv ? shown : document);
-  if (!options.output.empty()) {
-    GDX_TRY(write_file(options.output, bench::to_text(document)));
-  }
-  if (!options.report.empty()) {
-    GDX_TRY(write_file(options.report, bench::page(document, library)));
-    if (library.script.empty()) print_error("gdx bench: {}: {}\n", options.report, library.missing);
-  }
-  return status;
+  return keep(options, library, document, status);
 }
 
 void add_plan_options(command_line::Command command, BenchOptions& options) {

@@ -78,6 +78,15 @@ PYTHON
     expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
     run 60 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
     expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform$' && expect '^measured on '
+    # Where gdx_model is missing it is told, and what was measured is kept.
+    mkdir "$folder/alone"
+    cp "$gdx" "$(dirname "$gdx")/../bench/gdx_bench" "$folder/alone"
+    export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../driver-shim/softhca/uverbs/libgdx_softhca.so
+    run 60 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    expect_status 0 && expect '^put +pull +8 B '
+    run 60 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}" --model SYS
+    expect_status 127 && expect '^put +pull +8 B ' && expect 'no gdx_model beside the executable'
+    unset GDX_SOFTHCA_LIBRARY
     run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
     expect_failure && expect 'none/a.json: cannot be written'
     ;;

@@ -46,6 +46,14 @@ TEST(Histogram, quantiles_of_a_uniform_distribution_are_the_values) {
     EXPECT_NEAR(histogram.quantile(q), q * 1e5, q * 1e5 / 32) << q;
 }
 
+TEST(Histogram, quantile_is_the_value_of_that_rank) {
+  Histogram histogram;
+  for (std::uint64_t value = 1; value <= 10; ++value) histogram.add(value);
+  EXPECT_EQ(histogram.quantile(0.5), 5);
+  EXPECT_EQ(histogram.quantile(0.51), 6);
+  EXPECT_EQ(histogram.quantile(0.9), 9);
+}
+
 TEST(Histogram, rare_slow_values_show_in_the_right_quantile) {
   Histogram histogram;
   histogram.add(1000, 9980);
