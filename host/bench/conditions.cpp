@@ -1,6 +1,7 @@
 #include "host/bench/conditions.h"
 
 #include <fmt/format.h>
+#include <gdx_commit.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 

@@ -25,7 +25,8 @@ const tests = unique(data.rows.map((row) => row.operation + ' ' + row.measure));
 const test = select('test', tests.map((one) => [one, one]));
 const figure = select('figure', Object.entries(figures));
 const axis = select('axis', Object.entries(axes));
-const model = select('model', [['', 'none'], ...unique(data.modelled.map((row) => row.series)).map((one) => [one, one])]);
+const models = unique(data.modelled.map((row) => row.series));
+const model = select('model', [['', 'none'], ...models.map((one) => [one, one])]);
 const narrow = () => window.matchMedia('(max-width: 40rem)').matches;
 const colour = (index) => 'hsl(' + (index * 137 + 210) % 360 + ' 65% 50%)';
 
@@ -122,7 +123,8 @@ function walk(event) {
   chart.setActiveElements(active);
   chart.tooltip.setActiveElements(active, { x: 0, y: 0 });
   chart.update();
-  document.getElementById('spoken').textContent = describe(selected()[cursor.line], sets[cursor.line].data[cursor.point]);
+  const point = sets[cursor.line].data[cursor.point];
+  document.getElementById('spoken').textContent = describe(selected()[cursor.line], point);
 }
 
 if (typeof Chart !== 'undefined') {

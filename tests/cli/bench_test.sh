@@ -165,6 +165,26 @@ PYTHON
     wait "$!" && fail "rank 1 took other options than rank 0"
     expect_status 2 && expect 'started with different options: give both the same$' && expect_one_line
     ;;
+  networks)
+    # Two nodes, as far as one machine has them, and a bad network between them: the report is complete.
+    needs_python
+    command -v ip >/dev/null || { echo "SKIPPED: there is no ip; install Debian's iproute2 to join two networks"; exit 77; }
+    run 100 python3 "$(dirname "$0")/two_networks.py" 7 0.005 0.5 "$gdx" bench put_lat put_bw get_bw -s 8,64K --modes pull,push \
+      --rounds 2 -n 20 --addr ADDRESS --output "$folder/a.json"
+    [ "$status" -eq 77 ] && { cat "$out"; exit 77; }
+    expect_status 0
+    expect '^relay: seed 7, [0-9]+ frames passed, [1-9][0-9]* lost$'
+    expect '^rank 1, where it differs: address: 10.99.0.2$'
+    expect 'every one right$' && expect_no 'PARTIAL'
+    python3 - "$folder/a.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+document = json.load(open(sys.argv[1]))
+assert document["whole"] and len(document["rows"]) == 10
+assert sum(row["retransmissions"] for row in document["rows"]) > 0, "frames were lost, and nothing was sent again"
+# The relay delays each way.
+assert all(row["latency_us"]["least"] > 1000 for row in document["rows"] if row["measure"] == "lat")
+PYTHON
+    ;;
   peers)
     if ! command -v ib_write_bw >/dev/null; then
       echo "SKIPPED: perftest is missing; install Debian's perftest to run it beside gdx bench"
