@@ -236,7 +236,8 @@ Result<int> measure(const Options& options, const Gpu* gpu, const Journal& journ
 
 // Faults that both ranks have are told by the reporting one.
 int report(const Error& error, const Journal& journal, bool reports) {
-  const bool common = error.status == Status::kInvalidArgument || error.status == Status::kNotFound;
+  const bool common = error.status == Status::kInvalidArgument || error.status == Status::kNotFound ||
+                      error.status == Status::kNoDevice;
   if (reports || !common) print_error("gdx bench: {}\n", error.message);
   (void)journal.add({{"failure", error.message}});
   return error.status == Status::kInvalidArgument ? command_line::kExitUsage : 1;

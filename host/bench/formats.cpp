@@ -138,6 +138,20 @@ std::string modelled(const Json& rows) {
   return text;
 }
 
+// "intervals from 7 rounds, of level 0.9844", by the row that has the fewest.
+std::string rounds_line(const Json& document) {
+  const Json& rows = document.at("rows");
+  if (rows.empty()) return {};
+  const auto fewer = [](const Json& a, const Json& b) { return a.at("rounds") < b.at("rounds"); };
+  const Json& least = *std::ranges::min_element(rows, fewer);
+  const auto rounds = least.at("rounds").get<std::uint64_t>();
+  const auto wanted = document.at("plan").at("rounds").get<std::uint64_t>();
+  const bool late = document.at("whole").get<bool>() && rounds < wanted;
+  return fmt::format("intervals from {} rounds, of level {}{}\n", rounds,
+                     figure(least.at("messages_per_s").at("level")),
+                     late ? fmt::format("; for {} there was no time: allow more --seconds", wanted) : "");
+}
+
 std::string verdict(const Json& document) {
   std::uint64_t good = 0;
   std::uint64_t bad = 0;
@@ -149,7 +163,8 @@ std::string verdict(const Json& document) {
       damaged +=
           fmt::format("DAMAGED: {}: {} B wrong\n", key_of_row(row), row.at("bad_bytes").get<std::uint64_t>());
   }
-  std::string text = bad == 0 ? fmt::format("{} bytes verified, every one right\n", good) : damaged;
+  std::string text = rounds_line(document);
+  text += bad == 0 ? fmt::format("{} bytes verified, every one right\n", good) : damaged;
   const Json& violations = document.at("staging_violations");
   text += fmt::format("slots written without a credit: {}\n",
                       violations.is_number() ? violations.dump() : "not audited");

@@ -29,7 +29,7 @@ constexpr Match kMatches[] = {{"ib_write_lat", Operation::kPutSignal, Measure::k
 constexpr std::uint64_t kBytesOfRun = 8 << 20;  // that a run moves, about
 constexpr std::uint64_t kLeastIterations = 20;
 constexpr std::uint64_t kMostIterations = 1000;
-constexpr std::uint64_t kMostRoundTrips = 200;  // which take a time slice each where both ends share a core
+constexpr std::uint64_t kMostRoundTrips = 200;  // each a time slice where both ends share a core
 
 PeerRun run_of(const Plan& plan, const Match& match, std::uint64_t bytes) {
   const std::uint64_t most = match.measure == Measure::kLatency ? kMostRoundTrips : kMostIterations;

@@ -78,7 +78,7 @@ PYTHON
     expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
     run 60 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
     expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform$' && expect '^measured on '
-    # Where gdx_model is missing it is told, and what was measured is kept.
+    # A missing gdx_model is told, and what was measured is kept.
     mkdir "$folder/alone"
     cp "$gdx" "$(dirname "$gdx")/../bench/gdx_bench" "$folder/alone"
     export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../driver-shim/softhca/uverbs/libgdx_softhca.so
@@ -240,6 +240,11 @@ PYTHON
     refused 'json excludes --csv' "$gdx" bench --csv --json
     refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
     refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
+    if ls /sys/class/infiniband/* >/dev/null 2>&1; then
+      echo "not tried: --hardware without an HCA; this machine has one"
+    else
+      refuses 1 'no RDMA HCA on this machine' "$gdx" bench --hardware put_lat
+    fi
     ;;
   *)
     echo "no such case: $case_name"

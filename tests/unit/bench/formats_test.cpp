@@ -72,6 +72,7 @@ TEST(Table, is_100_columns_wide_and_labelled) {
   EXPECT_THAT(text, HasSubstr("rank 1, where it differs: address: 10.0.0.2\n"));
   EXPECT_THAT(text, HasSubstr("0.5 [0.5, 0.5]"));
   EXPECT_THAT(text, HasSubstr("every one right"));
+  EXPECT_THAT(text, HasSubstr("intervals from 7 rounds, of level 0.9844\n"));
   EXPECT_THAT(text, testing::Not(HasSubstr("PARTIAL")));
 }
 
@@ -83,6 +84,13 @@ TEST(Table, says_that_a_run_is_partial_or_that_bytes_are_wrong) {
   EXPECT_THAT(table(document),
               HasSubstr("DAMAGED: put lat push 4096 B warp x1 depth 1 batch 1: 5 B wrong\n"));
   EXPECT_THAT(table(document), testing::Not(HasSubstr("every one right")));
+}
+
+TEST(Table, says_that_there_was_no_time_for_all_rounds) {
+  EXPECT_THAT(
+      table(sample_document(3)),
+      HasSubstr("intervals from 3 rounds, of level 0.75; for 7 there was no time: allow more --seconds\n"));
+  EXPECT_THAT(table(sample_document(3, false)), HasSubstr("intervals from 3 rounds, of level 0.75\n"));
 }
 
 TEST(Perftest, rows_are_read_by_its_columns) {
