@@ -202,9 +202,10 @@ Result<Json> exchange_conditions(World& world, const Hca& hca, const Gpu* gpu) {
   return conditions;
 }
 
-// Ranks of two nodes are started by two command lines.
-Result<void> agree_on(World& world, const std::string& plan) {
-  const std::uint64_t mine = std::hash<std::string>{}(plan);
+// Ranks of two nodes are started by two command lines. Each may name an HCA of its own.
+Result<void> agree_on(World& world, Plan plan) {
+  plan.hca.clear();
+  const std::uint64_t mine = std::hash<std::string>{}(to_json(plan).dump());
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   if (all[0] == all[1]) return {};
   return fail(Status::kInvalidArgument,
@@ -222,7 +223,7 @@ Result<int> measure(const Options& options, const Gpu* gpu, const Journal& journ
   }
   auto hca = GDX_TRY(Hca::open({.name = plan.hca}));
   auto world = GDX_TRY(World::join(world_options));
-  GDX_TRY(agree_on(world, options.plan));
+  GDX_TRY(agree_on(world, plan));
   auto rank = GDX_TRY(Rank::connect(std::move(hca), gpu, world, plan, cases));
   const auto conditions = GDX_TRY(exchange_conditions(world, rank.hca(), gpu));
   GDX_TRY(journal.add({{"conditions", conditions}, {"measured_on", measured_on(rank.hca(), gpu)}}));

@@ -79,6 +79,19 @@ Json path_class_of(const Hca& hca, const Gpu* gpu) {
   return std::string(name(*site->path));
 }
 
+// Variables that change what gdx does: those of the launcher, and of logs, do not.
+Json environment() {
+  std::string text;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view one(*variable);
+    const auto is = [one](std::string_view prefix) { return one.starts_with(prefix); };
+    if (!is("GDX_") || is("GDX_RANK=") || is("GDX_WORLD_SIZE=") || is("GDX_ROOT=") || is("GDX_LOG="))
+      continue;
+    text += fmt::format("{}{}", text.empty() ? "" : " ", one);
+  }
+  return text.empty() ? Json("none") : Json(text);
+}
+
 }  // namespace
 
 std::string measured_on(const Hca& hca, const Gpu* gpu) {
@@ -103,6 +116,7 @@ Json read_conditions(const Hca& hca, const Gpu* gpu) {
           {"path_mtu_bytes", hca.path_mtu_bytes()},
           {"rdma_core", rdma_core_version()},
           {"path_class", path_class_of(hca, gpu)},
+          {"environment", environment()},
           {"gdx_version", GDX_VERSION ", commit " GDX_COMMIT}};
 }
 

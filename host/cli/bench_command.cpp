@@ -40,8 +40,9 @@ constexpr int kMaxWords = 32;  // of one list
 constexpr char kDefaultSizes[] = "8:4M:8";
 constexpr char kQuickSizes[] = "8:2M:64";
 constexpr char kAllSizes[] = "1:64M";
-constexpr char kTokenSizes[] = "7168,14336";  // of DeepEP's dispatch in FP8, and its combine in BF16
-constexpr std::uint64_t kTokens = 128 * 8;    // that a rank sends: 128 to 8 experts each
+constexpr char kTokenSizes[] = "7168,14336";   // of DeepEP's dispatch in FP8, and its combine in BF16
+constexpr std::uint64_t kTokens = 128 * 8;     // that a rank sends: 128 to 8 experts each
+constexpr std::uint32_t kDefaultPort = 18515;  // perftest's
 constexpr char kPointToPointSizes[] = "8:16M";
 constexpr std::uint64_t kMostModelledBytes = 16 << 20;
 constexpr double kQuickSeconds = 40;
@@ -59,6 +60,8 @@ struct BenchOptions {
   std::vector<std::string> models;            // path classes
   std::vector<std::string> compared;          // two files
   std::vector<command_line::Option> options;  // that presets set unless they are given
+  bool listens = false;
+  std::uint32_t port = kDefaultPort;
   bool peers = false;
   bool on_gpu = false;
   bool quick = false;
@@ -81,11 +84,11 @@ void apply_presets(BenchOptions& options) {
   Plan& plan = options.plan;
   using Words = std::vector<std::string>;
   if (options.preset == "deepep") {
-    imply(options, "tests", plan.tests, Words{"put_bw"});
+    if (plan.tests.empty()) plan.tests = {"put_bw"};
     imply<std::string>(options, "--size", options.sizes, kTokenSizes);
     imply(options, "--depth", plan.depths, {kTokens});
   } else if (options.preset == "nvshmem") {
-    imply(options, "tests", plan.tests, Words{"put_lat", "get_lat", "put_bw", "get_bw"});
+    if (plan.tests.empty()) plan.tests = {"put_lat", "get_lat", "put_bw", "get_bw"};
     imply<std::string>(options, "--size", options.sizes, kPointToPointSizes);
     imply(options, "--scopes", plan.scopes, Words{"thread", "warp", "block"});
   }
@@ -97,7 +100,33 @@ void apply_presets(BenchOptions& options) {
   if (options.all_sizes) imply<std::string>(options, "--size", options.sizes, kAllSizes);
 }
 
+// Returns whether a word names a host: the other words are names of benchmarks.
+bool is_host(const std::string& word) {
+  return word == "localhost" || word.find_first_of(".:") != std::string::npos;
+}
+
+// Makes this process one of two ranks on two nodes: rank 0 with --listen, rank 1 with a host among the tests.
+Result<void> choose_node(BenchOptions& options) {
+  std::vector<std::string>& words = options.plan.tests;
+  const auto host = std::ranges::find_if(words, is_host);
+  if (host == words.end() && !options.listens) return {};
+  if (host != words.end() && options.listens) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("--listen: '{}' is the node that listens: leave out one of them", *host));
+  }
+  std::string root = "0.0.0.0";
+  if (!options.listens) {
+    root = host->find(':') == std::string::npos ? *host : fmt::format("[{}]", *host);
+    words.erase(host);
+  }
+  setenv(kRankVariable, options.listens ? "0" : "1", 1);
+  setenv(kWorldSizeVariable, "2", 1);
+  setenv(kRootVariable, fmt::format("{}:{}", root, options.port).c_str(), 1);
+  return {};
+}
+
 Result<void> complete_plan(BenchOptions& options) {
+  GDX_TRY(choose_node(options));
   apply_presets(options);
   Plan& plan = options.plan;
   if (plan.tests.empty()) plan.tests = bench::all_tests();
@@ -246,8 +275,9 @@ Result<int> run_bench(BenchOptions& options) {
 void add_plan_options(command_line::Command command, BenchOptions& options) {
   Plan& plan = options.plan;
   const auto keep = [&](const command_line::Option& option) { options.options.push_back(option); };
-  keep(command.add_option("tests", plan.tests,
-                          fmt::format("Benchmarks: {} (all)", fmt::join(bench::all_tests(), ", "))));
+  command.add_option(
+      "tests", plan.tests,
+      fmt::format("Benchmarks: {} (all), and the HOST that listens", fmt::join(bench::all_tests(), ", ")));
   command
       .add_option("--modes", plan.ways,
                   fmt::format("A list of {} (the first four)", fmt::join(bench::all_ways(), ", ")))
@@ -339,6 +369,11 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
   command.add_flag("--peers", options->peers, "Run perftest's programs on the same HCA, too");
   command.add_flag("--gpu", options->on_gpu,
                    "Kernels run on this machine's GPU (needs a build of the cuda preset)");
+  command.add_flag(
+      "--listen", options->listens,
+      "Wait for a second node, which is started with this one as HOST; the report is printed here");
+  command.add_option("-p,--port", options->port, "TCP port at which the nodes meet (18515)")
+      .check(whole(1, 65535));
   add_hardware_option(command, options->launch);
   add_softhca_options(command, options->launch.softhca);
   command.show_examples({"gdx bench --quick", "gdx bench put_bw -s 8:1M -n 1000 -q 4",

@@ -153,6 +153,13 @@ PYTHON
   two_nodes)
     # Each rank started by itself, as on two machines; the first one reports, and different options are refused.
     port=$(free_port) || exit 1
+    "$gdx" bench put_lat 127.0.0.1 -p "$port" -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
+    other=$!
+    run 60 "$gdx" bench put_lat --listen -p "$port" -s 8 --modes pull "${few[@]}"
+    expect_status 0 && expect '^put +pull +8 B '
+    wait "$other" || fail "status $? of rank 1: $(cat "$folder/other")"
+    refused "listen: '10.0.0.1' is the node that listens: leave out one" "$gdx" bench put_lat 10.0.0.1 --listen
+    # The same by variables, as under a launcher.
     export GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:$port
     GDX_RANK=1 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
     other=$!
