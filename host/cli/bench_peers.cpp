@@ -22,6 +22,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint64_t kRunTimeoutNs = 60'000'000'000;
+constexpr std::uint64_t kFollowNs = 1'000'000'000;  // for the other end, after one has failed
 
 // Rank 0 is the server, whose output nobody needs. The client tries until the server listens.
 // Arguments: the descriptor for its output, then program and options.
@@ -66,6 +67,7 @@ Result<std::optional<bench::PeerFigures>> run_once(const bench::PeerRun& run, co
   LaunchOptions launched = given;
   launched.ranks = 2;
   launched.timeout_ns = kRunTimeoutNs;
+  launched.follow_ns = kFollowNs;
   launched.ranks_explain = true;
   launched.command = {"sh",
                       "-c",

@@ -181,7 +181,7 @@ PYTHON
     [ "$status" -eq 77 ] && { cat "$out"; exit 77; }
     expect_status 0
     expect '^relay: seed 7, [0-9]+ frames passed, [1-9][0-9]* lost$'
-    expect '^rank 1, where it differs: address: 10.99.0.2$'
+    expect '^rank 1, where it differs: address: 10.99.0.2(;|$)'
     expect 'every one right$' && expect_no 'PARTIAL'
     python3 - "$folder/a.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
 import json, sys
@@ -197,6 +197,8 @@ PYTHON
       echo "SKIPPED: perftest is missing; install Debian's perftest to run it beside gdx bench"
       exit 77
     fi
+    # perftest leaves memory behind when it ends.
+    export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
     run 100 "$gdx" bench put_bw get_lat -s 4K --modes pull --iters 20 --rounds 2 --peers
     expect_status 0
     expect '^ib_write_bw +put +4 KiB +- +\[.*\] +- +[0-9.e+]+ +[0-9.]+$'
