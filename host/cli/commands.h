@@ -20,6 +20,8 @@ inline constexpr int kExitNotFound = 127;
 // Adds `run`. `program`: the words of the command line after "--".
 void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status);
 void add_info_command(command_line::Command app, int& exit_status);
+// Adds `bench`. `command_text`: the command line, for the report.
+void add_bench_command(command_line::Command app, const std::string& command_text, int& exit_status);
 void add_demo_command(command_line::Command app, int& exit_status);
 void add_model_command(command_line::Command app, int& exit_status);
 void add_calibrate_command(command_line::Command app, int& exit_status);

@@ -43,6 +43,7 @@ int run_command_line(std::vector<std::string> arguments) {
     program.assign(dashes + 1, arguments.end());
   }
   arguments.erase(dashes, arguments.end());
+  const std::string command_text = fmt::format("gdx {}", fmt::join(arguments, " "));
 
   command_line::App app("gdx: GPU-initiated RDMA", "gdx");
   app.add_version("gdx " GDX_VERSION);
@@ -50,6 +51,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_run_command(app, program, exit_status);
   add_info_command(app, exit_status);
   add_demo_command(app, exit_status);
+  add_bench_command(app, command_text, exit_status);
   add_model_command(app, exit_status);
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);

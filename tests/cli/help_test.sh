@@ -2,7 +2,7 @@
 # help_test.sh CASE GDX MAN_PAGE: what gdx says of its commands: help, near words, completion, manual.
 . "$(dirname "$0")/../program.sh"
 gdx=$2 man_page=$3
-own=(run info demo topo doctor completion)
+own=(run info demo bench topo doctor completion)
 other=(model calibrate)
 
 # complete_line WORDS...: what bash offers for the last of them, in $out.
@@ -31,7 +31,7 @@ case $case_name in
       [ "$lines" -ge 2 ] || fail "$lines examples of $command"
       mapfile -t options < <(sed -n '/^Examples:/,$p' "$out" | sed 's/ -- .*//' | grep -oE -- ' --[a-z-]+' | sort -u)
       for option in "${options[@]}"; do
-        sed '/^Examples:/,$d' "$out" | grep -qE -- "^ +(-h, *)?${option# }([ ,]|\$)" || fail "no option$option in the help of $command"
+        sed '/^Examples:/,$d' "$out" | grep -qE -- "^ +(-[a-z], *)?${option# }([ ,]|\$)" || fail "no option$option in the help of $command"
       done
     done
     ;;
@@ -73,6 +73,13 @@ run --hardware --loss 0.1 -- true
 run --device-memory-bytes 100 -- true
 run --pcap /nonexistent/x -- true
 run --pcap / -- true
+bench teleport_bw
+bench --size 0
+bench --size 8:4
+bench --modes x
+bench --format x
+bench --rounds 0
+bench --quick --json --csv
 demo -- x
 demo --modes x
 demo --min-bytes 12
@@ -108,7 +115,7 @@ COMMANDS
     refused "shell: 'tcsh': use bash" "$gdx" completion tcsh
     # Every option of every command.
     for command in "${own[@]}" "${other[@]}"; do
-      "$gdx" "$command" --help | sed '/^Examples:/,$d' | grep -oE -- '^ +(-h, *)?--[a-z-]+' | grep -oE -- '--.*' | sort >"$folder/wanted"
+      "$gdx" "$command" --help | sed '/^Examples:/,$d' | grep -oE -- '^ +(-[a-z], *)?--[a-z-]+' | grep -oE -- '--.*' | sort >"$folder/wanted"
       complete_line "$gdx" "$command" --
       [ "$(sort "$out")" = "$(cat "$folder/wanted")" ] || fail "not all options of $command"
     done

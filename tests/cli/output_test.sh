@@ -37,6 +37,7 @@ case $case_name in
     lost "$gdx" run -- "$gdx" info
     lost "$gdx" run -- "$gdx" info --json
     lost "$gdx" demo --modes pull --max-bytes 512
+    lost "$gdx" bench put_lat --modes pull --size 8 --rounds 1 --iters 8
     lost "$gdx" demo --modes pull --max-bytes 512 --json
     lost "$gdx" model --help
     lost "$gdx" model --path PIX --size-bytes 64
@@ -111,6 +112,7 @@ PYTHON
     numbers "$gdx" topo --xml "$machine" --json
     numbers "$gdx" doctor --json
     numbers "$gdx" run -- "$gdx" doctor --hardware --json
+    numbers "$gdx" bench put_lat --modes pull --size 8 --rounds 1 --iters 8 --json
     numbers "$gdx" demo --modes pull --max-bytes 512 --json
     numbers "$gdx" model --path PIX --size-bytes 64 --json
     numbers "$gdx" calibrate --softhca --max-bytes 4096 --rounds 1 --output "$folder/table.json" --json

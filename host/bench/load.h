@@ -1,0 +1,69 @@
+// Work of one launch of a benchmark's kernels, in the form that kernels take. C++17.
+#pragma once
+
+#include <cstdint>
+
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+#include "proto/status.h"
+
+namespace gdx::bench {
+
+enum class Operation : std::uint8_t { kPut, kPutSignal, kGet, kFetchAdd };
+// Way of the payload; kProxy: a pull that a thread of the host posts. Operations without payload of their own
+// have kNic.
+enum class Way : std::uint8_t { kPull, kPush, kInline, kBounce, kAuto, kProxy, kNic };
+enum class Threads : std::uint8_t { kThread, kWarp, kBlock };
+
+// Words between a kernel and the thread that posts for it, in memory of both.
+struct ProxyWords {
+  std::uint64_t asked;    // the kernel: that many messages are to be posted
+  std::uint64_t sent;     // the thread: that many are complete
+  std::uint64_t failure;  // the thread: a Status, of why there will be no more
+  std::uint64_t over;     // nonzero: the kernel has ended and requests nothing more
+};
+
+// Signal words of a lane, at either rank.
+enum SignalWord : std::uint32_t { kData = 0, kDone = 1, kCounter = 2, kSignalWords = 8 };
+
+// One endpoint with its memory: what a block of the kernel works on.
+struct Lane {
+  EndpointHandle endpoint;
+  LocalMemory source;  // of puts, and of the peer's gets
+  LocalMemory sink;    // of the peer's puts, and of gets
+  RemoteMemory peer_source;
+  RemoteMemory peer_sink;
+  std::uint64_t* signals;
+  RemoteMemory peer_signals;
+  LocalMemory original;  // 8 B for the results of atomics
+  ProxyWords* proxy;
+  std::uint32_t* latencies_ns;  // of each message after the warm-up
+};
+
+struct Load {
+  Operation operation;
+  Way way;
+  Threads scope;
+  bool latency;      // one message at a time, each timed; a put with a signal is answered by the peer
+  bool sends;        // else this rank answers, or waits for the peer's end
+  bool awaits_peer;  // after its own end; both ranks send
+  std::uint32_t endpoints;
+  std::uint32_t depth;  // messages between two flushes
+  std::uint32_t batch;  // messages of one doorbell
+  std::uint64_t bytes;
+  std::uint64_t warmup;  // messages before those that count
+  std::uint64_t messages;
+  std::uint64_t slots;         // places that messages take turns in
+  std::uint64_t stride_bytes;  // from one place to the next
+  std::uint64_t first_sequence;
+};
+
+// Of one lane.
+struct LaneOutcome {
+  Status status;
+  std::uint64_t messages;  // that count, done
+  std::uint64_t begin_ns;  // of the first that counts
+  std::uint64_t end_ns;    // of the last flush
+};
+
+}  // namespace gdx::bench

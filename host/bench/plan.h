@@ -1,0 +1,82 @@
+// The plan of a benchmark: lists of conditions, and the cases that are their product. A command line makes
+// it; both ranks get it as JSON.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "host/bench/load.h"
+
+namespace gdx::bench {
+
+inline constexpr std::uint64_t kMaxMessageBytes = 64 << 20;
+inline constexpr std::uint32_t kMaxEndpoints = 64;
+inline constexpr std::uint32_t kMaxDepth = 4096;
+inline constexpr std::uint32_t kMaxRounds = 100;
+inline constexpr std::uint64_t kMaxMessages = 1'000'000;
+inline constexpr int kNobody = -1;
+
+// Latency: of one message at a time. Bandwidth: of `depth` messages between two flushes.
+enum class Measure : std::uint8_t { kLatency, kBandwidth };
+
+[[nodiscard]] std::string name(Operation operation);
+[[nodiscard]] std::string name(Measure measure);
+[[nodiscard]] std::string name(Way way);
+[[nodiscard]] std::string name(Threads scope);
+
+// One condition to measure.
+struct Case {
+  Operation operation = Operation::kPut;
+  Measure measure = Measure::kLatency;
+  Way way = Way::kPull;
+  std::uint64_t bytes = 8;
+  Threads scope = Threads::kWarp;
+  std::uint32_t endpoints = 1;
+  std::uint32_t depth = 1;  // messages between two flushes; 1 for latency
+  std::uint32_t batch = 1;  // messages of one doorbell
+  bool both_ways = false;   // both ranks send
+
+  friend bool operator==(const Case&, const Case&) = default;
+};
+
+// "put bw push 4096 warp x1 depth 16": equal for cases that may be compared.
+[[nodiscard]] std::string key_of(const Case& item);
+// Returns the time of a message that is reported: "completion" or "half round trip".
+[[nodiscard]] std::string latency_of(Operation operation);
+
+struct Plan {
+  std::vector<std::string> tests;  // put_lat, get_bw, ...
+  std::vector<std::string> ways = {"pull", "push", "inline", "bounce"};
+  std::vector<std::uint64_t> sizes_bytes = {};
+  std::vector<std::string> scopes = {"warp"};
+  std::vector<std::uint64_t> endpoints = {1};
+  std::vector<std::uint64_t> depths = {16};
+  std::vector<std::uint64_t> batches = {1};
+  bool both_ways = false;
+  std::uint32_t rounds = 7;
+  std::uint64_t messages = 0;  // of each sample; 0: as many as fit into the time
+  double seconds = 60;         // for all samples
+  std::string hca;
+  bool break_memory = false;  // one byte is damaged before it is checked
+  int kill_rank = kNobody;    // it kills itself half-way
+};
+
+[[nodiscard]] std::vector<std::string> all_tests();
+[[nodiscard]] std::vector<std::string> all_ways();
+
+// The product of the plan's lists. Ways of one size are neighbours.
+[[nodiscard]] Result<std::vector<Case>> cases_of(const Plan& plan);
+
+// "8:1M" (each power of two), "8:1M:8" (by that factor), or a list "8,64,4K". K, M: 2^10, 2^20.
+// Errors: kInvalidArgument.
+[[nodiscard]] Result<std::vector<std::uint64_t>> parse_sizes(const std::string& text);
+
+[[nodiscard]] nlohmann::ordered_json to_json(const Case& item);
+[[nodiscard]] nlohmann::ordered_json to_json(const Plan& plan);
+// Errors: kInvalidArgument.
+[[nodiscard]] Result<Plan> plan_from_json(const std::string& text);
+
+}  // namespace gdx::bench

@@ -1,0 +1,471 @@
+#include "host/bench/rank.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "host/bench/kernels.h"
+#include "host/bench/proxy.h"
+
+namespace gdx::bench {
+namespace {
+
+constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
+constexpr std::uint64_t kAlignment = 64;
+// Messages take turns in places of this size together, so that a window does not write one place.
+constexpr std::uint64_t kPlacesBytes = 1 << 20;
+constexpr std::uint32_t kSlotCount = 32;
+constexpr std::uint32_t kLoneThresholdPercent = 300;  // because no other endpoint will come
+constexpr int kStepsToLive = 20;                      // inside a wait, in the middle of the sample
+constexpr std::uint64_t kWordsBytes = kSignalWords * sizeof(std::uint64_t);
+
+std::uint64_t stride_of(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::uint64_t places_of(const Case& item) {
+  return std::clamp<std::uint64_t>(kPlacesBytes / stride_of(item.bytes), 1, item.depth);
+}
+
+int progress_and_die() {
+  static int steps = 0;
+  if (++steps == kStepsToLive) raise(SIGKILL);
+  return progress();
+}
+
+std::uint64_t process_cpu_ns() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto ns = [](const timeval& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(time.tv_usec) * 1000;
+  };
+  return ns(used.ru_utime) + ns(used.ru_stime);
+}
+
+// The word at byte `i` of what rank `rank` sends in sample `sample`; unlike its neighbours and other samples'
+// byte.
+std::uint64_t expected_word(std::uint64_t sample, std::uint32_t rank, std::uint64_t i) {
+  return ((2 * sample + rank) * 0x9e3779b97f4a7c15u ^ i) * 0xd6e8feb86659fd93u;
+}
+
+void fill(std::byte* at, std::uint64_t bytes, std::uint64_t sample, std::uint32_t rank, bool inverted) {
+  for (std::uint64_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
+    const std::uint64_t word = expected_word(sample, rank, i) ^ (inverted ? ~std::uint64_t{0} : 0);
+    std::memcpy(at + i, &word, std::min<std::uint64_t>(sizeof word, bytes - i));
+  }
+}
+
+// Counts wrong bytes of the `bytes` at offset `from` of a sink into which rank `rank` has sent.
+std::uint64_t count_bad(const std::byte* sink, std::uint64_t from, std::uint64_t bytes, std::uint64_t sample,
+                        std::uint32_t rank) {
+  std::uint64_t bad = 0;
+  for (std::uint64_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
+    const std::uint64_t word = expected_word(sample, rank, from + i);
+    std::uint64_t is = word;
+    std::memcpy(&is, sink + from + i, std::min<std::uint64_t>(sizeof word, bytes - i));
+    for (std::uint64_t wrong = is ^ word; wrong != 0; wrong >>= 8) bad += (wrong & 0xff) != 0;
+  }
+  return bad;
+}
+
+// Host memory that the HCA and this rank's kernels reach.
+struct Region {
+  Memory memory;
+  std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
+};
+
+Result<Region> allocate(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
+  auto memory = GDX_TRY(allocate_memory(hca, bytes));
+  Region region{std::move(memory), nullptr};
+  if (gpu == nullptr) return region;
+  region.mapping = GDX_TRY(gpu->map(region.memory.data(), region.memory.bytes()));
+  return region;
+}
+
+// Counters that a sample is the difference of.
+struct Counters {
+  std::uint64_t cpu_ns;
+  std::uint64_t stalls;
+  std::uint64_t retransmissions;
+  std::uint64_t pcie_reads;
+  std::uint64_t pcie_writes;
+  bool has_pcie;
+};
+
+std::uint64_t sum_of(const Hca& hca, std::initializer_list<const char*> names, bool& all) {
+  std::uint64_t sum = 0;
+  for (const char* const counter_name : names) {
+    const auto count = hca.counter(counter_name);
+    all = all && count;
+    sum += count.value_or(0);
+  }
+  return sum;
+}
+
+Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
+  Counters now{};
+  now.has_pcie = true;
+  now.pcie_reads = sum_of(hca,
+                          {"softhca_pcie_record_reads", "softhca_pcie_wqe_reads",
+                           "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"},
+                          now.has_pcie);
+  now.pcie_writes =
+      sum_of(hca, {"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"},
+             now.has_pcie);
+  const auto packets = hca.counter("softhca_retransmitted_packets");
+  now.retransmissions =
+      packets ? *packets
+              : hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
+  for (const Endpoint& endpoint : endpoints) {
+    const QueueState state = endpoint.state();
+    now.stalls += state.staging.stalls + state.bounce.stalls;
+  }
+  now.cpu_ns = process_cpu_ns();
+  return now;
+}
+
+// A rank's part of a sample, for the other rank.
+struct Share {
+  std::uint64_t messages;
+  std::uint64_t elapsed_ns;
+  std::uint64_t posted;
+  Counters spent;
+  std::uint64_t checked_bytes;
+  std::uint64_t bad_bytes;
+};
+
+struct Introduction {
+  EndpointAddress endpoint;
+  RemoteMemory source;
+  RemoteMemory sink;
+  RemoteMemory signals;
+};
+
+bool uses(const std::vector<Case>& cases, Way way) {
+  return std::ranges::any_of(cases, [way](const Case& item) { return item.way == way; });
+}
+
+ModeOptions auto_modes(const Gpu* gpu) {
+  ModeOptions modes{.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu,
+                    .payload = Placement::kHost};
+  if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
+  return modes;
+}
+
+}  // namespace
+
+struct Rank::Impl {
+  std::unique_ptr<Hca> hca;
+  std::optional<StagingPool> staging;  // if a way pushes
+  std::optional<StagingPool> bounce;
+  std::optional<Region> payload;   // of each lane the source, then the sink
+  std::optional<Region> words;     // of each lane the signals, then the result of atomics
+  std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
+  std::vector<Endpoint> endpoints;
+  Lane* lanes = nullptr;
+  LaneOutcome* outcomes = nullptr;
+  std::uint64_t lane_bytes = 0;
+  std::uint64_t sample = 0;
+  std::uint64_t sequence = 1;
+  std::uint32_t rank = 0;
+  bool break_memory = false;
+
+  Result<void> make_memory(const Gpu* gpu, const Plan& plan, const std::vector<Case>& cases);
+  Result<void> make_endpoints(const Gpu* gpu, const std::vector<Case>& cases);
+  Result<void> introduce(World& world);
+  [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
+  void prepare(const Load& load);
+  Status launch(const Load& load, bool die);
+  [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
+  void verify(const Load& load, Share& share);
+  [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
+  void add_latencies(const Load& load, Sample& into) const;
+};
+
+Result<void> Rank::Impl::make_memory(const Gpu* gpu, const Plan& plan, const std::vector<Case>& cases) {
+  std::uint32_t count = 1;
+  for (const Case& item : cases) {
+    lane_bytes = std::max(lane_bytes, places_of(item) * stride_of(item.bytes));
+    count = std::max(count, item.endpoints);
+  }
+  const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
+  const std::uint64_t of_lane =
+      sizeof(Lane) + sizeof(LaneOutcome) + kAlignment + timed * sizeof(std::uint32_t) + 2 * kAlignment;
+  payload = GDX_TRY(allocate(*hca, gpu, 2 * count * lane_bytes));
+  words = GDX_TRY(allocate(*hca, gpu, 2 * count * kWordsBytes));
+  launched = GDX_TRY(allocate(*hca, gpu, count * of_lane));
+  std::byte* at = launched->memory.data();
+  lanes = reinterpret_cast<Lane*>(at);
+  outcomes = reinterpret_cast<LaneOutcome*>(at + stride_of(count * sizeof(Lane)));
+  std::byte* const proxies = reinterpret_cast<std::byte*>(outcomes) + stride_of(count * sizeof(LaneOutcome));
+  std::byte* const latencies = proxies + count * kAlignment;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Lane& lane = lanes[i];
+    lane.source = payload->memory.local() + 2 * i * lane_bytes;
+    lane.sink = lane.source + lane_bytes;
+    lane.signals = reinterpret_cast<std::uint64_t*>(words->memory.data() + 2 * i * kWordsBytes);
+    lane.original = words->memory.local() + (2 * i + 1) * kWordsBytes;
+    lane.proxy = reinterpret_cast<ProxyWords*>(proxies + i * kAlignment);
+    lane.latencies_ns = reinterpret_cast<std::uint32_t*>(latencies + i * timed * sizeof(std::uint32_t));
+  }
+  endpoints.reserve(count);
+  return {};
+}
+
+Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, const std::vector<Case>& cases) {
+  const bool lone = endpoints.capacity() == 1;
+  if (uses(cases, Way::kPush) || uses(cases, Way::kAuto)) {
+    StagingOptions options;
+    if (lone) options.threshold_percent = kLoneThresholdPercent;
+    auto made = GDX_TRY(StagingPool::create(*hca, options));
+    staging.emplace(std::move(made));
+  }
+  StagingOptions in_host = StagingOptions::in_host_memory();
+  if (lone) in_host.threshold_percent = kLoneThresholdPercent;
+  auto made = GDX_TRY(StagingPool::create(*hca, in_host));
+  bounce.emplace(std::move(made));
+  std::uint32_t depth = 64;
+  for (const Case& item : cases) depth = std::max(depth, item.depth);
+  const EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
+                                .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
+                                .bounce_slot_count = bounce->slot_count(),
+                                .auto_modes = auto_modes(gpu),
+                                .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
+                                                  ? std::optional(kWaitTimeoutNs)
+                                                  : std::nullopt};
+  for (std::size_t i = 0; i < endpoints.capacity(); ++i) {
+    auto endpoint = GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce}, options));
+    endpoints.push_back(std::move(endpoint));
+  }
+  if (gpu == nullptr) return {};
+  if (staging) {
+    GDX_TRY(staging->map_to(*gpu));
+  }
+  for (Endpoint& endpoint : endpoints) {
+    GDX_TRY(endpoint.map_to(*gpu));
+  }
+  return bounce->map_to(*gpu);
+}
+
+Result<void> Rank::Impl::introduce(World& world) {
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    const std::uint64_t at = 2 * i * lane_bytes;
+    const RemoteMemory memory = payload->memory.remote();
+    const Introduction mine{endpoints[i].address(), memory + at, memory + at + lane_bytes,
+                            words->memory.remote() + 2 * i * kWordsBytes};
+    const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+    const Introduction& peer = all[1 - rank];
+    GDX_TRY(endpoints[i].connect(peer.endpoint));
+    lanes[i].endpoint = endpoints[i].handle();
+    lanes[i].peer_source = peer.source;
+    lanes[i].peer_sink = peer.sink;
+    lanes[i].peer_signals = peer.signals;
+  }
+  return world.barrier(kExchangeTimeoutNs);
+}
+
+Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
+  return {.operation = item.operation,
+          .way = item.way,
+          .scope = item.scope,
+          .latency = item.measure == Measure::kLatency,
+          .sends = item.both_ways || rank == kReportingRank,
+          .awaits_peer = item.both_ways,
+          .endpoints = item.endpoints,
+          .depth = item.depth,
+          .batch = item.batch,
+          .bytes = item.bytes,
+          .warmup = std::clamp<std::uint64_t>(messages / 10, 1, 1000),
+          .messages = messages,
+          .slots = places_of(item),
+          .stride_bytes = stride_of(item.bytes),
+          .first_sequence = sequence};
+}
+
+// Payload of this sample in every source, and its inverse in every place to which the peer's comes.
+void Rank::Impl::prepare(const Load& load) {
+  const std::uint64_t bytes = load.slots * load.stride_bytes;
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    fill(lanes[i].source.address, bytes, sample, rank, false);
+    fill(lanes[i].sink.address, bytes, sample, 1 - rank, true);
+    lanes[i].signals[kCounter] = 0;
+    *lanes[i].proxy = {};
+    outcomes[i] = {};
+  }
+}
+
+Status Rank::Impl::launch(const Load& load, bool die) {
+  const auto on_wait = die ? progress_and_die : progress;
+  std::vector<std::thread> proxies;
+  if (load.way == Way::kProxy) {
+    proxies.reserve(load.endpoints);
+    for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+      // The kernel reports a failure.
+      proxies.emplace_back([this, i, load] { (void)post_for_kernel(lanes[i], load, progress); });
+    }
+  }
+  const Status status = run_lanes(lanes, load, outcomes, on_wait);
+  for (std::uint32_t i = 0; i < load.endpoints; ++i)
+    std::atomic_ref(lanes[i].proxy->over).store(1, std::memory_order_release);
+  for (std::thread& proxy : proxies) proxy.join();
+  return status;
+}
+
+// Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
+Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) const {
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    const Status status = outcomes[i].status;
+    if (status == Status::kOk) continue;
+    const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
+    const std::string what = endpoints[i].fault().status == Status::kOk ? std::string(status_name(status))
+                                                                        : endpoints[i].describe_fault();
+    return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item), outcomes[i].messages + 1,
+                                    load.messages,
+                                    peers ? fmt::format("rank {} failed rank {}", 1 - rank, rank)
+                                          : fmt::format("rank {}", rank),
+                                    what));
+  }
+  return {};
+}
+
+// Checks what has come to this rank: every place that a message went to, or the count of all adds.
+void Rank::Impl::verify(const Load& load, Share& share) {
+  const bool gets = load.operation == Operation::kGet;
+  const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
+  const bool answered = load.operation == Operation::kPutSignal && load.latency;
+  if (!receives && !answered) return;
+  const std::uint64_t all = load.warmup + load.messages;
+  const std::uint64_t places = std::min(load.slots, all);
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    if (load.operation == Operation::kFetchAdd) {
+      auto& count = lanes[i].signals[kCounter];
+      if (break_memory && i == 0) ++count;
+      share.checked_bytes += sizeof count;
+      share.bad_bytes += count == all ? 0 : sizeof count;
+      continue;
+    }
+    if (break_memory && i == 0) lanes[i].sink.address[load.bytes / 2] ^= std::byte{1};
+    for (std::uint64_t place = 0; place < places; ++place) {
+      share.checked_bytes += load.bytes;
+      share.bad_bytes +=
+          count_bad(lanes[i].sink.address, place * load.stride_bytes, load.bytes, sample, 1 - rank);
+    }
+  }
+}
+
+Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
+  Counters spent = read_counters(*hca, endpoints);
+  spent.cpu_ns -= before.cpu_ns;
+  spent.stalls -= before.stalls;
+  spent.retransmissions -= before.retransmissions;
+  spent.pcie_reads -= before.pcie_reads;
+  spent.pcie_writes -= before.pcie_writes;
+  Share share{0, 0, 0, spent, 0, 0};
+  const bool answers = load.latency && load.operation == Operation::kPutSignal;
+  if (load.sends || answers) share.posted = load.endpoints * (load.warmup + load.messages);
+  if (!load.sends) return share;
+  std::uint64_t begin_ns = ~std::uint64_t{0};
+  std::uint64_t end_ns = 0;
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    share.messages += outcomes[i].messages;
+    begin_ns = std::min(begin_ns, outcomes[i].begin_ns);
+    end_ns = std::max(end_ns, outcomes[i].end_ns);
+  }
+  share.elapsed_ns = end_ns - begin_ns;
+  return share;
+}
+
+// Adds times of messages, of which a round trip is two.
+void Rank::Impl::add_latencies(const Load& load, Sample& into) const {
+  const std::uint64_t of_round_trip = load.operation == Operation::kPutSignal ? 2 : 1;
+  std::vector<double> all;
+  all.reserve(load.endpoints * load.messages);
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    for (std::uint64_t m = 0; m < load.messages; ++m) {
+      const std::uint64_t ns = lanes[i].latencies_ns[m] / of_round_trip;
+      into.latency_ns.add(ns);
+      all.push_back(static_cast<double>(ns));
+    }
+  }
+  const auto count = static_cast<double>(all.size());
+  for (const double ns : all) {
+    into.mean_ns += ns / count;
+    into.mean_square_ns2 += ns * ns / count;
+  }
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::nth_element(all.begin(), middle, all.end());
+  into.median_ns = *middle;
+}
+
+Rank::Rank(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Rank::Rank(Rank&&) noexcept = default;
+Rank& Rank::operator=(Rank&&) noexcept = default;
+Rank::~Rank() = default;
+
+Result<Rank> Rank::connect(Hca hca, const Gpu* gpu, World& world, const Plan& plan,
+                           const std::vector<Case>& cases) {
+  auto impl = std::make_unique<Impl>();
+  impl->hca = std::make_unique<Hca>(std::move(hca));
+  impl->rank = world.rank();
+  impl->break_memory = plan.break_memory;
+  GDX_TRY(impl->make_memory(gpu, plan, cases));
+  GDX_TRY(impl->make_endpoints(gpu, cases));
+  GDX_TRY(impl->introduce(world));
+  return Rank(std::move(impl));
+}
+
+const Hca& Rank::hca() const { return *impl_->hca; }
+
+std::optional<std::uint64_t> Rank::staging_violations() const {
+  const auto count = impl_->hca->counter("softhca_staging_violations");
+  return count ? std::optional(*count) : std::nullopt;
+}
+
+Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
+  const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
+  if (wanted[kReportingRank] == 0) return Sample{};
+  const Load load = impl_->load_of(item, wanted[kReportingRank]);
+  ++impl_->sample;
+  impl_->sequence += load.warmup + load.messages;
+  impl_->prepare(load);
+  GDX_TRY(world.barrier(kExchangeTimeoutNs));
+
+  const Counters before = read_counters(*impl_->hca, impl_->endpoints);
+  const Status status = impl_->launch(load, die);
+  if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
+  GDX_TRY(impl_->check_outcomes(item, load));
+  Share mine = impl_->share_of(load, before);
+  impl_->verify(load, mine);
+  const auto shares = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+
+  Sample sample;
+  sample.elapsed_ns = mine.elapsed_ns;
+  for (std::uint32_t r = 0; r < kWorldSize; ++r) {
+    const Share& share = shares[r];
+    sample.messages += share.messages;
+    if (share.elapsed_ns != 0)
+      sample.messages_per_s +=
+          static_cast<double>(share.messages) * 1e9 / static_cast<double>(share.elapsed_ns);
+    sample.cpu_ns[r] = share.spent.cpu_ns;
+    sample.posted += share.posted;
+    sample.credit_stalls += share.spent.stalls;
+    sample.retransmissions += share.spent.retransmissions;
+    sample.checked_bytes += share.checked_bytes;
+    sample.bad_bytes += share.bad_bytes;
+  }
+  if (shares[0].spent.has_pcie && shares[1].spent.has_pcie) {
+    sample.pcie_reads = shares[0].spent.pcie_reads + shares[1].spent.pcie_reads;
+    sample.pcie_writes = shares[0].spent.pcie_writes + shares[1].spent.pcie_writes;
+  }
+  if (!load.latency || !load.sends) return sample;
+  impl_->add_latencies(load, sample);
+  return sample;
+}
+
+}  // namespace gdx::bench

@@ -1,0 +1,204 @@
+// Peers' layouts are read back by parsers written from those peers' documentation.
+#include "host/bench/formats.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/unit/bench/sample_journal.h"
+
+namespace gdx::bench {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+// Names of perftest's columns, which may hold blanks but not two.
+std::vector<std::string> columns_of(const std::string& line) {
+  std::vector<std::string> columns;
+  for (const char* const unit :
+       {"#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]",
+        "t_stdev[usec]", "99% percentile[usec]", "99.9% percentile[usec]", "BW peak[MB/sec]",
+        "BW average[MB/sec]", "MsgRate[Mpps]"}) {
+    if (line.find(unit) != std::string::npos) columns.push_back(unit);
+  }
+  return columns;
+}
+
+// perftest's manual: rows below the line of column names, up to the next rule.
+std::vector<std::map<std::string, double>> parse_perftest(const std::string& text) {
+  std::vector<std::map<std::string, double>> rows;
+  std::vector<std::string> columns;
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with(" #bytes")) {
+      columns = columns_of(line);
+    } else if (line.starts_with("---")) {
+      columns.clear();
+    } else if (!columns.empty()) {
+      const auto words = words_of(line);
+      EXPECT_EQ(words.size(), columns.size()) << line;
+      std::map<std::string, double> row;
+      for (std::size_t i = 0; i < std::min(words.size(), columns.size()); ++i)
+        row[columns[i]] = std::stod(words[i]);
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+TEST(Table, is_100_columns_wide_and_labelled) {
+  const std::string text = table(sample_document());
+  for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_THAT(text, HasSubstr("measured on the software HCA, kernels on the CPU layer\n"));
+  EXPECT_THAT(text, HasSubstr("rank 1, where it differs: address: 10.0.0.2\n"));
+  EXPECT_THAT(text, HasSubstr("0.5 [0.5, 0.5]"));
+  EXPECT_THAT(text, HasSubstr("every one right"));
+  EXPECT_THAT(text, HasSubstr("intervals from 7 rounds, of level 0.9844\n"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("PARTIAL")));
+}
+
+TEST(Table, says_that_a_run_is_partial_or_that_bytes_are_wrong) {
+  EXPECT_THAT(table(sample_document(2, false)),
+              HasSubstr("PARTIAL: the run ended early: signal 9: Killed\n"));
+  auto document = sample_document();
+  document["rows"][3]["bad_bytes"] = 5;
+  EXPECT_THAT(table(document),
+              HasSubstr("DAMAGED: put lat push 4096 B warp x1 depth 1 batch 1: 5 B wrong\n"));
+  EXPECT_THAT(table(document), testing::Not(HasSubstr("every one right")));
+}
+
+TEST(Table, says_that_there_was_no_time_for_all_rounds) {
+  EXPECT_THAT(
+      table(sample_document(3)),
+      HasSubstr("intervals from 3 rounds, of level 0.75; for 7 there was no time: allow more --seconds\n"));
+  EXPECT_THAT(table(sample_document(3, false)), HasSubstr("intervals from 3 rounds, of level 0.75\n"));
+}
+
+TEST(Perftest, rows_are_read_by_its_columns) {
+  const auto rows = parse_perftest(perftest(sample_document()));
+  ASSERT_EQ(rows.size(), 8u);
+  const auto& latency = rows[0];
+  EXPECT_EQ(latency.at("#bytes"), 8);
+  EXPECT_EQ(latency.at("#iterations"), 700);
+  EXPECT_EQ(latency.at("t_typical[usec]"), 2.08);
+  EXPECT_EQ(latency.at("t_min[usec]"), 2.02);
+  EXPECT_EQ(latency.at("t_max[usec]"), 2.14);
+  EXPECT_EQ(latency.at("99.9% percentile[usec]"), 2.14);
+  const auto bandwidth = std::ranges::find_if(
+      rows, [](const auto& row) { return row.contains("MsgRate[Mpps]") && row.at("#bytes") == 4096; });
+  ASSERT_NE(bandwidth, rows.end());
+  // Its MB is 2^20 B.
+  EXPECT_NEAR(bandwidth->at("BW average[MB/sec]"), 3.938e9 / (1 << 20), 0.01);
+  EXPECT_NEAR(bandwidth->at("MsgRate[Mpps]"), 0.9615, 1e-6);
+  EXPECT_GE(bandwidth->at("BW peak[MB/sec]"), bandwidth->at("BW average[MB/sec]"));
+}
+
+TEST(Nvshmem, rows_have_size_scope_and_figure) {
+  std::map<std::string, std::map<int, double>> tables;
+  std::string job;
+  for (const std::string& line : lines_of(nvshmem(sample_document(), false))) {
+    const auto words = words_of(line);
+    if (line.starts_with("#")) {
+      job = words_of(line.substr(1)).at(0);
+    } else if (words.at(0) != "size(B)") {
+      ASSERT_EQ(words.size(), 3u) << line;
+      EXPECT_EQ(words[1], "warp");
+      tables[job][std::stoi(words[0])] = std::stod(words[2]);
+    } else {
+      EXPECT_THAT(line, HasSubstr(job.find("_lat_") != std::string::npos ? "latency(us)" : "BW (GB/sec)"));
+    }
+  }
+  EXPECT_EQ(tables.size(), 4u);
+  EXPECT_EQ(tables.at("gdx_put_lat_pull").at(8), 2.08);
+  EXPECT_EQ(tables.at("gdx_put_bw_pull").at(4096), 3.938);
+}
+
+TEST(Nvshmem, machine_readable_lines_are_its_own) {
+  int found = 0;
+  for (const std::string& line : lines_of(nvshmem(sample_document(), true))) {
+    if (!line.starts_with("&&&& PERF ")) continue;
+    const auto words = words_of(line);
+    ASSERT_EQ(words.size(), 5u) << line;
+    EXPECT_THAT(words[2], testing::MatchesRegex("gdx_[a-z_]+___warp___size__[0-9]+___(latency|BW)"));
+    EXPECT_TRUE(words[4] == "-us" || words[4] == "+GB/sec") << line;
+    found += words[2] == "gdx_put_lat_push___warp___size__8___latency" && std::stod(words[3]) == 1.04;
+  }
+  EXPECT_EQ(found, 1);
+}
+
+// nccl-tests, doc/PERFORMANCE.md: size, count, type, redop, root, then time, algbw, busbw, #wrong twice.
+TEST(NcclTests, rows_have_thirteen_columns) {
+  int rows = 0;
+  for (const std::string& line : lines_of(nccl_tests(sample_document()))) {
+    if (line.starts_with("#")) continue;
+    const auto words = words_of(line);
+    ASSERT_EQ(words.size(), 13u) << line;
+    EXPECT_EQ(words[0], words[1]);  // bytes are counted
+    EXPECT_EQ(words[3], "none");
+    EXPECT_EQ(words[8], "0");
+    EXPECT_EQ(words[9], "N/A");
+    // algbw is the size over the time.
+    const double gigabytes = std::stod(words[0]) / std::stod(words[5]) / 1e3;
+    EXPECT_NEAR(std::stod(words[6]), gigabytes, 0.01 + 0.001 * gigabytes);
+    ++rows;
+  }
+  EXPECT_EQ(rows, 8);
+}
+
+TEST(Csv, every_row_has_the_columns_of_the_first_line) {
+  auto document = sample_document();
+  document["modelled"].push_back({{"series", "modelled, somehow"},
+                                  {"operation", "put"},
+                                  {"mode", "push"},
+                                  {"bytes", 8},
+                                  {"latency_us", 1.5},
+                                  {"messages_per_s", 2.0}});
+  const auto lines = lines_of(csv(document));
+  ASSERT_EQ(lines.size(), 10u);
+  // Commas in quotes separate nothing.
+  const auto cells = [](const std::string& line) {
+    std::vector<std::string> out(1);
+    bool quoted = false;
+    for (const char c : line) {
+      if (c == '"')
+        quoted = !quoted;
+      else if (c == ',' && !quoted)
+        out.emplace_back();
+      else
+        out.back() += c;
+    }
+    return out;
+  };
+  const auto names = cells(lines[0]);
+  for (const std::string& line : lines) EXPECT_EQ(cells(line).size(), names.size()) << line;
+  const auto column = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  ASSERT_LT(column("latency_us_median"), names.size());
+  EXPECT_EQ(cells(lines[1])[column("latency_us_median")], "2.08");
+  EXPECT_EQ(cells(lines[1])[column("ratio_to_pull_ratio")], "");
+  EXPECT_EQ(cells(lines[9])[column("latency_us_median")], "1.5");
+  EXPECT_EQ(cells(lines[9])[column("series")], "modelled, somehow");
+}
+
+}  // namespace
+}  // namespace gdx::bench

@@ -1,0 +1,96 @@
+#include "host/bench/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace gdx::bench {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Sizes, ranges_and_lists_are_read) {
+  EXPECT_THAT(*parse_sizes("8:64"), ElementsAre(8, 16, 32, 64));
+  EXPECT_THAT(*parse_sizes("8:4K:16"), ElementsAre(8, 128, 2048));
+  EXPECT_THAT(*parse_sizes("1M,3,4k,3"), ElementsAre(3, 4096, 1 << 20));
+  EXPECT_EQ(parse_sizes("1:64M")->size(), 27u);
+  EXPECT_EQ(parse_sizes("1:64M")->back(), kMaxMessageBytes);
+}
+
+TEST(Sizes, impossible_ones_are_refused) {
+  for (const char* text : {"", "0", "65M", "8:", ":8", "64:8", "8:64:1", "8:64:2:2", "8,", "x", "-1",
+                           "8:64:x", "18446744073709551616", "99999999999999999999M"}) {
+    const auto sizes = parse_sizes(text);
+    ASSERT_FALSE(sizes) << text;
+    EXPECT_EQ(sizes.error().status, Status::kInvalidArgument);
+    EXPECT_THAT(sizes.error().message, HasSubstr("use ")) << text;
+  }
+}
+
+TEST(Plan, product_has_each_case_once) {
+  Plan plan;
+  plan.tests = all_tests();
+  plan.ways = all_ways();
+  plan.sizes_bytes = {8, 4096};
+  plan.scopes = {"thread", "warp", "block"};
+  plan.endpoints = {1, 4};
+  plan.depths = {1, 64};
+  plan.batches = {1, 8};
+  const auto cases = cases_of(plan);
+  ASSERT_TRUE(cases) << cases.error().message;
+  std::set<std::string> keys;
+  for (const Case& item : *cases) keys.insert(key_of(item));
+  EXPECT_GT(cases->size(), 300u);
+  // Of a window of one message, batches of 1 and 8 are the same.
+  EXPECT_LE(keys.size(), cases->size());
+  for (const Case& item : *cases) {
+    const bool no_payload = item.operation == Operation::kGet || item.operation == Operation::kFetchAdd;
+    const bool one_way = item.way == Way::kNic || item.way == Way::kProxy;
+    EXPECT_TRUE(item.measure != Measure::kLatency || item.depth * item.batch == 1) << key_of(item);
+    EXPECT_TRUE(!no_payload || one_way) << key_of(item);
+    EXPECT_TRUE(item.operation != Operation::kFetchAdd || item.bytes == 8);
+    EXPECT_LE(item.batch, item.depth);
+  }
+}
+
+TEST(Plan, both_ranks_get_the_same_plan) {
+  Plan plan;
+  plan.tests = {"put_bw", "get_lat"};
+  plan.ways = {"push", "proxy"};
+  plan.sizes_bytes = {8, 1 << 26};
+  plan.scopes = {"block"};
+  plan.endpoints = {2};
+  plan.depths = {3};
+  plan.batches = {2};
+  plan.both_ways = true;
+  plan.rounds = 9;
+  plan.messages = 11;
+  plan.seconds = 2.5;
+  plan.hca = "mlx5_0";
+  plan.kill_rank = 1;
+  plan.break_memory = true;
+  const auto read = plan_from_json(to_json(plan).dump());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(to_json(*read), to_json(plan));
+  EXPECT_FALSE(plan_from_json("{}"));
+  EXPECT_FALSE(plan_from_json("rubbish"));
+}
+
+TEST(Plan, unknown_words_are_refused_with_the_known_ones) {
+  Plan plan;
+  plan.sizes_bytes = {8};
+  plan.tests = {"teleport_bw"};
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'teleport_bw' is no benchmark: use put_lat, "));
+  plan.tests = {"put_bw"};
+  plan.ways = {"teleport"};
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'teleport' is no mode: use pull, push"));
+  plan.ways = {"push"};
+  plan.scopes = {"grid"};
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'grid' is no scope: use thread, warp, block"));
+}
+
+}  // namespace
+}  // namespace gdx::bench
