@@ -21,7 +21,7 @@
 
 namespace gdx::daemon {
 
-// What a group may have of one kind of thing.
+// Limit on what a group has of one kind of thing.
 class Quota {
  public:
   Quota(std::string what, std::uint64_t most) : what_(std::move(what)), most_(most) {}

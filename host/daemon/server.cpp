@@ -310,7 +310,6 @@ Result<void> Server::drain(uid_t who) {
 }
 
 std::string Server::statistics(uid_t viewer) {
-  using Json = nlohmann::ordered_json;
   Json all{{"gdxd_version", GDX_VERSION}, {"draining", draining_.load()}};
   Json& users = all["users"] = Json::array();
   Json& clients = all["clients"] = Json::array();

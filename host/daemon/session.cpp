@@ -114,10 +114,10 @@ Result<void> check_pool_limits(const StagingOptions& options, const Hca& hca, co
 }
 
 Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_is_software) {
-  if (request.sharing > static_cast<std::uint8_t>(Sharing::kShared) ||
-      request.doorbell > static_cast<std::uint8_t>(DoorbellKind::kBlueFlame)) {
-    return fail(Status::kInvalidArgument, "an endpoint's sharing and doorbell are 0 or 1");
-  }
+  const auto last_sharing = static_cast<std::uint8_t>(Sharing::kShared);
+  const auto last_doorbell = static_cast<std::uint8_t>(DoorbellKind::kBlueFlame);
+  const bool known = request.sharing <= last_sharing && request.doorbell <= last_doorbell;
+  if (!known) return fail(Status::kInvalidArgument, "an endpoint's sharing and doorbell are 0 or 1");
   EndpointOptions options;
   options.send_queue_blocks = request.send_queue_blocks;
   options.slot_count = request.slot_count;
@@ -170,7 +170,7 @@ bool Session::permits(Kind kind) const {
   return false;
 }
 
-// What a client makes gdxd run out of must not end gdxd.
+// Lack of what a client has used up must not end gdxd.
 Answer Session::answer(bootstrap::LocalMessage message) {
   try {
     return handle(message);
@@ -201,7 +201,6 @@ Result<Answer> Session::with(const ipc::Parsed& message, Act act) {
 }
 
 Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
-  const auto done = [&] { return answer_of(message.kind, ipc::Done{}); };
   switch (message.kind) {
     case Kind::kHello: return with<ipc::Hello>(message, [&](const auto& it) { return greet(it); });
     case Kind::kOpenHca: return with<ipc::OpenHca>(message, [&](const auto& it) { return open_hca(it); });
@@ -212,6 +211,22 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
       return with<ipc::CreateEndpoint>(message, [&](const auto& it) { return create_endpoint(it, files); });
     case Kind::kConnectEndpoint:
       return with<ipc::ConnectEndpoint>(message, [&](const auto& it) { return connect_endpoint(it); });
+    case Kind::kReadCounter:
+      return with<ipc::ReadCounter>(message, [&](const auto& it) -> Result<Answer> {
+        const auto value = GDX_TRY(hca_->hca.counter(ipc::text_of(it.name)));
+        return answer_of(message.kind, ipc::CounterAnswer{value});
+      });
+    case Kind::kReadStatistics:
+    case Kind::kKick:
+    case Kind::kDrain: return act_for_operator(message);
+    default: return act_on_object(message);
+  }
+}
+
+// Requests that name one object of this client.
+Result<Answer> Session::act_on_object(const ipc::Parsed& message) {
+  const auto done = [&] { return answer_of(message.kind, ipc::Done{}); };
+  switch (message.kind) {
     case Kind::kDeregisterMemory:
       return with<ipc::DeregisterMemory>(message, [&](const auto& it) -> Result<Answer> {
         const std::lock_guard lock(mutex_);
@@ -249,29 +264,23 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
         if (endpoints_.erase(it.endpoint) != 0) return done();
         return fail(Status::kNotFound, fmt::format("this client has no endpoint {}", it.endpoint));
       });
-    case Kind::kReadCounter:
-      return with<ipc::ReadCounter>(message, [&](const auto& it) -> Result<Answer> {
-        const auto value = GDX_TRY(hca_->hca.counter(ipc::text_of(it.name)));
-        return answer_of(message.kind, ipc::CounterAnswer{value});
-      });
-    case Kind::kReadStatistics:
-      return with<ipc::ReadStatistics>(message, [&](const auto&) { return read_statistics(); });
-    case Kind::kKick:
-      return with<ipc::Kick>(message, [&](const auto& it) -> Result<Answer> {
-        if (operator_ == nullptr) return fail(Status::kUnsupported, "nobody can be kicked here");
-        GDX_TRY(operator_->kick(group_->user(), static_cast<pid_t>(it.process)));
-        return done();
-      });
-    case Kind::kDrain:
-      return with<ipc::Drain>(message, [&](const auto&) -> Result<Answer> {
-        if (operator_ == nullptr) return fail(Status::kUnsupported, "nothing can be drained here");
-        GDX_TRY(operator_->drain(group_->user()));
-        return done();
-      });
-    case Kind::kNotice: break;
+    default: break;
   }
   return fail(Status::kUnsupported,
               fmt::format("gdxd does not know requests of kind {}", static_cast<unsigned>(message.kind)));
+}
+
+Result<Answer> Session::act_for_operator(const ipc::Parsed& message) {
+  if (operator_ == nullptr) return fail(Status::kUnsupported, "nobody looks after gdxd here");
+  if (message.kind == Kind::kKick) {
+    const auto request = GDX_TRY(ipc::parse_body<ipc::Kick>(message));
+    GDX_TRY(operator_->kick(group_->user(), static_cast<pid_t>(request.process)));
+    return answer_of(message.kind, ipc::Done{});
+  }
+  if (!message.body.empty()) return fail(Status::kInvalidArgument, "the request has no body");
+  if (message.kind == Kind::kReadStatistics) return read_statistics();
+  GDX_TRY(operator_->drain(group_->user()));
+  return answer_of(message.kind, ipc::Done{});
 }
 
 Result<Answer> Session::greet(const ipc::Hello& hello) {
@@ -440,7 +449,6 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
 }
 
 Result<Answer> Session::read_statistics() {
-  if (operator_ == nullptr) return fail(Status::kUnsupported, "there are no statistics here");
   const std::string text = operator_->statistics(group_->user());
   text_ = Descriptor::keep(memfd_create("gdxd statistics", MFD_CLOEXEC));
   if (!text_ || ::write(text_.value(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))

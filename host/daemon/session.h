@@ -47,7 +47,7 @@ struct SessionFigures {
   std::uint64_t registered_bytes = 0;
 };
 
-// What a client may ask about gdxd as a whole. Threads: any.
+// Answers what a client asks about gdxd as a whole. Threads: any.
 class Operator {
  public:
   virtual ~Operator() = default;
@@ -101,6 +101,8 @@ class Session {
   template <typename Request, typename Act>
   Result<Answer> with(const ipc::Parsed& message, Act act);
   Result<Answer> act_on(const ipc::Parsed& message, Files& files);
+  Result<Answer> act_on_object(const ipc::Parsed& message);
+  Result<Answer> act_for_operator(const ipc::Parsed& message);
   [[nodiscard]] bool permits(ipc::Kind kind) const;
   Result<Answer> greet(const ipc::Hello& hello);
   Result<Answer> open_hca(const ipc::OpenHca& request);

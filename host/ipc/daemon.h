@@ -24,7 +24,7 @@ namespace gdx::ipc {
 inline constexpr char kDaemonVariable[] = "GDX_DAEMON";
 inline constexpr char kSocketName[] = "gdx/gdxd.sock";  // below /run, or $XDG_RUNTIME_DIR
 
-// Where gdxd may listen, the first place first.
+// Places at which gdxd may listen, in the order of the search.
 struct DaemonPlaces {
   std::vector<std::string> paths;
   bool required = false;  // false: if gdxd serves at none, the process opens its HCA by itself
@@ -56,7 +56,7 @@ class Daemon {
   // gdxd has ended, or has not answered for 30 s.
   template <typename Answer, typename Request>
   [[nodiscard]] Result<Reply<Answer>> call(const Request& request, std::span<const int> files = {}) {
-    Received received = GDX_TRY(exchange(Request::kind, encode(Request::kind, request), files));
+    Received received = GDX_TRY(exchange(Request::kKind, encode(Request::kKind, request), files));
     const auto answer = GDX_TRY(parse_body<Answer>(received.message));
     return Reply<Answer>{answer, std::move(received.files)};
   }

@@ -248,7 +248,7 @@ Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOpt
   auto reply = GDX_TRY(daemon->call<ipc::PoolAnswer>(request));
   const ipc::PoolAnswer& answer = reply.answer;
   auto pool = std::make_shared<StagingLease::Pool>(options, StagingRegion{}, answer.bytes);
-  pool->daemon = daemon;  // which the pool's end tells, also where something fails below
+  pool->daemon = daemon;  // told of the pool's end, also if something fails below
   pool->number = answer.pool;
   if (reply.files.size() != 1 || answer.within_page >= page_bytes() || answer.bytes > kMaxBounceBytes)
     return fail(Status::kSystem, "gdxd's answer holds no staging memory: restart it");

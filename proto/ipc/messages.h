@@ -59,7 +59,7 @@ struct Header {
 };
 
 struct Hello {
-  static constexpr Kind kind = Kind::kHello;
+  static constexpr Kind kKind = Kind::kHello;
   std::uint16_t oldest_version;
   std::uint16_t newest_version;
   std::uint32_t reserved;
@@ -75,7 +75,7 @@ struct HelloAnswer {
 };
 
 struct OpenHca {
-  static constexpr Kind kind = Kind::kOpenHca;
+  static constexpr Kind kKind = Kind::kOpenHca;
   char name[kNameBytes];   // empty: the first
   std::int32_t gid_index;  // -1: gdxd chooses
   std::uint32_t without_port;
@@ -94,7 +94,7 @@ struct HcaAnswer {
 // With one open file, whose bytes from `file_offset` on are registered: of a memfd, or of a dmabuf. The
 // offset and the address lie at the same place in their pages.
 struct RegisterMemory {
-  static constexpr Kind kind = Kind::kRegisterMemory;
+  static constexpr Kind kKind = Kind::kRegisterMemory;
   std::uint64_t file_offset;
   std::uint64_t bytes;
   std::uint64_t iova;    // address by which work requests name the first byte
@@ -109,13 +109,13 @@ struct RegisterAnswer {
   std::uint32_t reserved;
 };
 struct DeregisterMemory {
-  static constexpr Kind kind = Kind::kDeregisterMemory;
+  static constexpr Kind kKind = Kind::kDeregisterMemory;
   std::uint32_t region;
 };
 
 // The fields of StagingOptions. Clients of a group that ask for equal ones share a pool.
 struct OpenPool {
-  static constexpr Kind kind = Kind::kOpenPool;
+  static constexpr Kind kKind = Kind::kOpenPool;
   std::uint64_t pool_bytes;
   std::uint32_t on_host;
   std::uint32_t slot_bytes;
@@ -133,11 +133,11 @@ struct PoolAnswer {
   std::uint32_t reserved;
 };
 struct ClosePool {
-  static constexpr Kind kind = Kind::kClosePool;
+  static constexpr Kind kKind = Kind::kClosePool;
   std::uint32_t pool;
 };
 struct ReadPool {
-  static constexpr Kind kind = Kind::kReadPool;
+  static constexpr Kind kKind = Kind::kReadPool;
   std::uint32_t pool;
 };
 struct PoolFigures {
@@ -149,7 +149,7 @@ struct PoolFigures {
 // With one open file: queue memory as host/queue/queue_memory.h lays it out. A second one is the dmabuf of a
 // queue in GPU memory; then the first is the host's part alone.
 struct CreateEndpoint {
-  static constexpr Kind kind = Kind::kCreateEndpoint;
+  static constexpr Kind kKind = Kind::kCreateEndpoint;
   std::uint64_t queue_bytes;
   std::uint64_t queue_address;  // of the file's first byte in the client
   std::uint64_t dmabuf_offset;  // of the queue, in the second file
@@ -182,38 +182,38 @@ struct EndpointAnswer {
   std::uint32_t blueflame_half_bytes;
 };
 struct ConnectEndpoint {
-  static constexpr Kind kind = Kind::kConnectEndpoint;
+  static constexpr Kind kKind = Kind::kConnectEndpoint;
   std::uint32_t endpoint;
   std::uint8_t peer[32];  // EndpointAddress
 };
 struct RetireEndpoint {
-  static constexpr Kind kind = Kind::kRetireEndpoint;
+  static constexpr Kind kKind = Kind::kRetireEndpoint;
   std::uint32_t endpoint;
 };
 struct QueryEndpoint {
-  static constexpr Kind kind = Kind::kQueryEndpoint;
+  static constexpr Kind kKind = Kind::kQueryEndpoint;
   std::uint32_t endpoint;
 };
 struct QueryAnswer {
   std::uint8_t output[kQueryBytes];
 };
 struct DestroyEndpoint {
-  static constexpr Kind kind = Kind::kDestroyEndpoint;
+  static constexpr Kind kKind = Kind::kDestroyEndpoint;
   std::uint32_t endpoint;
 };
 
 struct ReadCounter {
-  static constexpr Kind kind = Kind::kReadCounter;
+  static constexpr Kind kKind = Kind::kReadCounter;
   char name[kNameBytes];
 };
 struct CounterAnswer {
   std::uint64_t value;
 };
 
-// What gdxd does for whom, as JSON in the open file that comes with the answer. Of other users for root and
+// Statistics as JSON, in the open file that comes with the answer. Those of other users are for root and
 // gdxd's own user alone.
 struct ReadStatistics {
-  static constexpr Kind kind = Kind::kReadStatistics;
+  static constexpr Kind kKind = Kind::kReadStatistics;
 };
 struct StatisticsAnswer {
   std::uint64_t bytes;  // of the file
@@ -221,18 +221,18 @@ struct StatisticsAnswer {
 
 // Ends a client's connection. For root and gdxd's own user, and for the client's.
 struct Kick {
-  static constexpr Kind kind = Kind::kKick;
+  static constexpr Kind kKind = Kind::kKick;
   std::uint32_t process;  // process id, as gdxd sees it
 };
 // Lets gdxd refuse new clients, and end with its last one. For root and gdxd's own user.
 struct Drain {
-  static constexpr Kind kind = Kind::kDrain;
+  static constexpr Kind kKind = Kind::kDrain;
 };
 
 struct Done {};  // the answer to what returns nothing
 
 struct Notice {
-  static constexpr Kind kind = Kind::kNotice;
+  static constexpr Kind kKind = Kind::kNotice;
   char reason[kNameBytes * 2];
 };
 

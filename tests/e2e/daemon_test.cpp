@@ -75,7 +75,7 @@ class RawClient {
   }
   template <typename Request>
   Status call(const Request& request, const std::vector<int>& files = {}) {
-    return send(ipc::encode(Request::kind, request), files);
+    return send(ipc::encode(Request::kKind, request), files);
   }
   template <typename Answer>
   [[nodiscard]] Answer answer() const {

@@ -53,7 +53,7 @@ class Client {
   }
   template <typename AnswerBody, typename Request>
   std::optional<AnswerBody> call(const Request& request, const std::vector<int>& files = {}) {
-    const Answer answer = send(ipc::encode(Request::kind, request), files);
+    const Answer answer = send(ipc::encode(Request::kKind, request), files);
     const auto parsed = ipc::parse_message(answer.bytes);
     fuzz::expect(parsed.has_value(), "an answer is a message");
     if (parsed->status != Status::kOk) return std::nullopt;
@@ -218,7 +218,7 @@ class Attacker {
   }
   void connect(Client& client) {
     ipc::ConnectEndpoint request{number(), {}};
-    EndpointAddress peer{kEndpointAddressVersion, qpn_, input_.take<std::uint16_t>(), 1024, {}};
+    EndpointAddress peer{kEndpointAddressVersion, qpn_, input_.take<std::uint16_t>(), 1024, 0, {}};
     const std::uint8_t loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
     std::copy(std::begin(loopback), std::end(loopback), std::begin(peer.gid));
     std::memcpy(request.peer, &peer, sizeof peer);
