@@ -100,7 +100,7 @@ case $case_name in
       run 20 "$gdx" stat --json
       expect_status 0
       seen=$(grep -c '"peer": "QP' "$out")
-      [ "$seen" = 2 ] && break
+      [ "$seen" = 2 ] && grep -q '"endpoints": 2' "$out" && break  # users and clients are read one after the other
       sleep 0.05
     done
     [ "$seen" = 2 ] || fail 'two connected endpoints are not shown'
