@@ -6,8 +6,11 @@ gdx=$3
 daemon=
 trap '[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true; rm -rf "$folder"' EXIT
 export GDX_DAEMON=unix:$folder/socket
+# Two cores may have ten ranks to run, and whoever hangs does so for a minute, too.
+export GDX_CALL_TIMEOUT_S=60
 
 start_gdxd() {
+  : >"$folder/log"  # of the one before
   "$gdxd" --socket "$folder/socket" "$@" 2>"$folder/log" &
   daemon=$!
   for _ in $(seq 600); do
