@@ -115,6 +115,7 @@ Json read_conditions(const Hca& hca, const Gpu* gpu) {
           {"address", hca.address_text()},
           {"path_mtu_bytes", hca.path_mtu_bytes()},
           {"rdma_core", rdma_core_version()},
+          {"payload", "host memory"},
           {"path_class", path_class_of(hca, gpu)},
           {"environment", environment()},
           {"gdx_version", GDX_VERSION ", commit " GDX_COMMIT}};

@@ -36,7 +36,7 @@ std::string heading_of(const Json& row) {
   const auto endpoints = row.at("endpoints").get<std::uint64_t>();
   const std::string which =
       fmt::format("{} scope, {} endpoint{}", text_of(row, "scope"), endpoints, endpoints == 1 ? "" : "s");
-  if (is_latency(row)) return fmt::format("latency, us: {}", which);
+  if (is_latency(row)) return fmt::format("latency of a {}, us: {}", text_of(row, "latency_of"), which);
   return fmt::format("bandwidth: {}, {} messages between two flushes, {} of a doorbell, {}", which,
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction"));
@@ -164,7 +164,9 @@ std::string verdict(const Json& document) {
           fmt::format("DAMAGED: {}: {} B wrong\n", key_of_row(row), row.at("bad_bytes").get<std::uint64_t>());
   }
   std::string text = rounds_line(document);
-  text += bad == 0 ? fmt::format("{} bytes verified, every one right\n", good) : damaged;
+  const std::string right =
+      good == 0 ? "nothing verified\n" : fmt::format("{} bytes verified, every one right\n", good);
+  text += bad == 0 ? right : damaged;
   const Json& violations = document.at("staging_violations");
   text += fmt::format("slots written without a credit: {}\n",
                       violations.is_number() ? violations.dump() : "not audited");
@@ -183,7 +185,8 @@ std::string comment(const Json& row) {
   return fmt::format("gdx {}: {}, {} scope, {} endpoints, depth {}, batch {}, {}", title_of(row),
                      text_of(row, "series"), text_of(row, "scope"), row.at("endpoints").get<std::uint64_t>(),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
-                     text_of(row, "direction"));
+                     text_of(row, "direction")) +
+         (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
 }
 
 }  // namespace

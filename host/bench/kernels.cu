@@ -58,19 +58,17 @@ template <bool Answered, typename P>
 GDX_DEVICE Status time_messages(P& poster, const Lane& lane, const Load& load, LaneOutcome& outcome) {
   const bool leads = poster.leads();
   Status status = poster.status();
-  for (std::uint64_t m = 0; m < load.warmup + load.messages && status == Status::kOk; ++m) {
+  for (std::uint64_t m = 0; m < load.messages && status == Status::kOk; ++m) {
     const std::uint64_t start_ns = read_clock(leads);
     status = poster.post(m);
     if (status == Status::kOk)
       status = Answered ? poster.wait(kData, load.first_sequence + m) : poster.flush();
     const std::uint64_t end_ns = read_clock(leads);
-    if (m == load.warmup) outcome.begin_ns = start_ns;
-    if (m < load.warmup || status != Status::kOk) continue;
+    if (m == 0) outcome.begin_ns = start_ns;
+    if (status != Status::kOk) break;
     outcome.end_ns = end_ns;
     const std::uint64_t took_ns = end_ns - start_ns;
-    if (leads)
-      lane.latencies_ns[m - load.warmup] =
-          took_ns < UINT32_MAX ? static_cast<std::uint32_t>(took_ns) : UINT32_MAX;
+    if (leads) lane.latencies_ns[m] = took_ns < UINT32_MAX ? static_cast<std::uint32_t>(took_ns) : UINT32_MAX;
     ++outcome.messages;
   }
   return status;
@@ -81,16 +79,12 @@ template <typename P>
 GDX_DEVICE Status stream_messages(P& poster, const Load& load, LaneOutcome& outcome) {
   const bool leads = poster.leads();
   Status status = poster.status();
-  for (std::uint64_t m = 0; m < load.warmup + load.messages && status == Status::kOk; ++m) {
-    if (m == load.warmup) {
-      status = m == 0 ? Status::kOk : poster.flush();
-      outcome.begin_ns = read_clock(leads);
-      if (status != Status::kOk) break;
-    }
+  outcome.begin_ns = read_clock(leads);
+  for (std::uint64_t m = 0; m < load.messages && status == Status::kOk; ++m) {
     status = poster.post(m);
-    const bool last = m + 1 == load.warmup + load.messages;
+    const bool last = m + 1 == load.messages;
     if (status == Status::kOk && (last || (m + 1) % load.depth == 0)) status = poster.flush();
-    if (status == Status::kOk && m >= load.warmup) ++outcome.messages;
+    if (status == Status::kOk) ++outcome.messages;
   }
   outcome.end_ns = read_clock(leads);
   return status;
@@ -105,7 +99,7 @@ GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutc
     if (result.status == Status::kOk) result.status = poster.finish();
   } else if (Answered && load.latency) {
     result.status = poster.status();
-    for (std::uint64_t m = 0; m < load.warmup + load.messages && result.status == Status::kOk; ++m) {
+    for (std::uint64_t m = 0; m < load.messages && result.status == Status::kOk; ++m) {
       result.status = poster.wait(kData, load.first_sequence + m);
       if (result.status == Status::kOk) result.status = poster.post(m);
     }

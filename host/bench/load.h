@@ -37,7 +37,7 @@ struct Lane {
   RemoteMemory peer_signals;
   LocalMemory original;  // 8 B for the results of atomics
   ProxyWords* proxy;
-  std::uint32_t* latencies_ns;  // of each message after the warm-up
+  std::uint32_t* latencies_ns;  // of each message
 };
 
 struct Load {
@@ -51,7 +51,6 @@ struct Load {
   std::uint32_t depth;  // messages between two flushes
   std::uint32_t batch;  // messages of one doorbell
   std::uint64_t bytes;
-  std::uint64_t warmup;  // messages before those that count
   std::uint64_t messages;
   std::uint64_t slots;         // places that messages take turns in
   std::uint64_t stride_bytes;  // from one place to the next
@@ -61,8 +60,8 @@ struct Load {
 // Of one lane.
 struct LaneOutcome {
   Status status;
-  std::uint64_t messages;  // that count, done
-  std::uint64_t begin_ns;  // of the first that counts
+  std::uint64_t messages;  // done
+  std::uint64_t begin_ns;  // of the first
   std::uint64_t end_ns;    // of the last flush
 };
 

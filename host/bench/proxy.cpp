@@ -20,7 +20,7 @@ template <Operation O>
 Status post_messages(const Lane& lane, const Load& load) {
   // Answers of the peer to puts with a signal are messages, too.
   const bool posts = load.sends || (O == Operation::kPutSignal && load.latency);
-  const std::uint64_t all = posts ? load.warmup + load.messages : 0;
+  const std::uint64_t all = posts ? load.messages : 0;
   Poster<O, Mode::kPull, Scope::kThread> poster(lane, load);
   Status status = poster.status();
   for (std::uint64_t posted = 0; posted < all && status == Status::kOk;) {

@@ -182,6 +182,7 @@ struct Rank::Impl {
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
   void prepare(const Load& load);
   Status launch(const Load& load, bool die);
+  Result<Share> pass(World& world, const Case& item, Load load, bool die);
   [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
   void verify(const Load& load, Share& share);
   [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
@@ -281,11 +282,10 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
           .depth = item.depth,
           .batch = item.batch,
           .bytes = item.bytes,
-          .warmup = std::clamp<std::uint64_t>(messages / 10, 1, 1000),
           .messages = messages,
           .slots = places_of(item),
           .stride_bytes = stride_of(item.bytes),
-          .first_sequence = sequence};
+          .first_sequence = 0};
 }
 
 // Payload of this sample in every source, and its inverse in every place to which the peer's comes.
@@ -340,14 +340,13 @@ void Rank::Impl::verify(const Load& load, Share& share) {
   const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
   const bool answered = load.operation == Operation::kPutSignal && load.latency;
   if (!receives && !answered) return;
-  const std::uint64_t all = load.warmup + load.messages;
-  const std::uint64_t places = std::min(load.slots, all);
+  const std::uint64_t places = std::min(load.slots, load.messages);
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
     if (load.operation == Operation::kFetchAdd) {
       auto& count = lanes[i].signals[kCounter];
       if (break_memory && i == 0) ++count;
       share.checked_bytes += sizeof count;
-      share.bad_bytes += count == all ? 0 : sizeof count;
+      share.bad_bytes += count == load.messages ? 0 : sizeof count;
       continue;
     }
     if (break_memory && i == 0) lanes[i].sink.address[load.bytes / 2] ^= std::byte{1};
@@ -368,7 +367,7 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   spent.pcie_writes -= before.pcie_writes;
   Share share{0, 0, 0, spent, 0, 0};
   const bool answers = load.latency && load.operation == Operation::kPutSignal;
-  if (load.sends || answers) share.posted = load.endpoints * (load.warmup + load.messages);
+  if (load.sends || answers) share.posted = load.endpoints * load.messages;
   if (!load.sends) return share;
   std::uint64_t begin_ns = ~std::uint64_t{0};
   std::uint64_t end_ns = 0;
@@ -427,21 +426,33 @@ std::optional<std::uint64_t> Rank::staging_violations() const {
   return count ? std::optional(*count) : std::nullopt;
 }
 
+// Posts and checks the messages of one load, from sources and into places that hold what no load before left.
+Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool die) {
+  ++sample;
+  load.first_sequence = sequence;
+  sequence += load.messages;
+  prepare(load);
+  GDX_TRY(world.barrier(kExchangeTimeoutNs));
+  const Counters before = read_counters(*hca, endpoints);
+  const Status status = launch(load, die);
+  if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
+  GDX_TRY(check_outcomes(item, load));
+  Share share = share_of(load, before);
+  verify(load, share);
+  return share;
+}
+
 Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
   const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
   if (wanted[kReportingRank] == 0) return Sample{};
-  const Load load = impl_->load_of(item, wanted[kReportingRank]);
-  ++impl_->sample;
-  impl_->sequence += load.warmup + load.messages;
-  impl_->prepare(load);
-  GDX_TRY(world.barrier(kExchangeTimeoutNs));
-
-  const Counters before = read_counters(*impl_->hca, impl_->endpoints);
-  const Status status = impl_->launch(load, die);
-  if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
-  GDX_TRY(impl_->check_outcomes(item, load));
-  Share mine = impl_->share_of(load, before);
-  impl_->verify(load, mine);
+  const std::uint64_t counted = wanted[kReportingRank];
+  // In whole windows, and of a payload of its own: what it leaves at the target is wrong for those that
+  // count.
+  const std::uint64_t warmup =
+      (std::clamp<std::uint64_t>(counted / 10, 1, 1000) + item.depth - 1) / item.depth;
+  GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup * item.depth), false));
+  const Load load = impl_->load_of(item, counted);
+  const Share mine = GDX_TRY(impl_->pass(world, item, load, die));
   const auto shares = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
 
   Sample sample;

@@ -30,8 +30,8 @@ struct Sample {
   double mean_ns = 0;
   double mean_square_ns2 = 0;
   Histogram latency_ns;          // of latency only
-  std::uint64_t cpu_ns[2] = {};  // of each rank's process, warm-up included
-  std::uint64_t posted = 0;      // messages, warm-up and answers included
+  std::uint64_t cpu_ns[2] = {};  // of each rank's process
+  std::uint64_t posted = 0;      // messages, answers included
   std::uint64_t credit_stalls = 0;
   std::uint64_t retransmissions = 0;
   std::optional<std::uint64_t> pcie_reads;  // that a ConnectX would have needed; none: not counted

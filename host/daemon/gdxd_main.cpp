@@ -98,6 +98,8 @@ Result<void> serve(const ServerOptions& options) {
   sigaction(SIGTERM, &action, nullptr);
   print_error("gdxd listens at {}\n", options.path);
   auto done = server->run();
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
   running.store(nullptr);
   // The end of a client's files may wait for the client.
   signal(SIGALRM, [](int) { _exit(EXIT_FAILURE); });

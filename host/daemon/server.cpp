@@ -38,9 +38,11 @@ constexpr const char* kCounters[] = {"out_of_sequence",
                                      "softhca_retransmitted_packets",
                                      "softhca_staging_violations"};
 
+// Connections of a user that wait for their refusal. Others are closed without one.
+constexpr std::ptrdiff_t kRefusedAtOnce = 8;
 // A client that reads no answers for so long is dropped.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
-constexpr std::uint64_t kOpenPatienceNs = 5'000'000'000;
+constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
 constexpr int kRefusalPauseMs = 100;
@@ -190,9 +192,9 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
 }
 
 Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
-  if (draining_.load()) return fail(Status::kBusy, "gdxd ends with the clients that it has: start another");
-  if (clients_.size() >= options_.limits.max_clients)
-    return fail(Status::kBusy, fmt::format("gdxd serves {} clients already: end some", clients_.size()));
+  const auto served = std::ranges::count_if(clients_, [](const Client& client) { return !client.refused; });
+  if (static_cast<std::uint64_t>(served) >= options_.limits.max_clients)
+    return fail(Status::kBusy, fmt::format("gdxd serves {} clients already: end some", served));
   auto group = GDX_TRY(group_of(user));
   auto share = GDX_TRY(group->clients.take(1));
   return std::make_unique<Session>(std::move(group), std::move(share), this);
@@ -201,7 +203,12 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
 // The session ends on this thread, so that a slow end delays nobody else.
 void Server::serve(Client& client) {
   if (client.session) {
-    serve_session(client);
+    try {
+      serve_session(client);
+    } catch (const std::exception& error) {  // no memory for a message
+      log::warn("gdxd drops process {}: {}", client.process, error.what());
+    }
+    client.session_open.store(false);
     client.ending.store(true);  // statistics() leaves the session alone
     const std::lock_guard lock(client.use);
     client.session.reset();
@@ -220,9 +227,12 @@ void Server::serve_session(Client& client) {
     const std::uint64_t deadline_ns =
         client.session->is_open() ? kForeverNs : client.connected_ns + kOpenPatienceNs;
     auto message = bootstrap::receive_local(client.socket, deadline_ns);
+    if (!message && message.error().status == Status::kTimeout)
+      log::warn("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
     if (!message && message.error().status != Status::kInvalidArgument) break;
     const Answer answer = message ? client.session->answer(std::move(*message))
                                   : Answer{ipc::encode_refusal(ipc::Kind::kHello, message.error())};
+    client.session_open.store(client.session->is_open());
     const std::span<const int> files(&answer.file, answer.file >= 0 ? 1 : 0);
     if (!bootstrap::send_local(client.socket, answer.bytes, files, monotonic_ns() + kAnswerPatienceNs)) break;
   }
@@ -239,9 +249,10 @@ Result<void> Server::accept_client() {
     return {};
   }
   const auto peer = GDX_TRY(peer_of(socket));
-  if (clients_.size() >= 2 * std::size_t{options_.limits.max_clients})
-    return fail(Status::kBusy, "more clients wait for their refusal than are served");
   auto session = new_session(peer.user);
+  const auto refused = std::ranges::count_if(
+      clients_, [&](const Client& client) { return client.refused && client.user == peer.user; });
+  if (!session && refused >= kRefusedAtOnce) return tl::unexpected(session.error());
   const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
@@ -251,6 +262,7 @@ Result<void> Server::accept_client() {
   if (session) {
     client.session = std::move(*session);
   } else {
+    client.refused = true;
     client.refusal = session.error();
   }
   try {
@@ -280,11 +292,16 @@ Result<void> Server::run() {
       return fail(Status::kSystem, fmt::format("gdxd cannot wait for clients: {}", std::strerror(errno)));
     if (ready[1].revents != 0) return {};
     if ((ready[0].revents & POLLIN) != 0) {
-      const auto accepted = accept_client();
-      if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
+      try {
+        const auto accepted = accept_client();
+        if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
+      } catch (const std::bad_alloc&) {
+        log::warn("gdxd has no memory for a client");
+      }
     }
     join_ended();
-    if (draining_.load() && clients_.empty()) return {};
+    const auto is_open = [](const Client& client) { return client.session_open.load(); };
+    if (draining_.load() && std::ranges::none_of(clients_, is_open)) return {};
   }
 }
 
@@ -294,7 +311,7 @@ Result<void> Server::kick(uid_t who, pid_t process) {
   const std::lock_guard lock(mutex_);
   bool found = false;
   for (Client& client : clients_) {
-    if (client.process != process || !(rules(who) || client.user == who)) continue;
+    if (process == 0 || client.process != process || !(rules(who) || client.user == who)) continue;
     found = true;
     log::warn("gdxd: process {} is kicked", process);
     ::shutdown(client.socket.value(), SHUT_RDWR);
@@ -319,8 +336,10 @@ std::string Server::statistics(uid_t viewer) {
     if (group && (rules(viewer) || user == viewer)) users.push_back(describe_group(*group));
   }
   for (Client& client : clients_) {
-    const std::lock_guard use(client.use);
-    if (!client.session || client.ending.load() || !(rules(viewer) || client.user == viewer)) continue;
+    // A session that ends holds it, maybe for long.
+    const std::unique_lock use(client.use, std::try_to_lock);
+    if (!use || !client.session || client.ending.load() || !(rules(viewer) || client.user == viewer))
+      continue;
     clients.push_back(describe_client(client.process, client.user, client.session->figures()));
   }
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

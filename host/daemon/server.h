@@ -46,6 +46,7 @@ class Server final : public Operator {
   [[nodiscard]] std::string statistics(uid_t viewer) override;
   [[nodiscard]] Result<void> kick(uid_t who, pid_t process) override;
   [[nodiscard]] Result<void> drain(uid_t who) override;
+  [[nodiscard]] bool draining() const override { return draining_.load(); }
 
  private:
   struct Client {
@@ -53,7 +54,9 @@ class Server final : public Operator {
     pid_t process = 0;
     std::uint64_t connected_ns = 0;
     uid_t user = 0;
-    std::unique_ptr<Session> session;  // none: refused
+    bool refused = false;
+    std::unique_ptr<Session> session;  // none: refused, or ended
+    std::atomic<bool> session_open{false};
     Error refusal;
     std::mutex use;  // of the session, by statistics() and by its end
     std::atomic<bool> ending{false};

@@ -55,12 +55,13 @@ Result<void> check_rights(std::uint32_t access) {
   return {};
 }
 
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;  // so that sums of a few do not wrap
+
 // Maps whole pages of a client's file, once it is known that they stay.
 Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file, std::uint64_t offset,
                                     std::uint64_t bytes) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
   if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
-  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMost || offset > kMost) {
+  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMostBytes || offset > kMostBytes) {
     return fail(
         Status::kInvalidArgument,
         fmt::format("{} bytes at offset {} of a file cannot be mapped: begin at a page", bytes, offset));
@@ -76,21 +77,23 @@ std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
   return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
 }
 
-// A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must be sealed.
-Result<void> check_dmabuf(int file) {
+// A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must hold as a client's memory
+// does, and its position, where its buffer begins, must lie in it.
+Result<void> check_dmabuf(int file, std::uint64_t offset, std::uint64_t bytes) {
   struct statfs system {};
-  const int seals = fcntl(file, F_GET_SEALS);
-  const bool holds = (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) ||
-                     (seals >= 0 && (seals & F_SEAL_SHRINK) != 0);
-  if (holds) return {};
-  return fail(Status::kInvalidArgument, "what came as a dmabuf is none");
+  if (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) return {};
+  const off_t begin = lseek(file, 0, SEEK_CUR);
+  if (begin < 0 || static_cast<std::uint64_t>(begin) > kMostBytes || offset > kMostBytes ||
+      bytes > kMostBytes)
+    return fail(Status::kInvalidArgument, "a dmabuf does not hold the bytes that were asked for");
+  return check_shared_file(file, static_cast<std::uint64_t>(begin) + offset + bytes);
 }
 
 Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
                                  const std::vector<Descriptor>& files) {
   if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
   const int file = files.front().value();
-  GDX_TRY(check_dmabuf(file));
+  GDX_TRY(check_dmabuf(file, request.file_offset, request.bytes));
   MrHandle mr(ibv_reg_dmabuf_mr(hca.pd(), request.file_offset, request.bytes, request.iova, file,
                                 static_cast<int>(request.access)));
   if (mr) return mr;
@@ -172,26 +175,26 @@ bool Session::permits(Kind kind) const {
 
 // Lack of what a client has used up must not end gdxd.
 Answer Session::answer(bootstrap::LocalMessage message) {
+  const auto parsed = ipc::parse_message(message.bytes);
+  if (!parsed) return {ipc::encode_refusal(Kind::kHello, parsed.error())};
   try {
-    return handle(message);
+    return handle(*parsed, message.descriptors);
   } catch (const std::exception& error) {
-    return {ipc::encode_refusal(Kind::kHello, {Status::kNoMemory, fmt::format("gdxd: {}", error.what())})};
+    return {ipc::encode_refusal(parsed->kind, {Status::kNoMemory, fmt::format("gdxd: {}", error.what())})};
   }
 }
 
-Answer Session::handle(bootstrap::LocalMessage& message) {
-  const auto parsed = ipc::parse_message(message.bytes);
-  if (!parsed) return {ipc::encode_refusal(Kind::kHello, parsed.error())};
-  if (!permits(parsed->kind)) {
+Answer Session::handle(const ipc::Parsed& message, Files& files) {
+  if (!permits(message.kind)) {
     return {ipc::encode_refusal(
-        parsed->kind,
+        message.kind,
         {Status::kInvalidArgument, fmt::format("gdxd cannot answer a request of kind {} now: say hello, then "
                                                "open one HCA",
-                                               static_cast<unsigned>(parsed->kind))})};
+                                               static_cast<unsigned>(message.kind))})};
   }
-  auto answer = act_on(*parsed, message.descriptors);
+  auto answer = act_on(message, files);
   if (answer) return std::move(*answer);
-  return {ipc::encode_refusal(parsed->kind, answer.error())};
+  return {ipc::encode_refusal(message.kind, answer.error())};
 }
 
 template <typename Request, typename Act>
@@ -313,6 +316,8 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
 
 Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   client_notices_.close();
+  if (operator_ != nullptr && operator_->draining())
+    return fail(Status::kBusy, "gdxd ends with the clients that it has: start another");
   HcaOptions options;
   options.name = ipc::text_of(request.name);
   if (request.gid_index > std::numeric_limits<std::uint8_t>::max())
@@ -416,7 +421,9 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   const auto slots = GDX_TRY(check_pools(pools, options));
   std::optional<SharedRegion> queue;
   if (request.queue_in_dmabuf != 0 && files.size() == 2) {
-    GDX_TRY(check_dmabuf(files.back().value()));
+    const std::uint64_t least_bytes =
+        2 * std::uint64_t{request.send_queue_blocks} * mlx5::kWqeBasicBlockBytes;
+    GDX_TRY(check_dmabuf(files.back().value(), request.dmabuf_offset, least_bytes));
     queue = SharedRegion{std::move(files.back()), request.dmabuf_offset};
     files.pop_back();
   }

@@ -56,6 +56,7 @@ class Operator {
   // Errors: kNotFound, kUnsupported (not for this user).
   [[nodiscard]] virtual Result<void> kick(uid_t who, pid_t process) = 0;
   [[nodiscard]] virtual Result<void> drain(uid_t who) = 0;
+  [[nodiscard]] virtual bool draining() const = 0;
 };
 
 // Threads: answer() and is_open() by one thread; figures() by any.
@@ -97,7 +98,7 @@ class Session {
   };
 
   using Files = std::vector<Descriptor>;
-  Answer handle(bootstrap::LocalMessage& message);
+  Answer handle(const ipc::Parsed& message, Files& files);
   template <typename Request, typename Act>
   Result<Answer> with(const ipc::Parsed& message, Act act);
   Result<Answer> act_on(const ipc::Parsed& message, Files& files);

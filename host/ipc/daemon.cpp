@@ -120,11 +120,11 @@ Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte
   }
   Received result{std::move(received->bytes), {}, std::move(received->descriptors)};
   result.message = GDX_TRY(parse_message(result.bytes));
+  if (result.message.status != Status::kOk) return tl::unexpected(decode_refusal(result.message));
   if (result.message.kind != kind) {
     lose();
     return fail(Status::kSystem, fmt::format("gdxd at {} answered out of turn: restart it", path_));
   }
-  if (result.message.status != Status::kOk) return tl::unexpected(decode_refusal(result.message));
   return result;
 }
 

@@ -101,6 +101,17 @@ std::vector<std::byte> header_of(ipc::Header header, std::size_t body_bytes = 0)
   return bytes;
 }
 
+// A file that stands for a dmabuf on the software HCA, whose buffer begins at the file's position.
+Descriptor stand_in_dmabuf(off_t position, bool sealed) {
+  Descriptor file(memfd_create("dmabuf", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(posix_fallocate(file.value(), 0, 4 * kPage), 0);
+  if (sealed) {
+    EXPECT_EQ(fcntl(file.value(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  }
+  EXPECT_EQ(lseek(file.value(), position, SEEK_SET), position);
+  return file;
+}
+
 ipc::RegisterMemory region_of(std::uint64_t bytes) {
   return {0, bytes, 0x10000, static_cast<std::uint32_t>(Access::kAll), 0};
 }
@@ -185,6 +196,22 @@ TEST(DaemonMemory, files_that_do_not_hold_are_refused) {
   rights.access = 1u << 31;
   EXPECT_EQ(client.call(rights, {file}), Status::kInvalidArgument);
   EXPECT_EQ(client.call(region_of(4 * kPage), {file}), Status::kOk) << client.reason();
+}
+
+TEST(DaemonMemory, dmabufs_that_do_not_hold_are_refused) {
+  const RunningServer server;
+  RawClient client(server.path());
+  client.greet_and_open();
+  auto request = region_of(4 * kPage);
+  request.source = static_cast<std::uint32_t>(ipc::Source::kDmabuf);
+  const Descriptor good = stand_in_dmabuf(0, true);
+  EXPECT_EQ(client.call(request, {stand_in_dmabuf(0, false).value()}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(request, {stand_in_dmabuf(off_t{1} << 40, true).value()}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(request, {stand_in_dmabuf(kPage, true).value()}), Status::kInvalidArgument);
+  auto beyond = request;
+  beyond.file_offset = ~std::uint64_t{kPage - 1};
+  EXPECT_EQ(client.call(beyond, {good.value()}), Status::kInvalidArgument);
+  EXPECT_EQ(client.call(request, {good.value()}), Status::kOk) << client.reason();
 }
 
 // A window into memory that gdxd has the file of needs none of its own; other memory has none.

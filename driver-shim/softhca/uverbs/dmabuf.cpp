@@ -45,6 +45,7 @@ ErrnoOr<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, 
   if (!start) return refuse(start.error());
   const ErrnoOr<std::uint64_t> end = file_bytes(descriptor, *start);
   if (!end) return refuse(end.error());
+  if (*start > *end) return refuse(EINVAL);
   const std::uint64_t buffer_bytes = *end - *start;
   if (length_bytes == 0 || offset > buffer_bytes || length_bytes > buffer_bytes - offset)
     return refuse(EINVAL);

@@ -126,8 +126,9 @@ ErrnoOr<PageFile::DoorbellPage> PageFile::add_doorbell_page() {
   std::uint64_t offset = 0;
   if (!refers()) return refuse(ENODEV);
   if (!free_doorbell_pages_.empty()) {
-    offset = free_doorbell_pages_.back();
-    free_doorbell_pages_.pop_back();
+    // The one that has been free for longest: who had a page may ring it once more.
+    offset = free_doorbell_pages_.front();
+    free_doorbell_pages_.erase(free_doorbell_pages_.begin());
   } else {
     if (next_doorbell_page_ == kMaxDoorbellPages) return refuse(ENOMEM);
     offset = (kDoorbellFirstPage + next_doorbell_page_++) * kPageBytes;
