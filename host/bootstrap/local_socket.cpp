@@ -104,10 +104,10 @@ Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadli
   }
 }
 
-Result<uid_t> peer_user(const Descriptor& socket) {
+Result<ucred> peer_of(const Descriptor& socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
-  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) return credentials.uid;
+  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) return credentials;
   return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
 }
 

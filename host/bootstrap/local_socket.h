@@ -4,7 +4,7 @@
 // descriptor made here is closed on exec. Source: unix(7), SCM_RIGHTS, SO_PEERCRED.
 #pragma once
 
-#include <sys/types.h>
+#include <sys/socket.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -34,8 +34,8 @@ struct LocalMessage {
 // Accepts one connection. Errors: kTimeout, kSystem.
 [[nodiscard]] Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns);
 
-// Returns the user that made the other end. Errors: kSystem.
-[[nodiscard]] Result<uid_t> peer_user(const Descriptor& socket);
+// Returns the user and the process that made the other end. Errors: kSystem.
+[[nodiscard]] Result<ucred> peer_of(const Descriptor& socket);
 
 // Sends one message. Errors: kPeerGone, kTimeout, kInvalidLength (beyond the two limits above, or no bytes).
 [[nodiscard]] Result<void> send_local(const Descriptor& socket, std::span<const std::byte> bytes,

@@ -67,19 +67,6 @@ Result<Descriptor> lock_path(const std::string& path) {
               fmt::format("another gdxd listens at {}: end it, or choose another --socket", path));
 }
 
-struct Peer {
-  uid_t user;
-  pid_t process;
-};
-
-Result<Peer> peer_of(const Descriptor& socket) {
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  if (getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
-    return Peer{credentials.uid, credentials.pid};
-  return fail(Status::kSystem, fmt::format("cannot tell who connected: {}", std::strerror(errno)));
-}
-
 Json describe_group(Group& group) {
   Json described{{"uid", group.user()},
                  {"clients", group.clients.used()},
@@ -248,16 +235,16 @@ Result<void> Server::accept_client() {
     }
     return {};
   }
-  const auto peer = GDX_TRY(peer_of(socket));
-  auto session = new_session(peer.user);
+  const auto peer = GDX_TRY(bootstrap::peer_of(socket));
+  auto session = new_session(peer.uid);
   const auto refused = std::ranges::count_if(
-      clients_, [&](const Client& client) { return client.refused && client.user == peer.user; });
+      clients_, [&](const Client& client) { return client.refused && client.user == peer.uid; });
   if (!session && refused >= kRefusedAtOnce) return tl::unexpected(session.error());
   const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
-  client.process = peer.process;
-  client.user = peer.user;
+  client.process = peer.pid;
+  client.user = peer.uid;
   client.connected_ns = monotonic_ns();
   if (session) {
     client.session = std::move(*session);

@@ -24,10 +24,6 @@
 #include "proto/ipc/messages.h"
 #include "proto/mlx5/doorbell.h"
 
-#ifndef GDX_VERSION
-#define GDX_VERSION "0"
-#endif
-
 namespace gdx::daemon {
 namespace {
 
@@ -46,13 +42,8 @@ bool of_operators(Kind kind) {
 constexpr auto kAllRights = static_cast<std::uint32_t>(Access::kAll | Access::kRelaxedOrdering);
 
 Result<void> check_rights(std::uint32_t access) {
-  const auto remote_change = static_cast<std::uint32_t>(Access::kRemoteWrite | Access::kRemoteAtomic);
-  if ((access & ~kAllRights) != 0)
-    return fail(Status::kInvalidArgument, fmt::format("access rights {:#x} are none that gdx has", access));
-  if ((access & remote_change) != 0 && (access & static_cast<std::uint32_t>(Access::kLocalWrite)) == 0)
-    return fail(Status::kInvalidArgument,
-                "remote write or atomic access to memory needs local write access too");
-  return {};
+  if ((access & ~kAllRights) == 0) return check_access(static_cast<Access>(access));
+  return fail(Status::kInvalidArgument, fmt::format("access rights {:#x} are none that gdx has", access));
 }
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;  // so that sums of a few do not wrap

@@ -65,7 +65,6 @@ class Session {
   // `client` is this client's part of the group's quota.
   Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr)
       : group_(std::move(group)), client_(std::move(client)), operator_(of_gdxd) {}
-  [[nodiscard]] const Group& group() const { return *group_; }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -73,8 +72,6 @@ class Session {
   [[nodiscard]] Answer answer(bootstrap::LocalMessage message);
   [[nodiscard]] bool is_open() const { return state_ == State::kOpen; }
   [[nodiscard]] SessionFigures figures() const;
-  // Sends a client its notices; -1 before kHello.
-  [[nodiscard]] int notices() const { return notices_.value(); }
 
  private:
   enum class State : std::uint8_t { kNew, kGreeted, kOpen };

@@ -29,14 +29,7 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
         Status::kInvalidArgument,
         fmt::format("cannot register {} bytes at {}: the range leaves the address space", bytes, address));
   }
-  // IBA 10.6.3: what a peer may change, the local side must be allowed to change.
-  const auto bits = static_cast<unsigned>(access);
-  const auto remote_change = static_cast<unsigned>(Access::kRemoteWrite | Access::kRemoteAtomic);
-  if ((bits & remote_change) != 0 && (bits & static_cast<unsigned>(Access::kLocalWrite)) == 0) {
-    return fail(Status::kInvalidArgument,
-                "remote write or atomic access to memory needs local write access too");
-  }
-  return {};
+  return check_access(access);
 }
 
 // Returns the bytes of the pages of an allocation.
@@ -57,6 +50,14 @@ Result<PointerFacts> whose_memory(const void* address) {
 }
 
 }  // namespace
+
+Result<void> check_access(Access access) {
+  const auto bits = static_cast<unsigned>(access);
+  const auto remote_change = static_cast<unsigned>(Access::kRemoteWrite | Access::kRemoteAtomic);
+  if ((bits & remote_change) == 0 || (bits & static_cast<unsigned>(Access::kLocalWrite)) != 0) return {};
+  return fail(Status::kInvalidArgument,
+              "remote write or atomic access to memory needs local write access too");
+}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   if (this == &other) return *this;

@@ -101,6 +101,10 @@ class Memory {
 [[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
                                                        Access access = Access::kAll);
 
+// Checks rights as IBA 10.6.3 does: what a peer may change, the local side may, too. Errors:
+// kInvalidArgument.
+[[nodiscard]] Result<void> check_access(Access access);
+
 // Pages of this process under the address by which work requests name them.
 struct HostPages {
   void* address;

@@ -50,7 +50,7 @@ Result<PeerOffers> parse(LocalMessage message) {
 }
 
 Result<void> same_user(const Descriptor& socket) {
-  const auto user = GDX_TRY(bootstrap::peer_user(socket));
+  const uid_t user = GDX_TRY(bootstrap::peer_of(socket)).uid;
   if (user == geteuid()) return {};
   return fail(Status::kInvalidArgument, fmt::format("user {} answers in its place", user));
 }

@@ -86,18 +86,14 @@ int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken
   const std::uint32_t slot_count = scheduler_.rules().slot_count;
   const std::uint32_t count = client.granted - taken;
   if (count > slot_count) {
-    report(number, fmt::format("has failed and says that it took {} slots that nobody granted",
-                               taken - client.granted));
+    report(number, "has failed and says that it took {} slots that nobody granted", taken - client.granted);
     return 1;
   }
   for (client.granted = taken; taken != client.granted + count; ++taken) {
     const std::uint32_t slot =
         load(client.channel.granted_slots[taken & (slot_count - 1)], std::memory_order_relaxed);
-    if (scheduler_.take_back(number, slot)) continue;
-    if (!client.reported) {
-      report(number, fmt::format("leaves slot {}, which it was not granted", slot));
-    } else {
-      ++bad_returns_;
+    if (!scheduler_.take_back(number, slot)) {
+      report(number, "leaves slot {}, which it was not granted", slot);
     }
   }
   show_grants(number);  // its limit may be 0 already, which then is no action
@@ -110,27 +106,25 @@ int CreditExchange::take_returns(CreditEndpoint number, std::uint32_t returned) 
   const std::uint32_t count = returned - client.returned;
   if (count > slot_count) {
     client.returned = returned;
-    report(number, fmt::format("gives back {} slots at once", count));
+    report(number, "gives back {} slots at once", count);
     return 1;
   }
   for (; client.returned != returned; ++client.returned) {
     const std::uint32_t slot =
         load(client.channel.returned_slots[client.returned & (slot_count - 1)], std::memory_order_relaxed);
-    if (scheduler_.take_back(number, slot)) continue;
-    if (!client.reported) {
-      report(number, fmt::format("gives back slot {}, which it does not hold", slot));
-    } else {
-      ++bad_returns_;
+    if (!scheduler_.take_back(number, slot)) {
+      report(number, "gives back slot {}, which it does not hold", slot);
     }
   }
   return static_cast<int>(count);
 }
 
-void CreditExchange::report(CreditEndpoint number, const std::string& what) {
+// Formats the first report of an endpoint only: a hostile one makes many.
+void CreditExchange::report(CreditEndpoint number, const char* what, std::uint32_t slots) {
   ++bad_returns_;
   if (std::exchange(clients_[number].reported, true)) return;
   log::warn("staging of {}: endpoint {} {}; ignored, and not reported again: close that endpoint", name_,
-            number, what);
+            number, fmt::format(fmt::runtime(what), slots));
 }
 
 }  // namespace gdx

@@ -69,7 +69,7 @@ class CreditExchange {
   void show_grants(CreditEndpoint number);
   int take_back_untaken(CreditEndpoint number, std::uint32_t taken);
   int take_returns(CreditEndpoint number, std::uint32_t returned);
-  void report(CreditEndpoint number, const std::string& what);
+  void report(CreditEndpoint number, const char* what, std::uint32_t slots);
 
   CreditScheduler scheduler_;
   std::string name_;

@@ -136,9 +136,9 @@ TEST(LocalSocket, names_are_one_listeners_and_nobodys_afterwards) {
 
 TEST(LocalSocket, other_ends_user_is_known) {
   Ends ends = connected("user");
-  const auto user = peer_user(ends.there);
-  ASSERT_TRUE(user);
-  EXPECT_EQ(*user, ::geteuid());
+  const auto peer = peer_of(ends.there);
+  ASSERT_TRUE(peer);
+  EXPECT_EQ(peer->uid, ::geteuid());
 }
 
 }  // namespace
