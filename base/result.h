@@ -1,4 +1,7 @@
 // Result<T>: a value, or a status and a message for a person.
+//
+//   if (!result) return result.error().message;    the Error
+//   use(*result);                                  the value
 #pragma once
 
 #include <string>
@@ -27,6 +30,7 @@ class [[nodiscard]] Result : public tl::expected<T, Error> {
   }
 };
 
+// Makes the error of a Result: `return fail(Status::kBusy, "...");`.
 inline tl::unexpected<Error> fail(Status status, std::string message) {
   return tl::unexpected<Error>(Error{status, std::move(message)});
 }

@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # Each after those that it links.
 set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap ipc hca memory credits staging queue
-  peer connector team host)
+  direct connector team host)
 foreach(library ${libraries})
   get_target_property(type gdx_${library} TYPE)
   if(type STREQUAL "STATIC_LIBRARY")
@@ -14,7 +14,7 @@ foreach(library ${libraries})
   install(TARGETS gdx_${library} EXPORT gdx)
 endforeach()
 set(folders proto base device driver-shim/cuda)
-foreach(folder bootstrap calibration gpu hca memory peer queue staging team topo)
+foreach(folder bootstrap calibration direct gpu hca memory queue staging team topo)
   list(APPEND folders host/${folder})
 endforeach()
 foreach(folder ${folders})

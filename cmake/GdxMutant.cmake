@@ -22,7 +22,7 @@ endfunction()
 
 # gdx_mutant_test(NAME TARGET [ARGUMENT...] [options of gdx_add_test]): built for this kind of test alone.
 function(gdx_mutant_test name target)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT_S;ENVIRONMENT" "")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT_S" "ENVIRONMENT")
   set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
   target_compile_options(${target} PRIVATE -w)  # a bug may leave a parameter unused
   gdx_add_test(${name} mutant COMMAND ${target} ${arg_UNPARSED_ARGUMENTS} NEEDS ${target} TIMEOUT_S "${arg_TIMEOUT_S}"

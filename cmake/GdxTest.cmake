@@ -51,9 +51,10 @@ function(gdx_test_needs label)
   endif()
 endfunction()
 
-# gdx_add_test(NAME KIND COMMAND WORD... [TIER fast|full|nightly] [TIMEOUT_S 60] [NEEDS TARGET...] [SERIAL]
+# gdx_add_test(NAME KIND COMMAND WORD... [TIER fast|full|nightly] [TIMEOUT_S 300] [NEEDS TARGET...] [SERIAL]
 #              [ENVIRONMENT NAME=VALUE...])
-# SERIAL: one such test at a time, beside others that are not.
+# SERIAL: one such test at a time, beside others that are not. TIMEOUT_S is for a hang, which no load may look like;
+# sanitizers have three times as long.
 # Exit status 77 is a skip; the command prints its reason. Tests are strict, except under ThreadSanitizer, because the
 # lock of the recorder (device/exec/nic_stores.h) would order the stores that are to be watched.
 set(GDX_STRICT_ENVIRONMENT "")
@@ -64,7 +65,10 @@ function(gdx_add_test name kind)
   cmake_parse_arguments(PARSE_ARGV 2 arg "SERIAL" "TIER;TIMEOUT_S" "COMMAND;NEEDS;ENVIRONMENT")
   gdx_tier_of(${kind} "${arg_TIER}" tier)
   if(NOT arg_TIMEOUT_S)
-    set(arg_TIMEOUT_S 60)
+    set(arg_TIMEOUT_S 300)
+  endif()
+  if(GDX_SANITIZER)
+    math(EXPR arg_TIMEOUT_S "3 * ${arg_TIMEOUT_S}")
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
   set(labels ${kind} ${tier})
@@ -92,7 +96,7 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <random> <span> <string> <vector>)
 endif()
 
-# gdx_test(NAME KIND SOURCES ... LIBRARIES ... [TIER ...] [TIMEOUT_S 120] [SHARDS 1] [NEEDS TARGET...]
+# gdx_test(NAME KIND SOURCES ... LIBRARIES ... [TIER ...] [TIMEOUT_S 300] [SHARDS 1] [NEEDS TARGET...]
 #          [ENVIRONMENT NAME=VALUE...] [THREADS_IN FILTER] [SOFTHCA] [OPTIMISED])
 # A GoogleTest binary: one CTest test, or SHARDS tests that share its cases. SOFTHCA: with the software HCA below it.
 # THREADS_IN: the cases that start threads, which ThreadSanitizer runs alone, because it slows the others ten times.
@@ -127,12 +131,12 @@ function(gdx_run_test name kind)
     # Calibrations of this machine must not change a test.
     list(APPEND arg_ENVIRONMENT LD_PRELOAD=${GDX_SOFTHCA_PRELOAD} GDX_CALIBRATION=)
     list(APPEND arg_NEEDS gdx_softhca)
+    if(kind STREQUAL "e2e")
+      list(PREPEND arg_ENVIRONMENT GDX_CALL_TIMEOUT_S=60)
+    endif()
   endif()
   if(NOT arg_SHARDS)
     set(arg_SHARDS 1)
-  endif()
-  if(NOT arg_TIMEOUT_S)
-    set(arg_TIMEOUT_S 120)
   endif()
   if(arg_NEEDS)
     add_dependencies(${name} ${arg_NEEDS})
@@ -145,7 +149,7 @@ function(gdx_run_test name kind)
       string(APPEND test .${shard})
       list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
     endif()
-    gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S ${arg_TIMEOUT_S}
+    gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S "${arg_TIMEOUT_S}"
       NEEDS ${name} ${arg_NEEDS} ENVIRONMENT ${environment})
   endforeach()
 endfunction()

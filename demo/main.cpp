@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -17,9 +16,9 @@
 
 #include "base/command_line.h"
 #include "base/output.h"
+#include "base/size_text.h"
 #include "demo/audit.h"
 #include "demo/pingpong.h"
-#include "demo/proxy.h"
 #include "host/gdx.h"
 
 namespace gdx::demo {
@@ -31,7 +30,6 @@ constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
-constexpr int kExitNoGpu = 77;  // the status "skipped" of test drivers
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
 // Lends a lone endpoint three quarters of each pool, not half, because no other will come.
 constexpr std::uint32_t kThresholdPercent = 300;
@@ -72,18 +70,16 @@ struct Row {
 
 // Row for direct peers, for which a put is a copy and has no mode.
 constexpr char kDirectRow[] = "direct";
-// Row for a pull that a thread of the host posts.
-constexpr char kProxyRow[] = "proxy";
 
 Result<Mode> parse_mode(const std::string& text) {
   if (text == kDirectRow) return Mode::kAuto;
-  if (text == "pull" || text == kProxyRow) return Mode::kPull;
+  if (text == "pull") return Mode::kPull;
   if (text == "push") return Mode::kPush;
   if (text == "inline") return Mode::kInline;
   if (text == "bounce") return Mode::kBounce;
   if (text == "auto") return Mode::kAuto;
   return fail(Status::kInvalidArgument,
-              fmt::format("--modes: '{}': use pull, push, inline, bounce, proxy, auto", text));
+              fmt::format("--modes: '{}': use pull, push, inline, bounce, auto", text));
 }
 
 // Returns whether a mode stages payload in the HCA's memory. Others leave that memory to other processes.
@@ -104,12 +100,6 @@ std::uint32_t messages_for(std::uint64_t bytes) {
   if (bytes <= 4096) return 200;
   if (bytes <= 1u << 20) return 20;
   return 3;
-}
-
-std::string size_text(std::uint64_t bytes) {
-  if (bytes >= 1u << 20) return fmt::format("{} MiB", bytes >> 20);
-  if (bytes >= 1u << 10) return fmt::format("{} KiB", bytes >> 10);
-  return fmt::format("{} B", bytes);
 }
 
 // Number of steps after which a doomed rank dies, inside its wait, in the middle of a message. A direct
@@ -152,12 +142,6 @@ ModeOptions auto_modes(const Gpu* gpu) {
   return modes;
 }
 
-// Words that a rank's kernel writes for its host side.
-struct KernelWords {
-  Outcome outcome;
-  alignas(64) ProxyWords proxy;
-};
-
 // One rank's resources, connected to its peer.
 class Rank {
  public:
@@ -171,6 +155,7 @@ class Rank {
     return count ? std::optional(*count) : std::nullopt;
   }
   [[nodiscard]] const Hca& hca() const { return *hca_; }
+  [[nodiscard]] bool can_run(const std::string& mode) const { return mode != "push" || pushes_; }
   [[nodiscard]] bool is_direct() const { return peers_.is_direct(peer_rank_); }
 
  private:
@@ -194,10 +179,11 @@ class Rank {
   StagingPool bounce_;
   SharedMemory buffer_;
   SharedMemory signals_;
-  SharedMemory results_;  // KernelWords
+  SharedMemory results_;  // an Outcome
   Endpoint endpoint_;
   PeerMapping peers_;
   std::uint32_t peer_rank_ = 0;
+  bool pushes_ = true;  // both ranks do
   RemoteMemory peer_buffer_{};
   RemoteMemory peer_signals_{};
 };
@@ -206,6 +192,7 @@ struct Introduction {
   EndpointAddress endpoint;
   RemoteMemory buffer;
   RemoteMemory signals;
+  bool pushes;
 };
 
 // Returns the demo's own value unless a variable is set, because the variable has priority.
@@ -220,13 +207,14 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   if (pushes(options)) {
     auto made = GDX_TRY(StagingPool::create(*hca, {.threshold_percent = kThresholdPercent}));
     staging.emplace(std::move(made));
+    if (gpu != nullptr && !staging->map_if_allowed(*gpu).empty()) staging.reset();
   }
   StagingOptions in_host = StagingOptions::in_host_memory();
   in_host.threshold_percent = kThresholdPercent;
   auto bounce = GDX_TRY(StagingPool::create(*hca, in_host));
   auto buffer = GDX_TRY(allocate_shared(*hca, gpu, options.max_bytes));
   auto signals = GDX_TRY(allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t)));
-  auto results = GDX_TRY(allocate_shared(*hca, gpu, sizeof(KernelWords)));
+  auto results = GDX_TRY(allocate_shared(*hca, gpu, sizeof(Outcome)));
   auto endpoint =
       GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
                                {.slot_count = staging ? options.slot_count : 0,
@@ -236,9 +224,6 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
                                 .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
                                 .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)}));
   if (gpu != nullptr) {
-    if (staging) {
-      GDX_TRY(staging->map_to(*gpu));
-    }
     GDX_TRY(bounce.map_to(*gpu));
     GDX_TRY(endpoint.map_to(*gpu));
   }
@@ -249,7 +234,8 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
     GDX_TRY(peers.map_to(*gpu));
   }
 
-  const Introduction mine{endpoint.address(), buffer.memory.remote(), signals.memory.remote()};
+  const Introduction mine{endpoint.address(), buffer.memory.remote(), signals.memory.remote(),
+                          staging.has_value()};
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   const Introduction& peer = all[1 - world.rank()];
   GDX_TRY(endpoint.connect(peer.endpoint));
@@ -259,6 +245,7 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   rank.peer_rank_ = 1 - world.rank();
   rank.peer_buffer_ = peer.buffer;
   rank.peer_signals_ = peer.signals;
+  rank.pushes_ = mine.pushes && peer.pushes;
   GDX_TRY(world.barrier(kExchangeTimeoutNs));
   return rank;
 }
@@ -275,25 +262,14 @@ std::string Rank::blame(const World& world, Status status) const {
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
   const std::uint64_t stalls_before = credit_stalls();
-  auto& words = *reinterpret_cast<KernelWords*>(results_.memory.data());
-  words.proxy = {};
-  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()),
-                          buffer_.memory.local(),
-                          peer_buffer_,
-                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()),
-                          peer_signals_,
-                          &words.proxy};
+  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()), buffer_.memory.local(), peer_buffer_,
+                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
   const auto die_in_time =
       is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
   const auto on_wait = die ? die_in_time : progress;
-  Outcome& outcome = words.outcome;
-  std::thread proxy;
-  if (shape.by_proxy && world.rank() == kSenderRank)
-    proxy = std::thread([&] { (void)post_for_kernel(exchange, shape, progress); });  // the kernel reports it
+  auto& outcome = *reinterpret_cast<Outcome*>(results_.memory.data());
   const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
                                                       : run_receiver(exchange, shape, &outcome, on_wait);
-  std::atomic_ref(words.proxy.over).store(1, std::memory_order_release);
-  if (proxy.joinable()) proxy.join();
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
   if (outcome.status != Status::kOk) {
     return fail(outcome.status,
@@ -356,10 +332,11 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   const std::vector<std::string> modes =
       rank.is_direct() ? std::vector<std::string>{kDirectRow} : options.modes;
   for (const std::string& mode_name : modes) {
+    if (!rank.can_run(mode_name)) continue;
     const Mode mode = *parse_mode(mode_name);
     for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
       const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
-      const Case shape{mode, mode_name == kProxyRow, bytes, messages, sequence, options.break_memory};
+      const Case shape{mode, bytes, messages, sequence, options.break_memory};
       const bool largest = bytes * 8 > options.max_bytes;
       const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
       auto row = GDX_TRY(rank.run(world, mode_name, shape, die));
@@ -368,6 +345,8 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
       rows.push_back(std::move(row));
     }
   }
+  if (rows.empty())
+    return fail(Status::kUnsupported, "--modes: 'push': kernels of a GPU cannot; add another");
   return rows;
 }
 
@@ -449,13 +428,8 @@ int run_where_kernels_run(const Options& options) {
   if (const auto checked = check(options); !checked) return refuse(checked.error());
   std::optional<Gpu> gpu;
   if (kernels_run_on_gpu()) {
-    const auto opened = Gpu::open();
-    if (!opened) {
-      const Error& error = opened.error();
-      // Distinguishes a machine without a driver, a GPU or a new enough driver from a fault of this machine.
-      const bool absent = error.status == Status::kNoDevice || error.status == Status::kUnsupported;
-      return absent ? report({error.status, "SKIPPED: " + error.message}, kExitNoGpu) : report(error);
-    }
+    const auto opened = open_gpu_or_skip();
+    if (!opened) return report(opened.error(), exit_status_without_gpu(opened.error()));
     gpu = *opened;
   }
   const auto done = run(options, gpu ? &*gpu : nullptr);
@@ -474,8 +448,7 @@ int run_command_line(int argc, char** argv) {
       .check(command_line::whole(0, UINT32_MAX));
   app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
       .check(command_line::whole(1, UINT32_MAX));
-  app.add_option("--modes", options.modes,
-                 "A list of pull, push, inline, bounce, proxy and auto (the first four)")
+  app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
       .list(',');
   app.add_option(
          "--direct", options.direct,

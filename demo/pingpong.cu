@@ -53,46 +53,6 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
   if (leads) *outcome = result;
 }
 
-// Until `*word` has come to `value`, within the endpoint's timeout; the proxy's failure ends it.
-GDX_DEVICE Status wait_for_word(const Exchange& x, const std::uint64_t* word, std::uint64_t value) {
-  std::uint64_t status = 0;
-  if (exec::thread_rank<Scope::kWarp>() == 0) {
-    const std::uint64_t begun_ns = exec::now_ns();
-    while (status == 0 && exec::load_acquire(word) < value) {
-      status = exec::load_acquire(&x.proxy->failure);
-      const bool late = exec::now_ns() - begun_ns > x.peer.endpoint.timeout_ns;
-      if (status == 0 && late) status = static_cast<std::uint64_t>(Status::kTimeout);
-      exec::relax();
-    }
-  }
-  return static_cast<Status>(exec::broadcast<Scope::kWarp>(static_cast<std::uint32_t>(status)));
-}
-
-// Sends through the proxy, which owns the endpoint; the kernel has words of host memory only.
-__global__ void send_by_proxy(Exchange x, Case shape, Outcome* outcome) {
-  const bool leads = exec::thread_rank<Scope::kWarp>() == 0;
-  auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
-  Outcome result = {Status::kOk, 0, 0, 0, 0};
-  for (std::uint32_t m = 0; m < shape.messages && result.status == Status::kOk; ++m) {
-    const std::uint64_t sequence = shape.first_sequence + m;
-    for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads)
-      words[i] = expected_word(sequence, i);
-    const std::uint64_t start = read_clock(leads);
-    __syncwarp();  // the leader's release covers what all have written
-    if (leads) exec::publish(&x.proxy->asked, sequence);
-    result.status = wait_for_word(x, &x.proxy->sent, sequence);
-    const std::uint64_t sent = read_clock(leads);
-    if (result.status == Status::kOk) result.status = wait_for_word(x, &x.signals[kArrived], sequence);
-    const std::uint64_t answered = read_clock(leads);
-    if (result.status == Status::kOk) result.status = wait_for_word(x, &x.signals[kVerified], sequence);
-    if (result.status != Status::kOk) break;
-    ++result.messages_done;
-    result.completion_ns += sent - start;
-    result.round_trip_ns += answered - start;
-  }
-  if (leads) *outcome = result;
-}
-
 __global__ void receive_messages(Exchange x, Case shape, Outcome* outcome) {
   device::PeerEndpoint<Scope::kWarp> peer(x.peer);
   auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
@@ -129,7 +89,6 @@ bool kernels_run_on_gpu() { return exec::kOnGpu; }
 Status run_sender(const Exchange& exchange, const Case& shape, Outcome* outcome, int (*progress)()) {
   const exec::LaunchConfig config{.grid = {1}, .block = {kThreads}, .progress = progress};
   *outcome = {};
-  if (shape.by_proxy) return exec::launch(config, send_by_proxy, exchange, shape, outcome);
   switch (shape.mode) {
     case Mode::kPull: return exec::launch(config, send_messages<Mode::kPull>, exchange, shape, outcome);
     case Mode::kPush: return exec::launch(config, send_messages<Mode::kPush>, exchange, shape, outcome);

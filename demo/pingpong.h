@@ -12,19 +12,10 @@ namespace gdx::demo {
 
 struct Case {
   Mode mode;
-  bool by_proxy;        // the sender's kernel requests a pull from a thread of the host
   std::uint64_t bytes;  // of one message; a multiple of 8
   std::uint32_t messages;
   std::uint64_t first_sequence;  // of the first message; grows through the whole run
   bool break_memory;             // the receiver damages one byte before it checks
-};
-
-// Words between a kernel and the thread that posts for it, in memory of both.
-struct ProxyWords {
-  std::uint64_t asked;    // the kernel: messages up to this sequence are to be sent
-  std::uint64_t sent;     // the thread: those up to this one are complete
-  std::uint64_t failure;  // the thread: a Status, of why there will be no more
-  std::uint64_t over;     // nonzero: the kernel has ended and requests nothing more
 };
 
 // A rank's view of the two buffers and the three signal words of the exchange.
@@ -34,7 +25,6 @@ struct Exchange {
   RemoteMemory remote;           // the peer's buffer
   const std::uint64_t* signals;  // mine: [kArrived], [kVerified] at the sender, [kData] at the receiver
   RemoteMemory remote_signals;
-  ProxyWords* proxy;
 };
 
 enum SignalWord : std::uint32_t { kData = 0, kArrived = 1, kVerified = 2, kSignalWords = 3 };

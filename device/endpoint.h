@@ -1,23 +1,12 @@
-// An endpoint opened by a kernel. Registers hold the counters that posting changes, kernel parameters hold
-// the constants. Memory holds what only waits need (impl/wait.h).
+// An endpoint opened by a kernel.
 // Ownership: exactly one thread, warp or block (the Scope) owns the endpoint from construction to close(), so
 // posting needs no atomics. All threads of the scope hold the object and make the same calls. The leader, the
 // thread of rank 0, posts and waits.
-// Ordering within one call that posts:
-//
-//   payload stores (push) --> WQE stores --release--> doorbell record --> doorbell
-//
-// The release is cumulative, so it also orders payload that other threads of the scope stored before the
-// scope's barrier.
 #pragma once
 
-#include <cstdint>
-
-#include "device/credits.h"
 #include "device/exec/exec.h"
-#include "device/impl/wait.h"
-#include "device/impl/wqe.h"
-#include "device/options.h"
+#include "device/impl/access.h"
+#include "device/impl/open_endpoint.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
@@ -25,288 +14,37 @@
 namespace gdx::device {
 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
-class Endpoint {
+class Endpoint : private impl::OpenEndpoint<S, P> {
+  friend struct impl::Access;
+  using Open = impl::OpenEndpoint<S, P>;
+
  public:
-  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() then is
+  // Opens an endpoint; `from` must outlive it (a kernel parameter does). status() then is
   //   kVersionMismatch   the layouts of host and device code differ
   //   kInvalidArgument   P is kGpu and the queue is in host memory, or the queue is shared
   //   kBusy              it is open elsewhere, or a kernel ended without close(): host's Endpoint::reopen()
   //   kNotConnected      the host has not connected it, or has destroyed it
   //   another error      the fault of an earlier kernel
   // In the first four cases the endpoint touches nothing.
-  GDX_DEVICE explicit Endpoint(const EndpointHandle& handle);
+  GDX_DEVICE explicit Endpoint(const EndpointHandle& from) : Open(from) {}
   explicit Endpoint(EndpointHandle&&) = delete;
-  GDX_DEVICE ~Endpoint() { close(); }
+  GDX_DEVICE ~Endpoint() { Open::close(); }
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
   // Writes the counters back for the next owner, of this kernel or a later one. Idempotent. Outstanding work
   // continues and keeps its staging slots, beyond the minimum too, until the next kernel or the endpoint's
   // end. Flush first where other endpoints need the slots.
-  GDX_DEVICE void close();
+  using Open::close;
 
   // Returns kOk or the endpoint's first error, equal in all threads of the scope after every call.
-  GDX_DEVICE Status status() const {
-    return static_cast<Status>(static_cast<std::uint32_t>(status_) & ~kRefused);
-  }
+  using Open::status;
   // Returns the failure's status, CQE syndrome and WQE. Valid only in the leader.
-  GDX_DEVICE EndpointFault fault() const {
-    return is_refused() ? EndpointFault{status(), 0, 0, 0} : handle_.state->fault;
-  }
-  GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
-  GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
-
-  // Functions below serve device/gdx.h. They are for the leader unless marked "all threads".
-
-  // Begins an API call; the endpoint's timeout bounds the sum of its waits.
-  GDX_DEVICE void start_call() { waited_ = false; }
-  // All threads: keeps a sticky status of the leader's part of a call, and ends posting.
-  GDX_DEVICE void latch_status(Status status) {
-    if (!impl::is_sticky(status)) return;
-    status_ = status;
-    limit_ = producer_;
-  }
-  // Makes the next WQE start only after all earlier READs and atomics are answered.
-  GDX_DEVICE void fence_next() { fence_ = mlx5::kFenceReads; }
-
-  // Are `blocks` WQEBBs free, without a poll of completions? Not on a failed endpoint.
-  GDX_DEVICE bool has_room(std::uint32_t blocks) const { return room() >= blocks; }
-  GDX_DEVICE std::uint32_t room() const { return limit_ - producer_; }
-  // Waits until they are.
-  GDX_DEVICE Status wait_blocks(std::uint32_t blocks);
-  GDX_DEVICE Status reserve_blocks(std::uint32_t blocks) {
-    return has_room(blocks) ? Status::kOk : wait_blocks(blocks);
-  }
-  GDX_DEVICE std::uint32_t queue_pair_word() const { return queue_pair_word_; }
-  // Returns the k-th block of the WQE under construction.
-  GDX_DEVICE std::byte* block(std::uint32_t k) const { return block_at(producer_ + k); }
-  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {  // all threads
-    return handle_.send_queue[index & block_mask_].bytes;
-  }
-  GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
-  // Completion and fence bits of the WQE under construction.
-  GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
-  // Adds the WQE of `blocks` blocks at wqe_index() to the queue.
-  GDX_DEVICE void commit(std::uint32_t blocks) {
-    producer_ += blocks;
-    tail_blocks_ = blocks - 1;
-    fence_ = 0;
-  }
-  // Adds `count` WQEs of one block each to the queue.
-  GDX_DEVICE void commit_many(std::uint32_t count) {
-    commit(count);
-    tail_blocks_ = 0;
-  }
-  // Publishes all committed WQEs. `Payload` is the memory in which this kernel stored their payload. NIC
-  // memory and host memory need a wider release than a queue in GPU memory.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring(std::uint64_t doorbell_value) {
-    ring_at<Payload>(next_doorbell(), doorbell_value);
-  }
-  GDX_DEVICE bool has_blueflame() const { return blueflame_; }
-  // Publishes as ring() does. The caller's `count` newest WQEs have one block each, and `wqe` is the newest.
-  // A BlueFlame register takes each of them with a doorbell of its own, so the NIC need not fetch it. After
-  // earlier deferred WQEs one plain doorbell covers all, because their callers requested that.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring_with(const impl::Wqe& wqe, std::uint32_t count = 1) {
-    if (!blueflame_) [[likely]]
-      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(wqe.at[0]));
-    if (count != 1 || producer_ - rung_ != 1) return ring_together(count);
-    start_blueflame<Payload>();
-    exec::store_blueflame(next_doorbell(), wqe.at);
-  }
-  // Publishes as ring_with() for one WQE does. `first` and `second` are the two newest WQEs.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring_with(const impl::Wqe& first, const impl::Wqe& second, std::uint32_t count) {
-    if (!blueflame_) [[likely]]
-      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(second.at[0]));
-    if (count != 2 || producer_ - rung_ != 2) return ring_together(count);
-    start_blueflame<Payload>();
-    exec::store_blueflame(next_doorbell(), first.at);
-    exec::store_blueflame(next_doorbell(), second.at);
-  }
-  // Publishes the `count` newest WQEs of one block each, read back from the ring.
-  GDX_DEVICE void ring_together(std::uint32_t count) {
-    const std::uint32_t copies = blueflame_ && producer_ - rung_ == count ? count : 0;
-    half_bytes_ = impl::ring_deferred(handle_.state, half_bytes_, producer_, last_wqe(), copies);
-    rung_ = producer_;
-  }
-  GDX_DEVICE void ring_if_deferred() {
-    if (rung_ != producer_) ring_together(0);
-  }
-  // Excludes `blocks` WQEBBs from the message count, which otherwise counts each WQEBB as a message.
-  GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
-
-  // Waits until `Pool` (impl/pools.h) has a credit. Requests `slots_wanted` slots when it has none.
-  template <typename Pool>
-  GDX_DEVICE Status reserve_credit(std::uint64_t slots_wanted);
-  GDX_DEVICE Credits& credits() { return credits_; }  // of pushes
-  // Applies `step` to the credits of bounces. Requires a drain() before.
-  GDX_DEVICE void update_bounce(impl::BounceStep step, std::uint64_t slots_wanted = 0) {
-    impl::update_bounce(handle_.state, step, rung_, slots_wanted);
-  }
-
-  // Takes all available completions.
-  GDX_DEVICE void drain() { absorb(impl::drain(handle_.state, posted())); }
-  GDX_DEVICE bool all_completed() const {
-    const std::uint32_t completed = limit_ - send_queue_blocks();
-    return producer_ == completed || impl::reached(completed - 1, last_wqe());
-  }
-  // Waits for everything posted; requires that all of it was rung.
-  GDX_DEVICE Status wait_all_completed() {
-    return all_completed() ? Status::kOk : wait_completed(last_wqe() + 1);
-  }
-  // Spins until done() holds, an error, an abort, or the deadline of the call.
-  template <typename Done>
-  GDX_DEVICE Status wait_until(Done done);
-
- private:
-  // Bit of status_: the endpoint could not be opened. A flag of its own would cost a put three instructions.
-  static constexpr std::uint32_t kRefused = 1u << 31;
-  GDX_DEVICE void refuse(Status status) {
-    status_ = static_cast<Status>(static_cast<std::uint32_t>(status) | kRefused);
-  }
-  GDX_DEVICE bool is_refused() const { return (static_cast<std::uint32_t>(status_) & kRefused) != 0; }
-
-  // Placement that a release must serve: kGpu only when queue and payload both lie in GPU memory.
-  template <Placement Payload>
-  static constexpr Placement kObserver = P == Placement::kGpu ? Payload : P;
-
-  template <Placement Payload>
-  GDX_DEVICE void ring_at(std::uint64_t* doorbell, std::uint64_t doorbell_value) {
-    exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
-    exec::ring<kObserver<Payload>>(doorbell, doorbell_value);
-    rung_ = producer_;
-  }
-  // Publishes all WQEs in the record before the first BlueFlame write, because a torn copy makes the NIC read
-  // the ring.
-  template <Placement Payload>
-  GDX_DEVICE void start_blueflame() {
-    exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
-    exec::fence_release<kObserver<Payload>>();
-    rung_ = producer_;
-  }
-  // Alternates the halves of a BlueFlame register, because two writes in a row to one half could merge.
-  GDX_DEVICE std::uint64_t* next_doorbell() {
-    std::byte* const half = reinterpret_cast<std::byte*>(handle_.doorbell) + half_bytes_;
-    half_bytes_ ^= handle_.blueflame_half_bytes;
-    return reinterpret_cast<std::uint64_t*>(half);
-  }
-  GDX_DEVICE std::uint32_t send_queue_blocks() const { return block_mask_ + 1; }
-  GDX_DEVICE std::uint32_t last_wqe() const { return producer_ - 1 - tail_blocks_; }
-  GDX_DEVICE Status wait_completed(std::uint32_t goal);
-  GDX_DEVICE impl::Posted posted() const { return {credits_.filled(), rung_}; }
-  GDX_DEVICE void absorb(const impl::Progress& progress) {
-    limit_ = progress.completed + send_queue_blocks();
-    credits_.set_positions(progress.filled, progress.ready, progress.returned);
-    latch_status(progress.status);
-  }
-
-  const EndpointHandle& handle_;
-  const std::uint32_t queue_pair_word_;
-  const std::uint32_t block_mask_;
-  const bool blueflame_;
-  Credits credits_;
-  std::uint32_t producer_ = 0;
-  std::uint32_t limit_ = 0;  // position at which `producer_` must stop; `producer_` itself after an error
-  std::uint32_t rung_ = 0;
-  std::uint32_t tail_blocks_ = 0;  // blocks of the newest WQE after its first
-  std::uint32_t fence_ = 0;
-  std::uint32_t half_bytes_ = 0;    // offset of the next doorbell from the register's start
-  std::uint32_t other_blocks_ = 0;  // WQEBBs of this kernel that count as no message
-  Status status_ = Status::kOk;
-  bool waited_ = false;  // this call has waited, so its deadline is set
-  bool closed_ = false;
+  using Open::fault;
+  // Returns the handle that opened the endpoint.
+  using Open::handle;
+  // Returns whether this thread is the leader, of rank 0 in its scope.
+  using Open::is_leader;
 };
-
-template <Scope S, Placement P>
-GDX_DEVICE Endpoint<S, P>::Endpoint(const EndpointHandle& handle)
-    : handle_(handle),
-      queue_pair_word_(impl::queue_pair_word(handle.qpn)),
-      block_mask_((1u << handle.log_send_queue) - 1),
-      blueflame_(handle.blueflame_half_bytes != 0),
-      credits_(handle.staging) {
-  const bool known = handle.layout_version == kQueueLayoutVersion;
-  if (!known || (P == Placement::kGpu && handle.placement != P) || handle.sharing != Sharing::kExclusive) {
-    refuse(known ? Status::kInvalidArgument : Status::kVersionMismatch);
-    return;
-  }
-  exec::gather<S>();  // the scope is done with the last broadcast
-  std::uint32_t taken = 0;
-  if (is_leader()) taken = static_cast<std::uint32_t>(impl::take_endpoint(handle));
-  taken = exec::broadcast<S>(taken);
-  if (taken != 0) {
-    refuse(static_cast<Status>(taken));
-    return;
-  }
-  exec::watch_endpoint(handle);
-  const QueueState& state = *handle.state;
-  producer_ = rung_ = state.producer;
-  tail_blocks_ = state.producer - 1 - state.last_wqe;
-  credits_.open(state.staging);
-  limit_ = state.completed + send_queue_blocks();
-  latch_status(state.fault.status);
-  exec::sync<S>();  // every thread reads the state before the leader writes it back
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE void Endpoint<S, P>::close() {
-  if (closed_ || is_refused()) return;
-  closed_ = true;
-  exec::sync<S>();
-  if (!is_leader()) return;
-  if (status_ == Status::kOk) ring_if_deferred();
-  if (handle_.staging.slot_count != 0) absorb(impl::close_credits(handle_.state, posted()));
-  QueueState& state = *handle_.state;
-  state.messages += producer_ - state.producer - other_blocks_;
-  state.producer = producer_;
-  state.last_wqe = last_wqe();
-  state.staging.filled = credits_.filled();
-  state.rung = rung_;
-  // Calls last, because a call costs the kernel registers for every value that is still live.
-  if (handle_.bounce.slot_count != 0) impl::close_bounce(handle_.state);
-  impl::give_endpoint_back(handle_);
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE Status Endpoint<S, P>::wait_blocks(std::uint32_t blocks) {
-  if (status_ != Status::kOk) return status();
-  if (blocks > send_queue_blocks()) return Status::kUnsupported;
-  ring_if_deferred();  // only published WQEs can complete
-  return wait_completed(producer_ + blocks - send_queue_blocks());
-}
-
-template <Scope S, Placement P>
-GDX_DEVICE Status Endpoint<S, P>::wait_completed(std::uint32_t goal) {
-  const impl::Progress progress = impl::wait_completed(handle_.state, posted(), goal, waited_);
-  waited_ = true;
-  absorb(progress);
-  return progress.status;
-}
-
-template <Scope S, Placement P>
-template <typename Pool>
-GDX_DEVICE Status Endpoint<S, P>::reserve_credit(std::uint64_t slots_wanted) {
-  if (status_ != Status::kOk) return status();
-  if (Pool::available(*this)) return Status::kOk;
-  drain();
-  if (status_ != Status::kOk || Pool::available(*this)) return status_;
-  Pool::stall(*this, slots_wanted);
-  ring_if_deferred();
-  return wait_until([&] { return Pool::available(*this); });
-}
-
-template <Scope S, Placement P>
-template <typename Done>
-GDX_DEVICE Status Endpoint<S, P>::wait_until(Done done) {
-  for (;;) {
-    drain();
-    if (status_ != Status::kOk) return status_;
-    if (done()) return Status::kOk;
-    const Status status = impl::wait_a_turn(handle_.state, waited_);
-    if (status != Status::kOk) return status;
-    waited_ = true;
-  }
-}
 
 }  // namespace gdx::device

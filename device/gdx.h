@@ -30,6 +30,7 @@
 #include <cstdint>
 
 #include "device/endpoint.h"
+#include "device/impl/access.h"
 #include "device/impl/post.h"
 #include "device/impl/put.h"
 #include "device/options.h"
@@ -44,31 +45,31 @@ namespace gdx {
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  endpoint.start_call();
-  return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::NoSignal{}, doorbell);
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::put<M, C>(open, to, from, bytes, device::impl::NoSignal{}, doorbell);
 }
 
 // Posts one gdx_put<Mode::kPull> from every lane of a warp, in lane order, each with its own arguments. All
-// lanes share one reservation and one doorbell; a lane of 0 B posts nothing. Errors: gdx_put's in pull mode,
-// equal in all lanes; a bad length in one lane posts nothing at all. kUnsupported when the send queue has
-// fewer blocks than lanes post.
+// lanes share one reservation and one doorbell. A lane of 0 B posts nothing.
+// Errors: gdx_put's in pull mode, equal in all lanes. A bad length in one lane posts nothing at all.
+// kUnsupported when the send queue has fewer blocks than lanes post.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P>& endpoint, RemoteMemory to, LocalMemory from,
                                std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  endpoint.start_call();
-  return device::impl::put_warp(endpoint, to, from, bytes, doorbell);
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::put_warp(open, to, from, bytes, doorbell);
 }
 
-// Writes a value of 1, 2, 4, 8 or 16 B, of any type that may be copied as bytes, which travels in the work
-// request itself. A reader may see parts of 16 B before the rest. Errors: the endpoint's.
+// Writes a value of 1, 2, 4, 8 or 16 B, which travels in the work request itself. Its type is one that may be
+// copied as bytes. A reader may see parts of 16 B before the rest. Errors: the endpoint's.
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
   const device::impl::ValueBits bits = device::impl::bits_of(value);
-  endpoint.start_call();
-  return device::impl::post_one(endpoint, doorbell, [&] {
-    if constexpr (sizeof(T) > 8) return device::impl::wide_value_wqe(endpoint, to, bits);
-    return device::impl::value_wqe(endpoint, to, bits.low, sizeof(T), 0);
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::post_one(open, doorbell, [&] {
+    if constexpr (sizeof(T) > 8) return device::impl::wide_value_wqe(open, to, bits);
+    return device::impl::value_wqe(open, to, bits.low, sizeof(T), 0);
   });
 }
 
@@ -78,9 +79,9 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P>& endpoint, RemoteMemory t
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
-  endpoint.start_call();
-  return device::impl::post_one(endpoint, doorbell, [&] {
-    return device::impl::signal_wqe(endpoint, device::impl::Signal{signal, value, op});
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::post_one(open, doorbell, [&] {
+    return device::impl::signal_wqe(open, device::impl::Signal{signal, value, op});
   });
 }
 
@@ -90,8 +91,8 @@ template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
-  endpoint.start_call();
-  return device::impl::put<M, C>(endpoint, to, from, bytes, device::impl::Signal{signal, value, op},
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::put<M, C>(open, to, from, bytes, device::impl::Signal{signal, value, op},
                                  Doorbell::kRing);
 }
 
@@ -99,11 +100,11 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P>& endpoint, RemoteMemory 
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
-  endpoint.start_call();
+  auto& open = device::impl::start_call(endpoint);
   if (!device::impl::is_message_length(bytes))
-    return bytes == 0 ? device::impl::transfer_nothing(endpoint, doorbell) : Status::kInvalidLength;
-  return device::impl::post_one(endpoint, doorbell, [&] {
-    return device::impl::transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaRead, from,
+    return bytes == 0 ? device::impl::transfer_nothing(open, doorbell) : Status::kInvalidLength;
+  return device::impl::post_one(open, doorbell, [&] {
+    return device::impl::transfer_wqe(open, mlx5::WqeOpcode::kRdmaRead, from,
                                       reinterpret_cast<std::uint64_t>(to.address), to.lkey,
                                       static_cast<std::uint32_t>(bytes));
   });
@@ -114,9 +115,9 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P>& endpoint, LocalMemory to, Remo
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory original, RemoteMemory target,
                                 std::uint64_t add) {
-  endpoint.start_call();
-  return device::impl::post_one(endpoint, Doorbell::kRing, [&] {
-    return device::impl::atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::post_one(open, Doorbell::kRing, [&] {
+    return device::impl::atomic_wqe(open, mlx5::WqeOpcode::kAtomicFetchAdd, target, add, 0,
                                     reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0);
   });
 }
@@ -127,9 +128,9 @@ GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P>& endpoint, LocalMemory or
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
-  endpoint.start_call();
-  return device::impl::post_one(endpoint, Doorbell::kRing, [&] {
-    return device::impl::atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::post_one(open, Doorbell::kRing, [&] {
+    return device::impl::atomic_wqe(open, mlx5::WqeOpcode::kAtomicCompareSwap, target, swap, compare,
                                     reinterpret_cast<std::uint64_t>(original.address), original.lkey, 0);
   });
 }
@@ -138,7 +139,7 @@ GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P>& endpoint, LocalMemory
 // nothing. Closing the endpoint drops the fence, so the next kernel needs its own.
 template <Scope S, Placement P>
 GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
-  endpoint.fence_next();
+  device::impl::Access::state_of(endpoint).fence_next();
 }
 
 // Waits until everything posted on the endpoint is complete. Then sources may be reused, results have landed,
@@ -146,11 +147,11 @@ GDX_DEVICE void gdx_fence(device::Endpoint<S, P>& endpoint) {
 // yet. Errors: the endpoint's; after kTimeout and kAborted part of the work may be complete.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_flush(device::Endpoint<S, P>& endpoint) {
-  endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
-    if (endpoint.status() != Status::kOk) return endpoint.status();
-    endpoint.ring_if_deferred();
-    return endpoint.wait_all_completed();
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::by_leader(open, [&] {
+    if (open.status() != Status::kOk) return open.status();
+    open.ring_if_deferred();
+    return open.wait_all_completed();
   });
 }
 
@@ -169,18 +170,18 @@ GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::Endpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
-  endpoint.start_call();
-  return device::impl::by_leader(endpoint, [&] {
+  auto& open = device::impl::start_call(endpoint);
+  return device::impl::by_leader(open, [&] {
     const auto holds = [&] { return device::impl::holds(signal, how, value); };
     if (holds()) return Status::kOk;
-    if (endpoint.status() != Status::kOk) return endpoint.status();
-    endpoint.ring_if_deferred();
-    std::uint64_t probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
-    return endpoint.wait_until([&] {
+    if (open.status() != Status::kOk) return open.status();
+    open.ring_if_deferred();
+    std::uint64_t probe_at = exec::now_ns() + open.handle().probe_after_ns;
+    return open.wait_until([&] {
       if (holds()) return true;
-      if (exec::now_ns() >= probe_at && endpoint.all_completed()) {
-        device::impl::post_probe(endpoint);
-        probe_at = exec::now_ns() + endpoint.handle().probe_after_ns;
+      if (exec::now_ns() >= probe_at && open.all_completed()) {
+        device::impl::post_probe(open);
+        probe_at = exec::now_ns() + open.handle().probe_after_ns;
       }
       return false;
     });

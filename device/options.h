@@ -6,7 +6,8 @@ namespace gdx {
 // Time of the doorbell: in the call itself, or in a later call on the endpoint. A later doorbell covers all
 // WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too. Deferred WQEs share one plain
 // doorbell, so the NIC reads the doorbell record and the WQEs from the queue. BlueFlame would have carried
-// each WQE.
+// each WQE. They share its fences too, so a batch of pushes pays for system scope once. Each push of a batch
+// holds a staging slot.
 enum class Doorbell { kRing, kDefer };
 
 // Path of the payload to the NIC.
@@ -14,18 +15,20 @@ enum class Doorbell { kRing, kDefer };
 //  - kPush: the kernel stores payload into NIC memory.
 //  - kInline: the payload lies in the work request.
 //  - kBounce: the kernel stores payload into host memory, and the NIC reads it there. Serves long paths,
-//    because a GPU writes fast over them and is read slowly.
+//    because a GPU writes over them fast but is read slowly.
 //  - kAuto: chooses by the size, from EndpointHandle::modes.
 enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
 
 // Way in which a push or bounce fills its slot: 16 B stores of the scope, or bulk copies by TMA. The TMA
-// copies from shared memory while the threads continue. kBulk is for endpoints of a block and takes 8 KiB of
-// shared memory; GPUs before sm_90 store. Nothing chooses kBulk by itself, because its speed is not measured
+// copies from shared memory while the threads continue. kBulk is for endpoints of a block, and takes 8 KiB of
+// shared memory. GPUs before sm_90 store. Nothing chooses kBulk by itself, because its speed is not measured
 // yet. CUDA does not document TMA writes to NIC memory, though other libraries depend on them.
 enum class Copy { kStores, kBulk };
 
+// Change of a signal word: the value replaces it, or is added atomically.
 enum class SignalOp { kSet, kAdd };
 
+// Comparison of a signal word, left, with a value, right. Both are unsigned.
 enum class Compare { kEqual, kNotEqual, kGreaterEqual, kGreater, kLessEqual, kLess };
 
 }  // namespace gdx

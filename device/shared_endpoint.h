@@ -1,20 +1,10 @@
 // An endpoint on which any threads of a GPU post at once. Each thread opens it for itself and needs nothing
 // from other threads. Only the lanes of gdx_put_warp make a call together.
-//
-// Posting takes one reservation (an atomic add), the WQE's stores, and one publication. Threads publish in
-// the order of their reservations. Source: docs/device.md, "Shared endpoints".
-//
-//   thread 1: reserve [0, 1)   store            publish 1
-//   thread 2: reserve [1, 3)   store   wait its turn ----> publish 3
 #pragma once
 
-#include <cstdint>
-
 #include "device/exec/exec.h"
-#include "device/impl/shared_credits.h"
-#include "device/impl/shared_wait.h"
-#include "device/impl/wqe.h"
-#include "device/options.h"
+#include "device/impl/access.h"
+#include "device/impl/open_shared_endpoint.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
@@ -24,167 +14,24 @@ namespace gdx::device {
 template <Placement P = Placement::kHost>
 class SharedEndpoint {
  public:
-  // A warp posts up to 32 blocks at once, and a put with its signal two.
-  static constexpr std::uint32_t kMinLogSendQueue = 6;
-
-  // Opens an endpoint; `handle` must outlive it (a kernel parameter does). status() is kVersionMismatch when
-  // the layouts of host and device code differ. status() is kInvalidArgument when P is kGpu and the queue is
-  // in host memory, or when the queue is exclusive or too short. status() is kNotConnected when the host has
-  // not connected it, or has destroyed it.
-  GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& handle)
-      : handle_(handle),
-        queue_pair_word_(impl::queue_pair_word(handle.qpn)),
-        block_mask_((1u << handle.log_send_queue) - 1) {
-    if (handle.layout_version != kQueueLayoutVersion) {
-      status_ = Status::kVersionMismatch;
-    } else if ((P == Placement::kGpu && handle.placement != P) || handle.sharing != Sharing::kShared ||
-               handle.log_send_queue < kMinLogSendQueue) {
-      status_ = Status::kInvalidArgument;
-    } else if (exec::load_counter(handle.owner) != handle.owner_free) {
-      status_ = Status::kNotConnected;
-    } else {
-      exec::watch_endpoint(handle);
-    }
-  }
+  // Opens an endpoint; `from` must outlive it (a kernel parameter does). status() then is
+  //   kVersionMismatch   the layouts of host and device code differ
+  //   kInvalidArgument   P is kGpu and the queue is in host memory, or the queue is exclusive or too short
+  //   kNotConnected      the host has not connected it, or has destroyed it
+  GDX_DEVICE explicit SharedEndpoint(const EndpointHandle& from) : open_(from) {}
   explicit SharedEndpoint(EndpointHandle&&) = delete;
-  // Opens the endpoint of a team's record, which the host has checked and connected before it wrote the way.
-  GDX_DEVICE SharedEndpoint(const EndpointHandle& handle, std::uint32_t queue_pair_word,
-                            std::uint32_t block_mask)
-      : handle_(handle), queue_pair_word_(queue_pair_word), block_mask_(block_mask) {
-    exec::watch_endpoint(handle);
-  }
   SharedEndpoint(const SharedEndpoint&) = delete;
   SharedEndpoint& operator=(const SharedEndpoint&) = delete;
 
   // Returns kOk, or the reason why this thread could not open the endpoint. Calls return later failures
   // themselves.
-  GDX_DEVICE Status status() const { return status_; }
-  GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
-
-  // Functions below serve device/shared.h.
-
-  // Reserves `blocks` blocks. Returns the first, which may not be free yet.
-  GDX_DEVICE std::uint32_t take_blocks(std::uint32_t blocks) const {
-    return exec::fetch_add(&handle_.state->shared.reserved, blocks);
-  }
-  // Returns whether the blocks before `end` are free.
-  GDX_DEVICE bool has_room(std::uint32_t end) const {
-    return end - exec::load_counter(&handle_.state->shared.completed) <= block_mask_ + 1;
-  }
-  GDX_DEVICE std::uint32_t room_goal(std::uint32_t end) const { return end - (block_mask_ + 1); }
-  // Reserves `blocks` blocks from `first` on, and waits until they are free.
-  GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {
-    *first = take_blocks(blocks);
-    const std::uint32_t end = *first + blocks;
-    return has_room(end) ? Status::kOk : impl::wait_shared_room(handle_.state, room_goal(end));
-  }
-  GDX_DEVICE bool has_turn(std::uint32_t first) const {
-    return exec::load_counter(&handle_.state->shared.published) == first;
-  }
-  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
-    return handle_.send_queue[index & block_mask_].bytes;
-  }
-  // Adds the blocks [first, end) to the queue, in turn, and rings. `held`, if not null, is the slot that
-  // block `first` sends. `Observed` is the memory that the NIC reads, payload included.
-  template <Placement Observed = P>
-  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value,
-                            HeldSlot* held = nullptr) {
-    QueueState& state = *handle_.state;
-    if (!has_turn(first)) return impl::publish_late<Observed>(&state, first, end, doorbell_value, held);
-    impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
-    return Status::kOk;
-  }
-  // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free, and
-  // helps others meanwhile.
-  template <typename Pool, typename Help>
-  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted, Help help) {
-    const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
-    if (credit.status == Status::kOk) return credit;
-    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted, help);
-  }
-
-  // Returns the doorbell value of a gdx_put at `index`.
-  GDX_DEVICE std::uint64_t write_doorbell(std::uint32_t index) const {
-    return impl::doorbell_value(control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, 0));
-  }
-  // Functions that store one WQE at `index` and return its doorbell value.
-  GDX_DEVICE std::uint64_t store_transfer(std::uint32_t index, mlx5::WqeOpcode opcode,
-                                          const RemoteMemory& remote, const LocalMemory& local,
-                                          std::uint32_t bytes) const {
-    const exec::Segment control = control_at(index, opcode, 3, 0);
-    store_head(index, control, remote);
-    exec::store_segment<32>(
-        block_at(index),
-        impl::data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_value(std::uint32_t index, const RemoteMemory& remote, std::uint64_t value,
-                                       std::uint32_t bytes, std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, fence);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), impl::inline_value_segment(value, bytes));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_wide_value(std::uint32_t index, const RemoteMemory& remote,
-                                            const impl::ValueBits& bits, std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 4, fence);
-    exec::Segment data[2];
-    impl::wide_value_segments(bits, data[0], data[1]);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), data[0]);
-    exec::store_segment<48>(block_at(index), data[1]);
-    return impl::doorbell_value(control);
-  }
-  // `bytes` <= kShortInlineBytes.
-  GDX_DEVICE std::uint64_t store_inline(std::uint32_t index, const RemoteMemory& remote,
-                                        const std::byte* from, std::uint32_t bytes) const {
-    const impl::InlineData data(from, bytes);
-    const std::uint32_t segments = impl::inline_segments(bytes);
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, segments, 0);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), data.at[0]);
-    if (segments > 3) exec::store_segment<48>(block_at(index), data.at[1]);
-    return impl::doorbell_value(control);
-  }
-  // An RDMA WRITE of no bytes, which only a live peer acknowledges.
-  GDX_DEVICE std::uint64_t store_probe(std::uint32_t index) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 2, 0);
-    store_head(index, control, RemoteMemory{});
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode,
-                                        const RemoteMemory& remote, std::uint64_t swap_or_add,
-                                        std::uint64_t compare, const void* result, Be32 lkey,
-                                        std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, opcode, 4, fence);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), impl::atomic_segment(swap_or_add, compare));
-    exec::store_segment<48>(block_at(index),
-                            impl::data_segment(8, lkey, reinterpret_cast<std::uint64_t>(result)));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_signal(std::uint32_t index, const RemoteMemory& word, std::uint64_t value,
-                                        SignalOp op) const {
-    if (op == SignalOp::kSet) return store_value(index, word, value, 8, handle_.signal_fence);
-    return store_atomic(index, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0, handle_.scratch,
-                        handle_.scratch_lkey, handle_.signal_fence);
-  }
+  GDX_DEVICE Status status() const { return open_.status(); }
+  // Returns the handle that opened the endpoint.
+  GDX_DEVICE const EndpointHandle& handle() const { return open_.handle(); }
 
  private:
-  GDX_DEVICE exec::Segment control_at(std::uint32_t index, mlx5::WqeOpcode opcode, std::uint32_t segments,
-                                      std::uint32_t fence) const {
-    return impl::control_segment(opcode, index, queue_pair_word_, segments, mlx5::kCompletionAlways | fence);
-  }
-  GDX_DEVICE void store_head(std::uint32_t index, const exec::Segment& control,
-                             const RemoteMemory& remote) const {
-    exec::store_segment(block_at(index), control);
-    exec::store_segment<16>(block_at(index), impl::address_segment(remote.address, remote.rkey));
-  }
-
-  const EndpointHandle& handle_;
-  const std::uint32_t queue_pair_word_;
-  const std::uint32_t block_mask_;
-  Status status_ = Status::kOk;
+  friend struct impl::Access;
+  impl::OpenSharedEndpoint<P> open_;
 };
 
 }  // namespace gdx::device

@@ -1,6 +1,6 @@
-// libgdx, the host side: open an HCA, register memory, make endpoints, meet the other ranks, and hand
-// EndpointHandles to kernels. demo/own is a whole program. host/topo/topology.h lists each GPU's
-// distance from each NIC before any is opened; it is separate because it needs hwloc.
+// libgdx, the host side. A program opens an HCA, registers memory and makes endpoints. It then meets the
+// other ranks and hands EndpointHandles to kernels. demo/own is a whole program. host/topo/topology.h lists
+// the distance of each GPU from each NIC, without opening them. It is separate because it needs hwloc.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -10,10 +10,10 @@
 #else
 #include "base/or_exit.h"
 #include "host/bootstrap/world.h"
+#include "host/direct/peer_mapping.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
-#include "host/peer/peer_mapping.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/progress.h"
 #include "host/staging/staging_pool.h"

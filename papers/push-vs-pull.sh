@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]: regenerates papers/push-vs-pull/ (./run
-# papers), or FOLDER. All of it is modelled. It takes 8 minutes of one core.
+# papers), or FOLDER. All of it is modelled. It takes minutes of one core.
 set -euo pipefail
 usage="usage: push-vs-pull.sh MODEL_PROGRAM RANKS_PROGRAM MODES_PROGRAM [FOLDER]"
 model=${1:?$usage}
@@ -46,6 +46,27 @@ at() {
   at "Ivy Bridge, SYS" --queues gpu --path SYS --platform ivy-bridge
   at "Intel client, PHB" --queues gpu --path PHB --platform intel-client
 } >"$out/one-at-a-time.txt"
+
+# One endpoint, puts by themselves and in batches; then 32 endpoints, with slots for batches and without.
+batches() {
+  echo "## $path, queues in $queues memory, $1 of $2 puts"
+  shift 2
+  "$model" --path "$path" --queues "$queues" --mode pull,push,bounce "$@" | grep -v '^completed: '
+  echo
+}
+{
+  for path in PIX PXB PHB NODE SYS; do
+    for queues in gpu host; do
+      for puts in 1 4 16; do
+        batches "one endpoint, batches" "$puts" --endpoints 1 --batch "$puts" --size-bytes 8,4096
+      done
+    done
+  done
+  path=SYS queues=gpu
+  for puts in 1 4 15; do
+    batches "32 endpoints, slots of 256 B, batches" "$puts" --slot-bytes 256 --batch "$puts" --size-bytes 8,256
+  done
+} >"$out/batches.txt"
 
 # The same paths under production code: device posting, HCA and transport in virtual time.
 compare() {

@@ -54,6 +54,8 @@ GDX_COUNTED(put_32_warp_gpu, WarpGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
 GDX_COUNTED(put_32_warp_host, WarpHost, gdx_put_warp(ep, c.to, c.from, c.bytes))
 GDX_COUNTED(put_value_thread_gpu, ThreadGpu, gdx_put_value(ep, c.to, c.value))
 GDX_COUNTED(push_thread_host, ThreadHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED(push_deferred_thread_gpu, ThreadGpu,
+            gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes, Doorbell::kDefer))
 GDX_COUNTED(push_warp_host, WarpHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
 GDX_COUNTED(push_block_host, BlockHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
 

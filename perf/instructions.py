@@ -10,7 +10,7 @@ endpoint left out, fetching and converting its own arguments included.
   path    instructions that a call executes which need not wait: of all ways through the kernel that take no
           function call and no loop, the one with the most doorbells of 8 B, then the most stores, and of those
           the shortest. Predicated instructions count as executed.
-          A push loops over its slots and has no path.
+          A push loops over its slots and has no path. Its fences are all that stand in the code for the call.
   blueflame  the same with the WQE in the doorbell: the way with the fewest doorbells of 8 B.
   static  all instructions inlined for the call, calls of functions out of line included.
   kernel  the whole kernel of one call with its functions out of line: the number to hold against peers' counts
@@ -221,7 +221,7 @@ def count_doorbells(code):
 def tally(name, one, two):
     """What the second call adds."""
     if name.startswith(LOOPS):
-        return {"static": len(two) - len(one)}
+        return {"static": len(two) - len(one), "fences": count(two, "fence") - count(one, "fence")}
     path_one, path_two = fast_path(one), fast_path(two)
     added = {"path": len(path_two) - len(path_one),
              **blueflame(one, two),
@@ -310,12 +310,11 @@ BARS = [
     (("team_put_gpu", "team_put_host"), ("sass", "path"), 110, ("sm_90",)),
     (("put_32_warp_gpu", "put_32_warp_host"), ("sass", "path"), 70, ("sm_90",)),
     (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "path"), 80, ("sm_90",)),
-    # The same bar where an endpoint was made with BlueFlame.
-    (PUTS, ("sass", "blueflame_path"), 50, ("sm_90",)),
-    (PUTS, ("ptx", "blueflame_path"), 60, ("sm_90",)),
-    (PUTS, ("sass", "blueflame_loads"), 0, ARCHITECTURES),
-    (PUTS, ("sass", "blueflame_atomics"), 0, ARCHITECTURES),
-    (("put_signal_thread_gpu", "put_signal_thread_host"), ("sass", "blueflame_path"), 80, ("sm_90",)),
+    # A warp's with BlueFlame, by TMA. A block's has the load of its barrier, and a thread rings plainly.
+    (("put_warp_gpu",), ("sass", "blueflame_path"), 106, ("sm_90",)),
+    (("put_block_host",), ("sass", "blueflame_path"), 90, ("sm_90",)),
+    (("put_warp_gpu",), ("sass", "blueflame_loads"), 0, ("sm_90", "sm_100")),
+    (("put_warp_gpu", "put_block_host"), ("sass", "blueflame_atomics"), 0, ("sm_90", "sm_100")),
 ]
 
 

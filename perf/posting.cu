@@ -62,21 +62,26 @@ GDX_DEVICE void post_all(Endpoint& endpoint, const PostCase& what, std::uint32_t
     for (std::uint32_t k = 0; k < what.puts && status == Status::kOk; ++k) {
       status = put(endpoint, to_put(put_address(poster, what.puts, k)));
     }
-    record(times[poster], start, status);
+    if (Who == Poster::kThread || threadIdx.x % kWarpThreads == 0) record(times[poster], start, status);
   }
 }
 
 template <Poster Who>
 GDX_DEVICE std::uint32_t poster_number() {
   const std::uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
-  return Who == Poster::kWarp ? thread / kWarpThreads : thread;
+  return Who == Poster::kThread ? thread : thread / kWarpThreads;
 }
 
 template <Poster Who, Placement P>
 __global__ void post_exclusively(PostCase what, Times* times) {
-  constexpr Scope kScope = Who == Poster::kWarp ? Scope::kWarp : Scope::kThread;
+  constexpr Scope kScope = Who == Poster::kThread ? Scope::kThread : Scope::kWarp;
   const std::uint32_t poster = poster_number<Who>();
   const EndpointHandle handle = handle_of(what.queues, poster);
+  // A GPU without TMA rings plainly on an endpoint with BlueFlame.
+  if (handle.blueflame_half_bytes != 0 && !exec::BulkStores::by_tma()) {
+    times[poster].status = Status::kUnsupported;
+    return;
+  }
   device::Endpoint<kScope, P> endpoint(handle);
   post_all<Who>(endpoint, what, poster, times);
 }
@@ -89,17 +94,22 @@ __global__ void post_shared(PostCase what, Times* times) {
 
 template <Poster Who, Placement P>
 Status launch_post(const PostCase& what, Times* times) {
-  const std::uint32_t width = Who == Poster::kWarp ? kWarpThreads : 1;
+  const std::uint32_t width = Who == Poster::kThread ? 1 : kWarpThreads;
   const exec::LaunchConfig config{.grid = {what.posters / what.posters_of_block},
                                   .block = {what.posters_of_block * width}};
-  return what.sharing == Sharing::kShared ? exec::launch(config, post_shared<Who, P>, what, times)
-                                          : exec::launch(config, post_exclusively<Who, P>, what, times);
+  if (what.sharing == Sharing::kExclusive) return exec::launch(config, post_exclusively<Who, P>, what, times);
+  if constexpr (Who != Poster::kWarpPut) return exec::launch(config, post_shared<Who, P>, what, times);
+  return Status::kInvalidArgument;
 }
 
 template <Placement P>
 Status launch_post(const PostCase& what, Times* times) {
-  return what.poster == Poster::kWarp ? launch_post<Poster::kWarp, P>(what, times)
-                                      : launch_post<Poster::kThread, P>(what, times);
+  switch (what.poster) {
+    case Poster::kThread: return launch_post<Poster::kThread, P>(what, times);
+    case Poster::kWarp: return launch_post<Poster::kWarp, P>(what, times);
+    case Poster::kWarpPut: return launch_post<Poster::kWarpPut, P>(what, times);
+  }
+  return Status::kInvalidArgument;
 }
 
 template <Storer Who>

@@ -12,8 +12,9 @@
 namespace gdx::posting {
 
 enum class Poster {
-  kThread,  // one put a call
-  kWarp,    // 32 puts and one doorbell a call, gdx_put_warp
+  kThread,   // one put a call
+  kWarp,     // 32 puts and one doorbell a call, gdx_put_warp
+  kWarpPut,  // one put a call by a warp's endpoint, which is exclusive
 };
 
 // Queue i of a case lies at `arena + i * queue_bytes`, its parts where the handle has them in queue 0.
@@ -32,8 +33,8 @@ struct PostCase {
   std::uint32_t puts;  // of a poster; a warp's are a multiple of 32
 };
 
-// Put k of poster p is of kPutBytes to this address, of a thread's put and of lane l's at k = 32 * call + l.
 inline constexpr std::uint64_t kPutBytes = 64;
+// Returns the address of put k of a poster. Lane l of a warp's call has k = 32 * call + l.
 constexpr std::uint64_t put_address(std::uint64_t poster, std::uint64_t puts, std::uint64_t k) {
   return (poster * puts + k + 1) * kPutBytes;
 }

@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kExitSkipped = 77;
 constexpr std::uint32_t kWarp = 32;
+constexpr char kNoTma[] = "this GPU has no TMA: it needs sm_90";
 
 struct Options {
   std::uint32_t puts = 1024;   // of a poster
@@ -49,11 +50,9 @@ struct Library {
   Status (*post)(const PostCase& what, Times* times);
 };
 
-// Returns whether a poster uses BlueFlame. Shared endpoints, warps of their lanes' WQEs and other libraries
-// ring plainly.
-constexpr bool has_blueflame(const Shape& shape, const Library& library) {
-  return shape.sharing == Sharing::kExclusive && shape.poster == Poster::kThread && library.post == post;
-}
+// Returns whether a poster uses BlueFlame. Threads, shared endpoints, warps of their lanes' WQEs and other
+// libraries ring plainly.
+constexpr bool has_blueflame(const Shape& shape) { return shape.poster == Poster::kWarpPut; }
 
 std::vector<Shape> shapes() {
   const std::uint32_t all = machine::multiprocessors();
@@ -62,6 +61,8 @@ std::vector<Shape> shapes() {
       {"one warp", Poster::kWarp, Sharing::kExclusive, 1, 1},
       {"a thread of each SM", Poster::kThread, Sharing::kExclusive, all, 1},
       {"4 warps of each SM", Poster::kWarp, Sharing::kExclusive, 4 * all, 4},
+      {"one warp, put by put", Poster::kWarpPut, Sharing::kExclusive, 1, 1},
+      {"4 warps of each SM, put by put", Poster::kWarpPut, Sharing::kExclusive, 4 * all, 4},
       {"one thread", Poster::kThread, Sharing::kShared, 1, 1},
       {"one warp", Poster::kWarp, Sharing::kShared, 1, 1},
       {"a thread of each SM", Poster::kThread, Sharing::kShared, all, 1},
@@ -110,11 +111,6 @@ Result post_row(const Shape& shape, Placement placement, const Library& library,
   if (launched != Status::kOk)
     return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
   const Summary summary = summarize(read, shape.posters);
-  if (summary.status != Status::kOk)
-    return {false, fmt::format("posting ended with: {}", status_name(summary.status))};
-  if (options.break_queue) queues->damage();
-  if (options.break_blueflame && blueflame) queues->damage_blueflame();
-  const MemoryQueues::Findings found = queues->check(what);
   const std::uint64_t total = std::uint64_t{puts} * shape.posters;
   row = {{"what", "post"},
          {"library", library.name},
@@ -123,6 +119,15 @@ Result post_row(const Shape& shape, Placement placement, const Library& library,
          {"queues_in", placement == Placement::kGpu ? "gpu" : "host"},
          {"doorbell", blueflame ? "BlueFlame" : "plain"},
          {"puts", total}};
+  if (summary.status == Status::kUnsupported) {
+    row["skipped"] = kNoTma;
+    return {true, ""};
+  }
+  if (summary.status != Status::kOk)
+    return {false, fmt::format("posting ended with: {}", status_name(summary.status))};
+  if (options.break_queue) queues->damage();
+  if (options.break_blueflame && blueflame) queues->damage_blueflame();
+  const MemoryQueues::Findings found = queues->check(what);
   if (machine::is_gpu()) {
     row["cycles_per_put"] = summary.cycles / puts;
     row["million_puts_per_s"] = per(static_cast<double>(total), summary.seconds) / 1e6;
@@ -163,7 +168,7 @@ Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at
          {"chunk_bytes", chunk_bytes},
          {"bytes", bytes}};
   if (summary.status == Status::kUnsupported) {
-    row["skipped"] = "this GPU has no TMA: it needs sm_90";
+    row["skipped"] = kNoTma;
     return {true, ""};
   }
   std::uint64_t wrong = 0;
@@ -236,9 +241,9 @@ int run(const Options& options) {
       for (const Library& library : libraries) {
         // Theirs is fenced at the GPU's scope wherever the queue is: too little for host memory, and no
         // match.
-        if (library.post != post && placement == Placement::kHost) continue;
+        if (library.post != post && (placement == Placement::kHost || has_blueflame(shape))) continue;
         for (const bool blueflame : {false, true}) {
-          if (blueflame && !has_blueflame(shape, library)) continue;
+          if (blueflame && !has_blueflame(shape)) continue;
           Json row;
           const Result result = post_row(shape, placement, library, blueflame, options, row);
           take(result, std::move(row));

@@ -27,7 +27,7 @@ command -v perf >/dev/null && perf record -q -e cpu-clock -o "$data" true 2>/dev
 profile() {
   local bytes=$1 cost_ns
   cost_ns=$(perf record -q -D 500 -F 9973 -e cpu-clock -o "$data" -- \
-    "$build/host/cli/gdx" run -- "$build/perf/gdx_softhca_bench" cost --bytes "$bytes" --seconds "$seconds" |
+    "$build/host/cli/gdx" run --hcas 2 -- "$build/perf/gdx_softhca_bench" cost --bytes "$bytes" --seconds "$seconds" |
     awk '$1 == "cpu_ns_per_message" { print $2 }')
   perf script -i "$data" -F comm,ip,sym,dso 2>/dev/null | awk -v bytes="$bytes" -v cost_ns="$cost_ns" '
     function group(line) {
@@ -35,11 +35,11 @@ profile() {
       if (line ~ /libisal|icrc|Icrc/) return "ICRC"
       if (line ~ /libmlx5|libibverbs|gdx_softhca_bench\)/) return "program, libibverbs, libmlx5: post and poll"
       if (line ~ /libc.so/ && line ~ /mem(move|cpy|cmp)/) return "copies: gather, store"
-      if (line ~ /parse_|post_next|fetch_sends|poll_uar|poll_doorbells|hold_staging/) return "engine: doorbell, WQE"
+      if (line ~ /parse_|SendQueue|QueuePair::post|fetch_sends|poll_uar|poll_doorbells|hold_staging/) return "engine: doorbell, WQE"
       if (line ~ /Requester|SendSide/) return "transport: requester"
       if (line ~ /Responder|ReceiveSide/) return "transport: responder"
-      if (line ~ /roce::encode|QueuePair::(send|gather|commit)/) return "engine: building packets"
-      if (line ~ /accept|dispatch|on_packet|QueuePair::(check|write)|MemoryTable|decode/) return "engine: taking packets, keys"
+      if (line ~ /roce::encode|QueuePair::(send|commit)|MemoryAccess::(gather|load)/) return "engine: building packets"
+      if (line ~ /accept|dispatch|on_packet|QueuePair::(check|write)|MemoryAccess|MemoryTable|decode/) return "engine: taking packets, keys"
       if (line ~ /UdpWire/) return "wire: GSO and GRO batches"
       if (line ~ /omplet|staging|handle_failure|synchronize/) return "engine: completions"
       return "other"

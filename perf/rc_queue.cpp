@@ -12,11 +12,13 @@ constexpr int kGidIndex = 1;
 constexpr int kMaxBatch = 64;
 constexpr unsigned kRemoteAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
-ibv_context* open_first_device() {
+ibv_context* open_device(int number) {
   int count = 0;
   ibv_device** const devices = ibv_get_device_list(&count);
-  if (devices == nullptr || count == 0) give_up("no RDMA device: run it as `gdx run -- gdx_softhca_bench`");
-  ibv_context* const context = ibv_open_device(devices[0]);
+  if (devices == nullptr || count <= number) {
+    give_up("too few RDMA devices: run it as `gdx run --hcas 2 -- gdx_softhca_bench`");
+  }
+  ibv_context* const context = ibv_open_device(devices[number]);
   ibv_free_device_list(devices);
   require(context != nullptr, "open the device");
   return context;
@@ -31,7 +33,7 @@ unsigned send_flags(std::uint32_t length_bytes, bool signaled) {
 
 }  // namespace
 
-Nic::Nic(std::size_t buffer_bytes) : buffer_(buffer_bytes), context_(open_first_device()) {
+Nic::Nic(std::size_t buffer_bytes, int device) : buffer_(buffer_bytes), context_(open_device(device)) {
   pd_.reset(ibv_alloc_pd(context_.get()));
   require(pd_ != nullptr, "allocate a protection domain");
   mr_.reset(ibv_reg_mr(pd_.get(), buffer_.data(), buffer_.size(), IBV_ACCESS_LOCAL_WRITE | kRemoteAccess));

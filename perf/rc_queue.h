@@ -34,7 +34,7 @@ using Owned = std::unique_ptr<T, Release>;
 // Parts that the queues of one process share.
 class Nic {
  public:
-  explicit Nic(std::size_t buffer_bytes);
+  explicit Nic(std::size_t buffer_bytes, int device = 0);
 
   [[nodiscard]] ibv_context* context() const { return context_.get(); }
   [[nodiscard]] ibv_pd* pd() const { return pd_.get(); }

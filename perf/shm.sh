@@ -32,10 +32,11 @@ trap 'rm -f "$samples" "$samples.server" "$samples.client"' EXIT
 
 # hca NAME FIELD WIRE CASE [OPTIONS]: the value that the bench prints for FIELD.
 hca() {
-  local name=$1 field=$2 wire=$3
+  local name=$1 field=$2 wire=$3 hcas=1
   shift 3
+  [ "$1" != cost ] || hcas=2
   # shellcheck disable=SC2086 # the prefix is words
-  timeout 120 $prefix "$build/host/cli/gdx" run --wire "$wire" -- "$build/perf/gdx_softhca_bench" "$@" |
+  timeout 120 $prefix "$build/host/cli/gdx" run --hcas $hcas --wire "$wire" -- "$build/perf/gdx_softhca_bench" "$@" |
     awk -v name="$name" -v field="$field" '$1 == field { print name, $2 }' >>"$samples"
 }
 

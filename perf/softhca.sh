@@ -38,9 +38,10 @@ sample() { echo "$round $1 $2" >>"$samples"; }
 
 # hca PREFIX CASE [OPTIONS]: every "NAME VALUE" line that the case prints, as PREFIX_NAME.
 hca() {
-  local prefix=$1 name value lines
+  local prefix=$1 hcas=1 name value lines
   shift
-  lines=$(timeout 120 "$build/host/cli/gdx" run -- "$build/perf/gdx_softhca_bench" "$@")
+  [ "$1" != cost ] || hcas=2
+  lines=$(timeout 120 "$build/host/cli/gdx" run --hcas $hcas -- "$build/perf/gdx_softhca_bench" "$@")
   while read -r name value; do sample "${prefix}_$name" "$value"; done <<<"$lines"
 }
 
@@ -117,7 +118,7 @@ awk -v rounds="$rounds" -v json="$json" -v where="$where" '
     row("8 B ping-pong, one way, median us", median("latency_median_us"), "")
     row("8 B ping-pong, one way, 99th percentile, us", median("latency_p99_us"), "")
     row("8 B ping-pong over UCX over TCP, one way, median us", median("ucx_latency_median_us"), "")
-    row("8 B ping-pong / UCX over TCP, medians", ratio("latency_median_us", "ucx_latency_median_us"), "<= 1")
+    row("8 B ping-pong / UCX over TCP, medians", ratio("latency_median_us", "ucx_latency_median_us"), "<= 2.5")
     row("8 B ping-pong beside a load at nice 19, median us", median("busy_median_us"), "")
     row("the same over UCX over TCP, median us", median("ucx_busy_median_us"), "")
     row("the same / UCX over TCP, medians", ratio("busy_median_us", "ucx_busy_median_us"), "<= 2.5")

@@ -91,12 +91,13 @@ void measure_writes(std::uint32_t length_bytes, double seconds) {
       });
 }
 
-// Both ends on one HCA, so that one thread does all the work and never waits: what a message costs, whoever
-// else uses the processors.
+// Both ends in one process, whose HCAs one thread drives, so that it does all the work and never waits: what
+// a message costs, whoever else uses the processors.
 void measure_cost(std::uint32_t length_bytes, double seconds) {
-  Nic nic(length_bytes);
-  RcQueue source(nic);
-  RcQueue target(nic);
+  Nic sender(length_bytes, 0);
+  Nic receiver(length_bytes, 1);
+  RcQueue source(sender);
+  RcQueue target(receiver);
   source.connect(target.address());
   target.connect(source.address());
   const double before_s = cpu_seconds();

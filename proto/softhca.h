@@ -1,6 +1,5 @@
-// Symbol that the software HCA exports to threads that wait on it. Callers look it up at run time (dlsym), so
-// that one binary serves machines with and without it. On real hardware the symbol is absent and the call is
-// skipped.
+// Symbols that the software HCA exports. Callers look them up at run time (dlsym), so that one binary serves
+// machines with and without it. On real hardware they are absent and the calls are skipped.
 #pragma once
 
 namespace gdx {
@@ -10,5 +9,16 @@ namespace gdx {
 // step. Thread-safe, does not block.
 inline constexpr char kSofthcaProgressSymbol[] = "gdx_softhca_progress";
 using SofthcaProgress = int (*)();
+
+// Signature: void gdx_softhca_wake(void). Ends the sleep of the threads that drive the HCAs of this process,
+// and lets them look for doorbells for a while. Thread-safe, does not block.
+inline constexpr char kSofthcaWakeSymbol[] = "gdx_softhca_wake";
+using SofthcaWake = void (*)();
+
+// Signature: int gdx_softhca_raise(int event). Tells all contexts of this process an asynchronous event of
+// the device or of port 1, by its number in enum ibv_event_type, and changes nothing else. For tests. Returns
+// the number of contexts. Thread-safe.
+inline constexpr char kSofthcaRaiseSymbol[] = "gdx_softhca_raise";
+using SofthcaRaise = int (*)(int event);
 
 }  // namespace gdx

@@ -6,13 +6,12 @@
 namespace gdx {
 
 // Groups by the part that failed, in the high byte, because the caller needs the parts that are still usable:
-//   0x00 none: success, or a state that is no error
-//   0x01 the operation: the queue is intact. Work posted before continues: a timed-out flush, or the chunks
-//   of
-//        a message.
-//   0x02 the queue: it is in error and posts nothing more; make another endpoint
-//   0x03 the peer: the queue is in error, because the remote side refused or cannot be reached
-//   0x04 the process or its HCA: no operation can continue
+//  - 0x00 none: success, or a state that is no error
+//  - 0x01 the operation: the queue is intact. Work posted before continues: a timed-out flush, or the chunks
+//    of a message.
+//  - 0x02 the queue: it is in error and posts nothing more; make another endpoint
+//  - 0x03 the peer: the queue is in error, because the remote side refused or cannot be reached
+//  - 0x04 the process or its HCA: no operation can continue
 enum class Status : std::uint32_t {
   kOk = 0x0000,
   kPending = 0x0001,
@@ -44,9 +43,10 @@ enum class Status : std::uint32_t {
   kNoMemory = 0x0402,
   kSystem = 0x0403,
   kDaemonGone = 0x0404,  // gdxd, through which this process reached its HCA, has ended
+  kHcaFailed = 0x0405,   // gdxd's HCA is in a fatal error, and its objects are lost
 };
 
-// A short English phrase for messages; never null. Thread-safe.
+// Returns a short English phrase for messages; never null. Threads: any.
 constexpr const char* status_name(Status status) {
   switch (status) {
     case Status::kOk: return "ok";
@@ -73,6 +73,7 @@ constexpr const char* status_name(Status status) {
     case Status::kNoMemory: return "out of memory";
     case Status::kSystem: return "system error";
     case Status::kDaemonGone: return "gdxd is gone";
+    case Status::kHcaFailed: return "HCA failed";
   }
   return "unknown status";
 }

@@ -36,15 +36,16 @@ int main() {
   }
   StagingPool staging = or_exit(StagingPool::create(hca));
   Memory memory = or_exit(allocate_memory(hca, kMemoryBytes));
-  Endpoint endpoint = or_exit(Endpoint::create(hca, &staging, {.slot_count = 4}));
   std::optional<Gpu> gpu;
   std::shared_ptr<GpuMapping> mapping;
   if (kernels_run_on_gpu()) {
     gpu = or_exit(Gpu::open());
     mapping = or_exit(gpu->map(memory.data(), memory.bytes()));
-    or_exit(staging.map_to(*gpu));
-    or_exit(endpoint.map_to(*gpu));
   }
+  const bool pushes = !gpu || staging.map_if_allowed(*gpu).empty();
+  Endpoint endpoint =
+      or_exit(Endpoint::create(hca, pushes ? &staging : nullptr, {.slot_count = pushes ? 4u : 0u}));
+  if (gpu) or_exit(endpoint.map_to(*gpu));
   const Introduction mine{endpoint.address(), memory.remote()};
   const auto all = or_exit(world.allgather_value(mine, kTimeoutNs));
   const Introduction& peer = all[1 - world.rank()];

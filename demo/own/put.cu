@@ -10,7 +10,7 @@ using namespace gdx;
 
 __global__ void send(EndpointHandle handle, LocalMemory from, RemoteMemory to, Status* result) {
   device::Endpoint<Scope::kWarp> peer(handle);
-  Status status = gdx_put_signal<Mode::kPush>(peer, to, from, sizeof kMessage, to + kSignalAt, 1);
+  Status status = gdx_put_signal<Mode::kAuto>(peer, to, from, sizeof kMessage, to + kSignalAt, 1);
   if (status == Status::kOk) status = gdx_flush(peer);
   if (peer.is_leader()) *result = status;
 }

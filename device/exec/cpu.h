@@ -1,5 +1,5 @@
-// The CPU execution layer: a kernel's threads are fibers, so that barriers, shuffles and spinning
-// waits mean what they mean on a GPU. Each fiber is a thread to ThreadSanitizer: a missing barrier
+// The CPU execution layer. A kernel's threads are fibers, because barriers, shuffles and spinning waits must
+// mean what they mean on a GPU. Each fiber is a thread to ThreadSanitizer: a missing barrier
 // is a reported race. cuda_names.h spells it as CUDA does.
 #pragma once
 
@@ -193,9 +193,11 @@ void ring(std::uint64_t* doorbell, std::uint64_t value) {
   wake_nic();
 }
 
-// A doorbell and the WQE of one block that it is for, behind a fence_release. The doorbell's own 8 B go last,
-// so that whoever sees them in memory sees the rest; in a write-combining buffer the order is of no account.
-inline void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
+// Stores a doorbell with its WQE of one block in one store, as TMA does. For the leader of S, after a
+// fence_release. The doorbell's own 8 B go last, so that an agent that sees them in memory sees the rest. In
+// a write-combining buffer the order is of no account.
+template <Scope S>
+void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   std::uint64_t words[8];
   static_assert(sizeof words == sizeof wqe);
   std::memcpy(words, wqe, sizeof wqe);
@@ -234,7 +236,7 @@ void fence_release() {
   write_combining_barrier();
 }
 
-// Each ordered as if a fence_release stood before it: ThreadSanitizer wants that said on the store.
+// Each is ordered as if a fence_release stood before it, because ThreadSanitizer does not model fences.
 inline void store_counter(std::uint32_t* to, std::uint32_t value) {
   AtomicRef<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
@@ -250,6 +252,18 @@ inline void store_doorbell(std::uint64_t* doorbell, std::uint64_t value) {
   wake_nic();
 }
 
+// Stores one of the four pieces of a doorbell with its WQE. Under the recorder no two pieces become one
+// write: the first rings without a copy, and the others announce nothing.
+inline void store_blueflame_piece(std::uint64_t* half, const Segment (&wqe)[4], std::uint32_t piece) {
+  std::uint64_t words[2];
+  std::memcpy(words, &wqe[piece], sizeof words);
+  if (nic_stores == nullptr) {
+    AtomicRef<std::uint64_t>(half[2 * piece + 1]).store(words[1], std::memory_order_relaxed);
+    if (piece != 0) AtomicRef<std::uint64_t>(half[2 * piece]).store(words[0], std::memory_order_relaxed);
+  }
+  if (piece == 0) store_doorbell(half, words[0]);
+}
+
 // Counters that the threads of one GPU share.
 inline std::uint32_t load_counter(const std::uint32_t* from) {
   return AtomicRef<std::uint32_t>(*const_cast<std::uint32_t*>(from)).load(std::memory_order_acquire);
@@ -260,7 +274,8 @@ inline std::uint64_t load_counter(const std::uint64_t* from) {
 inline std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
   return AtomicRef<std::uint32_t>(*to).fetch_add(n, std::memory_order_relaxed);
 }
-// Adds without a result. After a fence_release it is a release: ThreadSanitizer wants that said on the sum.
+// Adds without a result. A release by itself, because ThreadSanitizer does not model an earlier
+// fence_release.
 inline void count_in(std::uint64_t* to, std::int64_t n) {
   AtomicRef<std::uint64_t>(*to).fetch_add(static_cast<std::uint64_t>(n), std::memory_order_acq_rel);
 }
@@ -310,7 +325,7 @@ void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   std::memcpy(to + run.begin, from + run.begin, run.end - run.begin);
 }
 
-// In one aligned store, as a NIC's memory wants it. Volatile, since a compiler turns loops of plain stores
+// In one aligned store, as a NIC's memory requires. Volatile, since a compiler turns loops of plain stores
 // into calls of memcpy, which may store bytes.
 inline void store_piece(std::byte* to, const Segment& piece) {
   using Vector [[gnu::vector_size(16), gnu::may_alias]] = std::uint32_t;

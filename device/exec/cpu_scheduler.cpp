@@ -33,6 +33,8 @@ constexpr std::size_t kStackBytes = 256 * 1024;
 // Rounds in which all wait in vain before a worker yields: some 30 us. A yield costs more than a round, and
 // milliseconds beside another load.
 constexpr unsigned kVainRounds = 64;
+// The same where another process drives the NIC: it may need this very processor.
+constexpr unsigned kVainRoundsElsewhere = 1;
 // Calls of pause_now_and_then for one pause.
 constexpr std::uint32_t kCallsPerPause = 64;
 // Asks, in place of a lane's value, for the lanes whose value is not 0.
@@ -51,7 +53,7 @@ struct Block;
 
 // A barrier over the live threads of a warp or a block.
 struct Barrier {
-  std::uint32_t members = 0;
+  std::atomic<std::uint32_t> members = 0;  // its threads read it while the scheduler lowers it
   std::uint32_t arrived = 0;
   Fiber* leader = nullptr;         // waits for the others' calls of sync_leader
   std::uint32_t first_thread = 0;  // in the block
@@ -366,9 +368,11 @@ std::uint64_t Worker::exchange(Fiber& fiber, std::uint32_t lanes, std::uint64_t 
 
 void Worker::arrive(Fiber& fiber, Barrier& barrier) {
   barrier.meeting.arrive();
-  fiber.waits_at.store(&barrier, std::memory_order_relaxed);
-  set_state(fiber, FiberState::kAtBarrier);
-  suspend(fiber);
+  if (barrier.members.load(std::memory_order_relaxed) != 1) {  // a lone thread waits for no other
+    fiber.waits_at.store(&barrier, std::memory_order_relaxed);
+    set_state(fiber, FiberState::kAtBarrier);
+    suspend(fiber);
+  }
   barrier.meeting.leave();
 }
 
@@ -448,8 +452,9 @@ Status Worker::run() {
     } else if (last.spinning) {
       idle_nic_ = true;
       if (config_.progress == nullptr) continue;
-      vain = make_progress() == 0 ? vain + 1 : 0;
-      if (vain < kVainRounds) continue;
+      const int done = make_progress();
+      vain = done > 0 ? 0 : vain + 1;
+      if (vain < (done < 0 ? kVainRoundsElsewhere : kVainRounds)) continue;
       std::this_thread::yield();
       vain = 0;
     } else {

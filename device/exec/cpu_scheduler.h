@@ -30,9 +30,10 @@ struct LaunchConfig {
   std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
   void* stream = nullptr;          // not used: launches of a host thread follow one another
   bool cooperative = false;        // not used: all blocks always run at once
-  // Called when every thread of a worker is waiting; lets whoever the kernel waits for (a NIC in
-  // software) run on this core. Returns nonzero when it did something. Null: nobody. A worker whose calls
-  // bring nothing for long lends its core to other threads now and then.
+  // Called when every thread of a worker is waiting. Drives a NIC in software on this core, for which the
+  // kernel waits. Returns the number of things done. A worker yields its core now and then when calls do
+  // nothing for long. It yields after each negative result, because another process then drives the NIC.
+  // Null: the kernel waits for nothing on this core.
   int (*progress)() = nullptr;
   unsigned workers = 1;
   // Clock of now_ns(), for kernels in virtual time. Null: CLOCK_MONOTONIC.
@@ -54,10 +55,10 @@ inline constexpr std::uint32_t kMaxSharedBytes = 227 * 1024;
 
 // Runs `body` once per thread of the grid and returns when all have returned.
 // Errors: kInvalidArgument for an empty grid or block, a block of more than kMaxBlockThreads, more than
-// kMaxSharedBytes, or no workers; kSystem when every thread left waits at a barrier that cannot complete
-// (a divergent barrier: on a GPU this launch would hang), when a block of a program with static shared
-// variables gets no host thread, or when a kernel stored what a NIC refuses (device/exec/nic_stores.h), with
-// a line on stderr.
+// kMaxSharedBytes, or no workers; kSystem, with a line on stderr, in three cases:
+//  - Every thread left waits at a divergent barrier, which cannot complete. On a GPU this launch would hang.
+//  - A block of a program with static shared variables gets no host thread.
+//  - A kernel made a store that a NIC refuses (device/exec/nic_stores.h).
 // Threads: blocks until done; several launches may run at once on different host threads.
 [[nodiscard]] Status run_grid(const LaunchConfig& config, const std::function<void()>& body);
 
@@ -78,7 +79,7 @@ void sync_leader(Scope scope);
 // One exchange between the lanes of `lanes`, which all give the same; lanes that have returned are not waited
 // for. Returns the value of lane `source`, this thread's own where that lane takes no part. Orders no memory.
 [[nodiscard]] std::uint64_t exchange(std::uint32_t lanes, std::uint64_t value, std::uint32_t source);
-// Exchanges votes and returns the lanes that say yes.
+// Exchanges votes and returns the lanes that vote yes.
 [[nodiscard]] std::uint32_t ballot(std::uint32_t lanes, bool yes);
 
 // Returns LaunchConfig::shared_bytes of memory, which the threads of a block share.
@@ -87,8 +88,9 @@ void sync_leader(Scope scope);
 // a worker still run one at a time.
 bool note_shared_variables();
 
-// Bulk stores of a block in flight. Shared memory, and a copy unit behind it: bytes leave a stage when the
-// group is *read*, and reach their destination when it is *done*. Before that they are visible to no thread.
+// Bulk stores of a block in flight. They model shared memory, and a copy unit behind it. Bytes leave a
+// stage when the group is *read*, and reach their destination when it is *done*. Before that they are visible
+// to no thread.
 struct BulkGroup {
   std::byte* to;
   const std::byte* from;
@@ -100,9 +102,9 @@ struct BulkEngine {
   std::vector<BulkGroup> groups;  // of the block's first thread, oldest first
 };
 [[nodiscard]] BulkEngine& bulk_engine();
-// A doorbell was rung. The first after all have waited is served at the end of this round, as by a NIC that
-// is idle beside a kernel; the next ones when all wait again, because one core serves both. Outside a grid:
-// nothing.
+// Notes a rung doorbell. The first after all threads have waited is served at the end of this round, as by an
+// idle NIC beside a kernel. Later ones are served when all wait again, because one core serves both. Outside
+// a grid it does nothing.
 void wake_nic();
 [[nodiscard]] std::uint64_t now_ns();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.

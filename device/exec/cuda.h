@@ -1,6 +1,6 @@
-// The CUDA execution layer. Queue memory is addressed in the .global state space, because a generic pointer
-// would make the compiler test for shared and local memory on every access.
-// Source: PTX ISA 8.x, "Memory Consistency Model", st, ld, fence, st.mmio.
+// The CUDA execution layer. Queue memory is addressed in the .global state space. A generic pointer would
+// make the compiler test for shared and local memory on every access. Source: PTX ISA 8.x, "Memory
+// Consistency Model", st, ld, fence, st.mmio.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,8 @@
 #define GDX_DEVICE __device__ __forceinline__
 #define GDX_OUT_OF_LINE inline __device__ __noinline__
 
-// Tells libgdx that this program's kernels run on a GPU (host/gpu/gpu.h). Weak, because many files define it.
+// Informs libgdx that this program's kernels run on a GPU (host/gpu/gpu.h). Weak, because many files define
+// it.
 extern "C" [[gnu::weak, gnu::used]] const int gdx_kernels_are_cuda;
 extern "C" const int gdx_kernels_are_cuda = 1;
 
@@ -269,14 +270,10 @@ GDX_DEVICE void ring(std::uint64_t* doorbell, std::uint64_t value) {
   store_doorbell(doorbell, value);
 }
 
-// Stores a doorbell with its WQE of one block, in four stores of 16 B. The caller has run a fence_release. It
-// is not documented whether the four leave the GPU as one write, and two calls on one half as two. Otherwise
-// the NIC reads the WQE from the ring.
-GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
-  store_segment(half, wqe[0]);
-  store_segment<16>(half, wqe[1]);
-  store_segment<32>(half, wqe[2]);
-  store_segment<48>(half, wqe[3]);
+// Stores one of the four pieces of a doorbell with its WQE, for probes. No publication states whether a GPU
+// joins such stores, of a thread or of a warp's lanes, into one write.
+GDX_DEVICE void store_blueflame_piece(std::uint64_t* half, const Segment (&wqe)[4], std::uint32_t piece) {
+  store_segment(half + 2 * piece, wqe[piece]);
 }
 
 // Loads a segment that this thread has stored.
@@ -361,7 +358,7 @@ GDX_DEVICE void fill_slot(std::byte* slot, const std::byte* from, std::uint32_t 
   }
 }
 
-// No recorder looks at a GPU's stores.
+// No recorder checks a GPU's stores.
 GDX_DEVICE void watch_endpoint(const EndpointHandle& /*handle*/) {}
 
 // Stores of a block by TMA. The block's threads fill a stage in shared memory; the first thread hands it to
@@ -423,6 +420,30 @@ class BulkStores {
   std::uint32_t next_ = 0;
 };
 
+// Stores a doorbell with its WQE of one block in one store of 64 B, by TMA. For the leader of S, after a
+// fence_release, where BulkStores::by_tma() holds. The proxy fence orders the stage and the earlier stores
+// before the copy. Returns when the copy is complete, so that no later doorbell overtakes it.
+// Takes 64 B of shared memory for a block, or for each of the 32 warps that a block can have.
+template <Scope S>
+GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
+  static_assert(S != Scope::kThread, "a stage for every thread of a block would fill the shared memory");
+#if __CUDA_ARCH__ >= 900
+  __shared__ alignas(128) uint4 stages[S == Scope::kBlock ? 1 : kMostWarps][4];
+  uint4* const stage = stages[S == Scope::kBlock ? 0 : linear_thread() / kWarpThreads];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    stage[i] = {wqe[i].words[0], wqe[i].words[1], wqe[i].words[2], wqe[i].words[3]};
+  }
+  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n\t"
+      "cp.async.bulk.commit_group;\n\t"
+      "cp.async.bulk.wait_group 0;" ::"l"(global_address(half)),
+      "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(stage))), "n"(sizeof wqe)
+      : "memory");
+#endif
+}
+
 // Adds atomically, relaxed, so that kernels can sum their threads' counts.
 GDX_DEVICE void add(std::uint64_t* to, std::uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
@@ -458,8 +479,8 @@ struct LaunchConfig {
 
 // Runs a kernel to its end on the current device, after earlier work of the stream. While a CUDA graph
 // captures the stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a
-// driver or a GPU, kUnsupported when this binary has no code for it, kInvalidArgument when CUDA refuses the
-// launch otherwise, kSystem when the kernel faults.
+// driver or a GPU. kUnsupported when this binary has no code for the GPU. kInvalidArgument when CUDA refuses
+// the launch otherwise. kSystem when the kernel faults.
 template <typename... Parameters, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
   cudaError_t refused = cudaSuccess;

@@ -18,7 +18,8 @@
 //   fetch_add_in_system, compare_swap_in_system   words that the whole system changes
 //   ring<P>(p, v)                         8 B to a doorbell register, ordered after all earlier stores
 //   fence_release<P>(), then store_record, store_counter, store_doorbell   ring in single steps
-//   fence_release<P>(), then store_blueflame(p, w)   a WQE of one block with its doorbell
+//   fence_release<P>(), then store_blueflame<S>(p, w)   a WQE of one block with its doorbell, in one store
+//   store_blueflame_piece(p, w, i)        a quarter of that, for probes
 //   load_counter(p), fetch_add(p, n), compare_swap(p, e, d)   counters that threads of one GPU share
 //   count_in(p, n)                        fetch_add without a result, a release after a fence_release
 //   load_pair<O>(p)                       16 B at a fixed distance, unordered

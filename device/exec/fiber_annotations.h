@@ -103,8 +103,8 @@ class FiberAnnotation {
   [[maybe_unused]] bool started_ = false;
 };
 
-// A meeting of fibers of one host thread: who leaves sees what those who have arrived did before, which on a
-// GPU, too, is all that a barrier promises. Only ThreadSanitizer has to be told.
+// A meeting of fibers of one host thread. A fiber that leaves observes all earlier stores of those that have
+// arrived. A GPU's barrier promises no more. Only ThreadSanitizer needs the annotation.
 class MeetingAnnotation {
  public:
   void arrive() {

@@ -42,6 +42,7 @@ void NicStores::stored(const void* thread, const void* to, std::uint64_t bytes) 
 
 void NicStores::released(const void* thread, Placement observed) {
   const std::lock_guard lock(mutex_);
+  ++(observed == Placement::kHost ? releases_of_host_ : releases_of_gpu_);
   const auto found = unreleased_.find(thread);
   if (found == unreleased_.end()) return;
   found->second.for_gpu = false;
@@ -93,6 +94,11 @@ void NicStores::rang(const void* thread, const std::uint64_t* doorbell, std::uin
            " after WQE " + std::to_string(at->second) + ": ring before the turn is handed on");
   }
   at->second = index;
+}
+
+std::uint64_t NicStores::releases(Placement observed) const {
+  const std::lock_guard lock(mutex_);
+  return observed == Placement::kHost ? releases_of_host_ : releases_of_gpu_;
 }
 
 std::string NicStores::report() const {

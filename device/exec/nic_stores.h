@@ -5,11 +5,11 @@
 //  - Doorbells of a queue never go backwards, because a NIC may use the index in them.
 //    Source: DOCA GPUNetIO, doca_gpu_dev_verbs_prepare_db.
 //  - What is stored to staging memory and to rings is released before the record that announces it, and that
-//    before the doorbell. Memory of the host and of the NIC needs a release of host scope, because none of
-//    GPU scope orders what other agents see there. Source: PTX ISA, "Memory Consistency Model", Scope.
-// A gather or a barrier of a scope hands over to its first thread what the others have stored: its release
-// covers that.
-// Tests under ThreadSanitizer run without it, because the recorder's lock would order what they are to watch.
+//    before the doorbell. Memory of the host and of the NIC needs a release of host scope, because one of
+//    GPU scope orders nothing for other agents. Source: PTX ISA, "Memory Consistency Model", Scope.
+// A gather or a barrier of a scope passes stores of the others to its first thread, whose release covers
+// them. Tests under ThreadSanitizer run without it, because the recorder's lock would order what they are to
+// watch.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,8 @@ class NicStores {
   void recorded(const void* thread, const void* record);
   // `value` as a NIC reads it: bytes 1 and 2 are the WQE's index, 4 to 6 the queue pair's number.
   void rang(const void* thread, const std::uint64_t* doorbell, std::uint64_t value);
+  // Returns how many releases of that scope all threads have made.
+  [[nodiscard]] std::uint64_t releases(Placement observed) const;
   // Describes the first offence and counts all; empty: none.
   [[nodiscard]] std::string report() const;
 
@@ -67,6 +69,8 @@ class NicStores {
       rung_;  // newest index, by register and queue
   std::string first_;
   std::uint64_t offences_ = 0;
+  std::uint64_t releases_of_host_ = 0;
+  std::uint64_t releases_of_gpu_ = 0;
 };
 
 // Recorder of the launch that runs on this host thread; null without one.

@@ -16,7 +16,9 @@ namespace exec {
 inline constexpr std::uint32_t kBulkStageBytes = 4096;  // a staging slot of the default size
 inline constexpr std::uint32_t kBulkStages = 2;
 
-inline constexpr std::uint32_t kSharedAlignment = 128;  // of gdx_dynamic_shared(), as TMA wants it
+inline constexpr std::uint32_t kMostWarps = 32;  // of a block
+
+inline constexpr std::uint32_t kSharedAlignment = 128;  // of gdx_dynamic_shared(), as TMA requires
 
 }  // namespace exec
 }  // namespace gdx

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "device/endpoint.h"
+#include "device/impl/open_endpoint.h"
 #include "device/options.h"
 
 namespace gdx::device::impl {

@@ -1,9 +1,11 @@
-// The posting path: one WQE into the ring, then the doorbell. Runs in the leader of the scope.
+// The posting path: one WQE into the ring, then the doorbell. All threads of the scope call
+// decide_by_leader(), by_leader(), post_blocks(), post_one() and transfer_nothing(), which gather. The leader
+// alone calls the rest.
 #pragma once
 
 #include <cstdint>
 
-#include "device/endpoint.h"
+#include "device/impl/open_endpoint.h"
 #include "device/impl/signal.h"
 
 namespace gdx::device::impl {
@@ -16,10 +18,10 @@ struct Decision {
 };
 static_assert(sizeof(Status) == 4);
 
-// Runs `decide` in the leader once the whole scope has arrived, and tells everyone the Decision. That
-// it waits for them orders what the other threads stored (payload, say) before what the leader publishes.
+// Runs `decide` in the leader once the whole scope has arrived, and returns the Decision in every thread. The
+// barrier orders stores of the other threads, such as payload, before what the leader publishes.
 template <Scope S, Placement P, typename Decide>
-GDX_DEVICE Decision decide_by_leader(Endpoint<S, P>& endpoint, Decide decide) {
+GDX_DEVICE Decision decide_by_leader(OpenEndpoint<S, P>& endpoint, Decide decide) {
   if constexpr (S == Scope::kThread) return decide();
   exec::gather<S>();
   std::uint32_t word = 0;
@@ -35,7 +37,7 @@ GDX_DEVICE Decision decide_by_leader(Endpoint<S, P>& endpoint, Decide decide) {
 
 // The same of a Status alone.
 template <Scope S, Placement P, typename Post>
-GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
+GDX_DEVICE Status by_leader(OpenEndpoint<S, P>& endpoint, Post post) {
   exec::gather<S>();
   std::uint32_t status = 0;
   if (endpoint.is_leader()) status = static_cast<std::uint32_t>(post());
@@ -46,7 +48,7 @@ GDX_DEVICE Status by_leader(Endpoint<S, P>& endpoint, Post post) {
 
 // Runs `build`, which posts `blocks` WQEBBs, once there is room for them.
 template <Scope S, Placement P, typename Build>
-GDX_DEVICE Status post_blocks(Endpoint<S, P>& endpoint, std::uint32_t blocks, Build build) {
+GDX_DEVICE Status post_blocks(OpenEndpoint<S, P>& endpoint, std::uint32_t blocks, Build build) {
   return by_leader(endpoint, [&] {
     if (!endpoint.has_room(blocks)) {
       const Status status = endpoint.wait_blocks(blocks);
@@ -57,57 +59,34 @@ GDX_DEVICE Status post_blocks(Endpoint<S, P>& endpoint, std::uint32_t blocks, Bu
   });
 }
 
-// Order of a WQE's stores. Invisible to the NIC, because all of them come before the release.
-enum class StoreOrder { kForward, kBackward };
-
 // Stores `wqe` as the queue's next one-block WQE.
-template <StoreOrder O = StoreOrder::kForward, Scope S, Placement P>
-GDX_DEVICE void store_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe) {
+template <Scope S, Placement P>
+GDX_DEVICE void store_wqe(OpenEndpoint<S, P>& endpoint, const Wqe& wqe) {
   std::byte* const block = endpoint.block(0);
-  if constexpr (O == StoreOrder::kForward) {
-    exec::store_segment(block, wqe.at[0]);
-    exec::store_segment<16>(block, wqe.at[1]);
-  }
+  exec::store_segment(block, wqe.at[0]);
+  exec::store_segment<16>(block, wqe.at[1]);
   if (wqe.segments > 2) exec::store_segment<32>(block, wqe.at[2]);
   if (wqe.segments > 3) exec::store_segment<48>(block, wqe.at[3]);
-  if constexpr (O == StoreOrder::kBackward) {
-    exec::store_segment<16>(block, wqe.at[1]);
-    exec::store_segment(block, wqe.at[0]);
-  }
   endpoint.commit(1);
 }
 
-// Stores `wqe` and calls `ring()`. The two kinds of doorbell branch before the first store and store in
-// different orders. Otherwise the compiler would merge their common stores and rebuild the WQE's constants
-// for the BlueFlame write. That costs a put 4 instructions.
-template <Scope S, Placement P, typename Ring>
-GDX_DEVICE void store_and_ring(Endpoint<S, P>& endpoint, const Wqe& wqe, Ring ring) {
-  if (S == Scope::kThread && endpoint.has_blueflame()) {
-    store_wqe<StoreOrder::kBackward>(endpoint, wqe);
-    ring();
-  } else {
-    store_wqe(endpoint, wqe);
-    ring();
-  }
-}
-
 // Stores `wqe` and rings, unless `doorbell` defers. `Payload` is the memory in which this kernel stored the
-// payload; it widens the release when the queue alone would need less.
+// payload. It widens the release where the queue alone needs less.
 template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void post_wqe(Endpoint<S, P>& endpoint, const Wqe& wqe, Doorbell doorbell) {
+GDX_DEVICE void post_wqe(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, Doorbell doorbell) {
   store_wqe(endpoint, wqe);
   if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe);
 }
 
 // Posts one user operation of one WQE, `build()`.
 template <Scope S, Placement P, typename Build>
-GDX_DEVICE Status post_one(Endpoint<S, P>& endpoint, Doorbell doorbell, Build build) {
+GDX_DEVICE Status post_one(OpenEndpoint<S, P>& endpoint, Doorbell doorbell, Build build) {
   return post_blocks(endpoint, 1, [&] { post_wqe<P>(endpoint, build(), doorbell); });
 }
 
 // Returns the control segment of the WQE under construction.
 template <Scope S, Placement P>
-GDX_DEVICE Segment next_control(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
+GDX_DEVICE Segment next_control(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
                                 std::uint32_t segments, std::uint32_t fence = 0) {
   return control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), segments,
                          endpoint.wqe_flags() | fence);
@@ -115,7 +94,7 @@ GDX_DEVICE Segment next_control(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode 
 
 // Builds an RDMA WRITE or READ of [address, address + bytes) under `lkey`.
 template <Scope S, Placement P>
-GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
+GDX_DEVICE Wqe transfer_wqe(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
                             const RemoteMemory& remote, std::uint64_t address, Be32 lkey,
                             std::uint32_t bytes) {
   return {{next_control(endpoint, opcode, 3),
@@ -127,7 +106,7 @@ GDX_DEVICE Wqe transfer_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opco
 
 // Builds an RDMA WRITE of 16 B that travel in the WQE.
 template <Scope S, Placement P>
-GDX_DEVICE Wqe wide_value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
+GDX_DEVICE Wqe wide_value_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote,
                               const ValueBits& bits) {
   Wqe wqe{
       {next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 4), address_segment(remote.address, remote.rkey)},
@@ -138,7 +117,7 @@ GDX_DEVICE Wqe wide_value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory
 
 // Builds an RDMA WRITE of up to 8 B that travel in the WQE.
 template <Scope S, Placement P>
-GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
+GDX_DEVICE Wqe value_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
                          std::uint32_t bytes, std::uint32_t fence) {
   return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 3, fence),
            address_segment(remote.address, remote.rkey),
@@ -149,9 +128,9 @@ GDX_DEVICE Wqe value_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& rem
 
 // Builds a fetch-add or compare-swap on 8 B; the original value lands at [result, result + 8) under `lkey`.
 template <Scope S, Placement P>
-GDX_DEVICE Wqe atomic_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode, const RemoteMemory& remote,
-                          std::uint64_t swap_or_add, std::uint64_t compare, std::uint64_t result, Be32 lkey,
-                          std::uint32_t fence) {
+GDX_DEVICE Wqe atomic_wqe(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
+                          const RemoteMemory& remote, std::uint64_t swap_or_add, std::uint64_t compare,
+                          std::uint64_t result, Be32 lkey, std::uint32_t fence) {
   return {{next_control(endpoint, opcode, 4, fence), address_segment(remote.address, remote.rkey),
            atomic_segment(swap_or_add, compare), data_segment(8, lkey, result)},
           4};
@@ -160,14 +139,14 @@ GDX_DEVICE Wqe atomic_wqe(const Endpoint<S, P>& endpoint, mlx5::WqeOpcode opcode
 // Posts a zero-length RDMA WRITE. It touches no memory and needs no key, but only a live peer acknowledges
 // it.
 template <Scope S, Placement P>
-GDX_DEVICE void post_probe(Endpoint<S, P>& endpoint) {
+GDX_DEVICE void post_probe(OpenEndpoint<S, P>& endpoint) {
   const Wqe wqe{{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 2), address_segment(0, 0u), {}, {}}, 2};
   post_wqe<P>(endpoint, wqe, Doorbell::kRing);
   endpoint.count_no_message(1);
 }
 
 template <Scope S, Placement P>
-GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) {
+GDX_DEVICE Wqe signal_wqe(const OpenEndpoint<S, P>& endpoint, const Signal& signal) {
   const EndpointHandle& handle = endpoint.handle();
   if (signal.op == SignalOp::kSet) {
     return value_wqe(endpoint, signal.word, signal.value, 8, handle.signal_fence);
@@ -180,12 +159,12 @@ GDX_DEVICE Wqe signal_wqe(const Endpoint<S, P>& endpoint, const Signal& signal) 
 // Ends a put of no bytes, in the leader: nothing is sent but the signal. Rings for deferred calls as a put
 // does.
 template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const NoSignal&, Doorbell doorbell) {
+GDX_DEVICE Status put_nothing(OpenEndpoint<S, P>& endpoint, const NoSignal&, Doorbell doorbell) {
   if (endpoint.status() == Status::kOk && doorbell == Doorbell::kRing) endpoint.ring_if_deferred();
   return endpoint.status();
 }
 template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const Signal& signal, Doorbell /*doorbell*/) {
+GDX_DEVICE Status put_nothing(OpenEndpoint<S, P>& endpoint, const Signal& signal, Doorbell /*doorbell*/) {
   const Status status = endpoint.reserve_blocks(1);
   // Host scope, as pushes and bounces of more bytes have.
   if (status == Status::kOk)
@@ -195,22 +174,22 @@ GDX_DEVICE Status put_nothing(Endpoint<S, P>& endpoint, const Signal& signal, Do
 
 // A get or put of no bytes, for all threads of the scope.
 template <Scope S, Placement P>
-GDX_DEVICE Status transfer_nothing(Endpoint<S, P>& endpoint, Doorbell doorbell) {
+GDX_DEVICE Status transfer_nothing(OpenEndpoint<S, P>& endpoint, Doorbell doorbell) {
   return by_leader(endpoint, [&] { return put_nothing(endpoint, NoSignal{}, doorbell); });
 }
 
 // Ends a put. Its last WQE is `wqe`, of one block, stored already and the newest of `count` without a
 // doorbell.
 template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
+GDX_DEVICE void end_put(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
                         Doorbell doorbell) {
   if (doorbell == Doorbell::kRing) return endpoint.template ring_with<Payload>(wqe, count);
-  // Fences here, because the later doorbell may come at the scope that the queue alone needs.
-  if constexpr (Payload != P) exec::fence_release<Payload>();
+  // The later doorbell may come at the scope that the queue alone needs.
+  if constexpr (Payload != P) endpoint.release_with_doorbell();
 }
 template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const Signal& signal,
-                        Doorbell /*doorbell*/) {
+GDX_DEVICE void end_put(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count,
+                        const Signal& signal, Doorbell /*doorbell*/) {
   const Wqe second = signal_wqe(endpoint, signal);
   store_wqe(endpoint, second);
   endpoint.template ring_with<Payload>(wqe, second, count + 1);
@@ -218,7 +197,7 @@ GDX_DEVICE void end_put(Endpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t 
 
 // Builds an RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
 template <Scope S, Placement P>
-GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemory& remote,
+GDX_DEVICE Wqe short_inline_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote,
                                 const std::byte* from, std::uint32_t bytes) {
   const InlineData data(from, bytes);
   const std::uint32_t segments = inline_segments(bytes);
@@ -231,7 +210,7 @@ GDX_DEVICE Wqe short_inline_wqe(const Endpoint<S, P>& endpoint, const RemoteMemo
 // The caller has reserved the blocks. Only a WQE of one block goes by BlueFlame, because more blocks would be
 // copied once more.
 template <typename Tail, Scope S, Placement P>
-GDX_DEVICE void post_inline(Endpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
+GDX_DEVICE void post_inline(OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
                             std::uint32_t bytes, const Tail& tail, Doorbell doorbell) {
   if (bytes <= kShortInlineBytes) {
     const Wqe wqe = short_inline_wqe(endpoint, remote, from, bytes);

@@ -1,5 +1,6 @@
-// The ways a payload reaches the NIC: it fetches (pull), the kernel stores it into memory of the NIC (push)
-// or of the host (bounce), or it travels in the WQE (inline). Messages of any length, in chunks where needed.
+// The ways a payload reaches the NIC. The NIC fetches it (pull), or the kernel stores it into memory of the
+// NIC (push) or of the host (bounce). Inline payload travels in the WQE. Messages of any length, in chunks
+// where needed.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 namespace gdx::device::impl {
 
 template <typename Tail, Scope S, Placement P>
-GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+GDX_DEVICE Status put_pull(OpenEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
     // Before a signal a put of no bytes is an empty WRITE, because a branch around it costs every put more.
@@ -27,14 +28,15 @@ GDX_DEVICE Status put_pull(Endpoint<S, P>& endpoint, const RemoteMemory& to, con
         transfer_wqe(endpoint, mlx5::WqeOpcode::kRdmaWrite, to, reinterpret_cast<std::uint64_t>(from.address),
                      from.lkey, static_cast<std::uint32_t>(bytes));
     if (may_be_empty) wqe.at[0].words[1] -= static_cast<std::uint32_t>(bytes == 0) << 24;  // no data segment
-    store_and_ring(endpoint, wqe, [&] { end_put<P>(endpoint, wqe, 1, tail, doorbell); });
+    store_wqe(endpoint, wqe);
+    end_put<P>(endpoint, wqe, 1, tail, doorbell);
     return Status::kOk;
   });
 }
 
-// Posts the WQEs of the lanes that post, `posting.count` in all, once there is room. Every lane calls.
+// Posts the WQEs of the lanes that post, `posting.count` in all. The caller has made room. Every lane calls.
 template <Placement P>
-GDX_DEVICE void post_lanes(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
+GDX_DEVICE void post_lanes(OpenEndpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
                            const LocalMemory& from, std::uint64_t bytes, Doorbell doorbell,
                            exec::Lanes posting, bool posts, std::uint32_t first_flags) {
   constexpr mlx5::WqeOpcode kWrite = mlx5::WqeOpcode::kRdmaWrite;
@@ -60,7 +62,7 @@ GDX_DEVICE void post_lanes(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
 // A pull from every lane with arguments of its own, under one reservation. A lane without bytes posts
 // nothing.
 template <Placement P>
-GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
+GDX_DEVICE Status put_warp(OpenEndpoint<Scope::kWarp, P>& endpoint, const RemoteMemory& to,
                            const LocalMemory& from, std::uint64_t bytes, Doorbell doorbell) {
   constexpr Scope kWarp = Scope::kWarp;
   const std::uint32_t lanes = exec::thread_count<kWarp>();
@@ -82,11 +84,11 @@ GDX_DEVICE Status put_warp(Endpoint<Scope::kWarp, P>& endpoint, const RemoteMemo
   return Status::kOk;
 }
 
-// Returns the number of the next `chunks` that one step of put_staged takes: those up to the next doorbell,
-// as far as credits and ring hold them and the tail. Runs in the leader, which has reserved one credit and
+// Returns the number of the next `chunks` that one step of put_staged takes. It ends at the next doorbell, or
+// where credits and ring do not also hold the tail. Runs in the leader, which has reserved one credit and
 // one WQEBB.
 template <typename Pool, typename Tail, Scope S, Placement P>
-GDX_DEVICE std::uint32_t chunks_of_step(Endpoint<S, P>& endpoint, std::uint64_t chunks,
+GDX_DEVICE std::uint32_t chunks_of_step(OpenEndpoint<S, P>& endpoint, std::uint64_t chunks,
                                         std::uint32_t unrung) {
   const std::uint32_t quarter = (Pool::held(endpoint) + 3) / 4;
   std::uint32_t count = quarter > unrung ? quarter - unrung : 1;
@@ -97,11 +99,11 @@ GDX_DEVICE std::uint32_t chunks_of_step(Endpoint<S, P>& endpoint, std::uint64_t 
 }
 
 // Fills one slot of `Pool` per chunk, each under a credit. It rings for every quarter of the slots held, so
-// that one quarter travels while the next is being stored, and what is rung together is fenced once; a put
-// that must wait for credits or room rings first. Before each ring, and before it returns, it waits for its
+// that one quarter travels while the next is being stored. What is rung together is fenced once. A put that
+// must wait for credits or room rings first. Before each ring, and before it returns, it waits for its
 // stores. A scope stores in one step what may be rung together, because each step costs it two barriers.
 template <typename Pool, Copy C, typename Tail, Scope S, Placement P>
-GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+GDX_DEVICE Status put_staged(OpenEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   const StagingHandle& staging = Pool::of(endpoint.handle());
   if (staging.slot_count == 0) return Status::kUnsupported;
@@ -171,7 +173,7 @@ GDX_DEVICE Status put_staged(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
 }
 
 template <typename Tail, Scope S, Placement P>
-GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+GDX_DEVICE Status put_inline(OpenEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
     for (std::uint64_t at = 0; at < bytes; at += kMaxInlineBytes) {
@@ -192,9 +194,9 @@ GDX_DEVICE Status put_inline(Endpoint<S, P>& endpoint, const RemoteMemory& to, c
   });
 }
 
-// A put, and behind it `tail`: NoSignal, or a Signal, which rings whatever `doorbell` says.
+// A put, and behind it `tail`: NoSignal, or a Signal, which rings for any `doorbell`.
 template <Mode M, Copy C, typename Tail, Scope S, Placement P>
-GDX_DEVICE Status put(Endpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+GDX_DEVICE Status put(OpenEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                       std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   static_assert(C == Copy::kStores || M == Mode::kAuto || M == Mode::kPush || M == Mode::kBounce,
                 "nothing is copied in this mode");

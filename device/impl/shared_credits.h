@@ -1,8 +1,8 @@
 // The staging credits of a shared endpoint. The ring of held slots and the scheduler's words are those of
-// device/credits.h; only the threads that change them differ. One word of 64 bits holds both positions that
-// threads and polls contend for. So one compare-and-swap takes, grants or returns a credit, and a waiting
-// thread holds none. A thread takes its credit before it reserves a block, so filling a slot delays no other
-// thread. Blocks belong only to threads with full slots.
+// device/impl/credits.h; only the threads that change them differ. One word of 64 bits holds both positions
+// that threads and polls contend for. So one compare-and-swap takes, grants or returns a credit, and a
+// waiting thread holds none. A thread takes its credit before it reserves a block, so filling a slot delays
+// no other thread. Blocks belong only to threads with full slots.
 //
 // States of a position, in HeldSlot::slot beside the number:
 //

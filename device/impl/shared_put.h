@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "device/impl/open_shared_endpoint.h"
 #include "device/impl/signal.h"
 #include "device/options.h"
-#include "device/shared_endpoint.h"
 #include "proto/gpu/memory.h"
 
 namespace gdx::device::impl {
@@ -27,7 +27,7 @@ GDX_OUT_OF_LINE Status publish_late_or_give_back(QueueState* state, std::uint32_
 // the memory that the NIC reads, payload included. A status is compared only in its slow branch, because a
 // GPU's compiler does not thread jumps.
 template <Placement Observed, Placement P, typename Store>
-GDX_DEVICE Status post_shared_at(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
+GDX_DEVICE Status post_shared_at(OpenSharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
   QueueState* const state = endpoint.handle().state;
   const std::uint32_t first = endpoint.take_blocks(blocks);
@@ -43,13 +43,13 @@ GDX_DEVICE Status post_shared_at(SharedEndpoint<P>& endpoint, std::uint32_t bloc
   return Status::kOk;
 }
 template <Placement P, typename Store>
-GDX_DEVICE Status post_shared(SharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
+GDX_DEVICE Status post_shared(OpenSharedEndpoint<P>& endpoint, std::uint32_t blocks, Store store) {
   return post_shared_at<P>(endpoint, blocks, store);
 }
 
 // A WRITE at `first` and what follows it.
 template <typename Tail, Placement P>
-GDX_DEVICE std::uint64_t store_put(const SharedEndpoint<P>& endpoint, std::uint32_t first,
+GDX_DEVICE std::uint64_t store_put(const OpenSharedEndpoint<P>& endpoint, std::uint32_t first,
                                    const RemoteMemory& to, const LocalMemory& from, std::uint32_t bytes,
                                    const Tail& tail) {
   const std::uint64_t doorbell = endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaWrite, to, from, bytes);
@@ -60,7 +60,7 @@ GDX_DEVICE std::uint64_t store_put(const SharedEndpoint<P>& endpoint, std::uint3
   }
 }
 
-// Makes `call` in the leader of the scope once all have arrived, and tells everyone its Status.
+// Makes `call` in the leader of the scope once all have arrived. Returns its Status in every thread.
 template <Scope S, typename Call>
 GDX_DEVICE Status shared_by_leader(Call call) {
   exec::gather<S>();
@@ -71,11 +71,11 @@ GDX_DEVICE Status shared_by_leader(Call call) {
 
 // A put of no bytes sends its signal alone.
 template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const NoSignal&) {
+GDX_DEVICE Status put_nothing_shared(OpenSharedEndpoint<P>& endpoint, const NoSignal&) {
   return endpoint.status();
 }
 template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const Signal& signal) {
+GDX_DEVICE Status put_nothing_shared(OpenSharedEndpoint<P>& endpoint, const Signal& signal) {
   // Host scope, as pushes and bounces of more bytes have.
   return shared_by_leader<S>([&] {
     return post_shared_at<Placement::kHost>(endpoint, 1, [&](std::uint32_t first) {
@@ -86,7 +86,7 @@ GDX_DEVICE Status put_nothing_shared(SharedEndpoint<P>& endpoint, const Signal& 
 
 // A pull from every lane with arguments of its own. A lane without bytes posts nothing.
 template <Placement P>
-GDX_DEVICE Status put_warp_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
+GDX_DEVICE Status put_warp_shared(OpenSharedEndpoint<P>& endpoint, const RemoteMemory& to,
                                   const LocalMemory& from, std::uint64_t bytes) {
   constexpr Scope kWarp = Scope::kWarp;
   if (endpoint.status() != Status::kOk) return endpoint.status();
@@ -124,7 +124,7 @@ GDX_DEVICE Status put_warp_shared(SharedEndpoint<P>& endpoint, const RemoteMemor
 // kInlineStep of them.
 inline constexpr std::uint32_t kInlineStep = 16;
 template <typename Tail, Placement P>
-GDX_DEVICE Status put_inline_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
+GDX_DEVICE Status put_inline_shared(OpenSharedEndpoint<P>& endpoint, const RemoteMemory& to,
                                     const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   for (std::uint64_t at = 0; at < bytes;) {
     const std::uint64_t left = (bytes - at - 1) / kShortInlineBytes + 1;
@@ -150,7 +150,7 @@ GDX_DEVICE Status put_inline_shared(SharedEndpoint<P>& endpoint, const RemoteMem
 
 // Sends a slot that was filled. One that cannot be sent is nobody's again.
 template <typename Tail, Placement P>
-GDX_DEVICE Status send_slot(SharedEndpoint<P>& endpoint, HeldSlot& held, const RemoteMemory& to,
+GDX_DEVICE Status send_slot(OpenSharedEndpoint<P>& endpoint, HeldSlot& held, const RemoteMemory& to,
                             const LocalMemory& from, std::uint32_t bytes, const Tail& tail) {
   std::uint32_t first = 0;
   Status status = endpoint.reserve(1 + Tail::kBlocks, &first);
@@ -167,7 +167,7 @@ GDX_DEVICE Status send_slot(SharedEndpoint<P>& endpoint, HeldSlot& held, const R
 // Each chunk under a credit, and each with a doorbell: nobody else would ring for a thread that comes no
 // more.
 template <typename Pool, Scope S, typename Tail, Placement P, typename Help>
-GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to,
+GDX_DEVICE Status put_staged_shared(OpenSharedEndpoint<P>& endpoint, const RemoteMemory& to,
                                     const LocalMemory& from, std::uint64_t bytes, const Tail& tail,
                                     Help help) {
   if (endpoint.status() != Status::kOk) return endpoint.status();
@@ -203,8 +203,8 @@ GDX_DEVICE Status put_staged_shared(SharedEndpoint<P>& endpoint, const RemoteMem
 
 // A pull of a length that is_message_length().
 template <Scope S, typename Tail, Placement P>
-GDX_DEVICE Status pull_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
-                              std::uint64_t bytes, const Tail& tail) {
+GDX_DEVICE Status pull_shared(OpenSharedEndpoint<P>& endpoint, const RemoteMemory& to,
+                              const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   return shared_by_leader<S>([&] {
     return post_shared(endpoint, 1 + Tail::kBlocks, [&](std::uint32_t first) {
       return store_put(endpoint, first, to, from, static_cast<std::uint32_t>(bytes), tail);
@@ -214,7 +214,7 @@ GDX_DEVICE Status pull_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& t
 
 // A put, and behind it `tail`: NoSignal, or a Signal.
 template <Mode M, Scope S, typename Tail, Placement P, typename Help = NoHelp>
-GDX_DEVICE Status put_shared(SharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
+GDX_DEVICE Status put_shared(OpenSharedEndpoint<P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Help help = {}) {
   if constexpr (M == Mode::kPull) {
     if (!is_message_length(bytes))
@@ -250,7 +250,7 @@ GDX_DEVICE Status poll_shared(QueueState& state) {
 }
 
 // Finds the failure of an endpoint on which a thread waits since `began_ns`. Of all threads that wait, one
-// posts the probe of a silent peer, and posts none while others' work is outstanding, because that probes the
+// posts the probe of a silent peer. It posts none while others' work is outstanding, because that probes the
 // peer too.
 template <Placement P>
 GDX_DEVICE Status probe_shared(QueueState* state, std::uint64_t began_ns) {
@@ -264,7 +264,7 @@ GDX_DEVICE Status probe_shared(QueueState* state, std::uint64_t began_ns) {
       exec::compare_swap(&state->shared.probed_ns, probed_ns, now_ns) != probed_ns) {
     return Status::kOk;
   }
-  SharedEndpoint<P> endpoint(state->handle);
+  OpenSharedEndpoint<P> endpoint(state->handle);
   return post_shared(endpoint, 1, [&](std::uint32_t first) { return endpoint.store_probe(first); });
 }
 

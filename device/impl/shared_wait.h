@@ -63,8 +63,8 @@ GDX_DEVICE Completion poll_completion(const EndpointHandle& handle, std::uint32_
   return error ? Completion::kError : Completion::kDone;
 }
 
-// Reports the first error CQE at or before `index`; it is the cause, and later ones are flushes. kOk: no
-// error found, because the queue has advanced; the caller polls again.
+// Reports the first error CQE at or before `index`, which is the cause; later ones are flushes. kOk: found no
+// error, because the queue has advanced. The caller polls again.
 GDX_DEVICE Status report_error(QueueState& state, std::uint32_t index) {
   const EndpointHandle& handle = state.handle;
   std::uint32_t first = exec::load_counter(&state.shared.completed);

@@ -1,13 +1,13 @@
-// Slow paths of a call: completions, credits, deadlines, late doorbells. Out of line, one copy for all calls
-// of a kernel, so a call that need not wait pays for a comparison only. They work on QueueState in memory,
-// because a reference to a kernel's counters or parameters would force those out of registers. For the leader
-// of the endpoint's scope.
+// Slow paths of a call: completions, credits, deadlines, late doorbells. They are out of line,
+// one copy for all calls of a kernel. So a call that need not wait pays for a comparison only. They work on
+// QueueState in memory, because a reference to a kernel's counters or parameters would force those out of
+// registers. For the leader of the endpoint's scope.
 #pragma once
 
 #include <cstdint>
 
-#include "device/credits.h"
 #include "device/exec/exec.h"
+#include "device/impl/credits.h"
 #include "device/impl/wqe.h"
 #include "proto/gpu/queue.h"
 #include "proto/mlx5/cqe.h"
@@ -33,7 +33,7 @@ GDX_DEVICE Status refusal_of(std::uint64_t word, std::uint64_t owner_free) {
 
 // Takes an exclusive endpoint, for the leader of its scope: counts this opener, and refuses unless it is the
 // only one. Of openers at one time all may be refused. An atomic that returns the old value would let one
-// win, but then a GPU's compiler takes all that follows for divergent, and a put costs four instructions
+// win. But a GPU's compiler then takes all code after it for divergent, and a put costs four instructions
 // more.
 GDX_DEVICE Status take_endpoint(const EndpointHandle& handle) {
   const Status before = refusal_of(exec::load_counter(handle.owner), handle.owner_free);
@@ -227,9 +227,17 @@ GDX_OUT_OF_LINE Progress wait_completed(QueueState* state, Posted posted, std::u
   }
 }
 
+// Returns whether endpoints of S store copies of WQEs in one store each. A thread has no stage for that, and
+// a GPU without TMA no such store.
+template <Scope S>
+GDX_DEVICE constexpr bool stores_copies() {
+  return S != Scope::kThread && exec::BulkStores::by_tma();
+}
+
 // Rings for WQEs whose doorbell was deferred, up to `producer`. The `copies` newest, of one block each, go to
 // a BlueFlame register one by one. They are read back from the ring, because they are too many for registers.
 // Returns the offset of the next doorbell in bytes.
+template <Scope S>
 GDX_OUT_OF_LINE std::uint32_t ring_deferred(QueueState* state, std::uint32_t half_bytes,
                                             std::uint32_t producer, std::uint32_t last_wqe,
                                             std::uint32_t copies) {
@@ -245,9 +253,11 @@ GDX_OUT_OF_LINE std::uint32_t ring_deferred(QueueState* state, std::uint32_t hal
     exec::store_doorbell(doorbell(), *reinterpret_cast<const std::uint64_t*>(wqe));
     return half_bytes ^ handle.blueflame_half_bytes;
   }
-  for (std::uint32_t index = producer - copies; index != producer; ++index) {
-    exec::store_blueflame(doorbell(), load_wqe(handle.send_queue[index & mask].bytes).at);
-    half_bytes ^= handle.blueflame_half_bytes;
+  if constexpr (stores_copies<S>()) {
+    for (std::uint32_t index = producer - copies; index != producer; ++index) {
+      exec::store_blueflame<S>(doorbell(), load_wqe(handle.send_queue[index & mask].bytes).at);
+      half_bytes ^= handle.blueflame_half_bytes;
+    }
   }
   return half_bytes;
 }

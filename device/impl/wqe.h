@@ -20,8 +20,7 @@ struct Wqe {
   std::uint32_t segments;
 };
 
-// Bytes that fit inline behind the control and address segments of one WQEBB, and of the largest
-// inline WQE that device code builds.
+// Bytes that fit inline behind the control and address segments: of one WQEBB, and of the largest inline WQE.
 inline constexpr std::uint32_t kInlineHeaderBytes = 4;
 inline constexpr std::uint32_t kShortInlineBytes = 28;
 inline constexpr std::uint32_t kMaxInlineBlocks = 4;

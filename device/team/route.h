@@ -1,6 +1,6 @@
-// The way of a team call: the peer's record, the windows of its pointers, and the wait for a connection. A
-// call decides in its leader, so all threads of a scope take one way though the host may change the record
-// meanwhile.
+// The way of a team call: the peer's record, the windows of its pointers, and the wait for a connection. The
+// leader of a call decides, because the host may change the record meanwhile. So all threads of a scope take
+// one way.
 #pragma once
 
 #include <cstddef>
@@ -103,7 +103,7 @@ GDX_DEVICE Status may_wait_on(const TeamHandle& team, std::uint64_t began_ns) {
   return Status::kOk;
 }
 
-// Asks for the connection and waits until the peer can be reached, by a queue pair if `by_queue`.
+// Requests the connection and waits until the peer can be reached, by a queue pair if `by_queue`.
 GDX_OUT_OF_LINE std::uint32_t await_peer(const TeamHandle* team, TeamPeer* peer, bool by_queue) {
   const std::uint64_t began_ns = exec::now_ns();
   for (;;) {

@@ -15,6 +15,7 @@
 //    signal with it is sent alone.
 //  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
 //    kAborted, kPeerUnreachable. Later failures of the connection are those of device/shared.h.
+//  - "Errors: the rules'" means the statuses above.
 //
 // Ordering towards one rank, on one lane:
 //
@@ -37,7 +38,8 @@
 namespace gdx {
 
 // Copies `count` elements from `from` to the place of `to` at `rank`.
-// Errors: the rules' above; kUnsupported for push or bounce on a team without such memory.
+// Errors: the rules'; kInvalidLength for more than 1 GiB; kUnsupported for push or bounce on a team without
+// such memory.
 template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_put(const TeamHandle& team, T* to, const T* from, std::size_t count,
                           std::uint32_t rank) {
@@ -48,7 +50,7 @@ GDX_DEVICE Status gdx_put(const TeamHandle& team, T* to, const T* from, std::siz
       device::impl::NoSignal{});
 }
 
-// Makes gdx_put, then gdx_signal, under one doorbell where the NIC takes both.
+// Makes gdx_put, then gdx_signal, under one doorbell where the NIC takes both. Errors: those of both calls.
 template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, T* to, const T* from, std::size_t count,
                                  std::uint64_t* signal, std::uint64_t value, SignalOp op,
@@ -60,20 +62,21 @@ GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, T* to, const T* from, s
       device::impl::TeamWord{signal, value, op});
 }
 
-// Writes one value of 1, 2, 4, 8 or 16 B, which needs no source in memory.
+// Writes one value of 1, 2, 4, 8 or 16 B, which needs no source in memory. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, T value, std::uint32_t rank) {
   return device::impl::put_value_in_team<S, P>(team, to, value, rank);
 }
 
-// Sets the 8-byte aligned signal word at `rank`, or adds to it.
+// Sets the 8-byte aligned signal word at `rank`, or adds to it. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std::uint64_t value, SignalOp op,
                              std::uint32_t rank) {
   return device::impl::signal_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
 }
 
-// Copies `count` elements from the place of `from` at `rank` to `to`, complete after gdx_flush.
+// Copies `count` elements from the place of `from` at `rank` to `to`, complete after gdx_flush. Errors: the
+// rules'; kInvalidLength for more than 1 GiB.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::size_t count,
                           std::uint32_t rank) {
@@ -83,7 +86,7 @@ GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::siz
 }
 
 // Atomically adds to the word at `rank`. Its old value is in `*original` after gdx_flush: 8 B of this rank's
-// part of the heap, or of another window.
+// part of the heap, or of another window. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                 std::uint64_t add, std::uint32_t rank) {
@@ -92,7 +95,7 @@ GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original,
 }
 
 // Atomically replaces the word at `rank` by `swap` if it equals `compare`. Its old value is in `*original`
-// after gdx_flush either way.
+// after gdx_flush either way. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                    std::uint64_t compare, std::uint64_t swap, std::uint32_t rank) {
@@ -100,8 +103,9 @@ GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* origin
                                             {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare}, rank);
 }
 
-// Waits until everything posted to `rank` before, by any thread, is complete, on all lanes of the handle:
-// sources are reusable and results have landed. Returns the first failure.
+// Waits until all that any thread posted to `rank` before is complete, on all lanes of the handle.
+// Sources are then reusable, and results have landed. Errors: kInvalidArgument for no such rank; the first
+// failure of a connection; kTimeout and kAborted, which leave the team intact.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
@@ -112,7 +116,7 @@ GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
   });
 }
 
-// Makes gdx_flush to every rank, within one timeout. Returns the first failure, after all of them.
+// Makes gdx_flush to every rank, within one timeout. Errors: the first failure, after all of them.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
@@ -134,15 +138,16 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, named, how, value});
 }
 
-// Waits as above for a signal that any rank may change. Nobody is probed: a dead rank ends it with kTimeout.
+// Waits until this rank's signal compares true, which any rank may change. No rank is probed. Errors:
+// kTimeout, with a dead rank too; kAborted.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, kAnyTeamRank, how, value});
 }
 
-// Waits until all of `count` signals compare true, which 0 do at once. ranks[i] is to change signals[i];
-// null: no rank is known and none is probed. `ranks` may be any memory that the kernel reads. Errors:
+// Waits until all of `count` signals compare true; 0 do at once. ranks[i] is to change signals[i].
+// Null: no rank is known, and none is probed. `ranks` may be any memory that the kernel reads. Errors:
 // gdx_wait's, of the first rank that fails.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
@@ -156,9 +161,9 @@ GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* sign
   });
 }
 
-// Waits until one of the signals compares true, and returns its index in `*index`, in every thread of the
-// scope; a failed wait leaves it as it was. Of no signals it is refused: kInvalidLength. Looks at
-// signals[from] first: pass the last index plus one to serve all in turn.
+// Waits until one of the signals compares true. Returns its index in `*index`, in every thread of the scope.
+// A failed wait leaves `*index` as it was. Begins at signals[from]: pass the last index plus one to serve all
+// in turn. Errors: those of gdx_wait_all; kInvalidLength for no signals.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,

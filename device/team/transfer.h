@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "device/impl/direct.h"
+#include "device/impl/open_shared_endpoint.h"
 #include "device/impl/shared_put.h"
-#include "device/shared_endpoint.h"
 #include "device/team/route.h"
 
 namespace gdx::device::impl {
@@ -31,7 +31,7 @@ template <Scope S, Placement P, Placement Observed = P, typename Store>
 GDX_DEVICE Status post_to_peer(TeamPeer& peer, Store store) {
   return shared_by_leader<S>([&] {
     const EndpointHandle handle = peer.endpoint;  // in registers: after each fence it would be loaded again
-    SharedEndpoint<P> endpoint(handle, peer.queue_pair_word, peer.block_mask);
+    OpenSharedEndpoint<P> endpoint(handle, peer.queue_pair_word, peer.block_mask);
     return post_shared_at<Observed>(endpoint, 1, [&](std::uint32_t first) { return store(endpoint, first); });
   });
 }
@@ -39,7 +39,7 @@ GDX_DEVICE Status post_to_peer(TeamPeer& peer, Store store) {
 // Sends a signal. To a mapped peer the NIC's goes behind a release of system scope, so stores come before it.
 template <Scope S, Placement P>
 GDX_DEVICE Status signal_peer(TeamPeer& peer, TeamAtomics atomics, PeerWay way, const TeamSignal& signal) {
-  const auto store = [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+  const auto store = [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
     return endpoint.store_signal(first, remote_of(peer, signal.place), signal.value, signal.op);
   };
   if (way == PeerWay::kNative) return post_to_peer<S, P>(peer, store);
@@ -80,7 +80,7 @@ template <Scope S, Mode M, Placement P, typename Tail>
 GDX_DEVICE Status put_to_peer(const TeamHandle* team, TeamPeer& peer, PeerWay way, const TeamPlace& to,
                               const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   if (way == PeerWay::kNative) {
-    SharedEndpoint<P> endpoint(peer.endpoint, peer.queue_pair_word, peer.block_mask);
+    OpenSharedEndpoint<P> endpoint(peer.endpoint, peer.queue_pair_word, peer.block_mask);
     return put_shared<M, S>(endpoint, remote_of(peer, to), from, bytes, at_peer(peer, tail),
                             TeamHelp{team, team->rank});
   }
@@ -152,7 +152,7 @@ GDX_DEVICE Status place_tail(const TeamHandle& /*team*/, std::uint32_t /*rank*/,
 template <typename Tail>
 using PlacedTail = std::conditional_t<Tail::kBlocks == 0, NoSignal, TeamSignal>;
 
-// Every put of a wide scope, and a thread's that is not as most are: refused, empty, in a window beyond the
+// Every put of a wide scope, and a thread's unusual ones. These are refused, empty, in a window beyond the
 // heap, or to a peer that the thread does not reach by a queue pair alone.
 template <Scope S, Mode M, Placement P, typename Tail>
 GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std::uint32_t layout,
@@ -222,7 +222,7 @@ GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const 
     const WayAndKey found = is_usual != 0 ? way_and_key_of(peer) : WayAndKey{};
     if (found.way == PeerWay::kNative) [[likely]] {
       const TeamQueue queue = load_queue(peer);
-      SharedEndpoint<P> endpoint(queue.handle, queue.queue_pair_word, queue.block_mask);
+      OpenSharedEndpoint<P> endpoint(queue.handle, queue.queue_pair_word, queue.block_mask);
       const auto remote = [&](const void* own) {
         return RemoteMemory{queue.heap_distance + reinterpret_cast<std::uint64_t>(own), 0, found.heap_rkey,
                             0};
@@ -271,7 +271,7 @@ GDX_DEVICE Status put_value_in_team(const TeamHandle& team, T* to, const T& valu
     put_value_direct<S, sizeof(T)>(mapped_of(*route.peer, place), bits);
     return Status::kOk;
   }
-  return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+  return post_to_peer<S, P>(*route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
     const RemoteMemory remote = remote_of(*route.peer, place);
     const std::uint32_t fence = endpoint.handle().signal_fence;
     if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, remote, bits, fence);
@@ -309,7 +309,7 @@ GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
     return Status::kOk;
   }
   const LocalMemory local{get.to, get.bytes, team.copy->windows[to.window].lkey, 0};
-  return post_to_peer<S, P>(*route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+  return post_to_peer<S, P>(*route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
     return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, remote_of(*route.peer, from), local,
                                    static_cast<std::uint32_t>(get.bytes));
   });
@@ -345,7 +345,7 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
     return Status::kOk;
   }
   return post_to_peer<S, P, Placement::kHost>(
-      *route.peer, [&](SharedEndpoint<P>& endpoint, std::uint32_t first) {
+      *route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
         return endpoint.store_atomic(first, atomic.opcode, remote_of(*route.peer, to), atomic.operand,
                                      atomic.compare, reinterpret_cast<std::byte*>(original),
                                      team.copy->windows[result.window].lkey, endpoint.handle().signal_fence);

@@ -1,4 +1,4 @@
-// Waits of a team on signals of this rank, one or many, with a probe of the rank that is to signal.
+// Waits of a team on one or many signals of this rank, with a probe of the rank that is to signal.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct TeamSignals {
   GDX_DEVICE bool has(std::uint32_t i) const { return holds(words + i, how, value); }
 };
 
-// Looks after one peer during a wait: finds its queue's failure, and in silence asks for the connection and
+// Polls one peer during a wait: finds its queue's failure. During silence it requests the connection and
 // posts a probe. The period without a signal counts for all waiting threads of a queue pair.
 template <Placement P>
 GDX_DEVICE Status watch_peer(const TeamHandle& team, TeamPeer& peer, std::uint64_t began_ns) {

@@ -17,6 +17,7 @@
 #include "base/output.h"
 #include "host/bench/conditions.h"
 #include "host/bench/kernels.h"
+#include "host/bench/peer_ends.h"
 #include "host/bench/plan.h"
 #include "host/bench/rank.h"
 #include "host/gdx.h"
@@ -26,7 +27,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kExitNoGpu = 77;  // the status "skipped" of test drivers
 constexpr std::uint64_t kLeastTimed = 3;
 constexpr std::uint64_t kFewMessages = 4;  // of the first round, which estimates
 constexpr std::size_t kConditionsBytes = 4096;
@@ -61,12 +61,12 @@ class Meter {
  public:
   explicit Meter(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  void show(std::uint32_t round, std::uint32_t rounds, const Case& item) {
+  void show(std::uint32_t round, std::uint32_t rounds, const std::string& item) {
     const std::uint64_t now_ns = monotonic_ns();
     if (terminal_) {
       const auto filled = static_cast<std::size_t>(kBarCells) * done_ / all_;
       bar_.show("[{:.<{}}] {:3} %, round {} of {}: {}", std::string(filled, '#'), kBarCells,
-                100 * done_ / all_, round, rounds, key_of(item));
+                100 * done_ / all_, round, rounds, item);
     } else if (10 * done_ / all_ > tenths_ && now_ns - told_ns_ >= kLineNs) {
       tenths_ = 10 * done_ / all_;
       told_ns_ = now_ns;
@@ -87,6 +87,9 @@ class Meter {
 Json to_json(std::size_t index, std::uint32_t round, const Sample& sample) {
   Json histogram = Json::array();
   for (const auto& [value, count] : sample.latency_ns.buckets()) histogram.push_back({value, count});
+  Json occupancy = Json::array();
+  for (const Occupancy& point : sample.occupancy)
+    occupancy.push_back({point.at_ns, point.slots, point.in_flight});
   return {{"case", index},
           {"round", round},
           {"messages", sample.messages},
@@ -101,28 +104,12 @@ Json to_json(std::size_t index, std::uint32_t round, const Sample& sample) {
           {"cpu_ns", {sample.cpu_ns[0], sample.cpu_ns[1]}},
           {"posted", sample.posted},
           {"credit_stalls", sample.credit_stalls},
+          {"occupancy", std::move(occupancy)},
           {"retransmissions", sample.retransmissions},
           {"pcie_reads", sample.pcie_reads ? Json(*sample.pcie_reads) : Json(nullptr)},
           {"pcie_writes", sample.pcie_writes ? Json(*sample.pcie_writes) : Json(nullptr)},
           {"checked_bytes", sample.checked_bytes},
           {"bad_bytes", sample.bad_bytes}};
-}
-
-bool same_but_way(Case a, const Case& b) {
-  a.way = b.way;
-  return a == b;
-}
-
-// The order of one round: ways that are compared are neighbours, and take turns at being the first.
-std::vector<std::size_t> order_of_round(const std::vector<Case>& cases, std::uint32_t round) {
-  std::vector<std::size_t> order(cases.size());
-  for (std::size_t begin = 0; begin < cases.size();) {
-    std::size_t end = begin;
-    while (end < cases.size() && same_but_way(cases[end], cases[begin])) ++end;
-    for (std::size_t i = begin; i < end; ++i) order[i] = begin + (i - begin + round) % (end - begin);
-    begin = end;
-  }
-  return order;
 }
 
 // Estimates how many messages fit into a sample's share of the time, from a first round of few messages.
@@ -156,42 +143,99 @@ class Budget {
 };
 
 // All rounds, or those for which there is time. The first one warms up and estimates, and is dropped.
-Result<bool> run_rounds(World& world, Rank& rank, const Plan& plan, const std::vector<Case>& cases,
-                        const Journal& journal) {
-  const bool reports = world.rank() == kReportingRank;
-  std::optional<Meter> meter;
-  if (reports) meter.emplace(cases.size() * (plan.rounds + 1));
-  Budget budget(plan, cases.size());
-  const std::size_t dies_at = cases.size() * (plan.rounds + 1) / 2;
-  const std::uint64_t started_ns = monotonic_ns();
-  std::size_t count = 0;
-  bool verified = true;
-  for (std::uint32_t round = 0; round <= plan.rounds; ++round) {
-    const auto spent_s = static_cast<double>(monotonic_ns() - started_ns) / 1e9;
-    const bool late = plan.messages == 0 && round > 1 && spent_s > kPatience * plan.seconds;
-    for (const std::size_t index : order_of_round(cases, round)) {
-      const Case& item = cases[index];
-      if (meter) meter->show(round, plan.rounds, item);
-      const std::uint64_t messages = late ? 0 : round == 0 ? budget.few(item) : budget.messages(index);
-      const std::uint64_t begun_ns = monotonic_ns();
-      const bool die = plan.kill_rank == static_cast<int>(world.rank()) && count++ == dies_at;
-      const auto sample = GDX_TRY(rank.run(world, item, messages, die));
-      if (sample.messages == 0) return verified;
-      verified = verified && sample.bad_bytes == 0;
-      if (!reports) continue;
-      if (round == 0) {
-        budget.learn(index, item, sample, monotonic_ns() - begun_ns);
-      } else {
-        GDX_TRY(journal.add(to_json(index, round, sample)));
+class Rounds {
+ public:
+  Rounds(World& world, Rank& rank, PeerEnds& peers, const Plan& plan, const std::vector<Case>& cases,
+         const Journal& journal)
+      : world_(world),
+        rank_(rank),
+        peers_(peers),
+        plan_(plan),
+        cases_(cases),
+        journal_(journal),
+        budget_(plan, cases.size()),
+        count_of_cases_(static_cast<std::size_t>(
+            std::ranges::count_if(cases, [&](const Case& item) { return rank.can_run(item); }))),
+        dies_at_(count_of_cases_ * (plan.rounds + 1) / 2) {}
+
+  // Returns whether every byte was right.
+  Result<bool> run() {
+    std::optional<Meter> meter;
+    if (reports_) meter.emplace(count_of_cases_ * (plan_.rounds + 1) + peers_.runs().size() * plan_.rounds);
+    for (std::uint32_t round = 0; round <= plan_.rounds; ++round) {
+      const auto spent_s = static_cast<double>(monotonic_ns() - begun_ns_) / 1e9;
+      const bool late = plan_.messages == 0 && round > 1 && spent_s > kPatience * plan_.seconds;
+      const auto ranks_late = GDX_TRY(world_.allgather_value<int>(late, kExchangeTimeoutNs));
+      if (ranks_late[kReportingRank] != 0) return verified_;
+      for (const std::size_t index : order_of_round(cases_, peers_.runs(), round)) {
+        const bool peer = index >= cases_.size();
+        if (peer ? round == 0 : !rank_.can_run(cases_[index])) continue;
+        if (meter) meter->show(round, plan_.rounds, name_of(index));
+        if (peer) {
+          GDX_TRY(run_peer(index - cases_.size(), round));
+          continue;
+        }
+        GDX_TRY(run_case(index, round));
       }
     }
+    return verified_;
   }
-  return verified;
-}
+
+ private:
+  [[nodiscard]] std::string name_of(std::size_t index) const {
+    if (index < cases_.size()) return key_of(cases_[index]);
+    const PeerRun& peer = peers_.runs()[index - cases_.size()];
+    return fmt::format("{} of {} B", peer.program, peer.item.bytes);
+  }
+
+  Result<void> run_case(std::size_t index, std::uint32_t round) {
+    const Case& item = cases_[index];
+    const std::uint64_t messages = round == 0 ? budget_.few(item) : budget_.messages(index);
+    const std::uint64_t begun_ns = monotonic_ns();
+    const bool die = plan_.kill_rank == static_cast<int>(world_.rank()) && count_++ == dies_at_;
+    const auto sample = GDX_TRY(rank_.run(world_, item, messages, die));
+    const std::uint64_t took_ns = monotonic_ns() - begun_ns;
+    const std::uint64_t dropped = sample.dropped_bad_bytes + (round == 0 ? sample.bad_bytes : 0);
+    verified_ = verified_ && sample.bad_bytes + dropped == 0;
+    if (!reports_) return {};
+    if (dropped != 0) {
+      GDX_TRY(journal_.add({{"dropped", index}, {"bad_bytes", dropped}}));
+    }
+    if (round == 0) {
+      budget_.learn(index, item, sample, took_ns);
+    } else {
+      GDX_TRY(journal_.add(to_json(index, round, sample)));
+    }
+    return {};
+  }
+
+  Result<void> run_peer(std::size_t index, std::uint32_t round) {
+    const auto figures = GDX_TRY(peers_.run(world_, index));
+    if (!figures) return {};
+    Json line = to_json(*figures);
+    line["peer"] = index;
+    line["round"] = round;
+    return journal_.add(line);
+  }
+
+  World& world_;
+  Rank& rank_;
+  PeerEnds& peers_;
+  const Plan& plan_;
+  const std::vector<Case>& cases_;
+  const Journal& journal_;
+  Budget budget_;
+  const std::size_t count_of_cases_;  // that can run
+  const std::size_t dies_at_;
+  const bool reports_ = world_.rank() == kReportingRank;
+  std::size_t count_ = 0;
+  const std::uint64_t begun_ns_ = monotonic_ns();
+  bool verified_ = true;
+};
 
 // Both ranks' conditions: text of a fixed size, as the world exchanges it.
-Result<Json> exchange_conditions(World& world, const Hca& hca, const Gpu* gpu) {
-  const std::string text = read_conditions(hca, gpu).dump();
+Result<Json> exchange_conditions(World& world, const Rank& rank, const Gpus& gpus) {
+  const std::string text = read_conditions(rank, gpus).dump();
   std::array<char, kConditionsBytes> mine{};
   if (text.size() >= mine.size())
     return fail(Status::kInvalidLength, "the conditions of this machine are too long: use an earlier gdx");
@@ -212,8 +256,7 @@ Result<void> agree_on(World& world, Plan plan) {
               "the two ranks were started with different options: give both the same");
 }
 
-Result<int> measure(const Options& options, const Gpu* gpu, const Journal& journal) {
-  const auto plan = GDX_TRY(plan_from_json(options.plan));
+Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) {
   const auto cases = GDX_TRY(cases_of(plan));
   const auto world_options = GDX_TRY(WorldOptions::from_environment());
   if (world_options.size != kWorldSize) {
@@ -224,10 +267,13 @@ Result<int> measure(const Options& options, const Gpu* gpu, const Journal& journ
   auto hca = GDX_TRY(Hca::open({.name = plan.hca}));
   auto world = GDX_TRY(World::join(world_options));
   GDX_TRY(agree_on(world, plan));
-  auto rank = GDX_TRY(Rank::connect(std::move(hca), gpu, world, plan, cases));
-  const auto conditions = GDX_TRY(exchange_conditions(world, rank.hca(), gpu));
-  GDX_TRY(journal.add({{"conditions", conditions}, {"measured_on", measured_on(rank.hca(), gpu)}}));
-  const auto verified = GDX_TRY(run_rounds(world, rank, plan, cases, journal));
+  auto rank = GDX_TRY(Rank::connect(std::move(hca), gpus, world, plan, cases));
+  const auto conditions = GDX_TRY(exchange_conditions(world, rank, gpus));
+  auto peers = GDX_TRY(PeerEnds::find(world, "gdx bench", peer_runs(plan, cases), rank.hca().name()));
+  GDX_TRY(journal.add({{"conditions", conditions},
+                       {"measured_on", measured_on(rank.hca(), gpus)},
+                       {"hca", hca_text(rank.hca())}}));
+  const auto verified = GDX_TRY(Rounds(world, rank, peers, plan, cases, journal).run());
   const auto violations = GDX_TRY(world.allgather_value(rank.staging_violations(), kExchangeTimeoutNs));
   const bool audited = violations[0] && violations[1];
   const std::uint64_t found = violations[0].value_or(0) + violations[1].value_or(0);
@@ -238,7 +284,7 @@ Result<int> measure(const Options& options, const Gpu* gpu, const Journal& journ
 // Faults that both ranks have are told by the reporting one.
 int report(const Error& error, const Journal& journal, bool reports) {
   const bool common = error.status == Status::kInvalidArgument || error.status == Status::kNotFound ||
-                      error.status == Status::kNoDevice;
+                      error.status == Status::kNoDevice || error.status == Status::kUnsupported;
   if (reports || !common) print_error("gdx bench: {}\n", error.message);
   (void)journal.add({{"failure", error.message}});
   return error.status == Status::kInvalidArgument ? command_line::kExitUsage : 1;
@@ -248,19 +294,21 @@ int run(const Options& options) {
   const char* const rank = std::getenv(kRankVariable);
   const bool reports = rank == nullptr || std::string_view(rank) == "0";
   const Journal journal(reports ? options.journal : -1);
+  const auto plan = plan_from_json(options.plan);
+  const bool payload_on_gpu = plan && plan->memory == kGpuMemory;
   std::optional<Gpu> gpu;
-  if (kernels_run_on_gpu()) {
-    const auto opened = Gpu::open();
+  if (kernels_run_on_gpu() || payload_on_gpu) {
+    const auto opened = open_gpu_or_skip();
     if (!opened) {
-      const Error& error = opened.error();
-      const bool absent = error.status == Status::kNoDevice || error.status == Status::kUnsupported;
-      const int status =
-          report({error.status, (absent ? "SKIPPED: " : "") + error.message}, journal, reports);
-      return absent ? kExitNoGpu : status;
+      const int status = report(opened.error(), journal, reports);
+      return exit_status_without_gpu(opened.error()) == kExitNoGpu ? kExitNoGpu : status;
     }
     gpu = *opened;
   }
-  const auto done = measure(options, gpu ? &*gpu : nullptr, journal);
+  if (!plan) return report(plan.error(), journal, reports);
+  const Gpus gpus{.kernels = kernels_run_on_gpu() ? &*gpu : nullptr,
+                  .payload = payload_on_gpu ? &*gpu : nullptr};
+  const auto done = measure(*plan, gpus, journal);
   return done ? *done : report(done.error(), journal, reports);
 }
 

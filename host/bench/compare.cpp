@@ -30,17 +30,32 @@ Json only_in(const std::map<std::string, const Json*>& some,
   return keys;
 }
 
-// Conditions of rank 0 that differ; addresses do from run to run.
+// Adds the names whose values differ, in objects `a` and `b`.
+void add_changed(Json& changed, const std::string& of, const Json& a, const Json& b) {
+  const auto value_in = [](const Json& object, const std::string& name) {
+    return object.contains(name) ? object.at(name) : Json(nullptr);
+  };
+  Json names = a;
+  names.update(b);
+  for (const auto& [name, value] : names.items()) {
+    if (name == "address" || value_in(a, name) == value_in(b, name))
+      continue;  // addresses do from run to run
+    changed.push_back({{"condition", of + name}, {"a", value_in(a, name)}, {"b", value_in(b, name)}});
+  }
+}
+
+// Conditions that differ: those of each rank, and the plans.
 Json changed_conditions(const Json& a, const Json& b) {
   Json changed = Json::array();
   const Json none = Json::object();
-  const Json& before = a.at("conditions").empty() ? none : a.at("conditions")[0];
-  const Json& after = b.at("conditions").empty() ? none : b.at("conditions")[0];
-  for (const auto& [name, value] : before.items()) {
-    if (name == "address" || (after.contains(name) && after[name] == value)) continue;
-    changed.push_back(
-        {{"condition", name}, {"a", value}, {"b", after.contains(name) ? after[name] : Json(nullptr)}});
-  }
+  const auto rank_in = [&](const Json& document, std::size_t rank) {
+    const Json& ranks = document.at("conditions");
+    return rank < ranks.size() ? ranks[rank] : none;
+  };
+  const std::size_t ranks = std::max(a.at("conditions").size(), b.at("conditions").size());
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    add_changed(changed, fmt::format("rank {}: ", rank), rank_in(a, rank), rank_in(b, rank));
+  add_changed(changed, "plan: ", a.value("plan", none), b.value("plan", none));
   return changed;
 }
 
@@ -65,36 +80,33 @@ Json compare(const Json& a, const Json& b) {
     const Interval ratio = unpaired_ratio(samples_b, samples_a);
     const bool latency = row.at("measure") == "lat";
     const bool faster = latency ? ratio.high < 1 : ratio.low > 1;
-    comparison["rows"].push_back({{"case", key},
-                                  {"of", latency ? "latency_us" : "messages_per_s"},
-                                  {"a", rounded(median_interval(samples_a).estimate)},
-                                  {"b", rounded(median_interval(samples_b).estimate)},
-                                  {"ratio", rounded(ratio.estimate)},
-                                  {"low", rounded(ratio.low)},
-                                  {"high", rounded(ratio.high)},
-                                  {"level", rounded(ratio.level)},
-                                  {"says", describe_ratio(ratio)},
-                                  {"b_is", !differs(ratio) ? ""
-                                           : faster        ? "faster"
-                                                           : "slower"}});
+    Json compared = {{"case", key},
+                     {"of", latency ? "latency_us" : "messages_per_s"},
+                     {"a", rounded(median_interval(samples_a).estimate)},
+                     {"b", rounded(median_interval(samples_b).estimate)}};
+    compared.update(ratio_json(ratio));
+    compared["b_is"] = !differs(ratio) ? "" : faster ? "faster" : "slower";
+    comparison["rows"].push_back(std::move(compared));
   }
+  comparison["verdicts"] = count_verdicts(comparison["rows"]);
   return comparison;
 }
 
 std::string comparison_table(const Json& comparison) {
   std::string text = fmt::format("{:<44} {:>9} {:>9}  {}\n", "case (us, or messages a second)", "A", "B",
                                  "B / A [interval]");
-  std::size_t changed = 0;
   for (const Json& row : comparison.at("rows")) {
     std::string key = row.at("case").get<std::string>();
     if (key.size() > 44) key = key.substr(0, 43) + "~";
     const std::string b_is = row.at("b_is").get<std::string>();
-    changed += b_is.empty() ? 0 : 1;
     text += fmt::format("{:<44} {:>9.4g} {:>9.4g}  {}{}\n", key, row.at("a").get<double>(),
                         row.at("b").get<double>(), row.at("says").get<std::string>(),
                         b_is.empty() ? "" : " " + b_is);
   }
-  text += fmt::format("\n{} of {} cases differ beyond noise\n", changed, comparison.at("rows").size());
+  const Json& verdicts = comparison.at("verdicts");
+  text += fmt::format("\n{} of {} cases differ beyond noise; by chance alone about {:.3g} would\n",
+                      verdicts.at("differ").get<std::size_t>(), verdicts.at("count").get<std::size_t>(),
+                      verdicts.at("by_chance").get<double>());
   for (const Json& one : comparison.at("conditions")) {
     text += fmt::format("differs: {}: {} in A, {} in B\n", one.at("condition").get<std::string>(),
                         text_of(one.at("a")), text_of(one.at("b")));

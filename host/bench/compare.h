@@ -6,8 +6,8 @@
 
 namespace gdx::bench {
 
-// Ratios of B to A for every case that both have: of latencies, or of rates. Then the conditions that differ,
-// and the cases that one alone has.
+// Ratios of B to A for every case that both have: of latencies, or of rates. Then the conditions of
+// each rank and the options of the plan that differ, and the cases that one alone has.
 [[nodiscard]] nlohmann::ordered_json compare(const nlohmann::ordered_json& a,
                                              const nlohmann::ordered_json& b);
 

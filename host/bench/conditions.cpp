@@ -70,6 +70,23 @@ Json clocks() {
                      mhz.is_null() ? "?" : mhz.get<std::string>());
 }
 
+// "0-3,8": processors that this process may run on, as taskset or a launcher left them.
+Json processors() { return value_in("/proc/self/status", "Cpus_allowed_list"); }
+
+// "MT4129 GDX0000000001": the model of the chip and that of the board.
+Json part_of(const Hca& hca) {
+  const std::string folder = "/sys/class/infiniband/" + hca.name();
+  const Json chip = first_line(folder + "/hca_type");
+  const Json board = first_line(folder + "/board_id");
+  if (chip.is_null() || board.is_null()) return nullptr;
+  return chip.get<std::string>() + " " + board.get<std::string>();
+}
+
+// "at most 1980 MHz": how fast multiprocessors run at the moment, only a profiler can read.
+Json gpu_clock(const Gpu& gpu) {
+  return gpu.most_mhz() == 0 ? Json(nullptr) : Json(fmt::format("at most {} MHz", gpu.most_mhz()));
+}
+
 Json path_class_of(const Hca& hca, const Gpu* gpu) {
   ModeOptions options;
   options.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu;
@@ -94,31 +111,43 @@ Json environment() {
 
 }  // namespace
 
-std::string measured_on(const Hca& hca, const Gpu* gpu) {
-  return fmt::format("{}, kernels on {}", hca.is_software() ? "the software HCA" : "HCA " + hca.name(),
-                     gpu == nullptr ? "the CPU layer" : gpu->name());
+std::string hca_text(const Hca& hca) { return hca.is_software() ? "the software HCA" : "HCA " + hca.name(); }
+
+std::string measured_on(const Hca& hca, const Gpus& gpus) {
+  return fmt::format("{}, kernels on {}{}", hca_text(hca),
+                     gpus.kernels == nullptr ? "the CPU layer" : gpus.kernels->name(),
+                     gpus.payload == nullptr ? "" : ", payload in GPU memory");
 }
 
-Json read_conditions(const Hca& hca, const Gpu* gpu) {
+Json read_conditions(const Rank& rank, const Gpus& gpus) {
+  const Hca& hca = rank.hca();
+  const Gpu* const gpu = gpus.kernels != nullptr ? gpus.kernels : gpus.payload;
   const Json product = first_line("/sys/class/dmi/id/product_name");
-  return {{"host", host_name()},
-          {"machine", product},
-          {"cpu", value_in("/proc/cpuinfo", "model name")},
-          {"cores", std::thread::hardware_concurrency()},
-          {"clocks", clocks()},
-          {"kernel", kernel()},
-          {"gpu", gpu == nullptr ? Json(nullptr) : Json(gpu->name())},
-          {"gpu_driver", first_line("/proc/driver/nvidia/version")},
-          {"hca", hca.name()},
-          {"hca_is_software", hca.is_software()},
-          {"firmware", hca.firmware()},
-          {"address", hca.address_text()},
-          {"path_mtu_bytes", hca.path_mtu_bytes()},
-          {"rdma_core", rdma_core_version()},
-          {"payload", "host memory"},
-          {"path_class", path_class_of(hca, gpu)},
-          {"environment", environment()},
-          {"gdx_version", GDX_VERSION ", commit " GDX_COMMIT}};
+  Json conditions = {{"host", host_name()},
+                     {"machine", product},
+                     {"cpu", value_in("/proc/cpuinfo", "model name")},
+                     {"cores", std::thread::hardware_concurrency()},
+                     {"kernel_threads", gpus.kernels == nullptr ? Json(rank.workers()) : Json(nullptr)},
+                     {"processors", processors()},
+                     {"clocks", clocks()},
+                     {"kernel", kernel()},
+                     {"gpu", gpu == nullptr ? Json(nullptr) : Json(gpu->name())},
+                     {"gpu_clock", gpu == nullptr ? Json(nullptr) : gpu_clock(*gpu)},
+                     {"gpu_driver", first_line("/proc/driver/nvidia/version")},
+                     {"cuda", gpu == nullptr ? Json(nullptr) : Json(gpu->cuda_version())},
+                     {"hca", hca.name()},
+                     {"hca_part", part_of(hca)},
+                     {"hca_is_software", hca.is_software()},
+                     {"firmware", hca.firmware()},
+                     {"address", hca.address_text()},
+                     {"path_mtu_bytes", hca.path_mtu_bytes()},
+                     {"rdma_core", rdma_core_version()},
+                     {"payload", rank.payload_place()},
+                     {"path_class", path_class_of(hca, gpu)},
+                     {"environment", environment()},
+                     {"gdx_version", GDX_VERSION ", commit " GDX_COMMIT}};
+  if (!rank.push_refusal().empty()) conditions["push"] = "not measured: " + rank.push_refusal();
+  return conditions;
 }
 
 }  // namespace gdx::bench

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "host/bench/peers.h"
+
 namespace gdx::bench {
 namespace {
 
@@ -37,6 +39,7 @@ struct Series {
   bool has_pcie = true;
   std::uint64_t checked_bytes = 0;
   std::uint64_t bad_bytes = 0;
+  Json occupancy = Json::array();  // of the last round: of each point ns, slots leased, blocks in flight
 };
 
 void add_sample(Series& series, const Json& sample) {
@@ -56,6 +59,7 @@ void add_sample(Series& series, const Json& sample) {
   series.sum_squares_ns2 += sample.at("mean_square_ns2").get<double>() * static_cast<double>(messages);
   for (std::size_t r = 0; r < 2; ++r) series.cpu_ns[r] += sample.at("cpu_ns").at(r).get<double>();
   series.stalls += sample.at("credit_stalls").get<std::uint64_t>();
+  series.occupancy = sample.at("occupancy");
   series.retransmissions += sample.at("retransmissions").get<std::uint64_t>();
   series.has_pcie = series.has_pcie && sample.at("pcie_reads").is_number();
   if (series.has_pcie) {
@@ -75,7 +79,8 @@ Json to_json(const Interval& interval, double unit) {
 
 Json latency_json(const Series& series) {
   Json json = to_json(median_interval(series.medians_ns), kNsPerUs);
-  const auto quantile_us = [&](double q) {
+  const auto quantile_us = [&](double q) -> Json {
+    if (!has_quantile(series.histogram.count(), q)) return nullptr;
     const double ns = std::clamp(series.histogram.quantile(q), series.least_ns, series.most_ns);
     return rounded(ns / kNsPerUs);
   };
@@ -110,8 +115,15 @@ Json row_json(const Case& item, const Series& series, const std::string& label) 
   row["cpu_us_per_message"] = {{"rank_0", rounded(series.cpu_ns[0] / posted / kNsPerUs)},
                                {"rank_1", rounded(series.cpu_ns[1] / posted / kNsPerUs)}};
   row["credit_stalls"] = series.stalls;
+  row["occupancy"] = {{"us", Json::array()}, {"leased_slots", Json::array()}, {"in_flight", Json::array()}};
+  for (const Json& point : series.occupancy) {
+    row["occupancy"]["us"].push_back(rounded(point.at(0).get<double>() / kNsPerUs));
+    row["occupancy"]["leased_slots"].push_back(point.at(1));
+    row["occupancy"]["in_flight"].push_back(point.at(2));
+  }
   row["retransmissions"] = series.retransmissions;
   const bool counted = series.has_pcie;
+  row["pcie_counted_by"] = counted ? Json("the software HCA") : Json(nullptr);
   row["pcie_reads_per_message"] = counted ? Json(rounded(series.pcie_reads / posted)) : Json(nullptr);
   row["pcie_writes_per_message"] = counted ? Json(rounded(series.pcie_writes / posted)) : Json(nullptr);
   row["bytes_verified"] = series.checked_bytes - series.bad_bytes;
@@ -126,9 +138,20 @@ Json row_json(const Case& item, const Series& series, const std::string& label) 
   return row;
 }
 
-// Adds the ratio of two ways that took turns in the same rounds: times, or for bandwidth rates.
-void add_ratio(Json& row, const Case& item, const Series& mine, const Series& baseline) {
+// Of each round a time, or for bandwidth a rate.
+struct Figures {
+  bool latency = false;
+  std::vector<std::uint64_t> rounds;
+  std::vector<double> values;
+};
+
+Figures figures_of(const Case& item, const Series& series) {
   const bool latency = item.measure == Measure::kLatency;
+  return {latency, series.rounds, latency ? series.medians_ns : series.rates};
+}
+
+// The ratio of two that took turns in the same rounds; null where they did in none.
+Json ratio_of_rounds(const Figures& mine, const Figures& baseline) {
   std::vector<double> a;
   std::vector<double> b;
   a.reserve(mine.rounds.size());
@@ -136,17 +159,10 @@ void add_ratio(Json& row, const Case& item, const Series& mine, const Series& ba
   for (std::size_t i = 0; i < mine.rounds.size(); ++i) {
     const auto same = std::ranges::find(baseline.rounds, mine.rounds[i]);
     if (same == baseline.rounds.end()) continue;
-    const auto j = static_cast<std::size_t>(same - baseline.rounds.begin());
-    a.push_back(latency ? mine.medians_ns[i] : mine.rates[i]);
-    b.push_back(std::max(latency ? baseline.medians_ns[j] : baseline.rates[j], 1e-9));
+    a.push_back(mine.values[i]);
+    b.push_back(std::max(baseline.values[static_cast<std::size_t>(same - baseline.rounds.begin())], 1e-9));
   }
-  if (a.empty()) return;
-  const Interval ratio = paired_ratio(a, b);
-  row["ratio_to_pull"] = {{"ratio", rounded(ratio.estimate)},
-                          {"low", rounded(ratio.low)},
-                          {"high", rounded(ratio.high)},
-                          {"level", rounded(ratio.level)},
-                          {"says", describe_ratio(ratio)}};
+  return a.empty() ? Json(nullptr) : ratio_json(paired_ratio(a, b));
 }
 
 // The baseline of a case: the same by pull, or by the NIC alone, with the kernel posting.
@@ -156,6 +172,127 @@ bool is_baseline_of(const Case& other, Case item) {
   return item == other;
 }
 
+// A journal's lines by the case or the peer that they are of.
+class Journal {
+ public:
+  Journal(const Plan& plan, const std::vector<Case>& cases)
+      : cases_(cases),
+        series_(cases.size()),
+        on_gpu_(plan.memory == kGpuMemory),
+        dropped_(cases.size()),
+        peers_(peer_runs(plan, cases)),
+        peer_figures_(peers_.size()),
+        peer_rounds_(peers_.size()) {}
+
+  void add(const Json& line, Json& document) {
+    if (line.contains("conditions")) {
+      document["conditions"] = line["conditions"];
+      document["measured_on"] = line["measured_on"];
+      hca_ = line["hca"].get<std::string>();
+    }
+    if (line.contains("failure")) failure = line["failure"].get<std::string>();
+    if (line.contains("end")) document["staging_violations"] = line["staging_violations"];
+    ended = ended || line.contains("end");
+    if (line.contains("case")) add_sample(series_.at(line["case"].get<std::size_t>()), line);
+    if (line.contains("peer")) {
+      const auto index = line["peer"].get<std::size_t>();
+      peer_figures_.at(index).push_back(peer_figures_from_json(line));
+      peer_rounds_.at(index).push_back(line["round"].get<std::uint64_t>());
+    }
+    if (line.contains("dropped"))
+      dropped_.at(line["dropped"].get<std::size_t>()) += line["bad_bytes"].get<std::uint64_t>();
+  }
+
+  // Wrong bytes of rounds and messages that warm up, of each case that has any.
+  [[nodiscard]] Json dropped_damage() const {
+    Json damage = Json::array();
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (dropped_[i] != 0) damage.push_back({{"case", key_of(cases_[i])}, {"bad_bytes", dropped_[i]}});
+    }
+    return damage;
+  }
+
+  [[nodiscard]] Json rows(const Json& measured_on) const {
+    const std::string label =
+        "measured on " + (measured_on.is_string() ? measured_on.get<std::string>() : "?");
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (series_[i].rounds.empty()) continue;
+      Json row = row_json(cases_[i], series_[i], label);
+      if (!is_baseline_of(cases_[i], cases_[i]))
+        row["ratio_to_pull"] = ratio_of(cases_[i], figures_of(cases_[i], series_[i]));
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  [[nodiscard]] Json peer_rows() const {
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      if (peer_figures_[i].empty()) continue;
+      Json row = peer_row(peers_[i], peer_figures_[i], hca_ + (on_gpu_ ? ", payload in host memory" : ""));
+      Figures mine{peers_[i].item.measure == Measure::kLatency, peer_rounds_[i], {}};
+      mine.values.resize(peer_figures_[i].size());
+      std::ranges::transform(peer_figures_[i], mine.values.begin(), [&](const PeerFigures& one) {
+        return mine.latency ? one.us * kNsPerUs : one.messages_per_s;
+      });
+      if (!on_gpu_ && !measures_otherwise(peers_[i])) row["ratio_to_pull"] = ratio_of(peers_[i].item, mine);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  bool ended = false;
+  std::string failure;
+
+ private:
+  [[nodiscard]] Json ratio_of(const Case& item, const Figures& figures) const {
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (is_baseline_of(cases_[i], item)) return ratio_of_rounds(figures, figures_of(cases_[i], series_[i]));
+    }
+    return nullptr;
+  }
+
+  const std::vector<Case>& cases_;
+  std::vector<Series> series_;
+  bool on_gpu_;  // payload of the cases; that of peers is in host memory
+  std::vector<std::uint64_t> dropped_;
+  std::vector<PeerRun> peers_;
+  std::vector<std::vector<PeerFigures>> peer_figures_;
+  std::vector<std::vector<std::uint64_t>> peer_rounds_;
+  std::string hca_;
+};
+
+Json ratios_of(const Json& document) {
+  Json ratios = Json::array();
+  for (const char* const list : {"rows", "peers"}) {
+    for (const Json& row : document.at(list)) {
+      if (!row.at("ratio_to_pull").is_null()) ratios.push_back(row["ratio_to_pull"]);
+    }
+  }
+  return ratios;
+}
+
+// The mode of the least latency, and those whose intervals overlap its own: noise does not tell them apart.
+struct Contender {
+  std::string mode;
+  double us;
+  double low;
+  double high;
+  double level;
+};
+std::string fastest_of(const std::vector<Contender>& all) {
+  const Contender& best = *std::ranges::min_element(all, {}, &Contender::us);
+  std::string modes;
+  for (const Contender& one : all) {
+    if (one.low > best.high) continue;
+    modes += (modes.empty() ? "" : " or ") + one.mode;
+  }
+  const bool unknown = all.size() > 1 &&
+                       std::ranges::any_of(all, [](const Contender& one) { return one.level < kLeastLevel; });
+  return unknown ? "too few rounds" : modes;
+}
+
 }  // namespace
 
 double rounded(double value) {
@@ -163,13 +300,41 @@ double rounded(double value) {
   return std::stod(fmt::format("{:.4g}", value));
 }
 
+Json ratio_json(const Interval& ratio) {
+  return {{"ratio", rounded(ratio.estimate)},
+          {"low", rounded(ratio.low)},
+          {"high", rounded(ratio.high)},
+          {"level", rounded(ratio.level)},
+          {"differs", ratio.level < kLeastLevel ? Json(nullptr) : Json(differs(ratio))},
+          {"says", describe_ratio(ratio)}};
+}
+
+Json count_verdicts(const Json& ratios) {
+  std::size_t count = 0;
+  std::size_t differing = 0;
+  double by_chance = 0;
+  for (const Json& ratio : ratios) {
+    if (ratio.at("differs").is_null()) continue;
+    ++count;
+    differing += ratio.at("differs").get<bool>() ? 1 : 0;
+    by_chance += 1 - ratio.at("level").get<double>();
+  }
+  return {{"count", count}, {"differ", differing}, {"by_chance", rounded(by_chance)}};
+}
+
+// Documents of an older gdx, and models, have no doorbells.
+std::string doorbell_of(const Json& row) { return row.value("doorbell", std::string(kDefaultDoorbell)); }
+
 std::string key_of_row(const Json& row) {
   const auto direction = row.at("direction").get<std::string>();
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}", row.at("operation").get<std::string>(),
+  const std::string doorbell = doorbell_of(row);
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}", row.at("operation").get<std::string>(),
                      row.at("measure").get<std::string>(), row.at("mode").get<std::string>(),
-                     row.at("bytes").get<std::uint64_t>(), row.at("scope").get<std::string>(),
+                     row.at("bytes").get<std::uint64_t>(),
+                     row.at("scope").is_string() ? row["scope"].get<std::string>() : "CPU",
                      row.at("endpoints").get<std::uint64_t>(), row.at("depth").get<std::uint64_t>(),
-                     row.at("batch").get<std::uint64_t>(), direction == "both ways" ? " both ways" : "");
+                     row.at("batch").get<std::uint64_t>(), direction == "both ways" ? " both ways" : "",
+                     doorbell == kDefaultDoorbell ? "" : " " + doorbell);
 }
 
 Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::string& journal,
@@ -179,39 +344,19 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
                    {"ended_by", nullptr},           {"conditions", Json::array()},
                    {"staging_violations", nullptr}, {"plan", to_json(plan)},
                    {"baseline", kBaseline}};
-  std::vector<Series> series(cases.size());
+  Journal read(plan, cases);
   std::istringstream lines(journal);
-  std::string failure;
-  bool ended = false;
   for (std::string text; std::getline(lines, text);) {
     const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) continue;  // cut off by the end of its writer
-    if (line.contains("conditions")) {
-      document["conditions"] = line["conditions"];
-      document["measured_on"] = line["measured_on"];
-    }
-    if (line.contains("failure")) failure = line["failure"].get<std::string>();
-    if (line.contains("end")) document["staging_violations"] = line["staging_violations"];
-    ended = ended || line.contains("end");
-    if (line.contains("case")) add_sample(series.at(line["case"].get<std::size_t>()), line);
+    if (line.is_object()) read.add(line, document);  // else cut off by the end of its writer
   }
-  document["whole"] = ended;
-  if (!ended) document["ended_by"] = failure.empty() ? ended_by : failure;
-  const std::string label =
-      "measured on " +
-      (document["measured_on"].is_string() ? document["measured_on"].get<std::string>() : "?");
-  Json rows = Json::array();
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    if (series[i].rounds.empty()) continue;
-    Json row = row_json(cases[i], series[i], label);
-    for (std::size_t j = 0; j < cases.size(); ++j) {
-      if (i != j && is_baseline_of(cases[j], cases[i])) add_ratio(row, cases[i], series[i], series[j]);
-    }
-    rows.push_back(std::move(row));
-  }
-  document["rows"] = std::move(rows);
-  document["peers"] = Json::array();
+  document["whole"] = read.ended;
+  if (!read.ended) document["ended_by"] = read.failure.empty() ? ended_by : read.failure;
+  document["dropped_damage"] = read.dropped_damage();
+  document["rows"] = read.rows(document["measured_on"]);
+  document["peers"] = read.peer_rows();
   document["modelled"] = Json::array();
+  document["ratios"] = count_verdicts(ratios_of(document));
   add_fastest(document);
   return document;
 }
@@ -236,28 +381,35 @@ void add_modelled(Json& document, const Json& model) {
 }
 
 void add_fastest(Json& document) {
-  // By series and operation, then by size: the mode of the least latency.
-  std::map<std::pair<std::string, std::string>, std::map<std::uint64_t, std::pair<double, std::string>>> best;
-  const auto offer = [&best](const Json& row, double us) {
-    auto& of_size = best[{row.at("series").get<std::string>(), row.at("operation").get<std::string>()}];
-    const auto bytes = row.at("bytes").get<std::uint64_t>();
-    const auto found = of_size.find(bytes);
-    if (found == of_size.end() || us < found->second.first)
-      of_size[bytes] = {us, row.at("mode").get<std::string>()};
+  // By series and operation, then by size.
+  std::map<std::pair<std::string, std::string>, std::map<std::uint64_t, std::vector<Contender>>> modes;
+  const auto offer = [&modes](const Json& row, double us, double low, double high, double level) {
+    auto& of_size = modes[{row.at("series").get<std::string>(), row.at("operation").get<std::string>()}];
+    std::string mode = row.at("mode").get<std::string>();
+    const std::string doorbell = doorbell_of(row);
+    if (doorbell != kDefaultDoorbell) mode += " " + doorbell;
+    of_size[row.at("bytes").get<std::uint64_t>()].push_back({std::move(mode), us, low, high, level});
   };
   for (const Json& row : document.at("rows")) {
     const bool plain = row.at("endpoints") == 1 && row.at("scope") == document.at("rows")[0].at("scope");
-    if (row.at("measure") == "lat" && plain) offer(row, row.at("latency_us").at("median").get<double>());
+    if (row.at("measure") != "lat" || !plain) continue;
+    const Json& us = row.at("latency_us");
+    offer(row, us.at("median").get<double>(), us.at("low").get<double>(), us.at("high").get<double>(),
+          us.at("level").get<double>());
   }
-  for (const Json& row : document.at("modelled")) offer(row, row.at("latency_us").get<double>());
+  for (const Json& row : document.at("modelled")) {
+    const auto us = row.at("latency_us").get<double>();
+    offer(row, us, us, us, 1);
+  }
   Json ranges = Json::array();
-  for (const auto& [which, sizes] : best) {
+  for (const auto& [which, sizes] : modes) {
     bool first = true;
-    for (const auto& [bytes, fastest] : sizes) {
-      if (first || ranges.back().at("mode") != fastest.second) {
+    for (const auto& [bytes, contenders] : sizes) {
+      const std::string fastest = fastest_of(contenders);
+      if (first || ranges.back().at("mode") != fastest) {
         ranges.push_back({{"series", which.first},
                           {"operation", which.second},
-                          {"mode", fastest.second},
+                          {"mode", fastest},
                           {"from_bytes", bytes},
                           {"to_bytes", bytes}});
       }

@@ -22,7 +22,8 @@ inline constexpr int kDocumentVersion = 1;
 // Adds rows of `gdx model --json`'s output, as a series that is labelled modelled.
 void add_modelled(nlohmann::ordered_json& document, const nlohmann::ordered_json& model);
 
-// Sets `fastest`: ranges of sizes, of each series and operation, in which one mode has the least latency.
+// Sets `fastest`: ranges of sizes, of each series and operation, in which one mode has the least latency, or
+// several whose intervals overlap.
 void add_fastest(nlohmann::ordered_json& document);
 
 // The document as JSON text, with each row on a line.
@@ -33,6 +34,11 @@ void add_fastest(nlohmann::ordered_json& document);
 
 // Returns the case of a row, as text.
 [[nodiscard]] std::string key_of_row(const nlohmann::ordered_json& row);
+
+// A ratio's figures, what they say, and whether it differs from 1 beyond noise: null after too few rounds.
+[[nodiscard]] nlohmann::ordered_json ratio_json(const Interval& ratio);
+// Returns how many of the ratios can differ, how many do, and how many would by chance alone if none did.
+[[nodiscard]] nlohmann::ordered_json count_verdicts(const nlohmann::ordered_json& ratios);
 
 // To four significant digits.
 [[nodiscard]] double rounded(double value);

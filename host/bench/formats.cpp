@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "base/size_text.h"
 #include "host/bench/document.h"
 
 namespace gdx::bench {
@@ -29,13 +31,19 @@ std::string bounds(const Json& interval) {
 
 std::string text_of(const Json& row, const char* field) { return row.at(field).get<std::string>(); }
 
+// ", blueflame doorbells", where rows differ in it.
+std::string doorbells_of(const Json& row) {
+  const std::string kind = text_of(row, "doorbell");
+  return kind == kDefaultDoorbell ? "" : fmt::format(", {} doorbells", kind);
+}
+
 bool is_latency(const Json& row) { return row.at("measure") == "lat"; }
 
 // The conditions that rows of one table share.
 std::string heading_of(const Json& row) {
   const auto endpoints = row.at("endpoints").get<std::uint64_t>();
-  const std::string which =
-      fmt::format("{} scope, {} endpoint{}", text_of(row, "scope"), endpoints, endpoints == 1 ? "" : "s");
+  const std::string which = fmt::format("{} scope, {} endpoint{}{}", text_of(row, "scope"), endpoints,
+                                        endpoints == 1 ? "" : "s", doorbells_of(row));
   if (is_latency(row)) return fmt::format("latency of a {}, us: {}", text_of(row, "latency_of"), which);
   return fmt::format("bandwidth: {}, {} messages between two flushes, {} of a doorbell, {}", which,
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
@@ -89,35 +97,48 @@ std::string tables(const Json& rows) {
 }
 
 // A line for each row that has a ratio.
-std::string ratios(const Json& rows) {
+std::string ratios(const Json& document) {
   std::string text;
-  for (const Json& row : rows) {
-    const Json& ratio = row.at("ratio_to_pull");
-    if (ratio.is_null()) continue;
-    std::string what = key_of_row(row);
-    if (what.size() > kColumns - 40) what.resize(kColumns - 40);
-    text += fmt::format("  {:<{}} {}\n", what, kColumns - 40, text_of(ratio, "says"));
+  for (const char* const list : {"rows", "peers"}) {
+    for (const Json& row : document.at(list)) {
+      const Json& ratio = row.at("ratio_to_pull");
+      if (ratio.is_null()) continue;
+      std::string what = key_of_row(row);
+      if (what.size() > kColumns - 40) what.resize(kColumns - 40);
+      text += fmt::format("  {:<{}} {}\n", what, kColumns - 40, text_of(ratio, "says"));
+    }
   }
   if (text.empty()) return text;
+  const Json& all = document.at("ratios");
   return "\nratio to pull in the same rounds (latency: below 1 is faster; bandwidth: above 1 is faster)\n" +
-         text;
+         text +
+         fmt::format("{} of {} ratios differ beyond noise; by chance alone about {} would\n",
+                     all.at("differ").get<std::uint64_t>(), all.at("count").get<std::uint64_t>(),
+                     figure(all.at("by_chance")));
 }
 
 std::string peers(const Json& rows) {
   if (rows.empty()) return {};
   std::string text = fmt::format(
-      "\nstandard benchmarks on the same HCA, after the rounds above; posted by a CPU\n"
+      "\nstandard benchmarks on the same HCA, in turns with the rows above; posted by a CPU\n"
       "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>11} {:>10}\n",
       "program", "beside", "size", "median us", "its interval", "p99", "messages/s", "GB/s");
+  const auto rate_of = [](const Json& row, const char* figures) {
+    return row.at(figures).is_null() ? "-" : figure(row.at(figures).at("median"));
+  };
   for (const Json& row : rows) {
     const Json& us = row.at("latency_us");
     const bool latency = us.is_object();
+    const std::string of = latency ? text_of(row, "latency_of") : "";
+    const std::size_t remark = of.find(", ");  // "half round trip, mean, send/recv"
+    const std::string rates =
+        remark != std::string::npos
+            ? of.substr(remark + 2)
+            : fmt::format("{:>11} {:>10}", rate_of(row, "messages_per_s"), rate_of(row, "gigabytes_per_s"));
     text += fmt::format(
-        "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>11} {:>10}\n", text_of(row, "mode"),
-        text_of(row, "operation"), size_text(row.at("bytes").get<std::uint64_t>()),
-        latency ? figure(us.at("median")) : "-", latency ? bounds(us) : bounds(row.at("gigabytes_per_s")),
-        latency ? figure(us.at("p99")) : "-", latency ? "-" : figure(row.at("messages_per_s").at("median")),
-        latency ? "-" : figure(row.at("gigabytes_per_s").at("median")));
+        "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>22}\n", text_of(row, "mode"), text_of(row, "operation"),
+        size_text(row.at("bytes").get<std::uint64_t>()), latency ? figure(us.at("median")) : "-",
+        bounds(latency ? us : row.at("gigabytes_per_s")), latency ? figure(us.at("p99")) : "-", rates);
   }
   return text;
 }
@@ -154,24 +175,23 @@ std::string rounds_line(const Json& document) {
 
 std::string verdict(const Json& document) {
   std::uint64_t good = 0;
-  std::uint64_t bad = 0;
-  std::string damaged;
-  for (const Json& row : document.at("rows")) {
-    good += row.at("bytes_verified").get<std::uint64_t>();
-    bad += row.at("bad_bytes").get<std::uint64_t>();
-    if (row.at("bad_bytes") != 0)
-      damaged +=
-          fmt::format("DAMAGED: {}: {} B wrong\n", key_of_row(row), row.at("bad_bytes").get<std::uint64_t>());
-  }
+  for (const Json& row : document.at("rows")) good += row.at("bytes_verified").get<std::uint64_t>();
   std::string text = rounds_line(document);
-  const std::string right =
-      good == 0 ? "nothing verified\n" : fmt::format("{} bytes verified, every one right\n", good);
-  text += bad == 0 ? right : damaged;
+  const std::vector<std::string> wrong = warnings(document);
+  const auto damage = [](const std::string& line) { return line.starts_with("DAMAGED"); };
+  if (std::ranges::none_of(wrong, damage))
+    text += good == 0 ? "nothing verified\n" : fmt::format("{} bytes verified, every one right\n", good);
   const Json& violations = document.at("staging_violations");
   text += fmt::format("slots written without a credit: {}\n",
                       violations.is_number() ? violations.dump() : "not audited");
-  if (!document.at("whole").get<bool>())
-    text += fmt::format("PARTIAL: the run ended early: {}\n", text_of(document, "ended_by"));
+  for (const std::string& line : wrong) text += line + "\n";
+  return text;
+}
+
+// The same as comments, for layouts of others.
+std::string comments(const Json& document) {
+  std::string text;
+  for (const std::string& line : warnings(document)) text += fmt::format("# {}\n", line);
   return text;
 }
 
@@ -180,22 +200,30 @@ std::string title_of(const Json& row) {
   return fmt::format("{}_{} {}", text_of(row, "operation"), text_of(row, "measure"), text_of(row, "mode"));
 }
 
+// The name of a test of NVSHMEM's, of rows that differ in size and scope alone: "gdx_put_bw_push_x4_depth16".
+std::string job_of(const Json& row) {
+  std::string job = "gdx_" + title_of(row);
+  std::ranges::replace(job, ' ', '_');
+  const auto add = [&](const char* name, const char* field) {
+    job += fmt::format("_{}{}", name, row.at(field).get<std::uint64_t>());
+  };
+  if (row.at("endpoints") != 1) add("x", "endpoints");
+  if (!is_latency(row)) add("depth", "depth");
+  if (row.at("batch") != 1) add("batch", "batch");
+  if (row.at("doorbell") != kDefaultDoorbell) job += "_" + text_of(row, "doorbell");
+  return job + (row.at("direction") == "both ways" ? "_both" : "");
+}
+
 // Describes the rows that peers' layouts have no columns for.
 std::string comment(const Json& row) {
   return fmt::format("gdx {}: {}, {} scope, {} endpoints, depth {}, batch {}, {}", title_of(row),
                      text_of(row, "series"), text_of(row, "scope"), row.at("endpoints").get<std::uint64_t>(),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction")) +
-         (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
+         doorbells_of(row) + (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
 }
 
 }  // namespace
-
-std::string size_text(std::uint64_t bytes) {
-  if (bytes % (1 << 20) == 0) return fmt::format("{} MiB", bytes >> 20);
-  if (bytes % (1 << 10) == 0) return fmt::format("{} KiB", bytes >> 10);
-  return fmt::format("{} B", bytes);
-}
 
 std::vector<std::string> condition_lines(const Json& document) {
   std::vector<std::string> lines;
@@ -216,6 +244,24 @@ std::vector<std::string> condition_lines(const Json& document) {
   return lines;
 }
 
+std::vector<std::string> warnings(const Json& document) {
+  std::vector<std::string> lines;
+  for (const Json& row : document.at("rows")) {
+    if (row.at("bad_bytes") != 0)
+      lines.push_back(fmt::format("DAMAGED: {}: {} B wrong", key_of_row(row), row.at("bad_bytes").dump()));
+  }
+  for (const Json& one : document.at("dropped_damage")) {
+    lines.push_back(fmt::format("DAMAGED: {}: {} B wrong in a round that warms up", text_of(one, "case"),
+                                one.at("bad_bytes").dump()));
+  }
+  const Json& violations = document.at("staging_violations");
+  if (violations.is_number() && violations != 0)
+    lines.push_back(fmt::format("DAMAGED: {} slots written without a credit", violations.dump()));
+  if (!document.at("whole").get<bool>())
+    lines.push_back(fmt::format("PARTIAL: the run ended early: {}", text_of(document, "ended_by")));
+  return lines;
+}
+
 std::string table(const Json& document) {
   const Json& on = document.at("measured_on");
   std::string text = fmt::format("measured on {}\n", on.is_string() ? on.get<std::string>() : "nothing");
@@ -229,8 +275,8 @@ std::string table(const Json& document) {
     text += line + "\n";
   }
   const Json& rows = document.at("rows");
-  text +=
-      tables(rows) + ratios(rows) + peers(document.at("peers")) + modelled(document.at("modelled")) + "\n";
+  text += tables(rows) + ratios(document) + peers(document.at("peers")) + modelled(document.at("modelled")) +
+          "\n";
   return text + verdict(document);
 }
 
@@ -257,6 +303,7 @@ std::string csv(const Json& document) {
                                                    "/retransmissions",
                                                    "/pcie_reads_per_message",
                                                    "/pcie_writes_per_message",
+                                                   "/pcie_counted_by",
                                                    "/bytes_verified",
                                                    "/bad_bytes",
                                                    "/ratio_to_pull/ratio",
@@ -264,8 +311,8 @@ std::string csv(const Json& document) {
                                                    "/ratio_to_pull/high"};
   static const std::vector<std::string> names = {"series", "operation", "measure",   "mode",
                                                  "bytes",  "scope",     "endpoints", "depth",
-                                                 "batch",  "direction", "latency_of"};
-  std::string text = fmt::format("{}", fmt::join(names, ","));
+                                                 "batch",  "direction", "doorbell",  "latency_of"};
+  std::string text = comments(document) + fmt::format("{}", fmt::join(names, ","));
   for (std::string path : figures) {
     std::ranges::replace(path, '/', '_');
     text += "," + path.substr(1);
@@ -299,7 +346,7 @@ std::string csv(const Json& document) {
 
 std::string perftest(const Json& document) {
   const std::string rule(87, '-');
-  std::string text;
+  std::string text = comments(document);
   for (const auto& [title, group] : groups_of(document.at("rows"), comment)) {
     const bool latency = is_latency(*group.front());
     text += fmt::format("{}\n                    {}\n{}\n", rule, title, rule);
@@ -311,7 +358,9 @@ std::string perftest(const Json& document) {
       const auto messages = row->at("messages").get<std::uint64_t>();
       if (latency) {
         const auto us = [row = row](const char* which) {
-          return row->at("latency_us").at(which).get<double>();
+          const Json& value = row->at("latency_us").at(which);
+          // A quantile of too few messages: readers of the layout take "nan" for a number.
+          return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
         };
         text += fmt::format(
             " {:<7} {:<10} {:<14.2f} {:<14.2f} {:<16.2f} {:<14.2f} {:<14.2f} {:<20.2f} {:.2f}\n", bytes,
@@ -330,11 +379,9 @@ std::string perftest(const Json& document) {
 }
 
 std::string nvshmem(const Json& document, bool machine_readable) {
-  std::string text;
-  for (const auto& [title, group] : groups_of(document.at("rows"), title_of)) {
+  std::string text = comments(document);
+  for (const auto& [job, group] : groups_of(document.at("rows"), job_of)) {
     const bool latency = is_latency(*group.front());
-    std::string job = "gdx_" + title;
-    std::ranges::replace(job, ' ', '_');
     if (machine_readable) {
       text += job + "\n";
     } else {
@@ -356,7 +403,7 @@ std::string nvshmem(const Json& document, bool machine_readable) {
 }
 
 std::string nccl_tests(const Json& document) {
-  std::string text;
+  std::string text = comments(document);
   for (const auto& [title, group] : groups_of(document.at("rows"), comment)) {
     text += fmt::format("# {}\n#\n", title);
     text += fmt::format("#{:>52}{:>31}\n", "out-of-place", "in-place");

@@ -8,6 +8,10 @@
 
 namespace gdx::bench {
 
+// Lines that a reader of the figures must not miss: damaged bytes, slots written without a credit, a run that
+// ended early. Every layout has them, as comments that begin with "# ".
+[[nodiscard]] std::vector<std::string> warnings(const nlohmann::ordered_json& document);
+
 // The table of gdx, at most 100 columns wide, with the conditions above and ratios to pull below.
 [[nodiscard]] std::string table(const nlohmann::ordered_json& document);
 // One line of names, then one of figures for each row, measured and modelled.
@@ -19,8 +23,6 @@ namespace gdx::bench {
 // Columns of nccl-tests 2.
 [[nodiscard]] std::string nccl_tests(const nlohmann::ordered_json& document);
 
-// "8 B", "4 KiB", "1 MiB".
-[[nodiscard]] std::string size_text(std::uint64_t bytes);
 // Lines that tell the conditions, each "name: text".
 [[nodiscard]] std::vector<std::string> condition_lines(const nlohmann::ordered_json& document);
 

@@ -10,6 +10,7 @@ constexpr unsigned kBlockThreads = 128;
 // For the thread that reports times alone: on the CPU layer the others' readings would be part of what is
 // measured.
 GDX_DEVICE std::uint64_t read_clock(bool leads) { return leads ? exec::now_ns() : 0; }
+GDX_DEVICE std::uint64_t read_ticks(bool leads) { return leads ? exec::now_cycles() : 0; }
 
 // Requests messages of a thread of the host, which owns the endpoint; the kernel has words of host memory
 // only.
@@ -58,19 +59,20 @@ template <bool Answered, typename P>
 GDX_DEVICE Status time_messages(P& poster, const Lane& lane, const Load& load, LaneOutcome& outcome) {
   const bool leads = poster.leads();
   Status status = poster.status();
+  outcome.begin_ns = read_clock(leads);
+  outcome.begin_ticks = read_ticks(leads);
   for (std::uint64_t m = 0; m < load.messages && status == Status::kOk; ++m) {
-    const std::uint64_t start_ns = read_clock(leads);
+    const std::uint64_t start = read_ticks(leads);
     status = poster.post(m);
     if (status == Status::kOk)
       status = Answered ? poster.wait(kData, load.first_sequence + m) : poster.flush();
-    const std::uint64_t end_ns = read_clock(leads);
-    if (m == 0) outcome.begin_ns = start_ns;
+    const std::uint64_t took = read_ticks(leads) - start;
     if (status != Status::kOk) break;
-    outcome.end_ns = end_ns;
-    const std::uint64_t took_ns = end_ns - start_ns;
-    if (leads) lane.latencies_ns[m] = took_ns < UINT32_MAX ? static_cast<std::uint32_t>(took_ns) : UINT32_MAX;
+    if (leads) lane.latencies[m] = took < UINT32_MAX ? static_cast<std::uint32_t>(took) : UINT32_MAX;
     ++outcome.messages;
   }
+  outcome.end_ticks = read_ticks(leads);
+  outcome.end_ns = read_clock(leads);
   return status;
 }
 
@@ -92,7 +94,7 @@ GDX_DEVICE Status stream_messages(P& poster, const Load& load, LaneOutcome& outc
 
 template <bool Answered, typename P>
 GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutcome* outcome) {
-  LaneOutcome result = {Status::kOk, 0, 0, 0};
+  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0};
   if (load.sends) {
     result.status = load.latency ? time_messages<Answered>(poster, lane, load, result)
                                  : stream_messages(poster, load, result);
@@ -170,6 +172,7 @@ Status run_lanes(const Lane* lanes, const Load& load, LaneOutcome* outcomes, int
   Launch launch{{}, lanes, load, outcomes};
   launch.config.grid = {load.endpoints};
   launch.config.progress = progress;
+  launch.config.workers = load.workers;
   switch (load.scope) {
     case Threads::kThread: launch.config.block = {1}; return launch_operation<Scope::kThread>(launch);
     case Threads::kWarp: launch.config.block = {kWarpThreads}; return launch_operation<Scope::kWarp>(launch);

@@ -37,7 +37,7 @@ struct Lane {
   RemoteMemory peer_signals;
   LocalMemory original;  // 8 B for the results of atomics
   ProxyWords* proxy;
-  std::uint32_t* latencies_ns;  // of each message
+  std::uint32_t* latencies;  // of each message, in ticks of exec::now_cycles()
 };
 
 struct Load {
@@ -48,8 +48,9 @@ struct Load {
   bool sends;        // else this rank answers, or waits for the peer's end
   bool awaits_peer;  // after its own end; both ranks send
   std::uint32_t endpoints;
-  std::uint32_t depth;  // messages between two flushes
-  std::uint32_t batch;  // messages of one doorbell
+  std::uint32_t workers;  // threads that run the blocks, on the CPU layer
+  std::uint32_t depth;    // messages between two flushes
+  std::uint32_t batch;    // messages of one doorbell
   std::uint64_t bytes;
   std::uint64_t messages;
   std::uint64_t slots;         // places that messages take turns in
@@ -63,6 +64,16 @@ struct LaneOutcome {
   std::uint64_t messages;  // done
   std::uint64_t begin_ns;  // of the first
   std::uint64_t end_ns;    // of the last flush
+  // The same moments by exec::now_cycles(), whose resolution is finer than that of a GPU's ns. Of latency.
+  std::uint64_t begin_ticks;
+  std::uint64_t end_ticks;
 };
+
+// Returns the length of a tick, as the lane's whole time gives it; 1 where that is too short for its clocks.
+constexpr double ns_per_tick(const LaneOutcome& outcome) {
+  const std::uint64_t ns = outcome.end_ns - outcome.begin_ns;
+  const std::uint64_t ticks = outcome.end_ticks - outcome.begin_ticks;
+  return ns == 0 || ticks == 0 ? 1 : static_cast<double>(ns) / static_cast<double>(ticks);
+}
 
 }  // namespace gdx::bench

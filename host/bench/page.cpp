@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -63,8 +64,10 @@ std::string cell(const Json& document, const std::string& pointer) {
   const Json::json_pointer place(pointer);
   if (!document.contains(place) || document.at(place).is_null()) return "<td></td>";
   const Json& value = document.at(place);
+  std::string text = text_of(value);
+  if (value.is_number() && text.ends_with(".0")) text.resize(text.size() - 2);
   return fmt::format("<td{} data-at=\"{}\">{}</td>", value.is_string() ? " class=\"text\"" : "", pointer,
-                     text_of(value));
+                     text);
 }
 
 struct Column {
@@ -77,9 +80,14 @@ template <typename Wanted>
 std::string table_of(const Json& document, const std::string& list, const std::vector<Column>& columns,
                      Wanted wanted) {
   std::string text = "<div class=\"wide\" tabindex=\"0\"><table><thead><tr>";
-  for (const Column& column : columns) text += fmt::format("<th scope=\"col\">{}</th>", column.title);
-  text += "</tr></thead><tbody>\n";
   const Json& rows = document.at(list);
+  for (const Column& column : columns) {
+    const Json::json_pointer place(fmt::format("/{}", column.pointer));
+    const bool words = std::ranges::any_of(
+        rows, [&](const Json& row) { return row.contains(place) && row.at(place).is_string(); });
+    text += fmt::format("<th scope=\"col\"{}>{}</th>", words ? " class=\"text\"" : "", column.title);
+  }
+  text += "</tr></thead><tbody>\n";
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!wanted(rows[i])) continue;
     text += "<tr>";
@@ -112,6 +120,7 @@ std::string measured_tables(const Json& document) {
                                    {"depth", "depth"},
                                    {"batch", "batch"},
                                    {"direction", "direction"},
+                                   {"doorbell", "doorbell"},
                                    {"messages/s", "messages_per_s/median"},
                                    {"GB/s", "gigabytes_per_s/median"},
                                    {"low", "gigabytes_per_s/low"},
@@ -124,6 +133,7 @@ std::string measured_tables(const Json& document) {
                                       {"stalls", "credit_stalls"},
                                       {"PCIe reads", "pcie_reads_per_message"},
                                       {"writes", "pcie_writes_per_message"},
+                                      {"counted by", "pcie_counted_by"},
                                       {"bytes verified", "bytes_verified"},
                                       {"wrong", "bad_bytes"},
                                       {"ratio to pull", "ratio_to_pull/says"},
@@ -149,7 +159,14 @@ std::string peers_table(const Json& document) {
                                                                       {"p99", "latency_us/p99"},
                                                                       {"messages/s", "messages_per_s/median"},
                                                                       {"GB/s", "gigabytes_per_s/median"},
+                                                                      {"latency of", "latency_of"},
                                                                       {"rounds", "rounds"},
+                                                                      {"ratio to pull", "ratio_to_pull/says"},
+                                                                      {"endpoints", "endpoints"},
+                                                                      {"depth", "depth"},
+                                                                      {"batch", "batch"},
+                                                                      {"direction", "direction"},
+                                                                      {"doorbell", "doorbell"},
                                                                       {"series", "series"}},
                                                                      [](const Json&) { return true; });
 }
@@ -243,9 +260,8 @@ std::string page(const Json& document, const ChartLibrary& library) {
       "<title>gdx bench: {0}</title>\n<style>{1}</style></head><body>\n<h1>gdx bench</h1>\n"
       "<p>Measured on {0}. Made again by <code>{2}</code></p>\n",
       on, kPageStyle, text_of(document.at("command")));
-  if (!document.at("whole").get<bool>())
-    text += fmt::format("<p class=\"warn\">PARTIAL: the run ended early: {}</p>\n",
-                        text_of(document.at("ended_by")));
+  for (const std::string& line : warnings(document))
+    text += fmt::format("<p class=\"warn\">{}</p>\n", escaped(line));
   text += chart(library) + measured_tables(document) + peers_table(document) + modelled_table(document) +
           conditions(document);
   text += fmt::format("<script type=\"application/json\" id=\"data\">{}</script>\n",

@@ -12,8 +12,11 @@ const figures = {
   'latency_us/median': 'latency, median (us)', 'latency_us/p99': 'latency, p99 (us)',
   'latency_us/p99_9': 'latency, p99.9 (us)', 'messages_per_s/median': 'messages a second',
   'gigabytes_per_s/median': 'GB/s', 'cpu_us_per_message/rank_0': 'CPU us of a message, rank 0',
-  'credit_stalls': 'credit stalls', 'pcie_reads_per_message': 'PCIe reads of a message',
-  'pcie_writes_per_message': 'PCIe writes of a message' };
+  'credit_stalls': 'credit stalls', 'occupancy/leased_slots': 'staging slots leased, over time',
+  'occupancy/in_flight': 'WQEBBs in flight, over time', 'pcie_reads_per_message': 'PCIe reads of a message (counted)',
+  'pcie_writes_per_message': 'PCIe writes of a message (counted)' };
+// Some figures are over time whatever the axis: of the messages that warm up the last round.
+const over_time = () => figure.value.startsWith('occupancy/');
 const at = (row, path) => path.split('/').reduce((value, name) => (value == null ? value : value[name]), row);
 const select = (id, entries) => {
   const control = document.getElementById(id);
@@ -27,8 +30,12 @@ const figure = select('figure', Object.entries(figures));
 const axis = select('axis', Object.entries(axes));
 const models = unique(data.modelled.map((row) => row.series));
 const model = select('model', [['', 'none'], ...models.map((one) => [one, one])]);
-const narrow = () => window.matchMedia('(max-width: 40rem)').matches;
-const colour = (index) => 'hsl(' + (index * 137 + 210) % 360 + ' 65% 50%)';
+const narrow = window.matchMedia('(max-width: 40rem)');
+// Binary units, as in the other tables; other axes are plain numbers.
+const short = (x) => [[1 << 20, ' MiB'], [1 << 10, ' KiB'], [1, ' B']].filter(([unit]) => x % unit === 0)
+  .map(([unit, name]) => x / unit + name)[0] ?? String(x);
+const dark = window.matchMedia('(prefers-color-scheme: dark)');
+const colour = (index) => 'hsl(' + (index * 137 + 210) % 360 + ' 65% ' + (dark.matches ? 64 : 44) + '%)';
 
 // Lines of what is selected: rows that differ along the axis alone make one line.
 function selected() {
@@ -39,20 +46,28 @@ function selected() {
     lines.get(name).points.push(point);
   };
   const shown = data.rows.filter((row) => row.operation + ' ' + row.measure === test.value);
-  const differing = ['bytes', 'scope', 'endpoints', 'depth', 'batch', 'direction']
-    .filter((field) => field !== axis.value && unique(shown.map((row) => row[field])).length > 1);
+  const differing = ['bytes', 'scope', 'endpoints', 'depth', 'batch', 'direction', 'doorbell']
+    .filter((field) => (over_time() || field !== axis.value) && unique(shown.map((row) => row[field])).length > 1);
   for (const row of shown) {
     const name = [row.mode, ...differing.map((field) => field + ' ' + row[field])].join(', ');
+    if (over_time()) {
+      row.occupancy.us.forEach((x, i) => add(name, row.series, { x, y: at(row, figure.value)[i] }, false));
+      continue;
+    }
     const parent = at(row, figure.value.split('/')[0]);
     const interval = figure.value.endsWith('/median') && parent != null;
-    add(name, row.series, { x: row[axis.value], y: at(row, figure.value), low: interval ? parent.low : null,
+    const counted = figure.value.startsWith('pcie_');
+    const series = counted ? 'counted by ' + row.pcie_counted_by : row.series;
+    add(name, series, { x: row[axis.value], y: at(row, figure.value), low: interval ? parent.low : null,
       high: interval ? parent.high : null }, false);
   }
-  const beside = data.peers.filter((row) => row.operation + ' ' + row.measure === test.value && axis.value === 'bytes');
+  const beside = data.peers.filter((row) => row.operation + ' ' + row.measure === test.value);
   for (const row of beside) {
     const parent = row[figure.value.split('/')[0]];
     const interval = figure.value.endsWith('/median') && parent != null;
-    add(row.mode, row.series.split(':')[0] + ': ' + row.mode, { x: row.bytes, y: at(row, figure.value) ?? null,
+    const shared = differing.filter((field) => field !== 'scope');
+    const name = [row.mode, ...shared.map((field) => field + ' ' + row[field])].join(', ');
+    add(name, row.series.split(':')[0] + ': ' + row.mode, { x: row[axis.value], y: at(row, figure.value) ?? null,
       low: interval ? parent.low : null, high: interval ? parent.high : null }, false);
   }
   const fits = test.value.startsWith('put ') && axis.value === 'bytes' && model.value !== '';
@@ -92,20 +107,29 @@ function draw() {
   const style = getComputedStyle(document.documentElement);
   const ink = style.getPropertyValue('--ink').trim();
   const grid = style.getPropertyValue('--line').trim();
-  const positive = lines.every((line) => line.points.every((point) => point.y > 0));
+  const positive = lines.every((line) => line.points.every((point) => point.y > 0)) && !over_time();
   const scale = (type, text) => ({ type, title: { display: true, text, color: ink }, ticks: { color: ink },
     grid: { color: grid } });
+  // A tick at each value that was measured or modelled, none elsewhere.
+  const values = unique(lines.flatMap((line) => line.points.map((point) => point.x))).sort((a, b) => a - b);
+  const across = over_time() ? scale('linear', 'us') : scale('logarithmic', axes[axis.value]);
+  if (!over_time()) across.afterBuildTicks = (built) => { built.ticks = values.map((value) => ({ value })); };
+  across.ticks.callback = (value) => (!over_time() && axis.value === 'bytes' ? short(value) : String(value));
+  if (values.length > 1) Object.assign(across, { min: values[0], max: values[values.length - 1] });
   chart = new Chart(document.getElementById('chart'), {
     type: 'line',
     data: { datasets: lines.map((line, index) => ({ label: line.name, data: line.points, borderColor: colour(index),
-      backgroundColor: colour(index), borderDash: line.dashed ? [6, 4] : [], pointRadius: 3, borderWidth: 2 })) },
+      backgroundColor: colour(index), borderDash: line.dashed ? [6, 4] : [], pointRadius: 3, borderWidth: 2,
+      clip: 8 })) },
     options: {
       animation: false, responsive: true, maintainAspectRatio: false, parsing: false,
       interaction: { mode: 'nearest', intersect: false },
-      scales: { x: scale('logarithmic', axes[axis.value]),
+      scales: { x: across,
         y: scale(positive ? 'logarithmic' : 'linear', figures[figure.value]) },
-      plugins: { legend: { position: narrow() ? 'bottom' : 'right', labels: { color: ink } },
-        tooltip: { callbacks: { label: (item) => describe(lines[item.datasetIndex], item.raw) } } } } });
+      plugins: { legend: { position: narrow.matches ? 'bottom' : 'right', labels: { color: ink } },
+        tooltip: { yAlign: 'bottom', caretPadding: 8, displayColors: false, callbacks: {
+          title: (items) => across.ticks.callback(items[0].raw.x),
+          label: (item) => describe(lines[item.datasetIndex], item.raw) } } } } });
 }
 
 // Arrow keys walk over the points of the chart: left and right along a line, up and down to the next line.
@@ -129,7 +153,7 @@ function walk(event) {
 
 if (typeof Chart !== 'undefined') {
   document.getElementById('chart').addEventListener('keydown', walk);
-  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
+  for (const query of [dark, narrow]) query.addEventListener('change', draw);
 }
 for (const control of [test, figure, axis, model]) control.addEventListener('change', draw);
 test.addEventListener('change', () => {

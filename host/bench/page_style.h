@@ -14,8 +14,10 @@ body { margin: 0 auto; max-width: 76rem; padding: 1rem; color: var(--ink); backg
 h1 { font-size: 1.5rem; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 code { overflow-wrap: anywhere; } .quiet { color: var(--quiet); } .warn { color: var(--warn); font-weight: 600; }
 .controls { display: flex; flex-wrap: wrap; gap: .75rem; margin: .75rem 0; }
-.controls label { display: flex; flex-direction: column; font-size: .85rem; color: var(--quiet); }
-select { font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--line); padding: .3rem; }
+.controls label { display: flex; flex-direction: column; font-size: .85rem; color: var(--quiet);
+  min-width: 0; }
+select { max-width: 100%; font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--line);
+  padding: .3rem; }
 :focus-visible { outline: 3px solid #3d7eff; outline-offset: 2px; }
 .chart { position: relative; height: min(60vh, 30rem); min-height: 16rem; }
 .wide { overflow-x: auto; }

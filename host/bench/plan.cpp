@@ -97,6 +97,18 @@ std::vector<Way> ways_of(Operation operation, const std::vector<Way>& wanted) {
   return ways;
 }
 
+// Returns the doorbells that differ for posters of a case: threads ring plainly, and a CPU proxy is one.
+std::vector<std::optional<DoorbellKind>> doorbells_of(const Plan& plan, const Case& item) {
+  if (plan.doorbells.empty()) return {std::nullopt};
+  std::vector<std::optional<DoorbellKind>> kinds;
+  for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
+    const bool rings =
+        kind == DoorbellKind::kPlain || (item.scope != Threads::kThread && item.way != Way::kProxy);
+    if (rings && std::ranges::count(plan.doorbells, name(kind)) != 0) kinds.emplace_back(kind);
+  }
+  return kinds;
+}
+
 // Adds the cases of one test and size. Only puts and gets may share a doorbell, and only where several
 // messages are posted between two flushes.
 void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways, std::vector<Case>& cases) {
@@ -113,7 +125,10 @@ void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways
           item.batch = static_cast<std::uint32_t>(std::min(batch, depth));
           item.both_ways = plan.both_ways && many;
           item.way = way;
-          cases.push_back(item);
+          for (const auto& doorbell : doorbells_of(plan, item)) {
+            item.doorbell = doorbell;
+            cases.push_back(item);
+          }
         }
       }
     }
@@ -128,9 +143,20 @@ std::string name(Way way) { return name_in(way_names(), way); }
 std::string name(Threads scope) { return name_in(scope_names(), scope); }
 
 std::string key_of(const Case& item) {
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}", name(item.operation), name(item.measure),
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}", name(item.operation), name(item.measure),
                      name(item.way), item.bytes, name(item.scope), item.endpoints, item.depth, item.batch,
-                     item.both_ways ? " both ways" : "");
+                     item.both_ways ? " both ways" : "",
+                     item.doorbell ? fmt::format(" {}", gdx::name(*item.doorbell)) : "");
+}
+
+bool same_but_way(Case a, const Case& b) {
+  a.way = b.way;
+  a.doorbell = b.doorbell;
+  return a == b;
+}
+
+std::uint32_t workers_of(const Plan& plan, std::uint32_t cores) {
+  return plan.workers != 0 ? static_cast<std::uint32_t>(plan.workers) : std::max(1u, cores / 2);
 }
 
 std::string latency_of(Operation operation) {
@@ -167,7 +193,9 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
       }
     }
   }
-  return cases;
+  if (!cases.empty()) return cases;
+  return fail(Status::kInvalidArgument,
+              "doorbells: threads and proxies ring plainly: add plain, or a scope of warp or block");
 }
 
 Result<std::vector<std::uint64_t>> parse_sizes(const std::string& text) {
@@ -203,17 +231,17 @@ nlohmann::ordered_json to_json(const Case& item) {
           {"endpoints", item.endpoints},
           {"depth", item.depth},
           {"batch", item.batch},
-          {"direction", item.both_ways ? "both ways" : "one way"}};
+          {"direction", item.both_ways ? "both ways" : "one way"},
+          {"doorbell", item.doorbell ? gdx::name(*item.doorbell) : kDefaultDoorbell}};
 }
 
 nlohmann::ordered_json to_json(const Plan& plan) {
-  return {{"tests", plan.tests},         {"modes", plan.ways},
-          {"sizes", plan.sizes_bytes},   {"scopes", plan.scopes},
-          {"endpoints", plan.endpoints}, {"depths", plan.depths},
-          {"batches", plan.batches},     {"both_ways", plan.both_ways},
-          {"rounds", plan.rounds},       {"messages", plan.messages},
-          {"seconds", plan.seconds},     {"hca", plan.hca},
-          {"kill_rank", plan.kill_rank}, {"break_memory", plan.break_memory}};
+  return {{"tests", plan.tests},     {"modes", plan.ways},          {"sizes", plan.sizes_bytes},
+          {"scopes", plan.scopes},   {"endpoints", plan.endpoints}, {"depths", plan.depths},
+          {"batches", plan.batches}, {"doorbells", plan.doorbells}, {"both_ways", plan.both_ways},
+          {"rounds", plan.rounds},   {"messages", plan.messages},   {"seconds", plan.seconds},
+          {"hca", plan.hca},         {"memory", plan.memory},       {"workers", plan.workers},
+          {"peers", plan.peers},     {"kill_rank", plan.kill_rank}, {"break_memory", plan.break_memory}};
 }
 
 Result<Plan> plan_from_json(const std::string& text) {
@@ -227,11 +255,15 @@ Result<Plan> plan_from_json(const std::string& text) {
     json.at("endpoints").get_to(plan.endpoints);
     json.at("depths").get_to(plan.depths);
     json.at("batches").get_to(plan.batches);
+    json.at("doorbells").get_to(plan.doorbells);
     json.at("both_ways").get_to(plan.both_ways);
     json.at("rounds").get_to(plan.rounds);
     json.at("messages").get_to(plan.messages);
     json.at("seconds").get_to(plan.seconds);
     json.at("hca").get_to(plan.hca);
+    json.at("memory").get_to(plan.memory);
+    json.at("workers").get_to(plan.workers);
+    json.at("peers").get_to(plan.peers);
     json.at("kill_rank").get_to(plan.kill_rank);
     json.at("break_memory").get_to(plan.break_memory);
   } catch (const nlohmann::json::exception& error) {

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "host/bench/load.h"
+#include "proto/doorbell_kind.h"
 
 namespace gdx::bench {
 
@@ -17,7 +20,10 @@ inline constexpr std::uint32_t kMaxEndpoints = 64;
 inline constexpr std::uint32_t kMaxDepth = 4096;
 inline constexpr std::uint32_t kMaxRounds = 100;
 inline constexpr std::uint64_t kMaxMessages = 1'000'000;
+inline constexpr std::uint32_t kMaxWorkers = 256;
 inline constexpr int kNobody = -1;
+inline constexpr char kGpuMemory[] = "gpu";
+inline constexpr std::string_view kDefaultDoorbell = "default";
 
 // Latency: of one message at a time. Bandwidth: of `depth` messages between two flushes.
 enum class Measure : std::uint8_t { kLatency, kBandwidth };
@@ -35,13 +41,16 @@ struct Case {
   std::uint64_t bytes = 8;
   Threads scope = Threads::kWarp;
   std::uint32_t endpoints = 1;
-  std::uint32_t depth = 1;  // messages between two flushes; 1 for latency
-  std::uint32_t batch = 1;  // messages of one doorbell
-  bool both_ways = false;   // both ranks send
+  std::uint32_t depth = 1;                              // messages between two flushes; 1 for latency
+  std::uint32_t batch = 1;                              // messages of one doorbell
+  bool both_ways = false;                               // both ranks send
+  std::optional<DoorbellKind> doorbell = std::nullopt;  // none: as endpoints have it by default
 
   friend bool operator==(const Case&, const Case&) = default;
 };
 
+// Returns whether two cases differ at most in the way and the doorbell: then they take turns.
+[[nodiscard]] bool same_but_way(Case a, const Case& b);
 // "put bw push 4096 warp x1 depth 16": equal for cases that may be compared.
 [[nodiscard]] std::string key_of(const Case& item);
 // Returns the time of a message that is reported: "completion" or "half round trip".
@@ -55,17 +64,25 @@ struct Plan {
   std::vector<std::uint64_t> endpoints = {1};
   std::vector<std::uint64_t> depths = {16};
   std::vector<std::uint64_t> batches = {1};
+  std::vector<std::string> doorbells = {};  // plain, blueflame; none: as endpoints have it by default
   bool both_ways = false;
   std::uint32_t rounds = 7;
   std::uint64_t messages = 0;  // of each sample; 0: as many as fit into the time
   double seconds = 60;         // for all samples
   std::string hca;
-  bool break_memory = false;  // one byte is damaged before it is checked
-  int kill_rank = kNobody;    // it kills itself half-way
+  std::string memory = "host";  // of the payload; or kGpuMemory
+  std::uint64_t workers = 0;    // threads that run a kernel's blocks, on the CPU layer; 0: half of the cores
+  bool peers = false;           // standard benchmarks take turns with the cases
+  bool break_memory = false;    // one byte is damaged before it is checked
+  int kill_rank = kNobody;      // it kills itself half-way
 };
 
 [[nodiscard]] std::vector<std::string> all_tests();
 [[nodiscard]] std::vector<std::string> all_ways();
+
+// Returns the plan's number of threads for the blocks of one kernel. Half of the cores are for NICs and the
+// peer.
+[[nodiscard]] std::uint32_t workers_of(const Plan& plan, std::uint32_t cores);
 
 // The product of the plan's lists. Ways of one size are neighbours.
 [[nodiscard]] Result<std::vector<Case>> cases_of(const Plan& plan);

@@ -22,13 +22,18 @@ Status post_messages(const Lane& lane, const Load& load) {
   const bool posts = load.sends || (O == Operation::kPutSignal && load.latency);
   const std::uint64_t all = posts ? load.messages : 0;
   Poster<O, Mode::kPull, Scope::kThread> poster(lane, load);
+  // Flushes where a kernel that posts by itself does; between answers neither does.
+  const std::uint64_t window = O == Operation::kPutSignal && load.latency ? load.messages : load.depth;
   Status status = poster.status();
   for (std::uint64_t posted = 0; posted < all && status == Status::kOk;) {
     const std::uint64_t asked = wait_until_asked(lane, posted);
     if (asked <= posted) return Status::kAborted;
-    while (posted < asked && status == Status::kOk) status = poster.post(posted++);
-    if (status == Status::kOk) status = poster.flush();
-    if (status == Status::kOk) exec::publish(&lane.proxy->sent, posted);
+    while (posted < asked && status == Status::kOk) {
+      status = poster.post(posted++);
+      if (posted % window != 0 && posted != all) continue;
+      if (status == Status::kOk) status = poster.flush();
+      if (status == Status::kOk) exec::publish(&lane.proxy->sent, posted);
+    }
   }
   return status == Status::kOk && load.sends ? poster.finish() : status;
 }

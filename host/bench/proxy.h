@@ -6,10 +6,10 @@
 
 namespace gdx::bench {
 
-// Posts each message of the load, by pull, once lane.proxy->asked reaches it, and publishes those that are
-// complete. Returns after the last, when `over` is set, or with an error, which the kernel reads in
-// `failure`. Owns the endpoint meanwhile. `progress` is LaunchConfig's. Threads: to be called on one beside
-// the kernel's.
+// Posts each message of the load, by pull, once lane.proxy->asked reaches it. Flushes after `depth` messages,
+// as a kernel does, and publishes how many are complete. Returns after the last, when `over` is set, or with
+// an error, which the kernel reads in `failure`. Owns the endpoint meanwhile. `progress` is LaunchConfig's.
+// Threads: to be called on one beside the kernel's.
 Status post_for_kernel(const Lane& lane, const Load& load, int (*progress)());
 
 }  // namespace gdx::bench

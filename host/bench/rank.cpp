@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstring>
+#include <cmath>
 #include <thread>
 #include <utility>
 
 #include "host/bench/kernels.h"
+#include "host/bench/payload.h"
 #include "host/bench/proxy.h"
 
 namespace gdx::bench {
@@ -22,8 +23,7 @@ constexpr std::uint64_t kAlignment = 64;
 // Messages take turns in places of this size together, so that a window does not write one place.
 constexpr std::uint64_t kPlacesBytes = 1 << 20;
 constexpr std::uint32_t kSlotCount = 32;
-constexpr std::uint32_t kLoneThresholdPercent = 300;  // because no other endpoint will come
-constexpr int kStepsToLive = 20;                      // inside a wait, in the middle of the sample
+constexpr int kStepsToLive = 20;  // inside a wait, in the middle of the sample
 constexpr std::uint64_t kWordsBytes = kSignalWords * sizeof(std::uint64_t);
 
 std::uint64_t stride_of(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -33,7 +33,7 @@ std::uint64_t places_of(const Case& item) {
 }
 
 int progress_and_die() {
-  static int steps = 0;
+  static std::atomic<int> steps = 0;
   if (++steps == kStepsToLive) raise(SIGKILL);
   return progress();
 }
@@ -46,46 +46,6 @@ std::uint64_t process_cpu_ns() {
            static_cast<std::uint64_t>(time.tv_usec) * 1000;
   };
   return ns(used.ru_utime) + ns(used.ru_stime);
-}
-
-// The word at byte `i` of what rank `rank` sends in sample `sample`; unlike its neighbours and other samples'
-// byte.
-std::uint64_t expected_word(std::uint64_t sample, std::uint32_t rank, std::uint64_t i) {
-  return ((2 * sample + rank) * 0x9e3779b97f4a7c15u ^ i) * 0xd6e8feb86659fd93u;
-}
-
-void fill(std::byte* at, std::uint64_t bytes, std::uint64_t sample, std::uint32_t rank, bool inverted) {
-  for (std::uint64_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
-    const std::uint64_t word = expected_word(sample, rank, i) ^ (inverted ? ~std::uint64_t{0} : 0);
-    std::memcpy(at + i, &word, std::min<std::uint64_t>(sizeof word, bytes - i));
-  }
-}
-
-// Counts wrong bytes of the `bytes` at offset `from` of a sink into which rank `rank` has sent.
-std::uint64_t count_bad(const std::byte* sink, std::uint64_t from, std::uint64_t bytes, std::uint64_t sample,
-                        std::uint32_t rank) {
-  std::uint64_t bad = 0;
-  for (std::uint64_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
-    const std::uint64_t word = expected_word(sample, rank, from + i);
-    std::uint64_t is = word;
-    std::memcpy(&is, sink + from + i, std::min<std::uint64_t>(sizeof word, bytes - i));
-    for (std::uint64_t wrong = is ^ word; wrong != 0; wrong >>= 8) bad += (wrong & 0xff) != 0;
-  }
-  return bad;
-}
-
-// Host memory that the HCA and this rank's kernels reach.
-struct Region {
-  Memory memory;
-  std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
-};
-
-Result<Region> allocate(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
-  auto memory = GDX_TRY(allocate_memory(hca, bytes));
-  Region region{std::move(memory), nullptr};
-  if (gpu == nullptr) return region;
-  region.mapping = GDX_TRY(gpu->map(region.memory.data(), region.memory.bytes()));
-  return region;
 }
 
 // Counters that a sample is the difference of.
@@ -138,6 +98,7 @@ struct Share {
   Counters spent;
   std::uint64_t checked_bytes;
   std::uint64_t bad_bytes;
+  std::uint64_t dropped_bad_bytes;
 };
 
 struct Introduction {
@@ -147,15 +108,25 @@ struct Introduction {
   RemoteMemory signals;
 };
 
+// Kinds of doorbell that cases differ in, each once.
+std::vector<std::optional<DoorbellKind>> doorbells_of(const std::vector<Case>& cases) {
+  std::vector<std::optional<DoorbellKind>> kinds;
+  for (const Case& item : cases) {
+    if (std::ranges::count(kinds, item.doorbell) == 0) kinds.push_back(item.doorbell);
+  }
+  return kinds;
+}
+
 bool uses(const std::vector<Case>& cases, Way way) {
   return std::ranges::any_of(cases, [way](const Case& item) { return item.way == way; });
 }
 
-ModeOptions auto_modes(const Gpu* gpu) {
-  ModeOptions modes{.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu,
-                    .payload = Placement::kHost};
-  if (gpu != nullptr) modes.gpu = gpu->pci_bus_id();
-  return modes;
+// Kernels on the CPU layer read no payload in a GPU's memory, so none of them puts by `auto`.
+ModeOptions auto_modes(const Gpus& gpus) {
+  if (gpus.kernels == nullptr) return {.kernels = Processor::kCpu, .payload = Placement::kHost};
+  return {.kernels = Processor::kGpu,
+          .gpu = gpus.kernels->pci_bus_id(),
+          .payload = gpus.payload == nullptr ? Placement::kHost : Placement::kGpu};
 }
 
 }  // namespace
@@ -164,43 +135,69 @@ struct Rank::Impl {
   std::unique_ptr<Hca> hca;
   std::optional<StagingPool> staging;  // if a way pushes
   std::optional<StagingPool> bounce;
-  std::optional<Region> payload;   // of each lane the source, then the sink
+  std::optional<Payload> payload;  // of each lane the source, then the sink
   std::optional<Region> words;     // of each lane the signals, then the result of atomics
   std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
-  std::vector<Endpoint> endpoints;
+  std::vector<std::optional<DoorbellKind>> doorbells;
+  std::uint32_t lane_count = 1;
+  std::vector<Endpoint> endpoints;   // of each kind of doorbell one for each lane
+  std::uint32_t first_endpoint = 0;  // of the first lane, for the case that runs
   Lane* lanes = nullptr;
   LaneOutcome* outcomes = nullptr;
   std::uint64_t lane_bytes = 0;
   std::uint64_t sample = 0;
   std::uint64_t sequence = 1;
   std::uint32_t rank = 0;
+  std::uint32_t workers = 1;
   bool break_memory = false;
+  std::string push_refusal;  // of this rank's GPU or the other's; empty: pushes run
 
-  Result<void> make_memory(const Gpu* gpu, const Plan& plan, const std::vector<Case>& cases);
-  Result<void> make_endpoints(const Gpu* gpu, const std::vector<Case>& cases);
+  [[nodiscard]] bool can_run(const Case& item) const {
+    return item.way != Way::kPush || push_refusal.empty();
+  }
+  Result<void> make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
+  Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
+  Result<void> make_endpoints(const Gpus& gpus, const std::vector<Case>& cases);
   Result<void> introduce(World& world);
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
-  void prepare(const Load& load);
+  Result<void> prepare(const Load& load);
   Status launch(const Load& load, bool die);
-  Result<Share> pass(World& world, const Case& item, Load load, bool die);
+  Result<Share> pass(World& world, const Case& item, Load load, bool die,
+                     std::vector<Occupancy>* occupancy = nullptr);
   [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
-  void verify(const Load& load, Share& share);
+  Result<void> verify(const Load& load, Share& share);
   [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
   void add_latencies(const Load& load, Sample& into) const;
+  // Pools whose scheduler runs in this process: gdxd counts each question as a request.
+  [[nodiscard]] std::vector<const StagingPool*> watched_pools() const {
+    std::vector<const StagingPool*> pools;
+    for (const auto* const pool : {&staging, &bounce}) {
+      if (*pool && (*pool)->daemon_number() == 0) pools.push_back(&**pool);
+    }
+    return pools;
+  }
+  [[nodiscard]] std::vector<EndpointHandle> handles(std::uint32_t count) const {
+    std::vector<EndpointHandle> first(count);
+    for (std::uint32_t i = 0; i < count; ++i) first[i] = lanes[i].endpoint;
+    return first;
+  }
 };
 
-Result<void> Rank::Impl::make_memory(const Gpu* gpu, const Plan& plan, const std::vector<Case>& cases) {
-  std::uint32_t count = 1;
+Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
   for (const Case& item : cases) {
     lane_bytes = std::max(lane_bytes, places_of(item) * stride_of(item.bytes));
-    count = std::max(count, item.endpoints);
+    lane_count = std::max(lane_count, item.endpoints);
   }
+  const std::uint32_t count = lane_count;
   const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
   const std::uint64_t of_lane =
       sizeof(Lane) + sizeof(LaneOutcome) + kAlignment + timed * sizeof(std::uint32_t) + 2 * kAlignment;
-  payload = GDX_TRY(allocate(*hca, gpu, 2 * count * lane_bytes));
-  words = GDX_TRY(allocate(*hca, gpu, 2 * count * kWordsBytes));
-  launched = GDX_TRY(allocate(*hca, gpu, count * of_lane));
+  const std::uint64_t bytes = 2 * count * lane_bytes;
+  auto made = GDX_TRY(gpus.payload == nullptr ? Payload::in_host_memory(*hca, gpus.kernels, bytes)
+                                              : Payload::in_gpu_memory(*hca, *gpus.payload, bytes));
+  payload.emplace(std::move(made));
+  words = GDX_TRY(allocate_region(*hca, gpus.kernels, 2 * count * kWordsBytes));
+  launched = GDX_TRY(allocate_region(*hca, gpus.kernels, count * of_lane));
   std::byte* at = launched->memory.data();
   lanes = reinterpret_cast<Lane*>(at);
   outcomes = reinterpret_cast<LaneOutcome*>(at + stride_of(count * sizeof(Lane)));
@@ -208,65 +205,80 @@ Result<void> Rank::Impl::make_memory(const Gpu* gpu, const Plan& plan, const std
   std::byte* const latencies = proxies + count * kAlignment;
   for (std::uint32_t i = 0; i < count; ++i) {
     Lane& lane = lanes[i];
-    lane.source = payload->memory.local() + 2 * i * lane_bytes;
+    lane.source = payload->memory().local() + 2 * i * lane_bytes;
     lane.sink = lane.source + lane_bytes;
     lane.signals = reinterpret_cast<std::uint64_t*>(words->memory.data() + 2 * i * kWordsBytes);
     lane.original = words->memory.local() + (2 * i + 1) * kWordsBytes;
     lane.proxy = reinterpret_cast<ProxyWords*>(proxies + i * kAlignment);
-    lane.latencies_ns = reinterpret_cast<std::uint32_t*>(latencies + i * timed * sizeof(std::uint32_t));
+    lane.latencies = reinterpret_cast<std::uint32_t*>(latencies + i * timed * sizeof(std::uint32_t));
   }
-  endpoints.reserve(count);
   return {};
 }
 
-Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, const std::vector<Case>& cases) {
-  const bool lone = endpoints.capacity() == 1;
+// A refused push is left out at both ranks, so that they measure the same.
+Result<void> Rank::Impl::make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases) {
   if (uses(cases, Way::kPush) || uses(cases, Way::kAuto)) {
-    StagingOptions options;
-    if (lone) options.threshold_percent = kLoneThresholdPercent;
-    auto made = GDX_TRY(StagingPool::create(*hca, options));
+    auto made = GDX_TRY(StagingPool::create(*hca, {}));
     staging.emplace(std::move(made));
+    if (gpu != nullptr) push_refusal = staging->map_if_allowed(*gpu);
+    const auto refused = GDX_TRY(world.allgather_value<int>(!push_refusal.empty(), kExchangeTimeoutNs));
+    if (push_refusal.empty() && refused[1 - rank] != 0)
+      push_refusal = "the kernels of the other rank cannot push";
+    if (!push_refusal.empty()) staging.reset();
+    if (std::ranges::none_of(cases, [this](const Case& item) { return can_run(item); }))
+      return fail(Status::kUnsupported, "nothing is left to measure: " + push_refusal);
   }
-  StagingOptions in_host = StagingOptions::in_host_memory();
-  if (lone) in_host.threshold_percent = kLoneThresholdPercent;
-  auto made = GDX_TRY(StagingPool::create(*hca, in_host));
+  auto made = GDX_TRY(StagingPool::create(*hca, StagingOptions::in_host_memory()));
   bounce.emplace(std::move(made));
+  return gpu != nullptr ? bounce->map_to(*gpu) : Result<void>{};
+}
+
+Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case>& cases) {
+  const Gpu* const gpu = gpus.kernels;
   std::uint32_t depth = 64;
   for (const Case& item : cases) depth = std::max(depth, item.depth);
-  const EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
-                                .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
-                                .bounce_slot_count = bounce->slot_count(),
-                                .auto_modes = auto_modes(gpu),
-                                .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
-                                                  ? std::optional(kWaitTimeoutNs)
-                                                  : std::nullopt};
-  for (std::size_t i = 0; i < endpoints.capacity(); ++i) {
+  EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
+                          .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
+                          .bounce_slot_count = bounce->slot_count(),
+                          .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
+                          .auto_modes = auto_modes(gpus),
+                          .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
+                                            ? std::optional(kWaitTimeoutNs)
+                                            : std::nullopt};
+  doorbells = doorbells_of(cases);
+  const std::size_t count = doorbells.size() * lane_count;
+  endpoints.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    options.doorbell = doorbells[i / lane_count];
     auto endpoint = GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce}, options));
+    if (options.doorbell == DoorbellKind::kBlueFlame && endpoint.handle().blueflame_half_bytes == 0) {
+      return fail(Status::kBusy,
+                  fmt::format("HCA {} has no BlueFlame register left for endpoint {}: use fewer "
+                              "endpoints, or --doorbells plain",
+                              hca->name(), i % lane_count));
+    }
     endpoints.push_back(std::move(endpoint));
   }
   if (gpu == nullptr) return {};
-  if (staging) {
-    GDX_TRY(staging->map_to(*gpu));
-  }
   for (Endpoint& endpoint : endpoints) {
     GDX_TRY(endpoint.map_to(*gpu));
   }
-  return bounce->map_to(*gpu);
+  return {};
 }
 
 Result<void> Rank::Impl::introduce(World& world) {
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    const std::uint64_t at = 2 * i * lane_bytes;
-    const RemoteMemory memory = payload->memory.remote();
+    const std::size_t lane = i % lane_count;
+    const std::uint64_t at = 2 * lane * lane_bytes;
+    const RemoteMemory memory = payload->memory().remote();
     const Introduction mine{endpoints[i].address(), memory + at, memory + at + lane_bytes,
-                            words->memory.remote() + 2 * i * kWordsBytes};
+                            words->memory.remote() + 2 * lane * kWordsBytes};
     const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
     const Introduction& peer = all[1 - rank];
     GDX_TRY(endpoints[i].connect(peer.endpoint));
-    lanes[i].endpoint = endpoints[i].handle();
-    lanes[i].peer_source = peer.source;
-    lanes[i].peer_sink = peer.sink;
-    lanes[i].peer_signals = peer.signals;
+    lanes[lane].peer_source = peer.source;
+    lanes[lane].peer_sink = peer.sink;
+    lanes[lane].peer_signals = peer.signals;
   }
   return world.barrier(kExchangeTimeoutNs);
 }
@@ -279,6 +291,7 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
           .sends = item.both_ways || rank == kReportingRank,
           .awaits_peer = item.both_ways,
           .endpoints = item.endpoints,
+          .workers = std::min(workers, item.endpoints),
           .depth = item.depth,
           .batch = item.batch,
           .bytes = item.bytes,
@@ -289,15 +302,18 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
 }
 
 // Payload of this sample in every source, and its inverse in every place to which the peer's comes.
-void Rank::Impl::prepare(const Load& load) {
+Result<void> Rank::Impl::prepare(const Load& load) {
   const std::uint64_t bytes = load.slots * load.stride_bytes;
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
-    fill(lanes[i].source.address, bytes, sample, rank, false);
-    fill(lanes[i].sink.address, bytes, sample, 1 - rank, true);
+    const std::uint64_t source = 2 * i * lane_bytes;
+    GDX_TRY(payload->fill(source, bytes, {sample, rank}, false));
+    GDX_TRY(payload->fill(source + lane_bytes, bytes, {sample, 1 - rank}, true));
+    lanes[i].endpoint = endpoints[first_endpoint + i].handle();
     lanes[i].signals[kCounter] = 0;
     *lanes[i].proxy = {};
     outcomes[i] = {};
   }
+  return {};
 }
 
 Status Rank::Impl::launch(const Load& load, bool die) {
@@ -323,8 +339,9 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
     const Status status = outcomes[i].status;
     if (status == Status::kOk) continue;
     const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
-    const std::string what = endpoints[i].fault().status == Status::kOk ? std::string(status_name(status))
-                                                                        : endpoints[i].describe_fault();
+    const Endpoint& endpoint = endpoints[first_endpoint + i];
+    const std::string what =
+        endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
     return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item), outcomes[i].messages + 1,
                                     load.messages,
                                     peers ? fmt::format("rank {} failed rank {}", 1 - rank, rank)
@@ -335,11 +352,11 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
 }
 
 // Checks what has come to this rank: every place that a message went to, or the count of all adds.
-void Rank::Impl::verify(const Load& load, Share& share) {
+Result<void> Rank::Impl::verify(const Load& load, Share& share) {
   const bool gets = load.operation == Operation::kGet;
   const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
   const bool answered = load.operation == Operation::kPutSignal && load.latency;
-  if (!receives && !answered) return;
+  if (!receives && !answered) return {};
   const std::uint64_t places = std::min(load.slots, load.messages);
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
     if (load.operation == Operation::kFetchAdd) {
@@ -349,13 +366,16 @@ void Rank::Impl::verify(const Load& load, Share& share) {
       share.bad_bytes += count == load.messages ? 0 : sizeof count;
       continue;
     }
-    if (break_memory && i == 0) lanes[i].sink.address[load.bytes / 2] ^= std::byte{1};
-    for (std::uint64_t place = 0; place < places; ++place) {
-      share.checked_bytes += load.bytes;
-      share.bad_bytes +=
-          count_bad(lanes[i].sink.address, place * load.stride_bytes, load.bytes, sample, 1 - rank);
+    const std::uint64_t sink = (2 * i + 1) * lane_bytes;
+    if (break_memory && i == 0) {
+      GDX_TRY(payload->damage(sink + load.bytes / 2));
     }
+    share.checked_bytes += places * load.bytes;
+    const auto bad =
+        GDX_TRY(payload->count_bad(sink, places, load.bytes, load.stride_bytes, {sample, 1 - rank}));
+    share.bad_bytes += bad;
   }
+  return {};
 }
 
 Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
@@ -365,7 +385,7 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   spent.retransmissions -= before.retransmissions;
   spent.pcie_reads -= before.pcie_reads;
   spent.pcie_writes -= before.pcie_writes;
-  Share share{0, 0, 0, spent, 0, 0};
+  Share share{0, 0, 0, spent, 0, 0, 0};
   const bool answers = load.latency && load.operation == Operation::kPutSignal;
   if (load.sends || answers) share.posted = load.endpoints * load.messages;
   if (!load.sends) return share;
@@ -382,14 +402,15 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
 
 // Adds times of messages, of which a round trip is two.
 void Rank::Impl::add_latencies(const Load& load, Sample& into) const {
-  const std::uint64_t of_round_trip = load.operation == Operation::kPutSignal ? 2 : 1;
+  const double of_round_trip = load.operation == Operation::kPutSignal ? 2 : 1;
   std::vector<double> all;
   all.reserve(load.endpoints * load.messages);
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    const double tick_ns = kernels_run_on_gpu() ? ns_per_tick(outcomes[i]) : 1;
     for (std::uint64_t m = 0; m < load.messages; ++m) {
-      const std::uint64_t ns = lanes[i].latencies_ns[m] / of_round_trip;
-      into.latency_ns.add(ns);
-      all.push_back(static_cast<double>(ns));
+      const double ns = std::round(lanes[i].latencies[m] * tick_ns / of_round_trip);
+      into.latency_ns.add(static_cast<std::uint64_t>(ns));
+      all.push_back(ns);
     }
   }
   const auto count = static_cast<double>(all.size());
@@ -407,19 +428,25 @@ Rank::Rank(Rank&&) noexcept = default;
 Rank& Rank::operator=(Rank&&) noexcept = default;
 Rank::~Rank() = default;
 
-Result<Rank> Rank::connect(Hca hca, const Gpu* gpu, World& world, const Plan& plan,
+Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& plan,
                            const std::vector<Case>& cases) {
   auto impl = std::make_unique<Impl>();
   impl->hca = std::make_unique<Hca>(std::move(hca));
   impl->rank = world.rank();
+  impl->workers = workers_of(plan, std::thread::hardware_concurrency());
   impl->break_memory = plan.break_memory;
-  GDX_TRY(impl->make_memory(gpu, plan, cases));
-  GDX_TRY(impl->make_endpoints(gpu, cases));
+  GDX_TRY(impl->make_memory(gpus, plan, cases));
+  GDX_TRY(impl->make_staging(world, gpus.kernels, cases));
+  GDX_TRY(impl->make_endpoints(gpus, cases));
   GDX_TRY(impl->introduce(world));
   return Rank(std::move(impl));
 }
 
 const Hca& Rank::hca() const { return *impl_->hca; }
+std::uint32_t Rank::workers() const { return impl_->workers; }
+bool Rank::can_run(const Case& item) const { return impl_->can_run(item); }
+const std::string& Rank::push_refusal() const { return impl_->push_refusal; }
+std::string Rank::payload_place() const { return impl_->payload->place(); }
 
 std::optional<std::uint64_t> Rank::staging_violations() const {
   const auto count = impl_->hca->counter("softhca_staging_violations");
@@ -427,35 +454,46 @@ std::optional<std::uint64_t> Rank::staging_violations() const {
 }
 
 // Posts and checks the messages of one load, from sources and into places that hold what no load before left.
-Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool die) {
+Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool die,
+                               std::vector<Occupancy>* occupancy) {
   ++sample;
   load.first_sequence = sequence;
   sequence += load.messages;
-  prepare(load);
+  GDX_TRY(prepare(load));
+  // Before the barrier: the peer's messages may come as soon as the peer has left it.
+  Counters before = read_counters(*hca, endpoints);
   GDX_TRY(world.barrier(kExchangeTimeoutNs));
-  const Counters before = read_counters(*hca, endpoints);
+  before.cpu_ns = process_cpu_ns();
+  std::optional<OccupancySampler> sampler;
+  if (occupancy != nullptr) sampler.emplace(watched_pools(), handles(load.endpoints));
   const Status status = launch(load, die);
+  if (sampler) *occupancy = sampler->stop();
   if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
   GDX_TRY(check_outcomes(item, load));
   Share share = share_of(load, before);
-  verify(load, share);
+  GDX_TRY(verify(load, share));
   return share;
 }
 
 Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
   const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
-  if (wanted[kReportingRank] == 0) return Sample{};
   const std::uint64_t counted = wanted[kReportingRank];
   // In whole windows, and of a payload of its own: what it leaves at the target is wrong for those that
   // count.
   const std::uint64_t warmup =
       (std::clamp<std::uint64_t>(counted / 10, 1, 1000) + item.depth - 1) / item.depth;
-  GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup * item.depth), false));
+  const auto kind = std::ranges::find(impl_->doorbells, item.doorbell) - impl_->doorbells.begin();
+  impl_->first_endpoint = static_cast<std::uint32_t>(kind) * impl_->lane_count;
   const Load load = impl_->load_of(item, counted);
-  const Share mine = GDX_TRY(impl_->pass(world, item, load, die));
+  std::vector<Occupancy> occupancy;
+  const Share dropped = GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup * item.depth), false,
+                                            load.sends && !load.latency ? &occupancy : nullptr));
+  Share mine = GDX_TRY(impl_->pass(world, item, load, die));
+  mine.dropped_bad_bytes = dropped.bad_bytes;
   const auto shares = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
 
   Sample sample;
+  sample.occupancy = std::move(occupancy);
   sample.elapsed_ns = mine.elapsed_ns;
   for (std::uint32_t r = 0; r < kWorldSize; ++r) {
     const Share& share = shares[r];
@@ -469,6 +507,7 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
     sample.retransmissions += share.spent.retransmissions;
     sample.checked_bytes += share.checked_bytes;
     sample.bad_bytes += share.bad_bytes;
+    sample.dropped_bad_bytes += share.dropped_bad_bytes;
   }
   if (shares[0].spent.has_pcie && shares[1].spent.has_pcie) {
     sample.pcie_reads = shares[0].spent.pcie_reads + shares[1].spent.pcie_reads;

@@ -9,15 +9,15 @@
 
 #include "base/result.h"
 #include "host/bench/load.h"
+#include "host/bench/occupancy.h"
+#include "host/bench/peer_ends.h"
 #include "host/bench/plan.h"
 #include "host/bench/statistics.h"
 #include "host/gdx.h"
 
 namespace gdx::bench {
 
-inline constexpr std::uint32_t kReportingRank = 0;  // sends, too
 inline constexpr std::uint32_t kWorldSize = 2;
-inline constexpr std::uint64_t kExchangeTimeoutNs = 120'000'000'000;
 // Most messages of a sample, where the time decides: beyond it quantiles gain nothing.
 inline constexpr std::uint64_t kMostTimedMessages = 20'000;
 
@@ -38,21 +38,37 @@ struct Sample {
   std::optional<std::uint64_t> pcie_writes;
   std::uint64_t checked_bytes = 0;
   std::uint64_t bad_bytes = 0;
+  std::uint64_t dropped_bad_bytes = 0;  // of the messages that warm up
+  // Of this rank while they pass, so that nobody looks on during those that count. Of bandwidth by slots
+  // only.
+  std::vector<Occupancy> occupancy;
+};
+
+// Null on the CPU layer, and for payload in host memory.
+struct Gpus {
+  const Gpu* kernels = nullptr;
+  const Gpu* payload = nullptr;
 };
 
 class Rank {
  public:
-  // `gpu`: runs the kernels; null on the CPU layer. Collective. Errors: those of making endpoints and memory,
-  // and of the world.
-  [[nodiscard]] static Result<Rank> connect(Hca hca, const Gpu* gpu, World& world, const Plan& plan,
+  // Collective. Leaves out pushes, with a warning, where the driver lets no kernel of a GPU store to the
+  // NIC's memory. Errors: kUnsupported when no case is left; those of making endpoints and memory, and of the
+  // world.
+  [[nodiscard]] static Result<Rank> connect(Hca hca, const Gpus& gpus, World& world, const Plan& plan,
                                             const std::vector<Case>& cases);
 
-  // Collective. `messages` of the reporting rank counts; 0 there ends the benchmark, and the result has no
-  // messages. `die`: this rank kills itself meanwhile. Errors: those of the kernel, naming the rank that
-  // failed, and of the world.
+  // Collective. `messages` of the reporting rank counts. `die`: this rank kills itself meanwhile. Errors:
+  // those of the kernel, naming the rank that failed, and of the world.
   [[nodiscard]] Result<Sample> run(World& world, const Case& item, std::uint64_t messages, bool die);
 
   [[nodiscard]] const Hca& hca() const;
+  [[nodiscard]] std::string payload_place() const;  // "host memory"
+  // Most threads that run the blocks of one kernel, on the CPU layer.
+  [[nodiscard]] std::uint32_t workers() const;
+  // Returns false for pushes that were left out.
+  [[nodiscard]] bool can_run(const Case& item) const;
+  [[nodiscard]] const std::string& push_refusal() const;  // empty: none was left out
   // Slots that were written without a credit, of this HCA; none: nobody counts.
   [[nodiscard]] std::optional<std::uint64_t> staging_violations() const;
 

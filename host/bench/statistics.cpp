@@ -65,6 +65,7 @@ std::vector<double> rank_chances(std::size_t n, std::size_t m) {
 }
 
 constexpr std::size_t kMostExact = 20;
+constexpr double kValuesBeyond = 10;          // a quantile
 constexpr double kNormalQuantile = 1.959964;  // of kWantedLevel, two-sided
 
 }  // namespace
@@ -101,6 +102,10 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> Histogram::buckets() const 
     if (counts_[bucket] != 0) filled.emplace_back(least_of(bucket), counts_[bucket]);
   }
   return filled;
+}
+
+bool has_quantile(std::uint64_t count, double q) {
+  return static_cast<double>(count) * (1 - q) >= kValuesBeyond - 1e-6;
 }
 
 Interval median_interval(std::span<const double> values, double wanted) {

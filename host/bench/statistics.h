@@ -11,7 +11,7 @@ namespace gdx::bench {
 
 inline constexpr double kWantedLevel = 0.95;
 // Ratios whose interval has a lower level than this are no verdict.
-inline constexpr double kLeastLevel = 0.9;
+inline constexpr double kLeastLevel = kWantedLevel;
 
 // Counts of values in log-linear buckets: one for each value below 64, then 32 for each power of two. A
 // bucket is at most 1/32 as wide as its least value.
@@ -31,6 +31,9 @@ class Histogram {
   std::uint64_t least_ = 0;
   std::uint64_t most_ = 0;
 };
+
+// Returns whether `count` values tell the quantile `q`: ten of them are to lie beyond it.
+[[nodiscard]] bool has_quantile(std::uint64_t count, double q);
 
 // An estimate, and bounds that hold the true value with probability `level` at least.
 struct Interval {

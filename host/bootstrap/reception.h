@@ -17,7 +17,7 @@
 
 namespace gdx::bootstrap {
 
-inline constexpr std::uint64_t kHelloBoundNs = 3'000'000'000;
+inline constexpr std::uint64_t kHelloBoundNs = 5'000'000'000;
 inline constexpr std::size_t kMaxStrangers = 64;  // connections without a hello
 
 class Reception {

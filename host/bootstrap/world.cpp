@@ -102,7 +102,7 @@ void World::Impl::refuse_latecomers() {
   if (!reception) return;
   auto arrivals = reception->receive();
   if (!arrivals) {
-    log::warn("bootstrap: hears no more latecomers: {}", arrivals.error().message);
+    log::warn("bootstrap: refuses no more latecomers: {}", arrivals.error().message);
     return reception.reset();
   }
   for (auto& arrival : *arrivals) {

@@ -55,9 +55,9 @@ class World {
 
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.
-  // Errors: kPeerGone (naming the rank), kTimeout (at rank 0 naming the missing ranks; another rank whose
-  // time ends first cannot know them, and ends the world), kInvalidArgument (sizes differ,
-  // or a peer sends out of turn), kInvalidLength (beyond kMaxContributionBytes).
+  // Errors: kPeerGone (naming the rank), kTimeout (at rank 0 naming the missing ranks; at any other rank
+  // without names, and the world ends), kInvalidArgument (sizes differ, or a peer sends out of turn),
+  // kInvalidLength (beyond kMaxContributionBytes).
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);
   // Returns once every rank has called it. Errors: those of allgather.

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/size_text.h"
 #include "host/calibration/mode_table.h"
 
 namespace gdx {

@@ -15,8 +15,9 @@
 
 namespace gdx {
 
-// From version 3 on a table by BlueFlame says that the probe passed.
-inline constexpr std::uint32_t kCalibrationVersion = 3;
+// Version of calibration files. From version 4 on, a table by BlueFlame proves that the probe passed, with
+// the store that kernels ring with.
+inline constexpr std::uint32_t kCalibrationVersion = 4;
 inline constexpr std::uint32_t kMaxCalibrationRounds = 1000;
 
 // Tables of different keys are for different programs, or different endpoints of one.

@@ -18,8 +18,8 @@ inline constexpr char kPathClassVariable[] = "GDX_PATH_CLASS";     // PIX, PXB, 
 // endpoints.
 struct ModeOptions {
   std::optional<ModeTable> table = std::nullopt;  // the table itself; overrides all other members
-  // Absent: a GPU if one is named, has a named path, is in use (Gpu::in_use), or is near the HCA on this
-  // machine, or if the CUDA driver is loaded. Otherwise a CPU.
+  // Absent: a GPU if one is named, has a named path, is in use (Gpu::in_use) or is near the HCA. Also a GPU
+  // if the CUDA driver is loaded. Otherwise a CPU.
   std::optional<Processor> kernels = std::nullopt;
   // PCI bus id of the GPU that runs the kernels. Empty: the one in use, and failing that the one nearest to
   // the HCA. Of several that are not equally near the nearest counts, with a warning.
@@ -44,22 +44,22 @@ struct ModeChoice {
 };
 
 // Finds the site of kernels in the options, the environment, this process or this machine's topology.
-// Errors: kInvalidArgument for an impossible $GDX_PATH_CLASS, a GPU that is no PCI bus id, or a path or GPU
-// of kernels on a CPU.
+// Errors: kInvalidArgument (an impossible $GDX_PATH_CLASS, a GPU that is no PCI bus id, a path or GPU of
+// kernels on a CPU).
 [[nodiscard]] Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options);
 
 // Without a calibration. Threads: any.
 [[nodiscard]] ModeChoice default_modes(const KernelSite& site, const QueueShape& shape);
 
 // Errors: those of check_mode_table, site_of_kernels, check_calibration_key, and for a named file those of
-// read_calibrations. For a named file also kNotFound without a table for this HCA and site, kVersionMismatch
-// for a table of another layout of queues, kUnsupported for one measured with another shape than `shape`.
+// read_calibrations. For a named file also kNotFound (no table for this HCA and site), kVersionMismatch
+// (another layout of queues) and kUnsupported (measured with another shape than `shape`).
 // Threads: any.
 [[nodiscard]] Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options,
                                               const QueueShape& shape);
 
-// Checks that the probe of BlueFlame has passed on this HCA, by the processor that runs the kernels and over
-// its path. `gdx calibrate` keeps a table by BlueFlame only then. Errors: those of site_of_kernels;
+// Checks that BlueFlame's probe has passed on this HCA for the kernels' processor and its path. `gdx
+// calibrate` keeps a table by BlueFlame only after a passed probe. Errors: those of site_of_kernels;
 // kUnsupported without such a table. Threads: any.
 [[nodiscard]] Result<void> check_blueflame_probe(const std::string& hca, const ModeOptions& options);
 

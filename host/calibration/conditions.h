@@ -1,5 +1,4 @@
-// Conditions of a mode table beside the HCA: the place of kernels, of payload and of queues, and an
-// endpoint's slots.
+// Conditions of a mode table beside the HCA: places of kernels, payload and queues, and an endpoint's slots.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/size_text.h"
+
 namespace gdx {
 namespace {
 
@@ -102,14 +104,6 @@ ModeTable with_pull_for_missing(const ModeTable& table, ModeMeans means) {
     possible.push_bytes = table.inline_bytes;
   }
   return possible;
-}
-
-std::string size_text(std::uint64_t bytes) {
-  constexpr std::uint64_t kMiB = 1 << 20;
-  constexpr std::uint64_t kKiB = 1 << 10;
-  if (bytes >= kMiB && bytes % kMiB == 0) return fmt::format("{} MiB", bytes / kMiB);
-  if (bytes >= kKiB && bytes % kKiB == 0) return fmt::format("{} KiB", bytes / kKiB);
-  return fmt::format("{} B", bytes);
 }
 
 std::string describe(const ModeTable& table) {

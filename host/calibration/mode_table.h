@@ -19,8 +19,8 @@ struct ModeMeans {
   bool bounce = false;  // slots of host memory
 };
 
-// Errors: kInvalidArgument naming the impossible threshold: one below that of the range before it, inline
-// beyond a work request, a range in a mode without its means.
+// Errors: kInvalidArgument naming the impossible threshold. That one is below the threshold before it, too
+// large for inline, or for a mode without its means.
 [[nodiscard]] Result<void> check_mode_table(const ModeTable& table, ModeMeans means);
 
 // For a GPU that far from the NIC, and queues there; without a path, for one of unknown distance, or a CPU.
@@ -34,7 +34,5 @@ struct ModeMeans {
 
 // "inline up to 28 B, push up to 4 KiB, then pull"
 [[nodiscard]] std::string describe(const ModeTable& table);
-// "28 B", "4 KiB", "16 MiB"; "6000 B" where it is no whole number of the larger unit.
-[[nodiscard]] std::string size_text(std::uint64_t bytes);
 
 }  // namespace gdx

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/size_text.h"
 #include "host/calibration/mode_table.h"
 
 namespace gdx {

@@ -20,7 +20,6 @@
 #include "host/bench/page.h"
 #include "host/bench/plan.h"
 #include "host/bootstrap/world.h"
-#include "host/cli/bench_peers.h"
 #include "host/cli/commands.h"
 #include "host/cli/launcher.h"
 #include "host/cli/signal_guard.h"
@@ -62,7 +61,6 @@ struct BenchOptions {
   std::vector<command_line::Option> options;  // that presets set unless they are given
   bool listens = false;
   std::uint32_t port = kDefaultPort;
-  bool peers = false;
   bool on_gpu = false;
   bool quick = false;
   bool all_sizes = false;
@@ -129,15 +127,23 @@ Result<void> complete_plan(BenchOptions& options) {
   GDX_TRY(choose_node(options));
   apply_presets(options);
   Plan& plan = options.plan;
+  if (plan.peers && options.launch.softhca.address) {
+    return fail(
+        Status::kInvalidArgument,
+        "--peers: --addr gives a rank's address to its standard benchmarks, too: leave out one of them");
+  }
   if (plan.tests.empty()) plan.tests = bench::all_tests();
   auto sizes = bench::parse_sizes(options.sizes);
   if (!sizes) return fail(sizes.error().status, "--size: " + sizes.error().message);
   plan.sizes_bytes = std::move(*sizes);
   const auto cases = GDX_TRY(bench::cases_of(plan));
-  if (options.peers && std::getenv(kRankVariable) != nullptr) {
-    return fail(
-        Status::kInvalidArgument,
-        "--peers: both ends of perftest run on this machine; on two nodes run it by hand, or leave it out");
+  // Sources that a processor of the host cannot read: an HCA can.
+  const auto by_kernel = [](const bench::Case& item) {
+    return item.way != bench::Way::kPull && item.way != bench::Way::kProxy && item.way != bench::Way::kNic;
+  };
+  if (plan.memory == bench::kGpuMemory && !options.on_gpu && std::ranges::any_of(cases, by_kernel)) {
+    return fail(Status::kInvalidArgument,
+                "--memory: 'gpu': kernels on the CPU layer cannot read it: add --gpu, or --modes pull,proxy");
   }
   if (cases.empty()) return fail(Status::kInvalidArgument, "nothing to measure: name a benchmark and a mode");
   return {};
@@ -240,26 +246,38 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   return status == 0 && !document["whole"].get<bool>() ? kExitFailure : status;
 }
 
-// Adds series of other programs, prints, and writes files. What was measured is not lost to a fault of those.
+Result<void> write_files(const BenchOptions& options, const bench::ChartLibrary& library,
+                         const nlohmann::ordered_json& document) {
+  if (!options.output.empty()) {
+    GDX_TRY(write_file(options.output, bench::to_text(document)));
+  }
+  return options.report.empty() ? Result<void>{} : write_file(options.report, bench::page(document, library));
+}
+
+// Writes files, adds modelled series, writes them again, and prints. A fault of models, or an end meanwhile,
+// loses nothing that was measured.
 Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nlohmann::ordered_json& document,
                  int status) {
   const auto note = [&status](const Result<void>& done) {
-    if (done) return;
+    if (done) return true;
     const int failed = report(done.error());
     if (status == 0) status = failed;
+    return false;
   };
-  if (options.peers && document["whole"].get<bool>()) note(add_peers(options.plan, options.launch, document));
-  const bool all_models = options.models.empty() && !options.report.empty();
-  if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
-  const nlohmann::ordered_json shown = document;
-  note(add_models(options, document));
+  const bool written = note(write_files(options, library, document));
+  if (!options.report.empty() && library.script.empty())
+    print_error("gdx bench: {}: {}\n", options.report, library.missing);
   // The table would be all models; the page has a choice of them.
-  print_document(options, all_models && !options.json && !options.csv ? shown : document);
-  if (!options.output.empty()) note(write_file(options.output, bench::to_text(document)));
-  if (!options.report.empty()) {
-    note(write_file(options.report, bench::page(document, library)));
-    if (library.script.empty()) print_error("gdx bench: {}: {}\n", options.report, library.missing);
+  const bool all_models = options.models.empty() && !options.report.empty();
+  const bool first = all_models && !options.json && !options.csv;
+  if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+  if (first) {
+    print_document(options, document);
+    flush_output();
   }
+  note(add_models(options, document));
+  if (written && !options.models.empty()) note(write_files(options, library, document));
+  if (!first) print_document(options, document);
   return status;
 }
 
@@ -301,6 +319,17 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
            .add_option("--scopes", plan.scopes, "A list of thread, warp and block: who calls together (warp)")
            .list(',', kMaxWords)
            .check(one_of({"thread", "warp", "block"})));
+  command
+      .add_option("--doorbells", plan.doorbells,
+                  "A list of plain and blueflame: how warps and blocks ring ($GDX_DOORBELL, or plain)")
+      .list(',', kMaxWords)
+      .check(one_of({"plain", "blueflame"}));
+  command.add_option("--memory", plan.memory, "Memory of the payload: host, or gpu for GPUDirect RDMA (host)")
+      .check(one_of({"host", bench::kGpuMemory}));
+  command
+      .add_option("--workers", plan.workers,
+                  "Threads that run the blocks of a kernel on the CPU layer (half of the cores)")
+      .check(whole(1, bench::kMaxWorkers));
   command.add_flag("-b,--bidirectional", plan.both_ways, "Both ranks send, of bandwidth");
   command.add_option("-d,--hca", plan.hca, "HCA to use (the first)")
       .check(command_line::not_empty("the name of an HCA"));
@@ -366,7 +395,8 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
       .check(one_of({"deepep", "nvshmem"}));
   add_plan_options(command, *options);
   const command_line::Option compare = add_output_options(command, *options);
-  command.add_flag("--peers", options->peers, "Run perftest's programs on the same HCA, too");
+  command.add_flag("--peers", options->plan.peers,
+                   "Standard benchmarks (perftest, UCX, libfabric) take turns on the same HCA");
   command.add_flag("--gpu", options->on_gpu,
                    "Kernels run on this machine's GPU (needs a build of the cuda preset)");
   command.add_flag(

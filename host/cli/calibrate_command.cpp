@@ -16,7 +16,7 @@ namespace {
 // It runs kernels, so it is a program of its own, as the demo is.
 int run_calibrate_program(const std::vector<std::string>& options, bool on_gpu, bool on_softhca) {
   const char* const name = on_gpu ? "gdx_calibrate_cuda" : "gdx_calibrate";
-  const auto program = sibling_program(name, "../calibration");
+  const auto program = sibling_program(name, "../calibrate");
   if (!program) return report(program.error());
   LaunchOptions launched;
   launched.command = {*program};

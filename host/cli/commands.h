@@ -27,7 +27,7 @@ void add_model_command(command_line::Command app, int& exit_status);
 void add_calibrate_command(command_line::Command app, int& exit_status);
 void add_topo_command(command_line::Command app, int& exit_status);
 void add_doctor_command(command_line::Command app, int& exit_status);
-// Adds `stat`, `top`, `kick` and `drain`.
+// Adds `stat`, `top`, `trace`, `kick` and `drain`.
 void add_daemon_commands(command_line::Command app, int& exit_status);
 
 // Returns the path of a program installed beside this one. In a build tree it lies in `build_folder`,

@@ -37,9 +37,9 @@ void pass_on_flag(command_line::Command demo, DemoOptions& options, const std::s
 }
 
 void add_rank_options(command_line::Command demo, DemoOptions& options) {
-  pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce, proxy and auto (the first four)")
+  pass_on(demo, options, "--modes", "A list of pull, push, inline, bounce and auto (the first four)")
       .list(',', kMaxModes)
-      .check(command_line::one_of({"pull", "push", "inline", "bounce", "proxy", "auto"}));
+      .check(command_line::one_of({"pull", "push", "inline", "bounce", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
       .check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")

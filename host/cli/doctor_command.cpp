@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -105,6 +106,10 @@ struct DoctorOptions {
   bool hardware = false;
   std::string hca;
   std::string output;
+  std::string peer;
+  bool listens = false;
+  bool wants_short = false;
+  std::uint32_t port = 18520;
 };
 
 // Returns whether the report can grow there: a device, a pipe or a link is written once, at the end.
@@ -145,7 +150,12 @@ Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
     if (!options.output.empty() && is_replaceable(options.output))
       static_cast<void>(write_file(options.output, text_of(bring_up_json(so_far, environment))));
   };
-  const doctor::BringUpReport report = doctor::bring_up(options.hca, progress);
+  std::optional<doctor::PeerPlace> peer;
+  if (options.listens || !options.peer.empty())
+    peer.emplace(doctor::PeerPlace{options.peer, static_cast<std::uint16_t>(options.port)});
+  const std::string gpu_program = sibling_program("gdx_calibrate_cuda", "../calibrate").value_or("");
+  const doctor::BringUpReport report =
+      doctor::bring_up({options.hca, peer, gpu_program, options.wants_short}, progress);
   json = bring_up_json(report, environment);
   if (options.as_json) return report.worst();
   print_troubles(report.findings);
@@ -186,17 +196,33 @@ void add_doctor_command(command_line::Command app, int& exit_status) {
   doctor.add_flag("--json", options->as_json, "As JSON");
   const auto hardware = doctor.add_flag("--hardware", options->hardware,
                                         "Bring-up step by step: creates queues on an HCA, and sends to "
-                                        "itself. Nothing is tried between two hosts: there is no --peer");
+                                        "itself, and to a second host that is named by --peer");
   doctor
       .add_option(
           "--hca", options->hca,
           "The HCA to bring up; else $GDX_HCA's, else the nearest to CUDA's first GPU of those that serve")
       .check(command_line::not_empty("the name of an HCA"))
       .needs(hardware);
+  doctor.add_flag("--short", options->wants_short, "Few puts in each step, as on a software HCA")
+      .needs(hardware);
+  const auto listen =
+      doctor.add_flag("--listen", options->listens, "Wait for a second host, which names this one by --peer")
+          .needs(hardware);
+  doctor
+      .add_option(
+          "--peer", options->peer,
+          "Host that waits with --listen, its name or IPv4 address: both go through section D together")
+      .check(command_line::not_empty("a host"))
+      .needs(hardware)
+      .excludes(listen);
+  doctor.add_option("--port", options->port, "TCP port at which they meet (18520)")
+      .check(command_line::whole(1, 65535))
+      .needs(hardware);
   doctor.add_option("--output", options->output, "Write the JSON to this file, too")
       .check(command_line::not_empty("a file name"));
-  doctor.show_examples(
-      {"gdx doctor", "gdx doctor --hardware --output report.json", "gdx run -- gdx doctor --hardware"});
+  doctor.show_examples({"gdx doctor", "gdx doctor --hardware --output report.json",
+                        "gdx run -- gdx doctor --hardware", "gdx doctor --hardware --listen",
+                        "gdx doctor --hardware --peer 10.0.0.1"});
   doctor.when_chosen([options, &exit_status] { exit_status = examine(*options); });
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/command_line.h"
 #include "base/output.h"
+#include "base/size_text.h"
 #include "host/calibration/mode_table.h"
 #include "host/cli/commands.h"
 #include "host/cli/describe_hca.h"

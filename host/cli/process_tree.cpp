@@ -9,14 +9,13 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/parse_number.h"
+#include "base/process_stat.h"
 
 namespace gdx {
 namespace {
@@ -24,30 +23,6 @@ namespace {
 constexpr int kLookAgainMs = 5;
 constexpr int kMaxDepth = 10'000;           // of a tree that changes while it is read
 constexpr pid_t kPidEnd = 4 * 1024 * 1024;  // Linux's PID_MAX_LIMIT
-
-struct Entry {
-  pid_t parent = 0;  // 0: no such process, or unknown
-  std::uint64_t started = 0;
-};
-
-// Source: proc(5), stat: the name before the state may hold any character; the parent is field 4, the
-// start 22.
-Entry entry_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  // A process may end between open and read: then an iterator would throw, and getline fails.
-  std::string text;
-  std::getline(file, text, '\0');
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return {};
-  constexpr int kFieldsBetween = 17;
-  std::istringstream fields(text.substr(name_end + 1));
-  Entry entry;
-  std::string skipped;
-  fields >> skipped >> entry.parent;
-  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
-  fields >> entry.started;
-  return entry;
-}
 
 bool is_child(pid_t pid) {
   siginfo_t state{};
@@ -57,7 +32,7 @@ bool is_child(pid_t pid) {
 bool is_descendant(pid_t pid) {
   if (is_child(pid)) return true;
   for (int depth = 0; depth < kMaxDepth && pid > 1; ++depth) {
-    pid = entry_of(pid).parent;
+    pid = stat_of(pid).parent;
     if (pid == getpid()) return true;
   }
   return false;
@@ -115,7 +90,7 @@ std::multimap<pid_t, Process> all_processes() {
     const auto number = parse_unsigned(place->path().filename().string());
     if (!number) continue;
     const auto pid = static_cast<pid_t>(*number);
-    const Entry entry = entry_of(pid);
+    const ProcessStat entry = stat_of(pid);
     if (entry.parent != 0) children.emplace(entry.parent, Process{pid, entry.started});
   }
   return children;

@@ -1,8 +1,11 @@
-// gdx stat, top, kick and drain: gdxd as its operator sees it.
+// gdx stat, top, trace, kick and drain: gdxd as its operator sees it.
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +16,7 @@
 #include "base/command_line.h"
 #include "base/output.h"
 #include "host/cli/commands.h"
+#include "host/cli/trace_text.h"
 #include "host/ipc/daemon.h"
 
 namespace gdx {
@@ -26,6 +30,8 @@ struct Chosen {
   double interval_s = 1;
   std::uint64_t count = 0;  // of pictures; 0: until a signal
   std::uint32_t process = 0;
+  std::uint32_t qpn = 0;
+  std::string output;
 };
 
 // Connects to --socket, or to where $GDX_DAEMON says.
@@ -40,11 +46,7 @@ Result<std::shared_ptr<ipc::Daemon>> connect(const Chosen& chosen) {
 Result<std::string> read_statistics(const Chosen& chosen) {
   const auto daemon = GDX_TRY(connect(chosen));
   const auto reply = GDX_TRY(daemon->call<ipc::StatisticsAnswer>(ipc::ReadStatistics{}));
-  if (reply.files.size() != 1) return fail(Status::kSystem, "gdxd sent no statistics: restart it");
-  std::string text(reply.answer.bytes, '\0');
-  if (pread(reply.files.front().value(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-    return fail(Status::kSystem, "gdxd's statistics cannot be read: restart it");
-  return text;
+  return ipc::read_text(reply);
 }
 
 std::uint64_t count_of(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
@@ -72,13 +74,12 @@ Json find_by(const Json& list, const char* key, const Json& value) {
   return Json::object();
 }
 
-// Send queue entries announced since `before`, a second. The doorbell record counts modulo 2^16, so a rate
-// above 65535 an interval reads too low.
+// Send queue blocks posted since `before`, a second.
 std::string endpoint_rate(const Json& endpoint, const Json& client_before, double seconds) {
   const Json before = find_by(client_before.value("endpoints", Json::array()), "qpn", endpoint["qpn"]);
   if (before.empty() || seconds <= 0) return "-";
-  const auto blocks = static_cast<std::uint16_t>(count_of(endpoint, "announced_blocks") -
-                                                 count_of(before, "announced_blocks"));
+  const auto blocks =
+      static_cast<std::uint32_t>(count_of(endpoint, "posted_blocks") - count_of(before, "posted_blocks"));
   return fmt::format("{:.0f}", blocks / seconds);
 }
 
@@ -98,15 +99,15 @@ std::string picture(const Json& now, const Json& before, double seconds) {
                       count_of(pool, "leased_slots"), count_of(pool, "slots"), count_of(pool, "bad_returns"));
     }
   }
-  text += fmt::format("{:>8} {:>6} {:<20} {:>9} {:<32} {:>8} {}\n", "pid", "uid", "program", "QP", "peer",
-                      "WQEBB/s", "fault");
+  text += fmt::format("{:>8} {:>6} {:<20} {:>9} {:<32} {:>8} {:>8} {}\n", "pid", "uid", "program", "QP",
+                      "peer", "stalls", "WQEBB/s", "fault");
   for (const Json& client : now["clients"]) {
     const Json client_before = find_by(before.value("clients", Json::array()), "pid", client["pid"]);
     for (const Json& endpoint : client["endpoints"]) {
-      text += fmt::format("{:>8} {:>6} {:<20} {:>#9x} {:<32} {:>8} {}\n", count_of(client, "pid"),
+      text += fmt::format("{:>8} {:>6} {:<20} {:>#9x} {:<32} {:>8} {:>8} {}\n", count_of(client, "pid"),
                           count_of(client, "uid"), client["program"].get<std::string>(),
                           count_of(endpoint, "qpn"), endpoint["peer"].get<std::string>(),
-                          endpoint_rate(endpoint, client_before, seconds),
+                          count_of(endpoint, "stalls"), endpoint_rate(endpoint, client_before, seconds),
                           count_of(endpoint, "syndrome") == 0
                               ? "-"
                               : fmt::format("syndrome {:#04x}", count_of(endpoint, "syndrome")));
@@ -141,6 +142,23 @@ Result<void> top(const Chosen& chosen) {
   return {};
 }
 
+Result<void> trace(const Chosen& chosen) {
+  const auto daemon = GDX_TRY(connect(chosen));
+  const auto reply =
+      GDX_TRY(daemon->call<ipc::StatisticsAnswer>(ipc::ReadFlight{0, chosen.process, chosen.qpn}));
+  const std::string text = GDX_TRY(ipc::read_text(reply));
+  const Trace trace = GDX_TRY(parse_trace(text));
+  if (trace.endpoints.empty())
+    return fail(Status::kNotFound, "gdxd has no such endpoint: gdx stat shows them");
+  write_output((chosen.output.empty() ? trace_text(trace) : "") + left_out_text(trace));
+  if (chosen.output.empty()) return {};
+  const std::string events = trace_events(trace);
+  std::ofstream file(chosen.output);
+  file << events;
+  if (file.flush()) return {};
+  return fail(Status::kSystem, fmt::format("cannot write {}: {}", chosen.output, std::strerror(errno)));
+}
+
 template <typename Request>
 Result<void> tell(const Chosen& chosen, const Request& request) {
   const auto daemon = GDX_TRY(connect(chosen));
@@ -170,6 +188,13 @@ void add_daemon_commands(command_line::Command app, int& exit_status) {
   top_command.add_option("--count", chosen->count, "Pictures to show (no end)")
       .check(command_line::whole(1, 1'000'000'000));
   add(top_command, chosen, exit_status, top);
+  const auto trace_command = app.add_command(
+      "trace", "The newest events of endpoints: doorbells, WQEs, resends, completions, credits");
+  trace_command.add_option("--pid", chosen->process, "Only of this process, as stat shows it (all)");
+  trace_command.add_option("--qp", chosen->qpn, "Only of this queue pair, as stat shows it (all)");
+  trace_command.add_option("--output", chosen->output,
+                           "JSON file to write instead, which ui.perfetto.dev opens");
+  add(trace_command, chosen, exit_status, trace);
   const auto kick_command = app.add_command("kick", "End the connection of one of gdxd's clients");
   kick_command.add_option("pid", chosen->process, "Its process id, as stat shows it");
   add(kick_command, chosen, exit_status, [](const Chosen& it) { return tell(it, ipc::Kick{it.process}); });

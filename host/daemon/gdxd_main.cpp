@@ -1,22 +1,26 @@
 // gdxd: owns this machine's HCAs and shows them to programs (host/daemon/README.md).
 #include <fmt/format.h>
-#include <grp.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/command_line.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "host/cli/launcher.h"
+#include "host/daemon/configuration.h"
+#include "host/daemon/metrics.h"
 #include "host/daemon/server.h"
+#include "host/daemon/service.h"
 #include "host/ipc/daemon.h"
 
 namespace gdx::daemon {
@@ -27,13 +31,6 @@ constexpr unsigned kEndPatienceS = 10;
 // Set for the second start, under the software HCA.
 constexpr char kOnSoftwareVariable[] = "GDXD_ON_SOFTWARE_HCA";
 
-struct Options {
-  ServerOptions server;
-  std::string mode = "0600";
-  std::string group;
-  bool hardware = false;
-};
-
 std::atomic<Server*> running{nullptr};
 
 void on_signal(int) {
@@ -43,25 +40,6 @@ void on_signal(int) {
 int report(const Error& error) {
   print_error("{}: {}\n", kProgram, error.message);
   return error.status == Status::kInvalidArgument ? command_line::kExitUsage : EXIT_FAILURE;
-}
-
-Result<void> read_rights(Options& options) {
-  char* end = nullptr;
-  const auto mode = std::strtoul(options.mode.c_str(), &end, 8);
-  if (options.mode.empty() || *end != 0 || mode > 0777) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("--mode: '{}' is no mode of a file: use an octal number as 0660", options.mode));
-  }
-  options.server.mode = static_cast<std::uint32_t>(mode);
-  if (options.group.empty()) return {};
-  const group* const found = getgrnam(options.group.c_str());
-  if (found == nullptr) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("--group: this machine has no group '{}': add it, or name another", options.group));
-  }
-  options.server.group = found->gr_gid;
-  return {};
 }
 
 // Without a NIC the same program runs again with the software HCA below it.
@@ -86,52 +64,83 @@ void raise_file_limit() {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) log::info("the limit on open files stays");
 }
 
-Result<void> serve(const ServerOptions& options) {
-  raise_file_limit();
+// Beyond it, the kernel refuses a client that is within its quotas.
+void warn_of_mappings(const Limits& limits) {
+  std::uint64_t permitted = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> permitted;
+  const GroupLimits& group = limits.group;
+  const std::uint64_t most =
+      limits.max_groups * (2 * std::uint64_t{group.max_endpoints} + group.max_regions + group.max_pools) +
+      2 * std::uint64_t{limits.max_clients};
+  if (permitted == 0 || most <= permitted) return;
+  log::warn("gdxd's quotas permit {} mappings, and vm.max_map_count is {}: raise it by sysctl, or lower them",
+            most, permitted);
+}
+
+// Listens where a service manager does, which changes the path, or at the path of the options.
+Result<std::unique_ptr<Server>> make_server(ServerOptions& options) {
+  if (auto passed = GDX_TRY(take_passed_listener())) {
+    options.path = passed->path;
+    return Server::adopt(std::move(passed->socket), options);
+  }
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
-  auto server = GDX_TRY(Server::listen(options));
+  return Server::listen(options);
+}
+
+Result<std::unique_ptr<Metrics>> serve_metrics(const std::string& text, Server& server) {
+  const auto address = parse_metrics_address(text);
+  if (!address) return nullptr;
+  if (!address->loopback)
+    log::warn("gdxd's metrics at {} show every user's programs to whoever reaches that address", text);
+  return Metrics::serve(*address, [&server] { return server.statistics(0); });
+}
+
+Result<void> serve(const Configuration& configuration) {
+  raise_file_limit();
+  ServerOptions options = configuration.server();
+  warn_of_mappings(options.limits);
+  auto server = GDX_TRY(make_server(options));
+  auto metrics = GDX_TRY(serve_metrics(configuration.metrics(), *server));
   running.store(server.get());
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  print_error("gdxd listens at {}\n", options.path);
+  const bool software = std::getenv(kOnSoftwareVariable) != nullptr;
+  print_error("gdxd listens at {}{}\n", options.path, software ? ", with a software HCA" : "");
+  tell_manager("READY=1");
   auto done = server->run();
+  tell_manager("STOPPING=1");
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   running.store(nullptr);
   // The end of a client's files may wait for the client.
   signal(SIGALRM, [](int) { _exit(EXIT_FAILURE); });
   alarm(kEndPatienceS);
+  metrics.reset();
   server.reset();
   alarm(0);
   return done;
 }
 
 int run(const std::vector<std::string>& command) {
-  Options options;
-  options.server.path = ipc::default_socket_path();
+  Configuration configuration;
+  bool print_configuration = false;
   command_line::App app("gdxd: owns this machine's RDMA HCAs, and shows them to programs and their GPUs",
                         kProgram);
   app.add_version("gdxd " GDX_VERSION);
-  app.add_option("--socket", options.server.path,
-                 fmt::format("Absolute path of its socket ({})", options.server.path))
-      .check(command_line::not_empty("use an absolute path"));
-  app.add_option("--mode", options.mode, "Rights of the socket, octal: who may connect (0600)");
-  app.add_option("--group", options.group, "Group of the socket");
-  app.add_option("--pools", options.server.limits.pools_per_hca,
-                 "Staging pools that may divide a NIC's memory: users, and kinds of rules (1)")
-      .check(command_line::whole(1, kMaxProcessesPerHca));
-  app.add_flag("--hardware", options.hardware, "Never the software HCA");
-  app.show_examples({"gdxd &", "GDX_DAEMON=unix:/run/gdx/gdxd.sock ./put"});
+  configuration.add_options(app);
+  app.add_flag("--print-config", print_configuration, "Print the configuration in effect, as a file of it");
+  app.show_examples({"gdxd &", "GDX_DAEMON=unix:/run/gdx/gdxd.sock ./put", "gdxd --print-config"});
   if (const auto status = app.parse(kProgram, {command.begin() + 1, command.end()})) return *status;
-  if (!options.server.path.starts_with('/'))
-    return report(
-        {Status::kInvalidArgument, fmt::format("--socket: '{}': use an absolute path", options.server.path)});
-  auto done = read_rights(options);
-  if (done) done = find_hcas(options.hardware, command);
-  if (done) done = serve(options.server);
+  auto done = configuration.read();
+  if (done && print_configuration) {
+    write_output(configuration.text());
+    return EXIT_SUCCESS;
+  }
+  if (done) done = find_hcas(configuration.hardware(), command);
+  if (done) done = serve(configuration);
   return done ? EXIT_SUCCESS : report(done.error());
 }
 

@@ -1,12 +1,32 @@
 #include "host/daemon/group.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "host/daemon/device_file.h"
 
 namespace gdx::daemon {
+namespace {
+
+// Returns true for an address of the HCA's port, and where that cannot be read.
+bool leads_back(const Hca& hca, const EndpointAddress& peer) {
+  ibv_port_attr attributes{};
+  if (ibv_query_port(hca.context(), hca.port(), &attributes) != 0) return true;
+  if (attributes.lid != 0 && (peer.lid ^ attributes.lid) >> attributes.lmc == 0) return true;
+  for (int index = 0; index < attributes.gid_tbl_len; ++index) {
+    ibv_gid gid{};
+    if (ibv_query_gid(hca.context(), hca.port(), index, &gid) == 0 &&
+        std::equal(std::begin(gid.raw), std::end(gid.raw), std::begin(peer.gid)))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 Result<Quota::Share> Quota::take(std::uint64_t amount) {
   const std::lock_guard lock(mutex_);
@@ -31,12 +51,20 @@ void Quota::give_back(std::uint64_t amount) {
   used_ -= amount;
 }
 
+std::uint64_t Rate::take(std::uint64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t idle_ns = now_ns > kSecondNs ? now_ns - kSecondNs : 0;
+  next_ns_ = std::min(std::max(next_ns_, idle_ns) + interval_ns_, now_ns + longest_ns_);
+  return next_ns_ > now_ns ? next_ns_ - now_ns : 0;
+}
+
 Group::Group(uid_t user, const Limits& limits)
     : clients("clients", limits.group.max_clients),
       endpoints("endpoints", limits.group.max_endpoints),
       regions("registered regions", limits.group.max_regions),
       registered_bytes("registered bytes", limits.group.max_registered_bytes),
       pools("staging pools", limits.group.max_pools),
+      requests(limits.group.max_requests_per_s, limits.group.max_clients),
       user_(user),
       limits_(limits) {}
 
@@ -66,11 +94,54 @@ Result<Group::HcaKey> Group::key_of(const HcaOptions& options) {
 Result<std::shared_ptr<GroupHca>> Group::open_hca(const HcaOptions& options) {
   const std::lock_guard lock(mutex_);
   const HcaKey key = GDX_TRY(key_of(options));
-  if (hcas_.contains(key)) return use(hcas_, key);
+  if (const auto found = hcas_.find(key); found != hcas_.end()) {
+    if (!found->second.thing->failed) return use(hcas_, key);
+    return fail(Status::kBusy, fmt::format("HCA {} has failed, and its objects are being ended: try again",
+                                           found->second.thing->hca.name()));
+  }
   auto hca = GDX_TRY(Hca::open(options));
   auto file = GDX_TRY(file_for_clients(hca.context()->cmd_fd));
   hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(hca), std::move(file)});
   return use(hcas_, key);
+}
+
+std::shared_ptr<void> Group::list_queue_pair(const std::string& hca, std::uint32_t qpn) {
+  std::unique_lock lock(queue_pairs_mutex_);
+  const auto listed = queue_pairs_.emplace(hca, qpn);
+  lock.unlock();  // removal runs below where no memory is left
+  return {nullptr, [this, listed](std::nullptr_t) {
+            const std::lock_guard removal(queue_pairs_mutex_);
+            queue_pairs_.erase(listed);
+          }};
+}
+
+bool Group::has_queue_pair(const std::string& hca, std::uint32_t qpn) const {
+  const std::lock_guard lock(queue_pairs_mutex_);
+  return queue_pairs_.contains({hca, qpn});
+}
+
+// Permits only queue pairs of this group as peers within one HCA. A packet names no sending queue pair
+// (IBA 9.2), so any queue pair of the peer's HCA can send to an RC queue pair. The receiver's protection
+// domain checks their keys.
+Result<void> Group::check_peer(const Hca& hca, const EndpointAddress& peer) const {
+  if (has_queue_pair(hca.name(), peer.qpn) || !leads_back(hca, peer)) return {};
+  return fail(Status::kNotFound,
+              fmt::format("gdxd has no queue pair {:#x} of this user at HCA {}: within one HCA, endpoints of "
+                          "one user connect, both through gdxd",
+                          peer.qpn, hca.name()));
+}
+
+Result<void> Group::check_nic_pools(const std::string& hca) const {
+  const auto used = std::ranges::count_if(pools_, [&](const auto& one) {
+    const GroupPool& pool = *one.second.thing;
+    return pool.pool.memory() == StagingMemory::kNic && pool.hca->hca.name() == hca;
+  });
+  if (used < limits_.group.max_nic_pools) return {};
+  return fail(
+      Status::kNoMemory,
+      fmt::format("gdxd gives a user no more than {} staging pools in the memory of {}, and {} are in use: "
+                  "use equal pool options, or have quota.nic_pools raised",
+                  limits_.group.max_nic_pools, hca, used));
 }
 
 Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupHca>& hca,
@@ -83,6 +154,7 @@ Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupH
   if (pools_.contains(key)) return use(pools_, key);
   const bool on_host = options.memory == StagingMemory::kHost;
   const auto bytes = GDX_TRY(resolve_staging_bytes(options, hca->hca.device_memory_bytes()));
+  if (!on_host) GDX_TRY(check_nic_pools(hca->hca.name()));
   auto count = GDX_TRY(pools.take(1));
   auto share = GDX_TRY(registered_bytes.take(on_host ? bytes : 0));
   auto pool = GDX_TRY(StagingPool::create(hca->hca, options));
@@ -111,6 +183,45 @@ std::vector<std::shared_ptr<GroupHca>> Group::open_hcas() {
   all.reserve(hcas_.size());
   for (const auto& [key, used] : hcas_) all.push_back(use(hcas_, key));
   return all;
+}
+
+namespace {
+
+// Returns the next event of the context that clients should know, if one is there.
+std::optional<ipc::Event> read_event(GroupHca& open) {
+  while (!open.failed) {
+    pollfd ready{open.hca.context()->async_fd, POLLIN, 0};
+    if (::poll(&ready, 1, 0) <= 0) return std::nullopt;
+    ibv_async_event event{};
+    // The driver closes the stream of a device that it has taken away.
+    const bool told = (ready.revents & POLLIN) != 0 && ibv_get_async_event(open.hca.context(), &event) == 0;
+    if (told) ibv_ack_async_event(&event);
+    open.failed = !told || event.event_type == IBV_EVENT_DEVICE_FATAL;
+    if (open.failed) return ipc::Event::kHcaFailed;
+    const bool down = event.event_type == IBV_EVENT_PORT_ERR;
+    const bool of_port = down || event.event_type == IBV_EVENT_PORT_ACTIVE;
+    if (of_port && event.element.port_num == open.hca.port())
+      return down ? ipc::Event::kPortDown : ipc::Event::kPortUp;
+    log::info("HCA {}: {}", open.hca.name(), ibv_event_type_str(event.event_type));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool Group::has_failed(const GroupHca& hca) const {
+  const std::lock_guard lock(mutex_);
+  return hca.failed;
+}
+
+std::vector<HcaEvent> Group::take_events() {
+  std::vector<HcaEvent> events;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return events;
+  for (const auto& [key, used] : hcas_) {
+    while (const auto event = read_event(*used.thing)) events.push_back({use(hcas_, key), *event});
+  }
+  return events;
 }
 
 }  // namespace gdx::daemon

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <sys/types.h>
+#include <atomic>
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -17,7 +19,9 @@
 #include "base/result.h"
 #include "host/daemon/limits.h"
 #include "host/hca/hca.h"
+#include "host/queue/endpoint_address.h"
 #include "host/staging/staging_pool.h"
+#include "proto/ipc/messages.h"
 
 namespace gdx::daemon {
 
@@ -61,10 +65,33 @@ class Quota {
   std::uint64_t used_ = 0;
 };
 
+// Limit on how often a group does something: so often a second, and a second's worth at once.
+class Rate {
+ public:
+  Rate(std::uint32_t per_s, std::uint32_t most_waiting)
+      : interval_ns_(kSecondNs / per_s), longest_ns_(most_waiting * interval_ns_) {}
+  // Takes a turn, and returns the time until it comes: at most that of `most_waiting` turns, since turns of
+  // those who have gone count, too.
+  [[nodiscard]] std::uint64_t take(std::uint64_t now_ns);
+
+ private:
+  static constexpr std::uint64_t kSecondNs = 1'000'000'000;
+  std::uint64_t interval_ns_;
+  std::uint64_t longest_ns_;
+  std::mutex mutex_;
+  std::uint64_t next_ns_ = 0;  // of a turn, were all of the last second taken
+};
+
 // An HCA that the group has open. The last client of it closes it.
 struct GroupHca {
   Hca hca;
   Descriptor command_file;  // of the context, for clients to map
+  bool failed = false;      // guarded by the group's mutex
+};
+
+struct HcaEvent {
+  std::shared_ptr<GroupHca> hca;
+  ipc::Event event;
 };
 
 struct GroupPool {
@@ -81,7 +108,7 @@ class Group {
  public:
   Group(uid_t user, const Limits& limits);
 
-  // Errors: those of Hca::open.
+  // Errors: those of Hca::open; kBusy while clients of a failed one end.
   [[nodiscard]] Result<std::shared_ptr<GroupHca>> open_hca(const HcaOptions& options);
   // Returns the pool of these options, made at its first use. Errors: those of StagingPool::create; kNoMemory
   // beyond the quota.
@@ -98,18 +125,32 @@ class Group {
   };
   [[nodiscard]] std::vector<PoolFigures> pool_figures() const;
   [[nodiscard]] std::vector<std::shared_ptr<GroupHca>> open_hcas();
+  // Returns what the HCAs have told since the last call. Does not wait: while one is opened, nothing.
+  [[nodiscard]] std::vector<HcaEvent> take_events();
+  // Lists a queue pair of an HCA as the group's, until the returned object ends.
+  [[nodiscard]] std::shared_ptr<void> list_queue_pair(const std::string& hca, std::uint32_t qpn);
+  // Errors: kNotFound for a peer at `hca` itself that is not of the group.
+  [[nodiscard]] Result<void> check_peer(const Hca& hca, const EndpointAddress& peer) const;
+  // Returns whether its failure has been taken.
+  [[nodiscard]] bool has_failed(const GroupHca& hca) const;
 
   [[nodiscard]] uid_t user() const { return user_; }
   [[nodiscard]] const GroupLimits& limits() const { return limits_.group; }
   [[nodiscard]] std::uint32_t pools_per_hca() const { return limits_.pools_per_hca; }
 
+  std::atomic<std::uint32_t> last_tenant{0};  // numbers the programs, for pools that they share
   Quota clients;
   Quota endpoints;
   Quota regions;
   Quota registered_bytes;
   Quota pools;
+  Rate requests;
+  Rate fault_warnings{1, 1};  // two seconds of none end a pause
 
  private:
+  Result<void> check_nic_pools(const std::string& hca) const;
+  [[nodiscard]] bool has_queue_pair(const std::string& hca, std::uint32_t qpn) const;
+
   // The HCA, where the memory is, and the pool's rules.
   using PoolKey =
       std::tuple<const GroupHca*, StagingMemory, std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t>;
@@ -126,8 +167,11 @@ class Group {
 
   uid_t user_;
   Limits limits_;
+  mutable std::mutex queue_pairs_mutex_;
+  std::multiset<std::pair<std::string, std::uint32_t>> queue_pairs_;  // HCA and QPN
   // Things begin and end under it, so that none is made while its forerunner still has the memory.
-  mutable std::mutex mutex_;
+  // Recursive: a use that finds no memory for its count ends at once.
+  mutable std::recursive_mutex mutex_;
   std::map<HcaKey, Used<GroupHca>> hcas_;
   std::map<PoolKey, Used<GroupPool>> pools_;
 };

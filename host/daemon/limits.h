@@ -7,12 +7,15 @@ namespace gdx::daemon {
 
 struct GroupLimits {
   std::uint32_t max_clients = 256;
-  // Each endpoint is two mappings of gdxd, each region one, and Linux permits a process 65530.
+  // Each endpoint is two mappings of gdxd, each region, pool and client one or two: all groups together stay
+  // below the 65530 that Linux permits a process, unless told otherwise.
   std::uint32_t max_endpoints = 1024;
-  std::uint32_t max_regions = 2048;
+  std::uint32_t max_regions = 1536;
   std::uint64_t max_registered_bytes = std::uint64_t{16} << 30;  // queues and pools of host memory included
-  std::uint32_t max_pools = 4;
+  std::uint32_t max_pools = 32;
+  std::uint32_t max_nic_pools = 1;  // in the memory of each NIC, so that other groups get their parts
   std::uint32_t max_slots = 65536;  // of a pool
+  std::uint32_t max_requests_per_s = 20'000;
 };
 
 struct Limits {

@@ -38,11 +38,14 @@ constexpr const char* kCounters[] = {"out_of_sequence",
                                      "softhca_retransmitted_packets",
                                      "softhca_staging_violations"};
 
+// Endpoints in one answer.
+constexpr std::size_t kMostFlights = 64;
 // Connections of a user that wait for their refusal. Others are closed without one.
 constexpr std::ptrdiff_t kRefusedAtOnce = 8;
 // A client that reads no answers for so long is dropped.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
 constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
+constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
 constexpr int kRefusalPauseMs = 100;
@@ -98,6 +101,7 @@ Json describe_client(pid_t process, uid_t user, const SessionFigures& figures) {
   Json described{{"pid", process},
                  {"uid", user},
                  {"program", figures.program},
+                 {"hca", figures.hca},
                  {"regions", figures.regions},
                  {"registered_bytes", figures.registered_bytes}};
   Json& endpoints = described["endpoints"] = Json::array();
@@ -105,10 +109,29 @@ Json describe_client(pid_t process, uid_t user, const SessionFigures& figures) {
     endpoints.push_back({{"qpn", endpoint.qpn},
                          {"peer", endpoint.peer},
                          {"send_queue_blocks", endpoint.send_queue_blocks},
-                         {"announced_blocks", endpoint.announced_blocks},
+                         {"posted_blocks", endpoint.posted_blocks},
+                         {"completed_blocks", endpoint.completed_blocks},
+                         {"stalls", endpoint.stalls},
                          {"syndrome", endpoint.syndrome}});
   }
   return described;
+}
+
+ipc::Notice notice_of(const Hca& hca, ipc::Event event) {
+  ipc::Notice notice{};
+  notice.event = static_cast<std::uint32_t>(event);
+  const std::string port = fmt::format("port {} of HCA {}", hca.port(), hca.name());
+  switch (event) {
+    case ipc::Event::kPortUp: ipc::set_text(notice.reason, port + " is up"); break;
+    case ipc::Event::kPortDown:
+      ipc::set_text(notice.reason, port + " is down: endpoints fail once their retries are exceeded");
+      break;
+    case ipc::Event::kHcaFailed:
+      ipc::set_text(notice.reason,
+                    fmt::format("HCA {} is in a fatal error: its objects are lost", hca.name()));
+      break;
+  }
+  return notice;
 }
 
 }  // namespace
@@ -189,37 +212,52 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
 
 // The session ends on this thread, so that a slow end delays nobody else.
 void Server::serve(Client& client) {
-  if (client.session) {
-    try {
+  try {
+    if (client.session) {
       serve_session(client);
-    } catch (const std::exception& error) {  // no memory for a message
-      log::warn("gdxd drops process {}: {}", client.process, error.what());
+    } else if (bootstrap::receive_local(client.socket, client.connected_ns + kOpenPatienceNs)) {
+      // A close before the client's first message is read would take the answer with it.
+      const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, client.refusal);
+      (void)bootstrap::send_local(client.socket, refusal, {}, monotonic_ns() + kAnswerPatienceNs);
     }
-    client.session_open.store(false);
-    client.ending.store(true);  // statistics() leaves the session alone
+  } catch (const std::exception& error) {  // no memory for a message
+    log::warn("gdxd drops process {}: {}", client.process, error.what());
+  }
+  client.session_open.store(false);
+  client.ending.store(true);  // statistics() leaves the session alone
+  {
     const std::lock_guard lock(client.use);
     client.session.reset();
-  } else if (bootstrap::receive_local(client.socket, client.connected_ns + kOpenPatienceNs)) {
-    // A close before the client's first message is read would take the answer with it.
-    const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, client.refusal);
-    (void)bootstrap::send_local(client.socket, refusal, {}, monotonic_ns() + kAnswerPatienceNs);
   }
   ::shutdown(client.socket.value(), SHUT_RDWR);
   client.ended.store(true);
 }
 
+// Returns whether the connection is still there.
+bool Server::wait_for_turn(Client& client, const Result<bootstrap::LocalMessage>& message) {
+  const std::uint64_t wait_ns = client.session->take_turn(message ? &*message : nullptr);
+  if (wait_ns < kNsPerMs) return true;
+  pollfd gone{client.socket.value(), 0, 0};
+  return ::poll(&gone, 1, static_cast<int>(wait_ns / kNsPerMs)) == 0;
+}
+
 void Server::serve_session(Client& client) {
   for (;;) {
-    // Whoever connects must open an HCA soon.
+    // Drops a client that does not open an HCA soon.
     const std::uint64_t deadline_ns =
         client.session->is_open() ? kForeverNs : client.connected_ns + kOpenPatienceNs;
     auto message = bootstrap::receive_local(client.socket, deadline_ns);
-    if (!message && message.error().status == Status::kTimeout)
+    const bool late = monotonic_ns() >= deadline_ns;  // though it goes on asking
+    if (late || (!message && message.error().status == Status::kTimeout)) {
       log::warn("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
+      break;
+    }
     if (!message && message.error().status != Status::kInvalidArgument) break;
+    if (!wait_for_turn(client, message)) break;
     const Answer answer = message ? client.session->answer(std::move(*message))
                                   : Answer{ipc::encode_refusal(ipc::Kind::kHello, message.error())};
     client.session_open.store(client.session->is_open());
+    if (answer.bytes.empty()) continue;
     const std::span<const int> files(&answer.file, answer.file >= 0 ? 1 : 0);
     if (!bootstrap::send_local(client.socket, answer.bytes, files, monotonic_ns() + kAnswerPatienceNs)) break;
   }
@@ -254,7 +292,7 @@ Result<void> Server::accept_client() {
   }
   try {
     client.thread = std::thread(&Server::serve, std::ref(client));
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     log::warn("gdxd has no thread for a client: {}; raise its limits", error.what());
     clients_.pop_back();
   }
@@ -270,6 +308,24 @@ void Server::join_ended() {
   });
 }
 
+// A session that ends needs to know nothing.
+void Server::pass_on_events() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [user, weak] : groups_) {
+    const auto group = weak.lock();
+    if (!group) continue;
+    for (const auto& [hca, event] : group->take_events()) {
+      const ipc::Notice notice = notice_of(hca->hca, event);
+      log::warn("gdxd, to user {}: {}", user, ipc::text_of(notice.reason));
+      for (Client& client : clients_) {
+        const std::shared_lock use(client.use, std::try_to_lock);
+        if (!use || !client.session || client.ending.load() || !client.session->tell(*hca, notice)) continue;
+        if (event == ipc::Event::kHcaFailed) ::shutdown(client.socket.value(), SHUT_RDWR);
+      }
+    }
+  }
+}
+
 Result<void> Server::run() {
   constexpr int kJoinEveryMs = 200;
   for (;;) {
@@ -278,15 +334,16 @@ Result<void> Server::run() {
     if (events < 0 && errno != EINTR)
       return fail(Status::kSystem, fmt::format("gdxd cannot wait for clients: {}", std::strerror(errno)));
     if (ready[1].revents != 0) return {};
-    if ((ready[0].revents & POLLIN) != 0) {
-      try {
+    try {
+      if ((ready[0].revents & POLLIN) != 0) {
         const auto accepted = accept_client();
         if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
-      } catch (const std::bad_alloc&) {
-        log::warn("gdxd has no memory for a client");
       }
+      join_ended();
+      pass_on_events();
+    } catch (const std::bad_alloc&) {
+      log::warn("gdxd has no memory for a client or a notice");
     }
-    join_ended();
     const auto is_open = [](const Client& client) { return client.session_open.load(); };
     if (draining_.load() && std::ranges::none_of(clients_, is_open)) return {};
   }
@@ -313,23 +370,69 @@ Result<void> Server::drain(uid_t who) {
   return {};
 }
 
+std::vector<Server::Hold> Server::hold_sessions(uid_t viewer, pid_t process) {
+  std::vector<Hold> held;
+  for (Client& client : clients_) {
+    const bool may_see = rules(viewer) || client.user == viewer;
+    if (!may_see || (process != 0 && client.process != process)) continue;
+    // A session that ends holds it, maybe for long.
+    std::shared_lock use(client.use, std::try_to_lock);
+    if (use && client.session && !client.ending.load()) held.push_back({&client, std::move(use)});
+  }
+  return held;
+}
+
+// Reads outside mutex_, for which all connections wait: a group or a session may wait for firmware.
 std::string Server::statistics(uid_t viewer) {
+  const std::lock_guard one_at_a_time(telling_);
+  std::vector<std::shared_ptr<Group>> groups;
+  std::vector<Hold> held;
+  {
+    const std::lock_guard lock(mutex_);
+    groups.reserve(groups_.size());
+    for (const auto& [user, weak] : groups_) {
+      auto group = weak.lock();
+      if (group && (rules(viewer) || user == viewer)) groups.push_back(std::move(group));
+    }
+    held = hold_sessions(viewer, 0);
+  }
   Json all{{"gdxd_version", GDX_VERSION}, {"draining", draining_.load()}};
   Json& users = all["users"] = Json::array();
+  for (const auto& group : groups) users.push_back(describe_group(*group));
   Json& clients = all["clients"] = Json::array();
-  const std::lock_guard lock(mutex_);
-  for (const auto& [user, weak] : groups_) {
-    const auto group = weak.lock();
-    if (group && (rules(viewer) || user == viewer)) users.push_back(describe_group(*group));
-  }
-  for (Client& client : clients_) {
-    // A session that ends holds it, maybe for long.
-    const std::unique_lock use(client.use, std::try_to_lock);
-    if (!use || !client.session || client.ending.load() || !(rules(viewer) || client.user == viewer))
-      continue;
-    clients.push_back(describe_client(client.process, client.user, client.session->figures()));
+  for (auto& [client, use] : held) {
+    clients.push_back(describe_client(client->process, client->user, client->session->figures()));
+    use.unlock();
   }
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// Reads outside mutex_, as above.
+std::string Server::flights(uid_t viewer, pid_t process, std::uint32_t qpn) {
+  const std::lock_guard one_at_a_time(telling_);
+  std::vector<Hold> held;
+  {
+    const std::lock_guard lock(mutex_);
+    held = hold_sessions(viewer, process);
+  }
+  Json all = Json::array();
+  std::size_t left_out = 0;
+  for (auto& [client, use] : held) {
+    const SessionFlights flights = client->session->flights(qpn, kMostFlights - all.size());
+    left_out += flights.left_out;
+    for (const EndpointFlight& one : flights.endpoints) {
+      all.push_back({{"pid", client->process},
+                     {"program", flights.program},
+                     {"hca", flights.hca},
+                     {"qpn", one.qpn},
+                     {"peer", one.peer},
+                     {one.record ? "flight" : "error",
+                      one.record ? encode_flight(*one.record) : one.record.error().message}});
+    }
+    use.unlock();
+  }
+  const Json answer{{"left_out", left_out}, {"flights", std::move(all)}};
+  return answer.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gdx::daemon

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +45,7 @@ class Server final : public Operator {
   void stop();
 
   [[nodiscard]] std::string statistics(uid_t viewer) override;
+  [[nodiscard]] std::string flights(uid_t viewer, pid_t process, std::uint32_t qpn) override;
   [[nodiscard]] Result<void> kick(uid_t who, pid_t process) override;
   [[nodiscard]] Result<void> drain(uid_t who) override;
   [[nodiscard]] bool draining() const override { return draining_.load(); }
@@ -58,7 +60,7 @@ class Server final : public Operator {
     std::unique_ptr<Session> session;  // none: refused, or ended
     std::atomic<bool> session_open{false};
     Error refusal;
-    std::mutex use;  // of the session, by statistics() and by its end
+    std::shared_mutex use;  // of the session: shared by other threads than its own, whole by its end
     std::atomic<bool> ending{false};
     std::atomic<bool> ended{false};
     std::thread thread;
@@ -69,7 +71,15 @@ class Server final : public Operator {
   Result<std::unique_ptr<Session>> new_session(uid_t user);
   static void serve(Client& client);
   static void serve_session(Client& client);
+  static bool wait_for_turn(Client& client, const Result<bootstrap::LocalMessage>& message);
+  // A session that `viewer` may see, of `process` or for 0 of any. It stays as long as this.
+  struct Hold {
+    Client* client;
+    std::shared_lock<std::shared_mutex> use;
+  };
+  [[nodiscard]] std::vector<Hold> hold_sessions(uid_t viewer, pid_t process);
   void join_ended();
+  void pass_on_events();
   [[nodiscard]] static bool rules(uid_t user);
 
   ServerOptions options_;
@@ -78,7 +88,8 @@ class Server final : public Operator {
   Descriptor stop_;     // an eventfd
   ino_t own_file_ = 0;  // of the socket that listen() made
   std::atomic<bool> draining_{false};
-  std::mutex mutex_;  // of the members below, which this thread alone changes
+  std::mutex telling_;  // statistics() and flights() go one at a time; before mutex_
+  std::mutex mutex_;    // of the members below, which this thread alone changes
   std::map<uid_t, std::weak_ptr<Group>> groups_;
   std::list<Client> clients_;
 };

@@ -12,15 +12,20 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/file_identity.h"
+#include "base/log.h"
 #include "base/page_size.h"
 #include "host/bootstrap/frame.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
+#include "host/queue/flight.h"
+#include "host/staging/progress.h"
 #include "proto/ipc/messages.h"
 #include "proto/mlx5/doorbell.h"
 
@@ -36,9 +41,11 @@ Answer answer_of(Kind kind, const Body& body, int file = -1) {
 
 // Requests of whoever looks after gdxd, who needs no HCA.
 bool of_operators(Kind kind) {
-  return kind == Kind::kReadStatistics || kind == Kind::kKick || kind == Kind::kDrain;
+  return kind == Kind::kReadStatistics || kind == Kind::kKick || kind == Kind::kDrain ||
+         kind == Kind::kReadFlight;
 }
 
+constexpr int kTriesOfFigures = 4;
 constexpr auto kAllRights = static_cast<std::uint32_t>(Access::kAll | Access::kRelaxedOrdering);
 
 Result<void> check_rights(std::uint32_t access) {
@@ -133,26 +140,98 @@ Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_
 
 }  // namespace
 
+// Reads memory that the client may change meanwhile. Extends the 16 bits of the doorbell record by the
+// completed count, since a queue has fewer than 2^16 blocks. Reads again where many have completed between
+// the two.
+EndpointFigures Session::figures_of(const ServedEndpoint& served) {
+  EndpointFigures figures;
+  figures.qpn = served.queue->facts().qpn;
+  figures.peer = served.peer;
+  figures.send_queue_blocks = served.blocks;
+  if (served.memory.base() == nullptr) return figures;  // in GPU memory
+  const auto load = [](auto& word) { return std::atomic_ref(word).load(std::memory_order_acquire); };
+  ControlPage& control = *served.memory.control();
+  QueueState& state = control.state;
+  auto& completed = served.sharing == Sharing::kShared ? state.shared.completed : state.completed;
+  for (int tries = 0; tries < kTriesOfFigures; ++tries) {
+    figures.completed_blocks = load(completed);
+    const std::uint32_t record = byte_swap(load(control.queue_pair_record[mlx5::kSendRecord].raw));
+    figures.posted_blocks =
+        figures.completed_blocks + static_cast<std::uint16_t>(record - figures.completed_blocks);
+    if (load(completed) - figures.completed_blocks < kMaxSendQueueBlocks) break;
+  }
+  figures.stalls = load(state.staging.stalls) + load(state.bounce.stalls);
+  figures.syndrome = served.syndrome();
+  return figures;
+}
+
+bool Session::tell(const GroupHca& hca, const ipc::Notice& notice) {
+  const std::lock_guard lock(mutex_);
+  if (hca_.get() != &hca) return false;
+  // A client that reads none has no room for more.
+  const auto sent = bootstrap::send_local(notices_, ipc::encode(Kind::kNotice, notice), {}, monotonic_ns());
+  if (!sent) log::info("gdxd: {} has missed a notice: {}", program_, sent.error().message);
+  return true;
+}
+
 SessionFigures Session::figures() const {
   const std::lock_guard lock(mutex_);
   SessionFigures figures;
   figures.program = program_;
+  if (hca_) figures.hca = hca_->hca.name();
   figures.regions = regions_.size();
   for (const auto& [number, region] : regions_) figures.registered_bytes += region.bytes;
   figures.endpoints.reserve(endpoints_.size());
-  for (const auto& [number, served] : endpoints_) {
-    EndpointFigures& endpoint = figures.endpoints.emplace_back();
-    endpoint.qpn = served->queue->facts().qpn;
-    endpoint.peer = served->peer;
-    endpoint.send_queue_blocks = served->blocks;
-    if (served->memory.base() == nullptr) continue;  // in GPU memory
-    ControlPage& control = *served->memory.control();
-    Be32& record = control.queue_pair_record[mlx5::kSendRecord];
-    endpoint.announced_blocks =
-        static_cast<std::uint16_t>(byte_swap(std::atomic_ref(record.raw).load(std::memory_order_relaxed)));
-    endpoint.syndrome = static_cast<std::uint8_t>(control.state.fault.syndrome);
-  }
+  for (const auto& [number, served] : endpoints_) figures.endpoints.push_back(figures_of(*served));
   return figures;
+}
+
+SessionFlights Session::flights(std::uint32_t qpn, std::size_t most) const {
+  const std::lock_guard no_removal(removal_);
+  SessionFlights all;
+  std::vector<const QueueObjects*> queues;
+  {
+    const std::lock_guard lock(mutex_);
+    all.program = program_;
+    if (hca_) all.hca = hca_->hca.name();
+    for (const auto& [number, served] : endpoints_) {
+      const std::uint32_t own_qpn = served->queue->facts().qpn;
+      if (qpn != 0 && own_qpn != qpn) continue;
+      if (all.endpoints.size() == most) {
+        ++all.left_out;
+        continue;
+      }
+      all.endpoints.push_back({own_qpn, served->peer, {}});
+      queues.push_back(served->queue.get());
+    }
+  }
+  for (std::size_t i = 0; i < queues.size(); ++i) all.endpoints[i].record = queues[i]->flight();
+  return all;
+}
+
+// Returns the syndrome of the first fault that a kernel has left; 0: none, or in GPU memory.
+std::uint8_t Session::ServedEndpoint::syndrome() const {
+  if (memory.base() == nullptr) return 0;
+  return std::atomic_ref(memory.control()->state.fault.syndrome).load(std::memory_order_relaxed);
+}
+
+// Warns of few, because clients can store faults as they like. Logs nothing where there is no memory for the
+// line.
+void Session::ServedEndpoint::log_fault(const std::string& program, Rate& warnings) const noexcept {
+  const std::uint8_t fault = syndrome();
+  if (fault == 0) return;
+  const log::Level level = warnings.take(monotonic_ns()) == 0 ? log::Level::kWarn : log::Level::kInfo;
+  if (!log::enabled(level)) return;
+  try {
+    log::line(level, "gdxd: {}, QP {:#x} towards {} ends with syndrome {:#04x}; its newest events:\n{}",
+              program, queue->facts().qpn, peer, fault, fault_text(queue->flight()));
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+Session::~Session() {
+  for (const auto& [number, served] : endpoints_) served->log_fault(program_, group_->fault_warnings);
 }
 
 bool Session::permits(Kind kind) const {
@@ -164,15 +243,39 @@ bool Session::permits(Kind kind) const {
   return false;
 }
 
-// Lack of what a client has used up must not end gdxd.
+// Turns an exception into a refusal: a client's lack of memory must not end gdxd.
 Answer Session::answer(bootstrap::LocalMessage message) {
   const auto parsed = ipc::parse_message(message.bytes);
   if (!parsed) return {ipc::encode_refusal(Kind::kHello, parsed.error())};
+  if (parsed->kind == Kind::kWake) {
+    wake();
+    return {};
+  }
   try {
     return handle(*parsed, message.descriptors);
   } catch (const std::exception& error) {
     return {ipc::encode_refusal(parsed->kind, {Status::kNoMemory, fmt::format("gdxd: {}", error.what())})};
   }
+}
+
+bool Session::may_wake(std::uint64_t now_ns) const {
+  return state_ == State::kOpen && now_ns - woken_ns_ >= ipc::kWakeEveryNs;
+}
+
+std::uint64_t Session::take_turn(const bootstrap::LocalMessage* message) {
+  const std::uint64_t now_ns = monotonic_ns();
+  if (message != nullptr && may_wake(now_ns)) {
+    const auto parsed = ipc::parse_message(message->bytes);
+    if (parsed && parsed->kind == ipc::Kind::kWake) return 0;
+  }
+  return group_->requests.take(now_ns);
+}
+
+void Session::wake() {
+  const std::uint64_t now_ns = monotonic_ns();
+  if (!may_wake(now_ns)) return;
+  woken_ns_ = now_ns;
+  wake_software_hca();
 }
 
 Answer Session::handle(const ipc::Parsed& message, Files& files) {
@@ -210,6 +313,8 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
         const auto value = GDX_TRY(hca_->hca.counter(ipc::text_of(it.name)));
         return answer_of(message.kind, ipc::CounterAnswer{value});
       });
+    case Kind::kReadFlight:
+      return with<ipc::ReadFlight>(message, [&](const auto& it) { return read_flight(it); });
     case Kind::kReadStatistics:
     case Kind::kKick:
     case Kind::kDrain: return act_for_operator(message);
@@ -254,9 +359,10 @@ Result<Answer> Session::act_on_object(const ipc::Parsed& message) {
       });
     case Kind::kDestroyEndpoint:
       return with<ipc::DestroyEndpoint>(message, [&](const auto& it) -> Result<Answer> {
-        const std::lock_guard lock(mutex_);
-        if (endpoints_.erase(it.endpoint) != 0) return done();
-        return fail(Status::kNotFound, fmt::format("this client has no endpoint {}", it.endpoint));
+        GDX_TRY(endpoint(it.endpoint))->log_fault(program_, group_->fault_warnings);
+        const std::scoped_lock lock(removal_, mutex_);
+        endpoints_.erase(it.endpoint);
+        return done();
       });
     default: break;
   }
@@ -272,7 +378,8 @@ Result<Answer> Session::act_for_operator(const ipc::Parsed& message) {
     return answer_of(message.kind, ipc::Done{});
   }
   if (!message.body.empty()) return fail(Status::kInvalidArgument, "the request has no body");
-  if (message.kind == Kind::kReadStatistics) return read_statistics();
+  if (message.kind == Kind::kReadStatistics)
+    return text_answer(message.kind, operator_->statistics(group_->user()));
   GDX_TRY(operator_->drain(group_->user()));
   return answer_of(message.kind, ipc::Done{});
 }
@@ -318,6 +425,7 @@ Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   options.without_port = request.without_port != 0;
   options.in_this_process = true;
   auto opened = GDX_TRY(group_->open_hca(options));
+  wake_software_hca();
   const Hca& hca = opened->hca;
   ipc::HcaAnswer answer{};
   ipc::set_text(answer.name, hca.name());
@@ -330,6 +438,11 @@ Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   answer.is_software = hca.is_software() ? 1 : 0;
   const std::lock_guard lock(mutex_);
   hca_ = std::move(opened);
+  // A failure before that line was told to those who had it open already.
+  if (group_->has_failed(*hca_)) {
+    hca_.reset();
+    return fail(Status::kHcaFailed, fmt::format("HCA {} has just failed: try again", answer.name));
+  }
   state_ = State::kOpen;
   return answer_of(Kind::kOpenHca, answer);
 }
@@ -429,10 +542,13 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
                                                                 nullptr,
                                                                 false,
                                                                 {},
-                                                                options.send_queue_blocks});
+                                                                options.send_queue_blocks,
+                                                                options.sharing,
+                                                                {}});
   served->queue =
-      GDX_TRY(make_queue_objects(hca_->hca, pools, options, served->memory, request.queue_address));
+      GDX_TRY(make_queue_objects(hca_->hca, pools, options, served->memory, request.queue_address, tenant_));
   const QueueFacts& facts = served->queue->facts();
+  served->listed = group_->list_queue_pair(hca_->hca.name(), facts.qpn);
   ipc::EndpointAnswer answer{};
   answer.qpn = facts.qpn;
   answer.psn = facts.psn;
@@ -446,13 +562,22 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file.value());
 }
 
-Result<Answer> Session::read_statistics() {
-  const std::string text = operator_->statistics(group_->user());
-  text_ = Descriptor::keep(memfd_create("gdxd statistics", MFD_CLOEXEC));
+Result<Answer> Session::read_flight(const ipc::ReadFlight& request) {
+  if (request.endpoint != 0) {
+    const ServedEndpoint* const found = GDX_TRY(endpoint(request.endpoint));
+    const auto record = GDX_TRY(found->queue->flight());
+    return text_answer(Kind::kReadFlight, encode_flight(record));
+  }
+  if (operator_ == nullptr) return fail(Status::kUnsupported, "nobody looks after gdxd here");
+  return text_answer(Kind::kReadFlight,
+                     operator_->flights(group_->user(), static_cast<pid_t>(request.process), request.qpn));
+}
+
+Result<Answer> Session::text_answer(Kind kind, const std::string& text) {
+  text_ = Descriptor::keep(memfd_create("gdxd answer", MFD_CLOEXEC));
   if (!text_ || ::write(text_.value(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    return fail(Status::kNoMemory,
-                fmt::format("gdxd has no room for its statistics: {}", std::strerror(errno)));
-  return answer_of(Kind::kReadStatistics, ipc::StatisticsAnswer{text.size()}, text_.value());
+    return fail(Status::kNoMemory, fmt::format("gdxd has no room for its answer: {}", std::strerror(errno)));
+  return answer_of(kind, ipc::StatisticsAnswer{text.size()}, text_.value());
 }
 
 Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {
@@ -461,6 +586,7 @@ Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {
   EndpointAddress peer{};
   std::memcpy(&peer, request.peer, sizeof peer);
   GDX_TRY(check_endpoint_address(peer));
+  GDX_TRY(group_->check_peer(hca_->hca, peer));
   {
     const std::lock_guard lock(mutex_);
     served->peer = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));

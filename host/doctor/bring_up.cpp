@@ -6,8 +6,6 @@
 #include <array>
 #include <utility>
 
-#include "host/gpu/gpu.h"
-
 namespace gdx::doctor {
 namespace {
 
@@ -24,36 +22,32 @@ constexpr std::array<Step, 20> kSteps{{
     {10, "gpu-payload", Needs::kGpu, 4, exchange_payload},
     {11, "gpu-doorbells", Needs::kGpu, 4, put_by_kernel},
     {12, "gpu-push", Needs::kGpu, 4, push_by_kernel},
-    {13, "gpu-blueflame", Needs::kGpu, 6, nullptr},
+    {13, "gpu-blueflame", Needs::kGpu, 4, copy_by_kernel},
     {14, "doorbells-backwards", Needs::kGpu, 4, ring_backwards},
     {15, "receiver-visibility", Needs::kGpu, 4, see_messages},
     {16, "shared-endpoint", Needs::kGpu, 4, share_endpoint},
-    {17, "rendezvous", Needs::kPeer, 4, nullptr},
-    {18, "modes-and-sizes", Needs::kPeer, 17, nullptr},
-    {19, "killed-peer", Needs::kPeer, 17, nullptr},
-    {20, "bandwidth", Needs::kPeer, 17, nullptr},
+    {17, "rendezvous", Needs::kPeer, 4, meet_peer},
+    {18, "modes-and-sizes", Needs::kPeer, 17, put_all_ways},
+    {19, "killed-peer", Needs::kPeer, 17, lose_peer},
+    {20, "bandwidth", Needs::kPeer, 17, compare_bandwidth},
 }};
 
 StepResult unknown(std::string why) { return {Verdict::kUnknown, std::move(why)}; }
 
-StepResult not_built(const Step& step) {
-  if (step.needs == Needs::kPeer) return unknown("not built; it needs a second host");
-  const auto gpus = Gpu::count();
-  if (gpus && *gpus > 0) return unknown("not built, though there is a GPU");
-  StepResult result = unknown("not built; no GPU here");
-  result.facts.emplace_back("cuda", gpus ? "shows none" : gpus.error().message);
-  return result;
-}
-
 StepReport run_step(const Step& step, std::span<const StepReport> before, Bench& bench) {
   StepReport report{&step, {}};
-  if (step.run == nullptr) {
-    report.result = not_built(step);
+  if (step.needs == Needs::kPeer && !bench.peer) {
+    bench.obstacle = "needs a second host, with --listen there and --peer here";
   } else if (step.needs != Needs::kNothing && !bench.hca) {
-    report.result = unknown("not tried: no HCA was opened");
+    bench.obstacle = "no HCA was opened";
   } else if (step.after != 0 &&
              before[static_cast<std::size_t>(step.after) - 1].result.verdict != Verdict::kOk) {
-    report.result = unknown(fmt::format("not tried: step {} is not OK", step.after));
+    bench.obstacle = fmt::format("step {} is not OK", step.after);
+  } else {
+    bench.obstacle.clear();
+  }
+  if (!bench.obstacle.empty() && !(step.run == meet_peer && bench.peer)) {
+    report.result = unknown("not tried: " + bench.obstacle);
   } else {
     const commands::CommandRecording recording(bench.commands);
     report.result = step.run(bench);
@@ -78,8 +72,10 @@ Verdict BringUpReport::worst() const {
   return verdict;
 }
 
-BringUpReport bring_up(const std::string& hca, const std::function<void(const BringUpReport&)>& progress) {
-  Bench bench{this_whole_machine(), hca};
+BringUpReport bring_up(const BringUpChoice& choice,
+                       const std::function<void(const BringUpReport&)>& progress) {
+  Bench bench{this_whole_machine(), choice.hca, choice.peer, choice.gpu_program};
+  bench.wants_short = choice.wants_short;
   bench.machine.hcas = see_hcas(bench.machine);
   BringUpReport report;
   report.software = std::ranges::any_of(bench.machine.hcas, &HcaSeen::software);

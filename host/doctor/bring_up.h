@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "host/bootstrap/world.h"
 #include "host/doctor/checks.h"
 #include "host/doctor/environment.h"
 #include "host/hca/hca.h"
@@ -32,14 +34,44 @@ struct Candidate {
 // at one distance, in their own order.
 [[nodiscard]] std::vector<Candidate> rank_hcas(const Machine& machine, const std::vector<std::string>& names);
 
+// Place at which the second host is met.
+struct PeerPlace {
+  std::string host = {};   // empty: this one listens
+  std::uint16_t port = 0;  // TCP
+};
+
+// Numbers of what the steps of section C try.
+struct StepSizes {
+  std::uint32_t puts;            // step 11
+  std::uint32_t pushes;          // step 12, of 1 to 4097 B in turn
+  std::uint32_t backward_pairs;  // step 14
+  std::uint32_t messages;        // step 15, in host memory
+  std::uint32_t copied;          // step 15, in each placement in GPU memory, which copies read
+  std::uint32_t shared_puts;     // step 16
+  std::uint32_t laps;            // step 16, of an exclusive endpoint's ring
+};
+inline constexpr StepSizes kFullSizes{100'000, 1'000'000, 100'000, 10'000'000, 1'000'000, 1'000'000, 100};
+inline constexpr StepSizes kShortSizes{20'000, 4'097, 2'000, 10'000, 200, 4'096, 100};
+
 // State that steps share. The step that lists the HCAs opens one.
 struct Bench {
   Machine machine;
   std::string wanted_hca = {};  // empty: $GDX_HCA, and failing that the first of rank_hcas() that serves
+  std::optional<PeerPlace> peer = std::nullopt;
+  std::string gpu_program = {};  // gdx_calibrate_cuda; empty: not built
   std::optional<Hca> hca = std::nullopt;
+  std::unique_ptr<World> world = nullptr;              // of both hosts, once they have met
+  std::string obstacle = {};                           // to their meeting, which tells the other host
+  bool wants_short = false;                            // steps of kShortSizes
   bool port_serves = false;                            // if not, its port is unread
   std::vector<commands::CommandRecord> commands = {};  // of the step that runs
 };
+
+// Returns whether steps are short. A software HCA takes short steps, because it shares a processor with
+// posters.
+[[nodiscard]] inline bool is_short(const Bench& bench) {
+  return bench.wants_short || bench.hca->is_software();
+}
 
 enum class Needs : std::uint8_t { kNothing, kHca, kGpu, kPeer };  // each what is before it, too
 
@@ -47,8 +79,8 @@ struct Step {
   int number;
   const char* name;
   Needs needs;
-  int after;                        // the step that must be OK; 0: none
-  StepResult (*run)(Bench& bench);  // null: not built
+  int after;  // the step that must be OK; 0: none
+  StepResult (*run)(Bench& bench);
 };
 [[nodiscard]] char section(const Step& step);  // A to D
 [[nodiscard]] std::span<const Step> bring_up_steps();
@@ -72,13 +104,23 @@ struct BringUpReport {
   [[nodiscard]] Verdict worst() const;
 };
 
-// Uses `hca`; if that is empty, as Bench::wanted_hca says. Where no port serves, uses one that opens for the
-// steps that need no port. Calls `progress` before each step and after the last one, with the report so far.
-// A step is UNKNOWN where the step or the HCA that it needs is missing, and where it is not built.
-// Threads: one.
-[[nodiscard]] BringUpReport bring_up(const std::string& hca,
+struct BringUpChoice {
+  std::string hca;  // empty: as Bench::wanted_hca says
+  std::optional<PeerPlace>
+      peer;                 // waits some minutes for the second host, and goes through section D with it
+  std::string gpu_program;  // path of gdx_calibrate_cuda, whose kernels run on a GPU; empty: not built
+  bool wants_short;         // steps of kShortSizes
+};
+
+// Goes through all steps. Where no port serves, uses an HCA that opens for the steps that need no port. Calls
+// `progress` before each step and after the last one, with the report so far.
+// A step is UNKNOWN where the step or the HCA that it needs is missing. Threads: one.
+[[nodiscard]] BringUpReport bring_up(const BringUpChoice& choice,
                                      const std::function<void(const BringUpReport&)>& progress);
 
+// Judges step 20 by what a processor's puts and perftest reach, in GB/s; 0: perftest gave no figure. Puts of
+// a software HCA may be slower, because one processor does all.
+[[nodiscard]] StepResult judge_bandwidth(double puts, double perftest, bool software);
 // Result of a step that found no device memory for its staging pool.
 [[nodiscard]] StepResult without_staging(const Error& error);
 
@@ -95,8 +137,13 @@ struct BringUpReport {
 [[nodiscard]] StepResult exchange_payload(Bench& bench);
 [[nodiscard]] StepResult put_by_kernel(Bench& bench);
 [[nodiscard]] StepResult push_by_kernel(Bench& bench);
+[[nodiscard]] StepResult copy_by_kernel(Bench& bench);
 [[nodiscard]] StepResult ring_backwards(Bench& bench);
 [[nodiscard]] StepResult see_messages(Bench& bench);
 [[nodiscard]] StepResult share_endpoint(Bench& bench);
+[[nodiscard]] StepResult meet_peer(Bench& bench);
+[[nodiscard]] StepResult put_all_ways(Bench& bench);
+[[nodiscard]] StepResult lose_peer(Bench& bench);
+[[nodiscard]] StepResult compare_bandwidth(Bench& bench);
 
 }  // namespace gdx::doctor

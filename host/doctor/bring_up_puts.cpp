@@ -6,7 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -15,6 +19,9 @@
 #include "device/exec/exec.h"
 #include "host/doctor/bring_up.h"
 #include "host/doctor/loopback.h"
+#include "host/gpu/gpu_memory.h"
+#include "host/memory/memory.h"
+#include "host/staging/progress.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx::doctor {
@@ -34,7 +41,7 @@ struct Outcome {
 };
 struct Part {
   const char* name;
-  Outcome (*run)(Loopback& loopback);
+  std::function<Outcome(Loopback&)> run;
 };
 
 // Keeps what the HCA shows of a part that failed; QUERY_QP's bytes are kept with the commands.
@@ -177,7 +184,7 @@ enum class Copy : std::uint8_t { kNone, kEightBytes, kSixteenBytes };
 // The first 8 B go last, and with the last store: whoever sees them in memory sees the rest. ThreadSanitizer
 // would take a vector for a plain store.
 [[gnu::no_sanitize_thread]] void store_copy(std::uint64_t* half, const exec::Segment (&wqe)[4], Copy copy) {
-  if (copy == Copy::kEightBytes) return exec::store_blueflame(half, wqe);
+  if (copy == Copy::kEightBytes) return exec::store_blueflame<Scope::kWarp>(half, wqe);
 #ifdef __SSE2__
   for (int i = 3; i >= 0; --i) {
     _mm_store_si128(reinterpret_cast<__m128i*>(half) + i,
@@ -192,7 +199,8 @@ enum class Copy : std::uint8_t { kNone, kEightBytes, kSixteenBytes };
 template <Copy kCopy>
 Outcome ring_nops(Loopback& loopback) {
   constexpr std::uint32_t kNops = 200;
-  // A software HCA reads a doorbell as memory, and must see it before the next one is there.
+  // A software HCA reads a doorbell as memory, and must read it before the next one is there: progress()
+  // makes it.
   constexpr auto kPause = std::chrono::microseconds(20);
   const EndpointHandle& handle = loopback.handle();
   std::size_t half_bytes = 0;
@@ -209,6 +217,7 @@ Outcome ring_nops(Loopback& loopback) {
     store_copy(reinterpret_cast<std::uint64_t*>(reinterpret_cast<std::byte*>(handle.doorbell) + half_bytes),
                wqe, kCopy);
     half_bytes ^= handle.blueflame_half_bytes;
+    progress();
     std::this_thread::sleep_for(kPause);
   }
   const std::uint16_t last = loopback.post(WorkRequest(WqeOpcode::kNop));
@@ -285,8 +294,9 @@ Outcome bytes_to_device_memory(Loopback& loopback) {
 }
 
 // Two posted, and the doorbell of the newer one first; that of the older at once, or when both are complete.
+template <const StepSizes& sizes>
 Outcome newest_first(Loopback& loopback) {
-  constexpr std::uint32_t kPairs = 2000;
+  constexpr std::uint32_t kPairs = sizes.backward_pairs;
   constexpr std::uint32_t kPausedPairs = 100;
   for (std::uint32_t i = 0; i < kPairs; ++i) {
     fill_pattern(loopback.source().span().first(kPutBytes), i);
@@ -309,47 +319,106 @@ Outcome newest_first(Loopback& loopback) {
   return {{}, fmt::format("{} pairs", kPairs)};
 }
 
-// Payload by a pull, then a signal of its number: whoever sees the signal sees the payload.
-Outcome payload_before_signal(Loopback& loopback) {
-  constexpr std::uint64_t kMessages = 10'000;
-  std::byte* const word_at = loopback.target().data() + kPutBytes;
-  const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(word_at));
+// Memory of the host or of the GPU, to which messages come. The driver's copies read the GPU's.
+struct Place {
+  std::optional<GpuMemory> on_gpu;  // freed after its registration
+  Memory memory;
+
+  [[nodiscard]] Result<void> read(std::span<std::byte> to) const {
+    if (on_gpu) return on_gpu->read(0, to);
+    std::memcpy(to.data(), memory.data(), to.size());
+    return {};
+  }
+  [[nodiscard]] Result<std::uint64_t> read_signal() const {
+    auto& word = *reinterpret_cast<std::uint64_t*>(memory.data());
+    if (!on_gpu) return std::atomic_ref(word).load(std::memory_order_acquire);
+    std::uint64_t value = 0;
+    GDX_TRY(on_gpu->read(0, std::as_writable_bytes(std::span(&value, 1))));
+    return value;
+  }
+};
+
+// `gpu`: null for memory of the host.
+Result<Place> make_place(const Hca& hca, const Gpu* gpu) {
+  if (gpu == nullptr) {
+    auto memory = GDX_TRY(allocate_memory(hca, kPutBytes));
+    return Place{std::nullopt, std::move(memory)};
+  }
+  auto on_gpu = GDX_TRY(GpuMemory::allocate(*gpu, kGpuPageBytes));
+  GDX_TRY(on_gpu.write(0, std::array<std::byte, kPutBytes>{}));
+  auto memory = GDX_TRY(register_memory(hca, on_gpu.address(), on_gpu.bytes()));
+  return Place{std::move(on_gpu), std::move(memory)};
+}
+
+// One message: payload by a pull, then a signal of its number. Returns the index of the signal's WQE.
+std::uint16_t send_message(Loopback& loopback, const Place& payload, const Place& signal,
+                           const std::uint64_t& number) {
+  const RemoteMemory to = payload.memory.remote();
+  WorkRequest put(WqeOpcode::kRdmaWrite);
+  loopback.post(put.remote(to.address, payload.memory.rkey())
+                    .gather(address_of(loopback.source().data()), loopback.source().lkey(), kPutBytes));
+  WorkRequest set(WqeOpcode::kRdmaWrite);
+  const std::uint16_t last = loopback.post(set.remote(signal.memory.remote().address, signal.memory.rkey())
+                                               .inlined(std::as_bytes(std::span(&number, 1))));
+  loopback.ring();
+  return last;
+}
+
+// A kernel that reads the signal reads the payload too.
+Outcome payload_before_signal(Loopback& loopback, const Place& payload, const Place& signal,
+                              std::uint64_t messages) {
   std::uint64_t stale = 0;
   std::string first;
-  for (std::uint64_t i = 1; i <= kMessages; ++i) {
+  for (std::uint64_t i = 1; i <= messages; ++i) {
     const auto seed = static_cast<std::uint32_t>(i);
     fill_pattern(loopback.source().span().first(kPutBytes), seed);
-    loopback.post(pull(loopback, kPutBytes));
-    WorkRequest signal(WqeOpcode::kRdmaWrite);
-    const std::uint16_t last = loopback.post(signal.remote(address_of(word_at), loopback.target().rkey())
-                                                 .inlined(std::as_bytes(std::span(&i, 1))));
-    loopback.ring();
+    const std::uint16_t last = send_message(loopback, payload, signal, i);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(Loopback::kWaitS);
-    const auto came = [&] { return word.load(std::memory_order_acquire) == i; };
-    while (!came() && std::chrono::steady_clock::now() < deadline) {
-    }
-    const bool seen = came();
-    const std::string wrong = first_mismatch(loopback.target().data(), kPutBytes, seed);
-    if (seen && !wrong.empty() && stale++ == 0) first = wrong;
+    auto seen = signal.read_signal();
+    while (seen && *seen != i && std::chrono::steady_clock::now() < deadline) seen = signal.read_signal();
+    if (!seen) return {seen.error().message, {}};
+    std::array<std::byte, kPutBytes> got{};
+    if (const auto read = payload.read(got); !read) return {read.error().message, {}};
+    const std::string wrong = first_mismatch(got.data(), kPutBytes, seed);
+    if (*seen == i && !wrong.empty() && stale++ == 0) first = wrong;
     for (const auto index : {static_cast<std::uint16_t>(last - 1), last}) {
       if (auto failed = await(loopback, index, WqeOpcode::kRdmaWrite); !failed.empty())
-        return {seen ? failed : fmt::format("signal {} never came: {}", i, failed), {}};
+        return {*seen == i ? failed : fmt::format("signal {} never came: {}", i, failed), {}};
     }
-    if (!seen) return {fmt::format("signal {} never came, and both WRITEs completed", i), {}};
+    if (*seen != i) return {fmt::format("signal {} never came, and both WRITEs completed", i), {}};
   }
-  if (stale != 0) return {fmt::format("{} of {} messages stale; the first: {}", stale, kMessages, first), {}};
-  return {{}, fmt::format("{} messages, 0 stale", kMessages)};
+  if (stale != 0) return {fmt::format("{} of {} messages stale; the first: {}", stale, messages, first), {}};
+  return {{}, fmt::format("{} messages, 0 stale", messages)};
+}
+
+struct Placements {
+  const char* name;
+  bool payload_on_gpu;
+  bool signal_on_gpu;
+};
+
+Outcome see_placement(Loopback& loopback, const Hca& hca, const Gpu* gpu, const Placements& where,
+                      const StepSizes& sizes) {
+  const auto payload = make_place(hca, where.payload_on_gpu ? gpu : nullptr);
+  if (!payload) return {payload.error().message, {}};
+  const auto signal = make_place(hca, where.signal_on_gpu ? gpu : nullptr);
+  if (!signal) return {signal.error().message, {}};
+  const bool on_gpu = where.payload_on_gpu || where.signal_on_gpu;
+  return payload_before_signal(loopback, *payload, *signal, on_gpu ? sizes.copied : sizes.messages);
 }
 
 // For a step of a GPU: what the processor finds in its place is a failure, or says nothing of it.
 StepResult without_gpu(StepResult result) {
   if (result.verdict != Verdict::kOk) return result;
   result.verdict = Verdict::kUnknown;
-  result.value = fmt::format("by the processor as it should be: {}; not tried on a GPU", result.value);
+  result.value =
+      fmt::format("by the processor as it should be: {}; not tried by kernels on a GPU", result.value);
   return result;
 }
 
 }  // namespace
+
+std::string put_once(Loopback& loopback) { return put(loopback, 1); }
 
 StepResult without_staging(const Error& error) {
   if (error.status == Status::kNoMemory) return {Verdict::kUnknown, "held by others: " + error.message};
@@ -357,17 +426,34 @@ StepResult without_staging(const Error& error) {
 }
 
 StepResult ring_backwards(Bench& bench) {
-  static constexpr std::array kParts = {Part{"newest first", newest_first}};
-  return without_gpu(run_parts(*bench.hca, kParts, kBlocks));
+  const Part part{"newest first", is_short(bench) ? newest_first<kShortSizes> : newest_first<kFullSizes>};
+  return without_gpu(run_parts(*bench.hca, std::span(&part, 1), kBlocks));
 }
 
 StepResult see_messages(Bench& bench) {
-  static constexpr std::array kParts = {Part{"host to host", payload_before_signal}};
-  return without_gpu(run_parts(*bench.hca, kParts, kBlocks));
+  static constexpr Placements kPlacements[] = {{"payload host, signal host", false, false},
+                                               {"payload GPU, signal GPU", true, true},
+                                               {"payload GPU, signal host", true, false},
+                                               {"payload host, signal GPU", false, true}};
+  const auto opened = Gpu::open();
+  // Step 10 judges the HCA's way to the GPU. Here memory that it refuses is left untried.
+  const auto reached = opened ? make_place(*bench.hca, &*opened) : Result<Place>(fail(Status::kNoDevice, ""));
+  const Gpu* const gpu = reached ? &*opened : nullptr;
+  const StepSizes& sizes = is_short(bench) ? kShortSizes : kFullSizes;
+  std::vector<Part> parts;
+  for (const Placements& where : kPlacements) {
+    if (gpu == nullptr && (where.payload_on_gpu || where.signal_on_gpu)) continue;
+    parts.push_back({where.name, [&bench, gpu, &where, &sizes](Loopback& loopback) {
+                       return see_placement(loopback, *bench.hca, gpu, where, sizes);
+                     }});
+  }
+  StepResult result = without_gpu(run_parts(*bench.hca, parts, kBlocks));
+  if (opened && !reached) result.facts.emplace_back("GPU memory", "not tried: " + reached.error().message);
+  return result;
 }
 
 StepResult put_by_loopback(Bench& bench) {
-  static constexpr std::array kParts = {
+  const Part parts[] = {
       Part{"pull of 64 B", pull_once},
       Part{"3 laps of the ring", three_laps},
       Part{"4 blocks inline across the ring's end", inline_across_end},
@@ -375,11 +461,11 @@ StepResult put_by_loopback(Bench& bench) {
       Part{"probe of no bytes", probe_of_no_bytes},
       Part{"bad rkey", bad_rkey},
   };
-  return run_parts(*bench.hca, kParts, kBlocks);
+  return run_parts(*bench.hca, parts, kBlocks);
 }
 
 StepResult probe_blueflame(Bench& bench) {
-  static constexpr std::array kParts = {
+  const Part parts[] = {
       Part{"plain", ring_nops<Copy::kNone>},
       Part{"8 x 8 B", ring_nops<Copy::kEightBytes>},
 #ifdef __SSE2__
@@ -393,7 +479,7 @@ StepResult probe_blueflame(Bench& bench) {
     if (looked_at && looked_at->handle().blueflame_half_bytes == 0)
       return {Verdict::kUnknown, "the HCA gave no BlueFlame register"};
   }
-  StepResult result = run_parts(*bench.hca, kParts, kNopBlocks, nullptr, DoorbellKind::kBlueFlame);
+  StepResult result = run_parts(*bench.hca, parts, kNopBlocks, nullptr, DoorbellKind::kBlueFlame);
 #ifndef __SSE2__
   result.facts.emplace_back("4 x 16 B", "not tried here: the processor has no SSE2");
 #endif
@@ -405,11 +491,11 @@ StepResult write_from_device_memory(Bench& bench) {
     return {Verdict::kUnknown, "the HCA has no device memory", "use another mode than push"};
   auto pool = StagingPool::create(*bench.hca);
   if (!pool) return without_staging(pool.error());
-  static constexpr std::array kParts = {
+  const Part parts[] = {
       Part{"words in, 1 to 67 B out", words_to_device_memory},
       Part{"bytes in", bytes_to_device_memory},
   };
-  return run_parts(*bench.hca, kParts, kBlocks, &*pool);
+  return run_parts(*bench.hca, parts, kBlocks, &*pool);
 }
 
 }  // namespace gdx::doctor

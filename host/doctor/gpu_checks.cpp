@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "host/doctor/checks.h"
+#include "host/gpu/driver_parameters.h"
 #include "host/topo/pci_sysfs.h"
 
 namespace gdx::doctor {
 namespace {
 
-constexpr char kParameters[] = "/proc/driver/nvidia/params";
 constexpr char kDriverVersion[] = "/proc/driver/nvidia/version";
 constexpr char kKernelRelease[] = "/proc/sys/kernel/osrelease";
 constexpr char kDmabufKernel[] = "6.1";
@@ -55,13 +55,13 @@ std::vector<Finding> check_driver(const Machine& machine) {
 // Root may map without the key, so a mapping by root proves nothing for others.
 Finding judge_mapping(const Machine& machine, const Pair& pair, const Result<Refusal>& tried) {
   const std::string subject = pair_name(pair);
-  const auto parameters = machine.read(kParameters);
+  const auto parameters = machine.read(kNvidiaParameters);
   const std::string registry = parameters ? field(*parameters, "RegistryDwords").value_or("") : "";
   const std::string stream_ops = parameters ? field(*parameters, "EnableStreamMemOPs").value_or("") : "";
   const bool permitted = registry.find("PeerMappingOverride=1") != std::string::npos && stream_ops == "1";
   const std::string keys = parameters ? fmt::format("{}: RegistryDwords: {}, EnableStreamMemOPs: {}",
-                                                    kParameters, registry, stream_ops)
-                                      : machine.evidence(kParameters);
+                                                    kNvidiaParameters, registry, stream_ops)
+                                      : machine.evidence(kNvidiaParameters);
   if (tried && !tried->empty())
     return {subject, Verdict::kFail, "a UAR page cannot be mapped", *tried + "; " + keys, kMappingFix};
   if (parameters && !permitted && (!tried || machine.is_root)) {
@@ -205,15 +205,15 @@ std::vector<Finding> check_registration(const Machine& machine) {
 
 // Hardware alone writes past the driver's copies, so a GPU without such an HCA is not asked.
 std::vector<Finding> check_write_ordering(const Machine& machine) {
-  constexpr char kAttribute[] = "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING";
   return each(nearest_pairs(machine), [&](const Pair& pair) {
     const auto gpu = see_gpu(machine, pair.gpu);
+    const WriteOrder order =
+        gpu ? write_order(gpu->orders_writes, gpu->over_c2c, pair.path) : WriteOrder::kKept;
     return judge(
-        pair.gpu, gpu ? std::optional(gpu->orders_writes) : std::nullopt,
+        pair.gpu, gpu ? std::optional(order == WriteOrder::kKept) : std::nullopt,
         {"a running kernel sees an HCA's writes in order", "gdx refuses GPU memory that the HCA writes here",
          "the order of an HCA's writes is not known"},
-        gpu ? fmt::format("{}: {} OWNER", kAttribute, gpu->orders_writes ? "at least" : "below")
-            : gpu.error().message,
+        gpu ? write_order_text(order) : gpu.error().message,
         "use queues, and memory that the HCA writes, in host memory");
   });
 }
@@ -239,7 +239,8 @@ constexpr Check kChecks[] = {
     {"dmabuf", "ibv_reg_dmabuf_mr of descriptor -1, the GPU's attribute, the kernel's release", check_dmabuf},
     {"peermem", "/sys/module/nvidia_peermem, nv_peer_mem, /sys/kernel/mm/memory_peers", check_peermem},
     {"registration", "a page of the host and of the GPU, registered by each way", check_registration},
-    {"write-ordering", "the GPU's attribute GPU_DIRECT_RDMA_WRITES_ORDERING", check_write_ordering},
+    {"write-ordering", "the GPU's attributes GPU_DIRECT_RDMA_WRITES_ORDERING, HOST_NATIVE_ATOMIC_SUPPORTED",
+     check_write_ordering},
     {"gdrcopy", "/dev/gdrdrv, /sys/module/gdrdrv/version", check_gdrcopy},
 };
 

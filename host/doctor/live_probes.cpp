@@ -20,6 +20,7 @@
 
 #include "base/descriptor.h"
 #include "base/page_size.h"
+#include "host/doctor/loopback.h"
 #include "host/doctor/machine.h"
 #include "host/gpu/gpu.h"
 #include "host/gpu/gpu_memory.h"
@@ -98,7 +99,7 @@ Result<std::vector<GpuSeen>> see_gpus() {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const auto gpu = GDX_TRY(Gpu::open(ordinal));
     seen.push_back({canonical_bus_id(gpu.pci_bus_id()).value_or(gpu.pci_bus_id()), gpu.exports_dmabuf(),
-                    gpu.orders_rdma_writes()});
+                    gpu.orders_rdma_writes(), gpu.has_host_atomics()});
   }
   return seen;
 }
@@ -158,6 +159,13 @@ Result<Refusal> register_page(const Hca& hca, const std::string& bus_id, Registr
   return Refusal();
 }
 
+// Both HCAs are open, so whatever then fails keeps a put from arriving: no common address family, no route.
+Refusal put_between(const Hca& from, const Hca& to) {
+  constexpr std::uint32_t kBlocks = 16;
+  auto opened = Loopback::open(from, kBlocks, nullptr, Sharing::kExclusive, DoorbellKind::kPlain, &to);
+  return opened ? put_once(*opened) : opened.error().message;
+}
+
 Result<DeviceMemory> ask_device_memory(const Hca& hca) {
   DeviceMemory memory{hca.device_memory_bytes(), 0};
   for (std::uint64_t bytes = memory.bytes; bytes >= kSmallestAllocation && memory.largest_bytes == 0;
@@ -210,6 +218,12 @@ Probes live_probes() {
   probes.map_uar = by_name(map_uar);
   probes.hca_imports_dmabuf = by_name([](const Hca& hca) { return Result<bool>(hca_imports_dmabuf(hca)); });
   probes.register_page = by_name(register_page);
+  probes.put = [hcas](const std::string& from, const std::string& to) -> Result<Refusal> {
+    const auto& first = hcas->get(from);
+    const auto& second = hcas->get(to);
+    if (!first || !second) return tl::unexpected(first ? second.error() : first.error());
+    return put_between(*first, *second);
+  };
   probes.device_memory = by_name(ask_device_memory);
   probes.data_direct = by_name(data_direct);
   return probes;

@@ -118,7 +118,8 @@ Loopback::Loopback(Endpoint endpoint, Endpoint peer, Memory source, Memory targe
       handle_(endpoint_.handle()) {}
 
 Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPool* pool, Sharing sharing,
-                                DoorbellKind doorbell) {
+                                DoorbellKind doorbell, const Hca* other) {
+  const Hca& hca_of_peer = other != nullptr ? *other : hca;
   EndpointOptions options{.send_queue_blocks = kMinSendQueueBlocks,
                           .auto_modes = {.table = kNoChoice},
                           .timeout_ns = kWaitS * 1'000'000'000ull,
@@ -126,7 +127,7 @@ Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPoo
                           .retry_count = kRetryCount,
                           .doorbell = DoorbellKind::kPlain,
                           .may_ring_unprobed_blueflame = true};
-  auto peer = Endpoint::create(hca, {}, options);
+  auto peer = Endpoint::create(hca_of_peer, {}, options);
   options.send_queue_blocks = blocks;
   options.slot_count = pool != nullptr ? pool->slot_count() : 0;
   options.sharing = sharing;
@@ -136,7 +137,7 @@ Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPoo
   GDX_TRY(endpoint.connect(peer->address()));
   GDX_TRY(peer->connect(endpoint.address()));
   auto source = GDX_TRY(allocate_memory(hca, kBufferBytes));
-  auto target = GDX_TRY(allocate_memory(hca, kBufferBytes));
+  auto target = GDX_TRY(allocate_memory(hca_of_peer, kBufferBytes));
   return Loopback(std::move(endpoint), std::move(*peer), std::move(source), std::move(target));
 }
 

@@ -71,11 +71,13 @@ class Loopback {
   static_assert((kRetryCount + 1) * 4 * (4096ull << kAckTimeout) < kWaitS * 1'000'000'000ull);
 
   // A send queue of `blocks`, which complete in a queue of as many. BlueFlame is permitted on hardware,
-  // because steps probe it. Errors: as Endpoint::create and connect.
+  // because steps probe it. `other`: the HCA of the target and the second endpoint; null: `hca`. Errors: as
+  // Endpoint::create and connect.
   [[nodiscard]] static Result<Loopback> open(const Hca& hca, std::uint32_t blocks,
                                              StagingPool* pool = nullptr,
                                              Sharing sharing = Sharing::kExclusive,
-                                             DoorbellKind doorbell = DoorbellKind::kPlain);
+                                             DoorbellKind doorbell = DoorbellKind::kPlain,
+                                             const Hca* other = nullptr);
 
   // Source and target, of kBufferBytes each.
   [[nodiscard]] const Memory& source() const { return source_; }
@@ -111,5 +113,8 @@ class Loopback {
   std::uint32_t consumer_ = 0;
   std::uint32_t looked_at_ = 0;  // by the newest poll()
 };
+
+// Puts 64 B and waits for the completion. Returns what went wrong; empty: nothing.
+[[nodiscard]] std::string put_once(Loopback& loopback);
 
 }  // namespace gdx::doctor

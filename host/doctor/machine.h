@@ -22,7 +22,8 @@ using Refusal = std::string;
 struct GpuSeen {  // by the CUDA driver
   std::string bus_id;
   bool exports_dmabuf = false;
-  bool orders_writes = false;  // those of an HCA, for kernels that run
+  bool orders_writes = false;  // those of an HCA, for kernels that run: the attribute
+  bool over_c2c = false;       // joined to the processor by it
 };
 
 struct DeviceMemory {  // MEMIC
@@ -42,6 +43,8 @@ struct Probes {
   // One page: of the host for kHostPages, where `gpu` is of no account, else of the GPU.
   std::function<Result<Refusal>(const std::string& hca, const std::string& gpu, RegistrationWay way)>
       register_page;
+  // A put of 64 B from the first HCA to the second.
+  std::function<Result<Refusal>(const std::string& from, const std::string& to)> put;
   std::function<Result<DeviceMemory>(const std::string& hca)> device_memory;
   // The sysfs folder of the HCA's Data Direct function; empty without one.
   std::function<Result<std::string>(const std::string& hca)> data_direct;

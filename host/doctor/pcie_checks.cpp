@@ -5,6 +5,7 @@
 #include <set>
 
 #include "host/doctor/checks.h"
+#include "host/gpu/driver_parameters.h"
 #include "host/topo/pci_sysfs.h"
 
 namespace gdx::doctor {
@@ -113,28 +114,28 @@ std::optional<unsigned> device_control(const Machine& machine, const std::string
   return std::nullopt;
 }
 
-std::set<std::string> all_functions(const Machine& machine) {
-  std::set<std::string> functions;
-  for (const HcaSeen& hca : mlx5_hcas(machine)) functions.insert(hca.bus_id);
-  for (const PciDevice& gpu : machine.topology.gpus) {
-    if (gpu.runs_cuda) functions.insert(gpu.bus_id);
-  }
-  return functions;
-}
-
-// Source of the fix: nv-reg.h of the open GPU driver; it makes a GPU set the bit.
+// The NVIDIA driver lets its GPUs send relaxed where its parameters say so, and then gdx does not push. On a
+// NIC it is for payload that is registered so.
 std::vector<Finding> check_relaxed_ordering(const Machine& machine) {
   constexpr unsigned kRelaxedOrdering = 1 << 4;
-  return each(all_functions(machine), [&](const std::string& bus_id) {
-    const auto control = device_control(machine, bus_id);
-    const bool gpu =
-        std::ranges::find(machine.topology.gpus, bus_id, &PciDevice::bus_id) != machine.topology.gpus.end();
-    return judge(bus_id, control ? std::optional((*control & kRelaxedOrdering) != 0) : std::nullopt,
+  std::vector<Finding> findings = each(mlx5_hcas(machine), [&](const HcaSeen& hca) {
+    const auto control = device_control(machine, hca.bus_id);
+    return judge(hca.bus_id, control ? std::optional((*control & kRelaxedOrdering) != 0) : std::nullopt,
                  {"may send with relaxed ordering", "may not send with relaxed ordering",
                   "RlxdOrd is for root to know"},
-                 device_folder(bus_id) + "/config: DevCtl RlxdOrd",
-                 gpu ? "options nvidia NVreg_EnablePCIERelaxedOrderingMode=1" : "");
+                 device_folder(hca.bus_id) + "/config: DevCtl RlxdOrd");
   });
+  if (std::ranges::none_of(machine.topology.gpus, &PciDevice::runs_cuda)) return findings;
+  const auto parameters = machine.read(kNvidiaParameters);
+  const std::string relaxed = relaxed_ordering_in(parameters.value_or(""));
+  findings.push_back(judge(
+      "GPUs", parameters ? std::optional(relaxed.empty()) : std::nullopt,
+      {"store in order", "may store out of order: a doorbell may pass the payload, so gdx does not push",
+       "whether they store in order is not known"},
+      parameters ? fmt::format("{}: {}", kNvidiaParameters, relaxed.empty() ? "strict" : relaxed)
+                 : machine.evidence(kNvidiaParameters),
+      kStrictOrderingFix));
+  return findings;
 }
 
 // No source says what this should be: it is told, and nothing is advised.
@@ -167,7 +168,7 @@ constexpr Check kChecks[] = {
     {"iommu", "/sys/kernel/iommu_groups, /proc/cmdline", check_iommu},
     {"path", "the PCI tree: PIX, PXB, PHB, NODE or SYS", check_path},
     {"affinity", "/proc/self/status, /sys/devices/system/node", check_affinity},
-    {"relaxed-ordering", "Device Control of GPUs and NICs", check_relaxed_ordering},
+    {"relaxed-ordering", "Device Control of NICs, the NVIDIA driver's parameters", check_relaxed_ordering},
     {"read-request", "Device Control of NICs", tell_read_request},
     {"nic-settings", "mlxconfig: MAX_ACC_OUT_READ, PCI_WR_ORDERING", tell_settings},
 };

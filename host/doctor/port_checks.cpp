@@ -73,6 +73,27 @@ std::optional<bool> is_active(const Machine& machine, const HcaSeen& hca) {
   return state ? std::optional(state->find("ACTIVE") != std::string::npos) : std::nullopt;
 }
 
+// Last of the table, because a put that does not arrive counts as losses. Rails may be disjoint on purpose.
+// Only ports of one link layer can reach each other. Source: nccl issue 2203.
+std::vector<Finding> check_reachability(const Machine& machine) {
+  auto hcas = mlx5_hcas(machine);
+  std::erase_if(hcas, [&](const HcaSeen& hca) { return !is_active(machine, hca).value_or(false); });
+  std::vector<Finding> findings;
+  for (auto from = hcas.begin(); from != hcas.end(); ++from) {
+    for (auto to = from + 1; to != hcas.end(); ++to) {
+      if (from->link_layer != to->link_layer) continue;
+      const auto tried = machine.probes.put(from->name, to->name);
+      const std::string told = !tried ? tried.error().message : tried->empty() ? "done" : *tried;
+      findings.push_back(judge(fmt::format("{} with {}", from->name, to->name),
+                               tried ? std::optional(tried->empty()) : std::nullopt,
+                               {"a put arrives", "a put does not arrive", "no put was tried"},
+                               fmt::format("RDMA WRITE of 64 B: {}", told),
+                               "NCCL_CROSS_NIC=0 where rails are disjoint"));
+    }
+  }
+  return findings;
+}
+
 // A port that no GPU would use may be unplugged.
 std::vector<Finding> check_state(const Machine& machine) {
   std::vector<Finding> findings;
@@ -411,6 +432,7 @@ constexpr Check kChecks[] = {
     {"device-memory", "max_dm_size, and the largest ibv_alloc_dm", check_device_memory},
     {"data-direct", "mlx5dv_get_data_direct_sysfs_path", check_data_direct},
     {"efa", "hw_counters/rdma_write_bytes", check_efa},
+    {"reachability", "a put between each two ports", check_reachability},
 };
 
 }  // namespace

@@ -82,6 +82,7 @@ struct Gpu::Context {
   bool exports_dmabuf = false;
   bool orders_rdma_writes = false;
   bool has_host_atomics = false;
+  int most_mhz = 0;
 };
 
 // Every GPU that is open somewhere in this process, and all host pages that are registered. The driver
@@ -193,6 +194,9 @@ CUresult Gpu::Context::read() {
   result =
       driver.call.device_get_attribute(&atomics, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, device);
   has_host_atomics = result == CUDA_SUCCESS && atomics != 0;
+  int khz = 0;
+  result = driver.call.device_get_attribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
+  most_mhz = result == CUDA_SUCCESS ? khz / 1000 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -242,6 +246,8 @@ const std::string& Gpu::name() const { return context_->name; }
 const std::string& Gpu::pci_bus_id() const { return context_->pci_bus_id; }
 int Gpu::compute_capability() const { return context_->compute_capability; }
 bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
+std::string Gpu::cuda_version() const { return cuda::version_text(driver().version); }
+int Gpu::most_mhz() const { return context_->most_mhz; }
 bool Gpu::orders_rdma_writes() const { return context_->orders_rdma_writes; }
 bool Gpu::has_host_atomics() const { return context_->has_host_atomics; }
 const cuda::Driver& Gpu::driver() const { return context_->driver; }
@@ -317,6 +323,17 @@ Result<std::shared_ptr<GpuMapping>> Gpu::map(void* address, std::size_t bytes, M
   registry.registrations[range] = {way, context_, 1};
   log_once(way);
   return std::make_shared<Mapping>(context_, range, way);
+}
+
+int exit_status_without_gpu(const Error& error) {
+  return error.status == Status::kNoDevice || error.status == Status::kUnsupported ? kExitNoGpu : 1;
+}
+
+Result<Gpu> open_gpu_or_skip() {
+  auto opened = Gpu::open();
+  if (!opened && exit_status_without_gpu(opened.error()) == kExitNoGpu)
+    return fail(opened.error().status, "SKIPPED: " + opened.error().message);
+  return opened;
 }
 
 }  // namespace gdx

@@ -16,6 +16,9 @@
 
 namespace gdx {
 
+// Exit status of a program for a GPU on a machine that has none: "skipped", for test drivers.
+inline constexpr int kExitNoGpu = 77;
+
 // Returns whether the program has kernels that nvcc compiled. Such a program has none for the CPU layer.
 [[nodiscard]] bool program_has_cuda_kernels();
 
@@ -38,7 +41,8 @@ class GpuMapping {
 // Threads: any.
 class Gpu {
  public:
-  // Errors: those of cuda::driver(); kNotFound when there is no GPU of that number; kSystem.
+  // Opens the GPU of that number. Errors: those of cuda::driver(); kNotFound when there is no GPU of that
+  // number; kSystem.
   [[nodiscard]] static Result<Gpu> open(int ordinal = 0);
   // Returns the number of GPUs. Errors: those of cuda::driver(), kSystem.
   [[nodiscard]] static Result<int> count();
@@ -49,6 +53,8 @@ class Gpu {
   [[nodiscard]] const std::string& name() const;
   [[nodiscard]] const std::string& pci_bus_id() const;  // "0000:3B:00.0"
   [[nodiscard]] int compute_capability() const;         // 90 for sm_90
+  [[nodiscard]] std::string cuda_version() const;       // "13.0": the newest that the driver runs
+  [[nodiscard]] int most_mhz() const;                   // of its multiprocessors; 0: unknown
   [[nodiscard]] bool exports_dmabuf() const;
   // Returns whether a running kernel reads an HCA's writes to this GPU's memory in the order of those writes.
   // False on GPUs up to Ampere. Source: NVIDIA's GPUDirect RDMA guide, "Synchronization and Memory Ordering".
@@ -71,7 +77,7 @@ class Gpu {
   // kNoMemory. kSystem (a forced way that the pages forbid) with the driver's message and the remedy.
   [[nodiscard]] Result<std::shared_ptr<GpuMapping>> map(void* address, std::size_t bytes,
                                                         MappingChoice choice) const;
-  // Maps with $GDX_GPU_MAPPING's choice.
+  // Maps with $GDX_GPU_MAPPING's choice. Errors: those of the other map().
   [[nodiscard]] Result<std::shared_ptr<GpuMapping>> map(void* address, std::size_t bytes) const;
 
  private:
@@ -82,5 +88,11 @@ class Gpu {
   [[nodiscard]] Result<void> check_address(std::uintptr_t first) const;
   std::shared_ptr<Context> context_;
 };
+
+// Opens the GPU that a program is for. Errors: those of Gpu::open(). The message begins with "SKIPPED: "
+// where the machine has no GPU or too old a driver.
+[[nodiscard]] Result<Gpu> open_gpu_or_skip();
+// Returns the exit status for such an error: kExitNoGpu, or 1 for a fault.
+[[nodiscard]] int exit_status_without_gpu(const Error& error);
 
 }  // namespace gdx

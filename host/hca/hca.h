@@ -22,7 +22,7 @@ class Daemon;
 // Offers of the HCA to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
 struct Routing {
   bool any_order = false;      // data of RC queue pairs may land in any order
-  bool order_forced = false;   // a queue pair may say so, or forbid it, whatever the HCA's administrator set
+  bool order_forced = false;   // a queue pair may permit or forbid that, whatever the HCA's administrator set
   std::uint8_t lag_ports = 0;  // of an active bond, each of which a queue pair may choose; 0: none
 
   bool operator==(const Routing&) const = default;
@@ -41,7 +41,7 @@ struct HcaOptions {
   // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
   // need an address of one kind.
   std::optional<std::uint8_t> gid_index = std::nullopt;
-  // Leaves the port alone, which may be down or without an address: for queries, and objects that are not
+  // Ignores the port, which may be down or without an address. For queries, and for objects that are not
   // connected. gid(), path_mtu_bytes(), counter_set() and routing() are 0.
   bool without_port = false;
   // Ignores $GDX_DAEMON: for tools that need the verbs context.
@@ -52,7 +52,7 @@ struct HcaOptions {
 // Errors: kSystem when the list cannot be read. Threads: any.
 [[nodiscard]] Result<std::vector<std::string>> list_hcas();
 
-// "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
+// Returns "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
 [[nodiscard]] std::string address_text(const std::uint8_t (&gid)[16]);
 
 // One open device: context, protection domain, port 1 and its address. This process opens it by itself, or
@@ -60,9 +60,10 @@ struct HcaOptions {
 // StagingPool and Endpoint made from it. Threads: const methods from any thread.
 class Hca {
  public:
-  // Errors: kNoDevice (none at all), kNotFound (the message lists those that exist), kUnsupported (not mlx5,
-  // no DevX, no RoCE v2 address, or none at the given index, an InfiniBand port without a LID, port not
-  // active), kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON), kDaemonGone, kSystem.
+  // Opens an HCA and its port 1. Errors: kNoDevice (none at all), kNotFound (the message lists those that
+  // exist), kUnsupported (not mlx5, no DevX, no RoCE v2 address, or none at the given index, an InfiniBand
+  // port without a LID, port not active), kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON),
+  // kDaemonGone, kSystem.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;
@@ -91,7 +92,10 @@ class Hca {
   [[nodiscard]] const std::string& firmware() const { return firmware_; }
   [[nodiscard]] bool is_software() const { return is_software_; }
 
-  // A hardware counter of the port as sysfs shows it (hw_counters/<counter_name>), cumulative.
+  // Path of the device in sysfs; empty for one that gdxd has open.
+  [[nodiscard]] const std::string& sysfs_path() const { return sysfs_path_; }
+
+  // Returns a hardware counter of the port as sysfs shows it (hw_counters/<counter_name>), cumulative.
   // Errors: kNotFound when this HCA has no such counter, kSystem when it cannot be read.
   [[nodiscard]] Result<std::uint64_t> counter(std::string_view counter_name) const;
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,7 @@ namespace gdx::ipc {
 namespace {
 
 constexpr std::uint64_t kAnswerTimeoutNs = 30'000'000'000;
+constexpr std::uint64_t kMaxTextBytes = 64 << 20;
 constexpr std::string_view kPathPrefix = "unix:";
 
 std::vector<std::string> usual_paths() {
@@ -96,6 +98,11 @@ Daemon::~Daemon() {
 }
 
 tl::unexpected<Error> Daemon::gone() const {
+  if (hca_failed_.load()) {
+    return fail(Status::kHcaFailed,
+                "the HCA is in a fatal error, and this process's objects are lost: open the HCA again once "
+                "it is back");
+  }
   return fail(
       Status::kDaemonGone,
       fmt::format("gdxd at {} has ended, and with it this process's objects: start it again, then open "
@@ -114,7 +121,8 @@ Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte
   auto received = may_have_answered ? bootstrap::receive_local(socket_, deadline_ns)
                                     : Result<bootstrap::LocalMessage>(tl::unexpected(sent.error()));
   if (!received) {
-    // A late answer would be taken for the next one's.
+    // A late answer would be taken for the next one's. Notices come before gdxd ends a connection.
+    (void)read_notices();
     lose();
     return gone();
   }
@@ -126,6 +134,15 @@ Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte
     return fail(Status::kSystem, fmt::format("gdxd at {} answered out of turn: restart it", path_));
   }
   return result;
+}
+
+void Daemon::wake() {
+  const std::unique_lock lock(call_mutex_, std::try_to_lock);
+  if (!lock || lost_.load()) return;
+  const std::uint64_t now_ns = monotonic_ns();
+  if (now_ns - woken_ns_ < kWakeEveryNs) return;
+  woken_ns_ = now_ns;
+  (void)bootstrap::send_local(socket_, encode(Kind::kWake, Wake{}), {}, now_ns);
 }
 
 std::uint64_t Daemon::on_loss(std::function<void()> act) {
@@ -147,22 +164,25 @@ void Daemon::lose() {
   for (const auto& [number, act] : acts_) act();
 }
 
-void Daemon::read_notice() {
-  const auto received = bootstrap::receive_local(notices_, monotonic_ns());
-  if (!received) {
-    if (received.error().status != Status::kTimeout) lose();
-    return;
+bool Daemon::read_notices() {
+  const std::lock_guard lock(notices_mutex_);
+  while (!hca_failed_.load()) {
+    const auto received = bootstrap::receive_local(notices_, monotonic_ns());
+    if (!received) return received.error().status == Status::kTimeout;
+    const auto message = parse_message(received->bytes);
+    const auto notice =
+        message ? parse_body<Notice>(*message) : Result<Notice>(tl::unexpected(message.error()));
+    if (!notice) continue;
+    log::warn("gdxd tells: {}", text_of(notice->reason));
+    hca_failed_.store(notice->event == static_cast<std::uint32_t>(Event::kHcaFailed));
   }
-  const auto message = parse_message(received->bytes);
-  const auto notice =
-      message ? parse_body<Notice>(*message) : Result<Notice>(tl::unexpected(message.error()));
-  if (notice) log::warn("gdxd: {}", text_of(notice->reason));
+  return false;
 }
 
 void Daemon::watch() {
   while (!lost_.load() && !closing_.load()) {
     pollfd ready{notices_.value(), POLLIN, 0};
-    if (::poll(&ready, 1, -1) > 0 && !closing_.load()) read_notice();
+    if (::poll(&ready, 1, -1) > 0 && !closing_.load() && !read_notices()) lose();
   }
 }
 
@@ -172,6 +192,14 @@ Result<MappedPages> map_shared(const Descriptor& file, std::uint64_t offset, std
   if (mapped != MAP_FAILED) return MappedPages(static_cast<std::byte*>(mapped), Unmap{bytes});
   return fail(Status::kNoMemory,
               fmt::format("cannot map {} bytes of a shared file: {}", bytes, std::strerror(errno)));
+}
+
+Result<std::string> read_text(const Reply<StatisticsAnswer>& reply) {
+  if (reply.files.size() != 1) return fail(Status::kSystem, "gdxd's answer holds no file: restart it");
+  std::string text(std::min<std::uint64_t>(reply.answer.bytes, kMaxTextBytes), '\0');
+  if (::pread(reply.files.front().value(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()))
+    return text;
+  return fail(Status::kSystem, "the file of gdxd's answer cannot be read: restart it");
 }
 
 }  // namespace gdx::ipc

@@ -53,7 +53,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Sends a request and its open files, and waits for the answer. Errors: those of gdxd; kDaemonGone once
-  // gdxd has ended, or has not answered for 30 s.
+  // gdxd has ended, or has not answered for 30 s; kHcaFailed once it has told that.
   template <typename Answer, typename Request>
   [[nodiscard]] Result<Reply<Answer>> call(const Request& request, std::span<const int> files = {}) {
     Received received = GDX_TRY(exchange(Request::kKind, encode(Request::kKind, request), files));
@@ -61,8 +61,12 @@ class Daemon {
     return Reply<Answer>{answer, std::move(received.files)};
   }
 
-  // Registers a function that the connection's thread calls once gdxd has ended, within 100 ms; at once if
-  // it has ended. Returns a number for forget().
+  // Wakes gdxd's software HCA, whose thread may sleep; once in kWakeEveryNs. Does not block, and sends
+  // nothing where it would.
+  void wake();
+
+  // Registers a function that the connection's thread calls once gdxd has ended, within 100 ms, or its HCA
+  // has failed; at once if that was before. Returns a number for forget().
   [[nodiscard]] std::uint64_t on_loss(std::function<void()> act);
   // Returns after the function, if it runs.
   void forget(std::uint64_t number);
@@ -82,15 +86,19 @@ class Daemon {
   Result<void> greet();
   [[nodiscard]] tl::unexpected<Error> gone() const;
   void watch();
-  void read_notice();
+  // Returns whether there may be more.
+  bool read_notices();
   void lose();
 
   std::string path_;
   HelloAnswer limits_{};
   std::mutex call_mutex_;
-  Descriptor socket_;  // guarded by call_mutex_
+  Descriptor socket_;  // guarded by call_mutex_, like the next
+  std::uint64_t woken_ns_ = 0;
+  std::mutex notices_mutex_;
   Descriptor notices_;
   std::atomic<bool> lost_{false};
+  std::atomic<bool> hca_failed_{false};
   std::atomic<bool> closing_{false};
   std::mutex acts_mutex_;
   std::map<std::uint64_t, std::function<void()>> acts_;  // guarded by acts_mutex_, like the next
@@ -100,5 +108,8 @@ class Daemon {
 
 // Maps `bytes` of `file` from `offset` on, which is a multiple of the page size. Errors: kNoMemory.
 [[nodiscard]] Result<MappedPages> map_shared(const Descriptor& file, std::uint64_t offset, std::size_t bytes);
+
+// Returns the text of an answer that came in a file. Errors: kSystem.
+[[nodiscard]] Result<std::string> read_text(const Reply<StatisticsAnswer>& reply);
 
 }  // namespace gdx::ipc

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/page_size.h"
 #include "host/gpu/gpu.h"
+#include "host/topo/topology.h"
 
 namespace gdx {
 namespace {
@@ -128,14 +129,25 @@ const char* registration_name(RegistrationWay way) {
   return "no way";
 }
 
+const char* write_order_text(WriteOrder order) {
+  switch (order) {
+    case WriteOrder::kKept: return "GPU_DIRECT_RDMA_WRITES_ORDERING at least OWNER, and one way";
+    case WriteOrder::kBelowOwner: return "GPU_DIRECT_RDMA_WRITES_ORDERING below OWNER";
+    case WriteOrder::kTwoWays: return "it is joined to the processor by C2C, and to the HCA by a PCIe switch";
+  }
+  return "unknown";
+}
+
 std::string refusal_advice(const RegistrationFacts& facts) {
   if (facts.pointer == PointerKind::kManaged) {
     return "managed memory migrates, so no HCA can hold it: use cudaMalloc";
   }
-  if (facts.writes_unordered && facts.hca_writes) {
-    return "this GPU does not order the HCA's writes for a running kernel (GPU_DIRECT_RDMA_WRITES_ORDERING "
-           "below OWNER): keep queues, and memory that the HCA writes, in host memory; register what it only "
-           "reads without write access";
+  if (facts.write_order != WriteOrder::kKept && facts.hca_writes) {
+    return fmt::format(
+        "this GPU does not order the HCA's writes for a running kernel ({}): keep queues, and memory that "
+        "the "
+        "HCA writes, in host memory; register what it only reads without write access",
+        write_order_text(facts.write_order));
   }
   std::vector<std::string> advice;
   if (facts.choice == RegistrationChoice::kPeermem) {
@@ -209,7 +221,13 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
   facts.hca_imports_dmabuf = hca.daemon() || hca_imports_dmabuf(hca);
   facts.peermem_loaded = !hca.daemon() && peermem_loaded();
   // The software HCA writes by the driver's copies, of which the attribute says nothing.
-  facts.writes_unordered = !hca.is_software() && !gpu.orders_rdma_writes();
+  if (!hca.is_software()) {
+    const bool over_c2c = gpu.has_host_atomics();  // PCIe has not all of them
+    const auto paths =
+        over_c2c ? paths_to(this_machine(), hca.name(), {gpu.pci_bus_id()}) : std::vector<PathClass>();
+    facts.write_order = write_order(gpu.orders_rdma_writes(), over_c2c,
+                                    paths.empty() ? std::nullopt : std::optional(paths.front()));
+  }
   facts.hca_writes = true;
   facts.choice = choice;
   return facts;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/descriptor.h"
@@ -13,6 +14,7 @@
 #include "driver-shim/cuda/driver.h"
 #include "host/hca/handles.h"
 #include "host/hca/hca.h"
+#include "proto/path_class.h"
 
 namespace gdx {
 
@@ -31,14 +33,33 @@ enum class RegistrationWay {
   kRefused,
 };
 
+// Order in which an HCA's writes to a GPU's memory become visible to its running kernel.
+enum class WriteOrder : std::uint8_t {
+  kKept,
+  kBelowOwner,  // GPU_DIRECT_RDMA_WRITES_ORDERING promises none
+  kTwoWays,     // data may come by PCIe, and its announcement by C2C
+};
+// Returns the order of writes on `path`, that between GPU and HCA; nullopt: unknown. The attribute describes
+// one way only, so it does not cover C2C. Sources: GPUDirect RDMA guide, "Synchronization and Memory
+// Ordering"; NCCL src/graph/paths.cc, ncclTopoNeedFlush. NCCL flushes over C2C where GPU and NIC share a PCIe
+// switch.
+[[nodiscard]] constexpr WriteOrder write_order(bool owner_or_above, bool over_c2c,
+                                               std::optional<PathClass> path) {
+  if (!owner_or_above) return WriteOrder::kBelowOwner;
+  const bool beside = !path || *path <= PathClass::kPxb;
+  return over_c2c && beside ? WriteOrder::kTwoWays : WriteOrder::kKept;
+}
+// Returns the obstacle in words, for memory that the HCA writes.
+[[nodiscard]] const char* write_order_text(WriteOrder order);
+
 struct RegistrationFacts {
   PointerKind pointer = PointerKind::kHost;
   bool gpu_exports_dmabuf = false;
   bool hca_imports_dmabuf = false;
   bool peermem_loaded = false;
-  bool writes_unordered = false;  // a running kernel may see an HCA's writes in another order
-  bool hca_writes = false;        // the HCA may write what is registered
-  bool dmabuf_failed = false;     // tried, in vain
+  WriteOrder write_order = WriteOrder::kKept;
+  bool hca_writes = false;     // the HCA may write what is registered
+  bool dmabuf_failed = false;  // tried, in vain
   bool peermem_failed = false;
   RegistrationChoice choice = RegistrationChoice::kAuto;  // of a way for device memory
 };
@@ -49,7 +70,7 @@ struct RegistrationFacts {
     case PointerKind::kManaged: return RegistrationWay::kRefused;
     case PointerKind::kDevice: break;
   }
-  if (facts.writes_unordered && facts.hca_writes) return RegistrationWay::kRefused;
+  if (facts.write_order != WriteOrder::kKept && facts.hca_writes) return RegistrationWay::kRefused;
   const bool dmabuf = facts.gpu_exports_dmabuf && facts.hca_imports_dmabuf && !facts.dmabuf_failed;
   const bool peermem = facts.peermem_loaded && !facts.peermem_failed;
   if (dmabuf && facts.choice != RegistrationChoice::kPeermem) return RegistrationWay::kDmabuf;
@@ -75,14 +96,14 @@ struct PointerFacts {
   PointerKind kind = PointerKind::kHost;
   int gpu = 0;  // ordinal; of device memory
 };
-// Errors: kSystem with what the driver said. Threads: any.
+// Errors: kSystem with the driver's message. Threads: any.
 [[nodiscard]] Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* address);
 
 // The facts of this HCA, this GPU and this machine. Errors: as registration_choice_from_environment,
 // Gpu::open.
 [[nodiscard]] Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerFacts& pointer);
 
-// The verbs of it, as arguments so that a test sees what an HCA that takes dmabufs is asked.
+// Verbs that register memory. They are arguments, so that a test can stand in for an HCA that takes dmabufs.
 struct RegistrationVerbs {
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, std::size_t bytes, int access);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,

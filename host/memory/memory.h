@@ -54,12 +54,13 @@ class Memory {
   [[nodiscard]] std::uint32_t rkey() const { return rkey_; }
   [[nodiscard]] RegistrationWay registered_by() const { return way_; }
   [[nodiscard]] Access access() const { return access_; }
-  // Descriptor of the file whose beginning the region is, for processes of this node to map. -1 unless
-  // allocate_shareable_memory or, through gdxd, allocate_memory made it. Closed with the Memory; existing
+  // Descriptor of the file that begins with the region, for processes of this node to map. -1 unless
+  // allocate_shareable_memory made it, or allocate_memory through gdxd. It closes with the Memory; existing
   // mappings keep the pages.
   [[nodiscard]] int file() const { return file_.value(); }
-  // Names of the region for kernels of this rank, and for a peer's kernels (exchanged at bootstrap).
+  // Returns the region's name for kernels of this rank.
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
+  // Returns the region's name for a peer's kernels, exchanged at bootstrap.
   [[nodiscard]] RemoteMemory remote() const {
     return {reinterpret_cast<std::uintptr_t>(data_), bytes_, rkey(), 0};
   }
@@ -89,7 +90,7 @@ class Memory {
 // $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
 // Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access without
 // local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way),
-// kSystem. Through gdxd kUnsupported for host memory that is not part of what allocate_memory made.
+// kSystem. Through gdxd also kUnsupported for host memory outside what allocate_memory made.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 
@@ -97,7 +98,7 @@ class Memory {
 [[nodiscard]] Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access = Access::kAll);
 
 // Allocates and registers host memory in a file without a name, which never shrinks. Peers on this node can
-// map it (host/peer/peer_mapping.h). Errors: those of allocate_memory.
+// map it (host/direct/peer_mapping.h). Errors: those of allocate_memory.
 [[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
                                                        Access access = Access::kAll);
 

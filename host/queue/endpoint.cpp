@@ -16,6 +16,7 @@
 #include "base/trace.h"
 #include "host/ipc/daemon.h"
 #include "host/queue/doorbell.h"
+#include "host/queue/flight.h"
 #include "host/queue/host_ringer.h"
 #include "host/queue/owner_word.h"
 #include "host/queue/queue_memory.h"
@@ -54,6 +55,7 @@ struct Endpoint::Impl {
   void take_references(const StagingPools& pools);
   void lift_credits();
   void set_abort();
+  void log_events_once();
   Result<void> map_doorbell(const Gpu& gpu);
   Result<void> ring_for_kernels();
   [[nodiscard]] EndpointHandle make_handle() const;
@@ -76,6 +78,7 @@ struct Endpoint::Impl {
   QueueState first_state{};                           // and with it the handle
   std::string peer_text;
   Connection connection = Connection::kNone;
+  std::atomic<bool> events_logged{false};
   std::optional<OwnerWord> owner;  // kernels are refused before anything goes
 };
 
@@ -300,9 +303,22 @@ EndpointFault Endpoint::fault() const { return state().fault; }
 std::string Endpoint::describe_fault() const {
   const EndpointFault first = fault();
   if (first.syndrome == 0) return describe(first);
+  impl_->log_events_once();
   const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
   const auto request = block ? describe_wqe(*block, first.wqe_counter, impl_->peer_text) : std::nullopt;
   return request ? fmt::format("{}: {}", describe(first), *request) : describe(first);
+}
+
+Result<std::string> Endpoint::newest_events() const {
+  const auto record = GDX_TRY(impl_->queue->flight());
+  return flight_text(record);
+}
+
+// Logs the way to a fault.
+void Endpoint::Impl::log_events_once() {
+  if (!log::enabled(log::Level::kInfo) || events_logged.exchange(true)) return;
+  log::info("QP {:#x} of HCA {}, its newest events before the fault:\n{}", queue->facts().qpn, hca_name,
+            fault_text(queue->flight()));
 }
 
 QueueState Endpoint::state() const {

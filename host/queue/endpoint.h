@@ -1,5 +1,5 @@
 // An endpoint: one RC queue pair whose rings device code drives by itself. DevX commands make every object,
-// so that the caller places rings, doorbell record and UAR and hands them to a kernel.
+// so that the caller chooses the places of rings, doorbell record and UAR.
 // Source: ConnectX Programmer's Reference Manual, CREATE_CQ, CREATE_QP, RST2INIT_QP, INIT2RTR_QP, RTR2RTS_QP;
 // layouts in proto/mlx5/prm.h.
 #pragma once
@@ -63,14 +63,14 @@ struct EndpointOptions {
   std::optional<std::uint8_t> traffic_class = std::nullopt;  // DSCP and ECN. $GDX_TRAFFIC_CLASS; 0
   std::optional<std::uint8_t> service_level = std::nullopt;  // VLAN priority, 0..7. $GDX_SERVICE_LEVEL; 0
   // Kind of doorbell. BlueFlame copies each WQE of one block into its doorbell, so the NIC need not fetch it.
-  // On hardware it needs a probe that has passed: check_blueflame_probe. Shared endpoints ring plainly, and
-  // so do those for which the HCA has no BlueFlame register left. $GDX_DOORBELL; kPlain.
+  // On hardware it needs a probe that has passed: check_blueflame_probe. Threads and shared endpoints ring
+  // plainly, and so do those for which the HCA has no BlueFlame register left. $GDX_DOORBELL; kPlain.
   std::optional<DoorbellKind> doorbell = std::nullopt;
   // Permits BlueFlame on hardware without a probe, for the probe itself. What the NIC makes of a copy that
   // arrives in parts is not documented.
   bool may_ring_unprobed_blueflame = false;
-  // Permits a timeout_ns shorter than a probe and a dead peer's retries. create() refuses one otherwise,
-  // because kTimeout would come first, and the endpoint's fault much later.
+  // Permits a timeout_ns shorter than a probe and a dead peer's retries. create() otherwise refuses it,
+  // because kTimeout would come long before the endpoint's fault.
   bool may_time_out_before_retries = false;
   // For research only: pushes into any slot of the pool, whatever its holder, to show the damage that credits
   // prevent. It damages the payload of every endpoint of the pool.
@@ -101,8 +101,8 @@ struct StagingPools {
   StagingPool* host;  // for bounces
 };
 
-// Threads: one at a time, except abort(), which any thread may call while a kernel runs. fault() and state()
-// return what kernels have written back, so call them when no kernel runs on the endpoint.
+// Threads: one at a time, except abort(), which any thread may call while a kernel runs. Call fault() and
+// state() only while no kernel runs on the endpoint, because kernels write them back at their end.
 class Endpoint {
  public:
   // Creates an endpoint. A pool may be missing if the options take no slots of it. The pool reserves its
@@ -120,6 +120,7 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
   ~Endpoint();
 
+  // Returns the address by which a peer connects to this endpoint.
   [[nodiscard]] EndpointAddress address() const;
 
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
@@ -135,8 +136,8 @@ class Endpoint {
 
   // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
   // layer need no call. Call it before handle() and kernels. Where the driver refuses the register, a thread
-  // of this process rings instead, and a warning says so. StagingPool::map_to maps the pool's memory. Errors:
-  // those of Gpu::map for host memory; kInvalidArgument when the queues are in another GPU's memory.
+  // of this process rings instead, with a warning. StagingPool::map_to maps the pool's memory. Errors: those
+  // of Gpu::map for host memory; kInvalidArgument when the queues are in another GPU's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
   // Returns whether a thread of this process rings for kernels.
   [[nodiscard]] bool host_rings() const;
@@ -145,19 +146,23 @@ class Endpoint {
   [[nodiscard]] EndpointHandle handle() const;
 
   // Returns the first fault that a kernel recorded when it closed the endpoint; status kOk while healthy.
-  // kSystem, with the driver's error in the log, if it is in GPU memory that a kernel's fault has made
-  // unreadable.
+  // kSystem if a kernel's fault has made the GPU memory unreadable; the log has the driver's error.
   [[nodiscard]] EndpointFault fault() const;
-  // "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
+  // Returns "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
-  // Describes fault(), and the work request that failed, if the send queue still has it:
+  // Describes fault(), and the failed work request if the send queue still has it:
   // "remote access error, syndrome ..., WQE 12: RDMA WRITE of 64 B at 0x7f5c0000 (rkey 0x1810) of QP 0x45 at
   // 10.0.0.2, local 0x7f3a0000 (lkey 0x1a00)".
   [[nodiscard]] std::string describe_fault() const;
+  // Returns the newest events of the queue pair and its credits as text, one a line. Events are doorbells,
+  // WQEs, resends, completions and slots. On hardware only those in the rings are left. Errors: kUnsupported
+  // (queues in GPU memory, and gdxd has no recorder), kInvalidArgument (a recorder of another release),
+  // kNoMemory (gdxd has no room for the answer), kSystem, kDaemonGone.
+  [[nodiscard]] Result<std::string> newest_events() const;
   // Returns the current state, copied from GPU memory if it is there. If that fails only the fault is set.
   [[nodiscard]] QueueState state() const;
-  // QUERY_QP's output, byte for byte: what the HCA has of the queue pair now. Layout: proto/mlx5/prm.h.
-  // Errors: kSystem with status and syndrome.
+  // Returns QUERY_QP's output, byte for byte: the HCA's present state of the queue pair. Layout:
+  // proto/mlx5/prm.h. Errors: kSystem with status and syndrome.
   [[nodiscard]] Result<std::vector<std::uint8_t>> query_queue_pair() const;
   // Returns the way by which queues in GPU memory are registered; kHostPages where they are in host memory.
   [[nodiscard]] RegistrationWay queues_registered_by() const;

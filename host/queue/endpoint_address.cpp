@@ -49,7 +49,7 @@ Result<void> resolve_option(std::optional<T>& option, const char* variable, std:
 }
 
 // Sets an absent option to the variable's value, or else to plain.
-Result<void> settle_doorbell(std::optional<DoorbellKind>& option) {
+Result<void> resolve_doorbell(std::optional<DoorbellKind>& option) {
   if (option) return {};
   option = GDX_TRY(choice_from_environment<DoorbellKind>(
       kDoorbellVariable, {{name(DoorbellKind::kPlain), DoorbellKind::kPlain},
@@ -140,7 +140,7 @@ Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, b
         resolve_option(options.service_level, kServiceLevelVariable, 0, kMaxServiceLevel, kNone)}) {
     if (!resolved) return tl::unexpected(resolved.error());
   }
-  GDX_TRY(settle_doorbell(options.doorbell));
+  GDX_TRY(resolve_doorbell(options.doorbell));
   const std::uint64_t verdict_ns =
       options.probe_after_ns + retry_time_ns(*options.ack_timeout, *options.retry_count, hca_is_software);
   if (verdict_ns < *options.timeout_ns || options.may_time_out_before_retries) return options;

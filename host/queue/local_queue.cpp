@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "host/queue/doorbell.h"
+#include "host/queue/flight.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_objects.h"
 
@@ -40,6 +41,7 @@ std::uint16_t udp_source_port(std::uint32_t qpn, std::uint32_t remote_qpn) {
 struct LocalEnd {
   explicit LocalEnd(const Hca& hca)
       : hca_name(hca.name()),
+        sysfs_path(hca.sysfs_path()),
         address_text(hca.address_text()),
         pd(hca.pd()),
         gid(hca.gid()),
@@ -51,6 +53,7 @@ struct LocalEnd {
         mtu_bytes(hca.path_mtu_bytes()) {}
 
   std::string hca_name;
+  std::string sysfs_path;
   std::string address_text;
   ibv_pd* pd;
   ibv_gid gid;
@@ -113,13 +116,15 @@ class LocalQueue final : public QueueObjects {
   LocalQueue(const Hca& hca, const EndpointOptions& resolved_options, const QueueMemory& queue_memory)
       : local_(hca), options_(resolved_options), memory_(queue_memory) {}
 
-  Result<void> create(const Hca& hca, const StagingPools& pools, std::uint64_t address);
+  Result<void> create(const Hca& hca, const StagingPools& pools, std::uint64_t address, std::uint32_t tenant);
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer) override;
   void retire() override;
   [[nodiscard]] Result<std::vector<std::uint8_t>> query() const override;
+  [[nodiscard]] Result<FlightRecord> flight() const override;
 
  private:
-  Result<void> lease_slots(const StagingPools& pools);
+  [[nodiscard]] Result<FlightRecord> flight_on_hardware() const;
+  Result<void> lease_slots(const StagingPools& pools, std::uint32_t tenant);
   Result<void> show_queues_to(const Hca& hca);
   Result<void> show_scratch_to(const Hca& hca, std::uint64_t address);
   Result<void> create_queues(const Hca& hca);
@@ -137,17 +142,18 @@ class LocalQueue final : public QueueObjects {
   commands::NumberedObject queue_pair_;
 };
 
-Result<void> LocalQueue::lease_slots(const StagingPools& pools) {
+Result<void> LocalQueue::lease_slots(const StagingPools& pools, std::uint32_t tenant) {
   if (options_.slot_count != 0 && options_.unsafe_push_without_credits) {
     log::warn(
         "endpoint option unsafe_push_without_credits: payload of HCA {}'s staging pool will be damaged; "
         "leave it out unless that is what you measure",
         local_.hca_name);
   } else if (options_.slot_count != 0) {
-    staging_ = GDX_TRY(pools.nic->lease(memory_.staging_credits().channel(), options_.slot_count));
+    staging_ = GDX_TRY(pools.nic->lease(memory_.staging_credits().channel(), options_.slot_count, tenant));
   }
   if (options_.bounce_slot_count == 0) return {};
-  bounce_ = GDX_TRY(pools.host->lease(memory_.bounce_credits().channel(), options_.bounce_slot_count));
+  bounce_ =
+      GDX_TRY(pools.host->lease(memory_.bounce_credits().channel(), options_.bounce_slot_count, tenant));
   return {};
 }
 
@@ -180,7 +186,8 @@ Result<void> LocalQueue::show_scratch_to(const Hca& hca, std::uint64_t address) 
   std::uint64_t& word = memory_.host().scratch;
   const auto offset =
       static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(&word) - memory_.host_memory().data());
-  scratch_.reset(ibv_reg_mr_iova(hca.pd(), &word, sizeof word, address + offset, IBV_ACCESS_LOCAL_WRITE));
+  constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE;  // a number, because the macro mixes two enumerations
+  scratch_.reset(ibv_reg_mr_iova(hca.pd(), &word, sizeof word, address + offset, kAccess));
   if (scratch_) return {};
   return fail(
       errno == ENOMEM ? Status::kNoMemory : Status::kSystem,
@@ -257,8 +264,33 @@ Result<std::vector<std::uint8_t>> LocalQueue::query() const {
   return std::vector<std::uint8_t>(output.begin(), output.end());
 }
 
-Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::uint64_t address) {
-  GDX_TRY(lease_slots(pools));
+// The state comes last, because what the rings hold has led to it.
+Result<FlightRecord> LocalQueue::flight_on_hardware() const {
+  auto record = GDX_TRY(read_rings(memory_, options_.send_queue_blocks));
+  const auto output = GDX_TRY(commands::query_queue_pair(queue_pair_));
+  const std::uint32_t state = mlx5::prm::get32(output, mlx5::prm::qp::kState);
+  // The PRM numbers SQE and SQD the other way round.
+  constexpr std::uint32_t kBoth = mlx5::prm::qp::kSqError ^ mlx5::prm::qp::kSqDrained;
+  const bool swapped = state == mlx5::prm::qp::kSqError || state == mlx5::prm::qp::kSqDrained;
+  const std::uint32_t number = swapped ? state ^ kBoth : state;
+  record.events.push_back({.time_ns = record.events.back().time_ns,
+                           .kind = FlightKind::kState,
+                           .code = static_cast<std::uint8_t>(number)});
+  return record;
+}
+
+Result<FlightRecord> LocalQueue::flight() const {
+  auto record = read_flight_file(local_.sysfs_path, queue_pair_.number);
+  if (!record && record.error().status == Status::kNotFound) record = flight_on_hardware();
+  if (!record) return record;
+  merge(*record, staging_.flight());
+  merge(*record, bounce_.flight());
+  return record;
+}
+
+Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::uint64_t address,
+                                std::uint32_t tenant) {
+  GDX_TRY(lease_slots(pools, tenant));
   facts_.psn = GDX_TRY(random_psn());
   doorbell_ = GDX_TRY(allocate_doorbell(hca, *options_.doorbell));
   GDX_TRY(show_queues_to(hca));
@@ -289,10 +321,11 @@ Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& 
 
 Result<std::unique_ptr<QueueObjects>> make_queue_objects(const Hca& hca, StagingPools pools,
                                                          const EndpointOptions& options,
-                                                         const QueueMemory& memory, std::uint64_t address) {
+                                                         const QueueMemory& memory, std::uint64_t address,
+                                                         std::uint32_t tenant) {
   auto queue = std::make_unique<LocalQueue>(hca, options, memory);
   const auto here = reinterpret_cast<std::uintptr_t>(memory.host_memory().data());
-  GDX_TRY(queue->create(hca, pools, address != 0 ? address : here));
+  GDX_TRY(queue->create(hca, pools, address != 0 ? address : here, tenant));
   return queue;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "base/page_size.h"
 #include "host/memory/shared_file.h"
+#include "proto/mlx5/doorbell.h"
 
 namespace gdx {
 namespace {
@@ -143,6 +145,8 @@ HostPage& QueueMemory::host() const { return *reinterpret_cast<HostPage*>(host_p
 
 Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) const {
   if (gpu_memory_) return gpu_memory_->read(offset, to);
+  if (queue_ == nullptr)
+    return fail(Status::kUnsupported, "the queue is in GPU memory of another process: ask there");
   std::memcpy(to.data(), queue_ + offset, to.size());
   return {};
 }
@@ -158,6 +162,36 @@ Result<mlx5::WqeBasicBlock> QueueMemory::load_block(std::uint32_t index) const {
   mlx5::WqeBasicBlock block{};
   GDX_TRY(read(index * sizeof block, block.bytes));
   return block;
+}
+
+// In two pieces where the entries wrap.
+template <typename Entry>
+Result<std::vector<Entry>> QueueMemory::load_ring(std::size_t offset, std::uint32_t entries,
+                                                  std::uint32_t first, std::uint32_t count) const {
+  std::vector<Entry> copy(count);
+  const std::uint32_t begin = first & (entries - 1);
+  const std::uint32_t before_wrap = std::min(count, entries - begin);
+  const auto to = std::as_writable_bytes(std::span(copy));
+  GDX_TRY(read(offset + begin * sizeof(Entry), to.first(before_wrap * sizeof(Entry))));
+  if (before_wrap != count) GDX_TRY(read(offset, to.subspan(before_wrap * sizeof(Entry))));
+  return copy;
+}
+
+Result<std::vector<mlx5::WqeBasicBlock>> QueueMemory::load_blocks(std::uint32_t entries, std::uint32_t first,
+                                                                  std::uint32_t count) const {
+  return load_ring<mlx5::WqeBasicBlock>(0, entries, first, count);
+}
+
+Result<std::vector<mlx5::Cqe64>> QueueMemory::load_completions(std::uint32_t entries, std::uint32_t first,
+                                                               std::uint32_t count) const {
+  return load_ring<mlx5::Cqe64>(completion_queue_offset_, entries, first, count);
+}
+
+Result<std::uint16_t> QueueMemory::load_send_record() const {
+  Be32 record{};
+  GDX_TRY(read(queue_pair_record_offset() + mlx5::kSendRecord * sizeof record,
+               std::as_writable_bytes(std::span(&record, 1))));
+  return static_cast<std::uint16_t>(std::uint32_t{record});
 }
 
 Result<void> QueueMemory::store_state(const QueueState& state) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/descriptor.h"
 #include "base/mapped_pages.h"
@@ -111,6 +112,15 @@ class QueueMemory {
   [[nodiscard]] Result<void> store_state(const QueueState& state);
   // Copies a block of the send queue likewise. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<mlx5::WqeBasicBlock> load_block(std::uint32_t index) const;
+  // Copy the send queue's doorbell record likewise, and `count` entries of a ring of `entries`: those from
+  // cumulative index `first` on. Errors: kUnsupported for a queue in another process's GPU memory; those of
+  // GpuMemory::read.
+  [[nodiscard]] Result<std::vector<mlx5::WqeBasicBlock>> load_blocks(std::uint32_t entries,
+                                                                     std::uint32_t first,
+                                                                     std::uint32_t count) const;
+  [[nodiscard]] Result<std::vector<mlx5::Cqe64>> load_completions(std::uint32_t entries, std::uint32_t first,
+                                                                  std::uint32_t count) const;
+  [[nodiscard]] Result<std::uint16_t> load_send_record() const;
 
   // The dmabuf that holds the queue of another process; null: none.
   [[nodiscard]] const SharedRegion* queue_dmabuf() const { return queue_dmabuf_ ? &*queue_dmabuf_ : nullptr; }
@@ -132,6 +142,9 @@ class QueueMemory {
   // Computes the layout, and returns the bytes of the queue.
   std::size_t lay_out(std::uint32_t send_queue_blocks, std::uint32_t slot_count,
                       std::uint32_t bounce_slot_count);
+  template <typename Entry>
+  Result<std::vector<Entry>> load_ring(std::size_t offset, std::uint32_t entries, std::uint32_t first,
+                                       std::uint32_t count) const;
   Result<void> read(std::size_t offset, std::span<std::byte> to) const;
   Result<void> clear_queue(std::size_t queue_bytes);
 

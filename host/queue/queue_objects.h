@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/flight_recorder.h"
 #include "base/result.h"
 #include "host/queue/endpoint.h"
 #include "host/queue/endpoint_address.h"
@@ -47,6 +48,9 @@ class QueueObjects {
   virtual void retire() = 0;
   // Returns QUERY_QP's output. Errors: kSystem; kDaemonGone.
   [[nodiscard]] virtual Result<std::vector<std::uint8_t>> query() const = 0;
+  // Returns the newest events of queue pair and credits, as host/queue/flight.h has them. Errors: those of
+  // read_rings; kDaemonGone. Threads: any.
+  [[nodiscard]] virtual Result<FlightRecord> flight() const = 0;
 
  protected:
   QueueFacts facts_;
@@ -61,12 +65,14 @@ struct PoolSlots {
 [[nodiscard]] Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options);
 
 // Makes them in this process. `options` are resolved, `memory` outlives the result. Work requests name the
-// memory's first byte by `address`; 0: by its address here. Errors: those of StagingPool::lease and
+// memory's first byte by `address`; 0: by its address here. `tenant`: the program, where several share a
+// pool. Errors: those of StagingPool::lease and
 // register_gpu_umem; kNoMemory; kSystem with the command's name, status and syndrome.
 [[nodiscard]] Result<std::unique_ptr<QueueObjects>> make_queue_objects(const Hca& hca, StagingPools pools,
                                                                        const EndpointOptions& options,
                                                                        const QueueMemory& memory,
-                                                                       std::uint64_t address = 0);
+                                                                       std::uint64_t address = 0,
+                                                                       std::uint32_t tenant = 0);
 
 // Makes them through gdxd, for an Hca that was opened there; `memory` has a file. Errors: as above;
 // kDaemonGone.

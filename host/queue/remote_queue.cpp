@@ -1,15 +1,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mapped_pages.h"
 #include "base/page_size.h"
 #include "host/ipc/daemon.h"
 #include "host/queue/queue_objects.h"
+#include "host/staging/progress.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
@@ -18,7 +21,7 @@ namespace {
 static_assert(ipc::kQueryBytes == mlx5::prm::kQueryQpOutBytes);
 static_assert(sizeof(ipc::ConnectEndpoint::peer) == sizeof(EndpointAddress));
 
-class RemoteQueue final : public QueueObjects {
+class RemoteQueue final : public QueueObjects, private ProgressService {
  public:
   RemoteQueue(std::shared_ptr<ipc::Daemon> daemon, const ipc::EndpointAnswer& answer,
               RegistrationWay registered_by)
@@ -34,8 +37,18 @@ class RemoteQueue final : public QueueObjects {
     facts_.doorbell_page = page_.get();
     facts_.doorbell = reinterpret_cast<std::uint64_t*>(page_.get() + register_offset);
   }
+  // Watches the doorbell, which a software HCA sets to 0 when it has seen it.
+  void watch() {
+    detail::add_service(*this);
+    detail::add_served_elsewhere(1);
+    watched_ = true;
+  }
   // gdxd ends the objects of a client that it has lost, so a failure leaves nothing behind.
-  ~RemoteQueue() override { (void)daemon_->call<ipc::Done>(ipc::DestroyEndpoint{endpoint_}); }
+  ~RemoteQueue() override {
+    if (watched_) detail::add_served_elsewhere(-1);
+    if (watched_) detail::remove_service(*this);
+    (void)daemon_->call<ipc::Done>(ipc::DestroyEndpoint{endpoint_});
+  }
 
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer) override {
     ipc::ConnectEndpoint request{};
@@ -52,11 +65,39 @@ class RemoteQueue final : public QueueObjects {
     const auto reply = GDX_TRY(daemon_->call<ipc::QueryAnswer>(ipc::QueryEndpoint{endpoint_}));
     return std::vector<std::uint8_t>(std::begin(reply.answer.output), std::end(reply.answer.output));
   }
+  [[nodiscard]] Result<FlightRecord> flight() const override {
+    const auto reply = GDX_TRY(daemon_->call<ipc::StatisticsAnswer>(ipc::ReadFlight{endpoint_, 0, 0}));
+    const std::string text = GDX_TRY(ipc::read_text(reply));
+    return parse_flight(text);
+  }
 
  private:
+  [[nodiscard]] bool rings() const {
+    const std::size_t halves = facts_.blueflame_half_bytes == 0 ? 1 : 2;
+    for (std::size_t half = 0; half < halves; ++half) {
+      std::uint64_t& word = facts_.doorbell[half * facts_.blueflame_half_bytes / sizeof(std::uint64_t)];
+      if (std::atomic_ref(word).load(std::memory_order_relaxed) != 0) return true;
+    }
+    return false;
+  }
+  int progress() override {
+    if (!rings()) {
+      unseen_since_ns_ = 0;
+      return 0;
+    }
+    const std::uint64_t now_ns = monotonic_ns();
+    if (unseen_since_ns_ == 0) unseen_since_ns_ = now_ns;
+    if (now_ns - unseen_since_ns_ < ipc::kWakeEveryNs) return 0;
+    unseen_since_ns_ = 0;
+    daemon_->wake();
+    return 0;
+  }
+
   std::shared_ptr<ipc::Daemon> daemon_;
   std::uint32_t endpoint_;
   MappedPages page_;
+  bool watched_ = false;
+  std::uint64_t unseen_since_ns_ = 0;  // 0: the newest doorbell has been seen
 };
 
 ipc::CreateEndpoint request_of(const EndpointOptions& options, const StagingPools& pools,
@@ -113,6 +154,7 @@ Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, Stag
     return fail(Status::kSystem, "gdxd's answer holds no doorbell register: restart it");
   auto page = GDX_TRY(ipc::map_shared(reply.files.front(), answer.map_offset, page_bytes()));
   queue->use(std::move(page), answer.register_offset);
+  if (hca.is_software()) queue->watch();
   return queue;
 }
 

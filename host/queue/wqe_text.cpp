@@ -7,10 +7,15 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kPutSegments = sizeof(mlx5::PutWqe) / mlx5::kSegmentBytes;
+bool is_atomic(mlx5::WqeOpcode opcode) {
+  return opcode == mlx5::WqeOpcode::kAtomicCompareSwap || opcode == mlx5::WqeOpcode::kAtomicFetchAdd;
+}
 
-std::string name_of(mlx5::WqeOpcode opcode) {
+}  // namespace
+
+std::string opcode_name(mlx5::WqeOpcode opcode) {
   switch (opcode) {
+    case mlx5::WqeOpcode::kNop: return "NOP";
     case mlx5::WqeOpcode::kRdmaWrite: return "RDMA WRITE";
     case mlx5::WqeOpcode::kRdmaRead: return "RDMA READ";
     case mlx5::WqeOpcode::kAtomicCompareSwap: return "atomic compare-and-swap";
@@ -19,27 +24,26 @@ std::string name_of(mlx5::WqeOpcode opcode) {
   }
 }
 
-bool is_atomic(mlx5::WqeOpcode opcode) {
-  return opcode == mlx5::WqeOpcode::kAtomicCompareSwap || opcode == mlx5::WqeOpcode::kAtomicFetchAdd;
+mlx5::PutWqe read_wqe(const mlx5::WqeBasicBlock& block) {
+  mlx5::PutWqe wqe = mlx5::read_put_wqe(block.bytes);
+  // An atomic has its operands where others have their data.
+  if (is_atomic(mlx5::wqe_opcode(wqe.control)))
+    std::memcpy(&wqe.data, block.bytes + sizeof wqe, sizeof wqe.data);
+  if (mlx5::wqe_segments(wqe.control) < mlx5::kPutSegments) wqe.data.byte_count = mlx5::kInlineFlag;
+  return wqe;
 }
-
-}  // namespace
 
 std::optional<std::string> describe_wqe(const mlx5::WqeBasicBlock& block, std::uint16_t index,
                                         std::string_view peer) {
-  mlx5::PutWqe wqe = mlx5::read_put_wqe(block.bytes);
+  const mlx5::PutWqe wqe = read_wqe(block);
   if (mlx5::wqe_index(wqe.control) != index) return std::nullopt;
-  const mlx5::WqeOpcode opcode = mlx5::wqe_opcode(wqe.control);
-  // An atomic has its operands where others have their data.
-  if (is_atomic(opcode)) std::memcpy(&wqe.data, block.bytes + sizeof wqe, sizeof wqe.data);
-  if (mlx5::wqe_segments(wqe.control) < kPutSegments) wqe.data.byte_count = mlx5::kInlineFlag;
   const std::uint32_t count = wqe.data.byte_count;
   // Calls of kernels name memory; a probe of a silent peer names none.
-  if (mlx5::wqe_segments(wqe.control) < kPutSegments && wqe.remote.address == 0 && wqe.remote.rkey == 0)
+  if (mlx5::wqe_segments(wqe.control) < mlx5::kPutSegments && wqe.remote.address == 0 && wqe.remote.rkey == 0)
     return fmt::format("a probe of {}: look there for the cause", peer);
-  std::string text =
-      fmt::format("{} of {} B at {:#x} (rkey {:#x}) of {}", name_of(opcode), count & ~mlx5::kInlineFlag,
-                  std::uint64_t{wqe.remote.address}, std::uint32_t{wqe.remote.rkey}, peer);
+  std::string text = fmt::format("{} of {} B at {:#x} (rkey {:#x}) of {}",
+                                 opcode_name(mlx5::wqe_opcode(wqe.control)), count & ~mlx5::kInlineFlag,
+                                 std::uint64_t{wqe.remote.address}, std::uint32_t{wqe.remote.rkey}, peer);
   if ((count & mlx5::kInlineFlag) != 0) return text;
   return text + fmt::format(", local {:#x} (lkey {:#x})", std::uint64_t{wqe.data.address},
                             std::uint32_t{wqe.data.lkey});

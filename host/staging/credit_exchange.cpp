@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace gdx {
@@ -23,12 +24,17 @@ StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* gran
   return {0, 0, 1u << 31, 0, 0, kUnlimitedSlots, 0, 0};
 }
 
-Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::uint32_t at_most) {
-  const auto number = scheduler_.open(at_most);
+Result<CreditEndpoint> CreditExchange::open(const CreditChannel& channel, std::uint32_t at_most,
+                                            std::uint32_t tenant) {
+  const auto number = scheduler_.open(at_most, tenant);
   if (!number) return number;
-  if (clients_.size() <= *number) clients_.resize(*number + 1);
+  if (clients_.size() <= *number) {
+    clients_.resize(*number + 1);
+    flights_.resize(*number + 1);
+  }
   const std::uint32_t returned = load(channel.requests->returned, std::memory_order_relaxed);
   clients_[*number] = {channel, true, false, false, granted_of(*channel.grants), returned};
+  flights_[*number] = {};
   ++open_;
   return number;
 }
@@ -41,6 +47,7 @@ void CreditExchange::destroy(CreditEndpoint number) {
 
 int CreditExchange::poll() {
   int done = 0;
+  now_ns_ = monotonic_ns();
   for (CreditEndpoint number = 0; number < clients_.size(); ++number) {
     if (clients_[number].exists) done += read_requests(number);
   }
@@ -48,7 +55,9 @@ int CreditExchange::poll() {
   scheduler_.decide(actions_);
   const std::uint32_t mask = scheduler_.rules().slot_count - 1;
   for (const CreditAction& action : actions_) {
-    if (action.kind != CreditAction::Kind::kGrant) continue;
+    const bool grants = action.kind == CreditAction::Kind::kGrant;
+    note(action.endpoint, grants ? FlightKind::kGrant : FlightKind::kLimit, action.value);
+    if (!grants) continue;
     Client& client = clients_[action.endpoint];
     client.channel.granted_slots[client.granted++ & mask] = action.value;
   }
@@ -92,7 +101,7 @@ int CreditExchange::take_back_untaken(CreditEndpoint number, std::uint32_t taken
   for (client.granted = taken; taken != client.granted + count; ++taken) {
     const std::uint32_t slot =
         load(client.channel.granted_slots[taken & (slot_count - 1)], std::memory_order_relaxed);
-    if (!scheduler_.take_back(number, slot)) {
+    if (!take_back(number, slot)) {
       report(number, "leaves slot {}, which it was not granted", slot);
     }
   }
@@ -112,11 +121,21 @@ int CreditExchange::take_returns(CreditEndpoint number, std::uint32_t returned) 
   for (; client.returned != returned; ++client.returned) {
     const std::uint32_t slot =
         load(client.channel.returned_slots[client.returned & (slot_count - 1)], std::memory_order_relaxed);
-    if (!scheduler_.take_back(number, slot)) {
+    if (!take_back(number, slot)) {
       report(number, "gives back slot {}, which it does not hold", slot);
     }
   }
   return static_cast<int>(count);
+}
+
+bool CreditExchange::take_back(CreditEndpoint number, std::uint32_t slot) {
+  if (!scheduler_.take_back(number, slot)) return false;
+  note(number, FlightKind::kReturn, slot);
+  return true;
+}
+
+void CreditExchange::note(CreditEndpoint number, FlightKind kind, std::uint32_t word) {
+  flights_[number].record({.time_ns = now_ns_, .kind = kind, .word = word});
 }
 
 // Formats the first report of an endpoint only: a hostile one makes many.

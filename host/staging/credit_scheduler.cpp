@@ -33,7 +33,7 @@ CreditScheduler::CreditScheduler(const CreditRules& rules)
   for (std::uint32_t slot = rules.slot_count; slot-- > 0;) free_.push_back(slot);
 }
 
-Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
+Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most, std::uint32_t tenant) {
   if (at_most == 0 || at_most > rules_.slot_count) {
     return fail(Status::kInvalidArgument, fmt::format("an endpoint with up to {} staging slots is "
                                                       "impossible: use a slot_count of at most the pool's {}",
@@ -48,13 +48,21 @@ Result<CreditEndpoint> CreditScheduler::open(std::uint32_t at_most) {
             "to those that exist; close one, make the pool larger, the slots smaller or minimum_slots 0",
             minimum, rules_.slot_count, promised_));
   }
+  if (rules_.tenant_slots && minimum == 0 && !tenants_.contains(tenant) &&
+      tenants_.size() > *rules_.tenant_slots) {
+    return fail(Status::kBusy,
+                fmt::format("{} programs share a pool of {} staging slots without minima: end one, or make "
+                            "the pool larger or the slots smaller",
+                            tenants_.size(), rules_.slot_count));
+  }
   const auto unused = std::find_if(endpoints_.begin(), endpoints_.end(),
                                    [](const Endpoint& e) { return e.state == State::kAbsent; });
   const auto number = static_cast<CreditEndpoint>(unused - endpoints_.begin());
   if (unused == endpoints_.end()) endpoints_.emplace_back();
   Endpoint& endpoint = endpoints_[number];
   const bool queued = endpoint.queued;  // true if the number's last owner is still in waiting_
-  endpoint = {State::kOpen, minimum, at_most, 0, 0, 0, queued};
+  endpoint = {State::kOpen, minimum, at_most, 0, 0, 0, queued, tenant};
+  ++tenants_[tenant].endpoints;
   promised_ += minimum;
   reserved_ += minimum;
   queue_if_waiting(number);
@@ -103,6 +111,8 @@ void CreditScheduler::destroy(CreditEndpoint number) {
   }
   assert(endpoints_[number].leased == 0);
   endpoints_[number].state = State::kAbsent;
+  const auto tenant = tenants_.find(endpoints_[number].tenant);
+  if (--tenant->second.endpoints == 0) tenants_.erase(tenant);
 }
 
 std::optional<CreditEndpoint> CreditScheduler::holder(std::uint32_t slot) const {
@@ -131,8 +141,13 @@ bool CreditScheduler::below_threshold(std::uint32_t slots, std::uint32_t free_sl
   return std::uint64_t{slots} * 100 < spare * rules_.threshold_percent;
 }
 
+bool CreditScheduler::is_kept_from(const Endpoint& endpoint) const {
+  return endpoint.minimum == 0 && free() <= rules_.tenant_slots.value_or(0) &&
+         tenants_.at(endpoint.tenant).leased != 0;
+}
+
 bool CreditScheduler::may_have(const Endpoint& endpoint) const {
-  if (free_.empty()) return false;
+  if (free_.empty() || is_kept_from(endpoint)) return false;
   // Half of a pool without minima is for endpoints that have none, though others may be stuck with theirs.
   if (endpoint.minimum == 0 && endpoint.leased != 0 && free() <= rules_.slot_count / 2) return false;
   return endpoint.leased < endpoint.minimum || below_threshold(endpoint.leased, free());
@@ -186,7 +201,7 @@ void CreditScheduler::shrink(std::vector<CreditAction>& actions) {
     endpoint.limit = limit;
     actions.push_back({CreditAction::Kind::kLimit, number, limit});
   }
-  if (free_.empty() && anybody_has_none()) ask_for_all(actions);
+  if (anybody_has_none()) ask_for_all(actions);
 }
 
 bool CreditScheduler::anybody_has_none() const {
@@ -208,37 +223,53 @@ void CreditScheduler::set_leased(Endpoint& endpoint, std::uint32_t leased) {
   const auto lack = [&] { return endpoint.minimum - std::min(endpoint.minimum, endpoint.leased); };
   reserved_ -= lack();
   if (endpoint.state == State::kRetired) promised_ -= endpoint.leased - leased;
+  Tenant& tenant = tenants_[endpoint.tenant];
+  tenant.leased = tenant.leased - endpoint.leased + leased;
   endpoint.leased = leased;
   reserved_ += lack();
 }
 
-bool CreditScheduler::invariant_holds() const {
+const char* CreditScheduler::check_invariants() const {
   std::vector<std::uint32_t> leased(endpoints_.size());
   std::uint32_t nobodys = 0;
   for (const CreditEndpoint number : lessee_) {
     if (number == kNobody) {
       ++nobodys;
     } else if (number >= endpoints_.size() || endpoints_[number].state == State::kAbsent) {
-      return false;
+      return "a slot is leased to an endpoint that does not exist";
     } else {
       ++leased[number];
     }
   }
-  if (nobodys != free_.size()) return false;
+  if (nobodys != free_.size()) return "slots held and slots free are not the pool";
   for (const std::uint32_t slot : free_) {
-    if (slot >= lessee_.size() || lessee_[slot] != kNobody) return false;
+    if (slot >= lessee_.size() || lessee_[slot] != kNobody) return "a slot is free and leased";
   }
   std::uint32_t reserved = 0;
   std::uint32_t promised = 0;
+  std::map<std::uint32_t, Tenant> tenants;
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {
     const Endpoint& endpoint = endpoints_[i];
-    if (endpoint.leased != leased[i] || endpoint.leased > endpoint.at_most) return false;
+    if (endpoint.leased != leased[i]) return "an endpoint's slots are miscounted";
+    if (endpoint.leased > endpoint.at_most) return "an endpoint holds more slots than it may";
+    if (endpoint.queued != (std::count(waiting_.begin(), waiting_.end(), i) == 1))
+      return "an endpoint waits twice, or its place among those that wait is lost";
+    if (waits(endpoint) && !endpoint.queued) return "an endpoint waits that nobody will serve";
     if (endpoint.state == State::kRetired) promised += endpoint.leased;
+    if (endpoint.state == State::kAbsent) continue;
+    ++tenants[endpoint.tenant].endpoints;
+    tenants[endpoint.tenant].leased += endpoint.leased;
     if (endpoint.state != State::kOpen) continue;
     promised += endpoint.minimum;
     reserved += endpoint.minimum - std::min(endpoint.minimum, endpoint.leased);
   }
-  return reserved == reserved_ && promised == promised_;
+  if (reserved != reserved_) return "slots that endpoints lack of their minima are miscounted";
+  if (promised != promised_) return "slots promised to endpoints are miscounted";
+  const auto equal = [](const auto& a, const auto& b) {
+    return a.first == b.first && a.second.endpoints == b.second.endpoints &&
+           a.second.leased == b.second.leased;
+  };
+  return std::ranges::equal(tenants, tenants_, equal) ? nullptr : "tenants are miscounted";
 }
 
 }  // namespace gdx

@@ -2,22 +2,25 @@
 // clock, or memory of others.
 //
 // Every open endpoint has a minimum reserved. Above it, an endpoint may grow while it holds less than a share
-// of the free slots (the dynamic threshold of Choudhury and Hahne). More waiting endpoints thus lower each
-// one's bound, and some slots always stay free for new ones. While an endpoint waits, the limit of each
+// of the free slots. This is the dynamic threshold of Choudhury and Hahne. More waiting endpoints thus lower
+// each one's bound, and some slots always stay free for new ones. While an endpoint waits, the limit of each
 // endpoint above the threshold sinks.
-// Growing and shrinking are exact complements: a slot that is asked back would not be granted again, so no
-// slot oscillates.
+// Growing and shrinking are exact complements. A reclaimed slot would not be granted to its holder again, so
+// no slot oscillates.
 //
 //   12 free unreserved slots, threshold 100 %: an endpoint with 11 slots may grow, one with 12 may not
 //
 // Without a minimum an endpoint may have no slot at all. While such an endpoint waits and no slot is free,
-// every endpoint is asked for all of its slots, and gets one again in its turn.
+// every endpoint must return all of its slots. Each gets one again in its turn. Programs that share such a
+// pool are its tenants. Some slots are kept for tenants that have none, because threads of other tenants may
+// never run to return one.
 //
 // Source: docs/staging.md, "Sharing the staging pool"; proved by tests/model/staging_credits.pml.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -29,7 +32,15 @@ struct CreditRules {
   std::uint32_t slot_count = 0;           // of the pool
   std::uint32_t minimum_slots = 1;        // reserved for every open endpoint; may be 0
   std::uint32_t threshold_percent = 100;  // of the free slots; kMin to kMaxThresholdPercent
+  // Slots kept for tenants that have none, one fewer than there may be tenants. For pools of several tenants
+  // without a minimum.
+  std::optional<std::uint32_t> tenant_slots = std::nullopt;
 };
+
+// Returns the tenant_slots of a pool that several programs share: a quarter of it.
+[[nodiscard]] constexpr std::uint32_t tenant_slots_of(std::uint32_t slot_count) {
+  return slot_count < 4 ? slot_count / 2 : slot_count / 4;
+}
 
 inline constexpr std::uint32_t kMinThresholdPercent = 1;
 inline constexpr std::uint32_t kMaxThresholdPercent = 10'000;
@@ -64,9 +75,9 @@ class CreditScheduler {
   explicit CreditScheduler(const CreditRules& rules);
 
   // Admits an endpoint that may hold `at_most` slots (1 or more). Its minimum is granted without a request.
-  // Errors: kInvalidArgument when `at_most` is 0 or beyond the pool. kBusy when the minima of open endpoints
-  // and the slots of retired ones leave no room for its minimum.
-  [[nodiscard]] Result<CreditEndpoint> open(std::uint32_t at_most);
+  // Errors: kInvalidArgument when `at_most` is 0 or beyond the pool. kBusy when open endpoints' minima and
+  // retired ones' slots leave no room for its minimum. kBusy also when too many tenants share the pool.
+  [[nodiscard]] Result<CreditEndpoint> open(std::uint32_t at_most, std::uint32_t tenant = 0);
   // Sets the number of slots that the endpoint requests beyond those granted; replaces the earlier number.
   void want(CreditEndpoint endpoint, std::uint32_t slots);
   // Frees `slot`, which the endpoint returns. False, and no effect, when the endpoint does not hold that
@@ -90,9 +101,8 @@ class CreditScheduler {
   [[nodiscard]] std::uint32_t limit(CreditEndpoint endpoint) const { return endpoints_[endpoint].limit; }
   [[nodiscard]] std::uint32_t minimum(CreditEndpoint endpoint) const { return endpoints_[endpoint].minimum; }
 
-  // Returns whether the books agree: every slot is free or leased to exactly one existing endpoint, and all
-  // sums are right.
-  [[nodiscard]] bool invariant_holds() const;
+  // Returns the first broken invariant; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   enum class State : std::uint8_t { kAbsent, kOpen, kRetired };
@@ -104,10 +114,16 @@ class CreditScheduler {
     std::uint32_t limit = 0;
     std::uint32_t wants = 0;
     bool queued = false;  // is in waiting_
+    std::uint32_t tenant = 0;
+  };
+  struct Tenant {
+    std::uint32_t endpoints = 0;  // that exist
+    std::uint32_t leased = 0;
   };
 
   [[nodiscard]] bool waits(const Endpoint& endpoint) const;
   void queue_if_waiting(CreditEndpoint number);
+  [[nodiscard]] bool is_kept_from(const Endpoint& endpoint) const;
   [[nodiscard]] bool may_have(const Endpoint& endpoint) const;
   [[nodiscard]] bool below_threshold(std::uint32_t slots, std::uint32_t free_slots) const;
   void grant(CreditEndpoint number, std::vector<CreditAction>& actions);
@@ -121,6 +137,7 @@ class CreditScheduler {
   std::vector<std::uint32_t> free_;  // the slots, the last is granted next
   std::vector<CreditEndpoint> lessee_;
   std::vector<Endpoint> endpoints_;
+  std::map<std::uint32_t, Tenant> tenants_;  // that have endpoints
   // FIFO of requesters, a turn each; may hold some that no longer request
   std::deque<CreditEndpoint> waiting_;
   std::uint32_t reserved_ = 0;  // slots that open endpoints lack of their minima

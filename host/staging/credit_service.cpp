@@ -6,14 +6,14 @@
 #include <chrono>
 #include <utility>
 
-#include "host/staging/progress.h"
-
 namespace gdx {
 namespace {
 
 using std::chrono::microseconds;
 constexpr microseconds kBusyPause{kHostPollNs / 1'000};
 constexpr microseconds kIdlePause{1'000};
+constexpr microseconds kRestPause{4'000};  // each wake-up costs some 40 us of a processor
+constexpr int kPollsBeforeRest = 1'000;    // in vain, a second of them
 constexpr microseconds kDrivenPause{10'000};
 constexpr std::chrono::milliseconds kAdmissionPatience{100};
 
@@ -34,10 +34,12 @@ CreditService::~CreditService() {
   thread_.join();
 }
 
-Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::uint32_t at_most) {
+Result<CreditEndpoint> CreditService::open(const CreditChannel& channel, std::uint32_t at_most,
+                                           std::uint32_t tenant) {
   std::unique_lock lock(mutex_);
-  auto endpoint = exchange_.open(channel, at_most);
+  auto endpoint = exchange_.open(channel, at_most, tenant);
   if (!endpoint) return endpoint;
+  opened_ = true;
   changed_.notify_all();
   const CreditScheduler& scheduler = exchange_.scheduler();
   const auto give_up = std::chrono::steady_clock::now() + kAdmissionPatience;
@@ -68,6 +70,11 @@ void CreditService::destroy(CreditEndpoint endpoint) {
   (void)exchange_.poll();
 }
 
+FlightRecord CreditService::flight(CreditEndpoint endpoint) const {
+  const std::lock_guard lock(mutex_);
+  return exchange_.flight(endpoint);
+}
+
 int CreditService::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
@@ -78,21 +85,27 @@ int CreditService::progress() {
 void CreditService::serve() {
   std::unique_lock lock(mutex_);
   microseconds pause = kBusyPause;
+  int vain = 0;
   while (!stopping_) {
     if (exchange_.endpoints() == 0) {
       changed_.wait(lock, [&] { return stopping_ || exchange_.endpoints() != 0; });
+      opened_ = true;
       continue;
     }
     const std::uint64_t driven = driven_;
-    lock.unlock();
-    std::this_thread::sleep_for(pause);
-    lock.lock();
-    if (driven_ != driven) {
+    changed_.wait_for(lock, pause, [&] { return stopping_ || opened_; });
+    if (std::exchange(opened_, false)) {
+      pause = kBusyPause;
+      vain = 0;
+    } else if (driven_ != driven) {
       pause = kDrivenPause;
+      vain = 0;
     } else if (exchange_.poll() != 0 || exchange_.scheduler().anybody_waits()) {
       pause = kBusyPause;
+      vain = 0;
     } else {
-      pause = std::min(2 * pause, kIdlePause);
+      vain = std::min(vain + 1, kPollsBeforeRest);
+      pause = std::min(2 * pause, vain < kPollsBeforeRest ? kIdlePause : kRestPause);
     }
   }
 }

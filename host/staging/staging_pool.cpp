@@ -6,6 +6,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -27,8 +29,9 @@ constexpr std::uint32_t kLogAlignment = 6;  // of the device memory: 64 B, the s
 using DmHandle = std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>>;
 
 CreditRules rules_of(const StagingOptions& options, std::uint64_t pool_bytes) {
-  return {static_cast<std::uint32_t>(pool_bytes / options.slot_bytes), options.minimum_slots,
-          options.threshold_percent};
+  const auto slots = static_cast<std::uint32_t>(pool_bytes / options.slot_bytes);
+  return {slots, options.minimum_slots, options.threshold_percent,
+          options.shareable ? std::optional(tenant_slots_of(slots)) : std::nullopt};
 }
 
 // Memory of a pool, with its addresses for kernels and for the HCA.
@@ -261,14 +264,32 @@ Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOpt
   return StagingPool(std::move(pool));
 }
 
-Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most) {
-  const auto endpoint = GDX_TRY(pool_->service->open(channel, at_most));
+Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint32_t at_most,
+                                        std::uint32_t tenant) {
+  const auto endpoint = GDX_TRY(pool_->service->open(channel, at_most, tenant));
   return StagingLease(pool_, endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
-Result<void> StagingPool::map_to(const Gpu& gpu) {
+Result<void> StagingPool::map_to(const Gpu& gpu, const std::string& driver_parameters) {
+  if (pool_->memory == StagingMemory::kNic) {
+    std::ifstream file(driver_parameters);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    if (const std::string relaxed = relaxed_ordering_in(text); !relaxed.empty()) {
+      return fail(Status::kUnsupported,
+                  fmt::format("kernels of GPU {} cannot push: by {} in {} a doorbell may pass the payload "
+                              "before it; load the driver with {}, or use another mode than push",
+                              gpu.ordinal(), relaxed, driver_parameters, kStrictOrderingFix));
+    }
+  }
   pool_->mapping = GDX_TRY(gpu.map(pool_->region.base, pool_->bytes));
   return {};
+}
+
+std::string StagingPool::map_if_allowed(const Gpu& gpu, const std::string& driver_parameters) {
+  const auto mapped = map_to(gpu, driver_parameters);
+  if (mapped) return {};
+  log::warn("kernels of this process do not push: {}", mapped.error().message);
+  return mapped.error().message;
 }
 
 StagingLease StagingPool::reference(std::uint32_t at_most) {
@@ -301,6 +322,14 @@ StagingLease& StagingLease::operator=(StagingLease&& other) noexcept {
 
 void StagingLease::retire() {
   if (pool_ && endpoint_) pool_->service->retire(*endpoint_);
+}
+
+FlightRecord StagingLease::flight() const {
+  if (!pool_ || !endpoint_) return {};
+  FlightRecord record = pool_->service->flight(*endpoint_);
+  const auto pool = pool_->memory == StagingMemory::kNic ? FlightPool::kNic : FlightPool::kHost;
+  for (FlightEvent& event : record.events) event.code = static_cast<std::uint8_t>(pool);
+  return record;
 }
 
 StagingLease::~StagingLease() {

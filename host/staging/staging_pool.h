@@ -1,6 +1,6 @@
-// Staging memory, which kernels fill with payload, slot by slot under credits. NIC memory: a piece of the
-// HCA's on-chip memory (MEMIC), mapped into this process, from which the HCA sends without using PCIe. Host
-// memory: a GPU far from the HCA stores to it faster than the HCA could read the GPU.
+// Staging memory, which kernels fill with payload, slot by slot under credits. NIC memory is a piece of the
+// HCA's on-chip memory (MEMIC), mapped into this process. The HCA sends from it without using PCIe. Host
+// memory serves a GPU far from the HCA. The GPU stores to it faster than the HCA could read the GPU.
 // Source: docs/staging.md, "Staging credits"; ibv_alloc_dm(3), mlx5dv_init_obj(3).
 #pragma once
 
@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/result.h"
+#include "host/gpu/driver_parameters.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/staging/credit_exchange.h"
@@ -47,7 +49,7 @@ struct StagingOptions {
   // pool, two get a third each. A larger value lets few endpoints use more, and leaves less for new ones
   // meanwhile.
   std::uint32_t threshold_percent = 100;
-  // Host memory in a file that other processes can map, for gdxd.
+  // For gdxd: several processes lease slots, and host memory is a file that they can map.
   bool shareable = false;
 
   // Defaults of a pool in host memory.
@@ -86,8 +88,10 @@ class StagingLease {
   StagingLease& operator=(const StagingLease&) = delete;
   ~StagingLease();
 
-  // Ends grants to the endpoint and asks back its slots; does nothing without a pool.
+  // Ends grants to the endpoint and requests its slots back; does nothing without a pool.
   void retire();
+  // Returns the newest moves of slots from and to the endpoint; none without a pool. Threads: any.
+  [[nodiscard]] FlightRecord flight() const;
 
   [[nodiscard]] std::byte* base() const;           // of the pool, for this process's stores
   [[nodiscard]] std::uint64_t nic_offset() const;  // of the pool, under lkey()
@@ -113,26 +117,34 @@ class StagingLease {
 // thread may call any method.
 class StagingPool {
  public:
-  // Errors: those of resolve_staging_bytes; kInvalidArgument for a bad $GDX_PROCESSES_PER_HCA; kNoMemory when
-  // the HCA's device memory is taken, or host memory cannot be pinned; kSystem.
+  // Makes a pool. Errors: those of resolve_staging_bytes; kInvalidArgument for a bad $GDX_PROCESSES_PER_HCA;
+  // kNoMemory when the HCA's device memory is taken, or host memory cannot be pinned; kSystem.
   [[nodiscard]] static Result<StagingPool> create(const Hca& hca, const StagingOptions& options = {});
 
   // Admits an endpoint that reaches the scheduler through `channel` and may hold `at_most` slots. Errors:
   // those of CreditScheduler::open.
-  [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most);
+  [[nodiscard]] Result<StagingLease> lease(const CreditChannel& channel, std::uint32_t at_most,
+                                           std::uint32_t tenant = 0);
   // Returns a lease that holds the pool's memory alone, for an endpoint that is admitted by other means.
   [[nodiscard]] StagingLease reference(std::uint32_t at_most);
 
-  // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: those of Gpu::map.
-  // Threads: one.
-  [[nodiscard]] Result<void> map_to(const Gpu& gpu);
+  // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: those of Gpu::map;
+  // kUnsupported for memory on the NIC where the driver's parameters, a file, let a doorbell pass the
+  // payload. Threads: one.
+  [[nodiscard]] Result<void> map_to(const Gpu& gpu, const std::string& driver_parameters = kNvidiaParameters);
+  // Does the same for kernels that can do without pushes. Logs an error of map_to() as a warning and returns
+  // its text; empty when the memory is mapped. Endpoints for the GPU are then made without the pool. Threads:
+  // one.
+  [[nodiscard]] std::string map_if_allowed(const Gpu& gpu,
+                                           const std::string& driver_parameters = kNvidiaParameters);
 
-  // Place of the pool, for gdxd, which tells its clients. host_file() is -1 for memory on the NIC.
+  // Functions from here to daemon_number() serve gdxd, whose clients reach the pool by them.
+
   [[nodiscard]] std::byte* base() const;
   [[nodiscard]] std::uint64_t nic_offset() const;
   [[nodiscard]] std::uint32_t lkey() const;
-  [[nodiscard]] int host_file() const;
-  // Number by which gdxd knows the pool; 0 for a pool of this process.
+  [[nodiscard]] int host_file() const;  // -1 for memory on the NIC
+  // Number of the pool at gdxd; 0 for a pool of this process.
   [[nodiscard]] std::uint32_t daemon_number() const;
 
   [[nodiscard]] StagingMemory memory() const;

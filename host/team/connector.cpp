@@ -62,7 +62,7 @@ void Connector::ask(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane
   if (create(now_ns, rank, lane) && rank == place_.rank && connect(rank, lane, pair.mine)) {
     publish_ready(rank, lane);
   }
-  settle(rank);
+  send_due_or_close(rank);
 }
 
 void Connector::begin(std::uint64_t now_ns, std::uint32_t rank, Pair& pair) {
@@ -127,7 +127,7 @@ void Connector::opened(ChannelId channel) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
   peers_[found->second].open = true;
-  settle(found->second);
+  send_due_or_close(found->second);
 }
 
 void Connector::drop(std::uint32_t rank, ChannelId channel) {
@@ -151,7 +151,7 @@ void Connector::lost(ChannelId channel, const std::string& why) {
   const std::uint32_t rank = found->second;
   peers_[rank].problem = {Status::kPeerUnreachable, why};
   drop(rank, channel);
-  settle(rank);
+  send_due_or_close(rank);
 }
 
 void Connector::received(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter) {
@@ -171,7 +171,7 @@ void Connector::received(std::uint64_t now_ns, ChannelId channel, const Connecto
     return lost(channel, fmt::format("it spoke as rank {}", rank));
   }
   take(now_ns, channel, letter);
-  settle(rank);
+  send_due_or_close(rank);
 }
 
 void Connector::take(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter) {
@@ -268,7 +268,7 @@ void Connector::send_reason(ChannelId channel, std::uint32_t rank, std::uint32_t
   port_.send(channel, rank, letter);
 }
 
-void Connector::settle(std::uint32_t rank) {
+void Connector::send_due_or_close(std::uint32_t rank) {
   Peer& peer = peers_[rank];
   const ChannelId channel = open_channel(peer);
   bool busy = false;
@@ -293,7 +293,7 @@ void Connector::tick(std::uint64_t now_ns) {
   const std::vector<std::uint32_t> busy(busy_.begin(), busy_.end());
   for (const std::uint32_t rank : busy) {
     for (std::uint32_t lane = 0; lane < place_.lanes; ++lane) tick_pair(now_ns, rank, lane);
-    settle(rank);
+    send_due_or_close(rank);
   }
   dial_waiting(now_ns);
 }

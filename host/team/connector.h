@@ -146,7 +146,7 @@ class Connector {
   void send_reason(ChannelId channel, std::uint32_t rank, std::uint32_t lane, ConnectorKind kind, Error why);
 
   // Sends the letters that are due, and closes the channel on which nothing waits.
-  void settle(std::uint32_t rank);
+  void send_due_or_close(std::uint32_t rank);
   void tick_pair(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane);
   void dial_waiting(std::uint64_t now_ns);
   // Ends the turn of the channel that was dialled first, if its turn is over.

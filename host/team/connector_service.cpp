@@ -280,7 +280,7 @@ bool ConnectorService::take_arrivals() {
   if (monotonic_ns() < listen_again_ns_) return false;
   auto arrivals = reception_.receive();
   if (!arrivals) {
-    log::warn("team: hears no new ranks for a while: {}", arrivals.error().message);
+    log::warn("team: accepts no new ranks for a while: {}", arrivals.error().message);
     listen_again_ns_ = monotonic_ns() + kListenerRestNs;
     return false;
   }

@@ -29,8 +29,8 @@ class SymmetricHeap {
   [[nodiscard]] std::uint64_t bytes_free() const { return bytes_free_; }
   // Returns the bytes of the piece at `offset`; nullopt if no piece begins there.
   [[nodiscard]] std::optional<std::uint64_t> piece(std::uint64_t offset) const;
-  // Returns whether pieces and gaps cover the heap without overlap, gaps have no gap beside them, and the sum
-  // of free bytes is right.
+  // Returns whether pieces and gaps cover the heap without overlap, and no two gaps adjoin. The sum of free
+  // bytes must be right too.
   [[nodiscard]] bool invariant_holds() const;
 
  private:

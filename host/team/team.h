@@ -1,11 +1,11 @@
-// A team: ranks with a symmetric heap, for kernels that name a peer by its rank and memory by an own pointer.
+// A team: ranks with a symmetric heap. Kernels name a peer by its rank, and its memory by an own pointer.
 //
 //   Team team = or_exit(Team::create({.heap_bytes = 64 << 20}));
 //   float* x = or_exit(team.allocate<float>(n));
 //   run_my_kernel(team.handle(), x, n);
 //
-// Collective calls are made by all ranks, with equal arguments and in equal order. A call that fails at one
-// rank, or differs, fails at all of them and names that rank. docs/teams.md gives the reasons.
+// Collective calls are made by all ranks, with equal arguments and in equal order. A call that fails or
+// differs at one rank fails at all ranks and names that one. docs/teams.md gives the reasons.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,14 @@ namespace gdx {
 // Threads: one at a time, except abort(), which any thread may call while a kernel runs.
 class Team {
  public:
-  // Joins the world of `gdx run`, or of one rank, opens an HCA, makes pools and the heap, and starts a thread
+  // Joins the world of `gdx run`, or of one rank. Opens an HCA, makes pools and the heap. Starts a thread
   // that connects ranks once they need it. Collective.
   // Errors: kInvalidArgument naming the option, its value and its range, or the rank whose heap_bytes or
   // lanes differ; those of World::join, Hca::open, StagingPool::create, allocate_shareable_memory,
   // Gpu::open, PeerMapping::exchange, ConnectorService::listen; with connect_all those of connect().
   [[nodiscard]] static Result<Team> create(const TeamOptions& options = {});
-  // Takes the program's own parts, which must outlive the team and stay where they are.
+  // Takes the program's own parts, which must outlive the team and stay where they are. Errors: those of the
+  // other create(), but for the parts.
   [[nodiscard]] static Result<Team> create(const Hca& hca, World& world, StagingPools pools,
                                            const TeamOptions& options = {});
 
@@ -39,11 +40,11 @@ class Team {
   Team& operator=(Team&&) noexcept;
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
-  // Closes the team, and logs an error of that.
+  // Closes the team, and logs an error of close().
   ~Team();
 
   // Waits for all ranks, for TeamOptions::timeout_ns at most, and then ends this rank's part in any case. No
-  // kernel may use the team any more. Teams that were split from it end with it; to close one of those is
+  // kernel may use the team any more. Teams that were split from it end with it; closing a split team is
   // local. Collective; a second call does nothing. Errors: those of World::barrier, naming the lost rank.
   [[nodiscard]] Result<void> close();
 
@@ -58,7 +59,8 @@ class Team {
     void* const memory = GDX_TRY(allocate_bytes(bytes, alignof(T)));
     return static_cast<T*>(memory);
   }
-  // Takes `alignment` of 1 to kMaxHeapAlignment; every piece is aligned to kHeapAlignment at least.
+  // Allocates `bytes` as allocate does. Takes `alignment` of 1 to kMaxHeapAlignment; every piece is aligned
+  // to kHeapAlignment at least. Errors: those of allocate.
   [[nodiscard]] Result<void*> allocate_bytes(std::uint64_t bytes, std::uint64_t alignment = kHeapAlignment);
   // Frees what allocate returned, once no rank uses it any more. Collective. Errors: kInvalidArgument (not a
   // piece of the heap; ranks differ); those of allocate.

@@ -6,8 +6,8 @@
 
 #include "base/result.h"
 #include "host/bootstrap/world.h"
+#include "host/direct/peer_mapping.h"
 #include "host/hca/hca.h"
-#include "host/peer/peer_mapping.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
 
@@ -37,8 +37,8 @@ struct TeamOptions {
   // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
   std::optional<DirectChoice> direct = std::nullopt;
   std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
-  // Connects all ranks in Team::create, for programs that want no delay at the first use. Else a connection
-  // is made once a kernel or Team::connect needs it.
+  // Connects all ranks in Team::create, so that no first use is delayed. Else a connection is made once a
+  // kernel or Team::connect needs it.
   bool connect_all = false;
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.

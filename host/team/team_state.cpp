@@ -99,7 +99,10 @@ Result<void> TeamState::make_local_parts() {
     gpu_ = GDX_TRY(Gpu::open(*options_.gpu));
     if (options_.endpoint.placement == Placement::kGpu && !options_.endpoint.gpu)
       options_.endpoint.gpu = gpu_;
-    if (pools_.nic != nullptr) leave_out_unmapped_pool();
+    if (pools_.nic != nullptr && !pools_.nic->map_if_allowed(*gpu_).empty()) {
+      pools_.nic = nullptr;
+      options_.endpoint.slot_count = 0;
+    }
     if (pools_.host != nullptr) GDX_TRY(pools_.host->map_to(*gpu_));
   }
   const std::size_t ends = std::size_t{options_.lanes} * world_->size();
@@ -111,15 +114,6 @@ Result<void> TeamState::make_local_parts() {
   windows_.push_back({std::move(heap)});
   heap_ = SymmetricHeap(options_.heap_bytes);
   return gpu_heap_ ? zero(0, options_.heap_bytes) : map_to_gpu(windows_.front());
-}
-
-// NIC memory that the driver does not show to the GPU costs the team its pushes, and nothing else.
-void TeamState::leave_out_unmapped_pool() {
-  const auto mapped = pools_.nic->map_to(*gpu_);
-  if (mapped) return;
-  log::warn("kernels of this team do not push: {}", mapped.error().message);
-  pools_.nic = nullptr;
-  options_.endpoint.slot_count = 0;
 }
 
 Result<void> TeamState::map_to_gpu(Window& window) const {
@@ -141,7 +135,7 @@ Result<void> TeamState::map_window(Window& window) {
 Result<std::shared_ptr<Table>> TeamState::found(const Result<void>& opened) {
   auto done = opened;
   if (done) done = make_local_parts();
-  // The others must hear of a bound that is impossible, too.
+  // The other ranks must get the error of an impossible bound too.
   if (options_.timeout_ns == 0 || options_.timeout_ns > kMaxWaitNs)
     options_.timeout_ns = kDefaultTeamTimeoutNs;
   Statement mine{
@@ -172,7 +166,7 @@ bool TeamState::has_atomics() const {
   return !gpu_ || options_.heap_memory == HeapMemory::kGpu || gpu_->has_host_atomics();
 }
 
-// After a failure of this rank alone the others must hear of it, so each step ends in a meeting.
+// Ends each step in a meeting, because a failure of this rank alone must reach the other ranks.
 Result<std::vector<bootstrap::ConnectorIdentity>> TeamState::choose_ways() {
   const std::uint32_t size = world_->size();
   auto done = map_window(windows_.front());

@@ -91,7 +91,6 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<void> make_local_parts();
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);
-  void leave_out_unmapped_pool();
   [[nodiscard]] Result<void> map_to_gpu(Window& window) const;
   [[nodiscard]] Result<void> map_window(Window& window);
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);

@@ -1,6 +1,6 @@
 // Messages between gdxd and its clients, the processes of one machine, on a UNIX socket of type
-// SOCK_SEQPACKET. Each request has one answer, in order. A message is a Header, a body whose type follows
-// from the kind, and open files. Byte order is the machine's own.
+// SOCK_SEQPACKET. Each request but kWake has one answer, in order. A message is a Header, a body whose type
+// follows from the kind, and open files. Byte order is the machine's own.
 //
 //   client                                       gdxd
 //     |-- kHello            versions, name ------->|
@@ -47,8 +47,10 @@ enum class Kind : std::uint16_t {
   kKick = 15,
   kDrain = 16,
   kNotice = 17,  // from gdxd, on the notice socket
+  kWake = 18,    // without an answer
+  kReadFlight = 19,
 };
-inline constexpr std::uint16_t kLastKind = 17;
+inline constexpr std::uint16_t kLastKind = 19;
 
 struct Header {
   std::uint32_t magic;
@@ -219,6 +221,16 @@ struct StatisticsAnswer {
   std::uint64_t bytes;  // of the file
 };
 
+// Newest events of endpoints, in the open file that comes with the answer. Of one of this client's endpoints
+// they come as base/flight_recorder.h encodes them. Endpoint 0: as JSON, of the endpoints that `process` and
+// `qpn` choose, where 0 chooses all. Those of other users are for root and gdxd's own user alone.
+struct ReadFlight {
+  static constexpr Kind kKind = Kind::kReadFlight;
+  std::uint32_t endpoint;
+  std::uint32_t process;  // process id, as gdxd sees it
+  std::uint32_t qpn;
+};
+
 // Ends a client's connection. For root and gdxd's own user, and for the client's.
 struct Kick {
   static constexpr Kind kKind = Kind::kKick;
@@ -229,10 +241,25 @@ struct Drain {
   static constexpr Kind kKind = Kind::kDrain;
 };
 
+// A doorbell of this client has been rung for kWakeEveryNs, and a software HCA has not seen it: its thread
+// sleeps. Never answered, whatever is wrong with it. More than one in kWakeEveryNs have no effect.
+struct Wake {
+  static constexpr Kind kKind = Kind::kWake;
+};
+inline constexpr std::uint64_t kWakeEveryNs = 300'000;
+
 struct Done {};  // the answer to what returns nothing
 
+// Of the HCA that the client has open.
+enum class Event : std::uint32_t {
+  kPortUp = 1,
+  kPortDown = 2,
+  kHcaFailed = 3,  // gdxd ends the connection next
+};
 struct Notice {
   static constexpr Kind kKind = Kind::kNotice;
+  std::uint32_t event;  // enum Event
+  std::uint32_t reserved;
   char reason[kNameBytes * 2];
 };
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "proto/byte_order.h"
@@ -41,6 +42,9 @@ enum class RejectReason : std::uint16_t {  // table 109
   kInvalidServiceId = 8,
   kInvalidTransport = 9,
   kStaleConnection = 10,
+  kInvalidGid = 12,
+  kInvalidLid = 13,
+  kInvalidHopLimit = 16,
   kInvalidPathMtu = 26,
   kConsumerDefined = 28,
   kVendorOptionNotSupported = 35,
@@ -62,14 +66,38 @@ struct Endpoint {
   bool srq = false;
 };
 
-// The primary path of a REQ.
+inline constexpr std::uint16_t kPermissiveLid = 0xffff;
+inline constexpr std::uint16_t kFirstMulticastLid = 0xc000;
+
+constexpr bool is_unicast_lid(std::uint16_t lid) { return lid != 0 && lid < kFirstMulticastLid; }
+
+// The primary path of a REQ. RoCE has permissive LIDs, and no subnet.
 struct Path {
+  std::uint16_t local_lid = kPermissiveLid;
+  std::uint16_t remote_lid = kPermissiveLid;
   Gid local_gid{};
   Gid remote_gid{};
+  std::uint32_t flow_label = 0;
+  std::uint8_t service_level = 0;
+  bool subnet_local = false;  // packets have no GRH
   std::uint8_t traffic_class = 0;
   std::uint8_t hop_limit = 64;
   std::uint8_t ack_timeout = 0;  // 4.096 us * 2^n, as in a queue pair
 };
+
+// Returns the path as the other end sees it.
+constexpr Path reversed(Path path) {
+  std::swap(path.local_lid, path.remote_lid);
+  std::swap(path.local_gid, path.remote_gid);
+  return path;
+}
+
+// Returns the bytes of a value of the wire's layout, for additional reject information.
+template <typename T>
+std::vector<std::byte> wire_bytes(const T& value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  return {bytes.begin(), bytes.end()};
+}
 
 // One message; `type` decides which fields are on the wire.
 struct Message {
@@ -91,8 +119,8 @@ struct Message {
   std::uint32_t qkey = 0;  // SIDR_REP
   Answered answered = Answered::kReq;
   std::uint16_t reason = 0;  // RejectReason, or a SIDR_REP's SidrStatus
-  std::uint64_t rejecting_guid =
-      0;  // REJ for kTimeout: the sender's CA, in the additional reject information
+  // Of a REJ: the sender's GUID for kTimeout, the GID or LID that it would accept for those refused.
+  std::vector<std::byte> reject_information;
   std::uint8_t service_timeout = 0;  // MRA
   std::uint32_t remote_qpn = 0;      // DREQ
   // At most the type's capacity; decoding always yields the full capacity.

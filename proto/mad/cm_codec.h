@@ -17,7 +17,8 @@ using Mad = std::array<std::byte, mad::kMadBytes>;
 namespace detail {
 
 inline constexpr std::uint8_t kRate100Gbps = 16;  // enum ib_rate
-inline constexpr std::uint16_t kPermissiveLid = 0xffff;
+inline constexpr std::size_t kMaxRejectInformationBytes = 72;
+inline constexpr int kFlowLabelShift = 12;  // 20 bits at the top of a word
 
 // Place of a field: `width` bits from bit `first` of the byte at `offset`.
 struct Bits {
@@ -29,8 +30,9 @@ struct Bits {
 inline constexpr Bits kReqRemoteResponseTimeout{43, 0, 5}, kReqTransport{43, 5, 2}, kReqFlowControl{43, 7, 1},
     kReqLocalResponseTimeout{47, 0, 5}, kReqRetryCount{47, 5, 3}, kReqPathMtu{50, 0, 4},
     kReqRnrRetryCount{50, 5, 3}, kReqMaxCmRetries{51, 0, 4}, kReqSrq{51, 4, 1}, kReqRate{91, 2, 6},
-    kReqAckTimeout{95, 0, 5}, kRepFlowControl{26, 7, 1}, kRepRnrRetryCount{27, 0, 3}, kRepSrq{27, 3, 1},
-    kAnswered{8, 0, 2}, kMraServiceTimeout{9, 0, 5}, kRejInfoLength{9, 0, 7};
+    kReqServiceLevel{94, 0, 4}, kReqSubnetLocal{94, 4, 1}, kReqAckTimeout{95, 0, 5},
+    kRepFlowControl{26, 7, 1}, kRepRnrRetryCount{27, 0, 3}, kRepSrq{27, 3, 1}, kAnswered{8, 0, 2},
+    kMraServiceTimeout{9, 0, 5}, kRejInfoLength{9, 0, 7};
 
 class Body {
  public:
@@ -123,13 +125,16 @@ inline void put_req(const Message& m, Body& body) {
   body.put(kReqRnrRetryCount, m.endpoint.rnr_retry_count);
   body.put(kReqMaxCmRetries, m.max_cm_retries);
   body.put(kReqSrq, m.endpoint.srq);
-  body.put(52, kPermissiveLid);
-  body.put(54, kPermissiveLid);
+  body.put(52, m.path.local_lid);
+  body.put(54, m.path.remote_lid);
   body.put(56, m.path.local_gid);
   body.put(72, m.path.remote_gid);
+  body.put(88, m.path.flow_label << kFlowLabelShift);
   body.put(kReqRate, kRate100Gbps);
   body.put(92, m.path.traffic_class);
   body.put(93, m.path.hop_limit);
+  body.put(kReqServiceLevel, m.path.service_level);
+  body.put(kReqSubnetLocal, m.path.subnet_local);
   body.put(kReqAckTimeout, m.path.ack_timeout);
 }
 
@@ -150,10 +155,15 @@ inline void take_req(const ConstBody& body, Message& m) {
   m.endpoint.rnr_retry_count = body.bits(kReqRnrRetryCount);
   m.max_cm_retries = body.bits(kReqMaxCmRetries);
   m.endpoint.srq = body.bits(kReqSrq) != 0;
+  m.path.local_lid = body.take<std::uint16_t>(52);
+  m.path.remote_lid = body.take<std::uint16_t>(54);
   m.path.local_gid = body.gid(56);
   m.path.remote_gid = body.gid(72);
+  m.path.flow_label = body.take<std::uint32_t>(88) >> kFlowLabelShift;
   m.path.traffic_class = body.byte(92);
   m.path.hop_limit = body.byte(93);
+  m.path.service_level = body.bits(kReqServiceLevel);
+  m.path.subnet_local = body.bits(kReqSubnetLocal) != 0;
   m.path.ack_timeout = body.bits(kReqAckTimeout);
 }
 
@@ -199,9 +209,8 @@ inline void put_fields(const Message& m, Body& body) {
     case MessageType::kRej:
       body.put(kAnswered, static_cast<unsigned>(m.answered));
       body.put(10, m.reason);
-      if (m.rejecting_guid == 0) return;
-      body.put(kRejInfoLength, sizeof m.rejecting_guid);
-      return body.put(12, m.rejecting_guid);
+      body.put(kRejInfoLength, static_cast<unsigned>(m.reject_information.size()));
+      return body.put_bytes(12, m.reject_information);
     case MessageType::kRep: return put_rep(m, body);
     case MessageType::kDreq: return body.put_number(8, m.remote_qpn);
     default: return;
@@ -230,8 +239,8 @@ inline void take_fields(const ConstBody& body, Message& m) {
     case MessageType::kMra: m.service_timeout = body.bits(kMraServiceTimeout); return;
     case MessageType::kRej:
       m.reason = body.take<std::uint16_t>(10);
-      if (body.bits(kRejInfoLength) == sizeof m.rejecting_guid)
-        m.rejecting_guid = body.take<std::uint64_t>(12);
+      m.reject_information =
+          body.bytes(12, std::min<std::size_t>(body.bits(kRejInfoLength), kMaxRejectInformationBytes));
       return;
     case MessageType::kRep: return take_rep(body, m);
     case MessageType::kDreq: m.remote_qpn = body.number(8); return;
@@ -241,7 +250,7 @@ inline void take_fields(const ConstBody& body, Message& m) {
 
 }  // namespace detail
 
-// Encodes a message, without private data beyond the type's capacity.
+// Encodes a message, without private data beyond the type's capacity. Its reject information must fit.
 [[nodiscard]] inline Mad encode(const Message& message) {
   Mad mad{};
   const mad::Header header{.base_version = mad::kBaseVersion,

@@ -9,13 +9,11 @@
 #include <cstdint>
 
 #include "proto/roce/headers.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::roce {
 
 inline constexpr std::size_t kIcrcPreambleBytes = 8;  // ones where InfiniBand has its LRH
-inline constexpr std::size_t kIpv4Bytes = 20;
-inline constexpr std::size_t kIpv6Bytes = 40;
-inline constexpr std::size_t kUdpBytes = 8;
 inline constexpr std::size_t kIcrcPrefixIpv4Bytes = kIcrcPreambleBytes + kIpv4Bytes + kUdpBytes;
 inline constexpr std::size_t kIcrcPrefixIpv6Bytes = kIcrcPreambleBytes + kIpv6Bytes + kUdpBytes;
 // Place of the BTH's reserved byte (FECN and BECN), which counts as ones.

@@ -14,6 +14,7 @@ namespace gdx::roce {
 
 inline constexpr std::size_t kIpv4Bytes = 20;
 inline constexpr std::size_t kIpv6Bytes = 40;
+inline constexpr std::size_t kUdpBytes = 8;
 inline constexpr std::size_t kGrhBytes = 40;
 
 using Gid = std::array<std::uint8_t, 16>;

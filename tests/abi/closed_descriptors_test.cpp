@@ -69,7 +69,7 @@ class OwnSocket {
   void say() const {
     if (send(fd_, "own", 3, 0) != 3) std::_Exit(11);
   }
-  [[nodiscard]] bool hears() const {
+  [[nodiscard]] bool receives() const {
     std::array<char, 8> heard{};
     return recv(fd_, heard.data(), heard.size(), MSG_DONTWAIT) == 3;
   }
@@ -96,7 +96,7 @@ class OwnSocket {
     for (const OwnSocket& socket : sockets) {
       socket.say();
       for (int step = 0; step < 4; ++step) progress();
-      if (!socket.hears()) std::_Exit(3);
+      if (!socket.receives()) std::_Exit(3);
     }
   }
   std::_Exit(open_device() == nullptr ? 4 : 0);

@@ -14,13 +14,17 @@ fail() {
   exit 1
 }
 
-# Runs a program on the software HCA, for at most 60 s.
+# Runs a program on the software HCA, for at most 150 s.
 on_hca() {
-  env LD_PRELOAD="$GDX_TEST_PRELOAD" timeout 60 "$@"
+  env LD_PRELOAD="$GDX_TEST_PRELOAD" timeout 150 "$@"
 }
 
-# Addresses of two HCAs, for programs that name their peer by one.
-server_address=127.$((RANDOM % 100 + 100)).$((RANDOM % 250 + 2)).1
+# Addresses of two HCAs, for programs that name their peer by one. Those of InfiniBand ports stand for LIDs.
+if [ "${GDX_SOFTHCA_LINK_LAYER:-}" = infiniband ]; then
+  server_address=127.0.$((RANDOM % 180 + 2)).1
+else
+  server_address=127.$((RANDOM % 100 + 100)).$((RANDOM % 250 + 2)).1
+fi
 client_address=${server_address%.*}.2
 
 # at ADDRESS PROGRAM...: on an HCA of this address, which logs where rdma_cm listens.
@@ -49,7 +53,7 @@ must_end_well() {
 
 # await_listener PORT PID: until the server PID, whose output is in $scratch/server, listens.
 await_listener() {
-  for _ in $(seq 200); do
+  for _ in $(seq 2400); do
     listens "$1" && return
     kill -0 "$2" 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
     sleep 0.05
@@ -60,7 +64,7 @@ await_listener() {
 
 # await_cm_listener ADDRESS PID: until the server PID, whose output is in $scratch/server, listens through rdma_cm.
 await_cm_listener() {
-  for _ in $(seq 400); do
+  for _ in $(seq 2400); do
     grep -q "rdma_cm listens at $1" "$scratch/server" && return
     kill -0 "$2" 2> /dev/null || { cat "$scratch/server" >&2; fail "the server ended early"; }
     sleep 0.05
@@ -89,7 +93,7 @@ both_ends() {
 # real-time-only ConnectX-6 Dx does (UCX pull request 8267), so such a UCX runs on the lenient one.
 spare_old_ucx() {
   need ucx_info ucx-utils
-  ! ucx_info -v | grep -Eq 'Version 1\.(1[0-3]|[0-9])\.' || unset GDX_STRICT
+  ! ucx_info -v | grep -E 'Version 1\.(1[0-3]|[0-9])\.' > /dev/null || unset GDX_STRICT
 }
 
 scratch=$(mktemp -d)

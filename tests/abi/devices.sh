@@ -4,6 +4,18 @@
 need ibv_devices
 need ibv_devinfo
 
+# A process that holds an HCA waits at $hold, which never ends.
+hold=$scratch/hold
+mkfifo "$hold"
+exec 9<> "$hold"
+await_holder() {
+  for _ in $(seq 600); do
+    grep -q ready "$scratch/holder" && return
+    sleep 0.1
+  done
+  fail "the holder did not start"
+}
+
 expect() {
   grep -Eq "$1" "$scratch/out" || { cat "$scratch/out" >&2; fail "no line matches: $1"; }
 }
@@ -44,6 +56,14 @@ case $1 in
     expect 'carries an MTU of 1024, not of 2048: ask for that, or raise the interface.s to 2144'
     devinfo 300 && fail "ibv_devinfo found a device"
     expect 'carries no RoCE packet'
+    # The network device of an HCA is the one that has its address.
+    unshare -n "${own_user[@]}" ip link add gdxa type veth peer name gdxb 2> /dev/null ||
+      { echo "SKIPPED: no veth pair may be made here: load the kernel's veth module" >&2; exit 77; }
+    unshare -n "${own_user[@]}" bash -c "ip link set lo up && ip link add gdxa type veth peer name gdxb &&
+      ip address add 10.77.0.1/24 dev gdxa && ip link set gdxa up &&
+      exec env LD_PRELOAD='$GDX_TEST_PRELOAD' GDX_SOFTHCA_ADDR=10.77.0.1 timeout 60 \
+        cat /sys/class/infiniband/gdx0/ports/1/gid_attrs/ndevs/1" > "$scratch/out" 2>&1 || fail "cat exited with $?"
+    expect '^gdxa$'
     ;;
   bad_configuration)
     GDX_SOFTHCA_LOSS=often on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "ibv_devinfo found a device"
@@ -60,9 +80,9 @@ case $1 in
     address=127.78.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
     next=${address%.*}.$((${address##*.} + 1))
     GDX_SOFTHCA_ADDR=$next on_hca bash -c 'exec 3< /sys/class/infiniband/gdx0/node_guid; echo ready; read -r' \
-      > "$scratch/holder" 2>&1 < <(sleep 20) &
+      > "$scratch/holder" 2>&1 < "$hold" &
     holder=$!
-    for _ in $(seq 100); do grep -q ready "$scratch/holder" && break; sleep 0.1; done
+    await_holder
     GDX_SOFTHCA_HCAS=2 GDX_SOFTHCA_ADDR=$address on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "two HCAs on $next"
     kill $holder
     expect "$next port 4791 is taken"
@@ -71,9 +91,9 @@ case $1 in
     address=127.77.$((RANDOM % 250 + 2)).$((RANDOM % 250 + 2))
     # The holder lists its devices, then keeps its HCA while it sleeps in the same process.
     GDX_SOFTHCA_ADDR=$address on_hca bash -c 'cd /sys/class/infiniband 2> /dev/null; exec 3< /sys/class/infiniband/gdx0/node_guid; echo ready; read -r' \
-      > "$scratch/holder" 2>&1 < <(sleep 20) &
+      > "$scratch/holder" 2>&1 < "$hold" &
     holder=$!
-    for _ in $(seq 100); do grep -q ready "$scratch/holder" && break; sleep 0.1; done
+    await_holder
     GDX_SOFTHCA_ADDR=$address on_hca ibv_devinfo > "$scratch/out" 2>&1 && fail "two HCAs on $address"
     kill $holder
     expect "$address"
@@ -145,6 +165,7 @@ case $1 in
     look '^crw' ls -l /dev/infiniband/uverbs0
     look '^symbolic link$' stat -c %F $hca
     look '^directory$' stat -L -c %F $hca
+    look '^  File: "/sys/class/infiniband/gdx0"$' stat -f $hca
     look '^character special file$' stat -c %F /dev/infiniband/uverbs0
     look "^$pci/infiniband/gdx0\$" realpath $hca
     look "^$pci\$" readlink -f $hca/device

@@ -2,7 +2,7 @@
 # Usage: fio.sh. fio's rdma engine between two processes with an HCA each: by WRITE, by READ, by SEND.
 . "$(dirname "$0")/common.sh"
 need fio fio
-fio --enghelp | grep -qw rdma || { echo "SKIPPED: this fio has no rdma engine; Debian's has" >&2; exit 77; }
+fio --enghelp | grep -w rdma > /dev/null || { echo "SKIPPED: this fio has no rdma engine; Debian's has" >&2; exit 77; }
 
 for verb in write read send; do
   echo "== $verb"

@@ -14,7 +14,10 @@
 namespace gdx::abi_tests {
 namespace {
 
-constexpr int kObjects = 300;  // more than 8 bits count
+// More than 8 bits count. UAR pages numbered with the queues, from anywhere in 24 bits, would be seen. Too
+// large a range of their own would not, because a program cannot map that many: gdx_engine_test holds them
+// all.
+constexpr int kObjects = 300;
 
 class Ids : public Loopback {
  protected:

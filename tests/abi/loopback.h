@@ -70,6 +70,16 @@ class Loopback : public testing::Test {
   }
 
   int to_rtr(ibv_qp* qp, std::uint32_t remote_qpn, std::uint8_t reads = 4) {
+    ibv_ah_attr path{};
+    path.is_global = 1;
+    path.port_num = 1;
+    path.grh.dgid = gid();
+    path.grh.sgid_index = 1;
+    path.grh.hop_limit = 64;
+    return to_rtr(qp, remote_qpn, path, reads);
+  }
+
+  static int to_rtr(ibv_qp* qp, std::uint32_t remote_qpn, const ibv_ah_attr& path, std::uint8_t reads = 4) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTR;
     if (qp->qp_type == IBV_QPT_UD) return ibv_modify_qp(qp, &attributes, IBV_QP_STATE);
@@ -78,11 +88,7 @@ class Loopback : public testing::Test {
     attributes.rq_psn = kPsn;
     attributes.max_dest_rd_atomic = reads;
     attributes.min_rnr_timer = 1;
-    attributes.ah_attr.is_global = 1;
-    attributes.ah_attr.port_num = 1;
-    attributes.ah_attr.grh.dgid = gid();
-    attributes.ah_attr.grh.sgid_index = 1;
-    attributes.ah_attr.grh.hop_limit = 64;
+    attributes.ah_attr = path;
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (qp->qp_type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     return ibv_modify_qp(qp, &attributes, mask);

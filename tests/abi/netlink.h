@@ -5,12 +5,15 @@
 #include <linux/netlink.h>
 #include <rdma/rdma_netlink.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -106,7 +109,7 @@ class Netlink {
     std::vector<std::byte> bytes;
     [[nodiscard]] NetlinkAttributes attributes() const { return netlink_attributes(bytes); }
   };
-  // The entries of a dumped table of HCA 0.
+  // This process's entries of a dumped table of HCA 0.
   std::vector<Entry> dump(std::uint16_t command, std::uint16_t table) {
     EXPECT_TRUE(ask(command, NLM_F_DUMP, {{RDMA_NLDEV_ATTR_DEV_INDEX, 0}}));
     std::vector<Entry> entries;
@@ -122,7 +125,10 @@ class Netlink {
         nlattr header{};
         std::memcpy(&header, rest.data(), sizeof header);
         const std::span<const std::byte> body = rest.subspan(sizeof header, header.nla_len - sizeof header);
-        entries.push_back({{body.begin(), body.end()}});
+        Entry entry{{body.begin(), body.end()}};
+        const bool own =
+            value(entry.attributes(), RDMA_NLDEV_ATTR_RES_PID) == static_cast<std::uint32_t>(getpid());
+        if (own) entries.push_back(std::move(entry));
         rest = rest.subspan(std::min<std::size_t>(NLA_ALIGN(header.nla_len), rest.size()));
       }
     }
@@ -136,6 +142,24 @@ class Netlink {
   }
 
   static constexpr std::uint32_t kSequence = 17;
+
+  // The lines of iproute2's `rdma resource show ARGUMENTS`, a process of its own, about this process. kNoRdma
+  // without that program.
+  static std::string lines_of_rdma(const std::string& arguments) {
+    const std::string command =
+        "PATH=$PATH:/usr/sbin:/sbin; command -v rdma > /dev/null || exit 77; "
+        "LD_PRELOAD=$GDX_TEST_PRELOAD rdma resource show " +
+        arguments + " pid " + std::to_string(getpid());
+    std::string lines;
+    FILE* const output = popen(command.c_str(), "r");
+    std::array<char, 512> line{};
+    while (output != nullptr && fgets(line.data(), line.size(), output) != nullptr) lines += line.data();
+    const int status = output == nullptr ? -1 : pclose(output);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) return kNoRdma;
+    EXPECT_EQ(status, 0) << command << '\n' << lines;
+    return lines;
+  }
+  static constexpr char kNoRdma[] = "SKIPPED: rdma is missing; install Debian's iproute2 to run this test";
 
  private:
   int fd_;

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <new>
@@ -34,6 +36,8 @@ void operator delete(void* at, std::size_t) noexcept { std::free(at); }
 
 namespace gdx::abi_tests {
 namespace {
+
+using testing::HasSubstr;
 
 class RdmaNetlink : public Loopback {
  protected:
@@ -97,6 +101,49 @@ TEST_F(RdmaNetlink, queue_pair_is_told_with_its_peer_and_state) {
   EXPECT_EQ(Netlink::value(told, RDMA_NLDEV_ATTR_RES_RQPN), qp->qp_num);
   EXPECT_EQ(Netlink::value(told, RDMA_NLDEV_ATTR_RES_RQ_PSN), kPsn);
   EXPECT_EQ(Netlink::value(told, RDMA_NLDEV_ATTR_RES_PID), static_cast<std::uint32_t>(getpid()));
+}
+
+// The last step happens within the HCA, without a call of the program's.
+TEST_F(RdmaNetlink, another_process_sees_each_state_of_a_queue_pair) {
+  const Cq cq = make_cq();
+  const Qp qp = make_qp(cq.get());
+  const auto shown = [&](const std::string& state) {
+    return HasSubstr("lqpn " + std::to_string(qp->qp_num) + " rqpn " + (state == "RESET" ? "0" : "1193046") +
+                     " type RC state " + state);
+  };
+  const std::string fresh = Netlink::lines_of_rdma("qp");
+  if (fresh == Netlink::kNoRdma) GTEST_SKIP() << fresh;
+  EXPECT_THAT(fresh, shown("RESET"));
+  connect(qp.get(), 0x123456);  // a queue pair that is not there
+  EXPECT_THAT(Netlink::lines_of_rdma("qp"), shown("RTS"));
+  ASSERT_EQ(post_send(qp.get(), piece(0, 8)), 0);
+  const std::optional<ibv_wc> completion = await(cq.get());
+  ASSERT_TRUE(completion);
+  EXPECT_EQ(completion->status, IBV_WC_RETRY_EXC_ERR);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  std::string failed;
+  do {
+    failed = Netlink::lines_of_rdma("qp");
+  } while (failed.find(" state ERR ") == std::string::npos && std::chrono::steady_clock::now() < end);
+  EXPECT_THAT(failed, shown("ERR"));
+}
+
+TEST_F(RdmaNetlink, another_process_sees_a_region_that_has_moved_and_who_uses_its_domain) {
+  const Pd younger(ibv_alloc_pd(context_.get()));
+  const auto number_of = [&](const std::string& users) -> std::string {
+    const std::string domains = Netlink::lines_of_rdma("pd users " + users);
+    const std::size_t at = domains.find("pdn ");
+    return at == std::string::npos ? domains : domains.substr(at, domains.find(' ', at + 4) - at);
+  };
+  const std::string before = number_of("1");
+  if (before == Netlink::kNoRdma) GTEST_SKIP() << before;
+  EXPECT_THAT(Netlink::lines_of_rdma("mr"), HasSubstr(before + ' '));
+  ASSERT_EQ(ibv_rereg_mr(mr_.get(), IBV_REREG_MR_CHANGE_PD, younger.get(), nullptr, 0, 0), 0);
+  const std::string after = number_of("1");
+  EXPECT_NE(after, before);
+  EXPECT_EQ(number_of("0"), before);
+  EXPECT_THAT(Netlink::lines_of_rdma("mr"), HasSubstr(after + ' '));
+  ASSERT_EQ(ibv_rereg_mr(mr_.get(), IBV_REREG_MR_CHANGE_PD, pd_.get(), nullptr, 0, 0), 0);
 }
 
 TEST_F(RdmaNetlink, completion_queue_region_and_domain_are_told) {
@@ -214,7 +261,7 @@ TEST_F(RdmaNetlink, malformed_datagrams_do_no_harm) {
   EXPECT_EQ(netlink_.dump(RDMA_NLDEV_CMD_RES_MR_GET, RDMA_NLDEV_ATTR_RES_MR).size(), 1u);
 }
 
-TEST_F(RdmaNetlink, socket_has_a_port_and_hears_no_groups) {
+TEST_F(RdmaNetlink, socket_has_a_port_and_joins_no_groups) {
   sockaddr_nl own{};
   socklen_t length = sizeof own;
   ASSERT_EQ(getsockname(netlink_.fd(), reinterpret_cast<sockaddr*>(&own), &length), 0);

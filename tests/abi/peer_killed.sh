@@ -12,10 +12,11 @@ await_listener "$port" $server
 GDX_SOFTHCA_PCAP=$scratch/pcap on_hca ib_write_bw -F -D 50 -s 64 -p "$port" 127.0.0.1 > "$scratch/client" 2>&1 &
 client=$!
 # So much of a capture: the transfer runs.
-for _ in $(seq 400); do
+for _ in $(seq 2400); do
   [ "$(stat -c %s "$scratch/pcap" 2> /dev/null || echo 0)" -gt 100000 ] && break
   sleep 0.05
 done
+[ "$(stat -c %s "$scratch/pcap" 2> /dev/null || echo 0)" -gt 100000 ] || fail "no transfer"
 kill -9 $server
 wait $client
 status=$?

@@ -10,7 +10,7 @@ client() { at "$client_address" qperf "$server_address" -lp "$port" "$@" > "$scr
 one() {
   local attempt
   for attempt in $(seq 20); do
-    client -cm 1 -t 1 "$1" && break
+    client -cm 1 -t 1 -to 60 "$1" && break
     # qperf 0.4.11 tells its port before it listens there, so a quick peer is rejected, on any HCA.
     grep -q 'Event rejected' "$scratch/client" || { cat "$scratch/client" "$scratch/server" >&2; fail "$1"; }
     echo "$1: rejected at attempt $attempt, before the server listened"

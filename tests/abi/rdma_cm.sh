@@ -63,6 +63,9 @@ libfabric_pingpong() {
   done
 }
 
+# lid ADDRESS: the LID for which 127.0.x.y stands.
+lid() { printf '%#x' $(($(echo "$1" | cut -d . -f 3) << 8 | ${1##*.})); }
+
 case $case in
   rping)
     need rping rdmacm-utils
@@ -128,6 +131,28 @@ case $case in
   fi_pingpong_msg) libfabric_pingpong msg 6 ;;
   fi_pingpong_rdm) libfabric_pingpong rdm 6 ;;
   fi_pingpong_dgram) libfabric_pingpong dgram 3 ;;
+  by_lid)
+    # Type of service 96 has precedence 3, which is the service level here.
+    server_lid=$(lid "$server_address") client_lid=$(lid "$client_address")
+    start "$peer" accept 7001
+    says "^route slid $client_lid dlid $server_lid sl 3 hops 0 life 14\$" "$peer" connect "$server_address" 7001 96
+    wait $server || fail "the server exited with $?"
+    cat "$scratch/server"
+    grep -q "^route slid $server_lid dlid $client_lid sl 3 hops 0 life 14\$" "$scratch/server" || fail "the server's route"
+    grep -q "^queue pair dlid $server_lid sl 3 global 0\$" "$scratch/client" || fail "the client's queue pair"
+    grep -q "^queue pair dlid $client_lid sl 3 global 0\$" "$scratch/server" || fail "the server's queue pair"
+    # An address that stands for no LID has no path.
+    says '^RDMA_CM_EVENT_ADDR_ERROR -113 ' "$peer" connect 127.77.0.1 7001
+    ;;
+  other_layer)
+    # InfiniBand refuses a GID of RoCE, and RoCE a path by LID.
+    start "$peer" hold 7001
+    GDX_SOFTHCA_LINK_LAYER=ethernet says '^RDMA_CM_EVENT_REJECTED 12 ' "$peer" connect "$server_address" 7001
+    kill "$(server_pid)"
+    GDX_SOFTHCA_LINK_LAYER=ethernet start "$peer" hold 7001
+    says '^RDMA_CM_EVENT_REJECTED 13 ' "$peer" connect "$server_address" 7001
+    kill "$(server_pid)"
+    ;;
   nobody_listens)
     start "$peer" hold 7001
     says '^RDMA_CM_EVENT_REJECTED 8 ' "$peer" connect "$server_address" 7002
@@ -141,7 +166,7 @@ case $case in
     start "$peer" hold 7001
     at "$client_address" "$peer" connect "$server_address" 7001 > "$scratch/client" 2>&1 &
     client=$!
-    for _ in $(seq 200); do grep -q CONNECT_REQUEST "$scratch/server" && break; sleep 0.05; done
+    for _ in $(seq 2400); do grep -q CONNECT_REQUEST "$scratch/server" && break; sleep 0.05; done
     grep -q CONNECT_REQUEST "$scratch/server" || fail "the server got no request"
     kill -9 "$(server_pid)"
     wait $client || fail "the client exited with $?"
@@ -178,7 +203,12 @@ case $case in
         grep -q "CM: $message" "$scratch/out" || { cat "$scratch/out" >&2; fail "tshark sees no $message"; }
       done
       tshark -r "$file" -V 2> /dev/null > "$scratch/out"
-      grep -q "Primary Remote Port GID: $server_address" "$scratch/out" || fail "tshark sees no path"
+      if [ "${GDX_SOFTHCA_LINK_LAYER:-}" = infiniband ]; then
+        grep -q "Primary Remote Port LID: $(($(lid "$server_address")))\$" "$scratch/out" || fail "tshark sees no LID"
+        grep -q 'Primary Subnet Local: 0x1' "$scratch/out" || fail "tshark sees a path that leaves the subnet"
+      else
+        grep -q "Primary Remote Port GID: $server_address" "$scratch/out" || fail "tshark sees no path"
+      fi
       grep -q 'IP CM Private Data' "$scratch/out" || fail "tshark sees no IP header"
       grep -qi malformed "$scratch/out" && fail "tshark calls a packet malformed"
     done

@@ -4,13 +4,18 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rdma_user_cm.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <string>
+#include <thread>
 
 namespace {
 
@@ -224,6 +229,37 @@ TEST(RdmaCmFile, request_that_nobody_has_read_is_rejected_when_its_listener_goes
     if (!with_its_file) close(server);
     close(client);
   }
+}
+
+// As in the kernel, where the wait holds the file: programs close a channel while a thread of theirs waits
+// for its events, and end.
+TEST(RdmaCmFile, wait_for_an_event_outlasts_its_file) {
+  static std::atomic<pid_t> waiter{0};
+  static std::atomic<bool> ended{false};
+  const int fd = open_connections();
+  ASSERT_GE(fd, 0);
+  fcntl(fd, F_SETFL, 0);  // it waits
+  std::thread([fd] {
+    waiter.store(gettid());
+    rdma_ucm_event_resp event{};
+    const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
+    static_cast<void>(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event));
+    ended.store(true);
+  }).detach();
+  const auto sleeps = [] {
+    std::ifstream stat("/proc/self/task/" + std::to_string(waiter.load()) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    return waiter.load() != 0 && line.find(") S ") != std::string::npos;
+  };
+  while (!sleeps()) std::this_thread::yield();
+  const int kept = dup(fd);
+  close(fd);
+  shutdown(kept, SHUT_RDWR);  // wakes it
+  close(kept);
+  for (int looks = 0; looks < 100 && !ended.load(); ++looks)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_FALSE(ended.load());
 }
 
 }  // namespace

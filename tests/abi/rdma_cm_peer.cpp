@@ -1,5 +1,7 @@
 // One end of an rdma_cm connection that does what Debian's programs do not:
-//   rdma_cm_peer connect ADDRESS PORT     connects; says what came of it: EVENT STATUS PRIVATE_DATA
+//   rdma_cm_peer connect ADDRESS PORT [TOS]  connects; says what came of it: EVENT STATUS PRIVATE_DATA, and
+//   the
+//                                         route and the queue pair's path, with a type of service
 //   rdma_cm_peer reject PORT WORD         rejects one request with WORD as private data
 //   rdma_cm_peer hold PORT                takes a request and never answers it
 //   rdma_cm_peer accept PORT              accepts one request and says what comes after
@@ -36,6 +38,19 @@ void report(const rdma_cm_event& event) {
   std::printf("%s %d %s\n", rdma_event_str(event.event), event.status, text.c_str());
 }
 
+// The path that the route has, and the one that librdmacm gave to the queue pair.
+void report_path(const rdma_cm_id& id) {
+  if (id.qp == nullptr) return;
+  const ibv_sa_path_rec& route = *id.route.path_rec;
+  std::printf("route slid %#x dlid %#x sl %d hops %d life %d\n", be16toh(route.slid), be16toh(route.dlid),
+              route.sl, route.hop_limit, route.packet_life_time);
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr unused{};
+  if (ibv_query_qp(id.qp, &attributes, IBV_QP_AV, &unused) != 0) fail("ibv_query_qp");
+  const ibv_ah_attr& path = attributes.ah_attr;
+  std::printf("queue pair dlid %#x sl %d global %d\n", path.dlid, path.sl, path.is_global);
+}
+
 sockaddr_in address_of(const char* host, const char* port) {
   addrinfo hints{};
   hints.ai_family = AF_INET;
@@ -67,7 +82,7 @@ void make_queue_pair(rdma_cm_id* id) {
   if (rdma_create_qp(id, nullptr, &attributes) != 0) fail("rdma_create_qp");
 }
 
-int connect_to(const char* host, const char* port, bool leave) {
+int connect_to(const char* host, const char* port, bool leave, std::uint8_t type_of_service) {
   rdma_event_channel* const channel = rdma_create_event_channel();
   rdma_cm_id* id = nullptr;
   if (channel == nullptr || rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) != 0) fail("rdma_create_id");
@@ -77,6 +92,8 @@ int connect_to(const char* host, const char* port, bool leave) {
     fail("rdma_resolve_addr");
   }
   if (!expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED)) return 0;
+  if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &type_of_service, 1) != 0)
+    fail("rdma_set_option");
   if (rdma_resolve_route(id, kResolveMs) != 0) fail("rdma_resolve_route");
   if (!expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED)) return 0;
   make_queue_pair(id);
@@ -84,6 +101,7 @@ int connect_to(const char* host, const char* port, bool leave) {
   if (rdma_connect(id, &parameters) != 0) fail("rdma_connect");
   rdma_cm_event* const event = next_event(channel);
   report(*event);
+  report_path(*id);
   if (leave) std::exit(0);
   rdma_ack_cm_event(event);
   rdma_destroy_qp(id);
@@ -111,6 +129,7 @@ int serve(const char* port, Answer answer, const char* refusal) {
     rdma_conn_param parameters{};
     if (rdma_accept(request, &parameters) != 0) fail("rdma_accept");
     for (int i = 0; i < 2; ++i) report(*next_event(channel));
+    report_path(*request);
     return 0;
   }
   const auto length = static_cast<std::uint8_t>(std::strlen(refusal) + 1);
@@ -126,12 +145,15 @@ int serve(const char* port, Answer answer, const char* refusal) {
 
 int main(int count, char** words) {
   const std::string mode = count > 1 ? words[1] : "";
-  if (count == 4 && mode == "connect") return connect_to(words[2], words[3], false);
-  if (count == 4 && mode == "leave") return connect_to(words[2], words[3], true);
+  if (count == 4 && mode == "connect") return connect_to(words[2], words[3], false, 0);
+  if (count == 5 && mode == "connect") {
+    return connect_to(words[2], words[3], false, static_cast<std::uint8_t>(std::atoi(words[4])));
+  }
+  if (count == 4 && mode == "leave") return connect_to(words[2], words[3], true, 0);
   if (count == 4 && mode == "reject") return serve(words[2], Answer::kReject, words[3]);
   if (count == 3 && mode == "hold") return serve(words[2], Answer::kNone, "");
   if (count == 3 && mode == "accept") return serve(words[2], Answer::kAccept, "");
-  std::fprintf(stderr,
-               "usage: rdma_cm_peer connect|leave ADDRESS PORT | reject PORT WORD | hold|accept PORT\n");
+  std::fprintf(
+      stderr, "usage: rdma_cm_peer connect|leave ADDRESS PORT [TOS] | reject PORT WORD | hold|accept PORT\n");
   return 2;
 }

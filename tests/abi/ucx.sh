@@ -38,7 +38,7 @@ export UCX_TLS
 
 # Debian 13's is built with MPI, and without a terminal takes itself for one of its processes.
 alone=()
-! ucx_perftest -h 2>&1 | grep -q -- '^ *-P <0|1>' || alone=(-P 0)
+! ucx_perftest -h 2>&1 | grep -- '^ *-P <0|1>' > /dev/null || alone=(-P 0)
 
 # one TEST BYTES ITERATIONS
 one() {
@@ -54,7 +54,7 @@ one() {
   no_complaint "$scratch/client" "$scratch/server"
   grep -Eq "(ep_cfg|inter-node cfg).*$transport/gdx0:1" "$scratch/client" || { cat "$scratch/client" >&2; fail "not over $transport"; }
   # "inf": nothing was left to be done since the line of the second before.
-  tail -1 "$scratch/client" | grep -Eq "^ *$3( +([0-9]+\.[0-9]+|inf)){5} +[0-9]+ +[0-9]+ *\$" ||
+  tail -1 "$scratch/client" | grep -E "^ *$3( +([0-9]+\.[0-9]+|inf)){5} +[0-9]+ +[0-9]+ *\$" > /dev/null ||
     { cat "$scratch/client" >&2; fail "no final line for $3 iterations"; }
 }
 

@@ -12,6 +12,8 @@ needs_python() {
   exit 77
 }
 
+chart_libraries() { ls -d "${GDX_CHART_JS:-}" /usr/share/{javascript,nodejs}/chart.js 2>/dev/null; }
+
 case $case_name in
   table)
     # Every benchmark, mode and scope, both ways, and several endpoints.
@@ -41,11 +43,11 @@ case $case_name in
     ;;
   formats)
     needs_python
-    run 60 "$gdx" bench put_lat put_bw -s 8,64 --modes pull,push "${few[@]}" --json --output "$folder/a.json"
+    run 100 "$gdx" bench put_lat put_bw -s 8,64 --modes pull,push "${few[@]}" --json --output "$folder/a.json"
     expect_status 0
     grep -v '^gdx bench: .* done' "$out" | cmp - "$folder/a.json" || fail "--json and --output differ"
     python3 - "$folder/a.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
-import json, sys
+import json, os, sys
 document = json.load(open(sys.argv[1]))
 assert document["whole"] is True and document["ended_by"] is None
 assert len(document["rows"]) == 8 and document["staging_violations"] == 0
@@ -53,59 +55,86 @@ assert document["command"].startswith("gdx bench put_lat put_bw -s 8,64")
 here, there = document["conditions"]
 for name in ("host", "cpu", "cores", "kernel", "hca", "firmware", "rdma_core", "path_class", "gdx_version", "clocks", "gpu"):
     assert name in here, name
+assert here["hca_part"] == "MT4129 GDX0000000001" and here["gpu_clock"] is None and here["cuda"] is None, here
+ranges = [part.partition("-") for part in here["processors"].split(",")]
+allowed = {one for low, _, high in ranges for one in range(int(low), int(high or low) + 1)}
+assert allowed == os.sched_getaffinity(0), here
 assert here["address"] != there["address"]
 for row in document["rows"]:
     assert row["series"] == "measured on the software HCA, kernels on the CPU layer", row
     assert row["rounds"] == 2 and row["messages"] == 16 and len(row["samples"]) == 2, row
-    assert row["bad_bytes"] == 0, row
+    assert row["bad_bytes"] == 0 and row["pcie_counted_by"] == "the software HCA", row
     # A latency has one place; of 8 messages and one that warms up each has its own in a window of 16.
     assert row["bytes_verified"] == 2 * row["bytes"] * (8 if row["measure"] == "bw" else 1), row
     assert row["messages_per_s"]["median"] > 0 and row["pcie_reads_per_message"] > 0, row
     if row["measure"] == "lat":
         us = row["latency_us"]
-        assert 0 < us["least"] <= us["p50"] <= us["p99"] <= us["p99_9"] <= us["most"], us
+        assert us["p50"] is None and us["p99"] is None and us["p99_9"] is None and 0 < us["least"] <= us["most"], us
         assert us["low"] <= us["median"] <= us["high"] and sum(c for _, c in row["histogram_ns"]) == 16, row
 PYTHON
-    run 60 "$gdx" bench put_lat get_bw -s 8 --modes pull "${few[@]}" --csv
+    # A NIC fetches no work request that was copied into its doorbell.
+    run 100 "$gdx" bench put_lat -s 8 --modes push --doorbells plain,blueflame "${few[@]}" --output "$folder/rung.json"
+    expect_status 0 && expect '^latency of a completion, us: warp scope, 1 endpoint, blueflame doorbells$'
+    python3 - "$folder/rung.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+reads = {row["doorbell"]: row["pcie_reads_per_message"] for row in json.load(open(sys.argv[1]))["rows"]}
+assert reads["plain"] > reads["blueflame"], reads
+PYTHON
+    run 100 "$gdx" bench put_lat get_bw -s 8 --modes pull "${few[@]}" --csv
     expect_status 0 && expect '^series,operation,' && expect '^"measured on .*,"get","bw","nic",8,'
-    run 60 "$gdx" bench put_lat put_bw -s 8 --modes pull "${few[@]}" --format perftest
+    run 100 "$gdx" bench put_lat put_bw -s 8 --modes pull "${few[@]}" --format perftest
     expect_status 0 && expect '^ #bytes #iterations    t_min' && expect 'MsgRate\[Mpps\]$'
     [ "$(grep -cE '^ 8 +16 +[0-9.]+ ' "$out")" -eq 2 ] || fail "not two rows of figures"
-    run 60 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
+    run 100 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
     expect_status 0 && expect '^#gdx_put_lat_push$' && expect '^8 +warp +[0-9.]+'
-    run 60 env NVSHMEM_MACHINE_READABLE_OUTPUT=1 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
+    run 100 env NVSHMEM_MACHINE_READABLE_OUTPUT=1 "$gdx" bench put_lat -s 8 --modes push "${few[@]}" --format nvshmem
     expect_status 0 && expect '^&&&& PERF gdx_put_lat_push___warp___size__8___latency [0-9.]+ -us$'
-    run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --format nccl-tests
+    run 100 "$gdx" bench put_bw -s 8 -q 1,2 --modes push "${few[@]}" --format nvshmem
+    expect_status 0 && expect '^#gdx_put_bw_push_depth16$' && expect '^#gdx_put_bw_push_x2_depth16$'
+    run 100 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --format nccl-tests
     expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
-    run 60 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
+    run 100 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
     expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform$' && expect '^measured on '
     # A missing gdx_model is told, and what was measured is kept.
     mkdir "$folder/alone"
     cp "$gdx" "$(dirname "$gdx")/../bench/gdx_bench" "$folder/alone"
-    export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../driver-shim/softhca/uverbs/libgdx_softhca.so
-    run 60 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../driver-shim/softhca/interpose/libgdx_softhca.so
+    run 100 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     expect_status 0 && expect '^put +pull +8 B '
-    run 60 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}" --model SYS
+    run 100 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}" --model SYS
     expect_status 127 && expect '^put +pull +8 B ' && expect 'no gdx_model beside the executable'
+    # Files hold measured figures before anything is modelled: a model that looks and fails.
+    printf '#!/bin/sh\ncp %q %q && cp %q %q\nexit 1\n' "$folder/b.json" "$folder/seen.json" "$folder/b.html" "$folder/seen.html" \
+      >"$folder/alone/gdx_model"
+    chmod +x "$folder/alone/gdx_model"
+    run 100 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}" --output "$folder/b.json" --report "$folder/b.html"
+    expect_failure
+    cmp "$folder/seen.json" "$folder/b.json" || fail "what was measured was not written before the model"
+    grep -q 'data-at="/rows/0/latency_us/median"' "$folder/seen.html" || fail "the page was not written before the model"
     unset GDX_SOFTHCA_LIBRARY
-    run 60 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
+    run 100 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
     expect_failure && expect 'none/a.json: cannot be written'
     ;;
   killed)
     # Half-way, in either rank: all that was measured is there, and the report says that it is not whole.
+    soon=(env GDX_ACK_TIMEOUT=16 GDX_RETRY_COUNT=5)  # some 5 s, which no live rank stands still
     for dead in 0 1; do
-      run 100 env GDX_RETRY_COUNT=3 "$gdx" bench put_signal_lat -s 8 --modes pull,push,inline --rounds 8 --iters 50 --kill-rank "$dead"
+      run 100 "${soon[@]}" "$gdx" bench put_signal_lat -s 8 --modes pull,push,inline --rounds 8 --iters 50 --kill-rank "$dead"
       expect_failure
       [ "$(grep -cE '^put_signal +(pull|push|inline) +8 B +[0-9.]+' "$out")" -eq 3 ] || fail "not 3 rows of figures"
       expect "was killed: Killed"
       expect '^PARTIAL: the run ended early: '
     done
     expect 'PARTIAL: .*rank 1 failed rank 0: .*syndrome 0x15'
+    # A thread that posts finds the peer dead, and the kernel that waits for it says so.
+    run 100 "${soon[@]}" "$gdx" bench put_bw -s 64K --modes proxy --rounds 8 --iters 50 --kill-rank 1
+    expect_failure
+    expect 'PARTIAL: .*put bw proxy .*: rank 1 failed rank 0: .*syndrome 0x15'
     ;;
   interrupted)
     # Ctrl-C keeps what was measured.
     # A shell without job control starts programs that ignore SIGINT.
-    env --default-signal=INT "$gdx" bench put_lat -s 8 --modes pull,push --rounds 100 --seconds 20 >"$out" 2>&1 </dev/null &
+    env --default-signal=INT "$gdx" bench put_lat -s 8 --modes pull,push --rounds 100 --seconds 200 >"$out" 2>&1 </dev/null &
     bench=$!
     # Each tenth is told.
     for _ in $(seq 600); do
@@ -119,34 +148,50 @@ PYTHON
     expect '^PARTIAL: the run ended early: signal 2: Interrupt$'
     [ "$(grep -cE '^put +(pull|push) +8 B +[0-9.]+' "$out")" -eq 2 ] || fail "what was measured is lost"
     ;;
-  page | browser)
+  browser)
+    # The page as a reader sees it, with the real chart library.
+    browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
+    if [ -z "$browser" ] || [ -z "$(chart_libraries)" ] || ! command -v python3 >/dev/null; then
+      echo "SKIPPED: nobody looked at the page of gdx bench: install Debian's chromium, libjs-chart.js and python3"
+      exit 77
+    fi
+    here=$(dirname "$0")
+    run 100 "$gdx" bench put_lat put_bw get_lat -s 8,512,32K --modes pull,push "${few[@]}" --output "$folder/a.json" --report "$folder/a.html"
+    expect_status 0 && expect_no 'There is no chart'
+    run 80 python3 "$here/bench_browser.py" "$folder/a.html" "$folder/a.json" "$browser" ${GDX_TEST_PICTURES:+"$GDX_TEST_PICTURES"}
+    expect_status 0 && expect '^[1-9][0-9]* points were read off the plot' && expect '^keys walk over the points: '
+    cat "$out"
+    # A plot of other values is found.
+    sed 's/y: at(row, figure.value), low/y: 2 * at(row, figure.value), low/' "$folder/a.html" >"$folder/wrong.html"
+    cmp -s "$folder/a.html" "$folder/wrong.html" && fail "nothing was changed"
+    run 80 python3 "$here/bench_browser.py" "$folder/wrong.html" "$folder/a.json" "$browser"
+    expect_failure && expect 'the plot has other points than the document$'
+    # A browser that ends is told at once, in its own words.
+    printf '#!/bin/sh\necho "no display" >&2\n' >"$folder/browser" && chmod +x "$folder/browser"
+    run 10 python3 "$here/bench_browser.py" "$folder/a.html" "$folder/a.json" "$folder/browser"
+    expect_failure && expect 'the browser ended: no display$'
+    ;;
+  page)
     # The page says what the document says, with a chart library and without.
     needs_python
     here=$(dirname "$0")
-    browser=
-    if [ "$case_name" = browser ]; then
-      browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || {
-        echo "SKIPPED: there is no chromium; install Debian's chromium to look at the page of gdx bench as a reader does"
-        exit 77
-      }
-    fi
     export GDX_CHART_JS=$here/chart_stub.js
     run 100 "$gdx" bench put_lat put_bw get_lat -s 8,512,32K --modes pull,push "${few[@]}" --output "$folder/a.json" --report "$folder/a.html"
     expect_status 0
-    run 100 python3 "$here/bench_page.py" "$folder/a.html" "$folder/a.json" ${browser:+"$browser"}
+    run 100 python3 "$here/bench_page.py" "$folder/a.html" "$folder/a.json"
     expect_status 0 && expect '^[1-9][0-9]* cells are the document.s$'
     cat "$out"
     # A figure that differs is found.
     sed -E '0,/(data-at="[^"]*latency_us.median">)[0-9.]+/s//\17.7777/' "$folder/a.html" >"$folder/wrong.html"
-    run 60 python3 "$here/bench_page.py" "$folder/wrong.html" "$folder/a.json"
+    run 100 python3 "$here/bench_page.py" "$folder/wrong.html" "$folder/a.json"
     expect_failure && expect 'the page has 7.7777'
     refuses 127 'no.js: no chart library can be read there' "$gdx" bench put_lat --report "$folder/b.html" --chart-library "$folder/no.js"
     [ -e "$folder/b.html" ] && fail "a page was written"
     unset GDX_CHART_JS
-    if ls /usr/share/javascript/chart.js /usr/share/nodejs/chart.js >/dev/null 2>&1; then
+    if [ -n "$(chart_libraries)" ]; then
       echo "not tried: a page without a chart library; this machine has one"
     else
-      run 60 "$gdx" bench fetch_add_lat "${few[@]}" --report "$folder/b.html"
+      run 100 "$gdx" bench fetch_add_lat "${few[@]}" --report "$folder/b.html"
       expect_status 0 && expect 'b.html: There is no chart, .* install libjs-chart.js'
       grep -q '<p class="warn">There is no chart' "$folder/b.html" || fail "the page does not say why it has no chart"
     fi
@@ -156,7 +201,7 @@ PYTHON
     port=$(free_port) || exit 1
     "$gdx" bench put_lat 127.0.0.1 -p "$port" -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
     other=$!
-    run 60 "$gdx" bench put_lat --listen -p "$port" -s 8 --modes pull "${few[@]}"
+    run 100 "$gdx" bench put_lat --listen -p "$port" -s 8 --modes pull "${few[@]}"
     expect_status 0 && expect '^put +pull +8 B '
     wait "$other" || fail "status $? of rank 1: $(cat "$folder/other")"
     refused "listen: '10.0.0.1' is the node that listens: leave out one" "$gdx" bench put_lat 10.0.0.1 --listen
@@ -164,14 +209,55 @@ PYTHON
     export GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:$port
     GDX_RANK=1 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
     other=$!
-    run 60 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    run 100 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     expect_status 0 && expect '^put +pull +8 B ' && expect '^rank 1, where it differs: address: '
     wait "$other" || fail "status $? of rank 1: $(cat "$folder/other")"
     [ -s "$folder/other" ] && fail "rank 1 printed: $(cat "$folder/other")"
     GDX_RANK=1 "$gdx" bench put_lat -s 16 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
-    run 60 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    run 100 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     wait "$!" && fail "rank 1 took other options than rank 0"
     expect_status 2 && expect 'started with different options: give both the same$' && expect_one_line
+    ;;
+  presets)
+    # Each preset's sizes, scopes and depths, and that an option beside it wins.
+    needs_python
+    preset() { run 100 "$gdx" bench "$@" --modes pull --iters 1 --rounds 1 --json; expect_status 0; }
+    preset --preset deepep && cp "$out" "$folder/deepep"
+    preset --preset deepep --depth 4 -s 64 && cp "$out" "$folder/own"
+    preset put_lat --preset nvshmem && cp "$out" "$folder/nvshmem"
+    preset put_bw --quick && cp "$out" "$folder/quick"
+    python3 - "$folder" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+def rows(name, *fields):
+    with open(f"{sys.argv[1]}/{name}") as file:
+        text = file.read()
+    document = json.loads(text[text.index("{"):text.rindex("}") + 1])
+    return [tuple(row[field] for field in fields) for row in document["rows"]]
+shape = ("operation", "measure", "bytes", "depth")
+assert rows("deepep", *shape) == [("put", "bw", 7168, 1024), ("put", "bw", 14336, 1024)]
+assert rows("own", *shape) == [("put", "bw", 64, 4)]
+points = [(1 << power, scope) for power in range(3, 25) for scope in ("thread", "warp", "block")]
+assert rows("nvshmem", "bytes", "scope") == points
+assert rows("quick", "bytes") == [(8,), (512,), (32768,), (2097152,)]
+PYTHON
+    ;;
+  gpu_memory)
+    # Payload in a GPU's memory, as far as a machine without a GPU goes: a driver that pretends, and the NIC moves all of it.
+    needs_python
+    fake_folder=$3
+    run 100 env LD_LIBRARY_PATH="$fake_folder" "$gdx" bench put_bw put_signal_lat get_bw fetch_add_lat -s 8,64K --modes pull,proxy -q 2 \
+      --memory gpu "${few[@]}" --output "$folder/a.json"
+    expect_status 0 && expect '^measured on the software HCA, kernels on the CPU layer, payload in GPU memory$' && expect 'every one right$'
+    expect 'payload: GPU memory, by dmabuf' && expect 'gpu_clock: at most 1000 MHz'
+    run 100 env LD_LIBRARY_PATH="$fake_folder" "$gdx" bench put_bw get_bw -s 64 --modes pull --memory gpu --break-memory "${few[@]}"
+    expect_status 1 && expect '^DAMAGED: put bw .* B wrong$' && expect '^DAMAGED: get bw .* B wrong$'
+    refused 'memory: .gpu.: kernels on the CPU layer cannot read it: add --gpu, or --modes pull,proxy' "$gdx" bench put_lat --memory gpu
+    refused "memory: 'disk': use host, gpu" "$gdx" bench put_lat --memory disk
+    if [ -e /dev/nvidiactl ]; then
+      echo "not tried: --memory gpu without a GPU; this machine has one"
+    else
+      refuses 77 'SKIPPED: ' "$gdx" bench put_lat -s 8 --modes pull --memory gpu
+    fi
     ;;
   networks)
     # Two nodes, as far as one machine has them, and a bad network between them: the report is complete.
@@ -193,6 +279,27 @@ assert sum(row["retransmissions"] for row in document["rows"]) > 0, "frames were
 assert all(row["latency_us"]["least"] > 1000 for row in document["rows"] if row["measure"] == "lat")
 PYTHON
     ;;
+  proxy)
+    # The proxy's messages stay as many as the depth says: as many doorbells as a kernel rings, where each has 16 messages.
+    needs_python
+    run 100 "$gdx" bench put_bw -s 8 --modes pull,proxy -t 16 --batch 16 -n 1600 --rounds 2 --output "$folder/a.json"
+    expect_status 0
+    python3 - "$folder/a.json" <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+# Packets that are sent again are read again.
+resent = sum(row["retransmissions"] for row in rows)
+if resent:
+    print(f"not compared: transfers over PCIe of pull and proxy, because {resent} packets were sent again")
+for figure in () if resent else ("pcie_writes_per_message", "pcie_reads_per_message"):
+    pull, proxy = (row[figure] for row in rows)
+    assert pull == proxy, (figure, pull, proxy)
+PYTHON
+    cat "$folder/err"
+    # Blocks of several endpoints run on as many threads as is said.
+    run 100 "$gdx" bench put_bw put_signal_lat -s 64 --modes pull,push,proxy -q 4 --workers 2 "${few[@]}"
+    expect_status 0 && expect ' kernel_threads: 2;' && expect 'every one right$'
+    ;;
   peers)
     if ! command -v ib_write_bw >/dev/null; then
       echo "SKIPPED: perftest is missing; install Debian's perftest to run it beside gdx bench"
@@ -200,26 +307,53 @@ PYTHON
     fi
     # perftest leaves memory behind when it ends.
     export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-    run 100 "$gdx" bench put_bw get_lat -s 4K --modes pull --iters 20 --rounds 2 --peers
+    run 100 "$gdx" bench put_bw get_lat -s 4K --modes pull --iters 20 --rounds 2 -t 8 -q 1,2 --batch 3 -b --peers --output "$folder/a.json"
     expect_status 0
     expect '^ib_write_bw +put +4 KiB +- +\[.*\] +- +[0-9.e+]+ +[0-9.]+$'
-    expect '^ib_read_lat +get +4 KiB +[0-9.]+ +\[.*\] +[0-9.]+ +- +-$'
+    expect '^ib_read_lat +get +4 KiB +[0-9.]+ +\[.*\] +- +- +-$'
+    expect '^  put bw ib_write_bw 4096 B CPU x2 depth 8 batch 3 both ways +too few rounds$'
+    grep -q 'by a CPU: ib_write_bw -F -n 42 -s 4096 -t 8 -q 2 -l 3 -b"' "$folder/a.json" || fail "perftest has other conditions"
+    for tool in ucx_perftest fi_pingpong; do
+      if ! command -v $tool >/dev/null; then
+        echo "not tried: $tool, which is not installed"
+        continue
+      fi
+      # Strictness refuses what UCX before 1.14 does.
+      run 100 env -u GDX_STRICT "$gdx" bench put_signal_lat -s 64 --modes pull --iters 20 --rounds 2 --peers
+      expect_status 0 && expect "^$tool +put_signal +64 B +[0-9.]+ "
+    done
+    # A program that is missing is told once, and one that fails, too.
     mkdir "$folder/bin"
-    for tool in sh env timeout; do ln -s "$(command -v $tool)" "$folder/bin/$tool"; done
-    run 60 env PATH="$folder/bin" "$gdx" bench get_lat -s 8 --iters 8 --rounds 1 --peers
+    for tool in sh env timeout sleep; do ln -s "$(command -v $tool)" "$folder/bin/$tool"; done
+    run 100 env PATH="$folder/bin" "$gdx" bench get_lat -s 8,16 --iters 8 --rounds 2 --peers
     expect_status 0 && expect 'ib_read_lat is not installed.*install Debian.s perftest$' && expect_no '^ib_read_lat '
-    refused 'peers: both ends of perftest run on this machine' env GDX_RANK=1 "$gdx" bench --peers
+    [ "$(grep -c 'ib_read_lat is not installed' "$out")" -eq 1 ] || fail "a missing program is told more than once"
+    # One that fails is not run again, one that fails twice not at all, and none gets a rank's capture. Its server ends
+    # when SIGTERM does not end it.
+    printf '#!/bin/sh\necho "capture: ${GDX_SOFTHCA_PCAP-none}" >>%q\ncase "$*" in *127.*) exit 1 ;; esac\ntrap "" TERM\nexec sleep 100\n' \
+      "$folder/ran" >"$folder/bin/ib_read_lat"
+    chmod +x "$folder/bin/ib_read_lat"
+    run 90 env PATH="$folder/bin" "$gdx" bench get_lat -s 8,16,32 --iters 8 --rounds 3 --peers --pcap "$folder/a.pcap"
+    expect_status 0 && expect_no '^ib_read_lat '
+    [ "$(grep -c 'ib_read_lat gave no figures and is left out here: ' "$out")" -eq 1 ] || fail "not left out once"
+    [ "$(grep -c 'ib_read_lat gave no figures and is left out from now on: ' "$out")" -eq 1 ] || fail "not left out for good"
+    [ "$(sort -u "$folder/ran")" = 'capture: none' ] || fail "a standard benchmark got a rank's capture: $(sort -u "$folder/ran")"
+    # Their time counts.
+    printf '#!/bin/sh\nsleep 0.2\necho " #bytes t_typical[usec]"\necho " 8 20 1 2 3.25 4 5 6 7"\n' >"$folder/bin/ib_read_lat"
+    run 100 env PATH="$folder/bin" "$gdx" bench get_lat -s 8 --seconds 0.5 --rounds 50 --peers
+    expect_status 0 && expect '^ib_read_lat +get +8 B +3.25 ' && expect '; for 50 there was no time: allow more --seconds$'
+    refused "peers: --addr gives a rank's address" "$gdx" bench get_lat --peers --addr 127.0.0.5
     ;;
   compare)
-    run 60 "$gdx" bench put_lat -s 8,64 --modes pull --rounds 6 --iters 20 --output "$folder/a.json"
+    run 100 "$gdx" bench put_lat -s 8,64 --modes pull --rounds 6 --iters 20 --output "$folder/a.json"
     expect_status 0
     # A run that is three times as slow in all rounds.
     sed -E 's/"samples":\[[^]]*\]/"samples":[900000,910000,920000,930000,940000,950000]/' "$folder/a.json" >"$folder/b.json"
-    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/b.json"
-    expect_status 0 && expect '^put lat pull 8 B .* slower$' && expect '^2 of 2 cases differ beyond noise$'
-    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/a.json"
-    expect_status 0 && expect 'no difference seen' && expect '^0 of 2 cases differ beyond noise$'
-    run 20 "$gdx" bench --compare "$folder/a.json" "$folder/b.json" --json
+    run 100 "$gdx" bench --compare "$folder/a.json" "$folder/b.json"
+    expect_status 0 && expect '^put lat pull 8 B .* slower$' && expect '^2 of 2 cases differ beyond noise; by chance alone about 0.0[0-9]+ would$'
+    run 100 "$gdx" bench --compare "$folder/a.json" "$folder/a.json"
+    expect_status 0 && expect 'no difference seen' && expect '^0 of 2 cases differ beyond noise; by chance '
+    run 100 "$gdx" bench --compare "$folder/a.json" "$folder/b.json" --json
     expect_status 0 && expect '"b_is":"slower"'
     refused 'compare: 1 files: give two' "$gdx" bench --compare "$folder/a.json"
     refuses 127 'none.json: cannot be read' "$gdx" bench --compare "$folder/a.json" "$folder/none.json"
@@ -228,9 +362,12 @@ PYTHON
     ;;
   broken_memory)
     for test in put_bw get_bw fetch_add_bw put_signal_lat; do
-      run 60 "$gdx" bench "$test" -s 64 --modes push "${few[@]}" --break-memory
+      run 100 "$gdx" bench "$test" -s 64 --modes push "${few[@]}" --break-memory
       expect_status 1
       expect '^DAMAGED: .* B wrong$' && expect_no 'every one right'
+      # The round that is dropped has damage in its messages and before them; of the two others only what warms up counts.
+      awk '/^DAMAGED.* warms up$/ { dropped += $(NF - 8) } /^DAMAGED.* B wrong$/ { kept += $(NF - 2) }
+           END { exit !(kept > 0 && dropped == 2 * kept) }' "$out" || fail "damage in what is dropped is not all told"
     done
     ;;
   bad_input)
@@ -243,6 +380,7 @@ PYTHON
     refused "format: 'iperf': use gdx" "$gdx" bench --format iperf
     refused "endpoints: '65': use a whole number from 1 to 64" "$gdx" bench -q 65
     refused "iters: '0': use" "$gdx" bench -n 0
+    refused "workers: '0': use" "$gdx" bench --workers 0
     refused "rounds: '101': use" "$gdx" bench --rounds 101
     refused "preset: 'mpi': use deepep" "$gdx" bench --preset mpi
     refused "model: 'FAR': use PIX" "$gdx" bench --model FAR

@@ -41,21 +41,21 @@ assert all(table[name] == printed[name] for name in ("inline_bytes", "push_bytes
 PYTHON
     ;;
   chosen)
-    run 60 "$gdx" run -- "$gdx" info
+    run 100 "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 4 KiB, then pull$'
     expect 'defaults for kernels on a CPU: there is no calibration .*gdx calibrate'
-    run 60 "$gdx" run -- "$gdx" info --json
+    run 100 "$gdx" run -- "$gdx" info --json
     expect '"inline_bytes": 28,$' && expect '"push_bytes": 4096,$' && expect '"pull_bytes": null$'
-    run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
+    run 100 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     run 120 "$gdx" calibrate --softhca "${quick[@]}"
     expect_status 0
-    run 60 "$gdx" run -- "$gdx" info --json
+    run 100 "$gdx" run -- "$gdx" info --json
     expect '"auto_why": "measured on the software HCA, CPU kernels, '"$file"'"'
-    run 60 env GDX_CALIBRATION= "$gdx" run -- "$gdx" info
+    run 100 env GDX_CALIBRATION= "$gdx" run -- "$gdx" info
     expect 'defaults for kernels on a CPU: no calibration'
     # It was measured by a CPU: for a GPU somewhere, defaults serve.
-    run 60 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
+    run 100 env GDX_PATH_CLASS=SYS "$gdx" run -- "$gdx" info
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     expect 'has no table for HCA gdx0, kernels on a GPU with payload in its memory, SYS path'
     # A program logs the choice of its endpoint.
@@ -73,7 +73,7 @@ PYTHON
     expect_status 0
     expect "warning: $file is no calibration: .*; defaults serve"
     # A named file that is no calibration is an error.
-    run 60 env GDX_CALIBRATION="$file" "$gdx" demo --modes auto --max-bytes 4096
+    run 100 env GDX_CALIBRATION="$file" "$gdx" demo --modes auto --max-bytes 4096
     expect_failure
     expect "$file is no calibration"
     expect_no 'defaults serve'
@@ -104,11 +104,11 @@ PYTHON
     [ "$(cat "$folder/precious")" = precious ] || fail "a file that is no calibration was overwritten"
     refused "$folder is no calibration: not a regular file" "$gdx" calibrate --softhca --output "$folder"
     refused "GDX_DOORBELL is 'loud': use plain or blueflame" env GDX_DOORBELL=loud "$gdx" calibrate --softhca
-    run 60 env GDX_DOORBELL=blueflame GDX_SOFTHCA_FAULT=torn_blueflame "$gdx" calibrate --softhca
+    run 100 env GDX_DOORBELL=blueflame GDX_SOFTHCA_FAULT=torn_blueflame "$gdx" calibrate --softhca
     expect_status 1
     expect 'probe of BlueFlame on HCA gdx0 failed: .*; use plain doorbells'
     [ -e "$file" ] && fail "something was stored"
-    run 60 "$gdx" calibrate --help
+    run 100 "$gdx" calibrate --help
     expect_status 0
     expect 'path-class'
     ;;

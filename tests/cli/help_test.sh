@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # help_test.sh CASE GDX MAN_PAGE: what gdx says of its commands: help, near words, completion, manual.
 . "$(dirname "$0")/../program.sh"
-gdx=$2 man_page=$3
+gdx=$2 man_page=$3 gdxd=$4
 own=(run info demo bench topo doctor completion)
 other=(model calibrate)
 
@@ -15,7 +15,7 @@ complete_line() {
 case $case_name in
   help)
     same() {
-      "$gdx" $1 >"$folder/wanted" && run 30 "$gdx" $2 && expect_status 0
+      "$gdx" $1 >"$folder/wanted" && run 100 "$gdx" $2 && expect_status 0
       cmp "$folder/wanted" "$out" || fail "not as gdx $1"
     }
     same --help help
@@ -25,13 +25,14 @@ case $case_name in
   examples)
     # Options in examples stand in the same help.
     for command in "${own[@]}" "${other[@]}"; do
-      run 30 "$gdx" help "$command"
+      run 100 "$gdx" help "$command"
       expect_status 0
       lines=$(sed -n '/^Examples:/,$p' "$out" | grep -c "gdx.* $command")
       [ "$lines" -ge 2 ] || fail "$lines examples of $command"
       mapfile -t options < <(sed -n '/^Examples:/,$p' "$out" | sed 's/ -- .*//' | grep -oE -- ' --[a-z-]+' | sort -u)
       for option in "${options[@]}"; do
-        sed '/^Examples:/,$d' "$out" | grep -qE -- "^ +(-[a-z], *)?${option# }([ ,]|\$)" || fail "no option$option in the help of $command"
+        sed '/^Examples:/,$d' "$out" | grep -E -- "^ +(-[a-z], *)?${option# }([ ,]|\$)" >/dev/null ||
+          fail "no option$option in the help of $command"
       done
     done
     ;;
@@ -43,6 +44,7 @@ case $case_name in
     refused "'true' is no option: use gdx run .OPTIONS. -- PROGRAM; see gdx run --help" "$gdx" run true
     refused "'--josn' is no option: did you mean --json; see gdx topo --help" "$gdx" topo --josn
     refused "'--pth=SYS' is no option: did you mean --path; see gdx model --help" "$gdx" model --pth=SYS
+    refused "'--mods=pull,push' is no option: did you mean --modes; see gdx demo --help" "$gdx" demo --mods=pull,push
     refused "'--slot-byte' is no option: did you mean --slot-bytes; see gdx calibrate" "$gdx" calibrate --slot-byte 64
     refused "'--bogus' is no option: leave it out; see gdx demo --help" "$gdx" demo --bogus
     refused "'--ranks' is no option before a command: give it after run; see gdx run" "$gdx" --ranks 2 run -- true
@@ -102,7 +104,7 @@ completion zsh
 COMMANDS
     ;;
   complete)
-    run 30 "$gdx" completion bash && expect_status 0
+    run 100 "$gdx" completion bash && expect_status 0
     . "$out" || fail "bash does not take it"
     complete -p gdx >"$out" || fail "nothing completes gdx"
     complete_line "$gdx" '' && expect '^run$' && expect '^model$' && expect '^help$' && expect_no '[^a-z]' && expect_no '^gdx$'
@@ -121,16 +123,22 @@ COMMANDS
     done
     ;;
   manual)
-    run 30 "$man_page" "$gdx"
+    run 100 "$man_page" "$gdx"
     expect_status 0
     expect '^\.TH GDX 1 "" "gdx [0-9]' && expect '^\.SH "GDX RUN"$'
+    cp "$out" "$folder/gdx.1"
     for option in grace-s path-class size-bytes hardware; do
       expect "^  \\\\-\\\\-${option//-/\\\\-}" || fail "no --$option"
     done
     expect_no "^'"
+    run 100 "$man_page" "$gdxd"
+    expect_status 0
+    expect '^\.TH GDXD 8 "" "gdxd [0-9]' && expect '^  \\-\\-quota\\-slots ' && expect_no "^'"
     if command -v man >/dev/null && man -w ls >/dev/null 2>&1; then
-      cp "$out" "$folder/gdx.1"
-      MANWIDTH=200 run 30 man --warnings -l "$folder/gdx.1" && expect_status 0
+      cp "$out" "$folder/gdxd.8"
+      MANWIDTH=200 run 100 man --warnings -l "$folder/gdxd.8" && expect_status 0
+      expect ' --quota-slots ' && expect_no 'warning'
+      MANWIDTH=200 run 100 man --warnings -l "$folder/gdx.1" && expect_status 0
       expect ' --grace-s ' && expect_no 'warning'
     fi
     ;;

@@ -13,13 +13,13 @@ all="$both, rank 2 \(pid [0-9]+\)"
 
 case $case_name in
   ended)
-    run 60 "$gdx" run --ranks 3 --grace-s 0.125 -- sh -c "$deaf; exit 3"
+    run 100 "$gdx" run --ranks 3 --grace-s 0.125 -- sh -c "$deaf; exit 3"
     expect_status 3
     expect '^gdx: rank 2 \(pid [0-9]+\) of sh ended with status 3; 2 other ranks have 10 s to end$'
     expect "^gdx: 10 s have passed since that failure: ending $both\$"
     expect "^gdx: killed, because SIGTERM did not end them within 0.125 s: $both\$"
     [ "$(grep -c . "$out")" -eq 3 ] || fail "not three lines"
-    run 60 "$gdx" run --ranks 3 --grace-s 0.125 -- sh -c "$deaf; kill -TERM \$PPID; exec sleep 600"
+    run 100 "$gdx" run --ranks 3 --grace-s 0.125 -- sh -c "$deaf; kill -TERM \$PPID; exec sleep 600"
     expect_status 143
     expect "^gdx: Terminated: ending $all\$"
     expect "^gdx: killed, because SIGTERM did not end them within 0.125 s: $both(, rank 2 .*)?\$"
@@ -29,17 +29,17 @@ case $case_name in
     expect_status 124
     expect "^gdx: sleep still ran after 0.25 s \(allow it more time\): ending $all\$"
     expect_one_line
-    run 60 "$gdx" run --ranks 10 --timeout-s 2 -- sh -c '[ "$GDX_RANK" != 0 ] || kill -TERM $PPID; exec sleep 600'
+    run 100 "$gdx" run --ranks 10 --timeout-s 2 -- sh -c '[ "$GDX_RANK" != 0 ] || kill -TERM $PPID; exec sleep 600'
     expect 'rank 7 \(pid [0-9]+\) and 2 more$'
     # A rank alone has a launcher, too, where it is to be ended.
-    run 60 "$gdx" run --grace-s 0.125 -- sh -c 'trap "" TERM; kill -TERM $PPID; exec sleep 600'
+    run 100 "$gdx" run --grace-s 0.125 -- sh -c 'trap "" TERM; kill -TERM $PPID; exec sleep 600'
     expect_status 143 && expect 'killed, because SIGTERM did not end them within 0.125 s: rank 0'
     for bad in 0 -1 nan 1s 1000001; do
       refused "grace-s: '$bad': use a number from 0.001 to 1000000" "$gdx" run --grace-s "$bad" -- true
     done
     ;;
   label)
-    run 60 "$gdx" run --label --ranks 11 -- sh -c '[ $GDX_RANK = 3 ] && printf "a\n\nc"; [ $GDX_RANK != 10 ] || echo d'
+    run 100 "$gdx" run --label --ranks 11 -- sh -c '[ $GDX_RANK = 3 ] && printf "a\n\nc"; [ $GDX_RANK != 10 ] || echo d'
     expect_status 0
     [ "$(sort "$out")" = "$(printf ' 3: \n 3: a\n 3: c\n10: d' | sort)" ] || fail "not the four lines"
     # Four ranks that print much: lines whole and in order, stderr apart.
@@ -51,11 +51,11 @@ case $case_name in
         fail "not what ranks printed: ${file% *}"
     done
     # A line without end is broken into parts, and nothing of it is lost.
-    run 60 "$gdx" run --label -- awk 'BEGIN { while (i++ < 500000) printf "xxxxxxxxxx" }'
+    run 100 "$gdx" run --label -- awk 'BEGIN { while (i++ < 500000) printf "xxxxxxxxxx" }'
     expect_status 0
     [ "$(tr -cd x <"$out" | wc -c)" -eq 5000000 ] || fail "bytes are lost"
     expect_no '^[^0]'
-    run 60 "$gdx" run --label --ranks 2 -- sh -c 'test $GDX_RANK = 0 || exit 3'
+    run 100 "$gdx" run --label --ranks 2 -- sh -c 'test $GDX_RANK = 0 || exit 3'
     expect_status 3
     [ "$(echo told | timeout 60 "$gdx" run --label -- cat)" = '0: told' ] || fail "stdin did not come"
     # A reader that stops ends all ranks, by a signal.
@@ -65,7 +65,7 @@ case $case_name in
     grep -qx '[01]: y' "$folder/head" || fail "no labelled line"
     # A rank has the terminal unless there are labels.
     for options in '' --label; do
-      run 60 python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' \
+      run 100 python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' \
         "$gdx" run --ranks 2 $options -- sh -c 'test -t 1'
       expect_status "$([ -z "$options" ]; echo $?)"
     done
@@ -74,7 +74,7 @@ case $case_name in
     # A process that is no rank's keeps a rank's stdout, and is no reason to wait.
     mkfifo "$folder/stdin"
     exec 6<>"$folder/stdin"
-    timeout --kill-after=5 60 "$gdx" run --label -- sh -c '(echo $$ >"$FIFO"); read -r line; echo "$line"' \
+    timeout --kill-after=5 60 "$gdx" run --label -- sh -c '(echo $$ >"$FIFO"); read -r line; printf "$line\nunended"' \
       >"$out" 2>&1 <&6 6>&- &
     read -r rank <&7
     exec 8>"/proc/$rank/fd/1"
@@ -82,12 +82,13 @@ case $case_name in
     wait $!
     status=$?
     exec 8>&-
-    expect_status 0 && expect '^0: opened$' && expect_one_line
+    expect_status 0 && expect '^0: opened$' && expect '^0: unended$'
+    [ "$(grep -c . "$out")" -eq 2 ] || fail "not two lines"
     # A process that a rank left behind in a session of its own is none, either.
-    run 60 "$gdx" run --label --ranks 2 -- sh -c 'setsid sleep 600 & echo bye'
+    run 100 "$gdx" run --label --ranks 2 -- sh -c 'setsid sleep 600 & echo bye'
     expect_status 0 && expect '^1: bye$' && expect '2 processes that sh had started'
     # A stdout that takes nothing does not keep the launcher from its end, and loss is told.
-    timeout 1 yes >&7
+    dd if=/dev/zero of="$FIFO" bs=4096 oflag=nonblock 2>/dev/null || true  # until it is full
     export BEGUN=$folder/begun-lost
     timeout --kill-after=30 60 "$gdx" run --label -- sh -c 'echo lost; : >"$BEGUN"; exec sleep 600' >"$FIFO" 2>"$out" </dev/null &
     until [ -e "$BEGUN" ]; do sleep 0.05; done

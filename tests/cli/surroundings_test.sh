@@ -10,7 +10,7 @@ in_network() {
   [ "$(id -u)" -eq 0 ] && own=(unshare --net)
   "${own[@]}" true 2>/dev/null ||
     { echo "SKIPPED: no network namespace here: run it as root, or allow user namespaces"; exit 77; }
-  run 20 "${own[@]}" bash -c "$1"
+  run 100 "${own[@]}" bash -c "$1"
 }
 
 case $case_name in
@@ -30,7 +30,7 @@ sys.exit(subprocess.call(sys.argv[1:]))' '$gdx' run -- '$gdx' info"
     ;;
   unread_fifo)
     mkfifo "$folder/capture"
-    run 20 "$gdx" run --pcap "$folder/capture" -- "$gdx" info
+    run 100 "$gdx" run --pcap "$folder/capture" -- "$gdx" info
     expect_failure && expect "nobody reads the FIFO $folder/capture"
     ;;
 esac

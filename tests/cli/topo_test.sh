@@ -52,7 +52,7 @@ expect '^GPU[0-9] +0000:f0:00\.0 +NUMA . +CUDA 0 +link \?'
 expect '^GPU[0-9] +0000:f1:00\.0 +NUMA . +CUDA 1 '
 expect '^GPU[0-9] +0000:04:00\.0 +NUMA . +hidden '
 expect '^whether bridges redirect \(ACS\) is for root to know: run gdx topo as root$'
-if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+if ! ldconfig -p | grep 'libcuda\.so\.1' >/dev/null; then
   run HWLOC_XMLFILE="$folder/this.xml" HWLOC_THISSYSTEM=1 "$gdx" topo
   expect '^GPUs are numbered by PCI address alone: no CUDA driver here'
 fi

@@ -50,7 +50,7 @@ expect '^  CUDA driver +11\.4$'
 expect '^  GPU 1 +Fake GPU .*memory by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=0
 expect '^  GPUs +none: the NVIDIA driver shows no GPU: CUDA_ERROR_NO_DEVICE'
-if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+if ! ldconfig -p | grep 'libcuda\.so\.1' >/dev/null; then
   info LD_LIBRARY_PATH=
   expect '^  GPUs +none: no CUDA driver here: libcuda\.so\.1: .*CPU layer$'
 fi

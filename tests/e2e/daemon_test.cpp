@@ -19,7 +19,10 @@
 #include "host/gdx.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/shared_file.h"
+#include "tests/e2e/connected.h"
 #include "tests/e2e/must.h"
+#include "tests/e2e/vain_wait.h"
+#include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
 namespace {
@@ -53,6 +56,7 @@ class RunningServer {
     server_.reset();
   }
   [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] Server& server() const { return *server_; }
 
  private:
   std::string path_;
@@ -76,6 +80,9 @@ class RawClient {
   template <typename Request>
   Status call(const Request& request, const std::vector<int>& files = {}) {
     return send(ipc::encode(Request::kKind, request), files);
+  }
+  void send_without_answer(const std::vector<std::byte>& bytes) const {
+    must(bootstrap::send_local(socket_, bytes, {}, monotonic_ns() + kLongNs));
   }
   template <typename Answer>
   [[nodiscard]] Answer answer() const {
@@ -146,6 +153,21 @@ TEST(DaemonProtocol, requests_out_of_turn_are_refused) {
   EXPECT_EQ(client.call(ipc::DeregisterMemory{1}), Status::kNotFound);
   EXPECT_EQ(client.call(ipc::ClosePool{1}), Status::kNotFound);
   EXPECT_EQ(client.call(ipc::ReadPool{1}), Status::kNotFound);
+  EXPECT_EQ(client.call(ipc::ReadFlight{1, 0, 0}), Status::kNotFound);
+  EXPECT_EQ(client.call(ipc::ReadFlight{0, 0, 0}), Status::kOk) << client.reason();
+}
+
+TEST(DaemonProtocol, a_wake_up_has_no_answer) {
+  const RunningServer server;
+  RawClient client(server.path());
+  const auto wake = ipc::encode(ipc::Kind::kWake, ipc::Wake{});
+  client.send_without_answer(wake);
+  client.greet_and_open();
+  client.send_without_answer(wake);
+  client.send_without_answer(wake);
+  const auto kind = static_cast<std::uint16_t>(ipc::Kind::kWake);
+  client.send_without_answer(header_of({ipc::kMagic, ipc::kVersion, kind, 0, 0}, 1));
+  EXPECT_EQ(client.call(ipc::DestroyEndpoint{1}), Status::kNotFound) << "the answer is this request's";
 }
 
 // Memory of each kind that would let a client end gdxd, or reach beyond what it has sent.
@@ -247,26 +269,18 @@ TEST(DaemonMemory, the_hcas_own_file_holds_against_its_clients) {
   EXPECT_EQ(client.call(ipc::OpenPool{0, 0, kDefaultSlotBytes, 1, 100}), Status::kOk) << client.reason();
 }
 
-TEST(DaemonMemory, a_hole_in_a_clients_file_reads_as_zeroes) {
+// Pages that a client takes out of a file are new ones afterwards, which both sides see.
+TEST(DaemonMemory, a_hole_in_a_clients_file_is_new_pages) {
   const RunningServer server;
   const Hca hca = must(Hca::open());
+  Connected pair(hca);
   Memory memory = must(allocate_memory(hca, 16 * kPage));
-  std::memset(memory.data(), 1, memory.bytes());
+  ASSERT_EQ(pair.put(memory.remote(), std::byte{1}), Status::kOk);
+  EXPECT_EQ(memory.data()[kPage - 1], std::byte{1});
   ASSERT_EQ(fallocate(memory.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 16 * kPage), 0);
   EXPECT_EQ(memory.data()[0], std::byte{0});
-}
-
-ipc::CreateEndpoint endpoint_of(std::uint64_t queue_bytes) {
-  ipc::CreateEndpoint request{};
-  request.queue_bytes = queue_bytes;
-  request.queue_address = 0x100000;
-  request.send_queue_blocks = 16;
-  request.ack_timeout = 14;
-  request.retry_count = 5;
-  request.rnr_retry = 7;
-  request.min_rnr_timer = 12;
-  request.hop_limit = 64;
-  return request;
+  ASSERT_EQ(pair.put(memory.remote(), std::byte{2}), Status::kOk);
+  EXPECT_EQ(memory.data()[kPage - 1], std::byte{2});
 }
 
 TEST(DaemonEndpoints, impossible_ones_are_refused) {
@@ -276,7 +290,7 @@ TEST(DaemonEndpoints, impossible_ones_are_refused) {
   client.greet_and_open();
   other.greet_and_open();
   const QueueMemory queues = must(QueueMemory::allocate_in_file(16, 0, 0));
-  const auto good = endpoint_of(queues.host_memory().size());
+  const auto good = plain_endpoint(queues.host_memory().size());
   const auto refused = [&](auto change) {
     auto request = good;
     change(request);
@@ -304,6 +318,36 @@ TEST(DaemonEndpoints, impossible_ones_are_refused) {
   ipc::ConnectEndpoint nowhere{number, {}};
   EXPECT_NE(client.call(nowhere), Status::kOk);
   EXPECT_EQ(client.call(ipc::DestroyEndpoint{number}), Status::kOk);
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(DaemonFlights, are_of_a_users_own_endpoints_and_say_how_many_are_left_out) {
+  constexpr std::uint32_t kShown = 64;
+  const RunningServer server;
+  RawClient client(server.path());
+  client.greet_and_open();
+  const QueueMemory queues = must(QueueMemory::allocate_in_file(16, 0, 0));
+  const auto request = plain_endpoint(queues.host_memory().size());
+  const auto flights = [&](uid_t viewer, std::uint32_t qpn = 0) {
+    return server.server().flights(viewer, 0, qpn);
+  };
+  for (std::uint32_t i = 0; i < kShown; ++i)
+    ASSERT_EQ(client.call(request, {queues.file()}), Status::kOk) << client.reason();
+  const std::uint32_t qpn = client.answer<ipc::EndpointAnswer>().qpn;
+  EXPECT_EQ(count_of(flights(geteuid()), "\"flight\": \"flight engine "), kShown);
+  EXPECT_THAT(flights(geteuid()), HasSubstr("\"left_out\": 0,"));
+  ASSERT_EQ(client.call(request, {queues.file()}), Status::kOk) << client.reason();
+  EXPECT_EQ(count_of(flights(geteuid()), "\"flight\": \"flight engine "), kShown);
+  EXPECT_THAT(flights(geteuid()), HasSubstr("\"left_out\": 1,"));
+  EXPECT_THAT(flights(geteuid(), qpn), AllOf(HasSubstr("\"hca\": \"gdx0\""), HasSubstr("\"left_out\": 0,"),
+                                             HasSubstr("\"qpn\": " + std::to_string(qpn))));
+  for (const uid_t other : {geteuid() + 1, uid_t{65534}})
+    EXPECT_THAT(flights(other), AllOf(HasSubstr("\"flights\": []"), HasSubstr("\"left_out\": 0,"))) << other;
 }
 
 TEST(DaemonQuotas, each_is_named_and_comes_back) {
@@ -342,6 +386,42 @@ TEST(DaemonQuotas, each_is_named_and_comes_back) {
   }
 }
 
+// A second kind of rules would otherwise take another user's part.
+TEST(DaemonQuotas, a_user_has_one_part_of_the_nics_memory) {
+  Limits limits;
+  limits.pools_per_hca = 2;
+  const RunningServer server(limits);
+  const Hca hca = must(Hca::open());
+  const StagingPool pool = must(StagingPool::create(hca));
+  EXPECT_TRUE(StagingPool::create(hca)) << "equal rules share a pool";
+  using Change = void (*)(StagingOptions&);
+  const Change changes[] = {
+      [](StagingOptions& o) { o.minimum_slots = 2; },
+      [](StagingOptions& o) { o.threshold_percent = 50; },
+      [](StagingOptions& o) { o.slot_bytes *= 2; },
+      [](StagingOptions& o) { o.pool_bytes = 16 * o.slot_bytes; },
+  };
+  for (const Change& change : changes) {
+    StagingOptions other;
+    change(other);
+    const auto refused = StagingPool::create(hca, other);
+    ASSERT_FALSE(refused) << "rule " << &change - changes;
+    EXPECT_EQ(refused.error().status, Status::kNoMemory);
+    EXPECT_THAT(refused.error().message, HasSubstr("1 staging pools in the memory of gdx0"));
+  }
+}
+
+TEST(DaemonStatistics, show_a_user_what_is_theirs_and_root_all) {
+  const RunningServer server;
+  const Hca hca = must(Hca::open());
+  const StagingPool pool = must(StagingPool::create(hca));
+  const auto shown = [&](uid_t viewer) { return server.server().statistics(viewer); };
+  const std::string user = "\"uid\": " + std::to_string(geteuid());
+  for (const uid_t viewer : {geteuid(), uid_t{0}}) EXPECT_EQ(count_of(shown(viewer), user), 2u) << viewer;
+  for (const uid_t other : {geteuid() + 1, uid_t{65534}})
+    EXPECT_THAT(shown(other), AllOf(HasSubstr("\"clients\": []"), HasSubstr("\"users\": []"))) << other;
+}
+
 // A client that ends leaves nothing: not a slot, not a key, not a descriptor.
 TEST(DaemonDeath, of_a_client_gives_everything_back) {
   const RunningServer server;
@@ -356,6 +436,7 @@ TEST(DaemonDeath, of_a_client_gives_everything_back) {
     return holds();
   };
   std::ptrdiff_t before = 0;
+  RemoteMemory to{};
   for (int round = 0; round < 8; ++round) {
     {
       RawClient client(server.path());
@@ -363,13 +444,19 @@ TEST(DaemonDeath, of_a_client_gives_everything_back) {
       ASSERT_EQ(client.call(ipc::OpenPool{0, 0, kDefaultSlotBytes, 1, 100}), Status::kOk) << client.reason();
       const auto opened = client.answer<ipc::PoolAnswer>();
       const QueueMemory queues = must(QueueMemory::allocate_in_file(16, pool.slot_count(), 0));
-      auto request = endpoint_of(queues.host_memory().size());
+      auto request = plain_endpoint(queues.host_memory().size());
       request.slot_count = 4;
       request.pool = opened.pool;
       ASSERT_EQ(client.call(request, {queues.file()}), Status::kOk) << client.reason();
       EXPECT_GE(pool.leased_slots(), 1u);
+      const SharedFile payload = must(make_shared_file(kPage));
+      ASSERT_EQ(client.call(region_of(kPage), {payload.file.value()}), Status::kOk) << client.reason();
+      to = {0x10000, kPage, Be32(client.answer<ipc::RegisterAnswer>().rkey), 0};
+      EXPECT_EQ(Connected(survivor).put(to, std::byte{7}), Status::kOk) << "a key of the group";
+      EXPECT_EQ(payload.pages.get()[0], std::byte{7});
     }
     EXPECT_TRUE(until([&] { return pool.leased_slots() == 0; }));
+    EXPECT_TRUE(until([&] { return Connected(survivor).put(to, std::byte{8}) == Status::kRemoteAccess; }));
     EXPECT_TRUE(until([&] { return round == 0 || files() <= before; })) << files() << " " << before;
     if (round == 0) before = files() + 2;  // a session may still be closing
   }
@@ -385,15 +472,7 @@ TEST(DaemonDeath, of_gdxd_aborts_kernels_and_names_itself_and_a_new_one_serves) 
   must(b.connect(a.address()));
   Status ended = Status::kPending;
   std::atomic<bool> waits{false};
-  std::thread kernel([&] {
-    const auto body = [&](const EndpointHandle& handle, const std::uint64_t* signal) {
-      device::Endpoint<Scope::kThread> endpoint(handle);
-      waits.store(true);
-      ended = gdx_wait(endpoint, signal, Compare::kEqual, 1);
-    };
-    EXPECT_EQ(exec::launch({}, body, a.handle(), reinterpret_cast<std::uint64_t*>(memory.data())),
-              Status::kOk);
-  });
+  std::thread kernel([&] { ended = wait_in_vain(a, memory, waits); });
   while (!waits.load()) std::this_thread::yield();
   server.stop();
   kernel.join();

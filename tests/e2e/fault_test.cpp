@@ -43,6 +43,12 @@ TEST_F(Fault, put_with_a_wrong_rkey_is_remote_access) {
                Status::kRemoteAccess, mlx5::Syndrome::kRemoteAccess);
   EXPECT_EQ(a_.endpoint->describe_fault(),
             text_of("RDMA WRITE of 64 B", wrong) + local_text(a_.buffer->local()));
+  const auto events = a_.endpoint->newest_events();
+  ASSERT_TRUE(events) << events.error().message;
+  const std::size_t fetched = events->find(" fetch     WQE 0: RDMA WRITE of 64 B");
+  const std::size_t failed = events->find(" complete  WQE 0: syndrome 0x13 (remote access error)");
+  const std::size_t ended = events->find(" state     ERROR");
+  EXPECT_TRUE(fetched < failed && failed < ended && ended != std::string::npos) << *events;
 }
 
 TEST_F(Fault, put_one_byte_beyond_the_region_is_remote_access) {
@@ -193,12 +199,13 @@ TEST_F(Audit, push_without_credits_is_counted_as_a_violation) {
   // Every slot twice behind one doorbell: the HCA fetches both uses before it has sent the first.
   const auto kernel = [&](EndpointHandle h) {
     device::Endpoint<> ep(h);
+    auto& open = device::impl::Access::state_of(ep);
     for (std::uint32_t round = 0; round < 2; ++round) {
       for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-        ASSERT_EQ(ep.reserve_blocks(1), Status::kOk);
+        ASSERT_EQ(open.reserve_blocks(1), Status::kOk);
         const std::uint64_t at = static_cast<std::uint64_t>(slot) * h.staging.slot_bytes;
-        device::impl::store_wqe(ep,
-                                device::impl::transfer_wqe(ep, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
+        device::impl::store_wqe(open,
+                                device::impl::transfer_wqe(open, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
                                                            h.staging.nic_offset + at, h.staging.lkey, 64));
       }
     }
@@ -218,7 +225,7 @@ TEST_F(Audit, store_to_a_held_slot_is_counted_as_a_violation) {
     for (std::uint64_t turn = 1; ep.status() == Status::kOk; ++turn) {
       std::memcpy(h.staging.base, &turn, sizeof turn);
       exec::relax();
-      ep.drain();
+      device::impl::Access::state_of(ep).drain();
     }
     EXPECT_EQ(ep.status(), Status::kPeerUnreachable);
   };

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# gdxd_test.sh CASE GDXD GDX: gdxd and programs that come, share, and are killed.
+# gdxd_test.sh CASE GDXD GDX [BUILD_FOLDER]: gdxd and programs that come, share, and are killed.
 . "$(dirname "$0")/../program.sh"
+. "$(dirname "$0")/../settled.sh"
 gdxd=$2
 gdx=$3
+check=$(dirname "$0")/trace_check.py
 daemon=
 trap '[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true; rm -rf "$folder"' EXIT
 export GDX_DAEMON=unix:$folder/socket
-# Two cores may have ten ranks to run, and whoever hangs does so for a minute, too.
-export GDX_CALL_TIMEOUT_S=60
+export GDXD_CONFIG=/dev/null  # not this machine's
 
 start_gdxd() {
   : >"$folder/log"  # of the one before
@@ -55,8 +56,7 @@ case $case_name in
   killed_clients)
     start_gdxd
     "$gdx" demo --max-bytes 4096 >/dev/null
-    sleep 1
-    before=$(figures)
+    before=$(settled figures)
     steady=0
     (for _ in $(seq 6); do "$gdx" demo --max-bytes 32768 >"$folder/steady" 2>&1 || exit 1; done) &
     steady=$!
@@ -90,7 +90,7 @@ case $case_name in
     wait $launcher && fail 'the demo went on without gdxd'
     grep -qE 'aborted by the host|gdxd at .* has ended' "$folder/out" || fail "$(cat "$folder/out")"
     start_gdxd
-    run 60 "$gdx" demo --max-bytes 4096
+    run 100 "$gdx" demo --max-bytes 4096
     expect_status 0
     ;;
   # An operator sees two ranks, ends one, and lets gdxd end with the other.
@@ -100,7 +100,7 @@ case $case_name in
     launcher=$!
     seen=
     for _ in $(seq 600); do
-      run 20 "$gdx" stat --json
+      run 100 "$gdx" stat --json
       expect_status 0
       seen=$(grep -c '"peer": "QP' "$out")
       [ "$seen" = 2 ] && grep -q '"endpoints": 2' "$out" && break  # users and clients are read one after the other
@@ -109,42 +109,183 @@ case $case_name in
     [ "$seen" = 2 ] || fail 'two connected endpoints are not shown'
     expect '"program": "gdx_demo"'
     expect '"memory": "nic"'
-    run 20 "$gdx" top --count 2 --interval-s 0.3
-    expect_status 0
+    for _ in $(seq 20); do  # ranks that get no processor in a second send nothing in it
+      run 100 "$gdx" top --count 2 --interval-s 1
+      expect_status 0
+      grep -qE '[1-9][0-9]* packets/s sent' "$out" && break
+    done
     expect 'gdx_demo .* QP 0x[0-9a-f]+ at .* [1-9][0-9]* -$'
     expect '[1-9][0-9]* packets/s sent'
-    run 20 "$gdx" kick 1
+    run 100 "$gdx" kick 1
     expect_status 127
     expect 'process 1 is no client'
-    run 20 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
+    run 100 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
     expect_status 0
     wait $launcher && fail 'the demo went on without its rank'
     grep -qE 'aborted by the host|gdxd at .* has ended' "$folder/demo" || fail "$(cat "$folder/demo")"
-    run 20 "$gdx" drain
+    run 100 "$gdx" drain
     expect_status 0
     wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
     daemon=
-    run 20 "$gdx" stat
+    run 100 "$gdx" stat
     expect_status 127
     expect 'no gdxd at'
+    ;;
+  # Flags beat the environment, that the file, and that the defaults; what is printed reads back. Quotas hold.
+  configuration)
+    printf 'mode = "0660"\nmetrics = "[::1]:9464"\n[quota]\nendpoints = 7\nslots = 5\n' >"$folder/a.toml"
+    export GDXD_CONFIG=$folder/a.toml GDXD_QUOTA_SLOTS=6 GDXD_QUOTA_ENDPOINTS=8
+    run 100 "$gdxd" --quota-slots 9 --print-config
+    expect_status 0
+    expect "^mode = '0660' +# $folder/a.toml:1$"
+    expect '^endpoints = 8 +# GDXD_QUOTA_ENDPOINTS$'
+    expect '^slots = 9 +# --quota-slots$'
+    expect '^users = 16 +# default$'
+    sed 's/ *#.*//' "$out" >"$folder/wanted"
+    cp "$out" "$folder/b.toml"
+    unset GDXD_QUOTA_SLOTS GDXD_QUOTA_ENDPOINTS
+    run 100 "$gdxd" --config "$folder/b.toml" --print-config
+    expect "^slots = 9 +# $folder/b.toml:[0-9]+$"
+    sed 's/ *#.*//' "$out" | diff - "$folder/wanted" || fail 'what is printed reads back as something else'
+    for line in 'mode = 660' 'mode = "9"' 'sockte = "/x"' 'socket = "x"' 'quota.slots = 0' 'quota.slots = -1' \
+      'quota.requests_per_s = "x"' 'quota.none = 1' 'quota = 1' 'other.slots = 1' 'hardware = "yes"' 'x = ' 'pools = 1.5' \
+      'metrics = "localhost:1"' 'metrics = "127.0.0.1:65536"' 'group = "no-such-group"'; do
+      printf '\n%s\n' "$line" >"$folder/bad.toml"
+      refused "^gdxd: $folder/bad.toml:[23]: " "$gdxd" --config "$folder/bad.toml" --print-config
+    done
+    refused 'cannot read the configuration' "$gdxd" --config "$folder"
+    refused 'cannot read the configuration' "$gdxd" --config "$folder/none"
+    GDXD_POOLS=0 refused '^gdxd: GDXD_POOLS: ' "$gdxd"
+    refused 'quota.nic_pools 3 is more than the 2 parts of pools' "$gdxd" --pools 2 --quota-nic-pools 3
+    export GDXD_CONFIG=/dev/null
+    printf 'mode = "0660"\n[quota]\nendpoints = 1\nrequests_per_s = 100\n' >"$folder/a.toml"
+    start_gdxd --config "$folder/a.toml" --users 60000 --quota-regions 60000
+    grep -qE "quotas permit [0-9]{10} mappings, and vm.max_map_count is" "$folder/log" || fail "no warning of mappings: $(cat "$folder/log")"
+    [ "$(stat -c %a "$folder/socket")" = 660 ] || fail 'the mode is not that of the file'
+    run 100 "$gdx" demo --max-bytes 4096
+    expect_failure
+    expect 'gdxd gives a user no more than 1 endpoints'
+    ;;
+  # A service manager passes the socket, and is told when gdxd is ready and when it ends.
+  activation)
+    "$(dirname "$0")/activate.py" "$folder/socket" "$folder/states" "$gdxd" 2>"$folder/log" &
+    daemon=$!
+    for _ in $(seq 600); do
+      grep -qx READY=1 "$folder/states" 2>/dev/null && break
+      kill -0 "$daemon" || fail "gdxd did not start: $(cat "$folder/log")"
+      sleep 0.05
+    done
+    grep -qx "gdxd listens at $folder/socket, with a software HCA" "$folder/log" || fail "gdxd does not listen: $(cat "$folder/log")"
+    run 100 "$gdx" demo --max-bytes 4096
+    expect_status 0
+    kill "$daemon"
+    wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
+    daemon=
+    [ "$(cat "$folder/states")" = "$(printf 'READY=1\nSTOPPING=1')" ] || fail "states: $(cat "$folder/states")"
+    [ -S "$folder/socket" ] || fail 'gdxd removed the socket of the service manager'
+    # Passed to another process.
+    LISTEN_PID=1 LISTEN_FDS=1 start_gdxd
+    refuses 2 'no listening UNIX socket of packets' "$(dirname "$0")/activate.py" --stream "$folder/s" "$folder/t" "$gdxd"
+    LISTEN_COUNT=2 refuses 2 'pass gdxd one listening socket' \
+      "$(dirname "$0")/activate.py" "$folder/u" "$folder/v" "$gdxd"
+    ;;
+  # systemd's own opinion of the units.
+  units)
+    command -v systemd-analyze >/dev/null || { echo 'SKIPPED: no systemd-analyze: the units are not verified'; exit 77; }
+    sed "s|^ExecStart=[^ ]*|ExecStart=$gdxd|" "$4/gdxd.service.in" >"$folder/gdxd.service"
+    cp "$4/gdxd.socket" "$folder"
+    run 100 systemd-analyze verify --man=no "$folder/gdxd.service" "$folder/gdxd.socket"
+    expect_status 0
+    expect_no 'gdxd\.(service|socket)'
+    ;;
+  # Every line of the metrics keeps the rules of the format, and tells what stat tells.
+  metrics)
+    run 100 "$gdxd" --socket "$folder/socket" --metrics 192.0.2.1:9464
+    expect_status 1
+    expect "metrics at 192.0.2.1:9464 show every user's programs"
+    ! grep -q 'built without prometheus-cpp' "$out" || { echo 'SKIPPED: no prometheus-cpp: gdxd has no metrics'; exit 77; }
+    expect 'cannot listen at 192.0.2.1:9464'
+    start_gdxd --metrics 127.0.0.1:0
+    "$gdx" demo --modes push --min-bytes 65536 --max-bytes 65536 --messages 1000000 >"$folder/demo" 2>&1 &
+    launcher=$!
+    for _ in $(seq 600); do
+      run 100 "$gdx" stat --json
+      [ "$(grep -cE '"completed_blocks": [1-9]' "$out")" = 2 ] && break
+      sleep 0.05
+    done
+    # Neither posts or completes anything while stat and the metrics are compared.
+    ranks=$(grep -B2 '"program": "gdx_demo"' "$out" | grep '"pid"' | tr -dc '0-9\n')
+    [ "$(wc -w <<<"$ranks")" = 2 ] || fail 'two working ranks are not shown'
+    # shellcheck disable=SC2086
+    kill -STOP $ranks
+    run 100 "$(dirname "$0")/scrape.py" "$(sed -n 's/^gdxd.s metrics are at //p' "$folder/log")" "$gdx" stat --json
+    # shellcheck disable=SC2086
+    kill -KILL $ranks
+    expect_status 0
+    expect '^[0-9]+ lines, 2 endpoints'
+    wait $launcher
+    ;;
+  # The newest events of endpoints: of traffic under loss, of a fault, and on hardware, which has no recorder.
+  trace)
+    GDX_SOFTHCA_LOSS=0.1 start_gdxd
+    GDX_LOG=info "$gdx" demo --modes pull --min-bytes 65536 --max-bytes 65536 --messages 1000000 >"$folder/demo" 2>&1 &
+    launcher=$!
+    for _ in $(seq 600); do
+      run 100 "$gdx" trace
+      [ "$(grep -c ' resend .* from PSN' "$out")" -gt 2 ] && [ "$(grep -c ' complete ' "$out")" -gt 8 ] && break
+      kill -0 $launcher || fail "the demo has ended: $(cat "$folder/demo")"
+      sleep 0.05
+    done
+    expect_status 0
+    expect '^process [0-9]+ \(gdx_demo\), gdx0 QP 0x[0-9a-f]+ towards QP .*: [0-9]+ events of the engine, [0-9]+ older'
+    python3 "$check" text "$out" || fail 'these events are in no order of theirs'
+    qp=$(sed -nE '1s/.*, gdx0 QP (0x[0-9a-f]+) towards.*/\1/p' "$out")
+    run 100 "$gdx" trace --qp "$qp" --output "$folder/trace.json"
+    expect_status 0
+    python3 "$check" json "$folder/trace.json" "$qp" || fail 'the trace is not of the format'
+    refuses 127 'no such endpoint' "$gdx" trace --pid 1
+    refuses 1 'cannot write /proc/none' "$gdx" trace --output /proc/none
+    run 100 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
+    wait $launcher && fail 'the demo went on without its rank'
+    grep -qE ' complete +WQE [0-9]+: syndrome 0x15 ' "$folder/demo" || fail "no fault's events: $(cat "$folder/demo")"
+    grep -qE 'gdxd: gdx_demo, QP .* ends with syndrome 0x15; its newest events' "$folder/log" ||
+      fail "gdxd logs no fault: $(cat "$folder/log")"
+    kill "$daemon"
+    wait "$daemon"
+    GDX_SOFTHCA_FAULT=disguised start_gdxd
+    "$gdx" demo --modes pull --min-bytes 65536 --max-bytes 65536 --messages 1000000 >"$folder/demo" 2>&1 &
+    launcher=$!
+    for _ in $(seq 600); do
+      run 100 "$gdx" trace
+      grep -q ' complete ' "$out" && break
+      kill -0 $launcher || fail "the demo has ended: $(cat "$folder/demo")"
+      sleep 0.05
+    done
+    expect 'events of the rings'
+    expect ' doorbell +up to WQE [0-9]+$'
+    expect ' fetch +WQE [0-9]+: RDMA WRITE of '
+    expect ' complete +WQE [0-9]+$'
+    expect ' state +RTS$'
+    kill $launcher
+    wait $launcher
     ;;
   bad_input)
     unset GDX_DAEMON
     for arguments in '--socket relative' '--mode 9' '--group no-such-group' '--pools 0' '--nonsense'; do
       # shellcheck disable=SC2086
-      run 20 "$gdxd" $arguments
+      run 100 "$gdxd" $arguments
       expect_status 2
       expect "$(echo "$arguments" | cut -d' ' -f1)"
     done
-    run 20 "$gdxd" --socket /proc/no/such/folder/socket
+    run 100 "$gdxd" --socket /proc/no/such/folder/socket
     expect_status 1
     expect 'cannot listen'
-    run 20 "$gdxd" --help
+    run 100 "$gdxd" --help
     expect_status 0
-    GDX_DAEMON=unix:$folder/none run 20 "$gdx" demo
+    GDX_DAEMON=unix:$folder/none run 100 "$gdx" demo
     expect_status 2
     expect 'no gdxd at'
-    GDX_DAEMON=unix:$folder/none run 20 "$gdx" demo --loss 0.1
+    GDX_DAEMON=unix:$folder/none run 100 "$gdx" demo --loss 0.1
     expect_status 2
     expect 'options of the software HCA'
     ;;

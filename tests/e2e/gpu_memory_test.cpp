@@ -193,6 +193,39 @@ TEST_P(InGpuMemory, push_bounce_and_inline_arrive_and_counters_are_read_back) {
   EXPECT_EQ(hca_->counter("softhca_staging_violations").value(), 0u);
 }
 
+// The doorbell that covers the pushes is of GPU scope by itself, and not in every round the same call's.
+TEST_P(InGpuMemory, pushes_arrive_behind_one_doorbell_of_another_call) {
+  constexpr std::uint64_t kPuts = 16;
+  constexpr std::uint64_t kBytes = 1000;
+  EndpointOptions chosen = options();
+  chosen.slot_count = kPuts;
+  connect(chosen);
+  fill_a();
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    ASSERT_TRUE(b_.buffer->write(0, std::vector<std::byte>(kSignalAt)));
+    in_kernel<Scope::kWarp>(
+        a_,
+        [&](auto& ep) {
+          for (std::uint64_t i = 0; i < kPuts; ++i) {
+            const LocalMemory from = a_.loadable() + i * kBytes;
+            ASSERT_EQ(gdx_put<Mode::kPush>(ep, a_.peer + i * kBytes, from, kBytes, Doorbell::kDefer),
+                      Status::kOk);
+          }
+          if (round % 2 == 0) {
+            const LocalMemory rest = a_.local() + kPuts * kBytes;
+            ASSERT_EQ(gdx_put<Mode::kPull>(ep, a_.peer + kPuts * kBytes, rest, 1), Status::kOk);
+          }
+          ASSERT_EQ(gdx_signal(ep, a_.peer + kSignalAt, round), Status::kOk);
+          ASSERT_EQ(gdx_flush(ep), Status::kOk);
+        },
+        kWarpThreads);
+    in_kernel(b_,
+              [&](auto& ep) { ASSERT_EQ(gdx_wait(ep, b_.signal(), Compare::kEqual, round), Status::kOk); });
+    EXPECT_EQ(b_.bytes(kPuts * kBytes), a_.bytes(kPuts * kBytes));
+  }
+  EXPECT_EQ(hca_->counter("softhca_staging_violations").value(), 0u);
+}
+
 TEST_P(InGpuMemory, ring_of_the_fewest_blocks_wraps_many_times) {
   EndpointOptions chosen = options();
   chosen.send_queue_blocks = kMinSendQueueBlocks;

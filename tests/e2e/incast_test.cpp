@@ -31,7 +31,7 @@ constexpr std::uint32_t kMessageBytes = 65536;
 constexpr std::uint8_t kPatient = 22;  // 17 s: no timer shall resend what only waits for a processor
 constexpr const char* kSmallBuffer =
     "262144";  // doubled by the kernel; a quarter of it has the minimum of four peers
-constexpr unsigned kLimitS = 100;
+constexpr unsigned kLimitS = 250;
 
 enum class Direction { kWrite, kRead };
 enum class Until { kDone, kDrop };

@@ -14,7 +14,7 @@ quarter_second=16
 push() {
   local wire=$1 ack_timeout=$2
   shift 2
-  run 110 "$gdx" run --ranks 5 --wire "$wire" --rate-gbps 0.2 --timeout-s 100 -- \
+  run 250 "$gdx" run --ranks 5 --wire "$wire" --rate-gbps 0.2 --timeout-s 240 -- \
     "$bench" --chunks "$chunks" --ack-timeout "$ack_timeout" "$@"
   expect_status 0
 }
@@ -41,7 +41,7 @@ case $case_name in
     expect_more chunks_damaged 0
     ;;
   peer_that_never_wakes)
-    push udp "$quarter_second" --stall end --retry-count 4
+    push udp "$quarter_second" --stall end --retry-count 7
     expect_value failed_senders 1
     expect '^failure sender 0: peer unreachable .*syndrome 0x15'
     expect_value chunks_damaged 0
@@ -51,11 +51,11 @@ case $case_name in
   bad_input)
     for arguments in "--chunks 0" "--stall sometimes" "--ack-timeout 32" "--retry-count 8"; do
       # shellcheck disable=SC2086 # the arguments are words
-      run 30 "$gdx" run --ranks 2 --timeout-s 20 -- "$bench" $arguments
+      run 100 "$gdx" run --ranks 2 --timeout-s 20 -- "$bench" $arguments
       expect_failure
       expect "${arguments%% *}"
     done
-    run 30 "$gdx" run --timeout-s 20 -- "$bench"
+    run 100 "$gdx" run --timeout-s 20 -- "$bench"
     expect_failure
     expect 'world of 1 ranks: use 2 to 32'
     ;;

@@ -46,27 +46,47 @@ class Pcie : public Pair {
             after.blueflame_torn - before.blueflame_torn};
   }
 
-  // Returns the total cost of `body(endpoint)`, run kPuts times in a kernel with a flush after each.
+  // Returns the cost of `run()`. Measures again while packets were sent again: that reads payload once more.
+  template <typename Run>
+  [[nodiscard]] Cost cost_without_resends(Run run) const {
+    constexpr int kTries = 20;
+    constexpr const char* kResends = "softhca_retransmitted_packets";
+    Cost cost;
+    for (int i = 0; i < kTries; ++i) {
+      const std::uint64_t resends_before = counter(kResends);
+      const Cost before = total();
+      run();
+      cost = since(before);
+      if (counter(kResends) == resends_before) break;
+    }
+    return cost;
+  }
+
+  // Returns the total cost of `body(endpoint)`, run kPuts times in a kernel with a flush after each. The
+  // kernel is a warp of one thread, because a thread's own endpoint rings plainly.
   template <typename Body>
   Cost cost_of(const EndpointHandle& handle, Body body) {
-    const Cost before = total();
     const auto kernel = [&](EndpointHandle h) {
-      device::Endpoint<> ep(h);
+      device::Endpoint<Scope::kWarp> ep(h);
       for (std::uint64_t i = 0; i < kPuts; ++i) {
         ASSERT_EQ(body(ep), Status::kOk);
         ASSERT_EQ(gdx_flush(ep), Status::kOk);
       }
     };
-    EXPECT_EQ(exec::launch({.progress = progress_}, kernel, handle), Status::kOk);
-    return since(before);
+    return cost_without_resends(
+        [&] { EXPECT_EQ(exec::launch({.progress = progress_}, kernel, handle), Status::kOk); });
   }
 
-  // Returns the cost of one message that a warp puts in many chunks. A register in memory holds only the
-  // newest write to each half, whereas a NIC gets every one. So another block makes the HCA look after each
-  // write.
+  // Returns the cost of one message that a warp puts in many chunks.
   template <Mode M>
   Cost cost_of_chunks(const EndpointHandle& handle, std::uint64_t bytes) {
-    const Cost before = total();
+    return cost_without_resends([&] { put_chunks<M>(handle, bytes); });
+  }
+
+  // Puts one message by a warp. A register in memory holds only the newest write to each half, whereas a NIC
+  // gets every one. So another block makes the HCA look after each write.
+  template <Mode M>
+  void put_chunks(const EndpointHandle& handle, std::uint64_t bytes) {
     std::atomic<std::uint32_t> left{kWarpThreads};
     const std::uint64_t give_up_ns = exec::now_ns() + 30'000'000'000;
     const auto rung = [](EndpointHandle h, std::size_t half) {
@@ -90,7 +110,6 @@ class Pcie : public Pair {
     };
     const exec::LaunchConfig config{.grid = {2}, .block = {kWarpThreads}, .progress = progress_};
     EXPECT_EQ(exec::launch(config, kernel, handle), Status::kOk);
-    return since(before);
   }
 
   // Gives `a_` an endpoint that may hold so few slots that a quarter of them is two.
@@ -239,13 +258,14 @@ TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
       const Status posted = gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local(), 4096, Doorbell::kDefer);
       if (posted != Status::kOk) return posted;
       const EndpointHandle& h = ep.handle();
-      const std::uint32_t newest = ep.wqe_index() - 1;
+      const std::uint32_t newest = device::impl::Access::state_of(ep).wqe_index() - 1;
       exec::Segment wqe[4];
       std::memcpy(wqe, h.send_queue[newest & ((1u << h.log_send_queue) - 1)].bytes, sizeof wqe);
       wqe[2] = wqe[3] = {{found_there, found_there, found_there, found_there}};
-      exec::store_release<Placement::kHost>(h.send_record, ep.wqe_index() & 0xffff);
+      exec::store_release<Placement::kHost>(h.send_record,
+                                            device::impl::Access::state_of(ep).wqe_index() & 0xffff);
       exec::fence_release<Placement::kHost>();
-      exec::store_blueflame(h.doorbell, wqe);
+      exec::store_blueflame<Scope::kWarp>(h.doorbell, wqe);
       return Status::kOk;
     });
     EXPECT_EQ(cost.wqe_reads, kPuts);

@@ -78,7 +78,7 @@ TEST_F(TeamOfRanks, wait_for_a_silent_rank_connects_to_it) {
     launch(team,
            [&](const TeamHandle& handle) { end = gdx_wait(handle, signal, Compare::kEqual, 1, last()); });
   } else if (team.rank() == last()) {
-    while (team.connections() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (team.connections() == 0 && all_here()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     launch(team, [&](const TeamHandle& handle) { end = gdx_signal(handle, signal, 1, SignalOp::kAdd, 0); });
   }
   EXPECT_EQ(end, Status::kOk) << team.describe_fault();
@@ -137,7 +137,7 @@ TEST_F(TeamOfRanks, one_pair_that_fails_ends_create_at_all_ranks_and_leaves_the_
                                  {.heap_bytes = kHeapBytes,
                                   .endpoint = {.bounce_slot_count = 1, .timeout_ns = 60'000'000'000},
                                   .direct = DirectChoice::kOff,
-                                  .timeout_ns = 10'000'000'000,
+                                  .timeout_ns = 40'000'000'000,
                                   .connect_all = true});
   ASSERT_FALSE(team);
   EXPECT_EQ(team.error().status, Status::kTimeout);
@@ -154,11 +154,12 @@ TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
   Team team = must(Team::create(hca_of(), world(), {nullptr, &pool},
                                 {.heap_bytes = kHeapBytes,
                                  .endpoint = {.bounce_slot_count = 1,
-                                              .timeout_ns = 1'500'000'000,
+                                              .timeout_ns = 10'000'000'000,
                                               .probe_after_ns = 100'000'000,
                                               .retry_count = 0,
                                               .may_time_out_before_retries = true},
-                                 .direct = DirectChoice::kOn}));
+                                 .direct = DirectChoice::kOn,
+                                 .timeout_ns = kPatienceNs}));
   ASSERT_EQ(team.atomics(), TeamAtomics::kProcessor);
   auto* const words = must(team.allocate<std::uint64_t>(2));
   const std::uint32_t peer = team.rank() == last() ? 0 : last();
@@ -185,7 +186,7 @@ TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
 TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
   ASSERT_EQ(world().size(), 3u);
   Team team =
-      made({.endpoint = {.timeout_ns = 10'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
+      made({.endpoint = {.timeout_ns = 40'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
             .direct = DirectChoice::kOff});
   Team patient = made({.endpoint = {.timeout_ns = 600'000'000'000}, .direct = DirectChoice::kOff});
   Team part = must(team.split(0, last() - team.rank()));
@@ -231,7 +232,7 @@ TEST_F(TeamOfRanks, rank_that_dies_while_it_is_asked_is_unreachable_by_name) {
   Team team = made({.direct = DirectChoice::kOff});
   auto* const signal = must(team.allocate<std::uint64_t>(1));
   if (team.rank() == last()) {
-    while (team.connections() == 0) std::this_thread::yield();
+    while (team.connections() == 0 && all_here()) std::this_thread::yield();
     _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
   }
   Status end = Status::kOk;

@@ -31,6 +31,8 @@ using ::testing::HasSubstr;
 
 inline constexpr std::uint64_t kHeapBytes = 1 << 20;
 inline constexpr std::uint64_t kTimeoutNs = 30'000'000'000;
+// Of collective calls, so that a rank may stand still for long.
+inline constexpr std::uint64_t kPatienceNs = 100'000'000'000;
 
 // Returns a word that a NIC or another process has written.
 inline std::uint64_t arrived(std::uint64_t& word) { return std::atomic_ref(word).load(); }
@@ -53,7 +55,14 @@ class TeamOfRanks : public ::testing::Test {
   static World& world() { return *joined; }
   static const Hca& hca_of() { return *hca; }
   static std::uint32_t last() { return world().size() - 1; }
+  // Ends waits for another rank's kernel. False, and a failure with the reason, once a rank has gone.
+  static bool all_here() {
+    const auto here = world().poll_peers();
+    EXPECT_TRUE(here) << here.error().message;
+    return here.has_value();
+  }
   static Result<Team> create(TeamOptions options) {
+    if (options.timeout_ns == TeamOptions{}.timeout_ns) options.timeout_ns = kPatienceNs;
     options.heap_bytes = options.heap_bytes == TeamOptions{}.heap_bytes ? kHeapBytes : options.heap_bytes;
     return Team::create(*hca, world(), {nic_pool.get(), host_pool.get()}, options);
   }

@@ -4,10 +4,10 @@
 #include <random>
 #include <vector>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/engine.h"
+#include "driver-shim/softhca/wire/addressing.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
@@ -83,7 +83,8 @@ class Bench {
     engine_ = std::make_unique<Engine>(
         config, std::move(wire), pages_->device_memory.data(),
         [state = std::mt19937(1)]() mutable { return static_cast<std::uint32_t>(state()); });
-    commands_ = std::make_unique<devx::Commands>(*engine_, umems_);
+    commands_ =
+        std::make_unique<devx::Commands>(*engine_, umems_, [](devx::Named, std::uint32_t) { return true; });
     umem_ = *umems_.add(pages_->umem.data(), kUmemBytes);
     pd_ = *engine_->alloc_pd();
     uar_ = *engine_->add_uar({pages_->uar.data()});
@@ -123,6 +124,10 @@ class Bench {
       case 6: return ring(input);
       default: return arrive(input);
     }
+  }
+  void check_invariants() {
+    const char* const broken = engine_->check_invariants();
+    fuzz::expect(broken == nullptr, broken);
   }
 
  private:
@@ -197,7 +202,7 @@ class Bench {
     prm::set(in, prm::qp::kAtomicMode, prm::qp::kAtomicModeIbSpec);
     prm::set(in, prm::qp::kPathHopLimit, 64);
     prm::set(in, prm::qp::kPathUdpSourcePort, 0xc000);
-    const devx::Mac mac = devx::mac_of(wire_->local());
+    const wire::Mac mac = wire::mac_of(wire_->local());
     std::copy(mac.begin(), mac.end(), in.begin() + prm::qp::kPathRemoteMacHigh.bit_offset / 8);
     const auto& gid = wire_->local().gid;
     std::copy(gid.begin(), gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
@@ -340,6 +345,9 @@ class Bench {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   gdx::fuzz::Input input(data, size);
   gdx::softhca::Bench bench;
-  for (std::size_t i = 0; i < gdx::softhca::kMaxSteps && !input.empty(); ++i) bench.step(input);
+  for (std::size_t i = 0; i < gdx::softhca::kMaxSteps && !input.empty(); ++i) {
+    bench.step(input);
+    bench.check_invariants();
+  }
   return 0;
 }

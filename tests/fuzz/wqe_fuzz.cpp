@@ -54,7 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   control.qpn_ds = softhca::kQpn << 8 | segments;
   std::memcpy(ring.data() + start, &control, sizeof control);
 
-  for (const auto vectors : {softhca::AddressVectorUse::kNone, softhca::AddressVectorUse::kPerWqe}) {
+  using enum softhca::AddressVectorUse;
+  for (const auto vectors : {kNone, kByGid, kByLid}) {
     softhca::SendWqe wqe;
     softhca::parse_send_wqe(ring, index, available, softhca::kQpn, vectors, wqe);
     softhca::check(wqe, available);

@@ -7,8 +7,8 @@ fail() {
 }
 out=$(timeout 60 "$1" --puts 64 --chunks 2) || fail "status $?: $out"
 echo "$out"
-# 8 shapes in 2 places, the 2 of exclusive threads by 2 kinds of doorbell; 7 ways to store, 4 of them also one by one in 2 sizes.
-[ "$(grep -c '^what post .* mistakes 0$' <<<"$out")" -eq 20 ] || fail "not 20 cases of posting"
+# 10 shapes in 2 places, the 2 of warps that put one by one by 2 kinds of doorbell; 7 ways to store, 4 of them also one by one in 2 sizes.
+[ "$(grep -c '^what post .* mistakes 0$' <<<"$out")" -eq 24 ] || fail "not 24 cases of posting"
 [ "$(grep -c '^what post .* doorbell BlueFlame .* mistakes 0$' <<<"$out")" -eq 4 ] || fail "not 4 cases by BlueFlame"
 [ "$(grep -c '^what store .* wrong_chunks 0$' <<<"$out")" -eq 15 ] || fail "not 15 cases of storing"
 grep -q '^what answer of a host thread  rounds 1000  answered 1000$' <<<"$out" || fail "the host did not answer"

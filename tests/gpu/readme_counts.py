@@ -6,14 +6,14 @@ import re
 import sys
 
 SENTENCE = (
-    "On sm_90 a put costs a thread {} SASS instructions ({} with BlueFlame), a warp {} ({}), a block {} ({}), a thread on "
-    "a shared endpoint {} ({} with queues in host memory); on sm_100 a thread's costs {} ({}): counted")
+    "on sm_90 a thread {}, a warp {} and by BlueFlame {}, a block {} and {}; on sm_100 a thread {}. A thread on a shared "
+    "endpoint takes {}.")
 FIGURES = [
-    ("sm_90", "put_thread_gpu", "path"), ("sm_90", "put_thread_gpu", "blueflame_path"),
+    ("sm_90", "put_thread_gpu", "path"),
     ("sm_90", "put_warp_gpu", "path"), ("sm_90", "put_warp_gpu", "blueflame_path"),
     ("sm_90", "put_block_host", "path"), ("sm_90", "put_block_host", "blueflame_path"),
-    ("sm_90", "shared_put_gpu", "path"), ("sm_90", "shared_put_host", "path"),
-    ("sm_100", "put_thread_gpu", "path"), ("sm_100", "put_thread_gpu", "blueflame_path")]
+    ("sm_100", "put_thread_gpu", "path"),
+    ("sm_90", "shared_put_gpu", "path")]
 
 
 def is_said(readme, figures):

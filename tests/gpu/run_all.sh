@@ -22,7 +22,7 @@ stage_limit_s=${GDX_RUN_ALL_STAGE_LIMIT_S:-} # of each stage, instead of its own
 needed_packages="libibverbs-dev libibverbs1 ibverbs-providers libnl-3-200 libnl-3-dev libnl-route-3-200 libnl-route-3-dev
 librdmacm-dev librdmacm1 libfmt-dev libfmt9 libspdlog-dev libspdlog1.10 libexpected-dev libcli11-dev nlohmann-json3-dev
 libisal-dev libisal2 libboost-context1.74-dev libboost-context1.74.0 libboost1.74-dev libhwloc-dev libhwloc15 libgtest-dev
-libgmock-dev googletest pkgconf pkgconf-bin libpkgconf3"
+libgmock-dev googletest libtomlplusplus-dev libtomlplusplus3 pkgconf pkgconf-bin libpkgconf3"
 
 usage() {
   echo "run_all.sh: $*; usage: run_all.sh [--packages FOLDER] [--peer-headers FOLDER] [--work FOLDER] [--jobs N] OUTPUT_FOLDER" >&2
@@ -149,7 +149,7 @@ stage() {
 }
 skip() { rm -f "$work/$1.json"; note "$1" skipped "$2" 0; }
 
-gpu_present() { nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+gpu_present() { nvidia-smi -L 2>/dev/null | grep '^GPU ' >/dev/null; }
 
 describe_machine() {
   uname -a
@@ -222,7 +222,7 @@ missing_tool() {
   command -v g++ >/dev/null || echo "no g++ in PATH: install it"
 }
 kernels="device_tests posting"
-programs="info calibrate demo"
+programs="info calibrate demo bench"
 sanitizers="memcheck racecheck"
 built=0
 reason=$(missing_tool)
@@ -241,13 +241,14 @@ if [ "$built" -eq 1 ]; then
     stage posting_beside_peer 60 "$build/perf/gdx_peer_bench_cuda" --json
   fi
   gdx=$build/host/cli/gdx
-  if stage build_programs 200 bash -c 'build_targets gdx gdx_softhca gdx_demo_cuda gdx_calibrate_cuda'; then
+  if stage build_programs 200 bash -c 'build_targets gdx gdx_softhca gdx_bench_cuda gdx_demo_cuda gdx_calibrate_cuda'; then
     stage info 20 "$gdx" run -- "$gdx" info --json
     # Push, pull and bounce. The software HCA reaches payload in host memory, whatever GPU and kernel there are.
     stage calibrate 60 "$gdx" calibrate --gpu --softhca --payload host --max-bytes 1048576 --json \
       --output "$output/calibration_table.json"
-    # put+signal round trips: also of a kernel that leaves posting to a thread of the host.
-    stage demo 90 "$gdx" demo --gpu --json --max-bytes 1048576 --modes pull,push,inline,bounce,proxy
+    stage demo 90 "$gdx" demo --gpu --json --max-bytes 1048576
+    # Also of a kernel that leaves posting to a thread of the host.
+    stage bench 90 "$gdx" bench put_signal_lat put_bw --gpu --json -s 8,4K,64K --modes pull,push,inline,bounce,proxy --seconds 20
   else
     for name in $programs; do skip "$name" "not built"; done
   fi

@@ -12,6 +12,15 @@ extern "C" __global__ void push_deferred(gdx::EndpointHandle handle, gdx::Remote
   (void)gdx_put_value(endpoint, to, bytes);
 }
 
+// One doorbell of another call covers them all.
+extern "C" __global__ void push_batch(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
+                                      std::uint64_t bytes) {
+  ThreadGpu endpoint(handle);
+  for (std::uint64_t i = 0; i < bytes; i += 64)
+    (void)gdx_put<gdx::Mode::kPush>(endpoint, to + i, from + i, 64, gdx::Doorbell::kDefer);
+  (void)gdx_put_value(endpoint, to, bytes);
+}
+
 extern "C" __global__ void push(gdx::EndpointHandle handle, gdx::RemoteMemory to, gdx::LocalMemory from,
                                 std::uint64_t bytes) {
   ThreadGpu endpoint(handle);
@@ -36,6 +45,14 @@ extern "C" __global__ void push_in_bulk(gdx::EndpointHandle handle, gdx::RemoteM
                                         gdx::LocalMemory from, std::uint64_t bytes) {
   gdx::device::Endpoint<gdx::Scope::kBlock, gdx::Placement::kGpu> endpoint(handle);
   (void)gdx_put<gdx::Mode::kPush, gdx::Copy::kBulk>(endpoint, to, from, bytes);
+}
+
+// By BlueFlame: a WQE for each doorbell.
+extern "C" __global__ void pull_signal_warp(gdx::EndpointHandle handle, gdx::RemoteMemory to,
+                                            gdx::LocalMemory from, gdx::RemoteMemory signal,
+                                            std::uint64_t bytes) {
+  gdx::device::Endpoint<gdx::Scope::kWarp, gdx::Placement::kGpu> endpoint(handle);
+  (void)gdx_put_signal<gdx::Mode::kPull>(endpoint, to, from, bytes, signal, 1);
 }
 
 // The doorbell of one thread covers what others have published.

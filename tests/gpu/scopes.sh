@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scopes.sh FOLDER: on queues in GPU memory a pull is released at GPU scope, and a push, into memory of the NIC, at system
-# scope, also when another call rings for it, and on shared endpoints. Stores to a slot are never narrower than a NIC's
+# scope, also when another call rings for it, once for all that it rings for, and on shared endpoints. Stores to a slot are never narrower than a NIC's
 # memory takes them. What TMA stores is handed to it, and told of, in order.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -8,7 +8,7 @@ command -v nvcc >/dev/null || { echo "SKIPPED: no nvcc in PATH: install the CUDA
 command -v python3 >/dev/null || { echo "SKIPPED: no python3: apt-get install python3"; exit 77; }
 folder=$(mktemp -d "$1/scopes.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
-nvcc --list-gpu-arch | grep -q compute_90 || { echo "SKIPPED: this nvcc cannot compile for sm_90: install CUDA 11.8 or later"; exit 77; }
+nvcc --list-gpu-arch | grep compute_90 >/dev/null || { echo "SKIPPED: this nvcc cannot compile for sm_90: install CUDA 11.8 or later"; exit 77; }
 nvcc -ptx -arch=sm_90 -O3 -std=c++17 --expt-relaxed-constexpr -I "$root" -o "$folder/scopes.ptx" "$root/tests/gpu/scopes.cu"
 python3 - "$folder/scopes.ptx" "$root/perf" <<'PYTHON'
 import re, sys
@@ -52,8 +52,9 @@ for name in ("push", "push_signal"):
 pull = [line for line in kernels["pull"] if ".release.sys" in line]
 if pull:
     sys.exit("a pull on queues in GPU memory pays for system scope: " + pull[0])
-if fences_without_a_doorbell(kernels["push_deferred"]) == 0:
-    sys.exit("a deferred push leaves its payload to a release at GPU scope")
+for name in ("push_deferred", "push_batch"):
+    if fences_without_a_doorbell(kernels[name]) == 0:
+        sys.exit(f"{name} leaves its payload to a release at GPU scope")
 
 def scopes_of_rings(lines):
     """The scopes of the two fences before each doorbell: before the record, and between the two."""
@@ -85,15 +86,22 @@ for name in ("push", "push_signal", "push_shared", "bounce_shared", "push_shared
     if not narrow_stores([line.replace("st.global.v4.u32", "st.global.u8") for line in kernels[name]]):
         sys.exit(f"the check sees no store of {name} to a slot")
 
-# (of each way from this, to this, something stands between)
-ORDERS = [
+# (of each way from this, to this, something stands between), by kernel
+ORDERS = {"push_in_bulk": [
     ("st.shared", "cp.async.bulk.global", "fence.proxy.async"),
     ("fence.proxy.async", "cp.async.bulk.global", "bar.sync"),
     ("cp.async.bulk.wait_group.read 1", "st.shared", "bar.sync"),
     ("cp.async.bulk.global", "cp.async.bulk.wait_group", "cp.async.bulk.commit_group"),
     ("cp.async.bulk.commit_group", "st.release.", "cp.async.bulk.wait_group 0"),
     ("cp.async.bulk.commit_group", "st.mmio", "cp.async.bulk.wait_group 0"),
-]
+], "pull_signal_warp": [
+    ("st.release.", "cp.async.bulk.global", "fence.release"),
+    ("st.shared", "cp.async.bulk.global", "fence.proxy.async"),
+    ("cp.async.bulk.commit_group", "st.shared", "cp.async.bulk.wait_group 0"),
+    ("cp.async.bulk.commit_group", "cp.async.bulk.global", "cp.async.bulk.wait_group 0"),
+], "push_batch": [  # no release but for a doorbell between one put and the next
+    ("fence.release.sys", "st.global.v4", "st.mmio"),
+]}
 
 def is_open(code, begin, end, between):
     """Is there a way from `begin` to `end` that meets no `between`?"""
@@ -111,13 +119,16 @@ def is_open(code, begin, end, between):
             ahead.append(code[at].target)
     return False
 
-code = instructions.ptx_kernels(open(sys.argv[1]).read())["push_in_bulk"]
-for begin, end, between in ORDERS:
+for name, (begin, end, between) in ((name, order) for name in ORDERS for order in ORDERS[name]):
+    code = instructions.ptx_kernels(open(sys.argv[1]).read())[name]
+    for one in code:  # a block's doorbells by BlueFlame are not its push
+        if name == "push_in_bulk" and re.search(r"^cp\.async\.bulk\.global.* 64$", one.text):
+            one.text = "copy of a WQE"
     for text in (begin, end, between):
         if not any(text in one.text for one in code):
-            sys.exit(f"a push in bulk has no {text}")
+            sys.exit(f"{name} has no {text}")
     if is_open(code, begin, end, between):
-        sys.exit(f"a push in bulk: {end} is not behind {between}, which {begin} needs")
+        sys.exit(f"{name}: {end} is not behind {between}, which {begin} needs")
     # Planted: another instruction stands there.
     lost = [instructions.Instruction(one.kind, one.target, one.falls_through, one.text.replace(between, "nop"))
             for one in code]

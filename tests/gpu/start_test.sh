@@ -11,7 +11,7 @@ fail() {
 for program in "$@"; do
   ! ldd "$program" | grep -E 'libcuda|libcudart' || fail "$program needs a CUDA library to start"
 done
-if ldconfig -p | grep -q 'libcuda\.so\.1'; then
+if ldconfig -p | grep 'libcuda\.so\.1' >/dev/null; then
   echo "SKIPPED: this machine has a CUDA driver: tests/gpu/run_all.sh is for it"
   exit 77
 fi

@@ -29,6 +29,8 @@ step cmake -G Ninja -S "$own" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gd
   -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
 grep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1" || { echo "FAILED: no manual page" >&2 && exit 1; }
+grep -q '^\.SH ENVIRONMENT$' "$folder/gdx/share/man/man8/gdxd.8" || { echo "FAILED: no manual page of gdxd" >&2 && exit 1; }
+grep -qx "ExecStart=$folder/gdx/bin/gdxd" "$folder/gdx/lib/systemd/system/gdxd.service" || { echo "FAILED: the unit starts another gdxd" >&2 && exit 1; }
 step bash -c '. "$1" && complete -p gdx' - "$folder/gdx/share/bash-completion/completions/gdx"
 run_put "$folder/build/put"
 

@@ -29,7 +29,8 @@ need() {
 guest_pid() {
   local pid
   pid=$(cat "$GDX_INTEROP_FOLDER/guest/pid" 2> /dev/null) || return 1
-  { tr '\0' '\n' < "/proc/$pid/environ"; } 2> /dev/null | grep -qx "GDX_INTEROP_FOLDER=$GDX_INTEROP_FOLDER" || return 1
+  { tr '\0' '\n' < "/proc/$pid/environ"; } 2> /dev/null | grep -x "GDX_INTEROP_FOLDER=$GDX_INTEROP_FOLDER" > /dev/null ||
+    return 1
   echo "$pid"
 }
 

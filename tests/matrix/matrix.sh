@@ -31,26 +31,34 @@ exec 9>"$folder/.lock-$release"
 flock 9
 empty=$folder/debian-$release-empty
 root=$folder/debian-$release
-if [ ! -e "$empty" ]; then
+# A root older than a week is made again, because it stands for a Debian of today.
+if [ -z "$(find "$empty" -maxdepth 0 -mtime -7 2>/dev/null)" ]; then
   rm -rf "$empty.new"
   debootstrap --variant=minbase "$suite" "$empty.new" >"$folder/debootstrap-$release.log" 2>&1 ||
     { tail "$folder/debootstrap-$release.log" >&2; echo "FAILED: debootstrap $suite" >&2; exit 1; }
+  rm -rf --one-file-system "$empty"
   mv "$empty.new" "$empty"
+  touch "$empty"
 fi
 rm -rf --one-file-system "$root"
 cp -a "$empty" "$root"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-git clone -q --no-hardlinks "$tree" "$root/root/gdx"
+# Lies in /srv, which an ordinary user may read, because a test runs as one.
+git clone -q --no-hardlinks "$tree" "$root/srv/gdx"
 mkdir -p "$folder/packages-$release"
 
-# Mounts of its own, which end with it, and so do the processes in it.
+# Mounts of its own, which end with it, and so do the processes in it. No chroot: that forbids user namespaces.
 export root packages=$folder/packages-$release
-exec unshare -m -p -f --kill-child bash -c '
+exec unshare -m -p -f --kill-child bash -ec '
   mount --make-rprivate /
+  mount --bind "$root" "$root"
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
-  mount --bind "$packages" "$root/var/cache/apt/archives"
   mkdir -p "$packages/partial"
-  exec chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-    /root/gdx/tests/matrix/steps.sh'
+  mount --bind "$packages" "$root/var/cache/apt/archives"
+  cd "$root"
+  pivot_root . mnt
+  umount -l /mnt
+  cd /
+  exec /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin /srv/gdx/tests/matrix/steps.sh'

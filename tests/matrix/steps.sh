@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# steps.sh: README's commands, the abi label and a short fuzzing in this tree, with the time that each takes and what
-# CTest counts. The matrix runs it in an empty Debian, the container file in an image.
+# steps.sh: README's commands, the abi and install labels, a short fuzzing and the demo by clang in this tree, with the
+# time that each takes and what CTest counts. The matrix runs it in an empty Debian, the container file in an image.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 mkdir -p out/matrix
@@ -18,12 +18,20 @@ step() {
   status=1
 }
 
+# The demo once more, all of it by the clang that the fuzzing has installed.
+clang_demo() {
+  cmake -S . -B build/clang -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ &&
+    cmake --build build/clang --target gdx gdx_demo gdx_softhca && build/clang/host/cli/gdx demo
+}
+
 sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release
 step demo ./run demo
 step test ./run test
 step abi ./run test -L abi
+step install ./run test -L install
 # By clang: what it is installed as, and what it says of libraries and their headers.
 step fuzz ./run fuzz 30 1
+step clang clang_demo
 # A skip that nobody reads would hide that nothing has run.
 skipped=$(grep -c '[*][*][*]Skipped' out/matrix/abi.log)
 passed=$(grep -c ' Passed ' out/matrix/abi.log)

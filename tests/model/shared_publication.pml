@@ -1,4 +1,4 @@
-/* Posting on a shared endpoint: device/shared_endpoint.h and device/impl/shared_wait.h, step by step. Counters do
+/* Posting on a shared endpoint: device/impl/open_shared_endpoint.h and device/impl/shared_wait.h, step by step. Counters do
    not wrap here; owner bits do. Memory is sequentially consistent: fences are not modelled, the order of the steps
    is. Two queues are small enough for all interleavings: one of a block, on which reservations run three laps
    ahead, and (TWO_BLOCKS) one on which two posters have room at once. */

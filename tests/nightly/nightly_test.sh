@@ -11,6 +11,7 @@ commit() { git add -A && git commit -qm "$1"; }
 mkdir -p "$GDX_NIGHTLY_ROOT/tests/nightly" "$GDX_NIGHTLY_ROOT/a" "$GDX_NIGHTLY_ROOT/b"
 cd "$GDX_NIGHTLY_ROOT"
 git init -q
+git config gc.auto 0
 cat >tests/nightly/slices <<'TEXT'
 # name | minutes | command | paths
 alpha | 3 | echo ran alpha; ! grep -q broken a/file | a
@@ -32,7 +33,7 @@ case $case_name in
     export GDX_NIGHTLY_BASE=HEAD~1
     echo broken >b/file
     commit fault
-    run 20 "$nightly" next
+    run 100 "$nightly" next
     expect_status 1
     expect '^ran beta 4$'
     expect_no 'ran alpha'
@@ -44,7 +45,7 @@ case $case_name in
     second=$(git rev-parse HEAD)
     records "$first" "$second" "$second"
     commit records
-    run 20 "$nightly" next
+    run 100 "$nightly" next
     expect_status 0
     expect '^ran alpha$'
     expect_no 'ran beta'
@@ -54,7 +55,7 @@ case $case_name in
     export GDX_NIGHTLY_BASE=$first
     echo change | tee a/file >b/file
     commit change
-    run 20 "$nightly" next 7
+    run 100 "$nightly" next 7
     expect_status 0
     expect '^ran alpha$'
     expect_no 'ran beta'
@@ -64,7 +65,7 @@ case $case_name in
     unset GDX_NIGHTLY_BASE
     records "$first" "$first" 0
     commit records
-    run 20 "$nightly" next
+    run 100 "$nightly" next
     expect_status 0
     expect 'gamma was skipped'
     expect '^ran alpha$'
@@ -76,13 +77,13 @@ case $case_name in
     git commit -q --allow-empty -m later
     records "$(git rev-parse HEAD)" "$first" "$(git rev-parse HEAD)"
     commit records
-    run 20 "$nightly" next
+    run 100 "$nightly" next
     expect_status 1
     expect 'beta FAILED'
     ;;
   skip_and_dirty_tree_are_not_recorded)
     echo change >a/file
-    run 20 "$nightly" run gamma alpha
+    run 100 "$nightly" run gamma alpha
     expect_status 0
     expect 'gamma was skipped'
     expect 'alpha passed; not recorded'
@@ -91,15 +92,15 @@ case $case_name in
   check_fails_beyond_thirty_commits)
     records "$first" "$first" "$first"
     for i in $(seq 30); do git commit -q --allow-empty -m "$i"; done
-    run 20 "$nightly" check
+    run 100 "$nightly" check
     expect_status 0
     git commit -q --allow-empty -m late
-    run 20 "$nightly" check
+    run 100 "$nightly" check
     expect_status 1
     expect 'alpha passed more than 30 commits ago'
     ;;
   unknown_slice_is_refused)
-    run 20 "$nightly" run delta
+    run 100 "$nightly" run delta
     expect_status 1
     expect "no slice 'delta': use one of alpha beta gamma"
     ;;

@@ -8,6 +8,7 @@ import re
 import sys
 
 MODES = ["pull", "push", "inline", "bounce", "proxy"]
+PUSHES = ["pull", "bounce", "push", "push-flags", "push-ordered"]
 CONDITIONS = {"fences free": "fences cost nothing", "queues in host memory": "queues in host memory",
               "plain doorbells": "plain doorbells"}
 BYTES = {"8 B": 8, "4 KiB": 4096, "2 MiB": 2 << 20}
@@ -32,7 +33,7 @@ def model_rows(text):
     rows = {}
     for line in text.splitlines():
         words = line.split()
-        if words and words[0] in MODES:
+        if words and words[0] in MODES + PUSHES:
             rows[words[0], int(words[1])] = (float(words[2]), float(words[4]))
     return rows
 
@@ -41,6 +42,26 @@ def differs(cell, exact):
     shown = re.sub("[ ,%]", "", cell)
     decimals = len(shown.partition(".")[2])
     return abs(float(shown) - exact) > 0.5001 * 10 ** -decimals
+
+
+def pushes(page, read):
+    header = "| | pull | bounce | push | push-flags | push-ordered |"
+    times, _, rates = page.partition("Gb/s:")
+    for label, *cells in table_under(times, header):
+        path, size, *condition = label.split(", ")
+        rows = model_rows(read("push-vs-pull/%s%s.txt" % (path, "-host" if condition else "")))
+        for mode, cell in zip(PUSHES, cells, strict=True):
+            yield "%s, %s" % (label, mode), cell, rows[mode, BYTES[size]][0]
+    for path, *cells in table_under(rates, header):
+        rows = model_rows(read("push-vs-pull/%s.txt" % path))
+        for mode, cell in zip(PUSHES, cells, strict=True):
+            yield "%s at 2 MiB, %s" % (path, mode), cell, rows[mode, BYTES["2 MiB"]][1]
+    sections = {part.partition("\n")[0]: part for part in read("push-vs-pull/batches.txt").split("## ")}
+    columns = [(mode, puts) for mode in PUSHES[:1] + PUSHES[2:0:-1] for puts in (1, 4, 16)]
+    for path, *cells in table_under(rates, "| | pull, 1 |"):
+        for (mode, puts), cell in zip(columns, cells, strict=True):
+            section = sections["%s, queues in gpu memory, one endpoint, batches of %d puts" % (path, puts)]
+            yield "%s, batches of %d, %s" % (path, puts, mode), cell, model_rows(section)[mode, BYTES["4 KiB"]][1]
 
 
 def push_vs_pull(page, read):
@@ -55,6 +76,7 @@ def push_vs_pull(page, read):
         rows = model_rows(read("push-vs-pull/%s.txt" % path))
         for mode, cell in zip(MODES, cells, strict=True):
             yield "%s at 2 MiB, %s" % (path, mode), cell, rows[mode, BYTES["2 MiB"]][1]
+    yield from pushes(page.partition("## Result 3")[2], read)
     production = read("push-vs-pull/production-code.txt")
     if not production.startswith("modelled, "):
         raise ValueError("production-code.txt does not say that it is modelled")

@@ -9,7 +9,7 @@ trap 'rm -rf "$scratch"' EXIT
 # refused PROGRAM OPTIONS
 refused() {
   # shellcheck disable=SC2086
-  timeout 20 "$1" $2 >"$scratch/out" 2>"$scratch/err"
+  timeout 100 "$1" $2 >"$scratch/out" 2>"$scratch/err"
   local status=$?
   [ $status = 2 ] && [ "$(wc -l <"$scratch/err")" = 1 ] && [ ! -s "$scratch/out" ] && return
   echo "FAILED: $2: status $status, printed: $(cat "$scratch/out" "$scratch/err")" >&2

@@ -1,4 +1,5 @@
-// The kernels that simulated ranks run: one block of one thread for every endpoint.
+// The kernels that simulated ranks run: one block of one thread for every endpoint. The thread is a warp's
+// first, because an endpoint of a thread rings plainly.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,8 @@
 #include "tests/ranks/flow.h"
 
 namespace gdx::ranks {
+
+using Ep = device::Endpoint<Scope::kWarp>;
 
 GDX_DEVICE std::uint64_t expected_word(std::uint64_t salt, std::uint64_t sequence, std::uint64_t index) {
   return ((salt + sequence) * 0x9e3779b97f4a7c15u ^ index) * 0xd6e8feb86659fd93u;
@@ -30,8 +33,9 @@ GDX_DEVICE void prepare(const Shape& shape, const Flow& flow, std::uint64_t sequ
 // gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored, and this each slot
 // at once where fences cost nothing.
 template <Mode M, typename Pool>
-GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, const RemoteMemory& to,
-                            const LocalMemory& from, Doorbell doorbell) {
+GDX_DEVICE Status put_slots(Ep& endpoint, const Shape& shape, const RemoteMemory& to, const LocalMemory& from,
+                            Doorbell doorbell) {
+  auto& open = device::impl::Access::state_of(endpoint);
   const std::uint64_t slot_bytes = Pool::of(endpoint.handle()).slot_bytes;
   const bool blueflame = endpoint.handle().blueflame_half_bytes != 0;
   std::uint32_t unordered = 0;
@@ -39,9 +43,9 @@ GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, co
     const std::uint64_t rest = shape.message_bytes - at;
     const bool last = rest <= slot_bytes;
     const std::uint64_t bytes = last ? rest : slot_bytes;
-    const Status credit = endpoint.template reserve_credit<Pool>((rest - 1) / slot_bytes + 1);
+    const Status credit = open.template reserve_credit<Pool>((rest - 1) / slot_bytes + 1);
     if (credit != Status::kOk) return credit;
-    const bool orders = ++unordered * 4 >= Pool::held(endpoint);
+    const bool orders = ++unordered * 4 >= Pool::held(open);
     const Doorbell between = blueflame || orders ? Doorbell::kRing : Doorbell::kDefer;
     const Status status = gdx_put<M>(endpoint, to + at, from + at, bytes, last ? doorbell : between);
     if (status != Status::kOk) return status;
@@ -55,8 +59,8 @@ GDX_DEVICE Status put_slots(device::Endpoint<>& endpoint, const Shape& shape, co
 }
 
 template <Mode M>
-GDX_DEVICE Status put(device::Endpoint<>& endpoint, const Flow& flow, const Shape& shape,
-                      std::uint64_t sequence, Doorbell doorbell) {
+GDX_DEVICE Status put(Ep& endpoint, const Flow& flow, const Shape& shape, std::uint64_t sequence,
+                      Doorbell doorbell) {
   const std::uint64_t half = (sequence & 1) * shape.message_bytes;
   const RemoteMemory to = flow.peer_inbox + half;
   const LocalMemory from = flow.source + half;
@@ -73,7 +77,7 @@ template <Mode M>
 __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
   const Flow& flow = flows[blockIdx.x];
   Outcome& outcome = outcomes[blockIdx.x];
-  device::Endpoint<> endpoint(flow.endpoint);
+  Ep endpoint(flow.endpoint);
   const std::uint64_t words = shape.message_bytes / 8;
   // One doorbell for put and signal; with BlueFlame one for each, since it carries one WQE.
   const Doorbell between = flow.endpoint.blueflame_half_bytes == 0 ? Doorbell::kDefer : Doorbell::kRing;
@@ -108,7 +112,7 @@ __global__ void stream(const Flow* flows, Shape shape, Outcome* outcomes) {
   const Flow& flow = flows[blockIdx.x];
   Outcome& outcome = outcomes[blockIdx.x];
   if (!flow.sends) return;
-  device::Endpoint<> endpoint(flow.endpoint);
+  Ep endpoint(flow.endpoint);
   outcome.status = endpoint.status();
   for (std::uint64_t m = 1; m <= shape.messages && outcome.status == Status::kOk; ++m) {
     prepare(shape, flow, m);

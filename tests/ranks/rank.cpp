@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "device/credits.h"
+#include "device/impl/credits.h"
 #include "proto/roce/codec.h"
 #include "tests/sim/random.h"
 
@@ -259,7 +259,7 @@ void Rank::describe_staging(const EndpointMemory& memory, StagingHandle& staging
 
 // The endpoint's first poll is made before the clock starts: figures are of endpoints at work.
 void Rank::take_minimum(const StagingHandle& staging, StagingState& state) {
-  device::Credits credits(staging);
+  device::impl::Credits credits(staging);
   credits.open(state);
   credits.poll(true);
   state = credits.state();

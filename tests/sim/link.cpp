@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "driver-shim/softhca/transport/icrc.h"
+#include "driver-shim/softhca/wire/icrc.h"
 #include "proto/roce/headers.h"
 
 namespace gdx::sim {
@@ -13,8 +13,8 @@ std::uint32_t icrc_of(std::size_t from, std::span<const std::byte> bth_to_paddin
   constexpr std::uint32_t kFirstAddress = 0x0a000001;
   constexpr std::uint16_t kSourcePort = 49152;
   const auto side = static_cast<std::uint32_t>(from);
-  return softhca::transport::icrc_ipv4(kFirstAddress + side, kFirstAddress + 1 - side, kSourcePort, 0,
-                                       bth_to_padding);
+  return softhca::wire::icrc_ipv4(kFirstAddress + side, kFirstAddress + 1 - side, kSourcePort, 0,
+                                  bth_to_padding);
 }
 
 }  // namespace

@@ -135,6 +135,7 @@ void LooseNode::on_datagram(std::span<const std::byte> datagram) {
   const auto decoded = roce::decode(datagram);
   if (!decoded) return note("a packet of ours does not decode");
   if (dead_ || decoded->headers.bth.destination_qpn != kFirstQpn + config_.number) return;
+  ++packets_arrived_;
   if (config_.service == Service::kUc) {
     uc_responder_.on_packet(decoded->headers, decoded->payload);
   } else {
@@ -146,12 +147,11 @@ void LooseNode::on_datagram(std::span<const std::byte> datagram) {
 
 Syndrome LooseNode::send(const roce::Headers& headers, const WorkRequest& request, std::uint32_t offset_bytes,
                          std::uint32_t length_bytes) {
-  roce::Headers padded = headers;
-  padded.bth.pad_count = roce::pad_count_for(length_bytes);
   std::span<std::byte> payload;
-  auto datagram = make_datagram(padded, length_bytes, payload);
+  auto datagram = make_datagram(headers, length_bytes, payload);
   for (std::uint32_t i = 0; i < length_bytes; ++i)
     payload[i] = payload_byte(request.cookie, offset_bytes + i);
+  ++packets_sent_;
   transmit_(std::move(datagram));
   return Syndrome::kNone;
 }
@@ -276,8 +276,18 @@ void LooseNode::fatal(Syndrome /*syndrome*/) {
   dead_ = true;
 }
 
+std::string LooseNode::verdict_of_packets() const {
+  const std::uint64_t sent = uc_requester_.counters().packets_sent + ud_requester_.counters().packets_sent;
+  const std::uint64_t arrived =
+      uc_responder_.counters().packets_received + ud_responder_.counters().packets_received;
+  if (sent == packets_sent_ && arrived == packets_arrived_) return "";
+  return "counts " + std::to_string(sent) + " packets sent and " + std::to_string(arrived) + " received of " +
+         std::to_string(packets_sent_) + " and " + std::to_string(packets_arrived_);
+}
+
 std::string LooseNode::verdict(bool nothing_lost, bool may_repeat) const {
   if (completed_ != posted_.size()) return "requests were never completed";
+  if (std::string problem = verdict_of_packets(); !problem.empty()) return problem;
   for (std::size_t i = 0; i < memory_.size(); ++i) {
     if (!allowed_[i].test(std::to_integer<std::size_t>(memory_[i]))) {
       return "memory byte " + std::to_string(i) + " is what nobody wrote";

@@ -86,6 +86,7 @@ class LooseNode final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] bool arrived(const WorkRequest& request, const LooseNode& sender,
                              const transport::ReceiveCompletion& completion) const;
   [[nodiscard]] std::uint32_t header_bytes() const;
+  [[nodiscard]] std::string verdict_of_packets() const;
   void note(std::string problem);
 
   LooseConfig config_;
@@ -97,6 +98,8 @@ class LooseNode final : transport::RequesterPort, transport::ResponderPort {
   std::vector<Posted> posted_;
   std::uint64_t completed_ = 0;
   std::uint64_t received_ = 0;
+  std::uint64_t packets_sent_ = 0;
+  std::uint64_t packets_arrived_ = 0;
   std::uint64_t key_faults_caused_ = 0;
   std::vector<std::byte> buffer_;
   bool taken_ = false;

@@ -236,6 +236,37 @@ gdx_mutant(held_message_never_asks
   REPLACE [[    probe_deadline_ns_ = kNever - 1;]]
   SEEDS 1..200)
 
+# The next four change no packet: only the books of packets see them.
+gdx_mutant(packet_without_a_reliable_service_is_not_counted
+  FILE unacknowledged.cpp
+  FIND [[  ++counters_.packets_sent;
+]]
+  REPLACE [[  if (!segment.first) ++counters_.packets_sent;
+]]
+  SEEDS 1..200)
+
+gdx_mutant(late_answer_is_not_counted
+  FILE requester.cpp
+  FIND [[  ++counters_.packets_received;
+]]
+  REPLACE [[  if (extend_psn(headers.bth.psn, unacked_) >= unacked_) ++counters_.packets_received;
+]]
+  SEEDS 1..200)
+
+gdx_mutant(resent_tail_is_not_counted
+  FILE requester.cpp
+  FIND [[  ++counters_.packets_sent;
+  ++counters_.retransmitted_packets;]]
+  REPLACE [[  ++counters_.retransmitted_packets;]]
+  SEEDS 1..400)
+
+gdx_mutant(request_behind_a_gap_is_not_counted
+  FILE responder.cpp
+  FIND [[    ++counters_.out_of_sequence;
+]]
+  REPLACE [[]]
+  SEEDS 1..200)
+
 gdx_mutant(uc_delivers_a_message_with_a_hole
   FILE uc.cpp
   FIND [[    ++counters_.out_of_sequence;

@@ -76,7 +76,7 @@ void Node::on_datagram(std::uint64_t now_ns, std::uint64_t sent_ns, std::span<co
   if (in_error()) return;
   now_ns_ = now_ns;
   if (is_response(roce::traits_of(decoded->headers.bth.opcode).operation)) {
-    hear(decoded->headers);
+    record_answer(decoded->headers);
     tries_.on_answer(now_ns, sent_ns, answer_of(decoded->headers, config_.send_psn));
     count_refusal(now_ns, decoded->headers);
     requester_.on_packet(now_ns, decoded->headers, decoded->payload);
@@ -84,9 +84,19 @@ void Node::on_datagram(std::uint64_t now_ns, std::uint64_t sent_ns, std::span<co
     const std::int32_t psns = psns_from(config_.receive_psn, decoded->headers.bth.psn);
     arriving_message_ = peers_->message_at(static_cast<std::uint32_t>(psns));
     answers_waited_ = responder_.can_send();
+    const auto before = fates_of_requests();
     responder_.on_packet(now_ns, decoded->headers, decoded->payload);
+    // A NAK may wait behind READ responses.
+    if (fates_of_requests() == before && !responder_.can_send())
+      note("dropped a request and counted nothing");
   }
   note_error(now_ns);
+}
+
+std::array<std::uint64_t, 5> Node::fates_of_requests() const {
+  const transport::TransportCounters& counters = responder_.counters();
+  return {responder_.expected_psn(), counters.duplicate_requests, counters.out_of_sequence,
+          counters.naks_sent, counters.naks_withheld};
 }
 
 void Node::on_timer(std::uint64_t now_ns) {
@@ -141,7 +151,7 @@ void Node::check_answer(const roce::Headers& answer) {
   check_refusal(answer);
   check_credits(answer);
   if (acknowledges(answer)) newest_answer_ = std::max(newest_answer_, psns);
-  told_.note(answer, counted.aeth.msn);
+  permitted_peer_.note(answer, counted.aeth.msn);
 }
 
 std::uint32_t Node::messages_to(std::uint32_t msn) const {
@@ -168,7 +178,7 @@ void Node::check_credits(const roce::Headers& answer) {
 }
 
 // Advances the READ or atomic whose next response this is. A requester takes responses in order only.
-void Node::hear_response(std::int32_t psns) {
+void Node::record_response(std::int32_t psns) {
   if (lacks_response_before(psns)) return;
   const auto request = unanswered_.upper_bound(psns);
   if (request == unanswered_.end() || request->second != psns) return;
@@ -180,18 +190,18 @@ bool Node::lacks_response_before(std::int32_t psns) const {
 }
 
 // A requester that lacks a response takes no answer behind it, a refusal included.
-void Node::hear(const roce::Headers& answer) {
+void Node::record_answer(const roce::Headers& answer) {
   const std::int32_t psns = psns_from(config_.send_psn, answer.bth.psn);
-  if (answer.bth.opcode != roce::Opcode::kRcAcknowledge) hear_response(psns);
+  if (answer.bth.opcode != roce::Opcode::kRcAcknowledge) record_response(psns);
   if (acknowledges(answer)) {
-    const std::uint32_t before = heard_.newest();
-    heard_.note(answer, messages_to(answer.aeth.msn));
-    if (heard_.newest() > before) ask_after_ns_ = now_ns_ + probe_interval_ns();
-    newest_heard_ = std::max(newest_heard_, psns);
+    const std::uint32_t before = permitted_.newest();
+    permitted_.note(answer, messages_to(answer.aeth.msn));
+    if (permitted_.newest() > before) ask_after_ns_ = now_ns_ + probe_interval_ns();
+    newest_acknowledged_ = std::max(newest_acknowledged_, psns);
   } else if (answer.bth.opcode != roce::Opcode::kRcReadResponseMiddle) {
     const bool refuses = (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;
-    if (refuses && psns > newest_heard_ && !lacks_response_before(psns)) refused_ = true;
-    newest_heard_ = std::max(newest_heard_, psns - 1);
+    if (refuses && psns > newest_acknowledged_ && !lacks_response_before(psns)) refused_ = true;
+    newest_acknowledged_ = std::max(newest_acknowledged_, psns - 1);
   }
 }
 
@@ -221,14 +231,14 @@ void Node::check_request(const roce::Headers& headers, const WorkRequest& reques
   if (!is_send(request.opcode) && request.opcode != mlx5::WqeOpcode::kRdmaWriteImmediate) return;
   const std::int32_t psns = psns_from(config_.send_psn, headers.bth.psn);
   const std::uint32_t message = own_->message_at(static_cast<std::uint32_t>(psns));
-  if (heard_.promises(message)) return;
+  if (permitted_.promises(message)) return;
   if (offset_bytes > 0 && is_send(request.opcode)) {
     const std::int32_t first = psns - static_cast<std::int32_t>(offset_bytes / config_.mtu_bytes);
-    if (newest_heard_ < first) note("goes on beyond its limit without an answer");
+    if (newest_acknowledged_ < first) note("goes on beyond its limit without an answer");
     return;
   }
   const bool goes_on = message == asking_message_ && !refused_;
-  const bool may_ask = asking_message_ == 0 || (refused_ && !heard_.told()) || now_ns_ >= ask_after_ns_;
+  const bool may_ask = asking_message_ == 0 || (refused_ && !permitted_.told()) || now_ns_ >= ask_after_ns_;
   if (!goes_on && !may_ask) note("sends a message beyond its limit");
   if (!goes_on) ask_after_ns_ = now_ns_ + probe_interval_ns();
   asking_message_ = message;
@@ -238,7 +248,7 @@ void Node::check_request(const roce::Headers& headers, const WorkRequest& reques
 void Node::check_probe() {
   if (requester_.counters().credit_probes == probes_seen_) return;
   probes_seen_ = requester_.counters().credit_probes;
-  if (heard_.promises(own_->message_at(static_cast<std::uint32_t>(newest_heard_ + 1)))) {
+  if (permitted_.promises(own_->message_at(static_cast<std::uint32_t>(newest_acknowledged_ + 1)))) {
     note("asked for a receive of which it had been told");
   }
 }
@@ -348,10 +358,10 @@ std::optional<std::uint64_t> Node::execute(std::uint32_t /*rkey*/, std::uint64_t
 bool Node::take_receive() {
   const bool first = !std::exchange(receives_wanted_, true);
   if (receives_.taken == receives_.posted) {
-    told_at_refusal_ = told_.newest();
+    told_at_refusal_ = permitted_peer_.newest();
     return false;
   }
-  if (advertises_ && !first && !answers_waited_ && !told_.promises(arriving_message_)) {
+  if (advertises_ && !first && !answers_waited_ && !permitted_peer_.promises(arriving_message_)) {
     note("had a receive of which its peer was not told");
   }
   ++receives_.taken;

@@ -2,6 +2,7 @@
 // Ports between them and the link.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -100,6 +101,8 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
 
   std::byte* locate(std::uint64_t address, std::size_t length_bytes);
   void note(std::string problem);
+  // Each request that arrives moves one: it is taken, dropped and counted, or refused.
+  [[nodiscard]] std::array<std::uint64_t, 5> fates_of_requests() const;
   void check_invariants();
   void note_error(std::uint64_t now_ns);
   void check_answer(const roce::Headers& answer);
@@ -107,9 +110,9 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   [[nodiscard]] std::uint32_t messages_to(std::uint32_t msn) const;
   void check_refusal(const roce::Headers& answer);
   void check_credits(const roce::Headers& answer);
-  void hear(const roce::Headers& answer);
+  void record_answer(const roce::Headers& answer);
   void check_probe();
-  void hear_response(std::int32_t psns);
+  void record_response(std::int32_t psns);
   [[nodiscard]] bool lacks_response_before(std::int32_t psns) const;
   [[nodiscard]] static Answer answer_of(const roce::Headers& headers, std::uint32_t first_psn);
   void transmit_answer(const roce::Headers& headers, std::vector<std::byte> datagram);
@@ -131,17 +134,17 @@ class Node final : transport::RequesterPort, transport::ResponderPort {
   bool dead_ = false;
   std::uint64_t error_ns_ = transport::kNever;
   std::uint64_t now_ns_ = 0;            // of the call in progress
-  ReceiveBooks told_;                   // receives that this node's answers permitted the peer
-  ReceiveBooks heard_;                  // and what the peer's answers permitted it
+  ReceiveBooks permitted_peer_;         // receives that this node granted in its answers
+  ReceiveBooks permitted_;              // receives that the peer's answers permitted this node
   std::uint32_t arriving_message_ = 0;  // to which the request in progress belongs
   bool answers_waited_ = false;         // true if answers waited when it arrived
   bool receives_wanted_ = false;        // by some message
-  std::int32_t newest_answer_ = -1;     // PSN of it that this node has sent, from the first one
-  std::int32_t newest_heard_ = -1;      // and that the peer has sent, as far as it acknowledges
-  std::uint32_t asking_message_ = 0;    // that went beyond the limit last; 0: none has
-  bool refused_ = false;                // it was
+  std::int32_t newest_answer_ = -1;     // newest PSN of an answer that this node has sent, from the first one
+  std::int32_t newest_acknowledged_ = -1;  // newest PSN that answers of the peer acknowledge
+  std::uint32_t asking_message_ = 0;       // that went beyond the limit last; 0: none has
+  bool refused_ = false;                   // it was
   std::map<std::int32_t, std::int32_t>
-      unanswered_;                       // READs and atomics: PSN behind the last, next PSN to hear
+      unanswered_;                       // READs and atomics: PSN behind the last, next PSN expected
   std::uint32_t told_at_refusal_ = ~0u;  // newest message permitted when a receive was missing last
   std::uint64_t ask_after_ns_ = 0;       // before then no other may
   std::uint64_t probes_seen_ = 0;

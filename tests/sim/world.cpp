@@ -27,12 +27,23 @@ constexpr std::uint64_t kLateTailNs = 100'000 * kMicrosecondNs;
 constexpr std::uint64_t kPauseIntervalNs = 3000 * kMicrosecondNs;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 
+// Packets of one queue pair on their way to its peer, counted by the link and by the peer's host.
+struct PacketBook {
+  std::uint64_t sent = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t copies = 0;   // beyond the packets themselves
+  std::uint64_t damaged = 0;  // and found so
+  std::uint64_t late = 0;     // came to a dead host, or to a queue pair in error
+  std::uint64_t under_way = 0;
+};
+
 class World {
  public:
   explicit World(Random random)
       : random_(random), scenario_(make_scenario(random_)), link_(scenario_.faults, random_, outcome_) {
     const std::size_t nodes = scenario_.configs.size();
     pools_.resize(nodes);
+    packets_.resize(nodes);
     for (std::uint32_t node = 0; node < nodes; ++node) {
       std::vector<std::byte> memory(kRegionBytes);
       for (std::byte& byte : memory) byte = static_cast<std::byte>(random_.next());
@@ -96,6 +107,8 @@ class World {
   [[nodiscard]] std::string verdict() const;
   [[nodiscard]] std::string verdict_of(std::size_t node) const;
   [[nodiscard]] std::string verdict_of_calm(std::size_t node) const;
+  [[nodiscard]] std::string verdict_of_packets(std::size_t node) const;
+  void count_under_way();
   [[nodiscard]] std::string verdict_of_error(std::size_t node) const;
   [[nodiscard]] std::uint64_t silent_ns(std::size_t node) const;
 
@@ -105,6 +118,7 @@ class World {
   Link link_;
   std::vector<ReceivePool> pools_;
   std::vector<std::unique_ptr<Ledger>> ledgers_;  // [node]: what it posts
+  std::vector<PacketBook> packets_;               // [node]: what it sends
   std::vector<std::unique_ptr<Node>> nodes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::array<std::uint64_t, 2> paused_until_ns_{};  // [host]
@@ -123,10 +137,17 @@ void World::schedule(std::uint64_t time_ns, std::size_t node, Event::Kind kind,
 }
 
 Fate World::transmit(std::size_t from, std::vector<std::byte> datagram) {
-  return link_.transmit(now_ns_, host_of(from), std::move(datagram),
-                        [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
-                          schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
-                        });
+  std::uint64_t carried = 0;
+  const Fate fate = link_.transmit(now_ns_, host_of(from), std::move(datagram),
+                                   [&](std::uint64_t time_ns, std::vector<std::byte> copy) {
+                                     ++carried;
+                                     schedule(time_ns, from ^ 1, Event::Kind::kDatagram, std::move(copy));
+                                   });
+  PacketBook& book = packets_[from];
+  ++book.sent;
+  book.lost += carried == 0 ? 1 : 0;
+  book.copies += fate.repeated ? 1 : 0;
+  return fate;
 }
 
 void World::on_datagram(std::size_t host, const Event& event) {
@@ -138,10 +159,16 @@ void World::on_datagram(std::size_t host, const Event& event) {
     next_pause_ns_[host] = paused_until_ns_[host] + kPauseIntervalNs;
   }
   const std::span<const std::byte> inside = Link::open(1 - host, event.datagram);
-  if (inside.empty()) return;
+  PacketBook& book = packets_[event.node ^ 1];
+  if (inside.empty()) {
+    ++book.damaged;
+    return;
+  }
   const std::uint32_t qpn = destination_qpn_of(inside);
   for (std::size_t node = host; node < nodes_.size(); node += 2) {
-    if (scenario_.configs[node].local_qpn == qpn) nodes_[node]->on_datagram(now_ns_, event.sent_ns, inside);
+    if (scenario_.configs[node].local_qpn != qpn) continue;
+    book.late += nodes_[node]->in_error() ? 1 : 0;
+    nodes_[node]->on_datagram(now_ns_, event.sent_ns, inside);
   }
 }
 
@@ -184,7 +211,10 @@ void World::replenish(std::size_t node) {
 
 void World::dispatch(Event event) {
   const std::size_t node = event.node;
-  if (is_dead(node)) return;
+  if (is_dead(node)) {
+    packets_[node ^ 1].late += event.kind == Event::Kind::kDatagram ? 1 : 0;
+    return;
+  }
   if (now_ns_ < paused_until_ns(node)) {
     event.time_ns = paused_until_ns(node);
     events_.push(std::move(event));
@@ -265,6 +295,7 @@ Outcome World::run() {
     events_.pop();
     dispatch(std::move(event));
   }
+  count_under_way();
   outcome_.problem = verdict();
   outcome_.scenario = scenario_.text();
   outcome_.finished = done();
@@ -305,11 +336,39 @@ std::string World::verdict() const {
     const std::string problem = is_dead(node) ? "" : verdict_of(node);
     if (!problem.empty()) return name(node) + problem;
   }
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    const std::string problem = verdict_of_packets(node);
+    if (!problem.empty()) return name(node) + problem;
+  }
   // Skips a connection that died before, because its cause has been checked.
   if (scenario_.flaw != Flaw::kNone && !is_dead(1) && ledgers_[0]->first_error() == Syndrome::kNone) {
     return "node 0: the flawed request drew no error";
   }
   return "";
+}
+
+void World::count_under_way() {
+  for (; !events_.empty(); events_.pop()) {
+    const Event& event = events_.top();
+    packets_[event.node ^ 1].under_way += event.kind == Event::Kind::kDatagram ? 1 : 0;
+  }
+}
+
+// Every packet that a queue pair counts as sent is counted once more: by its peer, as a fault, or as dropped.
+std::string World::verdict_of_packets(std::size_t node) const {
+  const PacketBook& book = packets_[node];
+  const Node& self = *nodes_[node];
+  const Node& peer = *nodes_[node ^ 1];
+  const std::uint64_t told =
+      self.requester().counters().packets_sent + self.responder().counters().packets_sent;
+  if (told != book.sent)
+    return "counts " + std::to_string(told) + " packets and sent " + std::to_string(book.sent);
+  const std::uint64_t delivered =
+      peer.requester().counters().packets_received + peer.responder().counters().packets_received;
+  const std::uint64_t accounted = delivered + book.lost + book.damaged + book.late + book.under_way;
+  if (book.sent + book.copies == accounted) return "";
+  return "of " + std::to_string(book.sent) + " packets and " + std::to_string(book.copies) + " copies, " +
+         std::to_string(accounted) + " were delivered, spoilt or dropped";
 }
 
 std::string World::verdict_of(std::size_t node) const {

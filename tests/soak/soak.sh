@@ -25,6 +25,8 @@ fi
 folder=$GDX_SOAK_FOLDER
 mount -t tmpfs soak "$folder" && mount -t tmpfs soak /dev/shm && ip link set lo up || exit 1
 export TMPDIR=$folder/tmp
+# Calls and peers outlast a machine that stands still for seconds.
+export GDX_CALL_TIMEOUT_S=30 GDX_ACK_TIMEOUT=18
 unset GDX_SOAK_INSIDE GDX_SOAK_FOLDER
 mkdir "$TMPDIR" && mount -t tmpfs -o size=8m soak "$TMPDIR" || exit 1
 mkfifo "$folder/never"

@@ -9,7 +9,6 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <regex>
 #include <set>
 #include <string>
@@ -28,36 +27,95 @@ struct Source {
   std::vector<std::string> lines;
 };
 
-// A file obeys the longest folder here that it lies in, and may include what lies in the folders listed.
-const std::map<std::string, std::set<std::string>>& permitted_includes() {
-  static const std::map<std::string, std::set<std::string>> table = {
-      {"proto", {"proto"}},
-      {"base", {"base", "proto"}},
-      {"device", {"device", "proto"}},
-      {"driver-shim", {"driver-shim", "base", "proto"}},
-      {"driver-shim/cuda", {"driver-shim/cuda", "base", "proto"}},
-      {"host", {"host", "device", "driver-shim/cuda", "base", "proto"}},
-      {"demo", {"demo", "host", "device", "base", "proto"}},
+// Folder with the folders that it may include besides itself. A folder belongs to the longest row that holds
+// it. Names are those of siblings or, without such a sibling, paths from the root.
+struct Layer {
+  std::string folder;
+  std::set<std::string> below;
+};
+
+// Each row names only rows before it, so that includes run one way.
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> table = {
+      {"proto", {}},
+      {"base", {"proto"}},
+      {"device/exec", {"proto"}},
+      {"device/impl", {"device/options.h", "exec", "proto"}},
+      {"device", {"device/impl", "device/exec", "proto"}},
+      {"device/team", {"device", "impl", "exec", "proto"}},
+      {"driver-shim/cuda", {"base", "proto"}},
+      {"driver-shim/pcie", {"base", "proto"}},
+      {"driver-shim/pcie/world", {"driver-shim/pcie", "base", "proto"}},
+      {"driver-shim/pcie/model", {"world", "base"}},
+      {"driver-shim/softhca/wire", {"base", "proto"}},
+      {"driver-shim/softhca/transport", {"proto"}},
+      {"driver-shim/softhca/engine", {"wire", "transport", "base", "proto"}},
+      {"driver-shim/softhca/devx", {"engine", "wire", "base", "proto"}},
+      {"driver-shim/softhca/cm", {"wire", "proto"}},
+      {"driver-shim/softhca/uverbs", {"devx", "engine", "wire", "driver-shim/cuda", "base", "proto"}},
+      {"driver-shim/softhca/rdma_cm", {"cm", "uverbs", "devx", "engine", "wire", "base", "proto"}},
+      {"driver-shim/softhca/interpose", {"rdma_cm", "uverbs", "engine", "base"}},
+      {"host/topo", {"base", "proto"}},
+      {"host/bootstrap", {"base", "proto"}},
+      {"host/gpu", {"driver-shim/cuda", "base"}},
+      {"host/ipc", {"bootstrap", "base", "proto"}},
+      {"host/hca", {"ipc", "base", "proto"}},
+      {"host/calibration", {"gpu", "topo", "driver-shim/cuda", "base", "proto"}},
+      {"host/memory", {"hca", "ipc", "gpu", "topo", "driver-shim/cuda", "base", "proto"}},
+      {"host/staging", {"memory", "hca", "ipc", "gpu", "base", "proto"}},
+      {"host/queue",
+       {"staging", "memory", "calibration", "hca", "ipc", "gpu", "device/exec", "base", "proto"}},
+      {"host/direct", {"memory", "gpu", "bootstrap", "driver-shim/cuda", "base", "proto"}},
+      {"host/team", {"direct", "queue", "staging", "memory", "hca", "gpu", "bootstrap", "base", "proto"}},
+      {"host",
+       {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
+        "host/bootstrap", "base"}},
+      {"host/calibrate",
+       {"host", "staging", "calibration", "hca", "gpu", "device", "device/impl", "base", "proto"}},
+      {"host/bench", {"host", "calibration", "hca", "gpu", "bootstrap", "device", "base", "proto"}},
+      {"host/doctor",
+       {"bench", "calibrate", "queue", "staging", "memory", "hca", "gpu", "bootstrap", "topo", "device",
+        "device/exec", "base", "proto"}},
+      {"host/cli",
+       {"doctor", "bench", "queue", "staging", "memory", "calibration", "hca", "ipc", "gpu", "bootstrap",
+        "topo", "base", "proto"}},
+      {"host/daemon", {"cli", "queue", "staging", "memory", "hca", "ipc", "bootstrap", "base", "proto"}},
+      {"demo", {"host", "device", "base", "proto"}},
       {"demo/own", {"put.h", "host", "device", "proto"}},
       {"examples",
        {"../example.h", "halo_exchange.h", "hello_put.h", "moe_dispatch.h", "ring_allreduce.h",
-        "work_stealing.h", "host", "device", "proto"}},
+        "work_stealing.h", "host", "device", "device/team", "proto"}},
   };
   return table;
 }
 
-// The longest folder of the table that holds `path`, or "".
-std::string ruled_folder(const std::string& path) {
-  for (fs::path folder = fs::path(path).parent_path(); !folder.empty(); folder = folder.parent_path()) {
-    if (permitted_includes().contains(folder.string())) return folder.string();
-  }
-  return "";
+const Layer* find_layer(const std::vector<Layer>& table, const std::string& folder) {
+  const auto found = std::ranges::find(table, folder, &Layer::folder);
+  return found == table.end() ? nullptr : &*found;
 }
 
-bool lies_in_one_of(const std::string& path, const std::set<std::string>& folders) {
-  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-    return path == folder || path.starts_with(folder + "/");
-  });
+// Returns the row of the file at `path`, or null without one.
+const Layer* layer_of(const std::string& path) {
+  for (fs::path folder = fs::path(path).parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    if (const Layer* const layer = find_layer(layers(), folder.string())) return layer;
+  }
+  return nullptr;
+}
+
+// Returns the row that `name` means in the row `layer`, or null for a single file.
+const Layer* named_layer(const std::vector<Layer>& table, const Layer& layer, const std::string& name) {
+  const fs::path sibling = fs::path(layer.folder).parent_path() / name;
+  const Layer* const found = find_layer(table, sibling.string());
+  return found != nullptr ? found : find_layer(table, name);
+}
+
+bool may_include(const Layer& layer, const std::string& included) {
+  if (layer.below.contains(included)) return true;  // a single file
+  const Layer* const below = layer_of(included);
+  if (below == nullptr) return false;
+  return below == &layer || std::ranges::any_of(layer.below, [&](const std::string& name) {
+           return named_layer(layers(), layer, name) == below;
+         });
 }
 
 // Lines as "path:number: what".
@@ -65,15 +123,30 @@ using Offences = std::vector<std::string>;
 
 Offences include_offences(const Source& source) {
   Offences offences;
-  const std::string folder = ruled_folder(source.path);
-  if (folder.empty()) return offences;
+  if (source.path.starts_with("tests/") || source.path.starts_with("perf/")) return offences;
+  const Layer* const layer = layer_of(source.path);
   static const std::regex include(R"re(^\s*#include "([^"]+)")re");
   for (std::size_t i = 0; i < source.lines.size(); ++i) {
     std::smatch match;
     if (!std::regex_search(source.lines[i], match, include)) continue;
-    if (!lies_in_one_of(match[1], permitted_includes().at(folder))) {
-      offences.push_back(
-          fmt::format("{}:{}: {} may not include this: {}", source.path, i + 1, folder, source.lines[i]));
+    if (layer == nullptr) {
+      offences.push_back(fmt::format("{}:{}: its folder has no row among the layers", source.path, i + 1));
+    } else if (!may_include(*layer, match[1])) {
+      offences.push_back(fmt::format("{}:{}: {} may not include this: {}", source.path, i + 1, layer->folder,
+                                     source.lines[i]));
+    }
+  }
+  return offences;
+}
+
+// Rows that name a row behind them or themselves, and names that no row and no header has.
+Offences layer_offences(const std::vector<Layer>& table) {
+  Offences offences;
+  for (const Layer& layer : table) {
+    for (const std::string& name : layer.below) {
+      const Layer* const below = named_layer(table, layer, name);
+      if (below == nullptr ? !name.ends_with(".h") : below >= &layer)
+        offences.push_back(fmt::format("{}: {} is not below it", layer.folder, name));
     }
   }
   return offences;
@@ -149,6 +222,18 @@ Offences headless_offences(const Source& source) {
           fmt::format("{}:{}: begin the comment with a noun or a verb: {}", source.path, i + 1, text));
     }
     continues = comment;
+  }
+  return offences;
+}
+
+// `grep -q` ends at the first match; what writes into it then dies of SIGPIPE, and under pipefail the match
+// is lost.
+Offences early_end_offences(const Source& source) {
+  Offences offences;
+  static const std::regex early(R"((^|[^|])\|\s*grep\s+(-\w+\s+)*-\w*q)");
+  for (std::size_t i = 0; i < source.lines.size(); ++i) {
+    if (std::regex_search(source.lines[i], early))
+      offences.push_back(fmt::format("{}:{}: use grep >/dev/null: {}", source.path, i + 1, source.lines[i]));
   }
   return offences;
 }
@@ -317,16 +402,39 @@ TEST(Tidy, includes_run_down_to_proto) {
   EXPECT_TRUE(offences.empty()) << listed(offences);
 }
 TEST(Tidy, include_rule_planted_offence_is_found) {
-  EXPECT_EQ(include_offences({"host/a.h", {"#include \"driver-shim/softhca/engine/hca.h\""}}).size(), 1u);
-  EXPECT_EQ(include_offences({"host/gpu/a.h", {"#include \"driver-shim/pcie/time.h\""}}).size(), 1u);
-  EXPECT_EQ(include_offences({"driver-shim/cuda/fake/a.h", {"#include \"driver-shim/softhca/engine/hca.h\""}})
-                .size(),
-            1u);
-  EXPECT_EQ(include_offences({"device/a.h", {"#include \"base/log.h\""}}).size(), 1u);
-  EXPECT_EQ(include_offences({"device/a.h", {"#include \"driver-shim/cuda/driver.h\""}}).size(), 1u);
-  EXPECT_EQ(include_offences({"proto/a.h", {"#include \"sibling.h\""}}).size(), 1u);
-  EXPECT_TRUE(include_offences({"host/a.h", {"#include \"proto/status.h\"", "#include <vector>"}}).empty());
-  EXPECT_TRUE(include_offences({"host/gpu/a.h", {"#include \"driver-shim/cuda/driver.h\""}}).empty());
+  const auto offences = [](const std::string& path, const std::string& included) {
+    return include_offences({path, {"#include \"" + included + "\""}}).size();
+  };
+  const std::string softhca = "driver-shim/softhca/";
+  EXPECT_EQ(offences("host/a.h", softhca + "engine/hca.h"), 1u);
+  EXPECT_EQ(offences("host/gpu/a.h", "driver-shim/pcie/time.h"), 1u);
+  EXPECT_EQ(offences("driver-shim/cuda/fake/a.h", softhca + "engine/hca.h"), 1u);
+  EXPECT_EQ(offences("device/a.h", "base/log.h"), 1u);
+  EXPECT_EQ(offences("device/impl/a.h", "device/endpoint.h"), 1u);
+  EXPECT_EQ(offences("device/a.h", "driver-shim/cuda/driver.h"), 1u);
+  EXPECT_EQ(offences("proto/a.h", "sibling.h"), 1u);
+  EXPECT_EQ(offences(softhca + "wire/a.cpp", softhca + "transport/psn.h"), 1u);
+  EXPECT_EQ(offences(softhca + "engine/a.cpp", softhca + "devx/limits.h"), 1u);
+  EXPECT_EQ(offences(softhca + "uverbs/a.cpp", softhca + "interpose/device.h"), 1u);
+  EXPECT_EQ(offences(softhca + "rdma_cm/a.cpp", softhca + "interpose/tracked_files.h"), 1u);
+  EXPECT_EQ(offences("host/queue/a.h", "host/gdx.h"), 1u);
+  EXPECT_EQ(offences("host/calibration/a.cpp", "host/queue/endpoint.h"), 1u);
+  EXPECT_EQ(offences(softhca + "newer/a.h", "proto/status.h"), 1u);
+  EXPECT_EQ(offences("host/a.h", "host/team/team.h"), 0u);
+  EXPECT_EQ(offences("host/gpu/a.h", "driver-shim/cuda/driver.h"), 0u);
+  EXPECT_EQ(offences(softhca + "devx/a.h", softhca + "engine/hca.h"), 0u);
+  EXPECT_EQ(offences("host/bench/a.h", "host/gdx.h"), 0u);
+  EXPECT_TRUE(include_offences({"host/queue/a.h", {"#include <vector>"}}).empty());
+}
+
+TEST(Tidy, layers_name_only_layers_below_them) {
+  const Offences offences = layer_offences(layers());
+  EXPECT_TRUE(offences.empty()) << listed(offences);
+}
+TEST(Tidy, layer_rule_planted_offence_is_found) {
+  EXPECT_EQ(layer_offences({{"a/low", {"high"}}, {"a/high", {"low"}}}).size(), 1u);
+  EXPECT_EQ(layer_offences({{"a", {"a"}}, {"b", {"nowhere"}}}).size(), 2u);
+  EXPECT_TRUE(layer_offences({{"a/low", {}}, {"b", {"a/low", "own.h"}}, {"a/high", {"low", "b"}}}).empty());
 }
 
 TEST(Tidy, files_and_lines_are_short) {
@@ -383,6 +491,20 @@ TEST(Tidy, headless_rule_planted_offence_is_found) {
       2u);
   EXPECT_TRUE(headless_offences({"a.h", {mark + " Holds a word,", mark + " which is read."}}).empty());
   EXPECT_TRUE(headless_offences({"a.h", {"// Whatever comes.", "#include <how>"}}).empty());
+}
+
+TEST(Tidy, pipes_are_read_to_their_end) {
+  const Offences offences = everywhere(early_end_offences, all_scripts());
+  EXPECT_TRUE(offences.empty()) << listed(offences);
+}
+TEST(Tidy, early_end_rule_planted_offence_is_found) {
+  const std::string into = "| grep ";
+  EXPECT_EQ(
+      early_end_offences({"a.sh", {"a " + into + "-q x", into + "-i -Eq x", "a |& b " + into + "-qx y"}})
+          .size(),
+      3u);
+  EXPECT_TRUE(
+      early_end_offences({"a.sh", {"a || grep -q x b", "a | grep x >/dev/null", "a | grep -c q"}}).empty());
 }
 
 TEST(Tidy, device_code_leaves_the_machine_to_its_execution_layer) {

@@ -177,6 +177,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   if (const CUresult refusal = call.refusal_of_device(device); refusal != CUDA_SUCCESS) return refusal;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (static_cast<int>(attribute)) {
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1'000'000; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
       *value = setting("GDX_FAKE_CUDA_MAJOR", 9);
       return CUDA_SUCCESS;

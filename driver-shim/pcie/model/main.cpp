@@ -22,6 +22,7 @@ int report_error(const Error& error) {
 
 // Bound up to which a simulation takes seconds.
 constexpr std::uint64_t kMaxEndpoints = 1024;
+constexpr std::uint64_t kMaxBatch = 64;
 constexpr std::uint64_t kMaxNs = 1'000'000'000;
 
 void add_options(command_line::Command app, ModelOptions& options) {
@@ -32,7 +33,8 @@ void add_options(command_line::Command app, ModelOptions& options) {
   app.add_option("--gen", options.generation, "PCIe generation, 3 to 6 (the platform's: 5)")
       .check(whole(3, 6));
   app.add_option("--width", options.lanes, "PCIe lanes: 4, 8 or 16 (16)").check(one_of({"4", "8", "16"}));
-  app.add_option("--mode", options.modes, "pull, push, inline, proxy, bounce, a list of them, or all (all)");
+  app.add_option("--mode", options.modes,
+                 "pull, push, inline, proxy, bounce, push-flags, push-ordered, a list of them, or all (all)");
   app.add_option("--size-bytes", options.sizes_bytes, "Message sizes (8 B to 16 MiB)")
       .list(',')
       .check(whole(1, kLargestBytes));
@@ -70,6 +72,9 @@ void add_options(command_line::Command app, ModelOptions& options) {
       .check(whole(0, kMaxNs));
   app.add_option("--endpoints", options.endpoints, "Endpoints that post at once, for rates (32)")
       .check(whole(1, kMaxEndpoints));
+  app.add_option("--batch", options.batch,
+                 "Puts of one endpoint that share their fences and one plain doorbell (1)")
+      .check(whole(1, kMaxBatch));
   app.add_flag("--json", options.as_json, "As JSON");
   app.add_option("--plot", options.plot, "Draw to this file, .svg or .png, with gnuplot")
       .check(command_line::not_empty("the name of a file"));

@@ -30,14 +30,18 @@ Result<Platform> platform_named(const std::string& wanted) {
 
 Result<std::vector<Mode>> modes_named(const std::string& list) {
   if (list == "all") return std::vector<Mode>(kModes.begin(), kModes.end());
+  std::vector<std::string_view> names;
+  names.reserve(kModes.size());
+  for (const Mode mode : kModes) names.push_back(name(mode));
+  const std::string use = fmt::format("use {} or all", fmt::join(names, ", "));
   std::vector<Mode> modes;
   std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
     const auto mode = mode_of(word);
-    if (!mode) return refuse(fmt::format("--mode: '{}': use pull, push, inline, proxy, bounce or all", word));
+    if (!mode) return refuse(fmt::format("--mode: '{}': {}", word, use));
     modes.push_back(*mode);
   }
-  if (modes.empty()) return refuse("--mode: '': use pull, push, inline, proxy, bounce or all");
+  if (modes.empty()) return refuse("--mode: '': " + use);
   return modes;
 }
 
@@ -64,6 +68,7 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
   override_with(world.staging.pool_bytes, options.pool_bytes);
   override_with(world.staging.slot_bytes, options.slot_bytes);
   override_with(world.lanes, options.endpoints);
+  world.batch = options.batch;
   override_with(world.wire.latency_ns, options.wire_latency_ns);
   world.wire.bits_per_s = options.wire_gbps * 1e9;
   if (options.order_ns >= 0) {

@@ -34,6 +34,7 @@ struct ModelOptions {
   unsigned slot_bytes = 0;
   int order_ns = -1;  // -1: by scope
   unsigned endpoints = 0;
+  unsigned batch = 1;
   bool as_json = false;
   std::string plot;
 };

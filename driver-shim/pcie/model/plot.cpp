@@ -35,8 +35,9 @@ std::string data_blocks(const Report& report, const std::set<Mode>& modes) {
 std::string curves(const std::set<Mode>& modes, int column) {
   std::string text = "plot ";
   for (const Mode mode : modes) {
-    text += fmt::format("{}$m{} using 1:{} with linespoints lw 2 pt 7 ps 0.4 title '{}'",
-                        mode == *modes.begin() ? "" : ", ", static_cast<int>(mode), column, name(mode));
+    text += fmt::format("{}$m{} using 1:{} with linespoints lw 2 pt 7 ps 0.4 title '{}{}'",
+                        mode == *modes.begin() ? "" : ", ", static_cast<int>(mode), column, name(mode),
+                        is_proposal(mode) ? " (proposed)" : "");
   }
   return text + "\n";
 }

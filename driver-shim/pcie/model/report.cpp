@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/output.h"
@@ -35,6 +36,11 @@ Json traffic_json(const std::array<Traffic, kPurposes>& traffic) {
   return all;
 }
 
+// A batch is rung plainly.
+DoorbellKind kind_rung(const WorldConfig& world) {
+  return world.batch == 1 ? world.doorbell : DoorbellKind::kPlain;
+}
+
 }  // namespace
 
 Report run_model(const ModelRequest& request) {
@@ -65,12 +71,13 @@ Report run_model(const ModelRequest& request) {
 std::string heading(const WorldConfig& world) {
   const Platform& platform = world.platform;
   return fmt::format(
-      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {}, {} Gb/s wire",
+      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {}, {} Gb/s "
+      "wire{}",
       platform.name, name(world.path), static_cast<int>(platform.link.generation), platform.link.lanes,
       platform.link.mps_bytes, platform.gpu_store_bytes,
       world.queues == QueuePlacement::kGpu ? "GPU" : "host",
-      world.doorbell == DoorbellKind::kBlueFlame ? "BlueFlame" : "plain doorbells",
-      world.wire.bits_per_s / 1e9);
+      kind_rung(world) == DoorbellKind::kBlueFlame ? "BlueFlame" : "plain doorbells",
+      world.wire.bits_per_s / 1e9, world.batch == 1 ? "" : fmt::format(", batches of {} puts", world.batch));
 }
 
 std::string caveat(const WorldConfig& world) {
@@ -88,15 +95,26 @@ std::string caveat(const WorldConfig& world) {
   return "";
 }
 
+std::string proposals(const Report& report) {
+  const bool any = std::any_of(report.rows.begin(), report.rows.end(),
+                               [](const Row& row) { return is_proposal(row.mode); });
+  return any ? "proposed: push-flags needs a NIC that checks flags, push-ordered a GPU and a NIC that keep "
+               "stores in order; none of today does"
+             : "";
+}
+
 std::string to_text(const Report& report) {
   std::string text = heading(report.world) + "\n";
   if (const std::string guessed = caveat(report.world); !guessed.empty()) text += guessed + "\n";
+  if (const std::string proposed = proposals(report); !proposed.empty()) text += proposed + "\n";
   text += fmt::format("{}\n", kCompleted);
-  text += fmt::format("{:10} {:>9} {:>12} {:>12} {:>9} {:>9}  {}\n", "mode", "bytes", "delivered us",
-                      "completed us", "Gb/s", "Mmsg/s", "PCIe transfers of one put: reads; writes");
+  const std::uint32_t batch = report.world.batch;
+  text += fmt::format("{:12} {:>9} {:>12} {:>12} {:>9} {:>9}  PCIe transfers of {}: reads; writes\n", "mode",
+                      "bytes", "delivered us", "completed us", "Gb/s", "Mmsg/s",
+                      batch == 1 ? "one put" : fmt::format("{} puts", batch));
   for (const Row& row : report.rows) {
     text +=
-        fmt::format("{:10} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
+        fmt::format("{:12} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
                     row.size_bytes, row.latency.delivered_ns / kNsPerUs, row.latency.completed_ns / kNsPerUs,
                     row.rate.bytes_per_s * 8 / 1e9, row.rate.messages_per_s / 1e6,
                     traffic_text(row.latency.counters.reads), traffic_text(row.latency.counters.writes));
@@ -115,7 +133,7 @@ std::string to_json(const Report& report) {
                {"mps_bytes", world.platform.link.mps_bytes},
                {"gpu_store_bytes", world.platform.gpu_store_bytes},
                {"queues", world.queues == QueuePlacement::kGpu ? "gpu" : "host"},
-               {"doorbell", std::string(name(world.doorbell))},
+               {"doorbell", std::string(name(kind_rung(world)))},
                {"wire_gbps", world.wire.bits_per_s / 1e9},
                {"mtu_bytes", world.wire.mtu_bytes},
                {"peer_read_lines", world.platform.root.peer_read_lines},
@@ -126,7 +144,9 @@ std::string to_json(const Report& report) {
                {"order_gpu_scope_ns", world.ordering.gpu_scope_ns},
                {"order_system_scope_ns", world.ordering.system_scope_ns},
                {"endpoints", world.lanes},
+               {"batch", world.batch},
                {"caveat", caveat(world)},
+               {"proposed", proposals(report)},
                {"completed", kCompleted},
                {"rows", Json::array()},
                {"not_possible", report.not_possible}};

@@ -28,6 +28,8 @@ struct Report {
 
 // Returns a line about the unmeasured number that decides most about this world; empty without one.
 [[nodiscard]] std::string caveat(const WorldConfig& world);
+// Returns a line about rows that nothing of today can do; empty without them.
+[[nodiscard]] std::string proposals(const Report& report);
 [[nodiscard]] std::string to_text(const Report& report);
 [[nodiscard]] std::string to_json(const Report& report);
 

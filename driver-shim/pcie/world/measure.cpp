@@ -15,7 +15,7 @@ constexpr std::uint64_t kEndOverWarmUp = 3;
 Latency measure_latency(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
   World world(config, mode);
   Latency latency;
-  world.begin(message_bytes, 1, 1,
+  world.begin(message_bytes, config.batch, 1,
               {.delivered = [&](TimePs now, std::uint64_t) { latency.delivered_ns = to_ns(now); },
                .completed = [&](TimePs now) { latency.completed_ns = to_ns(now); }});
   while (world.step()) {
@@ -25,10 +25,14 @@ Latency measure_latency(const WorldConfig& config, Mode mode, std::uint64_t mess
 }
 
 Rate measure_rate(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
-  const std::uint64_t warm_bytes = std::min(kWarmUpMessages * message_bytes, kMaxWarmUpBytes);
+  // Windows of batches have more messages in flight than the usual ones.
+  const std::uint64_t longer = std::max<std::uint64_t>(config.batch * config.lanes / WorldConfig{}.lanes, 1);
+  const std::uint64_t warm_bytes =
+      std::min(kWarmUpMessages * message_bytes, kMaxWarmUpBytes) * (config.batch == 1 ? 1 : longer);
   const std::uint64_t end_bytes = kEndOverWarmUp * warm_bytes;
   // Never short of messages: every endpoint has its window full to the end.
-  const std::uint64_t messages = std::uint64_t{config.lanes} * config.window + end_bytes / message_bytes;
+  const std::uint64_t messages =
+      std::uint64_t{config.lanes} * config.window * config.batch + end_bytes / message_bytes;
   std::uint64_t arrived_bytes = 0;
   std::uint64_t begin_bytes = 0;
   TimePs begin = 0;

@@ -5,10 +5,10 @@
 
 namespace gdx::pcie {
 
-// One message in an idle world.
+// One message, or one batch of them, in an idle world.
 struct Latency {
-  double delivered_ns = 0;  // from the put to the last byte in the peer's GPU memory
-  double completed_ns = 0;  // until the poster has polled the completion
+  double delivered_ns = 0;  // from the first put to the last byte in the peer's GPU memory
+  double completed_ns = 0;  // until the poster has polled the last completion
   Counters counters;        // on the sending side
 };
 

@@ -21,9 +21,21 @@
 
 namespace gdx::pcie {
 
-enum class Mode : std::uint8_t { kPull, kPush, kInline, kProxy, kBounce };
-inline constexpr std::array<Mode, 5> kModes = {Mode::kPull, Mode::kPush, Mode::kInline, Mode::kProxy,
-                                               Mode::kBounce};
+enum class Mode : std::uint8_t { kPull, kPush, kInline, kProxy, kBounce, kPushFlags, kPushOrdered };
+inline constexpr std::array<Mode, 7> kModes = {Mode::kPull,       Mode::kPush,   Mode::kInline,
+                                               Mode::kProxy,      Mode::kBounce, Mode::kPushFlags,
+                                               Mode::kPushOrdered};
+
+// Returns whether the GPU stores payload into the NIC's memory.
+constexpr bool is_push(Mode mode) {
+  return mode == Mode::kPush || mode == Mode::kPushFlags || mode == Mode::kPushOrdered;
+}
+// Returns whether no NIC and GPU of today can do it.
+constexpr bool is_proposal(Mode mode) { return mode == Mode::kPushFlags || mode == Mode::kPushOrdered; }
+
+// A line of payload with a flag, which one store writes whole, as NCCL's LL128 has on NVLink.
+inline constexpr std::uint32_t kFlaggedLineBytes = 128;
+inline constexpr std::uint32_t kFlagBytes = 8;
 
 using gdx::doorbell_kind_of;
 using gdx::DoorbellKind;
@@ -32,14 +44,15 @@ using gdx::name;
 enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
 
 enum class Verb : std::uint8_t {
-  kStore,   // a posted write; the actor goes on at once, another actor's next step waits for its arrival
-  kRing,    // a posted write like kStore, as the batch's doorbells demand
-  kLoad,    // a read; the next step waits for its completion
-  kFetch,   // a read as kLoad; left out if the doorbell brought its content
-  kOrder,   // the GPU's release before what follows: at the scope that reaches the place
-  kNotice,  // the CPU comes round to looking
-  kSend,    // packet by packet onto the wire, from the place; a packet leaves when its payload is there. The
-            // next step waits for the peer's acknowledgement.
+  kStore,  // a posted write; the actor goes on at once, another actor's next step waits for its arrival
+  kRing,   // a posted write like kStore, as the batch's doorbells demand
+  kLoad,   // a read; the next step waits for its completion
+  kFetch,  // a read as kLoad; left out if the doorbell brought its content
+  kOrder,  // the GPU's release before what follows: at the scope that reaches the place
+  kOrderFetched,  // as kOrder, for what kFetch reads; left out where kFetch is
+  kNotice,        // the CPU comes round to looking
+  kSend,  // packet by packet onto the wire, from the place; a packet leaves when its payload is there. The
+          // next step waits for the peer's acknowledgement.
 };
 
 enum class Place : std::uint8_t {
@@ -54,11 +67,12 @@ enum class Place : std::uint8_t {
 // Amount that a step moves.
 enum class Extent : std::uint8_t {
   kNothing,
-  kPayload,  // the batch's payload
+  kPayload,  // the batch's payload, each put's by itself
+  kLines,    // the same in lines with flags
   kWqes,     // 64 B blocks of all work requests of the batch, inline payload included
   kWord,     // 4 B, a doorbell record
   kFlag,     // 8 B, by which GPU and CPU notify each other
-  kBlock,    // 64 B, a CQE
+  kBlock,    // 64 B, a CQE; one for each put
 };
 
 struct Step {
@@ -87,6 +101,37 @@ inline constexpr Step kPushSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
     {Actor::kGpu, Verb::kOrder, Place::kStaging},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+// A proposal. Each line of payload carries a flag. The NIC checks the flags of staging memory, waits for
+// lines that are missing, and strips the flags. So the release serves the queue alone.
+inline constexpr Step kPushFlagsSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kLines},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrder, Place::kQueue},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
+    {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kNic, Verb::kSend, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kNic, Verb::kStore, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+    {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
+};
+
+// A proposal. The GPU emits the stores to the NIC in program order, and PCIe keeps posted writes of one
+// requester in order. A WQE in the doorbell needs no release, if the NIC keeps that WQE until its
+// acknowledgement. A WQE that is fetched needs one for the queue.
+inline constexpr Step kPushOrderedSteps[] = {
+    {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
+    {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
+    {Actor::kGpu, Verb::kOrderFetched, Place::kQueue},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kRecord, Extent::kWord},
     {Actor::kGpu, Verb::kRing, Place::kUar, Purpose::kDoorbell},
     {Actor::kNic, Verb::kFetch, Place::kQueue, Purpose::kRecord, Extent::kWord},
@@ -151,6 +196,8 @@ constexpr ModeEntry entry(Mode mode) {
     case Mode::kInline: return {"inline", kInlineSteps};
     case Mode::kProxy: return {"proxy", kProxySteps};
     case Mode::kBounce: return {"bounce", kBounceSteps};
+    case Mode::kPushFlags: return {"push-flags", kPushFlagsSteps};
+    case Mode::kPushOrdered: return {"push-ordered", kPushOrderedSteps};
   }
   return {};
 }

@@ -25,9 +25,8 @@ World::World(const WorldConfig& config, Mode mode)
       steps_(entry(mode).steps),
       sender_(events_, config_.platform, config_.path),
       receiver_(events_, config_.platform, config_.path),
-      slot_bytes_(mode == Mode::kPush ? config.staging.slot_bytes : config.bounce.chunk_bytes),
-      slots_free_(static_cast<std::uint32_t>(
-          (mode == Mode::kPush ? config.staging.pool_bytes : config.bounce.pool_bytes) / slot_bytes_)) {}
+      slot_bytes_(slot_payload_bytes(config, mode)),
+      slots_free_(static_cast<std::uint32_t>(slots_of(config, mode))) {}
 
 void World::begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint32_t lanes,
                   const Events& events) {
@@ -37,6 +36,7 @@ void World::begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint
   // Slots of each endpoint under the credit scheduler's dynamic threshold (host/staging); other libraries
   // have no limit.
   lease_ = mode_ == Mode::kProxy ? slots_free_ : std::max(slots_free_ / (lanes + 1), 1u);
+  puts_a_batch_ = is_push(mode_) || mode_ == Mode::kBounce ? std::min(config_.batch, lease_) : config_.batch;
   for (std::uint64_t i = 0; i < messages; ++i) ++lanes_[i % lanes].messages_left;
   for (std::uint32_t lane = 0; lane < lanes; ++lane) post_next(lane, events_.now());
 }
@@ -45,11 +45,12 @@ void World::begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint
 void World::post_next(std::uint32_t lane, TimePs now) {
   Lane& here = lanes_[lane];
   if (here.posting) return;
-  if (here.message_rest_bytes == 0) {
+  if (here.rest_bytes == 0) {
     if (here.messages_left == 0 || here.uncompleted == config_.window) return;
-    --here.messages_left;
+    here.puts = static_cast<std::uint32_t>(std::min<std::uint64_t>(puts_a_batch_, here.messages_left));
+    here.messages_left -= here.puts;
     ++here.uncompleted;
-    here.message_rest_bytes = message_bytes_;
+    here.rest_bytes = here.puts * message_bytes_;
   }
   const Batch batch = next_batch(lane);
   if (here.slots + batch.slots > lease_) return;  // until one of its own comes back
@@ -71,7 +72,7 @@ void World::may_post(std::uint32_t lane, TimePs now) {
 void World::start(const Batch& batch, TimePs now) {
   slots_free_ -= batch.slots;
   lanes_[batch.lane].slots += batch.slots;
-  lanes_[batch.lane].message_rest_bytes -= batch.payload_bytes;
+  lanes_[batch.lane].rest_bytes -= batch.payload_bytes;
   if (free_batches_.empty()) {
     free_batches_.push_back(static_cast<BatchId>(batches_.size()));
     batches_.emplace_back();
@@ -83,10 +84,11 @@ void World::start(const Batch& batch, TimePs now) {
 }
 
 World::Batch World::next_batch(std::uint32_t lane) const {
-  const std::uint64_t rest = lanes_[lane].message_rest_bytes;
+  const std::uint64_t rest = lanes_[lane].rest_bytes;
   Batch batch;
   batch.lane = lane;
-  batch.address = message_bytes_ - rest;
+  batch.puts = lanes_[lane].puts;
+  batch.address = batch.puts * message_bytes_ - rest;
   batch.payload_bytes = rest;
   batch.wqe_bytes = kBlockBytes;
   const auto take_slots = [&](std::uint32_t most) {
@@ -94,9 +96,19 @@ World::Batch World::next_batch(std::uint32_t lane) const {
     batch.slots = batch.wqes = static_cast<std::uint32_t>(divide_up(batch.payload_bytes, slot_bytes_));
     batch.wqe_bytes = batch.wqes * kBlockBytes;
   };
+  if (batch.puts > 1) {  // check() has each be one work request
+    const std::uint32_t blocks = mode_ == Mode::kInline ? inline_blocks(message_bytes_) : 1;
+    batch.wqes = batch.puts;
+    batch.wqe_bytes = batch.puts * blocks * kBlockBytes;
+    if (is_push(mode_) || mode_ == Mode::kBounce) batch.slots = batch.puts;
+    batch.ends_message = true;
+    return batch;
+  }
   switch (mode_) {
     case Mode::kPull: break;
     case Mode::kPush:
+    case Mode::kPushFlags:
+    case Mode::kPushOrdered:
     case Mode::kBounce:  // ordered and rung as by device/impl/put.h: for a quarter of the lease at a time
       take_slots((lease_ + 3) / 4);
       break;
@@ -120,7 +132,8 @@ const Step* World::next_step(const Batch& batch) const {
 }
 
 bool World::is_brought(const Batch& batch) const {
-  return config_.doorbell == DoorbellKind::kBlueFlame && batch.wqe_bytes == batch.wqes * kBlockBytes;
+  return config_.doorbell == DoorbellKind::kBlueFlame && config_.batch == 1 &&
+         batch.wqe_bytes == batch.wqes * kBlockBytes;
 }
 
 NodeId World::node_of(Place place) const {
@@ -148,12 +161,21 @@ std::uint64_t World::extent_bytes(Extent extent, const Batch& batch) {
   switch (extent) {
     case Extent::kNothing: return 0;
     case Extent::kPayload: return batch.payload_bytes;
+    case Extent::kLines: {
+      constexpr std::uint32_t kPayloadOfLine = kFlaggedLineBytes - kFlagBytes;
+      return batch.puts * divide_up(batch.payload_bytes / batch.puts, kPayloadOfLine) * kFlaggedLineBytes;
+    }
     case Extent::kWqes: return batch.wqe_bytes;
     case Extent::kWord: return 4;
     case Extent::kFlag: return 8;
-    case Extent::kBlock: return kBlockBytes;
+    case Extent::kBlock: return std::uint64_t{batch.puts} * kBlockBytes;
   }
   return 0;
+}
+
+std::uint32_t World::transfers(Extent extent, const Batch& batch) {
+  const bool apart = extent == Extent::kPayload || extent == Extent::kLines || extent == Extent::kBlock;
+  return apart ? batch.puts : 1;
 }
 
 void World::take_step(BatchId id, TimePs now) {
@@ -164,6 +186,7 @@ void World::take_step(BatchId id, TimePs now) {
     case Verb::kLoad: return load(id, step, now);
     case Verb::kFetch: return is_brought(batches_[id]) ? step_done(id, now) : load(id, step, now);
     case Verb::kOrder: return order(id, step, now);
+    case Verb::kOrderFetched: return is_brought(batches_[id]) ? step_done(id, now) : order(id, step, now);
     case Verb::kNotice:
       events_.at(now + from_ns(config_.notice_ns), [this, id](TimePs at) { step_done(id, at); });
       return;
@@ -187,13 +210,17 @@ void World::store(BatchId id, const Step& step, TimePs now) {
     step_done(id, now);
     return;
   }
-  EventQueue::Handler arrived;
-  if (!goes_on) arrived = [this, id](TimePs at) { step_done(id, at); };
   // A slot's place in staging memory does not matter to the timing beyond its alignment.
   const std::uint64_t address = step.extent == Extent::kPayload ? batch.address : 0;
   const bool hands_over = !goes_on && step.actor == Actor::kGpu;  // to a CPU
   const std::uint32_t lane = batch.lane;
-  sender_.write(from, to, address, extent_bytes(step.extent, batch), step.purpose, std::move(arrived));
+  const std::uint32_t writes = transfers(step.extent, batch);
+  const std::uint64_t bytes = extent_bytes(step.extent, batch) / writes;
+  for (std::uint32_t i = 1; i <= writes; ++i) {
+    EventQueue::Handler arrived;
+    if (!goes_on && i == writes) arrived = [this, id](TimePs at) { step_done(id, at); };
+    sender_.write(from, to, address, bytes, step.purpose, std::move(arrived));
+  }
   if (goes_on) step_done(id, now);
   if (hands_over) may_post(lane, now);
 }
@@ -216,12 +243,19 @@ void World::ring(BatchId id, const Step& step, TimePs now) {
 void World::load(BatchId id, const Step& step, TimePs now) {
   const NodeId from = node_of(step.actor);
   const NodeId to = node_of(step.place);
-  const auto done = [this, id](TimePs at) { step_done(id, at); };
-  if (from == to) return done(now);
+  if (from == to) return step_done(id, now);
+  const std::uint32_t reads = transfers(step.extent, batches_[id]);
+  const std::uint64_t bytes = extent_bytes(step.extent, batches_[id]) / reads;
+  // One after the other: a poster polls a CQE once it has the one before.
+  const auto done = [this, id, step, reads](TimePs at) {
+    if (++batches_[id].polled < reads) return load(id, step, at);
+    batches_[id].polled = 0;
+    step_done(id, at);
+  };
   // A GPU's load pays its way to the port and back; a NIC's is part of its pipeline.
   const std::uint32_t issue_ns = step.actor == Actor::kGpu ? config_.platform.gpu_issue_ns : 0;
-  events_.at(now + from_ns(issue_ns), [this, id, from, to, step, done](TimePs) {
-    sender_.read(from, to, 0, extent_bytes(step.extent, batches_[id]), step.purpose, done);
+  events_.at(now + from_ns(issue_ns), [this, from, to, step, bytes, done](TimePs) {
+    sender_.read(from, to, 0, bytes, step.purpose, done);
   });
 }
 
@@ -233,9 +267,9 @@ void World::order(BatchId id, const Step& step, TimePs now) {
 
 void World::send(BatchId id, const Step& step, TimePs now) {
   const Batch& batch = batches_[id];
-  const Sending sending{id, node_of(step.place), batch.address, batch.payload_bytes, true};
-  events_.at(now + from_ns(config_.nic_ns), [this, sending](TimePs) {
-    sending_.push_back(sending);
+  const Sending sending{id, node_of(step.place), batch.address, batch.payload_bytes / batch.puts, true};
+  events_.at(now + from_ns(config_.nic_ns), [this, sending, puts = batch.puts](TimePs) {
+    sending_.insert(sending_.end(), puts, sending);
     fetch_packets();
   });
 }
@@ -293,7 +327,7 @@ void World::finish(BatchId id, TimePs now) {
   lanes_[batch.lane].slots -= batch.slots;
   if (batch.ends_message) {
     --lanes_[batch.lane].uncompleted;
-    if (observer_.completed) observer_.completed(now);
+    for (std::uint32_t i = 0; observer_.completed && i < batch.puts; ++i) observer_.completed(now);
   }
   post_next(batch.lane, now);
   while (!waiting_for_slots_.empty()) {

@@ -32,23 +32,26 @@ class World {
   [[nodiscard]] const Counters& sender_counters() const { return sender_.counters(); }
 
  private:
-  // Work requests that are ordered, and announced, together.
+  // Work requests that are ordered, and announced, together: of a part of one put, or of `puts`.
   struct Batch {
     std::uint32_t lane = 0;
     std::uint64_t address = 0;
     std::uint64_t payload_bytes = 0;
+    std::uint32_t puts = 1;
     std::uint32_t wqes = 1;
     std::uint32_t wqe_bytes = 0;
     std::uint32_t slots = 0;
     bool ends_message = false;
     std::size_t step = 0;
     std::uint64_t at_peer_bytes = 0;
+    std::uint32_t polled = 0;
   };
   struct Lane {
     std::uint64_t messages_left = 0;  // not begun
-    std::uint64_t message_rest_bytes = 0;
-    std::uint32_t uncompleted = 0;
-    std::uint32_t slots = 0;  // in use
+    std::uint32_t puts = 0;           // under way, with the next field
+    std::uint64_t rest_bytes = 0;
+    std::uint32_t uncompleted = 0;  // batches
+    std::uint32_t slots = 0;        // in use
     bool posting = false;
   };
   using BatchId = std::uint32_t;
@@ -78,6 +81,8 @@ class World {
   void finish(BatchId id, TimePs now);
 
   [[nodiscard]] const Step* next_step(const Batch& batch) const;
+  // Returns how many transfers a step makes: one for each put where each has a place of its own.
+  [[nodiscard]] static std::uint32_t transfers(Extent extent, const Batch& batch);
   // Returns whether the batch's doorbells carry its WQEs.
   [[nodiscard]] bool is_brought(const Batch& batch) const;
   [[nodiscard]] NodeId node_of(Place place) const;
@@ -95,9 +100,10 @@ class World {
   std::vector<Lane> lanes_;
   std::vector<Batch> batches_;
   std::vector<BatchId> free_batches_;
-  std::uint32_t slot_bytes_ = 0;
+  std::uint32_t slot_bytes_ = 0;  // of payload
   std::uint32_t slots_free_ = 0;
-  std::uint32_t lease_ = 0;  // slots that one endpoint may use
+  std::uint32_t lease_ = 0;         // slots that one endpoint may use
+  std::uint32_t puts_a_batch_ = 1;  // under one doorbell
   std::deque<std::uint32_t> waiting_for_slots_;
   std::deque<Sending> sending_;            // served in turn, a packet each
   std::uint64_t fetched_ahead_bytes_ = 0;  // requested or here, and not yet on the wire

@@ -16,6 +16,23 @@ tl::unexpected<Error> refuse(std::string message) {
   return fail(Status::kInvalidArgument, std::move(message));
 }
 
+// A put of several work requests rings for each but the last, and a CPU posts what it is given.
+Result<void> check_batch(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
+  const std::uint64_t most = mode == Mode::kPull     ? ~std::uint64_t{0}
+                             : mode == Mode::kInline ? kMaxInlineBytes
+                                                     : slot_payload_bytes(config, mode);
+  if (most == 0) {
+    return fail(Status::kUnsupported,
+                fmt::format("slots of {} B hold no line of {} B with a flag: use larger",
+                            config.staging.slot_bytes, kFlaggedLineBytes));
+  }
+  if (config.batch == 1) return {};
+  if (mode == Mode::kProxy) return fail(Status::kUnsupported, "a proxy's CPU rings for each put: no batches");
+  if (message_bytes <= most) return {};
+  return fail(Status::kUnsupported,
+              fmt::format("a batch has puts of one work request, here of up to {} B: no batches", most));
+}
+
 }  // namespace
 
 Result<void> check(const WorldConfig& config) {
@@ -42,6 +59,7 @@ Result<void> check(const WorldConfig& config) {
   }
   if (config.lanes == 0 || config.window == 0)
     return refuse("no endpoint or no window: use at least 1 of each");
+  if (config.batch == 0) return refuse("a batch of no puts: use at least 1");
   const Bounce& bounce = config.bounce;
   if (!std::has_single_bit(bounce.chunk_bytes) || bounce.pool_bytes < bounce.chunk_bytes)
     return refuse(fmt::format("bounce chunks of {} B in {} B: use a power of two that fits",
@@ -51,19 +69,19 @@ Result<void> check(const WorldConfig& config) {
 
 Result<void> check(const WorldConfig& config, Mode mode, std::uint64_t message_bytes) {
   // Leaves a proxy's slots unscheduled, as other libraries do.
-  const bool scheduled = mode == Mode::kPush || mode == Mode::kBounce;
-  const std::uint64_t slots = mode == Mode::kPush ? config.staging.pool_bytes / config.staging.slot_bytes
-                                                  : config.bounce.pool_bytes / config.bounce.chunk_bytes;
+  const bool scheduled = is_push(mode) || mode == Mode::kBounce;
+  const std::uint64_t slots = slots_of(config, mode);
   if (scheduled && config.lanes > slots) {
     return fail(Status::kUnsupported,
                 fmt::format("{} endpoints on {} slots, of which each keeps one: use fewer{}", config.lanes,
-                            slots, mode == Mode::kPush ? ", or a larger pool" : ""));
+                            slots, is_push(mode) ? ", or a larger pool" : ""));
   }
+  if (auto checked = check_batch(config, mode, message_bytes); !checked) return checked;
   EventQueue events;
   const Fabric fabric(events, config.platform, config.path);
   if (fabric.can_read(kNicNode, kGpuNode)) return {};
   const bool gpu_posts = mode != Mode::kProxy;
-  const bool brought = config.doorbell == DoorbellKind::kBlueFlame &&
+  const bool brought = config.doorbell == DoorbellKind::kBlueFlame && config.batch == 1 &&
                        (mode != Mode::kInline || message_bytes <= kShortInlineBytes);
   const bool reads_gpu_queue = config.queues == QueuePlacement::kGpu && gpu_posts && !brought;
   if (mode != Mode::kPull && !reads_gpu_queue) return {};

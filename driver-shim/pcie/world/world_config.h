@@ -49,7 +49,7 @@ struct Ordering {
 
 enum class QueuePlacement : std::uint8_t { kHost, kGpu };
 
-// Returns the time of ordering for a put that the GPU posts; shorter if it reaches GPU memory only.
+// Returns the time of ordering for a put that device code posts; shorter if it reaches GPU memory only.
 constexpr std::uint32_t order_ns(const Ordering& ordering, Mode mode, QueuePlacement queues) {
   const bool within_gpu = queues == QueuePlacement::kGpu && (mode == Mode::kPull || mode == Mode::kInline);
   return within_gpu ? ordering.gpu_scope_ns : ordering.system_scope_ns;
@@ -69,8 +69,24 @@ struct WorldConfig {
   std::uint32_t notice_ns = 200;                 // [guessed] a polling CPU thread, until its next store
   std::uint64_t fetch_ahead_bytes = 256 * 1024;  // [guessed] payload a NIC fetches before the wire takes it
   std::uint32_t lanes = 32;   // for rates: endpoints that post at once, each one put after the other
-  std::uint32_t window = 16;  // for rates: messages that an endpoint leaves uncompleted
+  std::uint32_t window = 16;  // for rates: batches that an endpoint leaves uncompleted
+  // Puts that share one release and one plain doorbell, as by Doorbell::kDefer; no more than the endpoint's
+  // lease has slots.
+  std::uint32_t batch = 1;
 };
+
+// Returns the payload that fits a slot of the mode, which stages; 0 for flagged lines in slots of less.
+constexpr std::uint32_t slot_payload_bytes(const WorldConfig& config, Mode mode) {
+  if (!is_push(mode)) return config.bounce.chunk_bytes;
+  const std::uint32_t bytes = config.staging.slot_bytes;
+  return mode == Mode::kPushFlags ? bytes / kFlaggedLineBytes * (kFlaggedLineBytes - kFlagBytes) : bytes;
+}
+
+// Returns the slots of all endpoints together.
+constexpr std::uint64_t slots_of(const WorldConfig& config, Mode mode) {
+  return is_push(mode) ? config.staging.pool_bytes / config.staging.slot_bytes
+                       : config.bounce.pool_bytes / config.bounce.chunk_bytes;
+}
 
 // Errors: kInvalidArgument naming what is impossible.
 [[nodiscard]] Result<void> check(const WorldConfig& config);

@@ -18,6 +18,29 @@ namespace {
 // that connect and leave would take memory as fast as they send.
 constexpr std::size_t kMaxRetained = 4096;
 
+// Checks the primary path of a REQ. Routed paths may leave LIDs open, because LIDs are valid in one subnet
+// only. Source: IBA 1.4, 12.7.11 to 12.7.21; for RoCE, annex A16, which has no LIDs.
+std::optional<Refusal> refusal_of(const gdx::cm::Path& path, const AgentConfig& port) {
+  using gdx::cm::kPermissiveLid;
+  if (!port.infiniband) {
+    const auto absent = [](std::uint16_t lid) { return lid == 0 || lid == kPermissiveLid; };
+    if (absent(path.local_lid) && absent(path.remote_lid)) return std::nullopt;
+    return Refusal{RejectReason::kInvalidLid};
+  }
+  if (path.remote_gid != port.gid) return Refusal{RejectReason::kInvalidGid, gdx::cm::wire_bytes(port.gid)};
+  const bool routed = !path.subnet_local;
+  const auto open = [routed](std::uint16_t lid) { return routed && lid == kPermissiveLid; };
+  if (!gdx::cm::is_unicast_lid(path.local_lid) && !open(path.local_lid)) {
+    return Refusal{RejectReason::kInvalidLid};
+  }
+  const bool reaches = gdx::cm::is_unicast_lid(path.remote_lid) && path.remote_lid == port.lid;
+  if (!reaches && !open(path.remote_lid)) {
+    return Refusal{RejectReason::kInvalidLid, gdx::cm::wire_bytes(Be16(port.lid))};
+  }
+  if (routed && path.hop_limit <= 1) return Refusal{RejectReason::kInvalidHopLimit};
+  return std::nullopt;
+}
+
 }  // namespace
 
 Agent::Agent(const AgentConfig& config, Port& port) : config_(config), port_(port), random_(config.seed) {}
@@ -157,28 +180,31 @@ void Agent::on_request(std::uint64_t now_ns, const wire::Address& source, const 
   if (Connection* const same = find_request(source, request)) return same->on_message(now_ns, request);
   const auto listener = listeners_.find(request.service_id);
   if (listener == listeners_.end()) {
-    return refuse_request(source, request, RejectReason::kInvalidServiceId);
+    return refuse_request(source, request, {RejectReason::kInvalidServiceId});
   }
   if (request.type == MessageType::kReq) {
     const bool served =
         request.transport == gdx::cm::Transport::kRc || request.transport == gdx::cm::Transport::kUc;
-    if (!served) return refuse_request(source, request, RejectReason::kInvalidTransport);
+    if (!served) return refuse_request(source, request, {RejectReason::kInvalidTransport});
     if (request.path_mtu == 0 || request.path_mtu > config_.max_path_mtu) {
-      return refuse_request(source, request, RejectReason::kInvalidPathMtu);
+      return refuse_request(source, request, {RejectReason::kInvalidPathMtu});
+    }
+    if (const std::optional<Refusal> refusal = refusal_of(request.path, config_)) {
+      return refuse_request(source, request, *refusal);
     }
     if (is_stale(now_ns, source, request)) {
-      return refuse_request(source, request, RejectReason::kStaleConnection);
+      return refuse_request(source, request, {RejectReason::kStaleConnection});
     }
   }
   if (unread(listener->second.token) >= listener->second.backlog) return;
   make(source).on_request(request, listener->second.token);
 }
 
-void Agent::refuse_request(const wire::Address& source, const Message& request, RejectReason reason) {
+void Agent::refuse_request(const wire::Address& source, const Message& request, const Refusal& refusal) {
   Message answer;
   answer.transaction_id = request.transaction_id;
   if (request.type == MessageType::kSidrReq) {
-    const bool unknown = reason == RejectReason::kInvalidServiceId;
+    const bool unknown = refusal.reason == RejectReason::kInvalidServiceId;
     answer.type = MessageType::kSidrRep;
     answer.local_id = request.local_id;
     answer.service_id = request.service_id;
@@ -188,7 +214,8 @@ void Agent::refuse_request(const wire::Address& source, const Message& request, 
     answer.type = MessageType::kRej;
     answer.remote_id = request.local_id;
     answer.answered = Answered::kReq;
-    answer.reason = static_cast<std::uint16_t>(reason);
+    answer.reason = static_cast<std::uint16_t>(refusal.reason);
+    answer.reject_information = refusal.information;
   }
   port_.send(source, answer);
 }

@@ -16,9 +16,18 @@ namespace gdx::softhca::cm {
 struct AgentConfig {
   wire::Address address;
   std::uint64_t ca_guid = 0;
+  bool infiniband = false;  // REQs are then judged by the two below
+  std::uint16_t lid = 0;
+  gdx::cm::Gid gid{};
   std::uint8_t max_path_mtu = 5;  // enum ib_mtu
   std::uint64_t seed = 0;
   Timing timing;
+};
+
+// Reason of a REJ, with the value that would be accepted, if there is one.
+struct Refusal {
+  RejectReason reason;
+  std::vector<std::byte> information{};
 };
 
 class Agent {
@@ -59,7 +68,7 @@ class Agent {
   };
 
   void on_request(std::uint64_t now_ns, const wire::Address& source, const Message& request);
-  void refuse_request(const wire::Address& source, const Message& request, RejectReason reason);
+  void refuse_request(const wire::Address& source, const Message& request, const Refusal& refusal);
   bool is_stale(std::uint64_t now_ns, const wire::Address& source, const Message& request);
   [[nodiscard]] Connection* find_request(const wire::Address& source, const Message& request);
   [[nodiscard]] Connection* find_rejected(const wire::Address& source, const Message& rejection);

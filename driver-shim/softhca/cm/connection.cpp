@@ -141,7 +141,9 @@ void Connection::send_reject(RejectReason reason, PrivateData private_data) {
   rej.reason = static_cast<std::uint16_t>(reason);
   rej.private_data = std::move(private_data);
   // Adds the GUID, because the peer may have sent no id yet that would name this side.
-  if (reason == RejectReason::kTimeout && unanswered_) rej.rejecting_guid = unanswered_->endpoint.ca_guid;
+  if (reason == RejectReason::kTimeout && unanswered_) {
+    rej.reject_information = gdx::cm::wire_bytes(Be64(unanswered_->endpoint.ca_guid));
+  }
   switch (state_) {
     case State::kReqReceived: rej.answered = Answered::kReq; break;
     case State::kRepReceived: rej.answered = Answered::kRep; break;
@@ -327,8 +329,7 @@ QueuePairParameters Connection::parameters() const {
           .responder_resources = peer_.initiator_depth,
           .retry_count = request_.retry_count,
           .rnr_retry_count = peer_.rnr_retry_count,
-          .ack_timeout = request_.path.ack_timeout,
-          .traffic_class = request_.path.traffic_class};
+          .path = passive_ ? gdx::cm::reversed(request_.path) : request_.path};
 }
 
 }  // namespace gdx::softhca::cm

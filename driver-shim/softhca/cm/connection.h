@@ -64,8 +64,7 @@ struct QueuePairParameters {
   std::uint8_t responder_resources = 0;
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry_count = 0;
-  std::uint8_t ack_timeout = 0;
-  std::uint8_t traffic_class = 0;
+  gdx::cm::Path path;  // as this side sees it
 };
 
 class Connection {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
+#include "driver-shim/softhca/wire/addressing.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -75,7 +75,7 @@ void fill_roce(const Hca& hca, Output out) {
   prm::set(out, cap::kRoceDestinationUdpPort, 4791);
   prm::set(out, cap::kRoceMinSourceUdpPort, 0xc000);
   prm::set(out, cap::kRoceMaxSourceUdpPort, 0xffff);
-  prm::set(out, cap::kRoceAddressTableSize, kGidTableSize);
+  prm::set(out, cap::kRoceAddressTableSize, wire::kGidTableSize);
 }
 
 void fill_device_memory(const Hca& hca, Output out) {
@@ -104,13 +104,13 @@ Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
 
 Outcome query_roce_address(const Hca& hca, Input in, Output out) {
   const std::uint32_t index = prm::get32(in, prm::roce_address::kIndex);
-  if (index >= kGidTableSize) return refuse_with(prm::CommandStatus::kBadIndex, Syndrome::kBadIndex);
+  if (index >= wire::kGidTableSize) return refuse_with(prm::CommandStatus::kBadIndex, Syndrome::kBadIndex);
   if (out.size() < prm::kQueryRoceAddressOutBytes) {
     return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kBadIndex);
   }
-  const Gid gid = gid_of(hca.address(), static_cast<std::uint8_t>(index));
+  const wire::Gid gid = wire::gid_of(hca.address(), static_cast<std::uint8_t>(index));
   std::copy(gid.begin(), gid.end(), out.begin() + prm::roce_address::kSourceGidByte);
-  const Mac mac = mac_of(hca.address());
+  const wire::Mac mac = wire::mac_of(hca.address());
   prm::set(out, prm::roce_address::kSourceMacHigh, std::uint32_t{mac[0]} << 8 | mac[1]);
   prm::set(out, prm::roce_address::kSourceMacLow,
            std::uint32_t{mac[2]} << 24 | std::uint32_t{mac[3]} << 16 | std::uint32_t{mac[4]} << 8 | mac[5]);

@@ -104,19 +104,23 @@ Errno Commands::general(Input in, Output out) {
   }
 }
 
+Outcome Commands::create_object(prm::Opcode opcode, Input in, Object& object) {
+  switch (opcode) {
+    case prm::Opcode::kCreateCq: return create_cq(hca_, umems_, in, object);
+    case prm::Opcode::kCreateQp: return create_qp(hca_, umems_, in, object);
+    case prm::Opcode::kCreateMkey: return create_mkey(hca_, in, object);
+    case prm::Opcode::kCreateRmp: return create_rmp(hca_, umems_, in, object);
+    default: return refuse_unsupported(opcode);
+  }
+}
+
 ErrnoOr<Object> Commands::create(Input in, Output out) {
   const prm::Opcode opcode = opcode_of(in);
   if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kCreate, opcode)) return refuse(EINVAL);
   std::fill(out.begin(), out.end(), std::uint8_t{0});
   Object object{};
-  Outcome outcome;
-  switch (opcode) {
-    case prm::Opcode::kCreateCq: outcome = create_cq(hca_, umems_, in, object); break;
-    case prm::Opcode::kCreateQp: outcome = create_qp(hca_, umems_, in, object); break;
-    case prm::Opcode::kCreateMkey: outcome = create_mkey(hca_, in, object); break;
-    case prm::Opcode::kCreateRmp: outcome = create_rmp(hca_, umems_, in, object); break;
-    default: outcome = refuse_unsupported(opcode); break;
-  }
+  Outcome outcome = hca_.config().strict ? check_owned(opcode, in, owns_) : Outcome{};
+  if (outcome.ok()) outcome = create_object(opcode, in, object);
   const Errno error = answer(out, outcome);
   if (error != 0) return refuse(error);
   prm::set(out, prm::kObjectId, object_id(object));

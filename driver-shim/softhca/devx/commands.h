@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "driver-shim/softhca/devx/command_kinds.h"
@@ -62,12 +64,17 @@ struct Object {
   std::uint64_t extent = 0;  // entries of a completion queue, bytes under an mkey
 };
 
+// Objects that commands name by number.
+enum class Named : std::uint8_t { kPd, kUar, kCq, kRmp };
+// Returns whether the open device file made the object.
+using Owns = std::function<bool(Named kind, std::uint32_t number)>;
+
 // Commands of one open device file. Each call returns 0 or the errno of the ioctl; EREMOTEIO means that the
 // output carries a status that is not OK. Commands that a driver would pass on and this device lacks are
 // logged once. Threads: the caller serialises.
 class Commands {
  public:
-  Commands(Hca& hca, UmemTable& umems) : hca_(hca), umems_(umems) {}
+  Commands(Hca& hca, UmemTable& umems, Owns owns) : hca_(hca), umems_(umems), owns_(std::move(owns)) {}
 
   // Commands on no object. Errors: EINVAL for a command that is not of this kind.
   Errno general(Input in, Output out);
@@ -79,9 +86,11 @@ class Commands {
 
  private:
   Outcome query_capability(Input in, Output out);
+  Outcome create_object(mlx5::prm::Opcode opcode, Input in, Object& object);
 
   Hca& hca_;
   UmemTable& umems_;
+  Owns owns_;
   std::set<std::uint32_t> reported_;  // op_mods of QUERY_HCA_CAP
 };
 
@@ -91,6 +100,8 @@ Outcome query_roce_address(const Hca& hca, Input in, Output out);
 Outcome query_nic_vport_context(Output out);
 // Refuses what clients must leave zero in CREATE_CQ, CREATE_QP, and transitions. For strict HCAs.
 Outcome check_reserved(mlx5::prm::Opcode opcode, Input in);
+// Refuses a command that names an object of another open device file. For strict HCAs.
+Outcome check_owned(mlx5::prm::Opcode opcode, Input in, const Owns& owns);
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_rmp(Hca& hca, const UmemTable& umems, Input in, Object& object);

@@ -1,6 +1,9 @@
 // Fields that a command must leave zero. Source: PRM, command return status 0x03 (BAD_PARAM: "reserved not
 // equal 0"); for the fields, those that neither Linux include/linux/mlx5/mlx5_ifc.h nor UCX ib_mlx5_ifc.h has
-// a name for.
+// a name for. Bits 0x10 to 0x1f are no such field: they hold the uid, and Linux devx.c puts there that of the
+// open device file, whatever the client wrote. Firmware keeps files apart by it.
+// Sources: Linux drivers/infiniband/hw/mlx5/devx.c; its commits a8b92ca1b0e5 ("the firmware manages the
+// isolation between processes' resources") and, for UARs, d2c8a1554c10.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -34,6 +37,20 @@ constexpr std::array kQueuePair{
 constexpr std::array kPath{PrmField{0x02, 14}, PrmField{0x45, 3}, PrmField{0x60, 4}, PrmField{0x100, 4},
                            PrmField{0x106, 1}};
 
+struct NamedField {
+  prm::Opcode command;
+  PrmField field;
+  Named kind;
+};
+constexpr std::array kNamedObjects{NamedField{prm::Opcode::kCreateCq, prm::cq::kUarPage, Named::kUar},
+                                   NamedField{prm::Opcode::kCreateQp, prm::qp::kPd, Named::kPd},
+                                   NamedField{prm::Opcode::kCreateQp, prm::qp::kUarPage, Named::kUar},
+                                   NamedField{prm::Opcode::kCreateQp, prm::qp::kSendCqn, Named::kCq},
+                                   NamedField{prm::Opcode::kCreateQp, prm::qp::kReceiveCqn, Named::kCq},
+                                   NamedField{prm::Opcode::kCreateQp, prm::qp::kSrqn, Named::kRmp},
+                                   NamedField{prm::Opcode::kCreateRmp, prm::rmp::kPd, Named::kPd},
+                                   NamedField{prm::Opcode::kCreateMkey, prm::mkey::kPd, Named::kPd}};
+
 bool all_zero(Input in, std::uint32_t base, std::span<const PrmField> fields) {
   return std::ranges::all_of(fields, [=](PrmField field) {
     return prm::get(in, {base + field.bit_offset, field.bit_width}) == 0;
@@ -48,6 +65,16 @@ Outcome check_reserved(prm::Opcode opcode, Input in) {
                                                        : all_zero(in, prm::qp::kContext, kQueuePair) &&
                                                              all_zero(in, prm::qp::kPath, kPath));
   return zero ? Outcome{} : refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kReservedField);
+}
+
+Outcome check_owned(prm::Opcode opcode, Input in, const Owns& owns) {
+  for (const NamedField& named : kNamedObjects) {
+    if (named.command != opcode || in.size() < prm::end_byte(named.field)) continue;
+    const std::uint32_t number = prm::get32(in, named.field);
+    if (number != 0 && !owns(named.kind, number))
+      return refuse_with(prm::CommandStatus::kBadResource, Syndrome::kNoSuchObject);
+  }
+  return {};
 }
 
 }  // namespace gdx::softhca::devx

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/commands.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
+#include "driver-shim/softhca/wire/addressing.h"
 
 namespace gdx::softhca::devx {
 namespace prm = mlx5::prm;
@@ -75,8 +75,8 @@ Outcome apply_optional(Input in, std::uint32_t known, std::uint32_t& mask, QpAtt
   return {};
 }
 
-Gid remote_gid(Input in) {
-  Gid gid;
+wire::Gid remote_gid(Input in) {
+  wire::Gid gid;
   std::copy_n(in.begin() + prm::qp::kPathRemoteGidByte, gid.size(), gid.begin());
   return gid;
 }
@@ -84,11 +84,11 @@ Gid remote_gid(Input in) {
 // Checks the path, because on a ConnectX a wrong one would show only by packets that never arrive.
 bool is_path(Input in, const wire::Address& remote) {
   std::uint64_t mac = 0;
-  for (const std::uint8_t byte : mac_of(remote)) mac = mac << 8 | byte;
+  for (const std::uint8_t byte : wire::mac_of(remote)) mac = mac << 8 | byte;
   return (prm::get(in, prm::qp::kPathRemoteMacHigh) << 32 | prm::get(in, prm::qp::kPathRemoteMacLow)) ==
              mac &&
          prm::get32(in, prm::qp::kPathHopLimit) > 0 &&
-         prm::get32(in, prm::qp::kPathSourceGidIndex) < kGidTableSize &&
+         prm::get32(in, prm::qp::kPathSourceGidIndex) < wire::kGidTableSize &&
          prm::get32(in, prm::qp::kPathUdpSourcePort) >= kFirstUdpSourcePort;
 }
 
@@ -122,7 +122,7 @@ Outcome to_rtr(Input in, bool infiniband, std::uint32_t& mask, QpAttributes& att
          kQpMinRnrTimer | kQpMaxMessage;
   attributes.state = QpState::kRtr;
   const auto lid = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathRemoteLid));
-  attributes.remote = infiniband ? address_of_lid(lid) : address_of(remote_gid(in));
+  attributes.remote = infiniband ? wire::address_of_lid(lid) : wire::address_of(remote_gid(in));
   if (!(infiniband ? is_path_by_lid(in) : is_path(in, attributes.remote)))
     return bad_parameter(Syndrome::kBadPath);
   attributes.mtu_bytes = kMtuUnitBytes << mtu;
@@ -229,7 +229,7 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   if (!decoded.ok()) return decoded;
   if (opcode == prm::Opcode::kInit2Rtr && !hca.config().infiniband) {
     const auto source_index = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathSourceGidIndex));
-    warn_of_mixed_gids(hca.address(), source_index, remote_gid(in));
+    wire::warn_of_mixed_gids(hca.address(), source_index, remote_gid(in));
   }
   return outcome_of(hca.modify_qp(qpn, mask, attributes));
 }
@@ -260,7 +260,7 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kPathAckTimeout, found->timeout);
   prm::set(out, prm::qp::kPathPort, found->port);
   if (hca.config().infiniband) {
-    prm::set(out, prm::qp::kPathRemoteLid, lid_of(found->remote));
+    prm::set(out, prm::qp::kPathRemoteLid, wire::lid_of(found->remote));
     return {};
   }
   std::copy(found->remote.gid.begin(), found->remote.gid.end(), out.begin() + prm::qp::kPathRemoteGidByte);

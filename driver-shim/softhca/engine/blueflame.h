@@ -1,10 +1,10 @@
-// Writes of clients to a BlueFlame register: a doorbell of 8 B, or a doorbell with its WQE, which then need
-// not be read.
+// Writes of clients to a BlueFlame register: a doorbell of 8 B alone, or together with its WQE. The HCA then
+// need not read the WQE.
 //
 // A ConnectX gets such a WQE in one PCIe write, and reads the ring if the write was split. Here the register
 // is memory. A client stores 8 B at a time and waits for nothing. The words read may be torn (later ones are
-// in flight), stale (of an earlier write) or both, and carry no mark. So a copy counts only if it equals the
-// WQE in the ring, whose stores the doorbell record orders.
+// in flight) or stale (of an earlier write). They carry no mark of either. So a copy counts only if it equals
+// the WQE in the ring, whose stores the doorbell record orders.
 // The ring decides which WQE is executed; the copy decides only whether hardware would have had to read it.
 #pragma once
 

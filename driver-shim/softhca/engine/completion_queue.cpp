@@ -18,8 +18,8 @@ constexpr std::uint32_t kIndexMask = 0xffffff;
 constexpr std::uint32_t kNeverArmed = 0xffffffff;
 
 // Indices have 24 bits and wrap.
-bool is_ahead(std::uint32_t index, std::uint32_t reference) {
-  const std::uint32_t distance = (index - reference) & kIndexMask;
+bool is_ahead(std::uint64_t index, std::uint32_t reference) {
+  const std::uint64_t distance = (index - reference) & kIndexMask;
   return distance != 0 && distance < kIndexMask / 2;
 }
 
@@ -42,6 +42,7 @@ mlx5::Cqe64 encode(const Completion& completion, bool owner) {
     cqe.immediate_or_invalidated_rkey = completion.immediate;
     cqe.flags_remote_qpn = completion.source_qpn | (completion.has_grh ? mlx5::kCqeHasGrh : 0) |
                            static_cast<std::uint32_t>(completion.roce_type) << mlx5::kCqeRoceShift;
+    cqe.source_lid = completion.source_lid;
     cqe.timestamp = completion.timestamp_ns;
     return cqe;
   }
@@ -53,8 +54,13 @@ mlx5::Cqe64 encode(const Completion& completion, bool owner) {
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory* foreign)
-    : spec_(spec), foreign_(foreign), arm_seen_(kNeverArmed) {
+CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory* foreign,
+                                 std::uint64_t written)
+    : spec_(spec),
+      foreign_(foreign),
+      producer_(written),
+      arm_seen_(kNeverArmed),
+      newest_owner_(owner_of(written - 1)) {
   Be32& arm = spec_.doorbell_record[mlx5::kArmRecord];
   const Be32 never = kNeverArmed;
   if (foreign_ != nullptr && !foreign_->empty()) {
@@ -78,7 +84,9 @@ std::uint32_t CompletionQueue::record(std::size_t which) const {
 
 std::uint32_t CompletionQueue::consumer() const { return record(mlx5::kConsumerRecord); }
 
-std::uint32_t CompletionQueue::unconsumed() const { return (producer_ - consumer()) & kIndexMask; }
+std::uint32_t CompletionQueue::unconsumed() const {
+  return static_cast<std::uint32_t>(producer_ - consumer()) & kIndexMask;
+}
 
 bool CompletionQueue::full() const {
   return !spec_.ignore_overrun && !spec_.collapsed && unconsumed() >= entries();
@@ -91,8 +99,8 @@ bool CompletionQueue::write(const Completion& completion) {
     if (spec_.on_overrun) spec_.on_overrun();
     return false;
   }
-  const bool owner = planted_fault != PlantedFault::kOwnerBit && ((producer_ >> spec_.log_entries) & 1) != 0;
-  store(encode(completion, owner));
+  newest_owner_ = owner_of(producer_);
+  store(encode(completion, newest_owner_ && planted_fault != PlantedFault::kOwnerBit));
   ++producer_;
   const bool urgent = completion.solicited || completion.syndrome != mlx5::Syndrome::kNone;
   if (urgent) solicited_producer_ = producer_;
@@ -103,9 +111,9 @@ bool CompletionQueue::write(const Completion& completion) {
 // Stores word by word and atomically, because a reader of a collapsed queue reads an entry while it changes.
 void CompletionQueue::store(const mlx5::Cqe64& cqe) {
   const auto words = std::bit_cast<std::array<std::uint64_t, 8>>(cqe);
-  const std::uint32_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
+  const std::uint64_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
   const std::size_t half = spec_.entry_bytes - sizeof cqe;  // of a 128 B entry the second one
-  std::byte* at = spec_.ring + std::size_t{index} * spec_.entry_bytes + half;
+  std::byte* at = spec_.ring + index * spec_.entry_bytes + half;
   release_to_mappings(Toward::kKernel);
   if (foreign_ != nullptr && !foreign_->empty()) {
     if (foreign_->find(at) != nullptr) {
@@ -127,10 +135,10 @@ void CompletionQueue::check_arm() {
   arm_seen_ = arm;
   const bool solicited_only = arm & mlx5::kArmSolicitedOnly;
   arm_ = solicited_only ? Arm::kSolicited : Arm::kNext;
-  const std::uint32_t newest = solicited_only ? solicited_producer_ : producer_;
-  // Compares the producer's counts with 32 bits. The consumer's have 24, and only they may be compared modulo
+  const std::uint64_t newest = solicited_only ? solicited_producer_ : producer_;
+  // Compares the producer's counts whole. The consumer's have 24 bits, and only they are compared modulo
   // 2^24.
-  const bool untold = static_cast<std::int32_t>(newest - announced_producer_) > 0;
+  const bool untold = newest > announced_producer_;
   // Waits for the next completion if the consumer has advanced since it armed.
   if (is_ahead(newest, arm) && untold && is_ahead(newest, consumer())) fire();
 }
@@ -139,7 +147,7 @@ Errno CompletionQueue::resize(std::byte* ring, std::uint32_t log_entries) {
   // Counts the mark, because it takes an index, and so a place in both rings.
   if (overrun_ || spec_.collapsed || unconsumed() >= entries()) return EINVAL;
   if (unconsumed() >= 1u << log_entries) return EINVAL;
-  const bool owner = (producer_ >> spec_.log_entries) & 1;
+  const bool owner = owner_of(producer_);
   mlx5::Cqe64 mark{};
   mark.op_own = static_cast<std::uint8_t>(
       static_cast<unsigned>(mlx5::CqeOpcode::kResize) << mlx5::kCqeOpcodeShift | (owner ? 1u : 0u));
@@ -147,7 +155,19 @@ Errno CompletionQueue::resize(std::byte* ring, std::uint32_t log_entries) {
   ++producer_;
   spec_.ring = ring;
   spec_.log_entries = log_entries;
+  newest_owner_ = owner_of(producer_ - 1);  // the client writes that one
   return 0;
+}
+
+const char* CompletionQueue::check_invariants() const {
+  if (announced_producer_ > producer_) return "an event announced a completion that was not written";
+  if (solicited_producer_ > producer_) return "a solicited completion was not written";
+  if (newest_owner_ != owner_of(producer_ - 1)) return "the newest CQE has the owner bit of another lap";
+  if (overrun_ && (spec_.ignore_overrun || spec_.collapsed)) return "a queue that cannot overrun has";
+  const bool asked_solicited = (arm_seen_ & mlx5::kArmSolicitedOnly) != 0;
+  if (arm_ != Arm::kNo && (arm_ == Arm::kSolicited) != asked_solicited)
+    return "the queue is armed for other completions than its record asks for";
+  return nullptr;
 }
 
 void CompletionQueue::fire() {

@@ -4,9 +4,12 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cassert>
 #include <cstring>
 
+#include "base/counters.h"
 #include "base/log.h"
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "proto/mad/mad.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/roce/codec.h"
@@ -89,6 +92,7 @@ int Engine::take_rings(const Uar& uar) {
     const std::optional<DoorbellWrite> ring = DoorbellWrite::take(uar.page, offset);
     if (!ring) continue;
     ++done;
+    if (planted_fault == PlantedFault::kMuteBlueFlame && ring->has_copy()) continue;
     ++parts_.counters.doorbells;
     const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
                                    [&ring](const QueuePair* qp) { return qp->number() == ring->qpn(); });
@@ -232,6 +236,7 @@ int Engine::serve_active() {
 void Engine::finish_step() {
   parts_.foreign.synchronize();  // before the step's packets and completions announce it
   parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
+  assert(parts_.windows.check_invariants() == nullptr);
   parts_.wire->flush();
   for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
     const HcaParts::Arrival arrival = parts_.arrivals[i];
@@ -263,7 +268,7 @@ int Engine::step() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return 0;
   parts_.now_ns = clock_();
-  parts_.foreign.settle();
+  parts_.foreign.synchronize_all();
   const bool was_idle = scheduler_.queues().empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
@@ -314,11 +319,23 @@ std::uint64_t Engine::idle_ns() {
   return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 
+const char* Engine::check_invariants() {
+  const std::scoped_lock lock(mutex_);
+  const char* broken = parts_.windows.check_invariants();
+  for (auto cq = cqs_.begin(); cq != cqs_.end() && broken == nullptr; ++cq) {
+    broken = cq->second->check_invariants();
+  }
+  for (auto qp = qps_.begin(); qp != qps_.end() && broken == nullptr; ++qp) {
+    broken = qp->second->check_invariants();
+  }
+  return broken;
+}
+
 HcaCounters Engine::counters() {
   const std::scoped_lock lock(mutex_);
   HcaCounters sum = parts_.counters;
   sum.transport = closed_;
-  for (const auto& [qpn, qp] : qps_) sum.transport += qp->counters();
+  for (const auto& [qpn, qp] : qps_) add_counters(sum.transport, qp->counters());
   sum.wire = parts_.wire->counters();
   sum.window = parts_.windows.counters();
   return sum;

@@ -53,6 +53,7 @@ class Engine : public Hca {
   ErrnoOr<std::uint32_t> create_qp(const QueuePairSpec& spec) override;
   Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) override;
   ErrnoOr<QpAttributes> query_qp(std::uint32_t qpn) override;
+  ErrnoOr<FlightRecord> read_flight(std::uint32_t qpn) override;
   Errno destroy_qp(std::uint32_t qpn) override;
   void set_management_agent(ManagementAgent* agent) override { agent_.store(agent); }
   void send_management(const wire::Address& destination, std::span<const std::byte> datagram) override;
@@ -60,9 +61,14 @@ class Engine : public Hca {
   int progress() override;
   std::uint64_t idle_ns() override;
   std::uint64_t rung_at_ns() const override { return rung_at_ns_.load(std::memory_order_relaxed); }
+  std::uint64_t failed_queue_pairs() const override {
+    return parts_.failed_queue_pairs.load(std::memory_order_relaxed);
+  }
   int poll_fd() const override { return parts_.wire->poll_fd(); }
   bool wire_is_lost() const override { return parts_.wire->lost(); }
   HcaCounters counters() override;
+  // Returns the first broken invariant of its queues and windows; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants();
 
  private:
   struct Uar {

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cerrno>
 
+#include "base/counters.h"
 #include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/engine.h"
 #include "driver-shim/softhca/engine/paging.h"
@@ -262,13 +263,20 @@ ErrnoOr<QpAttributes> Engine::query_qp(std::uint32_t qpn) {
   return qp->query();
 }
 
+ErrnoOr<FlightRecord> Engine::read_flight(std::uint32_t qpn) {
+  const std::scoped_lock lock(mutex_);
+  const QueuePair* qp = find_qp(qpn);
+  if (qp == nullptr) return refuse(EINVAL);
+  return qp->flight();
+}
+
 Errno Engine::destroy_qp(std::uint32_t qpn) {
   const std::scoped_lock lock(mutex_);
   QueuePair* qp = find_qp(qpn);
   if (qp == nullptr) return EINVAL;
   poll_doorbells();  // a doorbell rung while the queue existed is no stray
   finish_step();     // an ACK may be pending, and an arrived packet may name the queue pair
-  closed_ += qp->counters();
+  add_counters(closed_, qp->counters());
   scheduler_.remove(*qp);
   std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);
   last_found_ = nullptr;

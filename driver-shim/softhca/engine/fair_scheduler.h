@@ -1,11 +1,11 @@
-// Chooses the next sender among the queue pairs of one HCA: deficit round robin by bytes (Shreedhar and
-// Varghese, SIGCOMM 1995). A turn is worth a quantum. The packet that uses it up may overdraw it, and the
-// queue's next turn pays the debt. So a packet's size need not be known before it is sent. Pure: no time, no
-// memory but its list.
+// Chooses the next sender among the queue pairs of one HCA. The rule is deficit round robin by bytes
+// (Shreedhar and Varghese, SIGCOMM 1995). A turn is worth a quantum. The packet that uses it up may overdraw
+// it, and the queue's next turn pays the debt. So a packet's size need not be known before it is sent. Pure:
+// no time, no memory but its list.
 //
-// Between two queues that can always send, the lead is at most a quantum and a packet. A queue that is held
-// back (by its window, an unready receiver, a full wire, its rate) costs the others nothing. The scheduler
-// passes it over; it keeps its place and the rest of its turn, and collects nothing meanwhile.
+// Between two queues that can always send, the lead is at most a quantum and a packet. A queue may be held
+// back by its window, an unready receiver, a full wire or its rate. It costs the others nothing. The
+// scheduler passes it over; it keeps its place and the rest of its turn, and collects nothing meanwhile.
 #pragma once
 
 #include <algorithm>

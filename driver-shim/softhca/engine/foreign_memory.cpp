@@ -16,7 +16,7 @@ void ForeignMemory::add(const std::byte* first, std::size_t length_bytes,
 }
 
 void ForeignMemory::remove(const std::byte* first, std::size_t length_bytes) {
-  settle();
+  synchronize_all();
   const auto found = std::find_if(ranges_.begin(), ranges_.end(), [=](const Range& range) {
     return range.first == first && range.length_bytes == length_bytes;
   });
@@ -32,10 +32,10 @@ CopyEngine* ForeignMemory::find(const std::byte* at) const {
 }
 
 void ForeignMemory::synchronize() {
-  if (pending_ && pending_->ordered()) settle();
+  if (pending_ && pending_->ordered()) synchronize_all();
 }
 
-void ForeignMemory::settle() {
+void ForeignMemory::synchronize_all() {
   if (!pending_) return;
   pending_->synchronize();
   pending_.reset();
@@ -46,7 +46,7 @@ void ForeignMemory::give_way_to(CopyEngine* next) {
     if (next == nullptr)
       synchronize();
     else
-      settle();
+      synchronize_all();
   }
   if (next == nullptr || pending_) return;
   const auto found = std::find_if(ranges_.begin(), ranges_.end(),

@@ -12,8 +12,8 @@
 namespace gdx::softhca {
 
 // Copies to and from one GPU's memory. Threads: one at a time.
-// Ordering: copies are made in the order of their calls. write() has read its source when it returns, but may
-// not have arrived; synchronize() and read() wait for all earlier copies. No call waits for a kernel.
+// Ordering: copies are made in the order of their calls. write() has read its source when it returns; its
+// bytes may arrive later. synchronize() and read() wait for all earlier copies. No call waits for a kernel.
 class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
@@ -41,9 +41,10 @@ class ForeignMemory {
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes);
 
   // Waits until all stored bytes are in memory. Call it before announcing them by anything but store(): a
-  // store to this process's memory, a packet. Leaves those of a CopyEngine without order to settle().
+  // store to this process's memory, a packet. Leaves those of a CopyEngine without order to
+  // synchronize_all().
   void synchronize();
-  void settle();
+  void synchronize_all();
 
  private:
   struct Range {

@@ -1,5 +1,5 @@
-// The software HCA's interface for its two control planes. uverbs/ (verbs objects) and devx/ (PRM commands)
-// create objects here, in one number space, as on a ConnectX. No kernel ABI reaches below: pointers are plain
+// The software HCA's interface for its two control planes: uverbs/ (verbs objects) and devx/ (PRM commands).
+// Their objects share one number space, as on a ConnectX. No kernel ABI reaches below: pointers are plain
 // addresses of this process, errors are positive errno values.
 // Threads: every method locks the HCA; progress() and idle_ns() do not wait for another thread that holds it.
 #pragma once
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/flight_recorder.h"
 #include "base/result.h"
 #include "driver-shim/softhca/engine/management.h"
 #include "driver-shim/softhca/engine/peer_windows.h"
@@ -50,8 +51,8 @@ struct HcaConfig {
   // one's. Only among software HCAs. Off: for research.
   bool receive_window = true;
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
-  bool infiniband =
-      false;  // the port is said to be InfiniBand: paths lead by LID. Packets are RoCE v2 all the same
+  // The port reports InfiniBand: paths lead by LID. Packets are RoCE v2 on either link layer.
+  bool infiniband = false;
   bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
   // Probability that a BlueFlame copy comes late, comes torn, or does not come; by the wire's seed.
   double spoiled_copies = 0;
@@ -205,8 +206,8 @@ struct QpAttributes {
 
 // PCIe transactions that a ConnectX would need for this HCA's work, as far as its manuals and drivers
 // document them. Device memory is its own, so a gather from there takes none. Completion and doorbell writes
-// are `cqes` and `doorbells`. Undocumented and not counted: prefetching of several WQEs with one read, reads
-// of the records of receive and completion queues, address translation.
+// are `cqes` and `doorbells`. Not counted, because undocumented: prefetching of WQEs, reads of receive and
+// completion queues' records, address translation.
 struct PcieCounters {
   std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
   std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring
@@ -251,7 +252,7 @@ class Hca {
   virtual ErrnoOr<std::uint32_t> alloc_pd() = 0;
   virtual Errno dealloc_pd(std::uint32_t pd) = 0;
 
-  // Returns the mkey; lkey and rkey are one number. It can be taken back at any time: a WQE that still needs
+  // Returns the mkey; lkey and rkey are one number. It can be taken back at any time. A WQE that still needs
   // it then fails with a protection error, as on hardware.
   virtual ErrnoOr<std::uint32_t> register_memory(const MemoryRegionSpec& spec) = 0;
   // Takes any tag of a UMR key.
@@ -259,14 +260,14 @@ class Hca {
   // Gives a key another range, domain or set of rights; not for keys of device memory or UMR. EINVAL changes
   // nothing.
   virtual Errno replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) = 0;
-  // Reads in pages of a key that is paged on demand, in the caller's time. Errors: ENOENT for no such key;
-  // EINVAL for a UMR key or one that lies on others; EPERM for a key of another domain or without the right;
+  // Reads in pages of a key that is paged on demand, in the caller's time. Errors: ENOENT for no such key.
+  // EINVAL for a UMR key or one that lies on others. EPERM for a key of another domain or without the right.
   // EFAULT for a range outside the key or not all mapped.
   virtual Errno prefetch(std::uint32_t pd, std::uint32_t mkey, std::uint64_t address,
                          std::uint64_t length_bytes, Prefetch what) = 0;
 
   // Assigns [first, first + length) to `copies`, because this process cannot load or store it. Call it before
-  // anything in the range is registered or made a queue, and remove it after all of that is gone. Receive
+  // anything in the range is registered or made a queue. Remove the range after the last such object. Receive
   // queues are refused there (EOPNOTSUPP).
   virtual void add_foreign(const std::byte* /*first*/, std::size_t /*length_bytes*/,
                            std::shared_ptr<CopyEngine> /*copies*/) {}
@@ -291,6 +292,8 @@ class Hca {
   // Returns EINVAL for a transition that the queue pair state machine forbids or that lacks an attribute.
   virtual Errno modify_qp(std::uint32_t qpn, std::uint32_t mask, const QpAttributes& attributes) = 0;
   virtual ErrnoOr<QpAttributes> query_qp(std::uint32_t qpn) = 0;
+  // Returns the newest events of the queue pair's sending.
+  virtual ErrnoOr<FlightRecord> read_flight(std::uint32_t /*qpn*/) { return refuse(EINVAL); }
   virtual Errno destroy_qp(std::uint32_t qpn) = 0;
 
   // Sets the receiver of QP 1's datagrams; null: none. The agent must stay until it is replaced and no step
@@ -302,11 +305,13 @@ class Hca {
 
   // Runs one step: doorbells, arrivals, timers, transmission. Returns the number of things done.
   virtual int progress() = 0;
-  // Returns the time until the next work, for a thread that would sleep on poll_fd(): 0 when work is at hand,
-  // kHeldElsewhere while another thread holds the HCA and does the work. Never blocks.
+  // Returns the time until the next work, for a thread that would sleep on poll_fd(). 0: work is at hand.
+  // kHeldElsewhere: another thread holds the HCA and does the work. Never blocks.
   [[nodiscard]] virtual std::uint64_t idle_ns() = 0;
   // Returns the time of the last step that found a doorbell, on the HCA's clock; 0: never. Takes no lock.
   [[nodiscard]] virtual std::uint64_t rung_at_ns() const = 0;
+  // Returns the number of queue pairs that have failed by themselves, gone ones too. Takes no lock.
+  [[nodiscard]] virtual std::uint64_t failed_queue_pairs() const { return 0; }
   // Returns a descriptor that is readable when packets wait.
   [[nodiscard]] virtual int poll_fd() const = 0;
   // Returns whether the program has closed the wire's descriptors by a system call. Then nothing is received

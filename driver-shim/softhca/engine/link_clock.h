@@ -1,4 +1,5 @@
-// The rate of a link, or of a queue pair, as a virtual clock: the time until which sent bytes keep it busy.
+// Rate of a link or of a queue pair, as a virtual clock. The clock is the time until which sent bytes keep it
+// busy.
 // Pure: time comes as an argument.
 #pragma once
 
@@ -9,10 +10,10 @@ namespace gdx::softhca {
 
 inline constexpr double kBitsPerByte = 8;
 
-// Returns a queue pair's turn to send: at most `quantum_bytes`; with a link rate the bytes of 5 us, but a
-// packet at least. Staging credits leave a queue pair few packets to send. With a longer turn, an endpoint
-// that gets a credit back before its last packet has left would keep the turn. An endpoint with one credit
-// would get a fraction of the others' share.
+// Returns a queue pair's turn to send: `quantum_bytes` at most. With a link rate it is the bytes of 5 us, but
+// one packet at least. Staging credits leave a queue pair few packets to send. With a longer turn, an
+// endpoint would keep its turn if a credit returned before its last packet has left. An endpoint with one
+// credit would get a fraction of the others' share.
 [[nodiscard]] inline std::uint32_t turn_bytes(double rate_gbps, std::uint32_t quantum_bytes,
                                               std::uint32_t packet_bytes) {
   constexpr double kTurnNs = 5'000;  // 64 KiB at 100 Gb/s

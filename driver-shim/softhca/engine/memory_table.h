@@ -23,7 +23,7 @@ struct KeyUser {
   std::uint32_t qpn = 0;
 };
 
-// A key is an index of 24 bits and a tag of 8, which UMR changes: no two keys share an index.
+// A key is an index of 24 bits and a tag of 8 bits, which UMR changes. No two keys share an index.
 class MemoryTable {
  public:
   // The local key of no memory, for every domain: it reads as zeros and discards what is written.
@@ -31,8 +31,8 @@ class MemoryTable {
   static constexpr std::uint32_t kNullMkey = 0x300;
 
   [[nodiscard]] bool full() const { return regions_.size() >= kMaxKeys; }
-  // Adds a key. It is a random number, so that a peer cannot guess another's (full width, never 0 or a
-  // special number in lists). Requires !full().
+  // Adds a key: a random number, so that a peer cannot guess another's. It has the full width and is never 0
+  // or a special number in lists. Requires !full().
   std::uint32_t add(const MemoryRegionSpec& spec, const Random& random);
   // Removes a key; a UMR key under any tag.
   bool remove(std::uint32_t mkey);

@@ -1,5 +1,5 @@
 // Pages of this process, read in before the HCA's access: on-demand paging. An absent page is an error
-// result, not a signal, because the program may unmap it at any moment, as before a NIC.
+// result, not a signal, because the program may unmap it at any moment.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ void PeerWindows::on_taken(const wire::Address& source, std::uint16_t port, std:
   shares_.on_taken(length_bytes);
   if (!(last_source_.peer == source)) last_source_ = {source, find(source)};
   PeerWindow* const window = last_source_.window;
-  if (window != nullptr && window->window_.on_heard(now_ns, port == roce::kUdpPort)) list(*window);
+  if (window != nullptr && window->window_.on_packet(now_ns, port == roce::kUdpPort)) list(*window);
 }
 
 bool PeerWindows::on_packet(const wire::Address& source, const roce::Decoded& packet, std::uint64_t now_ns) {
@@ -77,6 +77,17 @@ std::uint64_t PeerWindows::next_deadline_ns(std::uint64_t now_ns) const {
     deadline_ns = std::min(deadline_ns, peer->window_.next_deadline_ns(now_ns));
   }
   return deadline_ns;
+}
+
+const char* PeerWindows::check_invariants() const {
+  std::size_t listed = 0;
+  for (const auto& [gid, peer] : windows_) {
+    if (const char* const broken = peer.window_.check_invariants()) return broken;
+    if (peer.window_.waiting() && !peer.listed_) return "a window waits whose markers are not looked for";
+    listed += peer.listed_ ? 1 : 0;
+  }
+  if (listed != listed_.size()) return "the list of windows is not that of the listed";
+  return shares_.check_invariants();
 }
 
 }  // namespace gdx::softhca

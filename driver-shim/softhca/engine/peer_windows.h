@@ -69,6 +69,8 @@ class PeerWindows {
   void send_due(std::uint64_t now_ns, const Send& send);
   [[nodiscard]] std::uint64_t next_deadline_ns(std::uint64_t now_ns) const;
   [[nodiscard]] const WindowCounters& counters() const { return counters_; }
+  // Returns the first broken invariant; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   static constexpr std::size_t kMaxPeers = 4096;  // to more, nothing is bounded
@@ -90,7 +92,7 @@ class PeerWindows {
   std::map<transport::ReceiveShares::Key, PeerWindow> windows_;
   std::vector<PeerWindow*> listed_;  // windows that may have a marker due
   std::vector<Answer> answers_;      // of this step
-  // The last ones used, because the next packet often has the same peer.
+  // The windows used last, because the next packet often has the peer of the one before.
   struct Known {
     wire::Address peer;
     PeerWindow* window = nullptr;

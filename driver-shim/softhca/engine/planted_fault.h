@@ -1,5 +1,5 @@
-// Faults that a test plants in the software HCAs of a process, one at a time, to see that what looks for them
-// finds them.
+// Faults that a test plants in the software HCAs of a process, one at a time. They prove that a check can
+// fail.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@ namespace gdx::softhca {
 
 enum class PlantedFault : std::uint8_t {
   kNone,
+  kNoDevice,          // no RDMA device is to be seen
   kPortDown,          // the port is not active
   kInfiniBandPort,    // the port is InfiniBand, and has no LID
   kNoOverrunIgnore,   // capability cq_oi is 0
   kTimestampFormat,   // CREATE_QP refuses the default format of timestamps
-  kQueryQp,           // QUERY_QP tells of a smaller MTU than was set
+  kQueryQp,           // QUERY_QP returns a smaller MTU than was set
   kCqeCounter,        // wqe_counter of a completion is that of the next WQE
   kOwnerBit,          // the owner bit of completions of DevX queues is that of the first lap on all laps
   kInlineWrap,        // inline data behind the end of the ring is not that of its beginning
@@ -23,14 +24,18 @@ enum class PlantedFault : std::uint8_t {
   kReturnedSum,       // atomics answer with the sum that they store
   kBackwardDoorbell,  // a doorbell older than what was fetched ends the queue pair
   kStalePayload,      // a WRITE of more than 8 B lands only with the next such one
-  kSyndrome,          // a remote access error is told as a remote operation error
+  kSyndrome,          // a remote access error is reported as a remote operation error
   kTornBlueFlame,     // executes a torn copy of a WQE from a doorbell
-  kDisguised,         // no counter says that it is software, so that programs take it for hardware
+  kMuteBlueFlame,     // a doorbell that brings a WQE is lost
+  kDisguised,         // no counter shows that it is software, so that programs take it for hardware
+  kNoAckTimeout,      // a queue pair has ack timeout 0, whatever was set: it never sends again, nor gives up
   kDeviceMemoryTail,  // the last byte read from device memory is wrong where the length is no multiple of 4
+  kRails,             // HCAs with an even and with an odd address do not reach each other
 };
 
 // By the values of GDX_SOFTHCA_FAULT.
-inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 16> kPlantedFaults{{
+inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 20> kPlantedFaults{{
+    {"no_device", PlantedFault::kNoDevice},
     {"port_down", PlantedFault::kPortDown},
     {"infiniband_port", PlantedFault::kInfiniBandPort},
     {"no_overrun_ignore", PlantedFault::kNoOverrunIgnore},
@@ -45,8 +50,11 @@ inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 16> kPlan
     {"stale_payload", PlantedFault::kStalePayload},
     {"syndrome", PlantedFault::kSyndrome},
     {"torn_blueflame", PlantedFault::kTornBlueFlame},
+    {"mute_blueflame", PlantedFault::kMuteBlueFlame},
     {"disguised", PlantedFault::kDisguised},
+    {"no_ack_timeout", PlantedFault::kNoAckTimeout},
     {"device_memory_tail", PlantedFault::kDeviceMemoryTail},
+    {"rails", PlantedFault::kRails},
 }};
 
 // Set before the first HCA is made, and read by all of them since. Threads: any, then.

@@ -44,6 +44,14 @@ bool ReceiveQueue::take(ReceiveWqe& out) {
   return true;
 }
 
+const char* ReceiveQueue::check_invariants(const transport::Ring<std::uint16_t>& under_way) const {
+  auto next = static_cast<std::uint16_t>(taken_ - under_way.size());
+  for (std::uint64_t i = under_way.first(); i != under_way.end(); ++i) {
+    if (under_way[i] != next++) return "the receives under way are not the newest that were taken";
+  }
+  return nullptr;
+}
+
 void ReceiveQueue::reset() {
   taken_ = 0;
   next_index_ = 0;

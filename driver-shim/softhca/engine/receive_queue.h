@@ -8,6 +8,7 @@
 
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/wqe_parser.h"
+#include "driver-shim/softhca/transport/ring.h"
 
 namespace gdx::softhca {
 
@@ -39,6 +40,9 @@ class ReceiveQueue {
   // Returns the limit that still waits, 0 for none.
   [[nodiscard]] std::uint32_t limit() const { return limit_; }
   [[nodiscard]] std::uint32_t entries() const { return layout_.entries; }
+  // Returns the first broken invariant of a queue that is not shared; nullptr: all hold. `under_way`: its
+  // WQEs that were taken and have not completed, oldest first.
+  [[nodiscard]] const char* check_invariants(const transport::Ring<std::uint16_t>& under_way) const;
   // Clears the count of taken WQEs, as a reset of the queue pair does.
   void reset();
 

@@ -1,6 +1,6 @@
-// Audit of device memory that queued WQEs gather from. Staging credits guarantee that a slot is neither
-// stored to nor sent again before the WQE that holds it has completed. This counts violations. Pure apart
-// from reading the memory.
+// Audit of device memory that queued WQEs gather from. Staging credits protect a slot until the WQE that
+// holds it completes: nothing stores to it or sends it again. The audit counts violations. Pure apart from
+// reading the memory.
 #pragma once
 
 #include <cstddef>

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/wire/addressing.h"
 #include "proto/mlx5/umr.h"
 #include "proto/mlx5/wqe.h"
 
@@ -157,15 +158,26 @@ void parse_masked_atomic(SegmentReader& reader, std::uint32_t opmod, SendWqe& wq
   }
 }
 
-// Requires the long form, as a ConnectX port on Ethernet does, because the short one has no GID.
-void parse_address_vector(SegmentReader& reader, SendWqe& wqe) {
-  mlx5::AddressVector vector;
-  if (!reader.take(vector) || (vector.destination_qpn & mlx5::kExtendedAddressVector) == 0) {
-    return reject(wqe, Syndrome::kLocalQpOperation, "no address vector with a GID");
+// The short form of an address vector, which leads by LID: one segment.
+constexpr std::size_t kShortAddressVectorBytes = offsetof(mlx5::AddressVector, reserved1);
+static_assert(kShortAddressVectorBytes == mlx5::kSegmentBytes);
+
+// Requires the long form on Ethernet, as a ConnectX port there does, because the short one has no GID.
+void parse_address_vector(SegmentReader& reader, AddressVectorUse use, SendWqe& wqe) {
+  mlx5::AddressVector vector{};
+  const std::size_t given_bytes = std::min(reader.rest().size(), sizeof vector);
+  std::memcpy(&vector, reader.rest().data(), given_bytes);
+  const bool extended = (vector.destination_qpn & mlx5::kExtendedAddressVector) != 0;
+  const std::size_t own_bytes = extended ? sizeof vector : kShortAddressVectorBytes;
+  if (given_bytes < own_bytes || (!extended && use == AddressVectorUse::kByGid)) {
+    return reject(wqe, Syndrome::kLocalQpOperation, "no whole address vector of its port");
   }
+  reader.skip(own_bytes);
   wqe.request.qkey = vector.qkey;
   wqe.request.destination_qpn = vector.destination_qpn & roce::kQpnMask;
-  wqe.destination = devx::address_of(std::to_array(vector.remote_gid));
+  wqe.destination = use == AddressVectorUse::kByLid
+                        ? wire::address_of_lid(vector.remote_lid_or_udp_source_port)
+                        : wire::address_of(std::to_array(vector.remote_gid));
 }
 
 std::uint32_t access_of(std::uint8_t flags) {
@@ -281,8 +293,8 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
 
   SegmentReader reader(wqe.first(length_bytes));
   reader.skip(sizeof control);
-  if (vectors == AddressVectorUse::kPerWqe && out.request.opcode != WqeOpcode::kNop) {
-    parse_address_vector(reader, out);
+  if (vectors != AddressVectorUse::kNone && out.request.opcode != WqeOpcode::kNop) {
+    parse_address_vector(reader, vectors, out);
   }
   parse_body(reader, control.opmod_index_opcode >> 24, out);
 }

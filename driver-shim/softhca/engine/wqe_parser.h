@@ -34,7 +34,7 @@ struct SendBody {
   std::vector<std::byte> inline_bytes;
   wire::Address destination;        // UD
   std::unique_ptr<UmrRequest> umr;  // of a UMR WQE without fault; its translation is in `pieces`
-  // Part of the 8 B to return, because a 4 B atomic travels as one on the 8 B around it.
+  // Part of the 8 B to return. An atomic on 4 B travels as one on the 8 B around it.
   enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
 };
 
@@ -43,7 +43,11 @@ struct SendWqe : SendBody {
   const char* reason = nullptr;  // of its fault
 };
 
-enum class AddressVectorUse { kNone, kPerWqe };  // kPerWqe: UD, whose WQEs name their destination
+enum class AddressVectorUse {
+  kNone,
+  kByGid,
+  kByLid
+};  // all but kNone: UD, whose WQEs name their destination
 
 // Parses the WQE at `index` of the ring (a power of two of WQEBBs), of which `available_blocks` are posted.
 // For any bytes, `out` is a work request that can be queued.

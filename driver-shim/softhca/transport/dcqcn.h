@@ -1,6 +1,6 @@
-// DCQCN's reaction point: the rate of one queue pair, from the congestion notifications (CNPs) that it got,
-// from time and from the bytes that it sent. Pure. Source: Y. Zhu et al., "Congestion Control for Large-Scale
-// RDMA Deployments" (SIGCOMM 2015), section 3.1, figure 7, equations 1 to 4; its names in brackets.
+// DCQCN's reaction point: the rate of one queue pair. It follows from received congestion notifications
+// (CNPs), time and sent bytes. Pure. Source: Y. Zhu et al., "Congestion Control for Large-Scale RDMA
+// Deployments" (SIGCOMM 2015), section 3.1, figure 7, equations 1 to 4; its names in brackets.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Conditions that hold between events. Simulations, fuzzers and the asserts of queue pairs check them.
 #include <algorithm>
 
+#include "driver-shim/softhca/transport/peer_window.h"
 #include "driver-shim/softhca/transport/rc.h"
 
 namespace gdx::softhca::transport {
@@ -64,6 +65,24 @@ const char* Responder::check_invariants() const {
   if (!responses_.empty() && responses_.front().kind != Response::Kind::kRead &&
       (responses_.front().kind != Response::Kind::kAck || responses_.front().completion))
     return "a response waits although nothing is before it";
+  return nullptr;
+}
+
+const char* SendWindow::check_invariants() const {
+  if (taken_units_ > sent_units_) return "the peer took more units than were sent";
+  if (marked_units_ > sent_units_) return "a marker counts units that were not sent";
+  if (ignored_ > unanswered_) return "more markers are ignored than unanswered";
+  if (unanswered_ > 0 && !asked_) return "a marker is unanswered that was not sent";
+  return waiting_ && unlimited() ? "a sender waits for a window that bounds nothing" : nullptr;
+}
+
+const char* ReceiveShares::check_invariants() const {
+  if (promised_units() > capacity_units_) return "more is promised than the socket can hold";
+  for (const auto& [peer, share] : shares_) {
+    if (share.taken_units > share.limit_units) return "a peer has sent beyond its grant";
+    if (share.ended_at_bytes.value_or(0) > taken_bytes_) return "a lease ended at bytes that were not taken";
+    if (next_end_ns_ > share.renewed_ns + kReclaimNs) return "a lease ends before any is looked at";
+  }
   return nullptr;
 }
 

@@ -14,8 +14,8 @@ constexpr std::uint64_t kMarkersPerWindow = 4;
 
 }  // namespace
 
-bool SendWindow::on_heard(std::uint64_t now_ns, bool of_our_kind) {
-  heard_since_ = true;
+bool SendWindow::on_packet(std::uint64_t now_ns, bool of_our_kind) {
+  arrived_since_ = true;
   switch (peer_) {
     case Peer::kUnknown:
     case Peer::kStandard:
@@ -100,8 +100,8 @@ bool SendWindow::marker_due(std::uint64_t now_ns) const {
 
 std::optional<roce::WindowMarker> SendWindow::take_marker(std::uint64_t now_ns) {
   if (!marker_due(now_ns)) return std::nullopt;
-  if (asked_ && heard_since_) ++ignored_;
-  heard_since_ = false;
+  if (asked_ && arrived_since_) ++ignored_;
+  arrived_since_ = false;
   if (peer_ == Peer::kAsking && ignored_ >= kIgnoredMarkers) {
     peer_ = Peer::kUnbounded;
     end_wait();

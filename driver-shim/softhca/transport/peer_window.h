@@ -7,9 +7,9 @@
 //
 // A socket is a queue. So a receiver that takes a marker has taken, or lost, all units counted before it. The
 // receiver thus counts no packets, and lost units return with the next marker.
-// Grants are leases. The sender's ends kLeaseNs after it sent the answered marker, the receiver's kReclaimNs
-// after it took that marker, which is later. So a silent peer's share returns by itself, after that peer has
-// stopped using it.
+// Grants are leases. The sender's lease ends kLeaseNs after it sent the answered marker. The receiver's ends
+// later, kReclaimNs after it took that marker. So a silent peer's share returns by itself, after that peer
+// has stopped using it.
 // Pure: time comes as an argument. Source: the absolute credit limits of InfiniBand's link layer (IBA 1.4,
 // 7.9).
 #pragma once
@@ -30,7 +30,7 @@ inline constexpr std::uint64_t kReclaimNs = 1'000'000'000;
 // Units allowed in flight without a grant: for new peers and expired leases.
 inline constexpr std::uint64_t kMinimumUnits = 32 << 10;
 inline constexpr std::uint64_t kStalledNs = 3'000'000'000;
-// a sender that was itself stopped has sent fewer markers
+// Fewer markers were sent by a sender that was itself stopped.
 inline constexpr std::uint32_t kStalledMarkers = 10;
 
 // Upper bound on Linux's charge for a datagram that arrives alone (skb->truesize). The charge is a power of
@@ -52,7 +52,7 @@ class SendWindow {
   explicit SendWindow(std::uint64_t incarnation) : incarnation_(incarnation) {}
 
   // Handles a packet of the peer. `of_our_kind`: it may use windows. Returns whether a marker is due.
-  bool on_heard(std::uint64_t now_ns, bool of_our_kind);
+  bool on_packet(std::uint64_t now_ns, bool of_our_kind);
   // Applies a grant. False: late, or no answer to a marker of this sender.
   bool on_grant(std::uint64_t now_ns, const roce::WindowGrant& grant);
   // Returns the units that may still be counted now.
@@ -73,6 +73,8 @@ class SendWindow {
   [[nodiscard]] bool waiting() const { return waiting_; }
   // Returns the time of the next marker for waiting senders, or of the stall.
   [[nodiscard]] std::uint64_t next_deadline_ns(std::uint64_t now_ns) const;
+  // Returns the first broken invariant; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   enum class Peer : std::uint8_t { kUnknown, kStandard, kAsking, kBounded, kUnbounded };
@@ -86,7 +88,7 @@ class SendWindow {
   Peer peer_ = Peer::kUnknown;
   std::uint64_t sent_units_ = 0;    // cumulative, as all units here
   std::uint64_t marked_units_ = 0;  // count in the newest marker
-  std::uint64_t taken_units_ = 0;   // units that the peer is known to have taken, or lost
+  std::uint64_t taken_units_ = 0;   // units that grants confirm as taken or lost
   std::uint64_t limit_units_ = 0;
   std::uint64_t granted_for_ns_ = 0;  // sending time of the marker that the newest grant answers
   bool asked_ = false;
@@ -94,7 +96,7 @@ class SendWindow {
   std::uint64_t ask_again_ns_ = kNever;
   std::uint64_t interval_ns_ = 0;
   std::uint32_t unanswered_ = 0;  // markers since the newest grant
-  bool heard_since_ = false;      // a packet arrived since the newest marker
+  bool arrived_since_ = false;    // a packet arrived since the newest marker
   std::uint32_t ignored_ = 0;     // markers followed by other packets, but no grant
   bool waiting_ = false;
   std::uint64_t waiting_since_ns_ = 0;
@@ -121,6 +123,8 @@ class ReceiveShares {
   [[nodiscard]] std::uint64_t capacity_units() const { return capacity_units_; }
   [[nodiscard]] std::uint64_t promised_units() const;  // to all peers
   [[nodiscard]] std::uint64_t promised_units(const Key& peer) const;
+  // Returns the first broken invariant; nullptr: all hold.
+  [[nodiscard]] const char* check_invariants() const;
 
  private:
   static constexpr std::size_t kMaxPeers = 1024;  // more get the minimum
@@ -130,7 +134,7 @@ class ReceiveShares {
     std::uint64_t taken_units = 0;  // count of the newest marker
     std::uint64_t limit_units = 0;
     std::uint64_t renewed_ns = 0;
-    std::optional<std::uint64_t> ended_at_bytes;  // taken_bytes_ at the first look after the lease's end
+    std::optional<std::uint64_t> ended_at_bytes;  // taken_bytes_ at the first poll after the lease's end
 
     [[nodiscard]] std::uint64_t promised_units() const { return limit_units - taken_units; }
   };

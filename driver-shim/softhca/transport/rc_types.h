@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "proto/flight_event.h"
 #include "proto/mlx5/cqe.h"
 #include "proto/mlx5/wqe.h"
 #include "proto/roce/headers.h"
@@ -98,8 +99,8 @@ class RequesterPort {
  public:
   virtual ~RequesterPort() = default;
 
-  // Sends `headers` followed by bytes [offset, offset + length) of the work request's gather list. Returns
-  // kNone, or the error of the local memory (then nothing was sent).
+  // Sends `headers`, bytes [offset, offset + length) of the work request's gather list, and the padding that
+  // the headers count. Returns kNone, or the error of the local memory (then nothing was sent).
   virtual mlx5::Syndrome send(const roce::Headers& headers, const WorkRequest& request,
                               std::uint32_t offset_bytes, std::uint32_t length_bytes) = 0;
   // Stores response payload into the work request's scatter list; an atomic's original value comes as eight
@@ -112,6 +113,8 @@ class RequesterPort {
   // Called once for every posted work request, in posting order. After the first one that is not
   // kNone all later ones complete with kFlushed. Must not call back into the Requester.
   virtual void complete(const WorkRequest& request, mlx5::Syndrome syndrome) = 0;
+  // Called before packets from `psn` on are sent again.
+  virtual void note_resend(ResendCause /*cause*/, std::uint32_t /*psn*/) {}
 };
 
 // Completion of a receive WQE taken from a RQ or SRQ.
@@ -162,8 +165,8 @@ class ResponderPort {
   // Takes the next receive WQE; scatter_receive() then stores into it. Earlier ones may still wait for their
   // completion; completions come in the order of taking. False: none posted.
   virtual bool take_receive() = 0;
-  // Returns the receive WQEs that take_receive() would find, for the peer. nullopt: other queue pairs share
-  // them, or they are not to be advertised.
+  // Returns the number of receive WQEs that take_receive() would find. nullopt: other queue pairs share them,
+  // or they are not advertised to the peer.
   [[nodiscard]] virtual std::optional<std::uint32_t> posted_receives() const { return std::nullopt; }
   // Stores into the receive WQE taken last. kLocalLength: too small; kLocalProtection: bad lkey.
   virtual mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) = 0;

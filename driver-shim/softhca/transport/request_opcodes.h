@@ -1,4 +1,4 @@
-// Packet opcodes of each work request. Traits of these opcodes tell work requests apart.
+// Packet opcodes of each work request. The traits of a packet opcode give its kind of work request.
 #pragma once
 
 #include <array>

@@ -227,7 +227,7 @@ Syndrome Requester::transmit_segment(const Entry& entry) {
       .destination_qpn = config_.remote_qpn,
       // Requests an ACK of the first packet too, because the answer's sender decides how much may be sent.
       .ack_request = last || fills_window || unrequested_acks_ + 1 >= kAckEveryPackets ||
-                     (!heard_ && sent_end_ == unacked_),
+                     (!answered_ && sent_end_ == unacked_),
       .psn = wire_psn(send_psn_)};
   headers.reth = {request.remote_address, request.rkey, request.length_bytes};
   headers.immediate = request.immediate;
@@ -307,6 +307,7 @@ std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
   const ExtendedPsn psn = resumes ? std::max(entry.first_psn, unacked_) : asked_end_ - 1;
   if (!oldest) tail_deadline_ns_ = now_ns + round_trip_.wait_ns(++tail_resends_);
   if (!oldest && psn == unacked_) return 0;  // the oldest has been resent
+  port_.note_resend(ResendCause::kTail, wire_psn(psn));
   round_trip_.forget();
   const ExtendedPsn cursor = std::exchange(send_psn_, psn);
   // so that it requests an ACK
@@ -332,7 +333,7 @@ void Requester::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
                           std::span<const std::byte> payload) {
   ++counters_.packets_received;
   if (in_error_) return;
-  heard_ = true;
+  answered_ = true;
   const ExtendedPsn psn = extend_psn(headers.bth.psn, unacked_);
   if (psn >= sent_end_) return;  // an answer to no packet of this requester
   read_credits(headers);
@@ -350,11 +351,11 @@ void Requester::on_acknowledge(std::uint64_t now_ns, const roce::Aeth& aeth, Ext
   const bool caught_up = acknowledge_before(now_ns, kind == roce::kAethKindAck ? psn + 1 : psn);
   if (in_error_) return;
   if (!caught_up) {
-    recover_once();
+    recover_once(ResendCause::kLostResponse);
   } else if (kind == roce::kAethKindRnr) {
     on_receiver_not_ready(now_ns, aeth.syndrome & 0x1f);
   } else if (kind == roce::kAethKindNak && aeth.syndrome == roce::kNakSequenceError) {
-    recover_once();
+    recover_once(ResendCause::kNak);
   } else if (kind == roce::kAethKindNak) {
     fail_all(syndrome_of_nak(aeth.syndrome));
   }
@@ -379,7 +380,7 @@ void Requester::on_receiver_not_ready(std::uint64_t now_ns, std::uint8_t timer_c
     --rnr_retries_left_;
   }
   tail_resends_ = 0;
-  go_back();
+  go_back(ResendCause::kNotReady);
   rnr_deadline_ns_ = now_ns + rnr_timer_ns(timer_code);
 }
 
@@ -388,7 +389,7 @@ void Requester::on_response(std::uint64_t now_ns, const roce::Headers& headers, 
                             std::span<const std::byte> payload) {
   const bool caught_up = acknowledge_before(now_ns, psn);
   if (in_error_) return;
-  if (!caught_up) return recover_once();
+  if (!caught_up) return recover_once(ResendCause::kLostResponse);
   const Entry& entry = queue_.front();
   if (!entry.wants_response) return fail_all(Syndrome::kBadResponse);
   const Syndrome syndrome = accept_response(entry, headers, psn, payload);
@@ -475,11 +476,11 @@ void Requester::retire_front(Syndrome syndrome) {
 
 // Goes back after a NAK, explicit or implied. Once per PSN, because each packet behind the lost one may draw
 // a NAK, and each return would multiply the traffic. A second loss is left to the timer.
-void Requester::recover_once() {
+void Requester::recover_once(ResendCause cause) {
   if (rnr_deadline_ns_ != kNever || recovered_psn_ == unacked_) return;
   recovered_psn_ = unacked_;
   tail_resends_ = 0;  // resent packets start new waits
-  if (take_retry()) go_back();
+  if (take_retry()) go_back(cause);
 }
 
 bool Requester::take_retry() {
@@ -491,7 +492,8 @@ bool Requester::take_retry() {
   return true;
 }
 
-void Requester::go_back() {
+void Requester::go_back(ResendCause cause) {
+  port_.note_resend(cause, wire_psn(unacked_));
   send_psn_ = asked_end_ = unacked_;
   send_index_ = queue_.first();
   responses_pending_ = 0;
@@ -522,7 +524,7 @@ void Requester::on_timer(std::uint64_t now_ns) {
   }
   ++counters_.timeouts;
   recovered_psn_.reset();
-  if (take_retry()) go_back();
+  if (take_retry()) go_back(ResendCause::kTimeout);
 }
 
 std::uint64_t Requester::next_deadline_ns() const {

@@ -20,8 +20,7 @@ namespace gdx::softhca::transport {
 //   held (the next message needs a receive that the peer has not advertised): as sending, but nothing is sent
 //     until an ACK advertises it, or until the probe timer permits the message's first packet as a probe
 //   error: posts are flushed at once; packets and timers are ignored; there is no way back
-// An unanswered tail is resent in all states but error, long before a patient ACK timeout, without using a
-// retry.
+// An unanswered tail is resent early in all states but error. The resend uses no retry.
 class Requester {
  public:
   Requester(const RcConfig& config, RequesterPort& port);
@@ -91,16 +90,16 @@ class Requester {
   void note_progress(std::uint64_t now_ns);
   void retire_local();
   void retire_front(mlx5::Syndrome syndrome);
-  void recover_once();
+  void recover_once(ResendCause cause);
   bool take_retry();
-  void go_back();
+  void go_back(ResendCause cause);
 
   RcConfig config_;
   RequesterPort& port_;
   TransportCounters counters_;
   std::uint64_t ack_timeout_ns_;
 
-  // check_invariants() states the order of these numbers.
+  // check_invariants() states the order of the numbers below.
   Ring<Entry> queue_;
   std::uint64_t send_index_ = 0;  // entry that contains send_psn_
   ExtendedPsn unacked_;           // oldest PSN without its acknowledgement; lies in the front entry
@@ -117,7 +116,7 @@ class Requester {
 
   std::uint32_t responses_pending_ = 0;      // READs and atomics in [front, send_index_)
   std::uint64_t response_psns_pending_ = 0;  // their PSNs in [unacked_, send_psn_)
-  bool heard_ = false;                       // an answer has arrived
+  bool answered_ = false;                    // an answer has arrived
   std::uint32_t unrequested_acks_ = 0;       // packets sent since the last one that requested an ACK
 
   std::uint32_t retries_left_;

@@ -16,7 +16,7 @@
 namespace gdx::softhca::transport {
 
 // Bounds the rate of NAKs that request a packet again (sequence error, receiver not ready). Otherwise a
-// forger of requests could make this side flood their supposed sender. An honest peer is unaffected: the
+// forger of requests could make this side flood their supposed sender. An honest peer is unaffected. The
 // shortest RNR timer is as long as the interval, and a sequence error is reported once.
 inline constexpr std::uint32_t kNakBurst = 32;
 inline constexpr std::uint64_t kNakIntervalNs = 10'000;

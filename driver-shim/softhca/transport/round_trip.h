@@ -35,8 +35,7 @@ class RoundTrip {
     return true;
   }
 
-  // Returns the wait. Two waits in a row are at most 90 ms, so that a tail lost twice is resent within 100
-  // ms.
+  // Returns the wait. Two waits in a row are at most 90 ms. A tail lost twice is thus resent within 100 ms.
   [[nodiscard]] std::uint64_t wait_ns(std::uint32_t resends) const {
     const std::uint64_t first_ns = known_ ? mean_ns_ + 4 * deviation_ns_ : kLongestFirstNs;
     // Waits twice the round trip on a path slower than the bounds, because its tail is not lost before.

@@ -1,4 +1,4 @@
-// A rate with a burst, in eight bytes: the time until which the tokens taken so far have been paid for.
+// A rate with a burst, in eight bytes: the time until which the tokens taken so far are paid.
 #pragma once
 
 #include <algorithm>

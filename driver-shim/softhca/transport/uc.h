@@ -32,8 +32,8 @@ class UcRequester final : public UnacknowledgedRequester {
 
 // Bounds guesses at keys, because UC answers none, so guesses are otherwise free.
 inline constexpr std::uint32_t kMaxKeyFaults = 16;
-// Distance behind the expected packet up to which a packet is a copy or late, and must not be delivered
-// again. A larger distance means a long loss of the peer's packets.
+// Distance behind the expected packet up to which a packet is a copy or late. Such a packet must not be
+// delivered. A larger distance means a long loss of the peer's packets.
 inline constexpr std::uint32_t kMaxLatePackets = 1 << 15;
 
 // States and their events:

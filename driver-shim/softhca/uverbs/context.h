@@ -24,6 +24,10 @@ class ChannelRegistry {
   virtual ErrnoOr<std::shared_ptr<EventChannel>> find_channel(int user_fd) = 0;
 };
 
+struct Context;
+// Returns whether `context` made the object. In methods_devx.cpp.
+bool owns(const Context& context, devx::Named kind, std::uint32_t number);
+
 // Threads: the device lock.
 struct Context {
   Context(Hca& the_hca, PageFile the_pages, ChannelRegistry& the_channels)
@@ -31,7 +35,8 @@ struct Context {
         pages(std::move(the_pages)),
         channels(the_channels),
         gpus(the_hca),
-        commands(the_hca, umems) {}
+        commands(the_hca, umems,
+                 [this](devx::Named kind, std::uint32_t number) { return owns(*this, kind, number); }) {}
   ~Context() { objects.clear(); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -47,6 +52,7 @@ struct Context {
   devx::UmemTable umems;
   devx::Commands commands;
   ObjectTable objects;
+  InventoryRecord record;  // of the open itself
 };
 
 // Adds `object` and stores its handle in attribute `id`; removes it if that fails.

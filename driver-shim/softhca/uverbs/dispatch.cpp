@@ -21,6 +21,7 @@ const Method* find_method(std::uint16_t object, std::uint16_t method) {
 }  // namespace
 
 Errno dispatch(Context& context, std::uint64_t request_address) {
+  context.objects.forget_touched();
   ErrnoOr<Attributes> request = Attributes::read(request_address);
   if (!request) return request.error();
   const Method* const method = find_method(request->object(), request->method());

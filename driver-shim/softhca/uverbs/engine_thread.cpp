@@ -98,6 +98,11 @@ void EngineThread::set_parked(bool parked) {
   wake();
 }
 
+void EngineThread::rouse() {
+  roused_.store(true);
+  wake();
+}
+
 // A pair that is closed, or another file of its number, would end every sleep at once.
 void EngineThread::sleep(std::uint64_t backoff_ns, bool watch_wire) {
   const int wake = deaf_ ? -1 : wake_.value();
@@ -168,6 +173,7 @@ void EngineThread::run() {
       continue;
     }
     const std::uint64_t idle_at_ns = monotonic_ns();
+    if (roused_.exchange(false)) idle.on_roused(idle_at_ns);
     const Pause pause = idle.on_idle(idle_at_ns, hca_.rung_at_ns());
     switch (pause.kind) {
       case Pause::Kind::kNone: break;

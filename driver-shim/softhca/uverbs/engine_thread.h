@@ -30,6 +30,9 @@ class EngineThread {
   // themselves.
   void set_parked(bool parked);
 
+  // Ends a sleep, as if there had just been work. Threads: any.
+  void rouse();
+
   // Returns whether the HCA's descriptors have gone; see on_lost.
   [[nodiscard]] bool lost() const { return lost_.load(); }
 
@@ -51,6 +54,7 @@ class EngineThread {
   Descriptor waker_;
   bool deaf_ = false;  // of the thread alone: the program has closed one of the pair
   std::atomic<bool> stop_{false};
+  std::atomic<bool> roused_{false};
   std::atomic<bool> lost_{false};
   std::atomic<bool> ended_{false};
   std::atomic<bool> parked_{true};

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "driver-shim/softhca/uverbs/real.h"
+#include "proto/mlx5/prm.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -50,18 +51,24 @@ void EventChannel::push_async(std::uint64_t owner, std::uint32_t event_type) {
   push_locked(owner, std::as_bytes(std::span(&record, 1)));
 }
 
-// Source: Linux include/linux/mlx5/device.h, struct mlx5_eqe: the type in byte 1, the object's number in the
-// last dword of the event's data, whichever object it is.
+// Source: Linux include/linux/mlx5/device.h, struct mlx5_eqe: the type in byte 1, the event's data from
+// byte 32. struct mlx5_eqe_cq_err has the number first and a syndrome; other objects have it in the last
+// dword.
 void EventChannel::push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number) {
   struct {
     std::uint64_t cookie;
     std::array<std::byte, 64> entry;
   } record{cookie, {}};
   constexpr std::size_t kTypeByte = 1;
+  constexpr std::size_t kCqErrorNumberByte = 32;
+  constexpr std::size_t kCqErrorSyndromeByte = 43;
   constexpr std::size_t kNumberByte = 56;
+  constexpr std::byte kOverrun{1};
+  const bool cq_error = event == static_cast<std::uint16_t>(mlx5::prm::Event::kCqError);
   record.entry[kTypeByte] = static_cast<std::byte>(event);
+  if (cq_error) record.entry[kCqErrorSyndromeByte] = kOverrun;
   const Be32 number = object_number;
-  std::memcpy(record.entry.data() + kNumberByte, &number, sizeof number);
+  std::memcpy(record.entry.data() + (cq_error ? kCqErrorNumberByte : kNumberByte), &number, sizeof number);
   const std::lock_guard lock(mutex_);
   push_locked(cookie,
               std::as_bytes(std::span(&record, 1)).first(device_data_ ? sizeof record : sizeof cookie));
@@ -70,6 +77,11 @@ void EventChannel::push_device_event(std::uint64_t cookie, std::uint16_t event, 
 void EventChannel::leave_out_device_data() {
   const std::lock_guard lock(mutex_);
   device_data_ = false;
+}
+
+void EventChannel::keep(std::shared_ptr<const Descriptor> eventfd) {
+  const std::lock_guard lock(mutex_);
+  if (user_open_) eventfds_.push_back(std::move(eventfd));
 }
 
 void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> record) {
@@ -121,6 +133,7 @@ std::uint32_t EventChannel::forget(std::uint64_t owner) {
 void EventChannel::user_closed() {
   const std::lock_guard lock(mutex_);
   user_open_ = false;
+  eventfds_.clear();
 }
 
 }  // namespace gdx::softhca::uverbs

@@ -36,6 +36,8 @@ class EventChannel {
   // entry.
   void push_device_event(std::uint64_t cookie, std::uint16_t event, std::uint32_t object_number);
   void leave_out_device_data();
+  // Holds the eventfd of a subscription until the program closes its end.
+  void keep(std::shared_ptr<const Descriptor> eventfd);
   // Removes unread events of `owner`; returns the number of read ones.
   std::uint32_t forget(std::uint64_t owner);
   // Hands the socket what it had no room for.
@@ -56,6 +58,7 @@ class EventChannel {
   std::mutex mutex_;
   bool user_open_ = true;
   bool device_data_ = true;
+  std::vector<std::shared_ptr<const Descriptor>> eventfds_;
   std::deque<Record> backlog_;
   std::map<std::uint64_t, std::uint32_t> pushed_;  // by owner, since it was made
 };

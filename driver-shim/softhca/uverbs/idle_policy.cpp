@@ -10,6 +10,11 @@ void IdlePolicy::on_work(std::uint64_t now_ns) {
   sleeps_ = 0;
 }
 
+void IdlePolicy::on_roused(std::uint64_t now_ns) {
+  rousable_ = true;
+  on_work(now_ns);
+}
+
 Pause IdlePolicy::on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns) {
   // A stream of packets has gaps, and to fall asleep and be woken costs both ends more than they last. But
   // the sender may be waiting for this very processor.
@@ -24,7 +29,8 @@ Pause IdlePolicy::on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns) {
   if (++sleeps_ > kShortSleeps) {
     std::uint64_t longest_ns = kLongSleepNs;
     if (sleeps_ > kShortSleeps + kLongSleeps) longest_ns = kDeepSleepNs;
-    if (sleeps_ > kShortSleeps + kLongSleeps + kDeepSleeps) longest_ns = kDeepestSleepNs;
+    if (sleeps_ > kShortSleeps + kLongSleeps + kDeepSleeps)
+      longest_ns = rousable_ ? kRousableSleepNs : kDeepestSleepNs;
     backoff_ns_ = std::min(backoff_ns_ * 2, longest_ns);
   }
   return {Pause::Kind::kSleep, backoff_ns_};

@@ -14,8 +14,9 @@ namespace gdx::softhca::uverbs {
 // No doorbell is served later than the sleep that it falls into.
 inline constexpr std::uint64_t kShortestSleepNs = 20'000;
 inline constexpr std::uint64_t kLongSleepNs = 1'000'000;
-inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;      // without events for a while
-inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;  // and for longer: each costs some 40 us
+inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;       // without events for a while
+inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;   // and for longer: each costs some 40 us
+inline constexpr std::uint64_t kRousableSleepNs = 48'000'000;  // likewise, where doorbells' owners rouse it
 inline constexpr std::uint64_t kLingerNs = 50'000;        // after the last activity, before the first sleep
 inline constexpr std::uint64_t kPatienceNs = 4'000;       // of them, before the thread yields the processor
 inline constexpr std::uint64_t kRingsNs = 1'000'000'000;  // a program that rang so lately will do so again
@@ -37,6 +38,8 @@ struct Pause {
 class IdlePolicy {
  public:
   void on_work(std::uint64_t now_ns);
+  // As on_work(). Somebody rouses the thread when a doorbell stays unseen, so it may sleep for longer.
+  void on_roused(std::uint64_t now_ns);
   void on_yielded(std::uint64_t now_ns, std::uint64_t took_ns) { cost_.on_yielded(now_ns, took_ns); }
   // Handles a vain poll. `rung_at_ns`: the newest doorbell, 0 without one.
   [[nodiscard]] Pause on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns);
@@ -45,6 +48,7 @@ class IdlePolicy {
   std::uint64_t worked_at_ns_ = 0;
   std::uint64_t backoff_ns_ = kShortestSleepNs;
   int sleeps_ = 0;  // since the last work
+  bool rousable_ = false;
   YieldCost cost_;
 };
 

@@ -1,11 +1,18 @@
 #include "driver-shim/softhca/uverbs/inventory.h"
 
-#include <map>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <new>
 #include <optional>
 
+#include "base/log.h"
 #include "driver-shim/softhca/uverbs/context.h"
+#include "driver-shim/softhca/uverbs/inventory_file.h"
 #include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
+#include "driver-shim/softhca/uverbs/sysfs.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -20,7 +27,7 @@ ResourceKind kind_of(devx::ObjectKind kind) {
 }
 
 // Returns the fields of the object's type. Empty: no resource that the kernel accounts for.
-std::optional<Resource> resource_of(const Object& object) {
+std::optional<Resource> fields_of(const Object& object) {
   Resource resource;
   switch (object.type) {
     case ObjectType::kPd: resource.kind = ResourceKind::kPd; return resource;
@@ -51,33 +58,68 @@ std::optional<Resource> resource_of(const Object& object) {
   }
 }
 
+// Empty as above.
+std::optional<Resource> resource_of(std::uint32_t number, const Context& context, const Object& object) {
+  std::optional<Resource> resource = fields_of(object);
+  if (!resource) return resource;
+  resource->process = static_cast<std::uint32_t>(getpid());
+  resource->number = object.number;
+  resource->context = number;
+  resource->users = object.users;
+  for (const std::uint32_t below : object.stands_on) {
+    const Object* const domain = context.objects.look(below);
+    if (domain != nullptr && domain->type == ObjectType::kPd) resource->pd = domain->number;
+  }
+  if (resource->kind == ResourceKind::kQp) {
+    const ErrnoOr<QpAttributes> attributes = context.hca.query_qp(object.number);
+    if (attributes) resource->attributes = *attributes;
+  }
+  return resource;
+}
+
+Resource open_of(std::uint32_t number) {
+  Resource open;
+  open.process = static_cast<std::uint32_t>(getpid());
+  open.number = number;
+  open.context = number;
+  return open;
+}
+
 }  // namespace
 
 void append_resources(std::uint32_t number, const Context& context, std::vector<Resource>& resources) {
-  Resource open;
-  open.number = number;
-  open.context = number;
-  resources.push_back(open);
-  std::map<std::uint32_t, std::uint32_t> domains;  // by handle
-  // All first: an object may have come to stand on a domain that is younger.
+  resources.push_back(open_of(number));
   context.objects.visit([&](const Object& object) {
-    if (object.type == ObjectType::kPd) domains.emplace(object.handle, object.number);
+    if (const auto resource = resource_of(number, context, object)) resources.push_back(*resource);
   });
-  context.objects.visit([&](const Object& object) {
-    std::optional<Resource> resource = resource_of(object);
-    if (!resource) return;
-    resource->number = object.number;
-    resource->context = number;
-    resource->users = object.users;
-    for (const std::uint32_t below : object.stands_on) {
-      if (const auto domain = domains.find(below); domain != domains.end()) resource->pd = domain->second;
+}
+
+void show_touched(InventoryFile& file, std::uint8_t hca, std::uint32_t number, Context& context) noexcept {
+  try {
+    context.record.show(file, hca, open_of(number));
+    context.objects.visit_touched([&](Object& object) {
+      if (const auto resource = resource_of(number, context, object))
+        object.record.show(file, hca, *resource);
+    });
+  } catch (const std::bad_alloc&) {  // an object that is not shown
+  }
+}
+
+void append_neighbours(std::vector<HcaInventory>& hcas) {
+  static std::atomic<bool> told{false};
+  std::size_t needed = hcas.size();
+  for (const std::string& tree : user_trees()) {
+    for (const PlacedResource& placed : read_inventory(tree)) {
+      if (placed.first < hcas.size()) {
+        hcas[placed.first].resources.push_back(placed.second);
+      } else {
+        needed = std::max<std::size_t>(needed, placed.first + std::size_t{1});
+      }
     }
-    if (resource->kind == ResourceKind::kQp) {
-      const ErrnoOr<QpAttributes> attributes = context.hca.query_qp(object.number);
-      if (attributes) resource->attributes = *attributes;
-    }
-    resources.push_back(std::move(*resource));
-  });
+  }
+  if (needed > hcas.size() && !told.exchange(true))
+    log::warn("other processes have objects on HCAs up to gdx{}: set GDX_SOFTHCA_HCAS={} to see them",
+              needed - 1, needed);
 }
 
 }  // namespace gdx::softhca::uverbs

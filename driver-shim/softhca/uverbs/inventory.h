@@ -1,4 +1,4 @@
-// Objects that a process has made on an HCA, for queries by netlink.
+// Objects that processes have made on HCAs, for queries by netlink.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,14 @@
 namespace gdx::softhca::uverbs {
 
 struct Context;
+class InventoryFile;
 
 enum class ResourceKind : std::uint8_t { kContext, kPd, kCq, kQp, kMr, kSrq };
 
 // Made by verbs or by DevX alike.
 struct Resource {
   ResourceKind kind = ResourceKind::kContext;
+  std::uint32_t process = 0;
   std::uint32_t number = 0;   // of a region: its key
   std::uint32_t context = 0;  // number of the open of the device
   std::uint32_t pd = 0;       // 0: not known
@@ -36,5 +38,11 @@ struct HcaInventory {
 
 // Appends what the open `number` of a node holds. Threads: the device lock.
 void append_resources(std::uint32_t number, const Context& context, std::vector<Resource>& resources);
+// Shows in `file` what a request may have made or changed. Threads: the device lock.
+void show_touched(InventoryFile& file, std::uint8_t hca, std::uint32_t number, Context& context) noexcept;
+
+// Appends what other live processes of this user hold, to the HCA of the same index. Names once what lies on
+// HCAs that `hcas` lacks.
+void append_neighbours(std::vector<HcaInventory>& hcas);
 
 }  // namespace gdx::softhca::uverbs

@@ -9,12 +9,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/uverbs/methods.h"
 #include "driver-shim/softhca/uverbs/newer_ids.h"
+#include "driver-shim/softhca/wire/addressing.h"
+#include "driver-shim/softhca/wire/interface.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -97,12 +98,12 @@ Errno query_port(Context& context, Attributes& request) {
   ib_uverbs_query_port_resp& base = answer.legacy_resp;
   base.port_cap_flags = IB_UVERBS_PCF_CM_SUP | IB_UVERBS_PCF_IP_BASED_GIDS;
   base.max_msg_sz = 1u << devx::kLogMaxMessage;
-  base.gid_tbl_len = devx::kGidTableSize;
+  base.gid_tbl_len = wire::kGidTableSize;
   base.pkey_tbl_len = 1;
   // The planted fault is one without a subnet manager.
   const bool unmanaged = planted_fault == PlantedFault::kInfiniBandPort;
   const bool infiniband = unmanaged || context.hca.config().infiniband;
-  base.lid = unmanaged ? std::uint16_t{0} : devx::lid_of(context.hca.address());
+  base.lid = unmanaged ? std::uint16_t{0} : wire::lid_of(context.hca.address());
   base.state = planted_fault == PlantedFault::kPortDown ? kPortDown : kPortActive;
   base.max_mtu = kMtuCode4096;
   base.active_mtu = mtu_code(context.hca.config().mtu_bytes);
@@ -143,13 +144,13 @@ Errno check_no_flags(const Attributes& request, std::uint16_t id) {
 
 ib_uverbs_gid_entry gid_entry(const Hca& hca, std::uint8_t index) {
   ib_uverbs_gid_entry entry{};
-  const devx::Gid gid = devx::gid_of(hca.address(), index);
+  const wire::Gid gid = wire::gid_of(hca.address(), index);
   static_assert(sizeof entry.gid == sizeof gid);
   std::memcpy(entry.gid, gid.data(), gid.size());
   entry.gid_index = index;
   entry.port_num = 1;
   entry.gid_type = IB_UVERBS_GID_TYPE_ROCE_V2;
-  entry.netdev_ifindex = 1;  // lo
+  entry.netdev_ifindex = wire::interface_of(hca.address()).index;
   return entry;
 }
 
@@ -158,7 +159,7 @@ Errno query_gid_entry(Context& context, Attributes& request) {
   const ErrnoOr<std::uint64_t> index = request.constant(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
   if (!port || !index || *port != 1) return EINVAL;
   if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)) return error;
-  if (*index >= devx::kGidTableSize) return EINVAL;
+  if (*index >= wire::kGidTableSize) return EINVAL;
   return request.write(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
                        gid_entry(context.hca, static_cast<std::uint8_t>(*index)));
 }
@@ -168,16 +169,16 @@ Errno query_gid_table(Context& context, Attributes& request) {
   if (!entry_bytes) return entry_bytes.error();
   if (const Errno error = check_no_flags(request, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)) return error;
   if (*entry_bytes < sizeof(ib_uverbs_gid_entry) || *entry_bytes > kPageBytes) return EINVAL;
-  std::vector<std::uint8_t> table(devx::kGidTableSize * *entry_bytes);
+  std::vector<std::uint8_t> table(wire::kGidTableSize * *entry_bytes);
   if (request.length(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES) < table.size()) return EINVAL;
-  for (std::uint8_t index = 0; index < devx::kGidTableSize; ++index) {
+  for (std::uint8_t index = 0; index < wire::kGidTableSize; ++index) {
     const ib_uverbs_gid_entry entry = gid_entry(context.hca, index);
     std::memcpy(&table[index * *entry_bytes], &entry, sizeof entry);
   }
   const Errno error =
       request.write_bytes(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, table.data(), table.size());
   if (error != 0) return error;
-  return request.write(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, std::uint64_t{devx::kGidTableSize});
+  return request.write(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, std::uint64_t{wire::kGidTableSize});
 }
 
 Errno allocate_async_events(Context& context, Attributes& request) {

@@ -1,11 +1,18 @@
+#include <fcntl.h>
+#include <poll.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/mlx5_user_ioctl_verbs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "driver-shim/softhca/devx/limits.h"
@@ -53,6 +60,28 @@ Errno general_command(Context& context, Attributes& request) {
   if (!boxes) return boxes.error();
   const Errno outcome = context.commands.general(boxes->in, boxes->out);
   return write_back(request, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, *boxes, outcome);
+}
+
+// Returns a duplicate of the program's eventfd. Errors, as of Linux's eventfd_ctx_fdget(): EBADF; EINVAL for
+// another file.
+ErrnoOr<std::shared_ptr<const Descriptor>> keep_eventfd(int fd) {
+  constexpr std::string_view kEventfd = "anon_inode:[eventfd]";
+  std::array<char, 64> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = readlink(link.c_str(), target.data(), target.size());
+  if (length < 0) return refuse(EBADF);
+  if (std::string_view(target.data(), static_cast<std::size_t>(length)) != kEventfd) return refuse(EINVAL);
+  auto kept = std::make_shared<const Descriptor>(Descriptor::keep(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+  if (!*kept) return refuse(EMFILE);
+  return kept;
+}
+
+// Adds 1. A counter without room stays as it is, because the engine raises events and must not wait.
+void signal_eventfd(const Descriptor& eventfd) {
+  constexpr std::uint64_t kOne = 1;
+  pollfd room{.fd = eventfd.value(), .events = POLLOUT, .revents = 0};
+  if (!eventfd.refers() || poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return;
+  static_cast<void>(::write(eventfd.value(), &kOne, sizeof kOne) == sizeof kOne);
 }
 
 Errno query_eqn(Context& context, Attributes& request) {
@@ -205,8 +234,15 @@ Errno subscribe_event(Context& context, Attributes& request) {
   if (!handle) return handle.error();
   const ErrnoOr<Object*> found = context.objects.find(*handle, ObjectType::kDevx);
   if (!found) return found.error();
+  std::shared_ptr<const Descriptor> eventfd;
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM)) {
-    return unsupported("DevX events through an eventfd");
+    if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) return EINVAL;
+    const auto given = request.value<std::uint32_t>(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM);
+    if (!given) return given.error();
+    auto kept = keep_eventfd(static_cast<int>(*given));
+    if (!kept) return kept.error();
+    eventfd = std::move(*kept);
+    (*channel)->keep(eventfd);
   }
   std::uint64_t cookie = 0;
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) {
@@ -225,6 +261,12 @@ Errno subscribe_event(Context& context, Attributes& request) {
   const auto raised = [&object](std::uint16_t event) { return devx::is_raised_here(object.kind, event); };
   if (!std::ranges::all_of(events, raised)) return EINVAL;
   for (const std::uint16_t event : events) {
+    if (eventfd) {
+      object.events->subscribe(event, [kept = std::weak_ptr(eventfd)] {
+        if (const auto open = kept.lock()) signal_eventfd(*open);
+      });
+      continue;
+    }
     object.events->subscribe(event, [channel = *channel, cookie, event, number = object.number] {
       channel->push_device_event(cookie, event, number);
     });
@@ -293,6 +335,25 @@ constexpr Method kMethods[] = {
 };
 
 }  // namespace
+
+bool owns(const Context& context, devx::Named kind, std::uint32_t number) {
+  struct Types {
+    ObjectType verbs;
+    std::optional<devx::ObjectKind> devx;
+  };
+  constexpr std::array kTypes{Types{ObjectType::kPd, std::nullopt}, Types{ObjectType::kUar, std::nullopt},
+                              Types{ObjectType::kCq, devx::ObjectKind::kCq},
+                              Types{ObjectType::kSrq, devx::ObjectKind::kRmp}};
+  const Types types = kTypes[static_cast<std::size_t>(kind)];
+  bool found = false;
+  context.objects.visit([&](const Object& object) {
+    const bool is_kind = object.type == ObjectType::kDevx
+                             ? static_cast<const DevxObject&>(object).devx.kind == types.devx
+                             : object.type == types.verbs;
+    found = found || (is_kind && object.number == number);
+  });
+  return found;
+}
 
 std::span<const Method> devx_methods() { return kMethods; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 namespace gdx::softhca::uverbs {
 
@@ -9,7 +10,11 @@ std::uint32_t ObjectTable::add(std::unique_ptr<Object> object) {
   while (objects_.contains(next_handle_) || next_handle_ == 0) ++next_handle_;
   const std::uint32_t handle = next_handle_++;
   object->handle = handle;
-  for (const std::uint32_t below : object->stands_on) ++objects_.at(below)->users;
+  touch(handle);
+  for (const std::uint32_t below : object->stands_on) {
+    ++objects_.at(below)->users;
+    touch(below);
+  }
   objects_.emplace(handle, std::move(object));
   return handle;
 }
@@ -23,7 +28,26 @@ ErrnoOr<Object*> ObjectTable::find(std::uint32_t handle, ObjectType type) {
 ErrnoOr<Object*> ObjectTable::find_any(std::uint32_t handle) {
   const auto found = objects_.find(handle);
   if (found == objects_.end()) return refuse(ENOENT);
+  touch(handle);
   return found->second.get();
+}
+
+const Object* ObjectTable::look(std::uint32_t handle) const {
+  const auto found = objects_.find(handle);
+  return found == objects_.end() ? nullptr : found->second.get();
+}
+
+void ObjectTable::touch(std::uint32_t handle) noexcept {
+  try {
+    touched_.push_back(handle);
+  } catch (const std::bad_alloc&) {  // its record keeps the state before
+  }
+}
+
+void ObjectTable::touch_queue_pairs() {
+  for (const auto& [handle, object] : objects_) {
+    if (object->type == ObjectType::kQp || object->type == ObjectType::kDevx) touch(handle);
+  }
 }
 
 Errno ObjectTable::remove(Object& object) {
@@ -38,11 +62,16 @@ Errno ObjectTable::remove(Object& object) {
 void ObjectTable::move(Object& object, std::uint32_t from, std::uint32_t to) {
   --objects_.at(from)->users;
   ++objects_.at(to)->users;
+  touch(from);
+  touch(to);
   std::replace(object.stands_on.begin(), object.stands_on.end(), from, to);
 }
 
 void ObjectTable::drop(Object& object) {
-  for (const std::uint32_t below : object.stands_on) --objects_.at(below)->users;
+  for (const std::uint32_t below : object.stands_on) {
+    --objects_.at(below)->users;
+    touch(below);
+  }
   objects_.erase(object.handle);
 }
 

@@ -9,6 +9,7 @@
 
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/uverbs/event_channel.h"
+#include "driver-shim/softhca/uverbs/inventory_file.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -25,6 +26,7 @@ struct Object {
   std::shared_ptr<EventChannel> asyncs;
   // Undoes what creation did in the HCA. A refusal keeps the object.
   std::function<Errno()> release;
+  InventoryRecord record;
 
   virtual ~Object() = default;
 };
@@ -37,11 +39,24 @@ class ObjectTable {
   // Errors: ENOENT for no such handle, EINVAL for an object of another type.
   ErrnoOr<Object*> find(std::uint32_t handle, ObjectType type);
   ErrnoOr<Object*> find_any(std::uint32_t handle);
+  // Null for no such handle.
+  [[nodiscard]] const Object* look(std::uint32_t handle) const;
   // Calls visit(const Object&) for every one, oldest first.
   template <typename Visit>
   void visit(Visit visit) const {
     for (const auto& [handle, object] : objects_) visit(*object);
   }
+  // Calls visit(Object&) for those that have been made or found since the last call, and may have changed.
+  template <typename Visit>
+  void visit_touched(Visit visit) {
+    for (const std::uint32_t handle : touched_) {
+      if (const auto found = objects_.find(handle); found != objects_.end()) visit(*found->second);
+    }
+    touched_.clear();
+  }
+  void forget_touched() { touched_.clear(); }
+  // Counts every queue pair as changed.
+  void touch_queue_pairs();
   // Makes `object` stand on `to` where it stood on `from`: both exist.
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
@@ -52,8 +67,10 @@ class ObjectTable {
 
  private:
   void drop(Object& object);
+  void touch(std::uint32_t handle) noexcept;
 
   std::map<std::uint32_t, std::unique_ptr<Object>> objects_;
+  std::vector<std::uint32_t> touched_;  // handles, also of objects that are gone
   std::uint32_t next_handle_ = 1;
 };
 

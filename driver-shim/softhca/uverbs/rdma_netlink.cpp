@@ -9,9 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/uverbs/netlink_message.h"
 #include "driver-shim/softhca/uverbs/sysfs.h"
+#include "driver-shim/softhca/wire/addressing.h"
+#include "driver-shim/softhca/wire/interface.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -21,7 +22,6 @@ constexpr std::uint8_t kPortActive = 4;
 constexpr std::uint8_t kPhysicalLinkUp = 5;
 constexpr std::uint64_t kPortCapabilities = IB_UVERBS_PCF_CM_SUP | IB_UVERBS_PCF_IP_BASED_GIDS;
 constexpr std::uint32_t kUverbsAbi = 1;
-constexpr std::uint32_t kLoopbackInterface = 1;
 constexpr std::uint8_t kSharedByNamespaces = 1;
 // A reader's buffer may be no larger than a page.
 constexpr std::size_t kMaxTableBytes = 3000;
@@ -59,7 +59,7 @@ void put_hca(NetlinkMessage& message, const Question& question, std::uint32_t in
 }
 
 std::string describe_hca(const Question& question, std::uint32_t index, std::uint16_t flags) {
-  const std::uint64_t guid = devx::guid_of(question.hcas[index].address);
+  const std::uint64_t guid = wire::guid_of(question.hcas[index].address);
   NetlinkMessage message = question.reply(flags);
   put_hca(message, question, index);
   message.put(RDMA_NLDEV_ATTR_PORT_INDEX, std::uint32_t{1});
@@ -86,14 +86,15 @@ Errno dump_hcas(const Question& question) {
 }
 
 std::string describe_port(const Question& question, std::uint32_t index, std::uint16_t flags) {
+  const wire::Interface interface = wire::interface_of(question.hcas[index].address);
   NetlinkMessage message = question.reply(flags);
   put_hca(message, question, index);
   message.put(RDMA_NLDEV_ATTR_PORT_INDEX, std::uint32_t{1});
   message.put(RDMA_NLDEV_ATTR_CAP_FLAGS, kPortCapabilities);
   message.put(RDMA_NLDEV_ATTR_PORT_STATE, kPortActive);
   message.put(RDMA_NLDEV_ATTR_PORT_PHYS_STATE, kPhysicalLinkUp);
-  message.put(RDMA_NLDEV_ATTR_NDEV_INDEX, kLoopbackInterface);
-  message.put_text(RDMA_NLDEV_ATTR_NDEV_NAME, "lo");
+  message.put(RDMA_NLDEV_ATTR_NDEV_INDEX, interface.index);
+  message.put_text(RDMA_NLDEV_ATTR_NDEV_NAME, interface.name.data());
   return message.finish();
 }
 
@@ -226,13 +227,12 @@ const Table* table_of(std::uint16_t command) {
   return found == std::end(kTables) ? nullptr : found;
 }
 
-void put_resource(NetlinkMessage& message, const Question& question, const Table& table,
-                  const Resource& resource) {
+void put_resource(NetlinkMessage& message, const Table& table, const Resource& resource) {
   message.put(table.number, resource.number);
   if (resource.pd != 0 && resource.kind != ResourceKind::kPd)
     message.put(RDMA_NLDEV_ATTR_RES_PDN, resource.pd);
   table.put(message, resource);
-  message.put(RDMA_NLDEV_ATTR_RES_PID, question.asker.process);
+  message.put(RDMA_NLDEV_ATTR_RES_PID, resource.process);
 }
 
 Errno get_resource(const Question& question, const Table& table) {
@@ -247,7 +247,7 @@ Errno get_resource(const Question& question, const Table& table) {
   if (wanted == resources.end()) return ENOENT;
   NetlinkMessage message = question.reply();
   put_hca(message, question, *index);
-  put_resource(message, question, table, *wanted);
+  put_resource(message, table, *wanted);
   question.replies.push_back(message.finish());
   return 0;
 }
@@ -265,7 +265,7 @@ Errno dump_resources(const Question& question, const Table& table) {
       for (; next != resources.end() && message.size() < kMaxTableBytes; ++next) {
         if (next->kind != table.kind) continue;
         any = true;
-        message.nest(table.entry, [&] { put_resource(message, question, table, *next); });
+        message.nest(table.entry, [&] { put_resource(message, table, *next); });
       }
     });
     if (any) question.replies.push_back(message.finish());
@@ -392,6 +392,11 @@ bool can_dump(std::uint16_t type) {
   return command != std::end(kCommands) && command->dump != nullptr;
 }
 
+bool asks_for_resources(const nlmsghdr& header) {
+  const auto number = static_cast<std::uint16_t>(RDMA_NL_GET_OP(header.nlmsg_type));
+  return number == RDMA_NLDEV_CMD_RES_GET || table_of(number) != nullptr;
+}
+
 std::string error_reply(const nlmsghdr& header, std::uint32_t port, Errno error) {
   NetlinkMessage message(NLMSG_ERROR, 0, header.nlmsg_seq, port);
   const nlmsgerr body{-error, header};
@@ -433,14 +438,17 @@ void answer_message(std::span<const std::byte> message, NetlinkAsker& asker,
 
 // Ends the datagram at a malformed request, without an answer.
 std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, NetlinkAsker asker,
-                                        const std::function<std::vector<HcaInventory>()>& inventory) {
+                                        const std::function<std::vector<HcaInventory>(bool)>& inventory) {
   std::vector<std::string> replies;
   std::optional<std::vector<HcaInventory>> hcas;
+  bool all_processes = false;
   while (datagram.size() >= sizeof(nlmsghdr)) {
     nlmsghdr header{};
     std::memcpy(&header, datagram.data(), sizeof header);
     if (header.nlmsg_len < sizeof header || header.nlmsg_len > datagram.size()) break;
-    if (!hcas) hcas = inventory();
+    const bool widens = !all_processes && asks_for_resources(header);
+    all_processes = all_processes || widens;
+    if (!hcas || widens) hcas = inventory(all_processes);
     answer_message(datagram.first(header.nlmsg_len), asker, *hcas, replies);
     datagram = datagram.subspan(std::min<std::size_t>(NLMSG_ALIGN(header.nlmsg_len), datagram.size()));
   }

@@ -14,16 +14,16 @@
 
 namespace gdx::softhca::uverbs {
 
-// Origin of a request: the socket's port, and the process whose resources are reported.
+// Origin of a request.
 struct NetlinkAsker {
   std::uint32_t port = 0;
-  std::uint32_t process = 0;
   bool dumping = false;  // a dump has not been received to its end: EBUSY for another
 };
 
 // Returns the datagrams that answer one of requests. An unsupported request gets an error, a malformed one no
-// answer. Calls `inventory` at most once.
+// answer. Calls `inventory` once, and once more with true for the first request of resources: they are then
+// those of all processes.
 std::vector<std::string> answer_netlink(std::span<const std::byte> datagram, NetlinkAsker asker,
-                                        const std::function<std::vector<HcaInventory>()>& inventory);
+                                        const std::function<std::vector<HcaInventory>(bool)>& inventory);
 
 }  // namespace gdx::softhca::uverbs

@@ -39,8 +39,9 @@ class RealFunction : public RealSymbol {
   }
 };
 
-// Declares one, together with all others in a section of their own.
-#define GDX_REAL_FUNCTION __attribute__((section("gdx_real_functions"))) constinit
+// Declares one, together with all others in a section of their own, which is read as an array. `used` keeps
+// each whole: clang otherwise splits them into members and drops the names.
+#define GDX_REAL_FUNCTION __attribute__((section("gdx_real_functions"), used)) constinit
 
 extern RealFunction<int(const char*, int, ...)> real_open;
 extern RealFunction<int(int)> real_close;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -19,9 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/uverbs/real.h"
+#include "driver-shim/softhca/wire/addressing.h"
+#include "driver-shim/softhca/wire/interface.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -38,7 +40,7 @@ std::string guid_text(std::uint64_t guid) {
                      guid & 0xffff);
 }
 
-std::string gid_text(const devx::Gid& gid) {
+std::string gid_text(const wire::Gid& gid) {
   std::string text;
   for (std::size_t i = 0; i < gid.size(); i += 2) {
     text += fmt::format("{}{:02x}{:02x}", i == 0 ? "" : ":", gid[i], gid[i + 1]);
@@ -65,7 +67,7 @@ Files pci_files() {
 }
 
 Files device_files(const Hca& hca) {
-  const std::string guid = guid_text(devx::guid_of(hca.address()));
+  const std::string guid = guid_text(wire::guid_of(hca.address()));
   return {{"node_type", "1: CA"},        {"node_guid", guid},
           {"sys_image_guid", guid},      {"node_desc", "gdx software HCA"},
           {"fw_ver", "28.0.0"},          {"hca_type", "MT4129"},
@@ -77,17 +79,18 @@ Files port_files(const Hca& hca) {
                  {"phys_state", "5: LinkUp"},
                  {"rate", "100 Gb/sec (4X EDR)"},
                  {"link_layer", hca.config().infiniband ? "InfiniBand" : "Ethernet"},
-                 {"lid", fmt::format("{:#x}", devx::lid_of(hca.address()))},
+                 {"lid", fmt::format("{:#x}", wire::lid_of(hca.address()))},
                  {"sm_lid", hca.config().infiniband ? "0x1" : "0x0"},
                  {"sm_sl", "0"},
                  {"lid_mask_count", "0"},
                  {"cap_mask", "0x04010000"},
                  {"pkeys/0", "0xffff"}};
-  for (std::uint8_t index = 0; index < devx::kGidTableSize; ++index) {
-    files.emplace_back(fmt::format("gids/{}", index), gid_text(devx::gid_of(hca.address(), index)));
+  const wire::Interface interface = wire::interface_of(hca.address());
+  for (std::uint8_t index = 0; index < wire::kGidTableSize; ++index) {
+    files.emplace_back(fmt::format("gids/{}", index), gid_text(wire::gid_of(hca.address(), index)));
     files.emplace_back(fmt::format("gid_attrs/types/{}", index),
                        hca.config().infiniband ? "IB/RoCE v1" : "RoCE v2");
-    files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index), "lo");
+    files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index), interface.name.data());
   }
   return files;
 }
@@ -166,15 +169,20 @@ void remove_if_stale(const std::string& path) {
   if (lock && flock(lock.value(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
 }
 
-// libstdc++'s iterators of directories end the program where memory is short.
-void remove_stale_trees(const std::string& folder) {
+// Directories whose names are those of this user's trees. libstdc++'s iterators of directories end the
+// program where memory is short.
+std::vector<std::string> possible_trees(const std::string& folder) {
+  constexpr std::size_t kMost = 4096;
+  std::vector<std::string> found;
   const std::string pattern = prefix(folder).substr(folder.size() + 1);
   const std::unique_ptr<DIR, int (*)(DIR*)> listed(opendir(folder.c_str()), closedir);
-  if (!listed) return;
+  if (!listed) return found;
   while (const dirent* const entry = readdir(listed.get())) {
     const std::string name = entry->d_name;
-    if (name.starts_with(pattern)) remove_if_stale(folder + '/' + name);
+    if (name.starts_with(pattern) && found.size() < kMost)
+      found.push_back(fmt::format("{}/{}", folder, name));
   }
+  return found;
 }
 
 // The directory made and its lock held, or none. A concurrent clean-up may take it away in between.
@@ -263,6 +271,7 @@ std::vector<std::pair<const char*, std::uint64_t>> all_counter_values(const HcaC
           {"hw_counters/softhca_window_markers", counters.window.markers},
           {"hw_counters/softhca_window_grants", counters.window.grants},
           {"hw_counters/softhca_socket_drops", counters.wire.socket_drops},
+          {"hw_counters/softhca_send_errors", counters.wire.send_errors},
           {"hw_counters/np_ecn_marked_roce_packets", counters.marked_packets},
           {"hw_counters/np_cnp_sent", counters.notifications_sent},
           {"hw_counters/rp_cnp_handled", counters.notifications_heeded},
@@ -301,9 +310,22 @@ std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCount
   return values;
 }
 
+std::vector<std::string> user_trees() {
+  std::vector<std::string> trees;
+  for (const std::string& folder : folders()) {
+    for (const std::string& tree : possible_trees(folder)) {
+      if (is_own_directory(tree)) trees.push_back(tree);
+    }
+  }
+  std::ranges::sort(trees);
+  return trees;
+}
+
 Result<std::unique_ptr<SysfsTree>> SysfsTree::create(const std::vector<Hca*>& hcas) {
   const std::vector<std::string> possible = folders();
-  for (const std::string& folder : possible) remove_stale_trees(folder);
+  for (const std::string& folder : possible) {
+    for (const std::string& tree : possible_trees(folder)) remove_if_stale(tree);
+  }
   Result<std::unique_ptr<SysfsTree>> tree = create_in(possible.front(), hcas);
   for (std::size_t i = 1; !tree && i < possible.size(); ++i) tree = create_in(possible[i], hcas);
   return tree;
@@ -333,10 +355,20 @@ Result<std::unique_ptr<SysfsTree>> SysfsTree::create_in(const std::string& folde
 
 SysfsTree::~SysfsTree() { remove_tree(root_); }
 
+// Replaces each file by a rename: a reader beside this call finds the old number or the new one, never none.
 bool SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) const {
-  Files files;
-  for (const auto& [name, value] : counter_values(counters)) files.emplace_back(name, std::to_string(value));
-  return write_files(fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1", files);
+  const fs::path port = fs::path(root_) / "sys/class/infiniband" / hca.config().name / "ports/1";
+  const fs::path next = fs::path(root_) / "next_counter";
+  for (const auto& [name, value] : counter_values(counters)) {
+    const fs::path counter = port / name;
+    std::error_code ignored;  // rename fails for its cause
+    fs::create_directories(counter.parent_path(), ignored);
+    if (!write_file(next, std::to_string(value)) || ::chmod(next.c_str(), 0644) != 0 ||
+        ::rename(next.c_str(), counter.c_str()) != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace gdx::softhca::uverbs

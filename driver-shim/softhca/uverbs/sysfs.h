@@ -26,6 +26,14 @@ inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";
 // those that no hardware has begin with softhca_.
 std::vector<std::pair<const char*, std::uint64_t>> counter_values(const HcaCounters& counters);
 
+// Folder of a device's files of events, one for each queue pair, by its number in hexadecimal. They are not
+// in the tree: each open makes one.
+inline constexpr char kFlightFolder[] = "/softhca_flight/";
+
+// Returns the roots of the trees of this user's processes, its own too, where this process looks for a place.
+// A process of one may have ended. Errors: none, fewer trees.
+std::vector<std::string> user_trees();
+
 class SysfsTree {
  public:
   // Removes trees that dead processes left, and makes one under TMPDIR. Without TMPDIR: in /dev/shm for root

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/engine/paging.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
+#include "driver-shim/softhca/wire/addressing.h"
 #include "proto/byte_order.h"
 
 namespace gdx::softhca::uverbs {
@@ -25,7 +25,7 @@ constexpr std::uint64_t kFirmwareVersion = std::uint64_t{28} << 32;
 
 ib_uverbs_query_device_resp device_attributes(const Hca& hca) {
   ib_uverbs_query_device_resp answer{};
-  const std::uint64_t guid = byte_swap(devx::guid_of(hca.address()));
+  const std::uint64_t guid = byte_swap(wire::guid_of(hca.address()));
   constexpr std::uint32_t kObjects = 1u << devx::kLogMaxObjects;
   answer.fw_ver = kFirmwareVersion;
   answer.node_guid = guid;
@@ -119,7 +119,7 @@ Errno write_create_ah(Context& context, WriteRequest& request) {
   const ErrnoOr<Object*> pd = context.objects.find(asked.pd_handle, ObjectType::kPd);
   if (!pd) return pd.error() == ENOENT ? EINVAL : pd.error();
   if (asked.attr.port_num != 1 || asked.attr.is_global == 0) return EINVAL;
-  if (asked.attr.grh.sgid_index >= devx::kGidTableSize) return EINVAL;
+  if (asked.attr.grh.sgid_index >= wire::kGidTableSize) return EINVAL;
   auto object = std::make_unique<Object>();
   object->type = ObjectType::kAh;
   object->stands_on = {asked.pd_handle};
@@ -127,10 +127,10 @@ Errno write_create_ah(Context& context, WriteRequest& request) {
   ib_uverbs_create_ah_resp answer{};
   answer.ah_handle = context.objects.add(std::move(object));
 
-  devx::Gid gid;
+  wire::Gid gid;
   std::copy_n(asked.attr.grh.dgid, gid.size(), gid.begin());
-  devx::warn_of_mixed_gids(context.hca.address(), asked.attr.grh.sgid_index, gid);
-  const devx::Mac mac = devx::mac_of(devx::address_of(gid));
+  wire::warn_of_mixed_gids(context.hca.address(), asked.attr.grh.sgid_index, gid);
+  const wire::Mac mac = wire::mac_of(wire::address_of(gid));
   mlx5_ib_create_ah_resp driver{};
   driver.response_length = sizeof driver;
   std::copy(mac.begin(), mac.end(), driver.dmac);

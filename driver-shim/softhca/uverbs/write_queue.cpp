@@ -7,13 +7,13 @@
 #include <cerrno>
 
 #include "base/log.h"
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/uverbs/modify_rules.h"
 #include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
 #include "driver-shim/softhca/uverbs/write_handlers.h"
+#include "driver-shim/softhca/wire/addressing.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -29,17 +29,19 @@ void warn_once_about_lids() {
       "a peer was addressed by LID and found at 127.0.x.y; a real RoCE port would refuse: use a GID (-g 1)");
 }
 
+// Within an InfiniBand subnet the LID leads, with and without a GRH.
 ErrnoOr<wire::Address> remote_address(const Hca& hca, const ib_uverbs_qp_dest& destination) {
-  if (destination.is_global != 0) {
-    if (destination.sgid_index >= devx::kGidTableSize) return refuse(EINVAL);
-    devx::Gid gid;
+  const bool global = destination.is_global != 0;
+  if (global && destination.sgid_index >= wire::kGidTableSize) return refuse(EINVAL);
+  if (global && !hca.config().infiniband) {
+    wire::Gid gid;
     std::copy_n(destination.dgid, gid.size(), gid.begin());
-    devx::warn_of_mixed_gids(hca.address(), destination.sgid_index, gid);
-    return devx::address_of(gid);
+    wire::warn_of_mixed_gids(hca.address(), destination.sgid_index, gid);
+    return wire::address_of(gid);
   }
   if (destination.dlid == 0) return refuse(EINVAL);
   if (!hca.config().infiniband) warn_once_about_lids();
-  return devx::address_of_lid(destination.dlid);
+  return wire::address_of_lid(destination.dlid);
 }
 
 ErrnoOr<QpAttributes> attributes_from(const Hca& hca, const ib_uverbs_modify_qp& asked) {

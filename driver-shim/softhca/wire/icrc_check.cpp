@@ -3,7 +3,7 @@
 #include <bit>
 #include <vector>
 
-#include "driver-shim/softhca/transport/icrc.h"
+#include "driver-shim/softhca/wire/icrc.h"
 #include "proto/roce/headers.h"
 
 namespace gdx::softhca::wire {
@@ -11,16 +11,16 @@ namespace gdx::softhca::wire {
 std::uint32_t icrc_between(const Address& source, const Address& destination, std::uint16_t source_port,
                            std::uint16_t ip_id, std::span<const std::byte> bth_to_padding) {
   if (source.is_ipv4()) {
-    return transport::icrc_ipv4(source.ipv4_host_order(), destination.ipv4_host_order(), source_port, ip_id,
-                                bth_to_padding);
+    return icrc_ipv4(source.ipv4_host_order(), destination.ipv4_host_order(), source_port, ip_id,
+                     bth_to_padding);
   }
-  return transport::icrc_ipv6(source.gid, destination.gid, source_port, bth_to_padding);
+  return icrc_ipv6(source.gid, destination.gid, source_port, bth_to_padding);
 }
 
 IcrcCalculator::IcrcCalculator() {
-  const std::uint32_t base = transport::begin_icrc_ipv4(0, 0, 0, 0, 0);
+  const std::uint32_t base = begin_icrc_ipv4(0, 0, 0, 0, 0);
   for (std::size_t bit = 0; bit < kIdBits; ++bit) {
-    id_bits_[bit] = base ^ transport::begin_icrc_ipv4(0, 0, 0, static_cast<std::uint16_t>(1u << bit), 0);
+    id_bits_[bit] = base ^ begin_icrc_ipv4(0, 0, 0, static_cast<std::uint16_t>(1u << bit), 0);
   }
 }
 
@@ -32,10 +32,10 @@ std::uint32_t IcrcCalculator::between(const Address& source, const Address& dest
   Begun& begun = begun_[(length_bytes / 4 ^ source.gid.back() ^ destination.gid.back()) % kKept];
   if (begun.length_bytes != length_bytes || begun.source_port != source_port ||
       begun.destination != destination || begun.source != source) {
-    const std::uint32_t crc =
-        source.is_ipv4() ? transport::begin_icrc_ipv4(source.ipv4_host_order(), destination.ipv4_host_order(),
-                                                      source_port, 0, length_bytes)
-                         : transport::begin_icrc_ipv6(source.gid, destination.gid, source_port, length_bytes);
+    const std::uint32_t crc = source.is_ipv4()
+                                  ? begin_icrc_ipv4(source.ipv4_host_order(), destination.ipv4_host_order(),
+                                                    source_port, 0, length_bytes)
+                                  : begin_icrc_ipv6(source.gid, destination.gid, source_port, length_bytes);
     begun = {source, destination, length_bytes, source_port, crc};
   }
   std::uint32_t crc = begun.crc;
@@ -44,7 +44,7 @@ std::uint32_t IcrcCalculator::between(const Address& source, const Address& dest
       crc ^= id_bits_[static_cast<std::size_t>(std::countr_zero(rest))];
     }
   }
-  return transport::finish_icrc(crc, bth_to_padding);
+  return finish_icrc(crc, bth_to_padding);
 }
 
 const IcrcChecker::BitDifferences& IcrcChecker::differences(std::size_t length_bytes) {
@@ -52,10 +52,10 @@ const IcrcChecker::BitDifferences& IcrcChecker::differences(std::size_t length_b
   if (found != by_length_.end()) return found->second;
   // Any datagram of this length will do: everything but the id cancels out.
   const std::vector<std::byte> blank(length_bytes);
-  const std::uint32_t base = transport::icrc_ipv4(0, 0, 0, 0, blank);
+  const std::uint32_t base = icrc_ipv4(0, 0, 0, 0, blank);
   BitDifferences made{};
   for (std::size_t bit = 0; bit < made.size(); ++bit) {
-    made[bit] = base ^ transport::icrc_ipv4(0, 0, 0, static_cast<std::uint16_t>(1u << bit), blank);
+    made[bit] = base ^ icrc_ipv4(0, 0, 0, static_cast<std::uint16_t>(1u << bit), blank);
   }
   return by_length_.emplace(length_bytes, made).first->second;
 }

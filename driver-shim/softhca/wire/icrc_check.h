@@ -40,9 +40,9 @@ class IcrcCalculator {
   std::array<std::uint32_t, kIdBits> id_bits_{};  // change of the ICRC by each bit of an id, on any path
 };
 
-// Tries the possible ids, because a UDP socket hides the IPv4 id of a received packet. With DF set Linux
-// numbers the segments of one GSO send 0, 1, ... and other packets 0, so only kIpIds values are possible. CRC
-// is linear, so an id's part of the ICRC depends on the id and on the length alone.
+// Tries the possible ids, because a UDP socket hides the IPv4 id of a received packet. With DF set, Linux
+// numbers the segments of one GSO send 0, 1, ... and other packets 0. Only kIpIds values are therefore
+// possible. CRC is linear, so an id's part of the ICRC depends on the id and on the length alone.
 class IcrcChecker {
  public:
   static constexpr std::uint16_t kIpIds = 64;

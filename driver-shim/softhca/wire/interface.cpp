@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "base/descriptor.h"
 
@@ -24,14 +25,18 @@ constexpr std::uint32_t kMaxRoceMtuBytes = 4096;
 constexpr std::uint32_t kMinRoceMtuBytes = 256;
 constexpr std::uint32_t kHeaderBytes = 96;  // GRH, UDP, BTH, XRC and atomic headers, ICRC
 
+// An address may bear a label, such as "eth0:1": the interface is what stands before the colon.
 void set_name(ifreq& request, const char* name) {
-  std::memcpy(request.ifr_name, name, strnlen(name, IFNAMSIZ - 1));
+  const std::string_view all(name, strnlen(name, IFNAMSIZ - 1));
+  std::memcpy(request.ifr_name, all.data(), std::min(all.size(), all.find(':')));
 }
 
 Interface describe(const Descriptor& socket, const char* name) {
   Interface found;
+  static_assert(found.name.size() == IFNAMSIZ);
   ifreq request{};
   set_name(request, name);
+  std::memcpy(found.name.data(), request.ifr_name, found.name.size());
   if (ioctl(socket.value(), SIOCGIFINDEX, &request) == 0)
     found.index = static_cast<std::uint32_t>(request.ifr_ifindex);
   if (ioctl(socket.value(), SIOCGIFMTU, &request) == 0)

@@ -1,6 +1,7 @@
 // The network interface that has an address.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "driver-shim/softhca/wire/wire.h"
@@ -8,6 +9,7 @@
 namespace gdx::softhca::wire {
 
 struct Interface {
+  std::array<char, 16> name{};  // "lo"; IFNAMSIZ
   std::uint32_t index = 0;
   std::uint32_t mtu_bytes = 0;  // of IP packets
 };

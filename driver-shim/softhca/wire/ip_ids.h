@@ -1,6 +1,6 @@
 // IPv4 ids of arrivals, which a UDP socket hides and the ICRC covers. Software HCAs send ids that IcrcChecker
 // tries anyway; Soft-RoCE and hardware count theirs. A raw socket beside the UDP socket reads the headers of
-// the latter only. A filter leaves the others, and all payload, in the Linux kernel.
+// the UDP socket's arrivals only. A filter leaves all other headers, and all payload, in the Linux kernel.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class IpIdLog {
 
 class IpIdReader {
  public:
-  // Errors: kSystem with errno's text, mostly for want of CAP_NET_RAW.
+  // Errors: kSystem with errno's text, mostly because CAP_NET_RAW is missing.
   [[nodiscard]] static Result<IpIdReader> open(const Address& local);
 
   // Takes as IpIdLog::take does, reading as many headers as needed. Never blocks.

@@ -7,8 +7,8 @@
 //   sender    bytes that wake, end of the socket <---> receiver
 //
 // Trust: any process may bind a name, so a name proves nothing. An address belongs to the user who holds its
-// UDP port 4791, which the Linux kernel gives to one only. Both sides read that user and the user at the
-// socket's other end from the kernel, and continue only if the two are equal.
+// UDP port 4791, which the Linux kernel gives to one only. Both sides read that user from the kernel, and
+// also the user at the socket's other end. They continue only if the two are equal.
 #pragma once
 
 #include <optional>
@@ -37,8 +37,8 @@ struct Call {
   Descriptor memory;
 };
 // Reads the caller's first message; nullopt inside the result before it has come. Never blocks.
-// Errors: kInvalidArgument for anything but a call, kRemoteAccess when the caller does not hold its address,
-// kNotFound when no process holds it, because the caller has ended.
+// Errors: kInvalidArgument for anything but a call; kRemoteAccess when another process holds the caller's
+// address; kNotFound when none does, because the caller has ended.
 [[nodiscard]] Result<std::optional<Call>> receive_call(int fd);
 
 }  // namespace gdx::softhca::wire

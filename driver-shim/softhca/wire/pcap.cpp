@@ -16,7 +16,6 @@ namespace gdx::softhca::wire {
 namespace {
 
 constexpr std::size_t kEthernetBytes = 14;
-constexpr std::size_t kUdpBytes = 8;
 constexpr std::size_t kFlushAtBytes = std::size_t{1} << 20;
 
 struct FileHeader {
@@ -98,7 +97,7 @@ void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
   append_mac(out, destination);
   append_mac(out, source);
   append_be16(out, v4 ? 0x0800 : 0x86dd);
-  const std::size_t udp_bytes = kUdpBytes + datagram.size();
+  const std::size_t udp_bytes = roce::kUdpBytes + datagram.size();
   if (v4) {
     append(out, roce::ipv4_header(source.gid, destination.gid, ip_id, udp_bytes, ecn));
   } else {
@@ -138,7 +137,7 @@ void PcapWriter::record(std::uint64_t unix_time_ns, const CapturedHeaders& heade
                         std::span<const std::byte> datagram) {
   const std::size_t frame_bytes = kEthernetBytes +
                                   (headers.source.is_ipv4() ? roce::kIpv4Bytes : roce::kIpv6Bytes) +
-                                  kUdpBytes + datagram.size();
+                                  roce::kUdpBytes + datagram.size();
   const auto length = static_cast<std::uint32_t>(frame_bytes);
   append(pending_,
          RecordHeader{static_cast<std::uint32_t>(unix_time_ns / 1'000'000'000),

@@ -1,5 +1,5 @@
-// Packets as a classic pcap file (Ethernet link type). Headers that the socket hides, Ethernet, IP and UDP,
-// are rebuilt, so that any analyser decodes RoCE v2 and the ICRC verifies.
+// Packets as a classic pcap file (Ethernet link type). It rebuilds the headers that the socket hides:
+// Ethernet, IP and UDP. Any analyser then decodes RoCE v2, and the ICRC verifies.
 // Source: draft-ietf-opsawg-pcap (file format).
 #pragma once
 

@@ -1,5 +1,5 @@
-// One direction of the shared-memory wire: a ring of packets with one producer and one consumer, in memory
-// that both ends can write. Each end validates the other: it reads every index and length once and checks it.
+// One direction of the shared-memory wire: a ring of packets with one producer and one consumer. Both ends
+// can write its memory. Each end validates the other: it reads every index and length once and checks it.
 // After an invalid one the end reports a broken ring and reads no more.
 //
 //   producer: reserve, fill, commit ... publish(tail, release) ---> consumer: take(acquire) ... release(head)

@@ -15,8 +15,8 @@ class SharedMemory {
   struct Made;
   // Errors: kSystem with errno's text.
   static Result<Made> create();
-  // Maps a file that another process made. Errors: kInvalidArgument when it is not of a ring's size or can
-  // still be truncated, which would kill a process that reads it; kSystem otherwise.
+  // Maps a file that another process made. Errors: kInvalidArgument when it is not of a ring's size.
+  // kInvalidArgument too when it can still be truncated, which would kill a reader. kSystem otherwise.
   static Result<SharedMemory> adopt(int fd);
 
   [[nodiscard]] RingControl& control() const { return *reinterpret_cast<RingControl*>(base_.get()); }

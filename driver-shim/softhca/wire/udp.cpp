@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "driver-shim/softhca/wire/faults.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/ip_ids.h"
+#include "driver-shim/softhca/wire/loop.h"
 #include "driver-shim/softhca/wire/pcap.h"
 #include "driver-shim/softhca/wire/udp.h"
 #include "proto/roce/headers.h"
@@ -45,6 +47,7 @@ struct Run {
   std::size_t segments = 0;
   bool closed = false;
   bool marked = false;  // they leave as if a switch had marked them
+  bool bare = false;    // four unset bytes take the place of each ICRC, which nothing would read
 };
 
 // Control data of a run for the kernel, beyond its destination.
@@ -91,6 +94,13 @@ std::optional<roce::Ecn> ecn_of(const cmsghdr& control) {
   return static_cast<roce::Ecn>(traffic_class & roce::kEcnMask);
 }
 
+std::size_t granted_bytes(const Descriptor& socket) {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  getsockopt(socket.value(), SOL_SOCKET, SO_RCVBUF, &bytes, &length);
+  return static_cast<std::size_t>(bytes);
+}
+
 class UdpWire final : public Wire {
  public:
   UdpWire(BoundSocket socket, const UdpConfig& config, std::shared_ptr<PcapWriter> pcap)
@@ -99,12 +109,11 @@ class UdpWire final : public Wire {
         interface_(socket.interface),
         faults_(config.faults),
         pcap_(std::move(pcap)),
-        arena_(kArenaBytes) {
+        socket_bytes_(granted_bytes(socket_)),
+        arena_(kArenaBytes),
+        loops_(!config.own_through_socket),
+        loop_(socket_bytes_) {
     runs_.reserve(kMaxRuns);
-    int receive_bytes = 0;
-    socklen_t length = sizeof receive_bytes;
-    getsockopt(socket_.value(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, &length);
-    socket_bytes_ = static_cast<std::size_t>(receive_bytes);
     const int off = 0;
     gso_ = setsockopt(socket_.value(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
@@ -126,7 +135,10 @@ class UdpWire final : public Wire {
   }
   int poll_fd() const override { return socket_.value(); }
   bool lost() const override { return !socket_.refers(); }
-  bool arm() override { return arrival_ == arrival_count_; }
+  bool arm() override {
+    armed_ = arrival_ == arrival_count_ && loop_.empty();
+    return armed_;
+  }
   std::uint16_t arrival_port() const override { return arrivals_[arrival_].from.port; }
   const WireCounters& counters() const override;
   // The kernel charges its own overhead too.
@@ -142,10 +154,14 @@ class UdpWire final : public Wire {
   void append_copy(const Address& destination, std::span<const std::byte> body, const Damage& damage);
   void append(const Address& destination, std::size_t length_bytes, const Damage& damage);
   void send_runs();
+  [[nodiscard]] bool loops(const Address& destination) const { return loops_ && destination == local_; }
+  void loop(const Run& run);
   void set_gro(bool on);
   void set_ecn();
   void look_for_ip_ids(bool on_loopback);
   bool refill();
+  void take_looped();
+  bool read_socket();
   std::optional<std::uint16_t> verified_ip_id(const Endpoint& from, std::uint16_t place,
                                               std::span<const std::byte> datagram);
   std::size_t deliver_message(std::size_t max_packets, const Sink& sink);
@@ -157,7 +173,7 @@ class UdpWire final : public Wire {
   std::shared_ptr<PcapWriter> pcap_;
   roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // of what leaves unmarked
   bool gso_ = false;
-  std::size_t socket_bytes_ = 0;
+  std::size_t socket_bytes_;
   mutable WireCounters counters_;  // the kernel's own are fetched when they are asked for
 
   std::vector<std::byte> arena_;
@@ -191,12 +207,21 @@ class UdpWire final : public Wire {
     std::size_t length_bytes = 0;
     std::size_t segment_bytes = 0;
     roce::Ecn ecn = roce::Ecn::kNotCapable;  // of all of it: the kernel joins only what agrees in this
+    const std::byte* bytes = nullptr;
+    bool bare = false;  // see Run
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
   bool drained_ = false;
   std::size_t arrival_count_ = 0;
   std::size_t arrival_ = 0;         // the message being delivered
   std::size_t arrival_offset_ = 0;  // bytes of it that are delivered
+
+  bool loops_;  // packets to the own address go through loop_
+  Loop loop_;
+  bool loop_had_turn_ = false;  // the newest message came from it
+  // The next run into it must make the socket readable. Stays while others receive, because a thread may
+  // sleep meanwhile.
+  bool armed_ = false;
 };
 
 std::span<std::byte> UdpWire::next_place() {
@@ -221,8 +246,9 @@ void UdpWire::append_copy(const Address& destination, std::span<const std::byte>
 // Takes the datagram at the arena's end into the newest run, or starts one with it.
 void UdpWire::append(const Address& destination, std::size_t length_bytes, const Damage& damage) {
   const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
+  const bool bare = loops(destination) && !pcap_ && !damage.corrupt_bit;
   const bool joins = gso_ && !runs_.empty() && !runs_.back().closed && runs_.back().marked == damage.mark &&
-                     runs_.back().destination == destination &&
+                     runs_.back().destination == destination && runs_.back().bare == bare &&
                      datagram_bytes <= runs_.back().segment_bytes && runs_.back().segments < kMaxSegments &&
                      runs_.back().length_bytes + datagram_bytes <= kMaxGsoBytes;
   if (!joins) {
@@ -231,15 +257,20 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
       send_runs();
       std::memmove(arena_.data(), arena_.data() + at, length_bytes);
     }
-    runs_.push_back(Run{
-        .destination = destination, .offset = used_, .segment_bytes = datagram_bytes, .marked = damage.mark});
+    runs_.push_back(Run{.destination = destination,
+                        .offset = used_,
+                        .segment_bytes = datagram_bytes,
+                        .marked = damage.mark,
+                        .bare = bare});
   }
   Run& run = runs_.back();
   const std::span<std::byte> datagram = std::span(arena_).subspan(used_, datagram_bytes);
   const auto ip_id = static_cast<std::uint16_t>(run.segments);
-  const std::uint32_t icrc =
-      calculator_.between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
-  std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
+  if (!bare) {
+    const std::uint32_t icrc =
+        calculator_.between(local_, destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));
+    std::memcpy(datagram.data() + length_bytes, &icrc, sizeof icrc);
+  }
   if (const auto bit = damage.corrupt_bit) datagram[*bit / 8] ^= std::byte{1} << (*bit % 8);
   if (pcap_) {
     const roce::Ecn ecn = run.marked ? roce::Ecn::kCongestionExperienced : ecn_;
@@ -259,8 +290,32 @@ void UdpWire::flush() {
   if (pcap_) pcap_->flush();
 }
 
+// Sends a run to the own address.
+void UdpWire::loop(const Run& run) {
+  const LoopedRun like{
+      .bytes = {}, .segment_bytes = run.segment_bytes, .marked = run.marked, .bare = run.bare};
+  if (!loop_.push(std::span(arena_).subspan(run.offset, run.length_bytes), like)) {
+    counters_.send_errors += run.segments;
+    log::debug("{} datagrams for {} itself not sent: too many wait", run.segments, local_.text());
+    return;
+  }
+  if (!std::exchange(armed_, false)) return;
+  // An empty datagram wakes a thread that polls the socket.
+  sockaddr_storage name;
+  const socklen_t length = to_sockaddr(local_, interface_.index, name);
+  armed_ = ::sendto(socket_.value(), nullptr, 0, 0, reinterpret_cast<sockaddr*>(&name), length) < 0;
+}
+
 void UdpWire::send_runs() {
-  if (runs_.empty()) return;
+  std::erase_if(runs_, [this](const Run& run) {
+    if (!loops(run.destination)) return false;
+    loop(run);
+    return true;
+  });
+  if (runs_.empty()) {
+    used_ = 0;
+    return;
+  }
   // Not cleared as a whole: mostly there is one run, and its latency counts.
   std::array<mmsghdr, kMaxRuns> messages;
   std::array<iovec, kMaxRuns> vectors;
@@ -333,7 +388,7 @@ void UdpWire::look_for_ip_ids(bool on_loopback) {
     log::info("{} reads IPv4 ids from a raw socket, for peers that count them", local_.text());
   } else {
     no_ip_ids_ = reader.error().message;
-    log::info("{} hears only IPv4 peers whose ids are 0 to 63: {}", local_.text(), no_ip_ids_);
+    log::info("{} receives IPv4 packets only with the ids 0 to 63: {}", local_.text(), no_ip_ids_);
   }
 }
 
@@ -359,7 +414,35 @@ const WireCounters& UdpWire::counters() const {
   return counters_;
 }
 
+// Takes from the loop and from the socket by turns, because a stream through either would starve the other.
 bool UdpWire::refill() {
+  const bool loop_waits = !loop_.empty();
+  drained_ = false;
+  const bool loop_first = loop_waits && !std::exchange(loop_had_turn_, false);
+  if (!loop_first && read_socket()) return true;
+  if (loop_waits) {
+    take_looped();
+  } else {
+    drained_ = true;
+  }
+  return loop_waits;
+}
+
+void UdpWire::take_looped() {
+  const LoopedRun& run = loop_.take();
+  arrivals_[0] = {.from = {local_, roce::kUdpPort},
+                  .length_bytes = run.bytes.size(),
+                  .segment_bytes = run.segment_bytes,
+                  .ecn = run.marked ? roce::Ecn::kCongestionExperienced : ecn_,
+                  .bytes = run.bytes.data(),
+                  .bare = run.bare};
+  arrival_ = 0;
+  arrival_offset_ = 0;
+  arrival_count_ = 1;
+  loop_had_turn_ = true;
+}
+
+bool UdpWire::read_socket() {
   auto& [messages, vectors, names, controls, buffer] = batch_;
   int n = 0;
   if (wanted_ == 1) {
@@ -370,7 +453,6 @@ bool UdpWire::refill() {
     n = recvmmsg(socket_.value(), messages.data(), wanted_, MSG_DONTWAIT, nullptr);
   }
   wanted_ = n == static_cast<int>(wanted_) ? kReceiveMessages : 1;
-  drained_ = n <= 0;
   arrival_ = 0;
   arrival_offset_ = 0;
   arrival_count_ = n > 0 ? static_cast<std::size_t>(n) : 0;
@@ -380,6 +462,8 @@ bool UdpWire::refill() {
     arrival.length_bytes = messages[i].msg_len;
     arrival.segment_bytes = messages[i].msg_len;
     arrival.ecn = roce::Ecn::kNotCapable;
+    arrival.bytes = buffer.data() + i * kReceiveBytes;
+    arrival.bare = false;
     msghdr& header = messages[i].msg_hdr;
     for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
          control = CMSG_NXTHDR(&header, control)) {
@@ -436,15 +520,15 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
 // Delivers what is left of the current message. Packets that fail the ICRC count against the budget.
 std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) {
   const Arrival& arrival = arrivals_[arrival_];
-  const std::byte* base = batch_.buffer.data() + arrival_ * kReceiveBytes;
   std::size_t taken = 0;
   while (arrival_offset_ < arrival.length_bytes && taken < max_packets) {
     const std::size_t length = std::min(arrival.segment_bytes, arrival.length_bytes - arrival_offset_);
-    const std::span<const std::byte> datagram(base + arrival_offset_, length);
+    const std::span<const std::byte> datagram(arrival.bytes + arrival_offset_, length);
     const auto place = static_cast<std::uint16_t>(arrival_offset_ / arrival.segment_bytes);
     arrival_offset_ += length;
     ++taken;
-    const std::optional<std::uint16_t> ip_id = verified_ip_id(arrival.from, place, datagram);
+    const std::optional<std::uint16_t> ip_id =
+        arrival.bare ? place : verified_ip_id(arrival.from, place, datagram);
     if (pcap_) {
       const Endpoint& from = arrival.from;
       pcap_->record(unix_time_ns(), {from.address, local_, from.port, ip_id.value_or(place), arrival.ecn},

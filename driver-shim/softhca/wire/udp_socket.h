@@ -1,5 +1,5 @@
-// The socket beneath the UDP wire. It stays unconnected and sets DF, because only then does Linux send IPv4
-// id 0 (and 0, 1, ... within a GSO send), which the ICRC covers.
+// The socket beneath the UDP wire. It stays unconnected and sets DF, because Linux sends IPv4 id 0 only then.
+// Within a GSO send the ids are 0, 1, ... The ICRC covers the id.
 #pragma once
 
 #include <sys/socket.h>

@@ -53,7 +53,7 @@ struct WireCounters {
   std::uint64_t faults_corrupted = 0;
   std::uint64_t faults_marked = 0;
   std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
-  std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring was full: treated as lost
+  std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring or the loop was full: lost
   std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
   std::uint64_t socket_drops = 0;        // arrivals for which the UDP socket had no room
 };
@@ -66,7 +66,8 @@ class Wire {
 
   // Returns the address that this wire receives on.
   [[nodiscard]] virtual const Address& local() const = 0;
-  // Returns the packets to `destination` that can be begun before some are lost for want of room here.
+  // Returns the number of packets to `destination` that can be begun before room here runs out and some are
+  // lost.
   [[nodiscard]] virtual std::size_t room(const Address& destination) = 0;
   // Returns room for one outgoing datagram of BTH to padding, at most kMaxPacketBytes. Fill it, then commit.
   [[nodiscard]] virtual std::span<std::byte> begin_packet(const Address& destination) = 0;
@@ -95,8 +96,7 @@ class Wire {
   // Makes every arrival from now until the next receive() signal poll_fd. False: some have arrived already.
   [[nodiscard]] virtual bool arm() = 0;
   [[nodiscard]] virtual const WireCounters& counters() const = 0;
-  // Returns the most bytes that a queue pair should have under way, so that a wire of this kind does not
-  // overrun at the other end.
+  // Returns the most bytes that a queue pair should have under way, so that the other end does not overrun.
   [[nodiscard]] virtual std::size_t window_bytes() const { return std::size_t{2} << 20; }
   // Returns the kernel's limit of the socket on which all peers' packets arrive; 0: none that may overflow.
   [[nodiscard]] virtual std::size_t socket_bytes() const { return 0; }
@@ -115,10 +115,13 @@ struct UdpConfig {
   FaultConfig faults;
   // Reads ids on 127.0.0.0/8 too, for tests. Peers there are software HCAs, whose ids can be guessed.
   bool ip_ids_on_loopback = false;
+  // Sends packets to the own address through the socket, too, for tests of IPv6: its loopback has one
+  // address.
+  bool own_through_socket = false;
 };
 
-// Opens RoCE v2 on UDP port 4791. Errors: kBusy when the address is taken or none is free, kInvalidArgument
-// for an address that does not parse, kSystem with errno's text otherwise.
+// Opens RoCE v2 on UDP port 4791. Errors: kBusy when the address is taken or none is free; kInvalidArgument
+// for an address that does not parse; kSystem with errno's text otherwise.
 [[nodiscard]] Result<std::unique_ptr<Wire>> open_udp(const UdpConfig& config);
 
 // Carrier of packets to HCAs of this host; all others are reached over UDP only.

@@ -1,5 +1,6 @@
 // Succeeds if and only if a seed finds what is wrong with the credits' code it was linked with. With the
-// argument `shared` there are shared endpoints, with `team` only those of a team.
+// argument `shared` there are shared endpoints, with `team` only those of a team, with `tenants` those of two
+// programs.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -10,9 +11,10 @@ int main(int argc, char** argv) {
   using gdx::sim::Sharers;
   constexpr std::uint64_t kSeeds = 2000;
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const Sharers sharers = kind == "team"     ? Sharers::kTeam
-                          : kind == "shared" ? Sharers::kSome
-                                             : Sharers::kNone;
+  const Sharers sharers = kind == "team"      ? Sharers::kTeam
+                          : kind == "tenants" ? Sharers::kTenants
+                          : kind == "shared"  ? Sharers::kSome
+                                              : Sharers::kNone;
   const auto report = gdx::sim::run_credit_seeds(1, kSeeds, 10'000, sharers);
   if (report.sum.problem.empty()) {
     fmt::print("seeds 1..{} find nothing: the simulation is blind to this bug\n", kSeeds);

@@ -72,7 +72,7 @@ Overload::Overload(const OverloadCase& shape) : shape_(shape) {
 
 void Overload::push(Sender& sender) {
   CreditNode& node = sender.node;
-  device::Credits& credits = *node.kernel;
+  device::impl::Credits& credits = *node.kernel;
   credits.on_completed(node.completed);
   credits.poll();
   if (now_ns_ < sender.may_push_ns || node.producer - node.completed == kSendQueue) return;

@@ -28,5 +28,15 @@ TEST(SharedCreditSimulation, teams_without_minima_keep_every_promise) {
   EXPECT_GT(report.sum.errors, 500u);
 }
 
+// A program whose kernels have ended keeps its slots from no other program of its pool.
+TEST(SharedCreditSimulation, tenants_of_one_pool_keep_every_promise) {
+  const CreditReport report = run_credit_seeds(1, 300, 10'000, Sharers::kTenants);
+  EXPECT_EQ(report.sum.problem, "") << "replay with gdx_credit_sim --tenants " << report.seed << " "
+                                    << report.seed;
+  EXPECT_GT(report.sum.pushes, 10'000u);
+  EXPECT_GT(report.sum.waits, 10'000u);
+  EXPECT_GT(report.sum.errors, 100u);
+}
+
 }  // namespace
 }  // namespace gdx::sim

@@ -7,7 +7,7 @@
 namespace gdx::sim {
 namespace {
 
-constexpr std::uint32_t kLogBlocks = device::SharedEndpoint<>::kMinLogSendQueue;
+constexpr std::uint32_t kLogBlocks = device::impl::OpenSharedEndpoint<Placement::kHost>::kMinLogSendQueue;
 constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
 constexpr std::uint32_t kSlotBytes = kMinSlotBytes;
 constexpr std::uint32_t kQpn = 0x123456;
@@ -19,11 +19,12 @@ constexpr std::uint32_t kLogMessageBytes = 20;  // messages lie that far apart a
 // Help of a thread that waits for a slot, as device/team has it.
 struct WorldHelp {
   const SlotBooks* books;
+  std::uint32_t tenant;
   std::size_t next;
 
   template <typename Pool>
   void step() {
-    const std::span<SharedKernel* const> team = books->team();
+    const std::span<SharedKernel* const> team = books->team(tenant);
     if (team.empty()) return;
     next = (next + 1) % team.size();
     team[next]->poll_for_others<Pool>();
@@ -77,7 +78,7 @@ SharedKernel::SharedKernel(SlotBooks& books, Random& random, const StagingHandle
 void SharedKernel::live(Thread& thread) {
   device::SharedEndpoint<> endpoint(state_.handle);
   for (bool last = false; !last;) {
-    if (!books_.team().empty()) {
+    if (!books_.team(tenant_).empty()) {
       thread.is_between_calls = true;
       sim::step();
       thread.is_between_calls = false;
@@ -94,7 +95,8 @@ Status SharedKernel::call(device::SharedEndpoint<>& endpoint, Thread& thread) {
   const RemoteMemory to{at, 1u << kLogMessageBytes, 0x77, 0};
   const LocalMemory from{reinterpret_cast<std::byte*>(at), 1u << kLogMessageBytes, 0x88, 0};
   const std::uint64_t bytes = random_.between(1, 3 * kSlotBytes);
-  const WorldHelp help{&books_, number_};
+  auto& open = endpoint.*device::impl::Access::kState<device::SharedEndpoint<>>;
+  const WorldHelp help{&books_, tenant_, number_};
   switch (random_.between(0, 9)) {
     case 0: return gdx_put(endpoint, to, from, bytes);
     case 1: return gdx_put_value(endpoint, to, std::uint64_t{1});
@@ -103,13 +105,13 @@ Status SharedKernel::call(device::SharedEndpoint<>& endpoint, Thread& thread) {
     case 4: {
       const device::impl::Signal signal{{kSignal, 8, 0x77, 0}, 1, SignalOp::kSet};
       const Status status =
-          device::impl::put_shared<Mode::kPush, Scope::kThread>(endpoint, to, from, bytes, signal, help);
+          device::impl::put_shared<Mode::kPush, Scope::kThread>(open, to, from, bytes, signal, help);
       thread.pushes += status == Status::kOk;
       return status;
     }
     default: {
       const Status status = device::impl::put_shared<Mode::kPush, Scope::kThread>(
-          endpoint, to, from, bytes, device::impl::NoSignal{}, help);
+          open, to, from, bytes, device::impl::NoSignal{}, help);
       thread.pushes += status == Status::kOk;
       return status;
     }
@@ -179,7 +181,7 @@ bool SharedKernel::owns(const void* word) const {
 
 // A thread that helps writes the words of another endpoint.
 SharedKernel& SharedKernel::owner_of(const void* word) {
-  for (SharedKernel* const member : books_.team()) {
+  for (SharedKernel* const member : books_.team(tenant_)) {
     if (member->owns(word)) return *member;
   }
   return *this;

@@ -29,8 +29,9 @@ class SlotBooks {
   virtual void abandon(std::uint32_t slot) = 0;  // no queue pair will send it
   virtual void expect(bool holds, const char* what) = 0;
   [[nodiscard]] virtual std::uint64_t now() const = 0;  // in steps
-  // Returns all endpoints of a team, in any of whose rings a thread may write; none where there is no team.
-  [[nodiscard]] virtual std::span<SharedKernel* const> team() const = 0;
+  // Returns all endpoints of a tenant's team, in any of whose rings its threads may write; none where there
+  // is no team.
+  [[nodiscard]] virtual std::span<SharedKernel* const> team(std::uint32_t tenant) const = 0;
 };
 
 class SharedKernel final : public StepWitness {
@@ -39,7 +40,11 @@ class SharedKernel final : public StepWitness {
   SharedKernel(SlotBooks& books, Random& random, const StagingHandle& staging, const StagingState& begin,
                std::uint32_t first_block);
 
-  void set_number(CreditEndpoint number) { number_ = number; }
+  void set_number(CreditEndpoint number, std::uint32_t tenant) {
+    number_ = number;
+    tenant_ = tenant;
+  }
+  [[nodiscard]] std::uint32_t tenant() const { return tenant_; }
   // One step of a thread chosen by chance, but for those that sleep.
   void step();
   // One step of each, awake or not. False: all have ended.
@@ -107,6 +112,7 @@ class SharedKernel final : public StepWitness {
   SlotBooks& books_;
   Random& random_;
   CreditEndpoint number_ = 0;
+  std::uint32_t tenant_ = 0;
   QueueState state_{};
   std::vector<std::byte> memory_;  // of which only the addresses count
   std::vector<mlx5::WqeBasicBlock> send_queue_;

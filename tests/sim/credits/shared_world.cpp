@@ -42,6 +42,7 @@ void CreditWorld::check_shared(const Node& node) {
 
 // A failed endpoint: each thread meets the failure, with whatever call, and that brings all slots back.
 void CreditWorld::come_home(Node& node) {
+  running_ = node.shared->tenant();
   // Skips an endpoint that never got its minimum: it is not made yet, and has posted nothing that could fail.
   if (!node.shared->patient() || lacks(node)) return;
   // A thread that waits for the slots of stuck endpoints posts nothing, and meets no failure.
@@ -52,10 +53,11 @@ void CreditWorld::come_home(Node& node) {
   for (std::uint32_t round = 0; runs && round < kMaxRounds && outcome_.problem.empty(); ++round) {
     pass_time();
     runs = node.shared->step_all();
-    for (SharedKernel* const other : team_) {  // one that helps may be amid a poll of this endpoint
+    for (SharedKernel* const other :
+         teams_[node.shared->tenant()]) {  // one that helps may be amid a poll of this endpoint
       if (other != node.shared.get()) (void)other->step_all();
     }
-    serve(node);
+    for (const auto& other : nodes_) serve(*other);  // a thread may wait for any of their slots
     if (round % 16 == 0) poll();
     check();
   }

@@ -4,6 +4,7 @@
 // hostile, destroyed queue pairs, and the order in which each side reads the other's words.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -12,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "device/credits.h"
+#include "device/impl/credits.h"
 #include "host/staging/credit_exchange.h"
 #include "tests/sim/credits/shared_kernel.h"
 #include "tests/sim/credits/steps.h"
@@ -20,10 +21,12 @@
 
 namespace gdx::sim {
 
-// Kinds of endpoints: only exclusive ones; shared ones among them, whose threads run step by step; or shared
-// ones of one process without minima, as a team has them. A team's endpoints stay until it ends, some of them
-// idle, and a thread that waits for a slot takes back those of the others.
-enum class Sharers { kNone, kSome, kTeam };
+// Kinds of endpoints: only exclusive ones; shared ones among them, whose threads run step by step; shared
+// ones of one process without minima, as a team has them; those of two processes that share a pool, the
+// tenants. A team's endpoints stay until it ends, some of them idle, and a thread that waits for a slot takes
+// back those of the others. The first tenant begins when the kernels of the second have ended.
+enum class Sharers { kNone, kSome, kTeam, kTenants };
+inline constexpr std::uint32_t kMostTenants = 2;
 
 // One endpoint: the client's credits on one side, its queue pair on the other.
 struct CreditNode {
@@ -42,9 +45,9 @@ struct CreditNode {
 
   CreditEndpoint number = 0;
   StagingHandle handle{};
-  std::optional<device::Credits> kernel;  // runs now
-  StagingState state{};                   // between kernels
-  std::unique_ptr<SharedKernel> shared;   // instead of both
+  std::optional<device::impl::Credits> kernel;  // runs now
+  StagingState state{};                         // between kernels
+  std::unique_ptr<SharedKernel> shared;         // instead of both
 
   std::deque<Work> posted;
   std::uint32_t producer = 0;
@@ -122,6 +125,10 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   void check_growth(const std::vector<std::uint32_t>& before);
   void count_slot(const Node& node, std::uint32_t slot);
   [[nodiscard]] bool may_all_be_stuck() const;
+  [[nodiscard]] bool has_teams() const { return sharers_ == Sharers::kTeam || sharers_ == Sharers::kTenants; }
+  [[nodiscard]] std::uint32_t tenants() const { return sharers_ == Sharers::kTenants ? kMostTenants : 1; }
+  // Returns whether the node's threads run. Of two tenants, one at a time does.
+  [[nodiscard]] bool runs(const Node& node) const { return node.shared->tenant() == running_; }
   void everybody_alive_gets_on();
   void everything_comes_home();
   void come_home(Node& node);
@@ -130,7 +137,9 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
   void end_fill(std::uint32_t slot, std::uint64_t payload) override { memory_[slot] = payload; }
   void abandon(std::uint32_t slot) override { sending_[slot] = false; }
   [[nodiscard]] std::uint64_t now() const override { return now_; }
-  [[nodiscard]] std::span<SharedKernel* const> team() const override { return team_; }
+  [[nodiscard]] std::span<SharedKernel* const> team(std::uint32_t tenant) const override {
+    return teams_[tenant];
+  }
   void published(const std::uint32_t* to, std::uint32_t value) override;
   void bury(Node& node);
   [[nodiscard]] static std::uint64_t pushes_of(const Node& node) {
@@ -149,11 +158,12 @@ class CreditWorld final : public SlotBooks, public PublishWitness {
 
   Random random_;
   Sharers sharers_;
+  std::uint32_t running_;  // the tenant whose kernels run
   CreditRules rules_;
   CreditExchange exchange_;
   std::uint32_t most_nodes_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<SharedKernel*> team_;
+  std::array<std::vector<SharedKernel*>, kMostTenants> teams_;
   std::vector<std::uint64_t> memory_;   // content of each slot
   std::vector<bool> sending_;           // a queue pair that exists has yet to send the slot
   std::vector<std::uint64_t> counted_;  // the check that saw the slot last

@@ -199,14 +199,14 @@ void WindowWorld::answer(const Packet& packet, std::optional<roce::WindowGrant> 
   at(now_ns_ + senders_[number].path_ns + jitter_ns, [this, number, grant] {
     Sender& sender = senders_[number];
     if (sender.dead) return;
-    const auto hear = [this, number, grant] {
+    const auto deliver = [this, number, grant] {
       Sender& awake = senders_[number];
       const bool news =
-          grant ? awake.window->on_grant(now_ns_, *grant) : awake.window->on_heard(now_ns_, true);
+          grant ? awake.window->on_grant(now_ns_, *grant) : awake.window->on_packet(now_ns_, true);
       if (news) schedule_step(number, now_ns_);
     };
-    if (now_ns_ >= sender.asleep_until_ns) return hear();
-    at(sender.asleep_until_ns, hear);
+    if (now_ns_ >= sender.asleep_until_ns) return deliver();
+    at(sender.asleep_until_ns, deliver);
   });
 }
 
@@ -249,6 +249,14 @@ void WindowWorld::check_books() {
   }
 }
 
+void WindowWorld::check_invariants() {
+  if (const char* const broken = shares_.check_invariants()) fail(broken);
+  for (const Sender& sender : senders_) {
+    const char* const broken = sender.window != nullptr ? sender.window->check_invariants() : nullptr;
+    if (broken != nullptr) fail(broken);
+  }
+}
+
 bool WindowWorld::done() const {
   return now_ns_ > 5 * kSecondNs && std::all_of(senders_.begin(), senders_.end(), [](const Sender& sender) {
            return sender.dead || (sender.window != nullptr && sender.backlog_bytes == 0);
@@ -261,6 +269,7 @@ WindowOutcome WindowWorld::run() {
     events_.pop();
     now_ns_ = event.time_ns;
     event.act();
+    check_invariants();
   }
   if (!outcome_.problem.empty()) return outcome_;
   if (!done()) fail("somebody who could send did not get on");

@@ -79,6 +79,7 @@ class WindowWorld {
   void answer(const Packet& packet, std::optional<roce::WindowGrant> grant);
   void misfortune();
   void check_books();
+  void check_invariants();
   [[nodiscard]] std::uint64_t truesize_of(std::uint64_t bytes);
   [[nodiscard]] bool done() const;
   void fail(const std::string& what);

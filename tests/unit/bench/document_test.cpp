@@ -39,6 +39,8 @@ TEST(Document, figures_are_those_of_the_rounds) {
   EXPECT_EQ(pull["pcie_reads_per_message"], 2);
   EXPECT_EQ(pull["pcie_writes_per_message"], 3);
   EXPECT_EQ(pull["credit_stalls"], 21);
+  EXPECT_EQ(pull["occupancy"].dump(), R"({"us":[0.0,350.0],"leased_slots":[1,16],"in_flight":[0,9]})")
+      << "of the last round";
   EXPECT_EQ(pull["bytes_verified"], 7 * 4096);
   const Json& bandwidth = row(document, "bw", "pull", 4096);
   EXPECT_TRUE(bandwidth["latency_us"].is_null());
@@ -52,6 +54,72 @@ TEST(Document, ratio_is_to_pull_in_the_same_round) {
   EXPECT_EQ(row(document, "lat", "push", 8)["ratio_to_pull"]["says"], "0.5 [0.5, 0.5]");
   EXPECT_EQ(row(document, "bw", "push", 4096)["ratio_to_pull"]["ratio"], 2);
   EXPECT_EQ(row(sample_document(2), "lat", "push", 8)["ratio_to_pull"]["says"], "too few rounds");
+}
+
+// 700 messages of a case tell no quantile of which fewer than ten would lie beyond.
+TEST(Document, quantile_of_too_few_messages_is_left_out) {
+  const Json few = row(sample_document(7), "lat", "pull", 8)["latency_us"];
+  EXPECT_TRUE(few["p99"].is_null());
+  EXPECT_TRUE(few["p99_9"].is_null());
+  EXPECT_FALSE(few["p50"].is_null());
+  const Json more = row(sample_document(10), "lat", "pull", 8)["latency_us"];
+  EXPECT_EQ(more["p99"], 2.2);
+  EXPECT_TRUE(more["p99_9"].is_null());
+}
+
+TEST(Document, figures_of_counters_name_who_counted) {
+  EXPECT_EQ(sample_document()["rows"][0]["pcie_counted_by"], "the software HCA");
+  auto line = sample_line(0, 1, 2000, 1e6);
+  line["pcie_reads"] = nullptr;
+  EXPECT_TRUE(document_of(kConditionsLine + ("\n" + line.dump()))["rows"][0]["pcie_counted_by"].is_null());
+}
+
+TEST(Document, ratios_that_chance_alone_gives_are_counted) {
+  const Json document = sample_document();
+  EXPECT_EQ(document["ratios"]["count"], 4);
+  EXPECT_EQ(document["ratios"]["differ"], 4);
+  EXPECT_EQ(document["ratios"]["by_chance"], 0.0624);  // 4 of level 0.9844
+  EXPECT_EQ(sample_document(5)["ratios"]["count"], 0) << "of level 0.9375";
+}
+
+// Rounding of the bounds decides nothing: 0.99999 in every round differs.
+TEST(Document, ratio_that_rounds_to_1_differs) {
+  std::string journal = std::string(kConditionsLine) + "\n";
+  for (int round = 1; round <= 7; ++round) {
+    journal += sample_line(0, round, 2000, 1).dump() + "\n";
+    journal += sample_line(1, round, 1999.98, 1).dump() + "\n";
+  }
+  const auto document = document_of(journal);
+  const auto& ratio = row(document, "lat", "push", 8)["ratio_to_pull"];
+  EXPECT_EQ(ratio["high"], 1);
+  EXPECT_EQ(ratio["differs"], true);
+  EXPECT_EQ(ratio["says"], "1 [1, 1]");
+  EXPECT_EQ(document["ratios"]["differ"], 1);
+}
+
+TEST(Document, damage_in_what_is_dropped_is_kept) {
+  EXPECT_TRUE(sample_document()["dropped_damage"].empty());
+  const Json document = document_of(sample_journal(2) + R"({"dropped":1,"bad_bytes":5})" + "\n");
+  ASSERT_EQ(document["dropped_damage"].size(), 1u);
+  EXPECT_EQ(document["dropped_damage"][0]["case"], "put lat push 8 B warp x1 depth 1 batch 1");
+  EXPECT_EQ(document["dropped_damage"][0]["bad_bytes"], 5);
+}
+
+// Push takes half the time of pull at 8 B, and as long in two rounds of seven at 4 KiB.
+TEST(Document, modes_that_noise_does_not_tell_apart_are_both_the_fastest) {
+  std::string journal = std::string(kConditionsLine) + "\n";
+  for (int round = 1; round <= 7; ++round) {
+    journal += sample_line(0, round, 2000 + round, 1).dump() + "\n" +
+               sample_line(1, round, 1000 + round, 1).dump() + "\n" +
+               sample_line(2, round, 2000 + round, 1).dump() + "\n" +
+               sample_line(3, round, round < 3 ? 2003 : 1000, 1).dump() + "\n";
+  }
+  const Json fastest = document_of(journal)["fastest"];
+  ASSERT_EQ(fastest.size(), 2u) << fastest;
+  EXPECT_EQ(fastest[0]["mode"], "push");
+  EXPECT_EQ(fastest[0]["to_bytes"], 8);
+  EXPECT_EQ(fastest[1]["mode"], "pull or push");
+  EXPECT_EQ(sample_document(2)["fastest"][0]["mode"], "too few rounds");
 }
 
 TEST(Document, run_that_was_cut_off_keeps_what_was_measured_and_says_so) {

@@ -56,6 +56,27 @@ TEST(Plan, product_has_each_case_once) {
   }
 }
 
+TEST(Plan, threads_and_proxies_ring_plainly_only) {
+  Plan plan;
+  plan.tests = {"put_lat"};
+  plan.ways = {"pull", "proxy"};
+  plan.sizes_bytes = {8};
+  plan.scopes = {"thread", "warp"};
+  plan.doorbells = {"blueflame", "plain"};
+  std::vector<std::string> keys;
+  const auto cases = cases_of(plan);
+  ASSERT_TRUE(cases) << cases.error().message;
+  for (const Case& item : *cases) keys.push_back(key_of(item));
+  EXPECT_THAT(keys, ElementsAre("put lat pull 8 B thread x1 depth 1 batch 1 plain",
+                                "put lat proxy 8 B thread x1 depth 1 batch 1 plain",
+                                "put lat pull 8 B warp x1 depth 1 batch 1 plain",
+                                "put lat pull 8 B warp x1 depth 1 batch 1 blueflame",
+                                "put lat proxy 8 B warp x1 depth 1 batch 1 plain"));
+  plan.scopes = {"thread"};
+  plan.doorbells = {"blueflame"};
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("threads and proxies ring plainly"));
+}
+
 TEST(Plan, both_ranks_get_the_same_plan) {
   Plan plan;
   plan.tests = {"put_bw", "get_lat"};
@@ -65,6 +86,7 @@ TEST(Plan, both_ranks_get_the_same_plan) {
   plan.endpoints = {2};
   plan.depths = {3};
   plan.batches = {2};
+  plan.doorbells = {"blueflame"};
   plan.both_ways = true;
   plan.rounds = 9;
   plan.messages = 11;
@@ -90,6 +112,25 @@ TEST(Plan, unknown_words_are_refused_with_the_known_ones) {
   plan.ways = {"push"};
   plan.scopes = {"grid"};
   EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'grid' is no scope: use thread, warp, block"));
+}
+
+// A GPU's ns come in steps of a microsecond, its ticks do not.
+TEST(Ticks, have_the_length_that_the_whole_time_gives_them) {
+  LaneOutcome outcome{};
+  EXPECT_EQ(ns_per_tick(outcome), 1);
+  outcome.begin_ns = 5'000;
+  outcome.end_ns = 1'005'000;
+  outcome.begin_ticks = 70;
+  outcome.end_ticks = 1'980'070;
+  EXPECT_NEAR(ns_per_tick(outcome), 1 / 1.98, 1e-9);
+}
+
+TEST(Plan, half_of_the_cores_run_blocks_unless_the_plan_says_otherwise) {
+  Plan plan;
+  EXPECT_EQ(workers_of(plan, 16), 8u);
+  EXPECT_EQ(workers_of(plan, 1), 1u);
+  plan.workers = 3;
+  EXPECT_EQ(workers_of(plan, 16), 3u);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ inline nlohmann::ordered_json sample_line(std::size_t index, int round, double m
           {"cpu_ns", {110'000, 220'000}},
           {"posted", 110},
           {"credit_stalls", 3},
+          {"occupancy", {{0, 1, 0}, {50'000 * round, 16, 9}}},
           {"retransmissions", 1},
           {"pcie_reads", 220},
           {"pcie_writes", 330},
@@ -35,7 +36,7 @@ inline nlohmann::ordered_json sample_line(std::size_t index, int round, double m
 
 inline constexpr char kConditionsLine[] =
     R"({"conditions":[{"host":"a","address":"10.0.0.1","gpu":null},{"host":"a","address":"10.0.0.2","gpu":null}],)"
-    R"("measured_on":"the software HCA, kernels on the CPU layer"})";
+    R"("measured_on":"the software HCA, kernels on the CPU layer","hca":"the software HCA"})";
 
 // put_lat and put_bw of 8 B and 4 KiB, by pull and by push, which takes half the time.
 inline Plan sample_plan() {
@@ -61,9 +62,12 @@ inline std::string sample_journal(int rounds, bool whole = true, double factor =
   return text;
 }
 
+inline nlohmann::ordered_json document_of(const std::string& journal, const Plan& plan = sample_plan()) {
+  return make_document(plan, *cases_of(plan), journal, "gdx bench", "signal 9: Killed");
+}
+
 inline nlohmann::ordered_json sample_document(int rounds = 7, bool whole = true, double factor = 1) {
-  return make_document(sample_plan(), *cases_of(sample_plan()), sample_journal(rounds, whole, factor),
-                       "gdx bench", "signal 9: Killed");
+  return document_of(sample_journal(rounds, whole, factor));
 }
 
 }  // namespace gdx::bench

@@ -77,6 +77,13 @@ TEST(Median, interval_is_that_of_the_sign_test) {
   EXPECT_NEAR(nine.level, 1 - 20.0 / 512, 1e-9);
 }
 
+TEST(Quantile, needs_ten_values_beyond_it) {
+  EXPECT_FALSE(has_quantile(999, 0.99));
+  EXPECT_TRUE(has_quantile(1000, 0.99));
+  EXPECT_FALSE(has_quantile(9999, 0.999));
+  EXPECT_TRUE(has_quantile(10'000, 0.999));
+}
+
 TEST(Median, few_values_say_that_their_level_is_low) {
   EXPECT_EQ(median_interval(std::vector<double>{}).level, 0);
   const Interval one = median_interval(std::vector<double>{7});

@@ -66,7 +66,7 @@ class CalibrationFile : public ::testing::Test {
   }
   // A file of one table, whose fields these replace or are added to.
   void write_table(const std::string& fields) const {
-    write(R"({"format": "gdx calibration", "version": 3, "tables": [{"hca": "mlx5_0", "kernels": "gpu",
+    write(R"({"format": "gdx calibration", "version": 4, "tables": [{"hca": "mlx5_0", "kernels": "gpu",
               "payload": "gpu", "path_class": "SYS", "queues": "host", "slot_count": 32, "slot_bytes": 4096,
               "bounce_slot_count": 64, "bounce_slot_bytes": 65536, "blueflame": true, "queue_layout_version": 6,
               "inline_bytes": 28, "push_bytes": 4096, "pull_bytes": null, "rounds": 5, "measured_on": "x",
@@ -194,7 +194,7 @@ TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
 
 TEST_F(CalibrationFile, other_version_is_a_version_mismatch) {
   write(R"({"format": "gdx calibration", "version": 1, "tables": []})");
-  EXPECT_THAT(refusal(), HasSubstr("version 1, this gdx reads 3"));
+  EXPECT_THAT(refusal(), HasSubstr("version 1, this gdx reads 4"));
   EXPECT_EQ(read_calibrations(file_).error().status, Status::kVersionMismatch);
 }
 

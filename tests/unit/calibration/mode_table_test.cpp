@@ -1,4 +1,5 @@
 #include "host/calibration/mode_table.h"
+#include "base/size_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

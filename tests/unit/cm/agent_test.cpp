@@ -100,11 +100,13 @@ TEST_F(CmAgent, goodbye_has_all_its_retries_though_the_request_used_up_its_own) 
 TEST_F(CmAgent, request_repeated_while_user_thinks_is_answered_with_mra_which_stretches_the_wait) {
   Connection& active = requested();
   const std::uint64_t first_ns = active.deadline_ns();
-  world.advance();
-  world.deliver_all();
-  EXPECT_EQ(world.passive.sent.back().type, MessageType::kMra);
-  EXPECT_EQ(active.state(), State::kMraReceived);
-  EXPECT_GT(active.deadline_ns() - world.now_ns, 4 * first_ns);
+  for (int repeated = 1; repeated <= 3; ++repeated) {
+    world.advance();
+    world.deliver_all();
+    EXPECT_EQ(world.passive.sent.back().type, MessageType::kMra);
+    EXPECT_EQ(active.state(), State::kMraReceived);
+    EXPECT_GT(active.deadline_ns() - world.now_ns, 4 * first_ns) << "repetition " << repeated;
+  }
   EXPECT_EQ(world.passive.events.size(), 1u);
 }
 
@@ -379,7 +381,7 @@ TEST_F(CmAgent, rejection_by_timeout_says_whose_it_is) {
   Connection& active = world.active.agent.make(host(1));
   active.connect(0, request);
   world.active.agent.release(0, active.id());
-  EXPECT_EQ(world.active.sent.back().rejecting_guid, kGuid);
+  EXPECT_EQ(world.active.sent.back().reject_information, gdx::cm::wire_bytes(Be64(kGuid)));
 }
 
 TEST_F(CmAgent, established_is_rejected_by_the_peer_the_user_is_told_so) {

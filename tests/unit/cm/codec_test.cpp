@@ -23,9 +23,15 @@ Message req() {
                 .rnr_retry_count = 6,
                 .flow_control = true,
                 .srq = true};
+  m.path.local_lid = 0x1718;
+  m.path.remote_lid = 0x191a;
   m.path.local_gid[15] = 1;
   m.path.remote_gid[15] = 2;
+  m.path.flow_label = 0xb1b2b;
+  m.path.service_level = 9;
+  m.path.subnet_local = true;
   m.path.traffic_class = 0x60;
+  m.path.hop_limit = 63;
   m.path.ack_timeout = 19;
   m.transport = Transport::kUc;
   m.retry_count = 5;
@@ -62,9 +68,19 @@ TEST(CmCodec, req_encoded_fields_lie_where_the_specification_puts_them) {
   EXPECT_EQ(at(mad, 48), 0xff);
   EXPECT_EQ(at(mad, 50), 4 << 4 | 6);
   EXPECT_EQ(at(mad, 51), 15 << 4 | 1 << 3);
+  EXPECT_EQ(at(mad, 52), 0x17);
+  EXPECT_EQ(at(mad, 53), 0x18);
+  EXPECT_EQ(at(mad, 54), 0x19);
+  EXPECT_EQ(at(mad, 55), 0x1a);
   EXPECT_EQ(at(mad, 71), 1);
   EXPECT_EQ(at(mad, 87), 2);
+  EXPECT_EQ(at(mad, 88), 0xb1);
+  EXPECT_EQ(at(mad, 89), 0xb2);
+  EXPECT_EQ(at(mad, 90), 0xb0);
+  EXPECT_EQ(at(mad, 91), 16) << "rate";
   EXPECT_EQ(at(mad, 92), 0x60);
+  EXPECT_EQ(at(mad, 93), 63);
+  EXPECT_EQ(at(mad, 94), 9 << 4 | 1 << 3);
   EXPECT_EQ(at(mad, 95), 19 << 3);
   EXPECT_EQ(at(mad, 139), 0);
   EXPECT_EQ(at(mad, 140), 0x5a);
@@ -82,6 +98,7 @@ TEST(CmCodec, every_type_decoded_and_encoded_again_is_the_same) {
     m.service_timeout = 20;
     m.remote_qpn = 0xabcdef;
     m.qkey = 0x01234567;
+    m.reject_information.assign(16, std::byte{0x77});
     m.private_data.assign(private_data_bytes(type), std::byte{0xc3});
     const Mad mad = encode(m);
     const std::optional<Message> decoded = decode(mad);
@@ -90,6 +107,29 @@ TEST(CmCodec, every_type_decoded_and_encoded_again_is_the_same) {
     EXPECT_EQ(decoded->private_data, m.private_data) << static_cast<int>(type);
     EXPECT_EQ(encode(*decoded), mad) << static_cast<int>(type);
   }
+}
+
+TEST(CmCodec, req_decoded_has_the_path) {
+  const Path path = decode(encode(req()))->path;
+  EXPECT_EQ(path.local_lid, 0x1718);
+  EXPECT_EQ(path.remote_lid, 0x191a);
+  EXPECT_EQ(path.flow_label, 0xb1b2bu);
+  EXPECT_EQ(path.service_level, 9);
+  EXPECT_TRUE(path.subnet_local);
+  EXPECT_EQ(path.hop_limit, 63);
+}
+
+TEST(CmCodec, rej_has_information_of_any_length_and_no_more_than_its_room) {
+  Message m = req();
+  m.type = MessageType::kRej;
+  m.reject_information = wire_bytes(Be16(0x1718));
+  Mad mad = encode(m);
+  EXPECT_EQ(at(mad, 9), 2 << 1);
+  EXPECT_EQ(at(mad, 12), 0x17);
+  EXPECT_EQ(at(mad, 13), 0x18);
+  EXPECT_EQ(decode(mad)->reject_information, m.reject_information);
+  mad[mad::kHeaderBytes + 9] = std::byte{0xfe};  // 127 bytes
+  EXPECT_EQ(decode(mad)->reject_information.size(), 72u);
 }
 
 TEST(CmCodec, rep_decoded_has_the_endpoint) {

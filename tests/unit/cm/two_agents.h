@@ -24,8 +24,7 @@ class TwoAgents {
  public:
   class End final : private Port {
    public:
-    End(TwoAgents& world, const wire::Address& address, std::uint64_t seed)
-        : world_(world), agent({.address = address, .ca_guid = seed, .seed = seed, .timing = {}}, *this) {}
+    End(TwoAgents& world, const AgentConfig& config) : world_(world), agent(config, *this) {}
 
    private:
     void send(const wire::Address& destination, const Message& message) override {
@@ -41,10 +40,15 @@ class TwoAgents {
     Agent agent;
   };
 
-  explicit TwoAgents(std::uint64_t seed = 1, Harm harm = {}) : random_(seed), harm_(harm) {}
+  enum class Layer { kEthernet, kInfiniBand };
+  explicit TwoAgents(std::uint64_t seed = 1, Harm harm = {}, Layer layer = Layer::kEthernet)
+      : active(*this, config_of(2, 11, layer)),
+        passive(*this, config_of(1, 22, layer)),
+        random_(seed),
+        harm_(harm) {}
 
-  End active{*this, host(2), 11};
-  End passive{*this, host(1), 22};
+  End active;
+  End passive;
   std::uint64_t now_ns = 0;
   bool passive_alive = true;
 
@@ -94,9 +98,34 @@ class TwoAgents {
     connection.connect(now_ns, request());
     return connection;
   }
+  static gdx::cm::Gid subnet_gid(std::uint8_t last) {
+    return {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last};
+  }
+  static std::uint16_t lid(std::uint16_t last) { return 0x300 + last; }
+  // The same over InfiniBand, from the active end to the passive one.
+  static Message request_by_lid() {
+    Message message = request();
+    message.path.local_lid = lid(2);
+    message.path.remote_lid = lid(1);
+    message.path.local_gid = subnet_gid(2);
+    message.path.remote_gid = subnet_gid(1);
+    message.path.service_level = 5;
+    message.path.subnet_local = true;
+    message.path.hop_limit = 0;
+    return message;
+  }
   static gdx::cm::Endpoint passive_endpoint() { return {.qpn = 0x200, .responder_resources = 5}; }
 
  private:
+  static AgentConfig config_of(std::uint8_t last, std::uint64_t seed, Layer layer) {
+    return {.address = host(last),
+            .ca_guid = seed,
+            .infiniband = layer == Layer::kInfiniBand,
+            .lid = lid(last),
+            .gid = subnet_gid(last),
+            .seed = seed,
+            .timing = {}};
+  }
   struct Datagram {
     wire::Address source;
     wire::Address destination;

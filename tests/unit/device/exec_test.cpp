@@ -127,16 +127,36 @@ TEST(Gather, rank_zero_sees_what_all_did_and_others_do_not_wait) {
   EXPECT_EQ(wrong, std::vector<unsigned>(70, 0));
 }
 
-__global__ void gather_after_some_left(unsigned* seen) {
-  if (threadIdx.x > 4) return;
-  gather<Scope::kBlock>();
-  if (threadIdx.x == 0) ++*seen;
+// Every third thread returns, before or amid the calls of the others; the leaders stay.
+template <Scope S>
+__global__ void meet_after_some_left(std::vector<unsigned>* out) {
+  const unsigned rank = thread_rank<S>();
+  const unsigned group = threadIdx.x - rank;
+  if (rank % 6 == 1) return;
+  sync<S>();
+  gather<S>();
+  if (rank % 6 == 4) return;
+  gather<S>();
+  sync<S>();
+  unsigned& mine = (*out)[threadIdx.x];
+  mine = broadcast<S>(1000 + group);
+  if constexpr (S == Scope::kWarp) mine += any<S>(rank == 3) ? shuffle<S>(1 + group) : 0;
 }
 
-TEST(Gather, threads_that_returned_are_not_waited_for) {
-  unsigned seen = 0;
-  ASSERT_EQ(launch({.block = {8}}, gather_after_some_left, &seen), Status::kOk);
-  EXPECT_EQ(seen, 1u);
+template <Scope S>
+void expect_to_meet_after_some_left() {
+  std::vector<unsigned> out(70), expected(70);
+  ASSERT_EQ(launch({.block = {70}}, meet_after_some_left<S>, &out), Status::kOk);
+  for (unsigned t = 0; t < expected.size(); ++t) {
+    const unsigned rank = S == Scope::kWarp ? t % kWarpThreads : t;
+    if (rank % 3 != 1) expected[t] = S == Scope::kWarp ? 1001 + 2 * (t - rank) : 1000;
+  }
+  EXPECT_EQ(out, expected);
+}
+
+TEST(Barriers, of_warps_and_blocks_do_not_wait_for_threads_that_returned) {
+  expect_to_meet_after_some_left<Scope::kWarp>();
+  expect_to_meet_after_some_left<Scope::kBlock>();
 }
 
 __global__ void gather_alone(unsigned* seen) {
@@ -151,20 +171,8 @@ TEST(Gather, divergent_threads_end_the_launch_as_an_error) {
   EXPECT_EQ(seen, 0u);
 }
 
-__global__ void leave_early(unsigned* after) {
-  if (threadIdx.x % 2 == 0) return;
-  __syncthreads();
-  ++after[threadIdx.x];
-}
-
-TEST(BlockBarrier, threads_that_returned_are_not_waited_for) {
-  unsigned after[8] = {};
-  ASSERT_EQ(launch({.block = {8}}, leave_early, &after[0]), Status::kOk);
-  EXPECT_EQ(after[1], 1u);
-  EXPECT_EQ(after[0], 0u);
-}
-
-__global__ void diverge(unsigned* reached) {
+__global__ void diverge_in_block(unsigned bad, unsigned* reached) {
+  if (blockIdx.x != bad) return;
   if (threadIdx.x == 0) {
     __syncthreads();
   } else {
@@ -173,10 +181,13 @@ __global__ void diverge(unsigned* reached) {
   ++*reached;
 }
 
-TEST(BlockBarrier, divergent_threads_end_the_launch_as_an_error) {
-  unsigned reached = 0;
-  EXPECT_EQ(launch({.block = {2}}, diverge, &reached), Status::kSystem);
-  EXPECT_EQ(reached, 0u);
+TEST(BlockBarrier, divergent_threads_of_any_worker_end_the_launch_as_an_error) {
+  for (const unsigned bad : {0u, 1u, 2u}) {
+    unsigned reached = 0;
+    EXPECT_EQ(launch({.grid = {3}, .block = {2}, .workers = 3}, diverge_in_block, bad, &reached),
+              Status::kSystem);
+    EXPECT_EQ(reached, 0u);
+  }
 }
 
 std::uint64_t arrivals = 0;

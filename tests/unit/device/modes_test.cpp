@@ -149,7 +149,7 @@ TEST(Bounce, failed_endpoint_waits_for_the_flush_of_its_slots) {
         ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
         ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
         nic.fail(0, mlx5::Syndrome::kRemoteAccess);
-        ep.drain();
+        impl::Access::state_of(ep).drain();
         EXPECT_EQ(ep.status(), Status::kRemoteAccess);
       },
       flush);

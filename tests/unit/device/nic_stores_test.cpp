@@ -102,6 +102,27 @@ TEST_F(NicStores, doorbell_that_goes_backwards_in_the_other_half_is_found) {
             Status::kSystem);
 }
 
+// No publication tells the writes that a GPU makes of several stores, so no test may rely on one.
+TEST_F(NicStores, copy_of_a_wqe_is_whole_by_one_store_and_torn_by_several) {
+  exec::Segment wqe[4] = {{{1, 2, 3, 4}}, {{5, 6, 7, 8}}, {{9, 10, 11, 12}}, {{13, 14, 15, 16}}};
+  alignas(64) std::uint64_t half[8]{};
+  EXPECT_EQ(launch([&] { exec::store_blueflame<Scope::kWarp>(half, wqe); }), Status::kOk);
+  EXPECT_EQ(std::memcmp(half, wqe, sizeof wqe), 0);
+  const auto store_pieces = [&] {
+    std::memset(half, 0, sizeof half);
+    return launch([&] {
+      for (std::uint32_t piece = 4; piece-- > 0;) exec::store_blueflame_piece(half, wqe, piece);
+    });
+  };
+  EXPECT_EQ(store_pieces(), Status::kOk);
+  EXPECT_EQ(std::memcmp(half, wqe, sizeof half[0]), 0) << "it rings";
+  for (int word = 1; word < 8; ++word) EXPECT_EQ(half[word], 0u);
+  unsetenv(exec::kStrictVariable);
+  EXPECT_EQ(store_pieces(), Status::kOk);
+  setenv(exec::kStrictVariable, "1", 1);
+  EXPECT_EQ(std::memcmp(half, wqe, sizeof wqe), 0);
+}
+
 TEST_F(NicStores, doorbells_that_wrap_and_those_of_another_queue_are_none) {
   std::uint64_t doorbell = 0;
   EXPECT_EQ(launch([&] {
@@ -192,6 +213,71 @@ TEST_F(NicStores, whatever_is_posted_is_released_as_far_as_who_looks_is_away) {
 TEST_F(NicStores, whatever_is_posted_on_a_shared_endpoint_is_too) {
   post_shared_every_way<Placement::kHost>(two_chunks_);
   post_shared_every_way<Placement::kGpu>(two_chunks_);
+}
+
+struct Releases {
+  std::uint64_t of_host = 0;
+  std::uint64_t of_gpu = 0;
+  bool operator==(const Releases&) const = default;
+};
+
+// Returns the releases of `ring`, and of three deferred puts in mode M before it, which have none.
+template <Scope S, Placement P, Mode M, typename Ring>
+Releases releases_of_batch(std::vector<std::byte>& source, Ring ring) {
+  const LocalMemory from{source.data(), source.size(), Be32{}, 0};
+  MemoryNic nic;
+  Releases made;
+  in_kernel<S, P>(
+      nic,
+      [&](auto& ep) {
+        const auto now = [&] {
+          return Releases{exec::nic_stores->releases(Placement::kHost),
+                          exec::nic_stores->releases(Placement::kGpu)};
+        };
+        const Releases before = now();
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(gdx_put<M>(ep, kTo, from, 64, Doorbell::kDefer), Status::kOk);
+        if (ep.is_leader()) {
+          EXPECT_EQ(now(), before);
+        }
+        EXPECT_EQ(ring(ep, from), Status::kOk);
+        if (!ep.is_leader()) return;
+        const Releases after = now();
+        made = {after.of_host - before.of_host, after.of_gpu - before.of_gpu};
+        EXPECT_EQ(exec::nic_stores->report(), "");
+      },
+      nullptr, S == Scope::kThread ? 1 : kWarpThreads);
+  return made;
+}
+
+// A put that rings has two releases: before the record, and between record and doorbell.
+TEST_F(NicStores, deferred_pushes_are_released_once_with_the_doorbell_that_covers_them) {
+  const auto push = [](auto& ep, LocalMemory from) { return gdx_put<Mode::kPush>(ep, kTo, from, 64); };
+  const auto pull = [](auto& ep, LocalMemory from) { return gdx_put<Mode::kPull>(ep, kTo, from, 64); };
+  const auto pulls = [](auto& ep, LocalMemory from) {
+    return gdx_put_warp(ep, kTo, from, exec::thread_rank<Scope::kWarp>() < 4 ? 64 : 0);
+  };
+  const auto value = [](auto& ep, LocalMemory) { return gdx_put_value(ep, kTo, std::uint64_t{1}); };
+  const auto inlined = [](auto& ep, LocalMemory from) { return gdx_put<Mode::kInline>(ep, kTo, from, 100); };
+  const auto twice = [](auto& ep, LocalMemory) {
+    (void)gdx_put_value(ep, kTo, std::uint64_t{1});
+    return gdx_put_value(ep, kTo, std::uint64_t{2});
+  };
+  constexpr Placement kGpu = Placement::kGpu;
+  const Releases one_more{1, 2};  // for the payload, before the queue's own two
+  const auto in_gpu = [&](auto mode) {
+    constexpr Mode kMode = mode();
+    EXPECT_EQ((releases_of_batch<Scope::kThread, kGpu, kMode>(two_chunks_, value)), one_more);
+    EXPECT_EQ((releases_of_batch<Scope::kThread, kGpu, kMode>(two_chunks_, pull)), one_more);
+    EXPECT_EQ((releases_of_batch<Scope::kBlock, kGpu, kMode>(two_chunks_, inlined)), one_more);
+    EXPECT_EQ((releases_of_batch<Scope::kWarp, kGpu, kMode>(two_chunks_, pulls)), one_more);
+    EXPECT_EQ((releases_of_batch<Scope::kThread, kGpu, kMode>(two_chunks_, twice)), (Releases{1, 4}));
+    EXPECT_EQ((releases_of_batch<Scope::kWarp, kGpu, kMode>(two_chunks_, push)), (Releases{2, 0}));
+    EXPECT_EQ((releases_of_batch<Scope::kWarp, Placement::kHost, kMode>(two_chunks_, pull)),
+              (Releases{2, 0}));
+  };
+  in_gpu(std::integral_constant<Mode, Mode::kPush>());
+  in_gpu(std::integral_constant<Mode, Mode::kBounce>());
+  EXPECT_EQ((releases_of_batch<Scope::kThread, kGpu, Mode::kPull>(two_chunks_, value)), (Releases{0, 2}));
 }
 
 // The recorder sees too small a scope, wherever the store went.

@@ -70,7 +70,7 @@ TEST(BlueFlame, single_wqes_travel_in_their_doorbells_and_halves_alternate) {
   std::array<std::byte, 28> bytes{};
   bytes.fill(std::byte{0x5a});
   const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
-  in_kernel(nic, [&](auto& ep) {
+  in_kernel<Scope::kWarp>(nic, [&](auto& ep) {
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, source, 28), Status::kOk);
     EXPECT_EQ(nic.record(), 1u);
     EXPECT_TRUE(holds_wqe(nic, false, 0, 3));
@@ -87,7 +87,7 @@ TEST(BlueFlame, put_and_signal_have_a_doorbell_each_and_one_record) {
   nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
   std::array<std::byte, 64> bytes{};
   const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
-  in_kernel(nic, [&](auto& ep) {
+  in_kernel<Scope::kWarp>(nic, [&](auto& ep) {
     ASSERT_EQ(gdx_put_signal<Mode::kPush>(ep, kTarget, source, 64, kTarget + 64, 7, SignalOp::kAdd),
               Status::kOk);
     EXPECT_EQ(nic.record(), 2u);
@@ -107,11 +107,11 @@ TEST(BlueFlame, chunks_that_are_rung_together_are_what_the_ring_says) {
   nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
   std::array<std::byte, 4 * MemoryNic::kSlotBytes> bytes{};
   const LocalMemory source{bytes.data(), bytes.size(), 0, 0};
-  in_kernel(nic, [&](auto& ep) {
+  in_kernel<Scope::kWarp>(nic, [&](auto& ep) {
     gdx_fence(ep);
     ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
     ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
-    ep.ring_together(2);
+    impl::Access::state_of(ep).ring_together(2);
     EXPECT_EQ(nic.record(), 2u);
     EXPECT_TRUE(holds_wqe(nic, false, 0, 3));
     EXPECT_TRUE(holds_wqe(nic, true, 1, 3));
@@ -126,13 +126,31 @@ TEST(BlueFlame, chunks_that_are_rung_together_are_what_the_ring_says) {
 TEST(BlueFlame, wqe_behind_deferred_ones_rings_with_eight_bytes) {
   MemoryNic nic;
   nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
-  in_kernel(nic, [&](auto& ep) {
+  in_kernel<Scope::kWarp>(nic, [&](auto& ep) {
     ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
     ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8), Status::kOk);
   });
   EXPECT_EQ(nic.record(), 2u);
   EXPECT_EQ(nic.blueflame(false)[0], nic.segment<std::uint64_t>(1, 0));
   EXPECT_EQ(nic.blueflame(false)[1], 0u);
+}
+
+// No publication tells whether four stores of one thread arrive as one write.
+TEST(BlueFlame, thread_rings_with_eight_bytes) {
+  MemoryNic nic;
+  nic.blueflame_half_bytes = mlx5::kBlueFlameBufferBytes;
+  std::array<std::byte, 28> bytes{};
+  in_kernel(nic, [&](auto& ep) {
+    ASSERT_EQ(gdx_put<Mode::kInline>(ep, kTarget, {bytes.data(), bytes.size(), 0, 0}, 28), Status::kOk);
+    ASSERT_EQ(gdx_put_signal<Mode::kPull>(ep, kTarget, kSource, 8, kTarget + 64, 7), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
+    impl::Access::state_of(ep).ring_together(1);
+  });
+  EXPECT_EQ(nic.record(), 4u);
+  EXPECT_EQ(nic.blueflame(false)[0], nic.segment<std::uint64_t>(3, 0));
+  for (const bool second : {false, true}) {
+    for (int word = 1; word < 8; ++word) EXPECT_EQ(nic.blueflame(second)[word], 0u);
+  }
 }
 
 TEST(Put, second_kernel_continues_where_the_first_stopped) {

@@ -86,12 +86,12 @@ TEST(Push, pulls_in_between_return_no_credit_early) {
     ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, local, 8), Status::kOk);   // WQE 2
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // WQE 3, slot 1
     nic.complete(0);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
   });
   EXPECT_EQ(nic.state().staging.returned, 0u);
   in_kernel(nic, [&](auto& ep) {
     nic.complete(2);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
   });
   EXPECT_EQ(nic.state().staging.returned, 1u);
 }
@@ -129,13 +129,13 @@ TEST(Push, lowered_limit_gives_back_what_is_not_in_use_at_the_next_poll) {
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);  // slot 1
     nic.limit(1);
     EXPECT_EQ(nic.requests().returned, 0u);
-    ep.drain();  // slots 2 and 3 are free, 0 and 1 with the NIC
+    impl::Access::state_of(ep).drain();  // slots 2 and 3 are free, 0 and 1 with the NIC
     EXPECT_EQ(nic.requests().returned, 2u);
     nic.complete(0);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
     EXPECT_EQ(nic.requests().returned, 3u);
     nic.complete(1);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
   });
   EXPECT_EQ(nic.requests().returned, 3u);
   EXPECT_EQ(std::count(nic.returned_slots().begin(), nic.returned_slots().begin() + 3, 1u), 0);
@@ -185,11 +185,11 @@ TEST(Fault, slots_go_back_as_the_nic_flushes_and_at_once_where_it_never_heard_of
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64), Status::kOk);                    // slot 1
     ASSERT_EQ(gdx_put<Mode::kPush>(ep, kTarget, local, 64, Doorbell::kDefer), Status::kOk);  // slot 2
     nic.fail(0, mlx5::Syndrome::kRetryExceeded);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
     EXPECT_EQ(nic.requests().failed, 1u);
     EXPECT_EQ(nic.requests().returned, 3u) << "all but slot 1";
     nic.fail(1, mlx5::Syndrome::kFlushed);
-    ep.drain();
+    impl::Access::state_of(ep).drain();
     EXPECT_EQ(nic.requests().returned, 4u);
   });
   EXPECT_EQ(nic.returned_slots()[3], 1u);
@@ -255,7 +255,7 @@ TEST(Queue, completed_wqe_frees_all_its_blocks) {
     ASSERT_EQ(gdx_put<Mode::kInline>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
               Status::kOk);
     nic.complete(0);
-    EXPECT_EQ(ep.reserve_blocks(MemoryNic::kBlocks), Status::kOk);
+    EXPECT_EQ(impl::Access::state_of(ep).reserve_blocks(MemoryNic::kBlocks), Status::kOk);
   });
   EXPECT_EQ(nic.state().completed, nic.state().producer);
 }

@@ -374,12 +374,12 @@ TEST_F(TeamMisuse, ranks_and_lanes_that_do_not_exist_are_refused) {
   expect_refused(kBad, [&](auto& t) { return gdx_put(t, heap(), heap(), 8, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_get(t, heap(), heap(), 8, kSize); });
   expect_refused(kBad, [&](auto& t) { return gdx_flush(t, kSize); });
-  expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, kSize + 4); });
+  for (const std::uint32_t rank : {~0u, kSize, kSize + 4}) {
+    const std::uint32_t ranks[] = {kNative, rank};
+    expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, rank); });
+    expect_refused(kBad, [&](auto& t) { return gdx_wait_all(t, word(0), ranks, 2, Compare::kEqual, 1); });
+  }
   EXPECT_EQ(fault_.rank, kSize + 4);
-  expect_refused(kBad, [&](auto& t) { return gdx_wait(t, word(0), Compare::kEqual, 1, ~0u); });
-  const std::array<std::uint32_t, 2> ranks{kNative, ~0u};
-  expect_refused(kBad,
-                 [&](auto& t) { return gdx_wait_all(t, word(0), ranks.data(), 2, Compare::kEqual, 1); });
   expect_refused(kBad, [&](auto& t) { return pull(t.on_lane(2), heap(), heap(), 8, kNative); });
   expect_refused(kBad, [&](auto& t) { return gdx_put(t.on_lane(2), heap(), heap(), 8, kDirect); });
   expect_refused(kBad, [&](auto& t) { return gdx_flush(t.on_lane(2), kNative); });

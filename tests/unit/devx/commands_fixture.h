@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "driver-shim/softhca/devx/commands.h"
 
@@ -97,7 +98,8 @@ class DevxCommands : public testing::Test {
   wire::Address address_ = wire::Address::ipv4(0x7f000005);
   testing::NiceMock<MockHca> hca_;
   UmemTable umems_;
-  Commands commands_{hca_, umems_};
+  std::optional<Named> foreign_;  // kind of object that another file made
+  Commands commands_{hca_, umems_, [this](Named kind, std::uint32_t) { return kind != foreign_; }};
   std::uint32_t umem_ = 0;
   prm::Mailbox<prm::kShortCommandBytes> out_{};
 };

@@ -63,6 +63,26 @@ TEST_F(StrictCommands, what_a_connectx_takes_is_taken) {
   prm::set(in, prm::qp::kUmemId, *umems_.add(memory_.data(), kUmemBytes));
   prm::set(in, prm::qp::kUmemOffset, 0);
   EXPECT_TRUE(commands_.create(in, out_)) << "at the beginning of a umem";
+  prm::set(in, {0x10, 16}, 0x1234);
+  EXPECT_TRUE(commands_.create(in, out_)) << "any uid, for Linux overwrites it";
+}
+
+TEST_F(StrictCommands, object_of_another_open_file_is_refused) {
+  const auto refused = [this](const auto& in, Named kind, const char* what) {
+    foreign_ = kind;
+    expect_refused(creating(in), prm::CommandStatus::kBadResource, Syndrome::kNoSuchObject, what);
+    foreign_.reset();
+  };
+  refused(valid_qp(), Named::kPd, "PD of a QP");
+  refused(valid_qp(), Named::kUar, "UAR of a QP");
+  refused(valid_qp(), Named::kCq, "CQ of a QP");
+  auto in = valid_qp();
+  prm::set(in, prm::qp::kRqType, prm::qp::kSharedReceiveQueue);
+  prm::set(in, prm::qp::kSrqn, 12);
+  refused(in, Named::kRmp, "RMP of a QP");
+  auto queue = valid_cq();
+  prm::set(queue, prm::cq::kUarPage, 8);
+  refused(queue, Named::kUar, "UAR of a CQ");
 }
 
 TEST_F(StrictCommands, ring_inside_a_umem_needs_its_page_sizes_bounded) {

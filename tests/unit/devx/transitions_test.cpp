@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "driver-shim/softhca/devx/addressing.h"
 #include "driver-shim/softhca/devx/limits.h"
+#include "driver-shim/softhca/wire/addressing.h"
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
@@ -65,7 +65,7 @@ TEST_F(DevxCommands, init_to_rtr_on_a_path_that_leads_nowhere_is_refused) {
   EXPECT_EQ(refused_with({prm::qp::kPathRemoteMacHigh, 0}), Syndrome::kBadPath);
   EXPECT_EQ(refused_with({prm::qp::kPathRemoteMacLow, 0}), Syndrome::kBadPath);
   EXPECT_EQ(refused_with({prm::qp::kPathHopLimit, 0}), Syndrome::kBadPath);
-  EXPECT_EQ(refused_with({prm::qp::kPathSourceGidIndex, kGidTableSize}), Syndrome::kBadPath);
+  EXPECT_EQ(refused_with({prm::qp::kPathSourceGidIndex, wire::kGidTableSize}), Syndrome::kBadPath);
   EXPECT_EQ(refused_with({prm::qp::kPathUdpSourcePort, 0xbfff}), Syndrome::kBadPath);
   EXPECT_EQ(refused_with({prm::qp::kLogMaxMessage, 31}), Syndrome::kBadLimit);
   EXPECT_EQ(refused_with({prm::qp::kLogRraMax, 5}), Syndrome::kBadLimit);

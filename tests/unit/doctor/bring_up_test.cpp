@@ -47,6 +47,23 @@ TEST(BringUp, hcas_are_tried_in_their_order_without_a_gpu) {
   EXPECT_EQ(ranked[0].why, "as the first that serves: CUDA shows no GPU");
 }
 
+TEST(BringUp, puts_below_half_of_perftest_fail_on_hardware) {
+  EXPECT_EQ(judge_bandwidth(5.0, 10.0, false).verdict, Verdict::kOk);
+  const StepResult slow = judge_bandwidth(4.9, 10.0, false);
+  EXPECT_EQ(slow.verdict, Verdict::kFail);
+  EXPECT_THAT(slow.value, HasSubstr("4.9 GB/s; ib_write_bw: 10 GB/s"));
+  EXPECT_EQ(judge_bandwidth(4.9, 10.0, true).verdict, Verdict::kOk) << "one processor does all";
+  const StepResult alone = judge_bandwidth(4.9, 0, false);
+  EXPECT_EQ(alone.verdict, Verdict::kUnknown);
+  EXPECT_THAT(alone.value, HasSubstr("install perftest on both hosts"));
+}
+
+TEST(BringUp, steps_are_short_where_asked_for_alone) {
+  Bench bench{{}};
+  bench.wants_short = true;
+  EXPECT_TRUE(is_short(bench));
+}
+
 class BringUpEnvironment : public ::testing::Test {
  protected:
   BringUpEnvironment() {

@@ -235,8 +235,9 @@ TEST(Doctor, what_cannot_be_read_is_never_ok) {
   Fabricated blind;
   blind.blind = true;
   const std::set<std::string> by_probe = {
-      "gpu",      "uar-mapping",   "dmabuf",       "registration", "devx",    "pfc",           "dcqcn",
-      "discards", "device-memory", "nic-settings", "modules",      "devices", "write-ordering"};
+      "gpu",     "uar-mapping", "dmabuf",         "registration",  "devx",
+      "pfc",     "dcqcn",       "discards",       "device-memory", "nic-settings",
+      "modules", "devices",     "write-ordering", "reachability"};
   for (const Diagnosis& one : diagnose(disk.machine(blind))) {
     EXPECT_FALSE(by_probe.contains(one.check->name) && one.finding.verdict == Verdict::kOk) << text_of(one);
   }

@@ -62,7 +62,8 @@ void add_system(Fabricated& machine) {
   auto& files = machine.files;
   files["/proc/driver/nvidia/version"] = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15";
   files["/proc/driver/nvidia/params"] =
-      "ResmanDebugLevel: 4294967295\nEnableStreamMemOPs: 1\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
+      "ResmanDebugLevel: 4294967295\nEnableStreamMemOPs: 1\n"
+      "EnablePCIERelaxedOrderingMode: 0\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
   files["/proc/sys/kernel/osrelease"] = "6.8.0-52-generic";
   files["/proc/cmdline"] = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 quiet";
   files["/proc/meminfo"] = "MemTotal: 2113446972 kB\nHugePages_Total:     640\n";
@@ -134,6 +135,9 @@ Probes probes_of(const std::shared_ptr<const Fabricated>& told, const std::strin
       return peermem ? refusal(told->unregistered, "peermem " + pair) : Refusal("nvidia_peermem: not loaded");
     const bool offered = told->gpus.at(gpu).exports_dmabuf && !told->takes_no_dmabuf.contains(hca);
     return offered ? refusal(told->unregistered, "dmabuf " + pair) : Refusal("dmabuf: not offered");
+  };
+  probes.put = [told, refusal](const std::string& from, const std::string& to) {
+    return refusal(told->unreached, from + " with " + to);
   };
   probes.device_memory = [told](const std::string& hca) -> Result<DeviceMemory> {
     if (told->blind) return fail(Status::kSystem, "not tried");

@@ -40,6 +40,7 @@ struct Fabricated {
   std::set<std::string> takes_no_dmabuf;
   std::map<std::string, std::string> unmapped;      // by pair: what the driver says
   std::map<std::string, std::string> unregistered;  // by HCA, "dmabuf PAIR" or "peermem PAIR"
+  std::map<std::string, std::string> unreached;     // by "HCA with HCA"
   std::map<std::string, std::string> unopened;      // by path or HCA
   std::map<std::string, DeviceMemory> device_memory;
   std::map<std::string, std::string> data_direct;

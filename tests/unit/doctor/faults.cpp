@@ -11,6 +11,7 @@ constexpr auto kUnknown = Verdict::kUnknown;
 constexpr char kMappingKey[] = "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"";
 constexpr char kLimits[] = "/proc/self/limits";
 constexpr char kStatus[] = "/proc/self/status";
+constexpr char kPorts[] = "mlx5_0 with mlx5_1";
 constexpr char kParameters[] = "/proc/driver/nvidia/params";
 
 std::string pci(const std::string& bus_id, const std::string& file) {
@@ -82,7 +83,7 @@ const std::vector<Fault> kGpuFaults = {
      [](Fabricated& m) { m.replace(kParameters, "EnableStreamMemOPs: 1", "EnableStreamMemOPs: 0"); },
      both("uar-mapping", kPair0, kPair1, kWarn, "NVreg_EnableStreamMemOPs=1")},
     {"driver's parameters unreadable", [](Fabricated& m) { m.files.erase(kParameters); },
-     both("uar-mapping", kPair0, kPair1, kUnknown)},
+     joined({both("uar-mapping", kPair0, kPair1, kUnknown), {{{"relaxed-ordering", "GPUs"}, kUnknown, ""}}})},
     {"GPU exports no dmabuf",
      [](Fabricated& m) { m.gpus[kGpu0].exports_dmabuf = false; },
      {{{"dmabuf", kPair0}, kWarn, "the open GPU driver"}}},
@@ -117,6 +118,9 @@ const std::vector<Fault> kGpuFaults = {
     {"HCA's writes unordered for kernels",
      [](Fabricated& m) { m.gpus[kGpu1].orders_writes = false; },
      {{{"write-ordering", kGpu1}, kWarn, "in host memory"}}},
+    {"GPU over C2C with its NIC on a switch",
+     [](Fabricated& m) { m.gpus[kGpu0].over_c2c = true; },
+     {{{"write-ordering", kGpu0}, kWarn, "in host memory"}}},
     {"host memory refused",
      [](Fabricated& m) { m.unregistered["mlx5_0"] = "Cannot allocate memory"; },
      {{{"registration", "mlx5_0"}, kFail, ""}}},
@@ -147,14 +151,15 @@ const std::vector<Fault> kPortFaults = {
     {"port down",
      [](Fabricated& m) { set(m, port("mlx5_0", "state"), "1: DOWN"); },
      {{{"port", "mlx5_0"}, kFail, ""}},
-     {{"rate", "mlx5_0"}, {"rate", "mlx5_1"}}},
+     {{"rate", "mlx5_0"}, {"rate", "mlx5_1"}, {"reachability", kPorts}}},
     {"port not set up",
      [](Fabricated& m) { set(m, port("mlx5_1", "state"), "2: INIT"); },
      {{{"port", "mlx5_1"}, kFail, ""}},
-     {{"rate", "mlx5_1"}}},
+     {{"rate", "mlx5_1"}, {"reachability", kPorts}}},
     {"port's state unreadable",
      [](Fabricated& m) { m.files.erase(port("mlx5_1", "state")); },
-     {{{"port", "mlx5_1"}, kUnknown, ""}}},
+     {{{"port", "mlx5_1"}, kUnknown, ""}},
+     {{"reachability", kPorts}}},
     {"spare port unplugged",
      [](Fabricated& m) {
        m.add_hca("mlx5_2", "0000:5d:00.0", 2);
@@ -169,6 +174,9 @@ const std::vector<Fault> kPortFaults = {
       {"dcqcn", "mlx5_0"},
       {"cgroup", "machine"},
       {"path", kGpu1}}},
+    {"ports that do not reach each other",
+     [](Fabricated& m) { m.unreached[kPorts] = "the completion is opcode 13, syndrome 0x15"; },
+     {{{"reachability", kPorts}, kWarn, "NCCL_CROSS_NIC=0"}}},
     {"slow port",
      [](Fabricated& m) { set(m, port("mlx5_1", "rate"), "100 Gb/sec (4X EDR)"); },
      {{{"rate", "mlx5_1"}, kWarn, ""}}},
@@ -209,7 +217,11 @@ const std::vector<Fault> kPortFaults = {
     {"link layer unreadable",
      [](Fabricated& m) { m.files.erase(port("mlx5_0", "link_layer")); },
      {{{"address", "mlx5_0"}, kUnknown, ""}},
-     {{"mtu", "mlx5_0"}, {"pfc", "mlx5_0"}, {"dcqcn", "mlx5_0"}, {"discards", "mlx5_0"}}},
+     {{"mtu", "mlx5_0"},
+      {"pfc", "mlx5_0"},
+      {"dcqcn", "mlx5_0"},
+      {"discards", "mlx5_0"},
+      {"reachability", kPorts}}},
     {"an HCA's driver unreadable",
      [](Fabricated& m) { set(m, hca("bnxt_re0", "device/vendor"), "0x14e4"); },
      {{{"hca", "bnxt_re0"}, kUnknown, ""}}},
@@ -333,9 +345,14 @@ const std::vector<Fault> kPcieFaults = {
     {"processors of a node unreadable",
      [](Fabricated& m) { m.files.erase("/sys/devices/system/node/node1/cpulist"); },
      {{{"affinity", kGpu1}, kUnknown, ""}}},
-    {"GPU without relaxed ordering",
-     [](Fabricated& m) { set(m, pci(kGpu0, "config"), config_space(0x2900)); },
-     {{{"relaxed-ordering", kGpu0}, kWarn, "NVreg_EnablePCIERelaxedOrderingMode=1"}}},
+    {"GPUs with relaxed ordering",
+     [](Fabricated& m) { m.replace(kParameters, "RelaxedOrderingMode: 0", "RelaxedOrderingMode: 1"); },
+     {{{"relaxed-ordering", "GPUs"}, kWarn, "NVreg_EnablePCIERelaxedOrderingMode=0"}}},
+    {"GPUs with relaxed ordering by the registry",
+     [](Fabricated& m) {
+       m.replace(kParameters, "RegistryDwords: \"", "RegistryDwords: \"RmSetPCIERelaxedOrdering=0x2;");
+     },
+     {{{"relaxed-ordering", "GPUs"}, kWarn, "no RmSetPCIERelaxedOrdering"}}},
     {"NIC without relaxed ordering",
      [](Fabricated& m) { set(m, pci(kNic1, "config"), config_space(0x2900)); },
      {{{"relaxed-ordering", kNic1}, kWarn, ""}}},

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "proto/mlx5/wqe.h"
@@ -222,14 +223,22 @@ TEST_F(BlueFlame, wqe_of_four_blocks_that_wraps_the_ring_travels_in_its_doorbell
 // A thread posts as libmlx5 does while this one steps the HCAs: whatever is torn, the bytes are right.
 TEST_F(BlueFlame, posting_thread_and_polling_thread_never_lose_a_wqe) {
   constexpr std::uint32_t kRounds = 400;
+  std::atomic<std::uint32_t> posted{0};
   std::atomic<std::uint32_t> completed{0};
   std::thread poster([&] {
     for (std::uint32_t i = 0; i < kRounds; ++i) {
       while (i - completed.load(std::memory_order_acquire) >= 8) std::this_thread::yield();
       a.ring_blueflame(post(i % 32), i % 2 == 0 ? kFirstHalf : kSecondHalf);
+      posted.store(i + 1, std::memory_order_release);
     }
   });
   for (std::uint32_t i = 0; i < kRounds; ++i) {
+    // The poster may stand still for longer than a bounded number of steps takes.
+    while (posted.load(std::memory_order_acquire) <= i) {
+      a.hca->progress();
+      b.hca->progress();
+      std::this_thread::yield();
+    }
     expect_arrived(static_cast<std::uint16_t>(i), i % 32);
     completed.store(i + 1, std::memory_order_release);
   }

@@ -12,6 +12,21 @@
 namespace gdx::softhca {
 namespace {
 
+// Checks the invariants after each event.
+struct CheckedQueue : CompletionQueue {
+  using CompletionQueue::CompletionQueue;
+  bool write(const Completion& completion) { return checked(CompletionQueue::write(completion)); }
+  void check_arm() { CompletionQueue::check_arm(), checked(0); }
+  Errno resize(std::byte* ring, std::uint32_t log_entries) {
+    return checked(CompletionQueue::resize(ring, log_entries));
+  }
+  template <typename T>
+  T checked(T result) {
+    EXPECT_STREQ(check_invariants(), nullptr);
+    return result;
+  }
+};
+
 class CompletionQueueTest : public testing::Test {
  protected:
   static constexpr std::uint32_t kLogEntries = 2;
@@ -47,17 +62,25 @@ class CompletionQueueTest : public testing::Test {
 };
 
 TEST_F(CompletionQueueTest, datagram_says_what_network_header_it_came_with) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   Completion completion = numbered(9);
   completion.source_qpn = 0xabcdef;
   completion.has_grh = true;
   completion.roce_type = mlx5::CqeRoceType::kV2Ipv4;
   ASSERT_TRUE(cq.write(completion));
   EXPECT_EQ(entry(0).flags_remote_qpn, 0x1aabcdefu);
+  EXPECT_EQ(entry(0).source_lid, 0);
+
+  Completion by_lid = numbered(10);
+  by_lid.source_qpn = 0xabcdef;
+  by_lid.source_lid = 0x0304;
+  ASSERT_TRUE(cq.write(by_lid));
+  EXPECT_EQ(entry(1).flags_remote_qpn, 0x00abcdefu);
+  EXPECT_EQ(entry(1).source_lid, 0x0304);
 }
 
 TEST_F(CompletionQueueTest, success_fills_the_fields_of_the_prm) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   Completion completion = numbered(9);
   completion.byte_count = 4096;
   completion.immediate = 0xcafe;
@@ -72,7 +95,7 @@ TEST_F(CompletionQueueTest, success_fills_the_fields_of_the_prm) {
 }
 
 TEST_F(CompletionQueueTest, failure_carries_the_syndrome) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   Completion completion = numbered(1);
   completion.syndrome = mlx5::Syndrome::kRemoteAccess;
   ASSERT_TRUE(cq.write(completion));
@@ -84,7 +107,7 @@ TEST_F(CompletionQueueTest, failure_carries_the_syndrome) {
 }
 
 TEST_F(CompletionQueueTest, owner_bit_flips_on_each_pass) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 12; ++i) {
     ASSERT_TRUE(cq.write(numbered(i)));
     EXPECT_EQ(entry(i % 4).op_own & 1, (i / 4) & 1) << i;
@@ -95,7 +118,7 @@ TEST_F(CompletionQueueTest, owner_bit_flips_on_each_pass) {
 
 TEST_F(CompletionQueueTest, big_entries_use_their_second_half) {
   spec_.entry_bytes = 128;
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(1)));
   ASSERT_TRUE(cq.write(numbered(2)));
   EXPECT_EQ(entry(1).wqe_counter, 2);
@@ -104,7 +127,7 @@ TEST_F(CompletionQueueTest, big_entries_use_their_second_half) {
 
 TEST_F(CompletionQueueTest, collapsed_queue_reuses_its_first_entry_for_ever) {
   spec_.collapsed = true;
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 20; ++i) {
     ASSERT_TRUE(cq.write(numbered(i)));
     EXPECT_EQ(entry(0).wqe_counter, i);
@@ -113,7 +136,7 @@ TEST_F(CompletionQueueTest, collapsed_queue_reuses_its_first_entry_for_ever) {
 }
 
 TEST_F(CompletionQueueTest, full_queue_refuses_and_stays_in_error) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 4; ++i) ASSERT_TRUE(cq.write(numbered(i)));
   EXPECT_FALSE(cq.write(numbered(4)));
   record_[mlx5::kConsumerRecord] = 4u;
@@ -123,13 +146,13 @@ TEST_F(CompletionQueueTest, full_queue_refuses_and_stays_in_error) {
 
 TEST_F(CompletionQueueTest, ignored_overrun_overwrites) {
   spec_.ignore_overrun = true;
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 5; ++i) ASSERT_TRUE(cq.write(numbered(i)));
   EXPECT_EQ(entry(0).wqe_counter, 4);
 }
 
 TEST_F(CompletionQueueTest, first_arm_value_zero_counts) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   EXPECT_NE(record_[mlx5::kArmRecord], 0u);
   arm(0, 0);
   cq.check_arm();
@@ -141,7 +164,7 @@ TEST_F(CompletionQueueTest, first_arm_value_zero_counts) {
 }
 
 TEST_F(CompletionQueueTest, arm_behind_a_completion_fires_at_once) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(0)));
   arm(0, 1);
   cq.check_arm();
@@ -154,7 +177,7 @@ TEST_F(CompletionQueueTest, arm_behind_a_completion_fires_at_once) {
 }
 
 TEST_F(CompletionQueueTest, arm_behind_an_announced_completion_waits_for_the_next) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   arm(0, 0);
   cq.check_arm();
   ASSERT_TRUE(cq.write(numbered(0)));
@@ -174,7 +197,7 @@ TEST_F(CompletionQueueTest, arm_behind_an_announced_completion_waits_for_the_nex
 TEST_F(CompletionQueueTest, arm_after_half_of_all_indices_without_an_event_fires) {
   constexpr std::uint32_t kMany = (1u << 23) + 5;
   spec_.ignore_overrun = true;
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint32_t i = 0; i < kMany; ++i) ASSERT_TRUE(cq.write(numbered(0)));
   record_[mlx5::kConsumerRecord] = kMany - 1;
   arm(kMany - 1, 1);
@@ -189,7 +212,7 @@ TEST_F(CompletionQueueTest, arm_after_half_of_all_indices_without_an_event_fires
 }
 
 TEST_F(CompletionQueueTest, arm_before_a_poll_of_everything_waits_for_the_next) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(0)));
   arm(0, 0);
   record_[mlx5::kConsumerRecord] = 1u;  // polled before the doorbell is served
@@ -202,7 +225,7 @@ TEST_F(CompletionQueueTest, arm_before_a_poll_of_everything_waits_for_the_next) 
 TEST_F(CompletionQueueTest, overrun_is_told_once) {
   int overruns = 0;
   spec_.on_overrun = [&overruns] { ++overruns; };
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 4; ++i) ASSERT_TRUE(cq.write(numbered(i)));
   EXPECT_EQ(overruns, 0);
   EXPECT_FALSE(cq.write(numbered(4)));
@@ -211,7 +234,7 @@ TEST_F(CompletionQueueTest, overrun_is_told_once) {
 }
 
 TEST_F(CompletionQueueTest, resized_marks_the_old_ring_and_goes_on_one_further_in_the_new) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 6; ++i) {
     ASSERT_TRUE(cq.write(numbered(i)));
     if (i < 4) record_[mlx5::kConsumerRecord] = i + 1u;
@@ -230,7 +253,7 @@ TEST_F(CompletionQueueTest, resized_marks_the_old_ring_and_goes_on_one_further_i
 }
 
 TEST_F(CompletionQueueTest, resized_below_what_is_unpolled_is_refused_and_changes_nothing) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   for (std::uint16_t i = 0; i < 2; ++i) ASSERT_TRUE(cq.write(numbered(i)));
   alignas(8) std::array<std::byte, 2 * 64> smaller{};
   EXPECT_EQ(cq.resize(smaller.data(), 1), EINVAL) << "the mark needs a place too";
@@ -241,7 +264,7 @@ TEST_F(CompletionQueueTest, resized_below_what_is_unpolled_is_refused_and_change
 }
 
 TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_completion) {
-  CompletionQueue cq(spec_);
+  CheckedQueue cq(spec_);
   ASSERT_TRUE(cq.write(numbered(0)));
   arm(0, 1, true);
   cq.check_arm();
@@ -256,6 +279,28 @@ TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_comple
   completion.syndrome = mlx5::Syndrome::kFlushed;
   ASSERT_TRUE(cq.write(completion));
   EXPECT_EQ(events_, 2);
+}
+
+// Counts with fewer bits than 64 wrap here, and marks that stay behind would seem ahead.
+TEST_F(CompletionQueueTest, counts_pass_two_to_the_32_without_an_event) {
+  constexpr std::uint64_t kWritten = (1ull << 32) - 3;
+  CheckedQueue cq(spec_, nullptr, kWritten);
+  for (std::uint16_t i = 0; i < 6; ++i) {
+    record_[mlx5::kConsumerRecord] = static_cast<std::uint32_t>(kWritten + i) & 0xffffff;
+    ASSERT_TRUE(cq.write(numbered(i)));
+  }
+  EXPECT_EQ(entry((kWritten + 5) % 4).wqe_counter, 5);
+  EXPECT_EQ(events_, 0);
+}
+
+TEST_F(CompletionQueueTest, first_arm_after_two_to_the_31_completions_fires_at_once) {
+  constexpr std::uint64_t kWritten = (1ull << 31) + 5;
+  record_[mlx5::kConsumerRecord] = static_cast<std::uint32_t>(kWritten) & 0xffffff;
+  CheckedQueue cq(spec_, nullptr, kWritten);
+  ASSERT_TRUE(cq.write(numbered(0)));
+  arm(static_cast<std::uint32_t>(kWritten) & 0xffffff, 1);
+  cq.check_arm();
+  EXPECT_EQ(events_, 1);
 }
 
 }  // namespace

@@ -31,9 +31,10 @@ class Windows : public testing::Test {
                      [&](const wire::Address& peer, roce::Opcode opcode, const roce::WindowGrant& body) {
                        sent.push_back({peer, opcode, body});
                      });
+    EXPECT_STREQ(windows.check_invariants(), nullptr);
     return sent;
   }
-  void hear(const wire::Address& peer, std::uint16_t port = kOurPort) {
+  void take_packet(const wire::Address& peer, std::uint16_t port = kOurPort) {
     windows.on_taken(peer, port, 64, kStartNs);
   }
   static bool give(PeerWindows& to, const wire::Address& from, roce::Opcode opcode,
@@ -48,9 +49,9 @@ class Windows : public testing::Test {
   bool give(const wire::Address& from, roce::Opcode opcode, const roce::WindowGrant& body) {
     return give(windows, from, opcode, body);
   }
-  // The marker that the peer is sent once it was heard.
+  // The marker that the peer is sent once a packet of it has arrived.
   roce::WindowMarker ask(const wire::Address& peer) {
-    hear(peer);
+    take_packet(peer);
     const std::vector<Sent> sent = send_due();
     EXPECT_EQ(sent.size(), 1u);
     return sent.empty() ? roce::WindowMarker{} : sent[0].body.marker;
@@ -73,11 +74,11 @@ TEST_F(Windows, each_peer_has_one_of_its_own_that_stays) {
   EXPECT_EQ(room(second), transport::kMinimumUnits);
 }
 
-TEST_F(Windows, peer_heard_before_its_window_was_made_is_heard_afterwards) {
-  hear(kPeer);
+TEST_F(Windows, packet_before_the_window_was_made_counts_afterwards) {
+  take_packet(kPeer);
   EXPECT_TRUE(send_due().empty());
   static_cast<void>(windows.to(kPeer));
-  hear(kPeer);
+  take_packet(kPeer);
   const std::vector<Sent> sent = send_due();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].peer, kPeer);
@@ -87,9 +88,9 @@ TEST_F(Windows, peer_heard_before_its_window_was_made_is_heard_afterwards) {
 TEST_F(Windows, peers_that_speak_in_turn_are_told_apart) {
   PeerWindow* const first = windows.to(kPeer);
   PeerWindow* const second = windows.to(kOther);
-  hear(kPeer);
-  hear(kOther, kStandardPort);
-  hear(kPeer);
+  take_packet(kPeer);
+  take_packet(kOther, kStandardPort);
+  take_packet(kPeer);
   EXPECT_EQ(room(first), transport::kMinimumUnits);
   EXPECT_EQ(room(second), transport::kNever);
   const std::vector<Sent> sent = send_due();
@@ -99,10 +100,10 @@ TEST_F(Windows, peers_that_speak_in_turn_are_told_apart) {
 
 TEST_F(Windows, standard_peer_and_shared_memory_get_no_marker) {
   static_cast<void>(windows.to(kPeer));
-  hear(kPeer, kStandardPort);
+  take_packet(kPeer, kStandardPort);
   EXPECT_TRUE(send_due().empty());
   static_cast<void>(windows.to(kOther));
-  hear(kOther, 0);
+  take_packet(kOther, 0);
   EXPECT_TRUE(send_due().empty());
 }
 
@@ -163,7 +164,7 @@ TEST_F(Windows, share_of_the_silent_goes_to_who_speaks_once_a_socketful_was_take
 
 TEST_F(Windows, answers_leave_before_markers) {
   static_cast<void>(windows.to(kPeer));
-  hear(kPeer);
+  take_packet(kPeer);
   give(kOther, roce::Opcode::kWindowMarker, {{7, 0, kStartNs}, 0});
   const std::vector<Sent> sent = send_due();
   ASSERT_EQ(sent.size(), 2u);

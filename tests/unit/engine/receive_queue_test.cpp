@@ -123,5 +123,21 @@ TEST_F(ReceiveQueueTest, cyclic_shared_queue_ignores_the_chain_and_reports_the_w
   }
 }
 
+TEST_F(ReceiveQueueTest, receives_under_way_are_the_newest_that_were_taken) {
+  ReceiveQueue queue(layout(false));
+  transport::Ring<std::uint16_t> under_way;
+  EXPECT_STREQ(queue.check_invariants(under_way), nullptr);
+  for (std::uint16_t i = 0; i < 3; ++i) {
+    record_ = i + 1u;
+    ASSERT_TRUE(queue.take(wqe_));
+    under_way.push_back(wqe_.wqe_counter);
+    EXPECT_STREQ(queue.check_invariants(under_way), nullptr);
+  }
+  under_way.pop_front();
+  EXPECT_STREQ(queue.check_invariants(under_way), nullptr);
+  under_way.back() = 0;
+  EXPECT_STRNE(queue.check_invariants(under_way), nullptr);
+}
+
 }  // namespace
 }  // namespace gdx::softhca

@@ -254,13 +254,15 @@ TEST_F(UmrKeys, binding_that_the_region_does_not_permit_is_refused_and_changes_n
     return bind(WindowType::kType1, 1, length_bytes, start);
   };
   const std::uint64_t at = kIova + 20;
+  const auto with_right = [&](std::uint32_t right) { return bind(WindowType::kType1, 1, 40, at, right); };
   const struct {
     UmrRequest request;
     std::vector<mlx5::DataSegment> entries;
     const char* reason;
   } cases[] = {
       {request, {{40, unbindable, at}}, "without the right to bind"},
-      {request, {{40, read_only, at}}, "change what the region may not"},
+      {with_right(kRemoteWrite), {{40, read_only, at}}, "change what the region may not"},
+      {with_right(kRemoteAtomic), {{40, read_only, at}}, "change what the region may not"},
       {request, {{40, foreign, at}}, "no such region"},
       {request, {{40, region_ ^ 0x100, at}}, "no such region"},
       {request, {{40, other_window, at}}, "no region of memory"},
@@ -282,8 +284,8 @@ TEST_F(UmrKeys, binding_that_the_region_does_not_permit_is_refused_and_changes_n
     EXPECT_NE(std::string(reason).find(one.reason), std::string::npos) << reason;
     EXPECT_EQ(table_.resolve(with_tag(window, 1), kOwner, at, 1, 0), nullptr) << one.reason;
   }
-  const auto reader = bind(WindowType::kType1, 1, 40, at, kRemoteRead);
-  EXPECT_EQ(update(window, kOwner, reader, {{40, read_only, at}}), nullptr) << "to be read it may be";
+  EXPECT_EQ(update(window, kOwner, with_right(kRemoteRead), {{40, read_only, at}}), nullptr)
+      << "to be read it may be";
 }
 
 TEST_F(UmrKeys, windows_share_no_index_with_other_keys_whatever_their_tags) {

@@ -1,5 +1,8 @@
-// Two HCAs on a wire of memory, in time that the test counts: no socket, no loss, no clock.
+// Two HCAs on a wire of memory, in time that the test counts: no socket, no clock, and no loss but the
+// test's.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,15 +26,17 @@ struct VirtualPacket {
 class MemoryWire final : public wire::Wire {
  public:
   using Inbox = std::deque<VirtualPacket>;
-  // `marks`: whether what it sends now gets marked on its way.
-  MemoryWire(const wire::Address& local, Inbox& own, Inbox& peers, const bool& marks)
-      : local_(local), own_(own), peers_(peers), marks_(marks) {}
+  // `marks`: whether what it sends now gets marked on its way; `loses`, unless empty: whether it gets lost.
+  MemoryWire(const wire::Address& local, Inbox& own, Inbox& peers, const bool& marks,
+             const std::function<bool()>& loses)
+      : local_(local), own_(own), peers_(peers), marks_(marks), loses_(loses) {}
 
   const wire::Address& local() const override { return local_; }
   std::size_t room(const wire::Address& /*destination*/) override { return SIZE_MAX; }
   std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
   void commit_packet(const wire::Address& /*destination*/, std::size_t length_bytes) override {
     ++counters_.packets_sent;
+    if (loses_ && loses_()) return;
     const auto end = packet_.begin() + static_cast<std::ptrdiff_t>(length_bytes);
     peers_.push_back({local_, {packet_.begin(), end}, marks_});
   }
@@ -57,6 +62,7 @@ class MemoryWire final : public wire::Wire {
   Inbox& own_;
   Inbox& peers_;
   const bool& marks_;
+  const std::function<bool()>& loses_;
   bool marked_ = false;
   wire::WireCounters counters_;
   std::vector<std::byte> packet_ = std::vector<std::byte>(wire::kMaxPacketBytes);
@@ -67,21 +73,26 @@ class VirtualPair {
   static constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
   explicit VirtualPair(const HcaConfig& of_a = {}, const HcaConfig& of_b = {},
                        std::uint8_t timeout = kPatient)
-      : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks), kMemoryBytes,
-          of_a, [this] { return now_ns; }),
-        b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks), kMemoryBytes,
-          of_b, [this] { return now_ns; }) {
+      : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks, loses),
+          kMemoryBytes, of_a, [this] { return now_ns; }),
+        b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks, loses),
+          kMemoryBytes, of_b, [this] { return now_ns; }) {
     a.connect(b, timeout);
     b.connect(a, timeout);
   }
 
-  // Steps both until `done`, a microsecond a step. Returns whether it was within `limit_ns`.
+  // Steps both until `done`, a microsecond a step. Returns whether it was within `limit_ns`, and no step
+  // broke an invariant.
   bool run(const std::function<bool()>& done, std::uint64_t limit_ns = 10'000'000'000) {
     const std::uint64_t end_ns = now_ns + limit_ns;
     while (!done()) {
       if (now_ns >= end_ns) return false;
-      a.hca->progress();
-      b.hca->progress();
+      for (const Node* const node : {&a, &b}) {
+        node->hca->progress();
+        const char* const broken = static_cast<Engine&>(*node->hca).check_invariants();
+        EXPECT_STREQ(broken, nullptr);
+        if (broken != nullptr) return false;
+      }
       now_ns += 1'000;
     }
     return true;
@@ -94,6 +105,7 @@ class VirtualPair {
  public:
   std::uint64_t now_ns = 1'000'000'000;
   bool marks = false;  // every packet, both ways
+  std::function<bool()> loses;
   MemoryWire::Inbox to_a;
   MemoryWire::Inbox to_b;
   Node a;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -245,7 +246,7 @@ TEST_F(WqeParser, byte_count_of_zero_is_two_gibibytes_and_too_long_to_send) {
 }
 
 TEST_F(WqeParser, datagram_send_says_where_it_goes) {
-  vectors_ = AddressVectorUse::kPerWqe;
+  vectors_ = AddressVectorUse::kByGid;
   mlx5::AddressVector vector{};
   vector.qkey = 0x11223344;
   vector.destination_qpn = mlx5::kExtendedAddressVector | 0x55;
@@ -261,13 +262,32 @@ TEST_F(WqeParser, datagram_send_says_where_it_goes) {
   EXPECT_EQ(wqe_.destination, destination);
   EXPECT_EQ(wqe_.request.length_bytes, 24u);
 
-  vector.destination_qpn = 0x55;
+  vector.remote_lid_or_udp_source_port = 0x0304;
+  vectors_ = AddressVectorUse::kByLid;
   begin(0, WqeOpcode::kSend, 5);
   put(vector);
   put(mlx5::DataSegment{24, 0x78, 0x6000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.destination, wire::Address::ipv4(0x7f000304));
+
+  vector.destination_qpn = 0x55;
+  vector.remote_lid_or_udp_source_port = 0x0305;
+  begin(0, WqeOpcode::kSend, 3);
+  std::array<std::byte, mlx5::kSegmentBytes> short_form;
+  std::memcpy(short_form.data(), &vector, short_form.size());
+  put(short_form);
+  put(mlx5::DataSegment{24, 0x78, 0x6000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_EQ(wqe_.request.destination_qpn, 0x55u);
+  EXPECT_EQ(wqe_.destination, wire::Address::ipv4(0x7f000305));
+  EXPECT_EQ(wqe_.request.length_bytes, 24u);
+  vectors_ = AddressVectorUse::kByGid;
   EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no GID";
   begin(0, WqeOpcode::kSend, 2);
   EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no address vector";
+  vectors_ = AddressVectorUse::kByLid;
+  begin(0, WqeOpcode::kSend, 1);
+  EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no address vector of either form";
 }
 
 TEST_F(WqeParser, malformed_wqes_are_faults) {

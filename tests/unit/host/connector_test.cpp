@@ -192,14 +192,14 @@ TEST_F(Connectors, all_ask_for_all_at_once_and_each_end_is_made_once) {
 }
 
 TEST_F(Connectors, rank_that_has_ended_is_named_and_the_others_connect) {
-  listen(3, 5 * kShortNs);
+  listen(3, 50 * kShortNs);
   start();
   ASSERT_TRUE(services[0]->connect(2, 0, kLongNs));
   services[2].reset();
   const auto lost = services[0]->connect(2, 1, kLongNs);
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().status, Status::kPeerUnreachable);
-  EXPECT_THAT(lost.error().message, HasSubstr("rank 2 was not connected on lane 1 within 0.500 s"));
+  EXPECT_THAT(lost.error().message, HasSubstr("rank 2 was not connected on lane 1 within 5.000 s"));
   EXPECT_THAT(lost.error().message, HasSubstr("no answer at 127.0.0.1:"));
   EXPECT_EQ(books[0]->of(2, 1).gone, lost.error().message);
   EXPECT_EQ(books[0]->of(2, 0).gone, "") << "a pair that was ready";
@@ -228,7 +228,7 @@ TEST_F(Connectors, sockets_are_served_while_many_pairs_begin) {
 
 // As on a machine that is far too busy, or was stopped for a while.
 TEST_F(Connectors, time_in_which_a_rank_does_not_run_is_no_time_of_its_peers) {
-  constexpr std::uint64_t kDeadlineNs = 10 * kShortNs;
+  constexpr std::uint64_t kDeadlineNs = 40 * kShortNs;
   listen(2, kLongNs, kDeadlineNs);
   books[0]->before_create = [&](std::uint32_t, std::uint32_t) {
     const std::uint64_t until_ns = monotonic_ns() + 2 * kDeadlineNs;

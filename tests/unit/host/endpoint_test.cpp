@@ -4,13 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -359,6 +367,30 @@ TEST_F(OnHca, aborted_endpoint_may_hold_no_slot_of_either_pool) {
   for (const StagingHandle& pool : {handle.staging, handle.bounce}) EXPECT_EQ(limit_of(*pool.grants), 1u);
   endpoint->abort();
   for (const StagingHandle& pool : {handle.staging, handle.bounce}) EXPECT_EQ(limit_of(*pool.grants), 0u);
+}
+
+std::ptrdiff_t entries_of(const std::string& folder) {
+  std::error_code error;
+  return std::distance(std::filesystem::directory_iterator(folder, error), {});
+}
+
+TEST_F(OnHca, newest_events_leave_no_file_behind) {
+  const std::string device = "/sys/class/infiniband/" + hca().name();
+  std::string file;
+  std::ptrdiff_t before = 0;
+  for (int round = 0; round < 5; ++round) {
+    auto endpoint = Endpoint::create(hca(), nullptr, {});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    const auto events = endpoint->newest_events();
+    ASSERT_TRUE(events) << events.error().message;
+    file = fmt::format("{}/softhca_flight/{:#x}", device, endpoint->address().qpn);
+    EXPECT_TRUE(std::ifstream(file)) << file;
+    if (round == 0) before = entries_of("/proc/self/fd");
+    EXPECT_EQ(entries_of("/proc/self/fd"), before);
+  }
+  EXPECT_EQ(entries_of(device + "/softhca_flight"), 0);
+  EXPECT_FALSE(std::ifstream(file)) << "of a queue pair that has gone";
+  EXPECT_EQ(errno, ENOENT);
 }
 
 TEST_F(OnHca, endpoints_share_no_register) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <infiniband/mlx5_api.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,12 +16,16 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "host/daemon/server.h"
 #include "host/hca/hca.h"
+#include "host/ipc/daemon.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
 #include "proto/mlx5/prm.h"
@@ -51,6 +56,9 @@ std::vector<ibv_gid_entry>& gids() {
   static std::vector<ibv_gid_entry> all;
   return all;
 }
+// Orders what gdxd's thread records before the test reads it: a socket between them is no order to a
+// sanitizer.
+std::mutex recording;
 template <typename Function>
 Function* real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -67,6 +75,7 @@ int _ibv_query_gid_ex(ibv_context* context, std::uint32_t port, std::uint32_t in
   return 0;
 }
 mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context* context, std::uint32_t type) {
+  const std::lock_guard lock(recording);
   pages().asked.push_back(type);
   if (pages().asked.size() > pages().refused)
     return real<decltype(mlx5dv_devx_alloc_uar)>(__func__)(context, type);
@@ -79,6 +88,7 @@ mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context* context, const void* in, st
       real<decltype(mlx5dv_devx_obj_create)>(__func__)(context, in, in_bytes, out, out_bytes);
   const auto* const sent = static_cast<const std::uint8_t*>(in);
   const std::span answer(static_cast<const std::uint8_t*>(out), out_bytes);
+  const std::lock_guard lock(recording);
   commands().push_back(
       {object, Bytes(sent, sent + in_bytes), gdx::mlx5::prm::get32(answer, gdx::mlx5::prm::kObjectId)});
   return object;
@@ -86,6 +96,7 @@ mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context* context, const void* in, st
 int mlx5dv_devx_obj_modify(mlx5dv_devx_obj* object, const void* in, std::size_t in_bytes, void* out,
                            std::size_t out_bytes) {
   const auto* const sent = static_cast<const std::uint8_t*>(in);
+  const std::lock_guard lock(recording);
   commands().push_back({object, Bytes(sent, sent + in_bytes), 0});
   if (refused_step != 0 && --refused_step == 0) return EINVAL;
   return real<decltype(mlx5dv_devx_obj_modify)>(__func__)(object, in, in_bytes, out, out_bytes);
@@ -108,6 +119,7 @@ struct Named {
 class Wired {
  public:
   explicit Wired(std::uint32_t qpn) {
+    const std::lock_guard lock(recording);
     for (const Command& command : commands()) {
       if (opcode_of(command) == prm::Opcode::kCreateQp && command.number == qpn) create_ = &command;
     }
@@ -234,10 +246,6 @@ class EndpointWiring : public ::testing::Test {
                    {FIELD(kRemoteQpn), other.qpn},
                    {FIELD(kNextReceivePsn), other.psn},
                    {FIELD(kNextSendPsn), own.psn},
-                   {FIELD(kMinRnrNak), o.min_rnr_timer},
-                   {FIELD(kPathAckTimeout), *o.ack_timeout},
-                   {FIELD(kRetryCount), *o.retry_count},
-                   {FIELD(kRnrRetry), o.rnr_retry},
                    {FIELD(kRemoteWrite), 1},
                    {FIELD(kRemoteRead), 1},
                    {FIELD(kRemoteAtomic), 1},
@@ -252,16 +260,27 @@ class EndpointWiring : public ::testing::Test {
         0);
     expect_fields("INIT2RTR_QP", wired.sent(prm::Opcode::kInit2Rtr),
                   {{FIELD(kPathSourceGidIndex), hca_->gid_index()},
-                   {FIELD(kPathHopLimit), o.hop_limit},
-                   {FIELD(kPathTrafficClass), *o.traffic_class},
-                   {FIELD(kPathDscp), std::uint64_t{*o.traffic_class} >> 2},
-                   {FIELD(kPathEthernetPriority), *o.service_level},
-                   {FIELD(kOrderingLow), o.adaptive_routing},
                    {FIELD(kOrderingForce), 1},
                    {FIELD(kLagPortAffinity), 0}});
     EXPECT_GE(prm::get32(wired.sent(prm::Opcode::kInit2Rtr), prm::qp::kPathUdpSourcePort), 0xc000u);
     expect_created(wired, endpoint.handle(), o);
-    expect_handle(endpoint.handle(), o);
+    expect_options(wired, endpoint.handle(), o);
+  }
+
+  static void expect_options(const Wired& wired, const EndpointHandle& handle, const EndpointOptions& o) {
+    expect_fields("QUERY_QP", wired.answer(),
+                  {{FIELD(kMinRnrNak), o.min_rnr_timer},
+                   {FIELD(kPathAckTimeout), *o.ack_timeout},
+                   {FIELD(kRetryCount), *o.retry_count},
+                   {FIELD(kRnrRetry), o.rnr_retry}});
+    expect_fields("INIT2RTR_QP", wired.sent(prm::Opcode::kInit2Rtr),
+                  {{FIELD(kPathHopLimit), o.hop_limit},
+                   {FIELD(kPathTrafficClass), *o.traffic_class},
+                   {FIELD(kPathDscp), std::uint64_t{*o.traffic_class} >> 2},
+                   {FIELD(kPathEthernetPriority), *o.service_level},
+                   {FIELD(kOrderingLow), o.adaptive_routing}});
+    EXPECT_EQ(prm::get(wired.create(), prm::qp::kLogSqSize), std::uint64_t{handle.log_send_queue});
+    expect_handle(handle, o);
   }
 
   void expect_created(const Wired& wired, const EndpointHandle& handle, const EndpointOptions& o) const {
@@ -337,6 +356,44 @@ TEST_F(EndpointWiring, options_arrive_at_both_ends_queue_pairs) {
       expect_wired(*b, *a, second.options, 512);
     }
   }
+}
+
+// gdxd, whose HCA is in this process, makes the queue pairs of what the message of a client tells.
+TEST_F(EndpointWiring, options_arrive_through_gdxd) {
+  const std::string path = testing::TempDir() + "gdxd-wiring-" + std::to_string(getpid());
+  auto server = daemon::Server::listen({.path = path});
+  ASSERT_TRUE(server) << server.error().message;
+  std::thread thread([&] { EXPECT_TRUE((*server)->run()); });
+  setenv(ipc::kDaemonVariable, ("unix:" + path).c_str(), 1);
+  const auto wire = [this](std::uint8_t gid_index, Sharing sharing) {
+    ASSERT_NO_FATAL_FAILURE(open(gid_index));
+    End first = first_end();
+    End second = second_end();
+    first.options.sharing = second.options.sharing = sharing;
+    if (sharing == Sharing::kShared) first.options.send_queue_blocks = 128;
+    auto a = create(first.options);
+    auto b = create(second.options);
+    ASSERT_TRUE(a && b) << (a ? b : a).error().message;
+    ASSERT_NO_FATAL_FAILURE(connect(*a, *b, 2048));
+    ASSERT_NO_FATAL_FAILURE(connect(*b, *a, 2048));
+    const Wired of_a(a->address().qpn);
+    const Wired of_b(b->address().qpn);
+    ASSERT_TRUE(of_a.is_whole() && of_b.is_whole());
+    expect_options(of_a, a->handle(), first.options);
+    expect_options(of_b, b->handle(), second.options);
+    expect_fields("INIT2RTR_QP", of_a.sent(prm::Opcode::kInit2Rtr),
+                  {{FIELD(kPathSourceGidIndex), gid_index}});
+  };
+  for (const auto& [gid_index, sharing] :
+       {std::pair{std::uint8_t{1}, Sharing::kExclusive}, {std::uint8_t{0}, Sharing::kShared}}) {
+    wire(gid_index, sharing);
+    host_.reset();
+    nic_.reset();
+    hca_.reset();
+  }
+  unsetenv(ipc::kDaemonVariable);
+  (*server)->stop();
+  thread.join();
 }
 
 // Kinds of addresses in rising order, of which the first two serve no peer. Of two alike the first is taken.

@@ -89,7 +89,7 @@ TEST(GpuRegistrationTable, memory_whose_writes_come_out_of_order_is_for_reads_al
   for (const Row& row : kTable) {
     for (std::size_t i = 0; i < 3; ++i) {
       auto facts = facts_of(row, PointerKind::kDevice, kChoices[i]);
-      facts.writes_unordered = true;
+      facts.write_order = WriteOrder::kBelowOwner;
       EXPECT_EQ(decide_registration(facts), row.by_choice[i]);
       facts.hca_writes = true;
       EXPECT_EQ(decide_registration(facts), kRefused);
@@ -188,6 +188,25 @@ std::size_t open_descriptors() {
 }
 
 // One HCA (software) and one GPU (the fake driver), both found by their names.
+TEST(GpuRegistrationTable, order_of_writes_over_c2c_depends_on_the_way_to_the_hca) {
+  for (const PathClass path : kPathClasses) {
+    const bool beside = path == PathClass::kPix || path == PathClass::kPxb;
+    EXPECT_EQ(write_order(true, true, path), beside ? WriteOrder::kTwoWays : WriteOrder::kKept) << name(path);
+    EXPECT_EQ(write_order(true, false, path), WriteOrder::kKept) << name(path);
+    EXPECT_EQ(write_order(false, false, path), WriteOrder::kBelowOwner) << name(path);
+  }
+  EXPECT_EQ(write_order(true, true, std::nullopt), WriteOrder::kTwoWays) << "a path that is not known";
+  EXPECT_EQ(write_order(true, false, std::nullopt), WriteOrder::kKept);
+  RegistrationFacts facts{.pointer = PointerKind::kDevice,
+                          .gpu_exports_dmabuf = true,
+                          .hca_imports_dmabuf = true,
+                          .write_order = WriteOrder::kTwoWays};
+  EXPECT_EQ(decide_registration(facts), RegistrationWay::kDmabuf) << "to be read";
+  facts.hca_writes = true;
+  EXPECT_EQ(decide_registration(facts), RegistrationWay::kRefused);
+  EXPECT_THAT(refusal_advice(facts), HasSubstr("by C2C, and to the HCA by a PCIe switch"));
+}
+
 class RegisteredGpuMemory : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -374,9 +393,9 @@ TEST_F(RegisteredGpuMemory, order_of_writes_is_asked_and_decides_what_the_hca_ma
   setenv("GDX_FAKE_CUDA_WRITES_ORDERING", "0", 1);
   open_gpu();
   EXPECT_FALSE(gpu_->orders_rdma_writes());
-  EXPECT_FALSE(facts().writes_unordered) << "the software HCA writes through the driver";
+  EXPECT_EQ(facts().write_order, WriteOrder::kKept) << "the software HCA writes through the driver";
   auto of_hardware = facts();
-  of_hardware.writes_unordered = true;
+  of_hardware.write_order = WriteOrder::kBelowOwner;
   void* const address = allocate(128 * 1024);
   const auto queues =
       register_gpu_umem(hca_verbs(), hca(), {address, 8192, IBV_ACCESS_LOCAL_WRITE, 0}, of_hardware);

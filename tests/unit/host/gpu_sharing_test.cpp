@@ -1,7 +1,7 @@
 // Memory of a GPU between processes, and its registration, for allocations that cuMemAlloc did not make:
 // mapped ranges (VMM) of one or more allocations, and stream-ordered pools. On the fake driver, with two
 // GPUs.
-#include "host/peer/gpu_sharing.h"
+#include "host/direct/gpu_sharing.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

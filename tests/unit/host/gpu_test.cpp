@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -218,6 +219,41 @@ TEST_F(OnFakeGpu, device_pages_without_peer_mapping_name_the_module_option) {
   const auto plain = gpu().map(io, 64, MappingChoice::kPlain);
   ASSERT_FALSE(plain);
   EXPECT_THAT(plain.error().message, HasSubstr("these are device pages"));
+}
+
+TEST(DriverParameters, relaxed_ordering_is_found_under_either_name) {
+  const std::string strict =
+      "EnableStreamMemOPs: 1\nEnablePCIERelaxedOrderingMode: 0\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
+  EXPECT_EQ(relaxed_ordering_in(strict), "");
+  EXPECT_EQ(relaxed_ordering_in(""), "");
+  EXPECT_EQ(relaxed_ordering_in("RegistryDwords: \"RmSetPCIERelaxedOrdering=0x0;\"\n"), "");
+  EXPECT_EQ(relaxed_ordering_in("EnablePCIERelaxedOrderingMode: 1\n"), "EnablePCIERelaxedOrderingMode: 1");
+  for (const char* line : {"RegistryDwords: \"A=1;RmSetPCIERelaxedOrdering=0x2;\"\n",
+                           "RegistryDwordsPerDevice: \"pci=0000:3b:00.0;RmSetPCIERelaxedOrdering=0;"
+                           "pci=0000:5e:00.0;RmSetPCIERelaxedOrdering=2\"\n"})
+    EXPECT_EQ(relaxed_ordering_in(strict + line), "RmSetPCIERelaxedOrdering=2") << line;
+}
+
+TEST_F(OnFakeGpu, relaxed_ordering_refuses_the_memory_of_the_nic_and_no_other) {
+  const auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  auto nic = StagingPool::create(*hca);
+  auto host = StagingPool::create(*hca, StagingOptions::in_host_memory());
+  ASSERT_TRUE(nic && host);
+  const std::string parameters = testing::TempDir() + "/params";
+  std::ofstream(parameters) << "EnablePCIERelaxedOrderingMode: 1\n";
+  const auto refused = nic->map_to(gpu(), parameters);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kUnsupported);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("EnablePCIERelaxedOrderingMode: 1 in " + parameters),
+                    HasSubstr("NVreg_EnablePCIERelaxedOrderingMode=0"), HasSubstr("another mode than push")));
+  EXPECT_EQ(nic->map_if_allowed(gpu(), parameters), refused.error().message);
+  EXPECT_FALSE(is_mapped(nic->base()));
+  EXPECT_TRUE(host->map_to(gpu(), parameters));
+  std::ofstream(parameters) << "EnablePCIERelaxedOrderingMode: 0\n";
+  EXPECT_EQ(nic->map_if_allowed(gpu(), parameters), "");
+  EXPECT_TRUE(is_mapped(nic->base()));
 }
 
 TEST_F(OnFakeGpu, endpoint_and_pool_mapped_their_pages_are_and_end_with_them) {

@@ -126,6 +126,17 @@ TEST_F(Launcher, ranks_ignore_sigterm_they_are_killed) {
   EXPECT_EQ(status_of(shell("trap '' TERM; test $GDX_RANK = 1 && exit 7; while :; do sleep 1; done", 2)), 7);
 }
 
+// With the time after SIGTERM in its place, the launch would end by its own time.
+TEST_F(Launcher, time_after_a_failure_is_not_the_time_after_sigterm) {
+  auto options = shell("test $GDX_RANK = 1 && exit 7; exec sleep 600", 2);
+  options.grace_ns = 600 * kSecondNs;
+  options.timeout_ns = 20 * kSecondNs;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(status_of(options), 7);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("0.1 s have passed since that failure"), Not(HasSubstr("still ran"))));
+}
+
 TEST_F(Launcher, time_is_up_ranks_are_ended_with_124) {
   auto options = shell("exec sleep 600", 2);
   options.timeout_ns = kSecondNs / 10;

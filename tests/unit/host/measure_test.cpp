@@ -1,6 +1,6 @@
 // Measurement of `gdx calibrate` on the software HCA, by kernels of the CPU layer. With a fake GPU they
 // replace its kernels, which reach host memory alike.
-#include "host/calibration/measure.h"
+#include "host/calibrate/measure.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,6 +29,7 @@ class Measure : public ::testing::Test {
     unsetenv(kDoorbellVariable);
     unsetenv(kGpuRegistrationVariable);
     unsetenv("GDX_FAKE_CUDA_DMABUF");
+    unsetenv("GDX_FAKE_CUDA_PEER_MAPPING");
   }
 
   std::unique_ptr<Hca> hca_;
@@ -95,6 +96,23 @@ TEST_F(Measure, with_a_gpu_what_its_kernels_reach_is_mapped_and_it_is_named) {
   EXPECT_EQ(measured->payload, Placement::kHost);
   EXPECT_EQ(measured->measured_on, "the software HCA, kernels of Fake GPU");
   EXPECT_EQ(Gpu::in_use().size(), 1u) << "nothing was mapped";
+}
+
+TEST_F(Measure, push_that_is_refused_is_left_out_and_the_rest_is_measured) {
+  const auto gpu = Gpu::open();
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  quick_.payload = Placement::kHost;
+  setenv("GDX_FAKE_CUDA_PEER_MAPPING", "0", 1);
+  const auto measured = measure_modes(*hca_, &*gpu, quick_);
+  ASSERT_TRUE(measured) << measured.error().message;
+  EXPECT_EQ(measured->shape.slot_count, 0u);
+  for (const MeasuredSize& size : measured->sizes) {
+    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
+      const bool possible = kTableModeNames[mode] != "push" &&
+                            (kTableModeNames[mode] != "inline" || size.bytes <= kMaxAutoInlineBytes);
+      EXPECT_EQ(size.ns[mode].has_value(), possible) << size.bytes << " " << kTableModeNames[mode];
+    }
+  }
 }
 
 TEST_F(Measure, payload_in_gpu_memory_that_the_hca_cannot_reach_says_how_to_do_without) {

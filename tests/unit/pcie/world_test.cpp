@@ -30,13 +30,110 @@ WorldConfig config(PathClass path, QueuePlacement queues) {
 
 TEST(World, push_with_blueflame_puts_no_read_on_any_path) {
   for (const PathClass path : kPathClasses) {
-    const WorldConfig world = config(path, QueuePlacement::kGpu);
-    const Counters counters = measure_latency(world, Mode::kPush, 4096).counters;
-    EXPECT_EQ(all_transfers(counters.reads), 0u) << name(path);
-    EXPECT_EQ(transfers(counters.writes, Purpose::kPayload), 1u);
-    EXPECT_EQ(transfers(counters.writes, Purpose::kDoorbell), 1u);
-    EXPECT_EQ(transfers(counters.writes, Purpose::kCqe), 1u);
+    for (const Mode mode : {Mode::kPush, Mode::kPushFlags, Mode::kPushOrdered}) {
+      const WorldConfig world = config(path, QueuePlacement::kGpu);
+      const Counters counters = measure_latency(world, mode, 3840).counters;
+      EXPECT_EQ(all_transfers(counters.reads), 0u) << name(path) << ' ' << name(mode);
+      EXPECT_EQ(transfers(counters.writes, Purpose::kPayload), 1u);
+      EXPECT_EQ(transfers(counters.writes, Purpose::kDoorbell), 1u);
+      EXPECT_EQ(transfers(counters.writes, Purpose::kCqe), 1u);
+    }
   }
+}
+
+// 8 B of a line of 128 B are its flag.
+TEST(World, payload_with_flags_is_stored_in_whole_lines) {
+  const WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
+  const auto writes = [&](std::uint64_t bytes) {
+    return measure_latency(world, Mode::kPushFlags, bytes).counters.writes;
+  };
+  const auto stored = [&](std::uint64_t bytes) {
+    return writes(bytes)[static_cast<std::size_t>(Purpose::kPayload)].bytes;
+  };
+  EXPECT_EQ(stored(1), 128u);
+  EXPECT_EQ(stored(120), 128u);
+  EXPECT_EQ(stored(121), 256u);
+  EXPECT_EQ(stored(3840), 4096u);
+  EXPECT_EQ(transfers(writes(3840), Purpose::kDoorbell), 1u);
+  EXPECT_EQ(transfers(writes(3841), Purpose::kDoorbell), 2u) << "a slot has 32 lines";
+}
+
+TEST(World, payload_with_flags_is_released_as_far_as_the_queue_is_away) {
+  for (const PathClass path : kPathClasses) {
+    const auto saved_ns = [&](QueuePlacement queues) {
+      const WorldConfig world = config(path, queues);
+      return measure_latency(world, Mode::kPush, 8).delivered_ns -
+             measure_latency(world, Mode::kPushFlags, 8).delivered_ns;
+    };
+    const Ordering fences;
+    EXPECT_NEAR(saved_ns(QueuePlacement::kGpu), fences.system_scope_ns - fences.gpu_scope_ns, 0.01)
+        << name(path);
+    EXPECT_NEAR(saved_ns(QueuePlacement::kHost), 0, 0.01) << name(path);
+  }
+}
+
+// A WQE in the doorbell comes through the channel too. One in the queue is ordered there.
+TEST(World, stores_through_one_channel_need_a_release_only_for_what_is_fetched) {
+  for (const QueuePlacement queues : {QueuePlacement::kGpu, QueuePlacement::kHost}) {
+    WorldConfig world = config(PathClass::kSys, queues);
+    const auto ordered_ns = [&] { return measure_latency(world, Mode::kPushOrdered, 4096).delivered_ns; };
+    const auto push_ns = [&](std::uint32_t fence_ns) {
+      WorldConfig fenced = world;
+      fenced.ordering = {fence_ns, fence_ns};
+      return measure_latency(fenced, Mode::kPush, 4096).delivered_ns;
+    };
+    EXPECT_NEAR(ordered_ns(), push_ns(0), 0.01);
+    world.doorbell = DoorbellKind::kPlain;
+    const Ordering& fences = world.ordering;
+    EXPECT_NEAR(ordered_ns(),
+                push_ns(queues == QueuePlacement::kGpu ? fences.gpu_scope_ns : fences.system_scope_ns), 0.01);
+  }
+}
+
+TEST(World, batch_of_16_puts_has_one_release_and_one_plain_doorbell_on_every_path) {
+  for (const PathClass path : kPathClasses) {
+    WorldConfig world = config(path, QueuePlacement::kGpu);
+    world.batch = 16;
+    const Latency pushed = measure_latency(world, Mode::kPush, 4096);
+    EXPECT_EQ(transfers(pushed.counters.writes, Purpose::kPayload), 16u) << name(path);
+    EXPECT_EQ(transfers(pushed.counters.writes, Purpose::kDoorbell), 1u);
+    EXPECT_EQ(transfers(pushed.counters.writes, Purpose::kCqe), 16u);
+    EXPECT_EQ(transfers(pushed.counters.reads, Purpose::kRecord), 1u);
+    EXPECT_EQ(transfers(pushed.counters.reads, Purpose::kWqe), 1u);
+    EXPECT_EQ(all_transfers(pushed.counters.reads), 2u);
+    const auto small_ns = [&] { return measure_latency(world, Mode::kPush, 8).delivered_ns; };
+    const double before_ns = small_ns();
+    world.ordering.system_scope_ns -= 1000;
+    EXPECT_NEAR(before_ns - small_ns(), 1000, 0.01);
+  }
+}
+
+// In host memory each CQE is a read of the poster, after the one before it.
+TEST(World, batch_with_queues_in_host_memory_is_polled_put_by_put) {
+  WorldConfig world = config(PathClass::kPix, QueuePlacement::kHost);
+  const auto polled_ns = [&](std::uint32_t batch) {
+    world.batch = batch;
+    const Latency latency = measure_latency(world, Mode::kPush, 8);
+    EXPECT_EQ(transfers(latency.counters.reads, Purpose::kCqe), batch);
+    return latency.completed_ns;
+  };
+  EXPECT_GT(polled_ns(8), polled_ns(1) + 7 * world.platform.gpu_issue_ns);
+}
+
+// 16 endpoints on 16 slots have one each, so they ring for every put. Alone an endpoint has 8.
+TEST(World, batch_takes_no_more_slots_than_the_lease_has) {
+  WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
+  world.doorbell = DoorbellKind::kPlain;
+  world.staging.pool_bytes = 16 * world.staging.slot_bytes;
+  const auto rate = [&](std::uint32_t lanes, std::uint32_t batch) {
+    world.lanes = lanes;
+    world.batch = batch;
+    return measure_rate(world, Mode::kPush, 8).messages_per_s;
+  };
+  EXPECT_NEAR(rate(16, 8) / rate(16, 1), 1, 0.01);
+  const double whole = rate(1, 8);
+  EXPECT_GT(whole, 2 * rate(1, 1));
+  EXPECT_NEAR(rate(1, 12) / whole, 1, 0.01);
 }
 
 TEST(World, push_with_blueflame_queues_in_host_memory_only_the_poster_reads_its_completion) {
@@ -118,20 +215,23 @@ TEST(World, latency_of_the_wire_beyond_32_bits_of_ns_adds_up) {
 }
 
 TEST(World, every_mode_delivers_every_byte_and_completes) {
+  constexpr std::uint64_t kPuts = 5;
   for (const Mode mode : kModes) {
     for (const std::uint64_t bytes : {1u, 219u, 221u, 4097u, 300001u}) {
       WorldConfig config;
       config.doorbell = bytes % 3 == 0 ? DoorbellKind::kPlain : DoorbellKind::kBlueFlame;
+      config.batch = 3;  // of two endpoints with three and two puts
+      if (!check(config, mode, bytes)) config.batch = 1;
       World world(config, mode);
       std::uint64_t delivered = 0;
       std::uint64_t completed = 0;
-      world.begin(bytes, 5, 2,
+      world.begin(bytes, kPuts, 2,
                   {.delivered = [&](TimePs, std::uint64_t more) { delivered += more; },
                    .completed = [&](TimePs) { ++completed; }});
       while (world.step()) {
       }
-      EXPECT_EQ(delivered, 5 * bytes) << name(mode) << ' ' << bytes;
-      EXPECT_EQ(completed, 5u) << name(mode) << ' ' << bytes;
+      EXPECT_EQ(delivered, kPuts * bytes) << name(mode) << ' ' << bytes;
+      EXPECT_EQ(completed, kPuts) << name(mode) << ' ' << bytes;
     }
   }
 }
@@ -221,6 +321,28 @@ TEST(WorldConfig, peer_reads_refused_only_what_needs_them_is_not_possible) {
   EXPECT_TRUE(check(world, Mode::kBounce, 4096));
   EXPECT_TRUE(check(world, Mode::kInline, 28));
   EXPECT_FALSE(check(world, Mode::kInline, 29));
+  world.batch = 2;  // is fetched
+  EXPECT_THAT(check(world, Mode::kPush, 4096).error().message, HasSubstr("intel-client"));
+}
+
+TEST(WorldConfig, batch_of_what_rings_for_itself_is_not_possible) {
+  WorldConfig world;
+  world.batch = 2;
+  const auto message = [&](Mode mode, std::uint64_t bytes) {
+    const auto checked = check(world, mode, bytes);
+    return checked ? std::string("accepted") : checked.error().message;
+  };
+  EXPECT_EQ(message(Mode::kPull, 1 << 20), "accepted");
+  EXPECT_EQ(message(Mode::kPush, 4096), "accepted");
+  EXPECT_THAT(message(Mode::kPush, 4097), HasSubstr("of up to 4096 B"));
+  EXPECT_THAT(message(Mode::kPushFlags, 3841), HasSubstr("of up to 3840 B"));
+  EXPECT_THAT(message(Mode::kBounce, 65537), HasSubstr("of up to 65536 B"));
+  EXPECT_THAT(message(Mode::kInline, 221), HasSubstr("of up to 220 B"));
+  EXPECT_THAT(message(Mode::kProxy, 8), HasSubstr("proxy"));
+  world.batch = 1;
+  world.staging.slot_bytes = 64;
+  EXPECT_THAT(message(Mode::kPushFlags, 8), HasSubstr("hold no line"));
+  EXPECT_EQ(message(Mode::kPush, 8), "accepted");
 }
 
 // As the library's credit scheduler admits them.
@@ -259,6 +381,7 @@ TEST(WorldConfig, value_impossible_is_refused_by_name) {
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 64; }), HasSubstr("holds no slot"));
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 131073; }), HasSubstr("pool of 131073 B"));
   EXPECT_THAT(message([](WorldConfig& w) { w.lanes = 0; }), HasSubstr("endpoint"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.batch = 0; }), HasSubstr("batch"));
   EXPECT_THAT(message([](WorldConfig& w) { w.bounce.chunk_bytes = 3; }), HasSubstr("bounce"));
   EXPECT_EQ(message([](WorldConfig&) {}), "accepted");
 }

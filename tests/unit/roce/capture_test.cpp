@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver-shim/softhca/transport/icrc.h"
+#include "driver-shim/softhca/wire/icrc.h"
 #include "proto/roce/codec.h"
 #include "proto/roce/icrc.h"
 #include "tests/unit/roce/pcap_reader.h"
@@ -29,10 +29,10 @@ std::vector<CapturedPacket> load(const Capture& capture) {
 }
 
 std::uint32_t icrc_of(const CapturedPacket& packet, std::span<const std::byte> datagram) {
-  return packet.ipv6 ? softhca::transport::icrc_ipv6(packet.source_ipv6, packet.destination_ipv6,
-                                                     packet.source_port, datagram)
-                     : softhca::transport::icrc_ipv4(packet.source_ipv4, packet.destination_ipv4,
-                                                     packet.source_port, packet.ip_id, datagram);
+  return packet.ipv6 ? softhca::wire::icrc_ipv6(packet.source_ipv6, packet.destination_ipv6,
+                                                packet.source_port, datagram)
+                     : softhca::wire::icrc_ipv4(packet.source_ipv4, packet.destination_ipv4,
+                                                packet.source_port, packet.ip_id, datagram);
 }
 
 class RoceCapture : public testing::TestWithParam<Capture> {};

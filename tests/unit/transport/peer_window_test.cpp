@@ -16,7 +16,7 @@ constexpr ReceiveShares::Key kSecond{2};
 class Window : public testing::Test {
  protected:
   roce::WindowMarker ask(std::uint64_t now_ns) {
-    window.on_heard(now_ns, true);
+    window.on_packet(now_ns, true);
     const auto marker = window.take_marker(now_ns);
     EXPECT_TRUE(marker);
     return marker.value_or(roce::WindowMarker{});
@@ -34,7 +34,7 @@ class Window : public testing::Test {
   int ignored_markers(std::uint64_t now_ns) {
     int markers = 0;
     while (markers < 20 && window.room_units(now_ns) != kNever) {
-      window.on_heard(now_ns, true);
+      window.on_packet(now_ns, true);
       window.wait(now_ns);
       markers += window.take_marker(now_ns) ? 1 : 0;
       now_ns = window.next_deadline_ns(now_ns);
@@ -57,9 +57,9 @@ TEST_F(Window, unknown_peer_gets_the_minimum_and_no_marker) {
   EXPECT_EQ(window.next_deadline_ns(kStartNs + kStalledNs), kNever) << "it may send now";
 }
 
-TEST_F(Window, standard_peer_heard_bounds_nothing_and_gets_no_marker) {
+TEST_F(Window, packet_of_a_standard_peer_bounds_nothing_and_gets_no_marker) {
   window.charge(kMinimumUnits);
-  EXPECT_FALSE(window.on_heard(kStartNs, false));
+  EXPECT_FALSE(window.on_packet(kStartNs, false));
   EXPECT_EQ(window.room_units(kStartNs), kNever);
   window.charge(1u << 30);
   EXPECT_FALSE(window.take_marker(kStartNs + kLeaseNs));
@@ -68,9 +68,9 @@ TEST_F(Window, standard_peer_heard_bounds_nothing_and_gets_no_marker) {
 
 TEST_F(Window, standard_peer_ends_the_wait_and_one_of_our_kind_after_it_is_asked) {
   window.wait(kStartNs);
-  window.on_heard(kStartNs, false);
+  window.on_packet(kStartNs, false);
   EXPECT_FALSE(window.waiting());
-  EXPECT_TRUE(window.on_heard(kStartNs, true)) << "somebody else has the address now";
+  EXPECT_TRUE(window.on_packet(kStartNs, true)) << "somebody else has the address now";
   EXPECT_EQ(window.room_units(kStartNs), kMinimumUnits);
   EXPECT_TRUE(window.take_marker(kStartNs));
 }
@@ -124,7 +124,7 @@ TEST_F(Window, answered_sender_asks_as_patiently_as_at_first) {
     EXPECT_TRUE(window.take_marker(now_ns));
     return window.next_deadline_ns(now_ns) - now_ns;
   };
-  window.on_heard(kStartNs, true);
+  window.on_packet(kStartNs, true);
   window.wait(kStartNs);
   const std::uint64_t first_ns = silence_ns(kStartNs);
   const std::uint64_t again_ns = kStartNs + first_ns;
@@ -163,7 +163,7 @@ TEST_F(Window, another_kind_of_sender_has_the_address_only_once_the_peer_is_stal
   window.charge(kMinimumUnits);
   std::uint64_t now_ns = kStartNs;
   for (int i = 0; i < ignored - 1; ++i) {
-    window.on_heard(now_ns, true);
+    window.on_packet(now_ns, true);
     window.wait(now_ns);
     static_cast<void>(window.take_marker(now_ns));
     now_ns = window.next_deadline_ns(now_ns);
@@ -171,13 +171,13 @@ TEST_F(Window, another_kind_of_sender_has_the_address_only_once_the_peer_is_stal
   const roce::WindowMarker marker{kIncarnation, kMinimumUnits, now_ns - 1};
   ASSERT_TRUE(window.on_grant(now_ns, {marker, kLimit}));
   window.charge(kLimit - kMinimumUnits);
-  window.on_heard(now_ns, false);
+  window.on_packet(now_ns, false);
   EXPECT_EQ(window.room_units(now_ns), 0u) << "a stray packet";
   now_ns = stall(now_ns);
-  window.on_heard(now_ns, false);
+  window.on_packet(now_ns, false);
   EXPECT_EQ(window.room_units(now_ns), kNever);
   EXPECT_FALSE(window.waiting());
-  EXPECT_TRUE(window.on_heard(now_ns, true));
+  EXPECT_TRUE(window.on_packet(now_ns, true));
   EXPECT_EQ(ignored_markers(now_ns), ignored) << "it is asked as if for the first time";
 }
 
@@ -217,7 +217,7 @@ TEST_F(Window, peer_that_speaks_but_never_grants_is_left_unbounded) {
   window.charge(kMinimumUnits);
   std::uint64_t now_ns = kStartNs;
   for (int i = 0; i < 20 && window.room_units(now_ns) != kNever; ++i) {
-    window.on_heard(now_ns, true);
+    window.on_packet(now_ns, true);
     window.wait(now_ns);
     now_ns = window.next_deadline_ns(now_ns);
     static_cast<void>(window.take_marker(now_ns));
@@ -354,7 +354,7 @@ TEST(Shares, peers_beyond_the_most_are_told_no_more_than_they_have_sent) {
 TEST(Leases, senders_has_ended_when_the_receiver_gives_its_share_away) {
   SendWindow window(kIncarnation);
   ReceiveShares shares(kSocketBytes);
-  window.on_heard(kStartNs, true);
+  window.on_packet(kStartNs, true);
   const auto marker = window.take_marker(kStartNs);
   ASSERT_TRUE(marker);
   ASSERT_TRUE(window.on_grant(kStartNs, *shares.on_marker(kStartNs, kFirst, *marker)));

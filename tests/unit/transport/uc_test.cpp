@@ -82,6 +82,7 @@ TEST_F(UcRequesterTest, send_of_three_packets_completes_with_its_last) {
               ElementsAre(Opcode::kUcSendFirst, Opcode::kUcSendMiddle, Opcode::kUcSendLastImmediate));
   EXPECT_EQ(port.sent[2].length_bytes, 5u);
   EXPECT_EQ(port.sent[2].headers.immediate, 0xabcdu);
+  EXPECT_EQ(port.sent[2].headers.bth.pad_count, 3);
   EXPECT_FALSE(port.sent[2].headers.bth.ack_request);
   EXPECT_THAT(port.take_psns(), ElementsAre(0xffffff, 0, 1));
   EXPECT_TRUE(requester.idle());

@@ -62,7 +62,8 @@ TEST(Config, planted_faults_go_by_name) {
   EXPECT_EQ(configure({})->fault, PlantedFault::kNone);
   EXPECT_EQ(configure({{"GDX_SOFTHCA_FAULT", "lost_add"}})->fault, PlantedFault::kLostAdd);
   EXPECT_THAT(configure({{"GDX_SOFTHCA_FAULT", "lost"}}).error().message,
-              AllOf(HasSubstr("GDX_SOFTHCA_FAULT=lost: must be one of port_down, "), HasSubstr("lost_add")));
+              AllOf(HasSubstr("GDX_SOFTHCA_FAULT=lost: must be one of no_device, port_down, "),
+                    HasSubstr("lost_add")));
 }
 
 TEST(Config, other_names_are_refused_with_those_that_there_are) {

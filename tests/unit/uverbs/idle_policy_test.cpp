@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace gdx::softhca::uverbs {
 namespace {
 
@@ -55,6 +57,20 @@ TEST(IdlePolicy, rung_lately_sleeps_shortly_then_longer) {
   for (int sleep = 0; sleep < 2; ++sleep) static_cast<void>(policy.on_idle(kIdleNs, kRangNs));
   EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepestSleepNs);
   EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kDeepestSleepNs) << "and no longer";
+}
+
+TEST(IdlePolicy, thread_that_was_roused_once_sleeps_for_longer) {
+  IdlePolicy policy;
+  policy.on_roused(kWorkedNs);
+  std::uint64_t longest_ns = 0;
+  for (int sleep = 0; sleep < 2 * (kShortSleeps + kLongSleeps + kDeepSleeps); ++sleep) {
+    const std::uint64_t sleep_ns = policy.on_idle(kIdleNs, kRangNs).longest_ns;
+    ASSERT_LE(sleep_ns, std::max(2 * longest_ns, kShortestSleepNs)) << sleep;
+    longest_ns = sleep_ns;
+  }
+  EXPECT_EQ(longest_ns, kRousableSleepNs);
+  policy.on_roused(kWorkedNs);
+  EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kShortestSleepNs);
 }
 
 TEST(IdlePolicy, work_after_deep_sleep_starts_over) {

@@ -168,7 +168,9 @@ class Ipv6Loopback : public testing::Test {
 };
 
 TEST_F(Ipv6Loopback, marks_cross_the_network_in_the_header) {
-  ASSERT_NO_FATAL_FAILURE(open_wire(marking("::1", 0.5)));
+  UdpConfig config = marking("::1", 0.5);
+  config.own_through_socket = true;
+  ASSERT_NO_FATAL_FAILURE(open_wire(config));
   if (IsSkipped()) return;
   const std::size_t marked = marked_of(*wire_, *wire_, 50);
   EXPECT_EQ(marked, wire_->counters().faults_marked);
@@ -266,7 +268,10 @@ TEST(UdpWire, held_back_packet_follows_the_next_one) {
 }
 
 TEST_F(Ipv6Loopback, carries_packets) {
-  ASSERT_NO_FATAL_FAILURE(open_wire(UdpConfig{.address = "::1", .pcap_path = {}, .faults = {}}));
+  UdpConfig config;
+  config.address = "::1";
+  config.own_through_socket = true;
+  ASSERT_NO_FATAL_FAILURE(open_wire(config));
   if (IsSkipped()) return;
   for (const std::size_t size : {4156, 4156, 4156, 40}) send(*wire_, wire_->local(), 9, size);
   wire_->flush();

@@ -1,0 +1,63 @@
+// Bytes that a rank of a benchmark sends and receives, in host memory or in a GPU's, and the check of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "host/gdx.h"
+#include "host/gpu/gpu_memory.h"
+
+namespace gdx::bench {
+
+// Host memory that the HCA and this rank's kernels reach.
+struct Region {
+  Memory memory;
+  std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
+};
+
+// `gpu`: runs the kernels; null on the CPU layer.
+[[nodiscard]] Result<Region> allocate_region(const Hca& hca, const Gpu* gpu, std::size_t bytes);
+
+// Origin of bytes: rank `rank` sends them in sample `sample`.
+struct Sent {
+  std::uint64_t sample;
+  std::uint32_t rank;
+};
+
+// Threads: one at a time, while no kernel runs.
+class Payload {
+ public:
+  [[nodiscard]] static Result<Payload> in_host_memory(const Hca& hca, const Gpu* kernels, std::size_t bytes);
+  // The host fills and reads it by copies. Errors: those of GpuMemory::allocate and register_memory.
+  [[nodiscard]] static Result<Payload> in_gpu_memory(const Hca& hca, const Gpu& gpu, std::size_t bytes);
+
+  [[nodiscard]] const Memory& memory() const { return region_.memory; }
+  // "host memory", or "GPU memory, by dmabuf".
+  [[nodiscard]] std::string place() const;
+
+  // Stores what `sent` tells, or its inverse, into the `bytes` at `offset`.
+  [[nodiscard]] Result<void> fill(std::uint64_t offset, std::uint64_t bytes, Sent sent, bool inverted);
+  // Inverts a bit of a byte.
+  [[nodiscard]] Result<void> damage(std::uint64_t offset);
+  // Counts wrong bytes of those at `offset`: of `places` messages of `bytes` each, `stride_bytes` apart.
+  [[nodiscard]] Result<std::uint64_t> count_bad(std::uint64_t offset, std::uint64_t places,
+                                                std::uint64_t bytes, std::uint64_t stride_bytes, Sent sent);
+
+ private:
+  Payload(std::optional<GpuMemory> on_gpu, Region region)
+      : on_gpu_(std::move(on_gpu)), region_(std::move(region)) {}
+  // Returns the bytes where the host may read and write them; put_back() ends that.
+  Result<std::byte*> take(std::uint64_t offset, std::uint64_t bytes, bool with_contents);
+  Result<void> put_back(std::uint64_t offset);
+
+  std::optional<GpuMemory> on_gpu_;  // freed after its registration
+  Region region_;
+  std::vector<std::byte> copy_;
+};
+
+}  // namespace gdx::bench

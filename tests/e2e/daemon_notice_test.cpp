@@ -1,0 +1,229 @@
+// gdxd passes on what its HCA tells: a port that goes down, and the end of the HCA. It counts what clients
+// post.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "device/gdx.h"
+#include "host/bootstrap/local_socket.h"
+#include "host/daemon/server.h"
+#include "host/gdx.h"
+#include "host/ipc/daemon.h"
+#include "host/queue/queue_memory.h"
+#include "proto/softhca.h"
+#include "tests/e2e/must.h"
+#include "tests/e2e/vain_wait.h"
+#include "tests/fuzz/daemon_attacker.h"
+
+namespace gdx::daemon {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::uint64_t kLongNs = 30'000'000'000;
+
+// The text that stderr takes, while it takes it.
+class StderrFile {
+ public:
+  StderrFile() : file_(::memfd_create("stderr", MFD_CLOEXEC)), stderr_(::dup(STDERR_FILENO)) {
+    ::dup2(file_.value(), STDERR_FILENO);
+  }
+  ~StderrFile() { ::dup2(stderr_.value(), STDERR_FILENO); }
+  StderrFile(const StderrFile&) = delete;
+  StderrFile& operator=(const StderrFile&) = delete;
+  [[nodiscard]] std::string text() const {
+    std::string text(1 << 16, '\0');
+    const ssize_t bytes = ::pread(file_.value(), text.data(), text.size(), 0);
+    text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+    return text;
+  }
+
+ private:
+  Descriptor file_;
+  Descriptor stderr_;
+};
+
+class Notices : public ::testing::Test {
+ protected:
+  Notices() {
+    path_ = (std::filesystem::temp_directory_path() / ("gdxd-notice-" + std::to_string(getpid()))).string();
+    server_ = must(Server::listen({.path = path_}));
+    thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
+    setenv(ipc::kDaemonVariable, ("unix:" + path_).c_str(), 1);
+    raise_ = reinterpret_cast<SofthcaRaise>(dlsym(RTLD_DEFAULT, kSofthcaRaiseSymbol));
+  }
+  ~Notices() override {
+    unsetenv(ipc::kDaemonVariable);
+    server_->stop();
+    thread_.join();
+  }
+  static bool until(const std::function<bool()>& holds) {
+    for (int i = 0; i < 3000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return holds();
+  }
+
+  std::string path_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+  SofthcaRaise raise_ = nullptr;
+};
+
+TEST_F(Notices, of_a_port_reach_each_client_once_and_change_nothing) {
+  const Hca hca = must(Hca::open());
+  const Hca other = must(Hca::open());
+  const StderrFile log;
+  EXPECT_EQ(raise_(IBV_EVENT_PORT_ERR), 1);
+  EXPECT_EQ(raise_(IBV_EVENT_GID_CHANGE), 1);
+  EXPECT_EQ(raise_(IBV_EVENT_PORT_ACTIVE), 1);
+  std::string said;
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (auto at = said.find(text); at != std::string::npos; at = said.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_TRUE(until([&] {
+    said = log.text();
+    return count("gdxd tells: port 1 of HCA gdx0 is up") == 2;
+  }));
+  EXPECT_EQ(count("gdxd tells: port 1 of HCA gdx0 is down"), 2) << said;
+  EXPECT_EQ(count("gdxd tells: port 1 of HCA gdx0 is up"), 2) << said;
+  EXPECT_EQ(count("gdxd tells: "), 4) << said;
+  EXPECT_EQ(count("gdxd, to user "), 2) << said;
+  EXPECT_TRUE(allocate_memory(hca, kPage));
+  EXPECT_TRUE(allocate_memory(other, kPage));
+}
+
+TEST_F(Notices, of_a_failed_hca_abort_kernels_and_name_it_and_it_opens_again) {
+  const Hca hca = must(Hca::open());
+  Memory memory = must(allocate_memory(hca, kPage));
+  Endpoint a = must(Endpoint::create(hca, {}, {.timeout_ns = kMaxWaitNs}));
+  Endpoint b = must(Endpoint::create(hca, {}, {.timeout_ns = kMaxWaitNs}));
+  must(a.connect(b.address()));
+  must(b.connect(a.address()));
+  Status ended = Status::kPending;
+  std::atomic<bool> waits{false};
+  std::thread kernel([&] { ended = wait_in_vain(a, memory, waits); });
+  while (!waits.load()) std::this_thread::yield();
+  EXPECT_EQ(raise_(IBV_EVENT_DEVICE_FATAL), 1);
+  kernel.join();
+  EXPECT_EQ(ended, Status::kAborted);
+  const auto refused = allocate_memory(hca, kPage);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kHcaFailed) << refused.error().message;
+  EXPECT_EQ(a.query_queue_pair().error().status, Status::kHcaFailed);
+  // Refused until the sessions of the failed one have ended.
+  EXPECT_TRUE(until([] {
+    const auto again = Hca::open();
+    EXPECT_TRUE(again || again.error().status == Status::kBusy) << again.error().message;
+    return again && allocate_memory(*again, kPage);
+  }));
+}
+
+TEST_F(Notices, of_a_failed_hca_end_the_connection_of_a_client_that_reads_none) {
+  const auto client = must(bootstrap::connect_local(path_));
+  const auto call = [&](const auto& request) {
+    const auto bytes = ipc::encode(request.kKind, request);
+    must(bootstrap::send_local(client, bytes, {}, monotonic_ns() + kLongNs));
+    return bootstrap::receive_local(client, monotonic_ns() + kLongNs);
+  };
+  const auto greeted = must(call(ipc::Hello{ipc::kVersion, ipc::kVersion, 0, "deaf"}));
+  must(call(ipc::OpenHca{{}, -1, 0}));
+  EXPECT_EQ(raise_(IBV_EVENT_DEVICE_FATAL), 1);
+  const auto ended = bootstrap::receive_local(client, monotonic_ns() + kLongNs);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().status, Status::kPeerGone);
+  const auto told = must(bootstrap::receive_local(greeted.descriptors.at(0), monotonic_ns() + kLongNs));
+  const auto notice = must(ipc::parse_body<ipc::Notice>(must(ipc::parse_message(told.bytes))));
+  EXPECT_EQ(notice.event, static_cast<std::uint32_t>(ipc::Event::kHcaFailed));
+}
+
+// The doorbell record counts modulo 2^16.
+TEST_F(Notices, statistics_count_every_block_that_was_posted) {
+  const Hca hca = must(Hca::open());
+  Memory memory = must(allocate_memory(hca, kPage));
+  Endpoint a = must(Endpoint::create(hca, {}, {}));
+  Endpoint b = must(Endpoint::create(hca, {}, {}));
+  must(a.connect(b.address()));
+  must(b.connect(a.address()));
+  constexpr std::uint32_t kRounds = 140;
+  constexpr std::uint32_t kBatch = 500;
+  const auto body = [&](const EndpointHandle& handle) {
+    device::Endpoint<Scope::kThread> open(handle);
+    for (std::uint32_t i = 0; i < kRounds * kBatch; ++i) {
+      ASSERT_EQ(gdx_get(open, memory.local(), memory.remote(), 8), Status::kOk);
+      if (i % kBatch == 0) {
+        ASSERT_EQ(gdx_flush(open), Status::kOk);
+      }
+    }
+    ASSERT_EQ(gdx_flush(open), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({}, body, a.handle()), Status::kOk);
+  const auto all = nlohmann::json::parse(server_->statistics(0));
+  for (const auto& endpoint : all["clients"][0]["endpoints"]) {
+    const std::uint32_t posted = endpoint["qpn"] == a.address().qpn ? kRounds * kBatch : 0;
+    EXPECT_EQ(endpoint["posted_blocks"], posted);
+    EXPECT_EQ(endpoint["completed_blocks"], posted);
+  }
+  EXPECT_EQ(all["clients"][0]["endpoints"].size(), 2u);
+  EXPECT_EQ(all["clients"][0]["hca"], hca.name());
+}
+
+// A call may see the end of its connection before the thread that reads notices does.
+TEST_F(Notices, of_a_failed_hca_explain_the_end_of_a_call) {
+  for (int i = 0; i < 5; ++i) {
+    const auto hca = [] {
+      auto opened = Hca::open();
+      while (!opened && opened.error().status == Status::kBusy) opened = Hca::open();
+      return must(std::move(opened));
+    }();
+    raise_(IBV_EVENT_DEVICE_FATAL);
+    Result<Memory> memory = allocate_memory(hca, kPage);
+    while (memory) memory = allocate_memory(hca, kPage);
+    ASSERT_EQ(memory.error().status, Status::kHcaFailed) << memory.error().message;
+  }
+}
+
+// Clients can store faults as they like, so most of many go unwarned of.
+TEST_F(Notices, faults_are_warned_of_with_their_events_and_not_each) {
+  constexpr int kEndpoints = 40;
+  const auto client = must(ipc::Daemon::connect(path_));
+  must(client->call<ipc::HcaAnswer>(ipc::OpenHca{{}, -1, 0}));
+  const auto end_some = [&](std::uint8_t syndrome) {
+    const StderrFile log;
+    for (int i = 0; i < kEndpoints; ++i) {
+      const QueueMemory queues = must(QueueMemory::allocate_in_file(16, 0, 0));
+      const auto request = plain_endpoint(queues.host_memory().size());
+      const int file = queues.file();
+      const auto made = must(client->call<ipc::EndpointAnswer>(request, std::span(&file, 1)));
+      queues.control()->state.fault.syndrome = syndrome;
+      must(client->call<ipc::Done>(ipc::DestroyEndpoint{made.answer.endpoint}));
+    }
+    const std::string text = log.text();
+    int warnings = 0;
+    for (auto at = text.find("ends with syndrome 0x15; its newest events"); at != std::string::npos;
+         at = text.find("ends with syndrome 0x15; its newest events", at + 1)) {
+      ++warnings;
+    }
+    return warnings;
+  };
+  EXPECT_EQ(end_some(0), 0);
+  const int warnings = end_some(0x15);
+  EXPECT_GE(warnings, 1);
+  EXPECT_LT(warnings, kEndpoints);
+}
+
+}  // namespace
+}  // namespace gdx::daemon
