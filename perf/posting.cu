@@ -120,7 +120,11 @@ __global__ void fill(StoreCase what, Times* times) {
   exec::BulkStores bulk;
   const auto complete_stores = [&] {
     if (Who == Storer::kBulk && leads) bulk.wait();
-    exec::fence_release<Placement::kHost>();
+    if (what.released_for == Placement::kGpu) {
+      exec::fence_release<Placement::kGpu>();
+    } else {
+      exec::fence_release<Placement::kHost>();
+    }
     __syncthreads();
   };
   Status status = Status::kOk;

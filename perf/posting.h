@@ -69,6 +69,7 @@ struct StoreCase {
   std::uint32_t chunks;
   std::uint32_t chunk_bytes;  // a multiple of 16, at most kChunkBytes
   bool one_at_a_time;         // each chunk is done before the next begins; else all are under way at once
+  Placement released_for;     // scope at which a chunk is done: the GPU's (kGpu) or the system's (kHost)
   std::byte* to;
   const std::byte* from;
 };

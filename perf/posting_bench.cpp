@@ -142,13 +142,16 @@ struct StoreShape {
   const char* who;
   Storer storer;
   std::uint32_t blocks;
+  machine::Place to = machine::Place::kHost;
+  Placement released_for = Placement::kHost;
 };
 
 // Bandwidth of many chunks under way, or how long each takes by itself.
 Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at_a_time,
                  const Options& options, Json& row) {
+  const bool to_host = shape.to == machine::Place::kHost;
   const std::size_t bytes = std::size_t{shape.blocks} * options.chunks * chunk_bytes;
-  auto to = machine::allocate(machine::Place::kHost, bytes);
+  auto to = machine::allocate(shape.to, bytes);
   auto from = machine::allocate(machine::Place::kGpu, chunk_bytes);
   auto times = machine::allocate(machine::Place::kHost, shape.blocks * sizeof(Times));
   if (!to || !from || !times) return {false, "no memory to store to: ask for fewer --chunks"};
@@ -157,23 +160,27 @@ Result store_row(const StoreShape& shape, std::uint32_t chunk_bytes, bool one_at
   if (!machine::copy(from.get(), pattern.data(), chunk_bytes))
     return {false, "the pattern could not be copied"};
   auto* const read = reinterpret_cast<Times*>(times.get());
-  const StoreCase what{shape.storer,  shape.blocks, options.chunks, chunk_bytes,
-                       one_at_a_time, to.get(),     from.get()};
+  const StoreCase what{shape.storer,  shape.blocks,       options.chunks, chunk_bytes,
+                       one_at_a_time, shape.released_for, to.get(),       from.get()};
   const Status launched = store(what, read);
   if (launched != Status::kOk)
     return {false, fmt::format("the kernel did not run: {}", status_name(launched))};
   const Summary summary = summarize(read, shape.blocks);
-  row = {{"what", one_at_a_time ? "store to pinned host memory, one by one" : "store to pinned host memory"},
+  row = {{"what", fmt::format("store to {} memory{}", to_host ? "pinned host" : "GPU",
+                              one_at_a_time ? ", one by one" : "")},
          {"who", shape.who},
+         {"scope", shape.released_for == Placement::kHost ? "system" : "gpu"},
          {"chunk_bytes", chunk_bytes},
          {"bytes", bytes}};
   if (summary.status == Status::kUnsupported) {
     row["skipped"] = kNoTma;
     return {true, ""};
   }
+  std::vector<std::byte> stored(bytes);
+  if (!machine::copy(stored.data(), to.get(), bytes)) return {false, "what was stored could not be copied"};
   std::uint64_t wrong = 0;
   for (std::size_t at = 0; at < bytes; at += chunk_bytes) {
-    wrong += std::memcmp(to.get() + at, pattern.data(), chunk_bytes) != 0;
+    wrong += std::memcmp(stored.data() + at, pattern.data(), chunk_bytes) != 0;
   }
   if (machine::is_gpu() && one_at_a_time) {
     row["ns_per_chunk"] = summary.seconds * 1e9 / options.chunks;
@@ -267,6 +274,13 @@ int run(const Options& options) {
       const Result done = store_row(shape, chunk_bytes, true, options, alone);
       take(done, std::move(alone));
     }
+  }
+  // A WQE, by itself, in the queue's two places: what the scope of its release costs.
+  for (const Placement scope : {Placement::kGpu, Placement::kHost}) {
+    Json row;
+    const Result result =
+        store_row({"one thread", Storer::kThread, 1, machine::Place::kGpu, scope}, 64, true, options, row);
+    take(result, std::move(row));
   }
   Json row;
   const Result result = ask_row(options, row);

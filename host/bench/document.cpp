@@ -322,19 +322,24 @@ Json count_verdicts(const Json& ratios) {
   return {{"count", count}, {"differ", differing}, {"by_chance", rounded(by_chance)}};
 }
 
-// Documents of an older gdx, and models, have no doorbells.
-std::string doorbell_of(const Json& row) { return row.value("doorbell", std::string(kDefaultDoorbell)); }
+// Returns " blueflame", " host queues", both or nothing. Documents of an older gdx, and models, have neither.
+std::string variant_of(const Json& row) {
+  const std::string standard(kDefault);
+  const std::string doorbell = row.value("doorbell", standard);
+  const std::string queues = row.value("queues", standard);
+  return (doorbell == standard ? "" : " " + doorbell) +
+         (queues == standard ? "" : fmt::format(" {} queues", queues));
+}
 
 std::string key_of_row(const Json& row) {
   const auto direction = row.at("direction").get<std::string>();
-  const std::string doorbell = doorbell_of(row);
   return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}", row.at("operation").get<std::string>(),
                      row.at("measure").get<std::string>(), row.at("mode").get<std::string>(),
                      row.at("bytes").get<std::uint64_t>(),
                      row.at("scope").is_string() ? row["scope"].get<std::string>() : "CPU",
                      row.at("endpoints").get<std::uint64_t>(), row.at("depth").get<std::uint64_t>(),
                      row.at("batch").get<std::uint64_t>(), direction == "both ways" ? " both ways" : "",
-                     doorbell == kDefaultDoorbell ? "" : " " + doorbell);
+                     variant_of(row));
 }
 
 Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::string& journal,
@@ -385,9 +390,7 @@ void add_fastest(Json& document) {
   std::map<std::pair<std::string, std::string>, std::map<std::uint64_t, std::vector<Contender>>> modes;
   const auto offer = [&modes](const Json& row, double us, double low, double high, double level) {
     auto& of_size = modes[{row.at("series").get<std::string>(), row.at("operation").get<std::string>()}];
-    std::string mode = row.at("mode").get<std::string>();
-    const std::string doorbell = doorbell_of(row);
-    if (doorbell != kDefaultDoorbell) mode += " " + doorbell;
+    std::string mode = row.at("mode").get<std::string>() + variant_of(row);
     of_size[row.at("bytes").get<std::uint64_t>()].push_back({std::move(mode), us, low, high, level});
   };
   for (const Json& row : document.at("rows")) {

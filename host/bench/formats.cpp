@@ -31,10 +31,12 @@ std::string bounds(const Json& interval) {
 
 std::string text_of(const Json& row, const char* field) { return row.at(field).get<std::string>(); }
 
-// ", blueflame doorbells", where rows differ in it.
-std::string doorbells_of(const Json& row) {
-  const std::string kind = text_of(row, "doorbell");
-  return kind == kDefaultDoorbell ? "" : fmt::format(", {} doorbells", kind);
+// ", blueflame doorbells, queues in host memory", where rows differ in it.
+std::string variant_of(const Json& row) {
+  const std::string doorbell = text_of(row, "doorbell");
+  const std::string queues = text_of(row, "queues");
+  return (doorbell == kDefault ? "" : fmt::format(", {} doorbells", doorbell)) +
+         (queues == kDefault ? "" : fmt::format(", queues in {} memory", queues));
 }
 
 bool is_latency(const Json& row) { return row.at("measure") == "lat"; }
@@ -43,7 +45,7 @@ bool is_latency(const Json& row) { return row.at("measure") == "lat"; }
 std::string heading_of(const Json& row) {
   const auto endpoints = row.at("endpoints").get<std::uint64_t>();
   const std::string which = fmt::format("{} scope, {} endpoint{}{}", text_of(row, "scope"), endpoints,
-                                        endpoints == 1 ? "" : "s", doorbells_of(row));
+                                        endpoints == 1 ? "" : "s", variant_of(row));
   if (is_latency(row)) return fmt::format("latency of a {}, us: {}", text_of(row, "latency_of"), which);
   return fmt::format("bandwidth: {}, {} messages between two flushes, {} of a doorbell, {}", which,
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
@@ -210,7 +212,8 @@ std::string job_of(const Json& row) {
   if (row.at("endpoints") != 1) add("x", "endpoints");
   if (!is_latency(row)) add("depth", "depth");
   if (row.at("batch") != 1) add("batch", "batch");
-  if (row.at("doorbell") != kDefaultDoorbell) job += "_" + text_of(row, "doorbell");
+  if (row.at("doorbell") != kDefault) job += "_" + text_of(row, "doorbell");
+  if (row.at("queues") != kDefault) job += fmt::format("_{}_queues", text_of(row, "queues"));
   return job + (row.at("direction") == "both ways" ? "_both" : "");
 }
 
@@ -220,7 +223,7 @@ std::string comment(const Json& row) {
                      text_of(row, "series"), text_of(row, "scope"), row.at("endpoints").get<std::uint64_t>(),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction")) +
-         doorbells_of(row) + (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
+         variant_of(row) + (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
 }
 
 }  // namespace
@@ -309,9 +312,9 @@ std::string csv(const Json& document) {
                                                    "/ratio_to_pull/ratio",
                                                    "/ratio_to_pull/low",
                                                    "/ratio_to_pull/high"};
-  static const std::vector<std::string> names = {"series", "operation", "measure",   "mode",
-                                                 "bytes",  "scope",     "endpoints", "depth",
-                                                 "batch",  "direction", "doorbell",  "latency_of"};
+  static const std::vector<std::string> names = {"series",   "operation", "measure",   "mode",  "bytes",
+                                                 "scope",    "endpoints", "depth",     "batch", "direction",
+                                                 "doorbell", "queues",    "latency_of"};
   std::string text = comments(document) + fmt::format("{}", fmt::join(names, ","));
   for (std::string path : figures) {
     std::ranges::replace(path, '/', '_');

@@ -121,6 +121,7 @@ std::string measured_tables(const Json& document) {
                                    {"batch", "batch"},
                                    {"direction", "direction"},
                                    {"doorbell", "doorbell"},
+                                   {"queues", "queues"},
                                    {"messages/s", "messages_per_s/median"},
                                    {"GB/s", "gigabytes_per_s/median"},
                                    {"low", "gigabytes_per_s/low"},
@@ -167,6 +168,8 @@ std::string peers_table(const Json& document) {
                                                                       {"batch", "batch"},
                                                                       {"direction", "direction"},
                                                                       {"doorbell", "doorbell"},
+                                                                      {"queues", "queues"},
+                                                                      {"queues", "queues"},
                                                                       {"series", "series"}},
                                                                      [](const Json&) { return true; });
 }

@@ -46,7 +46,7 @@ function selected() {
     lines.get(name).points.push(point);
   };
   const shown = data.rows.filter((row) => row.operation + ' ' + row.measure === test.value);
-  const differing = ['bytes', 'scope', 'endpoints', 'depth', 'batch', 'direction', 'doorbell']
+  const differing = ['bytes', 'scope', 'endpoints', 'depth', 'batch', 'direction', 'doorbell', 'queues']
     .filter((field) => (over_time() || field !== axis.value) && unique(shown.map((row) => row[field])).length > 1);
   for (const row of shown) {
     const name = [row.mode, ...differing.map((field) => field + ' ' + row[field])].join(', ');

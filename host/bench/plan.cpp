@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/parse_number.h"
+#include "host/calibration/conditions.h"
 
 namespace gdx::bench {
 namespace {
@@ -109,6 +110,17 @@ std::vector<std::optional<DoorbellKind>> doorbells_of(const Plan& plan, const Ca
   return kinds;
 }
 
+// Returns the memories of queues that differ for posters of a case: a CPU proxy reads none of a GPU's.
+std::vector<std::optional<Placement>> queues_of(const Plan& plan, const Case& item) {
+  if (plan.queues.empty()) return {std::nullopt};
+  std::vector<std::optional<Placement>> places;
+  for (const Placement place : {Placement::kHost, Placement::kGpu}) {
+    const bool posts = place == Placement::kHost || item.way != Way::kProxy;
+    if (posts && std::ranges::count(plan.queues, gdx::name(place)) != 0) places.emplace_back(place);
+  }
+  return places;
+}
+
 // Adds the cases of one test and size. Only puts and gets may share a doorbell, and only where several
 // messages are posted between two flushes.
 void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways, std::vector<Case>& cases) {
@@ -127,7 +139,10 @@ void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways
           item.way = way;
           for (const auto& doorbell : doorbells_of(plan, item)) {
             item.doorbell = doorbell;
-            cases.push_back(item);
+            for (const auto& queues : queues_of(plan, item)) {
+              item.queues = queues;
+              cases.push_back(item);
+            }
           }
         }
       }
@@ -143,15 +158,17 @@ std::string name(Way way) { return name_in(way_names(), way); }
 std::string name(Threads scope) { return name_in(scope_names(), scope); }
 
 std::string key_of(const Case& item) {
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}", name(item.operation), name(item.measure),
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}", name(item.operation), name(item.measure),
                      name(item.way), item.bytes, name(item.scope), item.endpoints, item.depth, item.batch,
                      item.both_ways ? " both ways" : "",
-                     item.doorbell ? fmt::format(" {}", gdx::name(*item.doorbell)) : "");
+                     item.doorbell ? fmt::format(" {}", gdx::name(*item.doorbell)) : "",
+                     item.queues ? fmt::format(" {} queues", gdx::name(*item.queues)) : "");
 }
 
 bool same_but_way(Case a, const Case& b) {
   a.way = b.way;
   a.doorbell = b.doorbell;
+  a.queues = b.queues;
   return a == b;
 }
 
@@ -194,8 +211,10 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
     }
   }
   if (!cases.empty()) return cases;
-  return fail(Status::kInvalidArgument,
-              "doorbells: threads and proxies ring plainly: add plain, or a scope of warp or block");
+  return fail(
+      Status::kInvalidArgument,
+      "doorbells, queues: threads and proxies ring plainly, and proxies have queues in host memory: add "
+      "plain or host, or a scope of warp or block");
 }
 
 Result<std::vector<std::uint64_t>> parse_sizes(const std::string& text) {
@@ -232,16 +251,30 @@ nlohmann::ordered_json to_json(const Case& item) {
           {"depth", item.depth},
           {"batch", item.batch},
           {"direction", item.both_ways ? "both ways" : "one way"},
-          {"doorbell", item.doorbell ? gdx::name(*item.doorbell) : kDefaultDoorbell}};
+          {"doorbell", item.doorbell ? gdx::name(*item.doorbell) : kDefault},
+          {"queues", item.queues ? gdx::name(*item.queues) : kDefault}};
 }
 
 nlohmann::ordered_json to_json(const Plan& plan) {
-  return {{"tests", plan.tests},     {"modes", plan.ways},          {"sizes", plan.sizes_bytes},
-          {"scopes", plan.scopes},   {"endpoints", plan.endpoints}, {"depths", plan.depths},
-          {"batches", plan.batches}, {"doorbells", plan.doorbells}, {"both_ways", plan.both_ways},
-          {"rounds", plan.rounds},   {"messages", plan.messages},   {"seconds", plan.seconds},
-          {"hca", plan.hca},         {"memory", plan.memory},       {"workers", plan.workers},
-          {"peers", plan.peers},     {"kill_rank", plan.kill_rank}, {"break_memory", plan.break_memory}};
+  return {{"tests", plan.tests},
+          {"modes", plan.ways},
+          {"sizes", plan.sizes_bytes},
+          {"scopes", plan.scopes},
+          {"endpoints", plan.endpoints},
+          {"depths", plan.depths},
+          {"batches", plan.batches},
+          {"doorbells", plan.doorbells},
+          {"queues", plan.queues},
+          {"both_ways", plan.both_ways},
+          {"rounds", plan.rounds},
+          {"messages", plan.messages},
+          {"seconds", plan.seconds},
+          {"hca", plan.hca},
+          {"memory", plan.memory},
+          {"workers", plan.workers},
+          {"peers", plan.peers},
+          {"kill_rank", plan.kill_rank},
+          {"break_memory", plan.break_memory}};
 }
 
 Result<Plan> plan_from_json(const std::string& text) {
@@ -256,6 +289,7 @@ Result<Plan> plan_from_json(const std::string& text) {
     json.at("depths").get_to(plan.depths);
     json.at("batches").get_to(plan.batches);
     json.at("doorbells").get_to(plan.doorbells);
+    json.at("queues").get_to(plan.queues);
     json.at("both_ways").get_to(plan.both_ways);
     json.at("rounds").get_to(plan.rounds);
     json.at("messages").get_to(plan.messages);

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "host/bench/load.h"
 #include "proto/doorbell_kind.h"
+#include "proto/gpu/queue.h"
 
 namespace gdx::bench {
 
@@ -23,7 +24,7 @@ inline constexpr std::uint64_t kMaxMessages = 1'000'000;
 inline constexpr std::uint32_t kMaxWorkers = 256;
 inline constexpr int kNobody = -1;
 inline constexpr char kGpuMemory[] = "gpu";
-inline constexpr std::string_view kDefaultDoorbell = "default";
+inline constexpr std::string_view kDefault = "default";  // as endpoints have it
 
 // Latency: of one message at a time. Bandwidth: of `depth` messages between two flushes.
 enum class Measure : std::uint8_t { kLatency, kBandwidth };
@@ -45,11 +46,12 @@ struct Case {
   std::uint32_t batch = 1;                              // messages of one doorbell
   bool both_ways = false;                               // both ranks send
   std::optional<DoorbellKind> doorbell = std::nullopt;  // none: as endpoints have it by default
+  std::optional<Placement> queues = std::nullopt;       // none: likewise
 
   friend bool operator==(const Case&, const Case&) = default;
 };
 
-// Returns whether two cases differ at most in the way and the doorbell: then they take turns.
+// Returns whether two cases differ at most in way, doorbell and memory of the queues: then they take turns.
 [[nodiscard]] bool same_but_way(Case a, const Case& b);
 // "put bw push 4096 warp x1 depth 16": equal for cases that may be compared.
 [[nodiscard]] std::string key_of(const Case& item);
@@ -65,6 +67,7 @@ struct Plan {
   std::vector<std::uint64_t> depths = {16};
   std::vector<std::uint64_t> batches = {1};
   std::vector<std::string> doorbells = {};  // plain, blueflame; none: as endpoints have it by default
+  std::vector<std::string> queues = {};     // host, gpu; none: as endpoints have it by default
   bool both_ways = false;
   std::uint32_t rounds = 7;
   std::uint64_t messages = 0;  // of each sample; 0: as many as fit into the time

@@ -108,11 +108,21 @@ struct Introduction {
   RemoteMemory signals;
 };
 
-// Kinds of doorbell that cases differ in, each once.
-std::vector<std::optional<DoorbellKind>> doorbells_of(const std::vector<Case>& cases) {
-  std::vector<std::optional<DoorbellKind>> kinds;
+// Differences of cases that an endpoint has for its life.
+struct EndpointKind {
+  std::optional<DoorbellKind> doorbell;
+  std::optional<Placement> queues;
+  bool of_proxy;  // a thread of the host posts: to queues in host memory
+  friend bool operator==(const EndpointKind&, const EndpointKind&) = default;
+};
+
+EndpointKind kind_of(const Case& item) { return {item.doorbell, item.queues, item.way == Way::kProxy}; }
+
+// Kinds of endpoints, each once.
+std::vector<EndpointKind> kinds_of(const std::vector<Case>& cases) {
+  std::vector<EndpointKind> kinds;
   for (const Case& item : cases) {
-    if (std::ranges::count(kinds, item.doorbell) == 0) kinds.push_back(item.doorbell);
+    if (std::ranges::count(kinds, kind_of(item)) == 0) kinds.push_back(kind_of(item));
   }
   return kinds;
 }
@@ -138,9 +148,9 @@ struct Rank::Impl {
   std::optional<Payload> payload;  // of each lane the source, then the sink
   std::optional<Region> words;     // of each lane the signals, then the result of atomics
   std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
-  std::vector<std::optional<DoorbellKind>> doorbells;
+  std::vector<EndpointKind> kinds;
   std::uint32_t lane_count = 1;
-  std::vector<Endpoint> endpoints;   // of each kind of doorbell one for each lane
+  std::vector<Endpoint> endpoints;   // of each kind one for each lane
   std::uint32_t first_endpoint = 0;  // of the first lane, for the case that runs
   Lane* lanes = nullptr;
   LaneOutcome* outcomes = nullptr;
@@ -240,16 +250,19 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case
   EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
                           .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
                           .bounce_slot_count = bounce->slot_count(),
-                          .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
                           .auto_modes = auto_modes(gpus),
                           .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
                                             ? std::optional(kWaitTimeoutNs)
                                             : std::nullopt};
-  doorbells = doorbells_of(cases);
-  const std::size_t count = doorbells.size() * lane_count;
+  kinds = kinds_of(cases);
+  const std::size_t count = kinds.size() * lane_count;
   endpoints.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    options.doorbell = doorbells[i / lane_count];
+    const EndpointKind& kind = kinds[i / lane_count];
+    const bool in_host = kind.of_proxy || kind.queues == Placement::kHost;
+    options.doorbell = kind.doorbell;
+    options.placement = in_host ? Placement::kHost : kind.queues;
+    options.gpu = gpu != nullptr && !in_host ? std::optional(*gpu) : std::nullopt;
     auto endpoint = GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce}, options));
     if (options.doorbell == DoorbellKind::kBlueFlame && endpoint.handle().blueflame_half_bytes == 0) {
       return fail(Status::kBusy,
@@ -257,11 +270,8 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case
                               "endpoints, or --doorbells plain",
                               hca->name(), i % lane_count));
     }
+    if (gpu != nullptr && !kind.of_proxy) GDX_TRY(endpoint.map_to(*gpu));
     endpoints.push_back(std::move(endpoint));
-  }
-  if (gpu == nullptr) return {};
-  for (Endpoint& endpoint : endpoints) {
-    GDX_TRY(endpoint.map_to(*gpu));
   }
   return {};
 }
@@ -442,6 +452,16 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
   return Rank(std::move(impl));
 }
 
+std::string Rank::queues_place() const {
+  std::string text;
+  for (std::size_t i = 0; i < impl_->kinds.size(); ++i) {
+    const Placement place = impl_->endpoints[i * impl_->lane_count].handle().placement;
+    const char* const poster = impl_->kinds[i].of_proxy ? "proxies'" : "kernels'";
+    const std::string part = fmt::format("{} in {} memory", poster, gdx::name(place));
+    if (text.find(part) == std::string::npos) text += fmt::format("{}{}", text.empty() ? "" : ", ", part);
+  }
+  return text;
+}
 const Hca& Rank::hca() const { return *impl_->hca; }
 std::uint32_t Rank::workers() const { return impl_->workers; }
 bool Rank::can_run(const Case& item) const { return impl_->can_run(item); }
@@ -482,7 +502,7 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
   // count.
   const std::uint64_t warmup =
       (std::clamp<std::uint64_t>(counted / 10, 1, 1000) + item.depth - 1) / item.depth;
-  const auto kind = std::ranges::find(impl_->doorbells, item.doorbell) - impl_->doorbells.begin();
+  const auto kind = std::ranges::find(impl_->kinds, kind_of(item)) - impl_->kinds.begin();
   impl_->first_endpoint = static_cast<std::uint32_t>(kind) * impl_->lane_count;
   const Load load = impl_->load_of(item, counted);
   std::vector<Occupancy> occupancy;

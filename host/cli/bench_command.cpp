@@ -145,6 +145,10 @@ Result<void> complete_plan(BenchOptions& options) {
     return fail(Status::kInvalidArgument,
                 "--memory: 'gpu': kernels on the CPU layer cannot read it: add --gpu, or --modes pull,proxy");
   }
+  if (std::ranges::count(plan.queues, "gpu") != 0 && !options.on_gpu) {
+    return fail(Status::kInvalidArgument,
+                "--queues: 'gpu': kernels on the CPU layer cannot use them: add --gpu, or --queues host");
+  }
   if (cases.empty()) return fail(Status::kInvalidArgument, "nothing to measure: name a benchmark and a mode");
   return {};
 }
@@ -324,6 +328,11 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
                   "A list of plain and blueflame: how warps and blocks ring ($GDX_DOORBELL, or plain)")
       .list(',', kMaxWords)
       .check(one_of({"plain", "blueflame"}));
+  command
+      .add_option("--queues", plan.queues,
+                  "A list of gpu and host: memory of the queues, with --gpu (a GPU's, if the HCA takes it)")
+      .list(',', kMaxWords)
+      .check(one_of({"gpu", "host"}));
   command.add_option("--memory", plan.memory, "Memory of the payload: host, or gpu for GPUDirect RDMA (host)")
       .check(one_of({"host", bench::kGpuMemory}));
   command

@@ -219,7 +219,6 @@ Result<MappedGpuMemory> map_ipc(const Gpu& gpu, const SharingFunctions& call, co
   CUipcMemHandle handle{};
   std::memcpy(&handle, offer.ipc_handle, sizeof handle);
   CUdeviceptr base = 0;
-  std::size_t size = 0;
   CUresult result =
       gpu.run([&] { return call.ipc_open_mem_handle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS); });
   if (result != CUDA_SUCCESS)
@@ -228,9 +227,13 @@ Result<MappedGpuMemory> map_ipc(const Gpu& gpu, const SharingFunctions& call, co
   mapped.pages = std::shared_ptr<void>(reinterpret_cast<void*>(base), [gpu, &call](void* opened) {
     gpu.run([&] { return call.ipc_close_mem_handle(reinterpret_cast<CUdeviceptr>(opened)); });
   });
-  result = gpu.run([&] { return call.mem_get_address_range(&base, &size, base); });
+  // The range may begin before the allocation, because small ones share the driver's pages.
+  CUdeviceptr range = 0;
+  std::size_t range_bytes = 0;
+  result = gpu.run([&] { return call.mem_get_address_range(&range, &range_bytes, base); });
   if (result != CUDA_SUCCESS)
     return tl::unexpected(gpu.driver().error(result, "the driver does not tell how long its memory is"));
+  const std::size_t size = range_bytes - (base - range);
   if (offer.offset > size || offer.region.bytes > size - offer.offset)
     return impossible("a region longer than its allocation");
   const auto owner = attribute<int>(gpu, base, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, -1);

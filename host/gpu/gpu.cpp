@@ -83,6 +83,7 @@ struct Gpu::Context {
   bool orders_rdma_writes = false;
   bool has_host_atomics = false;
   int most_mhz = 0;
+  bool shared_by_mps = false;
 };
 
 // Every GPU that is open somewhere in this process, and all host pages that are registered. The driver
@@ -197,6 +198,9 @@ CUresult Gpu::Context::read() {
   int khz = 0;
   result = driver.call.device_get_attribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
   most_mhz = result == CUDA_SUCCESS ? khz / 1000 : 0;
+  int mps = 0;
+  result = driver.call.device_get_attribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+  shared_by_mps = result == CUDA_SUCCESS && mps != 0;
   return CUDA_SUCCESS;
 }
 
@@ -248,6 +252,7 @@ int Gpu::compute_capability() const { return context_->compute_capability; }
 bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
 std::string Gpu::cuda_version() const { return cuda::version_text(driver().version); }
 int Gpu::most_mhz() const { return context_->most_mhz; }
+bool Gpu::shared_by_mps() const { return context_->shared_by_mps; }
 bool Gpu::orders_rdma_writes() const { return context_->orders_rdma_writes; }
 bool Gpu::has_host_atomics() const { return context_->has_host_atomics; }
 const cuda::Driver& Gpu::driver() const { return context_->driver; }

@@ -55,6 +55,7 @@ class Gpu {
   [[nodiscard]] int compute_capability() const;         // 90 for sm_90
   [[nodiscard]] std::string cuda_version() const;       // "13.0": the newest that the driver runs
   [[nodiscard]] int most_mhz() const;                   // of its multiprocessors; 0: unknown
+  [[nodiscard]] bool shared_by_mps() const;             // processes' kernels run beside one another
   [[nodiscard]] bool exports_dmabuf() const;
   // Returns whether a running kernel reads an HCA's writes to this GPU's memory in the order of those writes.
   // False on GPUs up to Ampere. Source: NVIDIA's GPUDirect RDMA guide, "Synchronization and Memory Ordering".

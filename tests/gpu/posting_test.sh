@@ -7,10 +7,10 @@ fail() {
 }
 out=$(timeout 60 "$1" --puts 64 --chunks 2) || fail "status $?: $out"
 echo "$out"
-# 10 shapes in 2 places, the 2 of warps that put one by one by 2 kinds of doorbell; 7 ways to store, 4 of them also one by one in 2 sizes.
+# 10 shapes in 2 places, the 2 of warps that put one by one by 2 kinds of doorbell; 7 ways to store, 4 of them also one by one in 2 sizes; one to GPU memory, in 2 scopes.
 [ "$(grep -c '^what post .* mistakes 0$' <<<"$out")" -eq 24 ] || fail "not 24 cases of posting"
 [ "$(grep -c '^what post .* doorbell BlueFlame .* mistakes 0$' <<<"$out")" -eq 4 ] || fail "not 4 cases by BlueFlame"
-[ "$(grep -c '^what store .* wrong_chunks 0$' <<<"$out")" -eq 15 ] || fail "not 15 cases of storing"
+[ "$(grep -c '^what store .* wrong_chunks 0$' <<<"$out")" -eq 17 ] || fail "not 17 cases of storing"
 grep -q '^what answer of a host thread  rounds 1000  answered 1000$' <<<"$out" || fail "the host did not answer"
 out=$(timeout 60 "$1" --puts 64 --chunks 1 --json) || fail "status $? with --json"
 grep -q '"machine": "CPU layer"' <<<"$out" || fail "the JSON does not say what ran"
