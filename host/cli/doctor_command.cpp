@@ -153,9 +153,10 @@ Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
   std::optional<doctor::PeerPlace> peer;
   if (options.listens || !options.peer.empty())
     peer.emplace(doctor::PeerPlace{options.peer, static_cast<std::uint16_t>(options.port)});
-  const std::string gpu_program = sibling_program("gdx_calibrate_cuda", "../calibrate").value_or("");
+  const std::string probe_program = sibling_program("gdx_calibrate_cuda", "../calibrate").value_or("");
+  const std::string kernel_program = sibling_program("gdx_doctor_cuda", "../doctor").value_or("");
   const doctor::BringUpReport report =
-      doctor::bring_up({options.hca, peer, gpu_program, options.wants_short}, progress);
+      doctor::bring_up({options.hca, peer, probe_program, kernel_program, options.wants_short}, progress);
   json = bring_up_json(report, environment);
   if (options.as_json) return report.worst();
   print_troubles(report.findings);
@@ -191,7 +192,7 @@ void add_doctor_command(command_line::Command app, int& exit_status) {
       "doctor",
       "What of this machine breaks or slows GPU-initiated RDMA, and the documented fix. Exit status: 0 "
       "all OK, 1 a FAIL, 3 a WARN and no FAIL, 4 nothing worse than UNKNOWN, which is the best of "
-      "--hardware, since some steps are not built, 5 the report could not be written");
+      "--hardware without a GPU or a second host, 5 the report could not be written");
   const auto options = std::make_shared<DoctorOptions>();
   doctor.add_flag("--json", options->as_json, "As JSON");
   const auto hardware = doctor.add_flag("--hardware", options->hardware,

@@ -74,7 +74,7 @@ Verdict BringUpReport::worst() const {
 
 BringUpReport bring_up(const BringUpChoice& choice,
                        const std::function<void(const BringUpReport&)>& progress) {
-  Bench bench{this_whole_machine(), choice.hca, choice.peer, choice.gpu_program};
+  Bench bench{this_whole_machine(), choice.hca, choice.peer, choice.probe_program, choice.kernel_program};
   bench.wants_short = choice.wants_short;
   bench.machine.hcas = see_hcas(bench.machine);
   BringUpReport report;

@@ -11,19 +11,12 @@
 #include <vector>
 
 #include "host/bootstrap/world.h"
-#include "host/doctor/checks.h"
 #include "host/doctor/environment.h"
+#include "host/doctor/step_result.h"
 #include "host/hca/hca.h"
 #include "host/queue/queue_commands.h"
 
 namespace gdx::doctor {
-
-struct StepResult {
-  Verdict verdict = Verdict::kUnknown;  // never kWarn
-  std::string value;
-  std::string advice = {};
-  std::vector<std::pair<std::string, std::string>> facts = {};
-};
 
 // An HCA to be tried, and why it stands where it does among the others.
 struct Candidate {
@@ -40,25 +33,13 @@ struct PeerPlace {
   std::uint16_t port = 0;  // TCP
 };
 
-// Numbers of what the steps of section C try.
-struct StepSizes {
-  std::uint32_t puts;            // step 11
-  std::uint32_t pushes;          // step 12, of 1 to 4097 B in turn
-  std::uint32_t backward_pairs;  // step 14
-  std::uint32_t messages;        // step 15, in host memory
-  std::uint32_t copied;          // step 15, in each placement in GPU memory, which copies read
-  std::uint32_t shared_puts;     // step 16
-  std::uint32_t laps;            // step 16, of an exclusive endpoint's ring
-};
-inline constexpr StepSizes kFullSizes{100'000, 1'000'000, 100'000, 10'000'000, 1'000'000, 1'000'000, 100};
-inline constexpr StepSizes kShortSizes{20'000, 4'097, 2'000, 10'000, 200, 4'096, 100};
-
 // State that steps share. The step that lists the HCAs opens one.
 struct Bench {
   Machine machine;
   std::string wanted_hca = {};  // empty: $GDX_HCA, and failing that the first of rank_hcas() that serves
   std::optional<PeerPlace> peer = std::nullopt;
-  std::string gpu_program = {};  // gdx_calibrate_cuda; empty: not built
+  std::string probe_program = {};   // gdx_calibrate_cuda; empty: not built
+  std::string kernel_program = {};  // gdx_doctor_cuda; empty: not built
   std::optional<Hca> hca = std::nullopt;
   std::unique_ptr<World> world = nullptr;              // of both hosts, once they have met
   std::string obstacle = {};                           // to their meeting, which tells the other host
@@ -107,9 +88,11 @@ struct BringUpReport {
 struct BringUpChoice {
   std::string hca;  // empty: as Bench::wanted_hca says
   std::optional<PeerPlace>
-      peer;                 // waits some minutes for the second host, and goes through section D with it
-  std::string gpu_program;  // path of gdx_calibrate_cuda, whose kernels run on a GPU; empty: not built
-  bool wants_short;         // steps of kShortSizes
+      peer;  // waits some minutes for the second host, and goes through section D with it
+  // Paths of gdx_calibrate_cuda and gdx_doctor_cuda, whose kernels run on a GPU; empty: not built.
+  std::string probe_program;
+  std::string kernel_program;
+  bool wants_short;  // steps of kShortSizes
 };
 
 // Goes through all steps. Where no port serves, uses an HCA that opens for the steps that need no port. Calls
@@ -121,8 +104,6 @@ struct BringUpChoice {
 // Judges step 20 by what a processor's puts and perftest reach, in GB/s; 0: perftest gave no figure. Puts of
 // a software HCA may be slower, because one processor does all.
 [[nodiscard]] StepResult judge_bandwidth(double puts, double perftest, bool software);
-// Result of a step that found no device memory for its staging pool.
-[[nodiscard]] StepResult without_staging(const Error& error);
 
 // The steps.
 [[nodiscard]] StepResult look_at_machine(Bench& bench);

@@ -83,7 +83,7 @@ Result<std::string> exchange(const Hca& hca, const Gpu& gpu, RegistrationChoice 
   const GpuRegion region{memory.address(), memory.bytes(), kAccess, gpu.ordinal()};
   const auto registered = GDX_TRY(register_gpu_region(hca_verbs(), hca, region, facts));
   const MrHandle key(registered.mr);
-  auto loopback = GDX_TRY(Loopback::open(hca, kBlocks));
+  auto loopback = GDX_TRY(Loopback::open(hca, {.blocks = kBlocks}));
 
   std::vector<std::byte> pattern(kBytes);
   fill_pattern(pattern, 1);

@@ -1,125 +1,63 @@
-// Of section C of the bring-up what the CPU layer can do in place of a GPU, over any HCA. That it does as it
-// should says nothing of a GPU, so no such step is OK here; one that fails has found something all the same.
+// Steps of section C that run kernels: on a GPU where there is one and a program for it, else on the CPU
+// layer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstring>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
-#include "device/gdx.h"
-#include "device/shared.h"
 #include "host/calibrate/measure.h"
 #include "host/doctor/bring_up.h"
-#include "host/doctor/loopback.h"
-#include "host/staging/progress.h"
+#include "host/doctor/kernel_steps.h"
+#include "host/gpu/gpu.h"
 
 namespace gdx::doctor {
 namespace {
 
-constexpr std::uint32_t kBlocks = 128;
-constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
+using Json = nlohmann::json;
 
-// Returns the word that signals are added to, at the end of the target.
-RemoteMemory signal_of(const Loopback& loopback) {
-  return loopback.target().remote() + (Loopback::kBufferBytes - kWordBytes);
+bool has_gpu() {
+  const auto count = Gpu::count();
+  return count && *count > 0;
 }
 
-// The message where the signal is not `wanted`.
-std::string check_signal(const Loopback& loopback, std::uint64_t wanted) {
-  std::uint64_t value = 0;
-  std::memcpy(&value, loopback.target().data() + (Loopback::kBufferBytes - kWordBytes), sizeof value);
-  return value == wanted ? "" : fmt::format("the signal is {}, wanted {}", value, wanted);
-}
-
-std::string check_launch(Status launched, Status put) {
-  if (launched != Status::kOk) return fmt::format("the kernel: {}", status_name(launched));
-  return put == Status::kOk ? "" : fmt::format("a put: {}", status_name(put));
-}
-
-// `failure` is empty where all was as it should be.
-StepResult on_cpu_layer(const std::string& failure, const std::string& done) {
-  if (!failure.empty()) return {Verdict::kFail, "on the CPU layer: " + failure};
-  return {Verdict::kUnknown,
-          fmt::format("on the CPU layer as it should be: {}; not tried by kernels on a GPU", done)};
-}
-
-}  // namespace
-
-namespace {
-
-struct KernelPuts {
-  std::string failure;
-  double ns_each = 0;
-};
-
-// Puts with signals by one thread on an exclusive endpoint.
-KernelPuts put_alone(Bench& bench, std::uint64_t puts) {
-  auto loopback = Loopback::open(*bench.hca, kBlocks);
-  if (!loopback) return {loopback.error().message};
-  fill_pattern(loopback->source().span().first(kWordBytes), 1);
-  Status put = Status::kOk;
-  const auto kernel = [&](EndpointHandle handle) {
-    device::Endpoint<> endpoint(handle);
-    for (std::uint64_t i = 0; i < puts && put == Status::kOk; ++i) {
-      put = gdx_put_signal<Mode::kPull>(endpoint, loopback->target().remote(), loopback->source().local(),
-                                        kWordBytes, signal_of(*loopback), 1, SignalOp::kAdd);
-    }
-    if (put == Status::kOk) put = gdx_flush(endpoint);
-  };
-  const auto begin = std::chrono::steady_clock::now();
-  const Status launched = exec::launch({.block = {1}, .progress = progress}, kernel, loopback->handle());
-  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-  KernelPuts done{check_launch(launched, put), took.count() / static_cast<double>(puts)};
-  if (done.failure.empty()) done.failure = first_mismatch(loopback->target().data(), kWordBytes, 1);
-  if (done.failure.empty()) done.failure = check_signal(*loopback, puts);
-  return done;
-}
-
-const StepSizes& sizes_of(const Bench& bench) { return is_short(bench) ? kShortSizes : kFullSizes; }
-
-}  // namespace
-
-StepResult put_by_kernel(Bench& bench) {
-  const std::uint64_t puts = sizes_of(bench).puts;
-  const KernelPuts done = put_alone(bench, puts);
-  return on_cpu_layer(done.failure, fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each",
-                                                puts, done.ns_each));
-}
-
-StepResult push_by_kernel(Bench& bench) {
-  constexpr std::uint32_t kLongest = 4097;
-  if (bench.hca->device_memory_bytes() == 0) return {Verdict::kUnknown, "the HCA has no device memory"};
-  auto pool = StagingPool::create(*bench.hca);
-  if (!pool) return without_staging(pool.error());
-  auto loopback = Loopback::open(*bench.hca, kBlocks, &*pool);
-  if (!loopback) return on_cpu_layer(loopback.error().message, {});
-  std::string failure;
-  const std::uint32_t pushes = sizes_of(bench).pushes;
-  for (std::uint32_t i = 0; i < pushes && failure.empty(); ++i) {
-    const std::uint32_t bytes = 1 + i % kLongest;
-    fill_pattern(loopback->source().span().first(bytes), i);
-    std::atomic<Status> put{Status::kOk};
-    const auto kernel = [&](EndpointHandle handle) {
-      device::Endpoint<Scope::kWarp> endpoint(handle);
-      Status status =
-          gdx_put<Mode::kPush>(endpoint, loopback->target().remote(), loopback->source().local(), bytes);
-      if (status == Status::kOk) status = gdx_flush(endpoint);
-      if (status != Status::kOk) put = status;
-    };
-    const Status launched =
-        exec::launch({.block = {kWarpThreads}, .progress = progress}, kernel, loopback->handle());
-    failure = check_launch(launched, put);
-    if (failure.empty()) failure = first_mismatch(loopback->target().data(), bytes, i);
+// Reads what the program printed: verdict, value, and facts as pairs.
+StepResult parse_result(const std::string& told) {
+  const Json json = Json::parse(told, nullptr, false);
+  StepResult result{Verdict::kFail, fmt::format("{} printed no result", kKernelProgram)};
+  if (!json.is_object() || !json.contains("verdict") || !json.contains("value") || !json.contains("facts"))
+    return result;
+  result.value = json["value"];
+  for (const Verdict verdict : {Verdict::kOk, Verdict::kUnknown}) {
+    if (json["verdict"] == name(verdict)) result.verdict = verdict;
   }
-  return on_cpu_layer(failure, fmt::format("{} pushes of 1 to {} B by a warp", pushes, kLongest));
+  for (const Json& fact : json["facts"]) result.facts.emplace_back(fact[0], fact[1]);
+  return result;
 }
+
+StepResult run_step(const Bench& bench, std::string_view step_name) {
+  if (has_gpu() && !bench.kernel_program.empty()) {
+    std::vector<std::string> command = {bench.kernel_program, "--step", std::string(step_name), "--hca",
+                                        bench.hca->name()};
+    if (is_short(bench)) command.emplace_back("--short");
+    const auto told = live_probes().run(command);
+    return told ? parse_result(*told) : StepResult{Verdict::kFail, told.error().message};
+  }
+  const auto step = std::ranges::find(kernel_steps(), step_name, &KernelStep::name);
+  StepResult result =
+      run_kernel_step(*step, {*bench.hca, nullptr, is_short(bench) ? kShortSizes : kFullSizes, [] {}});
+  if (has_gpu())
+    result.advice = fmt::format("build the target {}, whose kernels run on the GPU", kKernelProgram);
+  return result;
+}
+
+}  // namespace
 
 // By the program of which kernels are for a GPU: its first line names what ran them.
 StepResult copy_on_gpu(const Bench& bench) {
-  const auto told = live_probes().run({bench.gpu_program, "--probe", "--hca", bench.hca->name()});
+  const auto told = live_probes().run({bench.probe_program, "--probe", "--hca", bench.hca->name()});
   if (!told) return {Verdict::kFail, told.error().message};
   const bool failed = told->find(": failed: ") != std::string::npos;
   StepResult result{failed ? Verdict::kFail : Verdict::kOk, told->substr(0, told->find('\n'))};
@@ -136,8 +74,7 @@ StepResult copy_on_gpu(const Bench& bench) {
 }
 
 StepResult copy_by_kernel(Bench& bench) {
-  const auto gpus = Gpu::count();
-  if (gpus && *gpus > 0 && !bench.gpu_program.empty()) return copy_on_gpu(bench);
+  if (has_gpu() && !bench.probe_program.empty()) return copy_on_gpu(bench);
   bool failed = false;
   std::vector<std::string> ways;
   std::vector<std::pair<std::string, std::string>> facts;
@@ -151,42 +88,13 @@ StepResult copy_by_kernel(Bench& bench) {
     facts.emplace_back(way.name, found);
   }
   const std::string all = fmt::format("{}", fmt::join(ways, "; "));
-  StepResult result = on_cpu_layer(failed ? all : "", all);
-  result.facts = std::move(facts);
-  return result;
+  return on_cpu_layer({failed ? Verdict::kFail : Verdict::kOk, all, {}, std::move(facts)});
 }
 
-StepResult share_endpoint(Bench& bench) {
-  constexpr std::uint32_t kWarps = 32;
-  constexpr std::uint64_t kThreads = kWarps * kWarpThreads;
-  const StepSizes& sizes = sizes_of(bench);
-  const std::uint64_t each = (sizes.shared_puts + kThreads - 1) / kThreads;
-  const std::uint64_t puts = each * kThreads;
-  auto loopback = Loopback::open(*bench.hca, kBlocks, nullptr, Sharing::kShared);
-  if (!loopback) return on_cpu_layer(loopback.error().message, {});
-  fill_pattern(loopback->source().span().first(kWordBytes), 1);
-  std::atomic<Status> put{Status::kOk};
-  const auto kernel = [&](EndpointHandle handle) {
-    device::SharedEndpoint<> endpoint(handle);
-    Status status = Status::kOk;
-    for (std::uint64_t i = 0; i < each && status == Status::kOk; ++i) {
-      status = gdx_put_signal<Mode::kPull>(endpoint, loopback->target().remote(), loopback->source().local(),
-                                           kWordBytes, signal_of(*loopback), 1, SignalOp::kAdd);
-    }
-    if (status == Status::kOk) status = gdx_flush(endpoint);
-    if (status != Status::kOk) put = status;
-  };
-  const Status launched = exec::launch({.grid = {kWarps}, .block = {kWarpThreads}, .progress = progress},
-                                       kernel, loopback->handle());
-  std::string failure = check_launch(launched, put);
-  if (failure.empty()) failure = first_mismatch(loopback->target().data(), kWordBytes, 1);
-  if (failure.empty()) failure = check_signal(*loopback, puts);
-  // A put with its signal takes two blocks at least, so these are no fewer laps.
-  if (failure.empty()) failure = put_alone(bench, std::uint64_t{sizes.laps} * kBlocks).failure;
-  return on_cpu_layer(failure,
-                      fmt::format("{} puts with signals by {} warps on one endpoint, and {} laps of an "
-                                  "exclusive one",
-                                  puts, kWarps, sizes.laps));
-}
+StepResult put_by_kernel(Bench& bench) { return run_step(bench, "gpu-doorbells"); }
+StepResult push_by_kernel(Bench& bench) { return run_step(bench, "gpu-push"); }
+StepResult ring_backwards(Bench& bench) { return run_step(bench, "doorbells-backwards"); }
+StepResult see_messages(Bench& bench) { return run_step(bench, "receiver-visibility"); }
+StepResult share_endpoint(Bench& bench) { return run_step(bench, "shared-endpoint"); }
 
 }  // namespace gdx::doctor

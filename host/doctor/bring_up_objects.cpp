@@ -266,7 +266,7 @@ StepResult create_objects(Bench& bench) {
                                           result.facts.front().second, free_running ? "created" : "refused");
   if (!bench.port_serves)
     return {Verdict::kUnknown, created + "no loopback: step 2 is not OK", {}, result.facts};
-  const auto loopback = Loopback::open(hca, kBlocks);
+  const auto loopback = Loopback::open(hca, {.blocks = kBlocks});
   if (!loopback) {
     result.value = "loopback to RTS: " + loopback.error().message;
     return result;

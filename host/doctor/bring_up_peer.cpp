@@ -78,8 +78,8 @@ Result<Link> make_link(Bench& bench, StagingPools pools, std::uint32_t slots) {
   EndpointOptions options;
   options.slot_count = pools.nic != nullptr ? slots : 0;
   options.bounce_slot_count = pools.host != nullptr ? slots : 0;
-  options.ack_timeout = Loopback::kAckTimeout;
-  options.retry_count = Loopback::kRetryCount;
+  options.ack_timeout = kAckTimeout;
+  options.retry_count = kRetryCount;
   options.timeout_ns = kCallNs;
   auto source = GDX_TRY(allocate_memory(*bench.hca, kBytes));
   auto target = GDX_TRY(allocate_memory(*bench.hca, kBytes));

@@ -162,7 +162,7 @@ Result<Refusal> register_page(const Hca& hca, const std::string& bus_id, Registr
 // Both HCAs are open, so whatever then fails keeps a put from arriving: no common address family, no route.
 Refusal put_between(const Hca& from, const Hca& to) {
   constexpr std::uint32_t kBlocks = 16;
-  auto opened = Loopback::open(from, kBlocks, nullptr, Sharing::kExclusive, DoorbellKind::kPlain, &to);
+  auto opened = Loopback::open(from, {.blocks = kBlocks, .other = &to});
   return opened ? put_once(*opened) : opened.error().message;
 }
 

@@ -14,30 +14,6 @@
 #include "device/exec/exec.h"
 
 namespace gdx::doctor {
-namespace {
-
-constexpr ModeTable kNoChoice{0, 0, kNoSizeLimit};  // nobody asks for a mode here
-
-std::byte pattern(std::uint32_t seed, std::size_t at) {
-  return static_cast<std::byte>(seed * 31 + at * 7 + 1);
-}
-
-}  // namespace
-
-void fill_pattern(std::span<std::byte> bytes, std::uint32_t seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
-}
-
-std::string first_mismatch(const std::byte* got, std::size_t bytes, std::uint32_t seed) {
-  for (std::size_t i = 0; i < bytes; ++i) {
-    if (got[i] == pattern(seed, i)) continue;
-    return fmt::format("of {} bytes, byte {} ({} mod 4, {} mod 16) is {:#04x}, wanted {:#04x}{}", bytes, i,
-                       i % 4, i % 16, static_cast<unsigned>(got[i]), static_cast<unsigned>(pattern(seed, i)),
-                       seed > 0 && got[i] == pattern(seed - 1, i) ? ": the pattern before" : "");
-  }
-  return {};
-}
-
 WorkRequest::WorkRequest(mlx5::WqeOpcode opcode, std::uint8_t flags) : opcode_(opcode), flags_(flags) {}
 
 template <typename T>
@@ -85,60 +61,10 @@ std::vector<std::byte> WorkRequest::encode(std::uint16_t index, std::uint32_t qp
   return wqe;
 }
 
-mlx5::CqeOpcode Completed::opcode() const {
-  return static_cast<mlx5::CqeOpcode>(cqe.op_own >> mlx5::kCqeOpcodeShift);
-}
+Loopback::Loopback(EndpointPair pair) : pair_(std::move(pair)), handle_(pair_.endpoint.handle()) {}
 
-mlx5::WqeOpcode Completed::send_opcode() const {
-  return static_cast<mlx5::WqeOpcode>(cqe.send_opcode_qpn >> 24);
-}
-
-mlx5::Syndrome Completed::syndrome() const {
-  if (opcode() != mlx5::CqeOpcode::kRequesterError) return mlx5::Syndrome::kNone;
-  return static_cast<mlx5::Syndrome>(std::bit_cast<mlx5::ErrorCqe>(cqe).syndrome);
-}
-
-std::uint8_t Completed::vendor_syndrome() const {
-  if (opcode() != mlx5::CqeOpcode::kRequesterError) return 0;
-  return std::bit_cast<mlx5::ErrorCqe>(cqe).vendor_error_syndrome;
-}
-
-std::string Completed::text() const {
-  return fmt::format("opcode {}, WQE {} (opcode {:#x}), QP {:#x}, syndrome {:#04x}, vendor {:#04x}, owner {}",
-                     static_cast<unsigned>(opcode()), wqe_counter(), static_cast<unsigned>(send_opcode()),
-                     qpn(), static_cast<unsigned>(syndrome()), vendor_syndrome(),
-                     cqe.op_own & mlx5::kCqeOwnerMask);
-}
-
-Loopback::Loopback(Endpoint endpoint, Endpoint peer, Memory source, Memory target)
-    : source_(std::move(source)),
-      target_(std::move(target)),
-      endpoint_(std::move(endpoint)),
-      peer_(std::move(peer)),
-      handle_(endpoint_.handle()) {}
-
-Result<Loopback> Loopback::open(const Hca& hca, std::uint32_t blocks, StagingPool* pool, Sharing sharing,
-                                DoorbellKind doorbell, const Hca* other) {
-  const Hca& hca_of_peer = other != nullptr ? *other : hca;
-  EndpointOptions options{.send_queue_blocks = kMinSendQueueBlocks,
-                          .auto_modes = {.table = kNoChoice},
-                          .timeout_ns = kWaitS * 1'000'000'000ull,
-                          .ack_timeout = kAckTimeout,
-                          .retry_count = kRetryCount,
-                          .doorbell = DoorbellKind::kPlain,
-                          .may_ring_unprobed_blueflame = true};
-  auto peer = Endpoint::create(hca_of_peer, {}, options);
-  options.send_queue_blocks = blocks;
-  options.slot_count = pool != nullptr ? pool->slot_count() : 0;
-  options.sharing = sharing;
-  options.doorbell = doorbell;
-  auto endpoint = GDX_TRY(Endpoint::create(hca, {pool}, options));
-  if (!peer) return tl::unexpected(peer.error());
-  GDX_TRY(endpoint.connect(peer->address()));
-  GDX_TRY(peer->connect(endpoint.address()));
-  auto source = GDX_TRY(allocate_memory(hca, kBufferBytes));
-  auto target = GDX_TRY(allocate_memory(hca_of_peer, kBufferBytes));
-  return Loopback(std::move(endpoint), std::move(*peer), std::move(source), std::move(target));
+Result<Loopback> Loopback::open(const Hca& hca, const PairOptions& options) {
+  return Loopback(GDX_TRY(EndpointPair::open(hca, options)));
 }
 
 std::uint16_t Loopback::post(const WorkRequest& request) {
@@ -181,10 +107,7 @@ Completed Loopback::read_entry(std::uint32_t index) const {
   return {std::bit_cast<mlx5::Cqe64>(copied)};
 }
 
-std::string Loopback::newest_entry() const {
-  const auto bytes = std::bit_cast<std::array<std::uint8_t, 64>>(read_entry(looked_at_).cqe);
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
-}
+std::string Loopback::newest_entry() const { return read_entry(looked_at_).bytes(); }
 
 std::optional<Completed> Loopback::poll() {
   looked_at_ = consumer_;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# doctor_test.sh CASE GDX MACHINES FAKE: gdx doctor on this machine, whatever it has; on the software HCA; as an ordinary
+# doctor_test.sh CASE GDX MACHINES FAKE KERNELS: gdx doctor on this machine, whatever it has; on the software HCA; as an ordinary
 # user; bad usage; step by step, with each fault that the software HCA can be given; a report that cannot be written.
-# MACHINES is a folder of hwloc's XML, FAKE that of the fake CUDA driver.
+# MACHINES is a folder of hwloc's XML, FAKE that of the fake CUDA driver; KERNELS stands in for gdx_doctor_cuda.
 . "$(dirname "${BASH_SOURCE[0]}")/../program.sh"
-gdx=$2 machines=$3 fake=$4
+gdx=$2 machines=$3 fake=$4 kernels=$5
 unset GDX_HCA GDX_CALIBRATION HWLOC_XMLFILE
 
 # judge STATUS FILE: what the JSON in FILE says fits itself, and the status.
@@ -104,39 +104,27 @@ PYTHON
 
 case $case_name in
   gpu)
-    # Steps 8 to 10, and 15 in GPU memory, on the fake driver, and what spoils each.
-    # seen_in FILE WORDS: step 15 says WORDS of each placement of payload and signal.
-    seen_in() {
-      local place
-      for place in 'host, signal host' 'GPU, signal GPU' 'GPU, signal host' 'host, signal GPU'; do
-        grep -A1 "\"name\": \"payload $place\"" "$1" | grep -E "\"value\": \"$2\"\$" >/dev/null || fail "payload $place: not: $2"
-      done
-    }
+    # Steps 8 to 10 on the fake driver, and what spoils each.
     of_gpu=(LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=1)
-    run 250 env "${of_gpu[@]}" "$gdx" run -- "$gdx" doctor --hardware --output "$folder/sound.json"
+    # With no program for a GPU, steps of kernels name the target to build.
+    cp "$gdx" "$folder/gdx"
+    run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware
     expect '^  OK       8 gpu-attributes +GPU 0 .*, sm_90'
     expect '^  OK       9 gpu-mappings +host page, doorbell page, device memory: works'
     expect '^  OK      10 gpu-payload +dmabuf, nvidia_peermem: works'
-    seen_in "$folder/sound.json" 'done [0-9]+ messages, 0 stale'
+    [ "$(grep -c '^ *advice: build the target gdx_doctor_cuda, whose kernels run on the GPU$' "$out")" -eq 5 ] || fail "not all five steps name the target"
     run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_PEER_MAPPING=0 "$gdx" run -- "$gdx" doctor --hardware
     expect_status 1
     expect '^  FAIL     9 gpu-mappings +host page: works; not doorbell page, device memory:'
     run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_DMABUF=0 "$gdx" run -- "$gdx" doctor --hardware
     expect '^  OK      10 gpu-payload +nvidia_peermem: works; not dmabuf:'
-    run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$gdx" doctor --hardware --output "$folder/stale.json"
+    run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$gdx" doctor --hardware
     expect_status 1
     expect '^  FAIL    10 gpu-payload '
-    seen_in "$folder/stale.json" '[1-9][0-9]* of [0-9]+ messages stale; .*'
-    # GPU memory that a hardware HCA's writes may reach out of order is refused.
-    run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_MAJOR=7 GDX_FAKE_CUDA_WRITES_ORDERING=0 GDX_SOFTHCA_FAULT=disguised "$gdx" run -- \
-      "$gdx" doctor --hardware --short --output "$folder/refused.json"
-    expect '^  FAIL     8 gpu-attributes +GPU 0 .*, sm_70'
-    grep -A1 '"name": "GPU memory"' "$folder/refused.json" | grep '"value": "not tried: .*order' >/dev/null || fail "step 15 gives no reason"
     run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_INIT=999 "$gdx" run -- "$gdx" doctor --hardware
     expect '^  UNKNOWN  8 gpu-attributes +no GPU here'
     # Step 13 asks the program of which the kernels are for a GPU, beside gdx. Here its kernels are the CPU layer's, or it
     # says what a GPU might.
-    cp "$gdx" "$folder/gdx"
     printf '#!/bin/sh\nexec %s "$@"\n' "$(dirname "$gdx")/../calibrate/gdx_calibrate" >"$folder/gdx_calibrate_cuda"
     chmod +x "$folder/gdx_calibrate_cuda"
     run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware --json
@@ -146,6 +134,46 @@ case $case_name in
       run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware
       expect "^  ${said%%:*} 13 gpu-blueflame +GPU N; one store .TMA.: ${said#*:}"
     done
+    ;;
+  gpu_kernels)
+    # Steps 11, 12, 14, 15 and 16 by the program of which the kernels are for a GPU, beside gdx: here one with kernels of the
+    # CPU layer, which reach the fake GPU's memory.
+    of_gpu=(LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=1)
+    cp "$gdx" "$folder/gdx"
+    cp "$kernels" "$folder/gdx_doctor_cuda"
+    # seen_in FILE WORDS: step 15 says WORDS of each placement of payload and signal.
+    seen_in() {
+      local place
+      for place in 'host, signal host' 'GPU, signal GPU' 'GPU, signal host' 'host, signal GPU'; do
+        grep -A1 "\"name\": \"payload $place\"" "$1" | grep -E "\"value\": \"$2\"\$" >/dev/null || fail "payload $place: not: $2"
+      done
+    }
+    run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware --output "$folder/sound.json"
+    ! grep -q 'advice: build the target' "$out" || fail "the program was not started"
+    for step in '11 gpu-doorbells' '12 gpu-push' '14 doorbells-backwards' '15 receiver-visibility' '16 shared-endpoint'; do
+      expect "^  UNKNOWN $step +on the CPU layer as it should be: "
+    done
+    seen_in "$folder/sound.json" 'done [0-9]+ messages, 0 stale'
+    run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$folder/gdx" doctor --hardware --output "$folder/stale.json"
+    expect_status 1
+    expect '^  FAIL    15 receiver-visibility '
+    seen_in "$folder/stale.json" '[1-9][0-9]* of [0-9]+ messages stale; .*'
+    # GPU memory that a hardware HCA's writes may reach out of order is refused.
+    run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_MAJOR=7 GDX_FAKE_CUDA_WRITES_ORDERING=0 GDX_SOFTHCA_FAULT=disguised "$gdx" run -- \
+      "$folder/gdx" doctor --hardware --short --output "$folder/refused.json"
+    expect '^  FAIL     8 gpu-attributes +GPU 0 .*, sm_70'
+    grep -A1 '"name": "GPU memory"' "$folder/refused.json" | grep '"value": "not tried: .*order' >/dev/null || fail "step 15 gives no reason"
+    # The output of the program counts, and the way in which it ends.
+    # says SCRIPT VERDICT WORDS: of the program that does SCRIPT.
+    says() {
+      printf '#!/bin/sh\n%s\n' "$1" >"$folder/gdx_doctor_cuda"
+      run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware
+      expect "^  $2 11 gpu-doorbells +$3"
+    }
+    says "echo '{\"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": []}'" 'OK     ' 'GPU N: done$'
+    says 'echo GPU N' 'FAIL   ' 'gdx_doctor_cuda printed no result$'
+    says 'exit 77' 'FAIL   ' '/.*/gdx_doctor_cuda'
+    expect 'exit status 77$'
     ;;
   infiniband)
     run 250 env GDX_SOFTHCA_LINK_LAYER=infiniband "$gdx" run -- "$gdx" doctor --hardware \
@@ -230,7 +258,7 @@ PYTHON
     run 250 "$gdx" run --loss 1 -- "$gdx" doctor --hardware --output "$folder/report.json"
     expect_status 1
     steps "$folder/report.json" '5 7 11 12 14 15 16||pull of 64 B: the completion is opcode 13, .*syndrome 0x15, '
-    expect '15 receiver-visibility +payload host, signal host: signal 1 never came: the completion is'
+    expect '15 receiver-visibility +on the CPU layer: payload host, signal host: signal 1 never came:$'
     ;;
   interrupted)
     # With this fault step 5 waits for seconds: it is ended there.

@@ -7,6 +7,7 @@
 #                           run that is cut off has kept what it knew
 #   log.txt                 what all stages have said, in order
 #   calibration_table.json  of `gdx calibrate`
+#   doctor.json             of `gdx doctor --hardware`: the steps on this GPU, with the software HCA's pages for a NIC's
 # A stage that cannot run here is skipped with the reason. Exit status: 0 all passed, 77 nothing failed but something was
 # skipped, 1 something failed or found no time, 2 bad arguments.
 #   --packages FOLDER      for a machine that lacks the libraries: Debian packages (*.deb), or what `dpkg -x` has unpacked
@@ -208,8 +209,19 @@ sanitized() {
 mps_control() { env CUDA_MPS_PIPE_DIRECTORY="$work/mps" CUDA_MPS_LOG_DIRECTORY="$work/mps" timeout 20 nvidia-cuda-mps-control "$@"; }
 start_mps() { mkdir -p "$work/mps" && mps_control -d; }
 stop_mps() { echo quit | mps_control >>"$log" 2>&1; }
-export -f describe_machine unpack_packages configure build_targets device_tests sanitized gpu_present mps_control start_mps
-export root output work build jobs packages peer_headers
+
+# A FAIL of a step fails. One of a check alone does not, because a machine without a ConnectX has one.
+doctor() {
+  local out=$work/doctor.steps status
+  "$gdx" run -- "$gdx" doctor --hardware --output "$output/doctor.json" | tee "$out"
+  status=${PIPESTATUS[0]}
+  case $status in 0 | 1 | 3 | 4) ;; *) echo "Error: gdx doctor ended with status $status" && return 1 ;; esac
+  grep -q '^steps on .*: 0 FAIL, ' "$out" || { echo "Error: $(grep -m 1 '^  FAIL  *[0-9]' "$out")"; return 1; }
+}
+export -f describe_machine unpack_packages configure build_targets device_tests sanitized doctor gpu_present \
+  mps_control start_mps
+gdx=$build/host/cli/gdx
+export root output work build jobs packages peer_headers gdx
 
 commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo "unknown: no git")
 machine=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
@@ -228,7 +240,7 @@ missing_tool() {
   command -v g++ >/dev/null || echo "no g++ in PATH: install it"
 }
 kernels="device_tests posting"
-programs="info calibrate demo bench"
+programs="info doctor calibrate demo bench"
 sanitizers="memcheck racecheck"
 by_mps=()
 built=0
@@ -247,9 +259,9 @@ if [ "$built" -eq 1 ]; then
   elif stage build_peer 90 bash -c 'build_targets gdx_peer_bench_cuda'; then
     stage posting_beside_peer 60 "$build/perf/gdx_peer_bench_cuda" --json
   fi
-  gdx=$build/host/cli/gdx
-  if stage build_programs 200 bash -c 'build_targets gdx gdx_softhca gdx_bench_cuda gdx_demo_cuda gdx_calibrate_cuda'; then
+  if stage build_programs 200 bash -c 'build_targets gdx gdx_softhca gdx_bench_cuda gdx_demo_cuda gdx_calibrate_cuda gdx_doctor_cuda'; then
     stage info 20 "$gdx" run -- "$gdx" info --json
+    stage doctor 120 bash -c doctor
     # Push, pull and bounce. The software HCA reaches payload in host memory, whatever GPU and kernel there are.
     stage calibrate 60 "$gdx" calibrate --gpu --softhca --payload host --max-bytes 1048576 --json \
       --output "$output/calibration_table.json"

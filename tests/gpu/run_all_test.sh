@@ -34,7 +34,16 @@ else
 fi
 STUB
   stub "$scratch/program" <<'STUB'
-[ "$1" = run ] && { echo '[{"name": "gdx0"}]'; exit 0; }
+case $* in
+  *doctor*)
+    case $STUB_KERNELS in
+      failing_step) printf '  FAIL    11 gpu-doorbells  GPU N: a put: timed out\nsteps on gdx0: 1 FAIL, 0 WARN\n' ;;
+      dying_doctor) exit 134 ;;
+      *) echo "steps on gdx0: 0 FAIL, 0 WARN" ;;
+    esac
+    exit 1 ;;  # of a check
+  run*) echo '[{"name": "gdx0"}]'; exit 0 ;;
+esac
 [ "$(basename "$0")" = gdx_posting_bench_cuda ] && cp "$output/summary.json" "$STUB_FOLDER/seen_by_posting"
 case $STUB_KERNELS in
   run | no_programs | silent) [ "$(basename "$0")" = device_test_cuda ] && echo "[  PASSED  ] 9 tests." || echo '{"rows": []}' ;;
@@ -84,7 +93,7 @@ run() {
 }
 # stage NAME RESULT [REASON]: as the summary has it.
 stage() { grep -qE "\"stage\": \"$1\", \"result\": \"$2\", \"reason\": \"${3:-}" "$out/summary.json" || fail "$1 is not $2 ${3:-}"; }
-all_stages="device_tests posting info calibrate demo bench memcheck racecheck"
+all_stages="device_tests posting info doctor calibrate demo bench memcheck racecheck"
 is_json() { ! command -v python3 >/dev/null || python3 -m json.tool "$1" >/dev/null || fail "$1 is no JSON"; }
 
 case $1 in
@@ -119,7 +128,7 @@ case $1 in
     stub_toolkit && no_gpu && stub_sanitizer
     kernels=skip run 77 "$out"
     stage machine skipped "no nvidia-smi"
-    stage build_kernels passed && stage build_programs passed && stage info passed
+    stage build_kernels passed && stage build_programs passed && stage info passed && stage doctor passed
     for name in device_tests demo bench memcheck racecheck posting calibrate; do stage "$name" skipped "no CUDA driver here"; done
     ;;
   gpu)
@@ -163,6 +172,13 @@ case $1 in
     stub_toolkit && stub_gpu && stub_sanitizer
     kernels=fault run 1 "$out"
     for name in device_tests posting calibrate; do stage "$name" failed "status 3; gdx: the kernel faults"; done
+    ;;
+  failing_doctor)
+    stub_toolkit && stub_gpu && stub_sanitizer
+    kernels=failing_step run 1 "$out"
+    stage doctor failed "status 1; Error:   FAIL    11 gpu-doorbells" && stage info passed
+    kernels=dying_doctor run 1 "$out"
+    stage doctor failed "status 1; Error: gdx doctor ended with status 134"
     ;;
   torn)
     stub_toolkit && stub_gpu && stub_sanitizer

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# start_test.sh GDX DEMO POSTING_BENCH DEVICE_TEST CALIBRATE BENCH: programs with kernels for a GPU start on a machine
+# start_test.sh GDX DEMO POSTING_BENCH DEVICE_TEST CALIBRATE BENCH DOCTOR: programs with kernels for a GPU start on a machine
 # without one, say so in one line, and need no CUDA library for it.
 set -uo pipefail
 gdx=$1
@@ -31,6 +31,7 @@ one_line "$4"
 one_line "$gdx" calibrate --gpu --softhca
 one_line "$5"
 one_line "$gdx" bench --gpu put_lat
+one_line "$6"
 out=$(timeout 60 "$3" 2>&1) || fail "status $? of $3"
 grep -q 'no CUDA driver here' <<<"$out" || fail "$3 does not say why it skips: $out"
 ! grep -q '\[       OK \]' <<<"$out" || fail "$3 says that a test passed without a GPU"

@@ -75,7 +75,7 @@ const std::vector<Layer>& layers() {
       {"host/bench", {"host", "calibration", "hca", "gpu", "bootstrap", "device", "base", "proto"}},
       {"host/doctor",
        {"bench", "calibrate", "queue", "staging", "memory", "hca", "gpu", "bootstrap", "topo", "device",
-        "device/exec", "base", "proto"}},
+        "device/exec", "device/impl", "base", "proto"}},
       {"host/cli",
        {"doctor", "bench", "queue", "staging", "memory", "calibration", "hca", "ipc", "gpu", "bootstrap",
         "topo", "base", "proto"}},

@@ -1,0 +1,316 @@
+#include "host/doctor/kernel_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/page_size.h"
+#include "host/doctor/endpoint_pair.h"
+#include "host/doctor/step_kernels.h"
+#include "host/gpu/gpu_memory.h"
+#include "host/memory/memory.h"
+#include "host/staging/progress.h"
+
+namespace gdx::doctor {
+namespace {
+
+constexpr std::uint32_t kBlocks = 128;
+constexpr std::uint64_t kWordBytes = sizeof(std::uint64_t);
+constexpr std::uint64_t kSignalAt = kBufferBytes - kWordBytes;
+constexpr char kHostRings[] = "a thread of the host rang for the GPU, whose driver maps no doorbell";
+
+// An endpoint pair, and a report, for kernels.
+struct KernelPair {
+  EndpointPair ends;
+  Memory report_page;
+  std::shared_ptr<GpuMapping> mapping;
+  EndpointHandle handle;
+
+  [[nodiscard]] KernelReport* report() const { return reinterpret_cast<KernelReport*>(report_page.data()); }
+  // Of words to the target, of which the last is the signal's.
+  [[nodiscard]] PutJob job(std::uint64_t bytes, std::uint64_t puts) const {
+    return {ends.target.remote(), ends.source.local(), bytes, ends.target.remote() + kSignalAt, puts};
+  }
+};
+
+Result<KernelPair> open_pair(const KernelBench& bench, PairOptions options) {
+  options.gpu = bench.gpu;
+  auto ends = GDX_TRY(EndpointPair::open(bench.hca, options));
+  auto page = GDX_TRY(allocate_memory(bench.hca, page_bytes()));
+  std::shared_ptr<GpuMapping> mapping;
+  if (bench.gpu != nullptr) mapping = GDX_TRY(bench.gpu->map(page.data(), page.bytes()));
+  const EndpointHandle handle = ends.endpoint.handle();
+  return KernelPair{std::move(ends), std::move(page), std::move(mapping), handle};
+}
+
+StepResult failed(const std::string& what) { return {Verdict::kFail, what}; }
+
+// OK, but of a GPU that rings by itself only.
+StepResult done(const KernelPair& pair, const std::string& what) {
+  if (!pair.ends.endpoint.host_rings()) return {Verdict::kOk, what};
+  return {Verdict::kUnknown, fmt::format("{}; {}", what, kHostRings)};
+}
+
+std::string check_launch(Status launched, const KernelPair& pair) {
+  if (launched != Status::kOk) return fmt::format("the kernel: {}", status_name(launched));
+  const auto put = static_cast<Status>(pair.report()->status);
+  return put == Status::kOk ? "" : fmt::format("a put: {}", status_name(put));
+}
+
+std::string check_arrival(const KernelPair& pair, std::uint64_t signals) {
+  std::string wrong = first_mismatch(pair.ends.target.data(), kWordBytes, 1);
+  std::uint64_t signal = 0;
+  std::memcpy(&signal, pair.ends.target.data() + kSignalAt, sizeof signal);
+  if (wrong.empty() && signal != signals) wrong = fmt::format("the signal is {}, wanted {}", signal, signals);
+  return wrong;
+}
+
+struct KernelPuts {
+  StepResult result;
+  double ns_each = 0;
+};
+
+KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts) {
+  const auto pair = open_pair(bench, {.blocks = kBlocks});
+  if (!pair) return {failed(pair.error().message)};
+  fill_pattern(pair->ends.source.span().first(kWordBytes), 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const Status launched = launch_puts(pair->handle, pair->job(kWordBytes, puts), pair->report(), progress);
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+  std::string wrong = check_launch(launched, *pair);
+  if (wrong.empty()) wrong = check_arrival(*pair, puts);
+  if (!wrong.empty()) return {failed(wrong)};
+  return {done(*pair, {}), took.count() / static_cast<double>(puts)};
+}
+
+StepResult put_by_kernel(const KernelBench& bench) {
+  KernelPuts puts = put_alone(bench, bench.sizes.puts);
+  if (puts.result.verdict != Verdict::kFail) {
+    puts.result.value = fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each{}",
+                                    bench.sizes.puts, puts.ns_each, puts.result.value);
+  }
+  return puts.result;
+}
+
+StepResult push_by_kernel(const KernelBench& bench) {
+  constexpr std::uint32_t kLongest = 4097;
+  if (bench.hca.device_memory_bytes() == 0) return {Verdict::kUnknown, "the HCA has no device memory"};
+  auto pool = StagingPool::create(bench.hca);
+  if (!pool) return without_staging(pool.error());
+  if (bench.gpu != nullptr) {
+    const auto mapped = pool->map_to(*bench.gpu);
+    if (!mapped && mapped.error().status == Status::kUnsupported)
+      return {Verdict::kUnknown, mapped.error().message};
+    if (!mapped) return failed(mapped.error().message);
+  }
+  const auto pair = open_pair(bench, {.blocks = kBlocks, .pool = &*pool});
+  if (!pair) return failed(pair.error().message);
+  for (std::uint32_t i = 0; i < bench.sizes.pushes; ++i) {
+    const std::uint32_t bytes = 1 + i % kLongest;
+    fill_pattern(pair->ends.source.span().first(bytes), i);
+    const Status launched = launch_push(pair->handle, pair->job(bytes, 1), pair->report(), progress);
+    std::string wrong = check_launch(launched, *pair);
+    if (wrong.empty()) wrong = first_mismatch(pair->ends.target.data(), bytes, i);
+    if (!wrong.empty()) return failed(wrong);
+    bench.alive();
+  }
+  return done(*pair, fmt::format("{} pushes of 1 to {} B by a warp", bench.sizes.pushes, kLongest));
+}
+
+StepResult share_endpoint(const KernelBench& bench) {
+  constexpr std::uint32_t kWarps = 32;
+  constexpr std::uint64_t kThreads = 32 * kWarps;
+  const std::uint64_t each = (bench.sizes.shared_puts + kThreads - 1) / kThreads;
+  const auto pair = open_pair(bench, {.blocks = kBlocks, .sharing = Sharing::kShared});
+  if (!pair) return failed(pair.error().message);
+  fill_pattern(pair->ends.source.span().first(kWordBytes), 1);
+  const Status launched =
+      launch_shared_puts(pair->handle, kWarps, pair->job(kWordBytes, each), pair->report(), progress);
+  std::string wrong = check_launch(launched, *pair);
+  if (wrong.empty()) wrong = check_arrival(*pair, each * kThreads);
+  if (!wrong.empty()) return failed(wrong);
+  bench.alive();
+  // A put with its signal takes two blocks at least, so these are no fewer laps.
+  const KernelPuts laps = put_alone(bench, std::uint64_t{bench.sizes.laps} * kBlocks);
+  if (laps.result.verdict == Verdict::kFail) return laps.result;
+  return done(*pair, fmt::format("{} puts with signals by {} warps on one endpoint, and {} laps of an "
+                                 "exclusive one",
+                                 each * kThreads, kWarps, bench.sizes.laps));
+}
+
+// Describes the completion that a kernel did not take; empty: it took all.
+std::string describe_completion(const KernelPair& pair) {
+  const KernelReport& report = *pair.report();
+  const auto index = static_cast<std::uint16_t>(report.index);
+  switch (static_cast<Status>(report.status)) {
+    case Status::kOk: return {};
+    case Status::kTimeout: return fmt::format("no completion of WQE {} in {} s", index, kWaitS);
+    default:
+      return describe_wrong({std::bit_cast<mlx5::Cqe64>(report.cqe)}, index, mlx5::WqeOpcode::kRdmaWrite,
+                            pair.handle.qpn);
+  }
+}
+
+// Judges a part of which kernels read completions by themselves.
+StepResult judge_part(PartResults& parts, const std::string& name, const KernelPair& pair,
+                      const std::string& wrong, const std::string& value) {
+  parts.add(name, wrong, value);
+  if (!wrong.empty()) {
+    parts.add_evidence(name, Completed{std::bit_cast<mlx5::Cqe64>(pair.report()->cqe)}.bytes(),
+                       pair.ends.endpoint);
+  }
+  StepResult result = parts.result();
+  if (result.verdict == Verdict::kOk && pair.ends.endpoint.host_rings())
+    return {Verdict::kUnknown, fmt::format("{}; {}", result.value, kHostRings), {}, result.facts};
+  return result;
+}
+
+StepResult ring_backwards(const KernelBench& bench) {
+  constexpr std::uint32_t kPairBlocks = 16;
+  constexpr char kPart[] = "newest first";
+  const auto pair = open_pair(bench, {.blocks = kPairBlocks});
+  if (!pair) return failed(pair.error().message);
+  const KernelReport& report = *pair->report();
+  const Status launched =
+      launch_backwards(pair->handle, pair->ends.target.remote(), pair->ends.source.local(),
+                       bench.sizes.backward_pairs, pair->report(), progress);
+  std::string wrong;
+  if (launched != Status::kOk) {
+    wrong = check_launch(launched, *pair);
+  } else if (report.status != 0) {
+    wrong = fmt::format("pair {}: {}", report.at, describe_completion(*pair));
+  } else if (report.wrong != 0) {
+    wrong = first_mismatch(report.got, kPutBytes, static_cast<std::uint32_t>(report.first_wrong));
+  }
+  PartResults parts;
+  return judge_part(parts, kPart, *pair, wrong, fmt::format("{} pairs", bench.sizes.backward_pairs));
+}
+
+// Memory of the host or of the GPU, to which messages come and which kernels read.
+struct Place {
+  std::optional<GpuMemory> on_gpu;  // freed after its registration
+  Memory memory;
+  const std::byte* here;
+  std::shared_ptr<GpuMapping> mapping;
+};
+
+Result<Place> make_place(const KernelBench& bench, bool on_gpu) {
+  if (!on_gpu) {
+    auto memory = GDX_TRY(allocate_memory(bench.hca, page_bytes()));
+    std::shared_ptr<GpuMapping> mapping;
+    if (bench.gpu != nullptr) mapping = GDX_TRY(bench.gpu->map(memory.data(), memory.bytes()));
+    const std::byte* const here = memory.data();
+    return Place{std::nullopt, std::move(memory), here, std::move(mapping)};
+  }
+  auto allocated = GDX_TRY(GpuMemory::allocate(*bench.gpu, kGpuPageBytes));
+  GDX_TRY(allocated.write(0, std::array<std::byte, kPutBytes>{}));
+  auto memory = GDX_TRY(register_memory(bench.hca, allocated.address(), allocated.bytes()));
+  const std::byte* const here = bench.seen_by_kernels(allocated.address());
+  return Place{std::move(allocated), std::move(memory), here, nullptr};
+}
+
+// Sends messages by as many kernels as keep each short. Returns what went wrong.
+std::string exchange_messages(const KernelBench& bench, const KernelPair& pair, const Place& payload,
+                              const Place& signal, std::uint64_t count) {
+  constexpr std::uint64_t kAtOnce = 50'000;
+  KernelReport& report = *pair.report();
+  for (std::uint64_t first = 1; first <= count; first += kAtOnce) {
+    const Messages messages{payload.memory.remote(),
+                            signal.memory.remote(),
+                            payload.here,
+                            reinterpret_cast<const std::uint64_t*>(signal.here),
+                            pair.ends.source.local(),
+                            first,
+                            std::min(kAtOnce, count + 1 - first)};
+    report.ended = 0;
+    const Status launched = launch_messages(pair.handle, messages, &report, progress);
+    if (launched != Status::kOk) return check_launch(launched, pair);
+    const std::string wrong = describe_completion(pair);
+    const std::uint64_t newest = first + messages.count - 1;
+    if (report.seen == newest && wrong.empty()) {
+      bench.alive();
+      continue;
+    }
+    const bool came = report.seen >= report.at;
+    if (!wrong.empty()) return came ? wrong : fmt::format("signal {} never came: {}", report.at, wrong);
+    return fmt::format("signal {} came {}, and both WRITEs completed", report.at, came ? "late" : "never");
+  }
+  if (report.wrong == 0) return {};
+  return fmt::format("{} of {} messages stale; the first: {}", report.wrong, count,
+                     first_mismatch(report.got, kPutBytes, static_cast<std::uint32_t>(report.first_wrong)));
+}
+
+struct Placements {
+  const char* name;
+  bool payload_on_gpu;
+  bool signal_on_gpu;
+};
+constexpr Placements kPlacements[] = {{"payload host, signal host", false, false},
+                                      {"payload GPU, signal GPU", true, true},
+                                      {"payload GPU, signal host", true, false},
+                                      {"payload host, signal GPU", false, true}};
+
+StepResult see_messages(const KernelBench& bench) {
+  // Step 10 judges the HCA's way to the GPU. Here memory that it refuses is left untried.
+  std::string unreached;
+  if (bench.gpu != nullptr) {
+    const auto reached = make_place(bench, true);
+    if (!reached) unreached = reached.error().message;
+  }
+  PartResults parts;
+  StepResult result;
+  for (const Placements& where : kPlacements) {
+    const bool on_gpu = where.payload_on_gpu || where.signal_on_gpu;
+    if (on_gpu && (bench.gpu == nullptr || !unreached.empty())) continue;
+    const auto pair = open_pair(bench, {.blocks = 16});
+    const auto payload = make_place(bench, where.payload_on_gpu);
+    const auto signal = make_place(bench, where.signal_on_gpu);
+    for (const Error* const error : {pair ? nullptr : &pair.error(), payload ? nullptr : &payload.error(),
+                                     signal ? nullptr : &signal.error()}) {
+      if (error != nullptr) return failed(fmt::format("{}: {}", where.name, error->message));
+    }
+    const std::uint64_t count = on_gpu ? bench.sizes.on_gpu : bench.sizes.messages;
+    const std::string wrong = exchange_messages(bench, *pair, *payload, *signal, count);
+    result = judge_part(parts, where.name, *pair, wrong, fmt::format("{} messages, 0 stale", count));
+  }
+  if (!unreached.empty()) result.facts.emplace_back("GPU memory", "not tried: " + unreached);
+  return result;
+}
+
+constexpr KernelStep kSteps[] = {
+    {"gpu-doorbells", put_by_kernel},        {"gpu-push", push_by_kernel},
+    {"doorbells-backwards", ring_backwards}, {"receiver-visibility", see_messages},
+    {"shared-endpoint", share_endpoint},
+};
+
+}  // namespace
+
+std::span<const KernelStep> kernel_steps() { return kSteps; }
+
+StepResult on_cpu_layer(StepResult result) {
+  if (result.verdict == Verdict::kFail) {
+    result.value = "on the CPU layer: " + result.value;
+  } else if (result.verdict == Verdict::kOk) {
+    result.verdict = Verdict::kUnknown;
+    result.value =
+        fmt::format("on the CPU layer as it should be: {}; not tried by kernels on a GPU", result.value);
+  }
+  return result;
+}
+
+StepResult run_kernel_step(const KernelStep& step, const KernelBench& bench) {
+  StepResult result = step.run(bench);
+  if (!program_has_cuda_kernels()) return on_cpu_layer(std::move(result));
+  result.value = fmt::format("GPU {}: {}", bench.gpu->name(), result.value);
+  return result;
+}
+
+}  // namespace gdx::doctor

@@ -1,0 +1,249 @@
+#include "host/doctor/step_kernels.h"
+
+#include "device/gdx.h"
+#include "device/impl/wqe.h"
+#include "device/shared.h"
+#include "proto/mlx5/cqe.h"
+
+namespace gdx::doctor {
+namespace {
+
+using exec::Segment;
+
+GDX_DEVICE void tell(KernelReport* report, Status status) {
+  if (status != Status::kOk) exec::publish(&report->status, static_cast<std::uint32_t>(status));
+}
+
+template <typename Endpoint>
+GDX_DEVICE Status put_all(Endpoint& endpoint, const PutJob& job) {
+  Status status = Status::kOk;
+  for (std::uint64_t i = 0; i < job.puts && status == Status::kOk; ++i) {
+    status =
+        gdx_put_signal<Mode::kPull>(endpoint, job.to, job.from, job.bytes, job.signal, 1, SignalOp::kAdd);
+  }
+  return status == Status::kOk ? gdx_flush(endpoint) : status;
+}
+
+__global__ void put_alone(EndpointHandle handle, PutJob job, KernelReport* report) {
+  device::Endpoint<> endpoint(handle);
+  tell(report, put_all(endpoint, job));
+}
+
+__global__ void put_shared(EndpointHandle handle, PutJob job, KernelReport* report) {
+  device::SharedEndpoint<> endpoint(handle);
+  tell(report, put_all(endpoint, job));
+}
+
+__global__ void push(EndpointHandle handle, PutJob job, KernelReport* report) {
+  device::Endpoint<Scope::kWarp> endpoint(handle);
+  Status status = gdx_put<Mode::kPush>(endpoint, job.to, job.from, job.bytes);
+  if (status == Status::kOk) status = gdx_flush(endpoint);
+  tell(report, status);
+}
+
+// The rings of an endpoint, one by one and out of their order. Each WQE takes a block and asks for its
+// completion, so that its index is its block and its entry, too.
+class Rings {
+ public:
+  GDX_DEVICE explicit Rings(const EndpointHandle& handle) : handle_(handle) { exec::watch_endpoint(handle); }
+
+  GDX_DEVICE void write(std::uint32_t index, const RemoteMemory& to, const Segment& data) const {
+    std::byte* const block = handle_.send_queue[index & ((1u << handle_.log_send_queue) - 1)].bytes;
+    exec::store_segment(block, control(index));
+    exec::store_segment<16>(block, device::impl::address_segment(to.address, to.rkey));
+    exec::store_segment<32>(block, data);
+    exec::store_segment<48>(block, {});
+  }
+  // Announces all before `end`.
+  GDX_DEVICE void publish(std::uint32_t end) const {
+    exec::store_release<Placement::kHost>(handle_.send_record, device::impl::record_value(end));
+  }
+  GDX_DEVICE void ring(std::uint32_t index) const {
+    exec::ring<Placement::kHost>(handle_.doorbell, device::impl::doorbell_value(control(index)));
+  }
+  // Rings behind the turn of the WQE at `index`, which recorders of the CPU layer refuse of exec::ring.
+  GDX_DEVICE void ring_late(std::uint32_t index) const {
+    exec::publish(handle_.doorbell, device::impl::doorbell_value(control(index)));
+  }
+  // Waits for the completion of the WQE at `index`. Reports another one, or none.
+  GDX_DEVICE bool await(std::uint32_t index, KernelReport* report) const {
+    const std::uint64_t began_ns = exec::now_ns();
+    const auto* const words = reinterpret_cast<const std::uint64_t*>(
+        &handle_.completion_queue[index & ((1u << handle_.log_completion_queue) - 1)]);
+    const std::uint32_t owner = index >> handle_.log_completion_queue & 1;
+    do {
+      const std::uint64_t tail = exec::load_acquire(words + 7);
+      const auto op_own = static_cast<std::uint32_t>(tail >> 56);
+      const std::uint32_t opcode = op_own >> mlx5::kCqeOpcodeShift;
+      if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kInvalid) ||
+          (op_own & mlx5::kCqeOwnerMask) != owner) {
+        exec::relax();
+        continue;
+      }
+      if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequester) && is_of(index, tail))
+        return true;
+      return refuse(Status::kQueueError, index, words, report);
+    } while (exec::now_ns() - began_ns < handle_.timeout_ns);
+    return refuse(Status::kTimeout, index, words, report);
+  }
+
+ private:
+  [[nodiscard]] GDX_DEVICE Segment control(std::uint32_t index) const {
+    return device::impl::control_segment(mlx5::WqeOpcode::kRdmaWrite, index,
+                                         device::impl::queue_pair_word(handle_.qpn), mlx5::kPutSegments,
+                                         mlx5::kCompletionAlways);
+  }
+  // Compares the entry's last word: opcode and queue pair, then the WQE's index.
+  [[nodiscard]] GDX_DEVICE bool is_of(std::uint32_t index, std::uint64_t tail) const {
+    const std::uint32_t wanted = static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite) << 24 | handle_.qpn;
+    return byte_swap(static_cast<std::uint32_t>(tail)) == wanted &&
+           byte_swap(static_cast<std::uint16_t>(tail >> 32)) == (index & 0xffff);
+  }
+  static GDX_DEVICE bool refuse(Status status, std::uint32_t index, const std::uint64_t* words,
+                                KernelReport* report) {
+    for (int i = 0; i < 8; ++i) report->cqe[i] = exec::load_acquire(words + i);
+    report->index = index;
+    tell(report, status);
+    return false;
+  }
+
+  const EndpointHandle& handle_;
+};
+
+GDX_DEVICE std::uint64_t pattern_word(std::uint32_t seed, std::uint32_t word) {
+  std::uint64_t value = 0;
+  for (std::uint32_t i = 0; i < 8; ++i) value |= std::uint64_t{pattern_byte(seed, 8 * word + i)} << 8 * i;
+  return value;
+}
+
+constexpr std::uint32_t kPutWords = kPutBytes / sizeof(std::uint64_t);
+
+GDX_DEVICE void fill(std::byte* bytes, std::uint32_t seed) {
+  for (std::uint32_t i = 0; i < kPutWords; ++i)
+    reinterpret_cast<std::uint64_t*>(bytes)[i] = pattern_word(seed, i);
+}
+
+// Compares what came with the pattern of `seed`. Counts what is wrong, and keeps the first of it.
+GDX_DEVICE bool check(const std::byte* bytes, std::uint32_t seed, KernelReport* report) {
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(bytes);
+  std::uint64_t got[kPutWords];
+  bool right = true;
+  for (std::uint32_t i = 0; i < kPutWords; ++i) got[i] = words[i];
+  for (std::uint32_t i = 0; i < kPutWords; ++i) right &= got[i] == pattern_word(seed, i);
+  if (right || report->wrong++ != 0) return right;
+  report->first_wrong = seed;
+  std::memcpy(report->got, got, sizeof got);
+  return false;
+}
+
+GDX_DEVICE Segment gather(const LocalMemory& from) {
+  return device::impl::data_segment(kPutBytes, from.lkey, reinterpret_cast<std::uint64_t>(from.address));
+}
+
+// A software HCA reads its registers by turns, and may miss a doorbell before the next pair's.
+constexpr std::uint32_t kPausedPairs = 100;
+constexpr std::uint64_t kPauseNs = 1'000'000;
+
+__global__ void ring_backwards(EndpointHandle handle, RemoteMemory to, LocalMemory from, std::uint32_t pairs,
+                               KernelReport* report) {
+  const Rings rings(handle);
+  for (std::uint32_t i = 0; i < pairs; ++i) {
+    const std::uint32_t older = 2 * i;
+    const std::uint32_t newer = older + 1;
+    report->at = i;
+    fill(from.address, i);
+    rings.write(older, to, gather(from));
+    rings.write(newer, to, gather(from));
+    rings.publish(newer + 1);
+    rings.ring(newer);
+    if (i % 2 == 0) rings.ring_late(older);
+    if (!rings.await(older, report) || !rings.await(newer, report)) return;
+    if (i % 2 != 0) {
+      rings.ring_late(older);
+      const std::uint64_t began_ns = exec::now_ns();
+      while (i < kPausedPairs && exec::now_ns() - began_ns < kPauseNs) exec::relax();
+    }
+    if (!check(reinterpret_cast<const std::byte*>(to.address), i, report)) return;
+  }
+}
+
+// Waits until *word is `value`, or *ended is set, for at most `timeout_ns`.
+GDX_DEVICE bool wait_until(const std::uint64_t* word, std::uint64_t value, const std::uint64_t* ended,
+                           std::uint64_t timeout_ns) {
+  const std::uint64_t began_ns = exec::now_ns();
+  do {
+    if (exec::load_acquire(word) == value) return true;
+    exec::relax();
+  } while (exec::load_acquire(ended) == 0 && exec::now_ns() - began_ns < timeout_ns);
+  return false;
+}
+
+GDX_DEVICE void send(const EndpointHandle& handle, const Messages& messages, KernelReport* report) {
+  const Rings rings(handle);
+  for (std::uint64_t i = messages.first; i < messages.first + messages.count; ++i) {
+    const auto payload = static_cast<std::uint32_t>(2 * (i - 1));
+    const std::uint32_t signal = payload + 1;
+    fill(messages.from.address, static_cast<std::uint32_t>(i));
+    rings.write(payload, messages.payload, gather(messages.from));
+    rings.write(signal, messages.signal, device::impl::inline_value_segment(i, sizeof i));
+    rings.publish(signal + 1);
+    rings.ring(signal);
+    const bool completed = rings.await(payload, report) && rings.await(signal, report);
+    const bool seen = wait_until(&report->seen, i, &report->ended, handle.timeout_ns);
+    if (completed && seen) continue;
+    report->at = i;
+    break;
+  }
+  exec::publish(&report->ended, 1);
+}
+
+GDX_DEVICE void receive(const EndpointHandle& handle, const Messages& messages, KernelReport* report) {
+  const std::uint64_t timeout_ns = 4 * handle.timeout_ns;  // the sender's waits for one message end before
+  for (std::uint64_t i = messages.first; i < messages.first + messages.count; ++i) {
+    if (!wait_until(messages.signal_here, i, &report->ended, timeout_ns)) return;
+    static_cast<void>(check(messages.payload_here, static_cast<std::uint32_t>(i), report));
+    exec::publish(&report->seen, i);
+  }
+}
+
+// Two blocks, because those of one multiprocessor share a cache.
+__global__ void exchange_messages(EndpointHandle handle, Messages messages, KernelReport* report) {
+  if (blockIdx.x == 0) {
+    send(handle, messages, report);
+  } else {
+    receive(handle, messages, report);
+  }
+}
+
+}  // namespace
+
+Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                   int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, put_alone, endpoint, job, report);
+}
+
+Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                          KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress}, put_shared, endpoint,
+                      job, report);
+}
+
+Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                   int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {kWarpThreads}, .progress = progress}, push, endpoint, job,
+                      report);
+}
+
+Status launch_backwards(const EndpointHandle& endpoint, const RemoteMemory& to, const LocalMemory& from,
+                        std::uint32_t pairs, KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, ring_backwards, endpoint, to, from,
+                      pairs, report);
+}
+
+Status launch_messages(const EndpointHandle& endpoint, const Messages& messages, KernelReport* report,
+                       int (*progress)()) {
+  return exec::launch({.grid = {2}, .block = {1}, .cooperative = true, .progress = progress},
+                      exchange_messages, endpoint, messages, report);
+}
+
+}  // namespace gdx::doctor

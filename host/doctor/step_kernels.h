@@ -1,0 +1,68 @@
+// The kernels of the bring-up's steps 11, 12, 14, 15 and 16, for the CPU layer and for a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "host/doctor/pattern.h"
+#include "proto/gpu/memory.h"
+#include "proto/gpu/queue.h"
+#include "proto/status.h"
+
+namespace gdx::doctor {
+
+// Report of the kernels, in memory that both sides reach.
+struct KernelReport {
+  std::uint32_t status;  // a Status: of the device calls, or kTimeout and kQueueError of a completion
+  std::uint32_t index;   // of the WQE whose completion is wrong or did not come
+  std::uint64_t at;      // the pair or message of it
+  std::uint64_t cqe[8];  // the completion queue's entry at which the kernel looked last
+  // Payloads that are wrong; pattern and bytes of the first.
+  std::uint64_t wrong;
+  std::uint64_t first_wrong;
+  std::byte got[kPutBytes];
+  // Between sender and receiver: the newest message that came, and whether no more will come.
+  std::uint64_t seen;
+  std::uint64_t ended;
+};
+
+struct PutJob {
+  RemoteMemory to;
+  LocalMemory from;
+  std::uint64_t bytes;
+  RemoteMemory signal;  // 1 is added to it for each put
+  std::uint64_t puts;   // of each thread
+};
+
+// Puts with signals by plain doorbells: one thread on an exclusive endpoint.
+[[nodiscard]] Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                                 int (*progress)());
+// The same by every thread of `warps` warps on one shared endpoint.
+[[nodiscard]] Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps,
+                                        const PutJob& job, KernelReport* report, int (*progress)());
+// One push, by a warp.
+[[nodiscard]] Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                                 int (*progress)());
+
+// Pairs of puts of kPutBytes. The newer one's doorbell comes first; that of the older at once, or when both
+// are complete. The endpoint serves nothing else.
+[[nodiscard]] Status launch_backwards(const EndpointHandle& endpoint, const RemoteMemory& to,
+                                      const LocalMemory& from, std::uint32_t pairs, KernelReport* report,
+                                      int (*progress)());
+
+// Messages of payload and signal, numbered from 1 on: where the HCA writes both, and where kernels read them.
+struct Messages {
+  RemoteMemory payload;
+  RemoteMemory signal;
+  const std::byte* payload_here;
+  const std::uint64_t* signal_here;
+  LocalMemory from;
+  std::uint64_t first;
+  std::uint64_t count;
+};
+// A block sends, and another sees each message before the next is sent. The endpoint serves nothing else, and
+// the launches are of all messages in their order.
+[[nodiscard]] Status launch_messages(const EndpointHandle& endpoint, const Messages& messages,
+                                     KernelReport* report, int (*progress)());
+
+}  // namespace gdx::doctor

@@ -1,0 +1,40 @@
+#include "host/doctor/step_result.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "proto/mlx5/prm.h"
+
+namespace gdx::doctor {
+
+namespace prm = mlx5::prm;
+
+StepResult without_staging(const Error& error) {
+  if (error.status == Status::kNoMemory) return {Verdict::kUnknown, "held by others: " + error.message};
+  return {Verdict::kFail, error.message};
+}
+
+void PartResults::add(const std::string& part, const std::string& failure, const std::string& value) {
+  result_.facts.emplace_back(part, failure.empty() ? "done " + value : failure);
+  if (!failure.empty()) {
+    failed_.push_back(fmt::format("{}: {}", part, failure));
+  } else {
+    done_.push_back(value.empty() ? part : fmt::format("{}: {}", part, value));
+  }
+}
+
+void PartResults::add_evidence(const std::string& part, const std::string& cqe, const Endpoint& endpoint) {
+  result_.facts.emplace_back(part + ": cqe", cqe);
+  const auto context = endpoint.query_queue_pair();
+  result_.facts.emplace_back(
+      part + ": query_qp",
+      context ? fmt::format("state {}", prm::get32(*context, prm::qp::kState)) : context.error().message);
+}
+
+StepResult PartResults::result() {
+  result_.verdict = failed_.empty() ? Verdict::kOk : Verdict::kFail;
+  result_.value = fmt::format("{}", fmt::join(failed_.empty() ? done_ : failed_, "; "));
+  return result_;
+}
+
+}  // namespace gdx::doctor
