@@ -44,6 +44,7 @@ case $* in
     exit 1 ;;  # of a check
   run*) echo '[{"name": "gdx0"}]'; exit 0 ;;
 esac
+[ "$1" != demo ] || echo "demo at ${CUDA_MPS_PIPE_DIRECTORY:-no MPS}" >>"$STUB_FOLDER/mps"
 [ "$(basename "$0")" = gdx_posting_bench_cuda ] && cp "$output/summary.json" "$STUB_FOLDER/seen_by_posting"
 case $STUB_KERNELS in
   run | no_programs | silent) [ "$(basename "$0")" = device_test_cuda ] && echo "[  PASSED  ] 9 tests." || echo '{"rows": []}' ;;
@@ -67,6 +68,12 @@ case $* in
   *compute_cap*) echo 9.0 ;;
   *) echo "a stub of nvidia-smi" ;;
 esac
+STUB
+}
+stub_mps() {
+  stub_tool nvidia-cuda-mps-control <<'STUB'
+[ "$*" = -d ] || read -r word
+echo "${word:-start} at $CUDA_MPS_PIPE_DIRECTORY" >>"$STUB_FOLDER/mps"
 STUB
 }
 no_gpu() { stub_tool nvidia-smi <<<'exit 9'; }
@@ -140,11 +147,18 @@ case $1 in
     is_json "$out/summary.json"
     grep -q '"stage": "posting".*"said": {"rows": \[\]' "$out/summary.json" || fail "what was measured is not in the summary"
     grep -q '=== device_tests: status 0' "$out/log.txt" || fail "no log"
+    grep -qx 'demo at no MPS' "$scratch/mps" || fail "the demo was promised MPS where there is none"
     # Results that need a GPU alone are on disk before the host's programs are built and the next stage runs.
     order=$(grep -o '"stage": "[a-z_]*"' "$out/summary.json" | tr -d '\n')
     [[ $order == *device_tests*posting*build_programs*calibrate*demo*bench*memcheck*racecheck* ]] || fail "another order: $order"
     is_json "$scratch/seen_by_posting"
     grep -q '"stage": "device_tests", "result": "passed"' "$scratch/seen_by_posting" || fail "a result waits for the stages behind it"
+    ;;
+  mps)
+    stub_toolkit && stub_gpu && stub_sanitizer && stub_mps
+    run 0 --work "$scratch/kept" "$out"
+    stage mps passed
+    printf '%s at '"$scratch/kept/mps"'\n' start demo quit | diff - "$scratch/mps" || fail "ranks did not share the GPU by the daemon, or it was left"
     ;;
   peer)
     stub_toolkit && stub_gpu && stub_sanitizer
