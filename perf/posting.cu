@@ -20,7 +20,7 @@ GDX_DEVICE EndpointHandle handle_of(const Queues& queues, std::uint32_t number) 
   handle.doorbell = moved(handle.doorbell, distance);
   handle.scratch = moved(handle.scratch, distance);
   handle.owner = moved(handle.owner, distance);
-  handle.state = moved(handle.state, distance);
+  handle.state += number;
   return handle;
 }
 

@@ -17,7 +17,8 @@ enum class Poster {
   kWarpPut,  // one put a call by a warp's endpoint, which is exclusive
 };
 
-// Queue i of a case lies at `arena + i * queue_bytes`, its parts where the handle has them in queue 0.
+// Queue i of a case lies at `arena + i * queue_bytes`, its parts where the handle has them in queue 0. Its
+// state, in GPU memory as libgdx has it, is the i-th from the first.
 struct Queues {
   EndpointHandle first;
   std::byte* arena;

@@ -16,7 +16,6 @@ constexpr std::uint32_t kQpn = 0x123456;
 constexpr std::uint32_t kMinBlocks = 64;
 constexpr std::uint64_t kTimeoutNs = 1'000'000'000;
 constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kStateBytes = (sizeof(QueueState) + kLineBytes - 1) / kLineBytes * kLineBytes;
 
 // Offsets of a queue's parts, in bytes.
 struct Layout {
@@ -25,18 +24,16 @@ struct Layout {
         record(2 * completions),
         doorbell(record + mlx5::kBlueFlameRegisterBytes),  // at a multiple of its size
         scratch(doorbell + mlx5::kBlueFlameRegisterBytes),
-        state(scratch + kLineBytes),
-        end((state + kStateBytes + 4095) / 4096 * 4096) {}
+        end((scratch + kLineBytes + 4095) / 4096 * 4096) {}
   std::size_t completions;
   std::size_t record;
   std::size_t doorbell;
   std::size_t scratch;
-  std::size_t state;
   std::size_t end;
 };
 
-EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing, Placement placement,
-                         bool blueflame) {
+EndpointHandle handle_at(std::byte* base, QueueState* state, std::uint32_t blocks, Sharing sharing,
+                         Placement placement, bool blueflame) {
   const Layout layout(blocks);
   EndpointHandle handle{};
   handle.layout_version = kQueueLayoutVersion;
@@ -47,7 +44,7 @@ EndpointHandle handle_at(std::byte* base, std::uint32_t blocks, Sharing sharing,
   handle.doorbell = reinterpret_cast<std::uint64_t*>(base + layout.doorbell);
   handle.scratch = reinterpret_cast<std::uint64_t*>(base + layout.scratch);
   handle.owner = handle.scratch + 1;
-  handle.state = reinterpret_cast<QueueState*>(base + layout.state);
+  handle.state = state;
   handle.timeout_ns = kTimeoutNs;
   handle.probe_after_ns = kTimeoutNs;
   handle.log_send_queue = static_cast<std::uint32_t>(std::countr_zero(blocks));
@@ -72,7 +69,10 @@ std::optional<MemoryQueues> MemoryQueues::make(std::uint32_t count, std::uint32_
   const std::size_t bytes = std::size_t{count} * layout.end;
   made.arena_ =
       machine::allocate(placement == Placement::kGpu ? machine::Place::kGpu : machine::Place::kHost, bytes);
-  if (!made.arena_) return std::nullopt;
+  made.states_ = machine::allocate(machine::Place::kGpu, count * sizeof(QueueState));
+  if (!made.arena_ || !made.states_) return std::nullopt;
+  std::vector<QueueState> states(count);
+  auto* const of_kernels = reinterpret_cast<QueueState*>(made.states_.get());
   made.image_.resize(bytes);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::size_t base = i * layout.end;
@@ -80,14 +80,15 @@ std::optional<MemoryQueues> MemoryQueues::make(std::uint32_t count, std::uint32_
       made.image_[base + layout.completions + k * sizeof(mlx5::Cqe64) + offsetof(mlx5::Cqe64, op_own)] =
           std::byte{kUnwrittenCqe};
     }
-    QueueState state{};
-    state.last_wqe = ~std::uint32_t{0};  // the one before the first
-    state.handle = handle_at(made.arena_.get() + base, blocks, sharing, placement, blueflame);
-    std::memcpy(made.image_.data() + base + layout.state, &state, sizeof state);
+    states[i].last_wqe = ~std::uint32_t{0};  // the one before the first
+    states[i].handle =
+        handle_at(made.arena_.get() + base, of_kernels + i, blocks, sharing, placement, blueflame);
   }
-  if (!machine::copy(made.arena_.get(), made.image_.data(), bytes)) return std::nullopt;
-  made.queues_ = {handle_at(made.arena_.get(), blocks, sharing, placement, blueflame), made.arena_.get(),
-                  layout.end};
+  if (!machine::copy(made.arena_.get(), made.image_.data(), bytes) ||
+      !machine::copy(made.states_.get(), states.data(), count * sizeof states[0])) {
+    return std::nullopt;
+  }
+  made.queues_ = {states[0].handle, made.arena_.get(), layout.end};
   return made;
 }
 

@@ -44,6 +44,7 @@ class MemoryQueues {
                              bool with_wqe) const;
 
   machine::Memory arena_;
+  machine::Memory states_;
   std::vector<std::byte> image_;  // the arena, on the host
   Queues queues_{};
   std::uint32_t count_ = 0;

@@ -58,6 +58,8 @@ struct Endpoint::Impl {
   void log_events_once();
   Result<void> map_doorbell(const Gpu& gpu);
   Result<void> ring_for_kernels();
+  Result<void> move_kernel_words(const Gpu& gpu);
+  Result<void> store_handle();
   [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
@@ -215,12 +217,15 @@ Result<void> Endpoint::reopen() {
 }
 
 Result<void> Endpoint::map_to(const Gpu& gpu) {
-  if (const Gpu* const home = impl_->memory.gpu(); home != nullptr && home->ordinal() != gpu.ordinal()) {
+  const Gpu* const home = impl_->memory.gpu_of_kernel_words();
+  if (home != nullptr && home->ordinal() != gpu.ordinal()) {
     return fail(
         Status::kInvalidArgument,
-        fmt::format("the queues are in the memory of GPU {}: run kernels of GPU {} on an endpoint of its own",
-                    home->ordinal(), gpu.ordinal()));
+        fmt::format(
+            "the endpoint is in the memory of GPU {}: run kernels of GPU {} on an endpoint of its own",
+            home->ordinal(), gpu.ordinal()));
   }
+  if (home == nullptr) GDX_TRY(impl_->move_kernel_words(gpu));
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
   auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
@@ -229,6 +234,22 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
   }
   impl_->mappings.push_back(std::move(queues));
   return impl_->map_doorbell(gpu);
+}
+
+// Kernels change these words in every call, and an access by PCIe takes a microsecond.
+Result<void> Endpoint::Impl::move_kernel_words(const Gpu& gpu) {
+  GDX_TRY(memory.move_kernel_words(gpu));
+  first_state.handle.state = memory.state();
+  memory.staging_credits().describe(first_state.handle.staging);
+  memory.bounce_credits().describe(first_state.handle.bounce);
+  return store_handle();
+}
+
+// Stores the handle in its copy for kernels.
+Result<void> Endpoint::Impl::store_handle() {
+  auto state = GDX_TRY(memory.load_state());
+  state.handle = first_state.handle;
+  return memory.store_state(state);
 }
 
 bool Endpoint::host_rings() const { return impl_->ringer.has_value(); }
@@ -251,15 +272,13 @@ Result<void> Endpoint::Impl::map_doorbell(const Gpu& gpu) {
   return ring_for_kernels();
 }
 
-// Exchanges the register in both copies of the handle. Its doorbells are plain, as any kernel may ring that
+// Exchanges the register in the handle. Its doorbells are plain, as any kernel may ring that
 // word.
 Result<void> Endpoint::Impl::ring_for_kernels() {
   std::uint64_t& word = memory.host().doorbell;
   first_state.handle.doorbell = &word;
   first_state.handle.blueflame_half_bytes = 0;
-  auto state = GDX_TRY(memory.load_state());
-  state.handle = first_state.handle;
-  GDX_TRY(memory.store_state(state));
+  GDX_TRY(store_handle());
   ringer.emplace(&word, queue->facts().doorbell);
   return {};
 }
@@ -279,7 +298,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.doorbell = facts.doorbell;
   handle.blueflame_half_bytes = facts.blueflame_half_bytes;
   handle.scratch = &memory.host().scratch;
-  handle.state = &control->state;
+  handle.state = memory.state();
   handle.owner = owner->address();
   handle.owner_free = owner->free_value();
   handle.abort = &memory.host().abort;

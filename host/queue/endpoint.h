@@ -134,10 +134,12 @@ class Endpoint {
   // kernel had posted is not counted. Errors: kNotConnected; kSystem for queues in GPU memory that is lost.
   [[nodiscard]] Result<void> reopen();
 
-  // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory; kernels of the CPU
-  // layer need no call. Call it before handle() and kernels. Where the driver refuses the register, a thread
-  // of this process rings instead, with a warning. StagingPool::map_to maps the pool's memory. Errors: those
-  // of Gpu::map for host memory; kInvalidArgument when the queues are in another GPU's memory.
+  // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory, and moves the counters
+  // that they change to the memory of `gpu`. Kernels of the CPU layer need no call. Call it before handle()
+  // and kernels. Where the driver refuses the register, a thread of this process rings instead, with a
+  // warning. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map for host memory;
+  // kNoMemory; kInvalidArgument when the endpoint is mapped to another GPU, or its queues are in another's
+  // memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
   // Returns whether a thread of this process rings for kernels.
   [[nodiscard]] bool host_rings() const;

@@ -72,6 +72,18 @@ void QueueMemory::place_credits(std::uint32_t slot_count, std::uint32_t bounce_s
       CreditArea(credits + CreditArea::bytes(slot_count), held(held_bytes(slot_count)), bounce_slot_count);
 }
 
+Result<void> QueueMemory::move_kernel_words(const Gpu& gpu) {
+  const std::span<const std::byte> words(queue_ + control_offset_, host_page_);
+  auto moved = GDX_TRY(GpuMemory::allocate(gpu, words.size()));
+  GDX_TRY(moved.write(0, words));
+  std::byte* const held = moved.address() + (held_offset_ - control_offset_);
+  const std::size_t staging_bytes = held_bytes(staging_credits_.slot_count());
+  staging_credits_.move_held(reinterpret_cast<HeldSlot*>(held));
+  bounce_credits_.move_held(reinterpret_cast<HeldSlot*>(held + staging_bytes));
+  kernel_words_ = std::move(moved);
+  return {};
+}
+
 // Places the parts in the pages, which are there, and gives every word its first value.
 Result<void> QueueMemory::fill(std::size_t queue_bytes, std::uint32_t slot_count,
                                std::uint32_t bounce_slot_count, const Gpu* gpu) {
@@ -141,6 +153,10 @@ mlx5::Cqe64* QueueMemory::completion_queue() const {
   return reinterpret_cast<mlx5::Cqe64*>(queue_ + completion_queue_offset_);
 }
 ControlPage* QueueMemory::control() const { return reinterpret_cast<ControlPage*>(queue_ + control_offset_); }
+QueueState* QueueMemory::state() const {
+  std::byte* const page = kernel_words_ ? kernel_words_->address() : queue_ + control_offset_;
+  return reinterpret_cast<QueueState*>(page + offsetof(ControlPage, state));
+}
 HostPage& QueueMemory::host() const { return *reinterpret_cast<HostPage*>(host_page_); }
 
 Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) const {
@@ -153,8 +169,9 @@ Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) cons
 
 Result<QueueState> QueueMemory::load_state() const {
   QueueState state{};
-  const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
-  GDX_TRY(read(offset, std::as_writable_bytes(std::span(&state, 1))));
+  const auto to = std::as_writable_bytes(std::span(&state, 1));
+  GDX_TRY(kernel_words_ ? kernel_words_->read(offsetof(ControlPage, state), to)
+                        : read(control_offset_ + offsetof(ControlPage, state), to));
   return state;
 }
 
@@ -195,10 +212,9 @@ Result<std::uint16_t> QueueMemory::load_send_record() const {
 }
 
 Result<void> QueueMemory::store_state(const QueueState& state) {
-  if (gpu_memory_) {
-    const std::size_t offset = control_offset_ + offsetof(ControlPage, state);
-    return gpu_memory_->write(offset, std::as_bytes(std::span(&state, 1)));
-  }
+  const auto from = std::as_bytes(std::span(&state, 1));
+  if (kernel_words_) return kernel_words_->write(offsetof(ControlPage, state), from);
+  if (gpu_memory_) return gpu_memory_->write(control_offset_ + offsetof(ControlPage, state), from);
   control()->state = state;
   return {};
 }

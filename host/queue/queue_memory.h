@@ -10,6 +10,8 @@
 // The host's part, always in host memory, which kernels of a GPU reach by a mapping:
 //   page boundary     words that the host writes while kernels run, and the NIC's scratch word
 //   page boundary     credits           for each pool, words and queues shared with its scheduler
+// move_kernel_words() takes a copy of control page and held slots to GPU memory, for kernels whose queue is
+// not there. They use its QueueState and held slots; the HCA keeps the records of the first.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +63,10 @@ class CreditArea {
   CreditArea(std::byte* base, HeldSlot* held, std::uint32_t slot_count);
 
   [[nodiscard]] CreditChannel channel() const;
+  [[nodiscard]] std::uint32_t slot_count() const { return slot_count_; }
   // Points the credit fields of `staging` to this area.
   void describe(StagingHandle& staging) const;
+  void move_held(HeldSlot* held) { held_ = held; }
 
  private:
   [[nodiscard]] CreditWords& words() const;
@@ -102,10 +106,19 @@ class QueueMemory {
   [[nodiscard]] std::size_t completion_record_offset() const;
   [[nodiscard]] const Gpu* gpu() const { return gpu_memory_ ? &gpu_memory_->gpu() : nullptr; }
 
+  // Moves what kernels alone use of a queue in host memory, once and before the first of them, to the memory
+  // of `gpu`. Errors: those of GpuMemory::allocate and GpuMemory::write.
+  [[nodiscard]] Result<void> move_kernel_words(const Gpu& gpu);
+  // The GPU whose memory has the words of kernels; null: host memory has them.
+  [[nodiscard]] const Gpu* gpu_of_kernel_words() const {
+    return kernel_words_ ? &kernel_words_->gpu() : gpu();
+  }
+
   // Addresses for kernels; see base().
   [[nodiscard]] mlx5::WqeBasicBlock* send_queue() const;
   [[nodiscard]] mlx5::Cqe64* completion_queue() const;
   [[nodiscard]] ControlPage* control() const;
+  [[nodiscard]] QueueState* state() const;
 
   // Copy the state, from or to GPU memory if it is there. Errors: those of GpuMemory::read.
   [[nodiscard]] Result<QueueState> load_state() const;
@@ -153,6 +166,7 @@ class QueueMemory {
   std::optional<SharedRegion> queue_dmabuf_;
   std::size_t host_bytes_ = 0;
   std::optional<GpuMemory> gpu_memory_;
+  std::optional<GpuMemory> kernel_words_;
   std::byte* queue_ = nullptr;
   std::byte* host_page_ = nullptr;
   std::size_t completion_queue_offset_ = 0;
