@@ -232,6 +232,20 @@ GDX_DEVICE std::uint64_t load_counter(const std::uint64_t* from) {
   asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");
   return value;
 }
+// Loads for use before a fence_acquire, with which they form an acquire. Several loads wait for memory at
+// once.
+GDX_DEVICE std::uint32_t load_before_fence(const std::uint32_t* from) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
+  return value;
+}
+GDX_DEVICE void fence_acquire() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.acquire.gpu;" ::: "memory");
+#else
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
 GDX_DEVICE std::uint32_t fetch_add(std::uint32_t* to, std::uint32_t n) {
   std::uint32_t old;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"

@@ -1,9 +1,10 @@
 // The state of a shared endpoint that a thread has open, for device/shared_endpoint.h. Posting takes one
 // reservation (an atomic add), the WQE's stores, and one publication. Threads publish in the order of their
-// reservations. Source: docs/device.md, "Shared endpoints".
+// reservations, for themselves or for those behind them. Source: docs/device.md, "Shared endpoints".
 //
 //   thread 1: reserve [0, 1)   store            publish 1
-//   thread 2: reserve [1, 3)   store   wait its turn ----> publish 3
+//   thread 2: reserve [1, 3)   store   wait its turn ----> publish 4, thread 3's too
+//   thread 3: reserve [3, 4)   store   mark   wait -----------------> published
 #pragma once
 
 #include <cstdint>
@@ -68,20 +69,23 @@ class OpenSharedEndpoint {
     const std::uint32_t end = *first + blocks;
     return has_room(end) ? Status::kOk : impl::wait_shared_room(handle_.state, room_goal(end));
   }
-  GDX_DEVICE bool has_turn(std::uint32_t first) const {
-    return exec::load_counter(&handle_.state->shared.published) == first;
+  // Returns whether the post [first, end) has its turn, and none is behind it. Both loads wait at once.
+  GDX_DEVICE bool is_next_and_last(std::uint32_t first, std::uint32_t end) const {
+    const SharedState& shared = handle_.state->shared;
+    const std::uint32_t reserved = exec::load_flag(&shared.reserved);
+    return ((exec::load_counter(&shared.published) ^ first) | (reserved ^ end)) == 0;
   }
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
     return handle_.send_queue[index & block_mask_].bytes;
   }
-  // Adds the blocks [first, end) to the queue, in turn, and rings. `held`, if not null, is the slot that
-  // block `first` sends. `Observed` is the memory that the NIC reads, payload included.
+  // Adds the blocks [first, end) to the queue, in turn, and rings. `Observed` is the memory that the NIC
+  // reads, payload included.
   template <Placement Observed = P>
-  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value,
-                            HeldSlot* held = nullptr) {
+  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) {
     QueueState& state = *handle_.state;
-    if (!has_turn(first)) return impl::publish_late<Observed>(&state, first, end, doorbell_value, held);
-    impl::publish_in_turn<Observed>(handle_, state, first, end, doorbell_value, held);
+    if (!is_next_and_last(first, end))
+      return impl::publish_late<Observed>(&state, first, end, doorbell_value);
+    impl::publish_in_turn<Observed>(handle_, state, end, doorbell_value);
     return Status::kOk;
   }
   // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free, and

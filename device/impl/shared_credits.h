@@ -6,7 +6,7 @@
 //
 // States of a position, in HeldSlot::slot beside the number:
 //
-//   credit --take--> being filled --bind, in the turn that publishes its WQE--> bound --completion--> credit
+//   credit --take--> being filled --bind, after its WQE is published--> bound --completion--> credit
 //                         \--abandon, where no WQE sends it--> abandoned --> credit
 //
 // A slot returns to the scheduler from `credit`, from a completion or from `abandoned`.
@@ -72,6 +72,13 @@ GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits, std::uint32_t tic
 // Takes a credit behind all waiting threads, without waiting.
 GDX_DEVICE TakenCredit try_take_credit(SharedCredits& credits) {
   return try_take_credit(credits, exec::load_flag(&credits.arrived));
+}
+
+// Binds a slot to the WQE that sends it, which is published.
+GDX_DEVICE void bind(HeldSlot& held, std::uint32_t wqe_index) {
+  held.wqe_index = wqe_index;
+  exec::fence_release<Placement::kGpu>();
+  exec::store_counter(&held.slot, held.slot | kBound);
 }
 
 // Abandons a slot that no WQE will send; it becomes a credit again, or returns.

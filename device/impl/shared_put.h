@@ -19,7 +19,7 @@ GDX_OUT_OF_LINE Status wait_room_or_give_back(QueueState* state, std::uint32_t g
 template <Placement Observed>
 GDX_OUT_OF_LINE Status publish_late_or_give_back(QueueState* state, std::uint32_t first, std::uint32_t end,
                                                  std::uint64_t doorbell_value) {
-  const Status status = publish_late<Observed>(state, first, end, doorbell_value, nullptr);
+  const Status status = publish_late<Observed>(state, first, end, doorbell_value);
   return status == Status::kOk ? status : give_back_shared(state);
 }
 
@@ -37,9 +37,9 @@ GDX_DEVICE Status post_shared_at(OpenSharedEndpoint<P>& endpoint, std::uint32_t 
     if (status != Status::kOk) return status;
   }
   const std::uint64_t doorbell_value = store(first);
-  if (!endpoint.has_turn(first))
+  if (!endpoint.is_next_and_last(first, end))
     return publish_late_or_give_back<Observed>(state, first, end, doorbell_value);
-  publish_in_turn<Observed>(endpoint.handle(), *state, first, end, doorbell_value, nullptr);
+  publish_in_turn<Observed>(endpoint.handle(), *state, end, doorbell_value);
   return Status::kOk;
 }
 template <Placement P, typename Store>
@@ -157,9 +157,12 @@ GDX_DEVICE Status send_slot(OpenSharedEndpoint<P>& endpoint, HeldSlot& held, con
   if (status == Status::kOk) {
     const std::uint64_t doorbell = store_put(endpoint, first, to, from, bytes, tail);
     // Host scope: the payload is in NIC or host memory, which no GPU-scope release orders.
-    status = endpoint.template publish<Placement::kHost>(first, first + 1 + Tail::kBlocks, doorbell, &held);
+    status = endpoint.template publish<Placement::kHost>(first, first + 1 + Tail::kBlocks, doorbell);
   }
-  if (status == Status::kOk) return status;
+  if (status == Status::kOk) {
+    bind(held, first);
+    return status;
+  }
   abandon(held);
   return give_back_shared(endpoint.handle().state);
 }

@@ -123,41 +123,107 @@ GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
   return fail_shared(*state, {status, 0, 0, 0});
 }
 
-// Publishes in turn: record, doorbell, then the turn. `held` is the slot that block `first` sends, or null.
-// `Observed` is the memory that the NIC reads, payload included.
-// Fence 1 orders payload and WQEs, of this and all earlier turns, before the record. It stands after the load
-// that acquired the turn, because a release covers only operations before its fence.
+// Publishes in turn: record, doorbell, then the turn. `Observed` is the memory that the NIC reads, payload
+// included.
+// Fence 1 orders payload and WQEs, of this and all earlier turns and of threads whose marks were acquired,
+// before the record. It stands after the load that acquired the turn, because a release covers only
+// operations before its fence.
 // Fence 2 keeps records in the order of turns, because the NIC reads them as a counter. It also orders the
 // record before the doorbell.
 // Fence 3 orders the doorbell before the next thread's, because a NIC may use the doorbell's index, which
 // must not decrease. GPU scope suffices: the next thread is on this GPU and stores to this address.
 template <Placement Observed>
-GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t first,
-                                std::uint32_t end, std::uint64_t doorbell_value, HeldSlot* held) {
-  if (held != nullptr) held->wqe_index = first;
+GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t end,
+                                std::uint64_t doorbell_value) {
   exec::fence_release<Observed>();
   exec::store_record(handle.send_record, record_value(end));
   exec::fence_release<Observed>();
-  if (held != nullptr) exec::store_counter(&held->slot, held->slot | kBound);
   exec::store_doorbell(handle.doorbell, doorbell_value);
   exec::fence_release<Placement::kGpu>();
   exec::store_counter(&state.shared.published, end);
 }
 
-// Publishes within the loop, because a lane with its turn must not wait for lanes without.
+// For the thread with the turn: takes over the posts behind its own, [first, end), as far as they are marked.
+// Returns the new end. It loads several marks at once, on the guess that these posts are as long as its own.
+//
+// A thread that meets the endpoint's failure takes its post back unless it is claimed. So `claimed` is stored
+// before a compare-and-swap on `failure`. Either that finds the failure and the claim is given up, or who
+// reports the failure acquires the claim.
+GDX_DEVICE std::uint32_t claim_marked(SharedState& shared, std::uint32_t first, std::uint32_t end) {
+  constexpr std::uint32_t kAtOnce = 8;
+  const std::uint32_t blocks = end - first;
+  std::uint32_t stop = end;
+  const auto mark_at = [&](std::uint32_t index) { return &shared.marks[index % kMarkedBlocks]; };
+  const auto take = [&](std::uint32_t mark) {
+    exec::store_counter(mark_at(stop), 0);
+    stop += mark;
+  };
+  for (;;) {
+    std::uint32_t marks[kAtOnce];
+    for (std::uint32_t k = 0; k < kAtOnce; ++k)
+      marks[k] = exec::load_before_fence(mark_at(stop + k * blocks));
+    std::uint32_t alike = 0;
+    for (std::uint32_t k = 0; k < kAtOnce; ++k) alike += alike == k && marks[k] == blocks ? 1 : 0;
+    for (std::uint32_t k = 0; k < alike; ++k) take(blocks);
+    if (alike == kAtOnce) continue;
+    const std::uint32_t other = exec::load_before_fence(mark_at(stop));
+    if (other == 0) break;
+    take(other);
+  }
+  if (stop == end) return end;
+  exec::fence_acquire();
+  exec::store_counter(&shared.claimed, stop);
+  if (exec::compare_swap(&shared.failure, kNoFailure, kNoFailure) == kNoFailure) return stop;
+  exec::store_counter(&shared.claimed, end);
+  return end;
+}
+
+// Returns whether a thread with the turn publishes the post that ends at `end`. `claimed` may be old.
+GDX_DEVICE bool is_claimed(const SharedState& shared, std::uint32_t end) {
+  return exec::load_counter(&shared.claimed) - end < 2 * kMarkedBlocks;
+}
+
+// Publishes a post that has to wait for its turn, or has others behind it. Marks it meanwhile, so that the
+// thread with the turn publishes it too. That thread clears the mark before it stores `published`, so an
+// entry is free once `published` is less than a lap behind. Publishes within the loop, because a lane with
+// its turn must not wait for lanes without.
 template <Placement Observed>
 GDX_OUT_OF_LINE Status publish_late(QueueState* state, std::uint32_t first, std::uint32_t end,
-                                    std::uint64_t doorbell_value, HeldSlot* held) {
+                                    std::uint64_t doorbell_value) {
+  constexpr std::uint32_t kTries = 16;  // between two looks at clock and abort word
+  SharedState& shared = state->shared;
+  const EndpointHandle& handle = state->handle;
+  std::uint32_t* const mark = &shared.marks[first % kMarkedBlocks];
   const std::uint64_t began_ns = exec::now_ns();
-  for (;;) {
-    if (exec::load_counter(&state->shared.published) == first) {
-      publish_in_turn<Observed>(state->handle, *state, first, end, doorbell_value, held);
+  bool marked = false;
+  for (std::uint32_t tries = 1;; ++tries) {
+    const std::uint32_t published = exec::load_counter(&shared.published);
+    if (published == first) {
+      if (marked) exec::store_counter(mark, 0);
+      const std::uint32_t stop = claim_marked(shared, first, end);
+      if (stop != end) {
+        doorbell_value = impl::doorbell_value(
+            control_segment(mlx5::WqeOpcode::kRdmaWrite, stop - 1, queue_pair_word(handle.qpn), 3, 0));
+      }
+      publish_in_turn<Observed>(handle, *state, stop, doorbell_value);
       return Status::kOk;
     }
-    if (const Status failed = shared_failure(*state); failed != Status::kOk) return failed;
-    if (const Status ended = may_wait_since(*state, began_ns); ended != Status::kOk) {
-      return fail_shared(*state, {ended, 0, 0, 0});
+    if (marked && reached(published, end)) return Status::kOk;
+    if (!marked && first - published < kMarkedBlocks) {
+      exec::fence_release<Observed>();
+      exec::store_counter(mark, end - first);
+      marked = true;
     }
+    if (tries % kTries != 0) {
+      exec::relax();
+      continue;
+    }
+    Status ended = shared_failure(*state);
+    if (ended == Status::kOk) {
+      ended = may_wait_since(*state, began_ns);
+      if (ended != Status::kOk) ended = fail_shared(*state, {ended, 0, 0, 0});
+    }
+    if (ended != Status::kOk && !(marked && is_claimed(shared, end))) return ended;
   }
 }
 

@@ -15,7 +15,7 @@
 namespace gdx {
 
 // Must rise on every change of a struct in proto/gpu, because kernels refuse a handle of another version.
-inline constexpr std::uint32_t kQueueLayoutVersion = 9;
+inline constexpr std::uint32_t kQueueLayoutVersion = 10;
 
 // Memory of the queue, which decides the scope of every release on the posting path.
 enum class Placement : std::uint32_t { kHost = 0, kGpu = 1 };
@@ -83,6 +83,9 @@ struct SharedCredits {
   std::uint32_t reserved;
 };
 
+// Blocks ahead of `published` whose threads may mark them as stored.
+inline constexpr std::uint32_t kMarkedBlocks = 512;
+
 // The counters of a shared endpoint, cumulative modulo 2^32. completed <= published <= reserved. After a
 // failure `reserved` is far ahead, so that no thread finds room.
 struct SharedState {
@@ -93,6 +96,11 @@ struct SharedState {
   SharedCredits staging;
   SharedCredits bounce;
   std::uint64_t probed_ns;  // time of the last probe
+  std::uint32_t claimed;    // WQEBBs that the thread with the turn publishes at least, if it does for others
+  std::uint32_t unused;
+  // Ring by index of the first WQEBB of a post: number of its WQEBBs once they are stored; 0: not stored yet,
+  // published, or published by its own thread.
+  std::uint32_t marks[kMarkedBlocks];
 };
 
 // The mutable half. A kernel keeps counters that posting changes in registers, and writes them back when it
@@ -114,6 +122,7 @@ struct QueueState {
   EndpointHandle handle;          // copy for code out of line, which cannot read a kernel's parameters
 };
 
-static_assert(sizeof(EndpointFault) == 8 && sizeof(QueueState) == 208 + sizeof(EndpointHandle));
+static_assert(sizeof(EndpointFault) == 8 &&
+              sizeof(QueueState) == 216 + 4 * kMarkedBlocks + sizeof(EndpointHandle));
 
 }  // namespace gdx

@@ -22,6 +22,10 @@ inline std::uint32_t load_flag(const std::uint32_t* from) {
   sim::step();
   return gdx::exec::load_flag(from);
 }
+inline std::uint32_t load_before_fence(const std::uint32_t* from) {
+  sim::step();
+  return gdx::exec::load_before_fence(from);
+}
 inline std::uint64_t load_acquire(const std::uint64_t* from) {
   sim::step();
   return sim::loaded(from, gdx::exec::load_acquire(from));
