@@ -13,7 +13,6 @@ constexpr std::uint64_t kFirstIntervalNs = 50'000;
 
 // Modulo 2^16, as the doorbell record counts.
 std::uint32_t blocks_in_flight(const EndpointHandle& endpoint) {
-  if (endpoint.placement == Placement::kGpu) return 0;
   const auto load = [](auto& word) { return std::atomic_ref(word).load(std::memory_order_acquire); };
   const std::uint32_t completed = load(endpoint.state->completed);
   return static_cast<std::uint16_t>(byte_swap(load(endpoint.send_record->raw)) - completed);

@@ -18,13 +18,14 @@ inline constexpr std::size_t kMostOccupancyPoints = 128;
 struct Occupancy {
   std::uint64_t at_ns;      // since the sampling began
   std::uint32_t slots;      // leased to endpoints by the scheduler
-  std::uint32_t in_flight;  // WQEBBs posted and not yet found complete; none of queues in GPU memory
+  std::uint32_t in_flight;  // WQEBBs posted and not yet found complete; none of kernels on a GPU
 };
 
 // Samples on a thread of its own, first every 50 us. A long run keeps every second point, and doubles the
 // time.
 class OccupancySampler {
  public:
+  // The words of `endpoints` must be in host memory.
   OccupancySampler(std::vector<const StagingPool*> pools, std::vector<EndpointHandle> endpoints);
   ~OccupancySampler();
   OccupancySampler(const OccupancySampler&) = delete;

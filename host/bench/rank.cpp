@@ -186,7 +186,10 @@ struct Rank::Impl {
     }
     return pools;
   }
-  [[nodiscard]] std::vector<EndpointHandle> handles(std::uint32_t count) const {
+  // Endpoints whose words a processor reads: a GPU's kernels have theirs in the GPU's memory.
+  [[nodiscard]] std::vector<EndpointHandle> readable_handles(const Load& load) const {
+    if (kernels_run_on_gpu() && load.way != Way::kProxy) return {};
+    const std::uint32_t count = load.endpoints;
     std::vector<EndpointHandle> first(count);
     for (std::uint32_t i = 0; i < count; ++i) first[i] = lanes[i].endpoint;
     return first;
@@ -485,7 +488,7 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
   GDX_TRY(world.barrier(kExchangeTimeoutNs));
   before.cpu_ns = process_cpu_ns();
   std::optional<OccupancySampler> sampler;
-  if (occupancy != nullptr) sampler.emplace(watched_pools(), handles(load.endpoints));
+  if (occupancy != nullptr) sampler.emplace(watched_pools(), readable_handles(load));
   const Status status = launch(load, die);
   if (sampler) *occupancy = sampler->stop();
   if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
