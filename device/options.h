@@ -21,8 +21,9 @@ enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
 
 // Way in which a push or bounce fills its slot: 16 B stores of the scope, or bulk copies by TMA. The TMA
 // copies from shared memory while the threads continue. kBulk is for endpoints of a block, and takes 8 KiB of
-// shared memory. GPUs before sm_90 store. Nothing chooses kBulk by itself, because its speed is not measured
-// yet. CUDA does not document TMA writes to NIC memory, though other libraries depend on them.
+// shared memory. GPUs before sm_90 store. Nothing chooses kBulk by itself, because stores fill host memory
+// faster: on an H200 4 KiB in 0.8 us by a block, 1.6 us by the TMA. CUDA does not document TMA writes to NIC
+// memory, though other libraries depend on them.
 enum class Copy { kStores, kBulk };
 
 // Change of a signal word: the value replaces it, or is added atomically.

@@ -151,6 +151,7 @@ GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state,
 // reports the failure acquires the claim.
 GDX_DEVICE std::uint32_t claim_marked(SharedState& shared, std::uint32_t first, std::uint32_t end) {
   constexpr std::uint32_t kAtOnce = 8;
+  static_assert(kAtOnce * kWarpThreads <= kMarkedBlocks, "an entry would be read as two marks");
   const std::uint32_t blocks = end - first;
   std::uint32_t stop = end;
   const auto mark_at = [&](std::uint32_t index) { return &shared.marks[index % kMarkedBlocks]; };
@@ -223,7 +224,13 @@ GDX_OUT_OF_LINE Status publish_late(QueueState* state, std::uint32_t first, std:
       ended = may_wait_since(*state, began_ns);
       if (ended != Status::kOk) ended = fail_shared(*state, {ended, 0, 0, 0});
     }
-    if (ended != Status::kOk && !(marked && is_claimed(shared, end))) return ended;
+    if (ended == Status::kOk) continue;
+    if (!marked) return ended;
+    // Loads `claimed` first: a claim that it does not show was given up, or is published by the second load.
+    const bool claimed = is_claimed(shared, end);
+    if (reached(exec::load_counter(&shared.published), end)) return Status::kOk;
+    // Ends the wait for a claim of 2^32 blocks before, which looks like one of this post.
+    if (!claimed || exec::now_ns() - began_ns > 2 * handle.timeout_ns) return ended;
   }
 }
 

@@ -169,7 +169,6 @@ std::string peers_table(const Json& document) {
                                                                       {"direction", "direction"},
                                                                       {"doorbell", "doorbell"},
                                                                       {"queues", "queues"},
-                                                                      {"queues", "queues"},
                                                                       {"series", "series"}},
                                                                      [](const Json&) { return true; });
 }

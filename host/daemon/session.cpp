@@ -148,7 +148,7 @@ EndpointFigures Session::figures_of(const ServedEndpoint& served) {
   figures.qpn = served.queue->facts().qpn;
   figures.peer = served.peer;
   figures.send_queue_blocks = served.blocks;
-  if (served.memory.base() == nullptr) return figures;  // in GPU memory
+  if (!served.memory.has_kernel_words()) return figures;  // in GPU memory
   const auto load = [](auto& word) { return std::atomic_ref(word).load(std::memory_order_acquire); };
   ControlPage& control = *served.memory.control();
   QueueState& state = control.state;
@@ -211,7 +211,7 @@ SessionFlights Session::flights(std::uint32_t qpn, std::size_t most) const {
 
 // Returns the syndrome of the first fault that a kernel has left; 0: none, or in GPU memory.
 std::uint8_t Session::ServedEndpoint::syndrome() const {
-  if (memory.base() == nullptr) return 0;
+  if (!memory.has_kernel_words()) return 0;
   return std::atomic_ref(memory.control()->state.fault.syndrome).load(std::memory_order_relaxed);
 }
 

@@ -32,14 +32,17 @@ StepResult without_gpu(const Error& error) {
 // Collects a fact for each thing that is tried. The step fails with the first that does not work.
 class Tries {
  public:
-  void add(const char* what, const Result<std::string>& outcome) {
+  // `harms`: what was permitted and does not work, which is worse than a refusal.
+  void add(const char* what, const Result<std::string>& outcome, bool harms = false) {
     result_.facts.emplace_back(what, outcome ? *outcome : outcome.error().message);
     (outcome ? worked_ : failed_).emplace_back(what);
-    if (!outcome && failed_.size() == 1) first_ = outcome.error().message;
+    if (!outcome && (failed_.size() == 1 || (harms && !harmed_))) first_ = outcome.error().message;
+    harmed_ = harmed_ || harms;
   }
   [[nodiscard]] bool any_worked() const { return !worked_.empty(); }
   [[nodiscard]] StepResult result(bool all_must) {
-    result_.verdict = failed_.empty() || (!all_must && any_worked()) ? Verdict::kOk : Verdict::kFail;
+    const bool suffices = failed_.empty() || (!all_must && !harmed_ && any_worked());
+    result_.verdict = suffices ? Verdict::kOk : Verdict::kFail;
     result_.value =
         fmt::format("{}: {}", fmt::join(worked_, ", "), worked_.empty() ? "nothing works" : "works");
     if (!failed_.empty()) result_.value += fmt::format("; not {}: {}", fmt::join(failed_, ", "), first_);
@@ -51,6 +54,7 @@ class Tries {
   std::vector<std::string> worked_;
   std::vector<std::string> failed_;
   std::string first_;
+  bool harmed_ = false;
 };
 
 Result<std::string> map_to(const Gpu& gpu, void* address, std::size_t bytes) {
@@ -74,7 +78,7 @@ Result<void> await(Loopback& loopback) {
 }
 
 // The HCA reads a pattern from GPU memory, and writes another there, which the driver's copies read back.
-Result<std::string> exchange(const Hca& hca, const Gpu& gpu, RegistrationChoice choice) {
+Result<std::string> exchange(const Hca& hca, const Gpu& gpu, RegistrationChoice choice, bool& is_registered) {
   constexpr std::size_t kBytes = 4097;
   constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   auto memory = GDX_TRY(GpuMemory::allocate(gpu, kGpuPageBytes));
@@ -83,6 +87,7 @@ Result<std::string> exchange(const Hca& hca, const Gpu& gpu, RegistrationChoice 
   const GpuRegion region{memory.address(), memory.bytes(), kAccess, gpu.ordinal()};
   const auto registered = GDX_TRY(register_gpu_region(hca_verbs(), hca, region, facts));
   const MrHandle key(registered.mr);
+  is_registered = true;
   auto loopback = GDX_TRY(Loopback::open(hca, {.blocks = kBlocks}));
 
   std::vector<std::byte> pattern(kBytes);
@@ -143,8 +148,13 @@ StepResult exchange_payload(Bench& bench) {
   const auto gpu = Gpu::open();
   if (!gpu) return without_gpu(gpu.error());
   Tries tries;
-  tries.add("dmabuf", exchange(*bench.hca, *gpu, RegistrationChoice::kDmabuf));
-  tries.add("nvidia_peermem", exchange(*bench.hca, *gpu, RegistrationChoice::kPeermem));
+  const std::pair<const char*, RegistrationChoice> ways[] = {
+      {"dmabuf", RegistrationChoice::kDmabuf}, {"nvidia_peermem", RegistrationChoice::kPeermem}};
+  for (const auto& [name, choice] : ways) {
+    bool is_registered = false;
+    const auto outcome = exchange(*bench.hca, *gpu, choice, is_registered);
+    tries.add(name, outcome, is_registered && !outcome);
+  }
   return tries.result(false);
 }
 

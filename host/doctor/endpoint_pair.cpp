@@ -84,7 +84,9 @@ Result<EndpointPair> EndpointPair::open(const Hca& hca, const PairOptions& wante
   options.sharing = wanted.sharing;
   options.doorbell = wanted.doorbell;
   // Kernels of the CPU layer cannot read queues in GPU memory.
-  if (wanted.gpu != nullptr && program_has_cuda_kernels()) options.gpu = *wanted.gpu;
+  if (wanted.gpu != nullptr && program_has_cuda_kernels() && wanted.queues != Placement::kHost)
+    options.gpu = *wanted.gpu;
+  options.placement = wanted.queues;
   auto endpoint = GDX_TRY(Endpoint::create(hca, {wanted.pool}, options));
   if (!peer) return tl::unexpected(peer.error());
   GDX_TRY(endpoint.connect(peer->address()));

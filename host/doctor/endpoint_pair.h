@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ struct PairOptions {
   DoorbellKind doorbell = DoorbellKind::kPlain;  // BlueFlame is permitted on hardware: steps probe it
   const Hca* other = nullptr;                    // of the target and the peer; null: the same
   const Gpu* gpu = nullptr;                      // of which kernels reach the endpoint, source and target
+  std::optional<Placement> queues = {};          // none: as endpoints of kernels have it by default
 };
 
 struct EndpointPair {

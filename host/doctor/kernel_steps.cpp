@@ -78,8 +78,10 @@ struct KernelPuts {
   double ns_each = 0;
 };
 
-KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts) {
-  const auto pair = open_pair(bench, {.blocks = kBlocks});
+KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts, std::optional<Placement> queues = {}) {
+  const auto pair = open_pair(bench, {.blocks = kBlocks, .queues = queues});
+  if (!pair && pair.error().status == Status::kUnsupported)
+    return {{Verdict::kUnknown, pair.error().message}};
   if (!pair) return {failed(pair.error().message)};
   fill_pattern(pair->ends.source.span().first(kWordBytes), 1);
   const auto begin = std::chrono::steady_clock::now();
@@ -92,12 +94,26 @@ KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts) {
 }
 
 StepResult put_by_kernel(const KernelBench& bench) {
-  KernelPuts puts = put_alone(bench, bench.sizes.puts);
-  if (puts.result.verdict != Verdict::kFail) {
-    puts.result.value = fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each{}",
-                                    bench.sizes.puts, puts.ns_each, puts.result.value);
+  PartResults parts;
+  std::string unlike;  // by the GPU itself
+  for (const Placement queues : {Placement::kHost, Placement::kGpu}) {
+    if (queues == Placement::kGpu && !program_has_cuda_kernels()) continue;
+    const std::string name = fmt::format("queues in {} memory", queues == Placement::kGpu ? "GPU" : "host");
+    const KernelPuts puts = put_alone(bench, bench.sizes.puts, queues);
+    if (puts.ns_each == 0 && puts.result.verdict == Verdict::kUnknown) {
+      unlike += fmt::format("; {}: not tried: {}", name, puts.result.value);
+      continue;
+    }
+    const bool fails = puts.result.verdict == Verdict::kFail;
+    if (puts.result.verdict == Verdict::kUnknown) unlike = puts.result.value;
+    parts.add(name, fails ? puts.result.value : "",
+              fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each", bench.sizes.puts,
+                          puts.ns_each));
   }
-  return puts.result;
+  StepResult result = parts.result();
+  if (result.verdict == Verdict::kOk && !unlike.empty()) result.verdict = Verdict::kUnknown;
+  result.value += unlike;
+  return result;
 }
 
 StepResult push_by_kernel(const KernelBench& bench) {
@@ -111,18 +127,27 @@ StepResult push_by_kernel(const KernelBench& bench) {
       return {Verdict::kUnknown, mapped.error().message};
     if (!mapped) return failed(mapped.error().message);
   }
-  const auto pair = open_pair(bench, {.blocks = kBlocks, .pool = &*pool});
-  if (!pair) return failed(pair.error().message);
-  for (std::uint32_t i = 0; i < bench.sizes.pushes; ++i) {
-    const std::uint32_t bytes = 1 + i % kLongest;
-    fill_pattern(pair->ends.source.span().first(bytes), i);
-    const Status launched = launch_push(pair->handle, pair->job(bytes, 1), pair->report(), progress);
-    std::string wrong = check_launch(launched, *pair);
-    if (wrong.empty()) wrong = first_mismatch(pair->ends.target.data(), bytes, i);
-    if (!wrong.empty()) return failed(wrong);
-    bench.alive();
+  PartResults parts;
+  StepResult last;
+  const std::pair<const char*, PushKernel*> pushes[] = {{"by stores of a warp", launch_push},
+                                                        {"by TMA of a block", launch_bulk_push}};
+  for (const auto& [name, launch] : pushes) {
+    const auto pair = open_pair(bench, {.blocks = kBlocks, .pool = &*pool});
+    if (!pair) return failed(pair.error().message);
+    std::string wrong;
+    for (std::uint32_t i = 0; i < bench.sizes.pushes && wrong.empty(); ++i) {
+      const std::uint32_t bytes = 1 + i % kLongest;
+      fill_pattern(pair->ends.source.span().first(bytes), i);
+      wrong = check_launch(launch(pair->handle, pair->job(bytes, 1), pair->report(), progress), *pair);
+      if (wrong.empty()) wrong = first_mismatch(pair->ends.target.data(), bytes, i);
+      bench.alive();
+    }
+    parts.add(name, wrong, fmt::format("{} pushes of 1 to {} B", bench.sizes.pushes, kLongest));
+    last = done(*pair, {});
   }
-  return done(*pair, fmt::format("{} pushes of 1 to {} B by a warp", bench.sizes.pushes, kLongest));
+  StepResult result = parts.result();
+  if (result.verdict != Verdict::kOk) return result;
+  return {last.verdict, result.value + last.value, {}, result.facts};
 }
 
 StepResult share_endpoint(const KernelBench& bench) {
@@ -178,6 +203,8 @@ StepResult ring_backwards(const KernelBench& bench) {
   constexpr char kPart[] = "newest first";
   const auto pair = open_pair(bench, {.blocks = kPairBlocks});
   if (!pair) return failed(pair.error().message);
+  // That thread keeps the newest doorbell alone, so a late one would hide its successor's.
+  if (pair->ends.endpoint.host_rings()) return {Verdict::kUnknown, kHostRings};
   const KernelReport& report = *pair->report();
   const Status launched =
       launch_backwards(pair->handle, pair->ends.target.remote(), pair->ends.source.local(),

@@ -56,18 +56,27 @@ Result<std::string> run_program(const std::vector<std::string>& command) {
   writing.close();
   std::string output;
   std::array<char, 4096> piece{};
+  bool silent = false;
   for (ssize_t got = 1; got > 0;) {
     pollfd waiting{reading.value(), POLLIN, 0};
     got = poll(&waiting, 1, kProgramTimeoutMs) == 1 ? read(reading.value(), piece.data(), piece.size()) : -1;
     if (got > 0) output.append(piece.data(), static_cast<std::size_t>(got));
-    if (got < 0) kill(child, SIGKILL);
+    if (got < 0) {
+      silent = true;
+      kill(child, SIGKILL);
+    }
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    return fail(Status::kSystem,
-                fmt::format("{}: exit status {}", line, WIFEXITED(status) ? WEXITSTATUS(status) : -1));
+  if (silent) {
+    return fail(Status::kTimeout,
+                fmt::format("{}: killed after {} s without output", line, kProgramTimeoutMs / 1000));
+  }
+  if (WIFSIGNALED(status))
+    return fail(Status::kSystem, fmt::format("{}: killed by signal {}", line, WTERMSIG(status)));
+  if (WEXITSTATUS(status) != 0)
+    return fail(Status::kSystem, fmt::format("{}: exit status {}", line, WEXITSTATUS(status)));
   return output;
 }
 

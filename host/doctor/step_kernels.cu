@@ -34,9 +34,10 @@ __global__ void put_shared(EndpointHandle handle, PutJob job, KernelReport* repo
   tell(report, put_all(endpoint, job));
 }
 
+template <Scope S, Copy C>
 __global__ void push(EndpointHandle handle, PutJob job, KernelReport* report) {
-  device::Endpoint<Scope::kWarp> endpoint(handle);
-  Status status = gdx_put<Mode::kPush>(endpoint, job.to, job.from, job.bytes);
+  device::Endpoint<S> endpoint(handle);
+  Status status = gdx_put<Mode::kPush, C>(endpoint, job.to, job.from, job.bytes);
   if (status == Status::kOk) status = gdx_flush(endpoint);
   tell(report, status);
 }
@@ -230,8 +231,14 @@ Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps, c
 
 Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
                    int (*progress)()) {
-  return exec::launch({.grid = {1}, .block = {kWarpThreads}, .progress = progress}, push, endpoint, job,
-                      report);
+  return exec::launch({.grid = {1}, .block = {kWarpThreads}, .progress = progress},
+                      push<Scope::kWarp, Copy::kStores>, endpoint, job, report);
+}
+
+Status launch_bulk_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                        int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {4 * kWarpThreads}, .progress = progress},
+                      push<Scope::kBlock, Copy::kBulk>, endpoint, job, report);
 }
 
 Status launch_backwards(const EndpointHandle& endpoint, const RemoteMemory& to, const LocalMemory& from,

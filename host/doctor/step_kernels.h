@@ -40,9 +40,11 @@ struct PutJob {
 // The same by every thread of `warps` warps on one shared endpoint.
 [[nodiscard]] Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps,
                                         const PutJob& job, KernelReport* report, int (*progress)());
-// One push, by a warp.
-[[nodiscard]] Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
-                                 int (*progress)());
+// One push, by a warp's stores, or by a block's TMA (which stores on GPUs before sm_90).
+using PushKernel = Status(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
+                          int (*progress)());
+[[nodiscard]] PushKernel launch_push;
+[[nodiscard]] PushKernel launch_bulk_push;
 
 // Pairs of puts of kPutBytes. The newer one's doorbell comes first; that of the older at once, or when both
 // are complete. The endpoint serves nothing else.

@@ -212,7 +212,10 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
 }
 
 Result<void> Endpoint::reopen() {
-  if (impl_->connection == Connection::kConnected) return impl_->owner->set_free();
+  if (impl_->connection == Connection::kConnected) {
+    if (impl_->memory.gpu_of_kernel_words() != nullptr) GDX_TRY(impl_->memory.load_state());
+    return impl_->owner->set_free();
+  }
   return fail(Status::kNotConnected, "the endpoint is not connected: connect it first");
 }
 
@@ -225,13 +228,14 @@ Result<void> Endpoint::map_to(const Gpu& gpu) {
             "the endpoint is in the memory of GPU {}: run kernels of GPU {} on an endpoint of its own",
             home->ordinal(), gpu.ordinal()));
   }
-  if (home == nullptr) GDX_TRY(impl_->move_kernel_words(gpu));
   const std::span<std::byte> host_memory = impl_->memory.host_memory();
   auto queues = GDX_TRY(gpu.map(host_memory.data(), host_memory.size()));
   if (const std::span<std::byte> page = impl_->owner->host_page(); !page.empty()) {
     auto words = GDX_TRY(gpu.map(page.data(), page.size()));
     impl_->mappings.push_back(std::move(words));
   }
+  // Last of what may be refused, because kernels of the CPU layer cannot use the endpoint afterwards.
+  if (home == nullptr && program_has_cuda_kernels()) GDX_TRY(impl_->move_kernel_words(gpu));
   impl_->mappings.push_back(std::move(queues));
   return impl_->map_doorbell(gpu);
 }

@@ -131,11 +131,13 @@ class Endpoint {
 
   // Lets kernels open the endpoint again after one that ended without closing it, as a kernel does that
   // traps. Until then they are refused with kBusy. Call it when no kernel runs on the endpoint; what the lost
-  // kernel had posted is not counted. Errors: kNotConnected; kSystem for queues in GPU memory that is lost.
+  // kernel had posted is not counted. Errors: kNotConnected; kSystem for an endpoint whose words in GPU
+  // memory are lost.
   [[nodiscard]] Result<void> reopen();
 
-  // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory, and moves the counters
-  // that they change to the memory of `gpu`. Kernels of the CPU layer need no call. Call it before handle()
+  // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory. In programs with CUDA
+  // kernels it also moves the counters that they change to the memory of `gpu`. Kernels of the CPU layer need
+  // no call. Call it before handle()
   // and kernels. Where the driver refuses the register, a thread of this process rings instead, with a
   // warning. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map for host memory;
   // kNoMemory; kInvalidArgument when the endpoint is mapped to another GPU, or its queues are in another's

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -81,6 +82,7 @@ Result<void> QueueMemory::move_kernel_words(const Gpu& gpu) {
   staging_credits_.move_held(reinterpret_cast<HeldSlot*>(held));
   bounce_credits_.move_held(reinterpret_cast<HeldSlot*>(held + staging_bytes));
   kernel_words_ = std::move(moved);
+  std::atomic_ref(host().words_moved).store(1, std::memory_order_release);
   return {};
 }
 
@@ -167,8 +169,15 @@ Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) cons
   return {};
 }
 
+bool QueueMemory::has_kernel_words() const {
+  return queue_ != nullptr && gpu() == nullptr &&
+         std::atomic_ref(host().words_moved).load(std::memory_order_acquire) == 0;
+}
+
 Result<QueueState> QueueMemory::load_state() const {
   QueueState state{};
+  if (!kernel_words_ && queue_ != nullptr && gpu() == nullptr && !has_kernel_words())
+    return fail(Status::kUnsupported, "the counters are in GPU memory of another process: ask there");
   const auto to = std::as_writable_bytes(std::span(&state, 1));
   GDX_TRY(kernel_words_ ? kernel_words_->read(offsetof(ControlPage, state), to)
                         : read(control_offset_ + offsetof(ControlPage, state), to));

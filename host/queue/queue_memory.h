@@ -45,7 +45,8 @@ static_assert(sizeof(ControlPage) <= 4096, "no page is smaller");
 struct HostPage {
   alignas(64) std::uint64_t scratch;
   alignas(64) std::uint32_t abort;
-  alignas(64) std::uint64_t doorbell;  // of kernels that may not ring themselves; see HostRinger
+  alignas(64) std::uint64_t doorbell;     // of kernels that may not ring themselves; see HostRinger
+  alignas(64) std::uint32_t words_moved;  // 1: kernels change a copy of the state, in GPU memory
 };
 
 // Credit words. Each side writes cache lines of its own.
@@ -109,6 +110,9 @@ class QueueMemory {
   // Moves what kernels alone use of a queue in host memory, once and before the first of them, to the memory
   // of `gpu`. Errors: those of GpuMemory::allocate and GpuMemory::write.
   [[nodiscard]] Result<void> move_kernel_words(const Gpu& gpu);
+  // Returns whether the state in control() is the one that kernels change. Of memory that another process
+  // has allocated, too.
+  [[nodiscard]] bool has_kernel_words() const;
   // The GPU whose memory has the words of kernels; null: host memory has them.
   [[nodiscard]] const Gpu* gpu_of_kernel_words() const {
     return kernel_words_ ? &kernel_words_->gpu() : gpu();

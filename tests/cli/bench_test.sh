@@ -80,6 +80,13 @@ import json, sys
 reads = {row["doorbell"]: row["pcie_reads_per_message"] for row in json.load(open(sys.argv[1]))["rows"]}
 assert reads["plain"] > reads["blueflame"], reads
 PYTHON
+    # Proxies have endpoints of their own.
+    run 100 "$gdx" bench put_lat -s 8 --modes pull,proxy --queues host "${few[@]}" --output "$folder/queues.json"
+    expect_status 0 && expect '^latency of a completion, us: warp scope, 1 endpoint, queues in host memory$'
+    expect "^  queues: kernels' in host memory, proxies' in host memory;|[; ]queues: kernels' in host memory,"
+    grep -q '"mode":"proxy".*"queues":"host"' "$folder/queues.json" || fail "a proxy's row does not tell its queues"
+    run 100 "$gdx" bench put_lat --queues gpu
+    expect_status 2 && expect "^gdx: --queues: 'gpu': kernels on the CPU layer cannot use them: add --gpu, or --queues host$"
     run 100 "$gdx" bench put_lat get_bw -s 8 --modes pull "${few[@]}" --csv
     expect_status 0 && expect '^series,operation,' && expect '^"measured on .*,"get","bw","nic",8,'
     run 100 "$gdx" bench put_lat put_bw -s 8 --modes pull "${few[@]}" --format perftest

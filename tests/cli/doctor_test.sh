@@ -158,6 +158,10 @@ case $case_name in
     expect_status 1
     expect '^  FAIL    15 receiver-visibility '
     seen_in "$folder/stale.json" '[1-9][0-9]* of [0-9]+ messages stale; .*'
+    run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=lost_add "$gdx" run -- "$folder/gdx" doctor --hardware
+    expect '^  FAIL    11 gpu-doorbells ' && expect '^  FAIL    16 shared-endpoint '
+    run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=device_memory_tail "$gdx" run -- "$folder/gdx" doctor --hardware
+    expect '^  FAIL    12 gpu-push '
     # GPU memory that a hardware HCA's writes may reach out of order is refused.
     run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_MAJOR=7 GDX_FAKE_CUDA_WRITES_ORDERING=0 GDX_SOFTHCA_FAULT=disguised "$gdx" run -- \
       "$folder/gdx" doctor --hardware --short --output "$folder/refused.json"

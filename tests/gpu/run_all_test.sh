@@ -35,11 +35,13 @@ fi
 STUB
   stub "$scratch/program" <<'STUB'
 case $* in
+  *gdx_doctor_cuda*) [ "$STUB_KERNELS" = blind ] && echo '"verdict": "OK"' || echo '"verdict": "FAIL"'; exit 0 ;;
   *doctor*)
     case $STUB_KERNELS in
       failing_step) printf '  FAIL    11 gpu-doorbells  GPU N: a put: timed out\nsteps on gdx0: 1 FAIL, 0 WARN\n' ;;
       dying_doctor) exit 134 ;;
-      *) echo "steps on gdx0: 0 FAIL, 0 WARN" ;;
+      untried) echo "steps on gdx0: 0 FAIL, 0 WARN" ;;
+      *) printf '  OK %7s step\n' 8 9 10 11 12 13 14 15 16; echo "steps on gdx0: 0 FAIL, 0 WARN" ;;
     esac
     exit 1 ;;  # of a check
   run*) echo '[{"name": "gdx0"}]'; exit 0 ;;
@@ -135,7 +137,8 @@ case $1 in
     stub_toolkit && no_gpu && stub_sanitizer
     kernels=skip run 77 "$out"
     stage machine skipped "no nvidia-smi"
-    stage build_kernels passed && stage build_programs passed && stage info passed && stage doctor passed
+    stage build_kernels passed && stage build_programs passed && stage info passed
+    stage doctor skipped "no CUDA driver here"
     for name in device_tests demo bench memcheck racecheck posting calibrate; do stage "$name" skipped "no CUDA driver here"; done
     ;;
   gpu)
@@ -191,6 +194,10 @@ case $1 in
     stub_toolkit && stub_gpu && stub_sanitizer
     kernels=failing_step run 1 "$out"
     stage doctor failed "status 1; Error:   FAIL    11 gpu-doorbells" && stage info passed
+    kernels=untried run 1 "$out"
+    stage doctor failed "status 1; Error: not all of steps 8 to 16 are OK"
+    kernels=blind run 1 "$out"
+    stage doctor failed "status 1; Error: step receiver-visibility misses the fault stale_payload"
     kernels=dying_doctor run 1 "$out"
     stage doctor failed "status 1; Error: gdx doctor ended with status 134"
     ;;

@@ -88,9 +88,11 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
   CUdeviceptr first = 0;
   std::size_t length = 0;
   CUdevice device = 0;
-  if (!known_allocation(address, &first, &length, &device) && !find_mapped(address, &first, &length) &&
-      !find_opened(address, &first, &length, &device)) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!known_allocation(address, &first, &length, &device) && !find_mapped(address, &first, &length)) {
+    if (!find_opened(address, &first, &length, &device)) return CUDA_ERROR_INVALID_VALUE;
+    // As of a small allocation, which shares its pages with others before it.
+    first -= kPageBytes;
+    length += kPageBytes;
   }
   if (base != nullptr) *base = first;
   if (bytes != nullptr) *bytes = length;
