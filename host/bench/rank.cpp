@@ -465,6 +465,7 @@ std::string Rank::queues_place() const {
   }
   return text;
 }
+
 const Hca& Rank::hca() const { return *impl_->hca; }
 std::uint32_t Rank::workers() const { return impl_->workers; }
 bool Rank::can_run(const Case& item) const { return impl_->can_run(item); }

@@ -276,8 +276,7 @@ Result<void> Endpoint::Impl::map_doorbell(const Gpu& gpu) {
   return ring_for_kernels();
 }
 
-// Exchanges the register in the handle. Its doorbells are plain, as any kernel may ring that
-// word.
+// Exchanges the register in the handle. Its doorbells are plain, as any kernel may ring that word.
 Result<void> Endpoint::Impl::ring_for_kernels() {
   std::uint64_t& word = memory.host().doorbell;
   first_state.handle.doorbell = &word;

@@ -137,11 +137,10 @@ class Endpoint {
 
   // Lets kernels of `gpu` reach the doorbell register and the endpoint's host memory. In programs with CUDA
   // kernels it also moves the counters that they change to the memory of `gpu`. Kernels of the CPU layer need
-  // no call. Call it before handle()
-  // and kernels. Where the driver refuses the register, a thread of this process rings instead, with a
-  // warning. StagingPool::map_to maps the pool's memory. Errors: those of Gpu::map for host memory;
-  // kNoMemory; kInvalidArgument when the endpoint is mapped to another GPU, or its queues are in another's
-  // memory.
+  // no call. Call it before handle() and kernels. Where the driver refuses the register, a thread of this
+  // process rings instead, with a warning. StagingPool::map_to maps the pool's memory. Errors: those of
+  // Gpu::map for host memory; kNoMemory; kInvalidArgument when the endpoint is mapped to another GPU, or its
+  // queues are in another's memory.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
   // Returns whether a thread of this process rings for kernels.
   [[nodiscard]] bool host_rings() const;

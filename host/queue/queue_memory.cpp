@@ -169,14 +169,14 @@ Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) cons
   return {};
 }
 
-bool QueueMemory::has_kernel_words() const {
-  return queue_ != nullptr && gpu() == nullptr &&
-         std::atomic_ref(host().words_moved).load(std::memory_order_acquire) == 0;
+bool QueueMemory::words_moved() const {
+  return std::atomic_ref(host().words_moved).load(std::memory_order_acquire) != 0;
 }
+bool QueueMemory::has_kernel_words() const { return queue_ != nullptr && !gpu_memory_ && !words_moved(); }
 
 Result<QueueState> QueueMemory::load_state() const {
   QueueState state{};
-  if (!kernel_words_ && queue_ != nullptr && gpu() == nullptr && !has_kernel_words())
+  if (!kernel_words_ && words_moved())
     return fail(Status::kUnsupported, "the counters are in GPU memory of another process: ask there");
   const auto to = std::as_writable_bytes(std::span(&state, 1));
   GDX_TRY(kernel_words_ ? kernel_words_->read(offsetof(ControlPage, state), to)

@@ -152,6 +152,7 @@ class QueueMemory {
 
  private:
   QueueMemory() = default;
+  [[nodiscard]] bool words_moved() const;  // by this process or the one that has allocated them
   [[nodiscard]] static std::size_t host_part_bytes(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
   void place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count);
   Result<void> fill(std::size_t queue_bytes, std::uint32_t slot_count, std::uint32_t bounce_slot_count,
