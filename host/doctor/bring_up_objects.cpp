@@ -32,14 +32,21 @@ std::string kernel_release() {
   return uname(&names) == 0 ? fmt::format("{} {}", names.release, names.machine) : "?";
 }
 
+std::string describe_lag(const Routing& routing) {
+  if (!routing.has_lag) return "LAG unknown";
+  if (!*routing.has_lag) return "no LAG";
+  if (routing.lag_ports == 0) return "a LAG whose port no queue pair may choose";
+  return fmt::format("a LAG of {} ports", routing.lag_ports);
+}
+
 std::string describe_hca(const Machine& machine, const Hca& hca) {
   const auto seen = std::ranges::find(machine.hcas, hca.name(), &HcaSeen::name);
   const bool known = seen != machine.hcas.end();
-  return fmt::format("{}{}: {}, port 1 active, MTU {}, GID {} {}, {} B of device memory, firmware {}{}",
+  return fmt::format("{}{}: {}, port 1 active, MTU {}, GID {} {}, {} B of device memory, {}, firmware {}{}",
                      hca.name(), hca.is_software() ? " (software)" : "",
                      known && !seen->link_layer.empty() ? seen->link_layer : "link layer ?",
                      hca.path_mtu_bytes(), hca.gid_index(), hca.address_text(), hca.device_memory_bytes(),
-                     hca.firmware(),
+                     describe_lag(hca.routing()), hca.firmware(),
                      machine.exists(fmt::format("/sys/class/infiniband/{}/device/physfn", hca.name()))
                          ? ", a virtual function"
                          : "");

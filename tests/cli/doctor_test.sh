@@ -109,6 +109,7 @@ case $case_name in
     # With no program for a GPU, steps of kernels name the target to build.
     cp "$gdx" "$folder/gdx"
     run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware
+    expect ' no LAG, '
     expect '^  OK       8 gpu-attributes +GPU 0 .*, sm_90'
     expect '^  OK       9 gpu-mappings +host page, doorbell page, device memory: works'
     expect '^  OK      10 gpu-payload +dmabuf, nvidia_peermem: works'
@@ -118,6 +119,10 @@ case $case_name in
     expect '^  FAIL     9 gpu-mappings +host page: works; not doorbell page, device memory:'
     run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_DMABUF=0 "$gdx" run -- "$gdx" doctor --hardware
     expect '^  OK      10 gpu-payload +nvidia_peermem: works; not dmabuf:'
+    # A way that registers and brings wrong bytes fails the step, though the other way works.
+    run 250 env "${of_gpu[@]}" GDX_FAKE_CUDA_DMABUF=2 "$gdx" run -- "$gdx" doctor --hardware
+    expect_status 1
+    expect '^  FAIL    10 gpu-payload +nvidia_peermem: works; not dmabuf: read from the GPU: '
     run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$gdx" doctor --hardware
     expect_status 1
     expect '^  FAIL    10 gpu-payload '

@@ -33,11 +33,13 @@ step install ./run test -L install
 step fuzz ./run fuzz 30 1
 step clang clang_demo
 # A skip that nobody reads would hide that nothing has run.
-skipped=$(grep -c '[*][*][*]Skipped' out/matrix/abi.log)
-passed=$(grep -c ' Passed ' out/matrix/abi.log)
-if [ $((10 * skipped)) -gt "$passed" ]; then
-  echo "abi: $skipped tests were skipped, and $passed passed: too many for a pass; out/matrix/abi.log has the reasons"
-  status=1
-fi
+for log in test abi install; do
+  skipped=$(grep -c '[*][*][*]Skipped' out/matrix/$log.log)
+  passed=$(grep -c ' Passed ' out/matrix/$log.log)
+  if [ $((10 * skipped)) -gt "$passed" ]; then
+    echo "$log: $skipped tests were skipped, and $passed passed: too many for a pass; out/matrix/$log.log has the reasons"
+    status=1
+  fi
+done
 dpkg-query -W -f='${Package} ${Version}\n' g++ libc6 rdma-core libibverbs1 perftest libucx0 libfabric1 python3-pyverbs
 exit $status

@@ -20,6 +20,7 @@ namespace gdx::fake_cuda {
 //   GDX_FAKE_CUDA_VERSION=N        result of cuDriverGetVersion; default 13000, or 11040 for the old library
 //   GDX_FAKE_CUDA_MAJOR=N          of the compute capability; default 9
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
+//   GDX_FAKE_CUDA_DMABUF=2         a dmabuf holds other memory than its range, as under a faulty IOMMU
 //   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
 //   GDX_FAKE_CUDA_WRITES_ORDERING=N  of GPUDirect RDMA: 0 as Ampere, 100 (default) as Hopper
 //   GDX_FAKE_CUDA_HOST_ATOMICS=1   the GPU's atomics on host memory are atomic with those of processors

@@ -21,21 +21,22 @@ class Told : public testing::Test {
 };
 
 TEST_F(Told, nothing_offers_nothing) {
-  EXPECT_EQ(read(), Routing{});
+  EXPECT_EQ(read(), Routing{.has_lag = false});
   EXPECT_EQ(read_routing({}, {}, {}), Routing{});
 }
 
 TEST_F(Told, order_of_data_by_its_bits) {
   general[0x10 + 0x39] = 0x20;
-  EXPECT_EQ(read(), (Routing{.any_order = true}));
+  EXPECT_EQ(read(), (Routing{.any_order = true, .has_lag = false}));
   general_2[0x10 + 0x11] = 0x80;
-  EXPECT_EQ(read(), (Routing{.any_order = true, .order_forced = true}));
+  EXPECT_EQ(read(), (Routing{.any_order = true, .order_forced = true, .has_lag = false}));
 }
 
 TEST_F(Told, ports_of_a_bond_count_where_it_is_active_and_queue_pairs_may_choose) {
   general[0x10 + 0x4f] = 2;  // num_lag_ports
   lag[0x0b] = 3;             // lag_state: both ports
   EXPECT_EQ(read().lag_ports, 0) << "queue pairs may not choose";
+  EXPECT_EQ(read().has_lag, true);
   general[0x10 + 0x3f] = 0x80;
   EXPECT_EQ(read().lag_ports, 2);
   lag[0x0b] = 0;
