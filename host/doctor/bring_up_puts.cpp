@@ -44,7 +44,7 @@ StepResult run_parts(const Hca& hca, std::span<const Part> parts, std::uint32_t 
                      StagingPool* pool = nullptr, DoorbellKind doorbell = DoorbellKind::kPlain) {
   PartResults results;
   for (const Part& part : parts) {
-    auto loopback = Loopback::open(hca, {.blocks = blocks, .pool = pool, .doorbell = doorbell});
+    auto loopback = Loopback::open(hca, {.blocks = blocks, .pools = pool, .doorbell = doorbell});
     const Outcome outcome = loopback ? part.run(*loopback) : Outcome{loopback.error().message, {}};
     results.add(part.name, outcome.failure, outcome.value);
     if (!outcome.failure.empty() && loopback)

@@ -80,14 +80,16 @@ Result<EndpointPair> EndpointPair::open(const Hca& hca, const PairOptions& wante
                           .may_ring_unprobed_blueflame = true};
   auto peer = Endpoint::create(hca_of_peer, {}, options);
   options.send_queue_blocks = wanted.blocks;
-  options.slot_count = wanted.pool != nullptr ? wanted.pool->slot_count() : 0;
+  const auto slots = [](const StagingPool* pool) { return pool != nullptr ? pool->slot_count() : 0; };
+  options.slot_count = slots(wanted.pools.nic);
+  options.bounce_slot_count = slots(wanted.pools.host);
   options.sharing = wanted.sharing;
   options.doorbell = wanted.doorbell;
   // Kernels of the CPU layer cannot read queues in GPU memory.
   if (wanted.gpu != nullptr && program_has_cuda_kernels() && wanted.queues != Placement::kHost)
     options.gpu = *wanted.gpu;
   options.placement = wanted.queues;
-  auto endpoint = GDX_TRY(Endpoint::create(hca, {wanted.pool}, options));
+  auto endpoint = GDX_TRY(Endpoint::create(hca, wanted.pools, options));
   if (!peer) return tl::unexpected(peer.error());
   GDX_TRY(endpoint.connect(peer->address()));
   GDX_TRY(peer->connect(endpoint.address()));

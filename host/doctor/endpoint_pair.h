@@ -54,7 +54,7 @@ struct Completed {
 
 struct PairOptions {
   std::uint32_t blocks;  // of the send queue, which complete in a queue of as many
-  StagingPool* pool = nullptr;
+  StagingPools pools = {};
   Sharing sharing = Sharing::kExclusive;
   DoorbellKind doorbell = DoorbellKind::kPlain;  // BlueFlame is permitted on hardware: steps probe it
   const Hca* other = nullptr;                    // of the target and the peer; null: the same

@@ -116,23 +116,25 @@ StepResult put_by_kernel(const KernelBench& bench) {
   return result;
 }
 
+// Staging memory that kernels reach. Errors: kUnsupported where the HCA has none, or the GPU reaches none.
+Result<StagingPool> open_staging(const KernelBench& bench, const StagingOptions& options) {
+  if (options.memory == StagingMemory::kNic && bench.hca.device_memory_bytes() == 0)
+    return fail(Status::kUnsupported, "the HCA has no device memory");
+  auto pool = GDX_TRY(StagingPool::create(bench.hca, options));
+  if (bench.gpu != nullptr) GDX_TRY(pool.map_to(*bench.gpu));
+  return pool;
+}
+
 StepResult push_by_kernel(const KernelBench& bench) {
   constexpr std::uint32_t kLongest = 4097;
-  if (bench.hca.device_memory_bytes() == 0) return {Verdict::kUnknown, "the HCA has no device memory"};
-  auto pool = StagingPool::create(bench.hca);
+  auto pool = open_staging(bench, {});
   if (!pool) return without_staging(pool.error());
-  if (bench.gpu != nullptr) {
-    const auto mapped = pool->map_to(*bench.gpu);
-    if (!mapped && mapped.error().status == Status::kUnsupported)
-      return {Verdict::kUnknown, mapped.error().message};
-    if (!mapped) return failed(mapped.error().message);
-  }
   PartResults parts;
   StepResult last;
   const std::pair<const char*, PushKernel*> pushes[] = {{"by stores of a warp", launch_push},
                                                         {"by TMA of a block", launch_bulk_push}};
   for (const auto& [name, launch] : pushes) {
-    const auto pair = open_pair(bench, {.blocks = kBlocks, .pool = &*pool});
+    const auto pair = open_pair(bench, {.blocks = kBlocks, .pools = &*pool});
     if (!pair) return failed(pair.error().message);
     std::string wrong;
     for (std::uint32_t i = 0; i < bench.sizes.pushes && wrong.empty(); ++i) {
@@ -150,25 +152,57 @@ StepResult push_by_kernel(const KernelBench& bench) {
   return {last.verdict, result.value + last.value, {}, result.facts};
 }
 
-StepResult share_endpoint(const KernelBench& bench) {
+// Puts by 32 warps on one endpoint of `pools`.
+StepResult share(const KernelBench& bench, const StagingPools& pools, SharedPutKernel* launch) {
   constexpr std::uint32_t kWarps = 32;
   constexpr std::uint64_t kThreads = 32 * kWarps;
   const std::uint64_t each = (bench.sizes.shared_puts + kThreads - 1) / kThreads;
-  const auto pair = open_pair(bench, {.blocks = kBlocks, .sharing = Sharing::kShared});
+  const auto pair = open_pair(bench, {.blocks = kBlocks, .pools = pools, .sharing = Sharing::kShared});
   if (!pair) return failed(pair.error().message);
   fill_pattern(pair->ends.source.span().first(kWordBytes), 1);
-  const Status launched =
-      launch_shared_puts(pair->handle, kWarps, pair->job(kWordBytes, each), pair->report(), progress);
+  const Status launched = launch(pair->handle, kWarps, pair->job(kWordBytes, each), pair->report(), progress);
   std::string wrong = check_launch(launched, *pair);
   if (wrong.empty()) wrong = check_arrival(*pair, each * kThreads);
   if (!wrong.empty()) return failed(wrong);
   bench.alive();
+  return done(*pair, fmt::format("{} puts with signals by {} warps", each * kThreads, kWarps));
+}
+
+StepResult share_endpoint(const KernelBench& bench) {
+  auto on_nic = open_staging(bench, {});
+  auto in_host = open_staging(bench, StagingOptions::in_host_memory());
+  struct Way {
+    const char* name;
+    SharedPutKernel* launch;
+    StagingPools pools;
+    const Error* obstacle;
+  };
+  const auto of = [](Result<StagingPool>& pool) { return pool ? &*pool : nullptr; };
+  const auto error_of = [](const Result<StagingPool>& pool) { return pool ? nullptr : &pool.error(); };
+  const Way ways[] = {{"pull", launch_shared_pulls, {}, nullptr},
+                      {"push", launch_shared_pushes, {of(on_nic)}, error_of(on_nic)},
+                      {"bounce", launch_shared_bounces, {nullptr, of(in_host)}, error_of(in_host)}};
+  PartResults parts;
+  std::string untried;
+  Verdict verdict = Verdict::kOk;
+  for (const Way& way : ways) {
+    const StepResult one =
+        way.obstacle != nullptr ? without_staging(*way.obstacle) : share(bench, way.pools, way.launch);
+    if (way.obstacle != nullptr && one.verdict == Verdict::kUnknown) {
+      untried += fmt::format("; {}: not tried: {}", way.name, one.value);
+      continue;
+    }
+    parts.add(way.name, one.verdict == Verdict::kFail ? one.value : "", one.value);
+    verdict = std::max(verdict, one.verdict);
+  }
   // A put with its signal takes two blocks at least, so these are no fewer laps.
   const KernelPuts laps = put_alone(bench, std::uint64_t{bench.sizes.laps} * kBlocks);
-  if (laps.result.verdict == Verdict::kFail) return laps.result;
-  return done(*pair, fmt::format("{} puts with signals by {} warps on one endpoint, and {} laps of an "
-                                 "exclusive one",
-                                 each * kThreads, kWarps, bench.sizes.laps));
+  parts.add("an exclusive one", laps.result.verdict == Verdict::kFail ? laps.result.value : "",
+            fmt::format("{} laps", bench.sizes.laps));
+  StepResult result = parts.result();
+  result.value += untried;
+  if (result.verdict == Verdict::kOk) result.verdict = verdict;
+  return result;
 }
 
 // Describes the completion that a kernel did not take; empty: it took all.

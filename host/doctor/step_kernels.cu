@@ -14,24 +14,24 @@ GDX_DEVICE void tell(KernelReport* report, Status status) {
   if (status != Status::kOk) exec::publish(&report->status, static_cast<std::uint32_t>(status));
 }
 
-template <typename Endpoint>
+template <Mode M, typename Endpoint>
 GDX_DEVICE Status put_all(Endpoint& endpoint, const PutJob& job) {
   Status status = Status::kOk;
   for (std::uint64_t i = 0; i < job.puts && status == Status::kOk; ++i) {
-    status =
-        gdx_put_signal<Mode::kPull>(endpoint, job.to, job.from, job.bytes, job.signal, 1, SignalOp::kAdd);
+    status = gdx_put_signal<M>(endpoint, job.to, job.from, job.bytes, job.signal, 1, SignalOp::kAdd);
   }
   return status == Status::kOk ? gdx_flush(endpoint) : status;
 }
 
 __global__ void put_alone(EndpointHandle handle, PutJob job, KernelReport* report) {
   device::Endpoint<> endpoint(handle);
-  tell(report, put_all(endpoint, job));
+  tell(report, put_all<Mode::kPull>(endpoint, job));
 }
 
+template <Mode M>
 __global__ void put_shared(EndpointHandle handle, PutJob job, KernelReport* report) {
   device::SharedEndpoint<> endpoint(handle);
-  tell(report, put_all(endpoint, job));
+  tell(report, put_all<M>(endpoint, job));
 }
 
 template <Scope S, Copy C>
@@ -223,10 +223,20 @@ Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelRepo
   return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, put_alone, endpoint, job, report);
 }
 
-Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
-                          KernelReport* report, int (*progress)()) {
-  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress}, put_shared, endpoint,
-                      job, report);
+Status launch_shared_pulls(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                           KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
+                      put_shared<Mode::kPull>, endpoint, job, report);
+}
+Status launch_shared_pushes(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                            KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
+                      put_shared<Mode::kPush>, endpoint, job, report);
+}
+Status launch_shared_bounces(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                             KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
+                      put_shared<Mode::kBounce>, endpoint, job, report);
 }
 
 Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,

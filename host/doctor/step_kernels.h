@@ -38,8 +38,11 @@ struct PutJob {
 [[nodiscard]] Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
                                  int (*progress)());
 // The same by every thread of `warps` warps on one shared endpoint.
-[[nodiscard]] Status launch_shared_puts(const EndpointHandle& endpoint, std::uint32_t warps,
-                                        const PutJob& job, KernelReport* report, int (*progress)());
+using SharedPutKernel = Status(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                               KernelReport* report, int (*progress)());
+[[nodiscard]] SharedPutKernel launch_shared_pulls;
+[[nodiscard]] SharedPutKernel launch_shared_pushes;
+[[nodiscard]] SharedPutKernel launch_shared_bounces;
 // One push, by a warp's stores, or by a block's TMA (which stores on GPUs before sm_90).
 using PushKernel = Status(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
                           int (*progress)());

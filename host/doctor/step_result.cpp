@@ -11,6 +11,7 @@ namespace prm = mlx5::prm;
 
 StepResult without_staging(const Error& error) {
   if (error.status == Status::kNoMemory) return {Verdict::kUnknown, "held by others: " + error.message};
+  if (error.status == Status::kUnsupported) return {Verdict::kUnknown, error.message};
   return {Verdict::kFail, error.message};
 }
 
