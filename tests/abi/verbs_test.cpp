@@ -223,7 +223,8 @@ bool reads_a_number(const char* counter_name) {
 }
 
 TEST_F(Verbs, counters_read_are_numbers) {
-  for (const char* name : {"local_ack_timeout_err", "softhca_packets_sent", "softhca_staging_violations"}) {
+  for (const char* name :
+       {"local_ack_timeout_err", "out_of_buffer", "softhca_packets_sent", "softhca_staging_violations"}) {
     EXPECT_TRUE(reads_a_number(name)) << name;
   }
 }

@@ -280,6 +280,12 @@ std::string LooseNode::verdict_of_packets() const {
   const std::uint64_t sent = uc_requester_.counters().packets_sent + ud_requester_.counters().packets_sent;
   const std::uint64_t arrived =
       uc_responder_.counters().packets_received + ud_responder_.counters().packets_received;
+  const auto& ud = ud_responder_.counters();
+  const std::uint64_t accounted = received_ + ud.out_of_buffer + ud.qkey_violations;
+  if (config_.service == Service::kUd && !dead_ && arrived != accounted) {
+    return "of " + std::to_string(arrived) + " packets " + std::to_string(accounted) +
+           " were delivered or counted as dropped";
+  }
   if (sent == packets_sent_ && arrived == packets_arrived_) return "";
   return "counts " + std::to_string(sent) + " packets sent and " + std::to_string(arrived) + " received of " +
          std::to_string(packets_sent_) + " and " + std::to_string(packets_arrived_);

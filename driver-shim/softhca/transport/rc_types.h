@@ -93,6 +93,7 @@ struct TransportCounters {
   std::uint64_t naks_withheld = 0;  // the rate of NAKs is bounded: see kNakIntervalNs
   std::uint64_t key_faults = 0;     // requests for memory that their key, range or right forbids
   std::uint64_t qkey_violations = 0;
+  std::uint64_t out_of_buffer = 0;  // requests that found no receive WQE
 };
 
 class RequesterPort {

@@ -289,6 +289,7 @@ void Responder::on_atomic(const roce::Headers& headers) {
 bool Responder::take_receive() {
   receives_wanted_ = receives_wanted_ || port_.posted_receives().has_value();
   if (port_.take_receive()) return true;
+  ++counters_.out_of_buffer;
   queue_nak(static_cast<std::uint8_t>(roce::kAethKindRnr | (config_.min_rnr_timer & 0x1f)));
   return false;
 }

@@ -103,6 +103,7 @@ bool UcResponder::may_write(const roce::Reth& reth, std::size_t payload_bytes, b
 
 bool UcResponder::take_receive() {
   has_receive_ = has_receive_ || port_.take_receive();
+  counters_.out_of_buffer += has_receive_ ? 0 : 1;
   return has_receive_;
 }
 

@@ -29,7 +29,10 @@ void UdResponder::on_packet(const roce::Headers& headers, std::span<const std::b
     return;
   }
   if (payload.size() > config_.mtu_bytes) return;
-  if (!port_.take_receive()) return;
+  if (!port_.take_receive()) {
+    ++counters_.out_of_buffer;
+    return;
+  }
   Syndrome syndrome = port_.scatter_receive(0, grh);
   if (syndrome == Syndrome::kNone && !payload.empty()) {
     syndrome = port_.scatter_receive(static_cast<std::uint32_t>(grh.size()), payload);

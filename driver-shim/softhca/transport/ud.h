@@ -32,7 +32,7 @@ class UdRequester final : public UnacknowledgedRequester {
   UdConfig config_;
 };
 
-// Drops a packet with another Q_Key, or without a receive WQE, without a report. A receive WQE that cannot
+// Drops a packet with another Q_Key, or without a receive WQE, without a report but a count. A receive WQE that cannot
 // hold its message fails and takes the queue pair to the error state. Every later packet is ignored.
 class UdResponder {
  public:

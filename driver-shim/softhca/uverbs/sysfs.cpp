@@ -264,6 +264,7 @@ std::vector<std::pair<const char*, std::uint64_t>> all_counter_values(const HcaC
           {"hw_counters/out_of_sequence", transport.out_of_sequence},
           {"hw_counters/duplicate_request", transport.duplicate_requests},
           {"hw_counters/rnr_nak_retry_err", transport.rnr_naks_received},
+          {"hw_counters/out_of_buffer", transport.out_of_buffer},
           {"hw_counters/softhca_credit_waits", transport.credit_waits},
           {"hw_counters/softhca_credit_probes", transport.credit_probes},
           {"hw_counters/softhca_credit_updates", transport.credit_updates},

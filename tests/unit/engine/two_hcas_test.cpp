@@ -184,6 +184,7 @@ TEST_F(TwoHcas, send_without_a_receive_waits_for_one) {
   a.ring();
   drive(a, b, [&] { return a.hca->counters().transport.rnr_naks_received > 0; });
   EXPECT_GT(a.hca->counters().transport.rnr_naks_received, 0u);
+  EXPECT_GT(b.hca->counters().transport.out_of_buffer, 0u);
   b.post_receive(b.local(kTarget, 64));
   expect_success(await_send(a, b), 0);
   EXPECT_TRUE(await_receive(b, a));

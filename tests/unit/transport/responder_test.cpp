@@ -360,6 +360,7 @@ TEST_F(ResponderTest, missing_receive_draws_rnr_and_leaves_no_trace) {
   auto headers = request(Opcode::kRcWriteOnlyImmediate, 100, 8);
   receive(headers, 8);
   EXPECT_EQ(port.trace, "SS") << "no payload may land without a receive";
+  EXPECT_EQ(responder.counters().out_of_buffer, 2u) << "the write behind the first is out of sequence";
   port.receives = 1;
   receive(headers, 8);
   EXPECT_EQ(port.trace, "SSWSC");

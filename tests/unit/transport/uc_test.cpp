@@ -204,12 +204,14 @@ TEST_F(UcResponderTest, write_outside_its_range_leaves_no_trace) {
   EXPECT_EQ(port.trace, "");
 }
 
-TEST_F(UcResponderTest, send_without_a_receive_is_lost_in_silence) {
+TEST_F(UcResponderTest, send_without_a_receive_is_lost_and_counted) {
   receive(Opcode::kUcSendOnly, 0xffffff, 4);
   EXPECT_EQ(port.trace, "");
+  EXPECT_EQ(responder.counters().out_of_buffer, 1u);
   port.receives = 1;
   receive(Opcode::kUcSendOnly, 0, 4);
   EXPECT_EQ(port.trace, "C");
+  EXPECT_EQ(responder.counters().out_of_buffer, 1u);
 }
 
 TEST_F(UcResponderTest, send_too_long_for_its_receive_is_fatal) {

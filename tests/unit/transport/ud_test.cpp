@@ -89,9 +89,11 @@ TEST_F(UdResponderTest, foreign_qkey_and_missing_receive_are_silent) {
   port.receives = 1;
   receive(kQkey + 1, 10);
   EXPECT_EQ(port.receives, 1);
+  EXPECT_EQ(responder.counters().out_of_buffer, 0u);
   port.receives = 0;
   receive(kQkey, 10);
   EXPECT_EQ(port.trace, "");
+  EXPECT_EQ(responder.counters().out_of_buffer, 1u);
   responder.set_qkey(kQkey + 1);
   port.receives = 1;
   receive(kQkey + 1, 10);
