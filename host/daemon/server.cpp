@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,18 @@ namespace gdx::daemon {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Returns whether the kernel gives this number to each user whom gdxd's user namespace does not map.
+bool stands_for_many(uid_t user) {
+  constexpr std::uint64_t kAll = 4294967295;
+  std::uint64_t inside = 0;
+  std::uint64_t outside = 0;
+  std::uint64_t count = 0;
+  std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
+  uid_t overflow = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  return count != kAll && user == overflow;
+}
 
 // Counters of a port that statistics show: mlx5's names, and those that the software HCA adds.
 constexpr const char* kCounters[] = {"out_of_sequence",
@@ -185,6 +198,13 @@ void Server::stop() {
 }
 
 Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
+  if (stands_for_many(user)) {
+    return fail(
+        Status::kUnsupported,
+        fmt::format("gdxd runs in a user namespace that names you {}, as others whom it does not know: "
+                    "run gdxd in the host's",
+                    user));
+  }
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });

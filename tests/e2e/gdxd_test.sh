@@ -269,6 +269,28 @@ case $case_name in
     kill $launcher
     wait $launcher
     ;;
+  # A client's namespaces change neither its user nor its service. In one of its own gdxd names root alone.
+  namespaces)
+    if [ "$(id -u)" -ne 0 ] || ! unshare --map-root-user --pid --fork true 2>/dev/null; then
+      echo 'SKIPPED: user and process namespaces are for root: run this as root, where they are permitted'
+      exit 77
+    fi
+    start_gdxd --mode 0666
+    run 100 unshare --pid --fork --mount-proc "$gdx" demo --max-bytes 8
+    expect_status 0
+    run 100 unshare --map-root-user "$gdx" demo --max-bytes 8
+    expect_status 0
+    kill "$daemon" && wait "$daemon"
+    printf '#!/bin/sh\nexec unshare --map-root-user %s "$@"\n' "$gdxd" >"$folder/gdxd"
+    chmod +x "$folder/gdxd" && chmod 755 "$folder"
+    gdxd=$folder/gdxd
+    start_gdxd --mode 0666
+    run 100 "$gdx" demo --max-bytes 8
+    expect_status 0
+    run 100 setpriv --reuid 1234 --regid 1234 --clear-groups "$gdx" demo --max-bytes 8
+    expect_failure
+    expect "gdxd runs in a user namespace that names you 65534"
+    ;;
   bad_input)
     unset GDX_DAEMON
     for arguments in '--socket relative' '--mode 9' '--group no-such-group' '--pools 0' '--nonsense'; do
