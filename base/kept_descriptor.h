@@ -25,8 +25,8 @@ int spare_standard_descriptors(int descriptor, bool close_on_exec);
 // Returns whether this process keeps a descriptor at `number` that still refers to its file.
 // Async-signal-safe; costs a load for a number that was never kept.
 bool is_kept(int number);
-// Returns whether the number still refers to the file of `kept`. Files that share one inode (eventfd, epoll,
-// pidfd) are indistinguishable after a program has closed one by a system call and opened another.
+// Returns whether the number still refers to the file of `kept`. Files of one inode (eventfd, epoll, pidfd)
+// are indistinguishable, as when a system call closes one and another is opened.
 bool is_kept(const KeptDescriptor& kept);
 
 // Returns the first number from `from` on that is_kept(); -1 without one.

@@ -46,8 +46,8 @@ bool flush_output();
 
 // Runs the body of main() and returns the process's exit status: the body's, or 1 if that is 0 and stdout
 // lost output. An exception becomes status 1. Both print one line that begins with `program`. Opens failing
-// descriptors in place of closed ones from 0 to 2, so that no file of the program gets such a number.
-// Executed programs find them closed.
+// descriptors in place of closed ones from 0 to 2, because files would get their numbers otherwise. Executed
+// programs find them closed.
 [[nodiscard]] int run_program(std::string_view program, const std::function<int()>& body);
 
 }  // namespace gdx

@@ -1,8 +1,8 @@
 # A mutant is the simulation on a transport with one known bug. Production code does not contain it: the bug
 # is one textual replacement in a copy of one source, made at configure time.
 
-# gdx_plant_bug(NAME ROOT FILE FIND REPLACE): a copy of FILE (from the repository's root) below ROOT, in which
-# FIND, a text that occurs exactly once, is REPLACEd.
+# gdx_plant_bug(NAME ROOT FILE FIND REPLACE): a copy of FILE (from the repository's root) below ROOT, with REPLACE for
+# FIND. FIND occurs exactly once.
 function(gdx_plant_bug name root file find replace)
   set(original ${PROJECT_SOURCE_DIR}/${file})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${original})

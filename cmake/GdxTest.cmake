@@ -56,7 +56,7 @@ endfunction()
 # SERIAL: one such test at a time, beside others that are not. TIMEOUT_S is for a hang, which no load may look like;
 # sanitizers have three times as long.
 # Exit status 77 is a skip; the command prints its reason. Tests are strict, except under ThreadSanitizer, because the
-# lock of the recorder (device/exec/nic_stores.h) would order the stores that are to be watched.
+# lock of the recorder (device/exec/nic_stores.h) would order the watched stores.
 set(GDX_STRICT_ENVIRONMENT "")
 if(NOT GDX_SANITIZER STREQUAL "thread")
   set(GDX_STRICT_ENVIRONMENT GDX_STRICT=1)

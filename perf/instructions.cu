@@ -1,5 +1,5 @@
 // Kernels that instructions.py compiles and counts; nothing runs them. Each makes N calls with arguments of
-// their own, so that the kernel of two calls minus the kernel of one is what one more call costs.
+// their own. The kernel of two calls minus that of one is the cost of one more call.
 #include "device/gdx.h"
 #include "device/shared.h"
 #include "device/team/team.h"

@@ -1,4 +1,4 @@
-// The machine that kernels of a test or a benchmark run on, a GPU or the CPU layer, and memory of it.
+// The machine of a test's or benchmark's kernels, and its memory: a GPU or the CPU layer.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Puts by the verbs device functions of DOCA GPUNetIO, from a checkout given by path, as a program of its own
-// would make them: nothing of theirs is part of this project. Their WQEs are an mlx5's, so they are checked
+// Puts by the verbs device functions of DOCA GPUNetIO, as a program of its own would make them. The checkout
+// is given by path: nothing of theirs is part of this project. Their WQEs are an mlx5's, so they are checked
 // as ours are. Source: include/doca_gpunetio_device.h of NVIDIA-DOCA/gpunetio, read at commit 467c76a6.
 #include <doca_gpunetio_device.h>
 

@@ -1,6 +1,6 @@
-// The kernels of posting_bench: puts into queues of memory that no NIC reads, stores to host memory, and
-// requests to a thread of the host. A case posts no more than its queues hold, so it waits for no completion,
-// and only posting is timed.
+// The kernels of posting_bench: puts into queues that no NIC reads, stores to host memory, and requests to a
+// host thread. A case posts no more than its queues hold, so it waits for no completion, and only posting is
+// timed.
 #pragma once
 
 #include <cstddef>

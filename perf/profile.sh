@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# profile.sh BUILD_FOLDER [--seconds S]: where the processor time of an 8 B and of a 1 MiB RC write goes, both
-# ends together on one thread. Sampled with perf, grouped by what the sampled function is for.
+# profile.sh BUILD_FOLDER [--seconds S]: the processor time of 8 B and 1 MiB RC writes, both ends together on one
+# thread. Sampled with perf, grouped by what the sampled function is for.
 set -euo pipefail
 build=$1
 shift

@@ -5,8 +5,8 @@
 
 namespace gdx {
 
-// Shifts, not builtins: GCC and nvcc both lower these to one byte swap (PRMT on a GPU), and the
-// functions stay constexpr and usable from device code under --expt-relaxed-constexpr.
+// Shifts, not builtins: GCC and nvcc both lower these to one byte swap (PRMT on a GPU). The functions stay
+// constexpr and usable from device code under --expt-relaxed-constexpr.
 constexpr std::uint16_t byte_swap(std::uint16_t v) { return static_cast<std::uint16_t>((v << 8) | (v >> 8)); }
 constexpr std::uint32_t byte_swap(std::uint32_t v) {
   return (v << 24) | ((v & 0xff00u) << 8) | ((v >> 8) & 0xff00u) | (v >> 24);

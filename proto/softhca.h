@@ -10,14 +10,14 @@ namespace gdx {
 inline constexpr char kSofthcaProgressSymbol[] = "gdx_softhca_progress";
 using SofthcaProgress = int (*)();
 
-// Signature: void gdx_softhca_wake(void). Ends the sleep of the threads that drive the HCAs of this process,
-// and lets them look for doorbells for a while. Thread-safe, does not block.
+// Signature: void gdx_softhca_wake(void). Wakes the threads that drive the HCAs of this process, and lets
+// them look for doorbells for a while. Thread-safe, does not block.
 inline constexpr char kSofthcaWakeSymbol[] = "gdx_softhca_wake";
 using SofthcaWake = void (*)();
 
 // Signature: int gdx_softhca_raise(int event). Tells all contexts of this process an asynchronous event of
-// the device or of port 1, by its number in enum ibv_event_type, and changes nothing else. For tests. Returns
-// the number of contexts. Thread-safe.
+// the device or port 1, and changes nothing else. `event` is a number of enum ibv_event_type. For tests.
+// Returns the number of contexts. Thread-safe.
 inline constexpr char kSofthcaRaiseSymbol[] = "gdx_softhca_raise";
 using SofthcaRaise = int (*)(int event);
 

@@ -102,9 +102,9 @@ struct BulkEngine {
   std::vector<BulkGroup> groups;  // of the block's first thread, oldest first
 };
 [[nodiscard]] BulkEngine& bulk_engine();
-// Notes a rung doorbell. The first after all threads have waited is served at the end of this round, as by an
-// idle NIC beside a kernel. Later ones are served when all wait again, because one core serves both. Outside
-// a grid it does nothing.
+// Notes a rung doorbell. The first after all threads have waited is served at this round's end, as by an idle
+// NIC. Later ones are served when all wait again, because one core serves both. Outside a grid it does
+// nothing.
 void wake_nic();
 [[nodiscard]] std::uint64_t now_ns();
 // One turn of a spinning wait: the other threads of the worker run, then `progress`.

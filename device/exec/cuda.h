@@ -148,8 +148,8 @@ GDX_DEVICE void store_word(void* to, std::uint32_t value) {
   asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(global_address(to)), "r"(value) : "memory");
 }
 
-// Uses GPU scope when all that the NIC will read is in GPU memory, because its reads meet the stores in the
-// L2. Uses system scope when any of it is in host or NIC memory.
+// Uses GPU scope when the NIC will read GPU memory alone, because its reads meet the stores in the L2. Uses
+// system scope when any of it is in host or NIC memory.
 template <Placement P>
 GDX_DEVICE void store_release(Be32* to, Be32 value) {
   if constexpr (P == Placement::kGpu) {
@@ -437,7 +437,7 @@ class BulkStores {
 // Stores a doorbell with its WQE of one block in one store of 64 B, by TMA. For the leader of S, after a
 // fence_release, where BulkStores::by_tma() holds. The proxy fence orders the stage and the earlier stores
 // before the copy. Returns when the copy is complete, so that no later doorbell overtakes it.
-// Takes 64 B of shared memory for a block, or for each of the 32 warps that a block can have.
+// Takes 64 B of shared memory for a block, or for each of its up to 32 warps.
 template <Scope S>
 GDX_DEVICE void store_blueflame(std::uint64_t* half, const Segment (&wqe)[4]) {
   static_assert(S != Scope::kThread, "a stage for every thread of a block would fill the shared memory");

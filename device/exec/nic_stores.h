@@ -1,15 +1,14 @@
-// Records the stores of kernels on the CPU layer to a NIC, because memory here accepts stores that NIC memory
-// rejects. A launch records where GDX_STRICT is set, as in all tests. An offence ends the launch with kSystem
-// and a line on stderr. Rules:
+// Records stores of kernels on the CPU layer to a NIC, because memory here accepts what NIC memory rejects. A
+// launch records where GDX_STRICT is set, as in all tests. An offence ends the launch with kSystem and a line
+// on stderr. Rules:
 //  - Staging memory takes aligned words of 4 B. Source: rdma-core, mlx5_access_dm in providers/mlx5/mlx5.c.
 //  - Doorbells of a queue never go backwards, because a NIC may use the index in them.
 //    Source: DOCA GPUNetIO, doca_gpu_dev_verbs_prepare_db.
 //  - What is stored to staging memory and to rings is released before the record that announces it, and that
 //    before the doorbell. Memory of the host and of the NIC needs a release of host scope, because one of
 //    GPU scope orders nothing for other agents. Source: PTX ISA, "Memory Consistency Model", Scope.
-// A gather or a barrier of a scope passes stores of the others to its first thread, whose release covers
-// them. Tests under ThreadSanitizer run without it, because the recorder's lock would order what they are to
-// watch.
+// A gather or a barrier passes the stores of a scope to its first thread, whose release covers them. Tests
+// under ThreadSanitizer run without it, because the recorder's lock would order what they are to watch.
 #pragma once
 
 #include <cstddef>

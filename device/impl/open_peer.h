@@ -1,5 +1,5 @@
-// The state of an endpoint towards a peer whose memory may be mapped, for device/peer_endpoint.h, and the
-// calls on mapped memory. All threads of the scope call.
+// The state of an endpoint towards a peer whose memory may be mapped, for device/peer_endpoint.h. Contains
+// the calls on mapped memory, too. All threads of the scope call.
 #pragma once
 
 #include <cstdint>

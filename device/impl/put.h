@@ -1,6 +1,5 @@
-// The ways a payload reaches the NIC. The NIC fetches it (pull), or the kernel stores it into memory of the
-// NIC (push) or of the host (bounce). Inline payload travels in the WQE. Messages of any length, in chunks
-// where needed.
+// The ways a payload reaches the NIC. The NIC fetches it (pull), or the kernel stores it in memory of NIC
+// (push) or host (bounce). Inline payload travels in the WQE. Messages of any length, in chunks where needed.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ template <typename Tail, Scope S, Placement P>
 GDX_DEVICE Status put_pull(OpenEndpoint<S, P>& endpoint, const RemoteMemory& to, const LocalMemory& from,
                            std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   return by_leader(endpoint, [&] {
-    // Before a signal a put of no bytes is an empty WRITE, because a branch around it costs every put more.
+    // A put of no bytes before a signal is an empty WRITE, because a branch costs every put more.
     const bool may_be_empty = Tail::kBlocks != 0;
     // One branch for both, which a put that may go on does not take.
     if (const bool bad_length = may_be_empty ? bytes > mlx5::kMaxMessageBytes : !is_message_length(bytes);

@@ -105,8 +105,8 @@ GDX_DEVICE bool is_done(QueueState& state, const HeldSlot& held) {
   return false;
 }
 
-// Publishes the credits up to `ready`, and withholds idle ones above `limit` in that same step, but leaves
-// `kept` of them. So no thread can take a withheld credit. Returns the new end of the credits.
+// Publishes the credits up to `ready`. Withholds idle ones above `limit` in that same step, but leaves `kept`
+// of them. So no thread can take a withheld credit. Returns the new end of the credits.
 GDX_DEVICE std::uint32_t show_credits(SharedCredits& credits, const StagingState& books, std::uint32_t ready,
                                       std::uint32_t limit, std::uint32_t kept) {
   std::uint64_t use = exec::load_counter(&credits.use);

@@ -116,7 +116,7 @@ GDX_DEVICE Status await_completed(QueueState& state, std::uint32_t goal, std::ui
 }
 
 // Waits for the room of a reservation. A timeout or abort ends the endpoint, because a reservation cannot be
-// given back and later ones wait for its turn.
+// given back. Later ones wait for its turn.
 GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
   const Status status = await_completed(*state, goal, exec::now_ns());
   if (status == Status::kOk || is_sticky(status)) return status;
@@ -125,13 +125,13 @@ GDX_OUT_OF_LINE Status wait_shared_room(QueueState* state, std::uint32_t goal) {
 
 // Publishes in turn: record, doorbell, then the turn. `Observed` is the memory that the NIC reads, payload
 // included.
-// Fence 1 orders payload and WQEs, of this and all earlier turns and of threads whose marks were acquired,
-// before the record. It stands after the load that acquired the turn, because a release covers only
-// operations before its fence.
+// Fence 1 orders payload and WQEs before the record. They are those of this and all earlier turns, and of
+// threads whose marks were acquired. The fence stands after the load that acquired the turn, because a
+// release covers only operations before its fence.
 // Fence 2 keeps records in the order of turns, because the NIC reads them as a counter. It also orders the
 // record before the doorbell.
-// Fence 3 orders the doorbell before the next thread's, because a NIC may use the doorbell's index, which
-// must not decrease. GPU scope suffices: the next thread is on this GPU and stores to this address.
+// Fence 3 orders the doorbell before the next thread's, because its index must not decrease: a NIC may use
+// it. GPU scope suffices: the next thread is on this GPU and stores to this address.
 template <Placement Observed>
 GDX_DEVICE void publish_in_turn(const EndpointHandle& handle, QueueState& state, std::uint32_t end,
                                 std::uint64_t doorbell_value) {
@@ -185,7 +185,7 @@ GDX_DEVICE bool is_claimed(const SharedState& shared, std::uint32_t end) {
 }
 
 // Publishes a post that has to wait for its turn, or has others behind it. Marks it meanwhile, so that the
-// thread with the turn publishes it too. That thread clears the mark before it stores `published`, so an
+// thread with the turn publishes it too. That thread clears the mark before it stores `published`. So an
 // entry is free once `published` is less than a lap behind. Publishes within the loop, because a lane with
 // its turn must not wait for lanes without.
 template <Placement Observed>

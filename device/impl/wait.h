@@ -1,7 +1,7 @@
 // Slow paths of a call: completions, credits, deadlines, late doorbells. They are out of line,
 // one copy for all calls of a kernel. So a call that need not wait pays for a comparison only. They work on
-// QueueState in memory, because a reference to a kernel's counters or parameters would force those out of
-// registers. For the leader of the endpoint's scope.
+// QueueState in memory, because references to a kernel's counters or parameters force those out of registers.
+// For the leader of the endpoint's scope.
 #pragma once
 
 #include <cstdint>

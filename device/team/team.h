@@ -1,5 +1,5 @@
-// The device API on a team: memory is named by an own pointer into the symmetric heap (or another window of
-// the team), a peer by its rank.
+// The device API on a team. Memory is named by an own pointer into the symmetric heap or another window of
+// the team. A peer is named by its rank.
 //
 //   gdx_put_signal(team, x + mine, x + mine, n, arrived, 1, SignalOp::kAdd, rank)    at rank's x + mine
 //   gdx_wait(team, arrived, Compare::kGreaterEqual, 1, rank)                         this rank's arrived

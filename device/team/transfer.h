@@ -152,8 +152,8 @@ GDX_DEVICE Status place_tail(const TeamHandle& /*team*/, std::uint32_t /*rank*/,
 template <typename Tail>
 using PlacedTail = std::conditional_t<Tail::kBlocks == 0, NoSignal, TeamSignal>;
 
-// Every put of a wide scope, and a thread's unusual ones. These are refused, empty, in a window beyond the
-// heap, or to a peer that the thread does not reach by a queue pair alone.
+// Every put of a wide scope, and a thread's unusual ones. These are refused, empty, or in a window beyond the
+// heap. Others go to a peer that the thread does not reach by a queue pair alone.
 template <Scope S, Mode M, Placement P, typename Tail>
 GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std::uint32_t layout,
                                     TeamPut put, Tail tail) {

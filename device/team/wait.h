@@ -1,4 +1,4 @@
-// Waits of a team on one or many signals of this rank, with a probe of the rank that is to signal.
+// Waits of a team on one or many signals of this rank, with a probe of the awaited rank.
 #pragma once
 
 #include <cstddef>

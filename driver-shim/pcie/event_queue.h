@@ -1,5 +1,5 @@
-// Discrete events in virtual time. Events of one instant run in the order in which they were scheduled,
-// so a run is a function of its inputs alone.
+// Discrete events in virtual time. Events of one instant run in the order of their scheduling. So a run is a
+// function of its inputs alone.
 #pragma once
 
 #include <algorithm>

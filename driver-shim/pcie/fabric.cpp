@@ -148,7 +148,7 @@ TimePs Fabric::transit_ps(const Node& node, const Packet& packet) const {
   if (node.kind == NodeKind::kSwitch) return from_ns(platform_.switch_latency_ns);
   const bool host_memory = packet.target == kHostNode || packet.origin == kHostNode;
   if (!host_memory) return from_ns(platform_.root.peer_hop_ns);
-  // The one that only passes on to the host's own has nothing to do but the hop, which is the channel's.
+  // A root that only passes on to the host's own adds nothing but the hop, which is the channel's.
   return node.owns_host_memory ? from_ns(platform_.root.memory_hop_ns) : 0;
 }
 

@@ -13,8 +13,8 @@ enum class Generation : std::uint8_t { kGen3 = 3, kGen4, kGen5, kGen6 };
 // Direction that the ACK and flow-control packets (DLLPs) of a link delay. They travel against the data that
 // they acknowledge. kCaused charges them to the reverse direction, in proportion to the received bytes, and
 // not while that direction idles. kBothWays charges both directions, loaded or not. It reads the
-// specification's limits as bytes of a link, although they are symbol times, in which each lane carries a
-// byte. pcie-bench counts so, and kBothWays reproduces it.
+// specification's limits as bytes of a link, although they are symbol times (a byte for each lane).
+// pcie-bench counts so, and kBothWays reproduces it.
 enum class DllpAccounting : std::uint8_t { kCaused, kBothWays };
 
 struct LinkConfig {
@@ -40,10 +40,10 @@ struct LinkConfig {
 // The share that SKP ordered sets take: 4 in 1538 symbols; none in FLIT mode (not published here, small).
 [[nodiscard]] double skip_share(const LinkConfig& link);
 
-// DLLP bytes for every byte of a loaded link: 8 B of ACK each ACK latency limit and 8 B of credit update each
-// update limit, by the accounting of `link`. Source: PCIe Base Specification, the limits of ACK transmission
-// and the guidelines of UpdateFC transmission at 8 GT/s, in symbol times: (MPS + 28) * AckFactor / lanes +
-// 115. [guessed] the same at faster rates.
+// DLLP bytes for every byte of a loaded `link`, by its accounting: 8 B of ACK each ACK latency limit and 8 B
+// of credit update each update limit. Source: PCIe Base Specification, the limits of ACK transmission and the
+// guidelines of UpdateFC transmission at 8 GT/s, in symbol times: (MPS + 28) * AckFactor / lanes + 115.
+// [guessed] the same at faster rates.
 [[nodiscard]] double dllp_share(const LinkConfig& link);
 
 // Returns the rate of a direction for TLPs: while nothing travels the other way (kCaused), or always

@@ -39,13 +39,13 @@ struct Completer {
 enum class Origin : std::uint8_t { kGuessed, kFitted, kGiven };
 
 struct RootComplex {
-  // [fitted] with host memory below to 440 ns for a 64 B DMA read, Gen3 x8, Ivy Bridge E5-2620 v2
-  // (pcie-bench data, lat_cmd_sizes).
+  // [fitted] with host memory below to 440 ns for a 64 B DMA read, Gen3 x8, Ivy Bridge E5-2620 v2. Source:
+  // pcie-bench data, lat_cmd_sizes.
   std::uint32_t memory_hop_ns = 90;
   std::uint32_t peer_hop_ns = 150;  // [guessed] port to port, one way
   bool peer_reads = true;
   bool only_one = false;  // of the machine: there is no NODE or SYS path
-  // Peer reads are carried out line by line, with so many lines outstanding in the root complex that the
+  // Peer reads are carried out line by line. So many lines are outstanding in the root complex that the
   // request enters first. [guessed] for any but kEpyc7452 and kIvyBridge: as many as fit the former.
   std::uint32_t peer_read_lines = 48;
   Origin peer_read_lines_are = Origin::kGuessed;
@@ -56,8 +56,9 @@ struct RootComplex {
   // machine).
   std::uint32_t socket_hop_ns = 33;
   double node_bytes_per_s = 100e9;  // [guessed] far above a link
-  // [guessed] Peer writes between sockets were measured at 39 GB/s on dual EPYC 9374F and 51 on dual Turin
-  // (Gen5, RTX PRO 6000, p2pBandwidthLatencyTest, voipmonitor/rtx6kpro), and far below on older ones: kA30.
+  // [guessed] Peer writes between sockets were measured at 39 GB/s on dual EPYC 9374F and 51 on dual Turin.
+  // Older ones are far below: kA30. Source: voipmonitor/rtx6kpro, p2pBandwidthLatencyTest of RTX PRO 6000,
+  // Gen5.
   double socket_bytes_per_s = 40e9;
 };
 
@@ -68,7 +69,7 @@ struct Platform {
   Buffers buffers{};
   std::uint32_t link_latency_ns = 50;  // [guessed] one way: both physical and link layers, and the wire
   // [guessed] PEX89048 for Gen5 by its vendor, which is of a switch that cuts through. Here a switch forwards
-  // a packet when it has all of it, so that a packet's own time on a link comes on top: 4 ns for 256 B there.
+  // whole packets, so a packet's own time on a link comes on top: 4 ns for 256 B there.
   std::uint32_t switch_latency_ns = 115;
   RootComplex root{};
   Requester nic{};

@@ -13,7 +13,7 @@ enum class TlpKind : std::uint8_t { kWrite, kReadRequest, kCompletion };
 inline constexpr std::size_t kTlpKinds = 3;
 
 // Returns the bytes that a packet adds to its payload. Before FLIT mode: 4 B of framing and sequence number,
-// 4 B of LCRC and a header of 16 B (memory requests, 64-bit addresses) or 12 B (completions).
+// 4 B of LCRC and a header. The header has 16 B (memory requests, 64-bit addresses) or 12 B (completions).
 // Source: PCIe Base Specification 5.0, 2.2.4.1, 2.2.9 and 4.2.2.3; pcie-bench also counts 24 and 20. FLIT
 // mode has neither framing nor LCRC. 16 B for both kinds is guessed: the completion's 12 B and one 4 B header
 // extension (OHC), no extension for requests.

@@ -1,4 +1,4 @@
-// The kernel of moe_dispatch. Block b sends tokens to the experts of rank b, answers rank b's tokens, and
+// The kernel of moe_dispatch. Block b sends tokens to the experts of rank b and answers rank b's tokens. It
 // adds up the answers of every b-th token. All blocks of a launch must run at a time.
 //
 // A rank's slots are free again when it has the answers: they come from there. It sends no token before.

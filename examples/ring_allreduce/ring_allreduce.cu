@@ -1,7 +1,7 @@
 // The kernel of ring_allreduce. Each block sends its share round the ring twice: parts are summed on the
 // first way (reduce-scatter), and sums are handed on in the second (all-gather).
 //
-// Each part of inbox is written once in a round. A sum of the second way has passed all ranks, so who has it
+// Each part of inbox is written once in a round. A sum of the second way has passed all ranks, so its holder
 // knows that all inboxes have been read: the next round may write them without asking.
 #include "ring_allreduce.h"
 

@@ -35,8 +35,8 @@ class FrameSet {
   std::uint32_t bits_ = 0;
 };
 
-// Collects bytes of a stream into frames. Holds at most one frame, and refuses a bad header as soon as it is
-// complete, so that no peer decides the amount of memory.
+// Collects bytes of a stream into frames. Holds at most one frame, because no peer may decide the amount of
+// memory. Refuses a bad header as soon as it is complete.
 class FrameParser {
  public:
   // Returns the bytes to read next: up to the end of the header, then up to the end of the frame.

@@ -38,7 +38,8 @@ class World {
  public:
   // Returns once all ranks are connected.
   // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the size), kBusy
-  // (the port is taken), kTimeout (naming the ranks that never came), kVersionMismatch, kPeerGone, kSystem.
+  // (the port is taken), kTimeout, kVersionMismatch, kPeerGone, kSystem. kTimeout names the ranks that never
+  // came.
   [[nodiscard]] static Result<World> join(const WorldOptions& options);
 
   World(World&&) noexcept;
@@ -55,9 +56,9 @@ class World {
 
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.
-  // Errors: kPeerGone (naming the rank), kTimeout (at rank 0 naming the missing ranks; at any other rank
-  // without names, and the world ends), kInvalidArgument (sizes differ, or a peer sends out of turn),
-  // kInvalidLength (beyond kMaxContributionBytes).
+  // Errors: kPeerGone (naming the rank), kTimeout, kInvalidArgument (sizes differ, or a peer sends out of
+  // turn), kInvalidLength (beyond kMaxContributionBytes). kTimeout names the missing ranks at rank 0. At any
+  // other rank it names none, and the world ends.
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);
   // Returns once every rank has called it. Errors: those of allgather.

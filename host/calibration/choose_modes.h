@@ -44,16 +44,16 @@ struct ModeChoice {
 };
 
 // Finds the site of kernels in the options, the environment, this process or this machine's topology.
-// Errors: kInvalidArgument (an impossible $GDX_PATH_CLASS, a GPU that is no PCI bus id, a path or GPU of
-// kernels on a CPU).
+// Errors: kInvalidArgument (impossible $GDX_PATH_CLASS, GPU that is no PCI bus id, path or GPU of kernels on
+// a CPU).
 [[nodiscard]] Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options);
 
 // Without a calibration. Threads: any.
 [[nodiscard]] ModeChoice default_modes(const KernelSite& site, const QueueShape& shape);
 
 // Errors: those of check_mode_table, site_of_kernels, check_calibration_key, and for a named file those of
-// read_calibrations. For a named file also kNotFound (no table for this HCA and site), kVersionMismatch
-// (another layout of queues) and kUnsupported (measured with another shape than `shape`).
+// read_calibrations. For a named file also kNotFound (no table for this HCA and site) and kVersionMismatch
+// (another layout of queues). kUnsupported if measured with another shape than `shape`.
 // Threads: any.
 [[nodiscard]] Result<ModeChoice> choose_modes(const std::string& hca, const ModeOptions& options,
                                               const QueueShape& shape);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint64_t kShortInlineBytes = 28;  // in a work request of one block, which BlueFlame carries
 constexpr std::uint64_t kOneSlotBytes = 4096;
-// Modelled, queues in host memory: where pushing one message ends to be faster than pulling it under a
-// switch, and than bouncing it across a root complex.
+// Modelled, queues in host memory, one message: where a push ends to be faster than a pull (under a switch)
+// or a bounce (across a root complex).
 constexpr std::uint64_t kModelledPushBytes = 16 * 1024;
 // Modelled, queues in GPU memory: where pulling ends to be faster than bouncing across one root complex, and
 // between several. Under a switch it never does.
@@ -39,7 +39,7 @@ ModeTable with_queues_in_host_memory(PathClass path, ModeMeans means, std::uint6
   return {inline_bytes, kNoSizeLimit, kNoSizeLimit};
 }
 
-// A pull gets by with a fence of GPU scope, which costs less than the payload's read of a short message.
+// A pull needs only a fence of GPU scope, which costs less than the read of a short payload.
 ModeTable with_queues_in_gpu_memory(PathClass path, ModeMeans means, std::uint64_t inline_bytes) {
   if (!crosses_root_complex(path)) return {inline_bytes, inline_bytes, kNoSizeLimit};
   const bool near = path == PathClass::kPhb;

@@ -7,8 +7,8 @@
 
 namespace gdx {
 
-// Describes the placements and choices of endpoints on the HCA, as create() would make them now, and the GPUs
-// that it would serve. A part that fails is replaced by the reason.
+// Describes placements and choices of endpoints as create() would make them now, and the GPUs that the HCA
+// would serve. A part that fails is replaced by the reason.
 [[nodiscard]] nlohmann::ordered_json describe_hca(const Hca& hca);
 
 }  // namespace gdx

@@ -98,7 +98,7 @@ bool LabelledOutput::Reader::read_from(Stream& stream) {
   return again || (write_lines(stream, got <= 0) && got > 0);
 }
 
-// Reads what the pipe holds now and no more, because a process that is none of the ranks' may write for ever.
+// Reads only what the pipe holds now, because a process that is no rank's may write for ever.
 void LabelledOutput::Reader::drain(Stream& stream) {
   int held = 0;
   if (ioctl(stream.pipe.value(), FIONREAD, &held) != 0) return;

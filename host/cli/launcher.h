@@ -70,7 +70,7 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 // Runs the command and waits. SIGINT, SIGTERM and SIGHUP end the ranks first.
 // Returns the exit status for the shell. It is 0 when every rank returned 0, and kExitTimeout after
 // timeout_ns. Otherwise it is that of the first rank to fail (128 + signal when killed). Lines on stderr name
-// the cause, the ranks that are ended, and those that are killed because SIGTERM did not end them. Errors:
+// the cause, the ranks that are ended, and those killed because SIGTERM did not suffice. Errors:
 // kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads: once at a time; it takes
 // the process's signals while it runs.
 [[nodiscard]] Result<int> launch(const LaunchOptions& options);

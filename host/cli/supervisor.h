@@ -5,7 +5,7 @@
 // Parent-death signals reach children alone, and setsid() leaves a process group. So the supervisor adopts
 // all orphans below it, in a group of its own. It ends every descendant after any end of the launcher, even
 // SIGKILL to its whole group. If the supervisor itself is killed, the launcher adopts the orphans and ends
-// them. Only the death of both at once leaves grandchildren, so the supervisor's name differs from names by
+// them. Only the death of both at once leaves grandchildren. So the supervisor's name differs from names by
 // which the launcher is killed.
 // Ranks stay in the launcher's group, so the terminal's signals, job control and reads work as without it.
 #pragma once

@@ -13,8 +13,8 @@ namespace gdx::daemon {
 [[nodiscard]] Result<std::uint64_t> file_offset_of(const void* address);
 
 // Returns a descriptor of the context's file that clients may have. A character device is itself: whoever has
-// it can send the context commands. A file in memory, which is the software HCA's, is opened anew, so that
-// clients share no offset and no lock with gdxd, and can map it only. Errors: kSystem.
+// it can send the context commands. A file in memory, the software HCA's, is opened anew: clients share no
+// offset and no lock with gdxd, and can only map it. Errors: kSystem.
 [[nodiscard]] Result<Descriptor> file_for_clients(int command_file);
 
 }  // namespace gdx::daemon

@@ -121,8 +121,8 @@ bool Group::has_queue_pair(const std::string& hca, std::uint32_t qpn) const {
 }
 
 // Permits only queue pairs of this group as peers within one HCA. A packet names no sending queue pair
-// (IBA 9.2), so any queue pair of the peer's HCA can send to an RC queue pair. The receiver's protection
-// domain checks their keys.
+// (IBA 9.2). So any queue pair of the peer's HCA can send to an RC one. The receiver's protection domain
+// checks their keys.
 Result<void> Group::check_peer(const Hca& hca, const EndpointAddress& peer) const {
   if (has_queue_pair(hca.name(), peer.qpn) || !leads_back(hca, peer)) return {};
   return fail(Status::kNotFound,

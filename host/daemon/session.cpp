@@ -76,7 +76,7 @@ std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
 }
 
 // A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must hold as a client's memory
-// does, and its position, where its buffer begins, must lie in it.
+// does. Its position, where its buffer begins, must lie in it.
 Result<void> check_dmabuf(int file, std::uint64_t offset, std::uint64_t bytes) {
   struct statfs system {};
   if (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) return {};

@@ -29,8 +29,8 @@ struct MappedGpuMemory {
 
 // Maps an offer of kind kGpuParts or kGpuIpc for kernels of `gpu`. Validates the files, because a peer sent
 // them.
-// Errors: kInvalidArgument (an impossible offer), kUnsupported (this GPU does not reach that one, or not by
-// atomics), kNoMemory, kSystem with the driver's message.
+// Errors: kInvalidArgument (impossible offer), kUnsupported (no reach to that GPU, or not by atomics),
+// kNoMemory, kSystem with the driver's message.
 [[nodiscard]] Result<MappedGpuMemory> map_gpu_memory(const Gpu& gpu, const peer::Offer& offer,
                                                      std::span<const Descriptor> files);
 

@@ -1,5 +1,5 @@
-// The bring-up of a machine with a ConnectX, step by step: what each step tried, what came of it, and the
-// bytes of its commands of host/queue, so that somebody far away can tell what is wrong.
+// The bring-up of a machine with a ConnectX, step by step, for a diagnosis from far away. Records what each
+// step tried, its result, and the bytes of its commands of host/queue.
 #pragma once
 
 #include <functional>

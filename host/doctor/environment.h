@@ -1,5 +1,5 @@
-// Facts that somebody far away asks for first: how the program was called, with which libraries and
-// variables, and the kernel's files on the machine, its HCAs and its GPUs. Nothing here is judged.
+// Facts that somebody far away asks for first: the program's call, libraries and variables, and the kernel's
+// files on the machine, its HCAs and its GPUs. Nothing here is judged.
 #pragma once
 
 #include <optional>

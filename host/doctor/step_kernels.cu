@@ -43,7 +43,7 @@ __global__ void push(EndpointHandle handle, PutJob job, KernelReport* report) {
 }
 
 // The rings of an endpoint, one by one and out of their order. Each WQE takes a block and asks for its
-// completion, so that its index is its block and its entry, too.
+// completion. So its index is its block and its entry, too.
 class Rings {
  public:
   GDX_DEVICE explicit Rings(const EndpointHandle& handle) : handle_(handle) { exec::watch_endpoint(handle); }

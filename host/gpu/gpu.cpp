@@ -59,8 +59,8 @@ std::string registration_advice(CUresult result, MappingWay way, PageKind pages)
 
 bool program_has_cuda_kernels() { return &gdx_kernels_are_cuda != nullptr; }
 
-// Context of one GPU. Retained by the first call that needs it, because it costs hundreds of megabytes of the
-// GPU's memory, and until its last use.
+// Context of one GPU. Retained from its first need to its last use, because it costs hundreds of megabytes of
+// GPU memory.
 struct Gpu::Context {
   Context(const cuda::Driver& loaded, CUdevice opened) : driver(loaded), device(opened) {}
   ~Context() {

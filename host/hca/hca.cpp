@@ -83,8 +83,8 @@ std::string wanted_name(const HcaOptions& options) {
   return from_environment != nullptr ? from_environment : "";
 }
 
-// Reads the counter set from a queue pair of verbs, as UCX does, because the kernel attaches those to the
-// port's counters when they leave RESET.
+// Reads the counter set from a verbs queue pair, as UCX does, because the kernel attaches those to port
+// counters. It does so when they leave RESET.
 std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
   namespace prm = mlx5::prm;
   const std::unique_ptr<ibv_cq, CallDestroy<ibv_destroy_cq>> cq(

@@ -62,9 +62,9 @@ struct HcaOptions {
 class Hca {
  public:
   // Opens an HCA and its port 1. Errors: kNoDevice (none at all), kNotFound (the message lists those that
-  // exist), kUnsupported (not mlx5, no DevX, no RoCE v2 address, or none at the given index, an InfiniBand
-  // port without a LID, port not active), kInvalidArgument (for a bad $GDX_GID_INDEX or $GDX_DAEMON),
-  // kDaemonGone, kSystem.
+  // exist), kUnsupported, kInvalidArgument (a bad $GDX_GID_INDEX or $GDX_DAEMON), kDaemonGone, kSystem.
+  // kUnsupported means not mlx5, no DevX, a port not active, or an InfiniBand port without a LID. It also
+  // means no RoCE v2 address, or none at the given index.
   [[nodiscard]] static Result<Hca> open(const HcaOptions& options = {});
 
   Hca(Hca&&) noexcept = default;

@@ -29,8 +29,8 @@ ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
   return ibv_reg_mr(pd, address, bytes, access);  // a macro
 }
 
-// In pages of the host and no larger: those bound how an object in the umem must be aligned (Linux,
-// drivers/infiniband/hw/mlx5/devx.c), and queues lie on pages of the host.
+// In pages of the host and no larger: those bound how an object in the umem must be aligned. Queues lie on
+// pages of the host. Source: Linux, drivers/infiniband/hw/mlx5/devx.c.
 mlx5dv_devx_umem_in umem_in_host_pages(void* address, std::size_t bytes, std::uint32_t access) {
   mlx5dv_devx_umem_in in{};
   in.addr = address;
@@ -76,8 +76,8 @@ tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
                           : fmt::format("HCA {} gets no pages from it: {}; see dmesg", hca.name(), text));
 }
 
-// Makes what `by_dmabuf(shared)` or `by_address()` return, null with errno where they fail, by the first way
-// that `facts` allow and that works. The HCA's driver holds its own reference to a dmabuf.
+// Makes what `by_dmabuf(shared)` or `by_address()` return, by the first way that `facts` allow and that
+// works. They return null with errno where they fail. The HCA's driver holds its own reference to a dmabuf.
 template <typename ByDmabuf, typename ByAddress>
 auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFacts facts, ByDmabuf by_dmabuf,
                        ByAddress by_address) -> Result<std::pair<decltype(by_address()), RegistrationWay>> {

@@ -88,9 +88,9 @@ class Memory {
 // Registers `bytes` at `address`, which the caller keeps alive as long as the result. The CUDA driver, if
 // this process has loaded it, reports whether it is GPU memory. GPU memory is registered by the way of
 // $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
-// Errors: kInvalidArgument (null, zero length, a range that wraps, remote write or atomic access without
-// local write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way),
-// kSystem. Through gdxd also kUnsupported for host memory outside what allocate_memory made.
+// Errors: kInvalidArgument (null, zero length, a wrapping range, remote write or atomics without local
+// write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way), kSystem.
+// Through gdxd also kUnsupported for host memory outside what allocate_memory made.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 

@@ -33,9 +33,9 @@ struct SharedPlace {
 // memory. Seals make its length final, so that every mapping of it stays valid. Errors: kNoMemory, kSystem.
 [[nodiscard]] Result<SharedFile> make_shared_file(std::size_t bytes);
 
-// Checks that this process may map `bytes` of a received file: a memfd in pages of the usual size, which can
-// never shrink, may be written, and has its first `bytes` allocated. Errors: kInvalidArgument with the
-// missing property.
+// Checks that this process may map `bytes` of a received file: a writable memfd in pages of the usual size.
+// It can never shrink and has its first `bytes` allocated. Errors: kInvalidArgument with the missing
+// property.
 [[nodiscard]] Result<void> check_shared_file(int file, std::size_t bytes);
 
 }  // namespace gdx

@@ -159,8 +159,8 @@ class Endpoint {
   [[nodiscard]] std::string describe_fault() const;
   // Returns the newest events of the queue pair and its credits as text, one a line. Events are doorbells,
   // WQEs, resends, completions and slots. On hardware only those in the rings are left. Errors: kUnsupported
-  // (queues in GPU memory, and gdxd has no recorder), kInvalidArgument (a recorder of another release),
-  // kNoMemory (gdxd has no room for the answer), kSystem, kDaemonGone.
+  // (queues in GPU memory, gdxd without recorder), kInvalidArgument (a recorder of another release),
+  // kNoMemory (gdxd lacks room), kSystem, kDaemonGone.
   [[nodiscard]] Result<std::string> newest_events() const;
   // Returns the current state, copied from GPU memory if it is there. If that fails only the fault is set.
   [[nodiscard]] QueueState state() const;

@@ -1,5 +1,5 @@
-// The past of an endpoint's queue pair: from the recorder of the software HCA, which shows a file of it, or
-// from what memory still holds of it on hardware.
+// The past of an endpoint's queue pair. It comes from a file of the software HCA's recorder, or from what
+// memory still holds on hardware.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace gdx {
 [[nodiscard]] Result<FlightRecord> read_flight_file(const std::string& device_path, std::uint32_t qpn);
 
 // Makes a record of what memory holds: the doorbell record, the newest WQEs, the completions that were taken
-// last or not yet, and the fault. Memory tells no times, so all have that of the call, and a WQE's fetch says
+// last or not yet, and the fault. Memory tells no times, so all have that of the call. A WQE's fetch says
 // only that it was posted. Errors: kUnsupported (a queue in another process's GPU memory); those of
 // GpuMemory::read.
 [[nodiscard]] Result<FlightRecord> read_rings(const QueueMemory& memory, std::uint32_t blocks);

@@ -21,8 +21,7 @@ namespace gdx {
 namespace {
 
 constexpr std::uint32_t kWordsOfPage = 512;
-// Distance of the values of a word's uses, each of which begins and ends with a value that refuses all
-// kernels.
+// Distance of the values of a word's uses. Each use begins and ends with a value that refuses all kernels.
 constexpr std::uint64_t kUse = 2 * std::uint64_t{kMostOpeners};
 constexpr int kHost = -1;
 

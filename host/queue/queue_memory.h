@@ -107,8 +107,8 @@ class QueueMemory {
   [[nodiscard]] std::size_t completion_record_offset() const;
   [[nodiscard]] const Gpu* gpu() const { return gpu_memory_ ? &gpu_memory_->gpu() : nullptr; }
 
-  // Moves what kernels alone use of a queue in host memory, once and before the first of them, to the memory
-  // of `gpu`. Errors: those of GpuMemory::allocate and GpuMemory::write.
+  // Moves what kernels alone use of a queue in host memory to the memory of `gpu`. Call it once, before the
+  // first kernel. Errors: those of GpuMemory::allocate and GpuMemory::write.
   [[nodiscard]] Result<void> move_kernel_words(const Gpu& gpu);
   // Returns whether the state in control() is the one that kernels change. Of memory that another process
   // has allocated, too.

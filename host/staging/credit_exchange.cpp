@@ -17,7 +17,7 @@ std::uint32_t load(const std::uint32_t& word, std::memory_order order) {
 
 }  // namespace
 
-// Fills 2^31 credits (a multiple of any pool), so that ring position p is slot p modulo the pool for ever.
+// Fills 2^31 credits (a multiple of any pool). So ring position p is slot p modulo the pool for ever.
 StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* grants) {
   for (std::uint32_t slot = 0; slot < staging.slot_count; ++slot) staging.held[slot] = {slot, 0};
   *grants = pack_grants(0, kUnlimitedSlots);

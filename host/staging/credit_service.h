@@ -14,9 +14,9 @@
 namespace gdx {
 
 // Bounds the thread's cost. It sleeps while no endpoint is open. It pauses 20 us between two polls while an
-// endpoint waits for slots, up to 1 ms otherwise, 4 ms after a second without any event, and 10 ms while
-// other threads call progress(). A first grant takes up to that pause; the reserved minimum serves the
-// endpoint meanwhile. Threads: any thread may call any method.
+// endpoint waits for slots, and up to 1 ms otherwise. It pauses 4 ms after a second without any event, and 10
+// ms while other threads call progress(). A first grant takes up to that pause; the reserved minimum serves
+// the endpoint meanwhile. Threads: any thread may call any method.
 class CreditService final : public ProgressService {
  public:
   CreditService(const CreditRules& rules, std::string name);

@@ -81,7 +81,7 @@ Result<StagingRegion> device_region(const Hca& hca, std::uint64_t bytes) {
   return region;
 }
 
-// Returns the least size of device memory, which is given out in pages, so that each can be mapped by itself.
+// Returns the least size of device memory. It is given out in pages, so that each can be mapped by itself.
 std::uint64_t least_bytes(const StagingOptions& options) {
   return std::max<std::uint64_t>(page_bytes(),
                                  options.slot_bytes * std::bit_ceil(std::uint64_t{options.minimum_slots}));

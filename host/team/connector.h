@@ -1,8 +1,8 @@
-// Connects a rank to those ranks of its team that are used, one endpoint on each side for each rank and lane.
-// Pure: events in with their time, calls of a port out; no socket, thread or clock.
+// Connects a rank to the used ranks of its team, one endpoint on each side for each rank and lane. Pure:
+// events in with their time, calls of a port out; no socket, thread or clock.
 //
-// Both ranks may ask at once, and no rank yields. An endpoint is made once for a rank and lane, and a message
-// states how far its sender is, which only rises. So a message may come twice, late, or by another channel.
+// Both ranks may ask at once, and no rank yields. An endpoint is made once for a rank and lane. A message
+// states its sender's progress, which only rises. So a message may come twice, late, or by another channel.
 // The messages are in proto/bootstrap/connector.h.
 //
 //   state       own endpoint    peer        leaves for

@@ -1,5 +1,5 @@
-// Runs the connector of one rank: a thread of its own with sockets of its own, so that ranks connect while
-// their other threads wait for kernels.
+// Runs the connector of one rank: a thread with sockets of its own. Ranks thus connect while their other
+// threads wait for kernels.
 #pragma once
 
 #include <atomic>
@@ -78,8 +78,8 @@ class ConnectorService final : private ConnectorPort {
   void close(ChannelId channel) override;
 
   void serve();
-  // Returns the time of the deadlines. It stands still while the thread does not run, or makes an endpoint
-  // for long, because it can neither send nor read then.
+  // Returns the time of the deadlines. It stands still while the thread pauses or makes an endpoint for long,
+  // because nothing is sent or read then.
   [[nodiscard]] std::uint64_t running_ns();
   // Begins for a few words at most, because sockets wait meanwhile; true if it has begun any.
   [[nodiscard]] bool take_asks();

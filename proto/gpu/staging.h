@@ -18,8 +18,8 @@ inline constexpr std::uint32_t kMinSlotBytes = 64;
 
 // Counters are cumulative modulo 2^32, so a repeated or late read does no harm.
 
-// Pause of a kernel between two reads of a word that only the host changes, because a GPU reads it across
-// PCIe. More frequent reads bring little, because the scheduler's thread pauses at least as long.
+// Pause between a kernel's reads of a word that only the host changes, because they cross PCIe. More frequent
+// reads bring little, because the scheduler's thread pauses at least as long.
 inline constexpr std::uint64_t kHostPollNs = 20'000;
 
 // Packs the scheduler's word to the endpoint, so that one load reads all of it. `granted`: slots granted

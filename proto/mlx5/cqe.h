@@ -58,7 +58,7 @@ constexpr const char* syndrome_name(Syndrome syndrome) {
   return "unknown syndrome";
 }
 
-// Maps any syndrome to a status of the queue or the peer, because an error CQE puts its queue pair in error.
+// Maps any syndrome to a status of queue or peer, because an error CQE puts its queue pair in error.
 constexpr Status status_of(Syndrome syndrome) {
   switch (syndrome) {
     case Syndrome::kLocalProtection:

@@ -90,8 +90,8 @@ struct Decoded {
 
 // Decodes a datagram. Reads each header byte once, because the sender can still write to the datagram's
 // memory.
-// Errors: nullopt for a datagram that is too short, has an unknown opcode or transport version, has more
-// padding than payload, or carries payload where its opcode allows none.
+// Errors: nullopt for a datagram that is too short or has an unknown opcode or transport version. The same
+// for more padding than payload, and for payload where the opcode allows none.
 [[nodiscard]] inline std::optional<Decoded> decode(std::span<const std::byte> datagram) {
   if (datagram.size() < kBthBytes) return std::nullopt;
   std::array<std::byte, kMaxHeaderBytes> header{};

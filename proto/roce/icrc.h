@@ -1,6 +1,6 @@
-// Input of the invariant CRC. The CRC is the Ethernet CRC-32 over a masked copy of the headers that routers
-// may not change, then from the BTH to the padding. It travels little-endian. Only the masked copy is built
-// here, because the CRC itself needs a CRC library.
+// Input of the invariant CRC. The CRC is the Ethernet CRC-32 of masked outer headers, then from the BTH to
+// the padding, and travels little-endian. The mask leaves what routers may not change. Only the masked copy
+// is built here, because the CRC itself needs a CRC library.
 // Source: InfiniBand Architecture Specification 1.4, section 7.8.1 and annex A17.9.3.
 #pragma once
 

@@ -90,7 +90,7 @@ both_ends() {
 }
 
 # UCX before 1.14 asks for free-running timestamps where it makes queue pairs by DevX. Strict HCAs refuse them, as a
-# real-time-only ConnectX-6 Dx does (UCX pull request 8267), so such a UCX runs on the lenient one.
+# real-time-only ConnectX-6 Dx does (UCX pull request 8267). Such a UCX runs on the lenient one.
 spare_old_ucx() {
   need ucx_info ucx-utils
   ! ucx_info -v | grep -E 'Version 1\.(1[0-3]|[0-9])\.' > /dev/null || unset GDX_STRICT

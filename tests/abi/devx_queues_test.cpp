@@ -171,8 +171,8 @@ struct HandPolledCq {
   }
 };
 
-// One process, one domain: a pair of verbs queues and a pair of DevX ones, the requester of the second kind
-// on a completion queue that verbs made.
+// One process, one domain: a pair of verbs queues and a pair of DevX ones. The requester of the DevX pair has
+// a completion queue that verbs made.
 class MixedQueues : public DevxQueues {
  protected:
   static constexpr std::size_t kChunkBytes = 5000;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: mpi.sh openmpi|mpich. mpi_peer.cpp under that MPI over UCX, each rank with an HCA of its own: `gdx run` around
-# mpirun with 2 and 4 ranks, over rc_mlx5 and ud_mlx5, then mpirun around a `gdx run` for each rank.
+# mpirun with 2 and 4 ranks, over rc_mlx5 and ud_mlx5. The last run is mpirun around a `gdx run` for each rank.
 . "$(dirname "$0")/common.sh"
 mpi=$1
 need "mpirun.$mpi" "${mpi/openmpi/openmpi-bin}"
@@ -37,8 +37,8 @@ all_verified() {
 
 for ranks in 2 4; do
   UCX_TLS=rc_x,self all_verified $ranks rc_mlx5 "${on_hcas[@]}" "${launch[@]}" -np $ranks "$scratch/peer" one-sided
-  # No windows: Open MPI 4 ends their UD endpoints without a fence, and a rank without its last ACK aborts after a
-  # minute, on any HCA.
+  # No windows: Open MPI 4 ends their UD endpoints without a fence. A rank without its last ACK aborts after a minute,
+  # on any HCA.
   UCX_TLS=ud_x,self all_verified $ranks ud_mlx5 "${on_hcas[@]}" "${launch[@]}" -np $ranks "$scratch/peer"
 done
 UCX_TLS=rc_x,self all_verified 2 rc_mlx5 "${launch[@]}" -np 2 "${on_hcas[@]}" "$scratch/peer" one-sided

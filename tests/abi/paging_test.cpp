@@ -146,8 +146,7 @@ TEST_F(Paging, advice_brings_in_what_it_names_unless_it_forbids_faults) {
 }
 
 // While another thread keeps doing `change`, with true and false in turn, and leaves true behind: every way
-// in which the HCA touches the region ends well or in the error of memory that is not there, and both come
-// about.
+// of the HCA to touch the region ends well or in the error of missing memory. Both come about.
 class PagingRaces : public Paging {
  protected:
   void use_while(const std::function<void(bool)>& change) {

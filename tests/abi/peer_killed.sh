@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A client whose server is killed in the middle of a transfer through shared memory ends by itself, and says why.
+# A client whose server is killed during a transfer through shared memory ends by itself, and says why.
 . "$(dirname "$0")/common.sh"
 port=$(free_port) || exit 1
 need ib_write_bw perftest

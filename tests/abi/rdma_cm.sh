@@ -7,8 +7,8 @@ peer=${2:-}
 export GDX_SOFTHCA_LOSS=${GDX_TEST_LOSS:-0} GDX_SOFTHCA_SEED=${GDX_TEST_SEED:-$RANDOM}
 [ "$GDX_SOFTHCA_LOSS" = 0 ] || echo "loss $GDX_SOFTHCA_LOSS, GDX_TEST_SEED=$GDX_SOFTHCA_SEED"
 
-# rping_ended_well END STATUS. At its very end rping's main thread closes the event channel while its other thread may be
-# about to ask it for an event; that thread then exits with 255, on any HCA.
+# rping_ended_well END STATUS. At its end rping's main thread closes the event channel, while its other thread may ask
+# it for an event; that thread then exits with 255, on any HCA.
 rping_ended_well() {
   if [ "$2" = 255 ] && grep -q 'DISCONNECT EVENT' "$scratch/$1" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$scratch/$1"; then

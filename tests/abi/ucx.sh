@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: ucx.sh info DEVX [HCA] | ucx.sh TRANSPORT DEVX. TRANSPORT as UCX names it (rc_mlx5); DEVX y or n.
-# Debian's ucx_perftest between two processes: both must succeed without a complaint, the connection must run
-# over TRANSPORT on the software HCA, and the last line of results must account for every iteration.
+# Debian's ucx_perftest between two processes: both must succeed without a complaint. The connection must run over
+# TRANSPORT on the software HCA. The last line of results must account for every iteration.
 . "$(dirname "$0")/common.sh"
 need ucx_perftest ucx-utils
 need ucx_info ucx-utils

@@ -43,7 +43,7 @@ for bad in /nonexist "$folder" "$folder/rubbish.xml"; do
   expect "^gdx: .*$bad.*lstopo --of xml$"
 done
 
-# As if it were this machine, with two GPUs where the fake driver's are, the third hidden, and a GPU of AMD's.
+# Stands for this machine: two GPUs where the fake driver's are, the third hidden, and a GPU of AMD's.
 sed -e 's/0000:81:00\.0/0000:f0:00.0/; s/0000:03:00\.0/0000:f1:00.0/; s/mlx5_0/gdx0/' "$machines/two-sockets.xml" \
   >"$folder/this.xml"
 here=(HWLOC_XMLFILE="$folder/this.xml" HWLOC_THISSYSTEM=1 LD_LIBRARY_PATH="$fake")

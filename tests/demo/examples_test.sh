@@ -5,8 +5,8 @@ gdx=$2
 program=$3
 name=$(basename "$program")
 
-# on_ranks RANKS OPTION...: by loads and stores, through the NIC, and as a team where rank 0 alone is reached through
-# the NIC, which then does all atomics. Nobody is to wait for a machine that has much to do.
+# on_ranks RANKS OPTION...: by loads and stores, through the NIC, and as a team with rank 0 alone behind the NIC. The
+# NIC then does all atomics. Nobody is to wait for a machine that has much to do.
 on_ranks() {
   local ranks=$1 direct
   shift

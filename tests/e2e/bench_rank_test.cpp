@@ -1,5 +1,5 @@
-// The two ranks of `gdx bench`, which `gdx run --ranks 2` starts, where the driver shows the NIC's memory to
-// the GPU and where it does not.
+// The two ranks of `gdx bench`, which `gdx run --ranks 2` starts. The driver shows the NIC's memory to the
+// GPU in some tests, and not in others.
 #include "host/bench/rank.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // A gdxd in a process of its own that has no descriptor or no memory left: the request is refused by a typed
-// error, other clients go on, and so does the refused one once there is room again.
+// error, and other clients go on. The refused one goes on once there is room again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>

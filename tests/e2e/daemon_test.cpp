@@ -250,8 +250,8 @@ TEST(DaemonMemory, parts_of_allocated_memory_can_be_registered) {
               HasSubstr("use allocate_memory"));
 }
 
-// The file in which doorbells and device memory lie is of the client's group alone, and a client can neither
-// shrink it, nor have it registered, nor move gdxd's place in it.
+// The file of doorbells and device memory is of the client's group alone. A client can neither shrink it, nor
+// have it registered, nor move gdxd's place in it.
 TEST(DaemonMemory, the_hcas_own_file_holds_against_its_clients) {
   const RunningServer server;
   RawClient client(server.path());
@@ -502,7 +502,7 @@ TEST(DaemonPlace, of_a_socket_is_taken_once_and_freed) {
   EXPECT_TRUE(Hca::open());
 }
 
-// Without a name for gdxd, a gdxd that refuses this program does not keep it from an HCA of its own.
+// Without a name for gdxd, one that refuses this program does not keep it from its own HCA.
 TEST(DaemonPlace, of_nobody_who_serves_is_passed_over) {
   const auto folder = std::filesystem::temp_directory_path() / ("gdxd-run-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder / "gdx");

@@ -1,7 +1,6 @@
 // Queues, payload and signals in GPU memory: of the fake driver, which faults where anybody touches it.
-// Kernels are of the CPU layer; they reach that memory where the fake driver shows it to them, at other
-// addresses, so each pointer that the host hands to a kernel is exchanged first. Host and HCA get no such
-// help.
+// Kernels are of the CPU layer; they reach that memory at other addresses, where the fake driver shows it to
+// them. Each pointer from the host to a kernel is exchanged first. Host and HCA get no such help.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,8 @@ constexpr std::size_t kQueues = 1000;
 constexpr std::uint32_t kBytes = sizeof(std::uint64_t);
 constexpr int kDepth = 16;
 
-// Value that queue `i` writes, to a word of its own behind the first, from which all of them gather inline.
+// Value that queue `i` writes to a word of its own, behind the first. All of them gather inline from the
+// first.
 constexpr std::uint64_t value_of(std::size_t i) { return 0x1000000 + i; }
 constexpr std::size_t word_of(std::size_t i) { return 1 + i; }
 

@@ -84,7 +84,7 @@ TEST_F(SharedEnd, wrong_key_ends_every_thread_with_its_cause) {
   EXPECT_THAT(a_.endpoint->describe_fault(), ::testing::StartsWith(text_of("RDMA WRITE of 8 B", wrong)));
 }
 
-// Checks that every slot of both pools is free once the endpoints are gone, and that no endpoint returned a
+// Checks that every slot of both pools is free once the endpoints are gone. No endpoint may have returned a
 // slot that it did not hold.
 void expect_conserved(const StagingPool& pool) {
   EXPECT_EQ(pool.free_slots(), pool.slot_count());

@@ -266,8 +266,7 @@ class Bench {
     engine_->progress();
   }
 
-  // A UMR WQE for a window or for a key to be laid out, as libmlx5 lays it out but for what the input
-  // changes.
+  // A UMR WQE for a window or a key to be laid out, as libmlx5's but for the input's changes.
   void bind(Input& input) {
     const devx::Object* object = chosen(input);
     if (object == nullptr) return;

@@ -1,4 +1,4 @@
-// A NIC of memory that executes WQEs, between memory of this process and a region in the role of the peer's.
+// A NIC of memory that executes WQEs, between this process's memory and a region in the role of the peer's.
 // For exclusive endpoints: WQEs of several blocks, pushes and bounces from pools of their own.
 #pragma once
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_all_test.sh CASE: run_all.sh's own logic, on a machine of stubs: a GPU that is there or not, a build that makes
-# stub programs, a stage that hangs, a budget that is spent, a toolkit elsewhere, libraries from a folder.
+# run_all_test.sh CASE: run_all.sh's own logic, on a machine of stubs, with a GPU or none: a build of stub programs, a
+# stage that hangs, a spent budget, a toolkit elsewhere, libraries from a folder.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)

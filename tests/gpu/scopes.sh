@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# scopes.sh FOLDER: on queues in GPU memory a pull is released at GPU scope, and a push, into memory of the NIC, at system
-# scope, also when another call rings for it, once for all that it rings for, and on shared endpoints. Stores to a slot are never narrower than a NIC's
-# memory takes them. What TMA stores is handed to it, and told of, in order.
+# scopes.sh FOLDER: scopes of releases on queues in GPU memory. A pull is released at GPU scope. A push, into memory of
+# the NIC, is released at system scope. That holds too when another call rings for it, once for all that it rings for,
+# and on shared endpoints. Stores to a slot are never narrower than a NIC's memory takes them. What TMA stores is handed
+# to it, and told of, in order.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 command -v nvcc >/dev/null || { echo "SKIPPED: no nvcc in PATH: install the CUDA Toolkit"; exit 77; }

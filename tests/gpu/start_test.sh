@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# start_test.sh GDX DEMO POSTING_BENCH DEVICE_TEST CALIBRATE BENCH DOCTOR: programs with kernels for a GPU start on a machine
-# without one, say so in one line, and need no CUDA library for it.
+# start_test.sh GDX DEMO POSTING_BENCH DEVICE_TEST CALIBRATE BENCH DOCTOR: programs with kernels for a GPU start without
+# one and without a CUDA library, and say so in one line.
 set -uo pipefail
 gdx=$1
 shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# systemd_test.sh BUILD_FOLDER: gdxd's units of an installed gdx under a systemd of their own, in a container whose root
-# is a throw-away view of this machine's. Programs activate gdxd by its socket; it is confined as its unit says; it is
-# started again after its death; nothing is left behind.
+# systemd_test.sh BUILD_FOLDER: gdxd's units of an installed gdx under a systemd of their own, in a container. The
+# container's root is a throw-away view of this machine's. Programs activate gdxd by its socket; it is confined as its
+# unit says; it is started again after its death; nothing is left behind.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Usage: guest.sh start | stop. Boots a Debian kernel with Soft-RoCE under QEMU, its network card a tap in a
-# network namespace of its own, and leaves it running for the cases; `stop` ends it and with it the namespace.
+# Usage: guest.sh start | stop. Boots a Debian kernel with Soft-RoCE under QEMU, and leaves it running for the cases.
+# Its network card is a tap in a network namespace of its own; `stop` ends the guest and with it the namespace.
 . "$(dirname "$0")/common.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 state=$GDX_INTEROP_FOLDER/guest

@@ -1,5 +1,5 @@
 // Preloaded into ibv_rc_pingpong: its queue pair outlives its last message for a while. The program leaves as
-// soon as it is served itself, and a peer whose last acknowledgement was lost would repeat to nobody, on any
+// soon as it is served itself. A peer whose last acknowledgement was lost would then repeat to nobody, on any
 // HCA.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

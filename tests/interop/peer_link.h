@@ -1,5 +1,5 @@
 // Two processes, a TCP channel and RC queue pairs between them. A failure of any kind ends the process with
-// status 1 and one line, which the other side then sees as a closed channel.
+// status 1 and one line. The other side then sees a closed channel.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# steps.sh: README's commands, the abi and install labels, a short fuzzing and the demo by clang in this tree, with the
-# time that each takes and what CTest counts. The matrix runs it in an empty Debian, the container file in an image.
+# steps.sh: README's commands, the abi and install labels, a short fuzzing and the demo by clang in this tree. Prints
+# the time that each takes and what CTest counts. The matrix runs it in an empty Debian, the container file in an image.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 mkdir -p out/matrix

@@ -1,5 +1,5 @@
-// Bus between one rank's NIC and the memory that it fetches from and delivers to, and between its GPU and the
-// NIC. Null without a bus: then memory is as near as registers.
+// Bus between one rank's NIC and its GPU, and between the NIC and the memory it reads and writes. Null
+// without a bus: then memory is as near as registers.
 #pragma once
 
 #include <cstddef>

@@ -14,9 +14,9 @@ namespace gdx::ranks {
 // than a schedule has cpus.
 [[nodiscard]] Result<void> check_goal(const SimulationConfig& config);
 
-// `actions` of a run of `config`, which has passed check_goal and has not failed: each message that was
-// posted as a send, each that was waited for as a receive, and the time that a kernel spent before a send as
-// a calc. What an endpoint did next requires what it did before; endpoints of a rank are its cpus.
+// `actions` of a run of `config`, which has passed check_goal and has not failed: each posted message as a
+// send and each awaited one as a receive. The time that a kernel spent before a send is a calc. What an
+// endpoint did next requires what it did before; endpoints of a rank are its cpus.
 void write_goal(const SimulationConfig& config, std::span<const std::vector<Action>> actions,
                 std::ostream& out);
 

@@ -30,8 +30,8 @@ GDX_DEVICE void prepare(const Shape& shape, const Flow& flow, std::uint64_t sequ
 
 // Slot by slot, so that each store can be told of, but with credits asked for as gdx_put does: for all that
 // the rest could use. The thread spends a fence for every quarter of what it holds, and the caller the last.
-// gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored, and this each slot
-// at once where fences cost nothing.
+// gdx_put differs in one thing: with BlueFlame it rings when all of a quarter is stored. This function rings
+// each slot at once where fences cost nothing.
 template <Mode M, typename Pool>
 GDX_DEVICE Status put_slots(Ep& endpoint, const Shape& shape, const RemoteMemory& to, const LocalMemory& from,
                             Doorbell doorbell) {
@@ -83,7 +83,7 @@ __global__ void exchange(const Flow* flows, Shape shape, Outcome* outcomes) {
   const Doorbell between = flow.endpoint.blueflame_half_bytes == 0 ? Doorbell::kDefer : Doorbell::kRing;
   outcome.status = endpoint.status();
   for (std::uint64_t m = 1; m <= shape.messages && outcome.status == Status::kOk; ++m) {
-    // The peer puts message m + 2 into the same half only after it has seen m + 1, which follows this check.
+    // The peer puts message m + 2 into the same half only after it saw m + 1, which follows this check.
     const std::uint64_t half = (m & 1) * shape.message_bytes;
     auto* const outgoing = reinterpret_cast<std::uint64_t*>((flow.source + half).address);
     for (std::uint64_t i = 0; i < words; ++i) outgoing[i] = expected_word(flow.own_salt, m, i);

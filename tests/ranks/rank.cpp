@@ -329,8 +329,8 @@ void Rank::ring_ordered(EndpointMemory& memory, CarriedDoorbell doorbell, std::u
 }
 
 // Delays the NIC's record, because the engine takes WQEs from the ring as soon as the record names them. The
-// record advances only when record and WQEs would have been fetched, in order, or when the doorbell brought
-// the next one.
+// record advances once record and WQEs would have been fetched, in order, or the doorbell brought the next
+// WQE.
 void Rank::doorbell_arrives(EndpointMemory& memory, CarriedDoorbell doorbell) {
   const bool brought = doorbell.with_wqe && index_of(doorbell.words[0]) == memory.asked_blocks;
   // Uses the record's value at the time of the NIC's read.

@@ -101,7 +101,7 @@ TEST(Ranks, kernels_out_of_phase_are_not_stepped_over) {
   const Report coarse = run(config);
   config.step_ns = 10;
   const Report fine = run(config);
-  // Each of 16 exchanges waits for looks of both ends and of both HCAs, not for a jump of 700 ns.
+  // Each of 16 exchanges waits for looks of both ends and HCAs, not for a jump of 700 ns.
   EXPECT_LE(coarse.seen_ns, fine.seen_ns + 16 * 4 * 100);
 }
 
@@ -277,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
                            return mode + "_" + std::string(pcie::name(std::get<1>(test.param)));
                          });
 
-// A kernel that has waited for half its timeout asks with a put of no bytes whether its peer is there.
+// A kernel that has waited for half its timeout probes its peer with a put of no bytes.
 TEST(Bus, peers_that_are_late_answer_the_probe) {
   SimulationConfig config = across(PathClass::kPix, pcie::Mode::kPull);
   config.ranks = 4;

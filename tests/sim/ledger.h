@@ -63,8 +63,8 @@ class Ledger {
   std::string on_receive(const ReceiveCompletion& completion, std::span<const std::byte> buffer,
                          std::span<const std::byte> memory);
   // Checks an answer that the target is about to send. `psns` counts from the connection's first PSN to the
-  // answer's (-1: a PSN before the first), the answer's MSN from the first message, and `executed_psns` to
-  // the newest that the target has taken. `exact`: no request was ever repeated.
+  // answer's (-1: a PSN before the first). `executed_psns` counts to the newest that the target has taken.
+  // The answer's MSN counts from the first message. `exact`: no request was ever repeated.
   [[nodiscard]] std::string check_answer(const roce::Headers& answer, std::int32_t psns,
                                          std::int32_t executed_psns, bool exact) const;
   // Number, from 1, of the message to which the PSN belongs that is `psns` after the first one.

@@ -1,5 +1,5 @@
-// The network between the two hosts: it loses, damages, repeats and delays, and seals packets with an ICRC
-// so that damage is found as on a wire.
+// The network between the two hosts: it loses, damages, repeats and delays. An ICRC seals packets, so that
+// damage is found as on a wire.
 #pragma once
 
 #include <cstddef>

@@ -158,8 +158,8 @@ std::uint32_t Node::messages_to(std::uint32_t msn) const {
   return (msn - config_.first_msn) & roce::kPsnMask;
 }
 
-// A refusal may wait behind READ responses that promise the receives posted since, so the promises made
-// before it was decided count.
+// A refusal may wait behind READ responses that promise receives posted since. So the promises made before
+// its decision count.
 void Node::check_refusal(const roce::Headers& answer) {
   const bool refuses = answer.bth.opcode == roce::Opcode::kRcAcknowledge &&
                        (answer.aeth.syndrome & roce::kAethKindMask) == roce::kAethKindRnr;

@@ -12,8 +12,8 @@ constexpr SeedRange kSlice{1, 3000};
 // Seeds, among two million, whose link loses every try: retries may run out.
 constexpr std::array<std::uint64_t, 2> kUnlucky{308034638, 1050909373};
 // Seeds, among seven million, in which an answer about receives is overtaken: a refusal behind READ responses
-// that were sent after it was decided, or one that the requester may not take, because a response before it
-// is late. In the last four it is in flight when the requester may ask for a receive.
+// sent after its decision. Or the requester may not take the refusal, because a response before it is late.
+// In the last four it is in flight when the requester may ask for a receive.
 constexpr std::array<std::uint64_t, 8> kOvertaken{7301671263, 7302084598, 7302129320, 7303799648,
                                                   7306905083, 7307404887, 67321613,   67421652};
 

@@ -1,5 +1,5 @@
-// The books of one requester's retries: what each try sent, what became of it and of the answers, and so
-// whether a try that failed had to. PSNs count from the connection's first one.
+// The books of one requester's retries: what each try sent, and what became of it and of the answers. They
+// tell whether a try that failed had to. PSNs count from the connection's first one.
 #pragma once
 
 #include <array>
@@ -22,13 +22,11 @@ struct Answer {
 };
 
 // A series of tries begins with progress and with an RNR NAK. Its tries fail by a timeout, and by the first
-// report of a loss of the oldest PSN, once between timeouts. Each must have a cause in itself:
-//   timeout: of its packets up to the first that asked for an ACK, or of the answers to that, one was lost or
-//   late; or
-//     a host paused
+// report of the oldest PSN's loss, once between timeouts. Each must have a cause in itself:
+//   timeout: a packet up to the first that asked for an ACK, or its answer, was lost or late;
+//     or a host paused
 //   report of a loss: the oldest PSN, or what answers it, was lost; a packet was late, or came twice; or what
-//   is
-//     reported happened before the try's first packet arrived
+//     is reported happened before the try's first packet arrived
 class Tries {
  public:
   Tries(const softhca::transport::RcConfig& config, std::uint64_t delay_ns)

@@ -1,5 +1,5 @@
-// Two hosts that may pause or die, one to three queue pairs on each, a link that loses, damages, repeats,
-// delays and reorders, and virtual time. A run is a function of its seed and of nothing else.
+// Two hosts that may pause or die, with one to three queue pairs each, in virtual time. Their link loses,
+// damages, repeats, delays and reorders. A run is a function of its seed and of nothing else.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# gdxd.sh GDXD GDX CLIENT [SECONDS [SEED]]: one gdxd, programs that put and verify, and beside them, of another user, a
-# client that sends and stores what it likes, asks for more than its quotas permit, and is killed again and again. Nobody
-# else may see an error, and in the end gdxd has no more descriptors, threads, mappings and memory than before. SECONDS are
-# for that; then clients come and go one after another, ten thousand for 600 s.
+# gdxd.sh GDXD GDX CLIENT [SECONDS [SEED]]: one gdxd, programs that put and verify, and beside them a client of another
+# user. The client sends and stores anything, asks for more than its quotas permit, and is killed again and again.
+# Nobody else may see an error. In the end gdxd has no more descriptors, threads, mappings and memory than before.
+# SECONDS are for that; then clients come and go one after another, ten thousand for 600 s.
 set -uo pipefail
 . "$(dirname "$0")/../settled.sh"
 usage="gdxd.sh GDXD GDX CLIENT [SECONDS [SEED]]: whole numbers"

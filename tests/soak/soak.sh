@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # soak.sh GDX [SECONDS [SEED [RUN]]]: programs on the software HCA under signals, limits, closed descriptors and full
 # disks, drawn by seed. Each run ends in time, verified, or with a failure and a line that names what was done; after it
-# no process and no socket of ours is left, and after the next good run no tree and no shared memory. RUN: that one
+# no process and no socket of ours is left. After the next good run no tree and no shared memory is left. RUN: that one
 # alone, as often as the time allows.
 set -uo pipefail
 usage="soak.sh GDX [SECONDS [SEED [RUN]]]: whole numbers"

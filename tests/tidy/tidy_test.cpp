@@ -1,6 +1,6 @@
-// House style as a test: who may include whom, how long a file and a function may be, what text may not
-// appear, and that links and references to pages lead somewhere. Each rule also runs on a planted offence, so
-// that none of them can pass by being blind.
+// House style as a test: permitted includes, lengths of files and functions, forbidden text, and targets of
+// links and references. Each rule also runs on a planted offence, so that none of them can pass by being
+// blind.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -33,8 +33,8 @@ namespace gdx::fake_cuda {
 
 inline constexpr std::uintptr_t kPageBytes = 4096;
 
-// Device memory. Its address range exists and the host may not touch it; the bytes are in `file`, which
-// copies reach at an address of their own, and kernels of the CPU layer at another.
+// Device memory. Its address range exists and the host may not touch it; the bytes are in `file`. Copies
+// reach them at an address of their own, and kernels of the CPU layer at another.
 class DeviceMemory {
  public:
   // Null when there is no more.

@@ -5,9 +5,9 @@
 // Source: docs/device.md, "Ordering"; what a NIC fetches: the doorbell record and its WQE,
 // unless BlueFlame carried that, and what the WQE points to. The record, because a plain doorbell does not
 // say how far the queue is filled: libmlx5 rings with the index of the last WQE, NVSHMEM with that of the
-// next. A NIC may go without the record only where the queue was made so (send_dbr_mode NO_DBR in rdma-core's
-// mlx5 DevX tests; DOCA GPUNetIO). [guessed] It reads the record first and the WQE after that; nobody
-// published it.
+// next. A NIC may go without the record only where the queue was made so. Source: send_dbr_mode NO_DBR in
+// rdma-core's mlx5 DevX tests; DOCA GPUNetIO. [guessed] It reads the record first and the WQE after that;
+// nobody published it.
 #pragma once
 
 #include <array>
@@ -125,9 +125,9 @@ inline constexpr Step kPushFlagsSteps[] = {
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
-// A proposal. The GPU emits the stores to the NIC in program order, and PCIe keeps posted writes of one
-// requester in order. A WQE in the doorbell needs no release, if the NIC keeps that WQE until its
-// acknowledgement. A WQE that is fetched needs one for the queue.
+// A proposal. The GPU emits the stores to the NIC in program order. PCIe keeps posted writes of one requester
+// in order. A WQE in the doorbell needs no release, if the NIC keeps that WQE until its acknowledgement. A
+// WQE that is fetched needs one for the queue.
 inline constexpr Step kPushOrderedSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
@@ -154,7 +154,7 @@ inline constexpr Step kInlineSteps[] = {
 };
 
 // Steps of other libraries, in which a CPU thread posts for the kernel. The CPU's own queue lies in its
-// memory, so storing a WQE there is no PCIe transaction, nor is its polling. BlueFlame serves it too, because
+// memory, so storing a WQE there and polling are no PCIe transactions. BlueFlame serves it too, because
 // libmlx5 uses it for a WQE posted alone.
 inline constexpr Step kProxySteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kHost, Purpose::kPayload, Extent::kPayload},

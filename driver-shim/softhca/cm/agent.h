@@ -1,6 +1,6 @@
-// All communication ids of one port: finds the connection that a datagram belongs to, makes one for a request
-// that a listener waits for, and answers what belongs to none. Pure: time and randomness are arguments.
-// Threads: the caller serialises; the port must not call back.
+// All communication ids of one port. Finds a datagram's connection, makes one for a request that a listener
+// waits for, and answers other datagrams. Pure: time and randomness are arguments. Threads: the caller
+// serialises; the port must not call back.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ using mlx5::Syndrome;
 
 constexpr std::size_t kEthernetBytes = 8 + 14 + 4 + 12;  // preamble, header, check sequence, gap
 
-// Returns the original value of a 4 B atomic in big-endian, although memory holds host order, which an 8 B
-// atomic returns. UCX expects that of devices that return 8 B in host order (ext_atomic_arg_sizes_be).
+// Returns the original value of a 4 B atomic in big-endian. Memory holds host order, which an 8 B atomic
+// returns. UCX expects big-endian of devices that return 8 B in host order (ext_atomic_arg_sizes_be).
 Be32 original_of(SendWqe::AtomicPart part, std::span<const std::byte> payload) {
   std::uint64_t word = 0;
   std::memcpy(&word, payload.data(), std::min(sizeof word, payload.size()));

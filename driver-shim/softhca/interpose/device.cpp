@@ -511,8 +511,8 @@ int Device::progress_of_waiter() {
   return done;
 }
 
-// The end of the process may come from a signal handler that interrupted this very thread inside the
-// engine or a method of ours: every wait here ends, and what may still be in use stays where it is.
+// The process may end in a signal handler that interrupted this very thread inside the engine or a method
+// here: every wait here ends, and what may still be in use stays where it is.
 void Device::shut_down() {
   if (in_child()) return;
   const CancellationOff uncancelled;

@@ -1,6 +1,6 @@
 // The libc functions through which a program meets RDMA devices. A path or descriptor that is not ours
-// goes straight on to libc: nothing is made, locked or allocated for it. These functions may be called
-// before any constructor has run, and the build leaves them uninstrumented by sanitizers for that reason.
+// goes straight on to libc: nothing is made, locked or allocated for it. The build leaves these functions
+// uninstrumented by sanitizers, because they may be called before any constructor has run.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>

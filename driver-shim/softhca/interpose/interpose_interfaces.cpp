@@ -1,6 +1,6 @@
-// Lists the software HCA's address at an interface with the HCA's name, because programs find a RoCE port by
-// its interface's addresses. Otherwise the address is often not listed (127.0.0.0/8 is all of lo's), or only
-// at a loopback interface, which programs skip.
+// Lists the software HCA's address at an interface of the HCA's name, because programs find RoCE ports by
+// interface addresses. Otherwise the address is often not listed (127.0.0.0/8 is all of lo's), or at a
+// loopback interface, which programs skip.
 #include <dlfcn.h>
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -27,8 +27,8 @@ int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
   PollCq* const provider = provider_poll_cq.load(std::memory_order_relaxed);
   const int found = provider(cq, entries, completions);
   if (found != 0) return found;
-  // Yields before the step, not after the poll, so that "nothing" is true at its return, not a time slice
-  // ago. Programs check their connections next, and close those whose peer has gone.
+  // Yields before the step, not after the poll, because "nothing" must be true at its return, not earlier.
+  // Programs check their connections next, and close those whose peer has gone.
   Device::instance().progress_of_waiter();
   return provider(cq, entries, completions);
 }

@@ -20,8 +20,8 @@ constexpr std::uint64_t kLongestGrownTimeoutNs = 1'000'000'000;
 constexpr std::uint32_t kAckEveryPackets = 32;
 constexpr std::uint8_t kEndlessRnrRetry = 7;
 constexpr std::size_t kAtomicBytes = 8;
-// Bound on the wait before a held message probes, otherwise the ACK timeout, because it delays recovery from
-// a lost ACK.
+// Bound on the wait before a held message probes, because the wait delays recovery from a lost ACK. The ACK
+// timeout applies where it is shorter.
 constexpr std::uint64_t kLongestProbeWaitNs = 40'000'000;
 
 std::uint64_t timeout_ns(const RcConfig& config) {
@@ -194,8 +194,8 @@ std::uint32_t Requester::pump(std::uint64_t now_ns, std::uint32_t max_packets) {
   return sent;
 }
 
-// Passes an entry without packets. After a loss the cursor returns to queued entries, but never to a change
-// of a key, which ends when it is made.
+// Passes an entry without packets. After a loss the cursor returns to queued entries. It never returns to a
+// change of a key, because that ends when it is made.
 void Requester::pass(Entry& entry) {
   if (entry.changes_key) entry.failure = port_.apply(entry.request);
   if (entry.failure == Syndrome::kNone) ++send_index_;
@@ -474,8 +474,8 @@ void Requester::retire_front(Syndrome syndrome) {
   port_.complete(entry.request, syndrome);
 }
 
-// Goes back after a NAK, explicit or implied. Once per PSN, because each packet behind the lost one may draw
-// a NAK, and each return would multiply the traffic. A second loss is left to the timer.
+// Goes back after a NAK, explicit or implied. Does so once per PSN, because each packet behind the lost one
+// may draw a NAK. More returns would multiply the traffic. A second loss is left to the timer.
 void Requester::recover_once(ResendCause cause) {
   if (rnr_deadline_ns_ != kNever || recovered_psn_ == unacked_) return;
   recovered_psn_ = unacked_;

@@ -119,7 +119,7 @@ void Responder::on_duplicate(const roce::Headers& headers, const roce::OpcodeTra
 }
 
 // Reads memory afresh, within the range of the first request. A key that has gone draws no NAK, because the
-// duplicate may be a stray copy of a READ answered long ago.
+// duplicate may be of a READ answered long ago.
 void Responder::on_duplicate_read(const roce::Reth& reth, ExtendedPsn psn, const Served& served) {
   const std::uint64_t skipped_bytes = (psn - served.first_psn) * config_.mtu_bytes;
   const bool covered = reth.rkey == served.range.rkey &&

@@ -1,5 +1,5 @@
 // Disables cancellation of its thread during its lifetime. Calls into the kernel's RDMA devices never end a
-// thread half-way, so calls here must not either, although they send, receive and log under locks.
+// thread half-way, so calls here must not either. Calls here send, receive and log under locks.
 #pragma once
 
 #include <pthread.h>

@@ -25,8 +25,8 @@ std::uint64_t owner_of(std::span<const std::byte> record) {
 }  // namespace
 
 ErrnoOr<std::shared_ptr<EventChannel>> EventChannel::open() {
-  // A socket, not a pipe: it can be drained without touching the program's file flags, and writing to
-  // one whose reader is gone raises no signal.
+  // A socket, not a pipe: it can be drained without touching the program's file flags. Writing to one whose
+  // reader is gone raises no signal.
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
   Descriptor own = Descriptor::keep(ends[1]);

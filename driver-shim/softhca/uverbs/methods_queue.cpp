@@ -182,7 +182,7 @@ ErrnoOr<QpType> qp_type(std::uint64_t type) {
 }
 
 // Source: Linux drivers/infiniband/hw/mlx5/qp.c, process_vendor_flags(): scattering to CQEs is forgiven where
-// a device lacks it, all else that is not known of this type of queue pair is refused.
+// a device lacks it. All else that is not known of this type of queue pair is refused.
 Errno check_driver_flags(std::uint32_t flags) {
   constexpr std::uint32_t kNotOffered =
       MLX5_QP_FLAG_SIGNATURE | MLX5_QP_FLAG_TYPE_DCT | MLX5_QP_FLAG_TYPE_DCI;

@@ -54,8 +54,8 @@ class PageFile {
   // Opens the file once more. If /proc is closed to this process, nobody can count who refers to it. Errors:
   // ENODEV where !refers(); the errno of open(2).
   [[nodiscard]] ErrnoOr<Opened> open(bool close_on_exec) const;
-  // Returns whether a descriptor or a mapping still refers to what open() has opened, which must be counted,
-  // in this process or another. Uses the Linux kernel's own account, which concurrent threads cannot falsify.
+  // Returns whether a descriptor or a mapping of any process still refers to the counted file that open()
+  // opened. Uses the Linux kernel's own account, which concurrent threads cannot falsify.
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] int fd() const { return file_.value(); }
   // False: the program has closed the file by a system call, and its number may be any file's.

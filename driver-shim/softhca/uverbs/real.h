@@ -1,5 +1,5 @@
-// libc's own functions beneath the interposed ones, so that this library's files, sockets and
-// descriptors never pass through its own hooks.
+// libc's own functions beneath the interposed ones, because this library's files, sockets and descriptors
+// must bypass its own hooks.
 #pragma once
 
 #include <dlfcn.h>

@@ -208,8 +208,8 @@ int show(const char* path, const struct stat* status, int type, FTW* place) {
   return 0;
 }
 
-// Opens the tree to all users, whatever the umask, because a program that changes its user must still find
-// its device. The lock stays private.
+// Opens the tree to all users, whatever the umask, because a program with a changed user must find its
+// device. The lock stays private.
 void show_to_all(const fs::path& root) {
   constexpr int kDescriptors = 2;
   nftw(root.c_str(), show, kDescriptors, FTW_PHYS);

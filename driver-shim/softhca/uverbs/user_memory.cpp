@@ -30,7 +30,7 @@ Descriptor& scratch_file() {
   return *file;
 }
 
-// The kernel probes an address for us when it is the buffer of a read or write on a file of our own.
+// The kernel probes an address when it is the buffer of a read or write on our own file.
 // Raw system calls: a sanitizer's wrapper would judge the program's pointer first.
 Errno through_scratch(std::uint64_t to, std::uint64_t from, std::size_t length_bytes) {
   const std::lock_guard lock(scratch_mutex);

@@ -19,8 +19,8 @@
 namespace gdx::softhca::wire {
 namespace {
 
-// Packets are shown to the peer, and their room given back, by this much: often enough for both ends to
-// work at once, seldom enough for the indices' cache lines to stay where they are.
+// Packets are shown to the peer, and their room given back, by this much: often enough for both ends to work
+// at once. More often would move the indices' cache lines.
 constexpr std::size_t kBatchBytes = 16 * 1024;
 constexpr std::uint64_t kRetryNs = 100'000'000;  // before another call to an address that did not answer
 // Interval between reads of descriptors, because a read costs a system call, as long as a whole packet. A
@@ -215,8 +215,8 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
   const std::uint64_t now_ns = monotonic_ns();
   std::size_t taken = 0;
   if (now_ns >= next_poll_ns_) taken += poll_descriptors(now_ns, max_packets, sink);
-  // Reads UDP if it cannot be armed, because the rest of a batch waits in it, of which the socket gives no
-  // event.
+  // Reads UDP if it cannot be armed, because the rest of a batch waits in it. The socket gives no event of
+  // that rest.
   if (udp_carries_ && (now_ns < udp_until_ns_ || incoming_.empty() || !udp_->arm())) {
     const std::size_t from_udp = receive_udp(max_packets - taken, sink);
     if (from_udp > 0) udp_until_ns_ = now_ns + kLivelyNs;

@@ -1,6 +1,7 @@
-// Production connectors of a whole team in virtual time, over channels that keep their order as TCP does, and
-// against an oracle. A seed chooses who asks for whom and when, delays, broken and cut channels, ranks that
-// pause or die, and endpoints that are refused or must wait. The oracle knows every endpoint of every rank.
+// Production connectors of a whole team in virtual time, against an oracle. Channels keep their order as TCP
+// does. A seed chooses who asks for whom and when, delays, and broken and cut channels. It also chooses ranks
+// that pause or die, and endpoints that are refused or must wait. The oracle knows every endpoint of every
+// rank.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Succeeds if and only if a seed finds what is wrong with the credits' code it was linked with. With the
-// argument `shared` there are shared endpoints, with `team` only those of a team, with `tenants` those of two
-// programs.
+// Succeeds if and only if a seed finds what is wrong with the credits' code it was linked with. The argument
+// `shared` adds shared endpoints; `team` means only those of a team, `tenants` those of two programs.
 #include <fmt/format.h>
 
 #include <string_view>

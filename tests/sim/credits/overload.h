@@ -1,4 +1,4 @@
-// Many senders push at a NIC whose link is slower than they are, and one peer stops answering for a while.
+// Many senders push at a NIC with a slower link, and one peer stops answering for a while.
 // In virtual time, with the production scheduler and the production device credit code.
 #pragma once
 
@@ -18,8 +18,8 @@ struct OverloadCase {
   Staging staging = Staging::kCredits;
 };
 
-// The machine: 128 KiB of slots, a 100 Gb/s link, a round trip within a rack, a scheduler's thread that polls
-// as often as host/staging/credit_service.cpp does.
+// The machine: 128 KiB of slots, a 100 Gb/s link, and a round trip within a rack. The scheduler's thread
+// polls as often as host/staging/credit_service.cpp does.
 inline constexpr std::uint32_t kOverloadSlots = 32;
 inline constexpr std::uint32_t kOverloadSlotBytes = 4096;
 inline constexpr std::uint64_t kSlotOnLinkNs = 328;

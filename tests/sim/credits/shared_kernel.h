@@ -1,5 +1,5 @@
 // A shared endpoint of the credits' world: production code of device/shared.h in several threads, a step of
-// one at a time, and the rings and words that its queue pair has in memory.
+// one at a time. Contains the rings and words that its queue pair has in memory.
 #pragma once
 
 #include <cstdint>

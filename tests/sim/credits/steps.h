@@ -1,5 +1,5 @@
 // Device threads that run one step at a time, in the order in which the world calls them. A step ends before
-// each access to memory that others change, so whatever order a GPU's threads could take, the world can too.
+// each access to memory that others change. So the world can take any order that a GPU's threads could.
 // Memory is sequentially consistent.
 #pragma once
 

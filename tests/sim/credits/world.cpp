@@ -432,8 +432,8 @@ void CreditWorld::count_slot(const Node& node, std::uint32_t slot) {
   counted_[slot] = checks_;
 }
 
-// Each stuck endpoint of a team may hold its first slot of that half of the pool which none grows into; of
-// two tenants one may have a single slot, with one that has failed.
+// Each stuck endpoint of a team may hold its first slot of the pool's half that none grows into; of two
+// tenants one may have a single slot, with one that has failed.
 bool CreditWorld::may_all_be_stuck() const {
   if (!has_teams()) return false;
   const auto keeps_a_slot = [&](const auto& node) {

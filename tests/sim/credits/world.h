@@ -1,7 +1,7 @@
 // The production scheduler, the exchange and the device's credit code in virtual time, against an oracle. For
 // every slot the oracle records who may store to it and what the NIC must still find there. A seed chooses
-// all events: pushes, completions, stalls of peers, errors, ends of kernels, clients that die or turn
-// hostile, destroyed queue pairs, and the order in which each side reads the other's words.
+// all events: pushes, completions, stalls of peers, errors, ends of kernels, and destroyed queue pairs. It
+// chooses clients that die or turn hostile, and the order in which each side reads the other's words.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ namespace gdx::sim {
 
 // Kinds of endpoints: only exclusive ones; shared ones among them, whose threads run step by step; shared
 // ones of one process without minima, as a team has them; those of two processes that share a pool, the
-// tenants. A team's endpoints stay until it ends, some of them idle, and a thread that waits for a slot takes
-// back those of the others. The first tenant begins when the kernels of the second have ended.
+// tenants. A team's endpoints stay until it ends, some of them idle. A thread that waits for a slot takes
+// back the others' slots. The first tenant begins when the kernels of the second have ended.
 enum class Sharers { kNone, kSome, kTeam, kTenants };
 inline constexpr std::uint32_t kMostTenants = 2;
 

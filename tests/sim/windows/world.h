@@ -1,6 +1,6 @@
 // Production windows in virtual time: senders with many connections, each behind a path of its own, and
-// receivers whose sockets charge as Linux does. A seed chooses sockets, paths, packet sizes, pauses of
-// receivers, losses, and peers that arrive late, fall silent, die or restart.
+// receivers whose sockets charge as Linux does. A seed chooses sockets, paths, packet sizes, receivers'
+// pauses, losses, and peers that are late, fall silent, die or restart.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nvtx_test.sh GDX [LISTENER]: a profiler sees the host operations of a program, nested and ended, and without one the
+# nvtx_test.sh GDX [LISTENER]: a profiler sees the host operations of a program, nested and ended. Without one the
 # program says nothing of it.
 set -uo pipefail
 [ $# -eq 2 ] || { echo "SKIPPED: built without ranges, for want of NVTX headers: install the CUDA Toolkit, and configure anew"; exit 77; }

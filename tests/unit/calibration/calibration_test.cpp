@@ -209,7 +209,7 @@ TEST_F(CalibrationFile, two_tables_of_one_key_are_refused) {
               HasSubstr("two tables for HCA mlx5_0, kernels on a GPU with payload in its memory, SYS path"));
 }
 
-// A file by another hand, or of a gdx that kept what a CPU measured under the path of a GPU.
+// A file by another hand, or of a gdx that kept a CPU's results under a GPU's path.
 TEST_F(CalibrationFile, table_of_kernels_on_a_cpu_with_a_path_is_refused) {
   write_table(R"(, "kernels": "cpu", "payload": "host")");
   EXPECT_THAT(refusal(), HasSubstr("kernels on a CPU have no path"));

@@ -11,7 +11,7 @@ namespace {
 
 using DefaultModes = testing::TestWithParam<std::tuple<PathClass, Placement, DoorbellKind>>;
 
-// By as much as puts of 64 and 220 B that are pulled on NODE and SYS where nothing else is there: 3.8 % each.
+// Excess allowed: that of puts of 64 and 220 B, pulled on NODE and SYS for lack of another mode: 3.8 % each.
 TEST_P(DefaultModes, cost_no_more_than_the_best_table_by_the_model) {
   const auto [path, queues, doorbell] = GetParam();
   for (const ModeMeans means : perf::kAllMeans) {

@@ -1,5 +1,5 @@
-// Two agents over a network that loses, repeats and reorders: whatever it does, a connection comes up with
-// both ends told once and in agreement, and ends with both told once.
+// Two agents over a network that loses, repeats and reorders. A connection comes up with both ends told once
+// and in agreement, and ends with both told once.
 #include <gtest/gtest.h>
 
 #include "tests/unit/cm/two_agents.h"

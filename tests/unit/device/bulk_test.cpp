@@ -1,5 +1,5 @@
 // Pushes by bulk stores: what they put into a slot is there when the NIC is told of it, and not before the
-// wait for them.
+// wait.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Kernels written with CUDA's own names do on this layer what they do on a GPU, whose results they are
-// compared with where this is part of device_test_cuda.
+// Kernels written with CUDA's own names do on this layer what they do on a GPU. As part of device_test_cuda
+// they are compared with a GPU's results.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -169,7 +169,7 @@ TEST(Bounce, endpoint_without_host_memory_says_unsupported) {
   ASSERT_EQ(exec::launch({}, kernel, handle), Status::kOk);
 }
 
-// The NIC is told of what is stored, a quarter of the slots at a time, while the rest is still to come.
+// The NIC is told of stored slots, a quarter at a time, while the rest is still to come.
 TEST(Chunks, transmission_begins_before_the_last_chunk_is_stored) {
   static std::uint32_t told_first;
   for (const bool bounces : {false, true}) {
@@ -268,7 +268,7 @@ TEST(Chunks, warp_meets_for_each_quarter_of_the_slots_and_not_for_each_slot) {
 }
 
 // Completions come one at a time, so room and credits do, too: a step of two chunks would overwrite what the
-// NIC still has, a WQE where the queue begins full, and else a slot.
+// NIC still has. That is a WQE where the queue begins full, and else a slot.
 TEST(Chunks, step_of_a_warp_ends_where_room_or_credits_do) {
   static ServingNic* stepped = nullptr;
   const auto serve_one = []() -> int { return stepped->step(); };

@@ -1,7 +1,7 @@
 // A NIC of memory that serves: woken by its doorbell, it takes the WQEs that the doorbell record has
-// published, notes what each one asks for, and completes it. Any thread may step it; nothing is lost between
-// steps. What it gathers from staging memory it reads twice, and completes the WQE after the second time, a
-// step later: so who fills a slot that he has not got back is found out.
+// published. It notes what each one asks for, and completes it. Any thread may step it; nothing is lost
+// between steps. What it gathers from staging memory it reads twice, and completes the WQE after the second
+// time, a step later: so who fills a slot that he has not got back is found out.
 #pragma once
 
 #include <array>

@@ -226,8 +226,8 @@ int serve_in_virtual_time() {
 }
 std::uint64_t virtual_now_ns() { return steps; }
 
-// All push without end, and there are credits for four: without an order the first of them, who comes back
-// before the others poll, takes every credit that the NIC has made free.
+// All push without end, and there are credits for four: without an order the first of them takes every freed
+// credit, because it comes back before the others poll.
 TEST_P(SharedPush, waiting_threads_get_credits_in_turn) {
   constexpr std::uint32_t kThreads = 64;
   constexpr std::uint32_t kEach = 8;

@@ -146,8 +146,8 @@ TEST(Shared, warps_post_in_the_order_of_lanes_and_never_in_part) {
   }
 }
 
-// The steps of a put with pauses between them, so that threads come to publish in another order than they
-// have reserved in.
+// The steps of a put with pauses between them. So threads publish in another order than they have reserved
+// in.
 TEST(Shared, publication_waits_for_its_turn) {
   constexpr std::uint32_t kEach = 10;
   ServingNic nic;

@@ -1,5 +1,4 @@
-// BlueFlame: a WQE in its doorbell is executed from there if it is whole, and from the ring in every other
-// case.
+// BlueFlame: a whole WQE in its doorbell is executed from there, any other from the ring.
 #include "driver-shim/softhca/engine/blueflame.h"
 
 #include <gtest/gtest.h>

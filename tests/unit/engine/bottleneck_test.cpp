@@ -227,8 +227,7 @@ TEST_P(SharedQueue, flows_converge_to_equal_shares_of_a_full_link_and_drop_nothi
 }
 
 // 40 Gb/s is the link of the paper's parameters, which are absolute. On a slower one an increase is a larger
-// part of the rate, and a queue of so many bytes lasts for several notifications: cuts are deeper than the
-// queue.
+// part of the rate. A queue of so many bytes lasts for several notifications: cuts are deeper than the queue.
 INSTANTIATE_TEST_SUITE_P(Congestion, SharedQueue,
                          testing::Values(Case{2, 40, 0.95}, Case{4, 40, 0.95}, Case{8, 40, 0.95},
                                          Case{4, 10, 0.8}));

@@ -181,7 +181,7 @@ TEST_F(Scheduler, leaving_queue_keeps_its_debt_and_loses_its_claim) {
 }
 
 // Any mix of packet sizes, budgets, pauses and arrivals. Between two queues that could send all the time the
-// bound holds at every moment, and no budget is left over while somebody could send.
+// bound holds at every moment. No budget is left over while a queue could send.
 TEST_F(Scheduler, random_runs_keep_the_bound_and_waste_nothing) {
   for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
@@ -216,8 +216,8 @@ TEST_F(Scheduler, random_runs_keep_the_bound_and_waste_nothing) {
   }
 }
 
-// A sender under staging credits: it has as many packets to send as it holds credits, and each credit comes
-// back a round trip after its packet has left.
+// A sender under staging credits: it has as many packets to send as it holds credits. Each credit comes back
+// a round trip after its packet has left.
 struct CreditedQueue {
   static constexpr std::uint64_t kRoundTripNs = 200'000;
 
@@ -239,7 +239,7 @@ struct CreditedQueue {
   }
 };
 
-// The most and the least that one of these got on a link of `rate_gbps`, whose round trip is shorter than a
+// The most and the least that one of these got on a link of `rate_gbps`. Its round trip is shorter than a
 // packet.
 std::pair<std::uint64_t, std::uint64_t> most_and_least(double rate_gbps, std::uint32_t quantum_bytes) {
   std::array<CreditedQueue, 6> queues;

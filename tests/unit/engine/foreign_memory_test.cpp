@@ -1,5 +1,5 @@
-// Payload in memory that the HCA must not touch: it faults. Copies are made as late as they may be, when they
-// are waited for, so whatever tells of one too early is seen.
+// Payload in memory that the HCA must not touch: it faults. Copies are made as late as permitted, when they
+// are waited for. So whatever tells of one too early is seen.
 #include "driver-shim/softhca/engine/foreign_memory.h"
 
 #include <gmock/gmock.h>

@@ -141,8 +141,7 @@ TEST_F(Windows, marker_of_a_peer_is_answered_once_with_a_share_of_the_socket) {
   EXPECT_TRUE(send_due().empty());
 }
 
-// Bytes taken of the socket decide when a silent peer's share is free again, with or without windows to that
-// peer.
+// Bytes taken of the socket decide when a silent peer's share is free again, windows to it or not.
 TEST_F(Windows, share_of_the_silent_goes_to_who_speaks_once_a_socketful_was_taken) {
   const auto share = [&](const wire::Address& peer, std::uint64_t incarnation, std::uint64_t now_ns) {
     std::array<std::byte, roce::kWindowBytes> payload{};

@@ -404,8 +404,8 @@ TEST_F(LossyHcas, everything_arrives_in_spite_of_faults) {
   EXPECT_GT(counters.wire.icrc_errors + b.hca->counters().wire.icrc_errors, 0u);
 }
 
-// Stands for connection management: a program told of its peer's goodbye may destroy its queue pair at once,
-// and what it has not polled by then is lost to it.
+// Stands for connection management: a program told of its peer's goodbye may destroy its queue pair at once.
+// Completions that it has not polled by then are lost to it.
 class GoodbyeSeen final : public ManagementAgent {
  public:
   explicit GoodbyeSeen(Node& node) : node_(node) {}

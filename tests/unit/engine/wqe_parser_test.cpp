@@ -21,7 +21,7 @@ using mlx5::WqeOpcode;
 constexpr std::uint32_t kQpn = 0xabcdef;
 constexpr std::size_t kBlocks = 16;
 
-// Returns one in which no part is as in a new one, as a slot of a send queue may be.
+// Returns one that differs from a new one in every part, as a slot of a send queue may.
 SendWqe used_wqe() {
   SendWqe wqe;
   wqe.blocks = 7;

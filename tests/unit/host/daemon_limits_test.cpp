@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
-// A second's worth goes at once, then each waits for its turn, and idle time gives back no more than that.
+// A second's worth goes at once, then each waits for its turn. Idle time gives back no more than that.
 TEST(DaemonRate, a_second_of_requests_goes_at_once_and_the_rest_waits) {
   Rate rate(1000, 20);
   std::uint64_t now_ns = 5 * kSecondNs;

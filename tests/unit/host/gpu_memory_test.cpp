@@ -1,5 +1,4 @@
-// Memory of a GPU by the fake driver, which faults where the host touches it and copies when it is waited
-// for.
+// Memory of a GPU by the fake driver: the host's accesses fault, and copies happen when they are waited for.
 #include "host/gpu/gpu_memory.h"
 
 #include <gmock/gmock.h>

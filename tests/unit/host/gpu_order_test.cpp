@@ -1,5 +1,5 @@
-// The order of an HCA's writes to GPU memory, as gdx asks for it beside an HCA that it takes for hardware:
-// the software HCA with the fault `disguised`.
+// The order of an HCA's writes to GPU memory, as gdx asks for it beside what it takes for hardware: the
+// software HCA with the fault `disguised`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The DevX mailboxes that make and connect a queue pair, byte for byte: a field one bit off is one that a
-// ConnectX reads as something else. Offsets by hand from Linux include/linux/mlx5/mlx5_ifc.h, struct
+// ConnectX reads as something else. Offsets by hand. Source: Linux include/linux/mlx5/mlx5_ifc.h, struct
 // create_cq_in with cqc, create_qp_in with qpc, rst2init_qp_in, init2rtr_qp_in and rtr2rts_qp_in with qpc and
 // its ads.
 #include "host/queue/queue_commands.h"

@@ -31,7 +31,7 @@ namespace {
 constexpr int kBoundMs = 20'000;  // never reached unless a test fails
 constexpr int kRanks = 2;
 
-// Each rank leaves a child in a session of its own and another beside it, both deaf to SIGTERM, and waits.
+// Each rank leaves a child in a new session and another beside it, both deaf to SIGTERM, and waits.
 constexpr char kStubborn[] =
     "setsid sh -c 'trap \"\" TERM; echo >&$HELD; while :; do sleep 600; done' & "
     "sh -c 'trap \"\" TERM; echo >&$HELD; while :; do sleep 600; done'; echo over";
@@ -177,7 +177,7 @@ TEST_F(Supervision, one_rank_fails_what_the_others_started_is_ended_too) {
 }
 
 TEST_F(Supervision, what_ranks_leave_behind_may_finish_but_not_stay) {
-  // The launcher wakes up at the end of each orphan that the loop leaves, and the loop's own is its failure.
+  // The launcher wakes up at the end of each orphan of the loop. The loop's own end is its failure.
   const pid_t launcher =
       start_launcher(shell("setsid sh -c 'for i in $(seq 60); do (sleep 0.1 &); sleep 0.3; done; kill -KILL '"
                            "$PPID & (echo >&$HELD) & exit 0"));

@@ -90,8 +90,7 @@ TEST(TraceEvents, of_two_endpoints_share_no_track_and_no_id) {
   EXPECT_EQ(ids.size(), 2u);
 }
 
-// A WQE of the lap before whose end is lost, and one that is under way, end with the newest event at the
-// latest.
+// A previous lap's WQE whose end is lost, and one under way, end with the newest event at the latest.
 TEST(TraceEvents, of_unfinished_wqes_end_and_say_so) {
   const FlightRecord record{
       "engine",

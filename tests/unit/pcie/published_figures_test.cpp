@@ -1,6 +1,7 @@
 // Published computations and measurements. Tolerances: a rate here is exact but for the rounding of each
-// packet to a picosecond, at most 0.05 % of the shortest packet used (56 B, 1 ns). Published figures carry
-// their own last digit. Fitted values are named so: meeting them is no evidence, only a guard against drift.
+// packet to a picosecond. That is at most 0.05 % of the shortest packet used (56 B, 1 ns). Published figures
+// carry their own last digit. Fitted values are named so: meeting them is no evidence, only a guard against
+// drift.
 #include <gtest/gtest.h>
 
 #include "driver-shim/pcie/world/measure.h"

@@ -259,13 +259,13 @@ TEST(World, one_slot_pushes_run_at_a_slot_per_round_trip) {
   world.lanes = 1;
   const double held_ns = measure_latency(world, Mode::kPush, 4096).completed_ns;
   const double law = 4096 / held_ns * 1e9;
-  // The next push starts the instant a slot is back, so only the rounding of a time to a picosecond is left.
+  // The next push starts the instant a slot is back. So only the rounding of a time to a picosecond is left.
   EXPECT_NEAR(measure_rate(world, Mode::kPush, 4096).bytes_per_s, law, law * 1e-6);
 }
 
 // 128 KiB of slots, each held until an acknowledgement 4 us later: 262 Gb/s at most. 32 slots are a wave of
 // 32 * 4194 B / 50 GB/s = 2.7 us, shorter than 4 us; the wave's packets wait for each other only where they
-// meet, at most one packet time (84 ns of 4000) each on the GPU's link, on the wire and on landing.
+// meet. That is at most one packet time (84 ns of 4000) each on the GPU's link, wire and landing.
 TEST(World, slots_of_128_kib_held_for_4_us_cap_at_262_gigabits) {
   WorldConfig world = config(PathClass::kPix, QueuePlacement::kGpu);
   world.ordering = {0, 0};

@@ -121,8 +121,8 @@ std::set<int> open_numbers() {
   return numbers;
 }
 
-// By system calls of its own a program closes one of the sockets that wake the thread, or puts a file in
-// place of the thread's that can always be read.
+// A program's own system calls close one of the sockets that wake the thread. Or they put a file that can
+// always be read in place of the thread's.
 TEST(EngineThread, socket_that_wakes_it_is_closed_it_sleeps_all_the_same) {
   constexpr int kFewSteps = 100;  // and one a millisecond; a thread that does not sleep makes many more
   const int readable = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);

@@ -1,6 +1,6 @@
 // The execution layer of simulated ranks, before device/exec/exec.h on the path of includes: the CPU layer,
-// but that a word in host memory, which a GPU reads across the bus, is there when it would have been. Device
-// code calls the inner namespace here `exec`, and what that does not say anew is the CPU layer's.
+// but with a bus. A word in host memory, which a GPU reads across the bus, is there when it would have been.
+// Device code calls the inner namespace here `exec`, and what that does not say anew is the CPU layer's.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The execution layer of the credits' world, before device/exec/exec.h on the path of includes: the CPU
-// layer, but each access to memory that others change is a step, before which every other thread may run.
-// Device code's `exec` is the inner namespace here. What it does not define comes from the CPU layer.
+// layer, in steps. Each access to memory that others change is a step, before which every other thread may
+// run. Device code's `exec` is the inner namespace here. What it does not define comes from the CPU layer.
 #pragma once
 
 #include <cstdint>
