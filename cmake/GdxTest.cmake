@@ -1,6 +1,6 @@
 # Tests of the tree: each has a kind, which is its folder, and a tier. Both are CTest labels.
 #
-# fast: `./run test`. full: `./run test --full`, what CI runs. nightly: by slices, tests/nightly.
+# fast: `./run test`. full: `./run test --full`, in CI too. nightly: by slices, tests/nightly.
 set(GDX_FAST_KINDS tidy unit sim demo)
 set(GDX_NIGHTLY_KINDS mutant model interop papers install matrix)
 

@@ -128,8 +128,10 @@ Result<void> write_file(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   if (file && (!replace || std::rename(written.c_str(), path.c_str()) == 0)) return {};
+  const int error = errno;
+  if (replace) static_cast<void>(std::remove(written.c_str()));
   return fail(Status::kSystem,
-              fmt::format("cannot write {}: {}; name another file by --output", path, std::strerror(errno)));
+              fmt::format("cannot write {}: {}; name another file by --output", path, std::strerror(error)));
 }
 
 bool write_report(const DoctorOptions& options, const OrderedJson& json) {
@@ -191,8 +193,9 @@ void add_doctor_command(command_line::Command app, int& exit_status) {
   const command_line::Command doctor = app.add_command(
       "doctor",
       "What of this machine breaks or slows GPU-initiated RDMA, and the documented fix. Exit status: 0 "
-      "all OK, 1 a FAIL, 3 a WARN and no FAIL, 4 nothing worse than UNKNOWN, which is the best of "
-      "--hardware without a GPU or a second host, 5 the report could not be written");
+      "all OK, 1 a FAIL, 3 a WARN and no FAIL, 4 nothing worse than UNKNOWN, 5 the report could not be "
+      "written. A machine without a GPU or a ConnectX has a FAIL; without a second host --hardware is "
+      "UNKNOWN at best");
   const auto options = std::make_shared<DoctorOptions>();
   doctor.add_flag("--json", options->as_json, "As JSON");
   const auto hardware = doctor.add_flag("--hardware", options->hardware,
@@ -214,6 +217,10 @@ void add_doctor_command(command_line::Command app, int& exit_status) {
           "--peer", options->peer,
           "Host that waits with --listen, its name or IPv4 address: both go through section D together")
       .check(command_line::not_empty("a host"))
+      .check([](const std::string& host) {
+        return host.find(':') == std::string::npos ? ""
+                                                   : "use a host's name or IPv4 address; --port has its port";
+      })
       .needs(hardware)
       .excludes(listen);
   doctor.add_option("--port", options->port, "TCP port at which they meet (18520)")

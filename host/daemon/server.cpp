@@ -32,7 +32,7 @@ bool stands_for_many(uid_t user) {
   constexpr std::uint64_t kAll = 4294967295;
   std::uint64_t inside = 0;
   std::uint64_t outside = 0;
-  std::uint64_t count = 0;
+  std::uint64_t count = kAll;  // /proc may be missing
   std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
   uid_t overflow = 65534;
   std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;

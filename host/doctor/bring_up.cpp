@@ -52,6 +52,9 @@ StepReport run_step(const Step& step, std::span<const StepReport> before, Bench&
     const commands::CommandRecording recording(bench.commands);
     report.result = step.run(bench);
     report.commands = std::exchange(bench.commands, {});
+    if (report.result.verdict == Verdict::kFail && report.result.advice.empty())
+      report.result.advice = fmt::format(
+          "keep all of it by --output FILE; host/doctor/README.md has what step {} tests", step.number);
   }
   return report;
 }

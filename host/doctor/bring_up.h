@@ -27,6 +27,9 @@ struct Candidate {
 // at one distance, in their own order.
 [[nodiscard]] std::vector<Candidate> rank_hcas(const Machine& machine, const std::vector<std::string>& names);
 
+// Returns what an HCA said of its bond: "no LAG", for instance.
+[[nodiscard]] std::string describe_lag(const Routing& routing);
+
 // Place at which the second host is met.
 struct PeerPlace {
   std::string host = {};   // empty: this one listens

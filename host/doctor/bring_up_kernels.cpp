@@ -37,6 +37,11 @@ StepResult parse_result(const std::string& told) {
   return result;
 }
 
+std::string advice_to_build(const char* program) {
+  return fmt::format(
+      "build {}, whose kernels run on the GPU: ./run gdx doctor --hardware does, with nvcc in PATH", program);
+}
+
 StepResult run_step(const Bench& bench, std::string_view step_name) {
   if (has_gpu() && !bench.kernel_program.empty()) {
     std::vector<std::string> command = {bench.kernel_program, "--step", std::string(step_name), "--hca",
@@ -48,8 +53,7 @@ StepResult run_step(const Bench& bench, std::string_view step_name) {
   const auto step = std::ranges::find(kernel_steps(), step_name, &KernelStep::name);
   StepResult result =
       run_kernel_step(*step, {*bench.hca, nullptr, is_short(bench) ? kShortSizes : kFullSizes, [] {}});
-  if (has_gpu())
-    result.advice = fmt::format("build the target {}, whose kernels run on the GPU", kKernelProgram);
+  if (has_gpu()) result.advice = advice_to_build(kKernelProgram);
   return result;
 }
 
@@ -88,7 +92,8 @@ StepResult copy_by_kernel(Bench& bench) {
     facts.emplace_back(way.name, found);
   }
   const std::string all = fmt::format("{}", fmt::join(ways, "; "));
-  return on_cpu_layer({failed ? Verdict::kFail : Verdict::kOk, all, {}, std::move(facts)});
+  const std::string advice = has_gpu() ? advice_to_build("gdx_calibrate_cuda") : "";
+  return on_cpu_layer({failed ? Verdict::kFail : Verdict::kOk, all, advice, std::move(facts)});
 }
 
 StepResult put_by_kernel(Bench& bench) { return run_step(bench, "gpu-doorbells"); }

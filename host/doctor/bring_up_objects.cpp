@@ -32,13 +32,6 @@ std::string kernel_release() {
   return uname(&names) == 0 ? fmt::format("{} {}", names.release, names.machine) : "?";
 }
 
-std::string describe_lag(const Routing& routing) {
-  if (!routing.has_lag) return "LAG unknown";
-  if (!*routing.has_lag) return "no LAG";
-  if (routing.lag_ports == 0) return "a LAG whose port no queue pair may choose";
-  return fmt::format("a LAG of {} ports", routing.lag_ports);
-}
-
 std::string describe_hca(const Machine& machine, const Hca& hca) {
   const auto seen = std::ranges::find(machine.hcas, hca.name(), &HcaSeen::name);
   const bool known = seen != machine.hcas.end();
@@ -137,15 +130,26 @@ Result<void> create_queue_pair(const Hca& hca, std::uint32_t format) {
 
 }  // namespace
 
+std::string describe_lag(const Routing& routing) {
+  if (!routing.has_lag) return "LAG unknown";
+  if (!*routing.has_lag) return "no LAG";
+  if (routing.lag_ports == 0) return "a LAG whose port no queue pair may choose";
+  return fmt::format("a LAG of {} ports", routing.lag_ports);
+}
+
 StepResult look_at_machine(Bench& bench) {
   const Machine& machine = bench.machine;
   StepResult result;
   result.facts = {{"page_bytes", fmt::format("{}", page_bytes())}, {"root", machine.is_root ? "yes" : "no"}};
   const auto names = list_hcas();
   if (!names || names->empty()) {
-    result.verdict = Verdict::kFail;
+    const bool blind = machine.topology.pci_devices == 0;
+    result.verdict = blind ? Verdict::kUnknown : Verdict::kFail;
     result.value = names ? "no RDMA device" : names.error().message;
-    result.advice = "load mlx5_ib; for a software HCA: gdx run -- gdx doctor --hardware";
+    result.advice =
+        blind ? "no PCI device is to be seen: run it outside the container, or mount /sys there"
+              : "load mlx5_ib, and show /dev/infiniband to a container; for a software HCA: gdx run -- gdx "
+                "doctor --hardware";
     return result;
   }
   const auto software = std::ranges::count_if(machine.hcas, &HcaSeen::software);
@@ -195,7 +199,10 @@ StepResult look_at_hcas(Bench& bench) {
     const char* const by = bench.wanted_hca.empty() ? kHcaVariable : "--hca";
     ranked.insert(ranked.begin(), {named, fmt::format("by {}", by)});
   }
-  if (ranked.empty()) result.value = "no RDMA device";
+  if (ranked.empty()) {
+    result.value = "no RDMA device";
+    if (bench.machine.topology.pci_devices == 0) result.verdict = Verdict::kUnknown;
+  }
   if (ranked.size() > 1) result.advice = "--hca chooses another HCA";
   std::vector<std::string> refusals;
   for (const Candidate& one : ranked) {

@@ -187,7 +187,11 @@ StepResult meet_peer(Bench& bench) {
   const bool listens = bench.peer->host.empty();
   const std::string root = fmt::format("{}:{}", listens ? "0.0.0.0" : bench.peer->host, bench.peer->port);
   auto world = World::join({listens ? 0u : 1u, 2, root, kJoinNs});
-  if (!world) return failed(world.error().message);
+  if (!world) {
+    return {Verdict::kFail, world.error().message,
+            fmt::format("start gdx doctor --hardware {} on the other host within 5 min, with --port {}",
+                        listens ? "--peer HOST" : "--listen", bench.peer->port)};
+  }
   bench.world = std::make_unique<World>(std::move(*world));
   std::string failure = agree(bench, bench.obstacle);
   if (!failure.empty()) return failed(failure);
@@ -217,8 +221,7 @@ StepResult meet_peer(Bench& bench) {
 }
 
 StepResult put_all_ways(Bench& bench) {
-  std::optional<StagingPool> nic;
-  if (auto pool = StagingPool::create(*bench.hca)) nic.emplace(std::move(*pool));
+  auto nic = StagingPool::create(*bench.hca);
   auto host = StagingPool::create(*bench.hca, StagingOptions::in_host_memory());
   if (auto failure = agree(bench, host ? "" : host.error().message); !failure.empty()) return failed(failure);
   const Counters before = read_counters(*bench.hca);
@@ -238,15 +241,25 @@ StepResult put_all_ways(Bench& bench) {
     }
   }
   StepResult result{Verdict::kOk, fmt::format("{} sizes by {}", kSizes.size(), fmt::join(ways, ", "))};
+  if (!nic)
+    result = {Verdict::kUnknown,
+              fmt::format("{}; push out: not tried: {}", result.value, nic.error().message)};
   const Counters after = read_counters(*bench.hca);
-  std::uint64_t risen = 0;
+  std::vector<std::string> risen;
   for (const auto& [name, value] : after) {
     const auto old = before.find(name);
     if (old == before.end()) continue;
     result.facts.emplace_back(name, fmt::format("{} then {}", old->second, value));
-    if (!is_congestion(name)) risen += value - old->second;
+    if (!is_congestion(name) && value != old->second)
+      risen.push_back(fmt::format("{} by {}", name, value - old->second));
   }
-  result.value += risen == 0 ? "; no counter of errors rose" : "; counters of errors rose, see the report";
+  if (after.empty()) {
+    result.verdict = Verdict::kUnknown;
+    result.value += "; no counter of errors can be read";
+  } else {
+    result.value +=
+        risen.empty() ? "; no counter of errors rose" : fmt::format("; rose: {}", fmt::join(risen, ", "));
+  }
   return result;
 }
 

@@ -19,8 +19,9 @@ constexpr char kGdrcopyVersion[] = "2.5";
 constexpr char kMappingFix[] =
     "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in "
     "/etc/modprobe.d/nvidia.conf, then update-initramfs -u and reboot; or use GDRCopy, or a CPU proxy";
-// The next step for a machine without a GPU.
-constexpr char kNoGpuStep[] = "without a GPU: gdx run -- PROGRAM, built for the CPU layer, as gdx demo is";
+constexpr char kNoGpuStep[] =
+    "with a GPU: lspci -d 10de: shows it, or the container hides it; without one: gdx run -- PROGRAM, built "
+    "for the CPU layer, as gdx demo is";
 constexpr char kPeermemFix[] = "modprobe nvidia-peermem";
 constexpr char kDmabufFix[] = "a newer kernel (6.1) and the open GPU driver";
 

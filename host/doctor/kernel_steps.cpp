@@ -65,8 +65,8 @@ std::string check_launch(Status launched, const KernelPair& pair) {
   return put == Status::kOk ? "" : fmt::format("a put: {}", status_name(put));
 }
 
-std::string check_arrival(const KernelPair& pair, std::uint64_t signals) {
-  std::string wrong = first_mismatch(pair.ends.target.data(), kWordBytes, 1);
+std::string check_arrival(const KernelPair& pair, std::uint64_t bytes, std::uint64_t signals) {
+  std::string wrong = first_mismatch(pair.ends.target.data(), bytes, 1);
   std::uint64_t signal = 0;
   std::memcpy(&signal, pair.ends.target.data() + kSignalAt, sizeof signal);
   if (wrong.empty() && signal != signals) wrong = fmt::format("the signal is {}, wanted {}", signal, signals);
@@ -88,7 +88,7 @@ KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts, std::optional
   const Status launched = launch_puts(pair->handle, pair->job(kWordBytes, puts), pair->report(), progress);
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
   std::string wrong = check_launch(launched, *pair);
-  if (wrong.empty()) wrong = check_arrival(*pair, puts);
+  if (wrong.empty()) wrong = check_arrival(*pair, kWordBytes, puts);
   if (!wrong.empty()) return {failed(wrong)};
   return {done(*pair, {}), took.count() / static_cast<double>(puts)};
 }
@@ -116,19 +116,24 @@ StepResult put_by_kernel(const KernelBench& bench) {
   return result;
 }
 
-// Staging memory that kernels reach. Errors: kUnsupported where the HCA has none, or the GPU reaches none.
-Result<StagingPool> open_staging(const KernelBench& bench, const StagingOptions& options) {
-  if (options.memory == StagingMemory::kNic && bench.hca.device_memory_bytes() == 0)
-    return fail(Status::kUnsupported, "the HCA has no device memory");
-  auto pool = GDX_TRY(StagingPool::create(bench.hca, options));
-  if (bench.gpu != nullptr) GDX_TRY(pool.map_to(*bench.gpu));
-  return pool;
+// Returns staging memory that kernels reach, or the result of a step without it.
+tl::expected<StagingPool, StepResult> open_staging(const KernelBench& bench, const StagingOptions& options) {
+  auto pool = StagingPool::create(bench.hca, options);
+  if (!pool) {
+    const bool on_nic = options.memory == StagingMemory::kNic;
+    return tl::unexpected(on_nic ? without_staging(pool.error()) : failed(pool.error().message));
+  }
+  if (bench.gpu == nullptr) return std::move(*pool);
+  const auto mapped = pool->map_to(*bench.gpu);
+  if (mapped) return std::move(*pool);
+  const bool unsupported = mapped.error().status == Status::kUnsupported;
+  return tl::unexpected(StepResult{unsupported ? Verdict::kUnknown : Verdict::kFail, mapped.error().message});
 }
 
 StepResult push_by_kernel(const KernelBench& bench) {
   constexpr std::uint32_t kLongest = 4097;
   auto pool = open_staging(bench, {});
-  if (!pool) return without_staging(pool.error());
+  if (!pool) return pool.error();
   PartResults parts;
   StepResult last;
   const std::pair<const char*, PushKernel*> pushes[] = {{"by stores of a warp", launch_push},
@@ -152,17 +157,18 @@ StepResult push_by_kernel(const KernelBench& bench) {
   return {last.verdict, result.value + last.value, {}, result.facts};
 }
 
-// Puts by 32 warps on one endpoint of `pools`.
+// Puts by 31 warps on one endpoint of `pools`, each thread's of a word of its own.
 StepResult share(const KernelBench& bench, const StagingPools& pools, SharedPutKernel* launch) {
-  constexpr std::uint32_t kWarps = 32;
+  constexpr std::uint32_t kWarps = 31;
   constexpr std::uint64_t kThreads = 32 * kWarps;
+  static_assert(kThreads * kWordBytes <= kSignalAt);
   const std::uint64_t each = (bench.sizes.shared_puts + kThreads - 1) / kThreads;
   const auto pair = open_pair(bench, {.blocks = kBlocks, .pools = pools, .sharing = Sharing::kShared});
   if (!pair) return failed(pair.error().message);
-  fill_pattern(pair->ends.source.span().first(kWordBytes), 1);
+  fill_pattern(pair->ends.source.span().first(kThreads * kWordBytes), 1);
   const Status launched = launch(pair->handle, kWarps, pair->job(kWordBytes, each), pair->report(), progress);
   std::string wrong = check_launch(launched, *pair);
-  if (wrong.empty()) wrong = check_arrival(*pair, each * kThreads);
+  if (wrong.empty()) wrong = check_arrival(*pair, kThreads * kWordBytes, each * kThreads);
   if (!wrong.empty()) return failed(wrong);
   bench.alive();
   return done(*pair, fmt::format("{} puts with signals by {} warps", each * kThreads, kWarps));
@@ -171,37 +177,29 @@ StepResult share(const KernelBench& bench, const StagingPools& pools, SharedPutK
 StepResult share_endpoint(const KernelBench& bench) {
   auto on_nic = open_staging(bench, {});
   auto in_host = open_staging(bench, StagingOptions::in_host_memory());
-  struct Way {
-    const char* name;
-    SharedPutKernel* launch;
-    StagingPools pools;
-    const Error* obstacle;
-  };
-  const auto of = [](Result<StagingPool>& pool) { return pool ? &*pool : nullptr; };
-  const auto error_of = [](const Result<StagingPool>& pool) { return pool ? nullptr : &pool.error(); };
-  const Way ways[] = {{"pull", launch_shared_pulls, {}, nullptr},
-                      {"push", launch_shared_pushes, {of(on_nic)}, error_of(on_nic)},
-                      {"bounce", launch_shared_bounces, {nullptr, of(in_host)}, error_of(in_host)}};
   PartResults parts;
   std::string untried;
   Verdict verdict = Verdict::kOk;
-  for (const Way& way : ways) {
-    const StepResult one =
-        way.obstacle != nullptr ? without_staging(*way.obstacle) : share(bench, way.pools, way.launch);
-    if (way.obstacle != nullptr && one.verdict == Verdict::kUnknown) {
-      untried += fmt::format("; {}: not tried: {}", way.name, one.value);
-      continue;
-    }
-    parts.add(way.name, one.verdict == Verdict::kFail ? one.value : "", one.value);
+  const auto judge = [&](const char* name, bool tried, const StepResult& one) {
     verdict = std::max(verdict, one.verdict);
-  }
+    if (tried || one.verdict == Verdict::kFail) {
+      parts.add(name, one.verdict == Verdict::kFail ? one.value : "", one.value);
+    } else {
+      untried += fmt::format("; {}: not tried: {}", name, one.value);
+    }
+  };
+  judge("pull", true, share(bench, {}, launch_shared_pulls));
+  judge("push", on_nic.has_value(), on_nic ? share(bench, &*on_nic, launch_shared_pushes) : on_nic.error());
+  judge("bounce", in_host.has_value(),
+        in_host ? share(bench, {nullptr, &*in_host}, launch_shared_bounces) : in_host.error());
   // A put with its signal takes two blocks at least, so these are no fewer laps.
-  const KernelPuts laps = put_alone(bench, std::uint64_t{bench.sizes.laps} * kBlocks);
-  parts.add("an exclusive one", laps.result.verdict == Verdict::kFail ? laps.result.value : "",
-            fmt::format("{} laps", bench.sizes.laps));
+  KernelPuts laps = put_alone(bench, std::uint64_t{bench.sizes.laps} * kBlocks);
+  const bool ran = laps.ns_each != 0;
+  if (ran) laps.result.value = fmt::format("{} laps{}", bench.sizes.laps, laps.result.value);
+  judge("exclusive", ran, laps.result);
   StepResult result = parts.result();
+  result.verdict = std::max(result.verdict, verdict);
   result.value += untried;
-  if (result.verdict == Verdict::kOk) result.verdict = verdict;
   return result;
 }
 

@@ -56,7 +56,9 @@ std::vector<Finding> check_present(const Machine& machine) {
     findings.push_back(
         {"machine", blind ? Verdict::kUnknown : Verdict::kFail, "no ConnectX that gdx could drive",
          machine.exists(kClass) ? fmt::format("{}: none of mlx5", kClass) : fmt::format("{}: absent", kClass),
-         blind ? "" : "without a ConnectX: gdx run -- PROGRAM, which gives it a software HCA"});
+         blind ? ""
+               : "with a ConnectX: lspci -d 15b3: shows it, modprobe mlx5_ib, /dev/infiniband in the "
+                 "container; without one: gdx run -- PROGRAM, which gives it a software HCA"});
   }
   return findings;
 }

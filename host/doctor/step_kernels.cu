@@ -31,6 +31,9 @@ __global__ void put_alone(EndpointHandle handle, PutJob job, KernelReport* repor
 template <Mode M>
 __global__ void put_shared(EndpointHandle handle, PutJob job, KernelReport* report) {
   device::SharedEndpoint<> endpoint(handle);
+  const std::uint64_t at = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) * job.bytes;
+  job.to = job.to + at;
+  job.from = job.from + at;
   tell(report, put_all<M>(endpoint, job));
 }
 
@@ -223,20 +226,23 @@ Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelRepo
   return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, put_alone, endpoint, job, report);
 }
 
+template <Mode M>
+Status launch_shared(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
+                     KernelReport* report, int (*progress)()) {
+  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress}, put_shared<M>,
+                      endpoint, job, report);
+}
 Status launch_shared_pulls(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
                            KernelReport* report, int (*progress)()) {
-  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
-                      put_shared<Mode::kPull>, endpoint, job, report);
+  return launch_shared<Mode::kPull>(endpoint, warps, job, report, progress);
 }
 Status launch_shared_pushes(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
                             KernelReport* report, int (*progress)()) {
-  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
-                      put_shared<Mode::kPush>, endpoint, job, report);
+  return launch_shared<Mode::kPush>(endpoint, warps, job, report, progress);
 }
 Status launch_shared_bounces(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
                              KernelReport* report, int (*progress)()) {
-  return exec::launch({.grid = {warps}, .block = {kWarpThreads}, .progress = progress},
-                      put_shared<Mode::kBounce>, endpoint, job, report);
+  return launch_shared<Mode::kBounce>(endpoint, warps, job, report, progress);
 }
 
 Status launch_push(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,

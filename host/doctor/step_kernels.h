@@ -37,7 +37,7 @@ struct PutJob {
 // Puts with signals by plain doorbells: one thread on an exclusive endpoint.
 [[nodiscard]] Status launch_puts(const EndpointHandle& endpoint, const PutJob& job, KernelReport* report,
                                  int (*progress)());
-// The same by every thread of `warps` warps on one shared endpoint.
+// The same by every thread of `warps` warps on one shared endpoint. Thread t puts the t-th `bytes` of memory.
 using SharedPutKernel = Status(const EndpointHandle& endpoint, std::uint32_t warps, const PutJob& job,
                                KernelReport* report, int (*progress)());
 [[nodiscard]] SharedPutKernel launch_shared_pulls;

@@ -31,7 +31,7 @@ struct StepSizes {
 inline constexpr StepSizes kFullSizes{100'000, 1'000'000, 100'000, 10'000'000, 1'000'000, 1'000'000, 100};
 inline constexpr StepSizes kShortSizes{20'000, 4'097, 2'000, 10'000, 200, 4'096, 100};
 
-// Result of a step that found no device memory for its staging pool.
+// Result of a step whose StagingPool::create on the NIC failed.
 [[nodiscard]] StepResult without_staging(const Error& error);
 
 // Collects what the parts of a step found. The step fails where a part does.

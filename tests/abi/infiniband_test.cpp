@@ -1,5 +1,8 @@
 // Paths of an InfiniBand port, which lead by LID.
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
 
 #include "tests/abi/loopback.h"
 
@@ -95,6 +98,26 @@ TEST_F(InfiniBand, datagram_says_whose_lid_it_came_from_and_can_be_answered) {
     EXPECT_EQ(back.dlid, path_.dlid);
     EXPECT_EQ(back.is_global, 0);
   }
+}
+
+TEST_F(InfiniBand, datagram_without_a_receive_is_counted) {
+  const auto counted = [] {
+    std::int64_t value = -1;
+    std::ifstream("/sys/class/infiniband/gdx0/ports/1/hw_counters/out_of_buffer") >> value;
+    return value;
+  };
+  const Qp qp = make_qp(cq_.get(), IBV_QPT_UD);
+  connect(qp.get(), 0);
+  ibv_ah_attr attributes = path_;
+  const Ah ah(ibv_create_ah(pd_.get(), &attributes));
+  ASSERT_NE(ah, nullptr);
+  const std::int64_t before = counted();
+  ASSERT_EQ(post_datagram(qp.get(), ah.get()), 0);
+  ASSERT_TRUE(await(cq_.get()));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (counted() == before && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_EQ(counted(), before + 1);
 }
 
 }  // namespace

@@ -57,8 +57,7 @@ int DeviceMemory::share_pages(std::uintptr_t first, std::size_t bytes) const {
   if (first < pages_ || bytes > page_bytes_ || first - pages_ > page_bytes_ - bytes) return -1;
   if (setting("GDX_FAKE_CUDA_DMABUF", 1) == 2) {
     const int other = memfd_create("dmabuf", MFD_CLOEXEC);
-    if (other >= 0) ftruncate(other, static_cast<off_t>(page_bytes_));
-    return other;
+    return other >= 0 && ftruncate(other, static_cast<off_t>(page_bytes_)) == 0 ? other : -1;
   }
   // Opened anew, so that it has a position of its own; a mapping needs the right to read.
   const bool mappable = setting("GDX_FAKE_CUDA_DMABUF_MAP", 1) != 0;

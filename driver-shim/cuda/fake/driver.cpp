@@ -187,7 +187,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       return CUDA_SUCCESS;
 #if !defined(GDX_FAKE_CUDA_OLD)
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-      *value = setting("GDX_FAKE_CUDA_DMABUF", 1);
+      *value = setting("GDX_FAKE_CUDA_DMABUF", 1) != 0 ? 1 : 0;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
       *value = setting("GDX_FAKE_CUDA_WRITES_ORDERING", CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);

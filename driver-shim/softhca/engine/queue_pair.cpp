@@ -412,7 +412,7 @@ transport::TransportCounters QueuePair::counters() const {
   if (hca_.config.strict && states_.attributes().counter_set != kPortCounterSet) {
     // Those that a ConnectX counts by set.
     sum.timeouts = sum.naks_received = sum.out_of_sequence = 0;
-    sum.duplicate_requests = sum.rnr_naks_received = 0;
+    sum.duplicate_requests = sum.rnr_naks_received = sum.out_of_buffer = 0;
   }
   return sum;
 }

@@ -47,6 +47,13 @@ TEST(BringUp, hcas_are_tried_in_their_order_without_a_gpu) {
   EXPECT_EQ(ranked[0].why, "as the first that serves: CUDA shows no GPU");
 }
 
+TEST(BringUp, lag_is_told_as_far_as_the_hca_said) {
+  EXPECT_EQ(describe_lag({}), "LAG unknown");
+  EXPECT_EQ(describe_lag({.has_lag = false}), "no LAG");
+  EXPECT_EQ(describe_lag({.has_lag = true}), "a LAG whose port no queue pair may choose");
+  EXPECT_EQ(describe_lag({.has_lag = true, .lag_ports = 2}), "a LAG of 2 ports");
+}
+
 TEST(BringUp, puts_below_half_of_perftest_fail_on_hardware) {
   EXPECT_EQ(judge_bandwidth(5.0, 10.0, false).verdict, Verdict::kOk);
   const StepResult slow = judge_bandwidth(4.9, 10.0, false);

@@ -128,6 +128,22 @@ TEST(StrictCounters, count_no_queue_pair_in_set_0) {
   }
 }
 
+TEST(StrictCounters, requests_without_a_receive_count_likewise_by_set) {
+  for (const std::uint8_t set : {std::uint8_t{0}, kPortCounterSet}) {
+    Node a;
+    Node b(*wire::open_wire({}, {}), 1 << 20, {.strict = true});
+    a.connect(b);
+    b.connect(a);
+    QpAttributes attributes;
+    attributes.counter_set = set;
+    ASSERT_EQ(b.hca->modify_qp(b.qpn, kQpCounterSet, attributes), 0);
+    a.post_send_inline(std::string_view("late"), 1);
+    a.ring();
+    drive(a, b, [&] { return a.hca->counters().transport.rnr_naks_received > 0; });
+    EXPECT_EQ(b.hca->counters().transport.out_of_buffer != 0, set == kPortCounterSet) << int{set};
+  }
+}
+
 TEST_F(FailingHcas, modify_to_error_flushes_and_reset_starts_again) {
   a.post_receive(a.local(0, 64));
   ASSERT_EQ(a.modify_to_error(), 0);

@@ -23,6 +23,7 @@ class Told : public testing::Test {
 TEST_F(Told, nothing_offers_nothing) {
   EXPECT_EQ(read(), Routing{.has_lag = false});
   EXPECT_EQ(read_routing({}, {}, {}), Routing{});
+  EXPECT_EQ(read_routing({}, {}, lag), Routing{}) << "no capabilities, no word on a bond";
 }
 
 TEST_F(Told, order_of_data_by_its_bits) {

@@ -212,6 +212,9 @@ TEST_F(UcResponderTest, send_without_a_receive_is_lost_and_counted) {
   receive(Opcode::kUcSendOnly, 0, 4);
   EXPECT_EQ(port.trace, "C");
   EXPECT_EQ(responder.counters().out_of_buffer, 1u);
+  receive(Opcode::kUcWriteOnlyImmediate, 1, 4, 4);
+  EXPECT_EQ(port.trace, "C");
+  EXPECT_EQ(responder.counters().out_of_buffer, 2u);
 }
 
 TEST_F(UcResponderTest, send_too_long_for_its_receive_is_fatal) {
