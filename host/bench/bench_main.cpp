@@ -1,4 +1,4 @@
-// gdx_bench: one of the two ranks of a benchmark; `gdx bench` starts them. The reporting rank writes one JSON
+// gdx_bench: one of the ranks of a benchmark; `gdx bench` starts them. The reporting rank writes one JSON
 // document a line into its journal, and each as soon as it is measured: whatever ends the run, they are kept.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -101,7 +101,7 @@ Json to_json(std::size_t index, std::uint32_t round, const Sample& sample) {
           {"least_ns", sample.latency_ns.quantile(0)},
           {"most_ns", sample.latency_ns.quantile(1)},
           {"histogram_ns", std::move(histogram)},
-          {"cpu_ns", {sample.cpu_ns[0], sample.cpu_ns[1]}},
+          {"cpu_ns", sample.cpu_ns},
           {"posted", sample.posted},
           {"credit_stalls", sample.credit_stalls},
           {"occupancy", std::move(occupancy)},
@@ -233,7 +233,7 @@ class Rounds {
   bool verified_ = true;
 };
 
-// Both ranks' conditions: text of a fixed size, as the world exchanges it.
+// All ranks' conditions: text of a fixed size, as the world exchanges it.
 Result<Json> exchange_conditions(World& world, const Rank& rank, const Gpus& gpus) {
   const std::string text = read_conditions(rank, gpus).dump();
   std::array<char, kConditionsBytes> mine{};
@@ -246,23 +246,22 @@ Result<Json> exchange_conditions(World& world, const Rank& rank, const Gpus& gpu
   return conditions;
 }
 
-// Ranks of two nodes are started by two command lines. Each may name an HCA of its own.
+// Ranks of several nodes are started by several command lines. Each may name an HCA of its own.
 Result<void> agree_on(World& world, Plan plan) {
   plan.hca.clear();
   const std::uint64_t mine = std::hash<std::string>{}(to_json(plan).dump());
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
-  if (all[0] == all[1]) return {};
-  return fail(Status::kInvalidArgument,
-              "the two ranks were started with different options: give both the same");
+  if (std::ranges::count(all, mine) == std::ssize(all)) return {};
+  return fail(Status::kInvalidArgument, "the ranks were started with different options: give all the same");
 }
 
 Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) {
   const auto cases = GDX_TRY(cases_of(plan));
   const auto world_options = GDX_TRY(WorldOptions::from_environment());
-  if (world_options.size != kWorldSize) {
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("a benchmark has 2 ranks, this world has {}: start it as gdx bench", world_options.size));
+  if (world_options.size != plan.ranks) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("--ranks: '{}': this world has {} ranks: give that number", plan.ranks,
+                            world_options.size));
   }
   auto hca = GDX_TRY(Hca::open({.name = plan.hca}));
   auto world = GDX_TRY(World::join(world_options));
@@ -275,13 +274,14 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
                        {"hca", hca_text(rank.hca())}}));
   const auto verified = GDX_TRY(Rounds(world, rank, peers, plan, cases, journal).run());
   const auto violations = GDX_TRY(world.allgather_value(rank.staging_violations(), kExchangeTimeoutNs));
-  const bool audited = violations[0] && violations[1];
-  const std::uint64_t found = violations[0].value_or(0) + violations[1].value_or(0);
+  const bool audited = std::ranges::all_of(violations, [](const auto& count) { return count.has_value(); });
+  std::uint64_t found = 0;
+  for (const auto& count : violations) found += count.value_or(0);
   GDX_TRY(journal.add({{"end", true}, {"staging_violations", audited ? Json(found) : Json(nullptr)}}));
   return verified && found == 0 ? 0 : 1;
 }
 
-// Faults that both ranks have are told by the reporting one.
+// Faults that all ranks have are told by the reporting one.
 int report(const Error& error, const Journal& journal, bool reports) {
   const bool common = error.status == Status::kInvalidArgument || error.status == Status::kNotFound ||
                       error.status == Status::kNoDevice || error.status == Status::kUnsupported;

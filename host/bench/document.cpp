@@ -31,7 +31,7 @@ struct Series {
   double sum_squares_ns2 = 0;
   double least_ns = 0;
   double most_ns = 0;
-  double cpu_ns[2] = {};
+  std::vector<double> cpu_ns;  // by rank
   std::uint64_t stalls = 0;
   std::uint64_t retransmissions = 0;
   double pcie_reads = 0;
@@ -57,7 +57,9 @@ void add_sample(Series& series, const Json& sample) {
   series.posted += sample.at("posted").get<std::uint64_t>();
   series.sum_ns += sample.at("mean_ns").get<double>() * static_cast<double>(messages);
   series.sum_squares_ns2 += sample.at("mean_square_ns2").get<double>() * static_cast<double>(messages);
-  for (std::size_t r = 0; r < 2; ++r) series.cpu_ns[r] += sample.at("cpu_ns").at(r).get<double>();
+  const Json& cpu_ns = sample.at("cpu_ns");
+  series.cpu_ns.resize(cpu_ns.size());
+  for (std::size_t r = 0; r < cpu_ns.size(); ++r) series.cpu_ns[r] += cpu_ns[r].get<double>();
   series.stalls += sample.at("credit_stalls").get<std::uint64_t>();
   series.occupancy = sample.at("occupancy");
   series.retransmissions += sample.at("retransmissions").get<std::uint64_t>();
@@ -97,13 +99,24 @@ Json latency_json(const Series& series) {
   return json;
 }
 
+// Of the median round.
+Json bus_json(const Bus& bus, const Json& latency) {
+  const double gigabytes = static_cast<double>(bus.bytes) / latency.at("median").get<double>() / 1e3;
+  return {{"bytes", bus.bytes},
+          {"factor", rounded(bus.factor)},
+          {"algbw_gigabytes_per_s", rounded(gigabytes)},
+          {"busbw_gigabytes_per_s", rounded(gigabytes * bus.factor)}};
+}
+
 // Of one row of measured figures.
 Json row_json(const Case& item, const Series& series, const std::string& label) {
   Json row = to_json(item);
   const bool latency = item.measure == Measure::kLatency;
   const auto posted = static_cast<double>(std::max<std::uint64_t>(1, series.posted));
   const Interval rate = median_interval(series.rates);
-  const double gigabyte = 1e9 / static_cast<double>(item.bytes);
+  const bool collective = is_collective(item.operation);
+  const Bus bus = bus_of(item);
+  const double gigabyte = 1e9 / static_cast<double>(collective ? bus.bytes : item.bytes);
   row["series"] = label;
   row["rounds"] = series.rounds.size();
   row["messages"] = series.messages;
@@ -112,8 +125,9 @@ Json row_json(const Case& item, const Series& series, const std::string& label) 
   row["messages_per_s"] = to_json(rate, 1);
   row["gigabytes_per_s"] = to_json(rate, gigabyte);
   row["gigabytes_per_s"]["most"] = rounded(*std::ranges::max_element(series.rates) / gigabyte);
-  row["cpu_us_per_message"] = {{"rank_0", rounded(series.cpu_ns[0] / posted / kNsPerUs)},
-                               {"rank_1", rounded(series.cpu_ns[1] / posted / kNsPerUs)}};
+  row["bus"] = collective ? bus_json(bus, row["latency_us"]) : Json(nullptr);
+  for (std::size_t r = 0; r < series.cpu_ns.size(); ++r)
+    row["cpu_us_per_message"][fmt::format("rank_{}", r)] = rounded(series.cpu_ns[r] / posted / kNsPerUs);
   row["credit_stalls"] = series.stalls;
   row["occupancy"] = {{"us", Json::array()}, {"leased_slots", Json::array()}, {"in_flight", Json::array()}};
   for (const Json& point : series.occupancy) {
@@ -333,13 +347,14 @@ std::string variant_of(const Json& row) {
 
 std::string key_of_row(const Json& row) {
   const auto direction = row.at("direction").get<std::string>();
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}", row.at("operation").get<std::string>(),
+  const auto ranks = row.value("ranks", std::uint64_t{2});  // documents of an older gdx have none
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}", row.at("operation").get<std::string>(),
                      row.at("measure").get<std::string>(), row.at("mode").get<std::string>(),
                      row.at("bytes").get<std::uint64_t>(),
                      row.at("scope").is_string() ? row["scope"].get<std::string>() : "CPU",
                      row.at("endpoints").get<std::uint64_t>(), row.at("depth").get<std::uint64_t>(),
-                     row.at("batch").get<std::uint64_t>(), direction == "both ways" ? " both ways" : "",
-                     variant_of(row));
+                     row.at("batch").get<std::uint64_t>(), ranks == 2 ? "" : fmt::format(" {} ranks", ranks),
+                     direction == "both ways" ? " both ways" : "", variant_of(row));
 }
 
 Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::string& journal,

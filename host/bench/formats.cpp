@@ -40,12 +40,15 @@ std::string variant_of(const Json& row) {
 }
 
 bool is_latency(const Json& row) { return row.at("measure") == "lat"; }
+bool is_collective(const Json& row) { return !row.at("bus").is_null(); }
 
 // The conditions that rows of one table share.
 std::string heading_of(const Json& row) {
   const auto endpoints = row.at("endpoints").get<std::uint64_t>();
   const std::string which = fmt::format("{} scope, {} endpoint{}{}", text_of(row, "scope"), endpoints,
                                         endpoints == 1 ? "" : "s", variant_of(row));
+  if (is_collective(row))
+    return fmt::format("time of a round, us: {} ranks, {}", row.at("ranks").get<std::uint64_t>(), which);
   if (is_latency(row)) return fmt::format("latency of a {}, us: {}", text_of(row, "latency_of"), which);
   return fmt::format("bandwidth: {}, {} messages between two flushes, {} of a doorbell, {}", which,
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
@@ -74,6 +77,17 @@ std::string latency_line(const Json& row) {
       figure(row.at("cpu_us_per_message").at("rank_0")), row.at("credit_stalls").get<std::uint64_t>());
 }
 
+std::string collective_line(const Json& row) {
+  const Json& us = row.at("latency_us");
+  const Json& bus = row.at("bus");
+  return fmt::format(
+      "{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n", text_of(row, "operation"),
+      text_of(row, "mode"), size_text(row.at("bytes").get<std::uint64_t>()), figure(us.at("median")),
+      bounds(us), figure(us.at("p99")), figure(bus.at("algbw_gigabytes_per_s")),
+      figure(bus.at("busbw_gigabytes_per_s")), figure(row.at("cpu_us_per_message").at("rank_0")),
+      row.at("credit_stalls").get<std::uint64_t>());
+}
+
 std::string bandwidth_line(const Json& row) {
   const Json& gigabytes = row.at("gigabytes_per_s");
   return fmt::format("{:<10} {:<6} {:>8} {:>12} {:>10} {:>22} {:>10} {:>10}\n", text_of(row, "operation"),
@@ -87,13 +101,16 @@ std::string tables(const Json& rows) {
   std::string text;
   for (const auto& [heading, group] : groups_of(rows, heading_of)) {
     const bool latency = is_latency(*group.front());
+    const bool collective = is_collective(*group.front());
     text += fmt::format("\n{}\n", heading);
-    text += latency ? fmt::format("{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n",
-                                  "operation", "mode", "size", "median", "its interval", "p99", "p99.9",
-                                  "most", "CPU us", "stalls")
-                    : fmt::format("{:<10} {:<6} {:>8} {:>12} {:>10} {:>22} {:>10} {:>10}\n", "operation",
-                                  "mode", "size", "messages/s", "GB/s", "its interval", "CPU us", "stalls");
-    for (const Json* row : group) text += latency ? latency_line(*row) : bandwidth_line(*row);
+    text += latency
+                ? fmt::format("{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n", "operation",
+                              "mode", "size", "median", "its interval", "p99", collective ? "algbw" : "p99.9",
+                              collective ? "busbw" : "most", "CPU us", "stalls")
+                : fmt::format("{:<10} {:<6} {:>8} {:>12} {:>10} {:>22} {:>10} {:>10}\n", "operation", "mode",
+                              "size", "messages/s", "GB/s", "its interval", "CPU us", "stalls");
+    for (const Json* row : group)
+      text += collective ? collective_line(*row) : latency ? latency_line(*row) : bandwidth_line(*row);
   }
   return text;
 }
@@ -199,7 +216,8 @@ std::string comments(const Json& document) {
 
 // One title for each operation and mode, as peers print a table for each of their programs.
 std::string title_of(const Json& row) {
-  return fmt::format("{}_{} {}", text_of(row, "operation"), text_of(row, "measure"), text_of(row, "mode"));
+  const std::string measure = is_collective(row) ? "" : "_" + text_of(row, "measure");
+  return fmt::format("{}{} {}", text_of(row, "operation"), measure, text_of(row, "mode"));
 }
 
 // The name of a test of NVSHMEM's, of rows that differ in size and scope alone: "gdx_put_bw_push_x4_depth16".
@@ -209,6 +227,7 @@ std::string job_of(const Json& row) {
   const auto add = [&](const char* name, const char* field) {
     job += fmt::format("_{}{}", name, row.at(field).get<std::uint64_t>());
   };
+  if (is_collective(row)) add("ranks", "ranks");
   if (row.at("endpoints") != 1) add("x", "endpoints");
   if (!is_latency(row)) add("depth", "depth");
   if (row.at("batch") != 1) add("batch", "batch");
@@ -223,6 +242,7 @@ std::string comment(const Json& row) {
                      text_of(row, "series"), text_of(row, "scope"), row.at("endpoints").get<std::uint64_t>(),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction")) +
+         (is_collective(row) ? fmt::format(", {} ranks", row.at("ranks").get<std::uint64_t>()) : "") +
          variant_of(row) + (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
 }
 
@@ -300,6 +320,9 @@ std::string csv(const Json& document) {
                                                    "/gigabytes_per_s/median",
                                                    "/gigabytes_per_s/low",
                                                    "/gigabytes_per_s/high",
+                                                   "/bus/bytes",
+                                                   "/bus/algbw_gigabytes_per_s",
+                                                   "/bus/busbw_gigabytes_per_s",
                                                    "/cpu_us_per_message/rank_0",
                                                    "/cpu_us_per_message/rank_1",
                                                    "/credit_stalls",
@@ -312,9 +335,9 @@ std::string csv(const Json& document) {
                                                    "/ratio_to_pull/ratio",
                                                    "/ratio_to_pull/low",
                                                    "/ratio_to_pull/high"};
-  static const std::vector<std::string> names = {"series",   "operation", "measure",   "mode",  "bytes",
-                                                 "scope",    "endpoints", "depth",     "batch", "direction",
-                                                 "doorbell", "queues",    "latency_of"};
+  static const std::vector<std::string> names = {"series",    "operation", "measure", "mode",      "bytes",
+                                                 "scope",     "endpoints", "depth",   "batch",     "ranks",
+                                                 "direction", "doorbell",  "queues",  "latency_of"};
   std::string text = comments(document) + fmt::format("{}", fmt::join(names, ","));
   for (std::string path : figures) {
     std::ranges::replace(path, '/', '_');
@@ -419,11 +442,22 @@ std::string nccl_tests(const Json& document) {
       const auto bytes = row->at("bytes").get<std::uint64_t>();
       const double rate = row->at("messages_per_s").at("median").get<double>();
       const double us = is_latency(*row) ? row->at("latency_us").at("median").get<double>() : 1e6 / rate;
-      const double gigabytes = static_cast<double>(bytes) / us / 1e3;  // algbw: the size over the time
+      double gigabytes = static_cast<double>(bytes) / us / 1e3;  // algbw: the size over the time
+      double bus_gigabytes = gigabytes;
+      auto size = bytes;
+      auto count = bytes;
+      const bool sums = row->at("operation") == "allreduce";
+      if (const Json& bus = row->at("bus"); !bus.is_null()) {
+        size = bus.at("bytes").get<std::uint64_t>();
+        count = sums ? bytes / sizeof(float) : bytes;
+        gigabytes = bus.at("algbw_gigabytes_per_s").get<double>();
+        bus_gigabytes = bus.at("busbw_gigabytes_per_s").get<double>();
+      }
       text += fmt::format(
-          "{:>12} {:>13} {:>9} {:>7} {:>7} {:>8.4g} {:>7.2f} {:>7.2f} {:>6} {:>8} {:>7} {:>7} {:>6}\n", bytes,
-          bytes, "uint8", "none", -1, us, gigabytes, gigabytes, row->at("bad_bytes").get<std::uint64_t>(),
-          "N/A", "N/A", "N/A", "N/A");
+          "{:>12} {:>13} {:>9} {:>7} {:>7} {:>8.4g} {:>7.2f} {:>7.2f} {:>6} {:>8} {:>7} {:>7} {:>6}\n", size,
+          count, sums ? "float" : "uint8", sums ? "sum" : "none", row->at("operation") == "incast" ? 0 : -1,
+          us, gigabytes, bus_gigabytes, row->at("bad_bytes").get<std::uint64_t>(), "N/A", "N/A", "N/A",
+          "N/A");
     }
   }
   return text;

@@ -1,5 +1,6 @@
 #include "host/bench/kernels.h"
 
+#include "host/bench/collective.h"
 #include "host/bench/poster.h"
 
 namespace gdx::bench {
@@ -54,18 +55,15 @@ class ProxiedPoster {
   std::uint64_t asked_ = 0;
 };
 
-// One message at a time. A put with a signal is complete when the peer's answer has come.
-template <bool Answered, typename P>
-GDX_DEVICE Status time_messages(P& poster, const Lane& lane, const Load& load, LaneOutcome& outcome) {
-  const bool leads = poster.leads();
-  Status status = poster.status();
+// One message at a time: `run` makes it and waits for its end.
+template <typename Run>
+GDX_DEVICE Status time_messages(Status status, bool leads, Run run, const Lane& lane, const Load& load,
+                                LaneOutcome& outcome) {
   outcome.begin_ns = read_clock(leads);
   outcome.begin_ticks = read_ticks(leads);
   for (std::uint64_t m = 0; m < load.messages && status == Status::kOk; ++m) {
     const std::uint64_t start = read_ticks(leads);
-    status = poster.post(m);
-    if (status == Status::kOk)
-      status = Answered ? poster.wait(kData, load.first_sequence + m) : poster.flush();
+    status = run(m);
     const std::uint64_t took = read_ticks(leads) - start;
     if (status != Status::kOk) break;
     if (leads) lane.latencies[m] = took < UINT32_MAX ? static_cast<std::uint32_t>(took) : UINT32_MAX;
@@ -94,9 +92,15 @@ GDX_DEVICE Status stream_messages(P& poster, const Load& load, LaneOutcome& outc
 
 template <bool Answered, typename P>
 GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutcome* outcome) {
-  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0};
+  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0, 0};
   if (load.sends) {
-    result.status = load.latency ? time_messages<Answered>(poster, lane, load, result)
+    // A put with a signal is complete when the peer's answer has come.
+    const auto run = [&](std::uint64_t m) {
+      const Status status = poster.post(m);
+      if (status != Status::kOk) return status;
+      return Answered ? poster.wait(kData, load.first_sequence + m) : poster.flush();
+    };
+    result.status = load.latency ? time_messages(poster.status(), poster.leads(), run, lane, load, result)
                                  : stream_messages(poster, load, result);
     if (result.status == Status::kOk) result.status = poster.finish();
   } else if (Answered && load.latency) {
@@ -110,6 +114,18 @@ GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutc
   if (result.status == Status::kOk && (!load.sends || load.awaits_peer))
     result.status = poster.wait(kDone, load.first_sequence);
   if (poster.leads()) *outcome = result;
+}
+
+template <Mode M, Scope S>
+__global__ void run_collective(const Lane* lanes, Load load, LaneOutcome* outcomes) {
+  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0, 0};
+  Collective<M, S> all(lanes, load);
+  const bool leads = exec::thread_rank<S>() == 0;
+  const auto run = [&](std::uint64_t m) { return all.run(m); };
+  result.status = time_messages(all.status(), leads, run, lanes[0], load, result);
+  if (result.status == Status::kOk) result.status = all.flush();
+  result.lane = all.failed_lane();
+  if (leads) *outcomes = result;
 }
 
 template <Operation O, Mode M, Scope S>
@@ -138,14 +154,23 @@ struct Launch {
   }
 };
 
+template <Operation O, Mode M, Scope S>
+Status launch_mode(const Launch& launch) {
+  if constexpr (is_collective(O)) {
+    return launch(run_collective<M, S>);  // tells them apart when it runs
+  } else {
+    return launch(run_kernel<O, M, S>);
+  }
+}
+
 template <Operation O, Scope S>
 Status launch_way(const Launch& launch) {
   switch (launch.load.way) {
-    case Way::kPull: return launch(run_kernel<O, Mode::kPull, S>);
-    case Way::kPush: return launch(run_kernel<O, Mode::kPush, S>);
-    case Way::kInline: return launch(run_kernel<O, Mode::kInline, S>);
-    case Way::kBounce: return launch(run_kernel<O, Mode::kBounce, S>);
-    case Way::kAuto: return launch(run_kernel<O, Mode::kAuto, S>);
+    case Way::kPull: return launch_mode<O, Mode::kPull, S>(launch);
+    case Way::kPush: return launch_mode<O, Mode::kPush, S>(launch);
+    case Way::kInline: return launch_mode<O, Mode::kInline, S>(launch);
+    case Way::kBounce: return launch_mode<O, Mode::kBounce, S>(launch);
+    case Way::kAuto: return launch_mode<O, Mode::kAuto, S>(launch);
     default: return Status::kInvalidArgument;
   }
 }
@@ -162,6 +187,7 @@ Status launch_operation(const Launch& launch) {
     case Operation::kPutSignal: return launch_way<Operation::kPutSignal, S>(launch);
     case Operation::kGet: return launch(run_kernel<Operation::kGet, Mode::kPull, S>);
     case Operation::kFetchAdd: return launch(run_kernel<Operation::kFetchAdd, Mode::kPull, S>);
+    default: return launch_way<Operation::kAllToAll, S>(launch);
   }
   return Status::kInvalidArgument;
 }

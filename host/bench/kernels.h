@@ -5,8 +5,9 @@
 
 namespace gdx::bench {
 
-// Runs one block for each of load.endpoints lanes, to its end. `lanes` and `outcomes` are memory that kernels
-// reach. Errors: what launch() returns; a lane's own are in its outcome.
+// Runs one block for each of load.endpoints lanes, or one for all lanes of a collective, to its end. `lanes`
+// and `outcomes` are memory that kernels reach. Errors: what launch() returns; a lane's own are in its
+// outcome.
 [[nodiscard]] Status run_lanes(const Lane* lanes, const Load& load, LaneOutcome* outcomes, int (*progress)());
 
 // False on the CPU layer.

@@ -9,7 +9,12 @@
 
 namespace gdx::bench {
 
-enum class Operation : std::uint8_t { kPut, kPutSignal, kGet, kFetchAdd };
+// The last three are collectives: all ranks take part in each message, which is a round.
+enum class Operation : std::uint8_t { kPut, kPutSignal, kGet, kFetchAdd, kAllToAll, kIncast, kAllReduce };
+constexpr bool is_collective(Operation operation) { return operation >= Operation::kAllToAll; }
+
+// Most ranks of a benchmark: a kernel holds an endpoint to each of the others, and sums stay exact in floats.
+inline constexpr std::uint32_t kMostRanks = 16;
 // Way of the payload; kProxy: a pull that a thread of the host posts. Operations without payload of their own
 // have kNic.
 enum class Way : std::uint8_t { kPull, kPush, kInline, kBounce, kAuto, kProxy, kNic };
@@ -26,7 +31,8 @@ struct ProxyWords {
 // Signal words of a lane, at either rank.
 enum SignalWord : std::uint32_t { kData = 0, kDone = 1, kCounter = 2, kSignalWords = 8 };
 
-// One endpoint with its memory: what a block of the kernel works on.
+// One endpoint with its memory: what a block of the kernel works on. Of a collective lane i leads to the rank
+// that is i + 1 ranks after this one, round the world, and one block works on all of them.
 struct Lane {
   EndpointHandle endpoint;
   LocalMemory source;  // of puts, and of the peer's gets
@@ -53,14 +59,30 @@ struct Load {
   std::uint32_t batch;    // messages of one doorbell
   std::uint64_t bytes;
   std::uint64_t messages;
+  std::uint32_t rank;
+  std::uint32_t ranks;
   std::uint64_t slots;         // places that messages take turns in
   std::uint64_t stride_bytes;  // from one place to the next
   std::uint64_t first_sequence;
 };
 
-// Of one lane.
+constexpr std::uint32_t lanes_of(const Load& load) {
+  return is_collective(load.operation) ? load.ranks - 1 : load.endpoints;
+}
+// Signals that a word gets from one sender in one message.
+constexpr std::uint32_t signals_of_message(const Load& load) {
+  return load.operation == Operation::kAllReduce ? 2 * (load.ranks - 1) : 1;
+}
+// Puts of payload that this rank posts for one message of a collective.
+constexpr std::uint32_t puts_of_round(const Load& load) {
+  if (load.operation == Operation::kIncast) return load.rank == 0 ? 0 : 1;
+  return load.operation == Operation::kAllToAll ? load.ranks - 1 : signals_of_message(load);
+}
+
+// Of one block.
 struct LaneOutcome {
   Status status;
+  std::uint32_t lane;      // of a collective: the one that failed
   std::uint64_t messages;  // done
   std::uint64_t begin_ns;  // of the first
   std::uint64_t end_ns;    // of the last flush

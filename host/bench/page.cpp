@@ -111,7 +111,10 @@ std::string measured_tables(const Json& document) {
                                  {"p99", "latency_us/p99"},
                                  {"p99.9", "latency_us/p99_9"},
                                  {"mean", "latency_us/mean"},
-                                 {"stdev", "latency_us/stdev"}};
+                                 {"stdev", "latency_us/stdev"},
+                                 {"ranks", "ranks"},
+                                 {"algbw GB/s", "bus/algbw_gigabytes_per_s"},
+                                 {"busbw GB/s", "bus/busbw_gigabytes_per_s"}};
   std::vector<Column> bandwidth = {{"operation", "operation"},
                                    {"mode", "mode"},
                                    {"bytes", "bytes"},

@@ -23,10 +23,13 @@ struct Region {
 // `gpu`: runs the kernels; null on the CPU layer.
 [[nodiscard]] Result<Region> allocate_region(const Hca& hca, const Gpu* gpu, std::size_t bytes);
 
-// Origin of bytes: rank `rank` sends them in sample `sample`.
+// Origin of bytes: rank `rank` sends them to rank `to` in sample `sample`.
 struct Sent {
   std::uint64_t sample;
   std::uint32_t rank;
+  std::uint32_t to = 0;
+  // Nonzero: floats, each the sum of those that this many ranks have, of which `rank` is the first.
+  std::uint32_t summed_ranks = 0;
 };
 
 // Threads: one at a time, while no kernel runs.

@@ -20,7 +20,10 @@ const Names<Operation>& operation_names() {
   static const Names<Operation> names = {{"put", Operation::kPut},
                                          {"put_signal", Operation::kPutSignal},
                                          {"get", Operation::kGet},
-                                         {"fetch_add", Operation::kFetchAdd}};
+                                         {"fetch_add", Operation::kFetchAdd},
+                                         {"alltoall", Operation::kAllToAll},
+                                         {"incast", Operation::kIncast},
+                                         {"allreduce", Operation::kAllReduce}};
   return names;
 }
 const Names<Measure>& measure_names() {
@@ -61,12 +64,17 @@ struct Test {
 };
 Result<Test> parse_test(const std::string& text) {
   for (const auto& [operation_name, operation] : operation_names()) {
+    if (is_collective(operation)) {
+      if (text == operation_name) return Test{operation, Measure::kLatency};
+      continue;
+    }
     for (const auto& [measure_name, measure] : measure_names()) {
       if (text == fmt::format("{}_{}", operation_name, measure_name)) return Test{operation, measure};
     }
   }
   return fail(Status::kInvalidArgument,
-              fmt::format("'{}' is no benchmark: use {}", text, fmt::join(all_tests(), ", ")));
+              fmt::format("'{}' is no benchmark: use {}, {}", text, fmt::join(all_tests(), ", "),
+                          fmt::join(collective_tests(), ", ")));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text) {
@@ -91,7 +99,7 @@ std::vector<std::string_view> split(std::string_view text, char delimiter) {
 
 // Returns the ways that an operation has, of those wanted: gets and atomics have one, beside that by a proxy.
 std::vector<Way> ways_of(Operation operation, const std::vector<Way>& wanted) {
-  if (operation == Operation::kPut || operation == Operation::kPutSignal) return wanted;
+  if (operation != Operation::kGet && operation != Operation::kFetchAdd) return wanted;
   std::vector<Way> ways;
   if (wanted != std::vector{Way::kProxy}) ways.push_back(Way::kNic);
   if (std::ranges::count(wanted, Way::kProxy) != 0) ways.push_back(Way::kProxy);
@@ -119,6 +127,24 @@ std::vector<std::optional<Placement>> queues_of(const Plan& plan, const Case& it
     if (posts && std::ranges::count(plan.queues, gdx::name(place)) != 0) places.emplace_back(place);
   }
   return places;
+}
+
+// Refuses a benchmark of two ranks among more, and conditions that a collective does not have.
+Result<void> check_ranks(const Plan& plan, const std::string& test, Operation operation) {
+  const auto refuse = [&](const std::string& why) { return fail(Status::kInvalidArgument, test + why); };
+  if (!is_collective(operation)) {
+    if (plan.ranks == 2) return {};
+    return refuse(fmt::format(" runs between 2 ranks: leave out --ranks, or use {}",
+                              fmt::join(collective_tests(), ", ")));
+  }
+  if (std::ranges::count(plan.ways, "proxy") != 0)
+    return refuse(" is posted by kernels alone: leave proxy out of --modes");
+  if (plan.endpoints != std::vector<std::uint64_t>{1})
+    return refuse(" has one endpoint to each other rank: leave out --endpoints");
+  const auto odd = [](std::uint64_t bytes) { return bytes % sizeof(float) != 0; };
+  if (operation == Operation::kAllReduce && std::ranges::any_of(plan.sizes_bytes, odd))
+    return refuse(" sums floats of 4 B: use --size of multiples of 4");
+  return {};
 }
 
 // Adds the cases of one test and size. Only puts and gets may share a doorbell, and only where several
@@ -158,8 +184,9 @@ std::string name(Way way) { return name_in(way_names(), way); }
 std::string name(Threads scope) { return name_in(scope_names(), scope); }
 
 std::string key_of(const Case& item) {
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}", name(item.operation), name(item.measure),
-                     name(item.way), item.bytes, name(item.scope), item.endpoints, item.depth, item.batch,
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}{}", name(item.operation),
+                     name(item.measure), name(item.way), item.bytes, name(item.scope), item.endpoints,
+                     item.depth, item.batch, item.ranks == 2 ? "" : fmt::format(" {} ranks", item.ranks),
                      item.both_ways ? " both ways" : "",
                      item.doorbell ? fmt::format(" {}", gdx::name(*item.doorbell)) : "",
                      item.queues ? fmt::format(" {} queues", gdx::name(*item.queues)) : "");
@@ -176,7 +203,14 @@ std::uint32_t workers_of(const Plan& plan, std::uint32_t cores) {
   return plan.workers != 0 ? static_cast<std::uint32_t>(plan.workers) : std::max(1u, cores / 2);
 }
 
+Bus bus_of(const Case& item) {
+  const double others = static_cast<double>(item.ranks - 1) / static_cast<double>(item.ranks);
+  if (item.operation == Operation::kAllReduce) return {item.bytes, 2 * others};
+  return {item.ranks * item.bytes, others};
+}
+
 std::string latency_of(Operation operation) {
+  if (is_collective(operation)) return "round";
   return operation == Operation::kPutSignal ? "half round trip" : "completion";
 }
 
@@ -184,11 +218,15 @@ std::vector<std::string> all_tests() {
   std::vector<std::string> tests;
   tests.reserve(operation_names().size() * measure_names().size());
   for (const auto& measure : measure_names()) {
-    for (const auto& operation : operation_names())
-      tests.push_back(fmt::format("{}_{}", operation.first, measure.first));
+    for (const auto& operation : operation_names()) {
+      if (!is_collective(operation.second))
+        tests.push_back(fmt::format("{}_{}", operation.first, measure.first));
+    }
   }
   return tests;
 }
+
+std::vector<std::string> collective_tests() { return {"alltoall", "incast", "allreduce"}; }
 
 std::vector<std::string> all_ways() { return {"pull", "push", "inline", "bounce", "auto", "proxy"}; }
 
@@ -200,11 +238,12 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
   std::vector<Case> cases;
   for (const std::string& text : plan.tests) {
     const auto test = GDX_TRY(parse_test(text));
+    GDX_TRY(check_ranks(plan, text, test.operation));
     std::vector<std::uint64_t> sizes = plan.sizes_bytes;
     if (test.operation == Operation::kFetchAdd) sizes = {8};
     for (const std::uint64_t bytes : sizes) {
       for (const std::string& scope : plan.scopes) {
-        Case begun{.operation = test.operation, .measure = test.measure, .bytes = bytes};
+        Case begun{.operation = test.operation, .measure = test.measure, .bytes = bytes, .ranks = plan.ranks};
         begun.scope = GDX_TRY(value_in(scope_names(), "scope", scope));
         add_cases(plan, begun, ways, cases);
       }
@@ -250,6 +289,7 @@ nlohmann::ordered_json to_json(const Case& item) {
           {"endpoints", item.endpoints},
           {"depth", item.depth},
           {"batch", item.batch},
+          {"ranks", item.ranks},
           {"direction", item.both_ways ? "both ways" : "one way"},
           {"doorbell", item.doorbell ? gdx::name(*item.doorbell) : kDefault},
           {"queues", item.queues ? gdx::name(*item.queues) : kDefault}};
@@ -265,6 +305,7 @@ nlohmann::ordered_json to_json(const Plan& plan) {
           {"batches", plan.batches},
           {"doorbells", plan.doorbells},
           {"queues", plan.queues},
+          {"ranks", plan.ranks},
           {"both_ways", plan.both_ways},
           {"rounds", plan.rounds},
           {"messages", plan.messages},
@@ -290,6 +331,7 @@ Result<Plan> plan_from_json(const std::string& text) {
     json.at("batches").get_to(plan.batches);
     json.at("doorbells").get_to(plan.doorbells);
     json.at("queues").get_to(plan.queues);
+    json.at("ranks").get_to(plan.ranks);
     json.at("both_ways").get_to(plan.both_ways);
     json.at("rounds").get_to(plan.rounds);
     json.at("messages").get_to(plan.messages);

@@ -29,6 +29,7 @@ inline constexpr std::string_view kDefault = "default";  // as endpoints have it
 // Latency: of one message at a time. Bandwidth: of `depth` messages between two flushes.
 enum class Measure : std::uint8_t { kLatency, kBandwidth };
 
+// "put", "alltoall".
 [[nodiscard]] std::string name(Operation operation);
 [[nodiscard]] std::string name(Measure measure);
 [[nodiscard]] std::string name(Way way);
@@ -42,8 +43,9 @@ struct Case {
   std::uint64_t bytes = 8;
   Threads scope = Threads::kWarp;
   std::uint32_t endpoints = 1;
-  std::uint32_t depth = 1;                              // messages between two flushes; 1 for latency
-  std::uint32_t batch = 1;                              // messages of one doorbell
+  std::uint32_t depth = 1;  // messages between two flushes; 1 for latency
+  std::uint32_t batch = 1;  // messages of one doorbell
+  std::uint32_t ranks = 2;
   bool both_ways = false;                               // both ranks send
   std::optional<DoorbellKind> doorbell = std::nullopt;  // none: as endpoints have it by default
   std::optional<Placement> queues = std::nullopt;       // none: likewise
@@ -55,11 +57,19 @@ struct Case {
 [[nodiscard]] bool same_but_way(Case a, const Case& b);
 // "put bw push 4096 warp x1 depth 16": equal for cases that may be compared.
 [[nodiscard]] std::string key_of(const Case& item);
-// Returns the time of a message that is reported: "completion" or "half round trip".
+// Returns the time of a message that is reported: "completion", "half round trip" or "round".
 [[nodiscard]] std::string latency_of(Operation operation);
 
+// Figures of a collective as nccl-tests has them: algbw is `bytes` over the time of a round, and busbw is
+// algbw times `factor`.
+struct Bus {
+  std::uint64_t bytes;
+  double factor;
+};
+[[nodiscard]] Bus bus_of(const Case& item);
+
 struct Plan {
-  std::vector<std::string> tests;  // put_lat, get_bw, ...
+  std::vector<std::string> tests;  // put_lat, get_bw, ..., alltoall
   std::vector<std::string> ways = {"pull", "push", "inline", "bounce"};
   std::vector<std::uint64_t> sizes_bytes = {};
   std::vector<std::string> scopes = {"warp"};
@@ -68,6 +78,7 @@ struct Plan {
   std::vector<std::uint64_t> batches = {1};
   std::vector<std::string> doorbells = {};  // plain, blueflame; none: as endpoints have it by default
   std::vector<std::string> queues = {};     // host, gpu; none: as endpoints have it by default
+  std::uint32_t ranks = 2;
   bool both_ways = false;
   std::uint32_t rounds = 7;
   std::uint64_t messages = 0;  // of each sample; 0: as many as fit into the time
@@ -80,14 +91,15 @@ struct Plan {
   int kill_rank = kNobody;      // it kills itself half-way
 };
 
-[[nodiscard]] std::vector<std::string> all_tests();
+[[nodiscard]] std::vector<std::string> all_tests();  // of two ranks
+[[nodiscard]] std::vector<std::string> collective_tests();
 [[nodiscard]] std::vector<std::string> all_ways();
 
 // Returns the plan's number of threads for the blocks of one kernel. Half of the cores are for NICs and the
 // peer.
 [[nodiscard]] std::uint32_t workers_of(const Plan& plan, std::uint32_t cores);
 
-// The product of the plan's lists. Ways of one size are neighbours.
+// The product of the plan's lists. Ways of one size are neighbours. Errors: kInvalidArgument.
 [[nodiscard]] Result<std::vector<Case>> cases_of(const Plan& plan);
 
 // "8:1M" (each power of two), "8:1M:8" (by that factor), or a list "8,64,4K". K, M: 2^10, 2^20.

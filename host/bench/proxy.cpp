@@ -44,8 +44,8 @@ Status post_operation(const Lane& lane, const Load& load) {
     case Operation::kPutSignal: return post_messages<Operation::kPutSignal>(lane, load);
     case Operation::kGet: return post_messages<Operation::kGet>(lane, load);
     case Operation::kFetchAdd: return post_messages<Operation::kFetchAdd>(lane, load);
+    default: return Status::kInvalidArgument;
   }
-  return Status::kInvalidArgument;
 }
 
 }  // namespace

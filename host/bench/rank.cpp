@@ -90,7 +90,7 @@ Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
   return now;
 }
 
-// A rank's part of a sample, for the other rank.
+// A rank's part of a sample, for the other ranks.
 struct Share {
   std::uint64_t messages;
   std::uint64_t elapsed_ns;
@@ -100,6 +100,8 @@ struct Share {
   std::uint64_t bad_bytes;
   std::uint64_t dropped_bad_bytes;
 };
+
+constexpr bool has_pcie(const Share& share) { return share.spent.has_pcie; }
 
 struct Introduction {
   EndpointAddress endpoint;
@@ -158,10 +160,18 @@ struct Rank::Impl {
   std::uint64_t sample = 0;
   std::uint64_t sequence = 1;
   std::uint32_t rank = 0;
+  std::uint32_t ranks = 2;
   std::uint32_t workers = 1;
   bool break_memory = false;
-  std::string push_refusal;  // of this rank's GPU or the other's; empty: pushes run
+  std::string push_refusal;  // of this rank's GPU or another's; empty: pushes run
 
+  // Lanes lead to the next rank, then to the one after it, and so on round the world.
+  [[nodiscard]] std::uint32_t peer_of(std::size_t lane) const {
+    return static_cast<std::uint32_t>((rank + 1 + lane % (ranks - 1)) % ranks);
+  }
+  [[nodiscard]] Sent sent_by(std::uint32_t peer) const { return {sample, peer, rank}; }
+  [[nodiscard]] Sent all_summed() const { return {sample, 0, 0, ranks}; }
+  [[nodiscard]] Sent sent_to(std::uint32_t peer) const { return {sample, rank, peer}; }
   [[nodiscard]] bool can_run(const Case& item) const {
     return item.way != Way::kPush || push_refusal.empty();
   }
@@ -175,6 +185,8 @@ struct Rank::Impl {
   Result<Share> pass(World& world, const Case& item, Load load, bool die,
                      std::vector<Occupancy>* occupancy = nullptr);
   [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
+  Result<void> check(std::uint32_t lane, const Load& load, Sent sent, Share& share);
+  Result<void> verify_collective(const Load& load, Share& share);
   Result<void> verify(const Load& load, Share& share);
   [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
   void add_latencies(const Load& load, Sample& into) const;
@@ -198,8 +210,10 @@ struct Rank::Impl {
 
 Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
   for (const Case& item : cases) {
-    lane_bytes = std::max(lane_bytes, places_of(item) * stride_of(item.bytes));
-    lane_count = std::max(lane_count, item.endpoints);
+    // Of an all-reduce a sink has the sums, and what comes to be summed.
+    const std::uint64_t places = item.operation == Operation::kAllReduce ? 2 : places_of(item);
+    lane_bytes = std::max(lane_bytes, places * stride_of(item.bytes));
+    lane_count = std::max(lane_count, is_collective(item.operation) ? item.ranks - 1 : item.endpoints);
   }
   const std::uint32_t count = lane_count;
   const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
@@ -228,15 +242,16 @@ Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const s
   return {};
 }
 
-// A refused push is left out at both ranks, so that they measure the same.
+// A refused push is left out at all ranks, so that they measure the same.
 Result<void> Rank::Impl::make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases) {
   if (uses(cases, Way::kPush) || uses(cases, Way::kAuto)) {
     auto made = GDX_TRY(StagingPool::create(*hca, {}));
     staging.emplace(std::move(made));
     if (gpu != nullptr) push_refusal = staging->map_if_allowed(*gpu);
     const auto refused = GDX_TRY(world.allgather_value<int>(!push_refusal.empty(), kExchangeTimeoutNs));
-    if (push_refusal.empty() && refused[1 - rank] != 0)
-      push_refusal = "the kernels of the other rank cannot push";
+    const auto other = std::ranges::find(refused, 1) - refused.begin();
+    if (push_refusal.empty() && other != std::ssize(refused))
+      push_refusal = fmt::format("the kernels of rank {} cannot push", other);
     if (!push_refusal.empty()) staging.reset();
     if (std::ranges::none_of(cases, [this](const Case& item) { return can_run(item); }))
       return fail(Status::kUnsupported, "nothing is left to measure: " + push_refusal);
@@ -280,14 +295,21 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case
 }
 
 Result<void> Rank::Impl::introduce(World& world) {
+  std::vector<std::vector<Introduction>> all(endpoints.size());  // of each endpoint by rank
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     const std::size_t lane = i % lane_count;
     const std::uint64_t at = 2 * lane * lane_bytes;
     const RemoteMemory memory = payload->memory().remote();
     const Introduction mine{endpoints[i].address(), memory + at, memory + at + lane_bytes,
                             words->memory.remote() + 2 * lane * kWordsBytes};
-    const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
-    const Introduction& peer = all[1 - rank];
+    all[i] = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+  }
+  const std::uint32_t others = ranks - 1;
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    const std::size_t lane = i % lane_count;
+    // The peer's lane back to this rank.
+    const std::size_t back = i + others - 1 - 2 * (lane % others);
+    const Introduction& peer = all[back][peer_of(lane)];
     GDX_TRY(endpoints[i].connect(peer.endpoint));
     lanes[lane].peer_source = peer.source;
     lanes[lane].peer_sink = peer.sink;
@@ -309,6 +331,8 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
           .batch = item.batch,
           .bytes = item.bytes,
           .messages = messages,
+          .rank = rank,
+          .ranks = item.ranks,
           .slots = places_of(item),
           .stride_bytes = stride_of(item.bytes),
           .first_sequence = 0};
@@ -317,10 +341,12 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
 // Payload of this sample in every source, and its inverse in every place to which the peer's comes.
 Result<void> Rank::Impl::prepare(const Load& load) {
   const std::uint64_t bytes = load.slots * load.stride_bytes;
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+  const bool sums = load.operation == Operation::kAllReduce;
+  for (std::uint32_t i = 0; i < lanes_of(load); ++i) {
     const std::uint64_t source = 2 * i * lane_bytes;
-    GDX_TRY(payload->fill(source, bytes, {sample, rank}, false));
-    GDX_TRY(payload->fill(source + lane_bytes, bytes, {sample, 1 - rank}, true));
+    const std::uint32_t peer = peer_of(i);
+    GDX_TRY(payload->fill(source, bytes, sums ? Sent{sample, rank, 0, 1} : sent_to(peer), false));
+    GDX_TRY(payload->fill(source + lane_bytes, bytes, sums ? all_summed() : sent_by(peer), true));
     lanes[i].endpoint = endpoints[first_endpoint + i].handle();
     lanes[i].signals[kCounter] = 0;
     *lanes[i].proxy = {};
@@ -352,25 +378,48 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
     const Status status = outcomes[i].status;
     if (status == Status::kOk) continue;
     const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
-    const Endpoint& endpoint = endpoints[first_endpoint + i];
+    const std::uint32_t lane = is_collective(load.operation) ? outcomes[i].lane : i;
+    const Endpoint& endpoint = endpoints[first_endpoint + lane];
     const std::string what =
         endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
     return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item), outcomes[i].messages + 1,
                                     load.messages,
-                                    peers ? fmt::format("rank {} failed rank {}", 1 - rank, rank)
+                                    peers ? fmt::format("rank {} failed rank {}", peer_of(lane), rank)
                                           : fmt::format("rank {}", rank),
                                     what));
   }
   return {};
 }
 
-// Checks what has come to this rank: every place that a message went to, or the count of all adds.
+// Checks every place of a lane that a message went to.
+Result<void> Rank::Impl::check(std::uint32_t lane, const Load& load, Sent sent, Share& share) {
+  const std::uint64_t sink = (2 * lane + 1) * lane_bytes;
+  const std::uint64_t places = std::min(load.slots, load.messages);
+  if (break_memory && share.checked_bytes == 0) {
+    GDX_TRY(payload->damage(sink + load.bytes / 2));
+  }
+  share.checked_bytes += places * load.bytes;
+  const auto bad = GDX_TRY(payload->count_bad(sink, places, load.bytes, load.stride_bytes, sent));
+  share.bad_bytes += bad;
+  return {};
+}
+
+Result<void> Rank::Impl::verify_collective(const Load& load, Share& share) {
+  if (load.operation == Operation::kAllReduce) return check(lanes_of(load) - 1, load, all_summed(), share);
+  const bool receives = load.operation == Operation::kAllToAll || rank == 0;
+  for (std::uint32_t i = 0; receives && i < lanes_of(load); ++i) {
+    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
+  }
+  return {};
+}
+
+// Checks what has come to this rank, or the count of all adds.
 Result<void> Rank::Impl::verify(const Load& load, Share& share) {
+  if (is_collective(load.operation)) return verify_collective(load, share);
   const bool gets = load.operation == Operation::kGet;
   const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
   const bool answered = load.operation == Operation::kPutSignal && load.latency;
   if (!receives && !answered) return {};
-  const std::uint64_t places = std::min(load.slots, load.messages);
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
     if (load.operation == Operation::kFetchAdd) {
       auto& count = lanes[i].signals[kCounter];
@@ -379,14 +428,7 @@ Result<void> Rank::Impl::verify(const Load& load, Share& share) {
       share.bad_bytes += count == load.messages ? 0 : sizeof count;
       continue;
     }
-    const std::uint64_t sink = (2 * i + 1) * lane_bytes;
-    if (break_memory && i == 0) {
-      GDX_TRY(payload->damage(sink + load.bytes / 2));
-    }
-    share.checked_bytes += places * load.bytes;
-    const auto bad =
-        GDX_TRY(payload->count_bad(sink, places, load.bytes, load.stride_bytes, {sample, 1 - rank}));
-    share.bad_bytes += bad;
+    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
   }
   return {};
 }
@@ -401,6 +443,7 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   Share share{0, 0, 0, spent, 0, 0, 0};
   const bool answers = load.latency && load.operation == Operation::kPutSignal;
   if (load.sends || answers) share.posted = load.endpoints * load.messages;
+  if (is_collective(load.operation)) share.posted = puts_of_round(load) * load.messages;
   if (!load.sends) return share;
   std::uint64_t begin_ns = ~std::uint64_t{0};
   std::uint64_t end_ns = 0;
@@ -446,6 +489,7 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
   auto impl = std::make_unique<Impl>();
   impl->hca = std::make_unique<Hca>(std::move(hca));
   impl->rank = world.rank();
+  impl->ranks = plan.ranks;
   impl->workers = workers_of(plan, std::thread::hardware_concurrency());
   impl->break_memory = plan.break_memory;
   GDX_TRY(impl->make_memory(gpus, plan, cases));
@@ -482,7 +526,7 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
                                std::vector<Occupancy>* occupancy) {
   ++sample;
   load.first_sequence = sequence;
-  sequence += load.messages;
+  sequence += load.messages * signals_of_message(load);
   GDX_TRY(prepare(load));
   // Before the barrier: the peer's messages may come as soon as the peer has left it.
   Counters before = read_counters(*hca, endpoints);
@@ -519,13 +563,12 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
   Sample sample;
   sample.occupancy = std::move(occupancy);
   sample.elapsed_ns = mine.elapsed_ns;
-  for (std::uint32_t r = 0; r < kWorldSize; ++r) {
-    const Share& share = shares[r];
+  for (const Share& share : shares) {
     sample.messages += share.messages;
     if (share.elapsed_ns != 0)
       sample.messages_per_s +=
           static_cast<double>(share.messages) * 1e9 / static_cast<double>(share.elapsed_ns);
-    sample.cpu_ns[r] = share.spent.cpu_ns;
+    sample.cpu_ns.push_back(share.spent.cpu_ns);
     sample.posted += share.posted;
     sample.credit_stalls += share.spent.stalls;
     sample.retransmissions += share.spent.retransmissions;
@@ -533,9 +576,12 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
     sample.bad_bytes += share.bad_bytes;
     sample.dropped_bad_bytes += share.dropped_bad_bytes;
   }
-  if (shares[0].spent.has_pcie && shares[1].spent.has_pcie) {
-    sample.pcie_reads = shares[0].spent.pcie_reads + shares[1].spent.pcie_reads;
-    sample.pcie_writes = shares[0].spent.pcie_writes + shares[1].spent.pcie_writes;
+  if (std::ranges::all_of(shares, has_pcie)) {
+    sample.pcie_reads = sample.pcie_writes = 0;
+    for (const Share& share : shares) {
+      *sample.pcie_reads += share.spent.pcie_reads;
+      *sample.pcie_writes += share.spent.pcie_writes;
+    }
   }
   if (!load.latency || !load.sends) return sample;
   impl_->add_latencies(load, sample);

@@ -1,4 +1,4 @@
-// One of the two ranks of a benchmark: its endpoints and memory, and one sample of one case.
+// One of the ranks of a benchmark: its endpoints and memory, and one sample of one case.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,20 @@
 
 namespace gdx::bench {
 
-inline constexpr std::uint32_t kWorldSize = 2;
 // Most messages of a sample, where the time decides: beyond it quantiles gain nothing.
 inline constexpr std::uint64_t kMostTimedMessages = 20'000;
 
-// One round of one case, as the reporting rank has it: sums over both ranks, unless it says otherwise.
+// One round of one case, as the reporting rank has it: sums over all ranks, unless it says otherwise.
 struct Sample {
   std::uint64_t messages = 0;
   std::uint64_t elapsed_ns = 0;  // of this rank: from the first message that counts to the last flush
-  double messages_per_s = 0;     // sum of both ranks' own rates
+  double messages_per_s = 0;     // sum of the sending ranks' own rates
   double median_ns = 0;          // of a message; of latency only
   double mean_ns = 0;
   double mean_square_ns2 = 0;
-  Histogram latency_ns;          // of latency only
-  std::uint64_t cpu_ns[2] = {};  // of each rank's process
-  std::uint64_t posted = 0;      // messages, answers included
+  Histogram latency_ns;               // of latency only
+  std::vector<std::uint64_t> cpu_ns;  // of each rank's process
+  std::uint64_t posted = 0;           // messages, answers included
   std::uint64_t credit_stalls = 0;
   std::uint64_t retransmissions = 0;
   std::optional<std::uint64_t> pcie_reads;  // that a ConnectX would have needed; none: not counted

@@ -34,7 +34,6 @@ using command_line::one_of;
 using command_line::real;
 using command_line::whole;
 
-constexpr std::uint32_t kRanks = 2;
 constexpr int kMaxWords = 32;  // of one list
 constexpr char kDefaultSizes[] = "8:4M:8";
 constexpr char kQuickSizes[] = "8:2M:64";
@@ -132,7 +131,7 @@ Result<void> complete_plan(BenchOptions& options) {
         Status::kInvalidArgument,
         "--peers: --addr gives a rank's address to its standard benchmarks, too: leave out one of them");
   }
-  if (plan.tests.empty()) plan.tests = bench::all_tests();
+  if (plan.tests.empty()) plan.tests = plan.ranks == 2 ? bench::all_tests() : bench::collective_tests();
   auto sizes = bench::parse_sizes(options.sizes);
   if (!sizes) return fail(sizes.error().status, "--size: " + sizes.error().message);
   plan.sizes_bytes = std::move(*sizes);
@@ -144,6 +143,20 @@ Result<void> complete_plan(BenchOptions& options) {
   if (plan.memory == bench::kGpuMemory && !options.on_gpu && std::ranges::any_of(cases, by_kernel)) {
     return fail(Status::kInvalidArgument,
                 "--memory: 'gpu': kernels on the CPU layer cannot read it: add --gpu, or --modes pull,proxy");
+  }
+  const auto sums = [](const bench::Case& item) { return item.operation == bench::Operation::kAllReduce; };
+  if (plan.memory == bench::kGpuMemory && !options.on_gpu && std::ranges::any_of(cases, sums)) {
+    return fail(Status::kInvalidArgument,
+                "--memory: 'gpu': kernels on the CPU layer cannot sum it: add --gpu, or leave out allreduce");
+  }
+  const auto collective = [](const bench::Case& item) { return bench::is_collective(item.operation); };
+  if (options.format == "perftest" && std::ranges::any_of(cases, collective)) {
+    return fail(Status::kInvalidArgument,
+                "--format: 'perftest' is a layout of two ranks: use gdx, nvshmem or nccl-tests");
+  }
+  if (plan.kill_rank >= static_cast<int>(plan.ranks)) {
+    return fail(Status::kInvalidArgument, fmt::format("--kill-rank: '{}': use 0 to {}, or more --ranks",
+                                                      plan.kill_rank, plan.ranks - 1));
   }
   if (std::ranges::count(plan.queues, "gpu") != 0 && !options.on_gpu) {
     return fail(Status::kInvalidArgument,
@@ -237,7 +250,7 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
     return fail(Status::kSystem, fmt::format("no memory for results: {}; free some", std::strerror(errno)));
   // Ranks of several nodes are started one by one, with their place in the environment.
   const char* const rank = std::getenv(kRankVariable);
-  options.launch.ranks = rank == nullptr ? kRanks : 1;
+  options.launch.ranks = rank == nullptr ? options.plan.ranks : 1;
   options.launch.ranks_explain = true;
   options.launch.command = {program, "--plan", to_json(options.plan).dump(), "--journal",
                             fmt::format("{}", journal.value())};
@@ -299,7 +312,10 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
   const auto keep = [&](const command_line::Option& option) { options.options.push_back(option); };
   command.add_option(
       "tests", plan.tests,
-      fmt::format("Benchmarks: {} (all), and the HOST that listens", fmt::join(bench::all_tests(), ", ")));
+      fmt::format("Benchmarks: {} (all of these), or {} between --ranks, and the HOST that listens",
+                  fmt::join(bench::all_tests(), ", "), fmt::join(bench::collective_tests(), ", ")));
+  command.add_option("--ranks", plan.ranks, "Ranks of alltoall, incast and allreduce (2)")
+      .check(whole(2, bench::kMostRanks));
   command
       .add_option("--modes", plan.ways,
                   fmt::format("A list of {} (the first four)", fmt::join(bench::all_ways(), ", ")))
@@ -344,8 +360,8 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
       .check(command_line::not_empty("the name of an HCA"));
   command
       .add_option("--kill-rank", plan.kill_rank,
-                  "Rank 0 or 1 kills itself half-way: the report must be partial")
-      .check(whole(0, 1));
+                  "This rank kills itself half-way: the report must be partial")
+      .check(whole(0, bench::kMostRanks - 1));
   command.add_flag("--break-memory", plan.break_memory,
                    "Damage one byte before it is checked: the run must fail");
 }
