@@ -48,7 +48,8 @@ std::string heading_of(const Json& row) {
   const std::string which = fmt::format("{} scope, {} endpoint{}{}", text_of(row, "scope"), endpoints,
                                         endpoints == 1 ? "" : "s", variant_of(row));
   if (is_collective(row))
-    return fmt::format("time of a round, us: {} ranks, {}", row.at("ranks").get<std::uint64_t>(), which);
+    return fmt::format("time of a round, us: {} ranks, {} scope{}", row.at("ranks").get<std::uint64_t>(),
+                       text_of(row, "scope"), variant_of(row));
   if (is_latency(row)) return fmt::format("latency of a {}, us: {}", text_of(row, "latency_of"), which);
   return fmt::format("bandwidth: {}, {} messages between two flushes, {} of a doorbell, {}", which,
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),

@@ -223,7 +223,53 @@ PYTHON
     GDX_RANK=1 "$gdx" bench put_lat -s 16 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
     run 100 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     wait "$!" && fail "rank 1 took other options than rank 0"
-    expect_status 2 && expect 'started with different options: give both the same$' && expect_one_line
+    expect_status 2 && expect 'started with different options: give all the same$' && expect_one_line
+    ;;
+  collectives)
+    # Each operation between two and three ranks: every byte that a rank should have got was compared.
+    needs_python
+    for ranks in 2 3; do
+      # 20 B are five floats, which no number of ranks divides.
+      [ $ranks -eq 2 ] && modes=pull || modes=pull,push,inline,bounce,auto
+      run 100 "$gdx" bench alltoall incast allreduce --ranks $ranks -s 20,8K --modes $modes --iters 4 --rounds 1 \
+        --output "$folder/$ranks.json"
+      expect_status 0 && expect "^time of a round, us: $ranks ranks, warp scope$" && expect 'every one right$'
+      expect '^allreduce +pull +8 KiB +[0-9.]+ ' && expect 'slots written without a credit: 0$'
+      python3 - "$folder/$ranks.json" $ranks <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
+import json, sys
+document, n = json.load(open(sys.argv[1])), int(sys.argv[2])
+assert len(document["rows"]) == (6 if n == 2 else 30) and len(document["conditions"]) == n
+parts = {"alltoall": n * (n - 1), "incast": n - 1, "allreduce": n}
+factors = {"alltoall": (n - 1) / n, "incast": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
+for row in document["rows"]:
+    operation, bus = row["operation"], row["bus"]
+    assert row["bytes_verified"] == parts[operation] * row["bytes"] and row["bad_bytes"] == 0, row
+    assert row["ranks"] == n and row["messages"] == 4 and len(row["cpu_us_per_message"]) == n, row
+    assert bus["bytes"] == row["bytes"] * (1 if operation == "allreduce" else n), row
+    assert abs(bus["busbw_gigabytes_per_s"] / bus["algbw_gigabytes_per_s"] / factors[operation] - 1) < 1e-2, row
+PYTHON
+    done
+    run 100 "$gdx" bench --compare "$folder/2.json" "$folder/3.json"
+    expect_status 0 && expect '^in B alone: allreduce lat pull 8192 B warp x1 depth 1 batch 1 3 ranks$' && expect 'plan: ranks'
+    # Without a name all three.
+    run 100 "$gdx" bench --ranks 3 -s 64 --modes pull --scopes thread --iters 2 --rounds 1 --format nccl-tests
+    expect_status 0 && expect '^ +192 +64 +uint8 +none +-1 ' && expect '^ +192 +64 +uint8 +none +0 ' && expect '^ +64 +16 +float +sum +-1 '
+    for test in alltoall incast allreduce; do
+      run 100 "$gdx" bench $test --ranks 3 -s 64 --modes push --iters 2 --rounds 1 --break-memory
+      expect_status 1 && expect "^DAMAGED: $test lat push .* 3 ranks: [1-9][0-9]* B wrong$"
+      run 100 env GDX_ACK_TIMEOUT=16 GDX_RETRY_COUNT=5 "$gdx" bench $test --ranks 3 -s 8 --modes pull --rounds 4 --iters 20 --kill-rank 2
+      expect_failure
+      expect '^PARTIAL: the run ended early: ' && expect "^$test +pull +8 B "
+    done
+    refused 'put_lat runs between 2 ranks: leave out --ranks, or use alltoall' "$gdx" bench alltoall put_lat --ranks 3
+    refused 'alltoall is posted by kernels alone: leave proxy out' "$gdx" bench alltoall --modes pull,proxy
+    refused 'incast has one endpoint to each other rank: leave out --endpoints' "$gdx" bench incast -q 2
+    refused 'allreduce sums floats of 4 B: use --size of multiples of 4' "$gdx" bench allreduce -s 6
+    refused "format: 'perftest' is a layout of two ranks" "$gdx" bench incast --format perftest
+    refused "memory: 'gpu': kernels on the CPU layer cannot sum it" "$gdx" bench allreduce --modes pull --memory gpu
+    refused "kill-rank: '2': use 0 to 1, or more --ranks" "$gdx" bench incast --kill-rank 2
+    refused "ranks: '17': use a whole number from 2 to 16" "$gdx" bench incast --ranks 17
+    GDX_RANK=0 GDX_WORLD_SIZE=1 refused "ranks: '2': this world has 1 ranks: give that number" "$gdx" bench incast
     ;;
   presets)
     # Each preset's sizes, scopes and depths, and that an option beside it wins.

@@ -203,6 +203,32 @@ TEST(NcclTests, rows_have_thirteen_columns) {
   EXPECT_EQ(rows, 8);
 }
 
+// Of 4 ranks and 4 KiB: size is what all ranks have for one, and busbw is algbw by the factor.
+TEST(NcclTests, collectives_have_the_size_and_busbw_of_their_kind) {
+  Plan plan = sample_plan();
+  plan.tests = collective_tests();
+  plan.ways = {"pull"};
+  plan.sizes_bytes = {4096};
+  plan.ranks = 4;
+  std::string journal = std::string(kConditionsLine) + "\n";
+  for (std::size_t i = 0; i < 3; ++i) journal += sample_line(i, 1, 10'000, 1).dump() + "\n";
+  const auto document = document_of(journal, plan);
+  std::vector<std::string> rows;
+  for (const std::string& line : lines_of(nccl_tests(document))) {
+    if (line.starts_with("#")) continue;
+    const auto words = words_of(line);
+    ASSERT_EQ(words.size(), 13u) << line;
+    rows.push_back(fmt::format("{}", fmt::join(words.begin(), words.begin() + 9, " ")));
+  }
+  EXPECT_THAT(rows, testing::ElementsAre("16384 4096 uint8 none -1 10 1.64 1.23 0",
+                                         "16384 4096 uint8 none 0 10 1.64 1.23 0",
+                                         "4096 1024 float sum -1 10 0.41 0.61 0"));
+  const std::string text = table(document);
+  EXPECT_THAT(text, HasSubstr("\ntime of a round, us: 4 ranks, warp scope\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\nallreduce +pull +4 KiB +10 .* 0.4096 +0.6144 "));
+  EXPECT_THAT(nvshmem(document, false), HasSubstr("gdx_alltoall_pull_ranks4"));
+}
+
 TEST(Csv, every_row_has_the_columns_of_the_first_line) {
   auto document = sample_document();
   document["modelled"].push_back({{"series", "modelled, somehow"},

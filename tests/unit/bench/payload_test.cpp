@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace gdx::bench {
 namespace {
@@ -35,6 +36,37 @@ TEST(Payload, each_wrong_byte_of_a_message_of_any_length_is_counted) {
     ASSERT_TRUE(payload->damage(kFirst + kStride + bytes));
     EXPECT_EQ(count_bad(), 0u) << "what lies behind the messages is not theirs";
   }
+}
+
+// Every rank's floats, added up in any order, are exactly what a sink must hold.
+TEST(Payload, sums_of_all_ranks_are_exact_and_of_fewer_are_wrong) {
+  constexpr std::uint32_t kRanks = 16;
+  constexpr std::uint64_t kBytes = 20;
+  auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  auto payload = Payload::in_host_memory(*hca, nullptr, 4096);
+  ASSERT_TRUE(payload) << payload.error().message;
+  float sums[kBytes / sizeof(float)] = {};
+  for (std::uint32_t rank = kRanks; rank-- > 0;) {
+    ASSERT_TRUE(payload->fill(0, kBytes, {7, rank, 0, 1}, false));
+    float floats[kBytes / sizeof(float)];
+    std::memcpy(floats, payload->memory().data(), kBytes);
+    for (std::size_t i = 0; i < std::size(sums); ++i) sums[i] += floats[i];
+    std::memcpy(payload->memory().data(), sums, kBytes);
+    const std::uint64_t bad = payload->count_bad(0, 1, kBytes, kBytes, {7, 0, 0, kRanks}).value();
+    EXPECT_EQ(bad == 0, rank == 0) << bad << " wrong bytes without " << rank << " ranks";
+  }
+}
+
+TEST(Payload, of_each_receiver_is_its_own) {
+  auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  auto payload = Payload::in_host_memory(*hca, nullptr, 4096);
+  ASSERT_TRUE(payload) << payload.error().message;
+  ASSERT_TRUE(payload->fill(0, 64, {3, 1, 2}, false));
+  EXPECT_EQ(payload->count_bad(0, 1, 64, 64, {3, 1, 2}).value(), 0u);
+  for (const Sent other : {Sent{3, 1, 0}, Sent{3, 2, 1}, Sent{2, 1, 2}})
+    EXPECT_GT(payload->count_bad(0, 1, 64, 64, other).value(), 48u);
 }
 
 }  // namespace

@@ -56,6 +56,54 @@ TEST(Plan, product_has_each_case_once) {
   }
 }
 
+Plan collectives(std::uint32_t ranks) {
+  Plan plan;
+  plan.tests = collective_tests();
+  plan.ways = {"pull", "auto"};
+  plan.sizes_bytes = {12, 4096};
+  plan.ranks = ranks;
+  return plan;
+}
+
+// nccl-tests, doc/PERFORMANCE.md, and src/gather.cu.
+TEST(Collectives, have_sizes_and_factors_of_nccl_tests) {
+  const auto cases = cases_of(collectives(4));
+  ASSERT_TRUE(cases) << cases.error().message;
+  EXPECT_EQ(cases->size(), 12u);
+  for (const Case& item : *cases) {
+    const bool sums = item.operation == Operation::kAllReduce;
+    EXPECT_EQ(bus_of(item).bytes, sums ? item.bytes : 4 * item.bytes) << key_of(item);
+    EXPECT_DOUBLE_EQ(bus_of(item).factor, sums ? 1.5 : 0.75) << key_of(item);
+  }
+  EXPECT_EQ(key_of(cases->front()), "alltoall lat pull 12 B warp x1 depth 1 batch 1 4 ranks");
+}
+
+TEST(Collectives, post_what_the_other_ranks_await) {
+  Load load{};
+  load.ranks = 5;
+  load.operation = Operation::kAllToAll;
+  EXPECT_EQ(puts_of_round(load), 4u);
+  load.operation = Operation::kAllReduce;
+  EXPECT_EQ(puts_of_round(load), 8u);
+  load.operation = Operation::kIncast;
+  EXPECT_EQ(puts_of_round(load), 0u);
+  load.rank = 3;
+  EXPECT_EQ(puts_of_round(load), 1u);
+}
+
+TEST(Collectives, refuse_conditions_that_they_do_not_have) {
+  const auto message = [](auto change) {
+    Plan plan = collectives(3);
+    change(plan);
+    return cases_of(plan).error().message;
+  };
+  EXPECT_THAT(message([](Plan& plan) { plan.tests = {"put_lat"}; }),
+              HasSubstr("put_lat runs between 2 ranks"));
+  EXPECT_THAT(message([](Plan& plan) { plan.ways = {"proxy"}; }), HasSubstr("leave proxy out of --modes"));
+  EXPECT_THAT(message([](Plan& plan) { plan.endpoints = {1, 2}; }), HasSubstr("leave out --endpoints"));
+  EXPECT_THAT(message([](Plan& plan) { plan.sizes_bytes = {8, 10}; }), HasSubstr("multiples of 4"));
+}
+
 TEST(Plan, threads_and_proxies_ring_plainly_only) {
   Plan plan;
   plan.tests = {"put_lat"};
@@ -87,6 +135,7 @@ TEST(Plan, both_ranks_get_the_same_plan) {
   plan.depths = {3};
   plan.batches = {2};
   plan.doorbells = {"blueflame"};
+  plan.ranks = 5;
   plan.both_ways = true;
   plan.rounds = 9;
   plan.messages = 11;
