@@ -130,7 +130,9 @@ TEST_F(QueueChanges, region_change_refused_leaves_it_as_it_was) {
 
 TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_stands) {
   const Qp qp = make_qp(cq_.get());
-  connect(qp.get(), qp->qp_num);
+  ASSERT_EQ(to_init(qp.get()), 0);
+  ASSERT_EQ(to_rtr(qp.get(), qp->qp_num, 2), 0);
+  ASSERT_EQ(to_rts(qp.get(), 4), 0);
   ASSERT_EQ(post_receive(qp.get(), piece(0, 64)), 0);
   ASSERT_EQ(post_send(qp.get(), piece(4096, 64)), 0);
   ASSERT_TRUE(await(cq_.get()));
@@ -147,7 +149,7 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_EQ(attributes.dest_qp_num, qp->qp_num);
   EXPECT_EQ(attributes.qp_access_flags, static_cast<unsigned>(kAllAccess));
   EXPECT_EQ(attributes.max_rd_atomic, 4);
-  EXPECT_EQ(attributes.max_dest_rd_atomic, 4);
+  EXPECT_EQ(attributes.max_dest_rd_atomic, 2);
   EXPECT_EQ(attributes.min_rnr_timer, 1);
   EXPECT_EQ(attributes.port_num, 1);
   EXPECT_EQ(attributes.timeout, 10);

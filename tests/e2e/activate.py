@@ -2,7 +2,7 @@
 """activate.py [--stream] SOCKET STATES COMMAND...: runs COMMAND as a service manager does.
 
 The command gets a listening socket at the path SOCKET as descriptor 3. What it tells the manager is written to the file
-STATES. SIGTERM is passed on.
+STATES. $MANAGER names its socket, an abstract one by a leading @. SIGTERM is passed on.
 """
 import os
 import signal
@@ -20,13 +20,14 @@ listener = socket.socket(socket.AF_UNIX, kind)
 listener.bind(path)
 listener.listen(64)
 manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-manager.bind(states + ".socket")
+name = os.environ.get("MANAGER", states + ".socket")
+manager.bind("\0" + name[1:] if name.startswith("@") else name)
 
 child = os.fork()
 if child == 0:
     os.environ["LISTEN_PID"] = str(os.getpid())
     os.environ["LISTEN_FDS"] = os.environ.get("LISTEN_COUNT", "1")
-    os.environ["NOTIFY_SOCKET"] = states + ".socket"
+    os.environ["NOTIFY_SOCKET"] = name
     if listener.fileno() == 3:
         os.set_inheritable(3, True)
     else:

@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 
 constexpr char kPeerMapping[] = "GDX_FAKE_CUDA_PEER_MAPPING";
 constexpr std::uint64_t kMessages = 32;
+constexpr std::uint64_t kLongNs = 60'000'000'000;
 
 class BenchRank : public ::testing::Test {
  protected:
@@ -49,6 +50,16 @@ class BenchRank : public ::testing::Test {
     return count;
   }
 
+  // Sum of both ranks' HCAs since they were opened.
+  static std::uint64_t sent_again(const Rank& rank) {
+    const std::uint64_t mine = must(rank.hca().counter("softhca_retransmitted_packets"));
+    const auto both = must(joined->allgather_value(mine, kLongNs));
+    return both[0] + both[1];
+  }
+  static std::uint64_t sent_again_in(Rank& rank, const Case& item) {
+    return must(rank.run(*joined, item, kMessages, false)).retransmissions;
+  }
+
   // Latency, because beside bandwidth a sampler reads counters that the kernel stores plainly.
   static Plan puts(std::vector<std::string> ways) {
     Plan plan;
@@ -69,6 +80,18 @@ TEST_F(BenchRank, gpu_that_is_shown_the_memory_of_the_nic_pushes) {
   EXPECT_EQ(rank.push_refusal(), "");
   EXPECT_FALSE(read_conditions(rank, {}).contains("push"));
   EXPECT_EQ(run_all(rank, cases), 5);
+}
+
+TEST_F(BenchRank, packets_sent_again_count_in_one_case_each) {
+  Plan plan = puts({"pull"});
+  plan.sizes_bytes = {1 << 16};
+  const auto cases = must(cases_of(plan));
+  Rank rank = must(connect(plan, cases));
+  const std::uint64_t before = sent_again(rank);
+  const std::uint64_t first = sent_again_in(rank, cases[0]);
+  const std::uint64_t second = sent_again_in(rank, cases[0]);
+  EXPECT_GT(first, 0u);
+  EXPECT_LE(first + second, sent_again(rank) - before);
 }
 
 TEST_F(BenchRank, push_that_is_refused_is_left_out_and_the_rest_is_measured) {

@@ -386,6 +386,16 @@ TEST(DaemonQuotas, each_is_named_and_comes_back) {
   }
 }
 
+TEST(DaemonQuotas, connections_that_wait_for_a_refusal_are_no_clients) {
+  Limits limits;
+  limits.max_clients = 2;
+  limits.group.max_clients = 1;
+  const RunningServer server(limits);
+  const Hca hca = must(Hca::open());
+  const RawClient waits(server.path());
+  EXPECT_THAT(Hca::open().error().message, HasSubstr("gives a user no more than 1 clients"));
+}
+
 // A second kind of rules would otherwise take another user's part.
 TEST(DaemonQuotas, a_user_has_one_part_of_the_nics_memory) {
   Limits limits;

@@ -166,23 +166,26 @@ case $case_name in
     expect_failure
     expect 'gdxd gives a user no more than 1 endpoints'
     ;;
-  # A service manager passes the socket, and is told when gdxd is ready and when it ends.
+  # A service manager passes the socket, and is told when gdxd is ready and when it ends, by either kind of name.
   activation)
-    "$(dirname "$0")/activate.py" "$folder/socket" "$folder/states" "$gdxd" 2>"$folder/log" &
-    daemon=$!
-    for _ in $(seq 600); do
-      grep -qx READY=1 "$folder/states" 2>/dev/null && break
-      kill -0 "$daemon" || fail "gdxd did not start: $(cat "$folder/log")"
-      sleep 0.05
+    for manager in "$folder/manager" "@$folder/abstract"; do
+      MANAGER=$manager "$(dirname "$0")/activate.py" "$folder/socket" "$folder/states" "$gdxd" 2>"$folder/log" &
+      daemon=$!
+      for _ in $(seq 600); do
+        grep -qx READY=1 "$folder/states" 2>/dev/null && break
+        kill -0 "$daemon" || fail "gdxd did not start: $(cat "$folder/log")"
+        sleep 0.05
+      done
+      grep -qx "gdxd listens at $folder/socket, with a software HCA" "$folder/log" || fail "gdxd does not listen: $(cat "$folder/log")"
+      run 100 "$gdx" demo --max-bytes 8 --messages 10
+      expect_status 0
+      kill "$daemon"
+      wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
+      daemon=
+      [ "$(cat "$folder/states")" = "$(printf 'READY=1\nSTOPPING=1')" ] || fail "states: $(cat "$folder/states")"
+      [ -S "$folder/socket" ] || fail 'gdxd removed the socket of the service manager'
+      rm "$folder/socket" "$folder/states"
     done
-    grep -qx "gdxd listens at $folder/socket, with a software HCA" "$folder/log" || fail "gdxd does not listen: $(cat "$folder/log")"
-    run 100 "$gdx" demo --max-bytes 4096
-    expect_status 0
-    kill "$daemon"
-    wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
-    daemon=
-    [ "$(cat "$folder/states")" = "$(printf 'READY=1\nSTOPPING=1')" ] || fail "states: $(cat "$folder/states")"
-    [ -S "$folder/socket" ] || fail 'gdxd removed the socket of the service manager'
     # Passed to another process.
     LISTEN_PID=1 LISTEN_FDS=1 start_gdxd
     refuses 2 'no listening UNIX socket of packets' "$(dirname "$0")/activate.py" --stream "$folder/s" "$folder/t" "$gdxd"

@@ -74,10 +74,13 @@ void add_system(Fabricated& machine) {
       "Max stack size            8388608              unlimited            bytes     \n"
       "Max open files            1048576              1048576              files     \n"
       "Max locked memory         unlimited            unlimited            bytes     \n";
+  // The limits of an HCA whose name begins like another's.
   files["/sys/fs/cgroup/user.slice/rdma.max"] =
-      "mlx5_0 hca_handle=max hca_object=max\nmlx5_1 hca_handle=max hca_object=max\n";
+      "mlx5_10 hca_handle=4 hca_object=92\nmlx5_0 hca_handle=max hca_object=max\n"
+      "mlx5_1 hca_handle=max hca_object=max\n";
   files["/sys/fs/cgroup/user.slice/rdma.current"] =
-      "mlx5_0 hca_handle=2 hca_object=90\nmlx5_1 hca_handle=3 hca_object=91\n";
+      "mlx5_10 hca_handle=4 hca_object=92\nmlx5_0 hca_handle=2 hca_object=90\n"
+      "mlx5_1 hca_handle=3 hca_object=91\n";
   files["/sys/devices/system/node/node0/cpulist"] = "0-47";
   files["/sys/devices/system/node/node1/cpulist"] = "48-95";
   int last_digit = 4;

@@ -341,6 +341,12 @@ const std::vector<Fault> kPcieFaults = {
      },
      {{{"path", kGpu1}, kWarn, "another NIC"}},
      {{"acs", "0000:99:00.0"}}},
+    {"GPU behind another root complex",
+     [](Fabricated& m) {
+       m.topology.paths[3] = {1, 1, PathClass::kNode};
+     },
+     {{{"path", kGpu1}, kWarn, "another NIC"}},
+     {{"acs", "0000:99:00.0"}}},
     {"bound to the other socket", bound_to_node_0, {{{"affinity", kGpu1}, kWarn, "NUMA node 1"}}},
     {"processors of a node unreadable",
      [](Fabricated& m) { m.files.erase("/sys/devices/system/node/node1/cpulist"); },

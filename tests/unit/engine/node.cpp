@@ -106,6 +106,7 @@ std::uint32_t Node::make_cq(std::vector<mlx5::Cqe64>& ring, Be32* record) {
   spec.ring = reinterpret_cast<std::byte*>(ring.data());
   spec.doorbell_record = record;
   spec.log_entries = kLogCqEntries;
+  spec.on_event = [this] { ++completion_events; };
   return unwrap(hca->create_cq(spec));
 }
 
@@ -282,6 +283,13 @@ void Node::post_receive(const Local& to) {
   ++receives_posted_;
   std::atomic_ref(record_[mlx5::kReceiveRecord].raw)
       .store(byte_swap(std::uint32_t{receives_posted_}), std::memory_order_release);
+}
+
+void Node::arm(std::uint32_t cqn) {
+  Be32* const record = cqn == send_cqn ? send_record_ : receive_cq_record_;
+  const std::uint32_t consumer = cqn == send_cqn ? send_consumer_ : receive_consumer_;
+  record[mlx5::kArmRecord] = consumer;
+  uar_page[mlx5::kUarCqDoorbell / 8] = std::uint64_t{byte_swap(cqn)} << 32 | byte_swap(consumer);
 }
 
 std::optional<Polled> Node::poll(std::vector<mlx5::Cqe64>& ring, Be32* record, std::uint32_t& consumer) {

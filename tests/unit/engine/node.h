@@ -84,6 +84,8 @@ class Node {
   void ring_blueflame(std::uint16_t index, std::size_t offset, std::size_t blocks = 1,
                       const std::function<void(std::span<std::uint64_t>)>& spoil = {});
   void post_receive(const Local& local);
+  // For the next completion: the record, then the doorbell.
+  void arm(std::uint32_t cqn);
 
   std::optional<Polled> poll_send() { return poll(send_ring_, send_record_, send_consumer_); }
   std::optional<Polled> poll_receive() {
@@ -98,7 +100,8 @@ class Node {
   std::vector<std::byte> memory;
   std::vector<std::uint64_t> device_memory;
   std::vector<std::uint64_t> uar_page;
-  std::vector<int> events;
+  std::vector<int> events;    // of the queue pair
+  int completion_events = 0;  // of both completion queues
   std::vector<mlx5::WqeBasicBlock> send_queue;
   std::vector<mlx5::DataSegment> receive_queue;
   std::uint32_t pd = 0;

@@ -254,6 +254,15 @@ TEST_F(TwoHcas, doorbell_clobbered_by_another_still_serves_the_record) {
   EXPECT_EQ(a.hca->counters().doorbells, 1u);
 }
 
+TEST_F(TwoHcas, arm_clobbered_by_another_queues_is_served) {
+  a.arm(a.send_cqn);
+  a.arm(a.receive_cqn);  // the same register, before the HCA has looked
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  a.ring();
+  expect_success(await_send(a, b), 0);
+  EXPECT_EQ(a.completion_events, 1);
+}
+
 TEST_F(TwoHcas, doorbell_that_names_no_queue_of_its_page_serves_nothing) {
   a.post_write(a.local(kSource, 8), b.remote(kTarget));
   a.write_record();

@@ -153,6 +153,22 @@ TEST_F(Launcher, sigint_to_the_launcher_ends_the_ranks) {
             128 + SIGINT);
 }
 
+// The signal comes once the launcher has taken the failed rank's status: a process that nobody has waited for
+// still exists.
+TEST_F(Launcher, sigint_after_a_failed_rank_leaves_its_status) {
+  const std::string file = testing::TempDir() + "gdx_failed_rank_" + std::to_string(getpid());
+  auto options = shell("F=" + file +
+                           "; test $GDX_RANK = 0 && { echo $$ >$F; exit 7; }; "
+                           "until test -s $F && ! kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; "
+                           "kill -INT $PPID; exec sleep 600",
+                       2);
+  options.follow_ns = 600 * kSecondNs;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(status_of(options), 7);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("Interrupt: ending rank 1"));
+  std::remove(file.c_str());
+}
+
 TEST_F(Launcher, program_does_not_exist_is_not_found) {
   auto options = shell("", 2);
   options.command = {"/nonexistent/program"};

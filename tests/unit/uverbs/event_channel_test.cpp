@@ -1,0 +1,34 @@
+#include "driver-shim/softhca/uverbs/event_channel.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "driver-shim/softhca/uverbs/real.h"
+
+namespace gdx::softhca::uverbs {
+
+RealFunction<int(int)> real_close{"close"};  // of the hooks, which are not linked here
+
+namespace {
+
+// A program may give the next object the handle of one that has ended: an address of its heap, used again.
+TEST(EventChannel, next_object_of_a_handle_has_none_of_the_last_ones_events) {
+  constexpr std::uint64_t kHandle = 0x7f00;
+  const auto channel = EventChannel::open();
+  ASSERT_TRUE(channel);
+  const int fd = (*channel)->user_fd();
+  std::array<std::byte, 64> event{};
+  (*channel)->push_completion(kHandle);
+  ASSERT_GT(recv(fd, event.data(), event.size(), MSG_DONTWAIT), 0);
+  (*channel)->push_completion(kHandle);  // not read
+  EXPECT_EQ((*channel)->forget(kHandle), 1u);
+  EXPECT_LT(recv(fd, event.data(), event.size(), MSG_DONTWAIT), 0);
+  EXPECT_EQ((*channel)->forget(kHandle), 0u);
+  close(fd);
+}
+
+}  // namespace
+}  // namespace gdx::softhca::uverbs
