@@ -15,18 +15,23 @@ FOLDERS = ("base", "demo", "device", "driver-shim", "examples", "host", "perf", 
 
 
 def changed_lines(base):
-    """Returns {path: [[first, last], ...]} of the lines that the working tree adds to `base`."""
+    """Returns {path: [[first, last], ...]} of the lines of code that the working tree adds to `base`."""
     diff = subprocess.run(["git", "diff", "-U0", "--src-prefix=a/", "--dst-prefix=b/", "--diff-filter=d", base, "--", *FOLDERS],
                           check=True, capture_output=True, text=True).stdout
-    lines, path = {}, None
+    lines, path, number = {}, None, 0
     for line in diff.splitlines():
         if line.startswith("+++ b/"):
             path = line[6:]
-        hunk = re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line)
-        if hunk and path.endswith((".h", ".cpp")):
-            first, count = int(hunk[1]), int(hunk[2] or 1)
-            if count:
-                lines.setdefault(path, []).append([first, first + count - 1])
+        elif hunk := re.match(r"@@ -\S+ \+(\d+)", line):
+            number = int(hunk[1])
+        elif line.startswith("+"):
+            if path.endswith((".h", ".cpp")) and not re.match(r"\+\s*(//|$)", line):
+                ranges = lines.setdefault(path, [[number, number]])
+                if ranges[-1][1] == number - 1:
+                    ranges[-1][1] = number
+                elif ranges[-1][1] != number:
+                    ranges.append([number, number])
+            number += 1
     return lines
 
 
