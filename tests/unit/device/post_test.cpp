@@ -181,6 +181,7 @@ TEST(Put, inline_carries_the_payload_in_the_wqe) {
       ASSERT_EQ(nic.segment<std::byte>(first + at / 64, at % 64), payload[i]) << bytes << " byte " << i;
     }
     EXPECT_EQ(nic.record(), first + impl::blocks_of(segments));
+    EXPECT_EQ(nic.state().messages, 1u) << bytes << " bytes";
   }
 }
 

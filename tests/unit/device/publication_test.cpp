@@ -19,6 +19,7 @@ struct Queue {
   std::uint64_t doorbell = 0;
   QueueState state{};
   int clock_reads = 0;
+  std::uint64_t second_read_ns = kLateNs;
   void (*on_second_clock_read)(Queue&) = nullptr;
 };
 Queue* queue;
@@ -26,7 +27,7 @@ Queue* queue;
 std::uint64_t read_clock() {
   if (++queue->clock_reads == 2 && queue->on_second_clock_read != nullptr)
     queue->on_second_clock_read(*queue);
-  return queue->clock_reads < 2 ? 0 : kLateNs;
+  return queue->clock_reads < 2 ? 0 : queue->second_read_ns;
 }
 
 // Publishes [first, first + 1) on a queue whose turn is at `published`. The wait is over its time when it
@@ -72,6 +73,19 @@ TEST(Publication, claimed_post_is_waited_for) {
     at.state.shared.published = 5;
   };
   EXPECT_EQ(publish_late(on, 0, 4), Status::kOk);
+}
+
+// A lap later that entry is another post's, which would be claimed before it is stored.
+TEST(Publication, mark_of_a_post_whose_turn_comes_is_cleared) {
+  Queue on;
+  on.second_read_ns = 0;
+  on.on_second_clock_read = [](Queue& at) {
+    EXPECT_EQ(at.state.shared.marks[4], 1u);
+    at.state.shared.published = 4;
+  };
+  EXPECT_EQ(publish_late(on, 0, 4), Status::kOk);
+  EXPECT_EQ(on.state.shared.published, 5u);
+  EXPECT_EQ(on.state.shared.marks[4], 0u);
 }
 
 // `claimed` is 0 since the queue was made, and the post ends 2^32 blocks later.

@@ -275,6 +275,7 @@ TEST(Queue, wait_that_was_over_at_once_sets_the_deadline_of_the_next) {
         EXPECT_EQ(gdx_put<Mode::kInline>(ep, kTarget, local, source.size()), Status::kOk);
       },
       serve);
+  EXPECT_EQ(nic.state().messages, MemoryNic::kBlocks + 1);
 }
 
 // The deadline of a call that timed out lies in the past. A call that took it over would end at its first

@@ -55,6 +55,7 @@ class ServingNic {
     CreditRequests requests{};
     std::array<std::uint32_t, kSlots> returned_slots{};
     std::array<HeldSlot, kSlots> held{};
+    std::uint32_t minimum_slots = 1;
 
     // Grants the first `slots`, and says how many may be held. Time passes until the endpoint's next poll is
     // due.
@@ -75,7 +76,7 @@ class ServingNic {
               .lkey = lkey,
               .slot_bytes = kSlotBytes,
               .slot_count = kSlots,
-              .minimum_slots = 1};
+              .minimum_slots = minimum_slots};
     }
     [[nodiscard]] const std::byte* find(const mlx5::DataSegment& data) const {
       return data.lkey == lkey ? memory.data() + (data.address - nic_offset) : nullptr;

@@ -183,6 +183,20 @@ TEST_P(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they
   expect_conserved(nic, 6);
 }
 
+// Without a minimum the scheduler may ask back each slot that it grants.
+TEST_P(SharedPush, waiting_thread_uses_a_slot_that_is_asked_back_once) {
+  ServingNic nic(GetParam());
+  nic.pool.minimum_slots = 0;
+  nic.pool.grant(1, 0);
+  in_grid(nic, 1, 1, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
+    EXPECT_EQ(gdx_flush(ep), Status::kOk);
+  });
+  EXPECT_EQ(nic.requests().size(), 1u);
+  EXPECT_EQ(nic.pool.requests.returned, 1u);
+  expect_conserved(nic, 1);
+}
+
 TEST_P(SharedPush, no_credit_times_out_or_is_aborted_and_leaves_the_queue_intact) {
   ServingNic nic(GetParam());
   nic.pool.grant(2, 2);
