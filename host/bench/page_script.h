@@ -12,7 +12,8 @@ const figures = {
   'latency_us/median': 'latency, median (us)', 'latency_us/p99': 'latency, p99 (us)',
   'latency_us/p99_9': 'latency, p99.9 (us)', 'messages_per_s/median': 'messages a second',
   'gigabytes_per_s/median': 'GB/s', 'bus/busbw_gigabytes_per_s': 'busbw (GB/s)',
-  'cpu_us_per_message/rank_0': 'CPU us of a message, rank 0', 'credit_stalls': 'credit stalls', 'occupancy/leased_slots': 'staging slots leased, over time',
+  'cpu_us_per_message/rank_0': 'CPU us of a message, rank 0', 'credit_stalls': 'credit stalls',
+  'occupancy/leased_slots': 'staging slots leased, over time',
   'occupancy/in_flight': 'WQEBBs in flight, over time', 'pcie_reads_per_message': 'PCIe reads of a message (counted)',
   'pcie_writes_per_message': 'PCIe writes of a message (counted)' };
 // Some figures are over time whatever the axis: of the messages that warm up the last round.

@@ -1,5 +1,5 @@
 // The plan of a benchmark: lists of conditions, and the cases that are their product. A command line makes
-// it; both ranks get it as JSON.
+// it; all ranks get it as JSON.
 #pragma once
 
 #include <cstdint>

@@ -28,11 +28,11 @@ all_verified() {
   shift 2
   echo "== $ranks ranks over $transport: $*"
   timeout 60 "$@" > "$scratch/out" 2>&1 || status=$?
-  grep -v 'UCX  *INFO' "$scratch/out"
+  grep -av 'UCX  *INFO' "$scratch/out"
   [ $status = 0 ] || fail "exited with $status"
-  ! grep -E 'UCX +(ERROR|WARN|FATAL)|gdx\[[0-9]+\] (warning|error)' "$scratch/out" > /dev/null || fail "complaints, above"
-  grep -Eq "(ep_cfg|-node cfg).*$transport/gdx0:1" "$scratch/out" || fail "not over $transport"
-  [ "$(grep -c "of $ranks: all verified" "$scratch/out")" = "$ranks" ] || fail "not every rank has verified its data"
+  ! grep -aE 'UCX +(ERROR|WARN|FATAL)|gdx\[[0-9]+\] (warning|error)' "$scratch/out" > /dev/null || fail "complaints, above"
+  grep -aEq "(ep_cfg|-node cfg).*$transport/gdx0:1" "$scratch/out" || fail "not over $transport"
+  [ "$(grep -ac "of $ranks: all verified" "$scratch/out")" = "$ranks" ] || fail "not every rank has verified its data"
 }
 
 for ranks in 2 4; do

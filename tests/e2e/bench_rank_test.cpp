@@ -110,7 +110,8 @@ TEST_F(BenchRank, push_that_one_rank_refuses_is_left_out_at_both) {
   const auto cases = must(cases_of(plan));
   Rank rank = must(connect(plan, cases));
   EXPECT_THAT(rank.push_refusal(),
-              HasSubstr(std::getenv(kPeerMapping) != nullptr ? "PeerMappingOverride" : "the other rank"));
+              HasSubstr(std::getenv(kPeerMapping) != nullptr ? "PeerMappingOverride"
+                                                             : "the kernels of rank 1 cannot push"));
   EXPECT_EQ(run_all(rank, cases), 1);
 }
 
