@@ -62,11 +62,12 @@ class Collective {
     status_ = status;
     failed_lane_ = lane;
   }
-  GDX_DEVICE void put(std::uint32_t lane, RemoteMemory to, LocalMemory from, std::uint64_t bytes,
-                      std::uint64_t value) {
+  // Out of line, because nvcc takes minutes over copies of it in each operation.
+  GDX_OUT_OF_LINE void put(std::uint32_t lane, RemoteMemory to, LocalMemory from, std::uint64_t bytes,
+                           std::uint64_t value) {
     keep(lane, gdx_put_signal<M>(peer(lane), to, from, bytes, lanes_[lane].peer_signals + 8 * kData, value));
   }
-  GDX_DEVICE void wait(std::uint32_t lane, std::uint64_t value) {
+  GDX_OUT_OF_LINE void wait(std::uint32_t lane, std::uint64_t value) {
     keep(lane, gdx_wait(peer(lane), lanes_[lane].signals + kData, Compare::kGreaterEqual, value));
   }
   GDX_DEVICE Status wait_for_all(std::uint64_t value) {
