@@ -32,8 +32,9 @@ class UdRequester final : public UnacknowledgedRequester {
   UdConfig config_;
 };
 
-// Drops a packet with another Q_Key, or without a receive WQE, without a report but a count. A receive WQE that cannot
-// hold its message fails and takes the queue pair to the error state. Every later packet is ignored.
+// Drops a packet with another Q_Key without a report. Drops and counts one that finds no receive WQE. A
+// receive WQE that cannot hold its message fails and takes the queue pair to the error state. Every later
+// packet is ignored.
 class UdResponder {
  public:
   UdResponder(const UdConfig& config, ResponderPort& port);
