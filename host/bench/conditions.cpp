@@ -1,7 +1,6 @@
 #include "host/bench/conditions.h"
 
 #include <fmt/format.h>
-#include <gdx_commit.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/commit.h"
 #include "host/calibration/choose_modes.h"
 
 namespace gdx::bench {
@@ -148,7 +148,7 @@ Json read_conditions(const Rank& rank, const Gpus& gpus) {
       {"queues", rank.queues_place()},
       {"path_class", path_class_of(hca, gpu)},
       {"environment", environment()},
-      {"gdx_version", GDX_VERSION ", commit " GDX_COMMIT}};
+      {"gdx_version", fmt::format("{}, commit {}", GDX_VERSION, commit())}};
   if (!rank.push_refusal().empty()) conditions["push"] = "not measured: " + rank.push_refusal();
   return conditions;
 }

@@ -144,10 +144,16 @@ bool write_report(const DoctorOptions& options, const OrderedJson& json) {
 // Puts the report into `json`.
 Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
   OrderedJson environment;
+  Progress running;
   const auto progress = [&](const doctor::BringUpReport& so_far) {
     if (environment.is_null()) environment = environment_json(so_far.environment);
+    running.show("");
     if (!options.as_json) print_newest_step(so_far);
     flush_output();
+    if (so_far.running != 0) {
+      const doctor::Step& step = doctor::bring_up_steps()[static_cast<std::size_t>(so_far.running) - 1];
+      running.show("step {} of {} runs: {}", step.number, doctor::bring_up_steps().size(), step.name);
+    }
     // A failure is told at the end, where it shows again.
     if (!options.output.empty() && is_replaceable(options.output))
       static_cast<void>(write_file(options.output, text_of(bring_up_json(so_far, environment))));
@@ -157,8 +163,12 @@ Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
     peer.emplace(doctor::PeerPlace{options.peer, static_cast<std::uint16_t>(options.port)});
   const std::string probe_program = sibling_program("gdx_calibrate_cuda", "../calibrate").value_or("");
   const std::string kernel_program = sibling_program("gdx_doctor_cuda", "../doctor").value_or("");
-  const doctor::BringUpReport report =
-      doctor::bring_up({options.hca, peer, probe_program, kernel_program, options.wants_short}, progress);
+  const auto tell = [&](const std::string& line) {
+    running.show("");
+    print_error("gdx doctor: {}\n", line);
+  };
+  const doctor::BringUpReport report = doctor::bring_up(
+      {options.hca, peer, probe_program, kernel_program, options.wants_short, tell}, progress);
   json = bring_up_json(report, environment);
   if (options.as_json) return report.worst();
   print_troubles(report.findings);

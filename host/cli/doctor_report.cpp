@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 
+#include "base/commit.h"
 #include "base/output.h"
 #include "base/parse_number.h"
 #include "host/cli/topology_json.h"
@@ -33,8 +34,11 @@ OrderedJson fact_json(const std::string& value) {
 
 OrderedJson step_json(const StepReport& report) {
   OrderedJson facts = OrderedJson::array();
-  for (const auto& [name, value] : report.result.facts)
-    facts.push_back({{"name", name}, {"value", fact_json(value)}});
+  for (const doctor::Fact& fact : report.result.facts) {
+    OrderedJson json = {{"name", fact.name}, {"value", fact_json(fact.value)}};
+    if (fact.verdict) json["verdict"] = doctor::name(*fact.verdict);
+    facts.push_back(std::move(json));
+  }
   OrderedJson commands = OrderedJson::array();
   for (const commands::CommandRecord& command : report.commands) {
     commands.push_back({{"command", command.name},
@@ -48,6 +52,8 @@ OrderedJson step_json(const StepReport& report) {
   return {{"step", report.step->number},
           {"section", std::string(1, section(*report.step))},
           {"name", report.step->name},
+          {"tests", report.step->tests},
+          {"seconds", report.seconds},
           {"verdict", doctor::name(report.result.verdict)},
           {"value", report.result.value},
           {"advice", advice.empty() ? OrderedJson(nullptr) : OrderedJson(advice)},
@@ -146,6 +152,9 @@ OrderedJson bring_up_json(const doctor::BringUpReport& report, const OrderedJson
   OrderedJson steps = OrderedJson::array();
   for (const StepReport& one : report.steps) steps.push_back(step_json(one));
   return {{"gdx_version", GDX_VERSION},
+          {"commit", commit()},
+          {"host", report.environment.host},
+          {"started", report.environment.time},
           {"complete", report.is_complete()},
           {"running", report.running == 0 ? OrderedJson(nullptr) : OrderedJson(report.running)},
           {"verdict", doctor::name(report.worst())},

@@ -44,8 +44,10 @@ struct Bench {
   std::string probe_program = {};   // gdx_calibrate_cuda; empty: not built
   std::string kernel_program = {};  // gdx_doctor_cuda; empty: not built
   std::optional<Hca> hca = std::nullopt;
+  std::function<void(const std::string&)> tell = {};   // as of BringUpChoice
   std::unique_ptr<World> world = nullptr;              // of both hosts, once they have met
-  std::string obstacle = {};                           // to their meeting, which tells the other host
+  std::string unmet = {};                              // reason why they have not
+  std::string obstacle = {};                           // to step 17, which tells the other host
   bool wants_short = false;                            // steps of kShortSizes
   bool port_serves = false;                            // if not, its port is unread
   std::vector<commands::CommandRecord> commands = {};  // of the step that runs
@@ -62,6 +64,7 @@ enum class Needs : std::uint8_t { kNothing, kHca, kGpu, kPeer };  // each what i
 struct Step {
   int number;
   const char* name;
+  const char* tests;  // the sentence that is true where it is OK
   Needs needs;
   int after;  // the step that must be OK; 0: none
   StepResult (*run)(Bench& bench);
@@ -73,6 +76,7 @@ struct StepReport {
   const Step* step;
   StepResult result;
   std::vector<commands::CommandRecord> commands = {};
+  double seconds = 0;
 };
 
 struct BringUpReport {
@@ -89,13 +93,13 @@ struct BringUpReport {
 };
 
 struct BringUpChoice {
-  std::string hca;  // empty: as Bench::wanted_hca says
-  std::optional<PeerPlace>
-      peer;  // waits some minutes for the second host, and goes through section D with it
+  std::string hca;                // empty: as Bench::wanted_hca says
+  std::optional<PeerPlace> peer;  // the second host, met before step 1, for section D
   // Paths of gdx_calibrate_cuda and gdx_doctor_cuda, whose kernels run on a GPU; empty: not built.
   std::string probe_program;
   std::string kernel_program;
-  bool wants_short;  // steps of kShortSizes
+  bool wants_short;                              // steps of kShortSizes
+  std::function<void(const std::string&)> tell;  // takes a line before each wait for the second host
 };
 
 // Goes through all steps. Where no port serves, uses an HCA that opens for the steps that need no port. Calls
@@ -125,6 +129,7 @@ struct BringUpChoice {
 [[nodiscard]] StepResult ring_backwards(Bench& bench);
 [[nodiscard]] StepResult see_messages(Bench& bench);
 [[nodiscard]] StepResult share_endpoint(Bench& bench);
+void join_peer(Bench& bench);  // waits for it; keeps the world, or why there is none
 [[nodiscard]] StepResult meet_peer(Bench& bench);
 [[nodiscard]] StepResult put_all_ways(Bench& bench);
 [[nodiscard]] StepResult lose_peer(Bench& bench);

@@ -25,7 +25,7 @@ StepResult without_gpu(const Error& error) {
   const auto count = Gpu::count();
   if (count && *count > 0) return {Verdict::kFail, error.message};
   StepResult result{Verdict::kUnknown, "no GPU here"};
-  result.facts.emplace_back("cuda", count ? "shows none" : count.error().message);
+  result.facts.push_back({"cuda", count ? "shows none" : count.error().message});
   return result;
 }
 
@@ -34,7 +34,8 @@ class Tries {
  public:
   // `harms`: what was permitted and does not work, which is worse than a refusal.
   void add(const char* what, const Result<std::string>& outcome, bool harms = false) {
-    result_.facts.emplace_back(what, outcome ? *outcome : outcome.error().message);
+    result_.facts.push_back(
+        {what, outcome ? *outcome : outcome.error().message, outcome ? Verdict::kOk : Verdict::kFail});
     (outcome ? worked_ : failed_).emplace_back(what);
     if (!outcome && (failed_.size() == 1 || (harms && !harmed_))) first_ = outcome.error().message;
     harmed_ = harmed_ || harms;

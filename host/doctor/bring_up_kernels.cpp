@@ -23,7 +23,21 @@ bool has_gpu() {
   return count && *count > 0;
 }
 
-// Reads what the program printed: verdict, value, and facts as pairs.
+std::string advice_to_build(const char* program) {
+  return fmt::format(
+      "build {}, whose kernels run on the GPU: ./run gdx doctor --hardware does, with nvcc in PATH", program);
+}
+
+// The inverse of the program's fact_json().
+Fact fact_of(const Json& json) {
+  Fact fact{json.value("name", ""), json.value("value", "")};
+  for (const Verdict verdict : {Verdict::kOk, Verdict::kFail}) {
+    if (json.value("verdict", "") == name(verdict)) fact.verdict = verdict;
+  }
+  return fact;
+}
+
+// Reads what the program printed: verdict, value and facts.
 StepResult parse_result(const std::string& told) {
   const Json json = Json::parse(told, nullptr, false);
   StepResult result{Verdict::kFail, fmt::format("{} printed no result", kKernelProgram)};
@@ -33,13 +47,13 @@ StepResult parse_result(const std::string& told) {
   for (const Verdict verdict : {Verdict::kOk, Verdict::kUnknown}) {
     if (json["verdict"] == name(verdict)) result.verdict = verdict;
   }
-  for (const Json& fact : json["facts"]) result.facts.emplace_back(fact[0], fact[1]);
+  for (const Json& fact : json["facts"]) {
+    if (!fact.is_object())
+      return {Verdict::kFail, fmt::format("{} is of another version of gdx", kKernelProgram),
+              advice_to_build(kKernelProgram)};
+    result.facts.push_back(fact_of(fact));
+  }
   return result;
-}
-
-std::string advice_to_build(const char* program) {
-  return fmt::format(
-      "build {}, whose kernels run on the GPU: ./run gdx doctor --hardware does, with nvcc in PATH", program);
 }
 
 StepResult run_step(const Bench& bench, std::string_view step_name) {
@@ -72,7 +86,7 @@ StepResult copy_on_gpu(const Bench& bench) {
     const std::size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
     result.value += "; " + line;
-    result.facts.emplace_back(line.substr(0, colon), line.substr(colon + 2));
+    result.facts.push_back({line.substr(0, colon), line.substr(colon + 2)});
   }
   return result;
 }
@@ -81,15 +95,16 @@ StepResult copy_by_kernel(Bench& bench) {
   if (has_gpu() && !bench.probe_program.empty()) return copy_on_gpu(bench);
   bool failed = false;
   std::vector<std::string> ways;
-  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<Fact> facts;
   for (const calibration::ProbeWay& way : calibration::kProbeWays) {
     const auto probe = calibration::probe_blueflame(*bench.hca, nullptr, way.shape);
     if (!probe && probe.error().status == Status::kUnsupported)
       return {Verdict::kUnknown, probe.error().message};
     const std::string found = probe ? describe(*probe) : probe.error().message;
-    failed |= !probe || probe->status != Status::kOk;
+    const bool fails = !probe || probe->status != Status::kOk;
+    failed |= fails;
     ways.push_back(fmt::format("{}: {}", way.name, found));
-    facts.emplace_back(way.name, found);
+    facts.push_back({way.name, found, fails ? Verdict::kFail : Verdict::kOk});
   }
   const std::string all = fmt::format("{}", fmt::join(ways, "; "));
   const std::string advice = has_gpu() ? advice_to_build("gdx_calibrate_cuda") : "";

@@ -207,12 +207,12 @@ StepResult look_at_hcas(Bench& bench) {
   std::vector<std::string> refusals;
   for (const Candidate& one : ranked) {
     auto hca = Hca::open({.name = one.name, .in_this_process = true});
-    result.facts.emplace_back(one.name, hca ? describe_hca(bench.machine, *hca) : hca.error().message);
+    result.facts.push_back({one.name, hca ? describe_hca(bench.machine, *hca) : hca.error().message});
     if (!named.empty() && one.name != named) continue;
     if (!hca) refusals.push_back(hca.error().message);
     if (!hca || bench.hca) continue;
     result.verdict = Verdict::kOk;
-    result.value = fmt::format("{}; chosen {}", result.facts.back().second, one.why);
+    result.value = fmt::format("{}; chosen {}", result.facts.back().value, one.why);
     bench.hca.emplace(std::move(*hca));
     bench.port_serves = true;
   }
@@ -221,7 +221,7 @@ StepResult look_at_hcas(Bench& bench) {
   for (const Candidate& one : std::span(ranked).first(refusals.size())) {
     auto hca = Hca::open({.name = one.name, .without_port = true, .in_this_process = true});
     if (!hca) continue;
-    result.facts.emplace_back("chosen", one.name + ", which opens, for what needs no port");
+    result.facts.push_back({"chosen", one.name + ", which opens, for what needs no port"});
     bench.hca.emplace(std::move(*hca));
     break;
   }
@@ -241,7 +241,7 @@ StepResult query_capabilities(Bench& bench) {
   }
   const auto tell = [&](const char* name, const auto& output, prm::PrmField field) {
     const std::uint32_t value = prm::get32(output, field);
-    result.facts.emplace_back(name, fmt::format("{}", value));
+    result.facts.push_back({name, fmt::format("{}", value)});
     result.value += fmt::format("{}{} {}", result.value.empty() ? "" : ", ", name, value);
     return value;
   };
@@ -267,17 +267,17 @@ StepResult query_capabilities(Bench& bench) {
 StepResult create_objects(Bench& bench) {
   const Hca& hca = *bench.hca;
   StepResult result{Verdict::kFail, {}};
-  result.facts.emplace_back("uar", allocate_uars(hca));
+  result.facts.push_back({"uar", allocate_uars(hca)});
   const auto free_running = create_queue_pair(hca, prm::qp::kFreeRunning);
-  result.facts.emplace_back("ts_format 0", free_running ? "created" : free_running.error().message);
+  result.facts.push_back({"ts_format 0", free_running ? "created" : free_running.error().message});
   const auto by_default = create_queue_pair(hca, prm::qp::kDefaultTimestamps);
-  result.facts.emplace_back("ts_format 1", by_default ? "created" : by_default.error().message);
+  result.facts.push_back({"ts_format 1", by_default ? "created" : by_default.error().message});
   if (!by_default) {
     result.value = "with ts_format 1: " + by_default.error().message;
     return result;
   }
   const std::string created = fmt::format("UAR {}; CREATE_QP: ts_format 1 created, 0 {}; ",
-                                          result.facts.front().second, free_running ? "created" : "refused");
+                                          result.facts.front().value, free_running ? "created" : "refused");
   if (!bench.port_serves)
     return {Verdict::kUnknown, created + "no loopback: step 2 is not OK", {}, result.facts};
   const auto loopback = Loopback::open(hca, {.blocks = kBlocks});
@@ -291,7 +291,7 @@ StepResult create_objects(Bench& bench) {
     return result;
   }
   const auto different = differences(bench.commands, *context);
-  for (const std::string& one : different) result.facts.emplace_back("QUERY_QP", one);
+  for (const std::string& one : different) result.facts.push_back({"QUERY_QP", one});
   result.verdict = different.empty() ? Verdict::kOk : Verdict::kFail;
   result.value = created + "two queue pairs to each other in RTS; ";
   result.value += different.empty() ? fmt::format("QUERY_QP tells its {} fields", kContextFields.size() + 1)

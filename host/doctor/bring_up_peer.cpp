@@ -26,7 +26,8 @@ using bench::kReportingRank;
 using bench::PeerEnds;
 using bench::PeerRun;
 
-constexpr std::uint64_t kJoinNs = 300'000'000'000;  // the other host has sections A to C to go through
+constexpr std::uint64_t kJoinNs = 300'000'000'000;
+constexpr std::uint64_t kSectionsNs = 900'000'000'000;  // of the other host's sections A to C
 constexpr std::uint64_t kTogetherNs = 60'000'000'000;
 constexpr std::uint64_t kCallNs = 10'000'000'000;  // of one call: less than the other side waits
 constexpr std::size_t kBytes = 1u << 20;
@@ -56,8 +57,8 @@ struct Side {
 std::uint32_t other_rank(const Bench& bench) { return 1 - bench.world->rank(); }
 
 // Returns the failures of both sides, with their places; empty: none. A lost peer is one, too.
-std::string agree(Bench& bench, const std::string& failure) {
-  auto all = bench.world->allgather_value(text_of(failure), kTogetherNs);
+std::string agree(Bench& bench, const std::string& failure, std::uint64_t timeout_ns = kTogetherNs) {
+  auto all = bench.world->allgather_value(text_of(failure), timeout_ns);
   const std::string here = failure.empty() ? "" : "here: " + failure;
   const std::string separator = failure.empty() ? "" : "; ";
   if (!all) return fmt::format("{}{}the peer: {}", here, separator, all.error().message);
@@ -170,6 +171,12 @@ Result<double> run_perftest(Bench& bench) {
 
 StepResult failed(const std::string& failure) { return {Verdict::kFail, failure}; }
 
+// The command for the other host.
+std::string call_there(const PeerPlace& place) {
+  return fmt::format("gdx doctor --hardware {} --port {}",
+                     place.host.empty() ? "--peer THIS_HOST" : "--listen", place.port);
+}
+
 using Counters = std::map<std::string, std::uint64_t>;
 Counters read_counters(const Hca& hca) {
   Counters counters;
@@ -183,17 +190,24 @@ Counters read_counters(const Hca& hca) {
 
 }  // namespace
 
-StepResult meet_peer(Bench& bench) {
+void join_peer(Bench& bench) {
   const bool listens = bench.peer->host.empty();
   const std::string root = fmt::format("{}:{}", listens ? "0.0.0.0" : bench.peer->host, bench.peer->port);
+  bench.tell(fmt::format("waits at most 5 min at {} for the other host: {}", root, call_there(*bench.peer)));
   auto world = World::join({listens ? 0u : 1u, 2, root, kJoinNs});
-  if (!world) {
-    return {Verdict::kFail, world.error().message,
-            fmt::format("start gdx doctor --hardware {} on the other host within 5 min, with --port {}",
-                        listens ? "--peer HOST" : "--listen", bench.peer->port)};
+  if (world) {
+    bench.world = std::make_unique<World>(std::move(*world));
+    return;
   }
-  bench.world = std::make_unique<World>(std::move(*world));
-  std::string failure = agree(bench, bench.obstacle);
+  bench.unmet = world.error().message;
+  bench.tell(fmt::format("no second host, so step 17 will fail: {}", bench.unmet));
+}
+
+StepResult meet_peer(Bench& bench) {
+  if (bench.world == nullptr)
+    return {Verdict::kFail, bench.unmet, "start there within 5 min: " + call_there(*bench.peer)};
+  bench.tell("waits at most 15 min for the other host's sections A to C");
+  std::string failure = agree(bench, bench.obstacle, kSectionsNs);
   if (!failure.empty()) return failed(failure);
   auto link = open_together(bench, failure);
   if (!link) return failed(failure);
@@ -206,16 +220,17 @@ StepResult meet_peer(Bench& bench) {
   const auto& theirs = link->peer.address;
   result.value = fmt::format("{} at {}, path MTU {} here and {} there: {} B each way", link->peer.host.data(),
                              address_text(theirs.gid), mine.mtu_bytes, theirs.mtu_bytes, kWordBytes);
-  result.facts.emplace_back("address here", address_text(mine.gid));
-  result.facts.emplace_back("GID index here", fmt::format("{}", bench.hca->gid_index()));
-  result.facts.emplace_back("LID here and there", fmt::format("{} {}", mine.lid, theirs.lid));
+  result.facts.push_back({"address here", address_text(mine.gid)});
+  result.facts.push_back({"GID index here", fmt::format("{}", bench.hca->gid_index())});
+  result.facts.push_back({"LID here", fmt::format("{}", mine.lid)});
+  result.facts.push_back({"LID there", fmt::format("{}", theirs.lid)});
   if (const auto context = link->endpoint->query_queue_pair()) {
     // The next hop's MAC, the fields of the address vector and the traffic class are in these bytes.
     const auto path = std::span(*context).subspan(prm::qp::kPath / 8, 0x2c);
-    result.facts.emplace_back("primary address path", fmt::format("{:02x}", fmt::join(path, "")));
-    result.facts.emplace_back("hop limit", fmt::format("{}", prm::get32(*context, prm::qp::kPathHopLimit)));
-    result.facts.emplace_back("traffic class",
-                              fmt::format("{}", prm::get32(*context, prm::qp::kPathTrafficClass)));
+    result.facts.push_back({"primary address path", fmt::format("{:02x}", fmt::join(path, ""))});
+    result.facts.push_back({"hop limit", fmt::format("{}", prm::get32(*context, prm::qp::kPathHopLimit))});
+    result.facts.push_back(
+        {"traffic class", fmt::format("{}", prm::get32(*context, prm::qp::kPathTrafficClass))});
   }
   return result;
 }
@@ -249,7 +264,8 @@ StepResult put_all_ways(Bench& bench) {
   for (const auto& [name, value] : after) {
     const auto old = before.find(name);
     if (old == before.end()) continue;
-    result.facts.emplace_back(name, fmt::format("{} then {}", old->second, value));
+    result.facts.push_back({name + " before", fmt::format("{}", old->second)});
+    result.facts.push_back({name + " after", fmt::format("{}", value)});
     if (!is_congestion(name) && value != old->second)
       risen.push_back(fmt::format("{} by {}", name, value - old->second));
   }

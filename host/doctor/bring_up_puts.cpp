@@ -301,7 +301,7 @@ StepResult probe_blueflame(Bench& bench) {
   }
   StepResult result = run_parts(*bench.hca, parts, kNopBlocks, nullptr, DoorbellKind::kBlueFlame);
 #ifndef __SSE2__
-  result.facts.emplace_back("4 x 16 B", "not tried here: the processor has no SSE2");
+  result.facts.push_back({"4 x 16 B", "not tried here: the processor has no SSE2"});
 #endif
   return result;
 }

@@ -1,9 +1,11 @@
 #include "host/doctor/environment.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <set>
@@ -158,6 +160,8 @@ Environment read_environment(const Machine& machine) {
   for (const HcaSeen& hca : machine.hcas)
     std::ranges::copy(files_of(machine, hca), std::back_inserter(paths));
   Environment environment;
+  environment.host = machine.read("/proc/sys/kernel/hostname").value_or("");
+  environment.time = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   environment.command_line = strings_of(machine.read_all("/proc/self/cmdline").value_or(""));
   environment.variables = read_variables(machine);
   environment.libraries = find_libraries(machine);

@@ -18,6 +18,8 @@ struct PciFunction {
 };
 
 struct Environment {
+  std::string host;
+  std::string time;  // UTC, ISO 8601
   std::vector<std::string> command_line;
   // Of the program's start, by name: of gdx, verbs, CUDA and the dynamic linker, and no others.
   std::vector<std::pair<std::string, std::string>> variables;

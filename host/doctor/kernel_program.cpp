@@ -39,6 +39,12 @@ void print_blank() {
   flush_output();
 }
 
+Json fact_json(const Fact& fact) {
+  Json json = {{"name", fact.name}, {"value", fact.value}};
+  if (fact.verdict) json["verdict"] = name(*fact.verdict);
+  return json;
+}
+
 StepResult run_step(const Options& options, const KernelStep& step, const Gpu* gpu) {
   const auto hca = Hca::open({.name = options.hca, .in_this_process = true});
   if (!hca) return {Verdict::kFail, hca.error().message};
@@ -58,7 +64,7 @@ int run(const Options& options) {
   }
   const StepResult result = run_step(options, step, gpu ? &*gpu : nullptr);
   Json facts = Json::array();
-  for (const auto& [name, value] : result.facts) facts.push_back({name, value});
+  for (const Fact& fact : result.facts) facts.push_back(fact_json(fact));
   const Json json = {{"verdict", name(result.verdict)}, {"value", result.value}, {"facts", facts}};
   print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
   return 0;

@@ -340,7 +340,7 @@ StepResult see_messages(const KernelBench& bench) {
     const std::string wrong = exchange_messages(bench, *pair, *payload, *signal, count);
     result = judge_part(parts, where.name, *pair, wrong, fmt::format("{} messages, 0 stale", count));
   }
-  if (!unreached.empty()) result.facts.emplace_back("GPU memory", "not tried: " + unreached);
+  if (!unreached.empty()) result.facts.push_back({"GPU memory", "not tried: " + unreached});
   return result;
 }
 

@@ -16,7 +16,8 @@ StepResult without_staging(const Error& error) {
 }
 
 void PartResults::add(const std::string& part, const std::string& failure, const std::string& value) {
-  result_.facts.emplace_back(part, failure.empty() ? "done " + value : failure);
+  const Verdict verdict = failure.empty() ? Verdict::kOk : Verdict::kFail;
+  result_.facts.push_back({part, failure.empty() ? value : failure, verdict});
   if (!failure.empty()) {
     failed_.push_back(fmt::format("{}: {}", part, failure));
   } else {
@@ -25,11 +26,11 @@ void PartResults::add(const std::string& part, const std::string& failure, const
 }
 
 void PartResults::add_evidence(const std::string& part, const std::string& cqe, const Endpoint& endpoint) {
-  result_.facts.emplace_back(part + ": cqe", cqe);
+  result_.facts.push_back({part + ": cqe", cqe});
   const auto context = endpoint.query_queue_pair();
-  result_.facts.emplace_back(
-      part + ": query_qp",
-      context ? fmt::format("state {}", prm::get32(*context, prm::qp::kState)) : context.error().message);
+  result_.facts.push_back(
+      {part + ": query_qp",
+       context ? fmt::format("state {}", prm::get32(*context, prm::qp::kState)) : context.error().message});
 }
 
 StepResult PartResults::result() {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "host/doctor/checks.h"
@@ -11,11 +11,18 @@
 
 namespace gdx::doctor {
 
+// A finding of a step beside its value.
+struct Fact {
+  std::string name;
+  std::string value;                              // a decimal number becomes one in JSON
+  std::optional<Verdict> verdict = std::nullopt;  // of a part that was tried
+};
+
 struct StepResult {
   Verdict verdict = Verdict::kUnknown;  // never kWarn
   std::string value;
   std::string advice = {};
-  std::vector<std::pair<std::string, std::string>> facts = {};
+  std::vector<Fact> facts = {};
 };
 
 // Numbers of what the steps of section C try.

@@ -88,10 +88,13 @@ assert told["verdict"] == max([*verdicts.values(), *(one["verdict"] for one in t
 assert told["complete"] and told["running"] is None and told["software_hca"] == (not sys.argv[3])
 for one in told["steps"]:
     facts = {fact["name"]: str(fact["value"]) for fact in one["facts"]}
+    broken = [fact["name"] for fact in one["facts"] if fact.get("verdict") == "FAIL"]
+    assert bool(broken) == (one["verdict"] == "FAIL") or one["step"] not in (5, 6, 7, 14, 15), one
+    assert one["tests"] and 0 <= one["seconds"] < 250, one
     for name, value in facts.items():
         # Wrong bytes alone are as on hardware; what a part that failed leaves is its completion and its queue pair.
         assert not re.search("as on hardware: (the|no) completion", value), value
-        if one["step"] in (5, 6, 7, 14, 15) and not re.match("done|not tried here|.*: (cqe|query_qp)$", value + ": " + name):
+        if one["step"] in (5, 6, 7, 14, 15) and name in broken:
             assert len(bytes.fromhex(facts[name + ": cqe"])) == 64, facts
             assert re.match("state [0-9]+$", facts[name + ": query_qp"]), facts
 for one in told["steps"]:
@@ -150,7 +153,7 @@ case $case_name in
     seen_in() {
       local place
       for place in 'host, signal host' 'GPU, signal GPU' 'GPU, signal host' 'host, signal GPU'; do
-        grep -A1 "\"name\": \"payload $place\"" "$1" | grep -E "\"value\": \"$2\"\$" >/dev/null || fail "payload $place: not: $2"
+        grep -A1 "\"name\": \"payload $place\"" "$1" | grep -E "\"value\": \"$2\",\$" >/dev/null || fail "payload $place: not: $2"
       done
     }
     run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware --output "$folder/sound.json"
@@ -159,10 +162,10 @@ case $case_name in
       expect "^  UNKNOWN $step +on the CPU layer as it should be: "
     done
     for mode in pull push bounce; do
-      grep -A1 "\"name\": \"$mode\"" "$folder/sound.json" | grep '"value": "done [0-9]* puts with signals by 31 warps"' >/dev/null ||
+      grep -A1 "\"name\": \"$mode\"" "$folder/sound.json" | grep '"value": "[0-9]* puts with signals by 31 warps"' >/dev/null ||
         fail "step 16 did not share an endpoint by $mode"
     done
-    seen_in "$folder/sound.json" 'done [0-9]+ messages, 0 stale'
+    seen_in "$folder/sound.json" '[0-9]+ messages, 0 stale'
     run 250 env "${of_gpu[@]}" GDX_SOFTHCA_FAULT=stale_payload "$gdx" run -- "$folder/gdx" doctor --hardware --output "$folder/stale.json"
     expect_status 1
     expect '^  FAIL    15 receiver-visibility '
@@ -185,6 +188,7 @@ case $case_name in
       expect "^  $2 11 gpu-doorbells +$3"
     }
     says "echo '{\"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": []}'" 'OK     ' 'GPU N: done$'
+    says "echo '{\"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": [[\"a\", \"b\"]]}'" 'FAIL   ' 'gdx_doctor_cuda is of another version of gdx$'
     says 'echo GPU N' 'FAIL   ' 'gdx_doctor_cuda printed no result$'
     says 'exit 77' 'FAIL   ' '/.*/gdx_doctor_cuda'
     expect 'exit status 77$'
@@ -209,9 +213,12 @@ case $case_name in
     expect_status 1
     steps "$folder/report.json" '||'
     python3 - "$folder/report.json" <<'PYTHON' || fail "its JSON lacks what a developer needs"
-import json, os, sys
+import datetime, json, os, socket, sys
 told = json.load(open(sys.argv[1]))
 assert told["software_hca"] and told["hca"] == "gdx0" and told["gdx_version"] and told["findings"]
+assert told["commit"] and told["host"] == socket.gethostname(), told["host"]
+started = datetime.datetime.strptime(told["started"], "%Y-%m-%dT%H:%M:%SZ")
+assert abs((datetime.datetime.utcnow() - started).total_seconds()) < 600, started
 step = {one["step"]: one for one in told["steps"]}
 sent = [command["command"] for command in step[4]["commands"]]
 to_rts = ["RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"]
@@ -237,9 +244,9 @@ assert [one["bus_id"] for one in there["pci_functions"]] == ["0000:67:00.0"], th
 assert isinstance(there["kernel_log"], list)
 assert {"gpus", "nics", "matrix", "bridge_redirects"} <= set(there["topology"])
 copies = {fact["name"]: fact["value"] for fact in step[6]["facts"]}
-assert copies["plain"] == "done 200 NOPs, none completed unasked", copies
-assert {fact["name"]: fact["value"] for fact in step[5]["facts"]}["signal add"] == "done returned 0, then 5"
-assert int(copies["8 x 8 B"].split()[1]) > 0, copies
+assert copies["plain"] == "200 NOPs, none completed unasked", copies
+assert {fact["name"]: fact["value"] for fact in step[5]["facts"]}["signal add"] == "returned 0, then 5"
+assert int(copies["8 x 8 B"].split()[0]) > 0, copies
 PYTHON
     ;;
   chosen)
@@ -322,6 +329,11 @@ assert [told[step]["verdict"] for step in (17, 18, 19, 20)] == ["OK", "FAIL", "F
 names = [fact["name"] for fact in told[17]["facts"]]
 assert {"address here", "primary address path", "traffic class"} <= set(names), names
 PYTHON
+    # A wrong name shows before the first step, which goes on.
+    run 250 "$gdx" run -- "$gdx" doctor --hardware --peer no-such-host.invalid
+    sed '/^A  /q' "$out" | grep '^gdx doctor: no second host, so step 17 will fail: no address for the root' >/dev/null || fail "the wrong name shows late"
+    expect '^  FAIL    17 rendezvous +no address for the root .no-such-host.invalid:18520.: '
+    expect 'advice: start there within 5 min: gdx doctor --hardware --listen --port 18520$'
     # A host that cannot take part says so to the other, which does not wait.
     two GDX_SOFTHCA_FAULT=timestamp_format B=1
     expect '^  FAIL    17 rendezvous +at the peer: step 4 is not OK'
