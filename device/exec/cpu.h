@@ -310,11 +310,14 @@ struct Run {
   std::uint64_t begin;
   std::uint64_t end;
 };
+inline constexpr std::uint64_t kShortRun = 256;  // the least where there is a choice
 template <Scope S>
 Run run_of(std::uint64_t bytes) {
   constexpr std::uint64_t kPiece = sizeof(Segment);
+  const std::uint64_t turn = kPiece * thread_count<S>();
+  // No division for a slot of a warp: it takes longer than the copy.
   const std::uint64_t run =
-      kPiece * ((bytes + kPiece * thread_count<S>() - 1) / (kPiece * thread_count<S>()));
+      bytes <= kShortRun / kPiece * turn ? kShortRun : kPiece * ((bytes + turn - 1) / turn);
   const std::uint64_t begin = run * thread_rank<S>();
   return {begin < bytes ? begin : bytes, begin + run < bytes ? begin + run : bytes};
 }

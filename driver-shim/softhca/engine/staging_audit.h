@@ -14,7 +14,7 @@ namespace gdx::softhca {
 struct StagingHold {
   std::size_t offset_bytes = 0;
   std::size_t length_bytes = 0;
-  std::uint32_t checksum = 0;
+  std::uint64_t checksum = 0;
 };
 
 class StagingAudit {
@@ -33,7 +33,7 @@ class StagingAudit {
   [[nodiscard]] bool release(const StagingHold& hold);
 
  private:
-  [[nodiscard]] std::uint32_t checksum(std::size_t offset_bytes, std::size_t length_bytes) const;
+  [[nodiscard]] std::uint64_t checksum(std::size_t offset_bytes, std::size_t length_bytes) const;
   std::span<std::uint32_t> granules(std::size_t offset_bytes, std::size_t length_bytes);
 
   std::span<const std::byte> memory_;
