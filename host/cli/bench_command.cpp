@@ -429,7 +429,7 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
       "Wait for a second node, which is started with this one as HOST; the report is printed here");
   command.add_option("-p,--port", options->port, "TCP port at which the nodes meet (18515)")
       .check(whole(1, 65535));
-  add_hardware_option(command, options->launch);
+  add_place_options(command, options->launch);
   add_softhca_options(command, options->launch.softhca);
   command.show_examples({"gdx bench --quick", "gdx bench put_bw -s 8:1M -n 1000 -q 4",
                          "gdx bench put_lat get_lat --modes pull,push,proxy --output a.json",

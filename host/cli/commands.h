@@ -35,7 +35,7 @@ void add_daemon_commands(command_line::Command app, int& exit_status);
 [[nodiscard]] Result<std::string> sibling_program(const std::string& name, const std::string& build_folder);
 
 // The options that `run` and `demo` share. `launch` and `softhca` must outlive the parsing.
-void add_hardware_option(command_line::Command command, LaunchOptions& launch);
+void add_place_options(command_line::Command command, LaunchOptions& launch);
 void add_softhca_options(command_line::Command command, SofthcaOptions& softhca);
 
 }  // namespace gdx

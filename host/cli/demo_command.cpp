@@ -93,7 +93,7 @@ void add_demo_command(command_line::Command app, int& exit_status) {
   add_rank_options(demo, *options);
   demo.add_flag("--gpu", options->on_gpu,
                 "Kernels run on this machine's GPU (needs a build of the cuda preset)");
-  add_hardware_option(demo, options->launch);
+  add_place_options(demo, options->launch);
   add_softhca_options(demo, options->launch.softhca);
   demo.show_examples({"gdx demo", "gdx demo --modes push,pull --max-bytes 65536 --json",
                       "gdx demo --loss 0.01 --pcap demo.pcap"});

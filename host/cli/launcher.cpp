@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -141,7 +142,7 @@ class Launch {
 
  private:
   void allow_pipes();
-  Result<void> start_rank(const ExecArguments& arguments);
+  Result<void> start_rank(const ExecArguments& arguments, const std::optional<cpu_set_t>& processors);
   void reap(std::uint64_t now_ns);
   void on_exit(pid_t pid, int wait_status, std::uint64_t now_ns);
   void tell_failure(pid_t pid, int wait_status) const;
@@ -179,6 +180,27 @@ Launch::~Launch() {
   if (!running_.empty()) kill_all();
 }
 
+// An equal share of the processors that this process may use, one after another.
+Result<cpu_set_t> share_of_processors(std::uint32_t rank, std::uint32_t ranks) {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof all, &all) != 0)
+    return fail(Status::kSystem,
+                fmt::format("--pin: cannot read the processors: {}; leave it out", std::strerror(errno)));
+  const auto count = static_cast<std::uint32_t>(CPU_COUNT(&all));
+  if (count < ranks)
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("--pin: {} ranks and {} processors: leave it out, or start fewer ranks", ranks, count));
+  cpu_set_t share;
+  CPU_ZERO(&share);
+  for (std::uint32_t processor = 0, place = 0; place < count; ++processor) {
+    if (!CPU_ISSET(processor, &all)) continue;
+    if (place >= rank * count / ranks && place < (rank + 1) * count / ranks) CPU_SET(processor, &share);
+    ++place;
+  }
+  return share;
+}
+
 Result<void> Launch::start() {
   if (options_.ranks > 1) {
     root_ = GDX_TRY(reserve_root());
@@ -194,7 +216,12 @@ Result<void> Launch::start() {
       variables.push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
       variables.push_back(fmt::format("{}={}", kRootVariable, root_.name));
     }
-    if (auto started = start_rank(ExecArguments(options_.command, variables)); !started) return started;
+    std::optional<cpu_set_t> processors;
+    if (options_.pins) {
+      processors = GDX_TRY(share_of_processors(rank, options_.ranks));
+    }
+    if (auto started = start_rank(ExecArguments(options_.command, variables), processors); !started)
+      return started;
   }
   if (options_.timeout_ns != 0) timeout_at_ns_ = monotonic_ns() + options_.timeout_ns;
   return output_ ? output_->start() : Result<void>{};
@@ -208,7 +235,7 @@ void Launch::allow_pipes() {
   setrlimit(RLIMIT_NOFILE, &raised);
 }
 
-Result<void> Launch::start_rank(const ExecArguments& arguments) {
+Result<void> Launch::start_rank(const ExecArguments& arguments, const std::optional<cpu_set_t>& processors) {
   std::array<Descriptor, 2> printed;  // its stdout and stderr, where they are labelled
   if (output_) {
     printed = GDX_TRY(output_->add_rank());
@@ -229,6 +256,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments) {
       dup2(printed[1].value(), STDERR_FILENO);
       setrlimit(RLIMIT_NOFILE, &user_descriptors_);
     }
+    if (processors) sched_setaffinity(0, sizeof *processors, &*processors);
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
     arguments.exec();
     const int error = errno;

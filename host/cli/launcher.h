@@ -44,6 +44,7 @@ struct LaunchOptions {
   bool label = false;                      // each line that a rank prints begins with the rank
   bool ranks_explain = false;              // a rank itself reports why it ends with another status than 0
   SofthcaOptions softhca;
+  bool pins = false;      // each rank keeps to its share of the processors, which are at least as many
   bool hardware = false;  // on this machine's own HCAs: nothing is preloaded, and ranks are placed
 };
 

@@ -52,9 +52,11 @@ void add_softhca_options(command_line::Command command, SofthcaOptions& softhca)
       .check(whole(0, kMaxDeviceMemoryBytes));
 }
 
-void add_hardware_option(command_line::Command command, LaunchOptions& launch) {
+void add_place_options(command_line::Command command, LaunchOptions& launch) {
   command.add_flag("--hardware", launch.hardware,
                    "No software HCA: each rank has a GPU of this machine and the NIC nearest to it");
+  command.add_flag("--pin", launch.pins,
+                   "Each rank keeps to an equal share of this program's processors, with its threads");
 }
 
 void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status) {
@@ -74,7 +76,7 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
                  "How many HCAs the program has, gdx0 and up; their addresses follow each other (1)")
       .check(whole(1, kMaxHcas));
   add_softhca_options(run, chosen->launch.softhca);
-  add_hardware_option(run, chosen->launch);
+  add_place_options(run, chosen->launch);
   run.add_option("--timeout-s", chosen->timeout_s, "End all ranks after this many seconds (never)")
       .check(real(kMinTimeoutSeconds, kMaxTimeoutSeconds));
   run.add_option("--grace-s", chosen->grace_s, "Seconds from SIGTERM to SIGKILL when ranks are ended (2)")

@@ -38,6 +38,18 @@ case $case_name in
       refused "grace-s: '$bad': use a number from 0.001 to 1000000" "$gdx" run --grace-s "$bad" -- true
     done
     ;;
+  pin)
+    processors=$(nproc)
+    both=(sh -c 'taskset -cp $$ | sed "s/.*: //"')
+    run 100 taskset -c 0 "$gdx" run --ranks 2 --pin -- true
+    expect_status 2
+    expect '^gdx: --pin: 2 ranks and 1 processors: leave it out, or start fewer ranks$'
+    [ "$processors" -ge 2 ] || { echo "SKIPPED: a share of one needs two processors; this machine has $processors"; exit 77; }
+    run 100 taskset -c 0,1 "$gdx" run --ranks 2 --pin -- "${both[@]}"
+    [ "$(sort "$out")" = $'0\n1' ] || fail "the ranks share a processor"
+    run 100 taskset -c 0,1 "$gdx" run --ranks 2 -- "${both[@]}"
+    [ "$(sort -u "$out")" = 0,1 ] || fail "ranks are pinned unasked"
+    ;;
   label)
     run 100 "$gdx" run --label --ranks 11 -- sh -c '[ $GDX_RANK = 3 ] && printf "a\n\nc"; [ $GDX_RANK != 10 ] || echo d'
     expect_status 0
