@@ -20,8 +20,7 @@ Pause IdlePolicy::on_idle(std::uint64_t now_ns, std::uint64_t rung_at_ns) {
   // the sender may be waiting for this very processor.
   const std::uint64_t idle_for_ns = now_ns - worked_at_ns_;
   if (worked_at_ns_ != 0 && idle_for_ns < kLingerNs) {
-    // Other programs own the doorbells: the next one to ring may wait for this processor, too.
-    if (!rousable_ && idle_for_ns <= kPatienceNs) return {Pause::Kind::kNone, 0};
+    if (idle_for_ns <= kPatienceNs) return {Pause::Kind::kNone, 0};
     if (cost_.is_high(now_ns)) return {Pause::Kind::kSleep, kShortestSleepNs};
     return {Pause::Kind::kYield, 0};
   }

@@ -73,12 +73,6 @@ TEST(IdlePolicy, thread_that_was_roused_once_sleeps_for_longer) {
   EXPECT_EQ(policy.on_idle(kIdleNs, kRangNs).longest_ns, kShortestSleepNs);
 }
 
-TEST(IdlePolicy, thread_that_was_roused_once_yields_without_patience) {
-  IdlePolicy policy;
-  policy.on_roused(kWorkedNs);
-  EXPECT_EQ(policy.on_idle(kWorkedNs, kRangNs).kind, Pause::Kind::kYield);
-}
-
 TEST(IdlePolicy, work_after_deep_sleep_starts_over) {
   IdlePolicy policy;
   for (int sleep = 0; sleep < 2 * (kShortSleeps + kLongSleeps + kDeepSleeps); ++sleep) {
