@@ -129,6 +129,7 @@ for ((round = 1; round <= rounds; ++round)); do
     start_gdxd $wire
     export GDX_DAEMON=unix:$folder/socket
     sample "gdxd_${wire}_us" bench latency_us_median put_signal_lat -s 8 -n 5000
+    sample "gdxd_${wire}_thread_us" bench latency_us_median put_signal_lat -s 8 -n 5000 --scopes thread
     sample "gdxd_${wire}_per_s" bench messages_per_s_median put_bw -s 64K -t 16 --seconds 2
     sample "first_put_${wire}_us" "$client" after_idle 3
     if [ $wire = udp ]; then
@@ -158,8 +159,9 @@ rows=()
 # row WHAT UNIT MINE OTHER BAR
 row() { rows+=("$1|$2|$(median "$3")|$(median "$4")|$(ratio "$3" "$4")|$5"); }
 for wire in udp auto; do
-  row "half round trip of 8 B, $wire, beside ibv_rc_pingpong" us "gdxd_${wire}_us" "pingpong_${wire}_us" "at most 2"
-  row "half round trip of 8 B, $wire, beside an HCA of its own" us "gdxd_${wire}_us" "embedded_${wire}_us" ""
+  row "half round trip of 8 B, a thread, $wire, beside ibv_rc_pingpong" us "gdxd_${wire}_thread_us" "pingpong_${wire}_us" "at most 2"
+  row "half round trip of 8 B, a warp, $wire, beside ibv_rc_pingpong" us "gdxd_${wire}_us" "pingpong_${wire}_us" "at most 2"
+  row "half round trip of 8 B, a warp, $wire, beside an HCA of its own" us "gdxd_${wire}_us" "embedded_${wire}_us" ""
   row "puts of 64 KiB, $wire, beside an HCA of its own" 1/s "gdxd_${wire}_per_s" "embedded_${wire}_per_s" "at least 0.8"
 done
 row "processor time of a second, 100 idle clients beside an idle program" us idle_gdxd_us idle_preloaded_us "at most 1"

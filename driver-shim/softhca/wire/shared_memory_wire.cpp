@@ -127,6 +127,7 @@ std::size_t SharedMemoryWire::room(const Address& destination) {
 std::span<std::byte> SharedMemoryWire::begin_packet(const Address& destination) {
   begun_ = route(destination);
   begun_in_ring_ = false;
+  begun_for_itself_ = destination == local();
   if (begun_ == nullptr) return udp_carries_ ? udp_->begin_packet(destination) : std::span(scratch_);
   if (faults_.active()) return scratch_;
   const std::span<std::byte> place = begun_->ring().reserve(kMaxRecordPayloadBytes);

@@ -33,7 +33,8 @@ class SharedMemoryWire final : public Wire {
   std::size_t room(const Address& destination) override;
   std::span<std::byte> begin_packet(const Address& destination) override;
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
-  bool streams() const override { return begun_in_ring_ && !with_icrc_; }
+  // Packets to the own address are read from this thread's cache.
+  bool streams() const override { return begun_in_ring_ && !begun_for_itself_ && !with_icrc_; }
   void flush() override;
   std::size_t receive(std::size_t max_packets, const Sink& sink) override;
   bool arrival_is_marked() const override;
@@ -99,6 +100,7 @@ class SharedMemoryWire final : public Wire {
   Peer* last_peer_ = nullptr;
   OutgoingLink* begun_ = nullptr;  // of the packet that is being filled; null: it goes over UDP
   bool begun_in_ring_ = false;
+  bool begun_for_itself_ = false;
   std::vector<OutgoingLink*> unpublished_;
   std::array<std::byte, kMaxPacketBytes> scratch_;
 

@@ -53,10 +53,13 @@ TEST(SharedMemoryChoices, payload_is_streamed_where_it_goes_into_the_ring_and_is
     wire->commit_packet(destination, 20);
     return streamed;
   };
-  const Address itself = Address::ipv4(0x7f000001);
-  EXPECT_TRUE(streams(make(false), itself));
-  EXPECT_FALSE(streams(make(false, {.corrupt = 0.5}), itself)) << "its ICRC is computed from it";
-  EXPECT_FALSE(streams(make(false, {.loss = 0.5}), itself)) << "it is copied again";
+  const auto peer_wire = open_wire(Carrier::kSharedMemory, {});
+  ASSERT_TRUE(peer_wire) << peer_wire.error().message;
+  const Address peer = (*peer_wire)->local();
+  EXPECT_TRUE(streams(make(false), peer));
+  EXPECT_FALSE(streams(make(false, {.corrupt = 0.5}), peer)) << "its ICRC is computed from it";
+  EXPECT_FALSE(streams(make(false, {.loss = 0.5}), peer)) << "it is copied again";
+  EXPECT_FALSE(streams(make(false), Address::ipv4(0x7f000001))) << "this thread reads it";
   EXPECT_FALSE(streams(make(true), Address::ipv4(0x7ffffffe))) << "it goes to UDP";
 }
 
