@@ -387,6 +387,24 @@ TEST_F(FailingHcas, specs_that_make_no_sense_are_refused) {
 }
 
 // libmlx5 of rdma-core 53 and later takes a UAR page beyond 16 bits for one of a newer kernel.
+// Queues, too, take their numbers from this counter.
+TEST_F(FailingHcas, numbers_pass_two_to_the_24_and_skip_those_that_are_taken) {
+  constexpr std::uint32_t kNumbers = 1u << 24;
+  const auto held = b.hca->alloc_pd();
+  ASSERT_TRUE(held);
+  std::uint32_t before = *held;
+  int wraps = 0;
+  bool right = true;  // 0 and 1 are QP 0 and QP 1
+  for (std::uint32_t i = 0; i < kNumbers && right; ++i) {
+    const auto pd = b.hca->alloc_pd();
+    right = pd && *pd >= 2 && *pd < kNumbers && *pd != *held && b.hca->dealloc_pd(*pd) == 0;
+    wraps += right && *pd < before ? 1 : 0;
+    before = pd.value_or(0);
+  }
+  EXPECT_TRUE(right) << "after " << before;
+  EXPECT_EQ(wraps, 1);
+}
+
 TEST_F(FailingHcas, uar_pages_have_numbers_of_16_bits_until_none_is_left) {
   const UarSpec page{reinterpret_cast<std::byte*>(a.uar_page.data())};
   std::set<std::uint32_t> numbers;
