@@ -46,7 +46,7 @@ done
 exit 1'
 )sh";
 
-using Pipe = std::unique_ptr<FILE, decltype(&pclose)>;
+using Pipe = std::unique_ptr<FILE, int (*)(FILE*)>;
 
 bool is_installed(const std::string& program) {
   const char* const path = std::getenv("PATH");
