@@ -173,6 +173,8 @@ Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
   if (options.as_json) return report.worst();
   print_troubles(report.findings);
   print_step_counts(report);
+  if (report.worst() == Verdict::kFail && options.output.empty())
+    print("for somebody far away: run it again with --output FILE, which keeps all of it\n");
   return report.worst();
 }
 

@@ -188,9 +188,9 @@ Result<cpu_set_t> share_of_processors(std::uint32_t rank, std::uint32_t ranks) {
                 fmt::format("--pin: cannot read the processors: {}; leave it out", std::strerror(errno)));
   const auto count = static_cast<std::uint32_t>(CPU_COUNT(&all));
   if (count < ranks)
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("--pin: {} ranks and {} processors: leave it out, or start fewer ranks", ranks, count));
+    return fail(Status::kInvalidArgument,
+                fmt::format("--pin: more ranks ({}) than processors ({}): leave it out, or start fewer ranks",
+                            ranks, count));
   cpu_set_t share;
   CPU_ZERO(&share);
   for (std::uint32_t processor = 0, place = 0; place < count; ++processor) {
@@ -240,7 +240,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, const std::optio
   if (output_) {
     printed = GDX_TRY(output_->add_rank());
   }
-  // The child writes errno here if it cannot exec; exec closes it.
+  // The child writes errno here if it cannot exec, and -errno if it cannot be pinned; exec closes it.
   auto [reader, writer] = GDX_TRY(make_pipe());
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -256,10 +256,10 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, const std::optio
       dup2(printed[1].value(), STDERR_FILENO);
       setrlimit(RLIMIT_NOFILE, &user_descriptors_);
     }
-    if (processors) sched_setaffinity(0, sizeof *processors, &*processors);
     pthread_sigmask(SIG_SETMASK, &signals_.previous(), nullptr);
-    arguments.exec();
-    const int error = errno;
+    const bool pinned = !processors || sched_setaffinity(0, sizeof *processors, &*processors) == 0;
+    if (pinned) arguments.exec();
+    const int error = pinned ? errno : -errno;
     [[maybe_unused]] const ssize_t written = write(writer.value(), &error, sizeof error);
     _exit(kExitCannotRun);
   }
@@ -271,6 +271,10 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, const std::optio
   do {
     got = read(reader.value(), &error, sizeof error);
   } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof error) && error < 0) {
+    return fail(Status::kSystem, fmt::format("--pin: a rank cannot keep to its processors: {}; leave it out",
+                                             std::strerror(-error)));
+  }
   if (got == static_cast<ssize_t>(sizeof error)) {
     return tl::unexpected(exec_error(options_.command.front(), error));
   }

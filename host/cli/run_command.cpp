@@ -55,8 +55,9 @@ void add_softhca_options(command_line::Command command, SofthcaOptions& softhca)
 void add_place_options(command_line::Command command, LaunchOptions& launch) {
   command.add_flag("--hardware", launch.hardware,
                    "No software HCA: each rank has a GPU of this machine and the NIC nearest to it");
-  command.add_flag("--pin", launch.pins,
-                   "Each rank keeps to an equal share of this program's processors, with its threads");
+  command.add_flag(
+      "--pin", launch.pins,
+      "Each rank keeps to an equal share of this program's processors, by their numbers, not by NUMA node");
 }
 
 void add_run_command(command_line::Command app, const std::vector<std::string>& program, int& exit_status) {

@@ -10,6 +10,8 @@
 namespace gdx::doctor {
 namespace {
 
+constexpr int kMeeting = 17;  // the step for which both hosts meet before the first one
+
 constexpr std::array<Step, 20> kSteps{{
     {1, "machine", "there is an RDMA device", Needs::kNothing, 0, look_at_machine},
     {2, "hcas", "gdx can use an HCA: its port is active and has an address", Needs::kNothing, 0,
@@ -20,9 +22,9 @@ constexpr std::array<Step, 20> kSteps{{
      Needs::kHca, 0, create_objects},
     {5, "puts-by-cpu", "a processor's puts, adds and a bad rkey bring the bytes and completions of the PRM",
      Needs::kHca, 4, put_by_loopback},
-    {6, "blueflame", "the HCA reads NOPs by plain doorbells and by copies; how many copies it uses",
+    {6, "blueflame", "the HCA takes NOPs by plain doorbells and by copies, which it may leave unused",
      Needs::kHca, 4, probe_blueflame},
-    {7, "device-memory", "words stored into device memory leave it as they were", Needs::kHca, 4,
+    {7, "device-memory", "words stored into device memory are sent as they were stored", Needs::kHca, 4,
      write_from_device_memory},
     {8, "gpu-attributes", "CUDA opens GPU 0, and its architecture is one that kernels are built for",
      Needs::kNothing, 0, ask_gpu},
@@ -34,8 +36,8 @@ constexpr std::array<Step, 20> kSteps{{
      Needs::kGpu, 4, put_by_kernel},
     {12, "gpu-push", "payload that a kernel stores into device memory arrives as it was", Needs::kGpu, 4,
      push_by_kernel},
-    {13, "gpu-blueflame", "the HCA takes a kernel's copies of a WQE; how many it uses", Needs::kGpu, 4,
-     copy_by_kernel},
+    {13, "gpu-blueflame", "the HCA takes WQEs that a kernel copies to it, and may leave the copies unused",
+     Needs::kGpu, 4, copy_by_kernel},
     {14, "doorbells-backwards", "a doorbell for an older WQE after a newer one does no harm", Needs::kGpu, 4,
      ring_backwards},
     {15, "receiver-visibility", "a signal is seen after its payload, in each placement of both", Needs::kGpu,
@@ -44,11 +46,11 @@ constexpr std::array<Step, 20> kSteps{{
      Needs::kGpu, 4, share_endpoint},
     {17, "rendezvous", "two hosts meet over TCP, connect a queue pair, and put 8 B each way", Needs::kPeer, 4,
      meet_peer},
-    {18, "modes-and-sizes", "each mode puts 1 B to 1 MiB both ways; which counters of errors rise",
-     Needs::kPeer, 17, put_all_ways},
+    {18, "modes-and-sizes", "each mode puts 1 B to 1 MiB both ways, and every byte is right", Needs::kPeer,
+     17, put_all_ways},
     {19, "killed-peer", "a put to a queue pair that is gone ends with syndrome 0x15", Needs::kPeer, 17,
      lose_peer},
-    {20, "bandwidth", "puts of 1 MiB reach at least half of ib_write_bw", Needs::kPeer, 17,
+    {20, "bandwidth", "on hardware, puts of 1 MiB reach at least half of ib_write_bw", Needs::kPeer, 17,
      compare_bandwidth},
 }};
 
@@ -75,7 +77,7 @@ StepReport run_step(const Step& step, std::span<const StepReport> before, Bench&
     report.commands = std::exchange(bench.commands, {});
     if (report.result.verdict == Verdict::kFail && report.result.advice.empty())
       report.result.advice =
-          fmt::format("keep all of it by --output FILE; the step tests that {}", step.tests);
+          fmt::format("the step tests that {}; host/doctor/README.md has more", step.tests);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   report.seconds = took.count();
@@ -109,11 +111,17 @@ BringUpReport bring_up(const BringUpChoice& choice,
   // Runs before the steps, because their errors would show in its counters.
   report.findings = diagnose(bench.machine);
   report.environment = read_environment(bench.machine);
-  if (bench.peer) join_peer(bench);
+  if (bench.peer) {
+    report.running = kMeeting;
+    progress(report);
+    if (bench.machine.hcas.empty()) bench.tell("no HCA here, so step 17 will fail on both hosts");
+    join_peer(bench);
+  }
   for (const Step& step : kSteps) {
     report.running = step.number;
     progress(report);
     report.steps.push_back(run_step(step, report.steps, bench));
+    if (step.number < kMeeting) watch_peer(bench);
     if (!bench.hca) continue;
     report.hca = bench.hca->name();
     report.software = bench.hca->is_software();

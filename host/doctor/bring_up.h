@@ -46,7 +46,8 @@ struct Bench {
   std::optional<Hca> hca = std::nullopt;
   std::function<void(const std::string&)> tell = {};   // as of BringUpChoice
   std::unique_ptr<World> world = nullptr;              // of both hosts, once they have met
-  std::string unmet = {};                              // reason why they have not
+  Error unmet = {};                                    // reason why they have not
+  bool peer_lost = false;                              // told already
   std::string obstacle = {};                           // to step 17, which tells the other host
   bool wants_short = false;                            // steps of kShortSizes
   bool port_serves = false;                            // if not, its port is unread
@@ -83,7 +84,7 @@ struct BringUpReport {
   Environment environment;
   std::string hca;  // empty: none was opened
   bool software = false;
-  int running = 0;  // the number of the step that runs; 0: none
+  int running = 0;  // the number of the step that runs; 17 also while the hosts meet; 0: none
   std::vector<StepReport> steps;
   std::vector<Diagnosis> findings;  // of the static checks, which run before the steps
 
@@ -129,7 +130,8 @@ struct BringUpChoice {
 [[nodiscard]] StepResult ring_backwards(Bench& bench);
 [[nodiscard]] StepResult see_messages(Bench& bench);
 [[nodiscard]] StepResult share_endpoint(Bench& bench);
-void join_peer(Bench& bench);  // waits for it; keeps the world, or why there is none
+void join_peer(Bench& bench);   // waits for it; keeps the world, or why there is none
+void watch_peer(Bench& bench);  // tells once that it has ended
 [[nodiscard]] StepResult meet_peer(Bench& bench);
 [[nodiscard]] StepResult put_all_ways(Bench& bench);
 [[nodiscard]] StepResult lose_peer(Bench& bench);

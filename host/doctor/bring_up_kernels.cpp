@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/commit.h"
 #include "host/calibrate/measure.h"
 #include "host/doctor/bring_up.h"
 #include "host/doctor/kernel_steps.h"
@@ -43,16 +44,14 @@ StepResult parse_result(const std::string& told) {
   StepResult result{Verdict::kFail, fmt::format("{} printed no result", kKernelProgram)};
   if (!json.is_object() || !json.contains("verdict") || !json.contains("value") || !json.contains("facts"))
     return result;
+  if (!json.contains("commit") || json["commit"] != commit())
+    return {Verdict::kFail, fmt::format("{} is of another commit than gdx, {}", kKernelProgram, commit()),
+            advice_to_build(kKernelProgram)};
   result.value = json["value"];
   for (const Verdict verdict : {Verdict::kOk, Verdict::kUnknown}) {
     if (json["verdict"] == name(verdict)) result.verdict = verdict;
   }
-  for (const Json& fact : json["facts"]) {
-    if (!fact.is_object())
-      return {Verdict::kFail, fmt::format("{} is of another version of gdx", kKernelProgram),
-              advice_to_build(kKernelProgram)};
-    result.facts.push_back(fact_of(fact));
-  }
+  for (const Json& fact : json["facts"]) result.facts.push_back(fact_of(fact));
   return result;
 }
 
@@ -86,7 +85,10 @@ StepResult copy_on_gpu(const Bench& bench) {
     const std::size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
     result.value += "; " + line;
-    result.facts.push_back({line.substr(0, colon), line.substr(colon + 2)});
+    Fact fact{line.substr(0, colon), line.substr(colon + 2)};
+    if (fact.value.starts_with("failed: ")) fact.verdict = Verdict::kFail;
+    if (fact.value.find(" copies used") != std::string::npos) fact.verdict = Verdict::kOk;
+    result.facts.push_back(std::move(fact));
   }
   return result;
 }

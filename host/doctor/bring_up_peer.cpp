@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "base/commit.h"
 #include "device/gdx.h"
 #include "host/bench/peer_ends.h"
 #include "host/doctor/bring_up.h"
@@ -51,6 +52,7 @@ struct Side {
   EndpointAddress address;
   RemoteMemory target;
   Text host;
+  Text commit;
   bool can_push;
 };
 
@@ -94,7 +96,7 @@ std::optional<Link> open_together(Bench& bench, std::string& failure, StagingPoo
   auto link = make_link(bench, pools, slots);
   failure = agree(bench, link ? "" : link.error().message);
   if (!failure.empty()) return std::nullopt;
-  Side mine{link->endpoint->address(), link->target.remote(), {}, pools.nic != nullptr};
+  Side mine{link->endpoint->address(), link->target.remote(), {}, text_of(commit()), pools.nic != nullptr};
   gethostname(mine.host.data(), mine.host.size() - 1);
   const auto sides = bench.world->allgather_value(mine, kTogetherNs);
   if (!sides) {
@@ -103,6 +105,7 @@ std::optional<Link> open_together(Bench& bench, std::string& failure, StagingPoo
   }
   link->peer = (*sides)[other_rank(bench)];
   link->peer.host.back() = '\0';
+  link->peer.commit.back() = '\0';
   const auto connected = link->endpoint->connect(link->peer.address);
   failure = agree(bench, connected ? "" : connected.error().message);
   if (!failure.empty()) return std::nullopt;
@@ -188,26 +191,44 @@ Counters read_counters(const Hca& hca) {
   return counters;
 }
 
+// Advice for hosts that have not met.
+std::string advice_to_meet(const PeerPlace& place, Status why) {
+  if (why == Status::kInvalidArgument) return "give --peer the other host's name or IPv4 address";
+  if (why == Status::kBusy) return "give both hosts another --port";
+  return "run there within 5 min: " + call_there(place);
+}
+
 }  // namespace
 
 void join_peer(Bench& bench) {
   const bool listens = bench.peer->host.empty();
   const std::string root = fmt::format("{}:{}", listens ? "0.0.0.0" : bench.peer->host, bench.peer->port);
-  bench.tell(fmt::format("waits at most 5 min at {} for the other host: {}", root, call_there(*bench.peer)));
+  bench.tell(
+      fmt::format("meets the other host at {} within 5 min; run there: {}", root, call_there(*bench.peer)));
   auto world = World::join({listens ? 0u : 1u, 2, root, kJoinNs});
   if (world) {
     bench.world = std::make_unique<World>(std::move(*world));
     return;
   }
-  bench.unmet = world.error().message;
-  bench.tell(fmt::format("no second host, so step 17 will fail: {}", bench.unmet));
+  bench.unmet = world.error();
+  bench.tell(fmt::format("no second host, so step 17 will fail: {}", bench.unmet.message));
+}
+
+void watch_peer(Bench& bench) {
+  if (bench.world == nullptr || bench.peer_lost) return;
+  const auto there = bench.world->poll_peers();
+  bench.peer_lost = !there;
+  if (!there) bench.tell(fmt::format("the other host has ended, see its report: {}", there.error().message));
 }
 
 StepResult meet_peer(Bench& bench) {
   if (bench.world == nullptr)
-    return {Verdict::kFail, bench.unmet, "start there within 5 min: " + call_there(*bench.peer)};
-  bench.tell("waits at most 15 min for the other host's sections A to C");
+    return {Verdict::kFail, bench.unmet.message, advice_to_meet(*bench.peer, bench.unmet.status)};
+  if (!bench.peer_lost) bench.tell("waits at most 15 min for the other host's sections A to C");
+  const auto begun = std::chrono::steady_clock::now();
   std::string failure = agree(bench, bench.obstacle, kSectionsNs);
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - begun);
   if (!failure.empty()) return failed(failure);
   auto link = open_together(bench, failure);
   if (!link) return failed(failure);
@@ -220,7 +241,11 @@ StepResult meet_peer(Bench& bench) {
   const auto& theirs = link->peer.address;
   result.value = fmt::format("{} at {}, path MTU {} here and {} there: {} B each way", link->peer.host.data(),
                              address_text(theirs.gid), mine.mtu_bytes, theirs.mtu_bytes, kWordBytes);
+  result.facts.push_back({"seconds of waiting for sections A to C there", fmt::format("{}", waited.count())});
+  result.facts.push_back({"host there", link->peer.host.data()});
+  result.facts.push_back({"commit there", link->peer.commit.data()});
   result.facts.push_back({"address here", address_text(mine.gid)});
+  result.facts.push_back({"address there", address_text(theirs.gid)});
   result.facts.push_back({"GID index here", fmt::format("{}", bench.hca->gid_index())});
   result.facts.push_back({"LID here", fmt::format("{}", mine.lid)});
   result.facts.push_back({"LID there", fmt::format("{}", theirs.lid)});
@@ -280,7 +305,7 @@ StepResult put_all_ways(Bench& bench) {
 }
 
 StepResult lose_peer(Bench& bench) {
-  std::string value;
+  StepResult result{Verdict::kOk, {}};
   for (const std::uint32_t lost : {0u, 1u}) {
     std::string failure;
     auto link = open_together(bench, failure);
@@ -300,12 +325,13 @@ StepResult lose_peer(Bench& bench) {
         failure = fmt::format(
             "a put to a queue pair that is gone: {}, syndrome {:#04x} after {:.2f} s; wanted 0x15",
             status_name(status), fault.syndrome, took.count());
-      value =
+      result.value =
           fmt::format("a put to a peer that is gone ends with syndrome 0x15 after {:.2f} s", took.count());
+      result.facts = {{"milliseconds", fmt::format("{:.0f}", 1e3 * took.count())}};
     }
     if (failure = agree(bench, failure); !failure.empty()) return failed(failure);
   }
-  return {Verdict::kOk, value};
+  return result;
 }
 
 StepResult judge_bandwidth(double puts, double perftest, bool software) {
@@ -345,7 +371,10 @@ StepResult compare_bandwidth(Bench& bench) {
   const auto figures = bench.world->allgather_value(std::array{gigabytes, *perftest}, kTogetherNs);
   if (!figures) return failed("the peer: " + figures.error().message);
   const auto [mine, beside] = (*figures)[kReportingRank];
-  return judge_bandwidth(mine, beside, bench.hca->is_software());
+  StepResult result = judge_bandwidth(mine, beside, bench.hca->is_software());
+  result.facts = {{"puts, MB/s", fmt::format("{:.0f}", 1e3 * mine)},
+                  {"ib_write_bw, MB/s", fmt::format("{:.0f}", 1e3 * beside)}};
+  return result;
 }
 
 }  // namespace gdx::doctor

@@ -33,6 +33,7 @@ constexpr std::uint32_t kBlocks = 16;
 struct Outcome {
   std::string failure;
   std::string value;
+  bool deviates = false;  // as of PartResults::add()
 };
 struct Part {
   const char* name;
@@ -46,7 +47,7 @@ StepResult run_parts(const Hca& hca, std::span<const Part> parts, std::uint32_t 
   for (const Part& part : parts) {
     auto loopback = Loopback::open(hca, {.blocks = blocks, .pools = pool, .doorbell = doorbell});
     const Outcome outcome = loopback ? part.run(*loopback) : Outcome{loopback.error().message, {}};
-    results.add(part.name, outcome.failure, outcome.value);
+    results.add(part.name, outcome.failure, outcome.value, outcome.deviates);
     if (!outcome.failure.empty() && loopback)
       results.add_evidence(part.name, loopback->newest_entry(), loopback->endpoint());
   }
@@ -265,7 +266,8 @@ Outcome words_to_device_memory(Loopback& loopback) {
 // A ConnectX takes words alone: that a byte is wrong on it is no failure.
 Outcome bytes_to_device_memory(Loopback& loopback) {
   const LengthsWritten bytes = write_lengths<std::uint8_t>(loopback);
-  return {bytes.failure, bytes.wrong.empty() ? "right, too" : "wrong, as on hardware: " + bytes.wrong};
+  if (bytes.wrong.empty()) return {bytes.failure, "right, too"};
+  return {bytes.failure, "wrong, as on hardware: " + bytes.wrong, true};
 }
 
 }  // namespace

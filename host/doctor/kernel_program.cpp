@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/commit.h"
 #include "base/output.h"
 #include "host/doctor/kernel_steps.h"
 #include "host/gpu/gpu.h"
@@ -65,7 +66,8 @@ int run(const Options& options) {
   const StepResult result = run_step(options, step, gpu ? &*gpu : nullptr);
   Json facts = Json::array();
   for (const Fact& fact : result.facts) facts.push_back(fact_json(fact));
-  const Json json = {{"verdict", name(result.verdict)}, {"value", result.value}, {"facts", facts}};
+  const Json json = {
+      {"commit", commit()}, {"verdict", name(result.verdict)}, {"value", result.value}, {"facts", facts}};
   print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
   return 0;
 }

@@ -15,8 +15,10 @@ StepResult without_staging(const Error& error) {
   return {Verdict::kFail, error.message};
 }
 
-void PartResults::add(const std::string& part, const std::string& failure, const std::string& value) {
-  const Verdict verdict = failure.empty() ? Verdict::kOk : Verdict::kFail;
+void PartResults::add(const std::string& part, const std::string& failure, const std::string& value,
+                      bool deviates) {
+  std::optional<Verdict> verdict = failure.empty() ? Verdict::kOk : Verdict::kFail;
+  if (failure.empty() && deviates) verdict.reset();
   result_.facts.push_back({part, failure.empty() ? value : failure, verdict});
   if (!failure.empty()) {
     failed_.push_back(fmt::format("{}: {}", part, failure));

@@ -45,7 +45,9 @@ inline constexpr StepSizes kShortSizes{20'000, 4'097, 2'000, 10'000, 200, 4'096,
 class PartResults {
  public:
   // `failure` is empty where the HCA did as it should.
-  void add(const std::string& part, const std::string& failure, const std::string& value);
+  // `deviates`: not as wanted, which is no failure on some HCAs; the fact has no verdict then.
+  void add(const std::string& part, const std::string& failure, const std::string& value,
+           bool deviates = false);
   // Keeps what the HCA shows of a part that failed; QUERY_QP's bytes are kept with the commands.
   void add_evidence(const std::string& part, const std::string& cqe, const Endpoint& endpoint);
   [[nodiscard]] StepResult result();

@@ -88,6 +88,7 @@ assert told["verdict"] == max([*verdicts.values(), *(one["verdict"] for one in t
 assert told["complete"] and told["running"] is None and told["software_hca"] == (not sys.argv[3])
 for one in told["steps"]:
     facts = {fact["name"]: str(fact["value"]) for fact in one["facts"]}
+    assert not [fact for fact in one["facts"] if str(fact["value"]).startswith("wrong") and fact.get("verdict") == "OK"], one
     broken = [fact["name"] for fact in one["facts"] if fact.get("verdict") == "FAIL"]
     assert bool(broken) == (one["verdict"] == "FAIL") or one["step"] not in (5, 6, 7, 14, 15), one
     assert one["tests"] and 0 <= one["seconds"] < 250, one
@@ -182,13 +183,15 @@ case $case_name in
     grep -A1 '"name": "GPU memory"' "$folder/refused.json" | grep '"value": "not tried: .*order' >/dev/null || fail "step 15 gives no reason"
     # The output of the program counts, and the way in which it ends.
     # says SCRIPT VERDICT WORDS: of the program that does SCRIPT.
+    commit=$(sed -n 's/^  "commit": "\(.*\)",$/\1/p' "$folder/sound.json")
     says() {
       printf '#!/bin/sh\n%s\n' "$1" >"$folder/gdx_doctor_cuda"
       run 250 env "${of_gpu[@]}" "$gdx" run -- "$folder/gdx" doctor --hardware
       expect "^  $2 11 gpu-doorbells +$3"
     }
-    says "echo '{\"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": []}'" 'OK     ' 'GPU N: done$'
-    says "echo '{\"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": [[\"a\", \"b\"]]}'" 'FAIL   ' 'gdx_doctor_cuda is of another version of gdx$'
+    of() { echo "echo '{\"commit\": \"$1\", \"verdict\": \"OK\", \"value\": \"GPU N: done\", \"facts\": []}'"; }
+    says "$(of "$commit")" 'OK     ' 'GPU N: done$'
+    says "$(of "$commit-older")" 'FAIL   ' 'gdx_doctor_cuda is of another commit than gdx, '
     says 'echo GPU N' 'FAIL   ' 'gdx_doctor_cuda printed no result$'
     says 'exit 77' 'FAIL   ' '/.*/gdx_doctor_cuda'
     expect 'exit status 77$'
@@ -298,6 +301,22 @@ told = json.load(open(sys.argv[1]))
 assert told["running"] == 5 and not told["complete"] and told["hca"] == "gdx0", told
 assert [one["step"] for one in told["steps"]] == [1, 2, 3, 4] and told["findings"], told
 PYTHON
+    # Ended while it waits for a second host, it has kept what it had read.
+    port=$(free_port) || exit 1
+    "$gdx" run -- "$gdx" doctor --hardware --listen --port $port --output "$folder/waits.json" >"$out" 2>&1 </dev/null &
+    doctor=$!
+    for ((i = 0; i < 600; ++i)); do
+      grep -qs '"running": 17' "$folder/waits.json" && break
+      sleep 0.1
+    done
+    kill -KILL "$doctor"
+    wait "$doctor" 2>/dev/null
+    expect "^gdx doctor: meets the other host at 0.0.0.0:$port within 5 min; run there: gdx doctor --hardware --peer THIS_HOST --port $port\$"
+    python3 - "$folder/waits.json" <<'PYTHON' || fail "its JSON lacks what was read"
+import json, sys
+told = json.load(open(sys.argv[1]))
+assert told["running"] == 17 and told["steps"] == [] and told["findings"] and told["environment"] and told["host"], told
+PYTHON
     ;;
   peer)
     # two LISTENER DIALER [LOSS]: both hosts go through section D, each with its environment, and end alike.
@@ -333,7 +352,19 @@ PYTHON
     run 250 "$gdx" run -- "$gdx" doctor --hardware --peer no-such-host.invalid
     sed '/^A  /q' "$out" | grep '^gdx doctor: no second host, so step 17 will fail: no address for the root' >/dev/null || fail "the wrong name shows late"
     expect '^  FAIL    17 rendezvous +no address for the root .no-such-host.invalid:18520.: '
-    expect 'advice: start there within 5 min: gdx doctor --hardware --listen --port 18520$'
+    expect "advice: give --peer the other host's name or IPv4 address\$"
+    # A host that ends early is missed at once.
+    port=$(free_port) || exit 1
+    "$gdx" run -- "$gdx" doctor --hardware --listen --port $port >"$folder/listener" 2>&1 </dev/null &
+    listener=$!
+    (for _ in $(seq 1200); do
+      grep -q '^  OK       3 ' "$folder/listener" && kill -9 $listener && break
+      sleep 0.05
+    done) &
+    run 250 "$gdx" run -- "$gdx" doctor --hardware --peer 127.0.0.1 --port $port
+    wait
+    sed '/^D  /q' "$out" | grep '^gdx doctor: the other host has ended, see its report: ' >/dev/null || fail "its end shows late"
+    expect '^  FAIL    17 rendezvous +'
     # A host that cannot take part says so to the other, which does not wait.
     two GDX_SOFTHCA_FAULT=timestamp_format B=1
     expect '^  FAIL    17 rendezvous +at the peer: step 4 is not OK'
