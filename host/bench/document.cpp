@@ -371,7 +371,8 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
     if (line.is_object()) read.add(line, document);  // else cut off by the end of its writer
   }
   document["whole"] = read.ended;
-  if (!read.ended) document["ended_by"] = read.failure.empty() ? ended_by : read.failure;
+  if (!read.ended)
+    document["ended_by"] = read.failure.empty() ? ended_by : fmt::format("{}; {}", read.failure, ended_by);
   document["dropped_damage"] = read.dropped_damage();
   document["rows"] = read.rows(document["measured_on"]);
   document["peers"] = read.peer_rows();

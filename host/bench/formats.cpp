@@ -25,7 +25,9 @@ std::string figure(double value) {
 
 std::string figure(const Json& value) { return value.is_number() ? figure(value.get<double>()) : "-"; }
 
+// One round has no interval.
 std::string bounds(const Json& interval) {
+  if (interval.at("level") == 0) return "-";
   return fmt::format("[{}, {}]", figure(interval.at("low")), figure(interval.at("high")));
 }
 
@@ -412,8 +414,8 @@ std::string nvshmem(const Json& document, bool machine_readable) {
     if (machine_readable) {
       text += job + "\n";
     } else {
-      text += fmt::format("#{:>10}\n{:<10}  {:<8}  {:<16}\n", job, "size(B)", "scope",
-                          latency ? "latency(us)" : "BW (GB/sec)");
+      text += fmt::format("# {}\n#{:>10}\n{:<10}  {:<8}  {:<16}\n", comment(*group.front()), job, "size(B)",
+                          "scope", latency ? "latency(us)" : "BW (GB/sec)");
     }
     for (const Json* row : group) {
       const auto bytes = row->at("bytes").get<std::uint64_t>();
@@ -429,8 +431,20 @@ std::string nvshmem(const Json& document, bool machine_readable) {
   return text;
 }
 
+// Two decimals, and fewer where `width` has no room for them.
+std::string fixed(double value, std::size_t width) {
+  std::string text;
+  for (int decimals = 2; decimals >= 0; --decimals) {
+    text = fmt::format("{:.{}f}", value, decimals);
+    if (text.size() <= width) break;
+  }
+  return text;
+}
+
 std::string nccl_tests(const Json& document) {
   std::string text = comments(document);
+  double bus_sum = 0;
+  std::uint64_t wrong = 0;
   for (const auto& [title, group] : groups_of(document.at("rows"), comment)) {
     text += fmt::format("# {}\n#\n", title);
     text += fmt::format("#{:>52}{:>31}\n", "out-of-place", "in-place");
@@ -454,14 +468,19 @@ std::string nccl_tests(const Json& document) {
         gigabytes = bus.at("algbw_gigabytes_per_s").get<double>();
         bus_gigabytes = bus.at("busbw_gigabytes_per_s").get<double>();
       }
-      text += fmt::format(
-          "{:>12} {:>13} {:>9} {:>7} {:>7} {:>8.4g} {:>7.2f} {:>7.2f} {:>6} {:>8} {:>7} {:>7} {:>6}\n", size,
-          count, sums ? "float" : "uint8", sums ? "sum" : "none", row->at("operation") == "incast" ? 0 : -1,
-          us, gigabytes, bus_gigabytes, row->at("bad_bytes").get<std::uint64_t>(), "N/A", "N/A", "N/A",
-          "N/A");
+      text += fmt::format("{:>12} {:>13} {:>9} {:>7} {:>7} {:>8} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7} {:>6}\n",
+                          size, count, sums ? "float" : "uint8", sums ? "sum" : "none",
+                          row->at("operation") == "incast" ? 0 : -1, fixed(us, 8), fixed(gigabytes, 7),
+                          fixed(bus_gigabytes, 7), row->at("bad_bytes").get<std::uint64_t>(), "N/A", "N/A",
+                          "N/A", "N/A");
+      bus_sum += bus_gigabytes;
+      wrong += row->at("bad_bytes").get<std::uint64_t>();
     }
   }
-  return text;
+  const std::size_t rows = document.at("rows").size();
+  return text + fmt::format("# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g}\n", wrong,
+                            wrong == 0 ? "OK" : "FAILED",
+                            rows == 0 ? 0 : bus_sum / static_cast<double>(rows));
 }
 
 }  // namespace gdx::bench

@@ -208,6 +208,18 @@ Result<void> write_file(const std::string& file, const std::string& text) {
               fmt::format("{}: cannot be written: {}; name another file", file, std::strerror(errno)));
 }
 
+// Fails where `file` cannot be written, and changes nothing.
+Result<void> try_file(const std::string& file) {
+  if (file.empty()) return {};
+  const bool there = ::access(file.c_str(), F_OK) == 0;
+  const bool opens = std::ofstream(file, std::ios::app).is_open();
+  const int error = errno;
+  if (!there && opens) static_cast<void>(::unlink(file.c_str()));
+  if (opens) return {};
+  return fail(Status::kSystem,
+              fmt::format("{}: cannot be written: {}; name another file", file, std::strerror(error)));
+}
+
 // Adds a modelled series for each path class: puts of the plan's modes and sizes.
 Result<void> add_models(const BenchOptions& options, nlohmann::ordered_json& document) {
   if (options.models.empty()) return {};
@@ -292,6 +304,8 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
     print_document(options, document);
     flush_output();
   }
+  // Whoever ended the run waits for no models.
+  if (!document["whole"].get<bool>()) options.models.clear();
   note(add_models(options, document));
   if (written && !options.models.empty()) note(write_files(options, library, document));
   if (!first) print_document(options, document);
@@ -301,6 +315,7 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
 Result<int> run_bench(BenchOptions& options) {
   // Before anything is measured, so that a fault here costs no time.
   const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
+  for (const std::string& file : {options.output, options.report}) GDX_TRY(try_file(file));
   nlohmann::ordered_json document;
   const auto status = GDX_TRY(measure(options, document));
   if (document.is_null()) return status;
@@ -321,7 +336,9 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
                   fmt::format("A list of {} (the first four)", fmt::join(bench::all_ways(), ", ")))
       .list(',', kMaxWords)
       .check(one_of(bench::all_ways()));
-  command.add_option("-n,--iters", plan.messages, "Messages of each sample (as many as fit into the time)")
+  command
+      .add_option("-n,--iters", plan.messages,
+                  "Messages of each endpoint in a sample, whatever --seconds says (as many as fit into it)")
       .check(whole(1, bench::kMaxMessages));
   command
       .add_option("-q,--endpoints", plan.endpoints,
@@ -438,7 +455,8 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
   command.when_chosen([=, &exit_status] {
     if (compare.given()) {
       const auto compared = compare_files(*options);
-      exit_status = compared ? *compared : report(compared.error());
+      if (!compared) static_cast<void>(report(compared.error()));
+      exit_status = compared ? *compared : command_line::kExitUsage;
       return;
     }
     if (const auto done = complete_plan(*options); !done) {

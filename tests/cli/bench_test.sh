@@ -119,8 +119,9 @@ PYTHON
     cmp "$folder/seen.json" "$folder/b.json" || fail "what was measured was not written before the model"
     grep -q 'data-at="/rows/0/latency_us/median"' "$folder/seen.html" || fail "the page was not written before the model"
     unset GDX_SOFTHCA_LIBRARY
-    run 100 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --output "$folder/none/a.json"
-    expect_failure && expect 'none/a.json: cannot be written'
+    run 100 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --report "$folder/a.html" --output "$folder/none/a.json"
+    expect_failure && expect 'none/a.json: cannot be written' && expect_no '^put '
+    [ ! -e "$folder/a.html" ] || fail "a report was begun"
     ;;
   killed)
     # Half-way, in either rank: all that was measured is there, and the report says that it is not whole.
@@ -132,7 +133,7 @@ PYTHON
       expect "was killed: Killed"
       expect '^PARTIAL: the run ended early: '
     done
-    expect 'PARTIAL: .*rank 1 failed rank 0: .*syndrome 0x15'
+    expect 'PARTIAL: .*rank 1 failed rank 0: .*syndrome 0x15.*; signal 9: Killed$'
     # A thread that posts finds the peer dead, and the kernel that waits for it says so.
     run 100 "${soon[@]}" "$gdx" bench put_bw -s 64K --modes proxy --rounds 8 --iters 50 --kill-rank 1
     expect_failure
@@ -141,7 +142,8 @@ PYTHON
   interrupted)
     # Ctrl-C keeps what was measured.
     # A shell without job control starts programs that ignore SIGINT.
-    env --default-signal=INT "$gdx" bench put_lat -s 8 --modes pull,push --rounds 100 --seconds 200 >"$out" 2>&1 </dev/null &
+    env --default-signal=INT "$gdx" bench put_lat -s 8 --modes pull,push --rounds 100 --seconds 200 \
+      --report "$folder/ended.html" --output "$folder/ended.json" >"$out" 2>&1 </dev/null &
     bench=$!
     # Each tenth is told.
     for _ in $(seq 600); do
@@ -154,6 +156,7 @@ PYTHON
     expect_status 130
     expect '^PARTIAL: the run ended early: signal 2: Interrupt$'
     [ "$(grep -cE '^put +(pull|push) +8 B +[0-9.]+' "$out")" -eq 2 ] || fail "what was measured is lost"
+    grep -q '"modelled": \[\]' "$folder/ended.json" || fail "a run that was ended waited for models"
     ;;
   browser)
     # The page as a reader sees it, with the real chart library.
@@ -409,7 +412,7 @@ PYTHON
     run 100 "$gdx" bench --compare "$folder/a.json" "$folder/b.json" --json
     expect_status 0 && expect '"b_is":"slower"'
     refused 'compare: 1 files: give two' "$gdx" bench --compare "$folder/a.json"
-    refuses 127 'none.json: cannot be read' "$gdx" bench --compare "$folder/a.json" "$folder/none.json"
+    refuses 2 'none.json: cannot be read' "$gdx" bench --compare "$folder/a.json" "$folder/none.json"
     echo rubbish >"$folder/c.json"
     refused 'c.json: no result of gdx bench' "$gdx" bench --compare "$folder/a.json" "$folder/c.json"
     ;;

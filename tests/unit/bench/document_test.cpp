@@ -136,7 +136,7 @@ TEST(Document, run_that_was_cut_off_keeps_what_was_measured_and_says_so) {
   }
   const std::string reason = R"({"failure":"rank 1 failed rank 0: peer unreachable"})";
   const Json document = make_document(sample_plan(), cases, journal + reason + "\n", "gdx bench", "status 1");
-  EXPECT_EQ(document["ended_by"], "rank 1 failed rank 0: peer unreachable");
+  EXPECT_EQ(document["ended_by"], "rank 1 failed rank 0: peer unreachable; status 1");
 }
 
 TEST(Document, modelled_figures_are_a_series_of_their_own) {

@@ -220,13 +220,26 @@ TEST(NcclTests, collectives_have_the_size_and_busbw_of_their_kind) {
     ASSERT_EQ(words.size(), 13u) << line;
     rows.push_back(fmt::format("{}", fmt::join(words.begin(), words.begin() + 9, " ")));
   }
-  EXPECT_THAT(rows, testing::ElementsAre("16384 4096 uint8 none -1 10 1.64 1.23 0",
-                                         "16384 4096 uint8 none 0 10 1.64 1.23 0",
-                                         "4096 1024 float sum -1 10 0.41 0.61 0"));
+  EXPECT_THAT(rows, testing::ElementsAre("16384 4096 uint8 none -1 10.00 1.64 1.23 0",
+                                         "16384 4096 uint8 none 0 10.00 1.64 1.23 0",
+                                         "4096 1024 float sum -1 10.00 0.41 0.61 0"));
   const std::string text = table(document);
   EXPECT_THAT(text, HasSubstr("\ntime of a round, us: 4 ranks, warp scope\n"));
   EXPECT_THAT(text, testing::ContainsRegex("\nallreduce +pull +4 KiB +10 .* 0.4096 +0.6144 "));
   EXPECT_THAT(nvshmem(document, false), HasSubstr("gdx_alltoall_pull_ranks4"));
+}
+
+TEST(NcclTests, figures_are_decimals_however_large_and_end_in_a_sum) {
+  Plan plan = sample_plan();
+  plan.tests = {"alltoall"};
+  plan.ways = {"pull"};
+  plan.sizes_bytes = {4096};
+  plan.ranks = 4;
+  const auto document = document_of(
+      std::string(kConditionsLine) + "\n" + sample_line(0, 1, 1'234'567'890'000, 1).dump() + "\n", plan);
+  const std::string text = nccl_tests(document);
+  EXPECT_THAT(text, HasSubstr(" 1235000000 ")) << "us, without a decimal";
+  EXPECT_THAT(text, testing::EndsWith("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 9.95e-09\n"));
 }
 
 TEST(Csv, every_row_has_the_columns_of_the_first_line) {
