@@ -386,8 +386,7 @@ TEST_F(FailingHcas, specs_that_make_no_sense_are_refused) {
   EXPECT_EQ(a.hca->register_memory(region).error(), EINVAL) << "not device memory";
 }
 
-// libmlx5 of rdma-core 53 and later takes a UAR page beyond 16 bits for one of a newer kernel.
-// Queues, too, take their numbers from this counter.
+// One counter gives PDs, queues and queue pairs their numbers.
 TEST_F(FailingHcas, numbers_pass_two_to_the_24_and_skip_those_that_are_taken) {
   constexpr std::uint32_t kNumbers = 1u << 24;
   const auto held = b.hca->alloc_pd();
@@ -405,6 +404,7 @@ TEST_F(FailingHcas, numbers_pass_two_to_the_24_and_skip_those_that_are_taken) {
   EXPECT_EQ(wraps, 1);
 }
 
+// libmlx5 of rdma-core 53 and later takes a UAR page beyond 16 bits for one of a newer kernel.
 TEST_F(FailingHcas, uar_pages_have_numbers_of_16_bits_until_none_is_left) {
   const UarSpec page{reinterpret_cast<std::byte*>(a.uar_page.data())};
   std::set<std::uint32_t> numbers;
