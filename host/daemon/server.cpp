@@ -144,6 +144,7 @@ ipc::Notice notice_of(const Hca& hca, ipc::Event event) {
       ipc::set_text(notice.reason,
                     fmt::format("HCA {} is in a fatal error: its objects are lost", hca.name()));
       break;
+    case ipc::Event::kKicked: break;  // comes from no HCA
   }
   return notice;
 }
@@ -340,7 +341,7 @@ void Server::pass_on_events() {
       log::warn("gdxd, to user {}: {}", user, ipc::text_of(notice.reason));
       for (Client& client : clients_) {
         const std::shared_lock use(client.use, std::try_to_lock);
-        if (!use || !client.session || client.ending.load() || !client.session->tell(*hca, notice)) continue;
+        if (!use || !client.session || client.ending.load() || !client.session->tell(&*hca, notice)) continue;
         if (event == ipc::Event::kHcaFailed) ::shutdown(client.socket.value(), SHUT_RDWR);
       }
     }
@@ -379,6 +380,11 @@ Result<void> Server::kick(uid_t who, pid_t process) {
     if (process == 0 || client.process != process || !(rules(who) || client.user == who)) continue;
     found = true;
     log::warn("gdxd: process {} is kicked", process);
+    ipc::Notice notice{};
+    notice.event = static_cast<std::uint32_t>(ipc::Event::kKicked);
+    ipc::set_text(notice.reason, fmt::format("user {} has kicked this process", who));
+    const std::shared_lock use(client.use, std::try_to_lock);
+    if (use && client.session && !client.ending.load()) client.session->tell(nullptr, notice);
     ::shutdown(client.socket.value(), SHUT_RDWR);
   }
   if (found) return {};

@@ -165,9 +165,9 @@ EndpointFigures Session::figures_of(const ServedEndpoint& served) {
   return figures;
 }
 
-bool Session::tell(const GroupHca& hca, const ipc::Notice& notice) {
+bool Session::tell(const GroupHca* hca, const ipc::Notice& notice) {
   const std::lock_guard lock(mutex_);
-  if (hca_.get() != &hca) return false;
+  if (hca != nullptr && hca_.get() != hca) return false;
   // A client that reads none has no room for more.
   const auto sent = bootstrap::send_local(notices_, ipc::encode(Kind::kNotice, notice), {}, monotonic_ns());
   if (!sent) log::info("gdxd: {} has missed a notice: {}", program_, sent.error().message);

@@ -96,8 +96,8 @@ class Session {
   [[nodiscard]] Answer answer(bootstrap::LocalMessage message);
   [[nodiscard]] bool is_open() const { return state_ == State::kOpen; }
   [[nodiscard]] SessionFigures figures() const;
-  // Tells the client, if it has that HCA open, which is returned.
-  bool tell(const GroupHca& hca, const ipc::Notice& notice);
+  // Tells the client, if it has that HCA open or `hca` is null, which is returned.
+  bool tell(const GroupHca* hca, const ipc::Notice& notice);
   // Takes one of the group's turns to ask. Returns the time until it comes. A client's kWake needs none once
   // in kWakeEveryNs. `message`: null for what is none.
   [[nodiscard]] std::uint64_t take_turn(const bootstrap::LocalMessage* message);

@@ -103,6 +103,13 @@ tl::unexpected<Error> Daemon::gone() const {
                 "the HCA is in a fatal error, and this process's objects are lost: open the HCA again once "
                 "it is back");
   }
+  if (kicked_.load()) {
+    return fail(
+        Status::kDaemonGone,
+        fmt::format("gdxd at {} has kicked this process, and its objects are lost: ask who runs it, then "
+                    "open the HCA again",
+                    path_));
+  }
   return fail(
       Status::kDaemonGone,
       fmt::format("gdxd at {} has ended, and with it this process's objects: start it again, then open "
@@ -160,13 +167,14 @@ void Daemon::forget(std::uint64_t number) {
 void Daemon::lose() {
   const std::lock_guard lock(acts_mutex_);
   if (lost_.exchange(true)) return;
+  log::warn("{}", gone().value().message);
   ::shutdown(socket_.value(), SHUT_RDWR);  // gdxd ends the session, if it lives
   for (const auto& [number, act] : acts_) act();
 }
 
 bool Daemon::read_notices() {
   const std::lock_guard lock(notices_mutex_);
-  while (!hca_failed_.load()) {
+  while (!hca_failed_.load() && !kicked_.load()) {
     const auto received = bootstrap::receive_local(notices_, monotonic_ns());
     if (!received) return received.error().status == Status::kTimeout;
     const auto message = parse_message(received->bytes);
@@ -175,6 +183,7 @@ bool Daemon::read_notices() {
     if (!notice) continue;
     log::warn("gdxd tells: {}", text_of(notice->reason));
     hca_failed_.store(notice->event == static_cast<std::uint32_t>(Event::kHcaFailed));
+    kicked_.store(notice->event == static_cast<std::uint32_t>(Event::kKicked));
   }
   return false;
 }

@@ -99,6 +99,7 @@ class Daemon {
   Descriptor notices_;
   std::atomic<bool> lost_{false};
   std::atomic<bool> hca_failed_{false};
+  std::atomic<bool> kicked_{false};
   std::atomic<bool> closing_{false};
   std::mutex acts_mutex_;
   std::map<std::uint64_t, std::function<void()>> acts_;  // guarded by acts_mutex_, like the next

@@ -255,6 +255,7 @@ enum class Event : std::uint32_t {
   kPortUp = 1,
   kPortDown = 2,
   kHcaFailed = 3,  // gdxd ends the connection next
+  kKicked = 4,     // likewise
 };
 struct Notice {
   static constexpr Kind kKind = Kind::kNotice;

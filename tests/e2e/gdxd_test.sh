@@ -88,7 +88,7 @@ case $case_name in
     kill -9 "$daemon"
     wait "$daemon" || true
     wait $launcher && fail 'the demo went on without gdxd'
-    grep -qE 'aborted by the host|gdxd at .* has ended' "$folder/out" || fail "$(cat "$folder/out")"
+    grep -qE 'gdxd at .* has ended' "$folder/out" || fail "$(cat "$folder/out")"
     start_gdxd
     run 100 "$gdx" demo --max-bytes 4096
     expect_status 0
@@ -122,7 +122,8 @@ case $case_name in
     run 100 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
     expect_status 0
     wait $launcher && fail 'the demo went on without its rank'
-    grep -qE 'aborted by the host|gdxd at .* has ended' "$folder/demo" || fail "$(cat "$folder/demo")"
+    grep -qE "gdxd tells: user $(id -u) has kicked this process\$" "$folder/demo" || fail "$(cat "$folder/demo")"
+    grep -qE 'gdxd at .* has kicked this process, and its objects are lost' "$folder/demo" || fail "$(cat "$folder/demo")"
     run 100 "$gdx" drain
     expect_status 0
     wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
