@@ -348,6 +348,15 @@ assert [told[step]["verdict"] for step in (17, 18, 19, 20)] == ["OK", "FAIL", "F
 names = [fact["name"] for fact in told[17]["facts"]]
 assert {"address here", "primary address path", "traffic class"} <= set(names), names
 PYTHON
+    # A host that cannot take part says so to the other, which does not wait.
+    two GDX_SOFTHCA_FAULT=timestamp_format B=1
+    expect '^  FAIL    17 rendezvous +at the peer: step 4 is not OK'
+    grep -q '^  FAIL    17 rendezvous  *here: step 4 is not OK' "$folder/listener" || fail "$(cat "$folder/listener")"
+    two A=1 B=1 '--loss 1'
+    expect '^  FAIL    17 rendezvous +at the peer: pull of 8 B: peer unreachable'
+    expect '^  UNKNOWN 18 modes-and-sizes +not tried: step 17 is not OK'
+    ;;
+  peer_lost)
     # A wrong name shows before the first step, which goes on.
     run 250 "$gdx" run -- "$gdx" doctor --hardware --peer no-such-host.invalid
     sed '/^A  /q' "$out" | grep '^gdx doctor: no second host, so step 17 will fail: no address for the root' >/dev/null || fail "the wrong name shows late"
@@ -365,13 +374,6 @@ PYTHON
     wait
     sed '/^D  /q' "$out" | grep '^gdx doctor: the other host has ended, see its report: ' >/dev/null || fail "its end shows late"
     expect '^  FAIL    17 rendezvous +'
-    # A host that cannot take part says so to the other, which does not wait.
-    two GDX_SOFTHCA_FAULT=timestamp_format B=1
-    expect '^  FAIL    17 rendezvous +at the peer: step 4 is not OK'
-    grep -q '^  FAIL    17 rendezvous  *here: step 4 is not OK' "$folder/listener" || fail "$(cat "$folder/listener")"
-    two A=1 B=1 '--loss 1'
-    expect '^  FAIL    17 rendezvous +at the peer: pull of 8 B: peer unreachable'
-    expect '^  UNKNOWN 18 modes-and-sizes +not tried: step 17 is not OK'
     # The peer is killed in the middle.
     for _ in $(seq 5); do  # a killer that gets no processor in time tries again
       port=$(free_port) || exit 1
