@@ -302,6 +302,25 @@ TEST_F(QueueChanges, send_with_invalidate_of_a_region_ends_in_an_error_at_both_e
   EXPECT_EQ(received->status, IBV_WC_REM_INV_REQ_ERR);
 }
 
+TEST_F(QueueChanges, gid_index_beyond_the_ports_table_is_refused) {
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+  const Qp qp = make_qp(cq_.get());
+  ASSERT_EQ(to_init(qp.get()), 0);
+  ibv_ah_attr path{};
+  path.is_global = 1;
+  path.port_num = 1;
+  path.grh.dgid = gid();
+  path.grh.hop_limit = 64;
+  for (const int index : {port.gid_tbl_len, 255}) {
+    path.grh.sgid_index = static_cast<std::uint8_t>(index);
+    EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, path), EINVAL) << index;
+    EXPECT_EQ(Ah(ibv_create_ah(pd_.get(), &path)), nullptr) << index;
+  }
+  path.grh.sgid_index = static_cast<std::uint8_t>(port.gid_tbl_len - 1);
+  EXPECT_EQ(to_rtr(qp.get(), qp->qp_num, path), 0);
+}
+
 // Here both GIDs of a port lead to it; on RoCE v2 an IPv6 GID and an IPv4 one would not meet.
 TEST_F(QueueChanges, gids_of_different_kinds_are_warned_of_once) {
   const auto handle_from = [this](std::uint8_t source_index) {

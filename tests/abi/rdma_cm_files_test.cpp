@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -133,26 +134,36 @@ TEST(RdmaCmFile, closed_unseen_gives_its_ids_up_when_the_number_is_opened_again)
   close(after);
 }
 
-TEST(RdmaCmFile, id_migrated_to_its_own_file_keeps_its_events) {
-  const int fd = open_connections();
-  ASSERT_GE(fd, 0);
-  const std::uint32_t id = create_id(fd);
-  rdma_ucm_resolve_ip resolve{};
-  resolve.dst_addr = any_address(7471);
-  resolve.id = id;
-  resolve.timeout_ms = 1000;
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
-  rdma_ucm_migrate_resp migrated{};
-  const rdma_ucm_migrate_id migrate{.response = reinterpret_cast<std::uintptr_t>(&migrated),
-                                    .id = id,
-                                    .fd = static_cast<std::uint32_t>(fd)};
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_MIGRATE_ID, migrate, sizeof migrated), 0);
-  rdma_ucm_event_resp event{};
-  const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
-  ASSERT_EQ(command(fd, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), 0);
-  EXPECT_EQ(event.event, kAddressResolved);
-  EXPECT_EQ(event.id, id);
-  close(fd);
+bool has_event(int fd) {
+  pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
+  return poll(&waited, 1, 0) == 1;
+}
+
+TEST(RdmaCmFile, id_migrated_takes_its_events_with_it_and_those_of_its_own_file_stay) {
+  for (const bool to_another : {false, true}) {
+    const int from = open_connections();
+    const int to = to_another ? open_connections() : from;
+    ASSERT_GE(std::min(from, to), 0);
+    const std::uint32_t id = create_id(from);
+    rdma_ucm_resolve_ip resolve{};
+    resolve.dst_addr = any_address(7471);
+    resolve.id = id;
+    resolve.timeout_ms = 1000;
+    ASSERT_EQ(command(from, RDMA_USER_CM_CMD_RESOLVE_IP, resolve), 0);
+    ASSERT_TRUE(has_event(from));
+    rdma_ucm_migrate_resp migrated{};
+    const rdma_ucm_migrate_id migrate{.response = reinterpret_cast<std::uintptr_t>(&migrated),
+                                      .id = id,
+                                      .fd = static_cast<std::uint32_t>(from)};
+    ASSERT_EQ(command(to, RDMA_USER_CM_CMD_MIGRATE_ID, migrate, sizeof migrated), 0);
+    EXPECT_EQ(has_event(from), from == to);
+    const rdma_ucm_event_resp event = next_event(to);
+    EXPECT_EQ(event.event, kAddressResolved);
+    EXPECT_EQ(event.id, id);
+    EXPECT_FALSE(has_event(to));
+    if (to_another) close(to);
+    close(from);
+  }
 }
 
 // Drops and takes back the right to ports below 1024, where the process has it.

@@ -346,6 +346,12 @@ TEST(DaemonFlights, are_of_a_users_own_endpoints_and_say_how_many_are_left_out) 
   EXPECT_THAT(flights(geteuid()), HasSubstr("\"left_out\": 1,"));
   EXPECT_THAT(flights(geteuid(), qpn), AllOf(HasSubstr("\"hca\": \"gdx0\""), HasSubstr("\"left_out\": 0,"),
                                              HasSubstr("\"qpn\": " + std::to_string(qpn))));
+  RawClient second(server.path());
+  second.greet_and_open();
+  ASSERT_EQ(second.call(request, {queues.file()}), Status::kOk) << second.reason();
+  EXPECT_EQ(count_of(flights(geteuid()), "\"flight\": \"flight engine "), kShown)
+      << "of all clients together";
+  EXPECT_THAT(flights(geteuid()), HasSubstr("\"left_out\": 2,"));
   for (const uid_t other : {geteuid() + 1, uid_t{65534}})
     EXPECT_THAT(flights(other), AllOf(HasSubstr("\"flights\": []"), HasSubstr("\"left_out\": 0,"))) << other;
 }
@@ -492,6 +498,9 @@ TEST(DaemonDeath, of_gdxd_aborts_kernels_and_names_itself_and_a_new_one_serves) 
   EXPECT_EQ(gone.error().status, Status::kDaemonGone);
   EXPECT_THAT(gone.error().message, AllOf(HasSubstr(server.path()), HasSubstr("start it again")));
   EXPECT_EQ(a.query_queue_pair().error().status, Status::kDaemonGone);
+  bool told = false;
+  hca.daemon()->forget(hca.daemon()->on_loss([&] { told = true; }));
+  EXPECT_TRUE(told) << "who asks too late is told at once";
   server.start();
   const Hca again = must(Hca::open());
   EXPECT_TRUE(allocate_memory(again, kPage));

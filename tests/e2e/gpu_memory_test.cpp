@@ -309,6 +309,25 @@ TEST_P(InGpuMemory, endpoint_of_a_gpu_that_the_hca_cannot_be_shown_has_its_queue
   EXPECT_EQ(endpoint->queues_registered_by(), RegistrationWay::kHostPages);
 }
 
+// The machine of the test has the first GPU far from the HCA and the second one near.
+TEST_P(InGpuMemory, endpoint_of_a_gpu_goes_by_its_distance_wherever_the_queues_are) {
+  const auto near = Gpu::open(1);
+  ASSERT_TRUE(near) << near.error().message;
+  const auto modes_of = [&](const EndpointOptions& chosen) {
+    const auto endpoint = Endpoint::create(*hca_, {staging_.get(), bounce_.get()}, chosen);
+    EXPECT_TRUE(endpoint) << endpoint.error().message;
+    return endpoint ? endpoint->handle().modes : ModeTable{};
+  };
+  setenv(kGpuRegistrationVariable, "dmabuf", 1);
+  setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
+  EndpointOptions named{.gpu = *gpu_};
+  EndpointOptions in_host{.placement = Placement::kHost, .auto_modes = {.path = PathClass::kSys}};
+  EXPECT_EQ(modes_of(named), modes_of(in_host));
+  named.gpu = *near;
+  in_host.auto_modes.path = PathClass::kPix;
+  EXPECT_EQ(modes_of(named), modes_of(in_host));
+}
+
 TEST_P(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {
   setenv(kGpuRegistrationVariable, "dmabuf", 1);
   setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);

@@ -189,6 +189,9 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
       made({.endpoint = {.timeout_ns = 40'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
             .direct = DirectChoice::kOff});
   Team patient = made({.endpoint = {.timeout_ns = 600'000'000'000}, .direct = DirectChoice::kOff});
+  Team mapped =
+      made({.endpoint = {.timeout_ns = 40'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
+            .direct = DirectChoice::kOn});
   Team part = must(team.split(0, last() - team.rank()));
   auto* const signal = must(team.allocate<std::uint64_t>(1));
   if (team.rank() == last()) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
@@ -208,6 +211,8 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
               AllOf(HasSubstr("peer unreachable"), HasSubstr(": " + name + ";"),
                     HasSubstr("connection to " + name + ", lane 0: " + name + " was not connected")));
   EXPECT_EQ(team.connect(last()).error().status, Status::kPeerUnreachable);
+  EXPECT_EQ(mapped.connect(last()).error().status, Status::kPeerUnreachable);
+  EXPECT_EQ(mapped.way(last()), PeerWay::kGone) << "though its memory is still mapped";
   const std::string in_part = "rank 0 (" + name + " of the first team)";
   EXPECT_THAT(part.describe_fault(), HasSubstr("connection to " + in_part + ", lane 0: " + name));
   EXPECT_THAT(part.connect(0).error().message, HasSubstr(in_part + ": " + name + " was not connected"));

@@ -11,6 +11,7 @@
 #include "device/shared.h"
 #include "tests/unit/device/memory_nic.h"
 #include "tests/unit/device/serving_nic.h"
+#include "tests/unit/device/team_records.h"
 
 namespace gdx::device {
 namespace {
@@ -278,6 +279,34 @@ TEST_F(NicStores, deferred_pushes_are_released_once_with_the_doorbell_that_cover
   in_gpu(std::integral_constant<Mode, Mode::kPush>());
   in_gpu(std::integral_constant<Mode, Mode::kBounce>());
   EXPECT_EQ((releases_of_batch<Scope::kThread, kGpu, Mode::kPull>(two_chunks_, value)), (Releases{0, 2}));
+}
+
+// Queues in GPU memory, and ranks whose memory the kernel stores to.
+class TeamStores : public Team {
+ protected:
+  static void SetUpTestSuite() { setenv(exec::kStrictVariable, "1", 1); }
+};
+
+// Stores to the rank's memory must be visible to its processors before the NIC's signal is.
+TEST_F(TeamStores, nics_signal_to_a_mapped_rank_is_released_to_the_host_and_another_to_the_gpu) {
+  handle_.layout = team_layout(Placement::kGpu);
+  handle_.atomics = TeamAtomics::kNic;
+  const auto releases_to = [&](std::uint32_t rank, PeerWay way) {
+    nic(rank).placement = Placement::kGpu;
+    connect(0, rank, way);
+    Releases made;
+    in_kernel([&](const TeamHandle& team) {
+      const exec::NicStores& recorder = *exec::nic_stores;
+      const Releases before{recorder.releases(Placement::kHost), recorder.releases(Placement::kGpu)};
+      EXPECT_EQ((gdx_signal<Scope::kThread, Placement::kGpu>(team, word(0), 1, SignalOp::kAdd, rank)),
+                Status::kOk);
+      made = {recorder.releases(Placement::kHost) - before.of_host,
+              recorder.releases(Placement::kGpu) - before.of_gpu};
+    });
+    return made;
+  };
+  EXPECT_EQ(releases_to(kNative, PeerWay::kNative), (Releases{0, 3}));
+  EXPECT_EQ(releases_to(kDirect, PeerWay::kDirect), (Releases{2, 1}));
 }
 
 // The recorder sees too small a scope, wherever the store went.

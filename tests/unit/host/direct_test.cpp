@@ -122,7 +122,7 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
         ASSERT_NE(at, nullptr);
         EXPECT_EQ(at == theirs.data() + kBytes - 8 * (rank + 1), peer == rank)
             << "mapped once more, but its own";
-        *at = static_cast<std::byte>(0x10 + rank);
+        *at = static_cast<std::byte>(0x10 * i + rank);
         const Memory& of_another = memories[(peer + 1) % 3][i];
         EXPECT_EQ(handle.find(of_another.remote(), 8, kPeerWrite), nullptr) << "another rank's region";
       }
@@ -130,9 +130,9 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
     EXPECT_FALSE(mapping->is_direct(3));
     EXPECT_EQ(mapping->reason(3), "no such rank");
     ASSERT_TRUE(world->barrier(kLongNs));
-    for (const Memory& mine : memories[rank]) {
+    for (std::uint32_t i = 0; i < 3; ++i) {
       for (std::uint32_t peer = 0; peer < 3; ++peer) {
-        EXPECT_EQ(mine.data()[kBytes - 8 * (peer + 1)], static_cast<std::byte>(0x10 + peer));
+        EXPECT_EQ(memories[rank][i].data()[kBytes - 8 * (peer + 1)], static_cast<std::byte>(0x10 * i + peer));
       }
     }
   });

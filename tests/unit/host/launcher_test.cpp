@@ -28,6 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
@@ -217,20 +218,30 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
 
 TEST_F(Launcher, softhca_options_become_variables) {
   auto options = shell("", 2);
-  options.softhca.hcas = 2;
-  options.softhca.loss = 0.01;
-  options.softhca.seed = 5;
-  options.softhca.rate_gbps = 12.5;
-  options.softhca.congestion_control = "none";
-  options.softhca.pcap = "out/run.pcap";
-  const auto variables = launch_environment(options, 1);
+  options.softhca = {.hcas = 2,
+                     .address = "127.0.0.9",
+                     .wire = "shm",
+                     .mtu_bytes = 2048,
+                     .loss = 0.01,
+                     .corrupt = 0.02,
+                     .duplicate = 0.03,
+                     .reorder = 0.04,
+                     .mark = 0.05,
+                     .rate_gbps = 12.5,
+                     .congestion_control = "none",
+                     .seed = 5,
+                     .pcap = "out/run.pcap",
+                     .device_memory_bytes = 8192};
+  auto variables = launch_environment(options, 1);
   ASSERT_TRUE(variables);
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_HCAS=2"));
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_LOSS=0.01"));
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_SEED=6"));
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_RATE_GBPS=12.5"));
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_CONGESTION_CONTROL=none"));
-  EXPECT_THAT(*variables, Contains("GDX_SOFTHCA_PCAP=out/run.rank1.pcap"));
+  std::erase_if(*variables, [](const std::string& one) { return !one.starts_with("GDX_SOFTHCA_"); });
+  EXPECT_THAT(*variables,
+              UnorderedElementsAre(
+                  "GDX_SOFTHCA_HCAS=2", "GDX_SOFTHCA_ADDR=127.0.0.9", "GDX_SOFTHCA_WIRE=shm",
+                  "GDX_SOFTHCA_MTU=2048", "GDX_SOFTHCA_LOSS=0.01", "GDX_SOFTHCA_CORRUPT=0.02",
+                  "GDX_SOFTHCA_DUPLICATE=0.03", "GDX_SOFTHCA_REORDER=0.04", "GDX_SOFTHCA_MARK=0.05",
+                  "GDX_SOFTHCA_RATE_GBPS=12.5", "GDX_SOFTHCA_CONGESTION_CONTROL=none", "GDX_SOFTHCA_SEED=6",
+                  "GDX_SOFTHCA_PCAP=out/run.rank1.pcap", "GDX_SOFTHCA_DEVICE_MEMORY_BYTES=8192"));
 }
 
 TEST_F(Launcher, hardware_gets_no_software_hca) {

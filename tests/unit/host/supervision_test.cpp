@@ -125,6 +125,17 @@ TEST_F(Supervision, signals_to_the_launcher_end_all_that_it_started) {
   }
 }
 
+// As below nohup. Of two signals that wait, the ignored one would be taken first.
+TEST_F(Supervision, signal_that_the_caller_ignores_stays_ignored) {
+  static_assert(SIGHUP < SIGTERM);
+  const pid_t launcher = start_launcher(shell(kStubborn), [] { std::signal(SIGHUP, SIG_IGN); });
+  wait_for_processes(kRanks * kProcessesPerRank);
+  kill(launcher, SIGHUP);
+  kill(launcher, SIGTERM);
+  EXPECT_TRUE(all_gone());
+  EXPECT_EQ(WEXITSTATUS(status_of(launcher)), 128 + SIGTERM);
+}
+
 TEST_F(Supervision, killed_launcher_leaves_nothing) {
   const pid_t launcher = start_launcher(shell(kStubborn));
   wait_for_processes(kRanks * kProcessesPerRank);

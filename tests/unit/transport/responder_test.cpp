@@ -495,6 +495,19 @@ TEST_F(ResponderTest, answer_leaves_with_the_duplicate_read_before_it_whose_regi
   EXPECT_EQ(port.sent.back().bth.opcode, Opcode::kRcAtomicAcknowledge);
 }
 
+TEST_F(ResponderTest, read_that_is_permitted_no_more_is_not_answered_again) {
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  pump();
+  ASSERT_EQ(port.sent.size(), 1u);
+  RcConfig closed = test::make_config();
+  closed.remote_read = false;
+  responder.reconfigure(closed);
+  receive(request(Opcode::kRcReadRequest, 100, kMtu));
+  pump();
+  EXPECT_EQ(port.sent.size(), 1u);
+  EXPECT_EQ(responder.counters().duplicate_requests, 1u);
+}
+
 TEST_F(ResponderTest, memory_gone_under_an_atomic_draws_an_access_nak_and_nothing_is_remembered) {
   port.memory_is_there = false;
   receive(Opcode::kRcFetchAdd, 100);

@@ -66,6 +66,20 @@ TEST(Config, planted_faults_go_by_name) {
                     HasSubstr("lost_add")));
 }
 
+TEST(Config, further_hcas_have_names_addresses_seeds_and_captures_of_their_own) {
+  const auto config = configure({{"GDX_SOFTHCA_SEED", "7"}, {"GDX_SOFTHCA_PCAP", "out/run.pcap"}});
+  ASSERT_TRUE(config) << config.error().message;
+  const wire::Address first = *wire::Address::parse("127.0.0.255");
+  EXPECT_EQ(sibling_config(config->first, first, 0).udp.faults.seed, 7u);
+  EXPECT_EQ(sibling_config(config->first, first, 0).udp.pcap_path, "out/run.pcap");
+  const HcaConfig third = sibling_config(config->first, first, 2);
+  EXPECT_EQ(third.name, "gdx2");
+  EXPECT_EQ(third.udp.address, "127.0.1.1");
+  EXPECT_EQ(third.udp.pcap_path, "out/run.gdx2.pcap");
+  EXPECT_NE(third.udp.faults.seed, sibling_config(config->first, first, 1).udp.faults.seed);
+  EXPECT_GT(third.udp.faults.seed, 7u + 1024) << "ranks count up from the first one's";
+}
+
 TEST(Config, other_names_are_refused_with_those_that_there_are) {
   const auto refused = configure({{"GDX_SOFTHCA_CONGESTION_CONTROL", "DCQCN"}});
   ASSERT_FALSE(refused);

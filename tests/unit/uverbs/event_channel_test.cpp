@@ -30,5 +30,22 @@ TEST(EventChannel, next_object_of_a_handle_has_none_of_the_last_ones_events) {
   close(fd);
 }
 
+TEST(EventChannel, end_of_an_object_takes_no_event_of_another) {
+  constexpr std::uint64_t kEnds = 0x7f00;
+  constexpr std::uint64_t kStays = 0x7f40;
+  const auto channel = EventChannel::open();
+  ASSERT_TRUE(channel);
+  const int fd = (*channel)->user_fd();
+  for (const std::uint64_t handle : {kStays, kEnds, kStays}) (*channel)->push_completion(handle);
+  EXPECT_EQ((*channel)->forget(kEnds), 0u);
+  for (int i = 0; i < 2; ++i) {
+    std::uint64_t told = 0;
+    ASSERT_EQ(recv(fd, &told, sizeof told, MSG_DONTWAIT), static_cast<ssize_t>(sizeof told)) << i;
+    EXPECT_EQ(told, kStays);
+  }
+  EXPECT_EQ((*channel)->forget(kStays), 2u);
+  close(fd);
+}
+
 }  // namespace
 }  // namespace gdx::softhca::uverbs
