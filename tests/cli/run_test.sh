@@ -40,7 +40,8 @@ case $case_name in
     ;;
   pin)
     processors=$(nproc)
-    both=(sh -c 'taskset -cp $$ | sed "s/.*: //"')
+    # The shell alone reads it: an address sanitizer below would judge every program that is started.
+    both=(sh -c 'while read -r name list; do [ "$name" != Cpus_allowed_list: ] || echo "$list"; done </proc/self/status')
     run 100 taskset -c 0 "$gdx" run --ranks 2 --pin -- true
     expect_status 2
     expect '^gdx: --pin: more ranks \(2\) than processors \(1\): leave it out, or start fewer ranks$'
@@ -48,7 +49,7 @@ case $case_name in
     run 100 taskset -c 0,1 "$gdx" run --ranks 2 --pin -- "${both[@]}"
     [ "$(sort "$out")" = $'0\n1' ] || fail "the ranks share a processor"
     run 100 taskset -c 0,1 "$gdx" run --ranks 2 -- "${both[@]}"
-    [ "$(sort -u "$out")" = 0,1 ] || fail "ranks are pinned unasked"
+    [ "$(sort -u "$out")" = 0-1 ] || fail "ranks are pinned unasked"
     ;;
   label)
     run 100 "$gdx" run --label --ranks 11 -- sh -c '[ $GDX_RANK = 3 ] && printf "a\n\nc"; [ $GDX_RANK != 10 ] || echo d'
