@@ -161,6 +161,7 @@ Errno Engine::resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_en
 Errno Engine::destroy_cq(std::uint32_t cqn) {
   const std::scoped_lock lock(mutex_);
   poll_doorbells();  // a doorbell rung while the queue existed is no stray
+  finish_step();
   const bool used = std::any_of(qps_.begin(), qps_.end(), [cqn](const auto& it) {
     return it.second->spec().send_cqn == cqn || it.second->spec().receive_cqn == cqn;
   });

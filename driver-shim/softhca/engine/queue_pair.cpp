@@ -157,7 +157,6 @@ void QueuePair::reset() {
   sends_.reset();
   taken_receives_.clear();
   pacer_.reset(hca_.now_ns);
-  std::erase_if(hca_.arrivals, [this](const HcaParts::Arrival& arrival) { return arrival.qp == this; });
   if (!shared_receives_) own_receives_.reset();
   states_.reset();
 }

@@ -352,6 +352,23 @@ TEST_F(FailingHcas, record_beyond_the_send_queue_is_fatal_to_the_queue_pair_rese
   }
 }
 
+// A call that only reads doorbells may fail a queue pair, whose completions must not wait for a reset.
+TEST_F(FailingHcas, completions_of_before_a_reset_come_before_it) {
+  a.post_receive(a.local(0, 64));
+  for (std::uint32_t i = 0; i <= Node::kSendBlocks; ++i) {
+    a.post_raw(mlx5::WqeOpcode::kNop, {}, mlx5::kCompletionAlways);
+  }
+  a.ring();
+  EXPECT_EQ(a.hca->destroy_cq(0), EINVAL);
+  EXPECT_EQ(state(a), QpState::kError);
+  const std::optional<Polled> received = a.poll_receive();
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->syndrome, Syndrome::kFlushed);
+  ASSERT_EQ(a.modify_to_reset(), 0);
+  a.hca->progress();
+  EXPECT_FALSE(a.poll_receive());
+}
+
 TEST_F(FailingHcas, packet_from_a_stranger_changes_nothing) {
   Node stranger;
   stranger.connect(b, 6, 1);  // claims b as its peer, but b's peer is a
