@@ -252,7 +252,10 @@ Result<void> agree_on(World& world, Plan plan) {
   const std::uint64_t mine = std::hash<std::string>{}(to_json(plan).dump());
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   if (std::ranges::count(all, mine) == std::ssize(all)) return {};
-  return fail(Status::kInvalidArgument, "the ranks were started with different options: give all the same");
+  const std::string differ = "the ranks were started with different options: give all the same";
+  // Each was started at a terminal of its own.
+  if (world.rank() != kReportingRank) print_error("gdx bench: {}\n", differ);
+  return fail(Status::kInvalidArgument, differ);
 }
 
 Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) {

@@ -118,22 +118,26 @@ std::string tables(const Json& rows) {
   return text;
 }
 
-// A line for each row that has a ratio.
+// A line for each row whose ratio has a verdict, and one for those of too few rounds.
 std::string ratios(const Json& document) {
   std::string text;
+  std::size_t unknown = 0;
   for (const char* const list : {"rows", "peers"}) {
     for (const Json& row : document.at(list)) {
       const Json& ratio = row.at("ratio_to_pull");
-      if (ratio.is_null()) continue;
+      if (!ratio.is_null() && ratio.at("differs").is_null()) ++unknown;
+      if (ratio.is_null() || ratio.at("differs").is_null()) continue;
       std::string what = key_of_row(row);
       if (what.size() > kColumns - 40) what.resize(kColumns - 40);
       text += fmt::format("  {:<{}} {}\n", what, kColumns - 40, text_of(ratio, "says"));
     }
   }
-  if (text.empty()) return text;
+  const std::string without =
+      unknown == 0 ? "" : fmt::format("{} ratios to pull have no verdict: too few rounds\n", unknown);
+  if (text.empty()) return without.empty() ? without : "\n" + without;
   const Json& all = document.at("ratios");
   return "\nratio to pull in the same rounds (latency: below 1 is faster; bandwidth: above 1 is faster)\n" +
-         text +
+         text + without +
          fmt::format("{} of {} ratios differ beyond noise; by chance alone about {} would\n",
                      all.at("differ").get<std::uint64_t>(), all.at("count").get<std::uint64_t>(),
                      figure(all.at("by_chance")));
@@ -198,7 +202,7 @@ std::string rounds_line(const Json& document) {
 std::string verdict(const Json& document) {
   std::uint64_t good = 0;
   for (const Json& row : document.at("rows")) good += row.at("bytes_verified").get<std::uint64_t>();
-  std::string text = rounds_line(document);
+  std::string text;
   const std::vector<std::string> wrong = warnings(document);
   const auto damage = [](const std::string& line) { return line.starts_with("DAMAGED"); };
   if (std::ranges::none_of(wrong, damage))
@@ -301,8 +305,8 @@ std::string table(const Json& document) {
     text += line + "\n";
   }
   const Json& rows = document.at("rows");
-  text += tables(rows) + ratios(document) + peers(document.at("peers")) + modelled(document.at("modelled")) +
-          "\n";
+  text += rounds_line(document) + tables(rows) + ratios(document) + peers(document.at("peers")) +
+          modelled(document.at("modelled")) + "\n";
   return text + verdict(document);
 }
 
@@ -412,7 +416,7 @@ std::string nvshmem(const Json& document, bool machine_readable) {
   for (const auto& [job, group] : groups_of(document.at("rows"), job_of)) {
     const bool latency = is_latency(*group.front());
     if (machine_readable) {
-      text += job + "\n";
+      text += fmt::format("# {}\n{}\n", comment(*group.front()), job);
     } else {
       text += fmt::format("# {}\n#{:>10}\n{:<10}  {:<8}  {:<16}\n", comment(*group.front()), job, "size(B)",
                           "scope", latency ? "latency(us)" : "BW (GB/sec)");

@@ -60,6 +60,7 @@ struct BenchOptions {
   std::vector<command_line::Option> options;  // that presets set unless they are given
   bool listens = false;
   std::uint32_t port = kDefaultPort;
+  std::optional<std::uint32_t> gid_index;
   bool on_gpu = false;
   bool quick = false;
   bool all_sizes = false;
@@ -119,6 +120,10 @@ Result<void> choose_node(BenchOptions& options) {
   setenv(kRankVariable, options.listens ? "0" : "1", 1);
   setenv(kWorldSizeVariable, "2", 1);
   setenv(kRootVariable, fmt::format("{}:{}", root, options.port).c_str(), 1);
+  const auto world = GDX_TRY(WorldOptions::from_environment());
+  print_error("gdx bench: meets the other node at {} within {} s; start it there with the same options{}\n",
+              world.root, world.timeout_ns / 1'000'000'000,
+              options.listens ? " and this HOST, without --listen" : " and --listen, without a HOST");
   return {};
 }
 
@@ -267,6 +272,7 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   options.launch.command = {program, "--plan", to_json(options.plan).dump(), "--journal",
                             fmt::format("{}", journal.value())};
   if (!options.plan.hca.empty()) setenv(kHcaVariable, options.plan.hca.c_str(), 1);
+  if (options.gid_index) setenv(kGidIndexVariable, fmt::format("{}", *options.gid_index).c_str(), 1);
   const auto status = GDX_TRY(launch(options.launch));
   const std::string text = read_journal(journal.value());
   if (text.find("\"conditions\"") == std::string::npos) return status;  // rank 1, or ended before it measured
@@ -376,6 +382,10 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
   command.add_option("-d,--hca", plan.hca, "HCA to use (the first)")
       .check(command_line::not_empty("the name of an HCA"));
   command
+      .add_option("-x,--gid-index", options.gid_index,
+                  fmt::format("Entry of the HCA's GID table (${}, or by its address)", kGidIndexVariable))
+      .check(whole(0, 255));
+  command
       .add_option("--kill-rank", plan.kill_rank,
                   "This rank kills itself half-way: the report must be partial")
       .check(whole(0, bench::kMostRanks - 1));
@@ -426,7 +436,7 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
            .add_option("--rounds", options->plan.rounds,
                        "Rounds, in which modes take turns; the median counts (7)")
            .check(whole(1, bench::kMaxRounds)));
-  keep(command.add_option("--seconds", options->plan.seconds, "Time for all samples, about (60)")
+  keep(command.add_option("-D,--seconds", options->plan.seconds, "Time for all samples, about (60)")
            .check(real(0.1, 1e6)));
   command.add_flag("--quick", options->quick,
                    fmt::format("Sizes {}, {} rounds, about a minute", kQuickSizes, kQuickRounds));

@@ -213,6 +213,7 @@ PYTHON
     other=$!
     run 100 "$gdx" bench put_lat --listen -p "$port" -s 8 --modes pull "${few[@]}"
     expect_status 0 && expect '^put +pull +8 B '
+    expect "^gdx bench: meets the other node at 0.0.0.0:$port within [0-9]+ s; start it there with the same options and this HOST"
     wait "$other" || fail "status $? of rank 1: $(cat "$folder/other")"
     refused "listen: '10.0.0.1' is the node that listens: leave out one" "$gdx" bench put_lat 10.0.0.1 --listen
     # The same by variables, as under a launcher.
@@ -226,6 +227,7 @@ PYTHON
     GDX_RANK=1 "$gdx" bench put_lat -s 16 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
     run 100 env GDX_RANK=0 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     wait "$!" && fail "rank 1 took other options than rank 0"
+    grep -q '^gdx bench: the ranks were started with different options: ' "$folder/other" || fail "rank 1 does not say why it ends"
     expect_status 2 && expect 'started with different options: give all the same$' && expect_one_line
     ;;
   collectives)
@@ -367,7 +369,7 @@ PYTHON
     expect_status 0
     expect '^ib_write_bw +put +4 KiB +- +\[.*\] +- +[0-9.e+]+ +[0-9.]+$'
     expect '^ib_read_lat +get +4 KiB +[0-9.]+ +\[.*\] +- +- +-$'
-    expect '^  put bw ib_write_bw 4096 B CPU x2 depth 8 batch 3 both ways +too few rounds$'
+    expect '^[0-9]+ ratios to pull have no verdict: too few rounds$'
     grep -q 'by a CPU: ib_write_bw -F -n 42 -s 4096 -t 8 -q 2 -l 3 -b"' "$folder/a.json" || fail "perftest has other conditions"
     for tool in ucx_perftest fi_pingpong; do
       if ! command -v $tool >/dev/null; then
