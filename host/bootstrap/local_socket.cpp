@@ -85,6 +85,7 @@ Result<Descriptor> connect_local(const std::string& name) {
     return socket;
   const int error = errno;
   const Status status = error == ECONNREFUSED || error == ENOENT ? Status::kNotFound
+                        : error == EACCES                        ? Status::kUnsupported
                         : must_wait(error)                       ? Status::kBusy
                                                                  : Status::kSystem;
   return fail(status, fmt::format("nobody answers at the local socket '{}': {}", name, std::strerror(error)));

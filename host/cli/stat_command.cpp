@@ -171,7 +171,9 @@ void add(command_line::Command command, const std::shared_ptr<Chosen>& chosen, i
   command.add_option("--socket", chosen->socket, "Path of gdxd's socket (where GDX_DAEMON says)");
   command.when_chosen([chosen, &exit_status, act] {
     const Result<void> done = act(*chosen);
-    exit_status = done ? 0 : report(done.error());
+    const int status = done ? 0 : report(done.error());
+    // 127 is the shell's status of a missing program.
+    exit_status = status == kExitNotFound ? kExitFailure : status;
   });
 }
 

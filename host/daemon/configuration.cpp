@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -181,6 +182,22 @@ Result<void> Configuration::read_file(const std::string& path, bool required) {
   }
 }
 
+// A misspelt limit would leave the default in force.
+Result<void> Configuration::refuse_unknown_variables() const {
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const std::string_view name = text.substr(0, text.find('='));
+    const auto names_it = [&](const Setting& setting) { return name_of(setting.key, "GDXD_", '_') == name; };
+    if (!name.starts_with("GDXD_") || name == kFileVariable || name == kOnSoftwareVariable ||
+        std::ranges::any_of(settings_, names_it))
+      continue;
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("{}: no such variable: unset it, or use a key that gdxd --print-config shows", name));
+  }
+  return {};
+}
+
 Result<void> Configuration::read() {
   const char* const variable = std::getenv(kFileVariable);
   const std::string path = file_->given()        ? file_->values().back()
@@ -195,11 +212,18 @@ Result<void> Configuration::read() {
     }
     if (setting.flag->given()) GDX_TRY(store(setting, setting.flag->values().back(), setting.flag->name()));
   }
+  GDX_TRY(refuse_unknown_variables());
   const Limits& limits = server_.limits;
-  if (limits.group.max_nic_pools > limits.pools_per_hca)
-    return fail(Status::kInvalidArgument,
-                fmt::format("quota.nic_pools {} is more than the {} parts of pools: lower it or raise pools",
-                            limits.group.max_nic_pools, limits.pools_per_hca));
+  if (limits.group.max_nic_pools > limits.pools_per_hca) {
+    const auto source = [&](const char* key) {
+      return std::ranges::find(settings_, key, &Setting::key)->source;
+    };
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format(
+            "quota.nic_pools {} ({}) is more than the {} parts of pools ({}): lower it or raise pools",
+            limits.group.max_nic_pools, source("quota.nic_pools"), limits.pools_per_hca, source("pools")));
+  }
   server_.mode = static_cast<std::uint32_t>(std::strtoul(mode_.c_str(), nullptr, 8));
   if (const group* const found = group_.empty() ? nullptr : getgrnam(group_.c_str()))
     server_.group = found->gr_gid;

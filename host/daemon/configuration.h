@@ -17,6 +17,9 @@
 
 namespace gdx::daemon {
 
+// Set for the second start, under the software HCA.
+inline constexpr char kOnSoftwareVariable[] = "GDXD_ON_SOFTWARE_HCA";
+
 class Configuration {
  public:
   Configuration();
@@ -48,6 +51,7 @@ class Configuration {
   };
   [[nodiscard]] static std::string text_of(const Setting& setting);
   static Result<void> store(Setting& setting, const std::string& text, const std::string& source);
+  [[nodiscard]] Result<void> refuse_unknown_variables() const;
   Result<void> read_file(const std::string& path, bool required);
   template <typename Table>
   Result<void> read_table(const Table& table, const Place& place);

@@ -28,8 +28,6 @@ namespace {
 
 constexpr char kProgram[] = "gdxd";
 constexpr unsigned kEndPatienceS = 10;
-// Set for the second start, under the software HCA.
-constexpr char kOnSoftwareVariable[] = "GDXD_ON_SOFTWARE_HCA";
 
 std::atomic<Server*> running{nullptr};
 
@@ -84,7 +82,8 @@ Result<std::unique_ptr<Server>> make_server(ServerOptions& options) {
     return Server::adopt(std::move(passed->socket), options);
   }
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
+  if (options.path == ipc::default_socket_path())
+    std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
   return Server::listen(options);
 }
 

@@ -18,6 +18,9 @@ struct GroupLimits {
   std::uint32_t max_requests_per_s = 20'000;
 };
 
+// Connections of root and gdxd's own user beyond the limits. They open no HCA.
+inline constexpr std::uint32_t kOperatorPlaces = 8;
+
 struct Limits {
   std::uint32_t max_groups = 16;
   std::uint32_t max_clients = 1024;

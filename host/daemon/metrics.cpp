@@ -168,8 +168,11 @@ Result<std::unique_ptr<Metrics>> Metrics::serve(const MetricsAddress& address,
     print_error("gdxd's metrics are at http://{}:{}/metrics\n", address.host, served->port());
     return served;
   } catch (const std::exception& error) {
-    return fail(Status::kSystem, fmt::format("cannot listen at {} for metrics: {}; choose another --metrics",
-                                             address.listening, error.what()));
+    return fail(
+        Status::kSystem,
+        fmt::format("cannot listen at {} for metrics ({}): the port may be in use, or no address of this "
+                    "machine; choose another --metrics",
+                    address.listening, error.what()));
   }
 }
 

@@ -198,7 +198,7 @@ void Server::stop() {
   if (::write(stop_.value(), &one, sizeof one) != sizeof one) return;
 }
 
-Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
+Result<std::shared_ptr<Group>> Server::group_of(uid_t user, bool beyond_limit) {
   if (stands_for_many(user)) {
     return fail(
         Status::kUnsupported,
@@ -213,7 +213,7 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
   if (const auto found = groups_.find(user); found != groups_.end()) {
     if (auto group = found->second.lock()) return group;
   }
-  if (groups_.size() >= options_.limits.max_groups) {
+  if (!beyond_limit && groups_.size() >= options_.limits.max_groups) {
     return fail(Status::kBusy,
                 fmt::format("gdxd serves {} users already: end some of their programs", groups_.size()));
   }
@@ -223,13 +223,23 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user) {
   return group;
 }
 
-Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
-  const auto served = std::ranges::count_if(clients_, [](const Client& client) { return !client.refused; });
-  if (static_cast<std::uint64_t>(served) >= options_.limits.max_clients)
+Result<std::unique_ptr<Session>> Server::client_session(uid_t user, std::uint64_t served) {
+  if (served >= options_.limits.max_clients)
     return fail(Status::kBusy, fmt::format("gdxd serves {} clients already: end some", served));
-  auto group = GDX_TRY(group_of(user));
+  auto group = GDX_TRY(group_of(user, false));
   auto share = GDX_TRY(group->clients.take(1));
   return std::make_unique<Session>(std::move(group), std::move(share), this);
+}
+
+// An operator gets in where no client does, to see who holds the places and to kick some.
+Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
+  const auto places = [this](Place place) {
+    return static_cast<std::uint64_t>(std::ranges::count(clients_, place, &Client::place));
+  };
+  auto session = client_session(user, places(Place::kClient));
+  if (session || !rules(user) || places(Place::kOperator) >= kOperatorPlaces) return session;
+  auto group = GDX_TRY(group_of(user, true));
+  return std::make_unique<Session>(std::move(group), Quota::Share{}, this, session.error());
 }
 
 // The session ends on this thread, so that a slow end delays nobody else.
@@ -297,8 +307,9 @@ Result<void> Server::accept_client() {
   }
   const auto peer = GDX_TRY(bootstrap::peer_of(socket));
   auto session = new_session(peer.uid);
-  const auto refused = std::ranges::count_if(
-      clients_, [&](const Client& client) { return client.refused && client.user == peer.uid; });
+  const auto refused = std::ranges::count_if(clients_, [&](const Client& client) {
+    return client.place == Place::kRefused && client.user == peer.uid;
+  });
   if (!session && refused >= kRefusedAtOnce) return tl::unexpected(session.error());
   const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
@@ -307,9 +318,9 @@ Result<void> Server::accept_client() {
   client.user = peer.uid;
   client.connected_ns = monotonic_ns();
   if (session) {
+    client.place = (*session)->may_open() ? Place::kClient : Place::kOperator;
     client.session = std::move(*session);
   } else {
-    client.refused = true;
     client.refusal = session.error();
   }
   try {

@@ -51,12 +51,13 @@ class Server final : public Operator {
   [[nodiscard]] bool draining() const override { return draining_.load(); }
 
  private:
+  enum class Place : std::uint8_t { kRefused, kClient, kOperator };
   struct Client {
     Descriptor socket;
     pid_t process = 0;
     std::uint64_t connected_ns = 0;
     uid_t user = 0;
-    bool refused = false;
+    Place place = Place::kRefused;
     std::unique_ptr<Session> session;  // none: refused, or ended
     std::atomic<bool> session_open{false};
     Error refusal;
@@ -67,7 +68,8 @@ class Server final : public Operator {
   };
   Server(Descriptor listener, ServerOptions options);
   Result<void> accept_client();
-  Result<std::shared_ptr<Group>> group_of(uid_t user);
+  Result<std::shared_ptr<Group>> group_of(uid_t user, bool beyond_limit);
+  Result<std::unique_ptr<Session>> client_session(uid_t user, std::uint64_t served);
   Result<std::unique_ptr<Session>> new_session(uid_t user);
   static void serve(Client& client);
   static void serve_session(Client& client);

@@ -414,6 +414,7 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
 
 Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   client_notices_.close();
+  if (no_hca_) return tl::unexpected(*no_hca_);
   if (operator_ != nullptr && operator_->draining())
     return fail(Status::kBusy, "gdxd ends with the clients that it has: start another");
   HcaOptions options;

@@ -82,11 +82,13 @@ class Operator {
 // Threads: answer() and is_open() by one thread; figures(), flights() and tell() by any.
 class Session {
  public:
-  // `client` is this client's part of the group's quota.
-  Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr)
+  // `client` is this client's part of the group's quota. `no_hca`: why it may open no HCA.
+  Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr,
+          std::optional<Error> no_hca = std::nullopt)
       : group_(std::move(group)),
         client_(std::move(client)),
         operator_(of_gdxd),
+        no_hca_(std::move(no_hca)),
         tenant_(++group_->last_tenant) {}
   ~Session();
   Session(const Session&) = delete;
@@ -94,6 +96,7 @@ class Session {
 
   // Does what a message asks for, and returns the answer. Takes the message's files.
   [[nodiscard]] Answer answer(bootstrap::LocalMessage message);
+  [[nodiscard]] bool may_open() const { return !no_hca_; }
   [[nodiscard]] bool is_open() const { return state_ == State::kOpen; }
   [[nodiscard]] SessionFigures figures() const;
   // Tells the client, if it has that HCA open or `hca` is null, which is returned.
@@ -156,6 +159,7 @@ class Session {
   std::shared_ptr<Group> group_;
   Quota::Share client_;
   Operator* operator_;
+  std::optional<Error> no_hca_;
   std::uint32_t tenant_;
   Descriptor text_;  // of the last answer
   State state_ = State::kNew;

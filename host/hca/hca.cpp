@@ -162,9 +162,9 @@ Result<Hca> Hca::open(const HcaOptions& options) {
   const auto places = GDX_TRY(ipc::daemon_places_from_environment());
   for (const std::string& path : places.paths) {
     auto daemon = ipc::Daemon::connect(path);
-    if (daemon) return open_by(std::move(*daemon), options);
-    if (places.required) return tl::unexpected(daemon.error());
-    log::info("this process opens its HCA by itself: {}", daemon.error().message);
+    auto hca = daemon ? open_by(std::move(*daemon), options) : Result<Hca>(tl::unexpected(daemon.error()));
+    if (hca || places.required) return hca;
+    log::info("this process opens its HCA by itself: {}", hca.error().message);
   }
   return open_here(options);
 }

@@ -117,7 +117,7 @@ case $case_name in
     expect 'gdx_demo .* QP 0x[0-9a-f]+ at .* [1-9][0-9]* -$'
     expect '[1-9][0-9]* packets/s sent'
     run 100 "$gdx" kick 1
-    expect_status 127
+    expect_status 1
     expect 'process 1 is no client'
     run 100 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
     expect_status 0
@@ -129,7 +129,7 @@ case $case_name in
     wait "$daemon" || fail "gdxd ended with status $?: $(cat "$folder/log")"
     daemon=
     run 100 "$gdx" stat
-    expect_status 127
+    expect_status 1
     expect 'no gdxd at'
     ;;
   # Flags beat the environment, that the file, and that the defaults; what is printed reads back. Quotas hold.
@@ -157,7 +157,10 @@ case $case_name in
     refused 'cannot read the configuration' "$gdxd" --config "$folder"
     refused 'cannot read the configuration' "$gdxd" --config "$folder/none"
     GDXD_POOLS=0 refused '^gdxd: GDXD_POOLS: ' "$gdxd"
-    refused 'quota.nic_pools 3 is more than the 2 parts of pools' "$gdxd" --pools 2 --quota-nic-pools 3
+    GDXD_POOL=2 refused '^gdxd: GDXD_POOL: no such variable' "$gdxd"
+    refuses 1 "cannot listen at $folder/none/socket: .*: No such file" "$gdxd" --socket "$folder/none/socket"
+    [ ! -e "$folder/none" ] || fail 'a folder that nobody asked for was made'
+    refused 'quota.nic_pools 3 \(--quota-nic-pools\) is more than the 2 parts of pools \(--pools\)' "$gdxd" --pools 2 --quota-nic-pools 3
     export GDXD_CONFIG=/dev/null
     printf 'mode = "0660"\n[quota]\nendpoints = 1\nrequests_per_s = 100\n' >"$folder/a.toml"
     start_gdxd --config "$folder/a.toml" --users 60000 --quota-regions 60000
@@ -247,7 +250,7 @@ case $case_name in
     run 100 "$gdx" trace --qp "$qp" --output "$folder/trace.json"
     expect_status 0
     python3 "$check" json "$folder/trace.json" "$qp" || fail 'the trace is not of the format'
-    refuses 127 'no such endpoint' "$gdx" trace --pid 1
+    refuses 1 'no such endpoint' "$gdx" trace --pid 1
     refuses 1 'cannot write /proc/none' "$gdx" trace --output /proc/none
     run 100 "$gdx" kick "$("$gdx" stat --json | grep -m1 '"pid"' | tr -dc 0-9)"
     wait $launcher && fail 'the demo went on without its rank'

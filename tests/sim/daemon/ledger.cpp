@@ -93,7 +93,7 @@ Ledger::Sums Ledger::sums_of(uid_t user) const {
   std::set<const PoolBook*> pools;
   for (const ClientBook& client : clients_) {
     if (client.user != user || !client.lives) continue;
-    ++sums.clients;
+    sums.clients += client.no_hca ? 0 : 1;
     sums.open += client.state == ClientBook::State::kOpen ? 1 : 0;
     sums.regions += client.regions.size();
     sums.endpoints += client.endpoints.size();
@@ -146,7 +146,7 @@ std::shared_ptr<PoolBook> Ledger::shared_pool(uid_t user, const ipc::OpenPool& r
 }
 
 ClientBook* Ledger::admit(uid_t user, pid_t process) {
-  const auto is_served = [](const ClientBook& client) { return !client.refusal; };
+  const auto is_served = [](const ClientBook& client) { return !client.refusal && !client.no_hca; };
   const auto served = static_cast<std::uint64_t>(std::ranges::count_if(clients_, is_served));
   const auto all = users();
   const bool is_new = std::ranges::find(all, user) == all.end();
@@ -156,6 +156,10 @@ ClientBook* Ledger::admit(uid_t user, pid_t process) {
   } else if (sums_of(user).clients >= limits_.group.max_clients) {
     refusal = Status::kNoMemory;
   }
+  std::optional<Status> no_hca;
+  const auto is_operator = [](const ClientBook& client) { return client.no_hca.has_value(); };
+  if (rules(user) && std::ranges::count_if(clients_, is_operator) < daemon::kOperatorPlaces)
+    std::swap(no_hca, refusal);
   const auto refused = static_cast<std::size_t>(std::ranges::count_if(
       clients_, [&](const ClientBook& client) { return client.refusal && client.user == user; }));
   if (refusal && refused >= kRefusedAtOnce) return nullptr;
@@ -163,6 +167,7 @@ ClientBook* Ledger::admit(uid_t user, pid_t process) {
   client.user = user;
   client.process = process;
   client.refusal = refusal;
+  client.no_hca = no_hca;
   client.lives = !refusal;
   return &client;
 }
@@ -216,7 +221,7 @@ Ledger::Statuses Ledger::expect(const ClientBook& client, std::span<const std::b
       const bool meets = hello.oldest_version <= ipc::kVersion && hello.newest_version >= ipc::kVersion;
       return {meets ? Status::kOk : Status::kVersionMismatch};
     }
-    case Kind::kOpenHca: return {draining_ ? Status::kBusy : Status::kOk};
+    case Kind::kOpenHca: return {client.no_hca.value_or(draining_ ? Status::kBusy : Status::kOk)};
     case Kind::kRegisterMemory: return expect_region(client, read<ipc::RegisterMemory>(body), files);
     case Kind::kOpenPool: return expect_pool(client, read<ipc::OpenPool>(body));
     case Kind::kCreateEndpoint: return expect_endpoint(client, read<ipc::CreateEndpoint>(body), files);
