@@ -4,6 +4,7 @@
 // never judged.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -77,7 +78,8 @@ Json read_rows() {
   for (std::string line; std::getline(std::cin, line);) {
     if (line.starts_with("sample|")) {
       const auto fields = fields_of(line, 4);
-      samples[fields[2]][std::stoi(fields[1])] = std::stod(fields[3]);
+      const bool first = samples[fields[2]].emplace(std::stoi(fields[1]), std::stod(fields[3])).second;
+      if (!first) throw std::runtime_error(fmt::format("'{}' was sampled twice in a round", fields[2]));
     } else if (line.starts_with("value|")) {
       rows.push_back(value_row(fields_of(line, 6), samples));
     } else {
@@ -87,15 +89,23 @@ Json read_rows() {
   return rows;
 }
 
+// One round has no interval, and few rounds have one of a lower level.
 void print(const std::string& measured, const Json& rows) {
-  fmt::print("measured: {}; gdx at {}\n", measured, commit());
+  double least = 1;
+  for (const Json& row : rows) {
+    const auto level = row.at("level").get<double>();
+    if (level > 0) least = std::min(least, level);
+  }
+  fmt::print("measured: {}; gdx at {}; intervals of level {:.4g}\n", measured, commit(), least);
   fmt::print("{:<72} {:>10} {:>22}  {}\n", "", "median", "its interval", "bar");
   for (const Json& row : rows) {
     const bool ratio = row.contains("ratio");
-    const std::string what =
+    const auto what =
         row.at("what").get<std::string>() + (ratio ? "" : ", " + row.at("unit").get<std::string>());
-    const auto bounds =
-        fmt::format("[{:.4g}, {:.4g}]", row.at("low").get<double>(), row.at("high").get<double>());
+    const std::string bounds =
+        row.at("level") == 0
+            ? "-"
+            : fmt::format("[{:.4g}, {:.4g}]", row.at("low").get<double>(), row.at("high").get<double>());
     fmt::print("{:<72} {:>10.4g} {:>22}  {}\n", what, row.at(ratio ? "ratio" : "median").get<double>(),
                bounds, row.at("bar").get<std::string>());
   }

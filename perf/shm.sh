@@ -2,7 +2,6 @@
 # shm.sh BUILD_FOLDER [OPTIONS of runner.sh]: the software HCA's shared-memory wire beside UCX's own shared memory.
 . "$(dirname "${BASH_SOURCE[0]}")/runner.sh"
 need ucx_perftest ucx-utils
-trap 'rm -rf "$folder"' EXIT
 export UCX_TLS=shm,self
 
 one_round() {

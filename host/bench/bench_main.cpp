@@ -253,7 +253,7 @@ Result<void> agree_on(World& world, Plan plan) {
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   if (std::ranges::count(all, mine) == std::ssize(all)) return {};
   const std::string differ = "the ranks were started with different options: give all the same";
-  // Each was started at a terminal of its own.
+  // Such ranks have terminals of their own.
   if (world.rank() != kReportingRank) print_error("gdx bench: {}\n", differ);
   return fail(Status::kInvalidArgument, differ);
 }
@@ -271,7 +271,8 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
   GDX_TRY(agree_on(world, plan));
   auto rank = GDX_TRY(Rank::connect(std::move(hca), gpus, world, plan, cases));
   const auto conditions = GDX_TRY(exchange_conditions(world, rank, gpus));
-  auto peers = GDX_TRY(PeerEnds::find(world, "gdx bench", peer_runs(plan, cases), rank.hca().name()));
+  auto peers = GDX_TRY(PeerEnds::find(world, "gdx bench", peer_runs(plan, cases),
+                                      {rank.hca().name(), rank.hca().gid_index()}));
   GDX_TRY(journal.add({{"conditions", conditions},
                        {"measured_on", measured_on(rank.hca(), gpus)},
                        {"hca", hca_text(rank.hca())}}));

@@ -243,14 +243,17 @@ std::string job_of(const Json& row) {
   return job + (row.at("direction") == "both ways" ? "_both" : "");
 }
 
-// Describes the rows that peers' layouts have no columns for.
-std::string comment(const Json& row) {
-  return fmt::format("gdx {}: {}, {} scope, {} endpoints, depth {}, batch {}, {}", title_of(row),
-                     text_of(row, "series"), text_of(row, "scope"), row.at("endpoints").get<std::uint64_t>(),
+// Describes the rows that peers' layouts have no columns for. NVSHMEM's has one for the scope.
+std::string comment_without_scope(const Json& row) {
+  return fmt::format("gdx {}: {}, {} endpoints, depth {}, batch {}, {}", title_of(row),
+                     text_of(row, "series"), row.at("endpoints").get<std::uint64_t>(),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction")) +
          (is_collective(row) ? fmt::format(", {} ranks", row.at("ranks").get<std::uint64_t>()) : "") +
          variant_of(row) + (is_latency(row) ? fmt::format(", of a {}", text_of(row, "latency_of")) : "");
+}
+std::string comment(const Json& row) {
+  return fmt::format("{}, {} scope", comment_without_scope(row), text_of(row, "scope"));
 }
 
 }  // namespace
@@ -416,10 +419,10 @@ std::string nvshmem(const Json& document, bool machine_readable) {
   for (const auto& [job, group] : groups_of(document.at("rows"), job_of)) {
     const bool latency = is_latency(*group.front());
     if (machine_readable) {
-      text += fmt::format("# {}\n{}\n", comment(*group.front()), job);
+      text += fmt::format("# {}\n{}\n", comment_without_scope(*group.front()), job);
     } else {
-      text += fmt::format("# {}\n#{:>10}\n{:<10}  {:<8}  {:<16}\n", comment(*group.front()), job, "size(B)",
-                          "scope", latency ? "latency(us)" : "BW (GB/sec)");
+      text += fmt::format("# {}\n#{:>10}\n{:<10}  {:<8}  {:<16}\n", comment_without_scope(*group.front()),
+                          job, "size(B)", "scope", latency ? "latency(us)" : "BW (GB/sec)");
     }
     for (const Json* row : group) {
       const auto bytes = row->at("bytes").get<std::uint64_t>();

@@ -92,11 +92,10 @@ Result<std::string> address_of(const Place& place) {
 
 }  // namespace
 
-Result<PeerEnds> PeerEnds::find(World& world, const std::string& caller, std::vector<PeerRun> runs,
-                                const std::string& hca) {
+Result<PeerEnds> PeerEnds::find(World& world, const std::string& caller, std::vector<PeerRun> runs, Nic nic) {
   PeerEnds ends;
   ends.caller_ = caller;
-  ends.hca_ = hca;
+  ends.nic_ = std::move(nic);
   ends.runs_here_.reserve(runs.size());
   std::vector<std::string> told;
   for (const PeerRun& run : runs) {
@@ -122,7 +121,7 @@ Result<std::optional<PeerFigures>> PeerEnds::run(World& world, std::size_t index
   const auto places = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   const Place& server = places[1 - kReportingRank];
   const auto host = GDX_TRY(address_of(server));
-  const std::string command = peer_command(run, hca_, server.port, client ? host : "");
+  const std::string command = peer_command(run, nic_, server.port, client ? host : "");
   std::optional<PeerFigures> figures;
   Pipe end(nullptr, pclose);
   if (client) {

@@ -17,10 +17,10 @@ inline constexpr std::uint64_t kExchangeTimeoutNs = 120'000'000'000;
 
 class PeerEnds {
  public:
-  // `caller`, for messages: "gdx bench". `hca`: this rank's. Collective. Tells once, at the reporting rank,
+  // `caller`, for messages: "gdx bench". `nic`: this rank's. Collective. Tells once, at the reporting rank,
   // which programs are missing.
   [[nodiscard]] static Result<PeerEnds> find(World& world, const std::string& caller,
-                                             std::vector<PeerRun> runs, const std::string& hca);
+                                             std::vector<PeerRun> runs, Nic nic);
 
   [[nodiscard]] const std::vector<PeerRun>& runs() const { return runs_; }
   // Runs number `index` once, its client at the reporting rank. Returns what that printed; nullopt at the
@@ -35,7 +35,7 @@ class PeerEnds {
   // Those of all ranks are equal.
   std::vector<bool> runs_here_;          // of each run
   std::map<std::string, int> failures_;  // of each program
-  std::string hca_;
+  Nic nic_;
 };
 
 }  // namespace gdx::bench

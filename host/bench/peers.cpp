@@ -245,20 +245,19 @@ bool is_address(const std::string& text) {
   return !text.empty() && text.front() != '-' && std::ranges::all_of(text, fits);
 }
 
-std::string peer_command(const PeerRun& run, const std::string& hca, std::uint16_t port,
-                         const std::string& host) {
+std::string peer_command(const PeerRun& run, const Nic& nic, std::uint16_t port, const std::string& host) {
   const std::string options = fmt::format("{}", fmt::join(run.options, " "));
   if (run.program == kUcx) {
     // One that was built with MPI takes itself for one of its processes.
     const char* const alone = "$(ucx_perftest -h | grep -q -- \"-P <0|1>\" && echo -P 0)";
-    const std::string on =
-        fmt::format("env UCX_NET_DEVICES={}:1 UCX_TLS=rc {} {} -p {}", hca, kUcx, alone, port);
+    const std::string on = fmt::format("env UCX_NET_DEVICES={}:1 UCX_IB_GID_INDEX={} UCX_TLS=rc {} {} -p {}",
+                                       nic.hca, nic.gid_index, kUcx, alone, port);
     return host.empty() ? on : fmt::format("{} {} {} -f", on, host, options);
   }
   if (run.program == kLibfabric)
-    return fmt::format("{} -d {} {} -{} {} {}", kLibfabric, hca, options, host.empty() ? 'B' : 'P', port,
+    return fmt::format("{} -d {} {} -{} {} {}", kLibfabric, nic.hca, options, host.empty() ? 'B' : 'P', port,
                        host);
-  return fmt::format("{} -d {} -p {} {} {}", run.program, hca, port, options, host);
+  return fmt::format("{} -d {} -x {} -p {} {} {}", run.program, nic.hca, nic.gid_index, port, options, host);
 }
 
 bool measures_otherwise(const PeerRun& run) { return run.program == kLibfabric; }

@@ -35,9 +35,15 @@ struct PeerRun {
 // Returns whether a text can be an address, so that it is one word to a shell.
 [[nodiscard]] bool is_address(const std::string& text);
 
+// The HCA of one end, and the entry of its GID table that gdx uses.
+struct Nic {
+  std::string hca;
+  std::uint8_t gid_index = 0;
+};
+
 // Returns the command line of one end, for a shell, without single quotes. `host`: of the server, for a
 // client; empty for the server.
-[[nodiscard]] std::string peer_command(const PeerRun& run, const std::string& hca, std::uint16_t port,
+[[nodiscard]] std::string peer_command(const PeerRun& run, const Nic& nic, std::uint16_t port,
                                        const std::string& host);
 
 // Returns Debian's package of a program.

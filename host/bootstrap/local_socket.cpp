@@ -88,6 +88,9 @@ Result<Descriptor> connect_local(const std::string& name) {
                         : error == EACCES                        ? Status::kUnsupported
                         : must_wait(error)                       ? Status::kBusy
                                                                  : Status::kSystem;
+  if (status == Status::kUnsupported)
+    return fail(status,
+                fmt::format("the local socket '{}' admits no such user: {}", name, std::strerror(error)));
   return fail(status, fmt::format("nobody answers at the local socket '{}': {}", name, std::strerror(error)));
 }
 

@@ -59,6 +59,7 @@ struct BenchOptions {
   std::vector<std::string> compared;          // two files
   std::vector<command_line::Option> options;  // that presets set unless they are given
   bool listens = false;
+  bool dials = false;  // a HOST
   std::uint32_t port = kDefaultPort;
   std::optional<std::uint32_t> gid_index;
   bool on_gpu = false;
@@ -103,6 +104,16 @@ bool is_host(const std::string& word) {
   return word == "localhost" || word.find_first_of(".:") != std::string::npos;
 }
 
+// Tells where two nodes meet, and what to start at the other one.
+Result<void> tell_meeting(const BenchOptions& options) {
+  if (!options.listens && !options.dials) return {};
+  const auto world = GDX_TRY(WorldOptions::from_environment());
+  print_error("gdx bench: meets the other node at {} within {} s; start it there with the same options{}\n",
+              world.root, world.timeout_ns / 1'000'000'000,
+              options.listens ? " and this HOST, without --listen" : " and --listen, without a HOST");
+  return {};
+}
+
 // Makes this process one of two ranks on two nodes: rank 0 with --listen, rank 1 with a host among the tests.
 Result<void> choose_node(BenchOptions& options) {
   std::vector<std::string>& words = options.plan.tests;
@@ -116,14 +127,11 @@ Result<void> choose_node(BenchOptions& options) {
   if (!options.listens) {
     root = host->find(':') == std::string::npos ? *host : fmt::format("[{}]", *host);
     words.erase(host);
+    options.dials = true;
   }
   setenv(kRankVariable, options.listens ? "0" : "1", 1);
   setenv(kWorldSizeVariable, "2", 1);
   setenv(kRootVariable, fmt::format("{}:{}", root, options.port).c_str(), 1);
-  const auto world = GDX_TRY(WorldOptions::from_environment());
-  print_error("gdx bench: meets the other node at {} within {} s; start it there with the same options{}\n",
-              world.root, world.timeout_ns / 1'000'000'000,
-              options.listens ? " and this HOST, without --listen" : " and --listen, without a HOST");
   return {};
 }
 
@@ -322,6 +330,7 @@ Result<int> run_bench(BenchOptions& options) {
   // Before anything is measured, so that a fault here costs no time.
   const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
   for (const std::string& file : {options.output, options.report}) GDX_TRY(try_file(file));
+  GDX_TRY(tell_meeting(options));
   nlohmann::ordered_json document;
   const auto status = GDX_TRY(measure(options, document));
   if (document.is_null()) return status;

@@ -1,6 +1,7 @@
 // Limits of gdxd. A group is the processes of one user.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gdx::daemon {
@@ -18,8 +19,8 @@ struct GroupLimits {
   std::uint32_t max_requests_per_s = 20'000;
 };
 
-// Connections of root and gdxd's own user beyond the limits. They open no HCA.
-inline constexpr std::uint32_t kOperatorPlaces = 8;
+// Connections beyond the limits, of root and of gdxd's own user each. They open no HCA.
+inline constexpr std::ptrdiff_t kOperatorPlaces = 8;
 
 struct Limits {
   std::uint32_t max_groups = 16;

@@ -210,13 +210,22 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user, bool beyond_limit) {
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
   }
-  if (const auto found = groups_.find(user); found != groups_.end()) {
-    if (auto group = found->second.lock()) return group;
+  // Groups of operators alone count for nothing.
+  std::shared_ptr<Group> own;
+  std::size_t served = 0;
+  for (const auto& [other, weak] : groups_) {
+    auto group = weak.lock();
+    const bool is_served = group && group->clients.used() > 0;
+    served += is_served ? 1 : 0;
+    if (other != user || !group) continue;
+    beyond_limit = beyond_limit || is_served;
+    own = std::move(group);
   }
-  if (!beyond_limit && groups_.size() >= options_.limits.max_groups) {
+  if (!beyond_limit && served >= options_.limits.max_groups) {
     return fail(Status::kBusy,
-                fmt::format("gdxd serves {} users already: end some of their programs", groups_.size()));
+                fmt::format("gdxd serves {} users already: end some of their programs", served));
   }
+  if (own) return own;
   auto group = std::make_shared<Group>(user, options_.limits);
   const std::lock_guard lock(mutex_);
   groups_[user] = group;
@@ -233,11 +242,13 @@ Result<std::unique_ptr<Session>> Server::client_session(uid_t user, std::uint64_
 
 // An operator gets in where no client does, to see who holds the places and to kick some.
 Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
-  const auto places = [this](Place place) {
-    return static_cast<std::uint64_t>(std::ranges::count(clients_, place, &Client::place));
-  };
-  auto session = client_session(user, places(Place::kClient));
-  if (session || !rules(user) || places(Place::kOperator) >= kOperatorPlaces) return session;
+  const auto served = std::ranges::count(clients_, Place::kClient, &Client::place);
+  auto session = client_session(user, static_cast<std::uint64_t>(served));
+  if (session || !rules(user)) return session;
+  const auto operators = std::ranges::count_if(clients_, [&](const Client& client) {
+    return client.place == Place::kOperator && client.user == user;
+  });
+  if (operators >= kOperatorPlaces) return session;
   auto group = GDX_TRY(group_of(user, true));
   return std::make_unique<Session>(std::move(group), Quota::Share{}, this, session.error());
 }

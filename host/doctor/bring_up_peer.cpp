@@ -167,7 +167,8 @@ Result<double> run_perftest(Bench& bench) {
   const std::string bytes = fmt::format("{}", kBytes);
   const std::string gid_index = fmt::format("{}", bench.hca->gid_index());
   PeerRun run{kPerftest, {.bytes = kBytes}, {"-x", gid_index, "-s", bytes, "-n", kPerftestWrites}};
-  auto ends = GDX_TRY(PeerEnds::find(*bench.world, "gdx doctor", {std::move(run)}, bench.hca->name()));
+  auto ends = GDX_TRY(PeerEnds::find(*bench.world, "gdx doctor", {std::move(run)},
+                                     {bench.hca->name(), bench.hca->gid_index()}));
   const auto figures = GDX_TRY(ends.run(*bench.world, 0));
   return figures ? figures->messages_per_s * kBytes / 1e9 : 0;
 }

@@ -160,13 +160,17 @@ Result<Hca> Hca::open(const HcaOptions& options) {
   const TraceSpan span("Hca::open");
   if (options.in_this_process) return open_here(options);
   const auto places = GDX_TRY(ipc::daemon_places_from_environment());
+  std::string refusals;
   for (const std::string& path : places.paths) {
     auto daemon = ipc::Daemon::connect(path);
     auto hca = daemon ? open_by(std::move(*daemon), options) : Result<Hca>(tl::unexpected(daemon.error()));
     if (hca || places.required) return hca;
     log::info("this process opens its HCA by itself: {}", hca.error().message);
+    refusals += fmt::format("; gdxd at {}: {}", path, hca.error().message);
   }
-  return open_here(options);
+  auto own = open_here(options);
+  if (!own) return fail(own.error().status, own.error().message + refusals);
+  return own;
 }
 
 Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& options) {

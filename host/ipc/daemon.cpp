@@ -65,9 +65,8 @@ Result<std::shared_ptr<Daemon>> Daemon::connect(const std::string& path) {
   if (!socket) {
     const Status status = socket.error().status;
     if (status == Status::kUnsupported) {
-      return fail(status, fmt::format("gdxd's socket {} does not admit this user: {}; ask for its --mode and "
-                                      "--group, or set {}=off",
-                                      path, socket.error().message, kDaemonVariable));
+      return fail(status, fmt::format("gdxd: {}; ask for its --mode and --group, or set {}=off",
+                                      socket.error().message, kDaemonVariable));
     }
     return fail(status, fmt::format("no gdxd at {}: {}; start it, or set {}=off", path,
                                     socket.error().message, kDaemonVariable));

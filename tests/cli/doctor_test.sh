@@ -366,6 +366,7 @@ PYTHON
     lose() {
       local listener port
       port=$(free_port) || exit 1
+      : >"$folder/listener"
       "$gdx" run -- "$gdx" doctor --hardware --listen --port $port >"$folder/listener" 2>&1 </dev/null &
       listener=$!
       (for _ in $(seq 5000); do
@@ -381,7 +382,7 @@ PYTHON
     lose '^  OK       3 '
     sed '/^D  /q' "$out" | grep '^gdx doctor: the other host has ended, see its report: ' >/dev/null || fail "its end shows late"
     expect '^  FAIL    17 rendezvous +'
-    # The peer is killed in the middle; a killer that gets no processor in time tries again.
+    # The peer is killed in the middle. A busy machine may delay the kill past the end: then once more.
     for _ in 1 2 3; do
       lose '17 rendezvous'
       grep -qE '^  [A-Z]+ +20 ' "$folder/listener" || break

@@ -400,26 +400,27 @@ TEST(DaemonQuotas, connections_that_wait_for_a_refusal_are_no_clients) {
   const RunningServer server(limits);
   const Hca hca = must(Hca::open());
   std::vector<std::unique_ptr<RawClient>> waiting;
-  for (std::uint32_t i = 0; i <= kOperatorPlaces; ++i)
+  for (std::ptrdiff_t i = 0; i <= kOperatorPlaces; ++i)
     waiting.push_back(std::make_unique<RawClient>(server.path()));
   EXPECT_THAT(Hca::open().error().message, HasSubstr("gives a user no more than 1 clients"));
 }
 
-// Whoever looks after gdxd finds out who holds its places. This process has the user of gdxd.
+// Operators see who has the places. This process has the user of gdxd.
 TEST(DaemonQuotas, operators_get_in_where_clients_do_not) {
   Limits limits;
   limits.max_clients = 1;
   const RunningServer server(limits);
   const Hca hca = must(Hca::open());
   std::vector<std::shared_ptr<ipc::Daemon>> operators;
-  for (std::uint32_t i = 0; i < kOperatorPlaces; ++i) {
+  for (std::ptrdiff_t i = 0; i < kOperatorPlaces; ++i) {
     operators.push_back(must(ipc::Daemon::connect(server.path())));
     const auto told = must(operators.back()->call<ipc::StatisticsAnswer>(ipc::ReadStatistics{}));
-    EXPECT_THAT(must(ipc::read_text(told)), HasSubstr("\"endpoints\": []"));
+    EXPECT_THAT(must(ipc::read_text(told)), HasSubstr("\"hca\": \"" + hca.name() + "\""));
   }
+  const auto opened = operators.back()->call<ipc::HcaAnswer>(ipc::OpenHca{});
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().message, HasSubstr("gdxd serves 1 clients already"));
   EXPECT_THAT(ipc::Daemon::connect(server.path()).error().message, HasSubstr("clients already"));
-  operators.clear();
-  EXPECT_THAT(Hca::open().error().message, HasSubstr("1 clients already"));
 }
 
 // A second kind of rules would otherwise take another user's part.

@@ -148,7 +148,8 @@ std::shared_ptr<PoolBook> Ledger::shared_pool(uid_t user, const ipc::OpenPool& r
 ClientBook* Ledger::admit(uid_t user, pid_t process) {
   const auto is_served = [](const ClientBook& client) { return !client.refusal && !client.no_hca; };
   const auto served = static_cast<std::uint64_t>(std::ranges::count_if(clients_, is_served));
-  const auto all = users();
+  auto all = users();
+  std::erase_if(all, [&](uid_t one) { return sums_of(one).clients == 0; });
   const bool is_new = std::ranges::find(all, user) == all.end();
   std::optional<Status> refusal;
   if (served >= limits_.max_clients || (is_new && all.size() >= limits_.max_groups)) {
@@ -157,7 +158,7 @@ ClientBook* Ledger::admit(uid_t user, pid_t process) {
     refusal = Status::kNoMemory;
   }
   std::optional<Status> no_hca;
-  const auto is_operator = [](const ClientBook& client) { return client.no_hca.has_value(); };
+  const auto is_operator = [&](const ClientBook& client) { return client.no_hca && client.user == user; };
   if (rules(user) && std::ranges::count_if(clients_, is_operator) < daemon::kOperatorPlaces)
     std::swap(no_hca, refusal);
   const auto refused = static_cast<std::size_t>(std::ranges::count_if(

@@ -48,7 +48,7 @@ struct ClientBook {
   uid_t user = 0;
   pid_t process = 0;
   std::optional<Status> refusal;  // of the connection as a whole
-  std::optional<Status> no_hca;   // an operator's, whom a client's limits refuse
+  std::optional<Status> no_hca;   // of kOpenHca: an operator beyond the limits
   State state = State::kNew;
   bool lives = true;  // has its session
   bool kicked = false;

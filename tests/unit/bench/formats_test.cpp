@@ -168,6 +168,7 @@ TEST(Nvshmem, conditions_without_a_column_are_tests_of_their_own) {
   rows[4]["batch"] = 2;
   rows[6]["direction"] = "both ways";
   const std::string text = nvshmem(document, true);
+  EXPECT_THAT(text, HasSubstr("# gdx put_bw pull: measured on the software HCA"));
   for (const char* const job : {"gdx_put_bw_pull_x4_depth16_batch2", "gdx_put_bw_pull_depth16_both"})
     EXPECT_THAT(text,
                 testing::ContainsRegex(std::string("&&&& PERF ") + job + "___warp___size__[0-9]+___BW"));

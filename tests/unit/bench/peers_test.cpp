@@ -114,7 +114,7 @@ TEST(Libfabric, counts_of_thousands_shift_no_column) {
 std::vector<std::string> commands_of(const Plan& plan, const std::string& program) {
   std::vector<std::string> commands;
   for (const PeerRun& run : peer_runs(plan, *cases_of(plan))) {
-    if (run.program.starts_with(program)) commands.push_back(peer_command(run, "gdx0", 7, "10.0.0.1"));
+    if (run.program.starts_with(program)) commands.push_back(peer_command(run, {"gdx0", 3}, 7, "10.0.0.1"));
   }
   return commands;
 }
@@ -127,11 +127,11 @@ TEST(Peers, those_that_match_the_plan_are_run) {
   EXPECT_THAT(commands_of(plan, ""), ElementsAre());
   plan.peers = true;
   EXPECT_THAT(commands_of(plan, "ib_"),
-              ElementsAre("ib_write_bw -d gdx0 -p 7 -F -n 1000 -s 8 -t 32 -Q 32 10.0.0.1",
-                          "ib_write_bw -d gdx0 -p 7 -F -n 160 -s 1048576 -t 32 -Q 32 10.0.0.1",
-                          "ib_write_lat -d gdx0 -p 7 -F -n 200 -s 8 -I 0 10.0.0.1",
-                          "ib_write_lat -d gdx0 -p 7 -F -n 20 -s 1048576 -I 0 10.0.0.1",
-                          "ib_atomic_lat -d gdx0 -p 7 -F -n 200 -A FETCH_AND_ADD 10.0.0.1"));
+              ElementsAre("ib_write_bw -d gdx0 -x 3 -p 7 -F -n 1000 -s 8 -t 32 -Q 32 10.0.0.1",
+                          "ib_write_bw -d gdx0 -x 3 -p 7 -F -n 160 -s 1048576 -t 32 -Q 32 10.0.0.1",
+                          "ib_write_lat -d gdx0 -x 3 -p 7 -F -n 200 -s 8 -I 0 10.0.0.1",
+                          "ib_write_lat -d gdx0 -x 3 -p 7 -F -n 20 -s 1048576 -I 0 10.0.0.1",
+                          "ib_atomic_lat -d gdx0 -x 3 -p 7 -F -n 200 -A FETCH_AND_ADD 10.0.0.1"));
   EXPECT_THAT(commands_of(plan, "fi_"),
               ElementsAre("fi_pingpong -d gdx0 -p verbs -e msg -I 200 -S 8 -P 7 10.0.0.1",
                           "fi_pingpong -d gdx0 -p verbs -e msg -I 20 -S 1048576 -P 7 10.0.0.1"));
@@ -160,11 +160,11 @@ TEST(Peers, have_the_conditions_of_the_rows_beside_them) {
   plan.both_ways = true;
   plan.messages = 100;
   EXPECT_THAT(commands_of(plan, "ib_"),
-              ElementsAre("ib_write_bw -d gdx0 -p 7 -F -n 102 -s 64 -t 16 -l 3 -b 10.0.0.1",
-                          "ib_write_bw -d gdx0 -p 7 -F -n 321 -s 64 -t 64 -l 3 -b 10.0.0.1",
-                          "ib_write_bw -d gdx0 -p 7 -F -n 102 -s 64 -t 16 -q 4 -l 3 -b 10.0.0.1",
-                          "ib_write_bw -d gdx0 -p 7 -F -n 321 -s 64 -t 64 -q 4 -l 3 -b 10.0.0.1",
-                          "ib_write_lat -d gdx0 -p 7 -F -n 100 -s 64 -I 0 10.0.0.1"));
+              ElementsAre("ib_write_bw -d gdx0 -x 3 -p 7 -F -n 102 -s 64 -t 16 -l 3 -b 10.0.0.1",
+                          "ib_write_bw -d gdx0 -x 3 -p 7 -F -n 321 -s 64 -t 64 -l 3 -b 10.0.0.1",
+                          "ib_write_bw -d gdx0 -x 3 -p 7 -F -n 102 -s 64 -t 16 -q 4 -l 3 -b 10.0.0.1",
+                          "ib_write_bw -d gdx0 -x 3 -p 7 -F -n 321 -s 64 -t 64 -q 4 -l 3 -b 10.0.0.1",
+                          "ib_write_lat -d gdx0 -x 3 -p 7 -F -n 100 -s 64 -I 0 10.0.0.1"));
   EXPECT_EQ(commands_of(plan, "ucx_").size(), 1u) << "the latency of one endpoint";
 }
 
