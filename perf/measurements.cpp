@@ -96,7 +96,8 @@ void print(const std::string& measured, const Json& rows) {
     const auto level = row.at("level").get<double>();
     if (level > 0) least = std::min(least, level);
   }
-  fmt::print("measured: {}; gdx at {}; intervals of level {:.4g}\n", measured, commit(), least);
+  fmt::print("measured: {}; gdx at {}; {}\n", measured, commit(),
+             least < 1 ? fmt::format("intervals of level {:.4g}", least) : "one round, no intervals");
   fmt::print("{:<72} {:>10} {:>22}  {}\n", "", "median", "its interval", "bar");
   for (const Json& row : rows) {
     const bool ratio = row.contains("ratio");

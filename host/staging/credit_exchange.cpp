@@ -135,7 +135,7 @@ bool CreditExchange::take_back(CreditEndpoint number, std::uint32_t slot) {
 }
 
 void CreditExchange::note(CreditEndpoint number, FlightKind kind, std::uint32_t word) {
-  flights_[number].record({.time_ns = now_ns_, .kind = kind, .word = word});
+  flights_[number].record(now_ns_, {.kind = kind, .word = word});
 }
 
 // Formats the first report of an endpoint only: a hostile one makes many.

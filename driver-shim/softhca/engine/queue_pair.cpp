@@ -120,10 +120,7 @@ void QueuePair::end_send_error() {
   add_counters(past_, send_side_.counters());
 }
 
-void QueuePair::note(FlightEvent event) {
-  event.time_ns = hca_.now_ns;
-  flight_.record(event);
-}
+void QueuePair::note(const FlightEvent& event) { flight_.record(hca_.now_ns, event); }
 
 // Flushed WQEs may be more than the recorder holds, and would displace their cause.
 FlightRecord QueuePair::flight() const {
@@ -135,7 +132,7 @@ FlightRecord QueuePair::flight() const {
 void QueuePair::set_state(QpState state) {
   // WQEs that a failure in RTS has flushed come after the state to which it leads.
   if (states_.state() != QpState::kRts && flush_.word != 0) {
-    flight_.record(flush_);
+    flight_.record(flush_.time_ns, flush_);
     flush_.word = 0;
   }
   states_.move_to(state);

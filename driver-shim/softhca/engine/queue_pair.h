@@ -32,7 +32,7 @@ namespace gdx::softhca {
 
 class QueuePair;
 
-inline constexpr std::size_t kFlightEvents = 256;  // of a queue pair, which its recorder keeps
+inline constexpr std::size_t kFlightEvents = 128;  // of a queue pair, which its recorder keeps
 
 // Parts that the queue pairs of one HCA share.
 struct HcaParts {
@@ -127,7 +127,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
   [[nodiscard]] transport::RcConfig rc_config() const;
   void set_state(QpState state);
-  void note(FlightEvent event);
+  void note(const FlightEvent& event);
   template <typename Side, typename Port>
   void start(Side& side, Port& port);
   void end_send_error();

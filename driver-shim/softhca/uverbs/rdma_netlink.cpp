@@ -430,7 +430,8 @@ void answer_message(std::span<const std::byte> message, NetlinkAsker& asker,
     }
   }
   if (error != 0 || (header.nlmsg_flags & NLM_F_ACK) != 0) {
-    replies.push_back(error_reply(header, asker.port, error));
+    // GCC 12 warns of a move into the vector at -O3.
+    replies.emplace_back() = error_reply(header, asker.port, error);
   }
 }
 

@@ -22,7 +22,7 @@ TEST(FlightRecorder, begins_empty) {
 TEST(FlightRecorder, keeps_the_newest_in_order_and_counts_the_rest) {
   FlightRecorder<4> recorder;
   for (std::uint64_t recorded = 1; recorded <= 11; ++recorded) {
-    recorder.record(event_at(recorded));
+    recorder.record(recorded, event_at(recorded));
     const FlightRecord record = recorder.read("test");
     const std::uint64_t kept = std::min<std::uint64_t>(recorded, 4);
     ASSERT_EQ(record.events.size(), kept);
