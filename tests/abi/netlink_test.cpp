@@ -345,6 +345,14 @@ TEST_F(RdmaNetlink, replies_that_nobody_receives_are_bounded) {
   EXPECT_GT(received, 10);
 }
 
+TEST_F(RdmaNetlink, replies_that_are_received_take_no_room_from_later_ones) {
+  for (int i = 0; i < 10'000 && !HasFailure(); ++i) {
+    ASSERT_TRUE(netlink_.ask(RDMA_NLDEV_CMD_SYS_GET, 0));
+    EXPECT_EQ(Netlink::header_of(netlink_.receive()).nlmsg_type, Netlink::type_of(RDMA_NLDEV_CMD_SYS_GET))
+        << i;
+  }
+}
+
 TEST_F(RdmaNetlink, second_dump_waits_for_the_end_of_the_first) {
   std::vector<Mr> regions;
   for (int i = 0; i < 6000; ++i) {

@@ -367,6 +367,15 @@ TEST(SharedMemoryWire, successor_at_a_dead_peers_address_is_found) {
   EXPECT_EQ(arrivals.front(), Bytes(20, std::byte{3}));
 }
 
+TEST(SharedMemoryWire, packets_that_a_dead_peers_link_holds_are_not_flushed) {
+  const auto a = open(Carrier::kSharedMemory);
+  auto b = open(Carrier::kSharedMemory);
+  send(*a, b->local(), 1, 20);
+  b.reset();
+  EXPECT_TRUE(receive_all(*a).empty());
+  a->flush();
+}
+
 // A process of our own user, so that only what it does tells it from a peer.
 class HostilePeer : public testing::Test {
  protected:
