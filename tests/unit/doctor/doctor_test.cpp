@@ -175,6 +175,54 @@ TEST(Doctor, numbers_of_a_trouble_are_those_of_their_names) {
     EXPECT_NE(told.find(words), std::string::npos) << words;
 }
 
+Verdict verdict_of(const Machine& machine, const Spot& spot) {
+  const auto troubles = troubles_of(diagnose(machine));
+  const auto found = troubles.find(spot);
+  return found == troubles.end() ? Verdict::kOk : found->second.finding.verdict;
+}
+
+// The MTU of an interface must hold the headers too.
+TEST(Doctor, least_values_are_enough_and_those_below_are_not) {
+  using Change = void (*)(Fabricated&);
+  static constexpr char kLimits[] = "/proc/self/limits";
+  const std::pair<Spot, std::pair<Change, Change>> bounds[] = {
+      {{"mtu", "mlx5_0"},
+       {[](Fabricated& m) { m.files["/sys/class/net/eth0/mtu"] = "4200"; },
+        [](Fabricated& m) { m.files["/sys/class/net/eth0/mtu"] = "4199"; }}},
+      {{"stack", "machine"},
+       {[](Fabricated&) {}, [](Fabricated& m) { m.replace(kLimits, "8388608", "8388607"); }}},
+      {{"open-files", "machine"},
+       {[](Fabricated& m) { m.replace(kLimits, "1048576", "4096   "); },
+        [](Fabricated& m) { m.replace(kLimits, "1048576", "4095   "); }}},
+      {{"shared-memory", "machine"},
+       {[](Fabricated& m) { m.shared_memory_bytes = 1 << 30; },
+        [](Fabricated& m) { m.shared_memory_bytes = (1 << 30) - 1; }}},
+      {{"rdma-core", "machine"},
+       {[](Fabricated&) {}, [](Fabricated& m) { m.libmlx5 = "/usr/lib/libmlx5.so.1.24.43.9"; }}}};
+  Disk disk;
+  for (const auto& [spot, changes] : bounds) {
+    Fabricated enough;
+    changes.first(enough);
+    EXPECT_EQ(verdict_of(disk.machine(enough), spot), Verdict::kOk) << spot.first;
+    Fabricated little;
+    changes.second(little);
+    EXPECT_EQ(verdict_of(disk.machine(little), spot), Verdict::kWarn) << spot.first;
+  }
+}
+
+// Without a GPU no HCA is the nearest of one.
+TEST(Doctor, only_port_of_a_machine_without_gpus_must_be_active) {
+  Disk disk;
+  Fabricated machine;
+  machine.topology.gpus.clear();
+  machine.topology.paths.clear();
+  machine.files["/sys/class/infiniband/mlx5_0/ports/1/state"] = "1: DOWN";
+  EXPECT_EQ(verdict_of(disk.machine(machine), {"port", "mlx5_0"}), Verdict::kWarn) << "one of two";
+  machine.topology.nics.pop_back();
+  machine.remove_all("/sys/class/infiniband/mlx5_1");
+  EXPECT_EQ(verdict_of(disk.machine(machine), {"port", "mlx5_0"}), Verdict::kFail);
+}
+
 TEST(Doctor, every_fault_is_found_singly) {
   Disk disk;
   Score score;
