@@ -7,14 +7,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -24,6 +30,7 @@
 #include "host/gdx.h"
 #include "host/ipc/daemon.h"
 #include "host/queue/queue_memory.h"
+#include "proto/mlx5/doorbell.h"
 #include "proto/softhca.h"
 #include "tests/e2e/must.h"
 #include "tests/e2e/vain_wait.h"
@@ -179,6 +186,57 @@ TEST_F(Notices, statistics_count_every_block_that_was_posted) {
   }
   EXPECT_EQ(all["clients"][0]["endpoints"].size(), 2u);
   EXPECT_EQ(all["clients"][0]["hca"], hca.name());
+}
+
+// An endpoint of a client that stores into its state and records as it likes.
+class StoringClient {
+ public:
+  explicit StoringClient(const std::string& path)
+      : client_(must(ipc::Daemon::connect(path))), queues_(must(QueueMemory::allocate_in_file(16, 0, 0))) {
+    must(client_->call<ipc::HcaAnswer>(ipc::OpenHca{{}, -1, 0}));
+    const int file = queues_.file();
+    must(client_->call<ipc::EndpointAnswer>(plain_endpoint(queues_.host_memory().size()),
+                                            std::span(&file, 1)));
+  }
+  [[nodiscard]] QueueState& state() const { return queues_.control()->state; }
+  // Stores the record first, because a reader between the two takes it for newer than what is complete.
+  void post_up_to(std::uint32_t blocks) const {
+    queues_.control()->queue_pair_record[mlx5::kSendRecord] = blocks & 0xffff;
+    std::atomic_ref(state().completed).store(blocks);
+  }
+
+ private:
+  std::shared_ptr<ipc::Daemon> client_;
+  QueueMemory queues_;
+};
+
+TEST_F(Notices, statistics_count_stalls_for_either_pool) {
+  const StoringClient client(path_);
+  client.state().staging.stalls = 3;
+  client.state().bounce.stalls = 40;
+  const auto all = nlohmann::json::parse(server_->statistics(0));
+  EXPECT_EQ(all["clients"][0]["endpoints"][0]["stalls"], 43);
+}
+
+// Blocks are counted modulo 2^32.
+TEST_F(Notices, top_tells_the_rate_of_an_endpoint_whose_count_wraps) {
+  const StoringClient client(path_);
+  client.post_up_to(0xfffffff0);
+  FILE* const top = ::popen("'" GDX "' top --count 2 --interval-s 0.5", "r");
+  ASSERT_NE(top, nullptr);
+  std::vector<std::string> rates;
+  std::array<char, 512> line{};
+  while (std::fgets(line.data(), line.size(), top) != nullptr) {
+    std::istringstream text(line.data());
+    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+    if (words.size() < 6 || words[2] != program_invocation_short_name) continue;
+    rates.push_back(words[words.size() - 2]);  // before the fault
+    client.post_up_to(0x10);
+  }
+  EXPECT_EQ(::pclose(top), 0);
+  ASSERT_EQ(rates.size(), 2u);
+  EXPECT_EQ(rates[0], "-") << "nothing came before";
+  EXPECT_LE(std::stod(rates[1]), 64) << "32 blocks in half a second or longer";
 }
 
 // A call may see the end of its connection before the thread that reads notices does.

@@ -542,6 +542,16 @@ TEST(DaemonPlace, of_a_socket_is_taken_once_and_freed) {
   EXPECT_TRUE(Hca::open());
 }
 
+TEST(DaemonPlace, of_a_socket_that_was_removed_and_replaced_is_left_to_the_newer) {
+  RunningServer older;
+  const std::string path = older.path();
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".lock");
+  const auto newer = must(Server::listen({.path = path}));
+  older.stop();
+  EXPECT_TRUE(bootstrap::connect_local(path)) << "the newer gdxd cannot be reached";
+}
+
 // Without a name for gdxd, one that refuses this program does not keep it from its own HCA.
 TEST(DaemonPlace, of_nobody_who_serves_is_passed_over) {
   const auto folder = std::filesystem::temp_directory_path() / ("gdxd-run-" + std::to_string(getpid()));

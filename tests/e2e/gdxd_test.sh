@@ -51,6 +51,15 @@ case $case_name in
       wait "${jobs[job - 1]}" || fail "job $job: $(cat "$folder/$job")"
       grep -q 'slots written without a credit: 0' "$folder/$job" || fail "job $job: $(cat "$folder/$job")"
     done
+    # A client's own variable chooses its address, although gdxd opens the HCA.
+    GDX_GID_INDEX=0 run 100 "$gdx" demo --max-bytes 8
+    expect_status 0
+    GDX_GID_INDEX=9 run 100 "$gdx" demo --max-bytes 8
+    expect_failure
+    expect 'no RoCE v2 address at GID index 9:'
+    GDX_GID_INDEX=256 run 100 "$gdx" demo --max-bytes 8
+    expect_failure
+    expect "GDX_GID_INDEX = '256': use a number from 0 to 255"
     ;;
   # Ranks are killed once they hold staging memory. Others notice nothing, and gdxd keeps nothing of them.
   killed_clients)
