@@ -320,12 +320,20 @@ TEST_P(InGpuMemory, endpoint_of_a_gpu_goes_by_its_distance_wherever_the_queues_a
   };
   setenv(kGpuRegistrationVariable, "dmabuf", 1);
   setenv("GDX_FAKE_CUDA_DMABUF_MAP", "0", 1);
-  EndpointOptions named{.gpu = *gpu_};
-  EndpointOptions in_host{.placement = Placement::kHost, .auto_modes = {.path = PathClass::kSys}};
-  EXPECT_EQ(modes_of(named), modes_of(in_host));
-  named.gpu = *near;
-  in_host.auto_modes.path = PathClass::kPix;
-  EXPECT_EQ(modes_of(named), modes_of(in_host));
+  // Without slots every path has the same modes.
+  EndpointOptions named{.slot_count = 4, .bounce_slot_count = 4};
+  EndpointOptions in_host = named;
+  in_host.placement = Placement::kHost;
+  ModeTable last{};
+  for (const auto& [gpu, path] :
+       {std::pair{*gpu_, PathClass::kSys}, {*near, PathClass::kPix}, {*gpu_, PathClass::kSys}}) {
+    named.gpu = gpu;
+    in_host.auto_modes.path = path;
+    const ModeTable modes = modes_of(in_host);
+    EXPECT_NE(modes, last) << "nothing tells the paths apart";
+    EXPECT_EQ(modes_of(named), modes) << name(path);
+    last = modes;
+  }
 }
 
 TEST_P(InGpuMemory, hca_that_can_be_shown_none_refuses_the_queues_with_every_reason) {
