@@ -293,6 +293,8 @@ void CreditWorld::published(const std::uint32_t* to, std::uint32_t value) {
     for (const auto word : {&CreditRequests::returned, &CreditRequests::wanted, &CreditRequests::failed}) {
       if (to == &(node->requests.*word)) node->unseen.push_back({word, value});
     }
+    if (to != &node->requests.returned || node->shared) continue;
+    expect(!node->knows_error || node->requests.failed != 0, "slots return before their failure is told");
   }
 }
 

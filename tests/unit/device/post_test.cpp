@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/device/memory_nic.h"
@@ -151,6 +153,24 @@ TEST(BlueFlame, thread_rings_with_eight_bytes) {
   for (const bool second : {false, true}) {
     for (int word = 1; word < 8; ++word) EXPECT_EQ(nic.blueflame(second)[word], 0u);
   }
+}
+
+// All of two openers at one time may be refused, and neither may leave its count.
+TEST(Open, refused_openers_leave_the_endpoint_free) {
+  MemoryNic nic;
+  const EndpointHandle handle = nic.handle();
+  std::atomic<unsigned> here = 0;
+  const auto open_and_close = [&] {
+    ++here;
+    while (here != 2) std::this_thread::yield();
+    for (int i = 0; i < 100'000; ++i) {
+      if (impl::take_endpoint(handle) == Status::kOk) impl::give_endpoint_back(handle);
+    }
+  };
+  std::thread other(open_and_close);
+  open_and_close();
+  other.join();
+  EXPECT_EQ(nic.owner(), handle.owner_free);
 }
 
 TEST(Put, second_kernel_continues_where_the_first_stopped) {

@@ -1,5 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <cstdlib>
 #include <string>
@@ -60,6 +63,24 @@ TEST_F(WorldOptionsEnvironment, impossible_values_are_refused_with_the_bound) {
     EXPECT_EQ(options.error().status, Status::kInvalidArgument);
     EXPECT_THAT(options.error().message, ::testing::HasSubstr("1024"));
   }
+}
+
+// The bound on data that nobody acknowledges is in milliseconds, the others are in seconds.
+TEST(KeepAlive, idle_and_sending_channels_end_alike_about_a_minute_after_a_loss) {
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bootstrap::keep_alive(socket);
+  const auto option = [&](int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    EXPECT_EQ(::getsockopt(socket.value(), level, name, &value, &length), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  const int idle_s = option(IPPROTO_TCP, TCP_KEEPIDLE) +
+                     option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT);
+  EXPECT_GE(idle_s, 45);
+  EXPECT_LE(idle_s, 90);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), idle_s * 1000);
 }
 
 TEST(HostPort, well_formed_addresses_are_taken_apart) {
