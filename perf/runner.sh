@@ -18,7 +18,8 @@ need() {
   exit 77
 }
 
-build=$1
+build=${1-}
+[ -x "$build/host/cli/gdx" ] || { echo "$runner_name: '$build' is no build folder: start it as ./run bench ${runner_name%.sh}" >&2; exit 2; }
 shift
 rounds=7
 seconds=2

@@ -37,6 +37,7 @@ constexpr double kPatience = 2;  // times the plan's seconds, after which no rou
 struct Options {
   std::string plan;
   int journal = -1;  // a descriptor
+  bool alone = false;
 };
 
 // Lines for the starter, which outlives this process. Nothing without a descriptor.
@@ -252,10 +253,7 @@ Result<void> agree_on(World& world, Plan plan) {
   const std::uint64_t mine = std::hash<std::string>{}(to_json(plan).dump());
   const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
   if (std::ranges::count(all, mine) == std::ssize(all)) return {};
-  const std::string differ = "the ranks were started with different options: give all the same";
-  // Such ranks have terminals of their own.
-  if (world.rank() != kReportingRank) print_error("gdx bench: {}\n", differ);
-  return fail(Status::kInvalidArgument, differ);
+  return fail(Status::kInvalidArgument, "the ranks were started with different options: give all the same");
 }
 
 Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) {
@@ -271,8 +269,12 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
   GDX_TRY(agree_on(world, plan));
   auto rank = GDX_TRY(Rank::connect(std::move(hca), gpus, world, plan, cases));
   const auto conditions = GDX_TRY(exchange_conditions(world, rank, gpus));
-  auto peers = GDX_TRY(PeerEnds::find(world, "gdx bench", peer_runs(plan, cases),
-                                      {rank.hca().name(), rank.hca().gid_index()}));
+  const bool hidden = rank.hca().is_software() && rank.hca().daemon() != nullptr;
+  if (hidden && plan.peers && world.rank() == kReportingRank)
+    print_error("gdx bench: --peers: standard benchmarks cannot see gdxd's software HCA, and are left out\n");
+  auto peers =
+      GDX_TRY(PeerEnds::find(world, "gdx bench", hidden ? std::vector<PeerRun>{} : peer_runs(plan, cases),
+                             {rank.hca().name(), rank.hca().gid_index()}));
   GDX_TRY(journal.add({{"conditions", conditions},
                        {"measured_on", measured_on(rank.hca(), gpus)},
                        {"hca", hca_text(rank.hca())}}));
@@ -285,7 +287,7 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
   return verified && found == 0 ? 0 : 1;
 }
 
-// Faults that all ranks have are told by the reporting one.
+// Faults that all ranks have are told by the reporting one; a rank alone on its node tells its own.
 int report(const Error& error, const Journal& journal, bool reports) {
   const bool common = error.status == Status::kInvalidArgument || error.status == Status::kNotFound ||
                       error.status == Status::kNoDevice || error.status == Status::kUnsupported;
@@ -297,6 +299,7 @@ int report(const Error& error, const Journal& journal, bool reports) {
 int run(const Options& options) {
   const char* const rank = std::getenv(kRankVariable);
   const bool reports = rank == nullptr || std::string_view(rank) == "0";
+  const bool tells = reports || options.alone;
   const Journal journal(reports ? options.journal : -1);
   const auto plan = plan_from_json(options.plan);
   const bool payload_on_gpu = plan && plan->memory == kGpuMemory;
@@ -304,16 +307,16 @@ int run(const Options& options) {
   if (kernels_run_on_gpu() || payload_on_gpu) {
     const auto opened = open_gpu_or_skip();
     if (!opened) {
-      const int status = report(opened.error(), journal, reports);
+      const int status = report(opened.error(), journal, tells);
       return exit_status_without_gpu(opened.error()) == kExitNoGpu ? kExitNoGpu : status;
     }
     gpu = *opened;
   }
-  if (!plan) return report(plan.error(), journal, reports);
+  if (!plan) return report(plan.error(), journal, tells);
   const Gpus gpus{.kernels = kernels_run_on_gpu() ? &*gpu : nullptr,
                   .payload = payload_on_gpu ? &*gpu : nullptr};
   const auto done = measure(*plan, gpus, journal);
-  return done ? *done : report(done.error(), journal, reports);
+  return done ? *done : report(done.error(), journal, tells);
 }
 
 int run_command_line(int argc, char** argv) {
@@ -321,6 +324,7 @@ int run_command_line(int argc, char** argv) {
   command_line::App app("One rank of gdx bench; start it as `gdx bench`");
   app.add_option("--plan", options.plan, "What to measure, as JSON");
   app.add_option("--journal", options.journal, "Descriptor to write results to");
+  app.add_flag("--alone", options.alone, "No other rank was started with it, at the same terminal");
   if (const auto ends = app.parse("gdx_bench", argc, argv)) return *ends;
   return run(options);
 }

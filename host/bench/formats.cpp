@@ -218,6 +218,8 @@ std::string verdict(const Json& document) {
 std::string comments(const Json& document) {
   std::string text;
   for (const std::string& line : warnings(document)) text += fmt::format("# {}\n", line);
+  const std::string rounds = rounds_line(document);
+  if (rounds.find(';') != std::string::npos) text += "# " + rounds;
   return text;
 }
 
@@ -272,6 +274,7 @@ std::vector<std::string> condition_lines(const Json& document) {
                           : value.is_string() ? value.get<std::string>()
                                               : value.dump());
     }
+    if (line.empty()) continue;
     lines.push_back(fmt::format("rank {}{}: {}", i, i == 0 ? "" : ", where it differs", line));
   }
   return lines;
@@ -327,6 +330,7 @@ std::string csv(const Json& document) {
                                                    "/messages_per_s/median",
                                                    "/messages_per_s/low",
                                                    "/messages_per_s/high",
+                                                   "/messages_per_s/level",
                                                    "/gigabytes_per_s/median",
                                                    "/gigabytes_per_s/low",
                                                    "/gigabytes_per_s/high",
@@ -344,7 +348,8 @@ std::string csv(const Json& document) {
                                                    "/bad_bytes",
                                                    "/ratio_to_pull/ratio",
                                                    "/ratio_to_pull/low",
-                                                   "/ratio_to_pull/high"};
+                                                   "/ratio_to_pull/high",
+                                                   "/ratio_to_pull/differs"};
   static const std::vector<std::string> names = {"series",    "operation", "measure", "mode",      "bytes",
                                                  "scope",     "endpoints", "depth",   "batch",     "ranks",
                                                  "direction", "doorbell",  "queues",  "latency_of"};

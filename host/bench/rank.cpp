@@ -382,8 +382,8 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
     const Endpoint& endpoint = endpoints[first_endpoint + lane];
     const std::string what =
         endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
-    return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item), outcomes[i].messages + 1,
-                                    load.messages,
+    return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item),
+                                    std::min(outcomes[i].messages + 1, load.messages), load.messages,
                                     peers ? fmt::format("rank {} failed rank {}", peer_of(lane), rank)
                                           : fmt::format("rank {}", rank),
                                     what));

@@ -24,7 +24,8 @@ Result<LocalAddress> local_address(const std::string& name) {
   LocalAddress local;
   local.address.sun_family = AF_UNIX;
   if (name.empty() || name.size() >= sizeof local.address.sun_path) {
-    return fail(Status::kInvalidArgument, fmt::format("no local socket can be named '{}'", name));
+    return fail(Status::kInvalidArgument, fmt::format("no local socket can be named '{}': use 1 to {} bytes",
+                                                      name, sizeof local.address.sun_path - 1));
   }
   const bool is_path = name.front() == '/';
   std::memcpy(local.address.sun_path + (is_path ? 0 : 1), name.data(), name.size());

@@ -14,6 +14,7 @@
 #include "base/command_line.h"
 #include "base/descriptor.h"
 #include "base/output.h"
+#include "base/parse_number.h"
 #include "host/bench/compare.h"
 #include "host/bench/document.h"
 #include "host/bench/formats.h"
@@ -41,6 +42,7 @@ constexpr char kAllSizes[] = "1:64M";
 constexpr char kTokenSizes[] = "7168,14336";   // of DeepEP's dispatch in FP8, and its combine in BF16
 constexpr std::uint64_t kTokens = 128 * 8;     // that a rank sends: 128 to 8 experts each
 constexpr std::uint32_t kDefaultPort = 18515;  // perftest's
+constexpr std::uint32_t kMostPort = 65535;
 constexpr char kPointToPointSizes[] = "8:16M";
 constexpr std::uint64_t kMostModelledBytes = 16 << 20;
 constexpr double kQuickSeconds = 40;
@@ -99,9 +101,10 @@ void apply_presets(BenchOptions& options) {
   if (options.all_sizes) imply<std::string>(options, "--size", options.sizes, kAllSizes);
 }
 
-// Returns whether a word names a host: the other words are names of benchmarks.
+// Returns whether a word names a host. Benchmarks of two ranks have a '_', which names of hosts have not.
 bool is_host(const std::string& word) {
-  return word == "localhost" || word.find_first_of(".:") != std::string::npos;
+  return word.find_first_of(".:") != std::string::npos ||
+         (word.find('_') == std::string::npos && std::ranges::count(bench::collective_tests(), word) == 0);
 }
 
 // Tells where two nodes meet, and what to start at the other one.
@@ -125,7 +128,15 @@ Result<void> choose_node(BenchOptions& options) {
   }
   std::string root = "0.0.0.0";
   if (!options.listens) {
-    root = host->find(':') == std::string::npos ? *host : fmt::format("[{}]", *host);
+    const std::size_t colon = host->find(':');
+    const bool has_port = colon != std::string::npos && colon == host->rfind(':');
+    if (has_port) {
+      const auto port = parse_unsigned(host->substr(colon + 1));
+      if (!port || *port == 0 || *port > kMostPort)
+        return fail(Status::kInvalidArgument, fmt::format("'{}': use HOST or HOST:PORT", *host));
+      options.port = static_cast<std::uint32_t>(*port);
+    }
+    root = colon == std::string::npos || has_port ? host->substr(0, colon) : fmt::format("[{}]", *host);
     words.erase(host);
     options.dials = true;
   }
@@ -279,6 +290,7 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   options.launch.ranks_explain = true;
   options.launch.command = {program, "--plan", to_json(options.plan).dump(), "--journal",
                             fmt::format("{}", journal.value())};
+  if (rank != nullptr) options.launch.command.emplace_back("--alone");
   if (!options.plan.hca.empty()) setenv(kHcaVariable, options.plan.hca.c_str(), 1);
   if (options.gid_index) setenv(kGidIndexVariable, fmt::format("{}", *options.gid_index).c_str(), 1);
   const auto status = GDX_TRY(launch(options.launch));
@@ -342,7 +354,7 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
   const auto keep = [&](const command_line::Option& option) { options.options.push_back(option); };
   command.add_option(
       "tests", plan.tests,
-      fmt::format("Benchmarks: {} (all of these), or {} between --ranks, and the HOST that listens",
+      fmt::format("Benchmarks: {} (all of these), or {} between --ranks, and the HOST[:PORT] that listens",
                   fmt::join(bench::all_tests(), ", "), fmt::join(bench::collective_tests(), ", ")));
   command.add_option("--ranks", plan.ranks, "Ranks of alltoall, incast and allreduce (2)")
       .check(whole(2, bench::kMostRanks));
@@ -464,7 +476,7 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
       "--listen", options->listens,
       "Wait for a second node, which is started with this one as HOST; the report is printed here");
   command.add_option("-p,--port", options->port, "TCP port at which the nodes meet (18515)")
-      .check(whole(1, 65535));
+      .check(whole(1, kMostPort));
   add_place_options(command, options->launch);
   add_softhca_options(command, options->launch.softhca);
   command.show_examples({"gdx bench --quick", "gdx bench put_bw -s 8:1M -n 1000 -q 4",

@@ -149,7 +149,7 @@ Result<void> trace(const Chosen& chosen) {
   const std::string text = GDX_TRY(ipc::read_text(reply));
   const Trace trace = GDX_TRY(parse_trace(text));
   if (trace.endpoints.empty())
-    return fail(Status::kNotFound, "gdxd has no such endpoint: gdx stat shows them");
+    return fail(Status::kNotFound, "gdxd has no such endpoint now: gdx stat shows those that it has");
   write_output((chosen.output.empty() ? trace_text(trace) : "") + left_out_text(trace));
   if (chosen.output.empty()) return {};
   const std::string events = trace_events(trace);
@@ -199,7 +199,11 @@ void add_daemon_commands(command_line::Command app, int& exit_status) {
   add(trace_command, chosen, exit_status, trace);
   const auto kick_command = app.add_command("kick", "End the connection of one of gdxd's clients");
   kick_command.add_option("pid", chosen->process, "Its process id, as stat shows it");
-  add(kick_command, chosen, exit_status, [](const Chosen& it) { return tell(it, ipc::Kick{it.process}); });
+  add(kick_command, chosen, exit_status, [](const Chosen& it) -> Result<void> {
+    if (it.process == 0)
+      return fail(Status::kInvalidArgument, "gdx kick: give a process id, as gdx stat shows it");
+    return tell(it, ipc::Kick{it.process});
+  });
   const auto drain_command =
       app.add_command("drain", "Let gdxd take no more clients, and end with its last one");
   add(drain_command, chosen, exit_status, [](const Chosen& it) { return tell(it, ipc::Drain{}); });

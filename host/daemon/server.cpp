@@ -157,6 +157,10 @@ Server::Server(Descriptor listener, ServerOptions options)
       stop_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
 
 Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options) {
+  struct stat there {};
+  if (::lstat(options.path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode))
+    return fail(Status::kInvalidArgument,
+                fmt::format("--socket: '{}' is no socket: name another path", options.path));
   auto lock = GDX_TRY(lock_path(options.path));
   remove_stale_socket(options.path);
   // No moment passes in which the socket has more rights than the options grant.

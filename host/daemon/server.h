@@ -31,7 +31,8 @@ struct ServerOptions {
 
 class Server final : public Operator {
  public:
-  // Listens. Replaces a socket that nobody serves. Errors: kBusy (another gdxd listens there), kSystem.
+  // Listens. Replaces a socket that nobody serves. Errors: kBusy (another gdxd listens there),
+  // kInvalidArgument (a file that is no socket), kSystem.
   [[nodiscard]] static Result<std::unique_ptr<Server>> listen(const ServerOptions& options);
   // Takes over a listening socket that a service manager has made.
   [[nodiscard]] static std::unique_ptr<Server> adopt(Descriptor listener, const ServerOptions& options);

@@ -302,22 +302,23 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
                                                   name_, gid_index_, kGidIndexVariable));
   }
   int best = 0;
+  std::vector<int> usable;
   for (int index = 0; index < gid_count && index <= UINT8_MAX; ++index) {
-    if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;
     ibv_gid_entry entry{};
     if (ibv_query_gid_ex(context(), port(), static_cast<std::uint32_t>(index), &entry, 0) != 0) continue;
     const int preference = gid_preference(entry);
+    if (preference > 0) usable.push_back(index);
+    if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;
     if (preference <= best) continue;
     best = preference;
     gid_ = entry.gid;
     gid_index_ = static_cast<std::uint8_t>(index);
   }
   if (best != 0) return {};
-  if (wanted) {
+  if (wanted && !usable.empty()) {
     return fail(Status::kUnsupported,
-                fmt::format("port 1 of HCA {} has no RoCE v2 address at GID index {}: `show_gids`, or "
-                            "/sys/class/infiniband/{}/ports/1/gids, lists those that there are",
-                            name_, *wanted, name_));
+                fmt::format("port 1 of HCA {} has no RoCE v2 address at GID index {}: it has some at {}",
+                            name_, *wanted, fmt::join(usable, ", ")));
   }
   return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no RoCE v2 address: give its network "
                                                 "interface an IP address",

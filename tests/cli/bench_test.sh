@@ -216,6 +216,11 @@ PYTHON
     expect "^gdx bench: meets the other node at 0.0.0.0:$port within [0-9]+ s; start it there with the same options and this HOST"
     wait "$other" || fail "status $? of rank 1: $(cat "$folder/other")"
     refused "listen: '10.0.0.1' is the node that listens: leave out one" "$gdx" bench put_lat 10.0.0.1 --listen
+    # A second node tells its own faults, at the terminal where nobody else does.
+    run 100 "$gdx" bench put_lat "127.0.0.1:$port" -x 99 --modes pull
+    expect_status 1 && expect '^gdx bench: .* no RoCE v2 address at GID index 99: it has some at [0-9]'
+    run 100 "$gdx" bench put_lat no-such-host -p "$port" --modes pull
+    expect_status 2 && expect "^gdx bench: no address for the root .no-such-host:$port.: "
     # The same by variables, as under a launcher.
     export GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:$port
     GDX_RANK=1 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &

@@ -168,6 +168,7 @@ case $case_name in
     GDXD_POOLS=0 refused '^gdxd: GDXD_POOLS: ' "$gdxd"
     GDXD_POOL=2 refused '^gdxd: GDXD_POOL: no such variable' "$gdxd"
     refuses 1 "cannot listen at $folder/none/socket: .*: No such file" "$gdxd" --socket "$folder/none/socket"
+    refused "--socket: '$folder' is no socket" "$gdxd" --socket "$folder"
     [ ! -e "$folder/none" ] || fail 'a folder that nobody asked for was made'
     refused 'quota.nic_pools 3 \(--quota-nic-pools\) is more than the 2 parts of pools \(--pools\)' "$gdxd" --pools 2 --quota-nic-pools 3
     export GDXD_CONFIG=/dev/null

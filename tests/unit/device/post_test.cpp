@@ -1,12 +1,13 @@
 // Stores of a posting call to the ring, the doorbell record and the doorbell, byte by byte.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
-#include <atomic>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/unit/device/memory_nic.h"
@@ -155,22 +156,36 @@ TEST(BlueFlame, thread_rings_with_eight_bytes) {
   }
 }
 
-// All of two openers at one time may be refused, and neither may leave its count.
-TEST(Open, refused_openers_leave_the_endpoint_free) {
+// Owner word that another opener counts up between the first look and the first store of who opens.
+struct ContestedOwner {
+  ContestedOwner() {
+    word = static_cast<std::uint64_t*>(
+        mmap(nullptr, sizeof *word, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      if (mprotect(word, sizeof *word, PROT_READ | PROT_WRITE) != 0) _exit(1);
+      ++*word;
+    };
+    EXPECT_EQ(sigaction(SIGSEGV, &action, &before), 0);
+  }
+  ~ContestedOwner() {
+    sigaction(SIGSEGV, &before, nullptr);
+    munmap(word, sizeof *word);
+  }
+  static inline std::uint64_t* word = nullptr;
+  struct sigaction before {};
+};
+
+TEST(Open, opener_that_another_forestalled_leaves_no_count) {
   MemoryNic nic;
-  const EndpointHandle handle = nic.handle();
-  std::atomic<unsigned> here = 0;
-  const auto open_and_close = [&] {
-    ++here;
-    while (here != 2) std::this_thread::yield();
-    for (int i = 0; i < 100'000; ++i) {
-      if (impl::take_endpoint(handle) == Status::kOk) impl::give_endpoint_back(handle);
-    }
-  };
-  std::thread other(open_and_close);
-  open_and_close();
-  other.join();
-  EXPECT_EQ(nic.owner(), handle.owner_free);
+  EndpointHandle handle = nic.handle();
+  const ContestedOwner owner;
+  handle.owner = owner.word;
+  handle.owner_free = 0;
+  EXPECT_EQ(impl::take_endpoint(handle), Status::kBusy);
+  EXPECT_EQ(*owner.word, 1u) << "the other opener alone";
+  *owner.word = 0;
+  EXPECT_EQ(impl::take_endpoint(handle), Status::kOk);
 }
 
 TEST(Put, second_kernel_continues_where_the_first_stopped) {
