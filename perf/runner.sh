@@ -19,8 +19,7 @@ need() {
 }
 
 build=${1-}
-[ -x "$build/host/cli/gdx" ] || { echo "$runner_name: '$build' is no build folder: start it as ./run bench ${runner_name%.sh}" >&2; exit 2; }
-shift
+shift || true
 rounds=7
 seconds=2
 prefix=
@@ -39,6 +38,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "$runner_name: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 [[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "$runner_name: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
+[ -x "$build/host/cli/gdx" ] || { echo "$runner_name: '$build' is no build folder: start it as ./run bench ${runner_name%.sh}" >&2; exit 2; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 samples=$folder/samples
