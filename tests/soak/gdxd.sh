@@ -64,7 +64,7 @@ attack() {
     attacker=$!
     sleep "$((RANDOM % 3)).$((RANDOM % 10))"
     kill -9 $attacker 2>/dev/null || { echo "attacker: $(tail -n 5 "$folder/attacker")"; return 1; }
-    wait $attacker
+    wait $attacker 2>/dev/null  # bash tells of each kill
     kills=$((kills + 1))
   done
   echo "$kills" >"$folder/kills"
