@@ -1,4 +1,4 @@
-// gdx_measurements: what runner.sh has sampled, as a table or JSON with the statistics of gdx bench. Standard
+// gdx_measurements: samples of runner.sh as a table or JSON, with the statistics of gdx bench. Standard
 // input has a line each, fields apart by '|': sample|ROUND|NAME|VALUE; value|UNIT|SCALE|NAME|WHAT|BAR, the
 // median of NAME times SCALE; ratio|NAME|OTHER|WHAT|BAR, the median of the rounds' ratios. Bars are printed,
 // never judged.
