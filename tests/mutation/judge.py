@@ -41,6 +41,12 @@ def read_tests(build):
     return tests
 
 
+def keep(path, value):
+    """Writes a file whole, so that a run that is cut off can go on."""
+    pathlib.Path(f"{path}.new").write_text(json.dumps(value))
+    os.replace(f"{path}.new", path)
+
+
 class Switches:
     """The file of switches of one test at a time."""
 
@@ -94,13 +100,13 @@ def reach(build, out, only, jobs):
         return name, passed, seconds, reached
 
     noted = json.load(open(f"{out}/reach.json")) if os.path.exists(f"{out}/reach.json") else {}
-    names = [name for name in sorted(tests) if re.search(only, name)]
+    names = [name for name in sorted(tests) if name not in noted and re.search(only, name)]
     for name, passed, seconds, reached in pooled(jobs, work, names):
         if passed:
             noted[name] = {"seconds": round(seconds, 2), "reached": reached}
         else:
             print(f"== mutation: {name} fails without a mutant, so it judges none", flush=True)
-        json.dump(noted, open(f"{out}/reach.json", "w"))
+        keep(f"{out}/reach.json", noted)
 
 
 def judge(build, out, seconds, numbers, jobs):
@@ -131,7 +137,7 @@ def judge(build, out, seconds, numbers, jobs):
     wanted = numbers or [number for number in mutants if str(number) not in judged]
     for number, result in pooled(jobs, work, wanted):
         judged[str(number)] = result
-        json.dump(judged, open(path, "w"))
+        keep(path, judged)
 
 
 def report(out):
