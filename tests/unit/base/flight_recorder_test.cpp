@@ -71,7 +71,8 @@ TEST(FlightRecord, other_text_is_refused) {
     EXPECT_FALSE(parse_flight(text)) << text;
   for (const char* const line : {"1 fetch 8 5 64", "1 nothing 8 5 64 1", "x fetch 8 5 64 1",
                                  "1 fetch 256 5 64 1", "1 fetch 8 65536 64 1"})
-    EXPECT_FALSE(parse_flight(head + line + "\n")) << line;
+    EXPECT_EQ(parse_flight(head + "1 fetch 255 5 64 1\n\n" + line + "\n").error().message,
+              "no event of a flight record: '" + std::string(line) + "'");
 }
 
 }  // namespace
