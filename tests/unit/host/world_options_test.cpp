@@ -1,11 +1,15 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
@@ -46,11 +50,41 @@ TEST_F(WorldOptionsEnvironment, all_set_is_read) {
   EXPECT_EQ(options->timeout_ns, 7'000'000'000u);
 }
 
+// Any of the three calls for the other two, but a world of one for no root.
 TEST_F(WorldOptionsEnvironment, missing_variable_is_named) {
+  const auto missing = [](const char* name) {
+    return std::string(name) + " is not set: GDX_RANK, GDX_WORLD_SIZE and GDX_ROOT go together";
+  };
+  set(kRootVariable, "127.0.0.1:18515");
+  EXPECT_EQ(WorldOptions::from_environment().error().message, missing(kWorldSizeVariable));
+  clear();
   set(kRankVariable, "1");
-  EXPECT_THAT(WorldOptions::from_environment().error().message, ::testing::HasSubstr(kWorldSizeVariable));
+  EXPECT_EQ(WorldOptions::from_environment().error().message, missing(kWorldSizeVariable));
+  clear();
   set(kWorldSizeVariable, "2");
-  EXPECT_THAT(WorldOptions::from_environment().error().message, ::testing::HasSubstr(kRootVariable));
+  EXPECT_EQ(WorldOptions::from_environment().error().message, missing(kRankVariable));
+  set(kRankVariable, "1");
+  EXPECT_EQ(WorldOptions::from_environment().error().message, missing(kRootVariable));
+  set(kWorldSizeVariable, "1");
+  EXPECT_EQ(WorldOptions::from_environment()->size, 1u);
+}
+
+TEST_F(WorldOptionsEnvironment, last_values_are_taken_and_those_behind_them_refused) {
+  set(kRootVariable, "127.0.0.1:18515");
+  set(kWorldSizeVariable, "1024");
+  set(kRankVariable, "1023");
+  set(kBootstrapTimeoutVariable, "86400");
+  const auto options = WorldOptions::from_environment();
+  ASSERT_TRUE(options) << options.error().message;
+  EXPECT_EQ(options->size, 1024u);
+  EXPECT_EQ(options->rank, 1023u);
+  EXPECT_EQ(options->timeout_ns, 86'400'000'000'000u);
+  for (const auto& [name, beyond] : {std::pair{kRankVariable, "1024"},
+                                     {kBootstrapTimeoutVariable, "86401"},
+                                     {kBootstrapTimeoutVariable, "0"}}) {
+    set(name, beyond);
+    EXPECT_THAT(WorldOptions::from_environment().error().message, ::testing::StartsWith(name));
+  }
 }
 
 TEST_F(WorldOptionsEnvironment, impossible_values_are_refused_with_the_bound) {
@@ -84,15 +118,65 @@ TEST(KeepAlive, idle_and_sending_channels_end_alike_about_a_minute_after_a_loss)
 }
 
 TEST(HostPort, well_formed_addresses_are_taken_apart) {
-  EXPECT_EQ(bootstrap::parse_host_port("127.0.0.1:80")->host, "127.0.0.1");
-  EXPECT_EQ(bootstrap::parse_host_port("node-3:18515")->port, "18515");
-  EXPECT_EQ(bootstrap::parse_host_port("[::1]:18515")->host, "::1");
+  const std::tuple<const char*, const char*, const char*> cases[] = {{"127.0.0.1:80", "127.0.0.1", "80"},
+                                                                     {"node-3:1", "node-3", "1"},
+                                                                     {"[::1]:65535", "::1", "65535"},
+                                                                     {"[a]:2", "a", "2"}};
+  for (const auto& [text, host, port] : cases) {
+    const auto parsed = bootstrap::parse_host_port(text);
+    ASSERT_TRUE(parsed) << text;
+    EXPECT_EQ(parsed->host, host);
+    EXPECT_EQ(parsed->port, port);
+  }
+}
+
+// Both ends of a connection, of either family: they send small frames at once and close on exec.
+TEST(Socket, ends_of_a_connection_are_named_and_set_up) {
+  for (const std::string host : {"127.0.0.1", "::1"}) {
+    const auto listener = bootstrap::listen_on(host);
+    if (!listener && host == "::1") continue;  // a machine without IPv6
+    ASSERT_TRUE(listener) << listener.error().message;
+    EXPECT_EQ(bootstrap::accept_one(*listener)->value(), -1) << "nobody waits";
+    const std::string place = bootstrap::own_text(*listener);
+    EXPECT_THAT(place, ::testing::StartsWith(host == "::1" ? "[::1]:" : "127.0.0.1:"));
+    const auto here = bootstrap::begin_connect(place);
+    ASSERT_TRUE(here) << here.error().message;
+    pollfd ready{here->value(), POLLOUT, 0};
+    ASSERT_TRUE(bootstrap::wait_until({&ready, 1}, ~std::uint64_t{0}));
+    ASSERT_TRUE(bootstrap::finish_connect(*here));
+    const auto there = bootstrap::accept_one(*listener);
+    ASSERT_TRUE(there && *there);
+    EXPECT_EQ(bootstrap::peer_text(*here), place);
+    EXPECT_EQ(bootstrap::peer_text(*there), bootstrap::own_text(*here));
+    for (const Descriptor* end : {&*here, &*there}) {
+      int at_once = 0;
+      socklen_t length = sizeof at_once;
+      EXPECT_EQ(::getsockopt(end->value(), IPPROTO_TCP, TCP_NODELAY, &at_once, &length), 0);
+      EXPECT_EQ(at_once, 1);
+      EXPECT_EQ(fcntl(end->value(), F_GETFD), FD_CLOEXEC);
+      EXPECT_NE(fcntl(end->value(), F_GETFL) & O_NONBLOCK, 0);
+      EXPECT_TRUE(bootstrap::is_loopback(*end));
+    }
+  }
+  EXPECT_EQ(bootstrap::peer_text(Descriptor()), "a closed connection");
+  EXPECT_EQ(bootstrap::own_text(Descriptor()), "a closed socket");
+  EXPECT_FALSE(bootstrap::is_loopback(Descriptor()));
+  EXPECT_EQ(bootstrap::begin_connect("localhost:80").error().message,
+            "'localhost' is no numeric address: use one of an interface, such as 10.0.0.1");
+  const auto elsewhere = bootstrap::listen_on("192.0.2.1");
+  ASSERT_FALSE(elsewhere);
+  EXPECT_EQ(elsewhere.error().status, Status::kInvalidArgument);
+  EXPECT_EQ(elsewhere.error().message,
+            "cannot listen at 192.0.2.1: Cannot assign requested address; use the address of an interface of "
+            "this machine");
 }
 
 TEST(HostPort, malformed_addresses_are_refused) {
   for (const char* text :
        {"", "host", ":80", "host:", "host:0", "host:65536", "host:x", "::1:80", "[::1]", "[]:80"}) {
-    EXPECT_FALSE(bootstrap::parse_host_port(text)) << text;
+    EXPECT_EQ(bootstrap::parse_host_port(text).error().message,
+              std::string("root address '") + text +
+                  "': use HOST:PORT or [IPV6]:PORT, for instance 127.0.0.1:18515");
   }
 }
 
