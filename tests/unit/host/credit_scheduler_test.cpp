@@ -273,6 +273,11 @@ TEST_F(Credits, pool_of_minima_is_full_and_says_so) {
   const auto refused = scheduler.open(8);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kBusy);
+  EXPECT_EQ(refused.error().message,
+            "no 2 of 8 staging slots can be reserved for another endpoint: 8 are promised to those that "
+            "exist; close one, make the pool larger, the slots smaller or minimum_slots 0");
+  EXPECT_EQ(scheduler.open(9).error().message,
+            "an endpoint with up to 9 staging slots is impossible: use a slot_count of at most the pool's 8");
   EXPECT_EQ(scheduler.open(0).error().status, Status::kInvalidArgument);
   EXPECT_EQ(scheduler.open(9).error().status, Status::kInvalidArgument);
   scheduler.destroy(2);
@@ -331,7 +336,9 @@ TEST_F(Hostile, return_of_anothers_slot_is_ignored_and_reported_once) {
   exchange_.poll();
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(exchange_.bad_returns(), 3u);
-  EXPECT_THAT(said, ::testing::HasSubstr("which it does not hold"));
+  EXPECT_THAT(said,
+              ::testing::EndsWith(": staging of a test: endpoint 0 gives back slot 1, which it does not "
+                                  "hold; ignored, and not reported again: close that endpoint\n"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
   EXPECT_EQ(exchange_.scheduler().leased(honest_), 1u);
   EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
@@ -394,7 +401,16 @@ TEST_F(Hostile, failure_of_who_gets_a_number_again_is_heard_too) {
     exchange_.destroy(liar_);
     lies_ = {};
     ASSERT_EQ(*exchange_.open(lies_.channel(), kSlots), liar_);
+    EXPECT_TRUE(exchange_.flight(liar_).events.empty()) << "those of its predecessor";
     exchange_.poll();
+    const FlightRecord record = exchange_.flight(liar_);
+    EXPECT_EQ(record.source, "credits");
+    ASSERT_EQ(record.events.size(), 2u);
+    EXPECT_EQ(record.events[0].kind, FlightKind::kLimit);
+    EXPECT_EQ(record.events[0].word, 1u);
+    EXPECT_EQ(record.events[1].kind, FlightKind::kGrant);
+    EXPECT_EQ(record.events[1].word, lies_.granted_slots[0]);
+    EXPECT_NE(record.events[1].time_ns, 0u);
     EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
   }
 }

@@ -131,6 +131,9 @@ TEST_F(Service, open_waits_for_who_gives_back_and_fails_without_a_trace_if_nobod
   const auto refused = service.open(late.channel(), kSlots);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kBusy);
+  EXPECT_EQ(refused.error().message,
+            "the staging slots reserved for another endpoint have not come back within 100 ms: their holders "
+            "compute, or their peers do not answer; try again");
   EXPECT_EQ(late.granted(), 2u);
   EXPECT_EQ(greedy.limit(), 4u) << "it was asked";
   EXPECT_EQ(service.free_slots(), 2u) << "the refused one holds none";

@@ -166,7 +166,7 @@ TEST_F(OnHca, staging_pool_is_mapped_and_leases_hold_their_minimum) {
   Channel first(pool->slot_count());
   Channel second(pool->slot_count());
   {
-    const auto a = pool->lease(first.channel(), 8);
+    auto a = pool->lease(first.channel(), 8);
     const auto b = pool->lease(second.channel(), 8);
     ASSERT_TRUE(a && b);
     EXPECT_EQ(a->base(), b->base());
@@ -178,6 +178,11 @@ TEST_F(OnHca, staging_pool_is_mapped_and_leases_hold_their_minimum) {
     EXPECT_NE(first.granted_slots[0], second.granted_slots[0]);
     EXPECT_EQ(pool->leased_slots(), 4u);
     EXPECT_EQ(pool->leased_slots() + pool->free_slots(), pool->slot_count());
+    EXPECT_EQ(
+        std::tuple(a->base(), a->nic_offset(), a->lkey(), a->slot_bytes(), a->slot_count()),
+        std::tuple(pool->base(), pool->nic_offset(), pool->lkey(), pool->slot_bytes(), pool->slot_count()));
+    *a = StagingLease();
+    EXPECT_EQ(pool->leased_slots(), 2u) << "of the second alone";
   }
   EXPECT_EQ(pool->leased_slots(), 0u);
 }
@@ -193,6 +198,7 @@ TEST_F(OnHca, staging_lease_outlives_the_pool) {
   }
   lease.base()[0] = std::byte{1};
   EXPECT_EQ(lease.slot_count(), 32u);
+  EXPECT_EQ(lease.minimum_slots(), 1u);
 }
 
 TEST_F(OnHca, device_memory_taken_next_pool_is_refused) {
@@ -253,11 +259,17 @@ TEST_F(OnHca, leases_of_processes_are_different_memory) {
 TEST_F(OnHca, process_that_names_no_size_leases_what_others_left) {
   const std::uint64_t all_bytes = hca().device_memory_bytes();
   Process greedy = Process::on(hca());
+  testing::internal::CaptureStderr();
   ASSERT_TRUE(greedy.hca && greedy.lease({.pool_bytes = all_bytes / 2}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "it has what it named";
   Process modest = Process::on(hca());
   ASSERT_TRUE(modest.hca && modest.lease({.pool_bytes = all_bytes / 4}));
   {
+    testing::internal::CaptureStderr();
     const auto rest = StagingPool::create(hca(), {.minimum_slots = 8});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr(fmt::format("{} bytes instead of {}, since other processes hold the rest of {};",
+                                      all_bytes / 4, all_bytes, all_bytes)));
     ASSERT_TRUE(rest) << rest.error().message;
     EXPECT_EQ(rest->bytes(), all_bytes / 4);
   }
@@ -291,11 +303,19 @@ TEST_F(OnHca, two_endpoints_connect_to_each_other) {
   auto second = Endpoint::create(hca(), &*pool, {.send_queue_blocks = 16, .slot_count = 8});
   ASSERT_TRUE(second) << second.error().message;
   EXPECT_NE(first->address().qpn, second->address().qpn);
+  EXPECT_EQ(first->reopen().error().message, "the endpoint is not connected: connect it first");
+  EXPECT_NE(*first->handle().owner, first->handle().owner_free);
   const auto forth = first->connect(second->address());
   ASSERT_TRUE(forth) << forth.error().message;
   const auto back = second->connect(first->address());
   ASSERT_TRUE(back) << back.error().message;
-  EXPECT_EQ(first->connect(second->address()).error().status, Status::kBusy);
+  EXPECT_EQ(first->connect(second->address()).error().message,
+            "the endpoint is connected already: make another");
+  EXPECT_EQ(*first->handle().owner, first->handle().owner_free);
+  *first->handle().owner += 1;  // as of a kernel that traps
+  EXPECT_TRUE(first->reopen());
+  EXPECT_EQ(*first->handle().owner, first->handle().owner_free);
+  EXPECT_FALSE(first->host_rings());
   EXPECT_EQ(first->fault().status, Status::kOk);
 }
 
@@ -397,14 +417,49 @@ TEST_F(OnHca, endpoints_share_no_register) {
   for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
     std::vector<Endpoint> endpoints;
     std::set<std::uint64_t*> registers;
+    std::set<std::uint32_t> psns;
     for (int i = 0; i < 3; ++i) {
       auto endpoint = Endpoint::create(hca(), nullptr, {.doorbell = kind});
       ASSERT_TRUE(endpoint) << endpoint.error().message;
       EXPECT_EQ(endpoint->handle().blueflame_half_bytes, kind == DoorbellKind::kBlueFlame ? 256u : 0u);
       registers.insert(endpoint->handle().doorbell);
+      psns.insert(endpoint->address().psn);
       endpoints.push_back(std::move(*endpoint));
     }
     EXPECT_EQ(registers.size(), 3u) << name(kind);
+    EXPECT_EQ(psns.size(), 3u) << "they are random";
+  }
+}
+
+// Kernels believe in slots without end; the scheduler knows of none.
+TEST_F(OnHca, endpoint_without_credits_has_every_slot_and_holds_none) {
+  auto pool = StagingPool::create(hca());
+  ASSERT_TRUE(pool);
+  testing::internal::CaptureStderr();
+  auto endpoint = Endpoint::create(hca(), &*pool, {.slot_count = 4, .unsafe_push_without_credits = true});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("warning: endpoint option unsafe_push_without_credits: payload of HCA " +
+                        hca().name() + "'s staging pool will be damaged"));
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  const StagingHandle staging = endpoint->handle().staging;
+  EXPECT_EQ(*staging.grants, pack_grants(0, kUnlimitedSlots));
+  EXPECT_EQ(staging.minimum_slots, kUnlimitedSlots);
+  for (std::uint32_t slot = 0; slot < 32; ++slot) EXPECT_EQ(staging.held[slot].slot, slot);
+  const StagingState state = endpoint->state().staging;
+  EXPECT_EQ(std::tuple(state.ready, state.limit, state.taken), std::tuple(1u << 31, kUnlimitedSlots, 0u));
+  endpoint->abort();
+  EXPECT_EQ(pool->leased_slots(), 0u);
+}
+
+TEST_F(OnHca, options_of_auto_arrive_in_the_handle) {
+  const ModeTable table{60, 60, kNoSizeLimit};
+  for (const Sharing sharing : {Sharing::kExclusive, Sharing::kShared}) {
+    const auto endpoint =
+        Endpoint::create(hca(), nullptr, {.sharing = sharing, .auto_modes = {.table = table}});
+    ASSERT_TRUE(endpoint) << endpoint.error().message;
+    const std::uint64_t inline_bytes = sharing == Sharing::kShared ? kSharedInlineBytes : 60;
+    EXPECT_EQ(endpoint->handle().modes, (ModeTable{inline_bytes, table.push_bytes, table.pull_bytes}));
+    EXPECT_EQ(endpoint->handle().sharing, sharing);
   }
 }
 

@@ -19,16 +19,14 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "host/daemon/server.h"
 #include "host/hca/hca.h"
-#include "host/ipc/daemon.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
 #include "proto/mlx5/prm.h"
+#include "tests/unit/host/own_gdxd.h"
 
 namespace {
 using Bytes = std::vector<std::uint8_t>;
@@ -358,13 +356,9 @@ TEST_F(EndpointWiring, options_arrive_at_both_ends_queue_pairs) {
   }
 }
 
-// gdxd, whose HCA is in this process, makes the queue pairs of what the message of a client tells.
+// gdxd makes the queue pairs of what the message of a client tells.
 TEST_F(EndpointWiring, options_arrive_through_gdxd) {
-  const std::string path = testing::TempDir() + "gdxd-wiring-" + std::to_string(getpid());
-  auto server = daemon::Server::listen({.path = path});
-  ASSERT_TRUE(server) << server.error().message;
-  std::thread thread([&] { EXPECT_TRUE((*server)->run()); });
-  setenv(ipc::kDaemonVariable, ("unix:" + path).c_str(), 1);
+  const test::OwnGdxd gdxd;
   const auto wire = [this](std::uint8_t gid_index, Sharing sharing) {
     ASSERT_NO_FATAL_FAILURE(open(gid_index));
     End first = first_end();
@@ -391,9 +385,6 @@ TEST_F(EndpointWiring, options_arrive_through_gdxd) {
     nic_.reset();
     hca_.reset();
   }
-  unsetenv(ipc::kDaemonVariable);
-  (*server)->stop();
-  thread.join();
 }
 
 // Kinds of addresses in rising order, of which the first two serve no peer. Of two alike the first is taken.
@@ -416,7 +407,12 @@ TEST_F(EndpointWiring, address_of_the_kind_that_most_peers_have_is_taken_whereve
       gids() = {entry(first), entry(second)};
       const auto opened = Hca::open();
       ASSERT_EQ(opened.has_value(), std::max(first, second) >= kUseless);
-      if (!opened) continue;
+      if (!opened) {
+        for (const Error& error : {opened.error(), Hca::open({.gid_index = 0}).error()})
+          EXPECT_THAT(error.message, testing::EndsWith("no RoCE v2 address: give its network interface an IP "
+                                                       "address"));
+        continue;
+      }
       const std::size_t taken = second > first ? 1 : 0;
       EXPECT_EQ(opened->gid_index(), taken);
       EXPECT_EQ(std::memcmp(opened->gid().raw, gids()[taken].gid.raw, sizeof(ibv_gid)), 0);
