@@ -164,6 +164,21 @@ TEST_F(SpoiledBlueFlame, program_that_relies_on_its_copy_waits_in_vain) {
   EXPECT_LT(completions, kNops * 2 / 3);
 }
 
+TEST_F(SpoiledBlueFlame, copy_that_comes_late_is_work_at_hand) {
+  int late = 0;
+  for (std::uint16_t i = 0; i < 32; ++i) {
+    const std::uint64_t before = a.hca->counters().wqes;
+    a.ring_blueflame(post(i), kFirstHalf);
+    a.hca->progress();
+    if (a.hca->counters().wqes == before) {
+      ++late;
+      EXPECT_EQ(a.hca->idle_ns(), 0u);
+    }
+    expect_arrived(i, i);
+  }
+  EXPECT_GT(late, 0);
+}
+
 TEST_F(BlueFlame, words_behind_the_wqe_are_of_no_account) {
   const std::uint16_t index = post(0);
   a.ring_blueflame(index, kFirstHalf, 1, [](std::span<std::uint64_t> words) { words[7] = words[6] = ~0ull; });

@@ -84,21 +84,36 @@ TEST_F(CompletionQueueTest, success_fills_the_fields_of_the_prm) {
   Completion completion = numbered(9);
   completion.byte_count = 4096;
   completion.immediate = 0xcafe;
+  completion.timestamp_ns = 0x0102030405060708;
+  completion.solicited = true;
   ASSERT_TRUE(cq.write(completion));
-  const mlx5::Cqe64 cqe = entry(0);
+  mlx5::Cqe64 cqe = entry(0);
   EXPECT_EQ(cqe.wqe_counter, 9);
   EXPECT_EQ(cqe.send_opcode_qpn, 0x08123456u);
   EXPECT_EQ(cqe.srqn_user_index, 0x77u);
   EXPECT_EQ(cqe.byte_count, 4096u);
   EXPECT_EQ(cqe.immediate_or_invalidated_rkey, 0xcafeu);
-  EXPECT_EQ(cqe.op_own, 0) << "opcode 0, owner 0 on the first pass";
+  EXPECT_EQ(cqe.timestamp, 0x0102030405060708u);
+  EXPECT_EQ(cqe.op_own, mlx5::kCqeSolicited) << "opcode 0, owner 0 on the first pass";
+  cqe.wqe_counter = 0, cqe.op_own = 0;
+  cqe.send_opcode_qpn = cqe.srqn_user_index = cqe.byte_count = cqe.immediate_or_invalidated_rkey = 0;
+  cqe.timestamp = 0;
+  const mlx5::Cqe64 nothing{};
+  EXPECT_EQ(std::memcmp(&cqe, &nothing, sizeof cqe), 0) << "and nothing else";
 }
 
 TEST_F(CompletionQueueTest, failure_carries_the_syndrome) {
   CheckedQueue cq(spec_);
   Completion completion = numbered(1);
   completion.syndrome = mlx5::Syndrome::kRemoteAccess;
+  completion.vendor_syndrome = 0x99;
+  completion.byte_count = 77;
   ASSERT_TRUE(cq.write(completion));
+  EXPECT_EQ(std::to_integer<int>(ring_[54]), 0x99);
+  EXPECT_EQ(entry(0).wqe_counter, 1);
+  EXPECT_EQ(entry(0).send_opcode_qpn, 0x08123456u);
+  EXPECT_EQ(entry(0).srqn_user_index, 0x77u);
+  EXPECT_EQ(entry(0).byte_count, 0u) << "of success only";
   completion.opcode = mlx5::CqeOpcode::kResponderSend;
   ASSERT_TRUE(cq.write(completion));
   EXPECT_EQ(std::to_integer<int>(ring_[55]), 0x13);
@@ -261,6 +276,19 @@ TEST_F(CompletionQueueTest, resized_below_what_is_unpolled_is_refused_and_change
   EXPECT_EQ(entry(2).wqe_counter, 2);
   record_[mlx5::kConsumerRecord] = 2u;
   EXPECT_EQ(cq.resize(smaller.data(), 1), 0);
+}
+
+TEST_F(CompletionQueueTest, resized_is_no_collapsed_no_full_and_no_overrun_queue) {
+  alignas(8) std::array<std::byte, 8 * 64> larger{};
+  CheckedQueue full(spec_);
+  for (std::uint16_t i = 0; i < 4; ++i) ASSERT_TRUE(full.write(numbered(i)));
+  EXPECT_EQ(full.resize(larger.data(), 3), EINVAL) << "no place for the mark";
+  EXPECT_FALSE(full.write(numbered(4)));
+  record_[mlx5::kConsumerRecord] = 4u;
+  EXPECT_EQ(full.resize(larger.data(), 3), EINVAL);
+  spec_.collapsed = true;
+  EXPECT_EQ(CheckedQueue(spec_).resize(larger.data(), 3), EINVAL);
+  EXPECT_EQ(larger, (std::array<std::byte, 8 * 64>{}));
 }
 
 TEST_F(CompletionQueueTest, solicited_arm_waits_for_a_solicited_or_failed_completion) {

@@ -37,6 +37,7 @@ TEST(LinkRate, write_takes_as_long_as_the_link_needs_and_no_packet_twice) {
   // A burst of 64 KiB and 100 us at the start, what a step adds, then the rate.
   constexpr std::uint64_t kBurst = 65'536 + 25'000 + 2 * kPacketBytes;
   EXPECT_LE(most_ahead, kBurst);
+  EXPECT_GE(most_ahead, 65'536u + 25'000u) << "the whole burst";
   const double seconds = static_cast<double>(pair.now_ns - start_ns) * 1e-9;
   const double on_link = kBytes / 4096.0 * static_cast<double>(kPacketBytes);
   EXPECT_GE(seconds, (on_link - static_cast<double>(kBurst)) * 8 / 2e9);
@@ -80,6 +81,39 @@ TEST(LinkRate, read_is_answered_at_the_responders_rate) {
   pair.b.ring();
   ASSERT_TRUE(pair.run([&] { return pair.b.poll_send().has_value(); }));
   EXPECT_GE(pair.now_ns - start_ns, (kBytes - 100'000u) * 4u);
+}
+
+// Both directions of a queue pair are senders, and bytes in the peer's memory tell them apart.
+TEST(LinkRate, requests_and_responses_of_a_queue_pair_get_half_each) {
+  VirtualPair pair(limited(2));
+  std::fill_n(pair.a.memory.begin(), kBytes, std::byte{1});
+  pair.a.post_write(pair.a.local(0, kBytes), pair.b.remote(8 << 20));
+  pair.a.ring();
+  pair.b.post_read(pair.b.local(0, kBytes), pair.a.remote(0));
+  pair.b.ring();
+  static_cast<void>(pair.run([] { return false; }, 8'000'000));
+  const auto arrived = [&pair](std::size_t offset) {
+    const auto first = pair.b.memory.begin() + static_cast<std::ptrdiff_t>(offset);
+    return static_cast<double>(std::count(first, first + kBytes, std::byte{1}));
+  };
+  EXPECT_GT(arrived(0), 900'000);
+  EXPECT_NEAR(arrived(0), arrived(8 << 20), 120'000) << "beside the first burst";
+}
+
+// Headers and the gap between frames are most of a small packet.
+TEST(LinkRate, small_packets_take_the_link_for_their_headers_too) {
+  constexpr int kWrites = 2'000;
+  constexpr double kSmallBytes = 8 + 12 + 16 + 4 + 8 + 20 + 38;
+  VirtualPair pair(limited(0.1));
+  const std::uint64_t start_ns = pair.now_ns;
+  for (int done = 0; done < kWrites; done += 250) {
+    for (int i = 1; i <= 250; ++i) pair.a.post_write(pair.a.local(0, 8), pair.b.remote(0), i == 250);
+    pair.a.ring();
+    ASSERT_TRUE(pair.run([&] { return pair.a.poll_send().has_value(); }));
+  }
+  const double burst_bytes = 65'536 + 1'250;
+  const double expected_ns = (kWrites * kSmallBytes - burst_bytes) * 80;
+  EXPECT_NEAR(static_cast<double>(pair.now_ns - start_ns), expected_ns, expected_ns * 0.003);
 }
 
 TEST(LinkRate, without_a_rate_nothing_waits) {

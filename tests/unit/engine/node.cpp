@@ -46,14 +46,17 @@ Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carr
           type) {}
 
 Node::Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes, const HcaConfig& config,
-           const Clock& clock)
-    : Node(memory_bytes, [&](const HcaConfig& common, std::byte* staging) -> Result<std::unique_ptr<Hca>> {
-        HcaConfig own = config;
-        own.device_memory_bytes = common.device_memory_bytes;
-        const auto random = std::make_shared<std::mt19937>(1);
-        return std::make_unique<Engine>(
-            own, std::move(wire), staging, [random] { return (*random)(); }, clock);
-      }) {}
+           const Clock& clock, QpType type)
+    : Node(
+          memory_bytes,
+          [&](const HcaConfig& common, std::byte* staging) -> Result<std::unique_ptr<Hca>> {
+            HcaConfig own = config;
+            own.device_memory_bytes = common.device_memory_bytes;
+            const auto random = std::make_shared<std::mt19937>(1);
+            return std::make_unique<Engine>(
+                own, std::move(wire), staging, [random] { return (*random)(); }, clock);
+          },
+          type) {}
 
 Node::Node(std::size_t memory_bytes, const OpenHca& open, QpType type)
     : memory(memory_bytes),
@@ -114,7 +117,8 @@ void Node::connect_to_rtr(const Node& peer) {
   QpAttributes attributes;
   attributes.state = QpState::kInit;
   attributes.access = kAllAccess;
-  ASSERT_EQ(hca->modify_qp(qpn, kQpState | kQpAccessFlags | kQpPkeyIndex | kQpPort, attributes), 0);
+  attributes.qkey = kQkey;
+  ASSERT_EQ(hca->modify_qp(qpn, kQpState | kQpAccessFlags | kQpPkeyIndex | kQpPort | kQpQkey, attributes), 0);
   attributes.state = QpState::kRtr;
   attributes.remote = peer.hca->address();
   attributes.remote_qpn = peer.qpn;
@@ -308,8 +312,12 @@ std::optional<Polled> Node::poll(std::vector<mlx5::Cqe64>& ring, Be32* record, s
   EXPECT_EQ(cqe.send_opcode_qpn & 0xffffff, qpn);
   ++consumer;
   std::atomic_ref(record[mlx5::kConsumerRecord].raw).store(byte_swap(consumer), std::memory_order_release);
-  return Polled{opcode, failed ? static_cast<mlx5::Syndrome>(error.syndrome) : mlx5::Syndrome::kNone,
-                cqe.wqe_counter, cqe.byte_count, cqe.immediate_or_invalidated_rkey};
+  return Polled{opcode,
+                failed ? static_cast<mlx5::Syndrome>(error.syndrome) : mlx5::Syndrome::kNone,
+                cqe.wqe_counter,
+                cqe.byte_count,
+                cqe.immediate_or_invalidated_rkey,
+                cqe};
 }
 
 Local Node::local(std::size_t offset, std::uint32_t length_bytes) const {

@@ -36,6 +36,7 @@ struct Polled {
   std::uint16_t wqe_counter;
   std::uint32_t byte_count;
   std::uint32_t immediate;
+  mlx5::Cqe64 cqe;
 };
 
 class Node {
@@ -45,12 +46,13 @@ class Node {
   static constexpr std::uint32_t kLogCqEntries = 9;
   static constexpr std::size_t kDeviceMemoryBytes = 4096;
   static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+  static constexpr std::uint32_t kQkey = 0x11223344;  // of UD
 
   explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
                 wire::Carrier carrier = wire::Carrier::kUdp, QpType type = QpType::kRc);
   // On a wire of the test's own.
   explicit Node(std::unique_ptr<wire::Wire> wire, std::size_t memory_bytes = 4 << 20,
-                const HcaConfig& config = {}, const Clock& clock = monotonic_ns);
+                const HcaConfig& config = {}, const Clock& clock = monotonic_ns, QpType type = QpType::kRc);
 
   void connect_to_rtr(const Node& peer);  // RESET to RTR
   // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.

@@ -5,6 +5,9 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace gdx::softhca {
 namespace {
@@ -36,16 +39,24 @@ TEST(QpState, every_state_may_reset_and_fail) {
   }
 }
 
-TEST(QpState, each_missing_attribute_is_refused) {
-  const auto sweep = [](QpState from, QpState to, std::uint32_t mask) {
+TEST(QpState, each_missing_attribute_is_refused_and_no_other_is_needed) {
+  const auto sweep = [](QpType type, QpState from, QpState to, std::uint32_t mask) {
+    EXPECT_EQ(modify(from, to, mask, type), 0) << "no more is needed";
     for (std::uint32_t bit = 1; bit < 1u << 21; bit <<= 1) {
       if (bit == kQpState || !(mask & bit)) continue;
-      EXPECT_EQ(modify(from, to, mask & ~bit), EINVAL) << "without bit " << bit;
+      EXPECT_EQ(modify(from, to, mask & ~bit, type), EINVAL) << "without bit " << bit;
     }
   };
-  sweep(QpState::kReset, QpState::kInit, kToInit);
-  sweep(QpState::kInit, QpState::kRtr, kToRtr);
-  sweep(QpState::kRtr, QpState::kRts, kToRts);
+  sweep(QpType::kRc, QpState::kReset, QpState::kInit, kToInit);
+  sweep(QpType::kRc, QpState::kInit, QpState::kRtr, kToRtr);
+  sweep(QpType::kRc, QpState::kRtr, QpState::kRts, kToRts);
+  sweep(QpType::kUc, QpState::kReset, QpState::kInit, kToInit);
+  sweep(QpType::kUc, QpState::kInit, QpState::kRtr, kToRtr & ~(kQpMaxDestRdAtomic | kQpMinRnrTimer));
+  sweep(QpType::kUc, QpState::kRtr, QpState::kRts, kQpState | kQpSendPsn);
+  sweep(QpType::kUd, QpState::kReset, QpState::kInit, kQpState | kQpPkeyIndex | kQpPort | kQpQkey);
+  sweep(QpType::kUd, QpState::kInit, QpState::kRtr, kQpState);
+  sweep(QpType::kUd, QpState::kRtr, QpState::kRts, kQpState | kQpSendPsn);
+  for (const QpType type : {QpType::kUc, QpType::kUd}) sweep(type, QpState::kSqe, QpState::kRts, kQpState);
 }
 
 // From (row) to (column), in the order of QpState: R I T S D E X for RESET INIT RTR RTS SQD SQE ERROR.
@@ -68,15 +79,39 @@ TEST(QpState, every_pair_of_states_is_as_the_table_says) {
   }
 }
 
-TEST(QpState, values_out_of_range_are_refused) {
-  QpAttributes attributes;
-  attributes.state = QpState::kRtr;
-  attributes.mtu_bytes = 1500;
-  EXPECT_EQ(check_modify(QpType::kRc, QpState::kInit, kToRtr, attributes), EINVAL);
-  attributes.mtu_bytes = 4096;
-  EXPECT_EQ(check_modify(QpType::kRc, QpState::kInit, kToRtr, attributes), 0);
-  attributes.remote_qpn = 0x1000000;
-  EXPECT_EQ(check_modify(QpType::kRc, QpState::kInit, kToRtr, attributes), EINVAL);
+TEST(QpState, values_are_permitted_up_to_their_bounds) {
+  using Set = void (*)(QpAttributes&, std::uint32_t);
+  const Set mtu = [](QpAttributes& to, std::uint32_t value) { to.mtu_bytes = value; };
+  const Set timeout = [](QpAttributes& to, std::uint32_t value) { to.timeout = value & 0xff; };
+  const Set retries = [](QpAttributes& to, std::uint32_t value) { to.retry_count = value & 0xff; };
+  const Set rnr_retries = [](QpAttributes& to, std::uint32_t value) { to.rnr_retry = value & 0xff; };
+  const Set rnr_timer = [](QpAttributes& to, std::uint32_t value) { to.min_rnr_timer = value & 0xff; };
+  const Set remote_qpn = [](QpAttributes& to, std::uint32_t value) { to.remote_qpn = value; };
+  const Set port = [](QpAttributes& to, std::uint32_t value) { to.port = value & 0xff; };
+  const struct {
+    std::uint32_t bit;
+    Set set;
+    std::vector<std::uint32_t> permitted;
+    std::vector<std::uint32_t> refused;
+  } cases[] = {{kQpPathMtu, mtu, {256, 512, 1024, 2048, 4096}, {0, 128, 1500, 8192}},
+               {kQpTimeout, timeout, {0, 31}, {32}},
+               {kQpRetryCount, retries, {0, 7}, {8}},
+               {kQpRnrRetry, rnr_retries, {0, 7}, {8}},
+               {kQpMinRnrTimer, rnr_timer, {0, 31}, {32}},
+               {kQpDestinationQpn, remote_qpn, {0, 0xffffff}, {0x1000000}},
+               {kQpPort, port, {1}, {0, 2}}};
+  const auto check = [](std::uint32_t mask, Set set, std::uint32_t value) {
+    QpAttributes attributes;
+    set(attributes, value);
+    return check_modify(QpType::kRc, QpState::kRts, mask, attributes);
+  };
+  for (const auto& one : cases) {
+    for (const std::uint32_t value : one.permitted) EXPECT_EQ(check(one.bit, one.set, value), 0) << value;
+    for (const std::uint32_t value : one.refused) {
+      EXPECT_EQ(check(one.bit, one.set, value), EINVAL) << one.bit << ' ' << value;
+      EXPECT_EQ(check(0, one.set, value), 0) << "not asked for";
+    }
+  }
 }
 
 constexpr std::uint32_t kPortMtuBytes = 4096;
@@ -143,23 +178,50 @@ TEST(QpStates, connection_is_established_once_in_rtr_until_reset) {
   EXPECT_FALSE(datagrams.establish());
 }
 
-TEST(QpStates, transport_gets_the_rights_and_a_window_of_whole_packets) {
+TEST(QpStates, transports_get_every_attribute_each_right_and_a_window_of_whole_packets) {
   QpStates states(QpType::kRc, 0x11);
   QpAttributes asked;
-  asked.access = kRemoteWrite | kRemoteAtomic;
+  asked.qkey = 5;
   asked.mtu_bytes = 1024;
+  asked.timeout = 3;
+  asked.retry_count = 4;
+  asked.rnr_retry = 6;
+  asked.min_rnr_timer = 8;
+  asked.max_rd_atomic = 9;
+  asked.max_dest_rd_atomic = 10;
+  asked.receive_psn = 11;
+  asked.send_psn = 12;
   asked.remote_qpn = 0x22;
-  ASSERT_EQ(states.modify(kQpAccessFlags | kQpPathMtu | kQpDestinationQpn, asked, kPortMtuBytes, kIpv4), 0);
-  const transport::RcConfig config = states.rc_config(100 * 1024 + 1);
-  EXPECT_EQ(config.local_qpn, 0x11u);
-  EXPECT_EQ(config.remote_qpn, 0x22u);
-  EXPECT_TRUE(config.remote_write);
-  EXPECT_FALSE(config.remote_read);
-  EXPECT_TRUE(config.remote_atomic);
-  EXPECT_EQ(config.max_unacked_packets, 100u);
+  constexpr std::uint32_t kAll = kQpQkey | kQpPathMtu | kQpTimeout | kQpRetryCount | kQpRnrRetry |
+                                 kQpMinRnrTimer | kQpMaxRdAtomic | kQpMaxDestRdAtomic | kQpReceivePsn |
+                                 kQpSendPsn | kQpDestinationQpn;
+  states.move_to(QpState::kInit);
+  ASSERT_EQ(states.modify(kAll, asked, kPortMtuBytes, kIpv4), 0);
+  const transport::RcConfig rc = states.rc_config(100 * 1024 + 1);
+  EXPECT_EQ(std::tuple(rc.local_qpn, rc.remote_qpn, rc.send_psn, rc.receive_psn, rc.first_msn, rc.mtu_bytes),
+            std::tuple(0x11, 0x22, 12, 11, 0, 1024));
+  EXPECT_EQ(std::tuple(rc.ack_timeout, rc.retry_count, rc.rnr_retry, rc.min_rnr_timer, rc.max_rd_atomic,
+                       rc.max_dest_rd_atomic),
+            std::tuple(3, 4, 6, 8, 9, 10));
+  EXPECT_EQ(rc.max_unacked_packets, 100u);
   EXPECT_EQ(states.rc_config(0).max_unacked_packets, 32u);
   EXPECT_EQ(states.rc_config(1 << 30).max_unacked_packets, 512u);
-  EXPECT_EQ(states.ud_config(kPortMtuBytes).mtu_bytes, kPortMtuBytes);
+  const transport::UcConfig uc = states.uc_config();
+  EXPECT_EQ(std::tuple(uc.remote_qpn, uc.send_psn, uc.receive_psn, uc.mtu_bytes),
+            std::tuple(0x22, 12, 11, 1024));
+  const transport::UdConfig ud = states.ud_config(kPortMtuBytes);
+  EXPECT_EQ(std::tuple(ud.local_qpn, ud.qkey, ud.send_psn, ud.mtu_bytes),
+            std::tuple(0x11, 5, 12, kPortMtuBytes));
+  for (const std::uint32_t right :
+       {0u, std::uint32_t{kRemoteWrite}, std::uint32_t{kRemoteRead}, std::uint32_t{kRemoteAtomic}}) {
+    asked.access = right;
+    ASSERT_EQ(states.modify(kQpAccessFlags, asked, kPortMtuBytes, kIpv4), 0);
+    const transport::RcConfig of = states.rc_config(0);
+    EXPECT_EQ(of.remote_write, right == kRemoteWrite);
+    EXPECT_EQ(of.remote_read, right == kRemoteRead);
+    EXPECT_EQ(of.remote_atomic, right == kRemoteAtomic);
+    EXPECT_EQ(states.uc_config().remote_write, right == kRemoteWrite);
+  }
 }
 
 }  // namespace

@@ -72,11 +72,13 @@ class VirtualPair {
  public:
   static constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
   explicit VirtualPair(const HcaConfig& of_a = {}, const HcaConfig& of_b = {},
-                       std::uint8_t timeout = kPatient)
-      : a(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks, loses),
-          kMemoryBytes, of_a, [this] { return now_ns; }),
-        b(std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks, loses),
-          kMemoryBytes, of_b, [this] { return now_ns; }) {
+                       std::uint8_t timeout = kPatient, QpType type = QpType::kRc)
+      : a(
+            std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000001), to_a, to_b, marks, loses),
+            kMemoryBytes, of_a, [this] { return now_ns; }, type),
+        b(
+            std::make_unique<MemoryWire>(wire::Address::ipv4(0x0a000002), to_b, to_a, marks, loses),
+            kMemoryBytes, of_b, [this] { return now_ns; }, type) {
     a.connect(b, timeout);
     b.connect(a, timeout);
   }

@@ -167,6 +167,25 @@ TEST_F(HoldingRequester, held_message_without_word_asks_after_the_timeout_with_o
   EXPECT_THAT(pump(), ElementsAre(102, 103));
 }
 
+TEST_F(HoldingRequester, held_message_asks_after_40_ms_however_patient_its_timeout) {
+  RcConfig patient = config();
+  patient.ack_timeout = 20;
+  requester.reconfigure(now_ns, patient);
+  post_sends(1);
+  pump();
+  acknowledge(100, 1, 0);
+  post_sends(1);
+  EXPECT_EQ(requester.next_deadline_ns(), 0u);
+  requester.on_timer(now_ns);
+  EXPECT_EQ(requester.next_deadline_ns(), now_ns + 40'000'000);
+  now_ns += 39'999'999;
+  requester.on_timer(now_ns);
+  EXPECT_THAT(pump(), IsEmpty());
+  now_ns += 1;
+  requester.on_timer(now_ns);
+  EXPECT_THAT(pump(), ElementsAre(101));
+}
+
 TEST_F(HoldingRequester, ack_that_tells_nothing_new_does_not_put_off_asking) {
   post_sends(1);
   pump();

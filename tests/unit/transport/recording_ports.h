@@ -1,6 +1,8 @@
 // Ports that write down what the transport does, and configurations to go with them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/transport/rc.h"
+#include "proto/roce/codec.h"
 
 namespace gdx::softhca::transport::test {
 
@@ -34,6 +37,13 @@ inline RcConfig make_config(std::uint32_t psn = 100) {
   config.max_dest_rd_atomic = 2;
   config.remote_write = config.remote_read = config.remote_atomic = true;
   return config;
+}
+
+// Returns the bytes of a packet's headers, so that a test compares all of them.
+inline std::vector<std::byte> encoded(const roce::Headers& headers) {
+  std::vector<std::byte> bytes(roce::header_bytes(headers.bth.opcode));
+  EXPECT_EQ(roce::encode(headers, bytes), bytes.size());
+  return bytes;
 }
 
 struct SentSegment {
@@ -65,6 +75,8 @@ class RecordingRequesterPort final : public RequesterPort {
     completed.push_back({request.cookie, syndrome});
   }
 
+  void note_resend(ResendCause cause, std::uint32_t psn) override { resends.push_back({cause, psn}); }
+
   // PSNs sent since the last call.
   std::vector<std::uint32_t> take_psns() {
     std::vector<std::uint32_t> psns;
@@ -73,6 +85,7 @@ class RecordingRequesterPort final : public RequesterPort {
     return psns;
   }
 
+  std::vector<std::pair<ResendCause, std::uint32_t>> resends;
   std::optional<std::uint64_t> send_fails_for;
   mlx5::Syndrome scatter_result = mlx5::Syndrome::kNone;
   mlx5::Syndrome apply_result = mlx5::Syndrome::kNone;
@@ -91,8 +104,9 @@ class RecordingResponderPort final : public ResponderPort {
     sent.push_back(headers);
     trace += 'S';
   }
-  bool send_from_memory(const roce::Headers& headers, std::uint32_t /*rkey*/, std::uint64_t address,
+  bool send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
                         std::uint32_t length_bytes) override {
+    EXPECT_EQ(length_bytes > 0 ? rkey : kRkey, kRkey);
     if (!memory_readable) return false;
     sent.push_back(headers);
     read_ranges.push_back({address, length_bytes});
@@ -104,13 +118,15 @@ class RecordingResponderPort final : public ResponderPort {
     checks.push_back(operation);
     return rkey == kRkey && address >= kAddress && address + length_bytes <= kAddress + memory.size();
   }
-  bool write(std::uint32_t /*rkey*/, std::uint64_t address, std::span<const std::byte> payload) override {
+  bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override {
+    EXPECT_EQ(rkey, kRkey);
     trace += 'W';
     std::copy(payload.begin(), payload.end(), memory.begin() + (address - kAddress));
     return true;
   }
-  std::optional<std::uint64_t> execute(std::uint32_t /*rkey*/, std::uint64_t /*address*/,
+  std::optional<std::uint64_t> execute(std::uint32_t rkey, std::uint64_t address,
                                        const AtomicOperation& operation) override {
+    EXPECT_EQ(std::pair(rkey, address), std::pair(kRkey, kAddress));
     if (!memory_is_there) return std::nullopt;
     trace += 'A';
     return std::exchange(word, operation.result(word));
@@ -119,8 +135,8 @@ class RecordingResponderPort final : public ResponderPort {
   [[nodiscard]] std::optional<std::uint32_t> posted_receives() const override {
     return advertises ? std::optional(static_cast<std::uint32_t>(receives)) : std::nullopt;
   }
-  mlx5::Syndrome scatter_receive(std::uint32_t /*offset_bytes*/,
-                                 std::span<const std::byte> payload) override {
+  mlx5::Syndrome scatter_receive(std::uint32_t offset_bytes, std::span<const std::byte> payload) override {
+    received_at.push_back(offset_bytes);
     if (receive_result == mlx5::Syndrome::kNone) received_bytes += payload.size();
     return receive_result;
   }
@@ -146,6 +162,7 @@ class RecordingResponderPort final : public ResponderPort {
   int receives = 0;
   bool advertises = false;
   std::size_t received_bytes = 0;
+  std::vector<std::uint32_t> received_at;  // offsets of payloads in their messages
   bool memory_readable = true;
   bool memory_is_there = true;  // during an atomic
   mlx5::Syndrome receive_result = mlx5::Syndrome::kNone;

@@ -111,6 +111,9 @@ TEST_F(RequesterTest, nak_sequence_error_resends_from_its_psn_once) {
   EXPECT_THAT(pump(), ElementsAre(102, 103));
   acknowledge(102, roce::kNakSequenceError);
   EXPECT_THAT(pump(), IsEmpty());
+  EXPECT_THAT(port.resends, ElementsAre(Pair(ResendCause::kNak, 102)));
+  EXPECT_EQ(requester.counters().naks_received, 2u);
+  EXPECT_EQ(requester.counters().packets_sent, 6u);
   EXPECT_EQ(requester.counters().retransmitted_packets, 2u);
   acknowledge(103);
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone)));
@@ -167,7 +170,9 @@ TEST_F(RequesterTest, timeouts_resend_then_exceed_after_retry_count) {
   }
   expire();
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kRetryExceeded), Pair(1, Syndrome::kFlushed)));
+  EXPECT_THAT(port.resends, ElementsAre(Pair(ResendCause::kTimeout, 100), Pair(ResendCause::kTimeout, 100)));
   EXPECT_TRUE(requester.in_error());
+  EXPECT_FALSE(requester.can_send(now_ns));
   EXPECT_EQ(requester.next_deadline_ns(), kNever);
   EXPECT_EQ(requester.counters().timeouts, 3u);
   post(WqeOpcode::kRdmaWrite, 8);
@@ -196,6 +201,7 @@ TEST_F(RequesterTest, rnr_nak_waits_for_its_timer_and_resends) {
   EXPECT_EQ(requester.next_deadline_ns(), now_ns + 640'000);
   expire();
   EXPECT_THAT(pump(), ElementsAre(100, 101));
+  EXPECT_THAT(port.resends, ElementsAre(Pair(ResendCause::kNotReady, 100)));
   EXPECT_EQ(requester.counters().rnr_naks_received, 1u);
 }
 
@@ -336,6 +342,7 @@ TEST_F(RequesterTest, lost_read_response_is_asked_for_from_the_missing_point) {
   requester.pump(now_ns, kAll);
   ASSERT_EQ(port.sent.size(), 1u);
   const roce::Headers& again = port.sent[0].headers;
+  EXPECT_THAT(port.resends, ElementsAre(Pair(ResendCause::kLostResponse, 101)));
   EXPECT_EQ(again.bth.psn, 101u);
   EXPECT_EQ(again.reth.address, test::kAddress + kMtu);
   EXPECT_EQ(again.reth.length_bytes, 2 * kMtu);
@@ -365,7 +372,8 @@ TEST_F(RequesterTest, fatal_naks_complete_with_their_syndrome_and_flush) {
   const std::pair<std::uint8_t, Syndrome> cases[] = {
       {roce::kNakInvalidRequest, Syndrome::kRemoteInvalidRequest},
       {roce::kNakRemoteAccess, Syndrome::kRemoteAccess},
-      {roce::kNakRemoteOperation, Syndrome::kRemoteOperation}};
+      {roce::kNakRemoteOperation, Syndrome::kRemoteOperation},
+      {roce::kAethKindNak | 4, Syndrome::kBadResponse}};
   for (const auto& [nak, syndrome] : cases) {
     test::RecordingRequesterPort local_port;
     Requester local(test::make_config(), local_port);
@@ -561,10 +569,13 @@ TEST_F(RequesterAtWrap, psn_wraps_to_zero_and_acks_beyond_it_count) {
 }
 
 TEST(RnrTimer, codes_have_the_times_of_the_specification) {
-  EXPECT_EQ(rnr_timer_ns(0), 655'360'000u);
-  EXPECT_EQ(rnr_timer_ns(1), 10'000u);
-  EXPECT_EQ(rnr_timer_ns(12), 640'000u);
-  EXPECT_EQ(rnr_timer_ns(31), 491'520'000u);
+  // IBA 1.4, table 45, in units of 10 us.
+  constexpr std::uint64_t kTimes[] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                      48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+                                      2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  for (std::uint8_t code = 0; code < std::size(kTimes); ++code) {
+    EXPECT_EQ(rnr_timer_ns(code), kTimes[code] * 10'000) << int{code};
+  }
 }
 
 TEST(ExtendedPsn, nearest_number_is_taken_on_both_sides_of_the_wrap) {

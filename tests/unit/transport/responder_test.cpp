@@ -389,6 +389,8 @@ class ResponderViolation : public ResponderTest {
     ASSERT_FALSE(local.sent.empty());
     EXPECT_EQ(local.sent.back().aeth.syndrome, violation.nak);
     EXPECT_EQ(local.fatal_syndrome, violation.fatal);
+    EXPECT_EQ(target.counters().key_faults, violation.nak == roce::kNakRemoteAccess ? 1u : 0u);
+    EXPECT_EQ(target.counters().naks_sent, 1u);
     EXPECT_TRUE(local.trace.ends_with("SF")) << local.trace;
     const std::size_t sent = local.sent.size();
     target.on_packet(0, request(Opcode::kRcWriteOnly, target.expected_psn(), 0), {});
@@ -415,6 +417,14 @@ TEST_F(ResponderViolation, sequence_and_length_violations_are_invalid_requests) 
       {"RETH length differs", {{request(Opcode::kRcWriteOnly, 100, 9), 8}}, 0x61, {}},
       {"empty LAST", {{first_write, kMtu}, {last(Opcode::kRcWriteLast, 101), 0}}, 0x61, {}},
       {"misaligned atomic", {{misaligned, 0}}, 0x61, {}},
+      {"READ beyond a message",
+       {{request(Opcode::kRcReadRequest, 100, mlx5::kMaxMessageBytes + 1), 0}},
+       0x61,
+       {}},
+      {"WRITE beyond a message",
+       {{request(Opcode::kRcWriteFirst, 100, mlx5::kMaxMessageBytes + 1), kMtu}},
+       0x61,
+       {}},
       {"READs beyond the depth",
        {{request(Opcode::kRcReadRequest, 100, 8), 0},
         {request(Opcode::kRcReadRequest, 101, 8), 0},
@@ -438,6 +448,14 @@ TEST_F(ResponderViolation, bad_keys_and_ranges_are_access_errors_before_anything
   for (const Violation& violation :
        {Violation{"rkey", {{bad_key, 8}}, 0x62, Syndrome::kRemoteAccess},
         Violation{"READ range", {{bad_read, 0}}, 0x62, Syndrome::kRemoteAccess},
+        Violation{"longest READ",
+                  {{request(Opcode::kRcReadRequest, 100, mlx5::kMaxMessageBytes), 0}},
+                  0x62,
+                  Syndrome::kRemoteAccess},
+        Violation{"longest WRITE",
+                  {{request(Opcode::kRcWriteFirst, 100, mlx5::kMaxMessageBytes), kMtu}},
+                  0x62,
+                  Syndrome::kRemoteAccess},
         Violation{"atomic range", {{bad_atomic, 0}}, 0x62, Syndrome::kRemoteAccess},
         Violation{"WRITE range", {{too_long, kMtu}}, 0x62, Syndrome::kRemoteAccess}}) {
     expect_refusal(violation);

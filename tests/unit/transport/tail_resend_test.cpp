@@ -83,6 +83,39 @@ class TailResend : public testing::Test {
   std::uint64_t next_cookie = 0;
 };
 
+// Samples of 8, 4, 4 and 40 ms: RFC 6298's mean and deviation give each wait to the nanosecond.
+TEST(RoundTripTime, wait_is_the_mean_and_four_deviations_within_its_bounds) {
+  RoundTrip round_trip;
+  EXPECT_EQ(round_trip.wait_ns(0), 30 * kMs);
+  std::uint64_t now_ns = 0;
+  ExtendedPsn psn = 0;
+  const auto sample = [&](std::uint64_t took_ns) {
+    round_trip.begin(now_ns, ++psn);
+    round_trip.begin(now_ns + 1, psn + 5);
+    EXPECT_FALSE(round_trip.end(now_ns + took_ns - 1, psn - 1)) << "of an earlier packet";
+    EXPECT_TRUE(round_trip.end(now_ns + took_ns, psn));
+    EXPECT_FALSE(round_trip.end(now_ns + took_ns, psn)) << "once";
+    now_ns += 1'000 * kMs;
+    return round_trip.wait_ns(0);
+  };
+  EXPECT_EQ(sample(8 * kMs), 24 * kMs);     // 8 and 4
+  EXPECT_EQ(sample(4 * kMs), 23'500'000u);  // 7.5 and 4
+  EXPECT_EQ(sample(4 * kMs), 22'562'500u);  // 7.0625 and 3.875
+  round_trip.begin(now_ns, ++psn);
+  round_trip.forget();
+  EXPECT_FALSE(round_trip.end(now_ns, psn));
+  const std::uint64_t once_ns = round_trip.wait_ns(0);
+  EXPECT_EQ(round_trip.wait_ns(1), 2 * once_ns);
+  EXPECT_EQ(round_trip.wait_ns(2), 4 * once_ns);
+  EXPECT_EQ(round_trip.wait_ns(9), 100 * kMs);
+  EXPECT_EQ(sample(400 * kMs), 2 * 56'179'687u) << "a path slower than the bounds: twice its mean";
+  RoundTrip fast;
+  fast.begin(0, 1);
+  EXPECT_TRUE(fast.end(1'000, 2));
+  EXPECT_EQ(fast.wait_ns(0), 10 * kMs);
+  EXPECT_EQ(fast.wait_ns(4), 100 * kMs);
+}
+
 TEST_F(TailResend, oldest_and_newest_packet_go_again_and_ask) {
   measure(20'000);
   post(WqeOpcode::kRdmaWrite, 4 * kMtu);
@@ -96,6 +129,9 @@ TEST_F(TailResend, oldest_and_newest_packet_go_again_and_ask) {
   EXPECT_EQ(port.sent[1].headers.bth.psn, 104u);
   EXPECT_EQ(port.sent[1].offset_bytes, 3 * kMtu);
   EXPECT_FALSE(requester.can_send(now_ns)) << "what is only late is not sent again";
+  EXPECT_THAT(port.resends, ElementsAre(Pair(ResendCause::kTail, 101), Pair(ResendCause::kTail, 104)));
+  EXPECT_EQ(requester.counters().retransmitted_packets, 2u);
+  EXPECT_EQ(requester.counters().packets_sent, 7u);
   EXPECT_EQ(requester.counters().tail_resends, 2u);
   EXPECT_EQ(requester.counters().timeouts, 0u);
   acknowledge(104);

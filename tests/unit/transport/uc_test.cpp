@@ -99,6 +99,31 @@ TEST_F(UcRequesterTest, writes_carry_their_range) {
   EXPECT_EQ(port.completed.size(), 3u);
 }
 
+TEST_F(UcRequesterTest, headers_are_those_of_the_request_and_only_the_last_packet_is_solicited) {
+  WorkRequest request = make_request(WqeOpcode::kRdmaWriteImmediate, 2 * kMtu + 6, 1);
+  request.fm_ce_se = mlx5::kSolicited;
+  requester.post(request);
+  EXPECT_EQ(requester.pump(0, kAll), 3u);
+  ASSERT_EQ(port.sent.size(), 3u);
+  const Opcode opcodes[] = {Opcode::kUcWriteFirst, Opcode::kUcWriteMiddle, Opcode::kUcWriteLastImmediate};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    roce::Headers expected;
+    expected.bth.opcode = opcodes[i];
+    expected.bth.solicited = i == 2;
+    expected.bth.pad_count = i == 2 ? 2 : 0;
+    expected.bth.pkey = roce::kDefaultPkey;
+    expected.bth.destination_qpn = 0x22;
+    expected.bth.psn = (kFirstPsn + i) & roce::kPsnMask;
+    expected.reth = {kAddress, kRkey, 2 * kMtu + 6};
+    expected.immediate = 0xabcd;
+    EXPECT_EQ(test::encoded(port.sent[i].headers), test::encoded(expected)) << i;
+    EXPECT_EQ(port.sent[i].offset_bytes, i * kMtu);
+    EXPECT_EQ(port.sent[i].length_bytes, i == 2 ? 6u : kMtu);
+  }
+  EXPECT_EQ(requester.counters().packets_sent, 3u);
+  EXPECT_EQ(requester.next_psn(), 2u);
+}
+
 TEST_F(UcRequesterTest, read_posted_fails_and_flushes_what_follows) {
   requester.post(make_request(WqeOpcode::kRdmaRead, 8, 1));
   requester.post(make_request(WqeOpcode::kSend, 8, 2));
@@ -131,6 +156,8 @@ TEST_F(UcResponderTest, send_in_sequence_completes_and_answers_nothing) {
   receive(Opcode::kUcSendLastImmediate, 0, 4);
   EXPECT_EQ(port.trace, "C");
   EXPECT_EQ(port.completions[0].byte_count, kMtu + 4);
+  EXPECT_THAT(port.received_at, ElementsAre(0u, kMtu));
+  EXPECT_EQ(responder.counters().packets_received, 2u);
   EXPECT_EQ(port.completions[0].opcode, CqeOpcode::kResponderSendImmediate);
   EXPECT_EQ(port.completions[0].immediate_or_rkey, 7u);
 }
@@ -224,6 +251,43 @@ TEST_F(UcResponderTest, send_too_long_for_its_receive_is_fatal) {
   receive(Opcode::kUcSendOnly, 0, 4);
   EXPECT_EQ(port.trace, "CF");
   EXPECT_EQ(port.completions[0].syndrome, Syndrome::kLocalLength);
+}
+
+TEST_F(UcResponderTest, message_begins_at_its_receive_whatever_was_lost_before) {
+  port.receives = 1;
+  receive(Opcode::kUcSendFirst, 0xffffff, kMtu);
+  receive(Opcode::kUcSendMiddle, 1, kMtu);  // one is missing
+  receive(Opcode::kUcSendFirst, 2, kMtu);
+  receive(Opcode::kUcSendLast, 3, 5);
+  EXPECT_EQ(port.trace, "C");
+  EXPECT_EQ(port.completions[0].byte_count, kMtu + 5);
+  EXPECT_THAT(port.received_at, ElementsAre(0u, 0u, kMtu)) << "in the receive that the lost one had taken";
+}
+
+TEST_F(UcResponderTest, lengths_are_those_of_the_opcode_and_the_range) {
+  const struct {
+    std::vector<std::tuple<Opcode, std::size_t, std::uint32_t>> packets;  // payload, length in the RETH
+    const char* trace;
+  } cases[] = {{{{Opcode::kUcWriteOnly, kMtu, kMtu}}, "W"},
+               {{{Opcode::kUcWriteOnly, kMtu + 1, kMtu + 1}}, ""},
+               {{{Opcode::kUcWriteOnly, 0, 0}}, ""},
+               {{{Opcode::kUcSendOnly, 0, 0}}, "C"},
+               {{{Opcode::kUcSendFirst, kMtu + 1, 0}, {Opcode::kUcSendLast, 1, 0}}, ""},
+               {{{Opcode::kUcSendFirst, kMtu, 0}, {Opcode::kUcSendLast, 0, 0}}, ""},
+               {{{Opcode::kUcWriteFirst, kMtu, kMtu}, {Opcode::kUcWriteLast, 1, 0}}, ""},
+               {{{Opcode::kUcWriteFirst, kMtu, kMtu + 2}, {Opcode::kUcWriteLast, 1, 0}}, "W"},
+               {{{Opcode::kUcWriteFirst, kMtu, 2 * kMtu}, {Opcode::kUcWriteMiddle, kMtu, 0}}, "W"},
+               {{{Opcode::kUcWriteFirst, kMtu, kMtu + 1}, {Opcode::kUcSendLast, 1, 0}}, "W"},
+               {{{Opcode::kUcWriteLast, 1, 1}}, ""}};
+  std::uint32_t psn = 0xffffff;
+  for (const auto& one : cases) {
+    port.trace.clear();
+    port.receives = 1;
+    for (const auto& [opcode, payload_bytes, length_bytes] : one.packets)
+      receive(opcode, psn++ & roce::kPsnMask, payload_bytes, length_bytes);
+    EXPECT_EQ(port.trace, one.trace) << &one - cases;
+  }
+  EXPECT_EQ(responder.counters().key_faults, 0u);
 }
 
 TEST_F(UcResponderTest, short_first_and_foreign_middle_are_dropped) {

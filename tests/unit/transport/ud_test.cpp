@@ -89,6 +89,7 @@ TEST_F(UdResponderTest, foreign_qkey_and_missing_receive_are_silent) {
   port.receives = 1;
   receive(kQkey + 1, 10);
   EXPECT_EQ(port.receives, 1);
+  EXPECT_EQ(responder.counters().qkey_violations, 1u);
   EXPECT_EQ(responder.counters().out_of_buffer, 0u);
   port.receives = 0;
   receive(kQkey, 10);
@@ -100,12 +101,34 @@ TEST_F(UdResponderTest, foreign_qkey_and_missing_receive_are_silent) {
   EXPECT_EQ(port.trace, "C");
 }
 
+TEST_F(UdResponderTest, message_as_long_as_the_mtu_is_the_longest_and_an_empty_one_has_its_header) {
+  port.receives = 3;
+  receive(kQkey, kMtu + 1);
+  EXPECT_EQ(port.trace, "");
+  EXPECT_EQ(port.receives, 3);
+  receive(kQkey, kMtu);
+  receive(kQkey, 0);
+  EXPECT_EQ(port.trace, "CC");
+  EXPECT_THAT(port.received_at, ElementsAre(0u, kGrhBytes, 0u)) << "header, message, header";
+  EXPECT_EQ(port.completions[1].byte_count, kGrhBytes);
+  EXPECT_EQ(responder.counters().packets_received, 3u);
+  EXPECT_EQ(responder.counters().qkey_violations, 0u);
+  roce::Headers of_uc;
+  of_uc.bth.opcode = Opcode::kUcSendOnly;
+  of_uc.deth.qkey = kQkey;
+  responder.on_packet(of_uc, {}, {});
+  EXPECT_EQ(port.receives, 1);
+}
+
 TEST_F(UdResponderTest, receive_too_small_is_fatal) {
   port.receives = 2;
   port.receive_result = Syndrome::kLocalLength;
   receive(kQkey, 10);
   receive(kQkey, 10);
   EXPECT_EQ(port.trace, "CF");
+  EXPECT_EQ(port.receives, 1);
+  EXPECT_EQ(port.fatal_syndrome, Syndrome::kLocalLength);
+  EXPECT_EQ(port.completions[0].syndrome, Syndrome::kLocalLength);
 }
 
 }  // namespace
