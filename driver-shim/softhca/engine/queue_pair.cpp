@@ -345,10 +345,15 @@ void QueuePair::send_responses(std::uint64_t now_ns, std::uint64_t until_link_by
 std::uint64_t QueuePair::send_some(std::uint64_t now_ns, std::uint64_t allowance_bytes) {
   const std::uint64_t start = hca_.link_bytes;
   const std::uint64_t paced_bytes = std::min(allowance_bytes, pacer_.budget_bytes(now_ns));
-  send_requests(now_ns, start + (paced_bytes + 1) / 2);
-  send_responses(now_ns, start + paced_bytes);
-  send_requests(now_ns, start + paced_bytes);
+  const std::uint64_t half = start + (paced_bytes + 1) / 2;
+  const std::uint64_t end = start + paced_bytes;
+  // Alternates the first to send, because an allowance may be less than a packet.
+  if (!responses_first_) send_requests(now_ns, half);
+  send_responses(now_ns, responses_first_ ? half : end);
+  send_requests(now_ns, end);
+  send_responses(now_ns, end);
   const std::uint64_t sent_bytes = hca_.link_bytes - start;
+  if (sent_bytes > 0) responses_first_ = !responses_first_;
   pacer_.on_sent(now_ns, sent_bytes);
   assert(check_invariants() == nullptr);
   return sent_bytes;

@@ -181,6 +181,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   wire::Address datagram_source_;                  // of the newest UD packet
   Pacer pacer_;
   bool violation_reported_ = false;
+  bool responses_first_ = false;  // in the next turn to send
   FlightRecorder<kFlightEvents> flight_;
   FlightEvent flush_{.kind = FlightKind::kFlush};  // all flushed WQEs that flight_ does not have
 };

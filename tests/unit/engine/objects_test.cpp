@@ -288,8 +288,7 @@ TEST_F(Objects, unknown_queue_pair_has_no_attributes_no_flight_and_no_end) {
   EXPECT_EQ(hca().destroy_qp(kUnknown), EINVAL);
 }
 
-// No doorbell and no packet tells of a receive that is posted in ERROR, so the change of state must list the
-// queue pair.
+// No doorbell tells of a receive posted in ERROR, so the change of state must list the queue pair.
 TEST_F(Objects, receives_posted_after_a_change_to_error_are_flushed_by_the_steps) {
   ASSERT_EQ(node.modify_to_error(), 0);
   EXPECT_FALSE(node.poll_receive());

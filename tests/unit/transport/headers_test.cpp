@@ -67,7 +67,7 @@ TEST(RcHeaders, of_requests_are_theirs_and_only_the_last_packet_is_solicited) {
     EXPECT_EQ(test::encoded(port.sent[i].headers), test::encoded(expected)) << i;
     EXPECT_EQ(port.sent[i].cookie, i < 3 ? 0 : i - 2);
   }
-  EXPECT_EQ(port.sent[3].length_bytes + port.sent[4].length_bytes, 0u);
+  for (const std::size_t i : {3u, 4u}) EXPECT_EQ(port.sent[i].offset_bytes + port.sent[i].length_bytes, 0u);
   EXPECT_EQ(requester.counters().packets_sent, 5u);
 }
 

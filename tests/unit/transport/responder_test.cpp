@@ -183,6 +183,8 @@ TEST_F(ResponderTest, compare_swap_swaps_on_equality_only) {
 TEST_F(ResponderTest, read_takes_psns_and_leaves_as_far_as_pump_allows) {
   receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu + 1));
   EXPECT_EQ(responder.expected_psn(), 103u);
+  EXPECT_TRUE(responder.can_send());
+  EXPECT_FALSE(responder.can_send(false));
   EXPECT_EQ(responder.pump(0, 1), 1u);
   EXPECT_EQ(responder.pump(0, 5), 2u);
   ASSERT_EQ(port.sent.size(), 3u);
@@ -416,6 +418,10 @@ TEST_F(ResponderViolation, sequence_and_length_violations_are_invalid_requests) 
       {"ONLY longer than MTU", {{request(Opcode::kRcWriteOnly, 100, kMtu + 1), kMtu + 1}}, 0x61, {}},
       {"RETH length differs", {{request(Opcode::kRcWriteOnly, 100, 9), 8}}, 0x61, {}},
       {"empty LAST", {{first_write, kMtu}, {last(Opcode::kRcWriteLast, 101), 0}}, 0x61, {}},
+      {"empty LAST of a SEND",
+       {{last(Opcode::kRcSendFirst, 100), kMtu}, {last(Opcode::kRcSendLast, 101), 0}},
+       0x61,
+       {}},
       {"misaligned atomic", {{misaligned, 0}}, 0x61, {}},
       {"READ beyond a message",
        {{request(Opcode::kRcReadRequest, 100, mlx5::kMaxMessageBytes + 1), 0}},
@@ -498,6 +504,9 @@ TEST_F(ResponderTest, region_gone_under_a_read_draws_an_access_nak_at_its_psn) {
   EXPECT_EQ(port.trace, "RSF");
   EXPECT_EQ(port.sent[1].bth.psn, 101u);
   EXPECT_EQ(port.sent[1].aeth.syndrome, roce::kNakRemoteAccess);
+  receive(Opcode::kRcWriteOnly, 102, 8);
+  pump();
+  EXPECT_EQ(port.trace, "RSF") << "it is dead";
 }
 
 TEST_F(ResponderTest, answer_leaves_with_the_duplicate_read_before_it_whose_region_is_gone) {

@@ -83,7 +83,7 @@ class TailResend : public testing::Test {
   std::uint64_t next_cookie = 0;
 };
 
-// Samples of 8, 4, 4 and 40 ms: RFC 6298's mean and deviation give each wait to the nanosecond.
+// Mean and deviation of RFC 6298 give each wait to the nanosecond.
 TEST(RoundTripTime, wait_is_the_mean_and_four_deviations_within_its_bounds) {
   RoundTrip round_trip;
   EXPECT_EQ(round_trip.wait_ns(0), 30 * kMs);

@@ -288,6 +288,7 @@ TEST_F(UcResponderTest, lengths_are_those_of_the_opcode_and_the_range) {
     EXPECT_EQ(port.trace, one.trace) << &one - cases;
   }
   EXPECT_EQ(responder.counters().key_faults, 0u);
+  EXPECT_EQ(UcResponder(UcConfig{0, 0, 0x1000005, kMtu, true}, port).expected_psn(), 5u) << "of 24 bits";
 }
 
 TEST_F(UcResponderTest, short_first_and_foreign_middle_are_dropped) {
