@@ -103,7 +103,13 @@ std::string fault_of(CLI::App& app, const CLI::ParseError& error) {
 }  // namespace
 
 Check whole(std::uint64_t least, std::uint64_t most) {
-  return range(least, most, fmt::format("a whole number from {} to {}", least, most));
+  const Check in_range = range(least, most, fmt::format("a whole number from {} to {}", least, most));
+  return [in_range](const std::string& text) {
+    const std::string fault = in_range(text);
+    // CLI11 takes it for octal.
+    const bool leading_zero = fault.empty() && text.size() > 1 && text.front() == '0';
+    return leading_zero ? fmt::format("'{}': use it without the leading zero", text) : fault;
+  };
 }
 
 Check real(double least, double most) {

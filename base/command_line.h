@@ -23,7 +23,7 @@ inline constexpr int kExitUsage = 2;
 // Returns the fault of a value's text; empty if there is none.
 using Check = std::function<std::string(const std::string& text)>;
 
-// Requires a decimal number without sign, from `least` to `most`.
+// Requires a decimal number without sign or leading zero, from `least` to `most`.
 [[nodiscard]] Check whole(std::uint64_t least, std::uint64_t most);
 // Requires a number from `least` to `most`; refuses NaN.
 [[nodiscard]] Check real(double least, double most);
