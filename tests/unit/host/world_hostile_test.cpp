@@ -1,4 +1,5 @@
 // Peers that lie: every one must end in one clear error, or be dropped, never in a hang or a crash.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -272,6 +273,10 @@ TEST(WorldHostile, member_speaks_for_another_or_out_of_turn_breaks_the_world) {
     EXPECT_EQ(error.status, Status::kInvalidArgument) << error.message;
     EXPECT_THAT(error.message, HasSubstr("rank 1"));
   }
+  EXPECT_EQ(barrier_after_member_sends(encode_frame(FrameType::kContribution, 0, 1)).message,
+            "rank 1 contributed as rank 0 to collective 1, rank 0 is at 1");
+  EXPECT_EQ(barrier_after_member_sends(encode_frame(FrameType::kContribution, 1, 0)).message,
+            "rank 1 contributed as rank 1 to collective 0, rank 0 is at 1");
 }
 
 // Rank 1 of two whose rank 0 answers the hello with `bytes` and ends the connection.
@@ -336,14 +341,59 @@ TEST(WorldHostile, root_sends_its_reason_and_ends_the_reason_is_told) {
   }
 }
 
+// The barrier is collective 1, of no bytes.
 TEST(WorldHostile, root_answers_with_a_wrong_result_breaks_the_world) {
-  auto bytes = encode_frame(FrameType::kWelcome, 0, 0);
-  const std::byte payload[3] = {};
-  const auto wrong = encode_frame(FrameType::kGathered, 0, 1, payload);
-  bytes.insert(bytes.end(), wrong.begin(), wrong.end());
-  const Error error = rank_1_receives(bytes);
-  EXPECT_EQ(error.status, Status::kInvalidArgument) << error.message;
-  EXPECT_THAT(error.message, HasSubstr("rank 0 answered collective 1 with 3 bytes"));
+  const struct {
+    std::uint32_t sequence;
+    std::size_t bytes;
+  } cases[] = {{1, 3}, {1, 2}, {0, 0}, {2, 0}, {2, 3}};
+  for (const auto& [sequence, payload] : cases) {
+    auto bytes = encode_frame(FrameType::kWelcome, 0, 0);
+    const auto wrong = encode_frame(FrameType::kGathered, 0, sequence, std::vector<std::byte>(payload));
+    bytes.insert(bytes.end(), wrong.begin(), wrong.end());
+    const Error error = rank_1_receives(bytes);
+    EXPECT_EQ(error.status, Status::kInvalidArgument) << error.message;
+    EXPECT_EQ(error.message,
+              fmt::format("rank 0 answered collective {} with {} bytes, where 1 with 0 were due", sequence,
+                          payload));
+  }
+}
+
+// Rank 1 of two after a first collective of 4 bytes each, which `bytes` follow.
+Error rank_1_receives_behind_a_collective(const std::vector<std::byte>& bytes, bool polls) {
+  const LoopbackRoot root;
+  auto ended = std::async(std::launch::async, [&]() -> Error {
+    auto world = World::join(root.options(1, 2));
+    if (!world) return world.error();
+    const auto first = world->allgather_value(std::uint32_t{7}, kLongNs);
+    if (!first) return first.error();
+    Result<void> next;
+    while (polls && next) next = world->poll_peers();
+    if (!polls) next = world->barrier(kLongNs);
+    return next ? Error{Status::kOk, "met"} : next.error();
+  });
+  const RawPeer rank_0 = RawPeer::accept(root);
+  EXPECT_EQ(rank_0.receive(encode_hello(1, 2).size()), encode_hello(1, 2));
+  const std::uint32_t seven = 7;
+  const std::uint32_t both[2] = {6, 7};
+  const auto contribution = encode_frame(FrameType::kContribution, 1, 1, std::as_bytes(std::span(&seven, 1)));
+  rank_0.send(encode_frame(FrameType::kWelcome, 0, 0));
+  EXPECT_EQ(rank_0.receive(contribution.size()), contribution);
+  rank_0.send(encode_frame(FrameType::kGathered, 0, 1, std::as_bytes(std::span(both))));
+  rank_0.send(bytes);
+  return ended.get();
+}
+
+TEST(WorldHostile, second_collective_has_the_next_number_and_polling_takes_no_result) {
+  const auto answer = [](std::uint32_t sequence) { return encode_frame(FrameType::kGathered, 0, sequence); };
+  EXPECT_EQ(rank_1_receives_behind_a_collective(answer(2), false).message, "met");
+  for (const std::uint32_t wrong : {1u, 3u}) {
+    EXPECT_EQ(rank_1_receives_behind_a_collective(answer(wrong), false).message,
+              fmt::format("rank 0 answered collective {} with 0 bytes, where 2 with 0 were due", wrong));
+  }
+  EXPECT_THAT(rank_1_receives_behind_a_collective(answer(2), true).message, HasSubstr("rank 0 sent"));
+  const auto failure = bootstrap::encode_failure({Status::kNoMemory, 0, "no room"});
+  EXPECT_EQ(rank_1_receives_behind_a_collective(failure, true).message, "rank 0 ended the job: no room");
 }
 
 }  // namespace

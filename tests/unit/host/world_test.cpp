@@ -115,6 +115,9 @@ TEST(World, contribution_beyond_the_bound_is_refused_and_the_world_stays_usable)
   ASSERT_TRUE(world);
   const std::vector<std::byte> mine(bootstrap::kMaxContributionBytes + 1);
   EXPECT_EQ(world->allgather(mine, kLongNs).error().status, Status::kInvalidLength);
+  const auto most = world->allgather(std::span(mine).first(bootstrap::kMaxContributionBytes), kLongNs);
+  ASSERT_TRUE(most) << most.error().message;
+  EXPECT_EQ(most->size(), bootstrap::kMaxContributionBytes);
   EXPECT_TRUE(world->barrier(kLongNs));
 }
 
@@ -125,7 +128,9 @@ TEST(World, impossible_options_join_is_refused) {
   };
   EXPECT_THAT(refused({.rank = 0, .size = 0}), HasSubstr("1 to 1024"));
   EXPECT_THAT(refused({.rank = 0, .size = 1025, .root = "127.0.0.1:1"}), HasSubstr("1 to 1024"));
-  EXPECT_THAT(refused({.rank = 2, .size = 2, .root = "127.0.0.1:1"}), HasSubstr("rank 2"));
+  EXPECT_EQ(refused({.rank = 2, .size = 2, .root = "127.0.0.1:1"}),
+            "rank 2 is impossible: with 2 ranks it goes from 0 to 1");
+  EXPECT_THAT(refused({.rank = 1, .size = 1}), HasSubstr("rank 1"));
   EXPECT_THAT(refused({.rank = 0, .size = 2, .root = "nonsense"}), HasSubstr("HOST:PORT"));
 }
 

@@ -1,0 +1,345 @@
+// Teams whose ranks are threads of this process, and of one rank: numbers, split teams, heaps, windows,
+// faults.
+#include "host/team/team.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/staging/progress.h"
+#include "proto/mlx5/wqe.h"
+#include "tests/unit/host/loopback.h"
+
+namespace gdx {
+namespace {
+
+using test::kLongNs;
+using test::LoopbackRoot;
+using test::run_ranks;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kHeapBytes = 64 << 10;
+constexpr std::uint32_t kRanks = 4;
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(*result);
+}
+
+template <typename T>
+std::string refusal(const Result<T>& result) {
+  return result ? "done" : std::string(status_name(result.error().status)) + ": " + result.error().message;
+}
+
+class Teams : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv(kDirectVariable);
+    hca_ = std::make_unique<Hca>(must(Hca::open()));
+  }
+  Team make(World& world, TeamOptions options = {}) const {
+    options.heap_bytes = kHeapBytes;
+    options.timeout_ns = kLongNs;
+    if (!options.direct) options.direct = DirectChoice::kOff;
+    return must(Team::create(*hca_, world, {}, options));
+  }
+  // Runs `body(world)` at every rank. World::barrier orders the ranks.
+  template <typename Body>
+  static void at_all_ranks(Body body) {
+    const LoopbackRoot root;
+    run_ranks(kRanks, [&](std::uint32_t rank) {
+      World world = must(World::join(root.options(rank, kRanks)));
+      body(world);
+      EXPECT_TRUE(world.barrier(kLongNs));
+    });
+  }
+  [[nodiscard]] const Hca& hca() const { return *hca_; }
+
+ private:
+  std::unique_ptr<Hca> hca_;
+};
+
+// All threads count their teams together here, so no two ranks have the same count.
+TEST_F(Teams, number_is_rank_0s_at_every_rank) {
+  std::mutex mutex;
+  std::vector<std::string> told(kRanks);
+  at_all_ranks([&](World& world) {
+    Team first = make(world);
+    Team second = make(world);
+    EXPECT_TRUE(first.barrier());
+    EXPECT_TRUE(second.barrier());
+    const auto met = (world.rank() == 2 ? second : first).barrier();
+    const std::lock_guard lock(mutex);
+    told[world.rank()] = refusal(met);
+  });
+  EXPECT_THAT(told[0], HasSubstr("team call of rank 2: barrier (team "));
+  EXPECT_THAT(told[0], HasSubstr("; of rank 0: barrier (team "));
+  for (const std::string& one : told) EXPECT_EQ(one, told[0]);
+}
+
+void expect_handle_of_part(const TeamHandle& some, const TeamHandle& all,
+                           const std::vector<std::uint32_t>& members) {
+  EXPECT_EQ(some.layout, all.layout);
+  EXPECT_EQ(some.size, members.size());
+  EXPECT_EQ(some.lanes, all.lanes);
+  EXPECT_EQ(some.atomics, all.atomics);
+  EXPECT_EQ(some.window_count, all.window_count);
+  EXPECT_EQ(some.most_bytes, kHeapBytes);
+  EXPECT_NE(some.fault, all.fault);
+  EXPECT_EQ(some.abort, all.abort);
+  EXPECT_EQ(some.timeout_ns, all.timeout_ns);
+  EXPECT_EQ(some.probe_after_ns, all.probe_after_ns);
+  EXPECT_EQ(some.progress, &progress);
+  EXPECT_EQ(some.pool_peers, all.peers);
+  EXPECT_EQ(some.pool_peer_count, kRanks * all.lanes);
+  EXPECT_NE(some.copy, all.copy);
+  for (const TeamHandle* const one : {&some, &all}) {
+    EXPECT_EQ(one->copy->copy, one->copy);
+    EXPECT_EQ(one->copy->rank, one->rank);
+    EXPECT_EQ(one->copy->peers, one->peers);
+  }
+  for (std::uint32_t lane = 0; lane < all.lanes; ++lane) {
+    for (std::uint32_t i = 0; i < members.size(); ++i) {
+      const TeamPeer& copy = some.peers[lane * some.size + i];
+      const TeamPeer& record = all.peers[lane * all.size + members[i]];
+      EXPECT_TRUE(
+          std::ranges::equal(std::as_bytes(std::span(&copy, 1)), std::as_bytes(std::span(&record, 1))))
+          << lane << " " << i;
+    }
+  }
+}
+
+// Ranks 3, 2 and 0 in this order, and rank 1 alone.
+TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest) {
+  at_all_ranks([&](World& world) {
+    const std::uint32_t rank = world.rank();
+    Team team = make(world, {.lanes = 2, .endpoint = {.timeout_ns = 7'000'000'000, .probe_after_ns = 9}});
+    for (const std::uint32_t peer : {1u, 3u}) {
+      const bool asks = rank == 0 || rank == peer;
+      EXPECT_TRUE(!asks || team.connect(peer - rank));
+    }
+    EXPECT_TRUE(team.barrier());
+    Team part = must(team.split(rank == 1 ? 8 : 5, 40 - rank));
+    const std::vector<std::uint32_t> members =
+        rank == 1 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{3, 2, 0};
+    const TeamHandle all = team.handle();
+    const TeamHandle some = part.handle();
+    EXPECT_EQ(all.rank, rank);
+    EXPECT_EQ(team.rank(), rank);
+    EXPECT_EQ(all.timeout_ns, 7'000'000'000u);
+    EXPECT_EQ(all.probe_after_ns, 9u);
+    EXPECT_EQ(part.rank(), (std::array{2u, 0u, 1u, 0u})[rank]);
+    EXPECT_EQ(some.rank, part.rank());
+    EXPECT_EQ(part.size(), members.size());
+    expect_handle_of_part(some, all, members);
+    std::set<const std::uint32_t*> words{all.abort};
+    for (std::uint32_t i = 0; i < 2 * kRanks; ++i) words.insert(all.peers[i].asked);
+    EXPECT_EQ(words.size(), 1 + 2 * kRanks) << "a word of its own for each rank and lane";
+    EXPECT_EQ(team.connections(), (std::array{4u, 2u, 0u, 2u})[rank]);
+    EXPECT_EQ(part.connections(), rank % 3 == 0 ? 2u : 0u);
+    for (std::uint32_t i = 0; i < members.size(); ++i) {
+      const bool connected = rank + members[i] == 3 && rank % 3 == 0;
+      for (const std::uint32_t lane : {0u, 1u}) {
+        EXPECT_EQ(part.way(i, lane), connected ? PeerWay::kNative : PeerWay::kNone);
+        EXPECT_EQ(part.endpoint(lane, i).qpn, team.endpoint(lane, members[i]).qpn);
+        EXPECT_EQ(part.endpoint(lane, i).qpn != 0, connected);
+      }
+    }
+    EXPECT_EQ(part.way(0, 2), PeerWay::kNone);
+    EXPECT_EQ(part.way(part.size(), 0), PeerWay::kNone);
+    EXPECT_EQ(part.endpoint(2, 0).qpn, 0u);
+    EXPECT_EQ(part.endpoint(0, part.size()).qpn, 0u);
+    *part.handle().fault = {Status::kTimeout, 0, 0, 0, 1, 0};
+    EXPECT_EQ(part.describe_fault(),
+              fmt::format("timed out: rank 0 (rank {} of the first team)", members.front()));
+    EXPECT_EQ(team.describe_fault(), "ok");
+    EXPECT_EQ(refusal(part.connect(part.size())),
+              fmt::format("invalid argument: no connection to rank {0}: use a rank below {0} of a team that "
+                          "is not closed",
+                          part.size()));
+    EXPECT_TRUE(team.barrier());
+    EXPECT_TRUE(part.close());
+    EXPECT_EQ(part.barrier().error().status, Status::kUnsupported) << "its team lives";
+    EXPECT_TRUE(team.close());
+  });
+}
+
+// A team of one rank needs no network.
+class LoneTeam : public Teams {
+ protected:
+  LoneTeam() : world_(must(World::join({}))) {}
+  Team made(const TeamOptions& options = {}) { return make(world_, options); }
+
+  World world_;
+};
+
+TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
+  Team team = made();
+  Team part = must(team.split(3, 3));
+  std::array<std::byte, 64> memory{};
+  const auto refusals = [&](Team& of) {
+    return std::vector<std::string>{
+        refusal(of.allocate<int>(1)), refusal(of.free(of.heap().data())), refusal(of.barrier()),
+        refusal(of.register_window(memory.data(), memory.size())), refusal(of.split(0, 0))};
+  };
+  const auto all_of = [](const std::string& begin, const std::string& end) {
+    std::vector<std::string> texts;
+    for (const char* const call :
+         {"allocate", "free", "wait for all its ranks", "register a window", "be split"}) {
+      texts.push_back(begin);
+      texts.back().append(call).append(end);
+    }
+    return texts;
+  };
+  EXPECT_EQ(refusals(part), all_of("unsupported: a team that was split cannot ",
+                                   ": let all ranks do so on the team that it was split from"));
+  EXPECT_EQ(team.handle().window_count, 1u);
+  EXPECT_TRUE(team.close());
+  const std::string closed = ": the team is closed; make another";
+  EXPECT_EQ(refusals(team), all_of("invalid argument: cannot ", closed));
+  EXPECT_EQ(refusals(part), all_of("invalid argument: cannot ", closed));
+  EXPECT_EQ(team.size() + team.bytes_free() + team.heap().size() + team.connections(), 0u);
+  EXPECT_EQ(team.atomics(), TeamAtomics::kNic);
+  EXPECT_EQ(team.way(0), PeerWay::kNone);
+  EXPECT_EQ(team.endpoint(0, 0).qpn, 0u);
+  EXPECT_EQ(refusal(team.connect(0)),
+            "invalid argument: no connection to rank 0: use a rank below 0 of a team that is not closed");
+}
+
+// Each piece is marked, and freeing one zeroes that one alone.
+TEST_F(LoneTeam, free_takes_what_allocate_returned_and_zeroes_it_alone) {
+  Team team = made();
+  const std::span<std::byte> heap = team.heap();
+  std::ranges::fill(heap, std::byte{7});
+  ASSERT_EQ(must(team.allocate_bytes(100)), heap.data());
+  ASSERT_EQ(must(team.allocate_bytes(200, 1024)), heap.data() + 1024);
+  ASSERT_EQ(must(team.allocate_bytes(1)), heap.data() + 128);
+  for (std::byte* const wrong : {heap.data() + 1, heap.data() + 256, heap.data() + heap.size(),
+                                 heap.data() - 128, static_cast<std::byte*>(nullptr)})
+    EXPECT_THAT(refusal(team.free(wrong)), HasSubstr("allocate has not returned it, or it is free"));
+  EXPECT_TRUE(team.free(heap.data() + 1024));
+  EXPECT_EQ(std::ranges::count(heap, std::byte{0}), 256);
+  EXPECT_EQ(std::ranges::count(heap.subspan(1024, 256), std::byte{0}), 256);
+  EXPECT_EQ(refusal(team.free(heap.data() + 1024)).substr(0, 29), "invalid argument: cannot free");
+  EXPECT_EQ(team.bytes_free(), kHeapBytes - 256);
+  EXPECT_EQ(team.allocate<std::uint64_t>(~std::size_t{0} / 8 + 1).error().status, Status::kNoMemory);
+}
+
+TEST_F(LoneTeam, window_lies_beside_every_other_and_is_shown_with_its_keys) {
+  alignas(64) static std::array<std::byte, 4096> memory{};
+  std::byte* const at = memory.data();
+  Team team = made();
+  EXPECT_TRUE(team.register_window(at + 1024, 1024));
+  const struct {
+    std::size_t first, bytes;
+  } overlapping[] = {{1024, 1024}, {0, 1025}, {2047, 64}, {1100, 8}, {512, 2048}};
+  for (const auto& [first, bytes] : overlapping) {
+    EXPECT_THAT(refusal(team.register_window(at + first, bytes)),
+                HasSubstr(std::to_string(bytes) + " bytes at"))
+        << first;
+  }
+  EXPECT_TRUE(team.register_window(at, 1024)) << "up to another";
+  EXPECT_TRUE(team.register_window(at + 2048, 1024)) << "from another's end";
+  const TeamHandle handle = team.handle();
+  ASSERT_EQ(handle.window_count, 4u);
+  std::byte* const places[] = {nullptr, at + 1024, at, at + 2048};
+  std::set<std::uint32_t> keys;
+  for (std::uint32_t w = 0; w < 4; ++w) {
+    const TeamWindow& own = handle.windows[w];
+    EXPECT_EQ(own.address, w == 0 ? team.heap().data() : places[w]);
+    EXPECT_EQ(own.bytes, w == 0 ? kHeapBytes : 1024);
+    const TeamPeerWindow& shown = handle.peers[0].windows[w];
+    EXPECT_EQ(shown.address, reinterpret_cast<std::uintptr_t>(own.address));
+    EXPECT_EQ(shown.mapped, nullptr);
+    keys.insert(own.lkey.raw);
+    keys.insert(shown.rkey.raw);
+  }
+  EXPECT_GE(keys.size(), 4u) << "keys of each";
+  EXPECT_EQ(handle.peers[0].heap_rkey, handle.peers[0].windows[0].rkey);
+  EXPECT_EQ(handle.peers[0].heap_distance, 0u);
+}
+
+// The text after the status and before a connection's own fault.
+TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
+  static std::array<std::byte, 1024> memory{};
+  Team team = made();
+  ASSERT_TRUE(team.register_window(memory.data(), memory.size()));
+  const auto heap = reinterpret_cast<std::uintptr_t>(team.heap().data());
+  const auto window = reinterpret_cast<std::uintptr_t>(memory.data());
+  const auto hex = [](std::uintptr_t value) { return fmt::format("{:#x}", value); };
+  *reinterpret_cast<std::uint64_t*>(heap + 16) = 55;
+  const std::string most = std::to_string(mlx5::kMaxMessageBytes);
+  constexpr Status kBad = Status::kInvalidArgument;
+  const struct {
+    TeamFault fault;
+    std::string text;
+  } cases[] = {
+      {{Status::kOk, 0, heap, 8, 0, 0}, "ok"},
+      {{Status::kTimeout, kAnyTeamRank, 0, 8, 0, 1}, "timed out: any rank"},
+      {{Status::kTimeout, 0, heap + 16, 8, 0, 1}, "timed out: rank 0, 8 bytes at heap offset 0x10, now 55"},
+      {{Status::kTimeout, 0, heap + 16, 8, 0, 0}, "timed out: rank 0, 8 bytes at heap offset 0x10"},
+      {{Status::kTimeout, 0, window, 8, 0, 1}, "timed out: rank 0, 8 bytes at " + hex(window)},
+      {{Status::kRemoteInvalid, 0, heap + 8, 8, 0, 0},
+       "remote invalid request: rank 0, 8 bytes at heap offset 0x8"},
+      {{Status::kRemoteInvalid, 0, heap + 9, 8, 0, 0},
+       "remote invalid request: rank 0, 8 bytes at heap offset 0x9: not 8-byte aligned"},
+      {{Status::kInvalidLength, 0, heap, 0, 0, 0},
+       "invalid length: rank 0, 0 bytes at heap offset 0x0: of no signals"},
+      {{Status::kInvalidLength, 0, heap, 9, 0, 0},
+       "invalid length: rank 0, 9 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
+      {{kBad, 1, heap, 8, 0, 0},
+       "invalid argument: rank 1, 8 bytes at heap offset 0x0: the team has 1 ranks"},
+      {{kBad, 0, heap + kHeapBytes - 8, 8, 0, 0},
+       "invalid argument: rank 0, 8 bytes at heap offset 0xfff8: the lane does not exist, or the window came "
+       "later"},
+      {{kBad, 0, heap + kHeapBytes - 8, 9, 0, 0},
+       "invalid argument: rank 0, 9 bytes at heap offset 0xfff8: ends 1 bytes beyond that memory"},
+      {{kBad, kAnyTeamRank, window + 1000, 30, 0, 0},
+       "invalid argument: any rank, 30 bytes at " + hex(window + 1000) + ": ends 6 bytes beyond that memory"},
+      {{kBad, 0, window + 1024, 4, 0, 0},
+       "invalid argument: rank 0, 4 bytes at " + hex(window + 1024) +
+           ": neither of the heap nor of a window"},
+      {{Status::kAborted, 0, heap, 8, 0, 0}, "aborted by the host: rank 0, 8 bytes at heap offset 0x0"},
+  };
+  for (const auto& [fault, text] : cases) {
+    *team.handle().fault = fault;
+    EXPECT_EQ(team.describe_fault(), text);
+  }
+}
+
+// The pools that a team makes itself, each alone.
+TEST_F(LoneTeam, endpoints_have_slots_of_the_pools_that_the_options_ask_for) {
+  for (const bool pushes : {false, true}) {
+    for (const bool bounces : {false, true}) {
+      TeamOptions options{.heap_bytes = kHeapBytes, .timeout_ns = kLongNs, .connect_all = true};
+      options.world = WorldOptions{};
+      if (!pushes) options.staging.reset();
+      if (!bounces) options.bounce.reset();
+      const Team team = must(Team::create(options));
+      ASSERT_EQ(team.connections(), 1u);
+      const EndpointHandle endpoint = team.endpoint(0, 0);
+      EXPECT_EQ(endpoint.staging.slot_count != 0, pushes);
+      EXPECT_EQ(endpoint.bounce.slot_count != 0, bounces);
+    }
+  }
+  TeamOptions elsewhere{.heap_bytes = kHeapBytes, .timeout_ns = kLongNs};
+  elsewhere.hca.name = "nosuch0";
+  EXPECT_THAT(refusal(Team::create(elsewhere)), HasSubstr("nosuch0"));
+}
+
+}  // namespace
+}  // namespace gdx
