@@ -21,6 +21,8 @@ case $case_name in
     expect '^instead of: inline up to 28 B, .*; defaults for kernels on a CPU$'
     expect '^  (inline|push|pull|bounce) from 8 B: at .* \(.* to .*\).*; measured on the software HCA, CPU kernels, 2 rounds$'
     expect "^stored in $file\$"
+    expect '^    size +inline +push +pull +bounce$'
+    expect "^ +220 B +$cell +$cell +$cell +$cell\$" && expect "^ +256 B +- +$cell +$cell +$cell\$"
     expect_no 'BlueFlame'
     # Endpoints with fewer slots, or another doorbell, have a table of their own.
     run 120 env GDX_DOORBELL=blueflame "$gdx" calibrate --softhca --json --slots 8 --slot-bytes 2048 "${quick[@]}"
@@ -37,7 +39,11 @@ assert [(t["slot_count"], t["slot_bytes"]) for t in kept["tables"]] == [(32, 409
 table = kept["tables"][1]
 assert printed["blueflame_copies"] == 200 >= printed["blueflame_copies_whole"] >= 100, printed
 assert table["measured_on"] == "the software HCA, CPU kernels" and table["blueflame"] is True
-assert all(table[name] == printed[name] for name in ("inline_bytes", "push_bytes", "pull_bytes", "why", "rounds"))
+assert set(table) - set(printed) == {"queue_layout_version"} and printed["file"] == sys.argv[2], (table, printed)
+assert all(table[name] == printed[name] for name in table if name != "queue_layout_version"), (table, printed)
+assert [row["bytes"] for row in printed["rows"]] == sorted([28, 220] + [8 << i for i in range(14)]), printed["rows"]
+assert all(("inline_ns" in row) == (row["bytes"] <= 220) for row in printed["rows"]), printed["rows"]
+assert (printed["queues"], printed["bounce_slot_count"], printed["bounce_slot_bytes"]) == ("host", 64, 65536), printed
 PYTHON
     ;;
   chosen)

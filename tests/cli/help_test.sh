@@ -47,6 +47,7 @@ case $case_name in
     refused "'--mods=pull,push' is no option: did you mean --modes; see gdx demo --help" "$gdx" demo --mods=pull,push
     refused "'--slot-byte' is no option: did you mean --slot-bytes; see gdx calibrate" "$gdx" calibrate --slot-byte 64
     refused "'--bogus' is no option: leave it out; see gdx demo --help" "$gdx" demo --bogus
+    refused "--ranks: '010': use it without the leading zero; see gdx run --help" "$gdx" run --ranks 010 -- true
     refused "'--ranks' is no option before a command: give it after run; see gdx run" "$gdx" --ranks 2 run -- true
     ;;
   refusals)
@@ -65,6 +66,7 @@ run
 run true
 run --ranks
 run --ranks 0 -- true
+run --ranks 010 -- true
 run --ranks 2 --ranks 3 -- true
 run --loss 2 -- true
 run --wire x -- true

@@ -24,6 +24,46 @@ expect '^GPU0 +X +PIX +SYS +PIX +PHB +NODE$'
 expect '^NIC0 +PIX +PIX +SYS +X '
 expect '^GPU2 uses NIC1 \(SYS\)$'
 expect_no 'CUDA|ACS|link'
+same() { diff <(sed 's/  */ /g; s/ $//' <<<"$out") - || fail "not these lines"; }
+same <<'TEXT'
+GPU0 0000:03:00.0 NUMA 0 10de:20b2
+GPU1 0000:04:00.0 NUMA 0 10de:20b2
+GPU2 0000:81:00.0 NUMA 1 10de:20b2
+NIC0 0000:05:00.0 mlx5_0 NUMA 0 15b3:101b
+NIC1 0000:10:00.0 mlx5_1 NUMA 0 15b3:101b
+NIC2 0000:21:00.0 NUMA 0 15b3:101b
+
+ GPU0 GPU1 GPU2 NIC0 NIC1 NIC2
+GPU0 X PIX SYS PIX PHB NODE
+GPU1 PIX X SYS PIX PHB NODE
+GPU2 SYS SYS X SYS SYS SYS
+NIC0 PIX PIX SYS X PHB NODE
+NIC1 PHB PHB SYS PHB X NODE
+NIC2 NODE NODE SYS NODE NODE X
+
+GPU0 uses NIC0 (PIX)
+GPU1 uses NIC0 (PIX)
+GPU2 uses NIC1 (SYS)
+TEXT
+# without BUS...: the same machine without the devices there.
+without() { sed "$(printf '/PCIDev.*pci_busid="0000:%s:/d;' "$@")" "$machines/two-sockets.xml" >"$folder/fewer.xml" && run "$gdx" topo --xml "$folder/fewer.xml"; }
+without 04 81 10 21
+same <<'TEXT'
+GPU0 0000:03:00.0 NUMA 0 10de:20b2
+NIC0 0000:05:00.0 mlx5_0 NUMA 0 15b3:101b
+
+ GPU0 NIC0
+GPU0 X PIX
+NIC0 PIX X
+
+GPU0 uses NIC0 (PIX)
+TEXT
+without 03 04 81 10 21
+same <<<$'no GPU among the 2 PCI devices of this machine: no path to classify\nNIC0 0000:05:00.0 mlx5_0 NUMA 0 15b3:101b'
+without 04 81 05 10 21
+same <<<$'no RDMA NIC among the 2 PCI devices of this machine: no path to classify\nGPU0 0000:03:00.0 NUMA 0 10de:20b2'
+without 03 04 81 05 10 21
+same <<<'no GPU and no RDMA NIC among the 1 PCI devices of this machine: no path to classify'
 run "$gdx" topo --json --xml "$machines/dgx-a100.xml"
 python3 - "$out" <<'PYTHON' || fail "its JSON is not what it should be"
 import json, sys
@@ -32,6 +72,25 @@ assert len(told["gpus"]) == len(told["nics"]) == 8 and len(told["paths"]) == 64 
 rows = told["matrix"]
 assert len(rows) == 16 and all(len(row) == 16 and row[i] == "X" for i, row in enumerate(rows))
 assert told["bridge_redirects"] == {} and "cuda_ordinal" not in told["gpus"][0]
+PYTHON
+run "$gdx" topo --json --xml "$machines/two-sockets.xml"
+python3 - "$out" <<'PYTHON' || fail "its JSON is not what it should be"
+import json, sys
+told = json.loads(sys.argv[1])
+def device(bus, node, name, rdma=""):
+    return {"bus_id": f"0000:{bus}:00.0", "name": name, "rdma_device": rdma, "runs_cuda": name[0] == "1" and name[1] == "0",
+            "numa_node": node}
+gpus, nics = ["03", "04", "81"], ["05", "10", "21"]
+assert told["gpus"] == [device(bus, bus == "81", "10de:20b2") for bus in gpus], told["gpus"]
+assert told["nics"] == [device("05", 0, "15b3:101b", "mlx5_0"), device("10", 0, "15b3:101b", "mlx5_1"),
+                        device("21", 0, "15b3:101b")], told["nics"]
+ways = [["PIX", "PHB", "NODE"], ["PIX", "PHB", "NODE"], ["SYS", "SYS", "SYS"]]
+path = lambda gpu, nic: {"gpu": f"0000:{gpus[gpu]}:00.0", "nic": f"0000:{nics[nic]}:00.0", "path": ways[gpu][nic]}
+assert told["paths"] == [path(gpu, nic) for gpu in range(3) for nic in range(3)], told["paths"]
+assert told["pairs"] == [path(0, 0), path(1, 0), path(2, 1)], told["pairs"]
+assert [row[3:] for row in told["matrix"][:3]] == ways and [row[:3] for row in told["matrix"][3:]] == [list(c) for c in zip(*ways)]
+assert told["matrix"][0][:3] == ["X", "PIX", "SYS"] and told["matrix"][5][3:] == ["NODE", "NODE", "X"]
+assert told["pci_devices"] == 7
 PYTHON
 
 # Unreadable input is bad input: status 2 and one line.

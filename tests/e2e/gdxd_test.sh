@@ -118,6 +118,13 @@ case $case_name in
     [ "$seen" = 2 ] || fail 'two connected endpoints are not shown'
     expect '"program": "gdx_demo"'
     expect '"memory": "nic"'
+    run 100 "$gdx" stat
+    expect "^user $(id -u): 3 clients, 2 endpoints, [0-9]+ regions, [0-9]+ MiB registered\$"
+    expect '^  gdx0 at [0-9.]+: [0-9]+ resent, [0-9]+ timeouts, [0-9]+ NAKs, 0 staging violations$'
+    expect '^  pool in nic memory of gdx0: [0-9]+ of 32 slots leased, 0 bad returns$'
+    expect '^     pid    uid program +QP peer +stalls  WQEBB/s fault$'
+    [ "$(grep -cE "^ +[0-9]+ +$(id -u) gdx_demo +0x[0-9a-f]+ QP 0x[0-9a-f]+ at [0-9.]+ +[0-9]+ +- -\$" "$out")" = 2 ] || fail 'not both endpoints'
+    expect "^ +[0-9]+ +$(id -u) gdx +\$"
     for _ in $(seq 20); do  # ranks that get no processor in a second send nothing in it
       run 100 "$gdx" top --count 2 --interval-s 1
       expect_status 0
@@ -154,6 +161,35 @@ case $case_name in
     sed 's/ *#.*//' "$out" >"$folder/wanted"
     cp "$out" "$folder/b.toml"
     unset GDXD_QUOTA_SLOTS GDXD_QUOTA_ENDPOINTS
+    # Defaults, then each number at both ends of its range and beyond them, by flag and by variable.
+    GDXD_CONFIG=/dev/null run 100 "$gdxd" --print-config
+    [ "$(sed "s|^socket = '/.*'|socket|; s/  # default$//" "$out" | tr '\n' ' ')" = "socket mode = '0600' group = '' hardware = false \
+metrics = '' users = 16 clients = 1024 pools = 1  [quota] clients = 256 endpoints = 1024 regions = 1536 registered_bytes = 17179869184 \
+pools = 32 nic_pools = 1 slots = 65536 requests_per_s = 20000 " ] || fail 'not these defaults'
+    while read -r key least most; do
+      flag=--${key//[._]/-} variable=GDXD_$(tr 'a-z.' 'A-Z_' <<<"$key")
+      parts=GDXD_POOLS=256
+      [ "$key" != pools ] || parts=GDXD_CLIENTS=1
+      run 100 env "$parts" "$gdxd" "$flag" "$most" --print-config
+      expect_status 0 && expect "^${key#quota.} = $most  # $flag\$"
+      run 100 env "$parts" "$variable=$least" "$gdxd" --print-config
+      expect_status 0 && expect "^${key#quota.} = $least  # $variable\$"
+      range="use a whole number from $least to $most"
+      refused "^gdxd: $flag: '$((most + 1))': $range; see" "$gdxd" "$flag" "$((most + 1))"
+      refused "^gdxd: $variable: '$((least - 1))': $range\$" env "$variable=$((least - 1))" "$gdxd"
+    done <<'RANGES'
+users 1 65530
+clients 1 65530
+pools 1 256
+quota.clients 1 65530
+quota.endpoints 1 32765
+quota.regions 1 65530
+quota.registered_bytes 1 70368744177664
+quota.pools 1 256
+quota.nic_pools 1 256
+quota.slots 1 1048576
+quota.requests_per_s 100 1000000
+RANGES
     run 100 "$gdxd" --config "$folder/b.toml" --print-config
     expect "^slots = 9 +# $folder/b.toml:[0-9]+$"
     sed 's/ *#.*//' "$out" | diff - "$folder/wanted" || fail 'what is printed reads back as something else'

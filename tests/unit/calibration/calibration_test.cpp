@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "host/calibration/calibration_file.h"
 #include "host/calibration/choose_modes.h"
@@ -140,11 +141,11 @@ TEST_F(CalibrationFile, hostile_files_are_refused_in_one_line) {
   for (const char* text :
        {"", "[", "[]", "{}", "null", "\xff\xfe", "{\"format\": 7}", "{\"format\": \"gdx calibration\"}",
         "{\"format\": \"gdx calibration\", \"version\": \"1\"}",
-        "{\"format\": \"gdx calibration\", \"version\": 2}",
-        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": {}}",
-        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": [7]}",
-        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": [{}]}",
-        "{\"format\": \"gdx calibration\", \"version\": 2, \"tables\": []} and more"}) {
+        "{\"format\": \"gdx calibration\", \"version\": 4}",
+        "{\"format\": \"gdx calibration\", \"version\": 4, \"tables\": {}}",
+        "{\"format\": \"gdx calibration\", \"version\": 4, \"tables\": [7]}",
+        "{\"format\": \"gdx calibration\", \"version\": 4, \"tables\": [{}]}",
+        "{\"format\": \"gdx calibration\", \"version\": 4, \"tables\": []} and more"}) {
     write(text);
     EXPECT_NE(refusal(), "") << text;
   }
@@ -190,6 +191,125 @@ TEST_F(CalibrationFile, hostile_fields_are_refused_by_name) {
   EXPECT_THAT(refusal(), HasSubstr("why"));
   write_table(R"(, "why": [1])");
   EXPECT_THAT(refusal(), HasSubstr("why"));
+}
+
+// Fields of a table that is read, in the order of the file.
+constexpr std::pair<const char*, const char*> kFields[] = {{"hca", "\"mlx5_0\""},
+                                                           {"kernels", "\"gpu\""},
+                                                           {"payload", "\"gpu\""},
+                                                           {"path_class", "\"SYS\""},
+                                                           {"queues", "\"host\""},
+                                                           {"slot_count", "32"},
+                                                           {"slot_bytes", "4096"},
+                                                           {"bounce_slot_count", "64"},
+                                                           {"bounce_slot_bytes", "65536"},
+                                                           {"blueflame", "true"},
+                                                           {"queue_layout_version", "6"},
+                                                           {"inline_bytes", "28"},
+                                                           {"push_bytes", "4096"},
+                                                           {"pull_bytes", "null"},
+                                                           {"rounds", "5"},
+                                                           {"measured_on", "\"x\""},
+                                                           {"why", "[]"}};
+
+// A table without the field `changed`, or with `value` in it.
+std::string table_with(const std::string& changed, const char* value) {
+  std::string text = "{\"other\": 0";
+  for (const auto& [name, usual] : kFields) {
+    if (name != changed || value != nullptr)
+      text += fmt::format(", \"{}\": {}", name, name == changed ? value : usual);
+  }
+  return text + "}";
+}
+
+TEST_F(CalibrationFile, each_field_is_needed_and_has_its_type) {
+  const auto write_one = [&](const std::string& table) {
+    write(R"({"format": "gdx calibration", "version": 4, "tables": [)" + table + "]}");
+    return refusal();
+  };
+  EXPECT_EQ(write_one(table_with("", nullptr)), "");
+  for (const auto& [name, usual] : kFields) {
+    EXPECT_THAT(write_one(table_with(name, nullptr)), HasSubstr(fmt::format("a table has no {};", name)));
+    for (const char* const wrong : {"{}", "-1", "[[]]"})
+      EXPECT_THAT(write_one(table_with(name, wrong)), HasSubstr(fmt::format("{} of a table is not ", name)))
+          << wrong;
+  }
+  EXPECT_THAT(write_one("7"), HasSubstr("a table is not an object"));
+}
+
+TEST_F(CalibrationFile, limits_of_the_format_hold_at_their_ends) {
+  const auto texts = [](std::size_t count) {
+    std::string list = "[";
+    for (std::size_t i = 0; i < count; ++i) list += i == 0 ? "\"a\"" : ", \"a\"";
+    return list + "]";
+  };
+  const auto text = [](std::size_t length) { return "\"" + std::string(length, '~') + "\""; };
+  const struct {
+    const char* field;
+    std::string value;
+    bool good;
+  } cases[] = {{"why", texts(8), true},
+               {"why", texts(9), false},
+               {"hca", text(400), true},
+               {"hca", text(401), false},
+               {"measured_on", text(400), true},
+               {"measured_on", "\"\"", false},
+               {"measured_on", "\" ~\"", true},
+               {"measured_on", "\"\\u007f\"", false},
+               {"rounds", "1000", true},
+               {"rounds", "1001", false},
+               {"slot_count", "4294967295", true},
+               {"slot_count", "4294967296", false},
+               {"bounce_slot_count", "4294967296", false},
+               {"bounce_slot_bytes", "4294967296", false},
+               {"inline_bytes", "220", true},
+               {"inline_bytes", "221", false},
+               {"pull_bytes", "18446744073709551614", true},
+               {"pull_bytes", "18446744073709551615", false}};
+  for (const auto& [field, value, good] : cases) {
+    write(R"({"format": "gdx calibration", "version": 4, "tables": [)" + table_with(field, value.c_str()) +
+          "]}");
+    EXPECT_EQ(refusal().empty(), good) << field << " " << value.substr(0, 30);
+  }
+  for (const int count : {1000, 1001}) {
+    std::string tables;
+    for (int i = 0; i < count; ++i)
+      tables += (i == 0 ? "" : ", ") + table_with("hca", fmt::format("\"mlx5_{}\"", i).c_str());
+    write(R"({"format": "gdx calibration", "version": 4, "tables": [)" + tables + "]}");
+    EXPECT_EQ(refusal().empty(), count == 1000) << count;
+  }
+}
+
+TEST_F(CalibrationFile, field_is_kept_under_its_own_name) {
+  Calibration stored = measured("mlx5_3", PathClass::kNode, {7, 77, 777});
+  stored.key.payload = Placement::kHost;
+  stored.key.queue_layout_version = 3;
+  stored.key.shape = {.queues = Placement::kGpu,
+                      .slot_count = 11,
+                      .slot_bytes = 12,
+                      .bounce_slot_count = 13,
+                      .bounce_slot_bytes = 14,
+                      .blueflame = false};
+  stored.why = {"one", "two"};
+  ASSERT_TRUE(store_calibration(file_, stored));
+  std::ifstream in(file_);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
+  EXPECT_EQ(
+      text,
+      R"({"format":"gdxcalibration","version":4,"tables":[{"hca":"mlx5_3","kernels":"gpu","payload":"host",)"
+      R"("path_class":"NODE","queues":"gpu","slot_count":11,"slot_bytes":12,"bounce_slot_count":13,)"
+      R"("bounce_slot_bytes":14,"blueflame":false,"queue_layout_version":3,"inline_bytes":7,"push_bytes":77,)"
+      R"("pull_bytes":777,"rounds":5,"measured_on":"HCAmlx5_0,kernelsofaGPU","why":["one","two"]}]})");
+  EXPECT_EQ(read_calibrations(file_)->front().key, stored.key);
+  EXPECT_EQ(describe(stored.key.shape),
+            "queues in gpu memory, 11 slots of 12 B, 13 bounce slots of 14 B, plain doorbells");
+  EXPECT_EQ(describe(QueueShape{}), "queues in host memory, no slots, no bounce slots, plain doorbells");
+  EXPECT_EQ(describe(stored.key), "HCA mlx5_3, kernels on a GPU with payload in host memory, NODE path");
+  stored.key.path.reset();
+  EXPECT_EQ(describe(stored.key),
+            "HCA mlx5_3, kernels on a GPU with payload in host memory, path of unknown class");
+  EXPECT_EQ(describe(measured_by_cpu({}).key), "HCA mlx5_0, kernels on a CPU");
 }
 
 TEST_F(CalibrationFile, other_version_is_a_version_mismatch) {
@@ -411,6 +531,15 @@ TEST_F(ChooseModes, blueflame_needs_a_probe_of_this_hca_by_these_kernels_over_th
   ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {1, 1, 1})));
   EXPECT_EQ(message(wanted), "");
   EXPECT_NE(message({.path = PathClass::kNode, .calibration_file = file_}), "");
+  const ModeOptions on_cpu{.kernels = Processor::kCpu, .calibration_file = file_};
+  EXPECT_EQ(message(on_cpu), "");
+  fs::remove(file_);
+  ASSERT_TRUE(store_calibration(file_, measured("mlx5_0", PathClass::kSys, {1, 1, 1})));
+  EXPECT_EQ(
+      message(on_cpu),
+      "BlueFlame on HCA mlx5_0 by kernels on a CPU: no probe has passed (" + file_ +
+          " has no table by BlueFlame for them); run GDX_DOORBELL=blueflame gdx calibrate, or use plain "
+          "doorbells");
 }
 
 TEST_F(ChooseModes, impossible_requests_are_refused) {
@@ -422,7 +551,11 @@ TEST_F(ChooseModes, impossible_requests_are_refused) {
 
 TEST_F(ChooseModes, default_place_needs_an_absolute_folder) {
   EXPECT_EQ(default_calibration_file(), (folder_ / "config/gdx/calibration.json").string());
-  setenv("XDG_CONFIG_HOME", "relative", 1);
+  for (const char* const unfit : {"", "relative"}) {
+    setenv("XDG_CONFIG_HOME", unfit, 1);
+    setenv("HOME", "also/relative", 1);
+    EXPECT_EQ(default_calibration_file(), "");
+  }
   setenv("HOME", "/home/somebody", 1);
   EXPECT_EQ(default_calibration_file(), "/home/somebody/.config/gdx/calibration.json");
   setenv("HOME", "", 1);

@@ -1,5 +1,6 @@
 #include "host/cli/launcher.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,11 +8,13 @@
 
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "host/cli/rank_place.h"
 #include "host/hca/hca.h"
@@ -190,30 +193,144 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.command.clear(); }), HasSubstr("no program"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 0; }), HasSubstr("--ranks"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 1025; }), HasSubstr("1024"));
+  EXPECT_EQ(refusal([](LaunchOptions& o) { o.ranks = 1024; }), "accepted");
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.address = "127.0.0.9"; }), HasSubstr("--addr"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 0; }),
-              HasSubstr("--hcas: '0': use a whole number from 1 to 16"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.hcas = 17; }), HasSubstr("--hcas"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mtu_bytes = 1500; }), HasSubstr("--mtu"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.loss = 1.5; }), HasSubstr("--loss"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.reorder = -0.1; }), HasSubstr("--reorder"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.mark = 2; }), HasSubstr("--mark"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = 0; }), HasSubstr("--rate-gbps"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.rate_gbps = NAN; }), HasSubstr("--rate-gbps"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.congestion_control = "swift"; }),
               HasSubstr("--congestion-control: 'swift': use dcqcn or none"));
+  EXPECT_EQ(refusal([](LaunchOptions& o) { o.softhca.congestion_control = "dcqcn"; }), "accepted");
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = ""; }), HasSubstr("--pcap"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 100; }), HasSubstr("4096"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 2 << 20; }),
-              HasSubstr("1048576"));
-  EXPECT_EQ(refusal([](LaunchOptions& o) { o.softhca.device_memory_bytes = 0; }), "accepted");
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = "/nonexistent/a.pcap"; }), HasSubstr("--pcap"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.pcap = "/tmp"; }), HasSubstr("folder"));
-  for (const char* address : {"255.255.255.255", "224.0.0.1", "0.0.0.0", "::", "ff02::1", "nowhere"}) {
+  const auto accepts_address = [](const char* address) {
     auto options = shell("exit 0", 1);
     options.softhca.address = address;
-    EXPECT_FALSE(check_launch_options(options)) << address;
+    return check_launch_options(options).has_value();
+  };
+  for (const char* address :
+       {"255.255.255.255", "224.0.0.0", "0.0.0.0", "0.1.2.3", "::", "ff02::1", "nowhere"})
+    EXPECT_FALSE(accepts_address(address)) << address;
+  for (const char* address : {"1.0.0.0", "223.255.255.255", "::1", "fe80::1"})
+    EXPECT_TRUE(accepts_address(address)) << address;
+}
+
+// The values at both ends of each range, and those beyond them.
+TEST_F(Launcher, ranges_of_softhca_options_hold_at_their_ends) {
+  using Set = void (*)(SofthcaOptions&, double);
+  const struct {
+    const char* option;
+    Set set;
+    std::vector<double> good, bad;
+    const char* wanted;
+  } ranges[] = {
+      {"--hcas",
+       [](SofthcaOptions& o, double v) { o.hcas = static_cast<std::uint32_t>(v); },
+       {1, 16},
+       {0, 17},
+       "use a whole number from 1 to 16"},
+      {"--mtu",
+       [](SofthcaOptions& o, double v) { o.mtu_bytes = static_cast<std::uint32_t>(v); },
+       {256, 512, 1024, 2048, 4096},
+       {0, 128, 255, 1500, 4095, 8192},
+       "use 256, 512, 1024, 2048 or 4096"},
+      {"--loss",
+       [](SofthcaOptions& o, double v) { o.loss = v; },
+       {0, 1},
+       {-0.001, 1.001, NAN},
+       "use a probability"},
+      {"--corrupt",
+       [](SofthcaOptions& o, double v) { o.corrupt = v; },
+       {0, 1},
+       {-0.001, 1.001},
+       "use a probability"},
+      {"--duplicate",
+       [](SofthcaOptions& o, double v) { o.duplicate = v; },
+       {0, 1},
+       {-0.001, 1.001},
+       "use a prob"},
+      {"--reorder",
+       [](SofthcaOptions& o, double v) { o.reorder = v; },
+       {0, 1},
+       {-0.001, 1.001},
+       "use a probability"},
+      {"--mark", [](SofthcaOptions& o, double v) { o.mark = v; }, {0, 1}, {-0.001, 1.001}, "from 0 to 1"},
+      {"--rate-gbps",
+       [](SofthcaOptions& o, double v) { o.rate_gbps = v; },
+       {0.001, 10'000},
+       {0, 0.0009, 10'001, NAN},
+       "use 0.001 to 10000"},
+      {"--device-memory-bytes",
+       [](SofthcaOptions& o, double v) { o.device_memory_bytes = static_cast<std::uint64_t>(v); },
+       {0, 4096, 1 << 20},
+       {100, 4095, 4097, (1 << 20) + 4096},
+       "use a multiple of 4096 from 0 to 1048576"},
+  };
+  for (const auto& [option, set, good, bad, wanted] : ranges) {
+    auto options = shell("exit 0", 2);
+    for (const double value : good) {
+      set(options.softhca, value);
+      EXPECT_TRUE(check_launch_options(options)) << option << " " << value;
+    }
+    for (const double value : bad) {
+      set(options.softhca, value);
+      const auto checked = check_launch_options(options);
+      ASSERT_FALSE(checked) << option << " " << value;
+      EXPECT_THAT(checked.error().message, AllOf(StartsWith(std::string(option) + ": '"), HasSubstr(wanted)));
+    }
   }
+  for (const char* wire : {"udp", "shm", "auto", "rdma"}) {
+    auto options = shell("exit 0", 2);
+    options.softhca.wire = wire;
+    EXPECT_EQ(check_launch_options(options).has_value(), wire != std::string("rdma")) << wire;
+  }
+}
+
+// Names that begin as those that the launcher sets, or as which these begin, beside those themselves.
+TEST_F(Launcher, variables_of_the_launcher_replace_those_of_their_own_names_alone) {
+  const char* const names[] = {"GDX_RANK",  "GDX_RAN",   "GDX_RANKS", "GDX_WORLD_SIZ", "GDX_ROO",
+                               "GDX_ROOT_", "LD_PRELOA", "GDX_DAEMO", "GDX_LAST"};
+  for (const char* name : names) setenv(name, "mine", 1);
+  EXPECT_EQ(status_of(shell(
+                "test \"$GDX_RAN$GDX_RANKS$GDX_WORLD_SIZ$GDX_ROO$GDX_ROOT_$LD_PRELOA$GDX_DAEMO$GDX_LAST\" = "
+                "minemineminemineminemineminemine && "
+                "test $GDX_RANK = $(tr '\\0' '\\n' </proc/$$/environ | sed -n 's/^GDX_RANK=//p') && "
+                "test $GDX_RANK -lt 2",
+                2)),
+            0);
+  for (const char* name : names) unsetenv(name);
+}
+
+// Puts `file` in the place of a descriptor while `body` runs.
+template <typename Body>
+void with_output(int descriptor, const char* file, Body body) {
+  std::fflush(nullptr);
+  const int kept = ::dup(descriptor);
+  const int opened = ::open(file, O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(opened, 0);
+  ::dup2(opened, descriptor);
+  ::close(opened);
+  body();
+  std::fflush(nullptr);
+  ::dup2(kept, descriptor);
+  ::close(kept);
+}
+
+TEST_F(Launcher, full_stdout_is_a_loss_and_full_stderr_is_none) {
+  auto options = shell("echo out; echo err >&2; echo more", 2);
+  options.label = true;
+  testing::internal::CaptureStdout();
+  with_output(STDERR_FILENO, "/dev/full", [&] { EXPECT_EQ(status_of(options), 0); });
+  std::istringstream lines(testing::internal::GetCapturedStdout());
+  std::vector<std::string> all;
+  for (std::string line; std::getline(lines, line);) all.push_back(line);
+  EXPECT_THAT(all, UnorderedElementsAre("0: out", "0: more", "1: out", "1: more"));
+  testing::internal::CaptureStderr();
+  with_output(STDOUT_FILENO, "/dev/full", [&] { EXPECT_EQ(status_of(options), 1); });
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("gdx: what ranks printed was lost: No space left on device; give it another place than this "
+                "stdout\n"));
+  options.command.back() = "echo x; exit 6";
+  with_output(STDOUT_FILENO, "/dev/full", [&] { EXPECT_EQ(status_of(options), 6); });
 }
 
 TEST_F(Launcher, softhca_options_become_variables) {

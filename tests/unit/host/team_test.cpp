@@ -171,6 +171,12 @@ TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest)
               fmt::format("invalid argument: no connection to rank {0}: use a rank below {0} of a team that "
                           "is not closed",
                           part.size()));
+    EXPECT_TRUE(team.barrier()) << "no further rank connects before all have counted";
+    if (rank == 2) {
+      EXPECT_TRUE(part.connect(0)) << "rank 3 of the first team";
+      EXPECT_EQ(team.way(3), PeerWay::kNative);
+      EXPECT_EQ(team.way(0), PeerWay::kNone);
+    }
     EXPECT_TRUE(team.barrier());
     EXPECT_TRUE(part.close());
     EXPECT_EQ(part.barrier().error().status, Status::kUnsupported) << "its team lives";

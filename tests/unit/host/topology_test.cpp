@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace gdx {
 namespace {
@@ -77,6 +81,66 @@ TEST(Topology, bridges_of_a_path_without_root_complex_are_named) {
       }
     }
   }
+}
+
+TEST(Topology, bridges_of_a_path_are_those_below_the_shared_one_from_either_end) {
+  EXPECT_THAT(stored("two-sockets.xml").paths[0].bridges, ElementsAre("0000:02:00.0", "0000:02:02.0"));
+  const Topology further = stored("further-switch.xml");
+  EXPECT_THAT(further.paths[0].bridges, ElementsAre("0000:02:00.0", "0000:02:01.0"));
+  EXPECT_THAT(further.paths[1].bridges,
+              ElementsAre("0000:02:00.0", "0000:06:01.0", "0000:05:00.0", "0000:02:02.0"));
+  EXPECT_THAT(further.paths[2].bridges,
+              ElementsAre("0000:06:00.0", "0000:05:00.0", "0000:02:02.0", "0000:02:01.0"));
+  EXPECT_THAT(further.paths[3].bridges, ElementsAre("0000:06:00.0", "0000:06:01.0"));
+}
+
+// The device at 0000:03:00.0 is another, of this PCI class, vendor and number.
+TEST(Topology, devices_are_told_by_class_vendor_and_what_the_kernel_makes_of_them) {
+  const std::string verbs = R"(<object type="OSDev" gp_index="99" name="irdma0" osdev_type="3"/>)";
+  const std::string net = R"(<object type="OSDev" gp_index="99" name="eth0" osdev_type="2"/>)";
+  const struct {
+    const char* type;
+    std::string inside;
+    const char* told;  // kind, name, name of the RDMA device
+  } cases[] = {{"0302 [10de:20b2]", "", "GPU 10de:20b2 cuda"},
+               {"0300 [10de:1234]", "", "GPU 10de:1234 cuda"},
+               {"1200 [1002:740c]", "", "GPU 1002:740c"},
+               {"0380 [1002:7408]", "", "GPU 1002:7408"},
+               {"0300 [1a03:2000]", "", ""},
+               {"0403 [10de:1aef]", "", ""},
+               {"0200 [15b3:101b]", net, "NIC 15b3:101b"},
+               {"0200 [8086:1592]", net, ""},
+               {"0200 [8086:1592]", net + verbs, "NIC 8086:1592 irdma0"},
+               {"0c80 [15b3:101b]", "", ""},
+               {"0207 [15b3:1]", R"(<info name="PCIDevice" value="ConnectX"/>)", "NIC ConnectX"},
+               {"0207 [15b3:1]",
+                R"(<info name="PCIVendor" value="Mellanox"/><info name="PCIDevice" value="ConnectX"/>)",
+                "NIC Mellanox ConnectX"}};
+  const std::string path = testing::TempDir() + "other-device" + std::to_string(getpid()) + ".xml";
+  for (const auto& [type, inside, told] : cases) {
+    std::ifstream file(std::string(GDX_TOPOLOGIES) + "/two-sockets.xml");
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto put = [&](const std::string& old, const std::string& with) {
+      text.replace(text.find(old, text.find("\"0000:03:00.0\"")), old.size(), with);
+    };
+    put("0302 [10de:20b2]", type);
+    put("></object>", ">" + inside + "</object>");
+    std::ofstream(path) << text;
+    const auto topology = read_topology(path);
+    ASSERT_TRUE(topology) << topology.error().message;
+    std::string found;
+    const auto look = [&](const char* kind, const std::vector<PciDevice>& devices) {
+      for (const PciDevice& device : devices) {
+        if (device.bus_id != "0000:03:00.0") continue;
+        found.append(kind).append(device.name).append(device.runs_cuda ? " cuda" : "");
+        if (!device.os_name.empty()) found.append(" ").append(device.os_name);
+      }
+    };
+    look("GPU ", topology->gpus);
+    look("NIC ", topology->nics);
+    EXPECT_EQ(found, told) << type;
+  }
+  std::remove(path.c_str());
 }
 
 TEST(Topology, two_sockets_display_controller_of_the_board_is_no_gpu) {
