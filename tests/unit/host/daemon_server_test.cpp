@@ -204,7 +204,7 @@ TEST_F(DaemonServer, users_are_those_with_programs_and_operators_count_for_none)
 
   // Each user ends its own programs, and root all.
   const std::string none = "process {} is no client of gdxd that you may kick";
-  EXPECT_EQ(server_->kick(1002, getpid()).error().message, fmt::format(fmt::runtime(none), getpid()));
+  EXPECT_EQ(server_->kick(1004, getpid()).error().message, fmt::format(fmt::runtime(none), getpid()));
   EXPECT_EQ(server_->kick(0, 0).error().message, fmt::format(fmt::runtime(none), 0));
   EXPECT_EQ(server_->kick(0, 1).error().message, fmt::format(fmt::runtime(none), 1));
   EXPECT_TRUE(server_->kick(1003, getpid()));

@@ -2,11 +2,14 @@
 // replace its kernels, which reach host memory alike.
 #include "host/calibrate/measure.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
@@ -41,24 +44,62 @@ TEST_F(Measure, every_size_and_mode_has_a_median_within_its_spread) {
   ASSERT_TRUE(measured) << measured.error().message;
   EXPECT_EQ(measured->payload, Placement::kHost);
   EXPECT_EQ(measured->measured_on, "the software HCA, CPU kernels");
+  std::vector<std::uint64_t> sizes;
   for (const MeasuredSize& size : measured->sizes) {
+    sizes.push_back(size.bytes);
     for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
       if (kTableModeNames[mode] == "inline" && size.bytes > kMaxAutoInlineBytes) continue;
       ASSERT_TRUE(size.ns[mode]) << size.bytes << " " << kTableModeNames[mode];
       EXPECT_LE(size.spread[mode].least_ns, *size.ns[mode]);
       EXPECT_GE(size.spread[mode].most_ns, *size.ns[mode]);
+      EXPECT_GT(size.spread[mode].least_ns, 0);
     }
+    EXPECT_EQ(size.ns[0].has_value(), size.bytes <= kMaxAutoInlineBytes) << size.bytes;
   }
+  EXPECT_THAT(sizes, testing::ElementsAre(8, 16, 28, 32, 64, 128, 220, 256, 512, 1024, 2048, 4096));
+  EXPECT_EQ(measured->copies + measured->whole_copies, 0u);
+}
+
+TEST_F(Measure, impossible_options_are_named_with_their_range) {
+  const auto refusal = [&](const MeasureOptions& options) {
+    const auto checked = check_measure_options(options);
+    EXPECT_TRUE(checked || checked.error().status == Status::kInvalidArgument);
+    return checked ? std::string() : checked.error().message;
+  };
+  for (const std::uint64_t bytes : {kMinMaxBytes, 2 * kMinMaxBytes, kMaxMaxBytes})
+    EXPECT_EQ(refusal({.max_bytes = bytes}), "") << bytes;
+  for (const std::uint64_t bytes : {std::uint64_t{0}, kMinMaxBytes / 2, kMinMaxBytes + 8, 2 * kMaxMaxBytes})
+    EXPECT_EQ(refusal({.max_bytes = bytes}),
+              fmt::format("--max-bytes: '{}': use a power of two from 4096 to 1073741824", bytes));
+  for (const std::uint32_t rounds : {1u, 1000u}) EXPECT_EQ(refusal({.rounds = rounds}), "");
+  for (const std::uint32_t rounds : {0u, 1001u})
+    EXPECT_EQ(refusal({.rounds = rounds}),
+              fmt::format("--rounds: '{}': use a whole number from 1 to 1000", rounds));
+  quick_.slot_count = 33;
+  EXPECT_EQ(measure_modes(*hca_, nullptr, quick_).error().message,
+            "--slots: '33': use at most 32, which the pool has");
+  quick_.slot_count = 32;
+  quick_.bounce_slot_count = 65;
+  EXPECT_EQ(measure_modes(*hca_, nullptr, quick_).error().message,
+            "--bounce-slots: '65': use at most 64, which the pool has");
+}
+
+TEST_F(Measure, probe_is_described_by_its_end) {
+  EXPECT_EQ(describe(BlueFlameProbe{Status::kOk, 200, 150}), "150 of 200 copies used");
+  EXPECT_EQ(describe(BlueFlameProbe{Status::kUnsupported, 200, 150}), "not offered here");
+  EXPECT_EQ(describe(BlueFlameProbe{Status::kTimeout, 200, 150}), "failed: timed out");
 }
 
 TEST_F(Measure, shape_is_that_of_the_endpoint_that_was_asked_for) {
   quick_.slot_count = 8;
   quick_.slot_bytes = 2048;
+  quick_.bounce_slot_count = 3;
+  quick_.bounce_slot_bytes = 8192;
   const auto measured = measure_modes(*hca_, nullptr, quick_);
   ASSERT_TRUE(measured) << measured.error().message;
   EXPECT_EQ(
       measured->shape,
-      (QueueShape{.slot_count = 8, .slot_bytes = 2048, .bounce_slot_count = 64, .bounce_slot_bytes = 65536}));
+      (QueueShape{.slot_count = 8, .slot_bytes = 2048, .bounce_slot_count = 3, .bounce_slot_bytes = 8192}));
 }
 
 TEST_F(Measure, blueflame_is_probed_before_it_is_measured) {
