@@ -70,6 +70,25 @@ TEST(Topology, one_of_two_devices_behind_a_further_switch_is_several_switches_aw
   EXPECT_EQ(path_of(topology, "0000:07:00.0", "0000:04:00.0"), "PXB") << "the GPU is";
 }
 
+// The same machine, where the GPU is behind one bridge of the further switch alone.
+TEST(Topology, one_device_behind_a_single_further_bridge_is_several_switches_away) {
+  std::ifstream file(std::string(GDX_TOPOLOGIES) + "/further-switch.xml");
+  const std::string path = testing::TempDir() + "further-bridge" + std::to_string(getpid()) + ".xml";
+  std::ofstream changed(path);
+  int below = -1;  // lines below the bridge that is left out
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("pci_busid=\"0000:06:00.0\"") != std::string::npos) below = 0;
+    if (below != 0 && below != 2) changed << line << '\n';
+    if (below >= 0) ++below;
+  }
+  changed.close();
+  const auto topology = read_topology(path);
+  std::remove(path.c_str());
+  ASSERT_TRUE(topology) << topology.error().message;
+  EXPECT_EQ(path_of(*topology, "0000:07:00.0", "0000:04:00.0"), "PXB");
+  EXPECT_EQ(topology->matrix[2][1], PathClass::kPxb) << "from the NIC's end";
+}
+
 TEST(Topology, bridges_of_a_path_without_root_complex_are_named) {
   for (const char* machine : {"two-sockets.xml", "further-switch.xml", "dgx-a100.xml"}) {
     for (const GpuNicPath& path : stored(machine).paths) {
@@ -257,7 +276,7 @@ TEST(Topology, bus_ids_of_all_notations_are_one) {
     EXPECT_EQ(canonical_bus_id(text), "0000:3b:00.0") << text;
   EXPECT_EQ(canonical_bus_id("00010000:00:1f.7"), "10000:00:1f.7") << "as VMD numbers its domains";
   for (const char* text :
-       {"", "0", "3b:00", "3b:00.8", "x3b:00.0", "3b:00.0 ", "0000:3b:00:0", "000000000:3b:00.0"})
+       {"", "0", "3b:00", "3b:00.8", "x3b:00.0", "3b:00.07", "3b:00.0 ", "0000:3b:00:0", "000000000:3b:00.0"})
     EXPECT_EQ(canonical_bus_id(text), std::nullopt) << text;
 }
 
