@@ -133,27 +133,35 @@ TEST(Bounce, failed_endpoint_gives_every_slot_back) {
   EXPECT_EQ(nic.bounce_requests().returned, MemoryNic::kSlots);
 }
 
-// The kernel ends with a slot that the NIC has yet to flush.
-TEST(Bounce, failed_endpoint_waits_for_the_flush_of_its_slots) {
-  MemoryNic nic;
-  serving = &nic;
-  Message message(kSlotBytes);
+// The kernel ends with a slot that the NIC has yet to flush. What was never rung it does not wait for, nor
+// rings it.
+TEST(Staged, failed_endpoint_waits_for_the_flush_of_its_slots) {
   const auto flush = [] {
     if (serving->written() != 1) return 0;
     serving->fail(1, mlx5::Syndrome::kFlushed);
     return 1;
   };
-  in_kernel(
-      nic,
-      [&](auto& ep) {
-        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
-        ASSERT_EQ(gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64), Status::kOk);
-        nic.fail(0, mlx5::Syndrome::kRemoteAccess);
-        impl::Access::state_of(ep).drain();
-        EXPECT_EQ(ep.status(), Status::kRemoteAccess);
-      },
-      flush);
-  EXPECT_EQ(nic.bounce_requests().returned, MemoryNic::kSlots);
+  for (const bool bounces : {false, true}) {
+    MemoryNic nic;
+    serving = &nic;
+    Message message(kSlotBytes);
+    in_kernel(
+        nic,
+        [&](auto& ep) {
+          for (const Doorbell doorbell : {Doorbell::kRing, Doorbell::kRing, Doorbell::kDefer}) {
+            ASSERT_EQ(bounces ? gdx_put<Mode::kBounce>(ep, kTarget, message.local(), 64, doorbell)
+                              : gdx_put<Mode::kPush>(ep, kTarget, message.local(), 64, doorbell),
+                      Status::kOk);
+          }
+          nic.fail(0, mlx5::Syndrome::kRemoteAccess);
+          impl::Access::state_of(ep).drain();
+          EXPECT_EQ(ep.status(), Status::kRemoteAccess);
+        },
+        flush);
+    EXPECT_EQ((bounces ? nic.bounce_requests() : nic.requests()).returned, MemoryNic::kSlots);
+    EXPECT_EQ((bounces ? nic.bounce_requests() : nic.requests()).failed, 1u);
+    EXPECT_EQ(nic.record(), 2u);
+  }
 }
 
 TEST(Bounce, endpoint_without_host_memory_says_unsupported) {
@@ -234,6 +242,23 @@ struct LargePool {
     return handle;
   }
 };
+
+// A quarter of 32 slots is eight.
+TEST(Chunks, less_than_a_quarter_is_left_to_a_later_doorbell) {
+  for (const std::uint32_t chunks : {7u, 8u, 9u, 15u}) {
+    MemoryNic nic;
+    LargePool pool;
+    Message message(chunks * kSlotBytes);
+    const auto kernel = [&](EndpointHandle handle) {
+      Endpoint<> ep(handle);
+      EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, message.local(), message.bytes.size(), Doorbell::kDefer),
+                Status::kOk);
+      EXPECT_EQ(nic.record(), chunks > 8 ? 8u : 0u);
+    };
+    ASSERT_EQ(exec::launch({}, kernel, pool.put_into(nic)), Status::kOk);
+    EXPECT_EQ(nic.record(), chunks) << "of the endpoint's end";
+  }
+}
 
 // A round of the CPU layer runs each thread that can run: how many a push takes, a spinning block counts.
 // Each meeting of a warp takes one at least.

@@ -463,6 +463,52 @@ TEST(Queue, each_call_needs_all_its_blocks_and_no_more) {
   }
 }
 
+TEST(Put, warp_of_more_lanes_than_the_queue_has_blocks_is_refused_whole) {
+  for (const unsigned lanes : {MemoryNic::kBlocks, MemoryNic::kBlocks + 1}) {
+    MemoryNic nic;
+    const bool fits = lanes == MemoryNic::kBlocks;
+    in_kernel<Scope::kWarp>(
+        nic,
+        [&](auto& ep) {
+          EXPECT_EQ(gdx_put_warp(ep, kTarget, kSource, 8), fits ? Status::kOk : Status::kUnsupported);
+          EXPECT_EQ(ep.status(), Status::kOk);
+        },
+        nullptr, lanes);
+    EXPECT_EQ(nic.record(), fits ? lanes : 0);
+  }
+}
+
+// Time goes by in steps of 1 us. The peer's NIC answers each probe, and the first rings for what was
+// deferred.
+TEST(Wait, live_but_silent_peer_is_probed_once_a_period) {
+  static std::uint64_t now_ns;
+  static MemoryNic* serving;
+  for (const std::uint64_t periods : {1u, 3u}) {
+    now_ns = 0;
+    MemoryNic nic;
+    serving = &nic;
+    const std::uint64_t signal = 0;
+    EndpointHandle handle = nic.handle();
+    handle.probe_after_ns = 1'000'000;
+    handle.timeout_ns = periods * handle.probe_after_ns + 900'000;
+    nic.state().handle = handle;
+    const auto kernel = [&](EndpointHandle h) {
+      Endpoint<> ep(h);
+      EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer), Status::kOk);
+      EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);
+      EXPECT_EQ(nic.record(), 1 + periods);
+      expect_control(nic.segment<mlx5::ControlSegment>(1, 0), mlx5::WqeOpcode::kRdmaWrite, 1, 2);
+      EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(1, 16).address, 0u);
+      EXPECT_EQ(nic.segment<mlx5::RemoteAddressSegment>(1, 16).rkey, 0u);
+      EXPECT_EQ(gdx_flush(ep), Status::kOk);
+    };
+    const exec::LaunchConfig config{.progress = [] { return serving->complete_published() ? 1 : 0; },
+                                    .clock = [] { return now_ns += 1'000; }};
+    ASSERT_EQ(exec::launch(config, kernel, handle), Status::kOk);
+    EXPECT_EQ(nic.state().messages, 1u) << "a probe is no message";
+  }
+}
+
 TEST(Put, warp_and_block_post_once) {
   for (const bool block : {false, true}) {
     MemoryNic nic;
