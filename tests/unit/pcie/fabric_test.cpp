@@ -120,6 +120,25 @@ TEST(Fabric, completion_does_not_overtake_the_write_before_it) {
   EXPECT_EQ(order, "wr");
 }
 
+// One tag, or one line of the root complex: of two reads neither overtakes the other.
+TEST(Fabric, reads_that_wait_are_served_in_their_order) {
+  const auto order_of = [](const Platform& platform) {
+    EventQueue events;
+    Fabric fabric(events, platform, PathClass::kPhb);
+    std::string order;
+    for (const char read : {'a', 'b', 'c'})
+      fabric.read(kNicNode, kGpuNode, 64, 1500, Purpose::kPayload, [&order, read](TimePs) { order += read; });
+    events.run();
+    return order;
+  };
+  Platform platform = kGeneric;
+  platform.nic.tags = 1;
+  EXPECT_EQ(order_of(platform), "abc");
+  platform = kGeneric;
+  platform.root.peer_read_lines = 1;
+  EXPECT_EQ(order_of(platform), "abc");
+}
+
 TEST(Fabric, longer_paths_take_longer) {
   double before_ns = 0;
   for (const PathClass path : {PathClass::kPix, PathClass::kPxb}) {
@@ -193,8 +212,16 @@ TEST(Fabric, root_complex_that_refuses_peer_reads_still_serves_host_memory) {
   const Fabric across(events, kIntelClient, PathClass::kPhb);
   EXPECT_FALSE(across.can_read(kNicNode, kGpuNode));
   EXPECT_TRUE(across.can_read(kNicNode, kHostNode));
-  const Fabric beside(events, kIntelClient, PathClass::kPix);
-  EXPECT_TRUE(beside.can_read(kNicNode, kGpuNode));
+  EXPECT_TRUE(across.can_read(kHostNode, kGpuNode));
+  EXPECT_FALSE(across.can_read(kGpuNode, kNicNode));
+  for (const PathClass path : {PathClass::kPix, PathClass::kPxb}) {
+    const Fabric beside(events, kIntelClient, path);
+    EXPECT_TRUE(beside.can_read(kNicNode, kGpuNode));
+    EXPECT_TRUE(beside.can_read(kGpuNode, kNicNode));
+  }
+  for (const PathClass path : kPathClasses) {
+    EXPECT_TRUE(Fabric(events, kGeneric, path).can_read(kNicNode, kGpuNode)) << name(path);
+  }
 }
 
 TEST(Fabric, store_size_halved_adds_headers) {

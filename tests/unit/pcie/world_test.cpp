@@ -382,8 +382,50 @@ TEST(WorldConfig, value_impossible_is_refused_by_name) {
   EXPECT_THAT(message([](WorldConfig& w) { w.staging.pool_bytes = 131073; }), HasSubstr("pool of 131073 B"));
   EXPECT_THAT(message([](WorldConfig& w) { w.lanes = 0; }), HasSubstr("endpoint"));
   EXPECT_THAT(message([](WorldConfig& w) { w.batch = 0; }), HasSubstr("batch"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.window = 0; }), HasSubstr("window"));
   EXPECT_THAT(message([](WorldConfig& w) { w.bounce.chunk_bytes = 3; }), HasSubstr("bounce"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.bounce.pool_bytes = 65535; }),
+              HasSubstr("bounce chunks of 65536 B"));
+  EXPECT_THAT(message([](WorldConfig& w) { w.platform.nic.tags = 0; }), HasSubstr("tags of the NIC"));
   EXPECT_EQ(message([](WorldConfig&) {}), "accepted");
+}
+
+TEST(WorldConfig, value_at_an_edge_is_accepted_and_beyond_it_refused) {
+  const auto accepts = [](auto change) {
+    WorldConfig world;
+    change(world);
+    return check(world).has_value();
+  };
+  for (const double bits_per_s : {1e9, 10e12})
+    EXPECT_TRUE(accepts([&](WorldConfig& w) { w.wire.bits_per_s = bits_per_s; }));
+  for (const double bits_per_s : {0.999e9, 10.001e12})
+    EXPECT_FALSE(accepts([&](WorldConfig& w) { w.wire.bits_per_s = bits_per_s; }));
+  for (const std::uint32_t mtu : {256u, 512u, 1024u, 2048u, 4096u})
+    EXPECT_TRUE(accepts([&](WorldConfig& w) { w.wire.mtu_bytes = mtu; }));
+  for (const std::uint32_t mtu : {128u, 8192u})
+    EXPECT_FALSE(accepts([&](WorldConfig& w) { w.wire.mtu_bytes = mtu; }));
+  EXPECT_TRUE(accepts([&](WorldConfig& w) { w.staging = {64, 64}; }));
+  EXPECT_FALSE(accepts([&](WorldConfig& w) { w.staging = {64, 32}; }));
+  EXPECT_TRUE(accepts([&](WorldConfig& w) { w.bounce = {65536, 65536}; }));
+  EXPECT_TRUE(accepts([&](WorldConfig& w) { w.lanes = w.window = w.batch = 1; }));
+}
+
+TEST(WorldConfig, message_of_exactly_a_work_request_is_batched) {
+  WorldConfig world;
+  world.batch = 2;
+  const std::pair<Mode, std::uint64_t> longest[] = {{Mode::kPull, 1 << 30},    {Mode::kPush, 4096},
+                                                    {Mode::kPushFlags, 3840},  {Mode::kPushOrdered, 4096},
+                                                    {Mode::kBounce, 64 << 10}, {Mode::kInline, 220}};
+  for (const auto& [mode, bytes] : longest) EXPECT_TRUE(check(world, mode, bytes)) << name(mode);
+  EXPECT_THAT(check(world, Mode::kPushOrdered, 4097).error().message, HasSubstr("of up to 4096 B"));
+  world.batch = 1;
+  world.lanes = 64;
+  EXPECT_TRUE(check(world, Mode::kBounce, 8));
+  world.lanes = 33;
+  for (const Mode mode : {Mode::kPush, Mode::kPushFlags, Mode::kPushOrdered})
+    EXPECT_THAT(check(world, mode, 8).error().message, HasSubstr("use fewer, or a larger pool"));
+  world.lanes = 65;
+  EXPECT_THAT(check(world, Mode::kBounce, 8).error().message, testing::EndsWith("each keeps one: use fewer"));
 }
 
 }  // namespace
