@@ -4,7 +4,10 @@
 
 #include <array>
 #include <random>
+#include <string>
 #include <vector>
+
+#include "proto/roce/window.h"
 
 namespace gdx::roce {
 namespace {
@@ -42,7 +45,8 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     ASSERT_TRUE(out);
     const std::uint16_t extensions = extensions_of(opcode);
     EXPECT_EQ(out->headers.bth.opcode, opcode);
-    EXPECT_TRUE(out->headers.bth.solicited && out->headers.bth.migration && out->headers.bth.ack_request);
+    EXPECT_TRUE(out->headers.bth.solicited && out->headers.bth.migration && out->headers.bth.ack_request &&
+                out->headers.bth.backward_congestion);
     EXPECT_EQ(out->headers.bth.pkey, in.bth.pkey);
     EXPECT_EQ(out->headers.bth.destination_qpn, in.bth.destination_qpn);
     EXPECT_EQ(out->headers.bth.psn, in.bth.psn);
@@ -51,6 +55,8 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     EXPECT_EQ(out->headers.reth.length_bytes, (extensions & kHasReth) ? in.reth.length_bytes : 0);
     EXPECT_EQ(out->headers.aeth.syndrome, (extensions & kHasAeth) ? in.aeth.syndrome : 0);
     EXPECT_EQ(out->headers.aeth.msn, (extensions & kHasAeth) ? in.aeth.msn : 0);
+    EXPECT_EQ(out->headers.atomic.address, (extensions & kHasAtomicEth) ? in.atomic.address : 0);
+    EXPECT_EQ(out->headers.atomic.rkey, (extensions & kHasAtomicEth) ? in.atomic.rkey : 0);
     EXPECT_EQ(out->headers.atomic.compare, (extensions & kHasAtomicEth) ? in.atomic.compare : 0);
     EXPECT_EQ(out->headers.atomic.swap_or_add, (extensions & kHasAtomicEth) ? in.atomic.swap_or_add : 0);
     const bool masked = (extensions & kHasAtomicMaskEth) != 0;
@@ -59,6 +65,7 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     EXPECT_EQ(out->headers.atomic_mask.compare_mask, masked ? in.atomic_mask.compare_mask : 0);
     EXPECT_EQ(out->headers.atomic_original, (extensions & kHasAtomicAckEth) ? in.atomic_original : 0);
     EXPECT_EQ(out->headers.immediate, (extensions & kHasImmediateOrIeth) ? in.immediate : 0);
+    EXPECT_EQ(out->headers.deth.qkey, (extensions & kHasDeth) ? in.deth.qkey : 0);
     EXPECT_EQ(out->headers.deth.source_qpn, (extensions & kHasDeth) ? in.deth.source_qpn : 0);
     EXPECT_TRUE(out->payload.empty());
   }
@@ -75,6 +82,73 @@ TEST(RoceCodec, write_only_encodes_to_the_bytes_of_the_specification) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << "byte " << i;
   }
+}
+
+// Bytes as in the specification, each header alone behind a BTH of zeros.
+TEST(RoceCodec, extension_headers_encode_to_the_bytes_of_the_specification) {
+  const auto hex_of = [](Opcode opcode) {
+    Headers headers = full_headers(opcode);
+    headers.bth = Bth{};
+    headers.bth.opcode = opcode;
+    std::array<std::byte, kMaxHeaderBytes> bytes{};
+    std::string hex;
+    for (const std::byte byte : std::span(bytes).first(encode(headers, bytes)).subspan(kBthBytes)) {
+      hex.push_back("0123456789abcdef"[std::to_integer<int>(byte) >> 4]);
+      hex.push_back("0123456789abcdef"[std::to_integer<int>(byte) & 15]);
+    }
+    return hex;
+  };
+  const std::string reth = "0123456789abcdef1122334455667788";
+  const std::string atomic = "11121314151617182122232431323334353637384142434445464748";
+  EXPECT_EQ(hex_of(Opcode::kRcReadRequest), reth);
+  EXPECT_EQ(hex_of(Opcode::kUcWriteOnlyImmediate), reth + "61626364");
+  EXPECT_EQ(hex_of(Opcode::kRcSendOnlyInvalidate), "61626364");
+  EXPECT_EQ(hex_of(Opcode::kRcAcknowledge), "6200c0de");
+  EXPECT_EQ(hex_of(Opcode::kRcAtomicAcknowledge), "6200c0de5152535455565758");
+  EXPECT_EQ(hex_of(Opcode::kRcCompareSwap), atomic);
+  EXPECT_EQ(hex_of(Opcode::kMaskedFetchAdd), atomic + "9192939495969798a1a2a3a4a5a6a7a8");
+  EXPECT_EQ(hex_of(Opcode::kUdSendOnlyImmediate), "717273740081828361626364");
+  EXPECT_EQ(hex_of(Opcode::kRcSendMiddle), "");
+}
+
+TEST(RoceCodec, each_flag_of_the_bth_is_one_bit_of_its_own) {
+  struct Case {
+    bool Bth::*flag;
+    std::size_t byte;
+    std::uint8_t bit;
+  };
+  for (const auto& [flag, at, bit] :
+       {Case{&Bth::solicited, 1, 0x80}, Case{&Bth::migration, 1, 0x40}, Case{&Bth::ack_request, 8, 0x80},
+        Case{&Bth::backward_congestion, 4, 0x40}}) {
+    Headers headers;
+    headers.bth.opcode = Opcode::kRcSendOnly;
+    headers.bth.*flag = true;
+    std::array<std::byte, kBthBytes> bytes{};
+    ASSERT_EQ(encode(headers, bytes), kBthBytes);
+    std::array<std::byte, kBthBytes> expected{std::byte{0x04}};
+    expected[at] |= std::byte{bit};
+    EXPECT_EQ(bytes, expected) << at;
+    const Bth decoded = decode(bytes)->headers.bth;
+    for (bool Bth::*const other :
+         {&Bth::solicited, &Bth::migration, &Bth::ack_request, &Bth::backward_congestion}) {
+      EXPECT_EQ(decoded.*other, other == flag) << at;
+    }
+  }
+}
+
+TEST(RoceWindow, grants_and_markers_are_four_numbers_in_network_order) {
+  const WindowGrant grant{{0x0102030405060708, 0x1112131415161718, 0x2122232425262728}, 0x3132333435363738};
+  std::array<std::byte, kWindowBytes + 1> bytes{};
+  encode_grant(grant, bytes);
+  for (std::size_t i = 0; i < kWindowBytes; ++i)
+    EXPECT_EQ(std::to_integer<std::size_t>(bytes[i]), 16 * (i / 8) + i % 8 + 1) << i;
+  EXPECT_EQ(bytes.back(), std::byte{0});
+  const auto all = std::span<const std::byte>(bytes);
+  EXPECT_EQ(decode_window(all.first(kWindowBytes)), grant);
+  EXPECT_EQ(decode_window(all), std::nullopt);
+  EXPECT_EQ(decode_window(all.first(kWindowBytes - 1)), std::nullopt);
+  encode_marker(grant.marker, bytes);
+  EXPECT_EQ(decode_window(all.first(kWindowBytes)), (WindowGrant{grant.marker, 0}));
 }
 
 TEST(RoceCodec, short_output_span_is_refused_untouched) {
@@ -96,6 +170,8 @@ TEST(RoceCodec, padding_is_stripped_and_excess_padding_refused) {
   const auto one_byte = decode(bytes);
   ASSERT_TRUE(one_byte);
   EXPECT_EQ(one_byte->payload.size(), 1u);
+  EXPECT_EQ(one_byte->payload.data(), bytes.data() + kBthBytes);
+  EXPECT_TRUE(decode(std::span(bytes).first(kBthBytes + 3))->payload.empty());
   EXPECT_FALSE(decode(std::span(bytes).first(kBthBytes + 2)));
 }
 
