@@ -116,7 +116,10 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
   const Result<Address> address = Address::parse(text);
   if (!address) return tl::unexpected<Error>(address.error());
   const std::uint32_t v4 = address->ipv4_host_order();
-  const bool unusable = address->is_ipv4() ? v4 == 0 || v4 >> 28 == 0xe : *address == Address{};
+  constexpr std::uint32_t kNoHosts = 7;      // 224.0.0.0/3: multicast, reserved, broadcast
+  constexpr std::uint8_t kMulticast = 0xff;  // ff00::/8
+  const bool unusable = address->is_ipv4() ? v4 == 0 || v4 >> 29 == kNoHosts
+                                           : *address == Address{} || address->gid[0] == kMulticast;
   if (unusable) {
     return fail(Status::kInvalidArgument, text + " is no address of one host: give a unicast address");
   }

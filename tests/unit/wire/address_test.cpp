@@ -24,6 +24,17 @@ TEST(Address, ipv6_text_round_trips) {
   EXPECT_EQ(address->text(), "fe80::1:2");
 }
 
+TEST(Address, each_byte_counts_in_comparison_and_before_the_last_four_in_the_family) {
+  const Address address = Address::ipv4(0x01020304);
+  EXPECT_EQ(address, *Address::parse("::ffff:1.2.3.4"));
+  for (std::size_t i = 0; i < 16; ++i) {
+    Address other = address;
+    other.gid[i] ^= 1;
+    EXPECT_NE(other, address) << i;
+    EXPECT_EQ(other.is_ipv4(), i >= 12) << i;
+  }
+}
+
 TEST(Address, nonsense_is_refused_by_name) {
   const Result<Address> address = Address::parse("no.such.host");
   ASSERT_FALSE(address);

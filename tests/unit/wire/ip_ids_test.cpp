@@ -178,6 +178,18 @@ TEST_F(CountingPeer, beside_a_software_hca_both_are_heard) {
   EXPECT_EQ(wire_->counters().icrc_errors, 0u);
 }
 
+TEST(Sockaddr, port_and_address_of_either_family_come_back) {
+  for (const char* text : {"127.3.2.1", "fd67::9:8"}) {
+    sockaddr_storage name;
+    to_sockaddr(*Address::parse(text), 0, name);
+    EXPECT_EQ(from_sockaddr(name).address.text(), text);
+    EXPECT_EQ(from_sockaddr(name).port, 4791);
+    (name.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(name).sin_port
+                               : reinterpret_cast<sockaddr_in6&>(name).sin6_port) = htons(0x1234);
+    EXPECT_EQ(from_sockaddr(name).port, 0x1234);
+  }
+}
+
 TEST(Sockaddr, interface_counts_for_link_local_addresses_only) {
   sockaddr_storage name;
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(name);

@@ -84,6 +84,66 @@ TEST_F(PcapFile, record_flush_gives_a_frame_with_valid_ip_header) {
   EXPECT_EQ(ip[26] << 8 | ip[27], 0) << "UDP checksum";
 }
 
+std::vector<int> numbers(std::span<const std::byte> bytes) {
+  std::vector<int> made;
+  for (const std::byte byte : bytes) made.push_back(std::to_integer<int>(byte));
+  return made;
+}
+
+TEST_F(PcapFile, frame_of_ipv6_has_every_header_whole) {
+  const Address from = *Address::parse("fd67::102:304");
+  const Address to = *Address::parse("fd68::506:708");
+  const std::vector<std::byte> datagram = {std::byte{0xaa}, std::byte{0xbb}};
+  std::vector<std::byte> frame;
+  append_frame(frame, {from, to, 0xc123, 9, roce::Ecn::kCongestionExperienced}, datagram);
+  std::vector<int> expected = {2, 0,    5,    6,    7,    8, 2, 0, 1,  2,  3,
+                               4, 0x86, 0xdd, 0x60, 0x30, 0, 0, 0, 10, 17, 64};
+  for (const Address& address : {from, to})
+    expected.insert(expected.end(), address.gid.begin(), address.gid.end());
+  for (const int byte : {0xc1, 0x23, 0x12, 0xb7, 0, 10, 0, 0, 0xaa, 0xbb}) expected.push_back(byte);
+  EXPECT_EQ(numbers(frame), expected);
+}
+
+// Records one after another, each with its own time and lengths; the last are written at the end.
+TEST_F(PcapFile, records_of_both_families_follow_the_file_header) {
+  const std::vector<std::byte> datagram = write_only(3);
+  const CapturedHeaders v6{*Address::parse("fd67::1"), *Address::parse("fd67::2")};
+  const CapturedHeaders v4{kSource, kDestination, 0xc123, 3};
+  {
+    auto writer = PcapWriter::open(path_);
+    ASSERT_TRUE(writer);
+    (*writer)->record(1'999'999'999, v6, datagram);
+    (*writer)->record(0x1'0203'0405ull * 1'000'000'000, v4, datagram);
+    EXPECT_EQ(bytes().size(), 24u);
+  }
+  std::vector<std::byte> expected;
+  const auto append_words = [&expected](std::initializer_list<std::uint32_t> words) {
+    for (const std::uint32_t word : words) {
+      const auto* at = reinterpret_cast<const std::byte*>(&word);
+      expected.insert(expected.end(), at, at + sizeof word);
+    }
+  };
+  append_words({0xa1b2c3d4, 4 << 16 | 2, 0, 0, 65535, 1});
+  const auto of_v6 = static_cast<std::uint32_t>(14 + 40 + 8 + datagram.size());
+  append_words({1, 999'999, of_v6, of_v6});
+  append_frame(expected, v6, datagram);
+  append_words({0x02030405, 0, of_v6 - 20, of_v6 - 20});
+  append_frame(expected, v4, datagram);
+  const std::vector<unsigned char> file = bytes();
+  EXPECT_EQ(numbers(std::as_bytes(std::span(file))), numbers(expected));
+}
+
+TEST_F(PcapFile, much_is_written_before_anybody_flushes) {
+  auto writer = PcapWriter::open(path_);
+  ASSERT_TRUE(writer);
+  const std::vector<std::byte> datagram(65000);
+  for (int i = 0; i < 17; ++i) {
+    EXPECT_EQ(bytes().size() > 24, i > 16) << i;
+    (*writer)->record(0, {kSource, kDestination}, datagram);
+  }
+  EXPECT_GT(bytes().size(), std::size_t{1} << 20);
+}
+
 TEST_F(PcapFile, unwritable_path_is_an_error_that_names_it) {
   const auto writer = PcapWriter::open("/no/such/directory/x.pcap");
   ASSERT_FALSE(writer);

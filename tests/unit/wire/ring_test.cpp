@@ -93,6 +93,29 @@ TEST_F(Ring, sleeper_is_woken_once_and_waking_reader_never) {
   EXPECT_FALSE(producer->publish());
 }
 
+TEST_F(Ring, filled_to_the_last_byte_and_emptied_its_flags_arrive_with_each_packet) {
+  constexpr std::size_t kRecords = kRingDataBytes / kRecordAlignBytes;
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < kRecords; ++i) ASSERT_TRUE(put(56, 1, i % 4)) << i;
+    EXPECT_FALSE(put(1, 1));
+    EXPECT_EQ(producer->unpublished_bytes(), kRingDataBytes);
+    EXPECT_FALSE(producer->publish());
+    EXPECT_EQ(producer->unpublished_bytes(), 0u);
+    for (std::uint32_t i = 0; i < kRecords; ++i) {
+      const auto packet = consumer->take();
+      ASSERT_TRUE(packet) << i;
+      ASSERT_EQ(packet->has_icrc, (i & kRecordHasIcrc) != 0);
+      ASSERT_EQ(packet->marked, (i & kRecordMarked) != 0);
+    }
+    EXPECT_EQ(consumer->unreleased_bytes(), kRingDataBytes);
+    EXPECT_EQ(producer->free_bytes(), 0u);
+    consumer->release();
+    EXPECT_EQ(producer->free_bytes(), kRingDataBytes);
+    EXPECT_EQ(producer->consumed(), (round + 1) * kRingDataBytes);
+  }
+  EXPECT_TRUE(producer->reserve(kMaxRecordPayloadBytes + 1).empty());
+}
+
 // Values that a peer may store over the producer's index.
 TEST_F(Ring, consumer_finds_impossible_index_broken) {
   for (const std::uint64_t tail : std::initializer_list<std::uint64_t>{

@@ -23,6 +23,8 @@ class NarrowUdp final : public Wire {
   bool arm() override { return true; }
   const WireCounters& counters() const override { return counters_; }
   std::size_t window_bytes() const override { return kWindowBytes; }
+  std::size_t socket_bytes() const override { return 2 * kWindowBytes; }
+  std::uint32_t mtu_bytes() const override { return 512; }
 
  private:
   Address local_ = Address::ipv4(0x7f000001);
@@ -43,7 +45,16 @@ std::unique_ptr<SharedMemoryWire> make(bool udp_carries, const FaultConfig& faul
 // Any destination may turn out to be one for UDP.
 TEST(SharedMemoryChoices, window_is_udps_where_packets_may_take_udp) {
   EXPECT_EQ(make(true)->window_bytes(), NarrowUdp::kWindowBytes);
-  EXPECT_GT(make(false)->window_bytes(), NarrowUdp::kWindowBytes);
+  EXPECT_EQ(make(false)->window_bytes(), std::size_t{2} << 20);
+  for (const bool carries : {false, true}) {
+    const auto wire = make(carries);
+    const Address nobody = Address::ipv4(0x7ffffffe);
+    EXPECT_EQ(wire->mtu_bytes(), carries ? 512u : 4096u);
+    EXPECT_EQ(wire->socket_bytes(), carries ? 2 * NarrowUdp::kWindowBytes : 0u);
+    EXPECT_EQ(wire->room(nobody), 1u);
+    EXPECT_FALSE(wire->holds_back(nobody));
+    EXPECT_TRUE(wire->holds_back(wire->local()));
+  }
 }
 
 TEST(SharedMemoryChoices, payload_is_streamed_where_it_goes_into_the_ring_and_is_not_looked_at_again) {

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "driver-shim/softhca/wire/icrc_check.h"
+#include "driver-shim/softhca/wire/udp_socket.h"
 #include "driver-shim/softhca/wire/wire.h"
+#include "proto/roce/headers.h"
 #include "tests/unit/roce/pcap_reader.h"
 
 namespace gdx::softhca::wire {
@@ -194,11 +196,53 @@ TEST(UdpWire, taken_address_is_busy_and_named) {
 }
 
 TEST(UdpWire, bad_addresses_are_refused) {
-  for (const char* text : {"300.1.1.1", "0.0.0.0", "::", "224.0.0.1"}) {
+  for (const char* text : {"300.1.1.1", "0.0.0.0", "::", "224.0.0.1", "239.255.255.255", "255.255.255.255",
+                           "ff02::1", "ff0e::1"}) {
     const auto wire = open_udp(UdpConfig{.address = text, .pcap_path = {}, .faults = {}});
     ASSERT_FALSE(wire) << text;
     EXPECT_EQ(wire.error().status, Status::kInvalidArgument) << text;
   }
+}
+
+TEST(UdpWire, unicast_addresses_next_to_refused_ones_are_judged_by_the_host) {
+  for (const char* text : {"192.0.2.1", "198.51.100.255", "2001:db8::1"}) {
+    const auto wire = open_udp(UdpConfig{.address = text, .pcap_path = {}, .faults = {}});
+    ASSERT_FALSE(wire) << text;
+    EXPECT_EQ(wire.error().status, Status::kSystem) << text;
+  }
+}
+
+// The kernel doubles a buffer's size. A wire's own address, given or found, changes nothing.
+TEST(UdpWire, receive_buffer_is_as_large_as_asked_and_bounds_the_window) {
+  constexpr int kBytes = 64 << 10;
+  const std::string given = open()->local().text();
+  for (const std::string& address : {std::string(), given}) {
+    const auto wire =
+        open(UdpConfig{.address = address, .pcap_path = {}, .receive_buffer_bytes = kBytes, .faults = {}});
+    EXPECT_EQ(wire->socket_bytes(), 2u * kBytes) << address;
+    EXPECT_EQ(wire->window_bytes(), wire->socket_bytes() / 2);
+    EXPECT_FALSE(wire->lost());
+    const Interface interface = interface_of(wire->local());
+    EXPECT_EQ(wire->mtu_bytes(), roce_mtu_within(interface.mtu_bytes));
+    EXPECT_STREQ(interface.name.data(), "lo");
+  }
+}
+
+TEST(UdpWire, socket_is_non_blocking_unfragmented_and_of_its_own_process) {
+  const Result<BoundSocket> bound = bind_socket("", 1 << 16);
+  ASSERT_TRUE(bound);
+  const int fd = bound->socket.value();
+  EXPECT_NE(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  int discover = 0;
+  socklen_t length = sizeof discover;
+  EXPECT_EQ(getsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discover, &length), 0);
+  EXPECT_EQ(discover, IP_PMTUDISC_DO);
+  sockaddr_storage name{};
+  length = sizeof name;
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  EXPECT_EQ(from_sockaddr(name).address, bound->address);
+  EXPECT_EQ(from_sockaddr(name).port, roce::kUdpPort);
 }
 
 TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
@@ -344,7 +388,8 @@ TEST(UdpWire, captures_of_both_ends_say_which_packets_were_marked) {
 
 TEST(IcrcCalculator, paths_lengths_and_ids_in_turn_agree_with_a_fresh_sum) {
   const std::vector<Address> addresses{Address::ipv4(0x7f000002), Address::ipv4(0x7f000012),
-                                       Address::ipv4(0x7f010002)};
+                                       Address::ipv4(0x7f010002), *Address::parse("fd67::2"),
+                                       *Address::parse("fd68::2")};
   IcrcCalculator calculator;
   const auto expect_all_lengths = [&](const Address& from, const Address& to, std::uint16_t port) {
     // 36 and 100, like 12, 1036 and 1100, are kept in one place.
@@ -359,6 +404,7 @@ TEST(IcrcCalculator, paths_lengths_and_ids_in_turn_agree_with_a_fresh_sum) {
   };
   for (const Address& from : addresses) {
     for (const Address& to : addresses) {
+      if (from.is_ipv4() != to.is_ipv4()) continue;
       expect_all_lengths(from, to, 4791);
       expect_all_lengths(from, to, 49152);
     }
@@ -379,7 +425,13 @@ TEST(IcrcChecker, unknown_id_is_found_and_wrong_icrc_is_not) {
     }
     const std::uint32_t beyond = icrc_between(from, to, 4791, 64, datagram);
     EXPECT_EQ(checker.check(from, to, 4791, 0, datagram, beyond), std::nullopt);
+    EXPECT_EQ(checker.check(from, to, 4791, 64, datagram, beyond), 64);
+    const Address v6 = *Address::parse("fd67::2");
+    const std::uint32_t without_id = icrc_between(v6, v6, 4791, 0, datagram);
+    EXPECT_EQ(checker.check(v6, v6, 4791, 5, datagram, without_id), 5);
+    EXPECT_EQ(checker.check(v6, v6, 4791, 0, datagram, without_id ^ 1), std::nullopt);
   }
+  EXPECT_EQ(checker.check(from, to, 4791, 0, Bytes(11), 0), std::nullopt);
 }
 
 }  // namespace
