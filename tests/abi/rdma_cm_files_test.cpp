@@ -112,13 +112,20 @@ std::uint32_t connect_to(int fd, std::uint16_t port) {
   return client;
 }
 
-TEST(RdmaCmFile, opened_keeps_the_flag_close_on_exec_as_asked) {
+TEST(RdmaCmFile, opened_keeps_its_flags_as_asked) {
   const int kept = open_connections(0);
   const int closed = open_connections(O_CLOEXEC);
   ASSERT_GE(kept, 0);
   ASSERT_GE(closed, 0);
   EXPECT_EQ(fcntl(kept, F_GETFD), 0);
   EXPECT_EQ(fcntl(closed, F_GETFD), FD_CLOEXEC);
+  const int waits = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(fcntl(waits, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_EQ(fcntl(closed, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+  rdma_ucm_event_resp event{};
+  const rdma_ucm_get_event get{.response = reinterpret_cast<std::uintptr_t>(&event)};
+  EXPECT_EQ(command(closed, RDMA_USER_CM_CMD_GET_EVENT, get, sizeof event), EAGAIN);
+  close(waits);
   close(kept);
   close(closed);
 }

@@ -376,12 +376,12 @@ void Device::park_unused_locked() {
   }
 }
 
-ErrnoOr<int> Device::open_connections(bool close_on_exec) {
+ErrnoOr<int> Device::open_connections(int flags) {
   if (in_child()) return refuse(ENODEV);
   const CancellationOff uncancelled;
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(ENODEV);
-  const ErrnoOr<int> fd = parts_->connections->open_file(close_on_exec);
+  const ErrnoOr<int> fd = parts_->connections->open_file(flags);
   if (!fd) return fd;
   if (!track_file(*fd, {FileKind::kConnections})) {
     parts_->connections->close_file(*fd);

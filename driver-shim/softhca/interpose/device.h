@@ -44,9 +44,9 @@ class Device : public ChannelRegistry {
   // where the HCA cannot be made, ENODEV, EMFILE.
   ErrnoOr<int> open_node(std::uint8_t hca, bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
-  // A further open of the connection manager's node, and what a program writes to it.
-  // Errors: ENODEV, EMFILE; of a command: as the kernel's.
-  ErrnoOr<int> open_connections(bool close_on_exec);
+  // A further open of the connection manager's node with the flags of open(2), and what a program writes to
+  // it. Errors: ENODEV, EMFILE; of a command: as the kernel's.
+  ErrnoOr<int> open_connections(int flags);
   Errno write_connections(int fd, std::uint64_t address, std::size_t length_bytes);
   // Closes a descriptor, one of the devices' or not, as close(2).
   int close(int fd);

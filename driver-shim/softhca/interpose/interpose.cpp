@@ -115,10 +115,10 @@ DeviceFile node_at(const char* path) {
 }
 
 int open_node(DeviceFile node, int flags) {
-  const bool close_on_exec = (flags & O_CLOEXEC) != 0;
   return or_no_memory(-1, [&] {
-    const ErrnoOr<int> fd = node.kind == FileKind::kNode ? device().open_node(node.hca, close_on_exec)
-                                                         : device().open_connections(close_on_exec);
+    const ErrnoOr<int> fd = node.kind == FileKind::kNode
+                                ? device().open_node(node.hca, (flags & O_CLOEXEC) != 0)
+                                : device().open_connections(flags);
     if (fd) return *fd;
     errno = fd.error();
     return -1;

@@ -165,8 +165,8 @@ RdmaCm::RdmaCm(const std::vector<Hca*>& hcas, std::uint64_t seed) : random_(seed
 
 RdmaCm::~RdmaCm() = default;
 
-ErrnoOr<int> RdmaCm::open_file(bool close_on_exec) {
-  ErrnoOr<std::shared_ptr<CmFile>> file = CmFile::open(close_on_exec);
+ErrnoOr<int> RdmaCm::open_file(int flags) {
+  ErrnoOr<std::shared_ptr<CmFile>> file = CmFile::open(flags);
   if (!file) return refuse(file.error());
   const std::lock_guard lock(mutex_);
   const int fd = (*file)->user_fd();

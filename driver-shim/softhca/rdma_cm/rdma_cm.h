@@ -106,7 +106,6 @@ struct CmId {
   CmAddress destination;
   CmPort* port = nullptr;        // the HCA, once it is known
   std::uint32_t connection = 0;  // of port->agent(); 0: none
-  std::uint32_t qpn = 0;
   std::uint32_t events_reported = 0;
   std::uint8_t tos = 0;
   std::uint8_t ack_timeout = 0;  // as chosen by the program, if not 0
@@ -125,8 +124,8 @@ class RdmaCm {
   RdmaCm(const RdmaCm&) = delete;
   RdmaCm& operator=(const RdmaCm&) = delete;
 
-  // The program's descriptor. Errors: the errno of socketpair(2).
-  ErrnoOr<int> open_file(bool close_on_exec);
+  // The program's descriptor. `flags` as of CmFile::open(). Errors: the errno of socketpair(2).
+  ErrnoOr<int> open_file(int flags);
   void close_file(int fd);
   // Returns whether any file is open. Takes no lock, because a child of fork calls it, whose parent may have
   // held it.

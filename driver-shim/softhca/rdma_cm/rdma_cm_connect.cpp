@@ -84,7 +84,6 @@ Errno RdmaCm::start_connection(CmId& id, const rdma_ucm_conn_param& parameters) 
   request.retry_count = std::min<std::uint8_t>(parameters.retry_count, 7);
   request.path_mtu = id.port->agent().config().max_path_mtu;
   request.path = path_of(id);
-  id.qpn = parameters.qp_num;
   cm::Connection& connection = id.port->agent().make(id.destination.address);
   id.connection = connection.id();
   connection.connect(monotonic_ns(), std::move(request));
@@ -131,7 +130,6 @@ Errno RdmaCm::accept(CmCall& call) {
   }
   if (!done) return EINVAL;
   id.user_handle = asked.uid;
-  id.qpn = asked.conn_param.qp_num;
   return 0;
 }
 

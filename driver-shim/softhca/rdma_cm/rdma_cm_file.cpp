@@ -10,13 +10,14 @@
 
 namespace gdx::softhca::uverbs {
 
-ErrnoOr<std::shared_ptr<CmFile>> CmFile::open(bool close_on_exec) {
+ErrnoOr<std::shared_ptr<CmFile>> CmFile::open(int flags) {
   std::array<int, 2> ends{};
   // At once, or a program that another thread starts meanwhile would inherit our end.
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return refuse(errno);
+  const int type = SOCK_STREAM | SOCK_CLOEXEC | ((flags & O_NONBLOCK) != 0 ? SOCK_NONBLOCK : 0);
+  if (socketpair(AF_UNIX, type, 0, ends.data()) != 0) return refuse(errno);
   Descriptor own = Descriptor::keep(ends[1]);
   const int user_fd = spare_standard_descriptors(ends[0], true);
-  if (user_fd >= 0 && !close_on_exec) fcntl(user_fd, F_SETFD, 0);
+  if (user_fd >= 0 && (flags & O_CLOEXEC) == 0) fcntl(user_fd, F_SETFD, 0);
   if (own && user_fd >= 0) return std::shared_ptr<CmFile>(new CmFile(user_fd, std::move(own)));
   if (user_fd >= 0) real_close(user_fd);
   return refuse(EMFILE);

@@ -42,8 +42,8 @@ struct CmEvent {
 // Threads: the caller serialises.
 class CmFile {
  public:
-  // Errors: the errno of socketpair(2).
-  static ErrnoOr<std::shared_ptr<CmFile>> open(bool close_on_exec);
+  // `flags` of open(2): O_CLOEXEC and O_NONBLOCK count. Errors: the errno of socketpair(2).
+  static ErrnoOr<std::shared_ptr<CmFile>> open(int flags);
   CmFile(const CmFile&) = delete;
   CmFile& operator=(const CmFile&) = delete;
 
