@@ -89,12 +89,17 @@ TEST(CmAddress, any_and_loopback_are_told_from_their_neighbours) {
 }
 
 TEST(CmAddress, the_kernel_is_asked_for_routes_and_own_addresses) {
+  const int free = dup(STDIN_FILENO);
+  close(free);
   EXPECT_EQ(route_error(wire::Address::ipv4(0x7f000009)), 0);
   EXPECT_EQ(route_error(wire::Address::ipv4(INADDR_BROADCAST)), EACCES);
   EXPECT_TRUE(is_host_address(wire::Address::ipv4(0x7f000009)));
   EXPECT_FALSE(is_host_address(wire::Address::ipv4(0xc0000201)));  // 192.0.2.1, for documentation
-  EXPECT_FALSE(is_host_address(*wire::Address::parse("2001:db8::1")));
+  EXPECT_FALSE(is_host_address(*wire::Address::parse("2001:db8::7f00:1")));
   EXPECT_TRUE(may_bind_port(0xffff));
+  const int next = dup(STDIN_FILENO);
+  EXPECT_EQ(next, free);
+  close(next);
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ TEST_F(CmCommands, long_forms_of_bind_and_resolve_judge_sizes_and_families) {
   EXPECT_EQ(bind_error(size, 1), EINVAL);
   EXPECT_EQ(bind_error(sizeof bind.addr + 1, 0), EINVAL);
   EXPECT_EQ(bind_error(static_cast<std::uint16_t>(size - 1), 0), EINVAL);
-  EXPECT_EQ(bind_error(size, 0), 0);
+  EXPECT_EQ(bind_error(sizeof bind.addr, 0), 0);
 
   rdma_ucm_resolve_addr resolve{};
   write_address(kAny, resolve.src_addr);
@@ -507,7 +507,9 @@ TEST_F(CmCommands, end_of_the_program_says_goodbye_until_it_is_confirmed) {
   ready.type = MessageType::kRtu;
   ready.local_id = 5;
   ready.remote_id = hca.sent.back().local_id;
+  EXPECT_NE(hca.agent().next_deadline_ns(), cm::kNever);
   deliver(hca, ready);
+  EXPECT_EQ(hca.agent().next_deadline_ns(), cm::kNever);
   EXPECT_EQ(program_.node.try_say_goodbye(monotonic_ns()), 1u);
   EXPECT_EQ(hca.sent.back().type, MessageType::kDreq);
   ready.type = MessageType::kDrep;

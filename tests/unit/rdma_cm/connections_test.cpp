@@ -361,6 +361,7 @@ TEST_P(Connections, accepted_goes_through_every_state_of_both_ends) {
   append_private_data(reply, passive_parameters());
   EXPECT_TRUE(is_message(newest(server_), reply));
   EXPECT_EQ(newest(server_).remote_id, request.local_id);
+  EXPECT_NE(newest(server_).local_id, request.local_id);
   deliver_all(network_);
   rdma_ucm_event_resp response = event_of(Program::kHandle, active, ProgramEvent::kConnectResponse);
   response.param.conn = told(passive_parameters(), 0);
@@ -419,6 +420,16 @@ TEST_P(Connections, accept_without_parameters_of_the_passive_side_rejects_after_
   rejected.param.conn.private_data_len = 148;
   EXPECT_PRED_FORMAT2(same_bytes, client_.event(), rejected);
   EXPECT_EQ(client_.accept(active, {}), EINVAL);
+}
+
+TEST_P(Connections, peer_that_gives_up_before_the_answer_is_told_to_nobody) {
+  server_.listen_at(kServer);
+  const std::uint32_t active = routed();
+  const std::uint32_t passive = requested(active);
+  EXPECT_EQ(client_.destroy(active), 2u);
+  deliver_all(network_);
+  server_.event(EAGAIN);
+  EXPECT_EQ(server_.accept(passive, passive_parameters(), kServerHandle), EINVAL);
 }
 
 TEST_P(Connections, established_by_an_event_of_the_queue_pair_is_told_once) {

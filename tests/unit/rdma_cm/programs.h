@@ -165,9 +165,9 @@ class Program {
                        std::uint8_t qp_type = 0) {
     const std::uint32_t id = create(space, qp_type);
     EXPECT_EQ(resolve(id, destination), 0);
-    EXPECT_EQ(event().event, static_cast<std::uint32_t>(ProgramEvent::kAddressResolved));
+    expect_event(ProgramEvent::kAddressResolved);
     EXPECT_EQ(resolve_route(id), 0);
-    EXPECT_EQ(event().event, static_cast<std::uint32_t>(ProgramEvent::kRouteResolved));
+    expect_event(ProgramEvent::kRouteResolved);
     return id;
   }
   Errno connect(std::uint32_t id, const rdma_ucm_conn_param& parameters) {
@@ -198,6 +198,11 @@ class Program {
                                    .optname = name,
                                    .optlen = length_bytes};
     return command(RDMA_USER_CM_CMD_SET_OPTION, body);
+  }
+  void expect_event(ProgramEvent expected) {
+    const rdma_ucm_event_resp next = event();
+    EXPECT_EQ(next.event, static_cast<std::uint32_t>(expected));
+    EXPECT_EQ(next.status, 0u);
   }
   // The oldest event. The descriptor is readable while there is one.
   rdma_ucm_event_resp event(Errno expected = 0) {
