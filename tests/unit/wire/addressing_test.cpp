@@ -45,6 +45,7 @@ TEST(Addressing, each_bit_of_a_link_local_gid_counts) {
 }
 
 TEST(Addressing, gids_of_two_kinds_are_warned_of_once) {
+  static bool repeated = false;  // in this process
   const Gid v6 = Address::parse("fd67::1")->gid;
   testing::internal::CaptureStderr();
   warn_of_mixed_gids(port_address, 1, port_address.gid);
@@ -54,8 +55,10 @@ TEST(Addressing, gids_of_two_kinds_are_warned_of_once) {
   warn_of_mixed_gids(port_address, 1, v6);
   warn_of_mixed_gids(port_address, 0, port_address.gid);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("a peer's IPv6 GID was given with a source GID (index 1)"), std::string::npos) << said;
-  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  EXPECT_EQ(std::ranges::count(said, '\n'), repeated ? 0 : 1) << said;
+  EXPECT_EQ(said.find("a peer's IPv6 GID was given with a source GID (index 1)") == std::string::npos,
+            repeated);
+  repeated = true;
 }
 
 TEST(Addressing, lid_exists_on_loopback_only_and_leads_back) {
