@@ -25,6 +25,7 @@ struct Named {
   CUdevice device;
   std::uint32_t offset;  // of the allocation in its file
   std::uint64_t bytes;
+  std::uint64_t inode;  // the file's number may be another's when the allocation is gone
 };
 static_assert(sizeof(Named) <= sizeof(CUipcMemHandle));
 constexpr std::uint64_t kMagic = 0x6664782d69706331;
@@ -38,7 +39,6 @@ struct Opened {
 
 struct Ipc {
   std::mutex lock;
-  std::map<CUdeviceptr, int> files;      // of exported allocations
   std::map<CUdeviceptr, Opened> opened;  // by address
 };
 Ipc& ipc() {
@@ -49,6 +49,11 @@ Ipc& ipc() {
 CUresult context_refusal() {
   const CUresult result = cuPointerGetAttributes(0, nullptr, nullptr, 0);
   return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
+}
+
+std::uint64_t inode_of(int file) {
+  struct stat found {};
+  return fstat(file, &found) == 0 ? found.st_ino : 0;
 }
 
 bool known_allocation(CUdeviceptr at, CUdeviceptr* base, std::size_t* bytes, CUdevice* device) {
@@ -101,21 +106,16 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   if (const CUresult refusal = context_refusal(); refusal != CUDA_SUCCESS) return refusal;
-  Named name{kMagic, getpid(), -1, 0, static_cast<std::uint32_t>(address % kPageBytes), 0};
+  Named name{kMagic, getpid(), -1, 0, static_cast<std::uint32_t>(address % kPageBytes), 0, 0};
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   if (handle == nullptr || !known_allocation(address, &base, &bytes, &name.device) || base != address)
     return CUDA_ERROR_INVALID_VALUE;
   {
-    // Before the lock below it: find_opened() is called with the driver's.
     const std::lock_guard driver(state().lock);
-    name.file = state().allocations.at(address)->share_pages(address - name.offset, kPageBytes);
+    name.file = state().allocations.at(address)->file();
   }
-  if (name.file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::lock_guard guard(ipc().lock);
-  const auto known = ipc().files.find(address);
-  if (known != ipc().files.end()) close(known->second);  // of an allocation before, or of this one
-  ipc().files[address] = name.file;
+  name.inode = inode_of(name.file);
   name.bytes = bytes;
   *handle = {};
   std::memcpy(handle, &name, sizeof name);
@@ -139,8 +139,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   const std::string path = "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return CUDA_ERROR_INVALID_VALUE;
-  void* const pages = mmap(nullptr, name.offset + name.bytes, PROT_NONE, MAP_SHARED, file, 0);
+  const bool is_named = inode_of(file) == name.inode;
+  void* const pages =
+      is_named ? mmap(nullptr, name.offset + name.bytes, PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
+  if (!is_named) return CUDA_ERROR_INVALID_VALUE;
   if (pages == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(pages) + name.offset;
   ipc().opened[*address] = {name.bytes, name.device, 1, name};

@@ -98,9 +98,9 @@ auto pooled_at(CUdeviceptr at) {
   return holding(sharing_state().pooled, at, [](std::size_t bytes) { return bytes; });
 }
 
+// All allocations are pinned memory of a device.
 bool alike(const CUmemAllocationProp& a, const CUmemAllocationProp& b) {
-  return a.type == b.type && a.requestedHandleTypes == b.requestedHandleTypes &&
-         a.location.type == b.location.type && a.location.id == b.location.id;
+  return a.requestedHandleTypes == b.requestedHandleTypes && a.location.id == b.location.id;
 }
 
 void drop_reference(std::map<CUmemGenericAllocationHandle, Handle>::iterator handle) {

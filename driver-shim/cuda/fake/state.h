@@ -53,6 +53,8 @@ class DeviceMemory {
   // Addresses of the byte at `at`, which this allocation holds, for copies and for kernels.
   [[nodiscard]] std::byte* seen_by_copies(std::uintptr_t at) const { return copies_ + (at - pages_); }
   [[nodiscard]] std::byte* seen_by_kernels(std::uintptr_t at) const { return kernels_ + (at - pages_); }
+  // The file of its bytes, from its first page on.
+  [[nodiscard]] int file() const { return file_; }
   // A descriptor that stands for a dmabuf of [first, first + bytes), whole pages of this allocation; -1 when
   // they are not. No process makes a dmabuf by itself, so it is a memfd of that name; the buffer begins at
   // its position.

@@ -2,8 +2,17 @@
 #include "driver-shim/cuda/sharing.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
 
 #include "driver-shim/cuda/driver.h"
+#include "tests/unit/host/open_files.h"
 
 namespace gdx::cuda {
 namespace {
@@ -83,6 +92,186 @@ TEST_F(FakeSharing, nothing_but_an_allocation_is_imported) {
   EXPECT_EQ(call.mem_export_to_shareable_handle(&file, handle, CU_MEM_HANDLE_TYPE_NONE, 0),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
+// Two devices, the first one's context current.
+class FakePair : public FakeSharing {
+ protected:
+  void SetUp() override {
+    setenv("GDX_FAKE_CUDA_DEVICES", "2", 1);
+    FakeSharing::SetUp();
+    driver = load_driver(FAKE_DRIVER)->call;
+    for (const int device : {0, 1})
+      ASSERT_EQ(driver.primary_ctx_retain(&contexts[device], device), CUDA_SUCCESS);
+    ASSERT_EQ(driver.ctx_push_current(contexts[0]), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_EQ(driver.ctx_pop_current(nullptr), CUDA_SUCCESS);
+    for (const int device : {0, 1}) EXPECT_EQ(driver.primary_ctx_release(device), CUDA_SUCCESS);
+    unsetenv("GDX_FAKE_CUDA_DEVICES");
+  }
+  CUresult share(CUdeviceptr address, std::size_t bytes) {
+    int file = -1;
+    const CUresult result = driver.mem_get_handle_for_address_range(&file, address, bytes,
+                                                                    CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    shared_bytes = 0;
+    if (result != CUDA_SUCCESS) return result;
+    struct stat status {};
+    if (fstat(file, &status) == 0) shared_bytes = static_cast<std::size_t>(status.st_size);
+    close(file);
+    return result;
+  }
+  // Type, device, start and length.
+  std::tuple<unsigned, int, CUdeviceptr, std::size_t> attributes_of(CUdeviceptr address) {
+    std::tuple<unsigned, int, CUdeviceptr, std::size_t> found{};
+    auto& [type, device, start, bytes] = found;
+    std::array<CUpointer_attribute, 4> asked{
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    std::array<void*, 4> values{&type, &device, &start, &bytes};
+    EXPECT_EQ(driver.pointer_get_attributes(4, asked.data(), values.data(), address), CUDA_SUCCESS);
+    return found;
+  }
+  Functions driver;
+  std::array<CUcontext, 2> contexts{};
+  std::size_t shared_bytes = 0;
+};
+
+TEST_F(FakePair, dmabuf_of_several_allocations_is_of_alike_neighbours_alone) {
+  ASSERT_EQ(call.mem_map(base, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS);
+  struct Neighbour {
+    int device;
+    CUmemAllocationHandleType handles;
+    std::size_t chunk;
+    CUresult result;
+  };
+  for (const Neighbour& neighbour :
+       {Neighbour{0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 2, CUDA_SUCCESS},
+        Neighbour{1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 2, CUDA_ERROR_INVALID_VALUE},
+        Neighbour{0, CU_MEM_HANDLE_TYPE_NONE, 2, CUDA_ERROR_INVALID_VALUE},
+        Neighbour{0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 3, CUDA_ERROR_INVALID_VALUE}}) {
+    properties.location.id = neighbour.device;
+    properties.requestedHandleTypes = neighbour.handles;
+    CUmemGenericAllocationHandle other = 0;
+    ASSERT_EQ(call.mem_create(&other, kChunk, &properties, 0), CUDA_SUCCESS);
+    const CUdeviceptr at = base + neighbour.chunk * kChunk;
+    ASSERT_EQ(call.mem_map(at, kChunk, 0, other, 0), CUDA_SUCCESS);
+    EXPECT_EQ(share(base + kChunk, neighbour.chunk * kChunk), neighbour.result) << neighbour.device;
+    EXPECT_EQ(shared_bytes, neighbour.result == CUDA_SUCCESS ? 2 * kChunk : 0);
+    EXPECT_EQ(attributes_of(at + kChunk - 1),
+              std::tuple(CU_MEMORYTYPE_DEVICE + 0u, neighbour.device, at, kChunk));
+    CUmemAllocationProp told{};
+    EXPECT_EQ(call.mem_get_allocation_properties_from_handle(&told, other), CUDA_SUCCESS);
+    EXPECT_EQ(told.location.id, neighbour.device);
+    EXPECT_EQ(told.requestedHandleTypes, neighbour.handles);
+    int file = -1;
+    const bool exported = call.mem_export_to_shareable_handle(
+                              &file, other, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS;
+    EXPECT_EQ(exported, neighbour.handles == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (exported) close(file);
+    EXPECT_EQ(call.mem_unmap(at, kChunk), CUDA_SUCCESS);
+    EXPECT_EQ(call.mem_release(other), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(share(base + 4096, 2 * kChunk - 4096), CUDA_SUCCESS);
+  EXPECT_GT(shared_bytes, 2 * kChunk) << "of one allocation, its own file";
+  EXPECT_EQ(share(base + 4096, 2 * kChunk), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(share(base + 64, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(share(base, 64), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(share(base, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call.mem_unmap(base, 2 * kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
+TEST_F(FakePair, memory_that_was_exported_leaves_no_file_when_it_is_freed) {
+  const std::size_t files = test::open_files();
+  CUipcMemHandle told{};
+  CUipcMemHandle again{};
+  CUdeviceptr address = 0;
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(driver.mem_alloc(&address, 4096), CUDA_SUCCESS);
+    EXPECT_EQ(call.ipc_get_mem_handle(&told, address), CUDA_SUCCESS);
+    EXPECT_EQ(call.ipc_get_mem_handle(&again, address), CUDA_SUCCESS);
+    EXPECT_EQ(std::memcmp(&told, &again, sizeof told), 0);
+    EXPECT_EQ(call.ipc_get_mem_handle(&told, address + 64), CUDA_ERROR_INVALID_VALUE) << "inside it";
+    CUdeviceptr opened = 0;
+    EXPECT_EQ(call.ipc_open_mem_handle(&opened, told, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(call.ipc_open_mem_handle(&opened, told, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(driver.mem_free(address), CUDA_SUCCESS);
+    EXPECT_EQ(call.ipc_get_mem_handle(&told, address), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(test::open_files(), files);
+  }
+  EXPECT_EQ(call.ipc_close_mem_handle(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakePair, devices_differ_and_each_has_its_own_memory) {
+  int count = 0;
+  EXPECT_EQ(driver.device_get_count(&count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 2);
+  std::array<char, 16> bus{};
+  EXPECT_EQ(driver.device_get_pci_bus_id(bus.data(), 12, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.device_get_pci_bus_id(bus.data(), 13, 1), CUDA_SUCCESS);
+  EXPECT_STREQ(bus.data(), "0000:F1:00.0");
+  int atomics = -1;
+  EXPECT_EQ(call.device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(atomics, 1);
+  EXPECT_EQ(call.device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 1, 1),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call.device_get_p2p_attribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 2),
+            CUDA_ERROR_INVALID_DEVICE);
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  ASSERT_EQ(driver.mem_alloc(&first, 100), CUDA_SUCCESS);
+  ASSERT_EQ(driver.ctx_push_current(contexts[1]), CUDA_SUCCESS);
+  ASSERT_EQ(driver.mem_alloc(&second, 200'000), CUDA_SUCCESS);
+  EXPECT_EQ(attributes_of(first + 99), std::tuple(CU_MEMORYTYPE_DEVICE + 0u, 0, first, std::size_t{100}));
+  EXPECT_EQ(attributes_of(second), std::tuple(CU_MEMORYTYPE_DEVICE + 0u, 1, second, std::size_t{200'000}));
+  EXPECT_EQ(attributes_of(first + 100), std::tuple(0u, 0, CUdeviceptr{0}, std::size_t{0}));
+  CUcontext popped = nullptr;
+  ASSERT_EQ(driver.ctx_pop_current(&popped), CUDA_SUCCESS);
+  EXPECT_EQ(popped, contexts[1]);
+  ASSERT_EQ(driver.primary_ctx_release(1), CUDA_SUCCESS);
+  EXPECT_EQ(driver.ctx_push_current(contexts[1]), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(driver.mem_free(second), CUDA_ERROR_INVALID_VALUE) << "gone with its context";
+  EXPECT_EQ(driver.mem_free(first), CUDA_SUCCESS) << "the other device's stays";
+  ASSERT_EQ(driver.primary_ctx_retain(&contexts[1], 1), CUDA_SUCCESS);
+}
+
+TEST_F(FakePair, pooled_memory_is_of_a_pool_and_host_memory_where_it_is_registered) {
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(call.mem_alloc_async(&pooled, 5000, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(attributes_of(pooled + 8191),
+            std::tuple(CU_MEMORYTYPE_DEVICE + 0u, 0, pooled, std::size_t{8192}));
+  void* pool = nullptr;
+  void* value = &pool;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+  EXPECT_EQ(driver.pointer_get_attributes(1, &asked, &value, pooled), CUDA_SUCCESS);
+  EXPECT_NE(pool, nullptr);
+  CUdeviceptr first = 0;
+  std::size_t bytes = 0;
+  EXPECT_EQ(call.mem_get_address_range(&first, &bytes, pooled), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call.mem_free_async(pooled + 64, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(call.mem_free_async(pooled, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_free_async(pooled, nullptr), CUDA_ERROR_INVALID_VALUE);
+  void* const host = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const auto address = reinterpret_cast<CUdeviceptr>(host);
+  ASSERT_EQ(driver.mem_host_register(host, 8192, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+  EXPECT_EQ(attributes_of(address + 8191),
+            std::tuple(CU_MEMORYTYPE_HOST + 0u, 0, address, std::size_t{8192}));
+  setenv("GDX_FAKE_CUDA_HOST_OFFSET", "4096", 1);
+  CUdeviceptr seen = 0;
+  EXPECT_EQ(driver.mem_host_get_device_pointer(&seen, static_cast<char*>(host) + 8191, 0), CUDA_SUCCESS);
+  EXPECT_EQ(seen, address + 8191 + 4096);
+  unsetenv("GDX_FAKE_CUDA_HOST_OFFSET");
+  EXPECT_EQ(driver.mem_host_get_device_pointer(&seen, static_cast<char*>(host) + 8192, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(driver.ctx_push_current(contexts[1]), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_host_get_device_pointer(&seen, host, 0), CUDA_ERROR_INVALID_VALUE) << "not portable";
+  ASSERT_EQ(driver.ctx_pop_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_host_unregister(host), CUDA_SUCCESS);
+  munmap(host, 8192);
 }
 
 }  // namespace
