@@ -58,17 +58,37 @@ class Request {
   }
   // After run(): what the device wrote into an attribute itself, or behind it.
   std::uint64_t written(std::uint16_t id) const {
-    for (std::size_t at = sizeof header_; at < header_.length; at += sizeof(ib_uverbs_attr)) {
-      ib_uverbs_attr attribute;
-      std::memcpy(&attribute, whole_.data() + at, sizeof attribute);
-      if (attribute.attr_id != id) continue;
-      if (attribute.len == 0) return attribute.data;
-      std::uint64_t value = 0;
+    const ib_uverbs_attr attribute = after(id);
+    return attribute.len == 0 ? attribute.data : answer<std::uint64_t>(id);
+  }
+  // After run(): the answer behind an attribute, as much of it as there was room for.
+  template <typename T>
+  T answer(std::uint16_t id) const {
+    const ib_uverbs_attr attribute = after(id);
+    T value{};
+    if (attribute.len != 0) {
       std::memcpy(&value, reinterpret_cast<const void*>(attribute.data),
-                  std::min<std::size_t>(8, attribute.len));
-      return value;
+                  std::min<std::size_t>(sizeof value, attribute.len));
     }
-    return 0;
+    return value;
+  }
+  // After run(): returns the attribute itself; zeros where the request has none.
+  ib_uverbs_attr after(std::uint16_t id) const {
+    ib_uverbs_attr attribute{};
+    for (std::size_t at = sizeof header_; at < header_.length; at += sizeof attribute) {
+      std::memcpy(&attribute, whole_.data() + at, sizeof attribute);
+      if (attribute.attr_id == id) return attribute;
+    }
+    return {};
+  }
+  // Before run(): changes of an attribute. Its memory may be none.
+  Request& redirect(std::uint16_t id, std::uint64_t address) {
+    std::ranges::find(attributes_, id, &ib_uverbs_attr::attr_id)->data = address;
+    return *this;
+  }
+  Request& resize(std::uint16_t id, std::size_t length) {
+    std::ranges::find(attributes_, id, &ib_uverbs_attr::attr_id)->len = static_cast<std::uint16_t>(length);
+    return *this;
   }
 
  private:

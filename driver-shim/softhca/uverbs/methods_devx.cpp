@@ -242,7 +242,6 @@ Errno subscribe_event(Context& context, Attributes& request) {
     auto kept = keep_eventfd(static_cast<int>(*given));
     if (!kept) return kept.error();
     eventfd = std::move(*kept);
-    (*channel)->keep(eventfd);
   }
   std::uint64_t cookie = 0;
   if (request.has(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)) {
@@ -260,6 +259,7 @@ Errno subscribe_event(Context& context, Attributes& request) {
   const devx::Object& object = static_cast<const DevxObject&>(**found).devx;
   const auto raised = [&object](std::uint16_t event) { return devx::is_raised_here(object.kind, event); };
   if (!std::ranges::all_of(events, raised)) return EINVAL;
+  if (eventfd) (*channel)->keep(eventfd);
   for (const std::uint16_t event : events) {
     if (eventfd) {
       object.events->subscribe(event, [kept = std::weak_ptr(eventfd)] {

@@ -10,7 +10,9 @@
 
 namespace gdx::softhca::uverbs {
 
-RealFunction<int(int)> real_close{"close"};  // of the hooks, which are not linked here
+// Of the hooks, which are not linked here.
+constinit RealFunction<int(const char*, int, ...)> real_open("open");
+constinit RealFunction<int(int)> real_close("close");
 
 namespace {
 
