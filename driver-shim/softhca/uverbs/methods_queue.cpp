@@ -24,13 +24,14 @@ constexpr std::uint16_t kCreateCqUarIndex = (1u << UVERBS_ID_NS_SHIFT) + 2;
 
 std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// A queue's memory, as the kernel would pin it.
-Errno check_queue_memory(std::uint64_t ring, std::uint64_t ring_bytes, std::uint64_t record) {
+// A queue's memory, as the kernel would pin it. `use`: of the record.
+Errno check_queue_memory(std::uint64_t ring, std::uint64_t ring_bytes, std::uint64_t record,
+                         Use use = Use::kRead) {
   if (ring_bytes != 0) {
     if (const Errno error = check_access(ring, ring_bytes, Use::kReadWrite)) return error;
   }
   if (record % alignof(Be32) != 0) return EINVAL;
-  return check_access(record, kDoorbellRecordBytes, Use::kRead);
+  return check_access(record, kDoorbellRecordBytes, use);
 }
 
 // The asynchronous event channel that the request names, or the context's first one.
@@ -87,7 +88,8 @@ ErrnoOr<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cr
     spec.ignore_overrun = (*flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0;
   }
   const std::uint64_t ring_bytes = std::uint64_t{spec.entry_bytes} << spec.log_entries;
-  if (const Errno error = check_queue_memory(driver.buf_addr, ring_bytes, driver.db_addr))
+  // The engine disarms a new queue in its record.
+  if (const Errno error = check_queue_memory(driver.buf_addr, ring_bytes, driver.db_addr, Use::kReadWrite))
     return refuse(error);
   return spec;
 }
