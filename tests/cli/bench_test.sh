@@ -451,6 +451,20 @@ PYTHON
     refused 'json excludes --csv' "$gdx" bench --csv --json
     refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
     refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
+    # A fault that all ranks have is told by the first one; one that a rank has alone, by that rank.
+    # rank NUMBER HCA OPTIONS...: what a rank tells that finds no other.
+    rank() {
+      local number=$1 hca=$2
+      shift 2
+      run 100 "$gdx" run -- env GDX_RANK=$number GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:1 GDX_BOOTSTRAP_TIMEOUT_S=1 \
+        "$(dirname "$gdx")/../bench/gdx_bench" --plan '{"tests":["put_lat"],"modes":["pull"],"sizes":[8],"scopes":["warp"],"endpoints":[1],
+          "depths":[1],"batches":[1],"doorbells":[],"queues":[],"ranks":2,"both_ways":false,"rounds":1,"messages":1,"seconds":1,
+          "hca":"'"$hca"'","memory":"host","workers":0,"peers":false,"kill_rank":-1,"break_memory":false}' "$@"
+    }
+    rank 1 nosuch0 && expect_status 1 && expect_no 'gdx bench:'
+    rank 0 nosuch0 && expect_status 1 && expect '^gdx bench: no HCA named nosuch0: there are gdx0$'
+    rank 1 nosuch0 --alone && expect_status 1 && expect '^gdx bench: no HCA named nosuch0: there are gdx0$'
+    rank 1 gdx0 && expect_status 1 && expect '^gdx bench: .*127.0.0.1:1'
     if ls /sys/class/infiniband/* >/dev/null 2>&1; then
       echo "not tried: --hardware without an HCA; this machine has one"
     else

@@ -108,7 +108,13 @@ TEST(Libfabric, counts_of_thousands_shift_no_column) {
   ASSERT_TRUE(figures);
   EXPECT_EQ(figures->iterations, 1000u);
   EXPECT_EQ(figures->us, 35.29);
+  EXPECT_EQ(
+      parse_peer(run_of("fi_pingpong"), std::string(kPingpongColumns) + "1 2m =2m 2m 0.07s 1.81 35.29 0.03\n")
+          ->iterations,
+      2'000'000u);
   EXPECT_FALSE(parse_peer(run_of("fi_pingpong"), std::string(kPingpongColumns) + "64 1k =1k 125k 0.07s\n"));
+  EXPECT_FALSE(
+      parse_peer(run_of("fi_pingpong"), std::string(kPingpongColumns) + "1 2m =2m 2m 0.07s 1.81 x 0.03\n"));
 }
 
 std::vector<std::string> commands_of(const Plan& plan, const std::string& program) {
@@ -137,6 +143,50 @@ TEST(Peers, those_that_match_the_plan_are_run) {
                           "fi_pingpong -d gdx0 -p verbs -e msg -I 20 -S 1048576 -P 7 10.0.0.1"));
   EXPECT_EQ(commands_of(plan, "ucx_").size(), 5u);
   EXPECT_THAT(commands_of(plan, "ucx_")[0], HasSubstr(" 10.0.0.1 -t ucp_put_bw -n 1000 -s 8 -O 32 -f"));
+}
+
+// Of each program: which test it runs, and how often.
+TEST(Peers, each_benchmark_has_the_programs_that_do_the_same) {
+  Plan plan;
+  plan.peers = true;
+  plan.ways = {"pull"};
+  plan.tests = all_tests();
+  plan.sizes_bytes = {16 << 20};
+  std::vector<std::string> told;
+  for (const PeerRun& run : peer_runs(plan, *cases_of(plan)))
+    told.push_back(fmt::format("{} {}", run.program, fmt::join(run.options, " ")));
+  EXPECT_THAT(
+      told,
+      ElementsAre(
+          "ib_write_lat -F -n 20 -s 16777216 -I 0", "ucx_perftest -t ucp_put_lat -n 20 -s 16777216 -O 1",
+          "ib_read_lat -F -n 20 -s 16777216", "ucx_perftest -t ucp_get -n 20 -s 16777216 -O 1",
+          "ib_atomic_lat -F -n 200 -A FETCH_AND_ADD", "ucx_perftest -t ucp_fadd -n 200 -s 8 -O 1",
+          "ib_write_bw -F -n 80 -s 16777216 -t 16 -Q 16",
+          "ucx_perftest -t ucp_put_bw -n 80 -s 16777216 -O 16", "ib_read_bw -F -n 80 -s 16777216 -t 16 -Q 16",
+          "ucx_perftest -t ucp_get -n 80 -s 16777216 -O 16",
+          "ib_atomic_bw -F -n 1000 -A FETCH_AND_ADD -t 16 -Q 16",
+          "ucx_perftest -t ucp_fadd -n 1000 -s 8 -O 16"));
+  plan.tests = {"put_signal_lat"};
+  plan.sizes_bytes = {8 << 20};
+  EXPECT_EQ(commands_of(plan, "fi_").size(), 1u);
+}
+
+TEST(Peers, both_ends_of_each_program_have_their_command_line) {
+  const auto command = [](const char* program, const char* host) {
+    return peer_command(run_of(program), {"gdx0", 3}, 7, host);
+  };
+  EXPECT_EQ(command("ib_write_lat", ""), "ib_write_lat -d gdx0 -x 3 -p 7 -s 8 ");
+  EXPECT_EQ(command("ib_write_lat", "h"), "ib_write_lat -d gdx0 -x 3 -p 7 -s 8 h");
+  EXPECT_EQ(command("fi_pingpong", ""), "fi_pingpong -d gdx0 -s 8 -B 7 ");
+  EXPECT_EQ(command("fi_pingpong", "h"), "fi_pingpong -d gdx0 -s 8 -P 7 h");
+  const std::string ucx =
+      "env UCX_NET_DEVICES=gdx0:1 UCX_IB_GID_INDEX=3 UCX_TLS=rc ucx_perftest $(ucx_perftest -h | grep -q -- "
+      "\"-P <0|1>\" && echo -P 0) -p 7";
+  EXPECT_EQ(command("ucx_perftest", ""), ucx);
+  EXPECT_EQ(command("ucx_perftest", "h"), ucx + " h -s 8 -f");
+  EXPECT_EQ(package_of("ib_read_bw"), "perftest");
+  EXPECT_EQ(package_of("ucx_perftest"), "ucx-utils");
+  EXPECT_EQ(package_of("fi_pingpong"), "libfabric-bin");
 }
 
 // The other rank's address becomes part of a command.

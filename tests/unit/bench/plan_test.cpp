@@ -56,6 +56,60 @@ TEST(Plan, product_has_each_case_once) {
   }
 }
 
+std::vector<std::string> keys_of(const Plan& plan) {
+  std::vector<std::string> keys;
+  const auto cases = cases_of(plan).value();
+  for (const Case& item : cases) keys.push_back(key_of(item));
+  return keys;
+}
+
+TEST(Plan, names_are_those_of_the_command_line) {
+  EXPECT_THAT(all_tests(), ElementsAre("put_lat", "put_signal_lat", "get_lat", "fetch_add_lat", "put_bw",
+                                       "put_signal_bw", "get_bw", "fetch_add_bw"));
+  EXPECT_THAT(collective_tests(), ElementsAre("alltoall", "incast", "allreduce"));
+  EXPECT_THAT(all_ways(), ElementsAre("pull", "push", "inline", "bounce", "auto", "proxy"));
+}
+
+// Batches are of puts and gets, windows and both directions of bandwidth alone.
+TEST(Plan, each_case_has_the_conditions_of_its_kind) {
+  Plan plan;
+  plan.tests = {"put_bw", "put_signal_bw", "get_bw", "fetch_add_lat", "get_lat"};
+  plan.ways = {"proxy", "push"};
+  plan.sizes_bytes = {32};
+  plan.scopes = {"thread"};
+  plan.endpoints = {3};
+  plan.depths = {2};
+  plan.batches = {1, 5};
+  plan.both_ways = true;
+  EXPECT_THAT(keys_of(plan), ElementsAre("put bw proxy 32 B thread x3 depth 2 batch 1 both ways",
+                                         "put bw push 32 B thread x3 depth 2 batch 1 both ways",
+                                         "put bw proxy 32 B thread x3 depth 2 batch 2 both ways",
+                                         "put bw push 32 B thread x3 depth 2 batch 2 both ways",
+                                         "put_signal bw proxy 32 B thread x3 depth 2 batch 1 both ways",
+                                         "put_signal bw push 32 B thread x3 depth 2 batch 1 both ways",
+                                         "get bw nic 32 B thread x3 depth 2 batch 1 both ways",
+                                         "get bw proxy 32 B thread x3 depth 2 batch 1 both ways",
+                                         "get bw nic 32 B thread x3 depth 2 batch 2 both ways",
+                                         "get bw proxy 32 B thread x3 depth 2 batch 2 both ways",
+                                         "fetch_add lat nic 8 B thread x3 depth 1 batch 1",
+                                         "fetch_add lat proxy 8 B thread x3 depth 1 batch 1",
+                                         "get lat nic 32 B thread x3 depth 1 batch 1",
+                                         "get lat proxy 32 B thread x3 depth 1 batch 1"));
+  plan.tests = {"get_lat"};
+  plan.ways = {"proxy"};
+  EXPECT_THAT(keys_of(plan), ElementsAre("get lat proxy 32 B thread x3 depth 1 batch 1"));
+  plan.tests = {"put_lat"};
+  plan.ways = {"pull", "proxy", "inline", "bounce"};
+  plan.queues = {"gpu", "host"};
+  EXPECT_THAT(keys_of(plan), ElementsAre("put lat pull 32 B thread x3 depth 1 batch 1 host queues",
+                                         "put lat pull 32 B thread x3 depth 1 batch 1 gpu queues",
+                                         "put lat proxy 32 B thread x3 depth 1 batch 1 host queues",
+                                         "put lat inline 32 B thread x3 depth 1 batch 1 host queues",
+                                         "put lat inline 32 B thread x3 depth 1 batch 1 gpu queues",
+                                         "put lat bounce 32 B thread x3 depth 1 batch 1 host queues",
+                                         "put lat bounce 32 B thread x3 depth 1 batch 1 gpu queues"));
+}
+
 Plan collectives(std::uint32_t ranks) {
   Plan plan;
   plan.tests = collective_tests();
@@ -135,17 +189,27 @@ TEST(Plan, both_ranks_get_the_same_plan) {
   plan.depths = {3};
   plan.batches = {2};
   plan.doorbells = {"blueflame"};
+  plan.queues = {"gpu", "host"};
   plan.ranks = 5;
   plan.both_ways = true;
   plan.rounds = 9;
   plan.messages = 11;
   plan.seconds = 2.5;
   plan.hca = "mlx5_0";
+  plan.memory = "gpu";
+  plan.workers = 13;
+  plan.peers = true;
   plan.kill_rank = 1;
   plan.break_memory = true;
   const auto read = plan_from_json(to_json(plan).dump());
   ASSERT_TRUE(read);
   EXPECT_EQ(to_json(*read), to_json(plan));
+  EXPECT_EQ(
+      to_json(plan).dump(),
+      R"({"tests":["put_bw","get_lat"],"modes":["push","proxy"],"sizes":[8,67108864],"scopes":["block"],)"
+      R"("endpoints":[2],"depths":[3],"batches":[2],"doorbells":["blueflame"],"queues":["gpu","host"],)"
+      R"("ranks":5,"both_ways":true,"rounds":9,"messages":11,"seconds":2.5,"hca":"mlx5_0","memory":"gpu",)"
+      R"("workers":13,"peers":true,"kill_rank":1,"break_memory":true})");
   EXPECT_FALSE(plan_from_json("{}"));
   EXPECT_FALSE(plan_from_json("rubbish"));
 }

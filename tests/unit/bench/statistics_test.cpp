@@ -77,6 +77,26 @@ TEST(Median, interval_is_that_of_the_sign_test) {
   EXPECT_NEAR(nine.level, 1 - 20.0 / 512, 1e-9);
 }
 
+TEST(Median, interval_has_the_level_that_is_wanted) {
+  const Interval half = median_interval(std::vector<double>{9, 8, 7, 6, 5, 4, 3, 2, 1}, 0.5);
+  EXPECT_DOUBLE_EQ(half.estimate, 5);
+  EXPECT_DOUBLE_EQ(half.low, 3);
+  EXPECT_DOUBLE_EQ(half.high, 7);
+  EXPECT_NEAR(half.level, 1 - 2 * 46.0 / 512, 1e-9);
+}
+
+TEST(Histogram, no_values_leave_it_as_it_was) {
+  Histogram histogram;
+  histogram.add(5, 0);
+  EXPECT_EQ(histogram.count(), 0u);
+  histogram.add(70, 2);
+  histogram.add(3, 0);
+  histogram.add(9000, 0);
+  EXPECT_EQ(histogram.quantile(0), 70);
+  EXPECT_EQ(histogram.quantile(1), 70);
+  EXPECT_THAT(histogram.buckets(), testing::ElementsAre(std::pair(70, 2)));
+}
+
 TEST(Quantile, needs_ten_values_beyond_it) {
   EXPECT_FALSE(has_quantile(999, 0.99));
   EXPECT_TRUE(has_quantile(1000, 0.99));
@@ -141,6 +161,37 @@ TEST(Ratio, of_two_runs_has_the_bounds_of_mann_and_whitney) {
   EXPECT_DOUBLE_EQ(ratio.high, all[30]);
   EXPECT_GE(ratio.level, 0.95);
   EXPECT_THAT(describe_ratio(ratio), testing::StartsWith("no difference seen ["));
+}
+
+// Above 20 values: half of the pairs, less 1.96 standard deviations of Mann and Whitney's statistic.
+TEST(Ratio, of_two_long_runs_has_the_bounds_of_the_normal_approximation) {
+  std::vector<double> a(21);
+  std::vector<double> b(24);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = 100 + static_cast<double>(i);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = 90 + 1.5 * static_cast<double>(i);
+  std::vector<double> all;
+  for (const double x : a) {
+    for (const double y : b) all.push_back(x / y);
+  }
+  std::ranges::sort(all);
+  const auto k = static_cast<std::size_t>(252 - 1.959964 * std::sqrt(504.0 * 46 / 12));
+  const Interval ratio = unpaired_ratio(a, b);
+  EXPECT_DOUBLE_EQ(ratio.estimate, (all[251] + all[252]) / 2);
+  EXPECT_DOUBLE_EQ(ratio.low, all[k - 1]);
+  EXPECT_DOUBLE_EQ(ratio.high, all[504 - k]);
+  EXPECT_EQ(ratio.level, 0.95);
+  EXPECT_EQ(unpaired_ratio({}, b).level + unpaired_ratio(a, {}).level, 0);
+}
+
+TEST(Ratio, bounds_at_1_are_no_difference) {
+  const auto told = [](double low, double high, double level) {
+    return describe_ratio({1.23456, low, high, level});
+  };
+  EXPECT_EQ(told(1, 1.5, 0.95), "no difference seen [1, 1.5]");
+  EXPECT_EQ(told(0.5, 1, 0.95), "no difference seen [0.5, 1]");
+  EXPECT_EQ(told(1.00009, 1.5, 0.95), "1.23 [1, 1.5]");
+  EXPECT_EQ(told(0.5, 0.99, 0.95), "1.23 [0.5, 0.99]");
+  EXPECT_EQ(told(0.5, 0.99, 0.9499), "too few rounds");
 }
 
 TEST(Ratio, of_two_runs_holds_the_truth) {

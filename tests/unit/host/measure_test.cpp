@@ -13,7 +13,9 @@
 
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
+#include "host/memory/memory.h"
 #include "host/queue/endpoint.h"
+#include "host/staging/progress.h"
 
 namespace gdx::calibration {
 namespace {
@@ -126,6 +128,32 @@ TEST_F(Measure, probe_passes_where_half_of_the_copies_arrive_whole) {
   const auto ended = judge("mlx5_0", {Status::kTimeout, 200, 200});
   EXPECT_EQ(ended.error().status, Status::kUnsupported);
   EXPECT_THAT(ended.error().message, HasSubstr("failed: timed out"));
+}
+
+// A put is posted, and its completion alone is an error.
+TEST_F(Measure, put_that_the_peer_refuses_ends_the_kernel_of_each_mode) {
+  auto nic = StagingPool::create(*hca_);
+  auto host = StagingPool::create(*hca_, StagingOptions::in_host_memory());
+  const auto memory = allocate_memory(*hca_, 4096);
+  ASSERT_TRUE(nic && host && memory);
+  EndpointOptions options;
+  options.slot_count = options.bounce_slot_count = 4;
+  for (const bool refused : {false, true}) {
+    for (std::size_t mode = 0; mode < kTableModeNames.size(); ++mode) {
+      auto endpoint = Endpoint::create(*hca_, {&*nic, &*host}, options);
+      auto peer = Endpoint::create(*hca_, {}, {});
+      ASSERT_TRUE(endpoint && peer);
+      ASSERT_TRUE(endpoint->connect(peer->address()) && peer->connect(endpoint->address()));
+      RemoteMemory to = memory->remote() + 2048;
+      if (refused) to.rkey = memory->rkey() ^ 0x5a;
+      PutTimes times{};
+      EXPECT_EQ(time_puts(static_cast<TableMode>(mode), endpoint->handle(), to, memory->local(), 64, 3,
+                          &times, progress),
+                Status::kOk);
+      EXPECT_EQ(times.status, refused ? Status::kRemoteAccess : Status::kOk) << kTableModeNames[mode];
+      EXPECT_GT(times.total_ns, 0u);
+    }
+  }
 }
 
 TEST_F(Measure, with_a_gpu_what_its_kernels_reach_is_mapped_and_it_is_named) {
