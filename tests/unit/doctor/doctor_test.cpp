@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host/doctor/checks.h"
+#include "tests/expected_text.h"
 #include "tests/unit/doctor/fabricated.h"
 #include "tests/unit/doctor/faults.h"
 
@@ -150,6 +151,29 @@ TEST(Doctor, numbers_that_are_told_are_those_of_their_names) {
         "(/dev/shm: 65536 MiB)",
         "640 huge pages (/proc/meminfo: HugePages_Total: 640)"})
     EXPECT_NE(told.find(words), std::string::npos) << words;
+}
+
+// Each word of all findings: of a good machine, and of others where they differ from that.
+TEST(Doctor, findings_are_told_word_by_word) {
+  Disk disk;
+  std::set<std::string> good;
+  std::string told;
+  const auto add = [&](const Fault& machine) {
+    Fabricated made;
+    machine.apply(made);
+    told += machine.name + "\n";
+    for (const Diagnosis& one : diagnose(disk.machine(made))) {
+      const std::string text = text_of(one);
+      if (good.empty() || !good.contains(text)) told += fmt::format("  {}\n", text);
+    }
+  };
+  add({"a good machine", [](Fabricated&) {}});
+  for (const Diagnosis& one : diagnose(disk.machine(Fabricated()))) good.insert(text_of(one));
+  for (const auto* const machines : {&good_variants(), &faults(), &odd_machines()}) {
+    for (const Fault& machine : *machines) add(machine);
+  }
+  add({"InfiniBand", make_infiniband});
+  expect_text("findings.txt", told);
 }
 
 TEST(Doctor, numbers_of_a_trouble_are_those_of_their_names) {

@@ -332,6 +332,13 @@ const std::vector<Fault> kPcieFaults = {
     {"IOMMU translates",
      [](Fabricated& m) { set(m, "/sys/kernel/iommu_groups/10/type", "DMA-FQ"); },
      {{{"iommu", kGpu0}, kWarn, "passthrough"}}},
+    {"IOMMU translates, whatever the kernel was told",
+     [](Fabricated& m) {
+       set(m, "/sys/kernel/iommu_groups/20/type", "DMA");
+       m.replace("/proc/cmdline", "quiet", "iommu=pt");
+     },
+     {{{"iommu", kNic0}, kWarn, "passthrough"}},
+     {{"iommu", kNic1}}},
     {"IOMMU unknown",
      [](Fabricated& m) { m.files.erase("/sys/kernel/iommu_groups/21/type"); },
      {{{"iommu", kNic1}, kUnknown, ""}}},
@@ -468,6 +475,14 @@ void make_infiniband(Fabricated& machine) {
   machine.programs.erase("mlnx_qos -i eth1");
 }
 
+// A machine whose command line alone tells what the IOMMU does.
+static std::function<void(Fabricated&)> of_iommu(const char* word) {
+  return [word](Fabricated& m) {
+    m.remove_all("/sys/kernel/iommu_groups");
+    m.replace("/proc/cmdline", "quiet", word);
+  };
+}
+
 static const std::vector<Fault> kGoodVariants = {
     {"RoCE v2 over IPv4", [](Fabricated&) {}},
     {"RoCE v2 over IPv6",
@@ -499,11 +514,10 @@ static const std::vector<Fault> kGoodVariants = {
        m.remove_all("/sys/kernel/iommu_groups");
        for (const char* device : {kGpu0, kGpu1, kNic0, kNic1}) m.files.erase(pci(device, "iommu_group"));
      }},
-    {"IOMMU in passthrough by the command line",
-     [](Fabricated& m) {
-       m.remove_all("/sys/kernel/iommu_groups");
-       m.replace("/proc/cmdline", "quiet", "intel_iommu=on iommu=pt");
-     }},
+    {"IOMMU in passthrough by the command line", of_iommu("intel_iommu=on iommu=pt")},
+    {"IOMMU off by the command line", of_iommu("intel_iommu=off")},
+    {"the same of AMD", of_iommu("amd_iommu=off")},
+    {"the same of any", of_iommu("iommu.passthrough=1")},
     {"traffic class for gdx alone",
      [](Fabricated& m) {
        for (const char* name : {"mlx5_0", "mlx5_1"}) m.remove_all(hca(name, "tc"));

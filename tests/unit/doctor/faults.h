@@ -29,6 +29,8 @@ struct Fault {
 [[nodiscard]] const std::vector<Fault>& faults();
 // Machines with which nothing is wrong.
 [[nodiscard]] const std::vector<Fault>& good_variants();
+// Machines that show more than one thing at once.
+[[nodiscard]] const std::vector<Fault>& odd_machines();
 
 void make_infiniband(Fabricated& machine);
 
