@@ -110,10 +110,7 @@ StepResult put_by_kernel(const KernelBench& bench) {
               fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each", bench.sizes.puts,
                           puts.ns_each));
   }
-  StepResult result = parts.result();
-  if (result.verdict == Verdict::kOk && !unlike.empty()) result.verdict = Verdict::kUnknown;
-  result.value += unlike;
-  return result;
+  return parts.result(unlike);
 }
 
 // Returns staging memory that kernels reach, or the result of a step without it.

@@ -35,9 +35,10 @@ void PartResults::add_evidence(const std::string& part, const std::string& cqe, 
        context ? fmt::format("state {}", prm::get32(*context, prm::qp::kState)) : context.error().message});
 }
 
-StepResult PartResults::result() {
-  result_.verdict = failed_.empty() ? Verdict::kOk : Verdict::kFail;
-  result_.value = fmt::format("{}", fmt::join(failed_.empty() ? done_ : failed_, "; "));
+StepResult PartResults::result(const std::string& unlike) {
+  const Verdict best = unlike.empty() ? Verdict::kOk : Verdict::kUnknown;
+  result_.verdict = failed_.empty() ? best : Verdict::kFail;
+  result_.value = fmt::format("{}{}", fmt::join(failed_.empty() ? done_ : failed_, "; "), unlike);
   return result_;
 }
 

@@ -50,7 +50,8 @@ class PartResults {
            bool deviates = false);
   // Keeps what the HCA shows of a part that failed; QUERY_QP's bytes are kept with the commands.
   void add_evidence(const std::string& part, const std::string& cqe, const Endpoint& endpoint);
-  [[nodiscard]] StepResult result();
+  // `unlike`: parts that say nothing of a GPU. It stands behind the value, and OK becomes UNKNOWN.
+  [[nodiscard]] StepResult result(const std::string& unlike = {});
 
  private:
   StepResult result_;
