@@ -123,8 +123,9 @@ void print_newest_step(const doctor::BringUpReport& report) {
 }
 
 void print_step_counts(const doctor::BringUpReport& report) {
-  print("steps on {}{}: {}\n", report.hca.empty() ? "no HCA" : report.hca,
-        report.software ? ", a software HCA" : "", counts_text(count_verdicts(report.steps, verdict_of)));
+  const std::string hca = report.hca + (report.software ? ", a software HCA" : "");
+  print("steps on {}: {}\n", report.hca.empty() ? "no HCA" : hca,
+        counts_text(count_verdicts(report.steps, verdict_of)));
 }
 
 OrderedJson environment_json(const doctor::Environment& environment) {

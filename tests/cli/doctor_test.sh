@@ -276,6 +276,7 @@ PYTHON
     run 100 "$gdx" run -- "$gdx" doctor --hardware --hca mlx5_7
     expect '^  FAIL     2 hcas +no HCA named mlx5_7: there are gdx0$'
     expect '^  UNKNOWN  3 capabilities +not tried: no HCA was opened$'
+    expect '^steps on no HCA: 1 FAIL, '
     expect_status 1
     ;;
   unanswered)
@@ -478,7 +479,16 @@ PYTHON
     refused '^gdx: .*--jso' "$gdx" doctor --jso
     refused '^gdx: .*--output' "$gdx" doctor --output ''
     refused '^gdx: .*--hca' "$gdx" doctor --hardware --hca ''
-    refused '^gdx: .*--hca.*--hardware' "$gdx" doctor --hca gdx0
+    for option in '--hca gdx0' --short --listen '--peer 10.0.0.1' '--port 7'; do
+      # shellcheck disable=SC2086
+      refused "^gdx: .*${option%% *}.*--hardware" "$gdx" doctor $option
+    done
+    refused '^gdx: .*--peer' "$gdx" doctor --hardware --peer ''
+    for host in 10.0.0.1:7 fe80::1; do
+      refused "^gdx: --peer: use a host's name or IPv4 address; --port has its port" "$gdx" doctor --hardware --peer $host
+    done
+    refused '^gdx: .*--peer.*--listen|^gdx: .*--listen.*--peer' "$gdx" doctor --hardware --peer 10.0.0.1 --listen
+    for port in 0 65536; do refused "^gdx: .*--port.*$port" "$gdx" doctor --hardware --listen --port $port; done
     refused '^gdx: .*mlx5_0' "$gdx" doctor mlx5_0
     refused '^gdx: only gdx run takes -- and a program' "$gdx" doctor -- ls
     run 100 "$gdx" doctor --help
