@@ -4,7 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -69,9 +72,75 @@ class BenchRank : public ::testing::Test {
     return plan;
   }
 
+  // `messages` of the reporting rank count, so this rank gives others where it is not that.
+  static Sample run_one(Rank& rank, const Case& item) {
+    return must(rank.run(*joined, item, is_first() ? kMessages : 7, false));
+  }
+  static bool is_first() { return joined->rank() == 0; }
+
  private:
   static inline std::unique_ptr<World> joined;
 };
+
+// A benchmark between two endpoints at each rank, and its sums over both ranks.
+struct Wanted {
+  const char* test;
+  bool both_ways;
+  std::uint64_t messages;
+  std::uint64_t posted;  // answers included
+  std::uint64_t checked_bytes;
+};
+constexpr std::uint32_t kDepth = 5;
+constexpr std::uint64_t kBytes = 60;
+constexpr Wanted kLatencies[] = {{"put_lat", false, 64, 64, 2 * kBytes},
+                                 {"put_signal_lat", false, 64, 128, 4 * kBytes},
+                                 {"get_lat", false, 64, 64, 2 * kBytes},
+                                 {"fetch_add_lat", false, 64, 64, 16}};
+[[maybe_unused]] constexpr Wanted kBandwidths[] = {
+    {"put_bw", false, 64, 64, 2 * kDepth* kBytes},         {"put_bw", true, 128, 128, 4 * kDepth* kBytes},
+    {"put_signal_bw", true, 128, 128, 4 * kDepth* kBytes}, {"get_bw", false, 64, 64, 2 * kDepth* kBytes},
+    {"get_bw", true, 128, 128, 4 * kDepth* kBytes},        {"fetch_add_bw", true, 128, 128, 32}};
+
+Plan plan_of(const Wanted& wanted) {
+  Plan plan;
+  plan.tests = {wanted.test};
+  plan.ways = {"pull", "proxy"};
+  plan.sizes_bytes = {kBytes};
+  plan.endpoints = {2};
+  plan.depths = {kDepth};
+  plan.both_ways = wanted.both_ways;
+  return plan;
+}
+
+void expect_sums(const Sample& sample, const Wanted& wanted, const std::string& key) {
+  EXPECT_EQ(sample.messages, wanted.messages) << key;
+  EXPECT_EQ(sample.posted, wanted.posted) << key;
+  EXPECT_EQ(sample.checked_bytes, wanted.checked_bytes) << key;
+  EXPECT_EQ(sample.bad_bytes + sample.dropped_bad_bytes, 0u) << key;
+  EXPECT_EQ(sample.cpu_ns.size(), 2u) << key;
+  EXPECT_EQ(sample.credit_stalls, 0u) << key << ": no way of these has credits";
+  EXPECT_GT(sample.messages_per_s, 0) << key;
+  EXPECT_GT(sample.pcie_reads.value_or(0), wanted.messages) << key << ": each work request is read";
+  EXPECT_GT(sample.pcie_writes.value_or(0), 0u) << key;
+}
+
+// Times are in steps of a ns, and buckets are 1/32 as wide as their least value at most.
+void expect_times(const Sample& sample, std::uint64_t count, const std::string& key) {
+  ASSERT_EQ(sample.latency_ns.count(), count) << key;
+  double mean_ns = 0;
+  double mean_square_ns2 = 0;
+  for (const auto& [least_ns, messages] : sample.latency_ns.buckets()) {
+    const double share = static_cast<double>(messages) / static_cast<double>(count);
+    mean_ns += share * static_cast<double>(least_ns);
+    mean_square_ns2 += share * static_cast<double>(least_ns) * static_cast<double>(least_ns);
+  }
+  EXPECT_NEAR(sample.mean_ns / mean_ns, 1, 1.0 / 16) << key;
+  EXPECT_NEAR(sample.mean_square_ns2 / mean_square_ns2, 1, 1.0 / 8) << key;
+  EXPECT_NEAR(sample.median_ns / sample.latency_ns.quantile(33.0 / 64), 1, 1.0 / 16) << key;
+  EXPECT_LE(sample.latency_ns.quantile(0) * static_cast<double>(count) / 2,
+            static_cast<double>(sample.elapsed_ns))
+      << key << ": endpoints work at the same time";
+}
 
 TEST_F(BenchRank, gpu_that_is_shown_the_memory_of_the_nic_pushes) {
   const Plan plan = puts({"pull", "push", "inline", "bounce", "auto"});
@@ -80,6 +149,93 @@ TEST_F(BenchRank, gpu_that_is_shown_the_memory_of_the_nic_pushes) {
   EXPECT_EQ(rank.push_refusal(), "");
   EXPECT_FALSE(read_conditions(rank, {}).contains("push"));
   EXPECT_EQ(run_all(rank, cases), 5);
+}
+
+TEST_F(BenchRank, latencies_have_the_figures_of_all_endpoints_and_of_both_ranks) {
+  for (const Wanted& wanted : kLatencies) {
+    const Plan plan = plan_of(wanted);
+    const auto cases = must(cases_of(plan));
+    Rank rank = must(connect(plan, cases));
+    for (const Case& item : cases) {
+      const Sample sample = run_one(rank, item);
+      expect_sums(sample, wanted, key_of(item));
+      EXPECT_TRUE(sample.occupancy.empty()) << key_of(item);
+      if (is_first()) expect_times(sample, wanted.messages, key_of(item));
+      EXPECT_EQ(sample.latency_ns.count() != 0, is_first()) << key_of(item);
+      EXPECT_EQ(sample.elapsed_ns != 0, is_first()) << key_of(item);
+    }
+    EXPECT_EQ(rank.queues_place(), "kernels' in host memory, proxies' in host memory");
+    EXPECT_EQ(rank.staging_violations(), 0u);
+  }
+}
+
+// Beside bandwidth a sampler reads counters that the kernel stores plainly.
+#ifndef __SANITIZE_THREAD__
+TEST_F(BenchRank, bandwidths_have_the_sums_of_all_endpoints_and_of_both_ranks) {
+  for (const Wanted& wanted : kBandwidths) {
+    const Plan plan = plan_of(wanted);
+    const auto cases = must(cases_of(plan));
+    Rank rank = must(connect(plan, cases));
+    for (const Case& item : cases) {
+      const Sample sample = run_one(rank, item);
+      expect_sums(sample, wanted, key_of(item));
+      const bool sends = is_first() || wanted.both_ways;
+      EXPECT_EQ(sample.elapsed_ns != 0, sends) << key_of(item);
+      EXPECT_EQ(sample.occupancy.empty(), !sends) << key_of(item);
+      EXPECT_EQ(sample.latency_ns.count(), 0u) << key_of(item);
+    }
+  }
+}
+#endif
+
+TEST_F(BenchRank, collectives_have_the_puts_and_bytes_of_all_ranks) {
+  constexpr Wanted kCollectives[] = {{"alltoall", false, 32, 64, 2 * kBytes},
+                                     {"incast", false, 32, 32, kBytes},
+                                     {"allreduce", false, 32, 128, 2 * kBytes}};
+  for (const Wanted& wanted : kCollectives) {
+    Plan plan = puts({"pull"});
+    plan.tests = {wanted.test};
+    plan.sizes_bytes = {kBytes};
+    const auto cases = must(cases_of(plan));
+    Rank rank = must(connect(plan, cases));
+    const Sample sample = run_one(rank, cases[0]);
+    expect_sums(sample, wanted, wanted.test);
+    EXPECT_EQ(sample.latency_ns.count(), is_first() ? kMessages : 0) << wanted.test;
+  }
+}
+
+TEST_F(BenchRank, conditions_are_those_of_the_rank_and_its_gpu) {
+  const Plan plan = puts({"pull"});
+  const auto cases = must(cases_of(plan));
+  Rank rank = must(connect(plan, cases));
+  const Gpu gpu = must(Gpu::open());
+  std::array<char, 256> host{};
+  ASSERT_EQ(gethostname(host.data(), host.size()), 0);
+  EXPECT_EQ(hca_text(rank.hca()), "the software HCA");
+  EXPECT_EQ(measured_on(rank.hca(), {}), "the software HCA, kernels on the CPU layer");
+  EXPECT_EQ(measured_on(rank.hca(), {&gpu, &gpu}),
+            "the software HCA, kernels on " + gpu.name() + ", payload in GPU memory");
+  const auto without = read_conditions(rank, {});
+  const auto with = read_conditions(rank, {&gpu, nullptr});
+  EXPECT_EQ(with["host"], host.data());
+  EXPECT_EQ(without["kernel_threads"], rank.workers());
+  EXPECT_TRUE(with["kernel_threads"].is_null());
+  EXPECT_EQ(with["gpu"], gpu.name());
+  EXPECT_EQ(with["gpu_clock"], "at most 1000 MHz");
+  EXPECT_EQ(with["gpu_sharing"], "time slices");
+  EXPECT_EQ(with["cuda"], gpu.cuda_version());
+  for (const char* const of_gpu : {"gpu", "gpu_clock", "gpu_sharing", "cuda"})
+    EXPECT_TRUE(without[of_gpu].is_null()) << of_gpu;
+  EXPECT_EQ(without["path_class"], "none: kernels on a CPU");
+  EXPECT_EQ(with["payload"], "host memory");
+  EXPECT_EQ(with["queues"], "kernels' in host memory");
+  EXPECT_EQ(with["firmware"], rank.hca().firmware());
+  EXPECT_EQ(with["address"], rank.hca().address_text());
+  EXPECT_EQ(with["path_mtu_bytes"], rank.hca().path_mtu_bytes());
+  const auto environment = with["environment"].get<std::string>();
+  EXPECT_THAT(" " + environment + " ", HasSubstr(" GDX_SOFTHCA_LOSS=0.02 "));
+  for (const char* const of_launcher : {"GDX_RANK=", "GDX_WORLD_SIZE=", "GDX_ROOT=", "PATH="})
+    EXPECT_THAT(" " + environment, ::testing::Not(HasSubstr(std::string(" ") + of_launcher)));
 }
 
 TEST_F(BenchRank, packets_sent_again_count_in_one_case_each) {

@@ -39,6 +39,14 @@ TEST_F(DoctorProbes, programs_are_run_without_a_shell) {
   const auto failed = probes_.run({"false"});
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().message, "false: exit status 1");
+  const auto killed = probes_.run({"sh", "-c", "kill -9 $$"});
+  ASSERT_FALSE(killed);
+  EXPECT_EQ(killed.error().message, "sh -c kill -9 $$: killed by signal 9");
+  EXPECT_EQ(probes_.run({"cat"}).value(), "") << "of an empty input";
+  EXPECT_EQ(probes_.run({"sh", "-c", "echo x; echo y >&2"}).value(), "x\n");
+  EXPECT_EQ(probes_.run({"seq", "5000"}).value().size(), 23'893u) << "more than one piece";
+  EXPECT_EQ(probes_.run({"mktemp", "-u"}).value(), probes_.run({"mktemp", "-u"}).value()) << "run once";
+  EXPECT_NE(live_probes().run({"mktemp", "-u"}).value(), probes_.run({"mktemp", "-u"}).value());
 }
 
 TEST_F(DoctorProbes, devices_are_opened) {
@@ -48,6 +56,7 @@ TEST_F(DoctorProbes, devices_are_opened) {
   const auto absent = probes_.open_device("/dev/no_such_device");
   ASSERT_TRUE(absent);
   EXPECT_EQ(*absent, "No such file or directory");
+  EXPECT_EQ(probes_.open_device("/dev").value(), "Is a directory") << "to read and write";
   const auto devx = probes_.open_devx(kHca);
   ASSERT_TRUE(devx) << devx.error().message;
   EXPECT_EQ(*devx, "");
@@ -80,6 +89,25 @@ TEST_F(DoctorProbes, order_of_writes_is_asked_of_each_gpu) {
   ASSERT_EQ(setenv(kOrdering, "0", 1), 0);
   EXPECT_FALSE(probes_.gpus()->front().orders_writes);
   ASSERT_EQ(unsetenv(kOrdering), 0);
+}
+
+// Each probe tells what the driver says, of the GPU that it was asked for.
+TEST_F(DoctorProbes, refusals_and_attributes_are_those_of_the_driver) {
+  EXPECT_TRUE(probes_.gpus()->front().exports_dmabuf);
+  EXPECT_FALSE(probes_.gpus()->front().over_c2c);
+  for (const char* const variable : {"GDX_FAKE_CUDA_DMABUF", "GDX_FAKE_CUDA_PEER_MAPPING"})
+    ASSERT_EQ(setenv(variable, "0", 1), 0);
+  ASSERT_EQ(setenv("GDX_FAKE_CUDA_HOST_ATOMICS", "1", 1), 0);
+  EXPECT_FALSE(probes_.gpus()->front().exports_dmabuf);
+  EXPECT_TRUE(probes_.gpus()->front().over_c2c);
+  const auto told = [](const Result<Refusal>& tried) { return tried ? *tried : "not tried"; };
+  EXPECT_THAT(told(probes_.map_uar(kHca, gpu_)), HasSubstr("PeerMappingOverride"));
+  EXPECT_THAT(told(probes_.register_page(kHca, gpu_, RegistrationWay::kDmabuf)), HasSubstr("dmabuf"));
+  EXPECT_EQ(told(probes_.register_page(kHca, gpu_, RegistrationWay::kPeermem)), "");
+  EXPECT_EQ(told(probes_.register_page(kHca, "", RegistrationWay::kHostPages)), "");
+  for (const char* const variable :
+       {"GDX_FAKE_CUDA_DMABUF", "GDX_FAKE_CUDA_PEER_MAPPING", "GDX_FAKE_CUDA_HOST_ATOMICS"})
+    unsetenv(variable);
 }
 
 TEST_F(DoctorProbes, device_memory_is_told_with_its_largest_piece) {
