@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -57,9 +58,9 @@ TEST(Plan, product_has_each_case_once) {
 }
 
 std::vector<std::string> keys_of(const Plan& plan) {
-  std::vector<std::string> keys;
   const auto cases = cases_of(plan).value();
-  for (const Case& item : cases) keys.push_back(key_of(item));
+  std::vector<std::string> keys(cases.size());
+  std::ranges::transform(cases, keys.begin(), key_of);
   return keys;
 }
 

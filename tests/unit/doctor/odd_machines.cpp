@@ -4,7 +4,7 @@ namespace gdx::doctor {
 namespace {
 
 // Machines with more than one trouble.
-const std::vector<Fault> kOddMachines = {
+const std::vector<Fault> machines = {
     {"a ConnectX alone, without its driver",
      [](Fabricated& m) {
        m.topology.gpus.clear();
@@ -44,6 +44,6 @@ const std::vector<Fault> kOddMachines = {
 
 }  // namespace
 
-const std::vector<Fault>& odd_machines() { return kOddMachines; }
+const std::vector<Fault>& odd_machines() { return machines; }
 
 }  // namespace gdx::doctor

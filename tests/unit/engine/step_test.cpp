@@ -22,9 +22,9 @@ using Bytes = std::vector<std::byte>;
 constexpr std::uint64_t kStartNs = 1'000'000'000;
 constexpr std::uint64_t kLongestIdleNs = 1'000'000'000;
 constexpr std::uint8_t kPatient = 20;  // local ACK timeout code: 4 s
-const wire::Address kOwn = wire::Address::ipv4(0x0a000001);
-const wire::Address kPeer = wire::Address::ipv4(0x0a000002);
-const wire::Address kOther = wire::Address::ipv4(0x0a000003);
+const wire::Address own_address = wire::Address::ipv4(0x0a000001);
+const wire::Address peer_address = wire::Address::ipv4(0x0a000002);
+const wire::Address other_address = wire::Address::ipv4(0x0a000003);
 
 struct Arrival {
   wire::Address source;
@@ -107,14 +107,14 @@ class Step : public testing::Test {
  protected:
   explicit Step(std::size_t socket_bytes = 0) {
     script.socket_bytes = socket_bytes;
-    node.emplace(std::make_unique<ScriptedWire>(kOwn, script), 4 << 20, HcaConfig{},
+    node.emplace(std::make_unique<ScriptedWire>(own_address, script), 4 << 20, HcaConfig{},
                  [this] { return now_ns; });
-    peer.emplace(std::make_unique<ScriptedWire>(kPeer, peers_script), 4 << 20);
+    peer.emplace(std::make_unique<ScriptedWire>(peer_address, peers_script), 4 << 20);
     node->connect(*peer, kPatient);
   }
   Hca& hca() { return *node->hca; }
   void arrive(const roce::Headers& headers, std::span<const std::byte> payload = {}, std::uint16_t port = 0) {
-    script.inbox.push_back({kPeer, encoded(headers, payload), port});
+    script.inbox.push_back({peer_address, encoded(headers, payload), port});
   }
   std::atomic_ref<std::uint64_t> word(std::size_t offset) {
     return std::atomic_ref(node->uar_page[offset / 8]);
@@ -171,10 +171,10 @@ TEST_F(Management, datagrams_for_qp_1_reach_its_agent_whole_and_in_order) {
     sent.bth.pad_count = roce::pad_count_for(length_bytes);
     arrive(sent, counting(length_bytes));
   }
-  script.inbox.back().source = kOther;
+  script.inbox.back().source = other_address;
   EXPECT_EQ(hca().progress(), 2 + 5) << "what the agent does counts";
   EXPECT_EQ(agent.datagrams, (std::vector{counting(256), counting(9)}));
-  EXPECT_EQ(agent.sources, (std::vector{kPeer, kOther}));
+  EXPECT_EQ(agent.sources, (std::vector{peer_address, other_address}));
   EXPECT_EQ(agent.stepped_ns, now_ns);
   EXPECT_EQ(hca().counters().dropped_packets, 0u);
   hca().progress();
@@ -207,18 +207,18 @@ TEST_F(Management, datagram_that_differs_in_one_header_field_is_dropped) {
 
 TEST_F(Management, datagrams_leave_at_once_with_the_headers_of_qp_1) {
   for (std::uint32_t psn = 0; psn < 3; ++psn) {
-    hca().send_management(kOther, counting(256 + psn));
+    hca().send_management(other_address, counting(256 + psn));
     ASSERT_EQ(script.sent.size(), psn + 1);
     EXPECT_TRUE(script.flushed);
     roce::Headers expected = headers();
     expected.bth.psn = psn;
     expected.bth.pad_count = roce::pad_count_for(psn);
-    EXPECT_EQ(script.sent.back().destination, kOther);
+    EXPECT_EQ(script.sent.back().destination, other_address);
     EXPECT_EQ(script.sent.back().datagram, encoded(expected, counting(256 + psn)));
   }
   hca().send_management(*wire::Address::parse("fd00::1"), counting(256));
   script.lost = true;
-  hca().send_management(kOther, counting(256));
+  hca().send_management(other_address, counting(256));
   EXPECT_EQ(script.sent.size(), 3u) << "another kind of address, a lost wire";
 }
 
@@ -264,7 +264,7 @@ TEST_F(Step, padding_is_zeros_whatever_the_buffer_held) {
   expected.bth.pad_count = 3;
   expected.reth = {peer->remote(0).address, peer->mkey, 5};
   EXPECT_EQ(script.sent[0].datagram, encoded(expected, Bytes(5)));
-  EXPECT_EQ(script.sent[0].destination, kPeer);
+  EXPECT_EQ(script.sent[0].destination, peer_address);
   EXPECT_TRUE(script.flushed);
 }
 
@@ -279,7 +279,7 @@ TEST_F(Step, counts_what_it_does) {
   EXPECT_EQ(hca().progress(), 1);
   EXPECT_EQ(hca().rung_at_ns(), now_ns);
   now_ns += 7;
-  for (int i = 0; i < 3; ++i) script.inbox.push_back({kPeer, Bytes(3), 0});
+  for (int i = 0; i < 3; ++i) script.inbox.push_back({peer_address, Bytes(3), 0});
   EXPECT_EQ(hca().progress(), 3);
   EXPECT_EQ(hca().counters().dropped_packets, 3u) << "no packet has 3 bytes";
   EXPECT_EQ(hca().rung_at_ns(), now_ns - 7);
@@ -304,7 +304,7 @@ TEST_F(Step, sends_twice_half_a_mebibyte_after_a_pause_and_once_in_a_stream) {
 }
 
 TEST_F(Step, takes_256_packets_and_is_not_idle_before_the_inbox_was_found_empty) {
-  for (int i = 0; i < 300; ++i) script.inbox.push_back({kPeer, Bytes(3), 0});
+  for (int i = 0; i < 300; ++i) script.inbox.push_back({peer_address, Bytes(3), 0});
   EXPECT_EQ(hca().progress(), 256);
   EXPECT_EQ(hca().idle_ns(), 0u);
   EXPECT_EQ(hca().progress(), 44);
@@ -359,11 +359,11 @@ TEST_F(Step, does_nothing_on_a_lost_wire_and_looks_for_that_every_20_us) {
   hca().progress();
   script.lost_checks = 0;
   script.lost = true;
-  script.inbox.push_back({kPeer, Bytes(3), 0});
+  script.inbox.push_back({peer_address, Bytes(3), 0});
   now_ns += 19'999;
   EXPECT_EQ(hca().progress(), 1);
   EXPECT_EQ(script.lost_checks, 0);
-  script.inbox.push_back({kPeer, Bytes(3), 0});
+  script.inbox.push_back({peer_address, Bytes(3), 0});
   now_ns += 1;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(hca().progress(), 0);
   EXPECT_EQ(script.lost_checks, 3);
@@ -416,11 +416,11 @@ class WindowedStep : public Step {
 TEST_F(WindowedStep, peer_that_speaks_is_sent_a_marker_of_the_units_that_left) {
   post_write(8);
   step();
-  script.inbox.push_back({kPeer, Bytes(3), roce::kUdpPort});
+  script.inbox.push_back({peer_address, Bytes(3), roce::kUdpPort});
   now_ns += 77;
   const std::vector<Departure> sent = step();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].destination, kPeer);
+  EXPECT_EQ(sent[0].destination, peer_address);
   const auto decoded = roce::decode(sent[0].datagram);
   ASSERT_TRUE(decoded);
   const auto marker = roce::decode_window(decoded->payload);
@@ -441,7 +441,7 @@ TEST_F(WindowedStep, marker_of_a_peer_is_answered_from_its_socket_only) {
   arrive(headers(roce::Opcode::kWindowMarker), body({marker, 0}), roce::kUdpPort);
   const std::vector<Departure> sent = step();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].destination, kPeer);
+  EXPECT_EQ(sent[0].destination, peer_address);
   EXPECT_EQ(sent[0].datagram,
             encoded(headers(roce::Opcode::kWindowGrant), body({marker, 100 + kSocketBytes / 2})));
   EXPECT_EQ(hca().counters().window.grants, 1u);

@@ -27,7 +27,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint32_t kDeviceMemory = 128 << 10;  // of the software HCA
 
 template <typename T>
 T must(Result<T> result) {

@@ -14,9 +14,9 @@ namespace {
 using gdx::cm::Message;
 using gdx::cm::MessageType;
 
-const CmAddress kFirst = address_of("127.0.0.3", 7471);
-const CmAddress kSecond = address_of("127.0.0.4", 7471);
-const CmAddress kAny = address_of("0.0.0.0", 7471);
+const CmAddress first_address = address_of("127.0.0.3", 7471);
+const CmAddress second_address = address_of("127.0.0.4", 7471);
+const CmAddress any_address = address_of("0.0.0.0", 7471);
 constexpr std::uint64_t kNowhere = 8;  // an address that no program has
 constexpr std::uint64_t kLongNs = 100'000'000'000;
 
@@ -112,10 +112,10 @@ TEST_F(CmCommands, command_in_a_state_that_forbids_it_is_refused) {
   refuse_all();
   refuses(RDMA_USER_CM_CMD_RESOLVE_ROUTE, rdma_ucm_resolve_route{id, 1});
   refuses(RDMA_USER_CM_CMD_INIT_QP_ATTR, rdma_ucm_init_qp_attr{.response = 0, .id = id, .qp_state = 1});
-  ASSERT_EQ(program_.resolve(id, kSecond), 0);
+  ASSERT_EQ(program_.resolve(id, second_address), 0);
   refuse_all();
-  EXPECT_EQ(program_.resolve(id, kSecond), EINVAL);
-  EXPECT_EQ(program_.bind(id, kFirst), EINVAL);
+  EXPECT_EQ(program_.resolve(id, second_address), EINVAL);
+  EXPECT_EQ(program_.bind(id, first_address), EINVAL);
   EXPECT_EQ(program_.listen(id), EINVAL);
   ASSERT_EQ(program_.resolve_route(id), 0);
   EXPECT_EQ(program_.resolve_route(id), EINVAL);
@@ -123,8 +123,8 @@ TEST_F(CmCommands, command_in_a_state_that_forbids_it_is_refused) {
 
 // `least`: the shortest room, of which an answer fills all and nothing behind.
 TEST_F(CmCommands, answer_without_room_is_refused_and_one_that_cannot_be_written_leaves_nothing) {
-  const std::uint32_t id = program_.routed(kSecond);
-  program_.listen_at(kFirst);
+  const std::uint32_t id = program_.routed(second_address);
+  program_.listen_at(first_address);
   struct Asked {
     std::uint32_t number;
     std::uint32_t option;
@@ -197,7 +197,7 @@ TEST_F(CmCommands, port_space_chooses_the_queue_pairs_type) {
         Case{RDMA_PS_IPOIB, IBV_QPT_RC, true}, Case{RDMA_PS_IB, IBV_QPT_RC, false},
         Case{RDMA_PS_IB, IBV_QPT_UD, true}}) {
     const std::uint32_t id = program_.create(space, given);
-    ASSERT_EQ(program_.bind(id, kFirst), 0);
+    ASSERT_EQ(program_.bind(id, first_address), 0);
     const rdma_ucm_init_qp_attr body{.response = 0, .id = id, .qp_state = IBV_QPS_INIT};
     const auto attributes = program_.ask<ib_uverbs_qp_attr>(RDMA_USER_CM_CMD_INIT_QP_ATTR, body);
     EXPECT_EQ((attributes.qp_attr_mask & IBV_QP_QKEY) != 0, datagrams) << space;
@@ -224,16 +224,19 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
   };
   const CmAddress next = address_of("127.0.0.3", 7472);
   for (const Case& c :
-       {Case{"the same", {RDMA_PS_TCP, kFirst}, {RDMA_PS_TCP, kFirst}, EADDRINUSE},
-        Case{"every one", {RDMA_PS_TCP, kAny}, {RDMA_PS_TCP, kFirst}, EADDRINUSE},
-        Case{"to every one", {RDMA_PS_TCP, kFirst}, {RDMA_PS_TCP, kAny}, EADDRINUSE},
-        Case{"another HCA", {RDMA_PS_TCP, kFirst}, {RDMA_PS_TCP, kSecond}, 0},
-        Case{"another space", {RDMA_PS_TCP, kFirst}, {RDMA_PS_UDP, kFirst}, 0},
-        Case{"another port", {RDMA_PS_TCP, kFirst}, {RDMA_PS_TCP, next}, 0},
-        Case{"both share", {RDMA_PS_TCP, kFirst, true}, {RDMA_PS_TCP, kFirst, true}, 0},
-        Case{"one shares", {RDMA_PS_TCP, kFirst, true}, {RDMA_PS_TCP, kFirst}, EADDRINUSE},
-        Case{"other shares", {RDMA_PS_TCP, kFirst}, {RDMA_PS_TCP, kFirst, true}, EADDRINUSE},
-        Case{"one listens", {RDMA_PS_TCP, kFirst, true, true}, {RDMA_PS_TCP, kFirst, true}, EADDRINUSE}}) {
+       {Case{"the same", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, first_address}, EADDRINUSE},
+        Case{"every one", {RDMA_PS_TCP, any_address}, {RDMA_PS_TCP, first_address}, EADDRINUSE},
+        Case{"to every one", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, any_address}, EADDRINUSE},
+        Case{"another HCA", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, second_address}, 0},
+        Case{"another space", {RDMA_PS_TCP, first_address}, {RDMA_PS_UDP, first_address}, 0},
+        Case{"another port", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, next}, 0},
+        Case{"both share", {RDMA_PS_TCP, first_address, true}, {RDMA_PS_TCP, first_address, true}, 0},
+        Case{"one shares", {RDMA_PS_TCP, first_address, true}, {RDMA_PS_TCP, first_address}, EADDRINUSE},
+        Case{"other shares", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, first_address, true}, EADDRINUSE},
+        Case{"one listens",
+             {RDMA_PS_TCP, first_address, true, true},
+             {RDMA_PS_TCP, first_address, true},
+             EADDRINUSE}}) {
     SCOPED_TRACE(c.what);
     std::array<std::uint32_t, 2> ids{};
     for (const bool second : {false, true}) {
@@ -265,7 +268,7 @@ TEST_F(CmCommands, bound_address_is_an_hcas_or_every_ones_and_a_port_of_none_is_
     EXPECT_EQ(program_.bind(id, address), EINVAL);
     return source.port;
   };
-  EXPECT_EQ(bound(kFirst, true), 7471);
+  EXPECT_EQ(bound(first_address, true), 7471);
   EXPECT_EQ(bound(address_of("127.0.0.9", 7472), false), 7472);
   EXPECT_EQ(bound(address_of("::1", 7473), true), 7473);
   std::vector<std::uint16_t> chosen;
@@ -293,14 +296,14 @@ TEST_F(CmCommands, long_forms_of_bind_and_resolve_judge_sizes_and_families) {
   ib.family = AF_IB;
   const auto ib_bytes = static_cast<std::uint16_t>(write_address(ib, bind.addr));
   EXPECT_EQ(bind_error(ib_bytes, 0), ENODEV);
-  const auto size = static_cast<std::uint16_t>(write_address(kAny, bind.addr));
+  const auto size = static_cast<std::uint16_t>(write_address(any_address, bind.addr));
   EXPECT_EQ(bind_error(size, 1), EINVAL);
   EXPECT_EQ(bind_error(sizeof bind.addr + 1, 0), EINVAL);
   EXPECT_EQ(bind_error(static_cast<std::uint16_t>(size - 1), 0), EINVAL);
   EXPECT_EQ(bind_error(sizeof bind.addr, 0), 0);
 
   rdma_ucm_resolve_addr resolve{};
-  write_address(kAny, resolve.src_addr);
+  write_address(any_address, resolve.src_addr);
   const auto resolve_error = [&](const CmAddress& to, std::size_t source_bytes, std::uint32_t reserved,
                                  std::size_t more) {
     resolve.id = program_.create();
@@ -311,12 +314,12 @@ TEST_F(CmCommands, long_forms_of_bind_and_resolve_judge_sizes_and_families) {
     program_.destroy(resolve.id);
     return error;
   };
-  EXPECT_EQ(resolve_error(kSecond, 0, 1, 0), EINVAL);
-  EXPECT_EQ(resolve_error(kSecond, sizeof resolve.src_addr + 1, 0, 0), EINVAL);
-  EXPECT_EQ(resolve_error(kSecond, 0, 0, sizeof resolve.dst_addr), EINVAL);
-  EXPECT_EQ(resolve_error(kSecond, size - 1u, 0, 0), EINVAL);
-  EXPECT_EQ(resolve_error(kSecond, size, 0, 0), EADDRINUSE) << "the source is bound above";
-  EXPECT_EQ(resolve_error(kSecond, 0, 0, 0), 0);
+  EXPECT_EQ(resolve_error(second_address, 0, 1, 0), EINVAL);
+  EXPECT_EQ(resolve_error(second_address, sizeof resolve.src_addr + 1, 0, 0), EINVAL);
+  EXPECT_EQ(resolve_error(second_address, 0, 0, sizeof resolve.dst_addr), EINVAL);
+  EXPECT_EQ(resolve_error(second_address, size - 1u, 0, 0), EINVAL);
+  EXPECT_EQ(resolve_error(second_address, size, 0, 0), EADDRINUSE) << "the source is bound above";
+  EXPECT_EQ(resolve_error(second_address, 0, 0, 0), 0);
   EXPECT_EQ(resolve_error(ib, 0, 0, 0), ENODEV);
   EXPECT_EQ(program_.resolve(id, address_of("::1", 1)), EINVAL) << "bound to the other family";
   EXPECT_EQ(program_.resolve(id, address_of("255.255.255.255", 1)), EACCES);
@@ -379,8 +382,8 @@ TEST_F(CmCommands, listener_waits_at_the_hcas_of_its_address_and_no_longer_than_
     std::array<bool, 3> at;
   };
   for (const auto& [address, one_family, at] :
-       {Case{kFirst, false, {true, false, false}}, Case{kSecond, false, {false, true, false}},
-        Case{kAny, false, {true, true, true}}, Case{kAny, true, {true, true, false}},
+       {Case{first_address, false, {true, false, false}}, Case{second_address, false, {false, true, false}},
+        Case{any_address, false, {true, true, true}}, Case{any_address, true, {true, true, false}},
         Case{address_of("::", 7471), true, {false, false, true}}}) {
     const std::uint32_t id = program_.create();
     ASSERT_EQ(program_.set_option(id, RDMA_OPTION_ID_AFONLY, one_family ? 1 : 0, 4), 0);
@@ -413,7 +416,7 @@ TEST_F(CmCommands, listen_without_an_address_or_by_gid) {
 
 TEST_F(CmCommands, backlog_is_as_asked_up_to_the_largest) {
   for (const auto& [asked, room] : {std::pair(3u, 3u), std::pair(0u, 1024u), std::pair(1025u, 1024u)}) {
-    const std::uint32_t id = program_.listen_at(kFirst, RDMA_PS_TCP, asked);
+    const std::uint32_t id = program_.listen_at(first_address, RDMA_PS_TCP, asked);
     PortHca& hca = *program_.hcas[0];
     for (std::uint32_t i = 0; i < room + 2; ++i)
       hca.agent().on_datagram(peer_, gdx::cm::encode(request_for(7471, ++requests_)));
@@ -447,7 +450,7 @@ TEST_F(CmCommands, options_judge_their_length_value_and_time) {
     Errno bound;
   };
   for (const bool bound : {false, true}) {
-    ASSERT_EQ(bound ? program_.bind(id, kFirst) : 0, 0);
+    ASSERT_EQ(bound ? program_.bind(id, first_address) : 0, 0);
     for (const Case& c :
          {Case{RDMA_OPTION_ID_TOS, 255, 1, 0, 0}, Case{RDMA_OPTION_ID_TOS, 1, 4, EINVAL, EINVAL},
           Case{RDMA_OPTION_ID_REUSEADDR, 1, 4, 0, EINVAL},
@@ -466,11 +469,11 @@ TEST_F(CmCommands, options_judge_their_length_value_and_time) {
 
 TEST_F(CmCommands, unread_request_moves_with_its_listener_and_becomes_an_id_of_the_other_file) {
   const int other = program_.open();
-  const std::uint32_t listener = program_.listen_at(kFirst);
+  const std::uint32_t listener = program_.listen_at(first_address);
   EXPECT_TRUE(listens(*program_.hcas[0]));
   deliver(*program_.hcas[0], request_for(7471, ++requests_));
   const std::uint32_t stays = program_.create();
-  ASSERT_EQ(program_.resolve(stays, kSecond), 0);
+  ASSERT_EQ(program_.resolve(stays, second_address), 0);
   rdma_ucm_migrate_resp migrated{};
   const rdma_ucm_migrate_id body{reinterpret_cast<std::uintptr_t>(&migrated), listener,
                                  static_cast<std::uint32_t>(program_.fd)};
@@ -496,7 +499,7 @@ TEST_F(CmCommands, unread_request_moves_with_its_listener_and_becomes_an_id_of_t
 }
 
 TEST_F(CmCommands, end_of_the_program_says_goodbye_until_it_is_confirmed) {
-  program_.listen_at(kFirst);
+  program_.listen_at(first_address);
   PortHca& hca = *program_.hcas[0];
   deliver(hca, request_for(7471, 5));
   const std::uint32_t id = program_.event().id;

@@ -14,7 +14,7 @@ using gdx::cm::Message;
 using gdx::cm::MessageType;
 using gdx::cm::Transport;
 
-const CmAddress kServer = address_of("127.0.0.3", 7471);
+const CmAddress server_address = address_of("127.0.0.3", 7471);
 constexpr std::uint8_t kTos = 0xa8;
 constexpr std::uint8_t kTimeout = 19;
 constexpr std::uint8_t kMtuCode = 3;  // 1024 bytes
@@ -125,7 +125,7 @@ class Connections : public testing::TestWithParam<bool> {
   }
 
   std::uint32_t routed(std::uint16_t space = RDMA_PS_TCP, std::uint8_t qp_type = 0) {
-    const std::uint32_t id = client_.routed(kServer, space, qp_type);
+    const std::uint32_t id = client_.routed(server_address, space, qp_type);
     EXPECT_EQ(client_.set_option(id, RDMA_OPTION_ID_TOS, kTos, 1), 0);
     EXPECT_EQ(client_.set_option(id, RDMA_OPTION_ID_ACK_TIMEOUT, kTimeout, 1), 0);
     return id;
@@ -162,9 +162,9 @@ class Connections : public testing::TestWithParam<bool> {
 
   std::vector<PortHca*> network_;
   Program client_{network_, {"127.0.0.2"}, 1, config()};
-  Program server_{network_, {kServer.address.text()}, 2, config()};
-  const Way out_{address_of("127.0.0.2", 0).address, kServer.address, GetParam()};
-  const Way back_{kServer.address, address_of("127.0.0.2", 0).address, GetParam()};
+  Program server_{network_, {server_address.address.text()}, 2, config()};
+  const Way out_{address_of("127.0.0.2", 0).address, server_address.address, GetParam()};
+  const Way back_{server_address.address, address_of("127.0.0.2", 0).address, GetParam()};
 };
 
 // Every answer about an end with a route, byte by byte.
@@ -299,11 +299,11 @@ void append_private_data(Message& to, const rdma_ucm_conn_param& given) {
 }
 
 TEST_P(Connections, request_is_what_its_program_gave_and_the_other_program_is_told_the_same) {
-  const std::uint32_t listener = server_.listen_at(kServer);
+  const std::uint32_t listener = server_.listen_at(server_address);
   for (const auto& [type, space] : {std::pair(IBV_QPT_RC, RDMA_PS_TCP), std::pair(IBV_QPT_UC, RDMA_PS_IB)}) {
     if (space == RDMA_PS_IB) {
       const std::uint32_t second = server_.create(space, type);
-      ASSERT_EQ(server_.bind(second, kServer), 0);
+      ASSERT_EQ(server_.bind(second, server_address), 0);
       ASSERT_EQ(server_.listen(second), 0);
     }
     const std::uint32_t active = routed(space, type);
@@ -341,7 +341,7 @@ TEST_P(Connections, request_is_what_its_program_gave_and_the_other_program_is_to
 }
 
 TEST_P(Connections, accepted_goes_through_every_state_of_both_ends) {
-  server_.listen_at(kServer);
+  server_.listen_at(server_address);
   const std::uint32_t active = routed();
   EXPECT_EQ(attributes(client_, active, IBV_QPS_INIT).qp_access_flags, 0u);
   attributes(client_, active, IBV_QPS_RTR, EINVAL);
@@ -407,7 +407,7 @@ TEST_P(Connections, accepted_goes_through_every_state_of_both_ends) {
 
 // An accept without parameters is the active side's alone: of the passive one it ends what was accepted.
 TEST_P(Connections, accept_without_parameters_of_the_passive_side_rejects_after_a_reply_too) {
-  server_.listen_at(kServer);
+  server_.listen_at(server_address);
   const std::uint32_t active = routed();
   const std::uint32_t passive = requested(active);
   ASSERT_EQ(server_.accept(passive, passive_parameters(), kServerHandle), 0);
@@ -423,7 +423,7 @@ TEST_P(Connections, accept_without_parameters_of_the_passive_side_rejects_after_
 }
 
 TEST_P(Connections, peer_that_gives_up_before_the_answer_is_told_to_nobody) {
-  server_.listen_at(kServer);
+  server_.listen_at(server_address);
   const std::uint32_t active = routed();
   const std::uint32_t passive = requested(active);
   EXPECT_EQ(client_.destroy(active), 2u);
@@ -433,7 +433,7 @@ TEST_P(Connections, peer_that_gives_up_before_the_answer_is_told_to_nobody) {
 }
 
 TEST_P(Connections, established_by_an_event_of_the_queue_pair_is_told_once) {
-  server_.listen_at(kServer);
+  server_.listen_at(server_address);
   const std::uint32_t active = routed();
   const std::uint32_t passive = requested(active);
   const auto notify = [](Program& program, std::uint32_t id, std::uint32_t event) {
@@ -451,7 +451,7 @@ TEST_P(Connections, established_by_an_event_of_the_queue_pair_is_told_once) {
 }
 
 TEST_P(Connections, reject_has_its_reason_and_the_private_data_that_fit) {
-  server_.listen_at(kServer);
+  server_.listen_at(server_address);
   constexpr std::uint8_t kRoom = 148;
   for (const auto& [given, expected] : {std::pair(0, 28), std::pair(28, 28), std::pair(35, 35)}) {
     const std::uint32_t active = routed();
@@ -474,7 +474,7 @@ TEST_P(Connections, reject_has_its_reason_and_the_private_data_that_fit) {
 }
 
 TEST_P(Connections, unanswered_is_unreachable_by_timeout_and_takes_too_large_counts_as_the_largest) {
-  const std::uint32_t active = client_.routed(kServer);
+  const std::uint32_t active = client_.routed(server_address);
   rdma_ucm_conn_param asked = active_parameters();
   asked.retry_count = asked.rnr_retry_count = 9;
   asked.private_data_len = 57;
@@ -498,7 +498,7 @@ TEST_P(Connections, unanswered_is_unreachable_by_timeout_and_takes_too_large_cou
 }
 
 TEST_P(Connections, datagram_service_gives_its_queue_pair_and_key_or_refuses) {
-  const std::uint32_t listener = server_.listen_at(kServer, RDMA_PS_UDP);
+  const std::uint32_t listener = server_.listen_at(server_address, RDMA_PS_UDP);
   ASSERT_EQ(server_.set_option(listener, RDMA_OPTION_ID_TOS, kTos, 1), 0);
   struct Case {
     std::uint32_t given;

@@ -573,8 +573,8 @@ TEST(RnrTimer, codes_have_the_times_of_the_specification) {
   constexpr std::uint64_t kTimes[] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
                                       48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
                                       2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
-  for (std::uint8_t code = 0; code < std::size(kTimes); ++code) {
-    EXPECT_EQ(rnr_timer_ns(code), kTimes[code] * 10'000) << int{code};
+  for (std::size_t code = 0; code < std::size(kTimes); ++code) {
+    EXPECT_EQ(rnr_timer_ns(static_cast<std::uint8_t>(code)), kTimes[code] * 10'000) << code;
   }
 }
 

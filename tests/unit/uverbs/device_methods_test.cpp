@@ -331,8 +331,8 @@ TEST_F(DeviceMethods, domain_has_its_number_and_lasts_while_something_stands_on_
   EXPECT_EQ(made.run(*context_), EFAULT);
   EXPECT_EQ(objects(), 2u);
   EXPECT_EQ(destroy(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, pd), EBUSY);
-  const auto refused = [this, &ah](auto change) {
-    ib_uverbs_create_ah wrong = ah;
+  const auto refused = [this, known = &ah](auto change) {
+    ib_uverbs_create_ah wrong = *known;
     change(wrong);
     return error_of(IB_USER_VERBS_CMD_CREATE_AH, wrong);
   };

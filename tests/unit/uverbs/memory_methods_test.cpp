@@ -204,12 +204,12 @@ TEST_F(MemoryMethods, region_registered_again_changes_what_was_asked_for_alone) 
   asked.length = 128;
   asked.pd_handle = pd_;
   asked.access_flags = 0xf;
-  const auto change = [&](std::uint32_t flags) {
-    asked.flags = flags;
-    return answer<ib_uverbs_rereg_mr_resp>(IB_USER_VERBS_CMD_REREG_MR, asked);
+  const auto change = [this, known = &asked](std::uint32_t flags) {
+    known->flags = flags;
+    return answer<ib_uverbs_rereg_mr_resp>(IB_USER_VERBS_CMD_REREG_MR, *known);
   };
-  const auto refused = [&](std::uint32_t flags, auto wrong) {
-    ib_uverbs_rereg_mr changed = asked;
+  const auto refused = [this, known = &asked](std::uint32_t flags, auto wrong) {
+    ib_uverbs_rereg_mr changed = *known;
     changed.flags = flags;
     wrong(changed);
     return error_of(IB_USER_VERBS_CMD_REREG_MR, changed);
