@@ -48,7 +48,8 @@ class Request {
     header_.length = static_cast<std::uint16_t>(sizeof header_ + attributes_.size() * sizeof(ib_uverbs_attr));
     whole_.assign(header_.length + fuzz::kCanaryBytes, fuzz::kCanary);
     std::memcpy(whole_.data(), &header_, sizeof header_);
-    std::memcpy(whole_.data() + sizeof header_, attributes_.data(), header_.length - sizeof header_);
+    if (!attributes_.empty())
+      std::memcpy(whole_.data() + sizeof header_, attributes_.data(), header_.length - sizeof header_);
     for (const auto output : outputs_) std::ranges::fill(behind(output), fuzz::kCanary);
     const Errno error = dispatch(context, reinterpret_cast<std::uintptr_t>(whole_.data()));
     for (const auto output : outputs_) fuzz::expect_canaries(behind(output), "an answer fits its attribute");

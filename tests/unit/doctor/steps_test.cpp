@@ -53,7 +53,8 @@ std::string text_of(const std::string& step, const StepResult& result) {
       {"GID [0-9]+ [0-9a-f.:]+,", "GID I G,"},
       {" at 0x[0-9a-f]+", " at 0xA"},
       {"syndrome 0x[0-9a-f]{8}", "syndrome 0xS"},
-      {"QP 0x[0-9a-f]+", "QP 0xQ"}};
+      {"QP 0x[0-9a-f]+", "QP 0xQ"},
+      {"(no-such-host.invalid:7'): [^;\n]*", "$1: E"}};  // the resolver's words
   for (const auto& [pattern, by] : varying) text = std::regex_replace(text, std::regex(pattern), by);
   return text;
 }
