@@ -2,8 +2,9 @@
 """Usage: judge.py reach BUILD OUT [--only REGEX] | judge BUILD OUT [--seconds S] [--numbers N,...] [--jobs J] | report OUT
 
 reach   runs each test of BUILD's fast and full tiers without mutants and notes in OUT/reach.json which it reaches
-judge   switches on one mutant of OUT/mutants.json after another, and runs the tests that reach it, quickest first, until one
-        fails or S (60) seconds are over; a test that then fails without the mutant too tells nothing
+judge   switches on one mutant of OUT/mutants.json after another, and runs the tests that reach it, those of its folder first
+        and then the quickest, until one fails or S (60) seconds are over; a test that then fails without the mutant too tells
+        nothing
 report  prints the mutants that nothing has noticed, by file, and exits with 1 where there are any that tests/mutation/accepted
         does not list
 """
@@ -22,6 +23,7 @@ import time
 
 ON = 2
 SWITCHES = 1 << 16
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 # Judge the tree's text, or programs built from another copy of it.
 LEFT_OUT = re.compile(r"^(tidy|install|matrix|papers|headers|Mutant|nightly|reference)")
 
@@ -51,7 +53,7 @@ class Switches:
     """The file of switches of one test at a time."""
 
     def __init__(self):
-        self.file = tempfile.NamedTemporaryFile(prefix="gdx-mutants-")
+        self.file = tempfile.NamedTemporaryFile(prefix="gdx-mutants-", dir=MEMORY)
 
     def run(self, test, on=(), timeout_s=None):
         """Runs a test with mutants `on`. Returns (passed, seconds, mutants reached); a skip passes."""
@@ -61,7 +63,8 @@ class Switches:
         pathlib.Path(self.file.name).write_bytes(state)
         environment = {**os.environ, **test["environment"], "GDX_MUTATION": self.file.name}
         start = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="gdx-judge-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="gdx-judge-", dir=MEMORY) as scratch:
+            os.chmod(scratch, 0o1777)  # as /tmp: some tests become another user
             environment["TMPDIR"] = scratch
             child = subprocess.Popen(test["command"], cwd=test["folder"], env=environment, stdin=subprocess.DEVNULL,
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -109,6 +112,11 @@ def reach(build, out, only, jobs):
         keep(f"{out}/reach.json", noted)
 
 
+def is_near(test, path):
+    """Whether the folder of a mutant's file, such as host/doctor, is a word of a test's command."""
+    return path.split("/")[-2] in re.split(r"[/_.]", " ".join(test["command"]).replace(" ", "/"))
+
+
 def judge(build, out, seconds, numbers, jobs):
     tests = read_tests(build)
     mutants = {one["number"]: one for one in json.load(open(f"{out}/mutants.json"))}
@@ -120,7 +128,7 @@ def judge(build, out, seconds, numbers, jobs):
 
     def work(switches, number):
         spent, failed, ran = 0.0, None, 0
-        for name in reaching[number]:
+        for name in sorted(reaching[number], key=lambda one: not is_near(tests[one], mutants[number]["path"])):
             if spent > seconds:
                 break
             limit = 10 + 5 * noted[name]["seconds"]
@@ -148,7 +156,7 @@ def report(out):
     for number, result in sorted(judged.items()):
         mutant = mutants[number]
         text = " ".join(f'{mutant["text"]} => {mutant["replaced"]}'.split())
-        line = f'{mutant["path"]}: {mutant["kind"]}: {text}'
+        line = f'{mutant["path"]}: {mutant["kind"]}: {text} | {mutant["source"]}'
         fate = "noticed" if result["noticed_by"] else "accepted" if line in accepted else \
             "survives" if result["of"] else "unreached"
         counts[fate] += 1

@@ -31,6 +31,7 @@ ASSIGNMENTS = {"+=": "-=", "-=": "+=", "*=": "+=", "|=": "&=", "&=": "|=", "<<="
 STEPS = {"++": "--", "--": "++"}
 MACRO = re.compile(r"[A-Z][A-Z0-9_]+\(")
 CONSTANT = {Kind.STATIC_ASSERT, Kind.ENUM_CONSTANT_DECL, Kind.TEMPLATE_TYPE_PARAMETER, Kind.TEMPLATE_NON_TYPE_PARAMETER}
+DECLARED = {Kind.VAR_DECL, Kind.FIELD_DECL, Kind.PARM_DECL, Kind.FUNCTION_DECL, Kind.CXX_METHOD}
 LAST_IS_BODY = {Kind.FOR_STMT, Kind.WHILE_STMT, Kind.CXX_FOR_RANGE_STMT, Kind.CASE_STMT, Kind.DEFAULT_STMT}
 
 
@@ -55,8 +56,11 @@ class Reader:
         if not text or text != text.strip() or MACRO.match(text):
             return
         self.found[first, last] = {"path": self.path, "line": cursor.extent.start.line, "first": first, "last": last,
-                                   "kind": kind, "text": text, "replaced": replaced,
+                                   "kind": kind, "text": text, "replaced": replaced, "source": self.line_of(first),
                                    "whole": whole or f"(gdx_mutant(@) ? ({replaced}) : ({text}))"}
+
+    def line_of(self, offset):
+        return self.text[self.text.rfind(b"\n", 0, offset) + 1:].split(b"\n", 1)[0].decode().strip()
 
     def operator(self, cursor, left, right):
         """Returns what stands between two operands, without comments: the operator."""
@@ -65,17 +69,40 @@ class Reader:
 
     def visit(self, cursor, parent):
         kind = cursor.kind
-        if kind in CONSTANT:
+        if kind in CONSTANT or self.is_computed_by_compiler(cursor, parent) or self.source(cursor).startswith("log::debug("):
             return
         children = list(cursor.get_children())
         try:
             self.mutate(cursor, parent, kind, children)
         except (UnicodeDecodeError, ValueError):
             pass
-        if kind == Kind.CASE_STMT:
+        if kind == Kind.CASE_STMT or self.is_constexpr_if(cursor):
             children = children[1:]
         for child in children:
             self.visit(child, cursor)
+
+    def is_constexpr_if(self, cursor):
+        return cursor.kind == Kind.IF_STMT and self.source(cursor).startswith("if constexpr")
+
+    def is_computed_by_compiler(self, cursor, parent):
+        """Whether no switch could change it: a constant, a length of an array, an argument of a template."""
+        if cursor.kind == Kind.VAR_DECL:
+            text = self.source(cursor)
+            if re.match(r"(static |inline |thread_local )*constexpr\b", text):
+                return True
+            lasts = cursor.storage_class == cindex.StorageClass.STATIC or parent is None or parent.kind == Kind.NAMESPACE
+            return (lasts or text.startswith("const ")) and all(
+                one.kind != Kind.CALL_EXPR and (one.kind != Kind.DECL_REF_EXPR or re.match("k[A-Z]", one.spelling))
+                for one in cursor.walk_preorder())
+        if parent is None or not cursor.kind.is_expression():
+            return False
+        if parent.kind in DECLARED and cursor.extent.end.offset <= parent.location.offset:
+            return True
+        before = self.text[:cursor.extent.start.offset].rstrip()[-1:]
+        after = self.text[cursor.extent.end.offset:].lstrip()[:1]
+        if parent.kind in DECLARED and before == b"[" and after == b"]":
+            return True
+        return parent.kind != Kind.BINARY_OPERATOR and (before == b"<" or (before == b"," and after == b">"))
 
     @staticmethod
     def is_body(cursor, parent):
@@ -105,7 +132,7 @@ class Reader:
             text = self.source(cursor)
             if text[:1].isdigit():
                 self.add("constant", cursor, f"{text} + 1")
-        elif kind in (Kind.IF_STMT, Kind.WHILE_STMT, Kind.CONDITIONAL_OPERATOR) and children:
+        elif kind in (Kind.IF_STMT, Kind.WHILE_STMT, Kind.CONDITIONAL_OPERATOR) and children and not self.is_constexpr_if(cursor):
             condition = children[0]
             if condition.kind.is_expression():
                 text = self.source(condition)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: mutation_test.sh TESTS: mutation.sh, on a project of four functions, tells the mutants that a test notices from those
-# that survive it, that nothing reaches, and that are accepted.
+# that survive it, that nothing reaches, and that are accepted. It plants none in what the compiler computes.
 set -euo pipefail
 tests=$1
 /usr/bin/python3 -c 'import clang.cindex; clang.cindex.Index.create()' 2>/dev/null ||
@@ -22,6 +22,16 @@ bool unreached(bool a, bool b) {
 }
 int accepted(int a) {
   return a * 1;
+}
+constexpr int kComputed = 2 + 3;
+static const int kAlsoComputed = kComputed * 4;
+template <int n>
+struct Words {
+  char words[n + 5];
+};
+unsigned long constant() {
+  if constexpr (kAlsoComputed > 6) return sizeof(Words<8>);
+  return sizeof(Words<7>);
 }
 CPP
 cat >"$project/tests/four_test.cpp" <<'CPP'
@@ -52,8 +62,8 @@ cat >"$project/CMakePresets.json" <<'JSON'
  "cacheVariables": {"CMAKE_EXPORT_COMPILE_COMMANDS": "ON"}}]}
 JSON
 cat >"$project/tests/mutation/accepted" <<'TEXT'
-host/four.cpp: operator: a * 1 => (a) + (1)
-host/four.cpp: constant: 1 => 1 + 1
+host/four.cpp: operator: a * 1 => (a) + (1) | return a * 1;
+host/four.cpp: constant: 1 => 1 + 1 | return a * 1;
 TEXT
 echo build >"$project/.gitignore"
 git -C "$project" init -q
