@@ -129,6 +129,7 @@ void Network::send_ready(std::uint32_t source, std::uint32_t flow) {
 
 void Network::transmit(PacketId id) {
   const Packet& packet = packets_[id];
+  tell_witness(packet, false);
   ++counters_.packets;
   counters_.bytes += packet.bytes.size() + config_.link.packet_overhead_bytes - kBthBytes;
   Port& port = ports_[packet.source];
@@ -152,7 +153,13 @@ void Network::reach_nic(PacketId id) {
   port.nic.before_delivery(packets_[id].bytes, [&port, id] { port.arrived.push_back(id); });
 }
 
+void Network::tell_witness(const Packet& packet, bool dropped) const {
+  if (config_.witness)
+    config_.witness({now_ns(), packet.source, packet.destination, dropped, std::span(packet.bytes)});
+}
+
 void Network::drop(PacketId id) {
+  tell_witness(packets_[id], true);
   ++counters_.dropped;
   free_packets_.push_back(id);
 }

@@ -18,12 +18,22 @@
 
 namespace gdx::ranks {
 
+// A packet as its link takes it, or as the switch drops it.
+struct Passed {
+  std::uint64_t at_ns = 0;
+  std::uint32_t source = 0;
+  std::uint32_t destination = 0;
+  bool dropped = false;
+  std::span<const std::byte> datagram;
+};
+
 struct NetworkConfig {
   pcie::Wire link = {};  // of each host, each way; its latency is from one host's port to another's
   // [guessed] Of the switch, for each output port. A packet that finds it full is dropped.
   std::uint64_t port_buffer_bytes = 2 << 20;
   // Bytes that a NIC has given to its link and the link has not yet sent; beyond them the HCA waits.
   std::uint64_t nic_queue_bytes = 128 * 1024;
+  std::function<void(const Passed&)> witness = {};
 };
 
 struct NetworkCounters {
@@ -80,6 +90,7 @@ class Network {
   void reach_switch(PacketId id);
   void reach_nic(PacketId id);
   void drop(PacketId id);
+  void tell_witness(const Packet& packet, bool dropped) const;
   [[nodiscard]] std::uint64_t waiting_bytes(pcie::TimePs busy_until) const;
   [[nodiscard]] pcie::TimePs transfer(const Packet& packet) const;
 

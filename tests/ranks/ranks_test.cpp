@@ -105,18 +105,6 @@ TEST(Ranks, kernels_out_of_phase_are_not_stepped_over) {
   EXPECT_LE(coarse.seen_ns, fine.seen_ns + 16 * 4 * 100);
 }
 
-TEST(Ranks, same_configuration_runs_the_same) {
-  SimulationConfig config;
-  config.network.port_buffer_bytes = 1000;
-  config.jitter_ns = 2000;
-  config.message_bytes = 16384;
-  const Report first = run(config);
-  const Report second = run(config);
-  EXPECT_EQ(first.virtual_ns, second.virtual_ns);
-  EXPECT_EQ(first.network.packets, second.network.packets);
-  EXPECT_EQ(first.network.dropped, second.network.dropped);
-}
-
 TEST(Ranks, switch_that_drops_loses_no_message) {
   SimulationConfig config;
   config.network.port_buffer_bytes = 1000;  // two senders at once are one too many

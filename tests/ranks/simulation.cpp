@@ -258,6 +258,7 @@ Report Simulation::run() {
   report.virtual_ns = network_.now_ns();
   report.rounds = rounds_;
   report.network = network_.counters();
+  report.hcas.reserve(ranks_.size());
   for (const auto& rank : ranks_) {
     const softhca::HcaCounters counters = rank->hca().counters();
     const auto& transport = counters.transport;
@@ -266,6 +267,7 @@ Report Simulation::run() {
                          transport.naks_sent + transport.duplicate_requests + transport.out_of_sequence +
                          transport.key_faults + counters.wire.icrc_errors + counters.dropped_packets;
     report.staging_violations += counters.staging_violations;
+    report.hcas.push_back(counters);
     report.delivered_ns = std::max(report.delivered_ns, rank->delivered_ns());
   }
   if (ranks_[0]->bus() != nullptr) report.pcie = ranks_[0]->bus()->counters();

@@ -63,7 +63,8 @@ struct Report {
   std::uint64_t retransmitted_packets = 0;
   std::uint64_t recoveries = 0;  // timeouts, NAKs, duplicates, gaps, damaged and undeliverable packets
   std::uint64_t staging_violations = 0;
-  pcie::Counters pcie;  // of rank 0's bus
+  pcie::Counters pcie;                     // of rank 0's bus
+  std::vector<softhca::HcaCounters> hcas;  // by rank
 };
 
 class Simulation {

@@ -22,6 +22,7 @@ std::uint32_t icrc_of(std::size_t from, std::span<const std::byte> bth_to_paddin
 Fate Link::transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byte> datagram,
                     const Deliver& deliver) {
   ++outcome_.packets;
+  digest(now_ns, from, datagram);
   if (random_.chance(faults_.loss)) {
     ++outcome_.dropped;
     return {.gone = true};
@@ -47,6 +48,14 @@ Fate Link::transmit(std::uint64_t now_ns, std::size_t from, std::vector<std::byt
   deliver(original_ns, std::move(datagram));
   fate.delay_ns = std::min(copy_ns, original_ns) - now_ns - faults_.delay_ns;
   return fate;
+}
+
+void Link::digest(std::uint64_t now_ns, std::size_t from, std::span<const std::byte> datagram) {
+  constexpr std::uint64_t kFnvPrime = 0x100000001b3;
+  const auto fold = [this](std::uint64_t word) { outcome_.digest = (outcome_.digest ^ word) * kFnvPrime; };
+  fold(now_ns);
+  fold(from);
+  for (const std::byte byte : datagram) fold(std::to_integer<std::uint64_t>(byte));
 }
 
 void Link::damage(std::vector<std::byte>& datagram) {

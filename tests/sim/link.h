@@ -35,6 +35,7 @@ class Link {
   [[nodiscard]] static std::span<const std::byte> open(std::size_t from, std::span<const std::byte> datagram);
 
  private:
+  void digest(std::uint64_t now_ns, std::size_t from, std::span<const std::byte> datagram);
   void damage(std::vector<std::byte>& datagram);
   [[nodiscard]] std::uint64_t arrival_ns(std::uint64_t now_ns);
 

@@ -38,6 +38,7 @@ struct Outcome {
   std::uint64_t retries_exhausted = 0;  // of the failures: the link spoilt each try
   std::uint64_t failed_tries = 0;       // of all that retries count
   std::uint64_t unexplained_tries = 0;  // of these, those that nothing spoilt
+  std::uint64_t digest = 0;             // of the time, sender and bytes of every packet
 };
 
 // RC: nothing may be lost.

@@ -1,5 +1,9 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "tests/expected_text.h"
 #include "tests/sim/connector/seeds.h"
 
 namespace gdx::sim {
@@ -23,6 +27,17 @@ TEST(ConnectorSimulation, teams_of_1024_ranks_connect_the_pairs_that_are_used) {
   EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
   EXPECT_GT(report.sum.used, 4 * 4'000u);
   EXPECT_LT(report.sum.ready, 2 * report.sum.used);  // of 523,776 pairs in each team
+}
+
+TEST(ConnectorSimulation, courses_by_seed_are_as_expected) {
+  std::string text = "# seed: used ready gone crossed letters dials breaks deaths busy refusals longest_ns\n";
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    const ConnectorOutcome outcome = ConnectorWorld(seed).run();
+    text += fmt::format("{}: {} {} {} {} {} {} {} {} {} {} {}\n", seed, outcome.used, outcome.ready,
+                        outcome.gone, outcome.crossed, outcome.letters, outcome.dials, outcome.breaks,
+                        outcome.deaths, outcome.busy, outcome.refusals, outcome.longest_ns);
+  }
+  expect_text("connectors.txt", text);
 }
 
 }  // namespace

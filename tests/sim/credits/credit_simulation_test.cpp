@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/expected_text.h"
 #include "tests/sim/credits/seeds.h"
 
 namespace gdx::sim {
@@ -15,6 +16,10 @@ TEST(CreditSimulation, seeds_keep_every_promise) {
   EXPECT_GT(report.sum.errors, 100u);
   EXPECT_GT(report.sum.deaths, 100u);
   EXPECT_GT(report.sum.bad_returns, 100u);
+}
+
+TEST(CreditSimulation, courses_by_seed_are_as_expected) {
+  expect_text("credits.txt", credit_courses(60, 3000, Sharers::kNone));
 }
 
 }  // namespace

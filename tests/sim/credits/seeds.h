@@ -1,6 +1,8 @@
 // Many seeds of the credits' world.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 
@@ -30,6 +32,17 @@ inline CreditReport run_credit_seeds(std::uint64_t first, std::uint64_t last, st
     report.sum.waits += outcome.waits;
   }
   return report;
+}
+
+// Returns the counters of each seed's run, a line each.
+inline std::string credit_courses(std::uint64_t seeds, std::uint32_t steps, Sharers sharers) {
+  std::string text = "# seed: pushes stalls errors deaths bad_returns thread_steps waits\n";
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const CreditOutcome outcome = CreditWorld(seed, sharers).run(steps);
+    text += fmt::format("{}: {} {} {} {} {} {} {}\n", seed, outcome.pushes, outcome.stalls, outcome.errors,
+                        outcome.deaths, outcome.bad_returns, outcome.thread_steps, outcome.waits);
+  }
+  return text;
 }
 
 }  // namespace gdx::sim

@@ -1,6 +1,7 @@
 // Shared endpoints beside exclusive ones: their threads in any order, a step at a time.
 #include <gtest/gtest.h>
 
+#include "tests/expected_text.h"
 #include "tests/sim/credits/seeds.h"
 
 namespace gdx::sim {
@@ -36,6 +37,12 @@ TEST(SharedCreditSimulation, tenants_of_one_pool_keep_every_promise) {
   EXPECT_GT(report.sum.pushes, 10'000u);
   EXPECT_GT(report.sum.waits, 10'000u);
   EXPECT_GT(report.sum.errors, 100u);
+}
+
+TEST(SharedCreditSimulation, courses_by_seed_are_as_expected) {
+  expect_text("shared_credits.txt", credit_courses(30, 3000, Sharers::kSome));
+  expect_text("team_credits.txt", credit_courses(30, 3000, Sharers::kTeam));
+  expect_text("tenant_credits.txt", credit_courses(30, 3000, Sharers::kTenants));
 }
 
 }  // namespace

@@ -271,6 +271,7 @@ WindowOutcome WindowWorld::run() {
     event.act();
     check_invariants();
   }
+  outcome_.end_ns = now_ns_;
   if (!outcome_.problem.empty()) return outcome_;
   if (!done()) fail("somebody who could send did not get on");
   if (!socket_.empty()) return outcome_;

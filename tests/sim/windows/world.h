@@ -28,6 +28,7 @@ struct WindowOutcome {
   std::uint64_t restarts = 0;
   std::uint64_t pauses = 0;
   double fullest = 0;  // of a socket's room
+  std::uint64_t end_ns = 0;
 };
 
 class WindowWorld {
