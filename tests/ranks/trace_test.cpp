@@ -28,7 +28,9 @@ class Packets {
                          bth.ack_request ? " ack" : "", bth.solicited ? " solicited" : "",
                          decoded->payload.size());
     const roce::OpcodeTraits& traits = roce::traits_of(bth.opcode);
-    if (traits.has(roce::kHasReth)) {
+    if (traits.has(roce::kHasReth) && headers.reth.length_bytes == 0) {
+      text_ += fmt::format(" to nothing, address {:x} key {:x}", headers.reth.address, headers.reth.rkey);
+    } else if (traits.has(roce::kHasReth)) {
       const auto [first, added] = origins_.try_emplace(passed.destination, headers.reth.address);
       text_ += fmt::format(" to {} key {:x} length {}",
                            static_cast<std::int64_t>(headers.reth.address - first->second), headers.reth.rkey,
@@ -173,12 +175,13 @@ TEST(Trace, of_a_dead_rank) {
   expect_text("dead_rank.txt", trace(config));
 }
 
-TEST(Trace, of_a_late_peer_that_is_probed) {
+TEST(Trace, of_late_peers_that_are_probed) {
   SimulationConfig config = pair_of(pcie::Mode::kPull);
-  config.messages = 2;
+  config.ranks = 4;
+  config.messages = 6;
   config.message_bytes = 64;
-  config.jitter_ns = 40'000'000;
-  expect_text("late_peer.txt", trace(config));
+  config.jitter_ns = 49'000'000;
+  expect_text("late_peers.txt", trace(config));
 }
 
 }  // namespace
