@@ -32,6 +32,7 @@ inline constexpr std::size_t kMaxPackets = 32;
 
 class EchoWire final : public wire::Wire {
  public:
+  explicit EchoWire(const wire::Address& local = wire::Address::ipv4(0x7f000002)) : local_(local) {}
   const wire::Address& local() const override { return local_; }
   std::size_t room(const wire::Address& /*destination*/) override { return kMaxPackets; }
   std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override { return packet_; }
@@ -52,7 +53,7 @@ class EchoWire final : public wire::Wire {
   const wire::WireCounters& counters() const override { return counters_; }
 
  private:
-  wire::Address local_ = wire::Address::ipv4(0x7f000002);
+  wire::Address local_;
   std::array<std::byte, 4096 + 64> packet_;
   std::deque<std::vector<std::byte>> packets_;
   wire::WireCounters counters_;
