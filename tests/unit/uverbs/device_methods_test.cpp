@@ -345,5 +345,46 @@ TEST_F(DeviceMethods, domain_has_its_number_and_lasts_while_something_stands_on_
   EXPECT_EQ(destroy(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, pd), 0);
 }
 
+TEST_F(DeviceMethods, handle_that_is_missing_unknown_too_long_or_of_another_kind_is_refused_by_each_method) {
+  open(MLX5_IB_ALLOC_UCTX_DEVX);
+  const std::uint32_t pd = alloc_pd();
+  const std::uint32_t number = add_uar();
+  const std::uint32_t uar = pd + 1;
+  ASSERT_EQ(number_of(uar), number);
+  struct Method {
+    std::uint16_t object, method, id;
+  };
+  constexpr Method kMethods[] = {
+      {UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, UVERBS_ATTR_DESTROY_PD_HANDLE},
+      {UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_ATTR_QUERY_PD_HANDLE},
+      {UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, UVERBS_ATTR_ADVISE_MR_PD_HANDLE},
+      {UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, UVERBS_ATTR_DESTROY_MR_HANDLE},
+      {UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR, UVERBS_ATTR_QUERY_MR_HANDLE},
+      {UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY, UVERBS_ATTR_DESTROY_MW_HANDLE},
+      {UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, UVERBS_ATTR_FREE_DM_HANDLE},
+      {UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY, MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE},
+      {UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, UVERBS_ATTR_DESTROY_AH_HANDLE},
+      {UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY, UVERBS_ATTR_DESTROY_CQ_HANDLE},
+      {UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY, UVERBS_ATTR_DESTROY_QP_HANDLE},
+      {UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY, UVERBS_ATTR_DESTROY_SRQ_HANDLE},
+      {MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE},
+      {MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG, MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE},
+      {MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE}};
+  for (const Method& method : kMethods) {
+    const bool of_pds = &method - kMethods < 3;
+    const std::uint32_t other = of_pds ? uar : pd;
+    const auto run = [&](std::uint64_t handle) {
+      return make(method.object, method.method).handle(method.id, handle).run(*context_);
+    };
+    EXPECT_EQ(make(method.object, method.method).run(*context_), EINVAL) << &method - kMethods;
+    EXPECT_EQ(run(99), ENOENT) << &method - kMethods;
+    EXPECT_EQ(run(other), EINVAL) << &method - kMethods;
+    EXPECT_EQ(run(std::uint64_t{1} << 32 | (of_pds ? pd : uar)), EINVAL) << &method - kMethods;
+    auto inside = make(method.object, method.method);
+    EXPECT_EQ(inside.in(method.id, of_pds ? pd : uar).run(*context_), EINVAL) << "as a value";
+  }
+  EXPECT_EQ(objects(), 2u);
+}
+
 }  // namespace
 }  // namespace gdx::softhca::uverbs

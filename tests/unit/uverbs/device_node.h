@@ -55,7 +55,14 @@ class NotingEngine final : public Engine {
   }
   ErrnoOr<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override {
     cq = spec;
-    return Engine::create_cq(spec);
+    const ErrnoOr<std::uint32_t> made = Engine::create_cq(spec);
+    if (made) ++cqs;
+    return made;
+  }
+  Errno destroy_cq(std::uint32_t cqn) override {
+    const Errno error = Engine::destroy_cq(cqn);
+    if (error == 0) --cqs;
+    return error;
   }
   Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) override {
     resized = {cqn, ring, log_entries};
@@ -77,6 +84,7 @@ class NotingEngine final : public Engine {
   std::vector<Fetched> fetched;
   Errno fetch_error = 0;
   Resized resized{};
+  int cqs = 0;  // that live
 };
 
 inline std::string hex(const void* bytes, std::size_t length) {

@@ -177,6 +177,7 @@ class QueueMethods : public DeviceNode {
     EXPECT_EQ(run(make_queue(valid)), 0);
     context_->objects.clear();
     EXPECT_EQ(objects(), 0u) << "a refused queue that the engine kept holds its domain";
+    EXPECT_EQ(hca_->cqs, 0) << "or is a completion queue, which has none";
   }
   Errno resize_cq(std::uint32_t handle, std::uint32_t entries, const mlx5_ib_resize_cq& driver) {
     ib_uverbs_resize_cq core{};
