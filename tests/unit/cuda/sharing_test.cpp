@@ -274,5 +274,160 @@ TEST_F(FakePair, pooled_memory_is_of_a_pool_and_host_memory_where_it_is_register
   munmap(host, 8192);
 }
 
+// What each call is refused for, one argument at a time.
+TEST_F(FakePair, calls_of_the_driver_are_refused_for_each_bad_argument) {
+  const auto invalid = [](CUresult result) { return result == CUDA_ERROR_INVALID_VALUE; };
+  std::array<char, 16> text{};
+  int number = 0;
+  for (const int device : {-1, 2}) {
+    EXPECT_EQ(driver.device_get(&number, device), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(driver.device_get_name(text.data(), 16, device), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(driver.device_get_pci_bus_id(text.data(), 16, device), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(driver.device_get_attribute(&number, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device),
+              CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(driver.primary_ctx_retain(&contexts[0], device), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(driver.primary_ctx_release(device), CUDA_ERROR_INVALID_DEVICE);
+  }
+  EXPECT_TRUE(invalid(driver.init(1)) && invalid(driver.driver_get_version(nullptr)) &&
+              invalid(driver.device_get_count(nullptr)) && invalid(driver.primary_ctx_retain(nullptr, 0)));
+  EXPECT_TRUE(invalid(driver.device_get_name(nullptr, 16, 0)));
+  EXPECT_TRUE(invalid(driver.device_get_name(text.data(), 0, 0)));
+  EXPECT_EQ(driver.device_get_name(text.data(), 5, 1), CUDA_SUCCESS);
+  EXPECT_STREQ(text.data(), "Fake");
+  for (const auto& [attribute, value] : {std::pair(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1'000'000),
+                                         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+                                         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+                                         {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 0},
+                                         {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
+                                         {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 100}}) {
+    EXPECT_EQ(driver.device_get_attribute(&number, attribute, 1), CUDA_SUCCESS);
+    EXPECT_EQ(number, value) << attribute;
+    EXPECT_TRUE(invalid(driver.device_get_attribute(nullptr, attribute, 1)));
+  }
+  EXPECT_TRUE(invalid(driver.device_get_attribute(&number, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, 1)));
+  CUdeviceptr address = 0;
+  EXPECT_TRUE(invalid(driver.mem_alloc(nullptr, 64)));
+  ASSERT_EQ(driver.mem_alloc(&address, 65536), CUDA_SUCCESS);
+  EXPECT_EQ(address % 4096, 0u) << "a large one";
+  EXPECT_EQ(share(address, 65536), CUDA_SUCCESS);
+  int file = -1;
+  constexpr auto kDmabuf = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+  const auto handle_of = driver.mem_get_handle_for_address_range;
+  EXPECT_TRUE(invalid(handle_of(nullptr, address, 4096, kDmabuf, 0)));
+  EXPECT_TRUE(invalid(handle_of(&file, address, 4096, CUmemRangeHandleType{}, 0)));
+  EXPECT_TRUE(invalid(handle_of(&file, address, 4096, kDmabuf, 1)));
+  bool shareable = false;
+  void* value = &shareable;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+  EXPECT_EQ(driver.pointer_get_attributes(1, &asked, &value, address), CUDA_SUCCESS);
+  EXPECT_TRUE(shareable);
+  EXPECT_TRUE(invalid(driver.pointer_get_attributes(0, &asked, &value, address)));
+  EXPECT_TRUE(invalid(driver.pointer_get_attributes(1, nullptr, &value, address)));
+  EXPECT_TRUE(invalid(driver.pointer_get_attributes(1, &asked, nullptr, address)));
+  asked = CUpointer_attribute{};
+  EXPECT_TRUE(invalid(driver.pointer_get_attributes(1, &asked, &value, address)));
+  EXPECT_EQ(driver.mem_free(address), CUDA_SUCCESS);
+}
+
+TEST_F(FakePair, calls_of_sharing_are_refused_for_each_bad_argument) {
+  const auto invalid = [](CUresult result) { return result == CUDA_ERROR_INVALID_VALUE; };
+  CUmemGenericAllocationHandle other = 0;
+  CUdeviceptr at = 0;
+  const auto creates = [&](std::size_t bytes, unsigned long long flags, auto change) {
+    CUmemAllocationProp changed = properties;
+    change(changed);
+    return call.mem_create(&other, bytes, &changed, flags);
+  };
+  const auto as_they_are = [](CUmemAllocationProp&) {};
+  EXPECT_TRUE(invalid(call.mem_create(nullptr, kChunk, &properties, 0)));
+  EXPECT_TRUE(invalid(call.mem_create(&other, kChunk, nullptr, 0)));
+  EXPECT_TRUE(invalid(creates(0, 0, as_they_are)) && invalid(creates(kChunk, 1, as_they_are)));
+  EXPECT_TRUE(invalid(creates(kChunk, 0, [](auto& p) { p.type = CUmemAllocationType{}; })));
+  EXPECT_TRUE(invalid(creates(kChunk, 0, [](auto& p) { p.location.type = CUmemLocationType{}; })));
+  EXPECT_TRUE(invalid(creates(kChunk, 0, [&](auto& p) { p.win32HandleMetaData = &other; })));
+  EXPECT_TRUE(invalid(call.mem_address_reserve(nullptr, kChunk, 0, 0, 0)));
+  EXPECT_TRUE(invalid(call.mem_address_reserve(&at, 0, 0, 0, 0)));
+  EXPECT_TRUE(invalid(call.mem_address_reserve(&at, kChunk / 2, 0, 0, 0)));
+  EXPECT_TRUE(invalid(call.mem_address_reserve(&at, kChunk, 3, 0, 0)));
+  EXPECT_TRUE(invalid(call.mem_address_reserve(&at, kChunk, 0, 0, 1)));
+  ASSERT_EQ(call.mem_address_reserve(&at, kChunk, kChunk, 0, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(invalid(call.mem_address_free(at, kChunk / 2)) &&
+              invalid(call.mem_address_free(at + 1, kChunk)));
+  EXPECT_EQ(call.mem_address_free(at, kChunk), CUDA_SUCCESS);
+  EXPECT_TRUE(invalid(call.mem_address_free(at, kChunk)));
+
+  EXPECT_TRUE(invalid(call.mem_map(base, 0, 0, handle, 0)) &&
+              invalid(call.mem_map(base, kChunk, 0, handle, 1)));
+  EXPECT_TRUE(invalid(call.mem_map(base, kChunk / 2, 0, handle, 0)));
+  EXPECT_TRUE(invalid(call.mem_map(base, kChunk, 0, handle + 100, 0)));
+  EXPECT_TRUE(invalid(call.mem_map(at, kChunk, 0, handle, 0))) << "not reserved any more";
+  ASSERT_EQ(call.mem_map(base + 2 * kChunk, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS) << "up to the end";
+  EXPECT_TRUE(invalid(call.mem_map(base + kChunk, 2 * kChunk, 0, handle, 0))) << "into the next";
+  EXPECT_TRUE(invalid(call.mem_map(base + 3 * kChunk, kChunk, 0, handle, 0))) << "within it";
+  ASSERT_EQ(call.mem_map(base, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS) << "up to the next";
+  std::size_t bytes = 0;
+  EXPECT_EQ(call.mem_get_address_range(&at, &bytes, base + 2 * kChunk - 1), CUDA_SUCCESS);
+  EXPECT_TRUE(at == base && bytes == 2 * kChunk);
+  EXPECT_EQ(call.mem_get_address_range(nullptr, nullptr, base + 2 * kChunk), CUDA_SUCCESS);
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  EXPECT_EQ(call.mem_set_access(base, 4 * kChunk, &access, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(invalid(call.mem_set_access(base, 3 * kChunk, &access, 1))) << "a part";
+  EXPECT_TRUE(invalid(call.mem_set_access(base, 0, &access, 1)) &&
+              invalid(call.mem_set_access(base, kChunk, nullptr, 1)) &&
+              invalid(call.mem_set_access(base, kChunk, &access, 0)));
+  access.location.id = 2;
+  EXPECT_EQ(call.mem_set_access(base, 4 * kChunk, &access, 1), CUDA_ERROR_INVALID_DEVICE);
+  access.location.type = CUmemLocationType{};
+  EXPECT_TRUE(invalid(call.mem_set_access(base, 4 * kChunk, &access, 1)));
+  EXPECT_TRUE(invalid(call.mem_unmap(base + kChunk, kChunk)));
+  for (const std::size_t chunk : {0, 2})
+    EXPECT_EQ(call.mem_unmap(base + chunk * kChunk, 2 * kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
+// Memory that is freed has been copied to and from, on every stream of its device and on no other's.
+TEST_F(FakePair, streams_end_with_their_device_and_work_for_it_alone) {
+  constexpr int kPending = 3;
+  std::array<CUdeviceptr, 2> memory{};
+  std::array<CUstream, 2> streams{};
+  std::array<std::array<char, 2>, 2> came{};
+  const auto ask = [&](std::size_t device) {
+    for (int i = 0; i < kPending; ++i)
+      EXPECT_EQ(driver.memcpy_dtoh_async(came[device].data(), memory[device], 1, streams[device]),
+                CUDA_SUCCESS);
+  };
+  for (const std::size_t device : {0, 1}) {
+    ASSERT_EQ(driver.ctx_push_current(contexts[device]), CUDA_SUCCESS);
+    ASSERT_EQ(driver.mem_alloc(&memory[device], 64), CUDA_SUCCESS);
+    ASSERT_EQ(driver.stream_create(&streams[device], 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver.stream_create(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+    ask(device);
+  }
+  EXPECT_NE(streams[0], streams[1]);
+  EXPECT_EQ(driver.memcpy_htod_async(memory[1], nullptr, 1, streams[1]), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.memcpy_dtoh_async(nullptr, memory[1], 1, streams[1]), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.memcpy_htod_async(0, came.data(), 0, streams[1]), CUDA_SUCCESS) << "nothing";
+  EXPECT_EQ(driver.mem_free(memory[1]), CUDA_SUCCESS);
+  EXPECT_EQ(came, (std::array<std::array<char, 2>, 2>{{{0, 0}, {'\xa5', 0}}})) << "what nobody has written";
+  EXPECT_EQ(driver.stream_query(streams[1]), CUDA_SUCCESS);
+  for (int left = kPending; left > 0; --left)
+    EXPECT_EQ(driver.stream_query(streams[0]), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(driver.stream_query(streams[0]), CUDA_SUCCESS);
+  ask(0);
+  EXPECT_EQ(driver.stream_destroy(streams[0]), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_destroy(streams[0]), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(driver.stream_synchronize(streams[0]), CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(driver.primary_ctx_retain(&contexts[1], 1), CUDA_SUCCESS);
+  EXPECT_EQ(driver.primary_ctx_release(1), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_query(streams[1]), CUDA_SUCCESS) << "somebody holds its device";
+  for (const int other : {0, 1}) EXPECT_EQ(driver.ctx_pop_current(nullptr), CUDA_SUCCESS) << other;
+  EXPECT_EQ(driver.primary_ctx_release(1), CUDA_SUCCESS);
+  EXPECT_EQ(driver.primary_ctx_release(1), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(driver.stream_query(streams[1]), CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(driver.primary_ctx_retain(&contexts[1], 1), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace gdx::cuda
