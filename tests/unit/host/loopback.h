@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -60,6 +63,18 @@ class RawPeer {
     EXPECT_TRUE(connected);
     return RawPeer(connected ? std::move(*connected) : Descriptor());
   }
+  // With small segments, so that the connection holds little of what nobody reads. Somebody listens there.
+  static RawPeer connect_narrow(const LoopbackRoot& root) {
+    Descriptor made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int bytes = 1000;
+    EXPECT_EQ(::setsockopt(made.value(), IPPROTO_TCP, TCP_MAXSEG, &bytes, sizeof bytes), 0);
+    EXPECT_EQ(::setsockopt(made.value(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    EXPECT_EQ(::getsockname(root.socket.value(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    EXPECT_EQ(::connect(made.value(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    return RawPeer(std::move(made));
+  }
   static RawPeer accept(const LoopbackRoot& root) {
     root.listen();
     return RawPeer(Descriptor(::accept(root.socket.value(), nullptr, nullptr)));
@@ -83,6 +98,12 @@ class RawPeer {
     std::byte byte{};
     const ssize_t count = ::recv(socket_.value(), &byte, 1, 0);
     return count == 0 || (count < 0 && errno != EAGAIN);
+  }
+  // Returns whether sent bytes have not reached the other side's machine yet.
+  [[nodiscard]] bool has_unsent() const {
+    int bytes = -1;
+    EXPECT_EQ(::ioctl(socket_.value(), SIOCOUTQ, &bytes), 0);
+    return bytes != 0;
   }
   void close() { socket_.close(); }
   // Ends the connection: sent bytes still arrive, and the other side can send no more.

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <regex>
 
 #include "host/bootstrap/reception.h"
 #include "host/bootstrap/world.h"
@@ -159,6 +161,36 @@ TEST(WorldHostile, rank_that_came_before_the_descriptors_were_used_up_is_kept) {
   EXPECT_THAT(beyond.error().message, HasSubstr("this rank has no file descriptors left"));
 }
 
+std::string without_ports(const std::string& text) {
+  return std::regex_replace(text, std::regex("127\\.0\\.0\\.1:[0-9]+"), "PEER");
+}
+
+TEST(WorldHostile, dropped_connections_are_logged_up_to_a_bound_and_then_counted) {
+  constexpr int kLogged = 16;
+  const LoopbackRoot root;
+  auto listener = bootstrap::listen_at(root.root);
+  ASSERT_TRUE(listener) << listener.error().message;
+  bootstrap::Reception reception(std::move(*listener));
+  const std::string why = "PEER is not a gdx rank: its stream begins with 0x47455420";
+  std::string log;
+  testing::internal::CaptureStderr();
+  for (int dropped = 1; dropped <= kLogged + 2; ++dropped) {
+    const RawPeer scanner = RawPeer::connect(root);
+    scanner.send(std::string("GET / HTTP/1.1\r\n"));
+    const std::string seen = dropped == 1
+                                 ? fmt::format(" (dropped a connection: {})", why)
+                                 : fmt::format(" (dropped {} connections, the last: {})", dropped, why);
+    while (without_ports(reception.seen()) != seen) ASSERT_TRUE(reception.receive());
+    if (dropped > kLogged) continue;
+    log += fmt::format("gdx[{}] warning: bootstrap: dropped a connection: {}{}\n", ::getpid(), why,
+                       dropped == kLogged ? "; those after it are counted alone" : "");
+  }
+  EXPECT_EQ(without_ports(testing::internal::GetCapturedStderr()), log);
+  const RawPeer silent = RawPeer::connect(root);
+  const std::string seen = without_ports(reception.seen()) + " (1 connected and sent no hello, PEER first)";
+  while (without_ports(reception.seen()) != seen) ASSERT_TRUE(reception.receive());
+}
+
 TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_it) {
   const LoopbackRoot root;
   auto met = std::async(std::launch::async, [options = root.options(0, 2)]() -> Result<void> {
@@ -277,6 +309,46 @@ TEST(WorldHostile, member_speaks_for_another_or_out_of_turn_breaks_the_world) {
             "rank 1 contributed as rank 0 to collective 1, rank 0 is at 1");
   EXPECT_EQ(barrier_after_member_sends(encode_frame(FrameType::kContribution, 1, 0)).message,
             "rank 1 contributed as rank 1 to collective 0, rank 0 is at 1");
+}
+
+// The result is far more than their connections hold: 1 MiB through segments of 1000 bytes.
+TEST(WorldHostile, members_that_take_no_result_end_the_collective_in_time) {
+  constexpr std::uint32_t kSize = 65;
+  constexpr std::size_t kBytes = 16 << 10;
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, kSize));
+  RawPeer::connect(root).close();
+  std::vector<RawPeer> members;
+  members.reserve(kSize);
+  for (std::uint32_t rank = 1; rank < kSize; ++rank) {
+    members.push_back(RawPeer::connect_narrow(root));
+    members.back().send(encode_hello(rank, kSize));
+  }
+  auto world = joined.get();
+  ASSERT_TRUE(world) << world.error().message;
+  const std::vector<std::byte> most(bootstrap::kMaxContributionBytes);
+  EXPECT_EQ(
+      world->allgather(most, kLongNs).error().message,
+      "1048576 bytes of each of 65 ranks are too many to gather: at most 1048576 each and 67108864 in all");
+  for (std::uint32_t rank = 1; rank < kSize; ++rank) {
+    const RawPeer& member = members[rank - 1];
+    EXPECT_EQ(member.receive(sizeof(FrameHeader)), encode_frame(FrameType::kWelcome, 0, 0));
+    member.send(encode_frame(FrameType::kContribution, rank, 1, std::span(most).first(kBytes)));
+    while (member.has_unsent()) std::this_thread::yield();
+  }
+  const auto met = world->allgather(std::span(most).first(kBytes), test::kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().status, Status::kTimeout);
+  EXPECT_EQ(met.error().message, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 56 more, the first at " +
+                                     members.front().own_text() +
+                                     " did not take the result of collective 1 in time");
+  EXPECT_EQ(world->barrier(kLongNs).error().message, met.error().message);
+  // What has begun to come is the result, and nothing follows it.
+  const auto result = encode_frame(FrameType::kGathered, 0, 1, std::vector<std::byte>(kSize * kBytes));
+  auto came = members.front().receive(result.size());
+  EXPECT_LT(came.size(), result.size());
+  ASSERT_GE(came.size(), sizeof(FrameHeader));
+  EXPECT_TRUE(std::equal(came.begin(), came.end(), result.begin()));
 }
 
 // Rank 1 of two whose rank 0 answers the hello with `bytes` and ends the connection.
