@@ -291,34 +291,6 @@ TEST_F(DevxCommands, transition_starts_from_its_state_and_takes_its_optional_par
   }
 }
 
-TEST_F(DevxCommands, ready_to_send_has_each_attribute_that_its_context_carries) {
-  QpAttributes set;
-  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillRepeatedly(DoAll(SaveArg<2>(&set), Return(0)));
-  auto in = with<prm::kModifyQpInBytes>({{prm::qp::kPathAckTimeout, 19},
-                                         {prm::qp::kRetryCount, 3},
-                                         {prm::qp::kRnrRetry, 4},
-                                         {prm::qp::kNextSendPsn, 0xabcdef},
-                                         {prm::qp::kLogSraMax, 4}});
-  EXPECT_EQ(modify(prm::Opcode::kRtr2Rts, QpState::kRtr, in), 0);
-  EXPECT_EQ(set.state, QpState::kRts);
-  EXPECT_EQ(set.timeout, 19);
-  EXPECT_EQ(set.retry_count, 3);
-  EXPECT_EQ(set.rnr_retry, 4);
-  EXPECT_EQ(set.send_psn, 0xabcdefu);
-  EXPECT_EQ(set.max_rd_atomic, 16);
-  prm::set(in, prm::qp::kLogSraMax, 5);
-  EXPECT_EQ(modify(prm::Opcode::kRtr2Rts, QpState::kRtr, in), EREMOTEIO);
-  EXPECT_EQ(prm::get(out_, prm::kSyndrome), 0x67640010u);
-  prm::set(in, prm::qp::kLogSraMax, 4);
-  prm::set(in, prm::kOptParamMask, 1 << 10);
-  EXPECT_EQ(modify(prm::Opcode::kRtr2Rts, QpState::kRtr, in), EREMOTEIO) << "not migrated";
-  QpAttributes current;
-  current.state = QpState::kRtr;
-  ON_CALL(hca_, query_qp(kQpn)).WillByDefault(Return(current));
-  EXPECT_EQ(modify_qp(hca_, prm::Opcode::kRtr2Rts, kQpn, std::span(in).first(255)).status,
-            prm::CommandStatus::kBadInputLength);
-}
-
 // Bits of a command, one at a time, for which a strict HCA refuses it.
 std::string reserved_bits(prm::Opcode opcode) {
   std::string text;

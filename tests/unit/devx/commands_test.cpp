@@ -1,13 +1,20 @@
 #include "driver-shim/softhca/devx/commands.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "driver-shim/softhca/devx/limits.h"
+#include "tests/expected_text.h"
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
@@ -17,22 +24,6 @@ using testing::_;
 using testing::DoAll;
 using testing::Return;
 using testing::SaveArg;
-
-TEST_F(DevxCommands, create_qp_without_valid_bits_lays_rings_out_in_the_umem) {
-  QueuePairSpec spec;
-  EXPECT_CALL(hca_, create_qp(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(kQpn)));
-  ASSERT_TRUE(commands_.create(valid_create_qp(), out_));
-  EXPECT_EQ(prm::get(out_, prm::kObjectId), kQpn);
-  EXPECT_EQ(spec.receive_ring, memory_.data() + 4096);
-  EXPECT_EQ(spec.send_ring, memory_.data() + 4096 + 8 * 32);
-  EXPECT_EQ(spec.send_blocks, 16u);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(spec.doorbell_record), memory_.data() + 64);
-  EXPECT_EQ(spec.pd, 7u);
-  EXPECT_EQ(spec.uar, 8u);
-  EXPECT_EQ(spec.user_index, 9u);
-  EXPECT_EQ(spec.send_cqn, 10u);
-  EXPECT_EQ(spec.receive_cqn, 11u);
-}
 
 TEST_F(DevxCommands, create_qp_takes_the_timestamps_that_the_capability_offers) {
   EXPECT_CALL(hca_, create_qp(_)).WillRepeatedly(Return(kQpn));
@@ -323,21 +314,6 @@ TEST_F(DevxCommands, overrun_of_a_cq_reaches_who_subscribed_to_its_error) {
   EXPECT_EQ(errors, 1);
 }
 
-TEST_F(DevxCommands, create_cq_on_an_event_queue_that_is_not_there_is_refused) {
-  EXPECT_CALL(hca_, create_cq(_)).Times(0);
-  prm::Mailbox<prm::kCreateCqInBytes> in{};
-  prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateCq));
-  prm::set(in, prm::cq::kLogSize, 4);
-  prm::set(in, prm::cq::kDbrUmemId, umem_);
-  prm::set(in, prm::cq::kUmemId, umem_);
-  prm::set(in, prm::cq::kUmemOffset, 4096);
-  for (const std::uint32_t eqn : {0u, kFirstEqn - 1, kFirstEqn + kCompletionVectors}) {
-    prm::set(in, prm::cq::kEqn, eqn);
-    EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
-    EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadEventQueue));
-  }
-}
-
 TEST(DevxEvents, each_kind_of_object_raises_its_own_only) {
   const std::map<ObjectKind, std::set<std::uint16_t>> raised = {
       {ObjectKind::kCq, {0x00, 0x04}},
@@ -351,6 +327,180 @@ TEST(DevxEvents, each_kind_of_object_raises_its_own_only) {
           << "kind " << static_cast<int>(kind) << " event " << event;
     }
   }
+}
+
+// What a command makes of each of its bits: what reaches the engine, whole, or the refusal.
+class CommandBits : public DevxCommands {
+ protected:
+  CommandBits() {
+    ON_CALL(hca_, create_cq(_)).WillByDefault([this](const CompletionQueueSpec& it) {
+      return told("ring {}, record {}, log {}, of {} B, collapsed {}, ignore {}, uar {}", place(it.ring),
+                  place(it.doorbell_record), it.log_entries, it.entry_bytes, it.collapsed, it.ignore_overrun,
+                  it.uar.value_or(0));
+    });
+    ON_CALL(hca_, create_qp(_)).WillByDefault([this](const QueuePairSpec& it) {
+      return told(
+          "type {}, pd {}, uar {}, send cq {}, receive cq {}, srq {}, user {}, sends {}, at {}, receives {}, "
+          "of {} B, at {}, record {}",
+          static_cast<int>(it.type), it.pd, it.uar, it.send_cqn, it.receive_cqn, it.srqn, it.user_index,
+          it.send_blocks, place(it.send_ring), it.receive_entries, it.receive_stride_bytes,
+          place(it.receive_ring), place(it.doorbell_record));
+    });
+    ON_CALL(hca_, create_srq(_)).WillByDefault([this](const SharedReceiveQueueSpec& it) {
+      return told("pd {}, ring {}, entries {}, of {} B, record {}, user {}, cyclic {}", it.pd, place(it.ring),
+                  it.entries, it.stride_bytes, place(it.doorbell_record), it.user_index, it.cyclic);
+    });
+    ON_CALL(hca_, register_memory(_)).WillByDefault([this](const MemoryRegionSpec& it) {
+      std::string rest;
+      for (const IndirectPiece& piece : it.pieces)
+        rest += fmt::format(", {:#x} at {:#x} from {:#x}", piece.mkey, piece.address, piece.start_bytes);
+      if (it.umr) {
+        rest += fmt::format(", umr of {}, invalidate {}", it.umr->max_entries, it.umr->peer_may_invalidate);
+      }
+      return told("pd {}, iova {:#x}, of {:#x} B, access {:#x}, tag {:#x}{}", it.pd, it.iova, it.length_bytes,
+                  it.access, it.key_tag.value_or(0), rest);
+    });
+    ON_CALL(hca_, modify_qp(kQpn, _, _))
+        .WillByDefault([this](auto, std::uint32_t mask, const QpAttributes& it) {
+          told(
+              "mask {:#x}, state {}, access {:#x}, remote {}, qp {:#x}, mtu {}, message {:#x}, timeout {}, "
+              "retries {}, rnr {}, timer {}, reads {}, served {}, psn {:#x}, receive psn {:#x}, counters {}",
+              mask, static_cast<int>(it.state), it.access, it.remote.text(), it.remote_qpn, it.mtu_bytes,
+              it.max_message_bytes, it.timeout, it.retry_count, it.rnr_retry, it.min_rnr_timer,
+              it.max_rd_atomic, it.max_dest_rd_atomic, it.send_psn, it.receive_psn, it.counter_set);
+          return 0;
+        });
+  }
+  std::int64_t place(const void* at) const {
+    return at == nullptr ? -1 : static_cast<const std::byte*>(at) - memory_.data();
+  }
+  template <typename... Values>
+  ErrnoOr<std::uint32_t> told(fmt::format_string<Values...> form, Values&&... values) {
+    told_ = fmt::format(form, std::forward<Values>(values)...);
+    return kQpn;
+  }
+  std::string outcome(Errno error) const {
+    if (error == 0) return told_;
+    if (error != EREMOTEIO) return fmt::format("errno {}", error);
+    return fmt::format("status {:#x} syndrome {:#x}", prm::get(out_, prm::kStatus),
+                       prm::get(out_, prm::kSyndrome));
+  }
+  // The fields of `now` that are not as in `whole`; all where they are other fields.
+  static std::string difference(const std::string& now, const std::string& whole) {
+    if (std::ranges::count(now, ',') != std::ranges::count(whole, ',')) return now;
+    std::istringstream nows(now);
+    std::istringstream wholes(whole);
+    std::string different;
+    for (std::string one, other; std::getline(nows, one, ',') && std::getline(wholes, other, ',');) {
+      if (one != other) different += one;
+    }
+    return different.empty() ? "as it is" : different;
+  }
+  // Tells of the command as it is, of those with one bit changed, and of those that are cut short.
+  template <typename Mailbox, typename Send>
+  void sweep(const std::string& what, const Mailbox& valid, Send send) {
+    const std::string whole = outcome(send(Input(valid)));
+    text_ += fmt::format("{}\n  {}\n", what, whole);
+    std::string before = whole;
+    const auto tell = [&](std::size_t at, const char* unit, const std::string& now) {
+      if (now != before) text_ += fmt::format("  {:#x}{}: {}\n", at, unit, difference(now, whole));
+      before = now;
+    };
+    for (std::size_t bit = 0; bit < 8 * valid.size(); ++bit) {
+      Mailbox changed = valid;
+      changed[bit / 8] = static_cast<std::uint8_t>(changed[bit / 8] ^ 0x80 >> bit % 8);
+      tell(bit, "", outcome(send(Input(changed))));
+    }
+    for (std::size_t bytes = valid.size(); bytes-- > 0;)
+      tell(bytes, " bytes", outcome(send(Input(valid).first(bytes))));
+  }
+  template <typename Mailbox>
+  void sweep_create(const std::string& what, const Mailbox& valid) {
+    sweep(what, valid, [this](Input in) {
+      const auto made = commands_.create(in, out_);
+      return made ? 0 : made.error();
+    });
+  }
+
+  std::string told_;
+  std::string text_;
+  // So long that no size of a queue is too much.
+  const std::uint32_t long_umem_ = *umems_.add(memory_.data(), std::uint64_t{1} << 40);
+};
+
+TEST_F(CommandBits, of_creation_reach_the_engine_or_are_refused) {
+  prm::Mailbox<prm::kCreateCqInBytes> cq{};
+  prm::set(cq, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kCreateCq));
+  prm::set(cq, prm::cq::kLogSize, kLogMaxCqEntries);
+  prm::set(cq, prm::cq::kUarPage, 8);
+  prm::set(cq, prm::cq::kEqn, kFirstEqn);
+  prm::set(cq, prm::cq::kDbrUmemId, long_umem_);
+  prm::set(cq, prm::cq::kUmemId, long_umem_);
+  prm::set(cq, prm::cq::kUmemOffset, 4096);
+  sweep_create("CREATE_CQ", cq);
+  auto qp = valid_create_qp();
+  prm::set(qp, prm::qp::kDbrUmemId, long_umem_);
+  prm::set(qp, prm::qp::kUmemId, long_umem_);
+  sweep_create("CREATE_QP", qp);
+  prm::set(qp, prm::qp::kReceiveCqn, 0);
+  for (const auto type :
+       {prm::qp::kOwnReceiveQueue, prm::qp::kSharedReceiveQueue, prm::qp::kNoReceiveQueue}) {
+    prm::set(qp, prm::qp::kRqType, type);
+    prm::set(qp, prm::qp::kSrqn, 12);
+    text_ += fmt::format("receive queue of type {}, without its CQ\n", static_cast<int>(type));
+    const auto made = commands_.create(qp, out_);
+    text_ += fmt::format("  {}\n", outcome(made ? 0 : made.error()));
+  }
+  auto rmp = valid_create_rmp(long_umem_);
+  prm::set(rmp, prm::rmp::kLogSize, kLogMaxSrqEntries);
+  sweep_create("CREATE_RMP", rmp);
+  auto mkey = valid_create_mkey();
+  prm::set(mkey, prm::mkey::kLengthBytes, 0x200000);  // as long as its pieces
+  sweep_create("CREATE_MKEY", mkey);
+  sweep_create("CREATE_MKEY for UMR", create_mkey_for_umr());
+  expect_text("creations.txt", text_);
+}
+
+TEST_F(CommandBits, of_transitions_reach_the_engine_or_are_refused) {
+  prm::Mailbox<prm::kModifyQpInBytes> in{};
+  prm::set(in, prm::kObjectId, kQpn);
+  prm::set(in, prm::qp::kMtu, 4);
+  prm::set(in, prm::qp::kLogMaxMessage, kLogMaxMessage);
+  prm::set(in, prm::qp::kLogSraMax, kLogMaxReads);
+  prm::set(in, prm::qp::kLogRraMax, kLogMaxReads);
+  prm::set(in, prm::qp::kAtomicMode, 1);
+  prm::set(in, prm::qp::kPathPort, 1);
+  prm::set(in, prm::qp::kPathMigrationState, 3);
+  prm::set(in, prm::qp::kPathHopLimit, 1);
+  prm::set(in, prm::qp::kPathUdpSourcePort, 0xc001);
+  prm::set(in, prm::qp::kPathRemoteLid, 0x203);
+  prm::set(in, prm::qp::kPathRemoteMacHigh, 0x0267);
+  prm::set(in, prm::qp::kPathRemoteMacLow, 0x7f000009);
+  const wire::Address peer = wire::Address::ipv4(0x7f000009);
+  std::copy(peer.gid.begin(), peer.gid.end(), in.begin() + prm::qp::kPathRemoteGidByte);
+  const std::tuple<const char*, prm::Opcode, QpState, std::uint32_t> transitions[] = {
+      {"RST2INIT", prm::Opcode::kRst2Init, QpState::kReset, 0},
+      {"INIT2INIT", prm::Opcode::kInit2Init, QpState::kInit, 0xe},
+      {"INIT2RTR", prm::Opcode::kInit2Rtr, QpState::kInit, 0xe},
+      {"RTR2RTS", prm::Opcode::kRtr2Rts, QpState::kRtr, 0x44e},
+      {"RTS2RTS", prm::Opcode::kRts2Rts, QpState::kRts, 0x744e},
+      {"2ERR", prm::Opcode::k2Err, QpState::kRts, 0},
+      {"2RST", prm::Opcode::k2Rst, QpState::kRts, 0}};
+  for (const bool infiniband : {false, true}) {
+    config_.infiniband = infiniband;
+    for (const auto& [name, opcode, from, optional] : transitions) {
+      QpAttributes current;
+      current.state = from;
+      current.access = kRemoteWrite | kRemoteAtomic;
+      ON_CALL(hca_, query_qp(kQpn)).WillByDefault(Return(current));
+      prm::set(in, prm::kOpcode, static_cast<std::uint64_t>(opcode));
+      prm::set(in, prm::kOptParamMask, optional);
+      sweep(fmt::format("{} of {}", name, infiniband ? "InfiniBand" : "Ethernet"), in, [this](Input box) {
+        return commands_.modify({ObjectKind::kQp, kQpn, {}}, box, out_);
+      });
+    }
+  }
+  expect_text("transitions.txt", text_);
 }
 
 }  // namespace
