@@ -22,30 +22,6 @@ Kinds kinds_of(const FlightRecord& record) {
   return kinds;
 }
 
-TEST(Flight, of_a_put_is_doorbell_fetch_packet_completion) {
-  Node a;
-  Node b;
-  a.connect(b);
-  b.connect(a);
-  a.post_write(a.local(0, 64), b.remote(0), false);
-  a.post_write(a.local(0, 8192), b.remote(0));
-  a.ring();
-  ASSERT_TRUE(await_send(a, b));
-  const FlightRecord record = flight_of(a);
-  EXPECT_EQ(kinds_of(record), (Kinds{kState, kState, kState, kDoorbell, kFetch, kFetch, kSend, kSend,
-                                     kRetirement, kCompletion}));
-  const std::vector<FlightEvent>& events = record.events;
-  EXPECT_EQ(events[2].code, static_cast<int>(QpState::kRts));
-  EXPECT_EQ(events[3].wqe, 2);
-  EXPECT_EQ(events[3].word, 2u);
-  for (const std::size_t of_second : {5u, 7u, 9u}) EXPECT_EQ(events[of_second].wqe, 1) << of_second;
-  EXPECT_EQ(events[5].code, static_cast<int>(mlx5::WqeOpcode::kRdmaWrite));
-  EXPECT_EQ(events[5].bytes, 8192u);
-  EXPECT_EQ(events[9].code, 0);
-  EXPECT_EQ(record.overwritten, 0u);
-  EXPECT_TRUE(std::ranges::is_sorted(events, {}, &FlightEvent::time_ns));
-}
-
 TEST(Flight, under_loss_tells_resends_and_their_causes) {
   Node a({.loss = 0.3, .seed = 7});
   Node b;
@@ -80,18 +56,6 @@ void expect_end_by_first_wqe(const std::vector<FlightEvent>& events, std::uint32
   EXPECT_EQ(last->kind, kFlush);
   EXPECT_EQ(last->wqe, flushed);
   EXPECT_EQ(last->word, flushed);
-}
-
-TEST(Flight, of_a_failure_ends_with_its_syndrome_the_state_and_the_flushes) {
-  Node a;
-  Node b;
-  a.connect(b);
-  b.connect(a);
-  a.post_write(a.local(0, 64), {b.remote(0).address, b.mkey + 1});
-  a.post_write(a.local(0, 64), b.remote(0), false);
-  a.ring();
-  ASSERT_TRUE(await_send(a, b));
-  expect_end_by_first_wqe(flight_of(a).events, 1);
 }
 
 // More WQEs than the recorder has events, some of them posted after the failure.
