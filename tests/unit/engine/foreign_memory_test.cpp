@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver-shim/softhca/engine/completion_queue.h"
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
@@ -292,6 +293,32 @@ TEST(ForeignMemory, stores_keep_their_order_across_memories) {
   ASSERT_TRUE(foreign.store(bytes.data() + 128, from.data(), 8));  // this process's
   EXPECT_THAT(log, testing::ElementsAre("x write 56", "x write 8", "x write 8", "x synchronize", "y write 8",
                                         "y synchronize"));
+}
+
+TEST(ForeignMemory, completion_queue_is_disarmed_when_made_and_tells_of_nothing_before_it_is_there) {
+  std::vector<std::string> log;
+  alignas(64) std::array<std::byte, 256> bytes{};
+  const std::array<std::byte, 8> payload{};
+  ForeignMemory foreign;
+  foreign.add(bytes.data(), 64, std::make_shared<Recorder>(log, "x"));
+  foreign.add(bytes.data() + 64, 64, std::make_shared<Recorder>(log, "y"));
+  for (const std::size_t ring : {64u, 128u}) {  // in foreign memory, and in this process's
+    CompletionQueueSpec spec;
+    spec.ring = bytes.data() + ring;
+    spec.doorbell_record = reinterpret_cast<Be32*>(bytes.data());
+    CompletionQueue cq(spec, &foreign);
+    EXPECT_THAT(log, testing::ElementsAre("x write 4", "x synchronize"));
+    ASSERT_TRUE(foreign.store(bytes.data() + 32, payload.data(), payload.size()));
+    log.clear();
+    EXPECT_TRUE(cq.write({}));
+    if (ring == 64) {
+      EXPECT_THAT(log, testing::ElementsAre("x synchronize", "y write 56", "y write 8"));
+    } else {
+      EXPECT_THAT(log, testing::ElementsAre("x synchronize"));
+    }
+    foreign.synchronize();
+    log.clear();
+  }
 }
 
 TEST(ForeignMemory, range_added_twice_goes_with_the_last) {
