@@ -4,12 +4,14 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/close_range.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -304,6 +306,69 @@ TEST_F(ClosedDescriptorsDeathTest, closefrom_without_close_range_closes_what_is_
     GTEST_SKIP() << "SKIPPED: the hard limit on open files is below 8400: raise it (ulimit -Hn)";
   }
   EXPECT_EXIT(close_from_without_close_range(), testing::ExitedWithCode(0), "");
+}
+
+void check(bool passed, int step) {
+  if (!passed) std::_Exit(step);
+}
+
+// Puts files of the program's own beside the HCA's numbers, and closes them by ranges.
+[[noreturn]] void close_ranges_around_the_hcas_numbers() {
+  alarm(kLimitSeconds);
+  syscall(SYS_close_range, 3, ~0u, 0);  // what is inherited
+  const Context context = open_device();
+  check(context != nullptr, 2);
+  const std::vector<int> kept = numbers_of_the_hca();
+  const int first = *std::ranges::min_element(kept);
+  const int last = *std::ranges::max_element(kept);
+  const auto closes = [&](int from, int to, int flags) {
+    for (const int own : {first - 1, last + 1}) check(dup2(STDERR_FILENO, own) == own, 3);
+    errno = 0;
+    return close_range(static_cast<unsigned>(from), static_cast<unsigned>(to), flags) == 0 ? 0 : errno;
+  };
+  check(closes(first - 1, first, 0) == 0 && !is_open(first - 1) && is_open(last + 1), 4);
+  check(closes(last, last + 1, 0) == 0 && is_open(first - 1) && !is_open(last + 1), 5);
+  check(closes(first - 1, last + 1, 0) == 0 && !is_open(first - 1) && !is_open(last + 1), 6);
+  check(closes(first, last, 0) == 0 && is_open(first - 1) && is_open(last + 1), 7);
+  check(closes(first - 1, last + 1, CLOSE_RANGE_CLOEXEC) == 0, 8);
+  for (const int own : {first - 1, last + 1}) check(fcntl(own, F_GETFD) == FD_CLOEXEC, 9);
+  check(closes(last + 1, first - 1, 0) == EINVAL, 10);
+  check(closes(first - 1, last + 1, 1 << 9) == EINVAL && is_open(first - 1) && is_open(last + 1), 11);
+  for (const int number : kept) check(is_open(number) && close(number) == -1 && errno == EBADF, 12);
+  ibv_port_attr port{};
+  check(ibv_query_port(context.get(), 1, &port) == 0 && open_device() != nullptr, 13);
+  std::_Exit(0);
+}
+
+TEST_F(ClosedDescriptorsDeathTest, ranges_close_the_neighbours_of_the_hcas_numbers_alone) {
+  EXPECT_EXIT(close_ranges_around_the_hcas_numbers(), testing::ExitedWithCode(0), "");
+}
+
+// Permits one open file more and more until the device is there.
+[[noreturn]] void open_with_few_descriptors(const char* hcas) {
+  constexpr rlim_t kMost = 400;
+  alarm(kLimitSeconds);
+  setenv("GDX_SOFTHCA_HCAS", hcas, 1);
+  for (rlim_t limit = 16; limit < kMost; ++limit) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit few{limit, kMost};
+      if (setrlimit(RLIMIT_NOFILE, &few) != 0) std::_Exit(2);
+      std::_Exit(access("/sys/class/infiniband/gdx0", F_OK) == 0 ? 0 : 1);
+    }
+    int status = -1;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) std::_Exit(2);
+    if (WEXITSTATUS(status) == 0) std::_Exit(0);
+  }
+  std::_Exit(3);
+}
+
+TEST_F(ClosedDescriptorsDeathTest, descriptors_that_lack_are_told_to_the_last) {
+  for (const auto& [hcas, told] : {std::pair("1", "12 more open files are needed and 11 may be opened"),
+                                   std::pair("16", "42 more open files are needed and 41 may be opened")}) {
+    EXPECT_EXIT(open_with_few_descriptors(hcas), testing::ExitedWithCode(0),
+                std::string(told) + " .Too many open files.: raise the limit .ulimit -n. by 1\n");
+  }
 }
 
 [[noreturn]] void open_as_another_user(mode_t mask) {

@@ -1,4 +1,6 @@
 // Several software HCAs in one process.
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <rdma/rdma_cma.h>
 
 #include <cstdlib>
@@ -158,6 +160,34 @@ TEST_F(Hcas, listed_are_in_order_with_addresses_that_follow_each_other) {
     if (index == 0) first = address;
     EXPECT_EQ(address, first + static_cast<std::uint32_t>(index));
   }
+}
+
+// A program that has a connection manager finds ports by the addresses of interfaces.
+TEST_F(Hcas, interfaces_are_the_hosts_and_one_for_each_hca) {
+  const Context context = open(0);
+  sockaddr_in expected = address_of(context.get(), 0);
+  ifaddrs* list = nullptr;
+  ASSERT_EQ(getifaddrs(&list), 0);
+  int index = 0;
+  bool has_loopback = false;
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    has_loopback = has_loopback || (at->ifa_flags & IFF_LOOPBACK) != 0;
+    if (at->ifa_name != "gdx" + std::to_string(index)) {
+      EXPECT_EQ(index, 0) << at->ifa_name << " is behind an HCA";
+      continue;
+    }
+    ++index;
+    EXPECT_EQ(at->ifa_flags, unsigned{IFF_UP} | IFF_RUNNING);
+    EXPECT_EQ(std::memcmp(at->ifa_addr, &expected, sizeof expected), 0) << at->ifa_name;
+    sockaddr_in netmask{};
+    netmask.sin_family = AF_INET;
+    netmask.sin_addr.s_addr = htonl(IN_CLASSA_NET);
+    EXPECT_EQ(std::memcmp(at->ifa_netmask, &netmask, sizeof netmask), 0);
+    expected.sin_addr.s_addr = htonl(ntohl(expected.sin_addr.s_addr) + 1);
+  }
+  freeifaddrs(list);
+  EXPECT_EQ(index, kHcas);
+  EXPECT_TRUE(has_loopback);
 }
 
 TEST_F(Hcas, two_of_one_process_talk_to_each_other) {
