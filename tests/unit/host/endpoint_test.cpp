@@ -187,6 +187,23 @@ TEST_F(OnHca, staging_pool_is_mapped_and_leases_hold_their_minimum) {
   EXPECT_EQ(pool->leased_slots(), 0u);
 }
 
+TEST_F(OnHca, staging_lease_tells_which_slots_of_which_pool_it_got) {
+  for (const bool on_host : {false, true}) {
+    auto pool = StagingPool::create(hca(), on_host ? StagingOptions::in_host_memory() : StagingOptions{});
+    ASSERT_TRUE(pool) << pool.error().message;
+    Channel channel(pool->slot_count());
+    const auto lease = pool->lease(channel.channel(), 1);
+    ASSERT_TRUE(lease) << lease.error().message;
+    FlightRecord record = lease->flight();
+    for (FlightEvent& event : record.events) event.time_ns = 0;
+    EXPECT_EQ(encode_flight(record),
+              fmt::format("flight credits 0\n0 limit {0} 0 0 1\n0 grant {0} 0 0 0\n", on_host ? 1 : 0));
+    const StagingLease reference = pool->reference(4);
+    EXPECT_TRUE(reference.flight().events.empty());
+    EXPECT_EQ(reference.minimum_slots(), 1u);
+  }
+}
+
 TEST_F(OnHca, staging_lease_outlives_the_pool) {
   std::optional<Channel> channel;
   StagingLease lease;

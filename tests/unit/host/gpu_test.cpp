@@ -8,15 +8,21 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/page_size.h"
+#include "host/direct/peer_mapping.h"
 #include "host/hca/hca.h"
+#include "host/memory/memory.h"
 #include "host/queue/endpoint.h"
 #include "host/staging/staging_pool.h"
 #include "tests/unit/cuda/io_page.h"
 #include "tests/unit/host/handle_pointers.h"
+#include "tests/unit/host/loopback.h"
 
 // Stands for kernels by nvcc, of which this program has none: map_to moves words for these alone.
 extern "C" const int gdx_kernels_are_cuda;
@@ -283,6 +289,41 @@ TEST_F(OnFakeGpu, endpoint_and_pool_mapped_their_pages_are_and_end_with_them) {
   EXPECT_FALSE(is_mapped(handle.send_queue));
   EXPECT_FALSE(is_mapped(handle.doorbell));
   EXPECT_TRUE(is_mapped(handle.staging.base)) << "the pool's, as long as the pool";
+}
+
+TEST_F(OnFakeGpu, peers_memory_is_mapped_as_long_as_the_mapping_and_ones_own_is_not) {
+  const auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  std::vector<Memory> own;
+  for (int region = 0; region < 4; ++region) {
+    auto memory = allocate_shareable_memory(*hca, 100);
+    ASSERT_TRUE(memory) << memory.error().message;
+    own.push_back(std::move(*memory));
+  }
+  const test::LoopbackRoot root;
+  test::run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    const Memory* const offered[] = {&own[2 * rank], &own[2 * rank + 1]};
+    std::optional<PeerMapping> mapping;
+    {
+      auto exchanged = PeerMapping::exchange(*world, offered);
+      ASSERT_TRUE(exchanged) << exchanged.error().message;
+      mapping.emplace(std::move(*exchanged));
+    }
+    const PeerHandle theirs = mapping->handle(1 - rank, {});
+    ASSERT_EQ(theirs.window_count, 2u) << mapping->reason(1 - rank);
+    EXPECT_FALSE(is_mapped(theirs.windows[0].mapped));
+    const auto mapped = mapping->map_to(gpu());
+    EXPECT_TRUE(mapped) << mapped.error().message;
+    for (int region = 0; region < 2; ++region) {
+      EXPECT_TRUE(is_mapped(theirs.windows[region].mapped));
+      EXPECT_FALSE(is_mapped(offered[region]->data()));
+    }
+    ASSERT_TRUE(world->barrier(test::kLongNs)) << "no more pages come, which might have these addresses";
+    mapping.reset();
+    for (int region = 0; region < 2; ++region) EXPECT_FALSE(is_mapped(theirs.windows[region].mapped));
+  });
 }
 
 }  // namespace
