@@ -41,6 +41,7 @@ struct Exchanges {
 
 struct Votes {
   unsigned thirds[32];  // lanes that 3 divides
+  unsigned active[32];  // 1: __activemask has the lane itself
   int any_of_none, any_of_one, all_of_most, all_of_all;
   unsigned of_parts[32];        // even lanes among the first 20, odd ones among the others
   int sum_of_parts[32];         // of lane indices, in the parts
@@ -84,7 +85,6 @@ struct Locked {
 struct Single {
   int bits[10];
   float sum_of_vectors;
-  unsigned mine;  // __activemask has the lane itself
   int constants;
   unsigned long long aligned;  // addresses of shared variables, ored
 };
