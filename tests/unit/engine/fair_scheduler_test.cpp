@@ -11,6 +11,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "driver-shim/softhca/engine/link_clock.h"
@@ -153,6 +155,32 @@ TEST_F(Scheduler, packets_of_several_quanta_use_the_whole_budget) {
     EXPECT_GE(run(100 * kQuantum), 100u * kQuantum) << quanta;
     EXPECT_LE(std::abs(static_cast<std::int64_t>(first.sent_bytes - second.sent_bytes)), quanta * kQuantum);
   }
+}
+
+// Calls of send() as "queue:allowance=sent"; a queue that is not ready is not called.
+TEST_F(Scheduler, each_turn_is_worth_what_was_left_of_the_quantum_and_of_the_budget) {
+  add(4'000);
+  FakeQueue& second = add(1'000, 2'500);
+  std::string course;
+  const auto run_noting = [&](std::uint64_t budget_bytes) {
+    const std::uint64_t sent = scheduler_.run(
+        budget_bytes, [](const FakeQueue& queue) { return queue.ready(); },
+        [&](FakeQueue& queue, std::uint64_t allowance) {
+          const std::uint64_t bytes = queue.send(allowance);
+          course += &queue == &second ? "b:" : "a:";
+          course += std::to_string(allowance) + '=' + std::to_string(bytes) + ' ';
+          return bytes;
+        });
+    return std::exchange(course, {}) + std::to_string(sent);
+  };
+  EXPECT_EQ(run_noting(15'000), "a:10000=12000 b:3000=2500 a:500=4000 18500");
+  EXPECT_EQ(run_noting(1), "a:1=4000 4000");
+  second.backlog_bytes = 20'000;
+  EXPECT_EQ(run_noting(20'000), "b:7500=8000 a:10000=12000 20000");
+  EXPECT_EQ(run_noting(9'500), "b:9500=10000 10000") << "after a debt of 500";
+  second.liar = true;
+  EXPECT_EQ(run_noting(5'000), "a:5000=8000 8000");
+  EXPECT_EQ(run_noting(9'000), "b:9000=0 a:9000=12000 12000");
 }
 
 TEST_F(Scheduler, queue_added_twice_has_one_place) {
