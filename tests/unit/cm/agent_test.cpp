@@ -182,6 +182,11 @@ TEST_F(CmAgent, each_answer_names_both_ids_and_what_it_answers) {
   const Message req = world.active.sent.back();
   const std::uint32_t a = active.id();
   const std::uint32_t p = passive_side().id();
+  EXPECT_NE(a, p) << "drawn by chance";
+  EXPECT_EQ(world.passive.events.front().status, 0);
+  EXPECT_EQ(req.remote_response_timeout, 17);
+  EXPECT_EQ(req.local_response_timeout, 17);
+  EXPECT_EQ(req.max_cm_retries, 15);
   EXPECT_EQ(active.deadline_ns(), kResponseNs);
   world.passive.agent.on_datagram(0, host(2), gdx::cm::encode(req));
   EXPECT_EQ(head_of(world.passive)[0], static_cast<std::uint64_t>(MessageType::kMra));
@@ -357,7 +362,9 @@ TEST_F(CmAgent, end_of_the_process_says_goodbye_again_until_it_is_confirmed) {
   EXPECT_EQ(world.active.agent.release_all(0), 1u);
   world.deliver_all();
   EXPECT_EQ(last_of(world.passive), EventType::kDisconnected);
+  const std::size_t sent = world.active.sent.size();
   EXPECT_EQ(world.active.agent.release_all(0), 0u);
+  EXPECT_EQ(world.active.sent.size(), sent) << "and no more";
 }
 
 TEST_F(CmAgent, dreq_of_a_connection_long_gone_is_confirmed) {
@@ -457,6 +464,17 @@ TEST_F(CmAgent, requests_beyond_the_backlog_wait_until_one_is_read) {
   world.advance();
   world.deliver_all();
   EXPECT_EQ(world.passive.events.size(), 5u);
+  // One that its user has left counts no more, though it is remembered. Calls from here never count.
+  world.passive.agent.make(host(2));
+  Connection& left = *world.passive.agent.find(world.passive.events[1].id);
+  EXPECT_TRUE(left.accept(world.now_ns, TwoAgents::passive_endpoint(), {}));
+  world.passive.agent.release(world.now_ns, left.id());
+  EXPECT_EQ(left.state(), State::kTimeWait);
+  Message request = TwoAgents::request();
+  request.endpoint.qpn = 0x305;
+  world.active.agent.make(host(1)).connect(world.now_ns, request);
+  world.deliver_all();
+  EXPECT_EQ(world.passive.events.size(), 6u);
 }
 
 TEST_F(CmAgent, request_given_up_by_a_peer_that_knows_no_id_is_rejected_to_the_user) {
@@ -493,27 +511,41 @@ TEST_F(CmAgent, established_is_rejected_by_the_peer_the_user_is_told_so) {
   EXPECT_EQ(active.state(), State::kTimeWait);
 }
 
+// Those that end next in time wait are forgotten first. What its user still has, and a goodbye without an
+// answer, stay.
 TEST_F(CmAgent, peers_that_connect_and_leave_without_end_take_bounded_memory) {
   constexpr std::uint32_t kPeers = 5000;
-  constexpr std::size_t kBound = 4096;
-  for (std::uint32_t i = 0; i < kPeers; ++i) {
+  constexpr std::uint32_t kHeld = 1;
+  constexpr std::uint32_t kSilent = 2;
+  constexpr std::uint32_t kOldestKept = kPeers - 4095 + 1;  // of those in time wait; 4096 are retained
+  Agent& agent = world.passive.agent;
+  const auto say = [&](MessageType type, std::uint32_t number, std::uint32_t id) {
     Message message = TwoAgents::request();
-    message.type = MessageType::kReq;
-    message.local_id = i + 1;
-    message.endpoint.qpn = 0x1000 + i;
-    world.passive.agent.on_datagram(0, host(2), gdx::cm::encode(message));
+    message.type = type;
+    message.local_id = number;
+    message.remote_id = id;
+    message.endpoint.qpn = 0x1000 + number;
+    agent.on_datagram(number, host(2), gdx::cm::encode(message));
+  };
+  for (std::uint32_t number = 1; number <= kPeers; ++number) {
+    say(MessageType::kReq, number, 0);
     const std::uint32_t id = world.passive.events.back().id;
-    world.passive.agent.note_read(id);
-    ASSERT_TRUE(world.passive.agent.find(id)->accept(0, TwoAgents::passive_endpoint(), {}));
-    Message dreq;
-    dreq.type = MessageType::kDreq;
-    dreq.local_id = i + 1;
-    dreq.remote_id = id;
-    world.passive.agent.on_datagram(0, host(2), gdx::cm::encode(dreq));
-    world.passive.agent.release(0, id);
+    agent.note_read(id);
+    ASSERT_TRUE(agent.find(id)->accept(number, TwoAgents::passive_endpoint(), {}));
+    say(number == kSilent ? MessageType::kRtu : MessageType::kDreq, number, id);
+    if (number != kHeld) agent.release(number, id);
     world.drop();
   }
-  EXPECT_EQ(world.passive.agent.connections(), kBound);
+  EXPECT_EQ(agent.connections(), 4097u);
+  for (const std::uint32_t number : {kHeld, kSilent, 3u, kOldestKept - 1, kOldestKept, kPeers}) {
+    const bool known = number < 3 || number >= kOldestKept;
+    const std::size_t events = world.passive.events.size();
+    say(MessageType::kReq, number, 0);
+    EXPECT_EQ(world.passive.events.size() == events, known) << number;
+  }
+  agent.on_timer(kSilent + kResponseNs);
+  EXPECT_EQ(world.passive.sent.back().type, MessageType::kDreq);
+  EXPECT_EQ(world.passive.sent.back().remote_id, kSilent);
 }
 
 TEST_F(CmAgent, path_mtu_or_transport_beyond_the_port_is_rejected) {
@@ -546,6 +578,9 @@ TEST_F(CmAgent, resolution_answered_gives_queue_pair_and_key) {
   answer.endpoint.qpn = 0x77;
   answer.qkey = 0x1234;
   EXPECT_TRUE(passive_side().reply(answer));
+  EXPECT_FALSE(passive_side().reply(answer)) << "once";
+  EXPECT_EQ(head_of(world.passive), head(MessageType::kSidrRep, active.id(), 0, world.passive.sent.back(),
+                                         gdx::cm::Answered::kReq, 0, 7));
   world.deliver_all();
   EXPECT_EQ(last_of(world.active), EventType::kResponse);
   EXPECT_EQ(world.active.events.back().message.endpoint.qpn, 0x77u);
@@ -555,10 +590,11 @@ TEST_F(CmAgent, resolution_answered_gives_queue_pair_and_key) {
 TEST_F(CmAgent, resolution_rejected_or_unknown_is_unreachable) {
   world.active.agent.make(host(1)).resolve(0, TwoAgents::request());
   world.deliver_all();
-  EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {}));
+  EXPECT_TRUE(passive_side().reject(0, RejectReason::kConsumerDefined, {std::byte{0x11}}));
   world.active.agent.make(host(1)).resolve(0, TwoAgents::request(8));
   world.deliver_all();
   ASSERT_EQ(world.active.events.size(), 2u);
+  EXPECT_EQ(world.active.events[0].message.private_data[0], std::byte{0x11});
   EXPECT_EQ(world.active.events[0].type, EventType::kUnreachable);
   EXPECT_EQ(world.active.events[0].status, static_cast<int>(gdx::cm::SidrStatus::kRejected));
   EXPECT_EQ(world.active.events[1].status, static_cast<int>(gdx::cm::SidrStatus::kInvalidServiceId));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 
 namespace gdx::cm {
@@ -142,6 +143,27 @@ TEST(CmCodec, each_types_bytes_are_those_of_the_specification) {
       actual.push_back("0123456789abcdef"[std::to_integer<int>(byte) & 15]);
     }
     EXPECT_EQ(actual, expected) << static_cast<int>(c.type);
+    EXPECT_EQ(private_data_bytes(c.type), c.private_bytes);
+  }
+}
+
+// Fields that nobody has set: their defaults, without zeros at the end.
+TEST(CmCodec, each_types_bytes_without_content_are_zeros_but_for_what_a_request_must_say) {
+  for (const MessageType type : kTypes) {
+    Message m;
+    m.type = type;
+    const Mad encoded = encode(m);
+    std::string actual;
+    for (const std::byte byte : std::span(encoded).subspan(mad::kHeaderBytes)) {
+      actual.push_back("0123456789abcdef"[std::to_integer<int>(byte) >> 4]);
+      actual.push_back("0123456789abcdef"[std::to_integer<int>(byte) & 15]);
+    }
+    actual.resize(actual.find_last_not_of('0') + 1);
+    const std::string zeros(96, '0');
+    EXPECT_EQ(actual, type == MessageType::kReq ? zeros + "ffff0000ffffffff" + zeros.substr(26) + "10004"
+                      : type == MessageType::kSidrReq ? "00000000ffff"
+                                                      : "")
+        << static_cast<int>(type);
   }
 }
 
