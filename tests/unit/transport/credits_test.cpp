@@ -108,13 +108,24 @@ TEST_F(HoldingRequester, peer_without_credits_bounds_nothing_once_it_has_answere
   EXPECT_TRUE(requester.can_send(now_ns));
 }
 
+TEST_F(HoldingRequester, first_message_beyond_what_acks_of_writes_permit_asks_at_once) {
+  post(WqeOpcode::kRdmaWrite);
+  pump();
+  acknowledge(100, 1, 0);
+  post_sends(2);
+  EXPECT_THAT(pump(), ElementsAre(101));
+}
+
 TEST_F(HoldingRequester, peer_that_stops_counting_bounds_nothing_any_more) {
   post_sends(1);
   pump();
   acknowledge(100, 1, 0);
   post_sends(3);
   EXPECT_FALSE(requester.can_send(now_ns));
+  expire();  // starts the wait before a probe
+  EXPECT_NE(requester.next_deadline_ns(), kNever);
   answer(100, 1, roce::kAethAck);
+  EXPECT_EQ(requester.next_deadline_ns(), kNever);
   EXPECT_THAT(pump(), ElementsAre(101, 102, 103));
 }
 

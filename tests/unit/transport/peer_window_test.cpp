@@ -178,7 +178,12 @@ TEST_F(Window, another_kind_of_sender_has_the_address_only_once_the_peer_is_stal
   EXPECT_EQ(window.room_units(now_ns), kNever);
   EXPECT_FALSE(window.waiting());
   EXPECT_TRUE(window.on_packet(now_ns, true));
+  const SendWindow anew = window;
   EXPECT_EQ(ignored_markers(now_ns), ignored) << "it is asked as if for the first time";
+  window = anew;
+  window.wait(now_ns);
+  EXPECT_TRUE(window.take_marker(now_ns));
+  EXPECT_EQ(window.next_deadline_ns(now_ns), now_ns + 10'000'000);
 }
 
 TEST_F(Window, grant_lasts_from_its_marker_for_a_lease_then_the_minimum_is_left) {
@@ -223,6 +228,19 @@ TEST_F(Window, peer_that_speaks_but_never_grants_is_left_unbounded) {
     static_cast<void>(window.take_marker(now_ns));
   }
   EXPECT_EQ(window.room_units(now_ns), kNever);
+  EXPECT_FALSE(window.waiting());
+}
+
+TEST_F(Window, peer_that_spoke_once_and_is_silent_since_has_ignored_no_marker) {
+  ask(kStartNs);
+  window.charge(kMinimumUnits);
+  window.wait(kStartNs);
+  std::uint64_t now_ns = kStartNs;
+  for (int marker = 0; marker < 20; ++marker) {
+    now_ns = window.next_deadline_ns(now_ns);
+    EXPECT_TRUE(window.take_marker(now_ns));
+  }
+  EXPECT_EQ(window.room_units(now_ns), 0u);
 }
 
 TEST_F(Window, silent_peer_that_granted_once_is_asked_again_and_stays_bounded) {
@@ -247,7 +265,12 @@ TEST_F(Window, sender_that_was_stopped_itself_does_not_take_the_peer_for_stalled
   ASSERT_TRUE(window.on_grant(kStartNs, {marker, kLimit}));
   window.charge(kLimit);
   window.wait(kStartNs);
-  EXPECT_FALSE(window.stalled(kStartNs + 10 * kStalledNs));
+  const std::uint64_t late_ns = kStartNs + 10 * kStalledNs;
+  for (std::uint64_t unanswered = 0; unanswered < kStalledMarkers; ++unanswered) {
+    EXPECT_FALSE(window.stalled(late_ns)) << unanswered;
+    EXPECT_TRUE(window.take_marker(late_ns + unanswered * kStalledNs));
+  }
+  EXPECT_TRUE(window.stalled(late_ns));
 }
 
 TEST(Shares, lone_peer_gets_all_and_a_newcomer_only_what_is_left) {
@@ -255,6 +278,7 @@ TEST(Shares, lone_peer_gets_all_and_a_newcomer_only_what_is_left) {
   const auto first = shares.on_marker(kStartNs, kFirst, {1, 0, 0});
   ASSERT_TRUE(first);
   EXPECT_EQ(first->limit_units, shares.capacity_units());
+  EXPECT_EQ(shares.capacity_units(), kSocketBytes / 2);
   const auto second = shares.on_marker(kStartNs, kSecond, {2, 0, 0});
   ASSERT_TRUE(second);
   EXPECT_EQ(second->limit_units, 0u);

@@ -119,6 +119,14 @@ TEST_F(RequesterTest, nak_sequence_error_resends_from_its_psn_once) {
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone)));
 }
 
+TEST_F(RequesterTest, packets_that_arrived_after_all_do_not_go_again) {
+  post(WqeOpcode::kRdmaWrite, 4 * kMtu);
+  pump();
+  acknowledge(100, roce::kNakSequenceError);
+  acknowledge(101);
+  EXPECT_THAT(pump(), ElementsAre(102, 103));
+}
+
 // IBA 1.4, 9.7.6.1.3: the timer is that of packets with AckReq. The rest may have to wait for a turn.
 TEST_F(RequesterTest, packets_that_ask_for_no_ack_run_no_timer) {
   constexpr std::uint32_t kAskEvery = 32;
@@ -250,6 +258,13 @@ TEST_F(RequesterLimits, full_window_asks_for_an_ack_and_stops) {
   port.sent.clear();
   acknowledge(101);
   EXPECT_THAT(pump(), ElementsAre(103, 104));
+}
+
+// Responses acknowledge themselves.
+TEST_F(RequesterLimits, window_is_of_requests_without_the_responses_that_are_due) {
+  post(WqeOpcode::kRdmaRead, 4 * kMtu);
+  post(WqeOpcode::kRdmaWrite, 8 * kMtu);
+  EXPECT_THAT(pump(), ElementsAre(100, 104, 105, 106));
 }
 
 TEST_F(RequesterLimits, second_read_waits_for_the_first) {
@@ -460,6 +475,18 @@ TEST_F(RequesterTest, requests_that_cannot_be_carried_out_fail_on_pump) {
   local.post({.opcode = WqeOpcode::kRdmaWrite, .length_bytes = mlx5::kMaxMessageBytes + 1});
   local.pump(now_ns, kAll);
   EXPECT_THAT(local_port.completed, ElementsAre(Pair(0, Syndrome::kLocalLength)));
+  test::RecordingRequesterPort long_port;
+  Requester longest(test::make_config(), long_port);
+  longest.post({.opcode = WqeOpcode::kRdmaRead, .length_bytes = mlx5::kMaxMessageBytes});
+  EXPECT_EQ(longest.pump(now_ns, kAll), 1u);
+}
+
+TEST_F(RequesterTest, nop_behind_a_read_completes_with_its_response) {
+  post(WqeOpcode::kRdmaRead, 8);
+  post(WqeOpcode::kNop, 0);
+  pump();
+  respond(Opcode::kRcReadResponseOnly, 100, 8);
+  EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone), Pair(1, Syndrome::kNone)));
 }
 
 TEST_F(RequesterTest, nop_completes_in_order_even_when_the_cursor_went_back_behind_it) {

@@ -128,6 +128,8 @@ TEST_F(ResponderTest, duplicate_atomics_replay_what_was_returned_while_remembere
   receive(Opcode::kRcFetchAdd, 100);  // older than the cache of two
   EXPECT_EQ(port.sent.size(), 5u);
   EXPECT_EQ(port.word, 21u);
+  receive(Opcode::kRcFetchAdd, 103);
+  EXPECT_EQ(port.word, 28u) << "duplicates take no part of the depth, and give none back";
 }
 
 TEST_F(ResponderTest, atomics_behind_a_read_share_its_depth_and_their_duplicates_are_bounded) {
@@ -236,7 +238,8 @@ TEST_F(ResponderTest, duplicate_of_a_read_that_is_being_answered_begins_the_answ
   EXPECT_THAT(psns, ElementsAre(100, 101, 102, 101, 102, 103)) << "what was left goes once";
   EXPECT_EQ(port.sent[3].bth.opcode, Opcode::kRcReadResponseFirst);
   EXPECT_EQ(port.sent[5].bth.opcode, Opcode::kRcReadResponseLast);
-  EXPECT_EQ(port.read_ranges[3].first, kAddress + kMtu);
+  for (std::size_t i = 1; i < 4; ++i)
+    EXPECT_EQ(port.read_ranges[2 + i], std::pair(kAddress + i * kMtu, kMtu)) << i;
   receive(request(Opcode::kRcReadRequest, 104, kMtu));
   pump();
   EXPECT_EQ(responder.expected_psn(), 105u) << "it counts once among the peer's READs";
@@ -255,6 +258,31 @@ TEST_F(ResponderTest, duplicate_of_a_read_does_not_overtake_the_answer_to_an_ear
   std::vector<std::uint32_t> psns;
   for (const roce::Headers& sent : port.sent) psns.push_back(sent.bth.psn);
   EXPECT_THAT(psns, ElementsAre(100, 101, 102, 103, 104, 105, 101, 102, 103, 104, 105));
+}
+
+// As many answers to duplicates may wait as the peer may have READs outstanding.
+TEST_F(ResponderTest, duplicate_reads_beyond_the_depth_are_not_answered) {
+  receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
+  receive(request(Opcode::kRcReadRequest, 102, 2 * kMtu));
+  pump();
+  port.sent.clear();
+  for (const std::uint32_t psn : {103u, 101u, 100u}) {
+    const std::uint32_t skipped = psn % 2;
+    auto again = request(Opcode::kRcReadRequest, psn, (2 - skipped) * kMtu);
+    again.reth.address += skipped * kMtu;
+    receive(again);
+  }
+  pump();
+  EXPECT_THAT(answers(), ElementsAre(Pair(103, roce::kAethAck), Pair(101, roce::kAethAck)));
+}
+
+TEST_F(ResponderTest, sends_of_several_packets_are_stored_from_their_beginning) {
+  port.receives = 2;
+  receive(Opcode::kRcSendFirst, 100, kMtu);
+  receive(Opcode::kRcSendLast, 101, 8);
+  receive(Opcode::kRcSendFirst, 102, kMtu);
+  receive(Opcode::kRcSendLast, 103, 8);
+  EXPECT_THAT(port.received_at, ElementsAre(0, kMtu, 0, kMtu));
 }
 
 TEST_F(ResponderTest, duplicate_read_of_other_memory_or_of_an_old_request_is_ignored) {
@@ -498,13 +526,17 @@ TEST_F(ResponderTest, receive_too_small_completes_in_error_and_refuses) {
 
 TEST_F(ResponderTest, region_gone_under_a_read_draws_an_access_nak_at_its_psn) {
   receive(request(Opcode::kRcReadRequest, 100, 2 * kMtu));
+  receive(request(Opcode::kRcReadRequest, 102, kMtu));
   responder.pump(0, 1);
   port.memory_readable = false;
   pump();
   EXPECT_EQ(port.trace, "RSF");
+  EXPECT_EQ(responder.counters().naks_sent, 1u);
+  EXPECT_EQ(responder.counters().key_faults, 1u);
+  EXPECT_FALSE(responder.can_send()) << "the other READ";
   EXPECT_EQ(port.sent[1].bth.psn, 101u);
   EXPECT_EQ(port.sent[1].aeth.syndrome, roce::kNakRemoteAccess);
-  receive(Opcode::kRcWriteOnly, 102, 8);
+  receive(Opcode::kRcWriteOnly, 103, 8);
   pump();
   EXPECT_EQ(port.trace, "RSF") << "it is dead";
 }

@@ -121,6 +121,7 @@ TEST_F(TailResend, oldest_and_newest_packet_go_again_and_ask) {
   post(WqeOpcode::kRdmaWrite, 4 * kMtu);
   EXPECT_THAT(pump(), ElementsAre(101, 102, 103, 104));
   expect_timer(10 * kMs);
+  EXPECT_GT(requester.next_deadline_ns(), now_ns) << "once";
   EXPECT_TRUE(requester.can_send(now_ns));
   requester.pump(now_ns, kAll);
   ASSERT_EQ(port.sent.size(), 2u);
@@ -137,6 +138,40 @@ TEST_F(TailResend, oldest_and_newest_packet_go_again_and_ask) {
   acknowledge(104);
   EXPECT_THAT(port.completed, ElementsAre(Pair(1, Syndrome::kNone)));
   EXPECT_EQ(requester.next_deadline_ns(), kNever);
+}
+
+// Two messages that ask, and a long one that has begun: packets after the tail are those that it came
+// between.
+TEST_F(TailResend, message_goes_on_after_it_and_asks_as_if_it_had_not_been) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kRdmaWrite, 8);
+  post(WqeOpcode::kRdmaWrite, 80 * kMtu);
+  EXPECT_EQ(requester.pump(now_ns, 12), 12u);
+  port.sent.clear();
+  expect_timer(10 * kMs);
+  EXPECT_EQ(requester.pump(now_ns, 1), 1u);
+  EXPECT_THAT(port.take_psns(), ElementsAre(101));
+  EXPECT_EQ(requester.pump(now_ns, kAll), 71u);
+  ASSERT_EQ(port.sent.size(), 71u);
+  EXPECT_EQ(port.sent[0].cookie, 2u);
+  std::vector<std::uint32_t> asking;
+  for (std::uint32_t i = 0; i < 71; ++i) {
+    const roce::Bth& bth = port.sent[i].headers.bth;
+    EXPECT_EQ(bth.psn, i == 0 ? 102 : 112 + i);
+    if (bth.ack_request) asking.push_back(bth.psn);
+  }
+  EXPECT_THAT(asking, ElementsAre(102, 134, 166, 182));
+}
+
+TEST_F(TailResend, memory_that_has_gone_since_fails_its_message) {
+  measure(20'000);
+  post(WqeOpcode::kRdmaWrite, 8);
+  pump();
+  port.send_fails_for = 1;
+  expect_timer(10 * kMs);
+  pump();
+  EXPECT_THAT(port.completed, ElementsAre(Pair(1, Syndrome::kLocalProtection)));
 }
 
 TEST_F(TailResend, single_packet_goes_once_at_a_time_and_less_often_each_time) {
