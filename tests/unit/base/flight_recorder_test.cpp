@@ -27,8 +27,17 @@ TEST(FlightRecorder, keeps_the_newest_in_order_and_counts_the_rest) {
     const std::uint64_t kept = std::min<std::uint64_t>(recorded, 4);
     ASSERT_EQ(record.events.size(), kept);
     EXPECT_EQ(record.overwritten, recorded - kept);
-    for (std::uint64_t i = 0; i < kept; ++i) EXPECT_EQ(record.events[i].time_ns, recorded - kept + 1 + i);
+    std::string expected = "flight test " + std::to_string(recorded - kept) + "\n";
+    for (std::uint64_t i = 0; i < kept; ++i)
+      expected += std::to_string(recorded - kept + 1 + i) + " fetch 8 5 64 1\n";
+    EXPECT_EQ(encode_flight(record), expected);
   }
+}
+
+TEST(FlightRecorder, what_an_event_leaves_out_is_zero) {
+  FlightRecorder<4> recorder;
+  recorder.record(7, {});
+  EXPECT_EQ(encode_flight(recorder.read("test")), "flight test 0\n7 state 0 0 0 0\n");
 }
 
 TEST(FlightRecord, merges_by_time_and_keeps_the_order_of_equal_times) {

@@ -54,6 +54,9 @@ TEST(KeptDescriptor, closed_by_its_owner_it_is_kept_no_more) {
 }
 
 TEST(KeptDescriptor, nothing_to_keep_stays_nothing) {
+  EXPECT_FALSE(is_kept(-1));
+  EXPECT_FALSE(is_kept(1 << 16));
+  EXPECT_EQ(spare_standard_descriptors(3, true), 3) << "no standard one";
   errno = ENOTSOCK;
   EXPECT_EQ(keep_descriptor(-1).number, -1);
   EXPECT_EQ(errno, ENOTSOCK);
