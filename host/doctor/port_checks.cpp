@@ -156,7 +156,9 @@ int worth_of(const std::string& gid) {
 
 Finding judge_gids(const Machine& machine, const HcaSeen& hca) {
   const std::string folder = hca.port() + "/gid_attrs/types";
-  const auto indices = machine.names(folder);
+  auto indices = machine.names(folder);
+  // As Hca::open, which takes the first of equals. As text, "10" is before "2".
+  std::ranges::sort(indices, {}, [](const std::string& index) { return parse_unsigned(index); });
   if (indices.empty())
     return {hca.name, Verdict::kUnknown, "the GIDs are not known", machine.evidence(folder)};
   int best = 0;
