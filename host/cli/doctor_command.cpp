@@ -27,7 +27,7 @@ using doctor::Diagnosis;
 using doctor::Verdict;
 
 constexpr int kExitUntold = 5;       // the verdict is not to be had from what was written
-constexpr std::size_t kIndent = 26;  // of what a finding says
+constexpr std::size_t kIndent = 27;  // of what a finding says
 constexpr std::array kVerdicts = {Verdict::kFail, Verdict::kWarn, Verdict::kUnknown, Verdict::kOk};
 
 // One line where that holds the evidence too.
@@ -77,7 +77,7 @@ void print_findings(const std::vector<Diagnosis>& all) {
           !told.emplace(one.check->name, finding.fix).second)
         continue;
       if (told.size() == 1) print("documented fixes\n");
-      print("  {:23} {}\n", one.check->name, finding.fix);
+      print("  {:24} {}\n", one.check->name, finding.fix);
     }
   }
 }

@@ -77,7 +77,7 @@ void print_devices(const char* kind, const std::vector<PciDevice>& devices, cons
     const std::string node = device.numa_node < 0 ? "?" : fmt::format("{}", device.numa_node);
     print("{}{:<3} {:22} NUMA {:2} {:8}", kind, i, short_name(device), node,
           gpus ? cuda_text(device, live != nullptr ? *live : Live{}) : "");
-    if (live != nullptr) print(" {:24}", link_text(device, *live));
+    if (live != nullptr) print(" {:27}", link_text(device, *live));
     print(" {}\n", device.name);
   }
 }

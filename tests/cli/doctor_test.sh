@@ -471,7 +471,7 @@ PYTHON
     expect 'CapEff: 0+"'
     run 100 "${as_user[@]}" "$folder/gdx" doctor
     expect '^  WARN    locked-memory +Max locked memory: registered memory counts against it$'
-    expect '^ {26}/proc/self/limits: Max locked memory 65536$'
+    expect '^ {27}/proc/self/limits: Max locked memory 65536$'
     expect '^documented fixes$'
     expect '^  locked-memory +\* soft memlock unlimited and \* hard memlock unlimited in .*; of containers --ulimit memlock=-1$'
     ;;
