@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <string>
 #include <vector>
 
 #include "host/doctor/bring_up.h"
+#include "host/doctor/loopback.h"
+#include "tests/expected_text.h"
 #include "tests/unit/doctor/fabricated.h"
 
 namespace gdx::doctor {
@@ -69,6 +75,63 @@ TEST(BringUp, steps_are_short_where_asked_for_alone) {
   Bench bench{{}};
   bench.wants_short = true;
   EXPECT_TRUE(is_short(bench));
+}
+
+std::string text_of(const WorkRequest& request) {
+  const std::vector<std::byte> wqe = request.encode(0x1234, 0xabcdef);
+  std::string text = fmt::format("{} blocks", request.blocks());
+  for (std::size_t i = 0; i < wqe.size(); ++i)
+    text += fmt::format("{}{:02x}",
+                        i % 16 == 0  ? "\n  "
+                        : i % 4 == 0 ? " "
+                                     : "",
+                        static_cast<unsigned>(wqe[i]));
+  return text + "\n";
+}
+
+TEST(BringUp, requests_of_each_kind_are_encoded_to_whole_blocks) {
+  using mlx5::WqeOpcode;
+  std::array<std::byte, 128> payload{};
+  fill_pattern(payload, 9);
+  std::string text = "no-op, unsignalled: " + text_of(WorkRequest(WqeOpcode::kNop, 0));
+  text += "put: " + text_of(WorkRequest(WqeOpcode::kRdmaWrite)
+                                .remote(0x0102030405060708, 0x11121314)
+                                .gather(0x2122232425262728, 0x31323334, 0x41424344));
+  text +=
+      "add: " +
+      text_of(
+          WorkRequest(WqeOpcode::kAtomicFetchAdd).remote(1, 2).operand(0x5152535455565758).gather(3, 4, 8));
+  for (const std::size_t bytes : {0u, 1u, 12u, 13u, 28u, 29u, 76u, 92u, 93u}) {
+    WorkRequest request(WqeOpcode::kRdmaWrite);
+    request.remote(5, 6).inlined(std::span(payload).first(bytes));
+    text += fmt::format("{} B inline: ", bytes) + text_of(request);
+  }
+  expect_text("requests.txt", text);
+}
+
+TEST(BringUp, completions_and_wrong_bytes_are_told_word_by_word) {
+  mlx5::ErrorCqe error{};
+  error.vendor_error_syndrome = 0x51;
+  error.syndrome = 0x13;
+  auto cqe = std::bit_cast<mlx5::Cqe64>(error);
+  cqe.send_opcode_qpn = 0x08abcdef;
+  cqe.wqe_counter = 0x1234;
+  std::string text;
+  for (const unsigned op_own : {0x00u, 0x01u, 0xd0u, 0xe1u, 0xf0u}) {
+    cqe.op_own = static_cast<std::uint8_t>(op_own);
+    const Completed completed{cqe};
+    text += completed.text() + "\n" + completed.bytes() + "\n";
+    for (const auto wanted : {mlx5::Syndrome::kNone, mlx5::Syndrome::kFlushed})
+      text += describe_wrong(completed, 77, mlx5::WqeOpcode::kAtomicFetchAdd, 0x99, wanted) + "\n";
+  }
+  std::array<std::byte, 64> bytes{};
+  for (const std::uint32_t seed : {0u, 1u, 2u, 4u}) {
+    fill_pattern(bytes, 1);
+    text += fmt::format("{}: '{}'\n", seed, first_mismatch(bytes.data(), bytes.size(), seed));
+  }
+  bytes.back() = std::byte{0};
+  for (const std::size_t count : {0u, 63u, 64u}) text += first_mismatch(bytes.data(), count, 1) + "\n";
+  expect_text("completions.txt", text);
 }
 
 class BringUpEnvironment : public ::testing::Test {

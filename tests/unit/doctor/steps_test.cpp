@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "base/commit.h"
 #include "host/doctor/bring_up.h"
 #include "host/doctor/endpoint_pair.h"
 #include "host/doctor/kernel_steps.h"
@@ -48,6 +52,7 @@ std::string text_of(const std::string& step, const StepResult& result) {
       {"page_bytes: [0-9]+", "page_bytes: P"},
       {"root: (yes|no)", "root: R"},
       {"page 0x[0-9a-f]+", "page 0xU"},
+      {"NC_DEDICATED [^;\n]+", "NC_DEDICATED N"},  // by libmlx5
       {"[0-9]+ ns each", "N ns each"},
       {"[0-9]+ of 200 copies", "C of 200 copies"},
       {"GID [0-9]+ [0-9a-f.:]+,", "GID I G,"},
@@ -129,6 +134,76 @@ TEST_F(Steps, of_kernels_are_told_word_by_word) {
   setenv(kPeerMapping, "0", 1);
   text += "with a GPU that rings by the host\n" + run_kernels(&*gpu);
   expect_text("steps_of_kernels.txt", text);
+}
+
+// Programs of which kernels would be for a GPU: here they print what they like.
+class StepsOfPrograms : public Steps {
+ protected:
+  ~StepsOfPrograms() override { std::filesystem::remove(program_); }
+  void write(const std::string& script) const {
+    std::ofstream(program_) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
+  }
+  std::string told(StepResult (*step)(Bench&), const std::string& script) {
+    write(script);
+    const std::string text =
+        std::regex_replace(text_of(script, step(bench_)), std::regex(program_), "PROGRAM");
+    return std::regex_replace(text, std::regex(commit()), "COMMIT");
+  }
+  const std::string program_ = fmt::format("{}gdx_steps_{}", ::testing::TempDir(), getpid());
+};
+
+TEST_F(StepsOfPrograms, are_what_they_print) {
+  bench_.kernel_program = program_;
+  std::string text;
+  const auto prints = [&](const std::string& json) { text += told(put_by_kernel, "echo '" + json + "'"); };
+  const std::string head = fmt::format(R"({{"commit": "{}", "value": "v", )", commit());
+  for (const char* const json : {"", "[]", R"({"value": "v", "facts": []})",
+                                 R"({"verdict": "OK", "facts": []})", R"({"verdict": "OK", "value": "v"})",
+                                 R"({"commit": "x", "verdict": "OK", "value": "v", "facts": []})",
+                                 R"({"verdict": "OK", "value": "v", "facts": []})"})
+    prints(json);
+  for (const char* const verdict : {"OK", "UNKNOWN", "FAIL", "WARN"})
+    prints(head + R"("verdict": ")" + verdict + R"(", "facts": [{"name": "n", "value": "1", "verdict": ")" +
+           verdict + R"("}, {"name": "m", "value": "2"}]})");
+  text += told(put_by_kernel, "exit 3");
+  for (const auto step : {put_by_kernel, push_by_kernel, ring_backwards, see_messages, share_endpoint}) {
+    text += told(
+        step,
+        fmt::format(R"(echo "{{\"commit\": \"{}\", \"verdict\": \"OK\", \"value\": \"$*\", \"facts\": []}}")",
+                    commit()));
+  }
+  bench_.probe_program = program_;
+  for (const char* const script :
+       {"echo GPU N $*; echo a: 3 of 200 copies used; echo b; echo c: other",
+        "echo CPU; echo a: 0 of 9 copies used", "echo GPU N; echo a: not offered here",
+        "echo GPU N; echo a: not offered here; echo b: failed: late", "exit 4"})
+    text += told(copy_by_kernel, script);
+  bench_.kernel_program.clear();
+  bench_.probe_program.clear();
+  text += told(ring_backwards, "none") + told(copy_by_kernel, "none");
+  expect_text("steps_of_programs.txt", text);
+}
+
+TEST_F(Steps, name_the_hca_that_was_asked_for) {
+  const auto choose = [&](const char* option, const char* variable) {
+    Bench bench = look();
+    bench.wanted_hca = option;
+    if (*variable != '\0') setenv("GDX_HCA", variable, 1);
+    const StepResult result = look_at_hcas(bench);
+    unsetenv("GDX_HCA");
+    return text_of(
+        fmt::format("--hca '{}', GDX_HCA '{}', {}", option, variable, bench.hca ? "opened" : "none"), result);
+  };
+  std::string text = choose("gdx0", "") + choose("", "gdx0") + choose("gdx0", "mlx5_7") +
+                     choose("mlx5_7", "gdx0") + choose("", "mlx5_7");
+  Bench layerless = look();
+  layerless.machine.hcas[0].link_layer.clear();
+  Bench unseen = look();
+  unseen.machine.hcas.clear();
+  text += text_of("no link layer", look_at_hcas(layerless));
+  text += text_of("not seen", look_at_hcas(unseen)) + text_of("not seen", look_at_machine(unseen));
+  expect_text("steps_of_names.txt", text);
 }
 
 TEST_F(Steps, of_kernels_are_unknown_on_the_cpu_layer_at_best) {
@@ -217,7 +292,11 @@ class BringUpWithFault : public ::testing::Test {
 };
 
 TEST_F(BringUpWithFault, no_device_leaves_the_gpu_to_be_asked) {
-  expect_text("bring_up_no_device.txt", bring_up_all(PeerPlace{"no-such-host.invalid", 7}));
+  Bench blind{{}};
+  blind.machine.probes = live_probes();
+  const std::string in_a_container = text_of("nothing to be seen", look_at_machine(blind)) +
+                                     text_of("nothing to be seen", look_at_hcas(blind));
+  expect_text("bring_up_no_device.txt", bring_up_all(PeerPlace{"no-such-host.invalid", 7}) + in_a_container);
   EXPECT_THAT(told_,
               ElementsAre("no HCA here, so step 17 will fail on both hosts",
                           "meets the other host at no-such-host.invalid:7 within 5 min; run there: gdx "
