@@ -26,12 +26,12 @@ Occupancy sample(const std::vector<const StagingPool*>& pools, const std::vector
   return point;
 }
 
+}  // namespace
+
 void keep_every_second(std::vector<Occupancy>& points) {
   for (std::size_t i = 0; 2 * i < points.size(); ++i) points[i] = points[2 * i];
   points.resize((points.size() + 1) / 2);
 }
-
-}  // namespace
 
 OccupancySampler::OccupancySampler(std::vector<const StagingPool*> pools,
                                    std::vector<EndpointHandle> endpoints)
@@ -51,14 +51,14 @@ std::vector<Occupancy> OccupancySampler::stop() {
 void OccupancySampler::run() {
   const std::uint64_t begun_ns = monotonic_ns();
   std::uint64_t interval_ns = kFirstIntervalNs;
-  while (!over_.load()) {
+  do {
     points_.push_back(sample(pools_, endpoints_, monotonic_ns() - begun_ns));
     if (points_.size() == kMostOccupancyPoints) {
       keep_every_second(points_);
       interval_ns *= 2;
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(interval_ns));
-  }
+  } while (!over_.load());
 }
 
 }  // namespace gdx::bench

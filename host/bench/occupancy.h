@@ -21,6 +21,9 @@ struct Occupancy {
   std::uint32_t in_flight;  // WQEBBs posted and not yet found complete; none of kernels on a GPU
 };
 
+// Keeps the first point, and each second one after it.
+void keep_every_second(std::vector<Occupancy>& points);
+
 // Samples on a thread of its own, first every 50 us. A long run keeps every second point, and doubles the
 // time.
 class OccupancySampler {
@@ -31,7 +34,7 @@ class OccupancySampler {
   OccupancySampler(const OccupancySampler&) = delete;
   OccupancySampler& operator=(const OccupancySampler&) = delete;
 
-  // Ends the sampling. Returns kMostOccupancyPoints at most, in order.
+  // Ends the sampling. Returns 1 to kMostOccupancyPoints, in order.
   [[nodiscard]] std::vector<Occupancy> stop();
 
  private:
