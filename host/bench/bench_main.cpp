@@ -20,6 +20,7 @@
 #include "host/bench/peer_ends.h"
 #include "host/bench/plan.h"
 #include "host/bench/rank.h"
+#include "host/bench/rounds.h"
 #include "host/gdx.h"
 
 namespace gdx::bench {
@@ -27,11 +28,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kLeastTimed = 3;
-constexpr std::uint64_t kFewMessages = 4;  // of the first round, which estimates
 constexpr std::size_t kConditionsBytes = 4096;
-constexpr std::uint64_t kLineNs = 1'000'000'000;  // between two lines of progress
-constexpr int kBarCells = 30;
 constexpr double kPatience = 2;  // times the plan's seconds, after which no round begins
 
 struct Options {
@@ -57,92 +54,6 @@ class Journal {
   int descriptor_;
 };
 
-// On a terminal a bar that overwrites itself, elsewhere a line for each tenth.
-class Meter {
- public:
-  explicit Meter(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) == 1) {}
-
-  void show(std::uint32_t round, std::uint32_t rounds, const std::string& item) {
-    const std::uint64_t now_ns = monotonic_ns();
-    if (terminal_) {
-      const auto filled = static_cast<std::size_t>(kBarCells) * done_ / all_;
-      bar_.show("[{:.<{}}] {:3} %, round {} of {}: {}", std::string(filled, '#'), kBarCells,
-                100 * done_ / all_, round, rounds, item);
-    } else if (10 * done_ / all_ > tenths_ && now_ns - told_ns_ >= kLineNs) {
-      tenths_ = 10 * done_ / all_;
-      told_ns_ = now_ns;
-      print_error("gdx bench: {} % done, round {} of {}\n", 100 * done_ / all_, round, rounds);
-    }
-    ++done_;
-  }
-
- private:
-  std::size_t all_;
-  std::size_t done_ = 0;
-  std::size_t tenths_ = 0;
-  std::uint64_t told_ns_ = monotonic_ns();
-  bool terminal_;
-  Progress bar_;
-};
-
-Json to_json(std::size_t index, std::uint32_t round, const Sample& sample) {
-  Json histogram = Json::array();
-  for (const auto& [value, count] : sample.latency_ns.buckets()) histogram.push_back({value, count});
-  Json occupancy = Json::array();
-  for (const Occupancy& point : sample.occupancy)
-    occupancy.push_back({point.at_ns, point.slots, point.in_flight});
-  return {{"case", index},
-          {"round", round},
-          {"messages", sample.messages},
-          {"elapsed_ns", sample.elapsed_ns},
-          {"messages_per_s", sample.messages_per_s},
-          {"median_ns", sample.median_ns},
-          {"mean_ns", sample.mean_ns},
-          {"mean_square_ns2", sample.mean_square_ns2},
-          {"least_ns", sample.latency_ns.quantile(0)},
-          {"most_ns", sample.latency_ns.quantile(1)},
-          {"histogram_ns", std::move(histogram)},
-          {"cpu_ns", sample.cpu_ns},
-          {"posted", sample.posted},
-          {"credit_stalls", sample.credit_stalls},
-          {"occupancy", std::move(occupancy)},
-          {"retransmissions", sample.retransmissions},
-          {"pcie_reads", sample.pcie_reads ? Json(*sample.pcie_reads) : Json(nullptr)},
-          {"pcie_writes", sample.pcie_writes ? Json(*sample.pcie_writes) : Json(nullptr)},
-          {"checked_bytes", sample.checked_bytes},
-          {"bad_bytes", sample.bad_bytes}};
-}
-
-// Estimates how many messages fit into a sample's share of the time, from a first round of few messages.
-class Budget {
- public:
-  Budget(const Plan& plan, std::size_t cases)
-      : fixed_(plan.messages),
-        share_ns_(plan.seconds * 1e9 / static_cast<double>(cases) / (plan.rounds + 1)),
-        messages_(cases, plan.messages) {}
-
-  [[nodiscard]] std::uint64_t few(const Case& item) const {
-    return fixed_ != 0 ? fixed_ : std::max<std::uint64_t>(kFewMessages, item.depth);
-  }
-  void learn(std::size_t index, const Case& item, const Sample& sample, std::uint64_t wall_ns) {
-    if (fixed_ != 0) return;
-    const double of_one = static_cast<double>(sample.elapsed_ns) * item.endpoints * (item.both_ways ? 2 : 1) /
-                          static_cast<double>(std::max<std::uint64_t>(1, sample.messages));
-    const double beside = static_cast<double>(wall_ns - std::min(wall_ns, sample.elapsed_ns));
-    const double left = std::max(share_ns_ - beside, share_ns_ / 10);
-    const double many = left / std::max(1.0, of_one);
-    const std::uint64_t least = item.measure == Measure::kLatency ? kLeastTimed : item.depth;
-    messages_[index] = std::clamp(static_cast<std::uint64_t>(std::min(many, 1e9)), least,
-                                  std::max(least, kMostTimedMessages));
-  }
-  [[nodiscard]] std::uint64_t messages(std::size_t index) const { return messages_[index]; }
-
- private:
-  std::uint64_t fixed_;
-  double share_ns_;
-  std::vector<std::uint64_t> messages_;
-};
-
 // All rounds, or those for which there is time. The first one warms up and estimates, and is dropped.
 class Rounds {
  public:
@@ -161,8 +72,11 @@ class Rounds {
 
   // Returns whether every byte was right.
   Result<bool> run() {
-    std::optional<Meter> meter;
-    if (reports_) meter.emplace(count_of_cases_ * (plan_.rounds + 1) + peers_.runs().size() * plan_.rounds);
+    const bool terminal = isatty(STDERR_FILENO) == 1;
+    std::optional<Progress> bar;
+    if (reports_) bar.emplace();
+    Meter meter(count_of_cases_ * (plan_.rounds + 1) + peers_.runs().size() * plan_.rounds, terminal,
+                monotonic_ns());
     for (std::uint32_t round = 0; round <= plan_.rounds; ++round) {
       const auto spent_s = static_cast<double>(monotonic_ns() - begun_ns_) / 1e9;
       const bool late = plan_.messages == 0 && round > 1 && spent_s > kPatience * plan_.seconds;
@@ -171,7 +85,10 @@ class Rounds {
       for (const std::size_t index : order_of_round(cases_, peers_.runs(), round)) {
         const bool peer = index >= cases_.size();
         if (peer ? round == 0 : !rank_.can_run(cases_[index])) continue;
-        if (meter) meter->show(round, plan_.rounds, name_of(index));
+        if (bar) {
+          const std::string text = meter.next(monotonic_ns(), round, plan_.rounds, name_of(index));
+          terminal ? bar->show("{}", text) : print_error("{}", text);
+        }
         if (peer) {
           GDX_TRY(run_peer(index - cases_.size(), round));
           continue;
