@@ -4,25 +4,19 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/command_line.h"
 #include "base/output.h"
-#include "base/size_text.h"
 #include "host/calibrate/measure.h"
 #include "host/calibrate/put_kernels.h"
+#include "host/calibrate/report.h"
 #include "host/calibration/calibration_file.h"
 #include "host/calibration/choose_modes.h"
 
 namespace gdx::calibration {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr char kProgram[] = "gdx calibrate";
 
@@ -35,74 +29,6 @@ struct Options {
   bool json = false;
   bool probe = false;
 };
-
-// "4.10 (4.02-4.31)": median, least and most.
-std::string cell(const MeasuredSize& size, std::size_t mode) {
-  if (!size.ns[mode]) return "-";
-  const Spread& spread = size.spread[mode];
-  return fmt::format("{:.2f} ({:.2f}-{:.2f})", *size.ns[mode] / 1e3, spread.least_ns / 1e3,
-                     spread.most_ns / 1e3);
-}
-
-void print_text(const Calibration& calibration, const Measurement& measurement, const std::string& file) {
-  if (measurement.copies != 0) {
-    print("BlueFlame: {} of {} copies arrived whole\n", measurement.whole_copies, measurement.copies);
-  }
-  print("{}; measured on {}\n{}\nus of one message, median of {} rounds (least-most)\n{:>8}",
-        describe(calibration.key), calibration.measured_on, describe(calibration.key.shape),
-        calibration.rounds, "size");
-  for (const std::string_view mode : kTableModeNames) print(" {:>26}", mode);
-  print("\n");
-  for (const MeasuredSize& size : measurement.sizes) {
-    print("{:>8}", size_text(size.bytes));
-    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) print(" {:>26}", cell(size, mode));
-    print("\n");
-  }
-  print("\nauto: {}\n", gdx::describe(calibration.modes));
-  for (const std::string& line : calibration.why) print("  {}\n", line);
-  const ModeChoice before =
-      default_modes({calibration.key.kernels, calibration.key.path}, calibration.key.shape);
-  print("instead of: {}; {}\nstored in {}\n", gdx::describe(before.modes), before.why, file);
-}
-
-Json limit_json(std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); }
-
-void print_json(const Calibration& calibration, const Measurement& measurement, const std::string& file) {
-  Json rows = Json::array();
-  for (const MeasuredSize& size : measurement.sizes) {
-    Json row = {{"bytes", size.bytes}};
-    for (std::size_t mode = 0; mode < size.ns.size(); ++mode) {
-      if (!size.ns[mode]) continue;
-      const std::string_view mode_name = kTableModeNames[mode];
-      row[fmt::format("{}_ns", mode_name)] = *size.ns[mode];
-      row[fmt::format("{}_least_ns", mode_name)] = size.spread[mode].least_ns;
-      row[fmt::format("{}_most_ns", mode_name)] = size.spread[mode].most_ns;
-    }
-    rows.push_back(std::move(row));
-  }
-  const CalibrationKey& key = calibration.key;
-  const Json json = {{"hca", key.hca},
-                     {"kernels", name(key.kernels)},
-                     {"payload", name(key.payload)},
-                     {"path_class", key.path ? Json(name(*key.path)) : Json(nullptr)},
-                     {"queues", name(key.shape.queues)},
-                     {"slot_count", key.shape.slot_count},
-                     {"slot_bytes", key.shape.slot_bytes},
-                     {"bounce_slot_count", key.shape.bounce_slot_count},
-                     {"bounce_slot_bytes", key.shape.bounce_slot_bytes},
-                     {"blueflame", key.shape.blueflame},
-                     {"blueflame_copies", measurement.copies},
-                     {"blueflame_copies_whole", measurement.whole_copies},
-                     {"rounds", calibration.rounds},
-                     {"measured_on", calibration.measured_on},
-                     {"inline_bytes", limit_json(calibration.modes.inline_bytes)},
-                     {"push_bytes", limit_json(calibration.modes.push_bytes)},
-                     {"pull_bytes", limit_json(calibration.modes.pull_bytes)},
-                     {"why", calibration.why},
-                     {"rows", std::move(rows)},
-                     {"file", file}};
-  print("{}\n", json.dump(2));
-}
 
 // Returns the site of the table: this program's kernels, and the place where they run.
 Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
@@ -140,24 +66,10 @@ Result<void> calibrate(const Options& options, const Gpu* gpu) {
   const auto site = GDX_TRY(site_of_kernels(hca.name(), wanted));
 
   const auto measurement = GDX_TRY(measure_modes(hca, gpu, options.measure));
-  const auto table = GDX_TRY(best_table(measurement.sizes));
-  const std::string measured_on =
-      fmt::format("{}, {} rounds", measurement.measured_on, options.measure.rounds);
-  const Calibration calibration{.key = {.hca = hca.name(),
-                                        .kernels = site.kernels,
-                                        .payload = measurement.payload,
-                                        .path = site.path,
-                                        .shape = measurement.shape},
-                                .modes = table,
-                                .rounds = options.measure.rounds,
-                                .measured_on = measurement.measured_on,
-                                .why = explain(table, measurement.sizes, measured_on)};
+  const auto calibration = GDX_TRY(calibration_of(hca.name(), site, measurement, options.measure.rounds));
   if (auto stored = store_calibration(file, calibration); !stored) return stored;
-  if (options.json) {
-    print_json(calibration, measurement, file);
-  } else {
-    print_text(calibration, measurement, file);
-  }
+  write_output(options.json ? report_json(calibration, measurement, file)
+                            : report_text(calibration, measurement, file));
   return {};
 }
 

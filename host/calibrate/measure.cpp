@@ -256,6 +256,18 @@ Result<void> check_measure_options(const MeasureOptions& options) {
   return {};
 }
 
+MeasuredSize size_of_rounds(std::uint64_t bytes, std::array<std::vector<double>, 4> rounds) {
+  MeasuredSize size{.bytes = bytes};
+  for (std::size_t mode = 0; mode < rounds.size(); ++mode) {
+    std::vector<double>& all = rounds[mode];
+    if (all.empty()) continue;
+    const auto [least, most] = std::ranges::minmax(all);
+    size.spread[mode] = {least, most};
+    size.ns[mode] = median(all);
+  }
+  return size;
+}
+
 Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureOptions& options) {
   GDX_TRY(check_measure_options(options));
   Measurement measurement;
@@ -287,15 +299,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   measurement.measured_on = fmt::format(
       "{}, {}", name_of(hca), gpu != nullptr ? fmt::format("kernels of {}", gpu->name()) : "CPU kernels");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    MeasuredSize size{.bytes = sizes[i]};
-    for (std::size_t mode = 0; mode < kModes.size(); ++mode) {
-      std::vector<double>& all = samples[i][mode];
-      if (all.empty()) continue;
-      const auto [least, most] = std::ranges::minmax(all);
-      size.spread[mode] = {least, most};
-      size.ns[mode] = median(all);
-    }
-    measurement.sizes.push_back(size);
+    measurement.sizes.push_back(size_of_rounds(sizes[i], std::move(samples[i])));
   }
   return measurement;
 }

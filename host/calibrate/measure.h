@@ -3,6 +3,7 @@
 // messages more than a peer elsewhere would, for all modes alike.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -56,6 +57,9 @@ struct Measurement {
 // Rings with copies by a kernel, on an endpoint of its own. `gpu` runs it; null on the CPU layer.
 // Errors: kUnsupported without a BlueFlame register; those of making the endpoint and mapping it to the GPU.
 [[nodiscard]] Result<BlueFlameProbe> probe_blueflame(const Hca& hca, const Gpu* gpu, const ProbeShape& shape);
+
+// Returns the median and the spread of each mode's rounds, in ns. A mode without rounds was not possible.
+[[nodiscard]] MeasuredSize size_of_rounds(std::uint64_t bytes, std::array<std::vector<double>, 4> rounds);
 
 // Measures the median of all rounds for every size and mode, with the spread. Each round runs every mode at
 // every size, so a temporary disturbance affects all alike. `gpu` runs the kernels; null on the CPU layer.
