@@ -16,6 +16,7 @@
 #include "base/command_line.h"
 #include "base/output.h"
 #include "host/cli/commands.h"
+#include "host/cli/stat_text.h"
 #include "host/cli/trace_text.h"
 #include "host/ipc/daemon.h"
 
@@ -49,79 +50,9 @@ Result<std::string> read_statistics(const Chosen& chosen) {
   return ipc::read_text(reply);
 }
 
-std::uint64_t count_of(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
-
-// Rates since `before`, which is of the same shape or null.
-std::string hca_text(const Json& hca, const Json& user_before, double seconds) {
-  const auto counter = [&](const Json& of, const char* name) { return count_of(of["counters"], name); };
-  std::string rate;
-  for (const Json& old : user_before.value("hcas", Json::array())) {
-    if (old["name"] != hca["name"] || seconds <= 0) continue;
-    rate = fmt::format("{:>10.0f} packets/s sent", static_cast<double>(counter(hca, "softhca_packets_sent") -
-                                                                       counter(old, "softhca_packets_sent")) /
-                                                       seconds);
-  }
-  return fmt::format("  {} at {}: {} resent, {} timeouts, {} NAKs, {} staging violations{}\n",
-                     hca["name"].get<std::string>(), hca["address"].get<std::string>(),
-                     counter(hca, "softhca_retransmitted_packets"), counter(hca, "local_ack_timeout_err"),
-                     counter(hca, "packet_seq_err"), counter(hca, "softhca_staging_violations"), rate);
-}
-
-Json find_by(const Json& list, const char* key, const Json& value) {
-  for (const Json& one : list) {
-    if (one[key] == value) return one;
-  }
-  return Json::object();
-}
-
-// Send queue blocks posted since `before`, a second.
-std::string endpoint_rate(const Json& endpoint, const Json& client_before, double seconds) {
-  const Json before = find_by(client_before.value("endpoints", Json::array()), "qpn", endpoint["qpn"]);
-  if (before.empty() || seconds <= 0) return "-";
-  const auto blocks =
-      static_cast<std::uint32_t>(count_of(endpoint, "posted_blocks") - count_of(before, "posted_blocks"));
-  return fmt::format("{:.0f}", blocks / seconds);
-}
-
-std::string picture(const Json& now, const Json& before, double seconds) {
-  std::string text = fmt::format("gdxd {}{}\n", now["gdxd_version"].get<std::string>(),
-                                 now["draining"].get<bool>() ? ", draining" : "");
-  for (const Json& user : now["users"]) {
-    text += fmt::format("user {}: {} clients, {} endpoints, {} regions, {} MiB registered\n",
-                        count_of(user, "uid"), count_of(user, "clients"), count_of(user, "endpoints"),
-                        count_of(user, "regions"), count_of(user, "registered_bytes") >> 20);
-    const Json user_before = find_by(before.value("users", Json::array()), "uid", user["uid"]);
-    for (const Json& hca : user["hcas"]) text += hca_text(hca, user_before, seconds);
-    for (const Json& pool : user["pools"]) {
-      text +=
-          fmt::format("  pool in {} memory of {}: {} of {} slots leased, {} bad returns\n",
-                      pool["memory"].get<std::string>(), pool["hca"].get<std::string>(),
-                      count_of(pool, "leased_slots"), count_of(pool, "slots"), count_of(pool, "bad_returns"));
-    }
-  }
-  text += fmt::format("{:>8} {:>6} {:<20} {:>9} {:<32} {:>8} {:>8} {}\n", "pid", "uid", "program", "QP",
-                      "peer", "stalls", "WQEBB/s", "fault");
-  for (const Json& client : now["clients"]) {
-    const Json client_before = find_by(before.value("clients", Json::array()), "pid", client["pid"]);
-    for (const Json& endpoint : client["endpoints"]) {
-      text += fmt::format("{:>8} {:>6} {:<20} {:>#9x} {:<32} {:>8} {:>8} {}\n", count_of(client, "pid"),
-                          count_of(client, "uid"), client["program"].get<std::string>(),
-                          count_of(endpoint, "qpn"), endpoint["peer"].get<std::string>(),
-                          count_of(endpoint, "stalls"), endpoint_rate(endpoint, client_before, seconds),
-                          count_of(endpoint, "syndrome") == 0
-                              ? "-"
-                              : fmt::format("syndrome {:#04x}", count_of(endpoint, "syndrome")));
-    }
-    if (client["endpoints"].empty())
-      text += fmt::format("{:>8} {:>6} {:<20}\n", count_of(client, "pid"), count_of(client, "uid"),
-                          client["program"].get<std::string>());
-  }
-  return text;
-}
-
 Result<void> stat(const Chosen& chosen) {
   const std::string text = GDX_TRY(read_statistics(chosen));
-  write_output(chosen.as_json ? text : picture(Json::parse(text), Json::object(), 0));
+  write_output(chosen.as_json ? text : stat_text(Json::parse(text), Json::object(), 0));
   return {};
 }
 
@@ -134,7 +65,7 @@ Result<void> top(const Chosen& chosen) {
     const std::uint64_t now_ns = monotonic_ns();
     const double seconds = shown == 0 ? 0 : static_cast<double>(now_ns - before_ns) / 1e9;
     // On a terminal each picture takes the place of the one before.
-    write_output((isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + picture(now, before, seconds));
+    write_output((isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + stat_text(now, before, seconds));
     flush_output();
     before = std::move(now);
     before_ns = now_ns;
