@@ -16,7 +16,9 @@ std::string hca_text(const Json& hca, const Json& user_before, double seconds) {
   const auto counter = [&](const Json& of, const char* name) { return count_of(of["counters"], name); };
   std::string rate;
   for (const Json& old : user_before.value("hcas", Json::array())) {
-    if (old["name"] != hca["name"] || seconds <= 0) continue;
+    // Counters of an HCA that was opened again begin anew.
+    const bool older = counter(old, "softhca_packets_sent") <= counter(hca, "softhca_packets_sent");
+    if (old["name"] != hca["name"] || seconds <= 0 || !older) continue;
     rate = fmt::format("{:>10.0f} packets/s sent", static_cast<double>(counter(hca, "softhca_packets_sent") -
                                                                        counter(old, "softhca_packets_sent")) /
                                                        seconds);
@@ -34,13 +36,18 @@ Json find_by(const Json& list, const char* key, const Json& value) {
   return Json::object();
 }
 
-// Send queue blocks posted since `before`, a second.
-std::string endpoint_rate(const Json& endpoint, const Json& client_before, double seconds) {
-  const Json before = find_by(client_before.value("endpoints", Json::array()), "qpn", endpoint["qpn"]);
-  if (before.empty() || seconds <= 0) return "-";
-  const auto blocks =
-      static_cast<std::uint32_t>(count_of(endpoint, "posted_blocks") - count_of(before, "posted_blocks"));
-  return fmt::format("{:.0f}", blocks / seconds);
+// Send queue blocks posted since `before`, a second. A process has a client for each of its HCAs, and queue
+// pairs of two HCAs may have one number.
+std::string endpoint_rate(const Json& client, const Json& endpoint, const Json& before, double seconds) {
+  for (const Json& old : before.value("clients", Json::array())) {
+    if (old["pid"] != client["pid"] || old["hca"] != client["hca"]) continue;
+    const Json same = find_by(old["endpoints"], "qpn", endpoint["qpn"]);
+    if (same.empty() || seconds <= 0) continue;
+    const auto blocks =
+        static_cast<std::uint32_t>(count_of(endpoint, "posted_blocks") - count_of(same, "posted_blocks"));
+    return fmt::format("{:.0f}", blocks / seconds);
+  }
+  return "-";
 }
 
 }  // namespace
@@ -64,12 +71,11 @@ std::string stat_text(const Json& now, const Json& before, double seconds) {
   text += fmt::format("{:>8} {:>6} {:<20} {:>9} {:<32} {:>8} {:>8} {}\n", "pid", "uid", "program", "QP",
                       "peer", "stalls", "WQEBB/s", "fault");
   for (const Json& client : now["clients"]) {
-    const Json client_before = find_by(before.value("clients", Json::array()), "pid", client["pid"]);
     for (const Json& endpoint : client["endpoints"]) {
       text += fmt::format("{:>8} {:>6} {:<20} {:>#9x} {:<32} {:>8} {:>8} {}\n", count_of(client, "pid"),
                           count_of(client, "uid"), client["program"].get<std::string>(),
                           count_of(endpoint, "qpn"), endpoint["peer"].get<std::string>(),
-                          count_of(endpoint, "stalls"), endpoint_rate(endpoint, client_before, seconds),
+                          count_of(endpoint, "stalls"), endpoint_rate(client, endpoint, before, seconds),
                           count_of(endpoint, "syndrome") == 0
                               ? "-"
                               : fmt::format("syndrome {:#04x}", count_of(endpoint, "syndrome")));

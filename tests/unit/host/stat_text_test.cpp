@@ -19,7 +19,7 @@ Json statistics() {
        "hcas": [{"name": "gdx0", "address": "127.0.0.5",
                  "counters": {"softhca_packets_sent": 10000, "softhca_retransmitted_packets": 11,
                               "local_ack_timeout_err": 12, "packet_seq_err": 13, "softhca_staging_violations": 14}},
-                {"name": "mlx5_1", "address": "fe80::1", "counters": {"packet_seq_err": 15}}]},
+                {"name": "mlx5_1", "address": "fe80::1", "counters": {"softhca_packets_sent": 900, "packet_seq_err": 15}}]},
       {"uid": 0, "clients": 1, "endpoints": 0, "regions": 0, "registered_bytes": 1048575, "pools": [], "hcas": []}],
     "clients": [
       {"pid": 401, "uid": 1000, "program": "first", "hca": "gdx0", "endpoints": [
@@ -37,6 +37,7 @@ TEST(StatText, has_each_figure_and_of_a_later_picture_the_rates) {
   Json then = first;
   then["draining"] = true;
   then["users"][0]["hcas"][0]["counters"]["softhca_packets_sent"] = 15000;
+  then["users"][0]["hcas"][1]["counters"]["softhca_packets_sent"] = 100;  // opened again
   then["users"][1]["registered_bytes"] = 1048576;
   then["clients"][0]["endpoints"][0]["posted_blocks"] = 1750;
   then["clients"][0]["endpoints"][1]["posted_blocks"] = 704;  // modulo 2^32
