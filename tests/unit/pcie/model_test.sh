@@ -123,6 +123,8 @@ case $case_name in
     refuses 1 'push of 64 B: 33 endpoints on 32 slots' "$gdx" model --mode push --endpoints 33 --size-bytes 64
     refuses 1 'pull of 64 B: intel-client forwards no peer reads' "$gdx" model --platform intel-client --path PHB \
       --mode pull --size-bytes 64
+    refuses 127 "^gdx model: no plot: gnuplot is missing; install Debian's gnuplot-nox$" \
+      env PATH="$folder" "$gdx" model --size-bytes 8,64 --plot "$folder/a.svg"
     run 100 "$gdx" model --mode pull,push --endpoints 33 --size-bytes 64
     expect_status 0
     expect '^not possible: push of 64 B: '
