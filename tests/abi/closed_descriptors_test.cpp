@@ -344,23 +344,29 @@ TEST_F(ClosedDescriptorsDeathTest, ranges_close_the_neighbours_of_the_hcas_numbe
   EXPECT_EXIT(close_ranges_around_the_hcas_numbers(), testing::ExitedWithCode(0), "");
 }
 
-// Permits one open file more and more until the device is there.
+// Looks for the fewest open files with which the device is there.
 [[noreturn]] void open_with_few_descriptors(const char* hcas) {
-  constexpr rlim_t kMost = 400;
   alarm(kLimitSeconds);
   setenv("GDX_SOFTHCA_HCAS", hcas, 1);
-  for (rlim_t limit = 16; limit < kMost; ++limit) {
+  const auto suffices = [](rlim_t limit) {
     const pid_t child = fork();
     if (child == 0) {
-      const rlimit few{limit, kMost};
+      const rlimit few{limit, limit};
       if (setrlimit(RLIMIT_NOFILE, &few) != 0) std::_Exit(2);
       std::_Exit(access("/sys/class/infiniband/gdx0", F_OK) == 0 ? 0 : 1);
     }
     int status = -1;
-    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) std::_Exit(2);
-    if (WEXITSTATUS(status) == 0) std::_Exit(0);
+    check(waitpid(child, &status, 0) == child && WIFEXITED(status), 2);
+    return WEXITSTATUS(status) == 0;
+  };
+  rlim_t few = 8;
+  rlim_t enough = 264;
+  check(!suffices(few) && suffices(enough), 3);
+  while (enough - few > 1) {
+    const rlim_t between = (few + enough) / 2;
+    (suffices(between) ? enough : few) = between;
   }
-  std::_Exit(3);
+  std::_Exit(0);
 }
 
 TEST_F(ClosedDescriptorsDeathTest, descriptors_that_lack_are_told_to_the_last) {
