@@ -1,5 +1,4 @@
 // Calls of libc on files of the devices: whole results, and the errno of what is refused, in a child too.
-#include <dirent.h>
 #include <fcntl.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/rdma_user_cm.h>
@@ -12,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <tuple>
 

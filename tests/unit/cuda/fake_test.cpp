@@ -64,12 +64,6 @@ TEST_F(FakeCuda, without_a_current_context_calls_are_refused) {
   ASSERT_EQ(call().ctx_push_current(context_), CUDA_SUCCESS);
 }
 
-TEST_F(FakeCuda, device_that_is_not_there_is_refused) {
-  CUdevice device = 0;
-  EXPECT_EQ(call().device_get(&device, 1), CUDA_ERROR_INVALID_DEVICE);
-  EXPECT_EQ(call().device_get(&device, -1), CUDA_ERROR_INVALID_DEVICE);
-}
-
 TEST_F(FakeCuda, device_memory_touched_by_the_host_is_a_fault) {
   const CUdeviceptr address = allocate(64);
   EXPECT_DEATH(*reinterpret_cast<volatile char*>(address) = 1, "");
